@@ -3,9 +3,11 @@
 import errno
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from specdemo.words.message import Message, changed, message
 
 LONGEST_REASON = 300  # characters of what somebody else's error says
 SHORTEST_SECRET = 8  # characters: shorter values are words like "true", which other texts have too
@@ -53,12 +55,11 @@ def one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:200]
 
 
-def failure(error: BaseException) -> str:
+def failure(error: BaseException) -> Message:
     """What a visitor may read about an error of a run: on one line, and without secrets and directories."""
-    words = in_short(error)
-    if is_out_of_memory(error):
-        words = "there was not enough memory for it: try a shorter text, or a smaller pair"
-    return redacted(without_directories(f"{type(error).__name__}: {words}"))
+    why = message("no_memory_left") if is_out_of_memory(error) else in_short(error)
+    told = message("error", name=type(error).__name__, why=why)
+    return told.changed(lambda text: redacted(without_directories(text)))
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -83,8 +84,13 @@ class PairError(Exception):
     """The request for a pair is wrong, or the pair cannot be used: unknown, missing, unsuitable or busy. The
     message is one sentence that says why."""
 
-    def __init__(self, message: str):
-        super().__init__(redacted(message))
+    def __init__(self, message: str | Message):
+        super().__init__(changed(message, redacted))
+
+
+def with_words(error: PairError, change: Callable[[str], str] = lambda text: text) -> PairError:
+    """A new one of its kind, without its frames. change: what becomes of each text in its message."""
+    return type(error)(changed(error.args[0], change))
 
 
 class LoadError(PairError):
@@ -96,8 +102,7 @@ class TookTooLong(LoadError):
 
 
 def gated_error(role: str, model_id: str) -> LoadError:
-    accept = "accept its terms on its hub page, then set HF_TOKEN to a token of that account"
-    return LoadError(f"{role}: {model_id} is gated: {accept}")
+    return LoadError(message("gated", name=role, reason=model_id))
 
 
 NOT_LOADED = "which is not loaded: give a checkpoint in safetensors format"
@@ -148,7 +153,7 @@ def load_errors(role: str, place: str, part: str = "config.json", shown: str | N
         raise
     except Exception as error:
         told = _sentence(error, role, place, part)
-        raise type(told)(str(told).replace(place, shown)) from None
+        raise with_words(told, lambda text: text.replace(place, shown)) from None
 
 
 def _printable(text: str) -> str:
@@ -158,9 +163,9 @@ def _printable(text: str) -> str:
 def _sentence(error: Exception, role: str, model_id: str, part: str) -> PairError:
     path, causes = Path(model_id), _causes(error)
     if is_out_of_memory(error):
-        return LoadError(f"{role}: there is not enough memory for {model_id}: choose a smaller pair")
+        return LoadError(message("too_large", name=role, reason=model_id))
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return LoadError(f"{role}: there is no room left on the disk for {model_id}")
+        return LoadError(message("no_disk", name=role, reason=model_id))
     if "GatedRepoError" in causes:
         return gated_error(role, model_id)
     if "RevisionNotFoundError" in causes:
@@ -172,13 +177,11 @@ def _sentence(error: Exception, role: str, model_id: str, part: str) -> PairErro
             f"{role}: there is no directory {model_id}, and no model of that name could be read from the hub"
         )
     if {"ConnectError", "LocalEntryNotFoundError", "OfflineModeIsEnabled", "ConnectTimeout"} & causes:
-        return LoadError(
-            f"{role}: {model_id} is neither a directory nor in the cache, and the model hub cannot be reached"
-        )
+        return LoadError(message("no_hub", name=role, reason=model_id))
     if "HfHubHTTPError" in causes:
-        return LoadError(f"{role}: the model hub denied access to {model_id}: check HF_TOKEN")
+        return LoadError(message("hub_denied", name=role, reason=model_id))
     if "TransportError" in causes or "Consistency check failed" in str(error):
-        return LoadError(f"{role}: the download of {model_id} broke off: try again later")
+        return LoadError(message("broke_off", name=role, reason=model_id))
     return LoadError(f"{role}: {model_id} cannot be loaded, because of its {part}: {reason_of(error)}")
 
 

@@ -39,10 +39,11 @@ from specdemo.loading.load import load_pair
 from specdemo.loading.pair import AnyPair, Pair, encode
 from specdemo.vllm.pair import ServedPair
 from specdemo.vllm.run import served_events
+from specdemo.words.message import message
 
 Event = Started | Round | Finished
 IsOver = Callable[[], bool]
-BUSY = "this pair is busy: finish, close or drop its other run first"
+BUSY = message("pair_busy")
 
 
 def stream(
@@ -243,7 +244,7 @@ def _events(
                 trace.end(decoder.finish)
             yield event
     except Exception as error:
-        trace.end("error", failure(error))
+        trace.end("error", str(failure(error)))
         raise
     if measure:
         # The text is complete, so an error here (too little memory) only leaves the speed-up unknown.

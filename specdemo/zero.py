@@ -24,11 +24,12 @@ from specdemo.events import Finish, Finished, Params, Prompt, Round, Started, St
 from specdemo.events.trace import Trace
 from specdemo.loading.pair import AnyPair, Pair
 from specdemo.runtime import attention, cuda, shared
+from specdemo.words.message import Message, message
 
 PREPARE_SECONDS = 5  # for the models to reach the GPU, and for the prompt
 TOKEN_SECONDS = 0.05  # for a token; a pair of 8 billion parameters needs about half of it
 LONGEST_SECONDS = 60
-TAKEN_BACK = "ZeroGPU took the GPU back before the run had ended: ask for fewer tokens, or try again"
+TAKEN_BACK = message("taken_back")
 
 
 def _decorator() -> Callable[..., Any] | None:
@@ -56,7 +57,7 @@ class News:
     finish: Finish | None
 
 
-Task = Callable[[Started, bool], Iterator[News | str]]  # a str: what went wrong, as the trace has it
+Task = Callable[[Started, bool], Iterator[News | Message]]  # a message: what went wrong, as the trace has it
 _tasks: weakref.WeakKeyDictionary[Pair, Task] = weakref.WeakKeyDictionary()
 
 
@@ -73,7 +74,7 @@ def start_run(
         return session.stream(pair, prompt, params, measure=measure, is_over=is_over)
     started = session.prepare(pair, prompt, params)
     if not pair.lock.acquire(blocking=False):
-        raise PairError("this pair is busy: finish, close or drop its other run first")
+        raise PairError(session.BUSY)
     try:
         return ForkedRun(pair, started, measure)
     except BaseException:
@@ -88,7 +89,7 @@ def place(pair: Pair) -> Task:
     if pair not in _tasks:
         known = weakref.ref(pair)  # the package keeps the function for ever
 
-        def run_on_gpu(started: Started, measure: bool) -> Iterator[News | str]:
+        def run_on_gpu(started: Started, measure: bool) -> Iterator[News | Message]:
             held = known()
             assert held is not None, "the server holds the pair while it runs"
             yield from _in_fork(held, started, measure)
@@ -103,7 +104,7 @@ def seconds_for(params: Params) -> int:
     return min(LONGEST_SECONDS, math.ceil(PREPARE_SECONDS + TOKEN_SECONDS * params.max_new_tokens))
 
 
-def _in_fork(pair: Pair, started: Started, measure: bool) -> Iterator[News | str]:
+def _in_fork(pair: Pair, started: Started, measure: bool) -> Iterator[News | Message]:
     cuda.ALONE, attention.LOCK, shared.SHARED_LOCK = threading.RLock(), threading.RLock(), threading.Lock()
     torch.set_num_threads(1)  # OpenMP's threads are gone after a fork, and more than one would wait for them
     pair = replace(pair.with_capture("off"), lock=threading.Lock())
@@ -168,8 +169,8 @@ class ForkedRun:
             raise PairError(_in_a_sentence(error)) from None
         if news is None:
             raise PairError(TAKEN_BACK)
-        if isinstance(news, str):
-            raise PairError(f"The run failed: {news}")
+        if isinstance(news, Message):
+            raise PairError(message("failed", why=news))
         return news
 
     def close(self) -> None:
@@ -202,11 +203,11 @@ class ForkedRun:
         self.close()
 
 
-def _in_a_sentence(error: Exception) -> str:
+def _in_a_sentence(error: Exception) -> Message:
     """What the package says, without its links: it raises Gradio's errors, which have HTML or Markdown."""
     said = str(getattr(error, "message", "") or error)
     if "aborted" in said:
         return TAKEN_BACK
     said = re.sub(r"<[^>]*>|\[([^]]*)\]\([^)]*\)", r"\1", said)
     said = redacted(without_directories(" ".join(said.split())))
-    return f"ZeroGPU lends no GPU now: {said}"
+    return message("no_gpu_lent", reason=said)

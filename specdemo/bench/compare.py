@@ -14,6 +14,7 @@ from specdemo.events.speedup import speed_up, timed
 from specdemo.events.trace import Trace
 from specdemo.loading.catalog import CATALOGUE, ROOT
 from specdemo.loading.pair import AnyPair, Pair
+from specdemo.words.catalogue import speaking
 from specdemo.zero import start_run
 
 
@@ -175,6 +176,7 @@ def _kind(info: PairInfo) -> str | None:
     return info.server.method if info.server else info.drafter_kind
 
 
+@speaking("en")
 def result_of(
     settings: Sequence[Setting], prompts: Sequence[str], repeats: int, rows: list[MethodRow]
 ) -> MethodsResult:
@@ -195,5 +197,5 @@ def result_of(
         repeats=repeats,
         rows=rows,
         winner=winner(rows),
-        notes=list(dict.fromkeys(note for setting in settings for note in setting.pair.notes)),
+        notes=list(dict.fromkeys(str(note) for setting in settings for note in setting.pair.notes)),
     )

@@ -7,9 +7,9 @@ from io import StringIO
 
 from specdemo.events import DRAFTER_KINDS, METHODS, Gamma, Manner
 from specdemo.events.metrics import ratio
-from specdemo.events.phrases import Numeral, Speak, numeral, speaker
 from specdemo.events.speedup import SHORTEST, is_wide
-from specdemo.events.verdict import IN_ENGLISH, speedup_in_words
+from specdemo.events.verdict import speedup_in_words
+from specdemo.words.catalogue import Numeral, numeral, speaker_of
 
 WARM_UP_TOKENS = 48  # tokens that each setting writes before it is measured
 
@@ -133,131 +133,99 @@ def comparison_csv(rows: Sequence[MethodRow]) -> str:
     return out.getvalue()
 
 
-WINNER_SENTENCES = {
-    "nothing": "Nothing has been measured yet.",
-    "the": "the {{name}}",
-    "only": "only {{who}} has been measured: {{speed}} tokens/s",
-    "without_plain": "{{best}} is fastest, with {{speed}} tokens/s; {{second}} reaches {{other}} tokens/s",
-    "no_interval": (
-        "The target alone has not been measured, so there is no interval, and a small lead can be noise."
-    ),
-    "so_far": "so far {{who}} is the fastest drafter, with {{speed}} tokens/s",
-    "needs_tokens": "A speed-up needs at least {{shortest}} tokens.",
-    "fastest": "{{who}} is fastest: {{speed}}",
-    "tied": "No drafter is clearly fastest: {{who}} is {{speed}}, but {{rival}} may be as fast.",
-    "tied_with": "No drafter is clearly fastest: {{who}} is {{speed}}, but {{count}} others may be as fast.",
-    "one_sure": "Of these {{all}}, only {{who}} is clearly faster than the target alone.",
-    "some_sure": "Of these {{all}}, only {{sure}} are clearly faster than the target alone.",
-    "like_plain": "No drafter is clearly faster than the target alone: the fastest, {{who}}, is {{speed}}.",
-    "slower": "nothing beats the target alone here: {{who}}, the fastest drafter, is {{speed}}",
-    "slower_by": (
-        "nothing beats the target alone here: {{who}}, the fastest drafter, is {{speed}}, because its "
-        "rounds bring {{tokens}} tokens and take {{longer}} times as long"
-    ),
-    "found_nothing": "It found nothing to draft.",
-    "keeps": "It keeps {{kept}} of {{drafted}} drafts a round.",
-    "keeps_and_takes": (
-        "It keeps {{kept}} of {{drafted}} drafts a round, and drafting takes {{share}} of its time."
-    ),
-}
-WINNER_IN_ENGLISH = speaker(WINNER_SENTENCES)
+_speak = speaker_of("said.winner")
 
 
-def winner(
-    rows: Sequence[MethodRow],
-    speak: Speak = WINNER_IN_ENGLISH,
-    speak_of_run: Speak = IN_ENGLISH,
-) -> str:
+def winner(rows: Sequence[MethodRow]) -> str:
     """Who wins and why, in at most two sentences, from the numbers as the table rounds them. rows: fastest
-    first. speak: says WINNER_SENTENCES; speak_of_run: those of a run's verdict."""
-    return _Judge(speak, speak_of_run).winner(rows)
+    first."""
+    if not rows:
+        return _speak("nothing")
+    drafters = [row for row in rows if row.draft_with != "none"]
+    plain = next((row for row in rows if row.draft_with == "none"), None)
+    if len(rows) == 1:
+        return _sentence(_speak("only", who=_called(rows[0]), speed=_tokens(rows[0])))
+    if plain is None:
+        return _without_plain(*rows[:2])
+    if any(row.speedup_interval is None for row in drafters):
+        return _without_intervals(drafters[0])
+    faster = [row for row in drafters if _low(row) > 1]
+    if faster:
+        return _among_the_faster(faster, drafters)
+    if any(_high(row) >= 1 for row in drafters):
+        best = drafters[0]
+        return _speak("like_plain", who=_called(best), speed=_speed(best, "as_fast_as_it"))
+    return _slower(drafters[0], plain)
 
 
-@dataclass(frozen=True)
-class _Judge:
-    speak: Speak
-    speak_of_run: Speak
+def _without_plain(best: MethodRow, second: MethodRow) -> str:
+    who = {"best": _called(best), "second": _called(second)}
+    sentence = _speak("without_plain", **who, speed=_tokens(best), other=_tokens(second))
+    return f"{_sentence(sentence)} {_speak('no_interval')}"
 
-    def winner(self, rows: Sequence[MethodRow]) -> str:
-        if not rows:
-            return self.speak("nothing")
-        drafters = [row for row in rows if row.draft_with != "none"]
-        plain = next((row for row in rows if row.draft_with == "none"), None)
-        if len(rows) == 1:
-            return _sentence(self.speak("only", who=self._called(rows[0]), speed=_tokens(rows[0])))
-        if plain is None:
-            return self._without_plain(*rows[:2])
-        if any(row.speedup_interval is None for row in drafters):
-            return self._without_intervals(drafters[0])
-        faster = [row for row in drafters if _low(row) > 1]
-        if faster:
-            return self._among_the_faster(faster, drafters)
-        if any(_high(row) >= 1 for row in drafters):
-            best = drafters[0]
-            return self.speak("like_plain", who=self._called(best), speed=self._speed(best, "as_fast_as_it"))
-        return self._slower(drafters[0], plain)
 
-    def _without_plain(self, best: MethodRow, second: MethodRow) -> str:
-        who = {"best": self._called(best), "second": self._called(second)}
-        sentence = self.speak("without_plain", **who, speed=_tokens(best), other=_tokens(second))
-        return f"{_sentence(sentence)} {self.speak('no_interval')}"
+def _without_intervals(best: MethodRow) -> str:
+    sentence = _speak("so_far", who=_called(best), speed=_tokens(best))
+    return f"{_sentence(sentence)} {_speak('needs_tokens', shortest=SHORTEST)}"
 
-    def _without_intervals(self, best: MethodRow) -> str:
-        sentence = self.speak("so_far", who=self._called(best), speed=_tokens(best))
-        return f"{_sentence(sentence)} {self.speak('needs_tokens', shortest=SHORTEST)}"
 
-    def _among_the_faster(self, faster: list[MethodRow], drafters: list[MethodRow]) -> str:
-        leader = faster[0]
-        said = {"who": self._called(leader), "speed": self._speed(leader, "as_fast")}
-        others = [row for row in drafters if row is not leader and _overlap(row, leader)]
-        if not others:
-            return _sentence(self.speak("fastest", **said)) + self._why(leader)
-        if len(others) == 1:
-            tied = self.speak("tied", **said, rival=self._called(others[0]))
-        else:
-            tied = self.speak("tied_with", **said, count=len(others))
-        return f"{tied}{self._surely_faster([leader, *others])}"
+def _among_the_faster(faster: list[MethodRow], drafters: list[MethodRow]) -> str:
+    leader = faster[0]
+    said = {"who": _called(leader), "speed": _speed(leader, "as_fast")}
+    others = [row for row in drafters if row is not leader and _overlap(row, leader)]
+    if not others:
+        return _sentence(_speak("fastest", **said)) + _why(leader)
+    if len(others) == 1:
+        tied = _speak("tied", **said, rival=_called(others[0]))
+    else:
+        tied = _speak("tied_with", **said, count=len(others))
+    return f"{tied}{_surely_faster([leader, *others])}"
 
-    def _surely_faster(self, tied: list[MethodRow]) -> str:
-        """Which of drafters that are about as fast are faster than the target alone for sure, if not all
-        are."""
-        sure = [row for row in tied if _low(row) > 1]
-        if len(sure) == len(tied):
-            return ""
-        if len(sure) == 1:
-            return f" {self.speak('one_sure', all=len(tied), who=self._called(sure[0]))}"
-        return f" {self.speak('some_sure', all=len(tied), sure=len(sure))}"
 
-    def _slower(self, best: MethodRow, plain: MethodRow) -> str:
-        """All drafters are slower than the target alone, `best` the least."""
-        said = {"who": self._called(best), "speed": self._speed(best, "as_fast_as_it")}
-        sentence = self.speak("slower", **said)
-        longer = ratio(_round_ms(best), _round_ms(plain))
-        if longer is not None and _shown(best.tokens_per_round) < (longer := _shown(longer)):
-            bring = {"tokens": rounded(best.tokens_per_round), "longer": rounded(longer)}
-            sentence = self.speak("slower_by", **said, **bring)
-        return _sentence(sentence) + self._why(best)
+def _surely_faster(tied: list[MethodRow]) -> str:
+    """Which of drafters that are about as fast are faster than the target alone for sure, if not all
+    are."""
+    sure = [row for row in tied if _low(row) > 1]
+    if len(sure) == len(tied):
+        return ""
+    if len(sure) == 1:
+        return f" {_speak('one_sure', all=len(tied), who=_called(sure[0]))}"
+    return f" {_speak('some_sure', all=len(tied), sure=len(sure))}"
 
-    def _why(self, row: MethodRow) -> str:
-        if row.drafted_per_round is None:
-            return ""
-        if not _shown(row.drafted_per_round):
-            return f" {self.speak('found_nothing')}"
-        of = {"kept": rounded(row.accepted_per_round), "drafted": rounded(row.drafted_per_round)}
-        if row.draft_ms_per_round is None:
-            return f" {self.speak('keeps', **of)}"
-        share = _shown(row.draft_ms_per_round) / (_round_ms(row) or 1)
-        of |= {"share": numeral(share, ".0%")}
-        return f" {self.speak('keeps_and_takes', **of)}"
 
-    def _speed(self, row: MethodRow, key: str) -> str:
-        assert row.speedup is not None and row.speedup_interval is not None
-        return speedup_in_words(row.speedup_interval, row.speedup, self.speak_of_run, key)
+def _slower(best: MethodRow, plain: MethodRow) -> str:
+    """All drafters are slower than the target alone, `best` the least."""
+    said = {"who": _called(best), "speed": _speed(best, "as_fast_as_it")}
+    sentence = _speak("slower", **said)
+    longer = ratio(_round_ms(best), _round_ms(plain))
+    if longer is not None and _shown(best.tokens_per_round) < (longer := _shown(longer)):
+        bring = {"tokens": rounded(best.tokens_per_round), "longer": rounded(longer)}
+        sentence = _speak("slower_by", **said, **bring)
+    return _sentence(sentence) + _why(best)
 
-    def _called(self, row: MethodRow) -> str:
-        methods = [method.label for method in METHODS.values() if method.takes_the]
-        labels = (*methods, *(kind.label for kind in DRAFTER_KINDS.values()))
-        return self.speak("the", name=row.name) if row.name.startswith(labels) else row.name
+
+def _why(row: MethodRow) -> str:
+    if row.drafted_per_round is None:
+        return ""
+    if not _shown(row.drafted_per_round):
+        return f" {_speak('found_nothing')}"
+    of = {"kept": rounded(row.accepted_per_round), "drafted": rounded(row.drafted_per_round)}
+    if row.draft_ms_per_round is None:
+        return f" {_speak('keeps', **of)}"
+    share = _shown(row.draft_ms_per_round) / (_round_ms(row) or 1)
+    of |= {"share": numeral(share, ".0%")}
+    return f" {_speak('keeps_and_takes', **of)}"
+
+
+def _speed(row: MethodRow, key: str) -> str:
+    assert row.speedup is not None and row.speedup_interval is not None
+    return speedup_in_words(row.speedup_interval, row.speedup, key=key)
+
+
+def _called(row: MethodRow) -> str:
+    methods = [method.label for method in METHODS.values() if method.takes_the]
+    labels = (*methods, *(kind.label for kind in DRAFTER_KINDS.values()))
+    return _speak("the", name=row.name) if row.name.startswith(labels) else row.name
 
 
 def _tokens(row: MethodRow) -> Numeral:

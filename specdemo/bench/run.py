@@ -114,7 +114,8 @@ def bench(
                 host_ms=device_idle(pair, prompt_ids[0], params),
                 gammas=gamma_sweep(pair, params, prompt_ids, repeats, gammas) if gammas else [],
                 contexts=context_sweep(pair, params, prompts_of, repeats, contexts),
-                notes=[*absent, *pair.notes],  # last, because they include what could not be captured
+                # Last, because they include what could not be captured.
+                notes=[*absent, *map(str, pair.notes)],
             )
 
 
@@ -240,5 +241,5 @@ def _quantized_row(kind: str, pair: Pair, params: Params, prompts: int, repeats:
         speculative=speed(samples["speculative"]),
         acceptance_rate=acceptance_rate(samples["speculative"]),
         bytes_held=held.target + (held.drafter or 0),
-        notes=list(pair.notes),
+        notes=list(map(str, pair.notes)),
     )

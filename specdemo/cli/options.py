@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from specdemo.events import LIMITS, METHODS, PARAMETERS, RULES, Params, about, allowed
+from specdemo.events import LIMITS, METHODS, PARAMETERS, RULES, Params, allowed_in_words, described
 from specdemo.loading.catalog import DTYPES, QUANTIZE
 
 ALL = "all"  # of bench --methods
@@ -102,7 +102,7 @@ def _add_params_options(parser: ArgumentParser, defaults: Params, leave_out: Seq
         if name in leave_out:
             continue
         if isinstance(default, bool):
-            parser.add_argument(option, action="store_true", help=about(name))
+            parser.add_argument(option, action="store_true", help=described(name))
         elif name == "stop":
             text = "end the text before TEXT; can be given more than once"
             parser.add_argument(option, action="append", default=[], metavar="TEXT", help=text)
@@ -112,11 +112,11 @@ def _add_params_options(parser: ArgumentParser, defaults: Params, leave_out: Seq
             parser.add_argument(option, action="append", type=_bias, metavar="ID=N", help=text)
         elif name in LIMITS:
             usual = row.none_is if default is None else default
-            text = f"{about(name)}; {allowed(name)} (default {usual})"
+            text = f"{described(name)}; {allowed_in_words(name)} (default {usual})"
             parser.add_argument(option, type=_number, default=default, metavar="N", help=text)
         else:
             usual = row.none_is if default is None else default
-            parser.add_argument(option, default=default, help=f"{about(name)} (default {usual})")
+            parser.add_argument(option, default=default, help=f"{described(name)} (default {usual})")
 
 
 def params_from_arguments(arguments: Namespace) -> Params:

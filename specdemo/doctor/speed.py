@@ -146,7 +146,7 @@ def rounds(name: str, pair: Pair, prompts: list[list[int]]) -> Finding:
         rows = operations(pair, prompts[0], params)
         tables.append(Table(f"{name}, {sampler}: {measured_here}", columns, rows))
     if pair.runner.notes:
-        sentences.append(pair.runner.notes[0])
+        sentences.append(str(pair.runner.notes[0]))
     return Finding("; ".join(sentences), {"measured": measured}, tables)
 
 

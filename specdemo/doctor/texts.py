@@ -47,7 +47,7 @@ def text(pair: Pair, params: Params) -> list[int]:
 def check_captured(pair: Pair) -> None:
     """Fails if the pair's last run was not captured."""
     if pair.runner.notes:
-        raise Failed(pair.runner.notes[0])
+        raise Failed(str(pair.runner.notes[0]))
     if pair.target.device.type == "cuda" and not pair.runner.graphs.graphs:
         raise Failed("nothing was captured, and no reason is given")
 
@@ -189,7 +189,7 @@ def two_runs() -> str:
 def _check_notes(pairs) -> None:
     """A capture that failed leaves a note."""
     if notes := [note for pair in pairs for note in pair.runner.notes]:
-        raise Failed(notes[0])
+        raise Failed(str(notes[0]))
 
 
 TRIALS = {

@@ -21,6 +21,7 @@ from specdemo.runtime.lm import LM
 from specdemo.runtime.runner import OfTarget
 from specdemo.runtime.steps import RunStep
 from specdemo.runtime.weights import weight_bytes
+from specdemo.words.message import Message, about
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -69,14 +70,14 @@ class Materials:
 class Way:
     """A drafting method, with the pairs here. What this class says holds for one without a model."""
 
-    def lacks(self, pair: "Pair") -> str | None:
+    def lacks(self, pair: "Pair") -> Message | str | None:
         """Why the pair cannot draft so, if it cannot."""
         return None
 
     def check(self, pair: "Pair", params: Params) -> Params:
         """The Params as this pair takes them. ValueError if it cannot draft so."""
         if why := self.lacks(pair):
-            raise ValueError(f'draft_with must not be "{params.draft_with}" for this pair: {why}')
+            raise ValueError(about("draft_with", "method_unfit", name=params.draft_with, reason=why))
         return params
 
     def own(self, pair: "Pair", params: Params) -> OfTarget | None:

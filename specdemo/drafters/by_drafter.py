@@ -7,14 +7,15 @@ from specdemo.drafters.kinds import kind_of
 from specdemo.engine.draft import Drafter
 from specdemo.events import Params
 from specdemo.events.speedup import DraftingCost
+from specdemo.words.message import Message, message
 
 if TYPE_CHECKING:
     from specdemo.loading.pair import Pair
 
 
 class ByDrafter(Way):
-    def lacks(self, pair: "Pair") -> str | None:
-        return "it has no drafter model" if pair.drafter is None else None
+    def lacks(self, pair: "Pair") -> Message | None:
+        return message("no_drafter") if pair.drafter is None else None
 
     def cost(self, pair: "Pair", params: Params) -> DraftingCost:
         return kind_of(pair.drafter).cost(pair.drafter, pair.target)

@@ -20,6 +20,7 @@ from specdemo.runtime.fused import KernelAttention, TorchAttention, as_table, tr
 from specdemo.runtime.linear import MOST_BY_TRITON
 from specdemo.runtime.lm import context_of, logits_tolerance
 from specdemo.runtime.native import NATIVE_DTYPES, Native, NativeForward
+from specdemo.words.message import Message, message
 
 HEAD_PREFILL_CHUNK = 256  # rows per forward: a mask can have a row for each query head of each of them
 # How much of its target a head holds: all of it, so that the two can run; only the embeddings and the output
@@ -277,10 +278,10 @@ class CachedHead(CachedByPosition):
         self.decoding = self.model.layers_by(triton_kernels())
         self.check_alike(expected, self.tried())
 
-    def notes_as(self, role: str) -> list[str]:
+    def notes_as(self, role: str) -> list[Message]:
         if self.not_fast is None:
             return []
-        return [f"the {role} runs without kernels written in Triton, which is slower: {self.not_fast}"]
+        return [message("no_triton", who=message(f"the_{role}"), why=self.not_fast)]
 
     def tried(self) -> Tensor:
         """Its logits after a few rows of features that are random numbers, to compare ways to compute

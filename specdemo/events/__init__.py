@@ -28,26 +28,27 @@ from specdemo.events.params import (
     Gamma,
     Params,
     Prompt,
-    about,
     allowed,
+    allowed_in_words,
     check_messages,
     check_number,
     check_prompt,
     check_text,
+    described,
     is_auto,
     is_conversation,
     is_lossy,
     rule_in_words,
-    shown,
 )
 
 __all__ = [
-    "Alternative", "ByModel", "ChatMessage", "DRAFTER_KINDS", "DrafterKind", "EndedBy", "Fate", "Finish",
-    "Finished", "Gamma", "Judged", "Kept", "LIMITS", "METHODS", "Manner", "Method", "NO_PROMPT", "Next",
-    "PARAMETERS", "PairInfo", "Params", "Prompt", "RULES", "Round", "Rule", "ServerInfo", "ServerStats",
-    "Source", "Started", "Stats", "TOKEN_IDS", "about", "allowed", "check_messages", "check_number",
-    "check_prompt", "check_text", "drafter_label", "drafting_sentence", "is_auto", "is_conversation",
-    "is_lossy", "lossy_in_words", "manner_of", "rule_in_words", "shown",
+    "Alternative", "ByModel", "ChatMessage", "DRAFTER_KINDS", "DrafterKind", "EndedBy", "Fate",
+    "Finish", "Finished", "Gamma", "Judged", "Kept", "LIMITS", "METHODS", "Manner", "Method",
+    "NO_PROMPT", "Next", "PARAMETERS", "PairInfo", "Params", "Prompt", "RULES", "Round", "Rule",
+    "ServerInfo", "ServerStats", "Source", "Started", "Stats", "TOKEN_IDS", "allowed",
+    "allowed_in_words", "check_messages", "check_number", "check_prompt", "check_text", "described",
+    "drafter_label", "drafting_sentence", "is_auto", "is_conversation", "is_lossy", "lossy_in_words",
+    "manner_of", "rule_in_words",
 ]  # fmt: skip
 
 # Why a draft has no more tokens: it has gamma of them; the drafter was not sure enough (Params.confidence);

@@ -9,6 +9,8 @@ from typing import Any, Literal, TypeGuard, cast
 
 from specdemo.drafters import METHODS
 from specdemo.events.choices import RULES, lossy_in_words
+from specdemo.words.catalogue import numeral
+from specdemo.words.message import Message, about, given, refusal, shown
 
 Gamma = int | Literal["auto"]
 
@@ -61,7 +63,8 @@ def _real(default: float | None, smallest: float, largest: float, about: str, **
     return _described(default, about, kind=float, smallest=smallest, largest=largest, **more)
 
 
-NO_PROMPT = "prompt must not be empty: the target needs at least one token to continue"
+NO_PROMPT = about("prompt", "no_prompt")
+EXAMPLE = '{"role": "user", "content": "..."}'  # of a message
 MOST_STOPS, LONGEST_STOP = 64, 1_000  # strings, characters: each one is looked for in every round
 MOST_BIASES, LARGEST_BIAS = 300, 100.0  # tokens, either way: their ids go to the device in every round
 TOKEN_IDS = 2**31  # a token's id is below this, whatever the vocabulary
@@ -214,16 +217,16 @@ class Params:
         if isinstance(self.stop, list):
             object.__setattr__(self, "stop", tuple(self.stop))
         if not isinstance(self.stop, tuple) or not all(isinstance(s, str) and s for s in self.stop):
-            raise ValueError(f"stop must be a list of strings, none of them empty, not {shown(self.stop)}")
+            raise ValueError(refusal("stop", "strings", self.stop))
         longest = max(map(len, self.stop), default=0)
         if len(self.stop) > MOST_STOPS or longest > LONGEST_STOP:
-            allowed = f"at most {MOST_STOPS} strings of at most {LONGEST_STOP:,} characters each"
-            raise ValueError(f"stop must be {allowed}, not {len(self.stop):,} of up to {longest:,}")
+            most = {"strings": MOST_STOPS, "characters": LONGEST_STOP}
+            raise ValueError(about("stop", "stops", **most, count=len(self.stop), longest=longest))
         for field in ("ignore_eos", "chat"):
             if not isinstance(getattr(self, field), bool):
-                raise ValueError(f"{field} must be true or false, not {shown(getattr(self, field))}")
+                raise ValueError(refusal(field, "truth", getattr(self, field)))
         if self.system is not None and not isinstance(self.system, str):
-            raise ValueError(f"system must be text or None, not {shown(self.system)}")
+            raise ValueError(refusal("system", "text_or_none", self.system))
         for field, texts in (("stop", self.stop), ("system", (self.system or "",))):
             for text in texts:
                 check_text(field, text)
@@ -233,7 +236,7 @@ PARAMETERS: dict[str, Parameter] = {field.name: field.metadata["row"] for field 
 LIMITS = {name: row for name, row in PARAMETERS.items() if row.kind is not None}  # of the numbers
 
 
-def about(field: str) -> str:
+def described(field: str) -> str:
     """What it does, in a few words, with the names that it may have now."""
     row = PARAMETERS[field]
     return row.about.format(choices=", ".join(row.choices or ()), lossy=lossy_in_words())
@@ -291,7 +294,7 @@ def check_number(field: str, value: object, largest: float | None = None) -> int
         number = cast(float, value)
         if row.excluded is None or number != row.excluded:
             return int(number) if row.kind is int else float(number)
-    raise ValueError(f"{field} must be {allowed(field, high)}, not {shown(value)}")
+    raise ValueError(given(allowed(field, high), value))
 
 
 def _is_between(low: float, value: object, high: float, kind: type) -> bool:
@@ -305,15 +308,20 @@ def is_auto(field: str, value: object) -> bool:
     return field == "gamma" and isinstance(value, str) and value == "auto"
 
 
-def allowed(field: str, largest: float | None = None) -> str:
-    """What a numeric field may be, in words: "a whole number from 1 to 16"."""
+def allowed(field: str, largest: float | None = None) -> Message:
+    """What a numeric field may be: "must be a whole number from 1 to 16"."""
     row = LIMITS[field]
     high = row.largest if largest is None else largest
-    if row.kind is int:
-        return f"a whole number from {row.smallest:,} to {high:,}" + (" or auto" if field == "gamma" else "")
-    start = "above" if row.excluded == row.smallest else "from"
-    end = "to below" if row.excluded == high else "to"
-    return f"a number {start} {row.smallest:g} {end} {high:g}"
+    key, form = "whole_or_auto" if field == "gamma" else "whole", ","
+    if row.kind is float:
+        excluded = row.excluded
+        key, form = "above" if excluded == row.smallest else "below" if excluded == high else "number", "g"
+    return about(field, key, low=numeral(row.smallest, form), high=numeral(high, form))
+
+
+def allowed_in_words(field: str) -> str:
+    """The same in English: "a whole number from 1 to 16"."""
+    return str(allowed(field)).removeprefix(f"{field} must be ")
 
 
 def check_text(field: str, text: str) -> None:
@@ -322,9 +330,7 @@ def check_text(field: str, text: str) -> None:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         bad = text[error.start]
-        raise ValueError(
-            f"{field} must be Unicode text, but holds the lone surrogate U+{ord(bad):04X}"
-        ) from None
+        raise ValueError(about(field, "surrogate", sign=f"U+{ord(bad):04X}")) from None
 
 
 def check_prompt(prompt: str) -> None:
@@ -350,10 +356,7 @@ def check_messages(prompt: Sequence[object]) -> tuple[ChatMessage, ...]:
         if not isinstance(one, ChatMessage) or not all(
             isinstance(text, str) for text in (one.role, one.content)
         ):
-            raise ValueError(
-                'prompt must hold messages like {"role": "user", "content": "..."} and nothing else, not '
-                f"{shown(one)}"
-            )
+            raise ValueError(refusal("prompt", "message", one, example=EXAMPLE))
         for text in (one.role, one.content):
             check_text("prompt", text)
         messages.append(one)
@@ -362,13 +365,4 @@ def check_messages(prompt: Sequence[object]) -> tuple[ChatMessage, ...]:
 
 def _one_of(field: str, value: object, choices: Collection[str]) -> None:
     if value not in tuple(choices):  # not the mapping itself, which would hash the value
-        raise ValueError(f"{field} must be one of {', '.join(choices)}, not {shown(value)}")
-
-
-def shown(value: object) -> str:
-    """What was given, in a sentence that refuses it."""
-    try:
-        text = ascii(value)  # on one line, whatever the value holds
-    except ValueError:  # Python refuses to print integers of more than 4,300 digits
-        return "a number of thousands of digits"
-    return text if len(text) <= 60 else text[:57] + "..."
+        raise ValueError(refusal(field, "choice", value, names=", ".join(choices)))

@@ -32,6 +32,17 @@ SCHEMA: Final = "specdemo.trace/1"
 LARGEST_NUMBER = 1e12  # what no time (in ms) and no count of a real run reaches
 
 
+class NotATrace(ValueError):
+    """where: the first place that is wrong, "it" for the whole. what: what is wrong there. is_json: whether
+    it is JSON at all. refused: what the Params said, if that is it."""
+
+    def __init__(
+        self, where: str, what: str, is_json: bool = True, refused: ValueError | None = None
+    ) -> None:
+        super().__init__(f"this is not a {SCHEMA} file: {where}: {what}")
+        self.where, self.is_json, self.refused = where, is_json, refused
+
+
 @dataclass
 class Trace:
     """Everything that happened so far, with the JSON's keys as names. `finish` is None while the run goes
@@ -124,9 +135,11 @@ class Trace:
             trace = _JSON.validate_json(text, strict=True)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
-            raise _not_a_trace(".".join(map(str, first["loc"])) or "it", first["msg"]) from None
+            refused = first["ctx"]["error"] if first["type"] == "value_error" else None
+            where, is_json = ".".join(map(str, first["loc"])), first["type"] != "json_invalid"
+            raise NotATrace(where or "it", first["msg"], is_json, refused) from None
         for where, what in _faults(trace):
-            raise _not_a_trace(where, what) from None
+            raise NotATrace(where, what) from None
         return trace
 
     def save(self, path: str | Path) -> None:
@@ -155,10 +168,6 @@ class Trace:
         except UnicodeDecodeError:
             raise ValueError(f"this is not a {SCHEMA} file: it is not UTF-8 text") from None
         return cls.from_json(text)
-
-
-def _not_a_trace(where: str, what: str) -> ValueError:
-    return ValueError(f"this is not a {SCHEMA} file: {where}: {what}")
 
 
 def _faults(trace: Trace) -> Iterator[tuple[str, str]]:

@@ -1,57 +1,16 @@
 """Whether speculation paid in a run, in one or two sentences. The page and the command line say the same,
-because both ask here, each with a Speak (phrases.py)."""
+because both ask here."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from specdemo.events import Finish, Round, Stats
-from specdemo.events.phrases import Speak, numeral, speaker
 from specdemo.events.speedup import SHORTEST, break_even, is_wide
+from specdemo.words.catalogue import Speak, numeral, speaker_of
 
 Tone = Literal["neutral", "faster", "slower", "lossy"]
-VERDICT_SENTENCES = {
-    "none": "No token was generated.",
-    "tokens_one": "{{shown}} token",
-    "tokens_other": "{{shown}} tokens",
-    "forwards_one": "{{shown}} target forward",
-    "forwards_other": "{{shown}} target forwards",
-    "so_far": "{{tokens}} in {{forwards}} so far.",
-    "counted": "{{tokens}} in {{forwards}}; the target alone needs {{alone}}.",
-    "none_accepted": "{{tokens}} in {{forwards}}; no draft was accepted.",
-    "all_dropped": (
-        "{{tokens}} in {{forwards}}: every draft was dropped, because the drafter was never sure enough."
-    ),
-    "nothing_drafted": "{{tokens}} in {{forwards}}: nothing was drafted.",
-    "lossy": "Lossy: {{distance}} from the target's distribution on average.",
-    "served": "No speed-up is known: a server made the run, and the target alone was not timed on it.",
-    "unknown": "No speed-up is known: {{why}}.",
-    "cancelled": "it was stopped",
-    "failed": "it failed",
-    "short": "a run of fewer than {{shortest}} tokens is too short to be timed",
-    "old": "this trace is too old to have its interval",
-    "untimed": "the target alone was not timed after it",
-    "itself": "Measured against itself, which should give 1 ×: {{value}} × ({{low}} to {{high}} ×).",
-    "itself_wide": "Measured against itself, which should give 1 ×: between {{low}} and {{high}} ×.",
-    "unclear": "Measured: {{found}}, no clear difference.",
-    "faster": "Measured: {{found}}.",
-    "slower": "Slower here: {{found}}.",
-    "drafting_takes": "Drafting takes {{share}} of the time.",
-    "why_slower": "Drafting takes {{share}} of the time and {{rate}} of the judged drafts are accepted.",
-    "hopeless": (
-        "Drafting takes {{share}} of the time and {{rate}} of the judged drafts are accepted; with "
-        "rounds this slow it would not pay even if all were."
-    ),
-    "needs_more": (
-        "Drafting takes {{share}} of the time and {{rate}} of the judged drafts are accepted; with "
-        "drafts of this length it is faster when at least {{needed}} are."
-    ),
-    "as_fast": "{{value}} × as fast as the target alone ({{low}} to {{high}} ×)",
-    "as_fast_wide": "between {{low}} and {{high}} × as fast as the target alone",
-    "as_fast_as_it": "{{value}} × as fast as it ({{low}} to {{high}} ×)",
-    "as_fast_as_it_wide": "between {{low}} and {{high}} × as fast as it",
-}
-IN_ENGLISH = speaker(VERDICT_SENTENCES)
+IN_WORDS = speaker_of("said.verdict")
 
 
 @dataclass(frozen=True)
@@ -60,9 +19,7 @@ class Verdict:
     tone: Tone
 
 
-def verdict(
-    stats: Stats, finish: Finish | None, rounds: Sequence[Round], speak: Speak = IN_ENGLISH
-) -> Verdict:
+def verdict(stats: Stats, finish: Finish | None, rounds: Sequence[Round], speak: Speak = IN_WORDS) -> Verdict:
     if not stats.tokens:
         return Verdict(speak("none") if finish else "", "neutral")
     counts = {
@@ -111,7 +68,7 @@ def _measured(stats: Stats, finish: Finish, rounds: Sequence[Round], speak: Spea
 
 
 def speedup_in_words(
-    interval: tuple[float, float], speedup: float, speak: Speak = IN_ENGLISH, key: str = "as_fast"
+    interval: tuple[float, float], speedup: float, speak: Speak = IN_WORDS, key: str = "as_fast"
 ) -> str:
     """How many times as fast as the target alone, with the interval; only that where it is wide. key: of the
     sentence; "as_fast_as_it" after a sentence that has named the target alone."""
@@ -125,7 +82,7 @@ def _factor(key: str, interval: tuple[float, float], speedup: float, speak: Spea
     return speak(key, value=numeral(speedup, ".2f"), low=low, high=high)
 
 
-def why_none(stats: Stats, finish: Finish | None, speak: Speak = IN_ENGLISH) -> str:
+def why_none(stats: Stats, finish: Finish | None, speak: Speak = IN_WORDS) -> str:
     """Why a run that has ended has no speed-up."""
     if finish in ("cancelled", "error"):
         return speak("cancelled" if finish == "cancelled" else "failed")

@@ -21,6 +21,7 @@ from specdemo.runtime.cache import layers_of
 from specdemo.runtime.lm import check_writes_text, embedded_ids, logits_width, positional_cache
 from specdemo.runtime.runner import Capture, Runner
 from specdemo.runtime.weights import stored
+from specdemo.words.message import Message, message
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
@@ -31,7 +32,7 @@ def pair_of(
     ids: list[str],
     quantized: list[str | None],
     tokenizer: PreTrainedTokenizerBase | None,
-    reason: str,
+    reason: Message,
     load_drafter: LoadDrafter,
     capture: Capture = "auto",
     cudnn_attention: bool = False,
@@ -205,7 +206,7 @@ def pair_in_memory(
     ours, theirs = _tokenizers(tokenizer)
     are_two = drafter and ours and theirs and theirs is not ours
     other = other_tokenizer(ours, theirs, *names) if are_two else None
-    how = (ours, "as given", load_drafter, capture, cudnn_attention, other, read_mtp(target))
+    how = (ours, message("as_given"), load_drafter, capture, cudnn_attention, other, read_mtp(target))
     return pair_of(" + ".join(names), models, names, [None] * len(models), *how)
 
 

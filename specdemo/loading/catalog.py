@@ -4,6 +4,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from specdemo.words.message import Message, message
+
 ROOT = Path(__file__).resolve().parents[2]  # the project's directory
 EMBEDDED = ROOT / "assets" / "pairs" / "embedded"
 POOR = "embedded-poor"  # the pair whose drafter guesses badly on purpose
@@ -36,11 +38,15 @@ class Entry:
     drafter: str
     gigabytes: float
     drafter_gigabytes: float
-    about: str
     gated: bool = False
     tried: str = "not yet: listed from its published sizes and tokenizers"
     drafter_kind: str = "model"
     quantize: str | None = None
+
+    @property
+    def about(self) -> Message:
+        """What it is, in a few words."""
+        return message(f"pairs.{self.name.replace('.', '_')}")
 
 
 HEAD_NOT_TRIED = "not yet: listed from its published size and config"  # of a head, which has no tokenizer
@@ -50,55 +56,36 @@ CATALOGUE = {
     entry.name: entry
     for entry in (
         Entry("embedded", "assets/pairs/embedded/target", "assets/pairs/embedded/drafter", 0.03, 0.002,
-              "small story writers that come with the project, no download",
               tried="on CPU, in every test run"),
         Entry(POOR, "assets/pairs/embedded/target", "assets/pairs/embedded/poor", 0.03, 0.0005,
-              "the same target with a drafter that has learned little, to show a bad match",
               tried="on CPU, in every test run"),
         Entry(EAGLE3, "assets/pairs/embedded/target", "assets/pairs/embedded/eagle3", 0.03, 0.006,
-              "the same target with an EAGLE-3 head, which drafts from the target's own hidden states",
               tried="on CPU, in every test run", drafter_kind="eagle3"),
         Entry(DFLASH, "assets/pairs/embedded/target", "assets/pairs/embedded/dflash", 0.03, 0.005,
-              "the same target with a DFlash head, which drafts a whole block in one forward",
               tried="on CPU, in every test run", drafter_kind="dflash"),
-        Entry("smollm2-1.7b", "HuggingFaceTB/SmolLM2-1.7B", "HuggingFaceTB/SmolLM2-135M", 3.7, 0.27,
-              "equal vocabularies, open"),
-        Entry("smollm-1.7b", "HuggingFaceTB/SmolLM-1.7B", "HuggingFaceTB/SmolLM-135M", 3.7, 0.27,
-              "the first SmolLM"),
-        Entry("gpt2-xl", "openai-community/gpt2-xl", "distilbert/distilgpt2", 3.3, 0.16,
-              "GPT-2, with a drafter distilled from its smallest size"),
-        Entry("pythia-1.4b", "EleutherAI/pythia-1.4b", "EleutherAI/pythia-160m", 3.2, 0.32,
-              "same data, two sizes"),
-        Entry("qwen2.5-1.5b", "Qwen/Qwen2.5-1.5B", "Qwen/Qwen2.5-0.5B", 4.1, 0.99,
-              "a large vocabulary; the drafter is a third of the target's size"),
-        Entry("qwen2.5-7b", "Qwen/Qwen2.5-7B", "Qwen/Qwen2.5-0.5B", 16.2, 0.99,
-              "vocabularies that differ by padding"),
-        Entry("qwen3-8b", "Qwen/Qwen3-8B", "Qwen/Qwen3-0.6B", 17.9, 1.2, "with a chat template"),
+        Entry("smollm2-1.7b", "HuggingFaceTB/SmolLM2-1.7B", "HuggingFaceTB/SmolLM2-135M", 3.7, 0.27),
+        Entry("smollm-1.7b", "HuggingFaceTB/SmolLM-1.7B", "HuggingFaceTB/SmolLM-135M", 3.7, 0.27),
+        Entry("gpt2-xl", "openai-community/gpt2-xl", "distilbert/distilgpt2", 3.3, 0.16),
+        Entry("pythia-1.4b", "EleutherAI/pythia-1.4b", "EleutherAI/pythia-160m", 3.2, 0.32),
+        Entry("qwen2.5-1.5b", "Qwen/Qwen2.5-1.5B", "Qwen/Qwen2.5-0.5B", 4.1, 0.99),
+        Entry("qwen2.5-7b", "Qwen/Qwen2.5-7B", "Qwen/Qwen2.5-0.5B", 16.2, 0.99),
+        Entry("qwen3-8b", "Qwen/Qwen3-8B", "Qwen/Qwen3-0.6B", 17.9, 1.2),
         Entry("qwen3-8b-eagle3", "Qwen/Qwen3-8B", "RedHatAI/Qwen3-8B-speculator.eagle3", 18.4, 2.0,
-              "a head in the format of the speculators library", tried=HEAD_NOT_TRIED, drafter_kind="eagle3"),
+              tried=HEAD_NOT_TRIED, drafter_kind="eagle3"),
         Entry("qwen3-8b-dflash", "Qwen/Qwen3-8B", "z-lab/Qwen3-8B-DFlash-b16", 18.5, 2.1,
-              "blocks of 16; trained on answers without thinking", tried=HEAD_NOT_TRIED,
-              drafter_kind="dflash"),
-        Entry("qwen3.5-4b", "Qwen/Qwen3.5-4B", "Qwen/Qwen3.5-0.8B", 9.9, 1.5,
-              "three of four layers are recurrent in both; text only"),
+              tried=HEAD_NOT_TRIED, drafter_kind="dflash"),
+        Entry("qwen3.5-4b", "Qwen/Qwen3.5-4B", "Qwen/Qwen3.5-0.8B", 9.9, 1.5),
         Entry("qwen3.5-4b-dflash", "Qwen/Qwen3.5-4B", "z-lab/Qwen3.5-4B-DFlash", 9.7, 1.3,
-              "a recurrent target and a head that is not; text only", tried=HEAD_NOT_TRIED,
-              drafter_kind="dflash"),
-        Entry("llama-3.2-3b", "meta-llama/Llama-3.2-3B", "meta-llama/Llama-3.2-1B", 8.9, 2.5,
-              "the drafter is a third of the target's size", gated=True),
+              tried=HEAD_NOT_TRIED, drafter_kind="dflash"),
+        Entry("llama-3.2-3b", "meta-llama/Llama-3.2-3B", "meta-llama/Llama-3.2-1B", 8.9, 2.5, gated=True),
         Entry("llama-3.2-3b-int8", "meta-llama/Llama-3.2-3B-Instruct",
-              "meta-llama/Llama-3.2-1B-Instruct", 8.9, 2.5,
-              "chat models whose weights take half the memory", gated=True, quantize="int8"),
-        Entry("llama-3.1-8b", "meta-llama/Llama-3.1-8B", "meta-llama/Llama-3.2-1B", 18.5, 2.5,
-              "the most used target", gated=True),
+              "meta-llama/Llama-3.2-1B-Instruct", 8.9, 2.5, gated=True, quantize="int8"),
+        Entry("llama-3.1-8b", "meta-llama/Llama-3.1-8B", "meta-llama/Llama-3.2-1B", 18.5, 2.5, gated=True),
         Entry("llama-3.1-8b-eagle3", "meta-llama/Llama-3.1-8B-Instruct",
-              "RedHatAI/Llama-3.1-8B-Instruct-speculator.eagle3", 18.0, 1.9,
-              "a head in the format of the speculators library", gated=True, tried=HEAD_NOT_TRIED,
-              drafter_kind="eagle3"),
-        Entry("gemma-3-4b", "google/gemma-3-4b-pt", "google/gemma-3-270m", 9.0, 0.54,
-              "sliding windows, padded vocabulary", gated=True),
+              "RedHatAI/Llama-3.1-8B-Instruct-speculator.eagle3", 18.0, 1.9, gated=True,
+              tried=HEAD_NOT_TRIED, drafter_kind="eagle3"),
+        Entry("gemma-3-4b", "google/gemma-3-4b-pt", "google/gemma-3-270m", 9.0, 0.54, gated=True),
         Entry("gemma-4-e2b", "google/gemma-4-E2B-it", "google/gemma-4-E2B-it-assistant", 10.4, 0.15,
-              "an assistant of 4 layers, which attends to the target's keys and values; text only",
               drafter_kind="assistant"),
     )
 }  # fmt: skip

@@ -6,8 +6,10 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from time import monotonic
 
-from specdemo.errors import LoadError, PairError, TookTooLong
+from specdemo.errors import LoadError, PairError, TookTooLong, with_words
 from specdemo.loading.fetch import OnProgress
+from specdemo.words.catalogue import numeral
+from specdemo.words.message import Message, message
 
 UNWANTED = "nobody waits for this pair any more"
 WAITERS_PERIOD = 0.5  # s between two looks at whether who waits has left
@@ -63,9 +65,7 @@ class Downloads:
         with self.changed:
             download = self.alive.get(key) or self._start(key, work)
             if download is self.turn and self._is_stalled(download):
-                raise LoadError(
-                    f"{name} cannot be downloaded now: the hub stopped answering, try again later"
-                )
+                raise LoadError(message("hub_silent", name=name))
             download.listeners.append(listener)
         try:
             is_done = wait_while(is_wanted, self.seconds, lambda seconds: wait([download.done], seconds).done)
@@ -74,12 +74,11 @@ class Downloads:
                 download.listeners.remove(listener)
                 waited_only = download is not self.turn
         if not is_done:
-            reason = "others are downloaded first" if waited_only else "the hub is slow or does not answer"
-            within = f"within {self.seconds:,.0f} s"
-            raise TookTooLong(f"{name} could not be downloaded {within}: {reason}, so try again later")
+            key, seconds = "downloads_before" if waited_only else "hub_slow", numeral(self.seconds, ",.0f")
+            raise TookTooLong(message(key, name=name, seconds=seconds))
         if error := download.done.exception():
             # Each visitor gets an error of its own, without the frames of the download's thread.
-            raise type(error)(str(error)) if isinstance(error, PairError) else error
+            raise with_words(error) if isinstance(error, PairError) else error
 
     def _start(self, key: Hashable, work: Callable[[OnProgress], None]) -> Download:
         download = self.alive[key] = Download(work)
@@ -113,11 +112,11 @@ class Downloads:
     def _is_stalled(self, download: Download) -> bool:
         return monotonic() - download.moved > self.seconds
 
-    def _report(self, download: Download, doing: str, share: float | None) -> None:
+    def _report(self, download: Download, doing: Message, share: float | None) -> None:
         with self.changed:
             if self.turn is not download:
-                raise LoadError("this download was given up, because it had stalled")
-            step = (doing.split(":")[0], None if share is None else int(100 * share))
+                raise LoadError(message("stalled"))
+            step = (doing.key, doing.values.get("name"), None if share is None else int(100 * share))
             if step != download.step:
                 download.step, download.moved = step, monotonic()
             listeners = list(download.listeners)

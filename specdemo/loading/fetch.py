@@ -21,6 +21,8 @@ from specdemo.errors import LoadError, load_errors, no_config, other_kind
 from specdemo.loading.request import Part
 from specdemo.runtime.device import amount
 from specdemo.runtime.files import INDEX, WEIGHTS_FILE, shards_of, stored_tensors
+from specdemo.words.catalogue import numeral
+from specdemo.words.message import Message, message
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")  # each tokenizer has one of them
 DATA = re.compile(r"[\w.-]+\.(json|txt|model|jinja)")  # configs and tokenizers
@@ -37,7 +39,7 @@ FLOATS_IN_FILES = {
 }
 # Called with what is being done, and the share of it that is finished, from 0 to 1 (None where it is not
 # known).
-OnProgress = Callable[[str, float | None], None]
+OnProgress = Callable[[Message, float | None], None]
 
 
 def is_here(part: Part) -> bool:
@@ -242,8 +244,8 @@ def download_bar(part: Part, before: int, total: int, on_progress: OnProgress) -
             if self.unit == "B" and total and self.n > furthest:
                 furthest = self.n
                 done = min(before + furthest, total)
-                megabytes = f"{done / 1e6:,.1f} of {total / 1e6:,.1f} MB"
-                on_progress(f"Downloading {part.role} {part.id}: {megabytes}", done / total)
+                megabytes = {"done": numeral(done / 1e6, ",.1f"), "all": numeral(total / 1e6, ",.1f")}
+                on_progress(message(f"downloading_{part.role}", name=part.id, **megabytes), done / total)
             return updated
 
         def display(self, *_: object, **__: object) -> None:

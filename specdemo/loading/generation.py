@@ -9,6 +9,7 @@ from transformers import GenerationConfig
 
 from specdemo.events import Params
 from specdemo.events.params import MOST_STOPS
+from specdemo.words.message import refusal
 
 # Options that are not applied: whether a value other than None asks for anything, as transformers has it.
 NOT_APPLIED: dict[str, Callable[[Any], bool]] = {
@@ -45,9 +46,8 @@ def with_models_own(params: Params, own: dict[str, Any]) -> Params:
     if not stops or params.ignore_eos:
         return params
     if len(params.stop) + len(stops) > MOST_STOPS:
-        most, given = MOST_STOPS - len(stops), len(params.stop)
-        whose = f"for this pair, whose generation config has {len(stops)} of its own"
-        raise ValueError(f"stop must be at most {most} strings {whose}, not {given}")
+        most, own_count = MOST_STOPS - len(stops), len(stops)
+        raise ValueError(refusal("stop", "stops_of_pair", len(params.stop), most=most, own=own_count))
     return replace(params, stop=params.stop + stops)
 
 

@@ -68,6 +68,7 @@ from specdemo.runtime.files import stored_tensors
 from specdemo.runtime.linear import align_weights, join_weights, use_skinny_linear
 from specdemo.runtime.native import is_small
 from specdemo.vllm.pair import connect
+from specdemo.words.message import message
 
 FROM_DISK = {"local_files_only": True}
 Loaded = TypeVar("Loaded")
@@ -223,7 +224,7 @@ def _load_here(plan: LoadPlan, on_progress: OnProgress, cudnn_attention: bool) -
     parts = plan.request.parts
     for part in parts:
         check_weights(part)
-    on_progress("Reading the tokenizers", None)
+    on_progress(message("tokenizers"), None)
     ids = [part.id for part in parts]
     tokenizer, other = _tokenizer(parts[0]), None
     if len(parts) == 2 and has_tokenizer(parts[1]):
@@ -233,11 +234,11 @@ def _load_here(plan: LoadPlan, on_progress: OnProgress, cudnn_attention: bool) -
         models.append(_load_drafter(parts[1], plan.dtypes[1], on_progress))
         # Again, because whether a head has embeddings of its own is known only when its weights are here.
         check_fits(models[1], models[0], *_ids_and_devices(parts))
-    on_progress("Checking that the caches can be rewound", None)
+    on_progress(message("caches"), None)
     mtp = read_mtp(models[0], parts[0])
     how = (tokenizer, plan.reason, load_drafter, "auto", cudnn_attention, other, mtp)
     pair = pair_of(plan.request.name, models, ids, [part.quantize for part in parts], *how)
-    on_progress("Warming up", None)
+    on_progress(message("warming_up"), None)
     pair.runner.warm_up(Params().gamma)
     return replace(pair, of_code=(code_note(models),)) if parts[0].code else pair
 
@@ -254,7 +255,7 @@ def _tokenizer(part: Part) -> PreTrainedTokenizerBase:
 
 
 def _load(part: Part, dtype: torch.dtype, on_progress: OnProgress) -> PreTrainedModel:
-    on_progress(_loading_weights(part), None)
+    on_progress(message(f"loading_{part.role}", name=part.id), None)
     options = {"dtype": dtype, "output_loading_info": True, "use_safetensors": True}
     options |= FROM_DISK | _version(part)
     if part.quantize:
@@ -359,7 +360,7 @@ def _placed(model: Module, part: Part, dtype: torch.dtype) -> Module:
 def _load_drafter(part: Part, dtype: torch.dtype, on_progress: OnProgress) -> Module:
     if not is_head(part):
         return _load(part, dtype, on_progress)
-    on_progress(_loading_weights(part), None)
+    on_progress(message(f"loading_{part.role}", name=part.id), None)
     head = read_head(folder_of(part, offline=True), _speculator(part), dtype, part.id)
     cuda.free_cache(part.device)  # as in _load
     return _placed(head, part, dtype)
@@ -433,7 +434,3 @@ def _fitting(pair: Pair, part: Part) -> tuple[Module, OtherTokenizer | None]:
     with pair.runner.torch_settings():
         check_forwards(models, ids)
     return models[1], with_known_ids(other, models, ids)
-
-
-def _loading_weights(part: Part) -> str:
-    return f"Loading the weights of {part.role} {part.id}"

@@ -30,7 +30,6 @@ from specdemo.events import (
     check_messages,
     check_prompt,
     is_conversation,
-    shown,
 )
 from specdemo.loading.generation import read_options, with_models_own
 from specdemo.loading.mtp import NONE
@@ -43,6 +42,8 @@ from specdemo.runtime.lm import context_of, embedded_ids, logits_width, longrope
 from specdemo.runtime.runner import Capture, Runner
 from specdemo.runtime.weights import held_bytes
 from specdemo.vllm.pair import ServedPair, messages_of
+from specdemo.words.catalogue import numeral
+from specdemo.words.message import Given, Message, about, given, message, refusal, shown
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class Pair:
     drafter: Module | None
     tokenizer: PreTrainedTokenizerBase | None
     info: PairInfo
-    dtype_reason: str  # why the models have their dtypes
+    dtype_reason: Message  # why the models have their dtypes
     runner: Runner
     load_drafter: "LoadDrafter"  # what `attach` and `detach` take
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -114,7 +115,7 @@ class Pair:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         if not self.lock.acquire(blocking=False):
-            raise PairError("this pair is busy: finish, close or drop its run first")
+            raise PairError(message("busy_to_change"))
         try:
             yield
         finally:
@@ -235,16 +236,12 @@ class Pair:
         if not stops:
             return
         if self.tokenizer is None:
-            raise ValueError(
-                "stop must be empty for this pair: without a tokenizer there is no text to find a string in"
-            )
+            raise ValueError(about("stop", "no_text"))
         special = set(special_tokens(self.tokenizer).values())
         for stop in stops:
             if stop not in special and (held := [text for text in special if text in stop]):
                 token = shown(max(held, key=len))
-                raise ValueError(
-                    f"stop must hold the special token {token} as a string of its own, not {shown(stop)}"
-                )
+                raise ValueError(refusal("stop", "special_stop", stop, sign=token))
 
     @property
     def has_chat_template(self) -> bool:
@@ -259,22 +256,22 @@ class Pair:
         """The prompt as the target reads it. ValueError in one sentence when it cannot be used. is_over: see
         ServedPair; here nothing is awaited."""
         if self.tokenizer is None:
-            raise ValueError("prompt must be a list of token ids for this pair: it has no tokenizer")
+            raise ValueError(about("prompt", "ids_only"))
         messages = messages_of(prompt, params)
         characters = sum(len(message["content"]) for message in messages)
         if characters > 256 * self.context:  # surely too long, and tokenizing megabytes takes minutes
-            context = f"the context of {self.context:,.0f} tokens"
-            raise ValueError(f"prompt must fit {context}, but has {characters:,} characters")
+            context = numeral(self.context, ",.0f")
+            raise ValueError(about("prompt", "far_beyond", context=context, characters=characters))
         if isinstance(prompt, str) and not params.chat:
             return self.tokenizer(prompt).input_ids
         if not self.has_chat_template:
-            wrong = "chat must be false" if isinstance(prompt, str) else "prompt must not be messages"
-            raise ValueError(f"{wrong} for this pair: its tokenizer has no chat template")
+            is_text = isinstance(prompt, str)
+            wrong = ("chat", "no_template") if is_text else ("prompt", "no_template_messages")
+            raise ValueError(about(*wrong))
         try:
             text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         except Exception as error:  # a template is a program, and may refuse (a system prompt, for example)
-            reason = f"the model's chat template says: {in_short(error)}"
-            raise ValueError(f"chat cannot be used with this prompt: {reason}") from None
+            raise ValueError(about("chat", "template_says", reason=in_short(error))) from None
         return self.tokenizer(text, add_special_tokens=False).input_ids  # the template has written them
 
     @property
@@ -308,12 +305,12 @@ class Pair:
         return read_options(self.target.generation_config, self.vocab_size, self._check_stops)
 
     @property
-    def limits(self) -> tuple[str, ...]:
+    def limits(self) -> tuple[Message | str, ...]:
         """What a user should know: what is not applied, what is limited."""
-        target, drafter, limits = self.target, self.drafter, []
+        target, drafter = self.target, self.drafter
+        limits: list[Message] = []
         if not_applied := self._read_options()[1]:
-            names = ", ".join(not_applied)
-            limits.append(f"not applied, though the target's generation config asks for it: {names}")
+            limits.append(message("not_applied", names=", ".join(not_applied)))
         models = [target] if drafter is None else [target, drafter]
         limits += _emulated_bfloat16(models)
         if why := longrope_note(target):
@@ -321,22 +318,15 @@ class Pair:
         for role, model in zip(ROLES, models, strict=False):
             limits += little_quantised(role, model)
         if (read := embedded_ids(target)) < self.vocab_size:
-            limits.append(
-                f"the target predicts {self.vocab_size:,} tokens and has embeddings of {read:,}: any other "
-                "that it writes is read as the last of these"
-            )
+            limits.append(message("narrow_embeddings", all=self.vocab_size, known=read))
         if drafter is not None and (context := context_of(drafter)) < self.context:
-            limits.append(f"the drafter's context is {context:,.0f} tokens: beyond that nothing is drafted")
+            limits.append(message("drafters_context", context=numeral(context, ",.0f")))
         if (other := self.other_tokenizer) is not None:
-            limits.append(
-                f"the drafter has another tokenizer, with {len(other.shared):,} of the target's "
-                f"{self.vocab_size:,} tokens: it reads the end of the text anew in each round; at "
-                "temperature 0 its drafts go through text, otherwise they are tokens that both have"
-            )
+            limits.append(message("other_tokenizer", shared=len(other.shared), all=self.vocab_size))
         return (*limits, *self.of_code)
 
     @property
-    def notes(self) -> list[str]:
+    def notes(self) -> list[Message | str]:
         """What a user should know now: the limits, and why the pair is slower than it might be."""
         of_gpu = [self.runner.gpu_note] if self.runner.gpu_note else []
         return [*self.limits, *of_gpu, *self.runner.notes]
@@ -350,8 +340,8 @@ class Pair:
         self.runner.gpu_note = probe.difference(device, write) if cuda.is_cuda(device) else None
 
     @property
-    def warming_up(self) -> str | None:
-        """What its runner is capturing right now, in words."""
+    def warming_up(self) -> Message | None:
+        """What its runner is capturing right now."""
         return self.runner.warming_up
 
     @property
@@ -402,21 +392,19 @@ def encode(
         raise ValueError(NO_PROMPT)
     _check_ids(pair, ids)
     if len(ids) >= pair.context:
-        most = f"at most {pair.context - 1:,.0f} tokens for this target"
-        why = longrope_note(pair.target) if pair.runs_here else None
-        raise ValueError(f"prompt must have {most}, but has {len(ids):,}" + (f": {why}" if why else ""))
+        counts = {"most": numeral(pair.context - 1, ",.0f"), "length": len(ids)}
+        if why := longrope_note(pair.target) if pair.runs_here else None:
+            raise ValueError(about("prompt", "context_why", **counts, why=why))
+        raise ValueError(about("prompt", "context", **counts))
     return ids
 
 
-def longrope_note(target: PreTrainedModel) -> str | None:
+def longrope_note(target: PreTrainedModel) -> Message | None:
     """Why its context ends before its config says, where it does."""
     end, named = longrope_end(target), positions_of(target)
     if end >= named:
         return None
-    return (
-        f"the target's context ends at {end:,.0f} of its {named:,.0f} tokens: beyond that its rotary factors "
-        "change (longrope), and the keys in the cache would no longer be right"
-    )
+    return message("targets_context", context=numeral(end, ",.0f"), all=numeral(named, ",.0f"))
 
 
 def _check_ids(pair: AnyPair, ids: list[int]) -> None:
@@ -429,18 +417,18 @@ def _check_ids(pair: AnyPair, ids: list[int]) -> None:
     if pair.tokenizer is not None and _is_token_id(unknown[0], TOKEN_IDS):
         text = pair.tokenizer.decode(unknown[:1])
         what += f" ({shown(text)})" if text else ""
-    allowed = f"tokens whose ids are whole numbers from 0 to {known - 1}"
-    raise ValueError(f"prompt must hold {allowed}, not {what}")
+    allowed = about("prompt", "unknown_token", high=numeral(known - 1, "d"))
+    raise ValueError(given(allowed, Given(what)))
 
 
 def _is_token_id(value: object, known: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < known
 
 
-def _emulated_bfloat16(models: list[Module]) -> list[str]:
+def _emulated_bfloat16(models: list[Module]) -> list[Message]:
     """It is allowed, because it was asked for or is the models' own, but its user should know."""
     return [
-        f"the {role} computes in bfloat16, which {model.device} only emulates: float16 is faster there"
+        message("emulated", who=message(f"the_{role}"), device=str(model.device))
         for role, model in zip(ROLES, models, strict=False)
         if model.dtype == torch.bfloat16 and model.device.type == "cuda" and not has_bfloat16(model.device)
     ]

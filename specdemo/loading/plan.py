@@ -14,6 +14,7 @@ from specdemo.loading.catalog import QUANTIZE
 from specdemo.loading.quantised import quantized_layers
 from specdemo.loading.request import PairRequest, Part, dtype_name
 from specdemo.runtime.device import amount, free_memory, has_bfloat16, memory_of, quantized_kinds
+from specdemo.words.message import Message, about, message
 
 # More than any model has. Each layer is many objects, also in a skeleton without weights; the experts of a
 # layer are not, but Doge has 16,384.
@@ -35,7 +36,7 @@ class LoadPlan:
     dtypes: tuple[torch.dtype, ...]  # of each part
     sizes: tuple[int, ...]  # of each part's weights in memory, in bytes
     on_host: tuple[int, ...]  # bytes of the host's memory that each part takes at most on its way to a GPU
-    reason: str  # why these dtypes
+    reason: Message  # why these dtypes
 
 
 def check_depth(config: Mapping[str, object]) -> None:
@@ -72,9 +73,9 @@ def plan_from(request: PairRequest, skeletons: list[Module]) -> LoadPlan:
         _check_quantize(part, dtype, skeleton)
     given = [part.role for part in request.parts if part.dtype]
     if len(given) == len(dtypes):
-        reason = "as requested"
+        reason = message("requested")
     elif given:
-        reason = f"{given[0]} as requested, the other {reason}"
+        reason = message(f"{given[0]}_requested", reason=reason)
     sizes, on_host = [], []
     for skeleton, dtype, part in zip(skeletons, dtypes, request.parts, strict=True):
         sizes.append(bytes_of(skeleton, dtype, part.quantize))
@@ -83,42 +84,31 @@ def plan_from(request: PairRequest, skeletons: list[Module]) -> LoadPlan:
 
 
 def _check_quantize(part: Part, dtype: torch.dtype, skeleton: Module) -> None:
-    if part.quantize is not None and kind_of(skeleton).is_head:
-        why = "it is a head, which is small and stays in its dtype"
-        raise PairError(f"quantize must be none for {part.role} {part.id}, not {part.quantize}: {why}")
     if part.quantize is None:
         return
+    asked = {"model": _named(part), "given": part.quantize}
+    if kind_of(skeleton).is_head:
+        raise PairError(about("quantize", "head_unquantised", **asked))
     layers = quantized_layers(skeleton)
     if not layers:
-        why = "it has no linear layers beside its output layer, and the weights of others cannot be quantised"
-        raise PairError(f"quantize must be none for {part.role} {part.id}, not {part.quantize}: {why}")
+        raise PairError(about("quantize", "nothing_to_quantise", **asked))
     if part.device == "cpu":
         return
     kinds = quantized_kinds(part.device, dtype, layers)
     if part.quantize not in kinds:
-        where = f"for {part.role} {part.id} on {part.device} in {dtype_name(dtype)}"
-        raise PairError(
-            f"quantize must be one of {', '.join(['none', *kinds])} {where}, not {part.quantize}: "
-            "there it would need kernels that optimum-quanto compiles at their first use, which takes minutes"
-        )
+        asked |= {"names": ", ".join(["none", *kinds]), "device": part.device, "dtype": dtype_name(dtype)}
+        raise PairError(about("quantize", "needs_kernels", **asked))
 
 
-def automatic_dtype(device: str, parameters: int) -> tuple[torch.dtype, str]:
+def automatic_dtype(device: str, parameters: int) -> tuple[torch.dtype, Message]:
     """The dtype for a pair of that many parameters, and why."""
     if device != "cpu":
-        reason = "the GPU reads half as many bytes as with float32, which decides its speed"
         if has_bfloat16(device):
-            dtype = torch.bfloat16
-        else:
-            dtype, reason = torch.float16, f"{reason}; it does not compute in bfloat16"
-    elif 4 * parameters < memory_of("cpu") / 2:
-        dtype, reason = (
-            torch.float32,
-            "on a CPU, greedy output in float32 equals the target's own to the token",
-        )
-    else:
-        dtype, reason = torch.bfloat16, "float32 would take more than half of this machine's memory"
-    return dtype, f"{dtype_name(dtype)}: {reason}"
+            return torch.bfloat16, message("half", name="bfloat16")
+        return torch.float16, message("no_bfloat16")
+    if 4 * parameters < memory_of("cpu") / 2:
+        return torch.float32, message("float32")
+    return torch.bfloat16, message("bfloat16")
 
 
 def bytes_of(skeleton: Module, dtype: torch.dtype, quantize: str | None) -> int:

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 
-from specdemo.errors import PairError, TookTooLong
+from specdemo.errors import PairError, TookTooLong, with_words
 from specdemo.loading.downloads import UNWANTED, Downloads, wait_while
 from specdemo.loading.fetch import OnProgress, fetch, is_here
 from specdemo.loading.load import check_access, load_planned, plan
@@ -15,6 +15,8 @@ from specdemo.loading.plan import LoadPlan, check_free_memory, needs
 from specdemo.loading.request import PairRequest
 from specdemo.runtime.cuda import alone_on, free_cache
 from specdemo.runtime.device import free_memory, memory_of
+from specdemo.words.catalogue import numeral
+from specdemo.words.message import Message, message
 
 
 class ModelPool:
@@ -54,8 +56,8 @@ class ModelPool:
         self.listeners.append(on_progress)
         try:
             if not wait_while(is_wanted, self.seconds, lambda seconds: self.loading.acquire(timeout=seconds)):
-                others = f"other pairs have been loading for {self.seconds:,.0f} s"
-                raise TookTooLong(f"{request.name} could not be loaded: {others}, so try again later")
+                seconds = numeral(self.seconds, ",.0f")
+                raise TookTooLong(message("loads_before", name=request.name, seconds=seconds))
             try:
                 if not is_wanted():
                     raise PairError(UNWANTED)
@@ -73,17 +75,17 @@ class ModelPool:
             return self.pairs.get(request.key)
 
     def _load(self, request: PairRequest) -> Pair:
-        def report(doing: str, share: float | None) -> None:
+        def report(doing: Message, share: float | None) -> None:
             for listener in list(self.listeners):
                 listener(doing, share)
 
-        report("Reading the models' configs", None)
+        report(message("configs"), None)
         planned = plan(request)  # raises before any other pair is dropped
         self._make_room(planned)
         try:
             pair = load_planned(planned, report)
         except PairError as error:
-            failed = type(error)(str(error))  # without the frames, which hold what has been loaded
+            failed = with_words(error)  # without the frames, which hold what has been loaded
         else:
             with self.lock:
                 self.pairs[request.key] = pair
@@ -92,7 +94,7 @@ class ModelPool:
         raise failed
 
     def _download(self, request: PairRequest, report: OnProgress) -> None:
-        report("Reading the models' configs", None)
+        report(message("configs"), None)
         check_free_memory(plan(request), self._could_free)
         fetch(request.parts, report)
 

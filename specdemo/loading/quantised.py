@@ -17,6 +17,8 @@ from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 from specdemo.errors import LoadError
 from specdemo.loading.catalog import QUANTIZE
 from specdemo.loading.request import dtype_name
+from specdemo.words.catalogue import numeral
+from specdemo.words.message import Message, message
 
 KNOWN_METHOD = "that this version of transformers knows"
 INSTEAD = "choose a checkpoint in bfloat16, float16 or float32"
@@ -126,7 +128,7 @@ def _as_linear(layer: Conv1D) -> Linear:
     return linear
 
 
-def little_quantised(role: str, model: Module) -> Iterator[str]:
+def little_quantised(role: str, model: Module) -> Iterator[Message]:
     """What a user should know of a model less than half of whose weights are quantised, if some are."""
     quantised = [one for one in model.parameters() if hasattr(one, "qtype")]  # by optimum-quanto
     count, total = (sum(one.numel() for one in ones) for ones in (quantised, model.parameters()))
@@ -135,7 +137,6 @@ def little_quantised(role: str, model: Module) -> Iterator[str]:
     rest = {name: one for name, one in model.named_parameters() if not hasattr(one, "qtype")}
     largest = max(rest, key=lambda name: rest[name].numel())
     kind = next(kind for kind in QUANTIZE if kind in quantised[0].qtype.name)
-    yield (
-        f"{kind} holds {100 * count / total:.2g} % of the {role}'s weights: the rest, such as {largest}, "
-        f"stays in {dtype_name(rest[largest].dtype)}"
-    )
+    share, stays = numeral(100 * count / total, ".2g"), dtype_name(rest[largest].dtype)
+    who = message(f"the_{role}")
+    yield message("little_quantised", given=kind, share=share, who=who, name=largest, reason=stays)

@@ -10,6 +10,7 @@ import torch
 from specdemo.errors import PairError
 from specdemo.loading.catalog import CATALOGUE, DTYPES, QUANTIZE, ROOT, names_in_words
 from specdemo.runtime import cuda
+from specdemo.words.message import refusal
 
 ROLES = ("target", "drafter")
 
@@ -63,7 +64,7 @@ def resolve(
 ) -> PairRequest:
     """The request that these arguments of `load_pair` make; PairError for a wrong one."""
     if not isinstance(trust_remote_code, bool):
-        raise PairError(f"trust_remote_code must be true or false, not {ascii(trust_remote_code)[:60]}")
+        raise PairError(refusal("trust_remote_code", "truth", trust_remote_code))
     usual = None  # kind of weights, where none is asked for
     if target is None and drafter is None:
         if trust_remote_code:
@@ -177,13 +178,13 @@ def _quantize(kind: str | None, usual: str | None) -> str | None:
     if kind in (None, "none"):
         return None
     if not isinstance(kind, str) or kind not in QUANTIZE:
-        raise PairError(f"quantize must be one of none, {', '.join(QUANTIZE)}, not {ascii(kind)}")
+        raise PairError(refusal("quantize", "choice", kind, names=", ".join(["none", *QUANTIZE])))
     return kind
 
 
 def _dtype(name: str | None) -> torch.dtype | None:
     if name not in (None, "auto", *DTYPES):
-        raise PairError(f"dtype must be one of auto, {', '.join(DTYPES)}, not {ascii(name)}")
+        raise PairError(refusal("dtype", "choice", name, names=", ".join(["auto", *DTYPES])))
     return getattr(torch, name) if name in DTYPES else None
 
 

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicLayer
 
 from specdemo.runtime.states import StateLayer
+from specdemo.words.message import Message
 
 MIN_CAPACITY = 256  # tokens that there is room for
 FINER_FROM = 16_384  # tokens: beyond them, reading twice as many as there are would take too long
@@ -97,7 +98,7 @@ class Cached:
     compiles_itself = False  # if not, its forwards are captured with the steps that they are part of
     is_captured = True  # whether steps over it may be captured
     written_for_capture = False  # if not, it is tried first whether its forward can be captured
-    warming_up: str | None = None  # what it is compiling now, in words
+    warming_up: Message | None = None  # what it is compiling now
     reads: Features | None = None  # what it drafts from: its target must keep them
     copied_bytes = 0  # of its weights in 16 bits, which are read in place of them
 
@@ -111,7 +112,7 @@ class Cached:
     def warm_up(self, rows: int) -> None:
         """A few forwards of one token and of so many, for what happens at the first ones."""
 
-    def notes_as(self, role: str) -> list[str]:
+    def notes_as(self, role: str) -> list[Message]:
         """Why its forwards are slower than they might be, a sentence each. role: what it is in its pair."""
         return []
 

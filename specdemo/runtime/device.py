@@ -14,6 +14,7 @@ import psutil
 import torch
 
 from specdemo.runtime import cuda
+from specdemo.words.message import Message, message
 
 CGROUP = Path("/sys/fs/cgroup")  # of a container
 
@@ -56,15 +57,15 @@ def amount(size: int) -> str:
     return f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{size / 1e6:,.1f} MB"
 
 
-def why(device: str) -> str:
+def why(device: str) -> Message:
     """Why a server computes there, in a few words."""
     if os.environ.get("SPACES_ZERO_GPU"):
-        return "ZeroGPU lends a GPU for the time of each run"
+        return message("lent_gpu")
     if device != "cpu":
-        return "a GPU was found"
+        return message("gpu")
     if torch.cuda.is_available():
-        return "as the server was started"
-    return "no GPU was found" if torch.version.cuda else "no GPU was found, and this torch could not use one"
+        return message("as_started")
+    return message("no_gpu" if torch.version.cuda else "no_gpu_usable")
 
 
 def device_name(device: torch.device | str) -> str:

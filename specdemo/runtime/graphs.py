@@ -20,6 +20,7 @@ from specdemo.runtime.compared import disagreement
 from specdemo.runtime.device import Clock
 from specdemo.runtime.steps import AUTO_ROWS, In, Out, StepInput, tensors_of, with_tensors
 from specdemo.runtime.weights import weights_address
+from specdemo.words.message import Message, message
 
 # What CUDA says when a capture was ended by another thread's call, or by a call of its own that it forbids.
 CAPTURE_INTERRUPTED = (
@@ -53,7 +54,7 @@ class Graphs:
         self.clock = clock
         self.most = most
         self.graphs: OrderedDict[tuple, Graph] = OrderedDict()
-        self.warming_up: str | None = None  # what is being captured now, in words
+        self.warming_up: Message | None = None  # what is being captured now
         self.blocker: str | None = None  # why nothing is captured any more
         self.refused: dict[tuple, str] = {}  # steps that are not captured, and why
         self._blocked_for_this_run = False  # the blocker may have passed by the next run
@@ -111,7 +112,7 @@ class Graphs:
     def _add(self, key: tuple, step: Callable, value: StepInput, expected: Callable | None) -> bool:
         """Captures the step and tries the graph. False when either fails: a capture that cannot be made is a
         blocker, and a step whose graph differs is refused."""
-        self.warming_up = f"warming up: capturing the {key[0]} step as one CUDA graph"
+        self.warming_up = message("capturing_step", name=key[0])
         device = tensors_of(value)[0].device
         try:
             with self.clock.paused(), cuda.ALONE:

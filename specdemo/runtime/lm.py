@@ -43,6 +43,7 @@ from specdemo.runtime.fused import FusedForward
 from specdemo.runtime.linear import MOST_BY_TRITON
 from specdemo.runtime.shared import PutBack, Shared
 from specdemo.runtime.states import StateLayer, States
+from specdemo.words.message import Message, message
 
 WARM_UP_FORWARDS = 3
 TRIED_AFTER = 200  # tokens: see CachedLM._check_fused
@@ -162,14 +163,14 @@ class CachedLM(CachedByPosition):
             if not (logits - expected[-rows:]).abs().max() <= logits_tolerance(expected, self.dtype):
                 raise ValueError("its fused forward predicts something other than the model")
 
-    def notes_as(self, role: str) -> list[str]:
+    def notes_as(self, role: str) -> list[Message]:
+        who = message(f"the_{role}")
         if self.not_fused:
-            return [f"the {role} runs by transformers' own forward, which is slower: {self.not_fused}"]
+            return [message("not_fused", who=who, why=self.not_fused)]
         if self.states is not None and self.states.rows == "one":
-            why = "its recurrent layers forget the text when they are given several"
-            return [f"the {role} is fed one token at a time, which drafting cannot make faster: {why}"]
+            return [message("one_by_one", who=who)]
         if self.not_triton:
-            return [f"the {role} runs without kernels written in Triton, which is slower: {self.not_triton}"]
+            return [message("no_triton", who=who, why=self.not_triton)]
         return []
 
     def free(self) -> None:

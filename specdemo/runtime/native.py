@@ -32,6 +32,7 @@ from specdemo.runtime.device import Clock, free_memory
 from specdemo.runtime.families import is_of_family
 from specdemo.runtime.linear import int8_of, is_plain
 from specdemo.runtime.lm import CachedLM, logits_tolerance
+from specdemo.words.message import Message, message
 
 COMPILE_LOCK, COMPILE_SECONDS = "specdemo.lock", 120.0  # of the folder where compiled functions are kept
 SMALL_MODEL = 50_000_000  # parameters of a model for which Python's part of a forward counts
@@ -540,10 +541,10 @@ class Native(Cached):
         super().free()
         self.native = None
 
-    def notes_as(self, role: str) -> list[str]:
+    def notes_as(self, role: str) -> list[Message]:
         notes = super().notes_as(role)
         if self.not_native:
-            notes.append(f"the {role} runs operation by operation, which is slower: {self.not_native}")
+            notes.append(message("by_operation", who=message(f"the_{role}"), why=self.not_native))
         return notes
 
 
@@ -637,7 +638,7 @@ class NativeLM(Native, CachedLM):
     def _try_in_run(self, native: NativeForward, block: int, ids: Tensor, start: Tensor) -> None:
         """Tries a new block on this forward. Nothing that it computes is kept: the forward that is used comes
         after it, writes the same rows of the cache, and says the same in any block."""
-        self.warming_up = f"warming up: compiling the forward of {len(ids)} rows"
+        self.warming_up = message("compiling", rows=len(ids))
         try:
             with self.clock.paused():
                 self._try(native, block, ids, start, self.static_forward(ids, start))
@@ -669,15 +670,12 @@ class NativeLM(Native, CachedLM):
         native(self, ids, torch.zeros((), dtype=torch.long), self._cover(len(ids)), with_logits=False)
         return 1
 
-    def notes_as(self, role: str) -> list[str]:
+    def notes_as(self, role: str) -> list[Message]:
         notes = super().notes_as(role)
         for block, reason in self.refused.items():
-            notes.append(f"the {role} does not multiply {block} rows at once, which is slower: {reason}")
+            notes.append(message("rows_refused", who=message(f"the_{role}"), rows=block, why=reason))
         if self.native is not None and _cache_fault and role == "target":
-            notes.append(
-                "what numba compiles cannot be kept on disk, so that each start takes some 3 seconds longer: "
-                f"{_cache_fault}"
-            )
+            notes.append(message("no_cache", why=_cache_fault))
         return notes
 
 

@@ -22,6 +22,7 @@ from specdemo.runtime.native import cached_lm, is_small
 from specdemo.runtime.precision import full_float32
 from specdemo.runtime.shared import PutBack, Shared
 from specdemo.runtime.steps import EagerSteps, RunStep
+from specdemo.words.message import Message, message
 
 # "auto": on CUDA steps are captured, and on a CPU forwards are compiled, where the models allow it. "off":
 # every forward runs as transformers would run it.
@@ -215,34 +216,32 @@ class Runner:
         return [self.target] if self.drafter is None else [self.target, self.drafter]
 
     @property
-    def notes(self) -> list[str]:
+    def notes(self) -> list[Message]:
         """Why steps are not captured, or forwards not fused, a sentence each; empty where they are, or were
         not meant to be."""
         if self.capture == "off":
             return []
         lms = [(role, lm) for role, lm in zip(("target", "drafter"), self.lms, strict=True) if lm]
-        blockers: dict[str, str | None] = {}
+        blockers: dict[str, Message | str | None] = {}
         if self._on_gpu(self.lms[0]):
-            blockers["a round"] = self.graphs.blocker
+            blockers["a_round"] = self.graphs.blocker
         if self._hooked:
-            blockers["a model"] = (
-                "it has forward hooks or replaced forwards, which a captured step would not call"
-            )
+            blockers["a_model"] = message("has_hooks")
         notes = [
-            f"{what} cannot be captured, and runs step by step, which is slower: {reason}"
+            message("not_captured", who=message(what), why=reason)
             for what, reason in blockers.items()
             if reason
         ]
         refused = {key[:2]: why for key, why in self.graphs.refused.items()}  # the latest of each length
         notes += [
-            f"the {step} step for drafts of {rows} tokens is not captured, which is slower: {why}"
+            message("step_not_captured", name=step, rows=rows, why=why)
             for (step, rows), why in refused.items()
         ]
         return notes + [note for role, lm in lms for note in lm.notes_as(role)]
 
     @property
-    def warming_up(self) -> str | None:
-        """What is being captured or compiled right now, in words."""
+    def warming_up(self) -> Message | None:
+        """What is being captured or compiled right now."""
         compiling = (lm.warming_up for lm in (*self.lms, *self._own.values()) if lm)
         return self.graphs.warming_up or next((what for what in compiling if what), None)
 

@@ -19,6 +19,7 @@ import httpx
 from pydantic_core import from_json
 
 from specdemo.errors import LoadError, PairError, hide, without_directories
+from specdemo.words.message import about, refusal
 
 _T = TypeVar("T")
 Body = dict[str, Any]
@@ -49,22 +50,20 @@ UNWILLING = (401, 403, 501, 502, 503)
 def server_address(url: object) -> str:
     """Without the API's path and without a slash at its end; PairError for what is no address."""
     if not isinstance(url, str) or not url.strip() or len(url) > LONGEST_ADDRESS or not url.isprintable():
-        raise PairError(f"vllm must be a server's address like http://host:8000, not {ascii(url)[:60]}")
+        raise PairError(refusal("vllm", "address", url))
     try:
         parts = urlsplit(url.strip())
         is_read = parts.port != 0  # raises where it is no number
     except ValueError:
         is_read = False
     if not is_read:
-        raise PairError("vllm must be an address like http://host:8000: this one cannot be read")
+        raise PairError(about("vllm", "unreadable_address"))
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        shown = ascii(url.rpartition("@")[2])[:60]
-        raise PairError(f"vllm must be an address that begins with http:// or https://, not {shown}")
+        raise PairError(refusal("vllm", "scheme", url.rpartition("@")[2]))
     if parts.username is not None or parts.password is not None:
-        what = "an address without a name or a password"
-        raise PairError(f"vllm must be {what}: the key is given apart from it")
+        raise PairError(about("vllm", "password"))
     if parts.query or parts.fragment:
-        raise PairError("vllm must be an address without ? and #")
+        raise PairError(about("vllm", "query"))
     path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
     return f"{parts.scheme}://{parts.netloc}{path}"
 

@@ -27,6 +27,8 @@ from specdemo.vllm.client import (
 )
 from specdemo.vllm.counters import Counters, read_counters
 from specdemo.vllm.rounds import round_of
+from specdemo.words.catalogue import numeral
+from specdemo.words.message import about, refusal
 
 LONGEST_MODEL_NAME = 1_000  # characters: it can be a path
 MOST_MODELS = 1_000  # adapters are models, too
@@ -98,12 +100,10 @@ class ServedPair:
         for name in SERVERS_OWN:
             value, own = getattr(params, name), getattr(usual, name)
             if value not in (own, *also.get(name, ())):
-                raise ValueError(
-                    f"{name} must be left at {own} for a server, which drafts as it was started, "
-                    f"not {ascii(value)[:60]}"
-                )
+                usual_value = own if isinstance(own, str) else numeral(own, "")
+                raise ValueError(refusal(name, "servers_own", value, name=usual_value))
         if params.min_p and params.temperature and self.drafts:
-            raise ValueError(f"min_p {NO_MIN_P}")
+            raise ValueError(NO_MIN_P)
         if params.logit_bias and self.drafts:
             raise ValueError("logit_bias must be empty here: vLLM does not take it where it drafts")
         if self.longest == 0:
@@ -127,7 +127,7 @@ class ServedPair:
         """No GPU of this machine writes its texts."""
 
 
-NO_MIN_P = "must be 0 here: vLLM does not take min-p where it drafts"
+NO_MIN_P = about("min_p", "servers_min_p")
 
 
 def messages_of(prompt: str | tuple[ChatMessage, ...], params: Params) -> list[dict[str, str]]:

@@ -53,7 +53,7 @@ def served_events(
     except Exception as error:
         pair.failed = True
         told = pair.client.error(str(error)) if isinstance(error, Misread) else error
-        trace.end("error", str(told) if isinstance(told, PairError) else failure(told))
+        trace.end("error", str(told if isinstance(told, PairError) else failure(told)))
         raise told from None
     assert trace.finished is not None
     yield trace.finished

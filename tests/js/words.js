@@ -2,5 +2,5 @@
 import { readFileSync } from "node:fs";
 import { speak } from "../../specdemo/ui/static/view/words.js";
 
-export const catalogue = (tag) => JSON.parse(readFileSync(new URL(`../../specdemo/ui/words/${tag}.json`, import.meta.url), "utf8"));
+export const catalogue = (tag) => JSON.parse(readFileSync(new URL(`../../specdemo/words/${tag}.json`, import.meta.url), "utf8"));
 speak("en", catalogue("en"));

@@ -125,7 +125,7 @@ def test_beyond_its_context_nothing_is_drafted():
     target = target_of(2)
     assistant = gemma4_assistant(target, max_position_embeddings=20)
     pair = load_pair(target=target, drafter=assistant)
-    assert any("the drafter's context is 20 tokens" in note for note in pair.notes)
+    assert any("the drafter's context is 20 tokens" in str(note) for note in pair.notes)
     trace = generate(pair, PROMPT, Params(temperature=0, gamma=2, max_new_tokens=40))
     length = len(PROMPT)
     for one in trace.rounds[:-1]:

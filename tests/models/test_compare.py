@@ -195,4 +195,4 @@ def test_what_was_captured_with_a_drafter_is_let_go_of_with_it():
     before.blocker = "a drafter that is gone"
     pair.detach()
     assert pair.runner.graphs is not before and pair.runner.graphs.blocker is None
-    assert pair.notes == [note for note in pair.notes if "gone" not in note]
+    assert pair.notes == [note for note in pair.notes if "gone" not in str(note)]

@@ -87,7 +87,7 @@ def test_graphs_that_do_not_write_the_cache_are_not_used(monkeypatch):
     rounds = rounds_of(pair, temperature=0.0)
     assert {key[0] for key in graphs.refused} == {"draft", "verify"}
     assert not graphs.graphs and graphs.blocker is None
-    notes = [note for note in pair.notes if "is not captured" in note]
+    notes = [note for note in map(str, pair.notes) if "is not captured" in note]
     for name in ("draft", "verify"):
         assert any(note.startswith(f"the {name} step for drafts of") for note in notes)
     assert all("(logits differ by" in note for note in notes), notes

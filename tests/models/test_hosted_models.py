@@ -19,6 +19,7 @@ from specdemo.ui.runs import models
 from specdemo.ui.runs.limits import HOSTED, LOCAL
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.view.settings import AS_STARTED, CONTROL_NAMES, FIRST, WEIGHT_CHOICES, names_of, values_held
+from specdemo.words.message import message
 from tests.checkpoints import saved_in
 from tests.sentences import assert_one_sentence, refusal
 from tests.tiny import tiny
@@ -91,7 +92,7 @@ def test_on_zerogpu_only_what_is_loaded_before_the_page_can_be_chosen(on_a_gpu, 
     assert list(chosen.arguments) == [*ALWAYS, "smollm2-1.7b", "qwen3-8b"]
     assert list(Models({"device": "cpu"}, LOCAL).arguments) == ALWAYS
     monkeypatch.setenv("SPACES_ZERO_GPU", "true")
-    assert "ZeroGPU lends a GPU" in Models({"device": "cpu"}, HOSTED).needs(Choice()).why
+    assert "ZeroGPU lends a GPU" in str(Models({"device": "cpu"}, HOSTED).needs(Choice()).why)
 
 
 def test_a_gated_pair_needs_the_owners_word_and_token(on_a_gpu):
@@ -110,11 +111,14 @@ def test_the_pair_that_it_was_started_with_can_always_be_chosen(own):
 # Weights
 
 
+FIXED = str(message("fixed"))
+
+
 def test_the_weights_cannot_be_chosen():
     server = Models({"device": "cpu"}, HOSTED)
     for field, (_, choice, *_) in WEIGHT_CHOICES.items():
         for value in (choice, "x", 5):
-            assert refused(server, **{field: value}) == f"{field} {models.FIXED}"
+            assert refused(server, **{field: value}) == f"{field} {FIXED}"
         with pytest.raises(ValueError, match=f"^{field} cannot be chosen here") as error:
             links.read_link(f"?{field}={choice}", server.arguments, HOSTED)
         assert_one_sentence(str(error.value))
@@ -140,7 +144,7 @@ def test_a_link_that_asks_for_weights_is_answered_with_a_sentence():
     handlers = Handlers(Models({"device": "cpu"}, HOSTED), None, None, HOSTED)
     said, asks, prompt, *values = handlers.open_link(asking("?prompt=Once&dtype=bfloat16&run=1"))
     told = json.loads(said)["notice"]["text"]
-    assert told == f"Number format of the weights {models.FIXED}"
+    assert told == f"Number format of the weights {FIXED}"
     assert asks == "" and len(values) == len(names_of(hosted=True))
 
 
@@ -188,7 +192,7 @@ def test_nothing_names_the_directories_of_the_server(own, tmp_path):
     assert trace.pair.target == "my-target" and trace.pair.name == "my-target + my-drafter"
     assert not any("secret-user" in text or str(tmp_path) in text for text in seen)
     assert before["pair"].startswith("Needs about ") and f"GB on {pair.info.device_name}." in before["pair"]
-    assert (after["pair"], after["dtype"]) == ("", pair.dtype_reason)
+    assert (after["pair"], after["dtype"]) == ("", str(pair.dtype_reason))
 
 
 @pytest.mark.slow

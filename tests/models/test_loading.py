@@ -97,7 +97,7 @@ def test_a_pair_from_two_directories(saved, unquantised):
     assert pair.info.target == str(saved / "target") and pair.info.drafter == str(saved / "drafter")
     assert pair.info.device == "cpu" and pair.info.dtype.target == pair.info.dtype.drafter == "float32"
     assert pair.info.quantize.target is None and pair.info.quantize.drafter is None
-    assert pair.dtype_reason.startswith("float32: ")
+    assert str(pair.dtype_reason).startswith("float32: ")
     weights = sum(one.numel() for one in pair.target.parameters())
     buffers = {one.data_ptr(): one.numel() for one in pair.target.buffers()}
     assert pair.bytes_held.target == 4 * (weights + sum(buffers.values()))
@@ -297,9 +297,9 @@ def test_a_share_of_the_weights_that_is_small_is_told(tmp_path):
     assert plan(resolve(**how)).sizes[0] == pytest.approx(pair.bytes_held.target, rel=0.01)
     rest = "the rest, such as model.layers.0.mlp.experts.gate_up_proj, stays in float32"
     told = f"int8 holds {100 * share:.0f} % of the target's weights: {rest}"
-    assert pair.limits == (told,)
+    assert [*map(str, pair.limits)] == [told]
     pair.detach()
-    assert pair.limits == (told,)
+    assert [*map(str, pair.limits)] == [told]
 
 
 # Models in memory
@@ -310,7 +310,7 @@ def test_models_in_memory_are_left_as_they_are():
     before = {name: weights.clone() for name, weights in target.state_dict().items()}
     pair = load_pair(target=target, drafter=target)
     assert pair.target is target and pair.info.target == "LlamaForCausalLM"
-    assert pair.info.dtype.target == "bfloat16" and pair.dtype_reason == "as given"
+    assert pair.info.dtype.target == "bfloat16" and str(pair.dtype_reason) == "as given"
     list(stream(pair, [1, 2, 3], GREEDY))
     assert target.training and target.dtype == torch.bfloat16
     assert all(torch.equal(weights, before[name]) for name, weights in target.state_dict().items())
@@ -440,7 +440,7 @@ def test_a_templates_error_is_cut(unquantised, monkeypatch):
     assert len(str(refused.value)) < 500
     with pytest.raises(RuntimeError, match="y") as failed, no_mistakes():
         raise ValueError("y" * 500_000)
-    assert len(failure(failed.value)) < 500
+    assert len(str(failure(failed.value))) < 500
 
 
 # What a request can get wrong

@@ -21,8 +21,9 @@ from specdemo.ui.page.api import trace_in_words
 from specdemo.ui.runs.limits import LOCAL, Visitor
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import Refused, RunQueue
-from specdemo.ui.runs.run import RunProgress, Waiting, follow, sentence
+from specdemo.ui.runs.run import RunProgress, Waiting, follow, told_of
 from specdemo.ui.view.texts import describe_pair
+from specdemo.words.message import message
 from tests.tiny import noisy, tiny, tokenizer
 
 PROMPT = "the cat sat"
@@ -115,7 +116,7 @@ def test_a_visitor_reads_what_is_compiled_and_what_cannot_be(models):
     pair, params = models.get(), Params()
     assert not any("captur" in line or "trac" in line for line in describe_pair(pair, params))
     target, _ = pair.runner.lms
-    target.warming_up = "warming up: compiling the forward of 5 rows"
+    target.warming_up = message("compiling", rows=5)
     assert list(describe_pair(pair, params))[-1] == "Warming up: compiling the forward of 5 rows."
     target.warming_up, target.not_native = None, "it is a test"
     try:
@@ -201,10 +202,10 @@ def test_a_turn_ends_in_time_and_says_so(models):
     queue = RunQueue(replace(LOCAL, run_seconds=0.5))
     last = asyncio.run(steps(models, queue, params=LONG))[-1]
     assert last.ended and last.run.trace.finish == "cancelled" and last.until == len(last.run.trace.rounds)
-    assert last.note.startswith("This run was ended after 0.5 s")
+    assert str(last.note).startswith("This run was ended after 0.5 s")
     queue.limits = LOCAL
     short = asyncio.run(steps(models, queue))[-1]
-    assert short.run.trace.finish == "length" and short.note == ""
+    assert short.run.trace.finish == "length" and short.note is None
 
 
 @pytest.mark.parametrize("slow, how", [("target", "late"), ("drafter", "closed"), ("target", "left")])
@@ -239,7 +240,7 @@ def test_a_long_prompt_is_given_up_between_two_parts_of_it(models, monkeypatch, 
     finally:
         hook.remove()
     assert trace.finish == "cancelled" and not trace.rounds and len(fed) < 15
-    assert (how == "late") == bool(rest and "ended after 0.5 s" in rest[-1].note)
+    assert (how == "late") == bool(rest and "ended after 0.5 s" in str(rest[-1].note))
     assert "ended by: cancelled" in trace_in_words(trace)
     queue.limits = LOCAL
     assert asyncio.run(steps(models, queue, prompt=prompt))[-1].run.trace.finish == "length"
@@ -313,7 +314,7 @@ def test_a_librarys_error_is_no_mistake_of_the_visitor(places, queue, monkeypatc
         models.get().target.register_forward_pre_hook(fail)
     with pytest.raises(RuntimeError) as error:
         asyncio.run(steps(models, queue))
-    assert sentence(error.value) == (
+    assert str(told_of(error.value)) == (
         "The run failed: RuntimeError: ValueError: cannot read weights.bin: denied to ***"
     )
 

@@ -212,4 +212,4 @@ def test_it_runs_as_it_is_and_is_not_captured_on_cuda():
     assert "keep a state" in capture_blocker(model_of("qwen3_next"))
     single = small_model("mamba")
     tried_rows[single] = "one"
-    assert any("one token at a time" in note for note in Runner(single, None, cached_drafter).notes)
+    assert any("one token at a time" in str(note) for note in Runner(single, None, cached_drafter).notes)

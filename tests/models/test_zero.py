@@ -109,7 +109,7 @@ BUSY = 'No GPU was available after 60s. <a style="x" href="https://x">Create an 
     [
         (gr.Error(QUOTA), f"{NONE}{QUOTA}"),
         (gr.Error(BUSY), f"{NONE}No GPU was available after 60s. Create an account to wait"),
-        (gr.Error("GPU task aborted"), zero.TAKEN_BACK),
+        (gr.Error("GPU task aborted"), str(zero.TAKEN_BACK)),
         (OSError("No such file: '/home/mia/queue.sock'"), f"{NONE}No such file: 'queue.sock'"),
     ],
 )

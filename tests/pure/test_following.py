@@ -28,7 +28,8 @@ from specdemo.ui.runs.queue import Refused, RunQueue
 from specdemo.ui.runs.routes import RUNS, following_routes, health_route
 from specdemo.ui.runs.run import RunProgress, Waiting
 from specdemo.ui.view.feed import KeptRun
-from specdemo.ui.view.words import say
+from specdemo.words.catalogue import say
+from specdemo.words.message import refusal
 from tests.played import played
 from tests.pure.test_feed import ROUNDS, output, trace
 
@@ -119,12 +120,15 @@ async def test_one_who_comes_after_the_end_is_told_that_the_whole_run_is_kept():
     assert output(kept["update"]) == told.trace.text and told.run.feed is None
 
 
+SMALLER = "Draft length γ must be a whole number from 1 to 16, not 99"
+
+
 @played
 async def test_what_goes_wrong_is_told_with_what_was_there_before():
     early, late = Told(), Told()
-    await early.says(ValueError("gamma must be smaller"))
+    await early.says(ValueError(refusal("gamma", "whole", 99, low=1, high=16)))
     assert await messages(early.run) == [{"notice": early.run.notice, "ended": True}]
-    assert early.run.notice["text"] == "Draft length γ must be smaller" and early.run.kept is None
+    assert early.run.notice["text"] == SMALLER and early.run.kept is None
     await late.goes_on(*ROUNDS[:1])
     late.trace.end("error")
     await late.says(RuntimeError("no"))
@@ -166,7 +170,7 @@ async def test_a_run_that_is_stopped_in_line_says_so_and_leaves_it():
     await asyncio.sleep(0.05)
     run.stop()
     *_, last = await reader
-    assert last == {"notice": {"kind": "note", "text": STOPPED_EARLY, "share": None}, "ended": True}
+    assert last == {"notice": {"kind": "note", "text": str(STOPPED_EARLY), "share": None}, "ended": True}
     assert queue.waiting == 0
     run.stop()
 

@@ -10,10 +10,9 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from specdemo.bench.methods import WINNER_SENTENCES
 from specdemo.events import DRAFTER_KINDS, METHODS, RULES, Params
 from specdemo.events.trace import Trace
-from specdemo.events.verdict import VERDICT_SENTENCES, verdict
+from specdemo.events.verdict import verdict
 from specdemo.ui.front.language import Speaking, language_asked
 from specdemo.ui.runs.board import Board, FollowedRun, opened_run, recorded_run
 from specdemo.ui.runs.limits import LOCAL
@@ -24,7 +23,7 @@ from specdemo.ui.runs.run import Waiting
 from specdemo.ui.view.feed import KeptRun, notice
 from specdemo.ui.view.settings import CONTROL_NAMES, SAMPLERS, WITHOUT_USUAL
 from specdemo.ui.view.texts import describe_recorded, whose
-from specdemo.ui.view.words import LANGUAGES, catalogue, speaking, spoken
+from specdemo.words.catalogue import LANGUAGES, catalogue, speaking, spoken
 from tests.pure.test_feed import ROUNDS, trace
 from tests.pure.test_following import messages
 
@@ -148,8 +147,6 @@ def test_a_trace_that_is_opened_is_told_in_both_languages():
 
 def test_the_english_words_are_those_of_the_tables():
     english = catalogue("en")
-    assert english["said"]["verdict"] == VERDICT_SENTENCES
-    assert english["said"]["winner"] == WINNER_SENTENCES
     of_rule = ("name", "label", "meaning", "accepted", "recorded", "about")
     for name, table, fields in (
         ("methods", METHODS, ("label", "sentence")),

@@ -239,7 +239,7 @@ def test_a_turn_is_over_when_its_time_is_up_it_is_cancelled_or_nobody_listens():
     late = queue.join(Visitor("1", "a"), "run")
     late.enter(partial(work, late))
     late.done.result(PATIENCE)
-    assert late.is_late and "was ended after 0.05 s" in late.ending
+    assert late.is_late and "was ended after 0.05 s" in str(late.ending)
     listens = True
     left = queue.join(Visitor("2", "a", lambda: listens), "run")
     queue.limits = LOCAL

@@ -10,10 +10,9 @@ from specdemo.loading.plan import automatic_dtype
 from specdemo.ui.page.frame import frame
 from specdemo.ui.page.hints import hints
 from specdemo.ui.runs.recorded import RECORDINGS, recorded_trace
-from specdemo.ui.view import words
 from specdemo.ui.view.feed import RunFeed
 from specdemo.ui.view.settings import FIRST
-from specdemo.ui.view.words import catalogue
+from specdemo.words.catalogue import catalogue
 from tests.pure.test_settings import NEEDS, SmallPair, holding
 
 NAMES = {"aria-label", "title", "placeholder", "alt"}
@@ -34,7 +33,7 @@ def unmarked(text: str) -> str:
 @pytest.fixture(autouse=True)
 def pseudo(monkeypatch):
     said = marked(catalogue("en"))
-    monkeypatch.setattr(words, "catalogue", lambda tag: said)
+    monkeypatch.setattr("specdemo.words.catalogue.catalogue", lambda tag: said)
 
 
 class Written(HTMLParser):

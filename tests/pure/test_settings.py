@@ -8,11 +8,12 @@ from types import SimpleNamespace
 import pytest
 
 from specdemo.events import METHODS, RULES, ByModel, PairInfo, Params
-from specdemo.events.trace import Trace
+from specdemo.events.trace import NotATrace, Trace
 from specdemo.loading.pair import Pair
 from specdemo.loading.request import resolve
 from specdemo.ui.page.hints import hints
 from specdemo.ui.runs.limits import HOSTED, LOCAL
+from specdemo.ui.runs.opening import what_is_wrong
 from specdemo.ui.view.settings import (
     AS_STARTED,
     CONTROL_NAMES,
@@ -20,7 +21,6 @@ from specdemo.ui.view.settings import (
     OFF,
     QUANTIZE_CHOICES,
     SAMPLERS,
-    about_file,
     choice_of,
     params_from_controls,
     values_of,
@@ -166,9 +166,9 @@ def test_what_is_hidden_has_no_effect_and_so_cannot_be_wrong():
 def said_of(change) -> str:
     whole = json.loads(FIRST_TRACE.read_text(encoding="utf-8"))
     text = change(whole) or json.dumps(whole)
-    with pytest.raises(ValueError) as wrong:
+    with pytest.raises(NotATrace) as wrong:
         Trace.from_json(text)
-    return about_file(str(wrong.value))
+    return what_is_wrong(wrong.value)
 
 
 @pytest.mark.parametrize(

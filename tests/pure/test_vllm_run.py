@@ -71,7 +71,7 @@ def test_others_on_the_server_are_seen_and_their_part_in_the_counters_is_not_tak
 def test_a_server_that_was_busy_when_it_was_looked_at_keeps_its_drafts_untold():
     with connected(others=1) as (_, pair):
         trace = generate(pair, "Once", SHORT)
-    assert any("others used the server" in note for note in pair.notes)
+    assert any("others used the server" in str(note) for note in pair.notes)
     assert of_all(trace) == [" sampled", "aa bonus", "a sampled", " sampled", " sampled"]
     assert [one.drafts_told for one in trace.rounds] == [True, True, False, False, True]
     assert trace.stats.drafted is trace.stats.rejected is trace.stats.acceptance_rate is None
@@ -108,7 +108,7 @@ def test_a_server_that_does_not_draft_takes_what_others_do_not():
 def test_a_server_without_counters_is_used_and_it_is_said():
     with connected(**IN_ONES, answers={"/metrics": (200, {}, b"<html>\x00{{{")}) as (_, pair):
         trace = generate(pair, "Once", SHORT)
-    assert pair.server.gamma is None and any("/metrics cannot be read" in note for note in pair.notes)
+    assert pair.server.gamma is None and any("/metrics cannot be read" in str(note) for note in pair.notes)
     assert pair.drafts, "for all that is known"
     assert trace.text == TEXT and trace.stats.server is None
 

@@ -5,7 +5,7 @@ import re
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 
-from specdemo.ui.view.words import say
+from specdemo.words.catalogue import say
 from tests.web.screen import (
     NOT_IN_TEXT,
     PHONE,

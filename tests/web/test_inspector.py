@@ -9,7 +9,7 @@ import pytest
 
 from specdemo.events.trace import Trace
 from specdemo.ui.view.texts import HEADLINE, NUMBERS, number_texts
-from specdemo.ui.view.words import say
+from specdemo.words.catalogue import say
 from tests.web.conftest import RECORDED, with_rounds
 from tests.web.screen import fates, inspector, number, on_stage, open_trace, recorded, wait_for_state
 

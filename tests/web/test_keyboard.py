@@ -3,7 +3,7 @@
 import pytest
 
 from specdemo.events.trace import Trace
-from specdemo.ui.view.words import say
+from specdemo.words.catalogue import say
 from tests.web.conftest import RECORDED
 from tests.web.screen import (
     first_token,

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from specdemo.ui.view.words import catalogue
+from specdemo.words.catalogue import catalogue
 from tests.web.screen import first_token, generate, notice, run, wait_for_end, wait_for_state
 
 TABS = ("text", "positions", "gamma", "race", "compare", "exactness", "figure", "trials", "guess")

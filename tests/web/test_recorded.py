@@ -5,7 +5,7 @@ import re
 import pytest
 
 from specdemo.ui.runs.recorded import RECORDINGS, recorded_trace
-from specdemo.ui.view.words import say
+from specdemo.words.catalogue import say
 from tests.web.screen import (
     close_settings,
     inspector,

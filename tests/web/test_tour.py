@@ -7,7 +7,7 @@ import pytest
 
 from specdemo.events.trace import Trace
 from specdemo.ui.runs.recorded import recorded_trace
-from specdemo.ui.view.words import say, speaking
+from specdemo.words.catalogue import say, speaking
 from tests.web.conftest import RECORDED
 from tests.web.screen import (
     PHONE,

@@ -19,6 +19,7 @@ from transformers.cache_utils import Cache
 from specdemo.runtime.cache import PositionalLayer, layers_of
 from specdemo.runtime.lm import EMPTY_LAYERS, CachedLM, keeps_state
 from specdemo.runtime.native import Copies, NativeLM
+from specdemo.words.message import about, message, refusal
 
 
 def layer_count(model: PreTrainedModel) -> int:
@@ -29,22 +30,16 @@ def exit_layer(model: PreTrainedModel, asked: int) -> int:
     """How many of the model's layers draft if `Params.exit_layer` is `asked`; ValueError if they cannot."""
     total, name = layer_count(model), type(model).__name__
     if total < 2:
-        raise ValueError(f'draft_with must not be "early-exit" for {name}: it has one layer only')
+        raise ValueError(about("draft_with", "cannot_exit", name=name, reason=message("one_layer")))
     if keeps_state(model):
-        raise ValueError(
-            f'draft_with must not be "early-exit" for {name}: its recurrent layers keep a state, which '
-            "drafting in the target's own cache would change"
-        )
+        raise ValueError(about("draft_with", "cannot_exit", name=name, reason=message("keeps_state")))
     count = asked or -(-total // 4)
     if count >= total:
-        raise ValueError(
-            f"exit_layer must be a whole number from 1 to {total - 1} for {name}, which has {total} layers, "
-            f"or 0 for a quarter of them, not {asked}"
-        )
+        raise ValueError(refusal("exit_layer", "exit_layer", asked, most=total - 1, name=name, layers=total))
     try:
         first_layers(model, count)
     except ValueError as error:
-        raise ValueError(f'draft_with must not be "early-exit" for {name}: {error}') from None
+        raise ValueError(about("draft_with", "cannot_exit", name=name, reason=str(error))) from None
     return count
 
 

@@ -18,7 +18,7 @@ from starlette.requests import Request as StarletteRequest
 from specdemo.ui.front.checks import EVENT_DATA, Field, FieldKind, Function
 from specdemo.ui.front.language import language_of
 from specdemo.ui.runs.limits import Limits, Visitor, request_address
-from specdemo.ui.view.words import speaking
+from specdemo.words.catalogue import speaking
 
 # Name, as a path from what is named first: what it stands in for.
 PRIVATE = {

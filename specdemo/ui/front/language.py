@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from specdemo.ui.view.words import LANGUAGES, speaking
+from specdemo.words.catalogue import LANGUAGES, speaking
 
 # What a page asks for by itself; not what other programs call.
 OF_THE_PAGE = re.compile(r"(/|/config|/gradio_api/run/predict|/specdemo/(runs|traces)(/.*)?)$")

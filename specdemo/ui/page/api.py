@@ -10,7 +10,7 @@ from typing import Any
 
 import gradio as gr
 
-from specdemo.events import LIMITS, PARAMETERS, Params, Round, about, allowed
+from specdemo.events import LIMITS, PARAMETERS, Params, Round, allowed_in_words, described
 from specdemo.events.trace import Trace, rounds_json
 from specdemo.events.verdict import verdict
 from specdemo.ui.front.gate import fragment
@@ -18,16 +18,17 @@ from specdemo.ui.front.gradio import caller_of, visitor_of
 from specdemo.ui.runs.limits import Limits, Visitor
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import RunQueue
-from specdemo.ui.runs.run import RunProgress, Waiting, follow, is_told, sentence
+from specdemo.ui.runs.run import RunProgress, Waiting, follow, is_told, told_of
 from specdemo.ui.view.served import drafting_in_words
 from specdemo.ui.view.settings import judging_in_words
+from specdemo.words.catalogue import speaking
 
 ENDPOINTS = {"generate": "generate_in_words", "pairs": "pairs_in_words"}  # of each tool, in Gradio
 SHOWN_ROUNDS = 200
 ARGUMENTS = {
     "prompt": "the text to continue; or token ids, or messages with role and content for the chat template",
     "pair": "a name that the tool pairs lists",
-} | {name: about(name) for name in PARAMETERS}
+} | {name: described(name) for name in PARAMETERS}
 ARGUMENTS["alternatives"] += "; this answer does not show them"
 
 
@@ -35,7 +36,7 @@ def _described(name: str) -> str:
     row, parts = PARAMETERS.get(name), [ARGUMENTS[name]]
     if row is not None and row.none_is:
         parts.append(f"null is {row.none_is}")
-    return "; ".join([*parts, *([allowed(name)] if name in LIMITS else [])])
+    return "; ".join([*parts, *([allowed_in_words(name)] if name in LIMITS else [])])
 
 
 GENERATE = """Continues a prompt by speculative decoding. Answers with the text, with how well it went \
@@ -55,6 +56,7 @@ def listed_in_words(pairs: Iterable[dict[str, Any]]) -> str:
     )
 
 
+@speaking("en")
 def trace_in_words(trace: Trace) -> str:
     stats, params = trace.stats, trace.params
     rejected = "the server does not tell how many were" if stats.rejected is None else f"{stats.rejected:,}"
@@ -145,13 +147,13 @@ def add_api(models: Models, queue: RunQueue, limits: Limits) -> None:
                     rounds = await asyncio.to_thread(rounds_json, trace.rounds[since : report.until])
                     news = {"text": trace.text, "rounds": fragment(rounds)}
                     if report.note:
-                        news["note"] = report.note
+                        news["note"] = str(report.note)
                     if report.ended:
                         news["trace"] = fragment(await asyncio.to_thread(trace.to_json))
                     yield news
                     since = report.until
         except Exception as error:
-            raise gr.Error(sentence(error), print_exception=not is_told(error)) from None
+            raise gr.Error(str(told_of(error)), print_exception=not is_told(error)) from None
 
     async def generate_in_words(request: gr.Request, *asked: Any) -> str:
         try:
@@ -159,7 +161,7 @@ def add_api(models: Models, queue: RunQueue, limits: Limits) -> None:
                 async for report in following:
                     last = report
         except Exception as error:  # Gradio's own errors show their message in quotes
-            raise ValueError(sentence(error)) from None
+            raise ValueError(str(told_of(error))) from None
         return await asyncio.to_thread(trace_in_words, last.run.trace)
 
     def pairs() -> list[dict]:

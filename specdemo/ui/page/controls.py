@@ -29,7 +29,7 @@ from specdemo.ui.view.settings import (
     values_held,
     visible,
 )
-from specdemo.ui.view.words import say
+from specdemo.words.catalogue import say
 
 # Takes a number beyond its ends, which Params rejects with a sentence; Gradio's own answers with a traceback.
 # It is a class, because Gradio makes a new slider of the same class whenever a slider is updated. Gradio's

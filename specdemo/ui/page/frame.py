@@ -11,7 +11,7 @@ from pathlib import Path
 from specdemo.ui.runs.recorded import RECORDINGS
 from specdemo.ui.view.served import ENGINE_ONLY, FATES_SERVED, NUMBERS_SERVED, SERVER_NUMBERS
 from specdemo.ui.view.texts import FATES, HEADLINE, HIDEABLE, MEANWHILE, NUMBERS
-from specdemo.ui.view.words import LANGUAGES, WORDS, say
+from specdemo.words.catalogue import LANGUAGES, WORDS, say
 
 STATIC = Path(__file__).parents[1] / "static"
 TABS = ("text", "positions", "gamma", "race", "compare", "exactness", "figure", "trials", "guess")

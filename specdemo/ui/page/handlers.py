@@ -25,8 +25,8 @@ from specdemo.ui.runs.queue import Asked, RunQueue, Ticket
 from specdemo.ui.runs.run import follow
 from specdemo.ui.runs.trials import TrialsRequest, trials_request, try_often
 from specdemo.ui.view.feed import nothing_yet, notice
-from specdemo.ui.view.settings import choice_of, in_labels, names_of, params_from_controls, values_held
-from specdemo.ui.view.words import say
+from specdemo.ui.view.settings import choice_of, in_words, names_of, params_from_controls, values_held
+from specdemo.words.catalogue import say
 
 
 class Handlers:
@@ -195,7 +195,7 @@ class Handlers:
         try:
             gamma = check_number("gamma", gamma)
         except ValueError as error:
-            raise gr.Error(in_labels(str(error)), print_exception=False) from None
+            raise gr.Error(in_words(error), print_exception=False) from None
         return "model" if draft_with == "none" else draft_with, gamma, False
 
     def fill_controls(self, event: gr.EventData) -> tuple:

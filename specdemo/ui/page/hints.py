@@ -9,23 +9,22 @@ from specdemo.events import DRAFTER_KINDS, LIMITS, METHODS, Method, allowed, che
 from specdemo.loading.catalog import CATALOGUE
 from specdemo.ui.runs.limits import LOCAL, Limits
 from specdemo.ui.view.choices import words_of_row
-from specdemo.ui.view.retold import retold
 from specdemo.ui.view.settings import (
     AS_STARTED,
     CONTROL_NAMES,
     SAMPLERS,
     Values,
     fields_of,
-    in_labels,
+    in_words,
     is_lossy_choice,
     is_wrong_number,
     typed_address,
     usual_text,
     visible,
 )
-from specdemo.ui.view.words import number, say
 from specdemo.vllm.client import server_address
 from specdemo.vllm.pair import NO_MIN_P, ServedPair
+from specdemo.words.catalogue import number, say
 
 if TYPE_CHECKING:
     from specdemo.loading.pair import AnyPair, Pair
@@ -57,7 +56,7 @@ def hints(
             key = "settings.takes" if needs.loaded else "settings.would_take"
             texts[name] = say(key, usual=texts[name], size=number(size / 1e6, ",.1f"))
     if pair is not None and not texts["dtype"]:
-        texts["dtype"] = retold(pair.dtype_reason)
+        texts["dtype"] = in_words(pair.dtype_reason)
     return texts
 
 
@@ -73,7 +72,7 @@ def _who_drafts(method: Method, name: str, pair: "AnyPair | None") -> str:
 
 def _pair_line(name: str, needs: "Needs") -> str:
     """What it is; what has to be known before it is loaded; and that it will be slow, where it will."""
-    about = retold(CATALOGUE[name].about) if name in CATALOGUE else ""
+    about = CATALOGUE[name].about.said() if name in CATALOGUE else ""
     sentences = [f"{about[0].upper()}{about[1:]}."] if about else []
     if not needs.loaded:
         total = needs.total / 1e6
@@ -85,7 +84,7 @@ def _pair_line(name: str, needs: "Needs") -> str:
     if not needs.loaded and needs.tried.startswith("not "):
         sentences.append(say("settings.untried"))
     if needs.total >= SLOW_ON_CPU and needs.device == "cpu":
-        sentences.append(say("settings.slow", why=retold(needs.why)))
+        sentences.append(say("settings.slow", why=in_words(needs.why)))
     return " ".join(sentences)
 
 
@@ -149,17 +148,17 @@ def _warnings(
     shown = visible(values)
     for name in LIMITS:
         if shown.get(name, True) and is_wrong_number(name, values[name], limits.largest(name)):
-            yield name, retold(f"must be {allowed(name, limits.largest(name))}")
+            yield name, allowed(name, limits.largest(name)).said()
     if address := typed_address(values):
         try:
             server_address(address)
         except PairError as error:
-            yield "vllm", in_labels(str(error))
+            yield "vllm", in_words(error)
     for name, text in (("prompt", prompt), ("stop", values["stop"]), ("system", values["system"])):
         try:
             check_text(name, text)
         except ValueError as error:
-            yield name, in_labels(str(error))
+            yield name, in_words(error)
     for name, text in (("prompt", prompt), ("system", values["system"] if values["chat"] else "")):
         if len(text) > limits.prompt_characters:
             # The prompt's hint does not stand at its label.
@@ -172,7 +171,7 @@ def _warnings(
 def _servers(values: Values, pair: ServedPair) -> Iterator[tuple[str, str]]:
     """The warnings that only a server needs."""
     if pair.drafts and "min_p" in SAMPLERS[values["sampler"]] and values["min_p"]:
-        yield "min_p", NO_MIN_P
+        yield "min_p", NO_MIN_P.said()
     if _whole(values["alternatives"]) and values["alternatives"] > 20:
         yield "alternatives", say("settings.vllm_alternatives")
 

@@ -14,8 +14,9 @@ from urllib.parse import parse_qsl, urlencode
 from specdemo.events import LIMITS, ChatMessage, Params, check_messages, check_text, is_conversation
 from specdemo.ui.runs.limits import LOCAL, Limits
 from specdemo.ui.runs.recorded import RECORDINGS
-from specdemo.ui.view.settings import AS_STARTED, FIXED, WEIGHT_CHOICES, Values, values_of
-from specdemo.ui.view.words import say
+from specdemo.ui.view.settings import AS_STARTED, WEIGHT_CHOICES, Values, values_of
+from specdemo.words.catalogue import say
+from specdemo.words.message import about, refusal
 
 # A logit bias has no control, so an address cannot set it.
 FIELDS = {field.name: field.default for field in fields(Params) if field.name != "logit_bias"}
@@ -50,16 +51,16 @@ def read_link(query: str, pairs: Collection[str], limits: Limits = LOCAL) -> Lin
     stops = tuple(text for name, text in items if name == "stop")
     for switch in ("run", "guess"):
         if given.get(switch, "1") not in ("0", "1"):
-            raise ValueError(f"{switch} must be 0 or 1, not {ascii(given[switch])[:60]}")
+            raise ValueError(refusal(switch, "switch", given[switch]))
     if not re.fullmatch(r"\d{1,9}\.\d{1,9}", given.get("token", "0.0")):
-        raise ValueError(f"token must be ROUND.PLACE, two whole numbers, not {ascii(given['token'])[:60]}")
+        raise ValueError(refusal("token", "pinned", given["token"]))
     if not re.fullmatch(r"\d{1,9}", given.get("tour", "1")):
-        raise ValueError(f"tour must be the number of a step, not {ascii(given['tour'])[:60]}")
+        raise ValueError(refusal("tour", "step", given["tour"]))
     check_text("prompt", given.get("prompt", ""))
     how = {name: _value(name, text) for name, text in given.items() if name in FIELDS}
     params = Params(**how | ({"stop": stops} if stops else {}))
     if limits.hosted and (asked := next((name for name in WEIGHT_CHOICES if name in given), None)):
-        raise ValueError(f"{asked} {FIXED}")
+        raise ValueError(about(asked, "fixed"))
     messages = _messages(given.get("messages"))
     limits.check(given.get("prompt"), params)
     limits.check(messages, params)
@@ -124,13 +125,13 @@ def _messages(text: str | None) -> tuple[ChatMessage, ...]:
     except (ValueError, RecursionError):
         given = None
     if not isinstance(given, list) or not is_conversation(given):
-        raise ValueError(f"messages must be a list of messages as JSON, not {ascii(text)[:60]}")
+        raise ValueError(refusal("messages", "messages", text))
     return check_messages(given)
 
 
 def _one_of(name: str, value: str, choices: Iterable[str]) -> str:
     if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(choices)}, not {ascii(value)[:60]}")
+        raise ValueError(refusal(name, "choice", value, names=", ".join(choices)))
     return value
 
 

@@ -13,7 +13,7 @@ from html import escape
 from specdemo.events.trace import Trace
 from specdemo.ui.page.frame import STATIC, frame
 from specdemo.ui.view.feed import RunFeed
-from specdemo.ui.view.words import LANGUAGES, catalogue, speaking
+from specdemo.words.catalogue import LANGUAGES, catalogue, speaking
 
 ENTRY = "page/alone.js"
 CELL_STYLES = (

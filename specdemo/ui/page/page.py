@@ -26,7 +26,7 @@ from specdemo.ui.runs.queue import RunQueue
 from specdemo.ui.runs.recorded import RECORDINGS, STORY, TRACES_FOLDER, recorded_trace
 from specdemo.ui.runs.routes import Desk, following_routes
 from specdemo.ui.view.settings import FIRST
-from specdemo.ui.view.words import LANGUAGES, say, speaking, spoken
+from specdemo.words.catalogue import LANGUAGES, say, speaking, spoken
 
 RECORDED = TRACES_FOLDER / "first.json"
 # question, by its key in page.questions: (prompt, drafting method, gamma, sampler). What is to be compared

@@ -19,16 +19,16 @@ from specdemo.events import Params
 from specdemo.events.trace import Trace
 from specdemo.ui.runs.limits import Limits, Shares
 from specdemo.ui.runs.queue import Refused, Ticket
-from specdemo.ui.runs.run import RunProgress, Waiting, sentence
+from specdemo.ui.runs.run import RunProgress, Waiting, told_of
 from specdemo.ui.view.feed import KeptRun, RunFeed, kept_run, nothing_yet, notice, with_update
-from specdemo.ui.view.retold import retold
-from specdemo.ui.view.settings import AS_STARTED, WEIGHT_CHOICES, Values, in_labels, values_of
+from specdemo.ui.view.settings import AS_STARTED, WEIGHT_CHOICES, Values, in_words, values_of
 from specdemo.ui.view.texts import describe_pair, describe_recorded
 from specdemo.ui.view.wire import Measurement, Message, Notice
-from specdemo.ui.view.words import say
+from specdemo.words.catalogue import say
+from specdemo.words.message import message
 
 QUIET_SECONDS = 15.0  # after which a comment shows that a connection still stands
-STOPPED_EARLY = "Stopped before the run began."  # as the line says it; the page has its own words
+STOPPED_EARLY = message("stopped_early")
 
 
 @dataclass(frozen=True)
@@ -189,18 +189,15 @@ class FollowedRun(Followed):
         if (state := (report.pair.warming_up, report.pair.notes)) != self.described:
             self.described = state
             self.said = lambda: notice("note", *self.remarks, *describe_pair(report.pair, self.params))
-        if report.note:
-            self.said = lambda: notice("note", retold(report.note))
+        if note := report.note:
+            self.said = lambda: notice("note", in_words(note))
 
     def _fail(self, error: Exception) -> None:
         if self.feed:
             self.feed.ended = True
-        if str(error) == STOPPED_EARLY:
-            self.said = lambda: notice("note", say("run.stopped_early"))
-            return
-        told = sentence(error)
-        made = notice("error", told)
-        self.said = lambda: {**made, "text": in_labels(told)}
+        told = told_of(error)
+        made = notice("note" if told == STOPPED_EARLY else "error")
+        self.said = lambda: {**made, "text": in_words(told)}
 
     async def _end(self) -> None:
         await super()._end()
@@ -281,7 +278,7 @@ def failed(latest: Measurement, error: Exception) -> Measurement:
 
 
 def words_of(error: Exception) -> str:
-    return in_labels(sentence(error))
+    return in_words(told_of(error))
 
 
 def _ending(message: Message, ended: bool) -> Message:
@@ -345,7 +342,7 @@ class Board:
             if one := held.to_go(unread, newcomer=address):
                 one.stop()
                 return self._remove(one)
-        raise Refused("Too many requests wait here: busy, try again in about 20 s.")
+        raise Refused(message("unread"))
 
     def _make_room(self) -> None:
         """Never removes the latest one, and nothing that goes on."""

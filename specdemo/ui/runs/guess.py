@@ -29,22 +29,14 @@ from specdemo.ui.runs.queue import Ticket
 from specdemo.ui.runs.run import awaitable, turn_with
 from specdemo.ui.view import wire
 from specdemo.ui.view.feed import nothing_yet, prompt_tokens, rounds_to_draw, setting
-from specdemo.ui.view.retold import retold
+from specdemo.ui.view.settings import in_words
+from specdemo.words.message import message, shown
 
 LONGEST_GUESS = 500  # characters
 IDS = re.compile(r"([0-9]{1,9}(,[0-9]{1,9})*)?", re.ASCII)
 SUGGESTED, OF_THE_DRAFTER = 4, 2  # words that can be picked, and how many of them are the drafter's likeliest
 LIKELY = 16  # tokens among which they are chosen
 BEHIND = 16  # tokens of the text that a guess is tokenised behind
-NO_SERVER = (
-    "A server judges its own drafts only, so nobody else can draft for it: choose a pair that runs here"
-)
-NO_ZERO = "On ZeroGPU a turn is a whole run, so nobody can draft by hand here"
-NO_TOKENIZER = "This pair has no tokenizer, so words cannot be guessed"
-OTHER_GAME = (
-    "Pair, prompt or settings are not those that this game began with: set them back, or begin a new game"
-)
-CANNOT_WRITE = "guess must be text that this pair's tokens can write here, not {}"
 
 
 @dataclass(frozen=True)
@@ -65,7 +57,7 @@ def guess_request(wanted: dict[str, Any], choice: Choice, prompt: str, params: P
     """wanted: what the page's script asks for: ids, round, guess, game and seed. ValueError: one sentence."""
     check_prompt(prompt)
     if params.draft_with == "none":
-        raise ValueError("Drafting method is none, so nobody drafts beside you: choose a drafter first")
+        raise ValueError(message("nobody_beside"))
     if params.gamma == "auto":
         params = replace(params, gamma=Params().gamma)
     if wanted.get("seed") is not None:
@@ -86,10 +78,10 @@ def guess_request(wanted: dict[str, Any], choice: Choice, prompt: str, params: P
     if not isinstance(game, str) or not isinstance(text, str):
         raise ValueError("guess and game must be texts")
     if game and not text.strip():
-        raise ValueError("guess must not be empty")
+        raise ValueError(message("guess_empty"))
     check_text("guess", text)
     if len(text) > LONGEST_GUESS:
-        raise ValueError(f"guess must have at most {LONGEST_GUESS} characters, not {len(text):,}")
+        raise ValueError(message("guess_long", most=LONGEST_GUESS, length=len(text)))
     if not game and (ids or text):
         raise ValueError("game must be the name that the server gave this game")
     return GuessRequest(choice, prompt, params, ids, index, text, game)
@@ -124,7 +116,7 @@ async def play(
         if played:
             yield told | {"state": "ended", "guess": played[0]}
         else:
-            yield told | {"state": "stopped", "text": retold(ticket.ending) if ticket.is_late else ""}
+            yield told | {"state": "stopped", "text": in_words(ticket.ending) if ticket.is_late else ""}
     finally:
         ticket.cancel()
 
@@ -137,11 +129,11 @@ def game_after(
 ) -> wire.Game | None:
     """The game after the round that is asked for; None if is_over was true before."""
     if not isinstance(pair, Pair):
-        raise PairError(NO_SERVER)
+        raise PairError(message("guess_server"))
     if zero.GPU is not None:
-        raise PairError(NO_ZERO)
+        raise PairError(message("guess_zero"))
     if pair.tokenizer is None:
-        raise PairError(NO_TOKENIZER)
+        raise PairError(message("guess_no_tokenizer"))
     started = prepare(pair, request.prompt, request.params)
     params, ids, index = started.params, [*request.output_ids], request.index
     if any(one >= pair.known_ids for one in ids):
@@ -159,7 +151,7 @@ def game_after(
         game["prompt"] = prompt_tokens(Trace.begin(started), pair.tokenizer)
         game["setting"] = setting(Trace.begin(started))
     elif request.game != game["name"]:
-        raise ValueError(OTHER_GAME)
+        raise ValueError(message("other_game"))
     else:
         guessed = tokens_of_guess(pair, [*started.prompt_ids, *ids], request.text)[: params.gamma]
         alike = replace(started, params=replace(params, gamma=len(guessed)))
@@ -200,7 +192,7 @@ def tokens_of_guess(pair: Pair, text_ids: Sequence[int], guess: str) -> list[int
         ids = all_ids[len(known) :]
         if ids and all_ids[: len(known)] == known and writes_it(ids):
             return ids
-    raise ValueError(CANNOT_WRITE.format(ascii(guess)[:60]))
+    raise ValueError(message("guess_unwritable", given=shown(guess)))
 
 
 def _encoded(pair: Pair, text: str) -> list[int]:

@@ -8,11 +8,11 @@ import asyncio
 import json
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing
 from copy import copy
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from random import SystemRandom
 from typing import Any, Literal
 
@@ -28,7 +28,7 @@ from specdemo.bench.compare import (
 from specdemo.bench.methods import COLUMNS, MethodRow, MethodsResult, cells, comparison_csv, winner
 from specdemo.bench.prompts import prompts_for
 from specdemo.errors import PairError
-from specdemo.events import DRAFTER_KINDS, METHODS, Params, check_prompt, is_lossy
+from specdemo.events import DRAFTER_KINDS, METHODS, Params, check_prompt, drafter_label, is_lossy
 from specdemo.events.speedup import SpeedUp, after_plain_rounds, is_wide, speed_up, timed
 from specdemo.events.trace import Trace, round_objects
 from specdemo.events.verdict import speedup_in_words, verdict
@@ -40,16 +40,14 @@ from specdemo.ui.runs.run import awaitable, turn_with
 from specdemo.ui.view import wire
 from specdemo.ui.view.choices import words_of_row
 from specdemo.ui.view.durations import GAMMAS, REPEATS, SET_SIZE
-from specdemo.ui.view.feed import VERDICT_IN_WORDS, conditions_of, cut_output, nothing_yet, tokens_of
-from specdemo.ui.view.retold import retold
-from specdemo.ui.view.settings import judging_in_words, sampler_in_words
+from specdemo.ui.view.feed import conditions_of, cut_output, nothing_yet, tokens_of
+from specdemo.ui.view.settings import in_words, judging_in_words, sampler_in_words
 from specdemo.ui.view.texts import drafter_in_words, number_texts, whose
 from specdemo.ui.view.wire import MEASUREMENT_KINDS, MeasurementKind
-from specdemo.ui.view.words import in_language, number, say, speaker_of
 from specdemo.vllm.pair import ServedPair
+from specdemo.words.catalogue import in_language, number, say
+from specdemo.words.message import message
 
-SERVERS_LENGTH = "A server drafts as it was started, so other draft lengths cannot be measured on it"
-WINNER_IN_WORDS = speaker_of("said.winner")
 SHOWN_PROMPT = 40  # characters of a prompt, to tell it from others
 PERIOD = 0.3  # s between two looks at a measurement
 
@@ -67,12 +65,14 @@ class MeasurementRequest:
 
 @dataclass(frozen=True)
 class MeasurementPlan:
-    """What is compared. whose: the same in words."""
+    """What is compared. whose: the same in words. names: what the page calls a setting, where it is not the
+    setting's own name, which files have."""
 
     settings: list[Setting]
     prompts: Sequence[str]
     repeats: int
     whose: str
+    names: dict[str, str] = field(default_factory=dict)
 
 
 def measurement_request(wanted: object, choice: Choice, prompt: str, params: Params) -> MeasurementRequest:
@@ -86,7 +86,7 @@ def measurement_request(wanted: object, choice: Choice, prompt: str, params: Par
     if prompts == "this":
         check_prompt(prompt)
     if kind != "compare" and params.draft_with == "none":
-        raise ValueError("Drafting method is none, so there is nothing to measure: choose a drafter first")
+        raise ValueError(message("nothing_to_measure"))
     if params.seed is None:
         params = replace(params, seed=SystemRandom().randrange(2**32))
     return MeasurementRequest(kind, prompts, choice, prompt, params)
@@ -127,7 +127,7 @@ async def measure(
             if latest and latest[0] is not shown:
                 shown = latest[0]
                 if shown.rows and shown.measuring:
-                    told["text"] = say("run.measuring", name=name_in_words(shown.measuring))
+                    told["text"] = say("run.measuring", name=plan.names.get(shown.measuring, shown.measuring))
                 told["share"] = shown.done / shown.total
                 told |= found(request, plan, shown)
                 yield told
@@ -137,7 +137,7 @@ async def measure(
             yield told  # what came before it failed
         done.result()
         is_cut = ticket.is_late and (not latest or latest[0].done < latest[0].total)
-        ending = ("stopped", retold(ticket.ending)) if is_cut else ("ended", "")
+        ending = ("stopped", in_words(ticket.ending)) if is_cut else ("ended", "")
         yield told | {"state": ending[0], "text": ending[1], "share": None}
     finally:
         ticket.cancel()
@@ -147,7 +147,7 @@ async def _others(models: Models, request: MeasurementRequest) -> list[Choice]:
     """What else is measured, besides the choice itself."""
     if models.is_server(request.choice):
         if request.kind == "gamma":
-            raise PairError(SERVERS_LENGTH)
+            raise PairError(message("servers_length"))
         beside: Future[list[Choice]] = Future()  # asking servers takes time
         threading.Thread(target=fulfil, args=(beside, models.beside, request.choice), daemon=True).start()
         return await awaitable(beside)
@@ -195,7 +195,17 @@ def _drafters(request: MeasurementRequest, pairs: list[Pair]) -> MeasurementPlan
         params = replace(params, exit_layer=0)
     settings = settings_for(pairs, methods_at_hand(pairs[0]), params)
     whose = f"{_in_words(pairs, request)}, γ {request.params.gamma}"
-    return _on_prompts(settings, pairs, request, whose)
+    names = {one.name: _name_on_page(one) for one in settings}
+    return replace(_on_prompts(settings, pairs, request, whose), names=names)
+
+
+def _name_on_page(setting: Setting) -> str:
+    """With the words for what drafts in place of its label, with which the name begins."""
+    method, kind = setting.params.draft_with, setting.pair.info.drafter_kind
+    label = _method(method)
+    if METHODS[method].is_by_drafter and kind in DRAFTER_KINDS:
+        label = words_of_row("kinds", kind, "label")
+    return label + setting.name.removeprefix(drafter_label(method, kind))
 
 
 PLANS: dict[MeasurementKind, Callable[[MeasurementRequest, list[Pair]], MeasurementPlan]] = {
@@ -209,11 +219,8 @@ def plan_of_servers(request: MeasurementRequest, pairs: list[ServedPair]) -> Mea
     """pairs: the chosen server, and the others with the same model. PairError says what is lacking."""
     alone, drafting = ([pair for pair in pairs if pair.drafts is drafts] for drafts in (False, True))
     if not alone or not drafting:
-        lacks = "drafts" if drafting == [] else "does not draft"
-        raise PairError(
-            f"Drafting cannot be switched off for a request to vLLM, and no other server here {lacks} and "
-            f"serves {pairs[0].server.model}: start one, and give both with --vllm"
-        )
+        key = "no_drafting_server" if drafting == [] else "no_plain_server"
+        raise PairError(message(key, name=pairs[0].server.model))
     params = request.params
     used = [pairs[0] if pairs[0].drafts else drafting[0]] if request.kind == "race" else drafting
     settings = [Setting(_method("none"), alone[0], alone[0].check(params))]
@@ -262,7 +269,7 @@ def found(request: MeasurementRequest, plan: MeasurementPlan, so_far: Comparison
         result["gammas"] = [gamma_point(row) for row in sorted(so_far.rows, key=length_of)]
     elif request.kind == "compare" and so_far.rows:
         rows = result_of(plan.settings, plan.prompts, plan.repeats, so_far.rows)
-        result["comparison"] = comparison_of(rows)
+        result["comparison"] = comparison_of(rows, plan.names)
     return result
 
 
@@ -274,9 +281,7 @@ def drafted_in(so_far: Comparison) -> Trace | None:
 def race_of(traces: Sequence[Trace], settings: Sequence[Setting]) -> wire.Race:
     alone, drafted = traces
     measured = speed_up([timed(alone.rounds)], [timed(drafted.rounds)])
-    speedup = (
-        "" if measured is None else speedup_in_words(measured.interval, measured.value, VERDICT_IN_WORDS)
-    )
+    speedup = "" if measured is None else speedup_in_words(measured.interval, measured.value)
     return {
         "lanes": [_lane(trace, setting.name) for trace, setting in zip(traces, settings, strict=True)],
         "verdict": same_text(alone, drafted),
@@ -368,25 +373,15 @@ def gamma_point(row: MethodRow) -> wire.GammaPoint:
     }
 
 
-def comparison_of(result: MethodsResult) -> wire.ComparisonTable:
-    rows = [replace(row, name=name_in_words(row.name)) for row in result.rows]
+def comparison_of(result: MethodsResult, names: Mapping[str, str]) -> wire.ComparisonTable:
+    rows = [replace(row, name=names.get(row.name, row.name)) for row in result.rows]
     return {
         "columns": [say(f"compare.columns.{column}") for column in COLUMNS],
         "rows": [list(cells_in_words(row).values()) for row in rows],
-        "winner": winner(rows, WINNER_IN_WORDS, VERDICT_IN_WORDS),
+        "winner": winner(rows),
         "csv": comparison_csv(result.rows),
         "json": json.dumps(asdict(result), indent=1),
     }
-
-
-def name_in_words(name: str) -> str:
-    """What a row of the comparison is called, which begins with the label of its method or of its kind of
-    drafter."""
-    for table, rows in (("methods", METHODS), ("kinds", DRAFTER_KINDS)):
-        for one in rows.values():
-            if name == one.label or name.startswith(f"{one.label} ("):
-                return words_of_row(table, one.name, "label") + name.removeprefix(one.label)
-    return name
 
 
 def cells_in_words(row: MethodRow) -> dict[str, str]:

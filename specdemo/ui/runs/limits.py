@@ -12,6 +12,8 @@ from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from specdemo.events import Params, check_messages, check_number, is_conversation
+from specdemo.words.catalogue import numeral
+from specdemo.words.message import refusal
 
 MIB = 2**20
 
@@ -59,16 +61,15 @@ class Limits:
         for name, text in (("prompt", prompt), ("system", params.system)):
             what, size = _size(text)
             if size > self.prompt_characters:
-                most = f"{self.prompt_characters:,} {what}"
-                raise ValueError(f"{name} must have at most {most}, not {size:,}")
+                raise ValueError(refusal(name, what, numeral(size), most=self.prompt_characters))
 
 
 def _size(prompt: object) -> tuple[str, int]:
-    """What a prompt of its kind is counted in, and how much of that it has."""
+    """The message of how many characters or token ids a prompt may have, and how much of that it has."""
     if is_conversation(prompt):
         return "characters", sum(len(one.role) + len(one.content) for one in check_messages(prompt))
     if isinstance(prompt, list):
-        return "token ids", len(prompt)
+        return "token_ids", len(prompt)
     return "characters", len(prompt) if isinstance(prompt, str) else 0
 
 

@@ -15,7 +15,7 @@ from huggingface_hub import get_token
 from torch.nn import Module
 
 from specdemo import zero
-from specdemo.errors import PairError, no_mistakes, without_directories
+from specdemo.errors import PairError, no_mistakes, with_words, without_directories
 from specdemo.loading.catalog import (
     CATALOGUE,
     DFLASH,
@@ -35,9 +35,10 @@ from specdemo.loading.request import ROLES, PairRequest, Part, for_role, resolve
 from specdemo.runtime.cuda import is_cuda
 from specdemo.runtime.device import device_name, free_memory, memory_of, why
 from specdemo.ui.runs.limits import LOCAL, Limits
-from specdemo.ui.view.settings import FIXED, SERVER_PREFIX, WEIGHT_CHOICES
+from specdemo.ui.view.settings import SERVER_PREFIX, WEIGHT_CHOICES
 from specdemo.vllm.client import host_of, server_address
 from specdemo.vllm.pair import ServedPair, connect
+from specdemo.words.message import Message, about, refusal
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class Servers:
         visitor of an own page has typed; it gets no key but one that was given for it."""
         if typed:
             if self.hosted:
-                raise PairError("vllm cannot be chosen here: this server uses those of its owner")
+                raise PairError(about("vllm", "owners"))
             address = server_address(typed)
             name = self._name(address)
             return name, self.places.get(name, (address, None))
@@ -134,7 +135,7 @@ class Needs:
     tried: str
     device: str
     device_name: str
-    why: str  # it is computed there
+    why: Message | str  # it is computed there
     server: str = ""  # what is known of the vLLM server that is chosen; empty for a pair
 
 
@@ -232,10 +233,10 @@ class Models:
         """PairError: one sentence that says what cannot be chosen."""
         for field in WEIGHT_CHOICES if self.limits.hosted else ():
             if getattr(choice, field) is not None:
-                raise PairError(f"{field} {FIXED}")
+                raise PairError(about(field, "fixed"))
         name = self.default if choice.pair is None else choice.pair
         if not isinstance(name, str) or name not in self.arguments:
-            raise PairError(f"pair must be one of {names_in_words(self.names)}, not {ascii(name)[:60]}")
+            raise PairError(refusal("pair", "choice", name, names=names_in_words(self.names)))
         arguments = dict(self.arguments[name])
         if choice.dtype is not None:
             arguments["dtype"] = choice.dtype
@@ -262,7 +263,7 @@ class Models:
         except PairError as error:
             if not self.limits.hosted:
                 raise
-            told = type(error)(without_directories(str(error)))
+            told = with_words(error, without_directories)
         raise told
 
     def loaded(self, choice: Choice) -> AnyPair | None:
@@ -295,7 +296,11 @@ class Models:
 
     def listed(self) -> list[dict[str, Any]]:
         """What the API's `pairs` returns, the default pair first if it is not from the catalogue."""
-        entries = [asdict(entry) for name, entry in CATALOGUE.items() if name in self.arguments]
+        entries = [
+            asdict(entry) | {"about": str(entry.about)}
+            for name, entry in CATALOGUE.items()
+            if name in self.arguments
+        ]
         no_models: dict[str, None] = dict.fromkeys(ROLES)
         served = [{"name": name, **no_models, "about": "a vLLM server"} for name in self.servers.names]
         if self.default_request.name in CATALOGUE:

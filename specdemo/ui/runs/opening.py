@@ -7,14 +7,16 @@ python -m specdemo.ui.runs.opening: reads a file from standard input, writes an 
 import asyncio
 import gzip
 import json
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter
 
-from specdemo.events.trace import Trace
+from specdemo.events.trace import NotATrace, Trace
 from specdemo.loading.catalog import ROOT
 from specdemo.ui.view.feed import (
     MOST_PROMPT_TOKENS,
@@ -27,8 +29,9 @@ from specdemo.ui.view.feed import (
     start_of,
     without_words,
 )
+from specdemo.ui.view.settings import in_words
 from specdemo.ui.view.wire import Message
-from specdemo.ui.view.words import spoken
+from specdemo.words.catalogue import say, spoken
 
 SMALL_FILE = 256 * 1024  # bytes of a file that is read within 0.02 s, in a thread
 
@@ -38,14 +41,14 @@ class Opened:
     """A trace that has been read. head: without rounds, output ids, the text of what is no chat, and most of
     a very long prompt's tokens. words: by language, the JSON of the words of the page's update. update,
     file: the JSON of the update but for its words and its prompt, and of the trace. All are compressed.
-    wrong: why a file is no trace, in the trace's own words."""
+    wrong: by language, why a file is no trace."""
 
     __pydantic_config__ = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
 
     head: Trace | None
     update: bytes
     file: bytes
-    wrong: str = ""
+    wrong: dict[str, str] = field(default_factory=dict)
     words: dict[str, bytes] = field(default_factory=dict)
 
 
@@ -53,9 +56,9 @@ def opened(body: bytes) -> Opened:
     try:
         trace = Trace.from_json(body.decode())
     except UnicodeDecodeError:
-        return Opened(None, b"", b"", "this is not a file: it is not UTF-8 text")
-    except ValueError as error:
-        return Opened(None, b"", b"", str(error))
+        return _wrong(lambda: say("traces.no_json"))
+    except NotATrace as error:
+        return _wrong(partial(what_is_wrong, error))
     ids = trace.prompt_ids[: MOST_PROMPT_TOKENS + 1]
     text = trace.text if trace.params.chat else ""
     head = replace(trace, prompt_ids=ids, rounds=[], output_ids=[], text=text)
@@ -66,6 +69,25 @@ def opened(body: bytes) -> Opened:
     update.pop("prompt", None)
     said = {tag: packed(text) for tag, text in words.items()}
     return Opened(head, packed(json_of(update)), packed(trace.to_json()), words=said)
+
+
+def what_is_wrong(error: NotATrace) -> str:
+    """With a file that was to be opened, in plain words."""
+    part = error.where.partition(".")[0]
+    place = re.match(r"rounds\.(\d+)", error.where)
+    if error.refused:
+        return say("traces.wrong", what=in_words(error.refused))
+    if not error.is_json:
+        return say("traces.no_json")
+    if part in ("it", "schema"):
+        return say("traces.other_version")
+    if place:
+        return say("traces.wrong_round", round=int(place[1]) + 1)
+    return say("traces.wrong_part", part=part.replace("_", " "))
+
+
+def _wrong(why: Callable[[], str]) -> Opened:
+    return Opened(None, b"", b"", in_each_language(why))
 
 
 def message_of(one: Opened, rest: Callable[[], Message], tokenizer: Any) -> tuple[bytes, dict[str, bytes]]:
@@ -95,7 +117,7 @@ async def read_file(body: bytes) -> Opened:
         if reader.returncode is None:
             reader.kill()
     if reader.returncode:
-        return Opened(None, b"", b"", "The file cannot be opened: reading it failed")
+        return _wrong(lambda: say("traces.unread"))
     return await asyncio.to_thread(_JSON.validate_json, said)
 
 

@@ -14,14 +14,16 @@ from statistics import mean
 from typing import Any, Literal
 
 from specdemo.ui.runs.limits import LOCAL, Limits, Shares, Visitor
+from specdemo.words.catalogue import numeral
+from specdemo.words.message import Message, message
 
 Asked = Literal["run", "measurement"]
 Needed = Callable[[], Sequence[Any] | None]
 REMEMBERED = 20  # turns, for the time that the next ones will take
 USUAL_TURN = 10.0  # s, while none has been measured
 TURN_PIECE = 2.0  # s of a turn, after which work that can be cut gives way to those who wait
-GIVEN_UP_EARLY = "The request was given up before its turn."
-CLOSING = "The server is being closed: try again in a minute"
+GIVEN_UP_EARLY = message("given_up")
+CLOSING = message("closing")
 
 
 class Refused(ValueError):
@@ -81,14 +83,12 @@ class RunQueue:
             )
             before = next(waits, None)
             if before and not (replaces and before.asked == asked):
-                raise Refused(
-                    f"A {before.asked} of yours waits already: wait for its turn or stop it, then ask again."
-                )
+                raise Refused(message(f"{before.asked}_waits"))
             if replaces and self.running and (self.running.visitor, self.running.asked) == (visitor, asked):
                 self.running.cancelled = True
             if before:
                 line[line.index(before)] = ticket
-                before.send_away("Another request of yours took its place in line.")
+                before.send_away(message("place_taken"))
             else:
                 self._check_room(visitor.address)
                 self.lines.setdefault(visitor.address, []).append(ticket)
@@ -139,12 +139,11 @@ class RunQueue:
         own, longest = len(lines.get(address, ())), max(map(len, lines.values()), default=0)
         waiting, of_one = sum(map(len, lines.values())), self.limits.waiting_of_address
         if of_one is not None and own >= of_one:
-            whose, turns = f"{own} requests of your network address", len(lines)  # each has a turn before
-        elif waiting >= self.limits.waiting and longest <= own + 1:
-            whose, turns = f"{waiting} requests", 1  # after each turn a place is free
-        else:
-            return
-        raise Refused(f"The server is busy: {whose} wait already. Try again in about {self._time(turns)}.")
+            seconds = self._seconds(len(lines))  # each has a turn before
+            raise Refused(message("busy_address", own=numeral(own, "d"), seconds=seconds))
+        if waiting >= self.limits.waiting and longest <= own + 1:
+            seconds = self._seconds(1)  # after each turn a place is free
+            raise Refused(message("busy", all=numeral(waiting, "d"), seconds=seconds))
 
     def _bound(self, counts: Callable[["Ticket"], bool], most: int, of_one: int | None = None) -> None:
         """Sends away the last one of the address with the most, while there are too many of those that
@@ -159,13 +158,11 @@ class RunQueue:
             if last is None or (held.total() <= most and max(held.values()) <= (of_one or most)):
                 return
             self.leave(last)
-            last.send_away(
-                f"Too many requests wait, so yours gave up its place. Try again in about {self._time(1)}."
-            )
+            last.send_away(message("gave_up", seconds=self._seconds(1)))
 
-    def _time(self, turns: int) -> str:
+    def _seconds(self, turns: int) -> int:
         seconds = mean(self.latest) if self.latest else self.limits.run_seconds or USUAL_TURN
-        return f"{max(1, ceil(seconds * turns)):,} s"
+        return max(1, ceil(seconds * turns))
 
     def _in_order(self) -> list["Ticket"]:
         """Who waits, in the order of their turns: first those whose turn came too early, then one of each
@@ -194,7 +191,7 @@ class RunQueue:
                 del ticket, needs  # they keep the pair that was run in memory
         finally:  # something has ended this thread; the next one goes on
             if self.running:
-                self.running.send_away("The engine stopped during it, and was started again: ask once more.")
+                self.running.send_away(message("interrupted"))
                 self._end_turn(self.running)
             self._start()
 
@@ -290,20 +287,16 @@ class Ticket:
         return self.cancelled or self.is_late or not self.visitor.listens()
 
     @property
-    def ending(self) -> str:
+    def ending(self) -> Message:
         """Why a turn that was late has ended, for who reads it."""
-        longest = self.queue.limits.run_seconds
-        return (
-            f"This {self.asked} was ended after {longest:g} s, the longest turn on this server: ask for less "
-            "at once, or run the program on a machine of your own."
-        )
+        return message(f"{self.asked}_late", seconds=numeral(self.queue.limits.run_seconds or 0, "g"))
 
     def cancel(self) -> None:
         """Gives up the turn, or ends it within one round. May be called at any time."""
         self.cancelled = True
         self.queue.leave(self)
 
-    def stop(self, why: str) -> None:
+    def stop(self, why: Message) -> None:
         """Gives up the turn: one that waits is told why, and one that goes on ends within one round."""
         with self.queue.changed:
             waits = self in self.queue.lines.get(self.visitor.address, ())
@@ -311,7 +304,7 @@ class Ticket:
         if waits:
             self.send_away(why)
 
-    def send_away(self, why: str) -> None:
+    def send_away(self, why: Message) -> None:
         """Tells who waits for the turn that it will not come."""
         self.cancelled = True
         with suppress(InvalidStateError):  # it has its result already

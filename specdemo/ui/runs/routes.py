@@ -23,10 +23,10 @@ from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.opening import message_of, read_file
 from specdemo.ui.runs.queue import RunQueue
 from specdemo.ui.view.feed import COMPRESSED, KeptRun, conversation, file_name, notice
-from specdemo.ui.view.settings import Values, about_file, values_of, weights_of
+from specdemo.ui.view.settings import Values, values_of, weights_of
 from specdemo.ui.view.texts import describe_recorded
 from specdemo.ui.view.wire import Message
-from specdemo.ui.view.words import say, spoken
+from specdemo.words.catalogue import say, spoken
 
 RUNS = "/specdemo/runs"
 JSON = COMPRESSED | {"Content-Type": "application/json"}
@@ -122,7 +122,7 @@ class Desk:
     def __init__(self, models: Models, board: Board, limits: Limits) -> None:
         self.models, self.board, self.limits = models, board, limits
         self.salt = secrets.token_bytes(16)
-        self.reading: dict[str, asyncio.Task[str]] = {}  # by the name that the trace will have
+        self.reading: dict[str, asyncio.Task[dict[str, str]]] = {}  # by the name that the trace will have
         self.readers = asyncio.Semaphore(READERS)
         # So that one address keeps others waiting for one file at most.
         self.of_address: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
@@ -140,15 +140,15 @@ class Desk:
                 self.reading[name] = asyncio.create_task(self._read(name, body, owner))
             if wrong := await asyncio.shield(self.reading[name]):  # others may wait for it, too
                 # Browsers would log another status as an error.
-                return JSONResponse({"wrong": about_file(wrong)})
+                return JSONResponse({"wrong": wrong[spoken()]})
             opened = self.board.get(name)
         if not (opened and opened.kept):
             again = {"Retry-After": str(OPEN_AGAIN_SECONDS)}
             return PlainTextResponse(say("run.too_many_opened"), 429, again)
         return Response(await asyncio.to_thread(opened.kept.message_in, spoken()), headers=JSON)
 
-    async def _read(self, name: str, body: bytes, owner: str) -> str:
-        """Puts what is in the file on the board; what is wrong with the file."""
+    async def _read(self, name: str, body: bytes, owner: str) -> dict[str, str]:
+        """Puts what is in the file on the board; by language, what is wrong with the file."""
         try:
             async with self.of_address.setdefault(owner, asyncio.Semaphore(READERS)), self.readers:
                 one = await read_file(body)
@@ -170,6 +170,6 @@ class Desk:
             name_of_file, seed = file_name(trace.params), trace.params.seed
             kept = KeptRun(message, one.file, name_of_file, seed, values, conversation(trace), starts)
             self.board.put(opened_run(self.limits, kept, name, owner))
-            return ""
+            return {}
         finally:
             del self.reading[name]

@@ -19,8 +19,9 @@ from specdemo.loading.pair import AnyPair
 from specdemo.session import Run
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import Refused, Ticket, fulfil
-from specdemo.ui.view.retold import retold
-from specdemo.ui.view.words import say
+from specdemo.ui.view.settings import in_words
+from specdemo.words.catalogue import say
+from specdemo.words.message import Message, message, message_of
 from specdemo.zero import start_run
 
 REPORT_PERIOD = 0.1  # s, the least time between two reports of a run
@@ -41,8 +42,8 @@ class Waiting(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        doing = {"doing": retold(str(self.values["doing"]))} if "doing" in self.values else {}
-        return say(self.key, **self.values | doing)
+        said = {name: in_words(one) if isinstance(one, Message) else one for name, one in self.values.items()}
+        return say(self.key, **said)
 
 
 class RunProgress(NamedTuple):
@@ -53,7 +54,7 @@ class RunProgress(NamedTuple):
     run: Run
     until: int
     ended: bool
-    note: str = ""
+    note: Message | None = None
 
 
 async def follow(
@@ -94,7 +95,7 @@ async def follow(
             yield RunProgress(pair, run, len(run.trace.rounds), False)  # what came before it failed
         done.result()
         is_cut = run.trace.finish == "cancelled" and ticket.is_late
-        yield RunProgress(pair, run, len(run.trace.rounds), True, ticket.ending if is_cut else "")
+        yield RunProgress(pair, run, len(run.trace.rounds), True, ticket.ending if is_cut else None)
     finally:
         ticket.cancel()
 
@@ -127,7 +128,7 @@ async def turn_with(
                 yield waiting
         if begun.done() or done.done():
             return
-    raise LoadError("other pairs took the memory of this one again and again: try again later")
+    raise LoadError(message("memory_taken"))
 
 
 async def _turn_of(ticket: Ticket, begun: asyncio.Future, done: asyncio.Future) -> AsyncIterator[Waiting]:
@@ -155,8 +156,8 @@ async def loaded(models: Models, ticket: Ticket, choice: Choice) -> AsyncIterato
     ticket.load()
     ticket.check()
     start, left = time.monotonic(), threading.Event()
-    # What the loader does, in its own words; nothing yet.
-    latest: deque[tuple[str, float | None]] = deque([("", None)], maxlen=1)
+    nothing: tuple[Message | None, float | None] = (None, None)
+    latest = deque([nothing], maxlen=1)  # what the loader does
     name = choice.vllm or choice.pair or models.default
     before = ("run.loading_server" if choice.vllm else "run.loading_pair", {"name": name})
 
@@ -190,9 +191,9 @@ def awaitable(future: Future) -> asyncio.Future:
     return awaitable
 
 
-def sentence(error: Exception) -> str:
-    """What a visitor reads about an error."""
-    return str(error) if is_told(error) else f"The run failed: {failure(error)}"
+def told_of(error: Exception) -> Message | str:
+    """What a visitor is told about an error."""
+    return message_of(error) if is_told(error) else message("failed", why=failure(error))
 
 
 def is_told(error: Exception) -> bool:

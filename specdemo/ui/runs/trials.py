@@ -37,9 +37,9 @@ from specdemo.ui.runs.run import awaitable, turn_with
 from specdemo.ui.view import wire
 from specdemo.ui.view.choices import words_of_row
 from specdemo.ui.view.feed import nothing_yet
-from specdemo.ui.view.retold import retold
-from specdemo.ui.view.settings import judging_in_words, sampler_in_words
-from specdemo.ui.view.words import say
+from specdemo.ui.view.settings import in_words, judging_in_words, sampler_in_words
+from specdemo.words.catalogue import say
+from specdemo.words.message import message, refusal
 
 TRIALS = ("none", *MISTAKES, "pair")
 TINY_RUNS = 10_000
@@ -49,8 +49,6 @@ BEYOND_CHANCE = 1e-6  # the p-value below which a difference is called found, ho
 UNSUSPICIOUS = 1e-3  # and the one from which nothing is said against being equal
 FEWEST_RUNS = 100  # of which something is said
 LOOK_PERIOD = 0.3  # s between two looks at the counts
-OF_A_SERVER = "Drafting cannot be switched off for a request to a server: choose a pair that runs here"
-ON_ZERO = "On ZeroGPU a turn is a whole run, so this pair cannot have thousands of short ones here"
 
 
 @dataclass(frozen=True)
@@ -71,11 +69,11 @@ def trials_request(wanted: dict[str, Any], choice: Choice, prompt: str, params: 
     """wanted: what the page's script asks for. ValueError: one sentence."""
     trial = wanted.get("trial")
     if trial not in TRIALS:
-        raise ValueError(f"trial must be one of {', '.join(TRIALS)}, not {ascii(trial)[:60]}")
+        raise ValueError(refusal("trial", "choice", trial, names=", ".join(TRIALS)))
     if trial == "pair":
         check_prompt(prompt)
         if params.draft_with == "none":
-            raise ValueError("Drafting method is none, so drafting is off already: choose a drafter first")
+            raise ValueError(message("off_already"))
     if params.seed is None:
         params = replace(params, seed=SystemRandom().randrange(2**32))
     return TrialsRequest(trial, choice, prompt, params)
@@ -125,7 +123,7 @@ async def try_often(
                 break
             ticket.join_again()
         is_cut = made.runs < made.most
-        text = retold(ticket.ending) if ticket.is_late else say("run.stopped")
+        text = in_words(ticket.ending) if ticket.is_late else say("run.stopped")
         yield told | ({"state": "stopped", "text": text} if is_cut else {"state": "ended"}) | {"share": None}
     finally:
         ticket.cancel()
@@ -180,9 +178,9 @@ class OfPair:
 
     def __init__(self, request: TrialsRequest, pair: AnyPair):
         if not isinstance(pair, Pair):
-            raise PairError(OF_A_SERVER)
+            raise PairError(message("trials_server"))
         if zero.GPU is not None:
-            raise PairError(ON_ZERO)
+            raise PairError(message("trials_zero"))
         self.request = request
         self.params = pair.check(request.params)
         self.trials = PairTrials(pair, request.prompt, self.params)

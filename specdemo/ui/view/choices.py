@@ -4,7 +4,7 @@ Without torch and without Gradio."""
 from typing import Literal
 
 from specdemo.events import DRAFTER_KINDS, METHODS, RULES
-from specdemo.ui.view.words import say
+from specdemo.words.catalogue import say
 
 ROWS_BY_TABLE = {"methods": METHODS, "kinds": DRAFTER_KINDS, "rules": RULES}
 

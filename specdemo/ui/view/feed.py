@@ -45,10 +45,9 @@ from specdemo.ui.view.wire import (
     WireEstimate,
     WireRule,
 )
-from specdemo.ui.view.words import LANGUAGES, number, say, speaker_of, speaking
 from specdemo.vllm.pair import messages_of
+from specdemo.words.catalogue import LANGUAGES, number, say, speaking
 
-VERDICT_IN_WORDS = speaker_of("said.verdict")
 MOST_PROMPT_TOKENS = 50_000  # a prompt with more is shown as one piece
 MOST_ROWS = 3_000  # tokens and alternatives in an update of a run that goes on; each takes some 60 bytes
 
@@ -108,7 +107,7 @@ class RunFeed:
     def words_of(self, snapshot: Update) -> Update:
         """What of a snapshot has words, in the language that is spoken now."""
         trace, finish = self.trace, snapshot["finish"]
-        result = verdict(trace.stats, finish, trace.rounds, VERDICT_IN_WORDS)
+        result = verdict(trace.stats, finish, trace.rounds)
         words = {
             "numbers": number_texts(trace),
             "verdict": result.text,
@@ -131,7 +130,7 @@ class RunFeed:
         rounds = rounds_to_draw(trace.rounds[since:until])
         if since == 0 and finish:
             cut_output(rounds, trace.text)
-        result = verdict(trace.stats, finish, trace.rounds, VERDICT_IN_WORDS)
+        result = verdict(trace.stats, finish, trace.rounds)
         update: Update = {
             "since": since,
             "until": until,
@@ -264,7 +263,7 @@ def no_speedup(trace: Trace) -> str:
     """Why no speed-up can be estimated from the run, in words; empty where it can."""
     stats = trace.stats
     if stats.speedup_interval is None:
-        return why_none(stats, trace.finish, VERDICT_IN_WORDS)
+        return why_none(stats, trace.finish)
     if is_wide(stats.speedup_interval):
         low, high = (number(end, ".2f") for end in stats.speedup_interval)
         return say("said.own_is_wide", low=low, high=high)

@@ -6,7 +6,7 @@ Without torch and without Gradio. What a server does not tell is left out or cal
 from specdemo.events import PairInfo, ServerInfo, Stats
 from specdemo.events.trace import Trace
 from specdemo.ui.view.wire import Counted, Served
-from specdemo.ui.view.words import number, say
+from specdemo.words.catalogue import number, say
 
 # Numbers that only the engine here can know: they are not shown for a server's run.
 ENGINE_ONLY = (

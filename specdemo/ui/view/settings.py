@@ -5,6 +5,7 @@ Without torch and without Gradio.
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from specdemo.events import (
@@ -21,9 +22,9 @@ from specdemo.events import (
 )
 from specdemo.loading import catalog
 from specdemo.ui.view.choices import words_of_row
-from specdemo.ui.view.retold import retold
-from specdemo.ui.view.words import number, say
 from specdemo.vllm.pair import SERVERS_OWN
+from specdemo.words.catalogue import number, say
+from specdemo.words.message import Message, message_of
 
 Values = dict[str, Any]  # what each control holds, by its name
 
@@ -60,7 +61,6 @@ CONTROL_NAMES = tuple(name for names in SECTIONS.values() for name in names)
 WITHOUT_USUAL = ("pair", "ignore_eos", "dtype")  # controls that have a text only where there is more to say
 # What can be chosen for a pair's weights, except on a public server.
 WEIGHT_CHOICES = {"dtype": DTYPE_CHOICES, "quantize": QUANTIZE_CHOICES, "quantize_drafter": QUANTIZE_CHOICES}
-FIXED = "cannot be chosen here: this server loads each pair in one way"
 DEFAULTS = Params()
 
 
@@ -279,37 +279,21 @@ def is_lossy_choice(values: Values) -> bool:
     return rule is not None and not rule.lossless and visible(values)["rule"]
 
 
-def in_labels(sentence: str) -> str:
-    """A sentence about a wrong request as the page says it: in the visitor's language, and with the label of
-    the field's control in place of a field's name at its start."""
-    if (said := retold(sentence)) != sentence:
-        return said
-    field, _, rest = sentence.partition(" ")
-    if field in ("prompt", *CONTROL_NAMES):
-        label = say("page.prompt") if field == "prompt" else label_of(field)
-    elif re.fullmatch(r"[a-z_]+", field):
-        label = field
-    else:
-        return sentence
-    what = re.sub(r", not None$", ", and the box is empty", rest)
-    known = retold(what)
-    return f"{label} {what}".strip() if known == what else say("settings.of_control", label=label, what=known)
-
-
-def about_file(sentence: str) -> str:
-    """What is wrong with a file that was to be opened, in plain words; sentence: the trace's own."""
-    _, _, problem = sentence.partition(" file: ")
-    where, _, what = problem.partition(": ")
-    place = re.match(r"rounds\.(\d+)", where)
-    if "Value error, " in what:
-        return say("traces.wrong", what=in_labels(what.partition("Value error, ")[2]))
-    if "UTF-8" in problem or (where == "it" and "JSON" in what):
-        return say("traces.no_json")
-    if where in ("it", "schema"):
-        return say("traces.other_version")
-    if place:
-        return say("traces.wrong_round", round=int(place[1]) + 1)
-    return say("traces.wrong_part", part=where.partition(".")[0].replace("_", " "))
+def in_words(told: Exception | Message | str) -> str:
+    """What a visitor reads: in his language, and with the label of a field's control in place of its name. Of
+    an error its message; somebody else's words are as they are."""
+    if isinstance(told, Exception):
+        told = message_of(told)
+    if isinstance(told, str):
+        return told
+    what = told.said()
+    if "given" in told.values and told.values["given"] is None:
+        what = replace(told, key="box_empty").said()
+    if told.field is None:
+        return what
+    label = say("page.prompt") if told.field == "prompt" else told.field
+    label = label_of(told.field) if told.field in CONTROL_NAMES else label
+    return say("settings.of_control", label=label, what=what)
 
 
 def choice_of(values: Values) -> dict[str, str | None]:

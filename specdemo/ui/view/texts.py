@@ -11,10 +11,10 @@ from specdemo.events import DRAFTER_KINDS, METHODS, PairInfo, Params, ServerInfo
 from specdemo.events.speedup import is_wide
 from specdemo.events.trace import Trace
 from specdemo.ui.view.choices import words_of_row
-from specdemo.ui.view.retold import retold
 from specdemo.ui.view.served import drafting_in_words, printable, served_numbers, server_in_words
-from specdemo.ui.view.settings import judging_in_words, sampler_in_words
-from specdemo.ui.view.words import in_language, number, say
+from specdemo.ui.view.settings import in_words, judging_in_words, sampler_in_words
+from specdemo.words.catalogue import in_language, number, say
+from specdemo.words.message import Message
 
 if TYPE_CHECKING:
     from specdemo.loading.pair import AnyPair
@@ -130,7 +130,7 @@ def describe_pair(pair: "AnyPair", params: Params) -> Iterator[str]:
     what it tells of itself."""
     if not pair.runs_here:
         yield f"{pair.about}."
-        yield from (note[:1].upper() + note[1:] + "." for note in pair.notes)
+        yield from map(_as_sentence, pair.notes)
         return
     info, held = pair.info, pair.bytes_held
     dtypes = in_one(list(dict.fromkeys(filter(None, (info.dtype.target, info.dtype.drafter)))))
@@ -147,8 +147,12 @@ def describe_pair(pair: "AnyPair", params: Params) -> Iterator[str]:
     if params.draft_with == "none":
         yield say("said.drafting_is_off")
     for note in (*pair.notes, *((pair.warming_up,) if pair.warming_up else ())):
-        said = retold(note)
-        yield said[:1].upper() + said[1:] + "."
+        yield _as_sentence(note)
+
+
+def _as_sentence(note: Message | str) -> str:
+    said = in_words(note)
+    return f"{said[:1].upper()}{said[1:]}."
 
 
 def describe_recorded(trace: Trace) -> str:

@@ -1,6 +1,6 @@
 // @ts-check
 // All words that a visitor sees, by their keys, in the visitor's language. The catalogues are
-// specdemo/ui/words/*.json, in the format of i18next (JSON v4): nested keys, {{name}} for a value, and the
+// specdemo/words/*.json, in the format of i18next (JSON v4): nested keys, {{name}} for a value, and the
 // endings _one, _other, ... where the number `count` chooses the form.
 
 /** @typedef {{ [key: string]: string | Catalogue }} Catalogue */

@@ -1,25 +1,36 @@
-"""All words that a visitor of the page sees, by their keys, in the visitor's language.
+"""All words that a user reads and that are said in several languages, by their keys. Standard library only.
 
-One catalogue a language stands in specdemo/ui/words, in the format of i18next (JSON v4): nested keys,
-{{name}} for a value, and the endings _one and _other where the number `count` chooses the form.
-static/view/words.js reads the same. Without torch and without Gradio.
+One catalogue a language stands beside this file, in the format of i18next (JSON v4): nested keys, {{name}}
+for a value, and the endings _one and _other where the number `count` chooses the form. The page's scripts
+read the same (ui/static/view/words.js). The command line and the API speak English, the page its visitor's
+language.
 """
 
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from specdemo.events.phrases import Numeral, Speak, filled, form_of
-
-WORDS = Path(__file__).parents[1] / "words"
+WORDS = Path(__file__).parent
 LANGUAGES = {"en": "English", "de": "Deutsch"}  # each by its own name; the first where no other is asked for
 # Of each language: its signs in numbers for those of English. The scripts ask Intl.NumberFormat for them.
 NUMBER_SIGNS = {"en": {}, "de": str.maketrans({",": ".", ".": ",", "%": "\u00a0%"})}
+Speak = Callable[..., str]  # called with a key and the values by name
+_VALUE = re.compile(r"\{\{(\w+)\}\}")
 _spoken: ContextVar[str] = ContextVar("language", default="en")
+
+
+class Numeral(str):
+    """A number as English writes it: "1,234.5", "76%". `say` writes it as its language does."""
+
+
+def numeral(value: float, form: str = ",") -> Numeral:
+    """form: of Python's format(), such as ",.1f"."""
+    return Numeral(format(value, form))
 
 
 @contextmanager
@@ -60,7 +71,7 @@ def _own(value: object) -> object:
 
 
 def in_language(written: str) -> str:
-    """A number as the visitor's language writes it. written: as English does, such as "1,234.5" or "76%"."""
+    """A number as the spoken language writes it. written: as English does, such as "1,234.5" or "76%"."""
     return written.translate(NUMBER_SIGNS[spoken()])
 
 
@@ -70,5 +81,15 @@ def number(value: float, form: str = ",") -> str:
 
 
 def speaker_of(section: str) -> Speak:
-    """Says what stands in a section, for what composes sentences of its own table in English."""
+    """Says what stands in a section."""
     return lambda key, **values: say(f"{section}.{key}", **values)
+
+
+def form_of(key: str, values: Mapping[str, object], table: Mapping[str, object]) -> str:
+    """The key with the ending that `count` chooses, where the table has it."""
+    chosen = f"{key}_{'one' if values.get('count') == 1 else 'other'}"  # as English and German have them
+    return chosen if "count" in values and chosen in table else key
+
+
+def filled(sentence: str, values: Mapping[str, object]) -> str:
+    return _VALUE.sub(lambda name: str(values[name[1]]), sentence)

@@ -1,0 +1,209 @@
+"""What is said in English to programs, by str(), is said in the visitor's language on the page."""
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import specdemo
+from specdemo.errors import PairError, failure
+from specdemo.events import Params, check_prompt
+from specdemo.events.params import LIMITS, check_number
+from specdemo.loading.catalog import CATALOGUE
+from specdemo.ui.page.links import read_link
+from specdemo.ui.runs.guess import guess_request
+from specdemo.ui.runs.instruments import measurement_request
+from specdemo.ui.runs.limits import HOSTED, LOCAL, Visitor
+from specdemo.ui.runs.models import Choice
+from specdemo.ui.runs.queue import Refused, RunQueue
+from specdemo.ui.runs.run import Waiting, told_of
+from specdemo.ui.runs.trials import trials_request
+from specdemo.ui.view.settings import in_words
+from specdemo.vllm.client import server_address
+from specdemo.words.catalogue import catalogue, numeral, speaking
+from specdemo.words.message import Message, message, message_of, refusal
+from tests.pure.test_words import flat
+
+SOURCE = Path(specdemo.__file__).parent
+ALONE = Params(draft_with="none")
+GAME = {"ids": "", "round": 0, "guess": "", "game": ""}
+RACE = {"kind": "race", "prompts": "this"}
+# What German does not have, and sentences of this project nearly always do.
+ENGLISH = re.compile(r"\b(must|the|is|are|of|from|this|not|and|which|cannot|box|to)\b")
+
+
+def sent_away(asked="run") -> list[Exception]:
+    """Why somebody's second request waits no longer."""
+    queue = RunQueue()
+    visitor = Visitor("one", "1.2.3.4")
+    first = queue.join(visitor, asked)
+    with pytest.raises(Refused) as refused:
+        queue.join(visitor, "measurement" if asked == "run" else "run")
+    queue.join(visitor, asked, replaces=True)
+    return [refused.value, first.done.exception()]
+
+
+REFUSED = {
+    "an empty box": lambda: Params(max_new_tokens=None),
+    "a choice": lambda: Params(rule="best"),
+    "a truth": lambda: Params(chat="x"),
+    "half a pair": lambda: Params(stop=("\ud800",)),
+    "stops": lambda: Params(stop=("x" * 1001,)),
+    "no prompt": lambda: check_prompt(""),
+    "a long prompt": lambda: HOSTED.check("x" * 20_001, Params()),
+    "a switch": lambda: read_link("run=2", []),
+    "a pinned token": lambda: read_link("token=x", []),
+    "a step": lambda: read_link("tour=x", []),
+    "messages": lambda: read_link("messages=x", []),
+    "a message": lambda: read_link('messages=[{"role":"user","content":1}]', []),
+    "weights": lambda: read_link("dtype=auto", [], HOSTED),
+    "a pair": lambda: read_link("pair=x", ["embedded"]),
+    "an address": lambda: server_address("x"),
+    "an address with a password": lambda: server_address("http://a:b@c"),
+    "a measurement of nothing": lambda: measurement_request(RACE, Choice(), "x", ALONE),
+    "a game against nobody": lambda: guess_request(GAME, Choice(), "x", ALONE),
+    "an empty guess": lambda: guess_request(GAME | {"game": "x"}, Choice(), "x", Params()),
+    "trials of nothing": lambda: trials_request({"trial": "pair"}, Choice(), "x", ALONE),
+}
+WHY = message("targets_context", context=40, all=256)
+SAID = {
+    "a guess that cannot be written": message("guess_unwritable", given="'x'"),
+    "no memory": told_of(RuntimeError("DefaultCPUAllocator: not enough")),
+    "a context that longrope ends": Message("context_why", {"most": 39, "length": 40, "why": WHY}, "prompt"),
+    "a token that the target lacks": refusal("prompt", "unknown_token", 296, high=294),
+    "stop strings beside the model's": refusal("stop", "stops_of_pair", 64, most=63, own=1),
+    "no chat template": Message("no_template", field="chat"),
+    "no drafter": Message("method_unfit", {"name": "model", "reason": message("no_drafter")}, "draft_with"),
+    "rows that are refused": message("rows_refused", who=message("the_drafter"), rows=3, why="no numba"),
+    "a dtype that was asked for": message("drafter_requested", reason=message("float32")),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_a_refusal_of_each_kind_is_german_on_a_german_page(kind):
+    with pytest.raises((ValueError, PairError)) as refused:
+        REFUSED[kind]()
+    in_german(message_of(refused.value))
+
+
+@pytest.mark.parametrize("kind", SAID)
+def test_what_else_a_visitor_can_cause_is_german_too(kind):
+    in_german(SAID[kind])
+
+
+def in_german(told: Message) -> str:
+    """And in English it is what programs get, but for the label."""
+    rest = str(told) if told.field is None else str(told).removeprefix(f"{told.field} ")
+    assert rest.removesuffix(", not None") in in_words(told)
+    with speaking("de"):
+        said = in_words(told)
+        assert str(told).endswith(rest), "programs get English, whoever asks"
+    assert not ENGLISH.search(said), said
+    return said
+
+
+def test_programs_get_english():
+    given = refusal("gamma", "whole_or_auto", 17, low=1, high=16)
+    assert str(ValueError(given)) == "gamma must be a whole number from 1 to 16 or auto, not 17"
+    assert str(ValueError(refusal("seed", "whole", None, low=0, high=2_000))).endswith(" to 2,000, not None")
+    assert str(failure(MemoryError())).startswith("MemoryError: there was not enough memory for it")
+    late = RunQueue(replace(LOCAL, run_seconds=60)).join(Visitor("one", "1.2.3.4"), "measurement").ending
+    assert str(late).startswith("This measurement was ended after 60 s, the longest turn on this server: ask")
+
+
+def test_a_secret_and_a_directory_are_taken_out_of_what_is_said_in_any_language(monkeypatch):
+    monkeypatch.setenv("SOME_TOKEN", "hunter2-hunter2")
+    for error in (PairError(message("failed", why=message("error", name="x", why="hunter2-hunter2"))),):
+        assert str(error) == "The run failed: x: ***" and in_german(message_of(error)).endswith(": x: ***")
+
+
+def test_the_line_speaks_german():
+    for error in (*sent_away(), *sent_away("measurement")):
+        in_german(message_of(error))
+    with pytest.raises(Refused) as busy:
+        RunQueue(replace(LOCAL, waiting=0)).join(Visitor("one", "1.2.3.4"), "run")
+    assert in_german(message_of(busy.value)).startswith(
+        "Der Server ist ausgelastet: 0 Anfragen warten schon."
+    )
+    ticket = RunQueue(replace(LOCAL, run_seconds=60)).join(Visitor("one", "1.2.3.4"), "run")
+    assert in_german(ticket.ending).startswith("Dieser Lauf wurde nach 60 s beendet")
+
+
+def test_values_are_written_as_german_does():
+    with pytest.raises(ValueError) as refused:
+        Params(seed=-1)
+    with speaking("de"):
+        told = in_words(refused.value)
+    assert told == "Seed: erlaubt ist eine ganze Zahl von 0 bis 9.007.199.254.740.991, nicht -1"
+
+
+def test_every_number_has_a_german_refusal():
+    for field in LIMITS:
+        with pytest.raises(ValueError) as refused:
+            check_number(field, "x")
+        assert "erlaubt ist" in in_german(message_of(refused.value))
+
+
+def test_every_pair_is_described():
+    assert MESSAGES.keys() >= {entry.about.key for entry in CATALOGUE.values()}
+
+
+def test_somebody_elses_words_stay_as_they_are():
+    with speaking("de"):
+        for words in ("", "CUDA error: no kernel image", "something else, not x"):
+            assert in_words(words) == in_words(RuntimeError(words)) == words
+
+
+def test_what_a_loader_does_is_said_in_german():
+    megabytes = {"done": numeral(1.5, ",.1f"), "all": numeral(1024, ",.1f")}
+    downloading = message("downloading_target", name="a/b", **megabytes)
+    for doing in (message("loading_drafter", name="a/b"), downloading, message("warming_up")):
+        with speaking("de"):
+            told = Waiting("run.loading", {"doing": doing, "seconds": "3"}, None).sentence
+        assert not ENGLISH.search(told) and told.endswith(" … 3 s")
+    assert str(downloading) == "Downloading target a/b: 1.5 of 1,024.0 MB"
+    assert "1,5 von 1.024,0 MB" in in_german(downloading)
+
+
+VALUE = re.compile(r"\{\{(\w+)\}\}")
+MESSAGES = dict(flat(catalogue("en")["messages"]))
+MAKERS = {"message": 0, "about": 1, "refusal": 1}  # by what makes messages: which argument is the key
+
+
+def users() -> Iterator[ast.Module]:
+    """The modules that make messages, as syntax trees."""
+    for file in SOURCE.rglob("*.py"):
+        text = file.read_text(encoding="utf-8")
+        if "specdemo.words.message" in text or file.parent.name == "words":
+            yield ast.parse(text)
+
+
+def keys_of(part: ast.expr) -> set[str]:
+    """The keys that an expression can be, as it is written."""
+    written = {one.value for one in ast.walk(part) if isinstance(one, ast.Constant) and one.value in MESSAGES}
+    for one in ast.walk(part):
+        if isinstance(one, ast.JoinedStr):
+            parts = [
+                re.escape(str(each.value)) if isinstance(each, ast.Constant) else "[^.]+"
+                for each in one.values
+            ]
+            written |= {key for key in MESSAGES if re.fullmatch("".join(parts), key)}
+    return written
+
+
+def test_each_key_is_used_and_each_that_is_used_is_there_with_its_values():
+    used = set()
+    for tree in users():
+        for call in ast.walk(tree):
+            if isinstance(call, ast.Call) and getattr(call.func, "id", "") in MAKERS:
+                key = call.args[MAKERS[call.func.id]] if len(call.args) > MAKERS[call.func.id] else None
+                if isinstance(key, (ast.Constant, ast.JoinedStr)):
+                    found, given = keys_of(key), {one.arg for one in call.keywords}
+                    assert found, ast.unparse(call)
+                    for each in found if None not in given else ():
+                        assert set(VALUE.findall(MESSAGES[each])) == given, ast.unparse(call)
+        used |= {key for part in ast.walk(tree) if isinstance(part, ast.expr) for key in keys_of(part)}
+    assert MESSAGES.keys() - used == set()
