@@ -352,8 +352,12 @@ class NativeHead(Native, CachedHead):
         if (kept := self.reads.states.dtype) not in NATIVE_DTYPES:
             raise ValueError(f"its target's hidden states are {str(kept).removeprefix('torch.')} numbers")
         expected = self.tried()
-        native = self.new_native()
-        native.compile_all()
+        self.warming_up = message("compiling_head")
+        try:
+            native = self.new_native()
+            native.compile_all()
+        finally:
+            self.warming_up = None
         for layer in self.layers:  # so that nothing is found that the head itself has left there
             layer.keys.zero_()
             layer.values.zero_()

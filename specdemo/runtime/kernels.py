@@ -534,7 +534,7 @@ def write_keys(model, layer, numbers, k, v, rows, start):
     store(v, layer[VALUE_CACHE], rows, groups, d, model[CAPACITY], start, model[NARROW])
 
 
-@njit(inline="always", **INNER)
+@njit(**INNER)
 def run_layer(
     model, place, numbers, kernels, x, beside, own, shared, rows, blocks, padded, start, team, me, threads
 ):
@@ -615,7 +615,7 @@ def run_layer(
     add(x, source, rows * size)
 
 
-@njit(inline="always", **INNER)
+@njit(**INNER)
 def run(
     model,
     numbers,
