@@ -63,7 +63,8 @@ def failure(error: BaseException) -> Message:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Of the CPU or of a GPU. Without torch, whose errors are known by their names and words."""
+    """Whether the CPU or a GPU is out of memory. It is told without torch, whose errors are known by their
+    names and words."""
     return (
         isinstance(error, MemoryError)
         or any(kind.__name__ == "OutOfMemoryError" for kind in type(error).__mro__)
@@ -89,7 +90,8 @@ class PairError(Exception):
 
 
 def with_words(error: PairError, change: Callable[[str], str] = lambda text: text) -> PairError:
-    """A new one of its kind, without its frames. change: what becomes of each text in its message."""
+    """A new error of the same kind, without the frames of `error`. change: what becomes of each text in its
+    message."""
     return type(error)(changed(error.args[0], change))
 
 
@@ -122,7 +124,7 @@ def other_kind(names: Iterable[str]) -> str | None:
 
 
 def no_config(role: str, shown: str, names: Iterable[str]) -> PairError:
-    """names: of the files that are there in its place."""
+    """The error for a model without config.json. names: those of the files that are there in its place."""
     end = other_kind(names) or "has no config.json, so there is no model in it"
     return PairError(f"{role}: {shown} {end}")
 

@@ -215,7 +215,8 @@ class Run:
 
 
 def _free(pair: AnyPair, trace: Trace) -> None:
-    """At the end of every run, once, whether it finished, failed, was closed or was dropped."""
+    """Frees the pair at the end of every run, once, whether the run finished, failed, was closed or was
+    dropped."""
     try:
         if trace.finish is None:
             trace.end("cancelled")
@@ -226,7 +227,8 @@ def _free(pair: AnyPair, trace: Trace) -> None:
 def _events(
     pair: Pair, started: Started, trace: Trace, is_closing: IsOver, measure: bool
 ) -> Generator[Event, None, None]:
-    """is_closing: whether the run is to end early; once true, always true. measure: see `stream`."""
+    """The events of a run. is_closing: whether the run is to end early; once true, always true. measure: see
+    `stream`."""
     yield started
     try:
         decoder = decoder_of(pair, started, is_closing)
@@ -259,8 +261,8 @@ def _events(
 def _plain_rounds(
     pair: Pair, decoder: Decoder, started: Started, trace: Trace, is_closing: IsOver
 ) -> Iterator[Round]:
-    """Between two of them the same is done as between two rounds of the run, since that changes how long the
-    next one takes."""
+    """Plain rounds after the run's text. Between two of them the same is done as between two rounds of the
+    run, since that changes how long the next one takes."""
     ids = list(started.prompt_ids) + trace.output_ids
     rounds, beside = plain_rounds(decoder, Pieces(pair.tokenizer), ids, trace.stats), Trace.begin(started)
     while not is_closing():

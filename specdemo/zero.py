@@ -33,8 +33,8 @@ TAKEN_BACK = message("taken_back")
 
 
 def _decorator() -> Callable[..., Any] | None:
-    """The package's own, if this is ZeroGPU. It must be imported before CUDA is used, and by the thread that
-    loads models: only there can they be moved to a GPU that is not there yet."""
+    """The package's own decorator, if this is ZeroGPU. It must be imported before CUDA is used, and by the
+    thread that loads models: only there can they be moved to a GPU that is not there yet."""
     if os.environ.get("SPACES_ZERO_GPU", "").lower() not in ("1", "t", "true"):
         return None
     try:
@@ -69,7 +69,8 @@ def start_run(
     measure: bool = True,
     is_over: Callable[[], bool] = lambda: False,
 ) -> "session.Run | ForkedRun":
-    """As `session.stream`; on ZeroGPU the run happens in a forked process, which cannot ask `is_over`."""
+    """Starts a run as `session.stream` does; on ZeroGPU the run happens in a forked process, which cannot ask
+    `is_over`."""
     if GPU is None or not pair.runs_here:
         return session.stream(pair, prompt, params, measure=measure, is_over=is_over)
     started = session.prepare(pair, prompt, params)
@@ -143,7 +144,7 @@ class ForkedRun:
             return event
 
     def _next_event(self) -> Started | Round | Finished | None:
-        """None when the run is over or has been closed."""
+        """The next event; None when the run is over or has been closed."""
         if self._closing.is_set():
             return None
         try:
@@ -189,7 +190,7 @@ class ForkedRun:
                 self.trace.end(finish, error)
 
     def _leave(self) -> None:
-        """Ends the other process's part of it."""
+        """Ends the other process's part of the run."""
         self._closing.set()
         try:
             self._news.close()

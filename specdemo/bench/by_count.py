@@ -37,8 +37,9 @@ class CountedPair:
     on_device: int
 
 
-# Counted without a GPU (torch 2.11, transformers 5.17, 2026-11-27). tests/gpu/test_fake_device.py
-# does it again, and says how this table is made anew. What is in SHAPES has the same name there.
+# These launches were counted without a GPU (torch 2.11, transformers 5.17, 2026-11-27).
+# tests/gpu/test_fake_device.py counts them again, and says how this table is made anew. A pair that is also
+# in SHAPES has the same name there.
 COUNTED_PAIRS = {
     "llama-3.2-3b-1b": CountedPair(
         plain=CountedLaunches(draft=1043, verify=554),
@@ -81,9 +82,10 @@ COUNTED_PAIRS = {
 
 @dataclass(frozen=True)
 class CountedEngine:
-    """row_us: of a product with a single row, beyond reading its weight. A layer's attention takes
-    `attention_us`, and reads its keys and values at `attention_reach` of the memory's bandwidth.
-    attention_launches: its kernels in CountedLaunches. Measured as the times above."""
+    """The engine, with or without Triton. row_us: the time of a product with a single row, beyond reading its
+    weight. A layer's attention takes `attention_us`, and reads its keys and values at `attention_reach` of
+    the memory's bandwidth. attention_launches: the attention's kernels in CountedLaunches. The times were
+    measured as those above."""
 
     triton: bool
     row_us: float
@@ -121,7 +123,7 @@ class ForwardBytes:
 
     @property
     def products(self) -> int:
-        """Of a fused forward: four a layer, and the output layer's."""
+        """The number of products in a fused forward: four a layer, and the output layer's."""
         return 4 * self.layers + 1
 
 
@@ -134,7 +136,7 @@ def bytes_of_shape(shape: ModelShape) -> ForwardBytes:
 
 
 def bytes_of_model(model: PreTrainedModel, weights: int) -> ForwardBytes:
-    """weights: bytes of them that a forward reads."""
+    """What one forward of the model reads. weights: the bytes of weights that it reads."""
     config = model.config.get_text_config()
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -151,7 +153,8 @@ def round_bytes(target: ForwardBytes, drafter: ForwardBytes | None, gamma: int, 
 
 @dataclass(frozen=True)
 class CountedRound:
-    """Microseconds. The limit: what must be read, at the memory's bandwidth."""
+    """The times of a round in microseconds. The limit is the time of what must be read, at the memory's
+    bandwidth."""
 
     limit: float
     products: float

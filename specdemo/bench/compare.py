@@ -20,7 +20,7 @@ from specdemo.zero import start_run
 
 @dataclass(frozen=True)
 class Setting:
-    """One row to measure. Its name is the row's, and no other's."""
+    """One row to measure. name: the row's name, which no other row has."""
 
     name: str
     pair: AnyPair
@@ -54,8 +54,8 @@ def methods_of(pair: Pair, names: Sequence[str], params: Params) -> list[Setting
 
 
 def settings_for(pairs: Sequence[Pair], names: Sequence[str], params: Params) -> list[Setting]:
-    """Pairs with the same target. A method that needs a drafter gives a setting for each of them, the others
-    one for the first. Raises as `methods_of` does."""
+    """The settings for pairs with the same target. A method that needs a drafter gives a setting for each of
+    them, the others one for the first. Raises as `methods_of` does."""
     settings = methods_of(pairs[0], names, params)
     by_drafter = [name for name in names if METHODS[name].needs_drafter]
     if not by_drafter or len(pairs) == 1:
@@ -121,8 +121,8 @@ def _generate(setting: Setting, prompt: str | list[int], is_stopped: Callable[[]
 
 
 def rows_of(settings: Sequence[Setting], samples: dict[str, list[Trace]]) -> list[MethodRow]:
-    """Fastest first. All rows are over the same prompts: what is measured of an unfinished turn waits for its
-    end, except in the first one."""
+    """The rows, fastest first. All of them are over the same prompts: what is measured of an unfinished turn
+    waits for its end, except in the first one."""
     started = [setting for setting in settings if samples[setting.name]]
     count = max(1, min(map(len, samples.values())))
     plain = next((setting for setting in started if setting.params.draft_with == "none"), None)
@@ -135,12 +135,12 @@ def rows_of(settings: Sequence[Setting], samples: dict[str, list[Trace]]) -> lis
 
 
 def _row(setting: Setting, samples: list[Trace], plain: list[Trace], texts_are_equal: bool) -> MethodRow:
-    """plain: of the target alone, on the same prompts in the same order; empty if it is not measured.
-    texts_are_equal: whether they should be."""
+    """The setting's row. plain: the runs of the target alone, on the same prompts in the same order; empty if
+    it is not measured. texts_are_equal: whether the texts should equal plain's."""
     params = setting.params
 
     def sum_of(name: str) -> float | None:
-        """Over all samples; None where one is unknown."""
+        """The sum over all samples; None where one is unknown."""
         return reduce(total, (getattr(one.stats, name) for one in samples), 0.0)
 
     rounds, accepted = sum_of("rounds"), sum_of("accepted")
@@ -172,7 +172,7 @@ def _row(setting: Setting, samples: list[Trace], plain: list[Trace], texts_are_e
 
 
 def _kind(info: PairInfo) -> str | None:
-    """Of the pair's drafter; of a server's, as far as it tells."""
+    """The kind of the pair's drafter; a server's drafting method, as far as it tells."""
     return info.server.method if info.server else info.drafter_kind
 
 

@@ -21,7 +21,7 @@ from specdemo.session import generate
 
 
 def contestants(pair: Pair, params: Params, peers: Path | None) -> list[Contestant]:
-    """transformers plain comes first: the others are compared with it.
+    """The contestants. transformers plain comes first: the others are compared with it.
 
     peers: a folder for models in other formats, if peers are to take part, too."""
     own_threads = torch.get_num_threads()
@@ -51,7 +51,7 @@ class Entrant:
         return is_here and all(condition(work) for condition in self.conditions)
 
     def contestant(self, work: Work) -> Contestant:
-        """What it needs is loaded when it first runs."""
+        """The contestant of this row. What it needs is loaded when it first runs."""
         own = replace(self.change(work), precision=self.precision)
         started = cache(lambda: self.start(own))
         may_fail = self.may_fail or self.package is not None
@@ -106,8 +106,8 @@ def _drafter(work: Work) -> bool:
 
 
 def _assistant(work: Work) -> bool:
-    """transformers cannot draft with a head. Where a drafter samples with another tokenizer, it replaces the
-    drafter's own embeddings and head."""
+    """Whether transformers can draft with the pair's drafter. It cannot draft with a head. Where a drafter
+    samples with another tokenizer, it replaces the drafter's own embeddings and head."""
     known = work.pair.other_tokenizer is None or work.params.temperature == 0
     return isinstance(work.pair.drafter, PreTrainedModel) and known
 
@@ -163,8 +163,8 @@ ENTRANTS = (
 
 
 def bench_params(pair: Pair, params: Params) -> Params:
-    """All do the same work: end-of-sequence tokens end nothing, and nothing is penalised. A pair without a
-    drafter drafts by lookup."""
+    """The Params with which all contestants do the same work: end-of-sequence tokens end nothing, and nothing
+    is penalised. A pair without a drafter drafts by lookup."""
     draft_with = "model" if pair.drafter is not None else "lookup"
     return replace(
         params,

@@ -1,5 +1,5 @@
-"""What the hardware allows. The roofline: a round must read both models' weights, and the memory's bandwidth
-limits how fast. And how long a GPU waits for the host."""
+"""What the hardware allows: the roofline, since a round must read both models' weights and the memory's
+bandwidth limits how fast; and how long a GPU waits for the host."""
 
 from statistics import median
 from time import perf_counter
@@ -41,8 +41,8 @@ def copy_bandwidth(device: torch.device | str, size: int | None = None, times: i
 def roofline(
     pair: Pair, gamma: int, bandwidth: float, round_ms: float | None, plain_ms: float | None
 ) -> Roofline:
-    """For rounds that read the target's weights once and the drafter's `gamma` times, as they are read: on a
-    CPU mostly from copies in 16 bits."""
+    """The roofline of rounds that read the target's weights once and the drafter's `gamma` times. Weights
+    count as they are read: on a CPU mostly from copies in 16 bits."""
     copied = pair.bytes_copied
     target = weight_bytes(pair.target) - copied.target
     drafter = weight_bytes(pair.drafter) - (copied.drafter or 0) if pair.drafter is not None else 0
@@ -88,8 +88,8 @@ def by_round(work: list[Interval], copies: list[Interval]) -> list[list[Interval
 
 
 def idle_per_round(rounds: list[list[Interval]], scale: float = 1.0) -> DeviceIdle | None:
-    """Medians over the rounds but the last, from each round's first start to the next round's first start.
-    Between rounds: from the end of the copy to the host on."""
+    """The device's idle times as medians over all rounds but the last. A round lasts from its first start to
+    the next round's first start; the time between rounds begins with the end of the copy to the host."""
     between, in_all = [], []
     for intervals, following in zip(rounds, rounds[1:], strict=False):
         between.append(idle([intervals[-1], following[0]]))

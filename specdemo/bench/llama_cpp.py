@@ -49,8 +49,8 @@ def run_llama_cpp(work: Work) -> RunIds:
 
 
 def _file(folder: Path, role: str, model: LlamaForCausalLM, precision: str) -> str:
-    """Writes the model there, once. A token's text is its id and a comma, since prompts are token ids and the
-    texts are to be. The tokenizer is one that does not end a text at any token."""
+    """Writes the model into the folder, once. A token's text is its id and a comma, since prompts are token
+    ids and the texts are to be token ids, too. The tokenizer is one that does not end a text at any token."""
     from gguf import MODEL_ARCH, GGUFWriter, LlamaFileType, TokenType, get_tensor_name_map
 
     path = folder / f"{role}-{precision}.gguf"

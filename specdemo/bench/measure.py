@@ -151,7 +151,8 @@ def speed(samples: list[Sample]) -> Speed:
 
 
 def drafting(plain: list[Sample], samples: list[Sample], gamma: int) -> Drafting:
-    """From samples of the engine's plain decoding, and of the engine with `gamma` drafts per round."""
+    """What drafting achieved, from samples of the engine's plain decoding and of the engine with `gamma`
+    drafts per round."""
     alpha, c = acceptance_rate(samples), cost_ratio(plain, samples, gamma)
     return Drafting(
         acceptance_rate=alpha,
@@ -162,7 +163,7 @@ def drafting(plain: list[Sample], samples: list[Sample], gamma: int) -> Drafting
 
 
 def first_differences(samples: list[Sample], reference: list[Sample]) -> list[int | None]:
-    """By text, the index of the first token that differs from the reference; None if they are equal."""
+    """For each text, the index of the first token that differs from the reference; None if they are equal."""
     return [
         next((i for i, (a, b) in enumerate(zip(one.ids, other.ids, strict=True)) if a != b), None)
         for one, other in zip(samples, reference, strict=True)

@@ -16,9 +16,9 @@ WARM_UP_TOKENS = 48  # tokens that each setting writes before it is measured
 
 @dataclass(frozen=True, kw_only=True)
 class MethodRow:
-    """One drafter over all prompts. Times are by the engine's clock, without prefill; of a server by the
+    """One drafter over all prompts. Times are by the engine's clock, without prefill; a server's are by the
     arrival of its tokens, from the first one on, and without the parts of a round, which it does not tell.
-    All of it is over all rounds of all prompts together, so that the figures follow from each other."""
+    All figures are over all rounds of all prompts together, so that they follow from each other."""
 
     name: str
     draft_with: str
@@ -119,7 +119,8 @@ def methods_table(result: MethodsResult) -> str:
 
 
 def comparison_csv(rows: Sequence[MethodRow]) -> str:
-    """All fields, unrounded, below their names. The interval has two columns; what is unknown is empty."""
+    """CSV of all fields, unrounded, below their names. The interval has two columns; what is unknown is
+    empty."""
     names = [field.name for field in fields(MethodRow)]
     at = names.index("speedup_interval")
     names[at : at + 1] = ["speedup_low", "speedup_high"]
@@ -183,8 +184,8 @@ def _among_the_faster(faster: list[MethodRow], drafters: list[MethodRow]) -> str
 
 
 def _surely_faster(tied: list[MethodRow]) -> str:
-    """Which of drafters that are about as fast are faster than the target alone for sure, if not all
-    are."""
+    """A sentence that says which of the drafters that are about equally fast are surely faster than the
+    target alone; empty if all are."""
     sure = [row for row in tied if _low(row) > 1]
     if len(sure) == len(tied):
         return ""
@@ -194,7 +195,7 @@ def _surely_faster(tied: list[MethodRow]) -> str:
 
 
 def _slower(best: MethodRow, plain: MethodRow) -> str:
-    """All drafters are slower than the target alone, `best` the least."""
+    """The sentences for the case that all drafters are slower than the target alone, `best` the least."""
     said = {"who": _called(best), "speed": _speed(best, "as_fast_as_it")}
     sentence = _speak("slower", **said)
     longer = ratio(_round_ms(best), _round_ms(plain))
@@ -253,7 +254,7 @@ def _round_ms(row: MethodRow) -> float | None:
 
 
 def _shown(value: float) -> float:
-    """As the table rounds it."""
+    """The value as the table rounds it."""
     return float(rounded(value))
 
 

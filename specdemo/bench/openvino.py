@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 
 def run_openvino(work: Work) -> RunIds:
-    """With what the package calls paged attention: the other attention cannot draft, and is slower."""
+    """Generation by OpenVINO with what the package calls paged attention: the other attention cannot draft,
+    and is slower."""
     import openvino_genai
     from openvino import Tensor as Input
 
@@ -52,8 +53,8 @@ def run_openvino(work: Work) -> RunIds:
 
 
 def _folder(folder: Path, model: LlamaForCausalLM) -> str:
-    """Writes the model there, once. The package wants a tokenizer, too: this one is never used, since prompts
-    are token ids and so are the texts."""
+    """Writes the model into the folder, once. The package wants a tokenizer, too: this one is never used,
+    since prompts are token ids and so are the texts."""
     from openvino import save_model
     from openvino_tokenizers import convert_tokenizer
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers

@@ -76,7 +76,7 @@ def _rows(result: Result) -> str:
 
 
 def _ratios(result: Result) -> str:
-    """And who is fastest, of those that sample as the run does."""
+    """The ratios, and who is fastest of the contestants that sample as the run does."""
     ran = [one for one in result.rows if isinstance(one, Row) and one.temperature == result.temperature]
     by_wall = max(ran, key=lambda row: row.tokens_per_second).name
     by_processor = max(ran, key=lambda row: row.tokens_per_processor_second).name
@@ -161,7 +161,8 @@ def _contexts(result: Result) -> str:
 
 
 def quantized_table(rows: list[QuantizedRow]) -> str:
-    """x none: how many times as fast as unquantised weights, if these were measured."""
+    """The table of quantised weights. x none: how many times as fast as unquantised weights, if these were
+    measured."""
     lines = [
         f"{'weights':<10}{'plain ms/token':>16}{'x none':>8}{'speculative ms/token':>22}{'10-90 %':>16}"
         f"{'x none':>8}{'acceptance':>12}{'MB held':>10}"

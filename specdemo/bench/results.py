@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, kw_only=True)
 class Speed:
-    """Of whole generations, by the wall clock if nothing else is said."""
+    """Speed of whole generations, by the wall clock if nothing else is said."""
 
     ms_per_token: float  # median
     ms_per_token_10_90: tuple[float, float]  # 10th and 90th percentile
@@ -37,7 +37,7 @@ class Row(Speed):
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times as fast as another contestant, by medians."""
+    """How many times as fast one contestant is as another, by medians."""
 
     name: str
     other: str
@@ -82,7 +82,7 @@ class Roofline:
 
 @dataclass(frozen=True)
 class DeviceIdle:
-    """Milliseconds per round in which the device has nothing to do, medians."""
+    """The time per round in which the device has nothing to do: medians, in milliseconds."""
 
     between: float  # between rounds
     all: float  # between and within rounds
@@ -96,7 +96,7 @@ class GammaRow(Speed, Drafting):
 
 @dataclass(frozen=True)
 class EngineTimes:
-    """Medians by the engine's clock, without prefill."""
+    """Median times by the engine's clock, without prefill."""
 
     round_ms: float | None
     ms_per_token: float

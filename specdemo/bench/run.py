@@ -66,7 +66,7 @@ def bench(
     prompts_of: Prompts | None = None,
 ) -> Result:
     """Times every contestant on every prompt `repeats` times, with as many threads as the engine uses. All
-    write `max_new_tokens` tokens, because end-of-sequence tokens end nothing here.
+    contestants write `max_new_tokens` tokens, because end-of-sequence tokens end nothing here.
 
     peers: also transformers compiled, this engine uncaptured, and other packages that are installed.
     prompt_tokens: in each prompt; None: as many as it has. gammas, contexts: values to sweep over.
@@ -131,7 +131,7 @@ def _check_room(pair: Pair, params: Params, longest: int, contexts: Sequence[int
 
 
 def row(contestant: Contestant, samples: dict[str, list[Sample]]) -> Row:
-    """`samples` must include those of transformers plain."""
+    """The contestant's row. `samples` must include those of transformers plain."""
     own, plain = samples[contestant.name], samples["transformers plain"]
     assisted = samples.get("transformers assisted")
     ms, first_at = ms_per_token(own), first_differences(own, plain)
@@ -161,7 +161,7 @@ RATIOS = (
 
 
 def ratios(samples: dict[str, list[Sample]]) -> list[Ratio]:
-    """Those of which both sides have been measured."""
+    """The ratios of which both sides have been measured."""
     return [
         Ratio(
             name,
@@ -193,7 +193,7 @@ def gamma_row(gamma: int, plain: list[Sample], drafted: list[Sample]) -> GammaRo
 def context_sweep(
     pair: Pair, params: Params, prompts_of: Prompts, repeats: int, contexts: Sequence[int]
 ) -> list[ContextRow]:
-    """One prompt for each length in `contexts`."""
+    """Measures one prompt for each length in `contexts`."""
     rows = []
     for length in contexts:
         samples, _ = in_turns(plain_and_speculative(pair, params), prompts_of(1, length), repeats)

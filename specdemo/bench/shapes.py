@@ -38,7 +38,7 @@ class ModelShape:
     max_position_embeddings: int = 131_072
 
     def model(self) -> PreTrainedModel:
-        """With random weights, on the current default device and in the default dtype."""
+        """A model with random weights, on the current default device and in the default dtype."""
         sizes = asdict(self)
         config, model = ARCHITECTURES[sizes.pop("kind")]
         rope = {"rope_type": "default", "rope_theta": 500_000.0}

@@ -38,7 +38,7 @@ FAILED, WRONG, INTERRUPTED = 1, 2, 130  # exit statuses
 
 
 class Failure(Exception):
-    """The request was right, but something outside the program failed. The message is one sentence."""
+    """A failure outside the program, though the request was right. The message is one sentence."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -52,8 +52,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def run_command(command: Callable[[Namespace], int], arguments: Namespace, program: str = "specdemo") -> int:
-    """Calls the command and returns its exit status. If it fails, prints one sentence and returns the status
-    for it."""
+    """Calls the command and returns its exit status. If the command fails, prints one sentence and returns
+    the status for that failure."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # what matters is said below
     try:
         return command(arguments)
@@ -134,7 +134,8 @@ def _connect(url: str, key: str | None) -> "ServedPair":
 
 
 def _check_writable(option: str, file: str) -> None:
-    """Before the models load, so that no finished run is lost to a mistyped path."""
+    """Checks, before the models load, that the file can be written, so that no finished run is lost to a
+    mistyped path."""
     path = Path(file)
     if path.is_dir():
         raise ValueError(f"{option} must be a file, but {file} is a directory")
@@ -197,7 +198,7 @@ def _bench(arguments: Namespace) -> int:
 
 
 def _compare(arguments: Namespace, params: Params, request: dict[str, Any]) -> int:
-    """The table of drafters. If it is interrupted, what is measured so far."""
+    """The table of drafters. If the comparison is interrupted, the table has what is measured so far."""
     from specdemo.bench.compare import compare, has_head, methods_at_hand, result_of, settings_for
     from specdemo.bench.methods import methods_table
     from specdemo.bench.prompts import prompts_for
@@ -254,7 +255,7 @@ def _check_plot(file: str) -> None:
 
 
 def _pairs(arguments: Namespace) -> int:
-    """By what drafts."""
+    """Lists the pairs by what drafts."""
     width = max(map(len, CATALOGUE))
     for kind in DRAFTER_KINDS.values():
         entries = [entry for entry in CATALOGUE.values() if entry.drafter_kind == kind.name]
@@ -273,7 +274,7 @@ def _pairs(arguments: Namespace) -> int:
 
 
 def _doctor(arguments: Namespace) -> int:
-    """Progress goes to standard error, the report to standard output."""
+    """Runs the doctor. Progress goes to standard error, the report to standard output."""
     from specdemo.doctor.run import (
         SECTIONS,
         check_sections,

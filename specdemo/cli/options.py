@@ -66,7 +66,7 @@ def add_server_options(parser: ArgumentParser, several: bool) -> None:
 
 
 def server_key(arguments: Namespace) -> str | None:
-    """The key of the vLLM server, or of all of them."""
+    """The key of the vLLM server, or of all vLLM servers."""
     name = arguments.vllm_key_from_env
     if name is None:
         return None
@@ -95,8 +95,8 @@ def is_given(value: object) -> bool:
 
 
 def _add_params_options(parser: ArgumentParser, defaults: Params, leave_out: Sequence[str] = ()) -> None:
-    """One option for each field of Params. Values are passed to Params unchecked, so that its own sentence
-    rejects them."""
+    """Adds one option for each field of Params. Values are passed to Params unchecked, so that its own
+    sentence rejects them."""
     for name, row in PARAMETERS.items():
         option, default = f"--{name.replace('_', '-')}", getattr(defaults, name)
         if name in leave_out:
@@ -159,7 +159,7 @@ def _add_bench_options(parser: ArgumentParser) -> None:
 
 
 def check_bench_options(arguments: Namespace) -> None:
-    """ValueError for options that do not go together, and for an unknown method or kind of weights."""
+    """Raises ValueError for options that do not go together, and for an unknown method or kind of weights."""
     if arguments.methods is not None:
         for method in arguments.methods if arguments.methods != [ALL] else ():
             if method not in METHODS:
@@ -202,7 +202,7 @@ def _names(text: str) -> list[str]:
 
 
 def _number(text: str) -> int | float | str:
-    """The number, or the text itself if it is none, for Params to reject."""
+    """The number, or the text itself if it is no number, for Params to reject."""
     for kind in (int, float):
         with suppress(ValueError):
             return kind(text)
@@ -210,7 +210,7 @@ def _number(text: str) -> int | float | str:
 
 
 def _bias(text: str) -> tuple[int | str, int | float | str]:
-    """A type for argparse: "11=-5" -> (11, -5); what is no number is left to Params to refuse."""
+    """A type for argparse: "11=-5" -> (11, -5). Text that is no number is left to Params to refuse."""
     token_id, separator, number = text.partition("=")
     if not separator:
         raise ArgumentTypeError(f"must be ID=N, a token id and what to add to its logit, not {ascii(text)}")

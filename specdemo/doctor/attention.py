@@ -1,5 +1,5 @@
-"""Which of torch's attentions serves the engine's two shapes: one query, or gamma + 1, over a long cache with
-a mask and grouped heads."""
+"""A section that finds which of torch's attentions serves the engine's two shapes: one query, or gamma + 1,
+over a long cache with a mask and grouped heads."""
 
 import warnings
 from collections.abc import Callable
@@ -50,7 +50,8 @@ def attention(rows: int, keys: int) -> Callable[[], Tensor]:
 
 
 def unsplit(rows: int, keys: int) -> Callable[[], Tensor]:
-    """The same as one call of torch's attention, as it is over a short cache: [1, G, H/G * N, d]."""
+    """The attention over these inputs as one call of torch's attention, as it is over a short cache: [1, G,
+    H/G * N, d]."""
     query, key, value, mask = inputs(rows, keys)
     shared = QUERY_HEADS // KEY_HEADS
     grouped = query.reshape(1, KEY_HEADS, -1, HEAD_WIDTH)
@@ -83,7 +84,7 @@ def chosen(rows: int) -> Finding:
 
 
 def exact(rows: int, keys: int) -> Tensor:
-    """The same in float64, step by step: [1, N, H, d]."""
+    """The attention over these inputs in float64, step by step: [1, N, H, d]."""
     query, key, value, mask = (tensor.double() for tensor in inputs(rows, keys))
     key, value = (tensor.repeat_interleave(QUERY_HEADS // KEY_HEADS, dim=1) for tensor in (key, value))
     weights = (query @ key.mT * HEAD_WIDTH**-0.5 + mask).softmax(-1)  # [1, H, N, L]
@@ -91,7 +92,7 @@ def exact(rows: int, keys: int) -> Tensor:
 
 
 def microseconds(backend: SDPBackend, run: Callable[[], Tensor]) -> float | str:
-    """Microseconds, or why it cannot."""
+    """The microseconds that the backend takes, or why it cannot run."""
     try:
         with warnings.catch_warnings(record=True) as caught, sdpa_kernel([backend]):
             warnings.simplefilter("always")
@@ -106,7 +107,7 @@ def microseconds(backend: SDPBackend, run: Callable[[], Tensor]) -> float | str:
 @torch.no_grad()
 @without_cudnn()  # as in a run
 def cudnn() -> Finding:
-    """How long it takes when the cache gets a length that attention has not seen."""
+    """Measures how long cuDNN's attention takes when the cache gets a length that it has not seen."""
     need_cuda()
     is_enabled = torch.backends.cuda.cudnn_sdp_enabled()
     first_ms, second_ms = [], []

@@ -1,5 +1,5 @@
-"""Whether a step can be captured as a CUDA graph and replayed, and what a capture that fails leaves behind:
-a section of its own, in another process, because torch may not recover."""
+"""A section that finds whether a step can be captured as a CUDA graph and replayed, and what a capture that
+fails leaves behind. It is a section of its own, in another process, because torch may not recover."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -62,7 +62,7 @@ def graphs_memory() -> str:
 
 
 def bad_step(value: Numbers) -> Numbers:
-    """Waits for the device, which no capture allows."""
+    """A step that waits for the device, which no capture allows."""
     return Numbers(value.x * value.x.sum().item())
 
 
@@ -105,7 +105,8 @@ def _compared(output: Tensor, expected: Tensor) -> str:
 
 
 def freed_memory() -> str:
-    """Each allocation is larger than the one before, so that none can take the last one's place."""
+    """Checks that memory is freed after a failed capture. Each allocation is larger than the one before, so
+    that none can take the last one's place."""
     need_cuda()
     fail()
     cuda.free_cache("cuda")

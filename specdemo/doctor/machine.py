@@ -113,7 +113,7 @@ def device() -> str:
 
 
 def need_cuda() -> None:
-    """NotRun without a CUDA device."""
+    """Raises NotRun without a CUDA device."""
     if torch.version.cuda is None and torch.version.hip is None:
         raise NotRun(f"torch {torch.__version__} is a CPU build")
     if not torch.cuda.is_available():

@@ -38,7 +38,7 @@ Command = Callable[[int], list[str]]  # the process that runs a section's trials
 
 
 def check_sections(names: Sequence[str]) -> None:
-    """ValueError for a name that no section has."""
+    """Raises ValueError for a name that no section has."""
     for name in names:
         if name not in SECTIONS:
             known = f"{', '.join(SECTIONS)}, separated by commas"
@@ -76,7 +76,7 @@ def run_section(section: str, command: Command, limit: float) -> Iterator[Check]
 
 
 def _ending(status: int | None, limit: float) -> str:
-    """How a process ended, in words. None: it did not end within the limit."""
+    """How a process ended, in words. status: None if it did not end within the limit."""
     if status is None:
         return f"still running after {limit:g} s, so nothing more of the section was run"
     if status < 0:
@@ -115,7 +115,7 @@ class _Process:
         self.lines.put(None)
 
     def messages(self) -> Iterator[dict]:
-        """Until the process closes its output, or the time is over."""
+        """Yields the process's messages until it closes its output, or the time is over."""
         with suppress(Empty):
             while (line := self.lines.get(timeout=max(0.0, self.deadline - monotonic()))) is not None:
                 with suppress(ValueError):  # something else was printed before the channel was opened
@@ -131,7 +131,8 @@ class _Process:
             return None
 
     def last_lines(self) -> str:
-        """Of what the process has written. One that is still running writes where it is, and is ended."""
+        """The last lines of what the process has written. A process that is still running writes where it is,
+        and is ended."""
         if hasattr(signal, "SIGUSR1") and self.process.poll() is None:
             self.process.send_signal(signal.SIGUSR1)
             with suppress(subprocess.TimeoutExpired):
@@ -142,7 +143,7 @@ class _Process:
         return public("\n".join(lines[-LAST_LINES:]))
 
     def _kill(self) -> None:
-        """Also ends what the process has started."""
+        """Ends the process and what it has started."""
         with suppress(OSError):  # there is none any more
             if hasattr(os, "killpg"):
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -165,7 +166,7 @@ def report(checks: Sequence[Check]) -> str:
 
 
 def as_json(checks: Sequence[Check]) -> dict[str, object]:
-    """What was found. The groups of facts have keys of their own."""
+    """What was found, as JSON. The groups of facts have keys of their own."""
     facts: dict[str, dict[str, object]] = {"versions": {}, "hardware": {}, "measured": {}}
     for check in checks:
         for group, values in check.facts.items():
@@ -183,7 +184,7 @@ def as_json(checks: Sequence[Check]) -> dict[str, object]:
 
 
 def as_text(table: Table) -> str:
-    """Numbers are aligned on the right."""
+    """The table as text. All its columns are aligned on the right."""
     cells = [table.columns, *([_cell(value) for value in row] for row in table.rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return "\n".join([table.name, *("  ".join(map(str.rjust, row, widths)).rstrip() for row in cells)])

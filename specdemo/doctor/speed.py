@@ -68,7 +68,8 @@ def empty_node() -> Finding:
 
 
 def counted_rounds() -> Finding:
-    """What this machine's bandwidth and launches would allow; without a GPU those of GIVEN."""
+    """The rounds that this machine's bandwidth and launches would allow; without a GPU, those that GIVEN's
+    would allow."""
     if device() == "cuda":
         machines = {torch.cuda.get_device_name(): this_gpu()}
         return Finding("counted with this machine's bandwidth and launches", tables=count_tables(machines))
@@ -90,7 +91,8 @@ def count_tables(machines: Mapping[str, Accelerator]) -> list[Table]:
 
 
 def embedded_table() -> Table:
-    """On a CPU, where a forward is one call: only what it reads."""
+    """The table of the embedded pair on a CPU, where a forward is one call: it counts only what the call
+    reads."""
     pair = embedded("cpu", "float32")
     copied = pair.bytes_copied
     both = ((pair.target, copied.target), (pair.drafter, copied.drafter or 0))
@@ -110,7 +112,7 @@ def embedded_rounds() -> Finding:
 
 
 def dtype_here() -> torch.dtype:
-    """What a pair gets that is loaded without --dtype."""
+    """The dtype of a pair that is loaded without --dtype."""
     return plan(resolve(device=device())).dtypes[0]
 
 
@@ -126,7 +128,8 @@ def shaped_rounds(name: str) -> Finding:
 
 
 def rounds(name: str, pair: Pair, prompts: list[list[int]]) -> Finding:
-    """Greedy and with top-p: the share of the roofline, and the operations that take longest."""
+    """Measures rounds, greedy and with top-p: the share of the roofline, and the operations that take
+    longest."""
     sentences, measured, tables = [], {}, []
     for sampler in ("greedy", "top-p"):
         run = {"max_new_tokens": SPEED_TOKENS[device()], "ignore_eos": True, "seed": 0, "alternatives": 0}
@@ -151,7 +154,7 @@ def rounds(name: str, pair: Pair, prompts: list[list[int]]) -> Finding:
 
 
 def medians(pair: Pair, prompts: list[list[int]], params: Params) -> dict[str, float | None]:
-    """Medians of full rounds, and on a GPU how long it waits for the host."""
+    """Medians of full rounds, and on a GPU how long the GPU waits for the host."""
     with pair.runner.torch_settings():
         samples, _ = in_turns(plain_and_speculative(pair, params), prompts, repeats=2)
         of_round = round_ms(samples["speculative"], params.gamma)

@@ -37,7 +37,7 @@ def embedded(device: str, dtype: str) -> Pair:
 
 
 def text(pair: Pair, params: Params) -> list[int]:
-    """The run's token ids. Fails if it does not get to its end; NaN raises in the engine."""
+    """The run's token ids. Fails if the run does not get to its end; NaN raises in the engine."""
     trace = generate(pair, PROMPT, params, measure=False)
     if trace.stats.tokens != params.max_new_tokens:
         raise Failed(f"a run ended after {trace.stats.tokens} of {params.max_new_tokens} tokens")
@@ -45,7 +45,7 @@ def text(pair: Pair, params: Params) -> list[int]:
 
 
 def check_captured(pair: Pair) -> None:
-    """Fails if the pair's last run was not captured."""
+    """Raises Failed if the pair's last run was not captured."""
     if pair.runner.notes:
         raise Failed(str(pair.runner.notes[0]))
     if pair.target.device.type == "cuda" and not pair.runner.graphs.graphs:
@@ -81,13 +81,13 @@ def _equal(ids: list[int], expected: list[int]) -> str:
 
 
 def _same(ids: list[int], others: list[int]) -> int:
-    """How many tokens they have in common at their beginning."""
+    """How many tokens both texts have in common at their beginning."""
     return sum(1 for _ in takewhile(lambda both: both[0] == both[1], zip(ids, others, strict=False)))
 
 
 def captured_and_not(dtype: str, drafter: str) -> str:
-    """Every sampler, with and without capture. Only in float32 must the texts be equal: the steps of a
-    captured round have other sizes, and round differently."""
+    """Compares the texts of every sampler, with and without capture. Only in float32 must the texts be equal:
+    the steps of a captured round have other sizes, and round differently."""
     if dtype != "float32":
         need_cuda()
     pair = embedded(device(), dtype)
@@ -107,7 +107,7 @@ def captured_and_not(dtype: str, drafter: str) -> str:
 
 
 def run_quantised(kind: str) -> str:
-    """A kind that is refused on this device is no failure."""
+    """Runs the pair with quantised weights. A kind that is refused on this device is no failure."""
     if device() == "cpu" and kind != "int8":
         raise NotRun("without a GPU only int8 is tried")
     params = replace(SAMPLER_PARAMS["greedy"], max_new_tokens=RUN_TOKENS, ignore_eos=True, seed=5)
@@ -144,7 +144,7 @@ def text_of(pair: Pair, gamma: int) -> list[int]:
 
 
 def texts_alone() -> list[list[int]]:
-    """For each of THREAD_GAMMAS, uncaptured."""
+    """The texts for each of THREAD_GAMMAS, uncaptured."""
     alone = embedded(device(), "float32").with_capture("off")
     return [text_of(alone, gamma) for gamma in THREAD_GAMMAS]
 
@@ -157,7 +157,8 @@ def load_again_and_again() -> None:
 
 
 def loading_and_running() -> str:
-    """Each gamma needs captures of its own, so that some happen during loads."""
+    """Compares texts while another thread loads pairs. Each gamma needs captures of its own, so that some
+    happen during loads."""
     expected, pair, runs = texts_alone(), load_pair(device=device(), dtype="float32"), 0
     with ThreadPoolExecutor(1) as executor:
         loading = executor.submit(load_again_and_again)
@@ -187,7 +188,7 @@ def two_runs() -> str:
 
 
 def _check_notes(pairs) -> None:
-    """A capture that failed leaves a note."""
+    """Checks the pair's notes, since a capture that failed leaves a note."""
     if notes := [note for pair in pairs for note in pair.runner.notes]:
         raise Failed(str(notes[0]))
 

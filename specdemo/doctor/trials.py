@@ -27,7 +27,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Finding:
-    """What a trial that passed found. facts: by group ("versions", "hardware", "measured")."""
+    """What a trial that passed has found. facts: the facts by group ("versions", "hardware", "measured")."""
 
     detail: str  # a sentence
     facts: dict[str, dict[str, object]] = field(default_factory=dict)
@@ -36,7 +36,8 @@ class Finding:
 
 @dataclass(frozen=True)
 class Trial:
-    """`run` returns what it found, or only the sentence. It raises NotRun or Failed with a sentence."""
+    """One trial of a section. `run` returns what the trial found, or only the sentence. It raises NotRun or
+    Failed with a sentence."""
 
     name: str
     run: Callable[[], Finding | str]
@@ -70,7 +71,7 @@ def public(text: str) -> str:
 
 
 def one_sentence(text: str) -> str:
-    """On one line, and not longer than a few lines of a terminal."""
+    """The text on one line, and not longer than a few lines of a terminal."""
     text = " ".join(public(text).split())
     return text if len(text) <= 400 else text[:397] + "..."
 

@@ -1,5 +1,5 @@
 """The table of drafters: the rows of the folders below. Standard library only, so that `Params`, the command
-line and the page can read it. What drafts so is in ways.py and kinds.py."""
+line and the page can read it. What drafts by each row is in ways.py and kinds.py."""
 
 from specdemo.drafters import (
     assistant,

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Tokenizers:
-    """Those of a pair whose models have different ones. shared: of each token that both have, the target's
-    id and the drafter's. own_ids_on: the same on a device, see SharedTokensDrafter."""
+    """The tokenizers of a pair whose models have different ones. shared: the target's id and the drafter's of
+    each token that both have. own_ids_on: `own_ids` of SharedTokensDrafter, on a device."""
 
     target: "PreTrainedTokenizerBase"
     drafter: "PreTrainedTokenizerBase"
@@ -42,9 +42,10 @@ class Tokenizers:
 
 @dataclass(frozen=True)
 class Materials:
-    """What a drafter is built from: a run's settings, and what its pair has. drafter: the pair's with its
-    cache, or what is the target's own (`Way.own`). run_step: runs steps on the drafter's device. context,
-    drafter_context: the most tokens of a text. tokenizers: None where the models have the same."""
+    """What a drafter is built from: a run's settings, and what its pair has. drafter: the pair's drafter with
+    its cache, or the part of the target that drafts (`Way.own`). run_step: runs steps on the drafter's
+    device. context, drafter_context: the most tokens of a text. tokenizers: None where the models have the
+    same one."""
 
     params: Params
     sampler: Sampler
@@ -58,7 +59,7 @@ class Materials:
 
     @property
     def of_target(self) -> tuple[int, torch.device]:
-        """V, and where drafts are verified."""
+        """V, and the device on which drafts are verified."""
         return self.target.vocab_size, self.target.device
 
     @property
@@ -68,20 +69,20 @@ class Materials:
 
 
 class Way:
-    """A drafting method, with the pairs here. What this class says holds for one without a model."""
+    """A drafting method for the pairs here. What this class says holds for a method without a model."""
 
     def lacks(self, pair: "Pair") -> Message | str | None:
-        """Why the pair cannot draft so, if it cannot."""
+        """Why the pair cannot draft by this method, if it cannot."""
         return None
 
     def check(self, pair: "Pair", params: Params) -> Params:
-        """The Params as this pair takes them. ValueError if it cannot draft so."""
+        """The Params as this pair takes them. ValueError if it cannot draft by this method."""
         if why := self.lacks(pair):
             raise ValueError(about("draft_with", "method_unfit", name=params.draft_with, reason=why))
         return params
 
     def own(self, pair: "Pair", params: Params) -> OfTarget | None:
-        """What of the target's drafts, in place of the pair's drafter."""
+        """The part of the target that drafts in place of the pair's drafter; None where there is none."""
         return None
 
     def cost(self, pair: "Pair", params: Params) -> DraftingCost:
@@ -91,7 +92,7 @@ class Way:
         return NO_COST
 
     def longest_draft(self, pair: "Pair") -> int | None:
-        """The most tokens that it can draft at once; None where there is no such limit."""
+        """The most tokens that the method can draft at once; None where there is no such limit."""
         return None
 
     def build(self, given: Materials) -> Drafter:
@@ -106,38 +107,40 @@ class Kind:
     reads_hidden_states: ClassVar[bool] = False  # of the target's layers
 
     def is_one(self, model: Module) -> bool:
-        """Whether the model, or its skeleton, is one of these."""
+        """Whether the model, or its skeleton, is of this kind."""
         raise NotImplementedError
 
     def name_of(self, model: Module) -> str:
-        """A name in DRAFTER_KINDS."""
+        """The name of the model's kind in DRAFTER_KINDS."""
         raise NotImplementedError
 
     def cached(self, model: Module, target: PreTrainedModel, clock: Clock) -> Cached:
-        """It, with a cache, drafting for this target."""
+        """The model with a cache, drafting for this target."""
         raise NotImplementedError
 
     def build(self, given: Materials) -> Drafter:
         raise NotImplementedError
 
     def check_fit(self, model: Module, target: PreTrainedModel, drafter_id: str, target_id: str) -> None:
-        """PairError unless it, or its skeleton, can draft for the target, or the target's."""
+        """PairError unless the model, or its skeleton, can draft for the target, or for the target's
+        skeleton."""
 
     def needs_targets_device(self, model: Module) -> str | None:
-        """Why it must be where its target is: the words after "drafter X"."""
+        """Why the model must be where its target is: the words after "drafter X"."""
         return None
 
     def check_cache(self, model: Module) -> None:
-        """ValueError if it cannot have a cache that is written by position."""
+        """ValueError if the model cannot have a cache that is written by position."""
 
     def agrees(self, model: Module, target: PreTrainedModel) -> bool:
-        """Whether its cache changes nothing in what it predicts. Raises what its forward raises."""
+        """Whether the model's cache changes nothing in what the model predicts. Raises what its forward
+        raises."""
         raise NotImplementedError
 
     def cost(self, model: Module, target: PreTrainedModel) -> DraftingCost:
-        """See Way."""
+        """What drafting with the model costs, see Way."""
         return DraftingCost(token=weight_bytes(model) / weight_bytes(target))
 
     def longest_draft(self, model: Module) -> int | None:
-        """See Way."""
+        """The most tokens that the model can draft at once; None where there is no such limit."""
         return None

@@ -20,7 +20,7 @@ LARGEST_SIZES |= {"max_position_embeddings": 1_000_000_000}
 
 
 def is_positive(value: object) -> bool:
-    """A finite number above 0."""
+    """Whether the value is a finite number above 0."""
     return type(value) in (int, float) and 0 < value < 1e300
 
 
@@ -31,7 +31,8 @@ class ConfigReader:
         self.raw, self.found, self.start = raw, found, start
 
     def layer_config(self) -> LlamaConfig | Qwen3Config:
-        """What its layers are built like, from a part of the config or, in the authors' format, all of it."""
+        """What the head's layers are built like, from a part of the config or, in the authors' format, all of
+        it."""
         raw, name, default = self.raw, "model_type", "llama"
         if self.found.format == "speculators":
             raw, name, default = self.raw.get(LAYER_CONFIG), f"{LAYER_CONFIG}.model_type", "qwen3"
@@ -93,7 +94,7 @@ class ConfigReader:
             )
 
     def ids_of_layers(self, name: str, value: object, or_null: bool = True) -> tuple[int, ...] | None:
-        """Which of the target's layers; None for null."""
+        """The numbers of some of the target's layers, which have been checked; None for null."""
         if value is None and or_null:
             return None
         is_list = isinstance(value, list) and 1 <= len(value) <= MOST_LAYERS
@@ -129,7 +130,7 @@ class ConfigReader:
         return self.checked(name, value, most)
 
     def checked(self, name: str, value: object, most: int) -> int | None:
-        """A size; None stays None."""
+        """A size that has been checked; None stays None."""
         if value is not None and (type(value) is not int or not 1 <= value <= most):
             raise self.error(f"{name} must be a whole number from 1 to {most:,}, not {ascii(value)[:60]}")
         return value

@@ -38,22 +38,23 @@ class HeadConfig(Protocol):
 
     @property
     def masks(self) -> list[RowMask]:
-        """Of each layer."""
+        """The mask of each layer."""
 
     @property
     def draft_vocab_size(self) -> int:
-        """Vd: the tokens that it can draft."""
+        """Vd: the number of tokens that the head can draft."""
 
     @property
     def feature_size(self) -> int:
         """The target's hidden size."""
 
     def layer_ids_for(self, depth: int) -> tuple[int, ...]:
-        """The target's layers whose inputs it reads, for a target of so many layers; see `Features`."""
+        """The target's layers whose inputs the head reads, for a target of so many layers; see `Features`."""
 
 
 class DraftHead(Module):
-    """The weights, all of one dtype. `.to(device)` moves them; a dtype is chosen when the head is built."""
+    """The weights of a head, all of one dtype. `.to(device)` moves them; a dtype is chosen when the head is
+    built."""
 
     target_ids: Tensor  # [Vd] int64: the target's id of each draft id
     d2t: Tensor | None  # [Vd] int64: the same as offsets, None where all tokens can be drafted
@@ -89,7 +90,7 @@ class DraftHead(Module):
 
     @property
     def kind(self) -> str:
-        """A name in DRAFTER_KINDS."""
+        """The name of the head's kind in DRAFTER_KINDS."""
         raise NotImplementedError
 
     @property
@@ -97,22 +98,22 @@ class DraftHead(Module):
         raise NotImplementedError
 
     def cached(self, target: PreTrainedModel) -> "CachedHead":
-        """It, with a cache, drafting for this target."""
+        """The head with a cache, drafting for this target."""
         raise NotImplementedError
 
     def compiled(self, target: PreTrainedModel) -> "NativeHead":
-        """The same on a CPU, as fast as it can be there."""
+        """The head with a cache on a CPU, as fast as it can be there."""
         raise NotImplementedError
 
     def num_parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.parameters())
 
     def get_output_embeddings(self) -> Module | None:
-        """Its own; None where it uses the target's."""
+        """The head's own output layer; None where it uses the target's."""
         raise NotImplementedError
 
     def layers_by(self, kernels: ModuleType | None) -> list[Layer]:
-        """Its layers as they run. kernels: see Layer."""
+        """The head's layers as they run. kernels: see Layer."""
         config, layer = self.config, self.config.layer
         sizes = layer.num_attention_heads, layer.num_key_value_heads, layer.head_dim, layer.head_dim**-0.5
         return [
@@ -121,7 +122,7 @@ class DraftHead(Module):
         ]
 
     def decoder(self, target: PreTrainedModel) -> Decoder:
-        """What it is, with its weights and its target's as they are now."""
+        """The head as a Decoder, with its weights and its target's as they are now."""
         raise NotImplementedError
 
     def begin_run(self) -> None:
@@ -132,7 +133,7 @@ class DraftHead(Module):
             self.target_ids = torch.arange(len(self.d2t), device=self.d2t.device) + self.d2t
 
     def for_target(self, logits: Tensor) -> Tensor:
-        """[N, Vd] -> [N, V]: a token that cannot be drafted gets -inf."""
+        """logits [N, Vd] -> [N, V]: a token that cannot be drafted gets -inf."""
         if self.d2t is None:
             return logits
         wide = logits.new_full((len(logits), self.config.layer.vocab_size), -torch.inf)
@@ -146,7 +147,7 @@ class DraftHead(Module):
 
     def attach_verifier(self, target: PreTrainedModel, mode: Attachment = "full") -> None:
         """Holds as much of the target as `mode` says, in place of what it held. A head without embeddings of
-        its own then uses the target's. That the two fit each other, `loading.assemble.check_fit` says.
+        its own then uses the target's. `loading.assemble.check_fits` checks that the two fit each other.
         ValueError for another mode."""
         if mode not in get_args(Attachment):
             raise ValueError(f"mode must be full, train_only or detached, not {mode!a}")
@@ -164,7 +165,7 @@ class DraftHead(Module):
         self.verifier, self.verifier_head, self.shared_embedding = (), (), ()
 
     def targets_embedding(self) -> Tensor:
-        """[V, H]. ValueError before the target is attached."""
+        """The target's embeddings [V, H]. ValueError before the target is attached."""
         if not self.shared_embedding:
             raise ValueError("the head has no embeddings of its own: attach its target first")
         return self.shared_embedding[0]
@@ -207,7 +208,7 @@ class HeadLayer(Module):
 
 
 def linears(shapes: dict[str, tuple[int, int]], bias: bool, dtype: torch.dtype) -> dict[str, Module]:
-    """shapes: inputs and outputs."""
+    """Linear layers by name. shapes: the inputs and outputs of each."""
     return {name: Linear(*shape, bias=bias, dtype=dtype) for name, shape in shapes.items()}
 
 
@@ -284,7 +285,7 @@ class CachedHead(CachedByPosition):
         return [message("no_triton", who=message(f"the_{role}"), why=self.not_fast)]
 
     def tried(self) -> Tensor:
-        """Its logits after a few rows of features that are random numbers, to compare ways to compute
+        """The head's logits after a few rows of features that are random numbers, to compare ways to compute
         them."""
         states, rows = self.reads.states, 2 * TRIED_BEFORE
         numbers = torch.randn(rows, states.shape[1], generator=torch.Generator().manual_seed(0))
@@ -295,7 +296,7 @@ class CachedHead(CachedByPosition):
             self.reads.states = states
 
     def said_of_features(self) -> Tensor:
-        """The same, of the features that lie at its first rows."""
+        """The head's logits after the features that lie at its first rows."""
         raise NotImplementedError
 
     def check_alike(self, expected: Tensor, said: Tensor) -> None:
@@ -308,7 +309,7 @@ class CachedHead(CachedByPosition):
             raise ValueError("it predicts something other than the head")
 
     def attention_at(self, start: Tensor, count: int) -> tuple[Tensor, Attention]:
-        """Of a forward of so many rows from start [] on: its rows [N], and how its layers attend."""
+        """The rows [N] of a forward of `count` rows from start [] on, and how its layers attend."""
         rows = self.write_at(start, count)
         if self.decoding[0].kernels is not None and count <= MOST_BY_TRITON:
             return rows, KernelAttention(self.cache, rows, {None: self._table})
@@ -317,12 +318,13 @@ class CachedHead(CachedByPosition):
         return rows, TorchAttention.over(self.cache, turned, rows, self.kv_ruler, layers, self.dtype)
 
     def rotation(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """cos and sin [N, 1, r]"""
+        """cos and sin [N, 1, r] of the rows."""
         cos, sin = self._table.index_select(0, rows).split(1, 1)
         return cos, sin
 
     def true_features(self, rows: Tensor) -> Tensor:
-        """The target's, at the positions `rows` [N], as the head computes: [N, A * T]."""
+        """The target's features [N, A * T] at the positions `rows` [N], on the head's device and in its
+        dtype."""
         states = self.reads.at(rows.to(self.reads.states.device))
         return states.to(self.device, self.dtype)
 

@@ -9,7 +9,8 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 
 class RotaryPositions(Module):
-    """What transformers' own computes for one token after another, with keys that stay as they were written.
+    """The rotary positions that transformers' own module computes for one token after another, with keys that
+    stay as they were written.
 
     partial_rotary_factor: only the first r = d * factor channels of a head are rotated, as vLLM does.
     dynamic: its frequencies depend on the length beyond max_position_embeddings only, where a head does not

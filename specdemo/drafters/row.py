@@ -8,7 +8,7 @@ from typing import Literal
 # and then corrected one after another; or copied from the text.
 Manner = Literal["chain", "block", "block and chain", "copy"]
 
-# The fields of Params that each drafter uses which is a model.
+# The fields of Params that each drafter that is a model uses.
 BY_MODEL = ("gamma", "confidence", "draft_temperature")
 
 

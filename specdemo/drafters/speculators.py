@@ -39,7 +39,7 @@ class Speculator:
         return name.replace("layers.0.", "midlayer.", 1) if has_midlayer else name
 
     def empty_head(self, dtype: torch.dtype = torch.float32) -> DraftHead:
-        """Without its weights: on the meta device, if that is torch's."""
+        """The head without its weights: on the meta device, if that is torch's default device."""
         config = self.config
         return Eagle3Head(config, dtype) if isinstance(config, Eagle3Config) else DFlashHead(config, dtype)
 
@@ -107,7 +107,7 @@ def read_head(
 
 class Eagle3Reader(ConfigReader):
     def config(self, tensors: set[str]) -> Eagle3Config:
-        """tensors: the names of those in its files."""
+        """The head's config. tensors: the names of the tensors in the head's files."""
         ids = self._layer_ids()
         layer = self.layer_config()
         default = 32000 if self.found.format == "speculators" else layer.vocab_size

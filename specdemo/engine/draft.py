@@ -36,19 +36,19 @@ class Draft:
     def drawn(
         cls, ids: Tensor, q: Tensor | None, exact: Tensor | None, own: Tensor, told: Tensor | None = None
     ) -> "Draft":
-        """Of what Sampler.sample gives for the drafter's own logits [B, V], or for those told in their
-        place."""
+        """The draft of what Sampler.sample gives for the drafter's own logits [B, V], or for those told in
+        their place."""
         q = one_hot(ids, own.shape[-1]) if q is None else q
         return cls(len(ids), ids, q, probabilities(own if told is None else told), exact, logits=own)
 
     def on(self, device: torch.device) -> "Draft":
-        """The same on a device."""
+        """The draft on a device."""
         names = ("ids", "q", "raw_q", "exact", "sure")
         parts = ((name, getattr(self, name)) for name in names)
         return replace(self, **{name: part.to(device) for name, part in parts if part is not None})
 
     def padded(self, rows: int) -> "Draft":
-        """The same with `rows` rows; each new one drafts token 0, with q = 0."""
+        """The draft with `rows` rows; each new one drafts token 0, with q = 0."""
         new = rows - len(self.ids)
         if new == 0:
             return self
@@ -60,7 +60,8 @@ class Draft:
 
 
 class Drafter:
-    """`ids` is always the whole text so far, prompt included, as a list on the host.
+    """Drafts the tokens of each round. `ids` is always the whole text so far, prompt included, as a list on
+    the host.
 
     wants_top: how many of the target's likeliest tokens at each position `learn` uses; 0 if it learns
     nothing."""
@@ -70,11 +71,11 @@ class Drafter:
 
     @property
     def states(self) -> States | None:
-        """Of its model's recurrent layers, if it has such a model."""
+        """The states of its model's recurrent layers, if it has such a model."""
         return None
 
     def start(self, ids: list[int]) -> None:
-        """Is given the prompt, before the first round."""
+        """Takes the prompt, before the first round."""
 
     def propose(self, ids: list[int], k: int, u: list[float]) -> Draft:
         """At most k tokens to follow `ids`, each drawn from the q that is returned with it. u: k or more
@@ -82,7 +83,7 @@ class Drafter:
         raise NotImplementedError
 
     def skip(self, ids: list[int]) -> None:
-        """Is told of a round in which another drafter drafts after `ids`, in place of `propose`."""
+        """Takes note of a round in which another drafter drafts after `ids`, in place of `propose`."""
 
     def learn(self, ids: list[int], draft: list[int], likely: list[list[tuple[int, float]]]) -> None:
         """Called after each round where `wants_top` is not 0. ids: the text before the round. likely[i]: the
@@ -90,10 +91,10 @@ class Drafter:
 
 
 def is_unsure(raw_q: Tensor, confidence: float | Tensor, sure: Tensor | None = None) -> Tensor:
-    """Where a draft ends before its token: raw_q [N, V] -> [N] bool, whether the drafter's likeliest token
-    has a probability below `confidence`. NaN is not below it, so that broken weights are noticed. sure [N]:
-    what counts in place of that probability, where a drafter has a measure of its own (DSpark's confidence
-    head).
+    """Whether a draft ends before each token: raw_q [N, V] -> [N] bool, true where the drafter's likeliest
+    token has a probability below `confidence`. NaN is not below it, so that broken weights are noticed.
+    sure [N]: what counts in place of that probability, where a drafter has a measure of its own (DSpark's
+    confidence head).
 
     It looks at the distribution and never at the token that is drawn from it. So whether a token is drafted
     depends on the tokens before it alone, and speculation stays lossless. The verifier applies this to every
@@ -120,9 +121,9 @@ def draft_in_turn(
     """Drafts one token after another, each after those before it: a token for each of u [B].
 
     predict: is given the token drafted last [1], None at first, and returns the logits [1, V] of the next.
-    seen: of the text before, see Sampler.seen. stops_below: the draft ends after a place at which the drafter
-    is less sure; 0 on a GPU, which would have to be waited for at each token. told [B, V]: logits that the
-    tokens are drawn from in place of those predicted, which are still the draft's."""
+    seen: that of the text before, see Sampler.seen. stops_below: the draft ends after a place at which the
+    drafter is less sure; 0 on a GPU, which would have to be waited for at each token. told [B, V]: logits
+    that the tokens are drawn from in place of those predicted, which are still the draft's."""
     token, drafted, qs, predicted, exacts = None, [], [], [], []
     for i, u_token in enumerate(u.split(1)):
         predicted.append(predict(token))

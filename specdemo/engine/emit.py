@@ -9,12 +9,12 @@ from specdemo.events import RULES, Alternative, Fate, Finish, Judged, Kept, Next
 
 
 class StopCriteria:
-    """Is given each emitted token, in order, and says whether the text ends with it, and why: eos before stop
+    """Takes each emitted token, in order, and says whether the text ends with it, and why: eos before stop
     before length.
 
     eos: ids that end a text. stops: strings that end it. room: how many tokens the text may still get, at
-    least 1. stop_ids: of special tokens that are stop strings: they add nothing to the text, so that no
-    string is found there."""
+    least 1. stop_ids: the ids of special tokens that are stop strings: they add nothing to the text, so that
+    no string is found there."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Tokens:
 @dataclass(frozen=True)
 class Emitter:
     """Turns verdicts into rounds. pieces: the text so far, token by token. token_text: a token's text out of
-    context, for the alternatives. rule: the name of the one that judged. is_lossy: whether its distance from
+    context, for the alternatives. rule: the name of the rule that judged. is_lossy: whether its distance from
     the target is recorded."""
 
     pieces: Pieces
@@ -67,7 +67,7 @@ class Emitter:
     is_lossy: bool = False
 
     def tokens(self, verdict: VerifiedOnHost, k: int) -> Tokens:
-        """Of a verified draft of k tokens."""
+        """What the verdict on a draft of k tokens says without its text."""
         drafted_ids = self._drafted(verdict, k)
         accepted = verdict.accepted
         emitted = (*drafted_ids[:accepted], verdict.token_ids[accepted][NEXT])
@@ -76,8 +76,8 @@ class Emitter:
         return Tokens(accepted, accepted < len(drafted_ids), emitted, ends)
 
     def _drafted(self, verdict: VerifiedOnHost, k: int) -> list[int]:
-        """A draft ends with an eos. A drafter on the device cannot know that it has drafted one, so the rest,
-        which was not judged, is cut here."""
+        """The drafted tokens up to an eos, which ends a draft. A drafter on the device cannot know that it
+        has drafted one, so the rest, which was not judged, is cut here."""
         drafted_ids = verdict.drafted(k)
         k = next((i + 1 for i, token_id in enumerate(drafted_ids) if token_id in self.stop.eos), k)
         return drafted_ids[:k]
@@ -123,7 +123,7 @@ class Emitter:
 
 
 class _Events:
-    """Those that are made of a verdict on a draft of k tokens."""
+    """Makes the events of a verdict on a draft of k tokens."""
 
     def __init__(self, verdict: VerifiedOnHost, k: int, emitter: Emitter):
         self.verdict = verdict

@@ -57,11 +57,11 @@ class Launched:
 
 @dataclass(frozen=True)
 class Decoder:
-    """One run. length: of the drafts. longest: tokens that the text may have, prompt included. seed: of the
-    run's uniform numbers. is_over: once it is true, no round may follow, and what is left of the prefill is
-    left out. ahead: each round is launched before the last one is written down, so that the device has work
-    meanwhile, and what is launched after the end of a text is thrown away. For devices that the host does not
-    wait for while it launches."""
+    """One run. length: that of the drafts. longest: how many tokens the text may have, prompt included. seed:
+    that of the run's uniform numbers. is_over: once it is true, no round may follow, and what is left of the
+    prefill is left out. ahead: whether each round is launched before the last one is written down, so that
+    the device has work meanwhile, and what is launched after the end of a text is thrown away. It is for
+    devices that the host does not wait for while it launches."""
 
     drafter: Drafter
     verifier: Verifier
@@ -106,7 +106,7 @@ class Decoder:
     def _rounds_ahead(
         self, ids: list[int], index: int, following: Callable[[Sequence[int]], list[int] | None]
     ) -> Iterator[Round]:
-        """The same rounds, of which each is launched before the last one is written down."""
+        """Yields what `rounds` does; each round is launched before the last one is written down."""
         launched: Launched | Exception | None = self._launch(ids, index)
         away_ms = 0.0  # of the consumer, since that was launched
         u = None  # of the next round, made while the device works
@@ -127,8 +127,8 @@ class Decoder:
             away_ms = self.clock.ms_between(away, self.clock.timestamp())
 
     def _launched(self, ids: list[int], index: int, u: Uniforms | None) -> Launched | Exception:
-        """An error belongs to the round that it is of: it is kept until the one before has been yielded, and
-        goes with what is thrown away."""
+        """Launches a round, and returns an error in place of raising it. An error belongs to the round that
+        it is of: it is kept until the one before has been yielded, and goes with what is thrown away."""
         try:
             return self._launch(ids, index, u)
         except Exception as error:
@@ -171,7 +171,8 @@ class Decoder:
         )
 
     def _verdict(self, ids: list[int], launched: Launched) -> tuple[VerifiedOnHost, Tokens]:
-        """Waits for it, and learns from it what the next draft depends on. ids: the text before the round."""
+        """Waits for the verdict, and learns from it what the next draft depends on. ids: the text before the
+        round."""
         verdict = self.verifier.verdict(launched.judging)
         kept = int(verdict.k)
         tokens = self.emitter.tokens(verdict, kept)
@@ -188,8 +189,8 @@ class Decoder:
         is_last: bool = True,
         away_ms: float = 0.0,
     ) -> Round:
-        """home: when the verdict had come. is_last: whether no other round has been launched since. away_ms:
-        of the consumer's time within the round's."""
+        """The round of a verdict, with its times. home: when the verdict had come. is_last: whether no other
+        round has been launched since. away_ms: the consumer's time within the round's."""
         clock, draft = self.clock, launched.draft
         began, kept = clock.timestamp(), int(verdict.k)
         verdict.check()
@@ -220,7 +221,7 @@ class Decoder:
 
     @property
     def _extra_forwards(self) -> int:
-        """Of the target so far, besides one a round."""
+        """The target's forwards so far, besides one a round."""
         states = self.verifier.target.states
         return states.extra_forwards if states else 0
 
@@ -268,7 +269,7 @@ class DraftLength:
         self.gamma = self._best() if gamma == "auto" else gamma
 
     def learn(self, accepted: int, rejected: bool) -> None:
-        """Is given how many tokens of each draft were accepted, and whether one was rejected."""
+        """Takes how many tokens of a draft were accepted, and whether one was rejected."""
         if not self.is_auto:
             return
         kept = 0.5 ** (1 / HALF_LIFE)
@@ -316,8 +317,8 @@ def plain_rounds(decoder: Decoder, pieces: Pieces, ids: list[int], stats: Stats)
 
 
 def how_many(stats: Stats) -> int:
-    """Plain rounds for a run of these numbers. Settled before the first of them: rounds that were added until
-    a time is up would be the longer ones."""
+    """The number of plain rounds for a run of these numbers. It is settled before the first of them: rounds
+    that were added until a time is up would be the longer ones."""
     share_ms = max(SHARE * stats.run_ms, LEAST_MS)
     # A plain round takes no longer than one that verifies drafts.
     affordable = share_ms * stats.rounds / max(stats.verify_ms or 0.0, 1e-6)

@@ -35,13 +35,14 @@ class Settings:
 
     @classmethod
     def on_host(cls, sampler: "Sampler") -> "Settings":
-        """A sampler's, where nothing runs on a device."""
+        """A sampler's settings, where nothing runs on a device."""
         numbers = sampler.numbers.items()
         return cls({name: torch.tensor(values, dtype=torch.float64) for name, values in numbers})
 
     @property
     def temperature(self) -> Tensor:
-        """[] float64, like the next ones: logits of float32 stay so when they are combined with it."""
+        """The temperature, [] float64, like the next ones: logits of float32 stay so when they are combined
+        with it."""
         return self.numbers["temperature"][0]
 
     @property
@@ -71,12 +72,12 @@ class Settings:
 
     @property
     def bias(self) -> Tensor:
-        """[N]"""
+        """The biases of these tokens [N]."""
         return self.numbers["bias"]
 
     @property
     def shaping(self) -> Tensor:
-        """[4]: what a compiled forward shapes with, in the order of kernels.SHAPING_FIELDS."""
+        """What a compiled forward shapes with, in the order of kernels.SHAPING_FIELDS: [4]."""
         return torch.cat([self.numbers[name] for name in ("temperature", "top_k", "top_p", "min_p")])
 
 
@@ -194,9 +195,9 @@ class Sampler:
     def sample(
         self, logits: Tensor, u: Tensor, settings: Settings, seen: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """For each row of logits [N, V] a token [N], drawn with u [N], the probabilities [N, V] that it was
-        drawn from, and whether those are exact [N]. The probabilities are None where they are one-hot. seen,
-        and None in place of exact: see `shape`."""
+        """Draws a token [N] for each row of logits [N, V] with u [N]. Also returns the probabilities [N, V]
+        that it was drawn from, and whether those are exact [N]. The probabilities are None where they are
+        one-hot. seen, and None in place of exact: see `shape`."""
         if self.greedy:  # whatever u is
             return most_likely(self._adjusted(logits, settings, seen)), None, None
         probs, exact = self.shape(logits, settings, seen)
@@ -290,7 +291,7 @@ def _reduced(reduce: Callable[..., Tensor], numbers: Tensor, padding: float) -> 
 
 
 def _normalised(weights: Tensor) -> Tensor:
-    """Divides in place."""
+    """The weights, each row divided by its sum, in place."""
     return weights.div_(_reduced(torch.sum, weights, 0.0))
 
 
@@ -312,8 +313,8 @@ def draw(weights: Tensor, u: Tensor) -> Tensor:
         weights = weights.double()
         cumulative = weights.cumsum(-1)
         return _index_beyond(cumulative, weights, u[:, None] * cumulative[:, -1:])[:, 0]
-    # The token's chunk first, and then the token inside of it, so that no float64 running sum is as long as a
-    # large vocabulary.
+    # Finds the token's chunk first, and then the token inside of it, so that no float64 running sum is as
+    # long as a large vocabulary.
     chunks = _in_chunks(weights, 0.0)
     sums = chunks.sum(-1, dtype=torch.float64)  # [N, C]
     ends = sums.cumsum(-1)
@@ -327,7 +328,7 @@ def draw(weights: Tensor, u: Tensor) -> Tensor:
 def _index_beyond(cumulative: Tensor, weights: Tensor, point: Tensor) -> Tensor:
     """cumulative and weights [N, n], point [N, 1] -> indices [N, 1]: the first at which the running sum
     exceeds the point, or the last that raises it, if rounding has put the point too high."""
-    # Masked, so that nothing of weight 0 can be found, however a device rounds its running sums.
+    # The sums are masked, so that nothing of weight 0 can be found, however a device rounds them.
     cumulative = cumulative.masked_fill(weights <= 0, -torch.inf)
     # A point that has been rounded up to the largest sum is exceeded by none.
     beyond = (cumulative > point) | (cumulative == cumulative.amax(-1, keepdim=True))

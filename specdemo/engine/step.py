@@ -77,7 +77,7 @@ class VerifiedOnHost(OnHost):
     q_exact: list[bool]
 
     def check(self) -> None:
-        """RuntimeError when probabilities are NaN."""
+        """Raises RuntimeError when probabilities are NaN."""
         k = int(self.k)
         # One NaN in the logits makes all of a softmax NaN.
         if any(isnan(row[DRAFTED]) for row in self.raw_q[:k]):
@@ -110,12 +110,12 @@ class VerifyInput:
 
     @property
     def position(self) -> Tensor:
-        """[1] float64, like the next three: of the last token of the text."""
+        """The position of the last token of the text: [1] float64, like the next three."""
         return self.host.parts["position"]
 
     @property
     def last(self) -> Tensor:
-        """That token."""
+        """The last token of the text."""
         return self.host.parts["last"]
 
     @property
@@ -128,7 +128,7 @@ class VerifyInput:
 
     @property
     def u_next(self) -> Tensor:
-        """[1] float64"""
+        """The uniform number that draws the next token: [1] float64."""
         return self.host.parts["u_next"]
 
     @property
@@ -137,12 +137,12 @@ class VerifyInput:
 
     @property
     def eos(self) -> Tensor:
-        """[E] float64: the tokens that end a draft."""
+        """The tokens that end a draft: [E] float64."""
         return self.host.parts["eos"]
 
     @property
     def u_accept(self) -> Tensor:
-        """[B] float64"""
+        """The uniform numbers that decide which drafts are accepted: [B] float64."""
         return self.host.parts["u_accept"]
 
     def on_device(self) -> "VerifyInput":
@@ -172,8 +172,8 @@ class Judging:
 class Verifier:
     """Verifies drafts with one target, sampler and rule. `gamma`: the longest draft. `alternatives`,
     `wants_top`: how many likely tokens are reported at each position for the trace, and for the drafter to
-    learn from. eos: the tokens that end a text; what is drafted after one is not judged. `confidence`: of
-    Params. draft_sampler: the drafter's, if it is another one."""
+    learn from. eos: the tokens that end a text; what is drafted after one is not judged. `confidence`: that
+    of Params. draft_sampler: the drafter's, if it is another one."""
 
     target: LM
     sampler: Sampler
@@ -218,7 +218,8 @@ class Verifier:
             sure=padded.raw_q.new_zeros(0) if padded.sure is None else padded.sure,
             seen=self.sampler.seen(ids, self.target.vocab_size, padded.ids.device),
         )
-        # Which features it keeps, not only whether: two drafters of a target can need different ones.
+        # The key has which features the target keeps, not only whether: two drafters of it can need different
+        # ones.
         features = self.target.features
         kept = None if features is None else features.buffer_epoch
         shapes = (rows, self.target.kv_length, self.target.buffer_epoch, kept)
@@ -228,7 +229,7 @@ class Verifier:
         return Judging(*self.run_step(key, self.step, value, self.expected))
 
     def verdict(self, judging: Judging) -> VerifiedOnHost:
-        """Waits for it. No other step may have been run in between."""
+        """Waits for the verdict. No other step may have been run in between."""
         verdict = to_host(judging.output.verified, VerifiedOnHost)
         drafting = self.draft_sampler or self.sampler
         width = drafting.key
@@ -245,7 +246,8 @@ class Verifier:
         return VerifyOutput(self.judge(logits, value), logits)
 
     def expected(self, value: VerifyInput, said: VerifyOutput) -> VerifyOutput:
-        """See RunStep: the target's own logits, and the verdict on those that a graph has said."""
+        """What the step should have said (see RunStep): the target's own logits, and the verdict on those
+        that a graph has said."""
         return VerifyOutput(self.judge(said.logits, value), self.step(value).logits)
 
     def judge(self, logits: Tensor, value: VerifyInput) -> Packed:
@@ -297,7 +299,7 @@ class Verifier:
         )
 
     def _seen_by_row(self, drafted: Tensor, seen: Tensor) -> Tensor:
-        """[B+1, V]: of the text and of the drafts before each row, see Sampler.seen."""
+        """The `seen` of the text and of the drafts before each row, [B+1, V] (see Sampler.seen)."""
         before = one_hot(drafted, self.target.vocab_size).cumsum(0)  # [B, V]
         return seen + pad(before, (0, 0, 1, 0))
 
@@ -310,7 +312,8 @@ class Verifier:
 
 
 def _is_exact(verdict: VerifiedOnHost) -> bool:
-    """At each position that the verdict depends on: those of the draft, and that of the next token."""
+    """Whether p is exact at each position that the verdict depends on: those of the draft, and that of the
+    next token."""
     exact = verdict.p_exact
     return not exact or (all(exact[: int(verdict.k)]) and exact[verdict.accepted])
 

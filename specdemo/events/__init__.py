@@ -285,7 +285,7 @@ class Stats:
 
     @property
     def timed_tokens(self) -> int:
-        """Those that were made in run_ms: all but the first one of a server."""
+        """The number of tokens that were made in run_ms: all but the first one of a server."""
         return self.tokens if self.arrival_ms is None else self.tokens - 1
 
 

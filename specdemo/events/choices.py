@@ -25,7 +25,7 @@ class Rule:
     recorded: str = "p, q and u"  # what the verdicts are computed from again
     about: str = ""  # how it works, in two or three sentences; of the speculative rule the page tells more
     fields: tuple[str, ...] = ()  # of Params, that it uses
-    # a field of Params and its value with which a lossy rule is not
+    # a field of Params and its value with which a lossy rule is not lossy
     lossless_at: tuple[str, float] | None = None
     judges_whole_draft: bool = False  # places after a rejection, too
     threshold: str | None = None  # what p is compared with, by a rule that does not use u
@@ -93,6 +93,6 @@ def _capital(text: str) -> str:
 
 
 def lossy_in_words() -> str:
-    """ "typical and lenient are lossy"."""
+    """The lossy rules in words: "typical and lenient are lossy"."""
     *first, last = (rule.name for rule in RULES.values() if not rule.lossless)
     return f"{', '.join(first)} and {last} are lossy"

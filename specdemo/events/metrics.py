@@ -64,7 +64,8 @@ def _with_times(stats: Stats, a_round: Round) -> Stats:
 
 
 def _with_arrival(stats: Stats, arrival_ms: float) -> Stats:
-    """The first round of a server comes after the network and the prefill; the others give the speed."""
+    """The numbers after a server's round, with its arrival. The first round of a server comes after the
+    network and the prefill; the others give the speed."""
     if stats.rounds == 1:
         untold = replace(stats, prefill_ms=None, draft_ms=None, verify_ms=None)
         return replace(untold, ttft_ms=arrival_ms, arrival_ms=0.0)
@@ -78,18 +79,19 @@ def total(a: N | None, b: N | None) -> N | None:
 
 
 def made_in(a_round: Round) -> int:
-    """Tokens that the drafter made in a round. An older trace does not say: those of its draft."""
+    """How many tokens the drafter made in a round; in an older trace, which does not say, those of its
+    draft."""
     return len(a_round.draft) if a_round.made is None else a_round.made
 
 
 def made_of(stats: Stats) -> int | None:
-    """The same for all rounds so far; None where a server has not told it."""
+    """How many tokens the drafter made in all rounds so far; None where a server has not told it."""
     return stats.drafted if stats.made is None else stats.made
 
 
 def _distance(stats: Stats, a_round: Round) -> float | None:
-    """The mean over all tokens so far. A token that the target drew after a rejection has the distance of the
-    rejected one's place; a bonus has none, because it is drawn from p."""
+    """The mean distance over all tokens so far. A token that the target drew after a rejection has the
+    distance of the rejected one's place; a bonus has none, because it is drawn from p."""
     of_places = [token.distance for token in a_round.draft[: len(a_round.emitted)]]
     known = [distance for distance in of_places if distance is not None]
     if not known and stats.distance is None:

@@ -237,13 +237,14 @@ LIMITS = {name: row for name, row in PARAMETERS.items() if row.kind is not None}
 
 
 def described(field: str) -> str:
-    """What it does, in a few words, with the names that it may have now."""
+    """What the field does, in a few words, with the names that it may have now."""
     row = PARAMETERS[field]
     return row.about.format(choices=", ".join(row.choices or ()), lossy=lossy_in_words())
 
 
 def _checked_bias(given: object) -> dict[int, float]:
-    """In the order of the ids. A key may be an id in digits, since JSON has no other keys."""
+    """The checked bias, in the order of the ids. A key may be an id in digits, since JSON has no other
+    keys."""
     if not isinstance(given, Mapping) or len(given) > MOST_BIASES:
         what = f"{len(given):,} of them" if isinstance(given, Mapping) else shown(given)
         raise ValueError(f"logit_bias must be a mapping of at most {MOST_BIASES} token ids, not {what}")
@@ -261,7 +262,7 @@ def _checked_bias(given: object) -> dict[int, float]:
 
 
 def of_drafter(params: Params) -> Params:
-    """As the drafter's sampler reads them."""
+    """The params as the drafter's sampler reads them."""
     own = params.draft_temperature
     return params if own is None else replace(params, temperature=own)
 
@@ -286,8 +287,8 @@ def rule_in_words(params: Params) -> str | None:
 
 
 def check_number(field: str, value: object, largest: float | None = None) -> int | float:
-    """`value` in the field's own type; ValueError says what the field allows. largest: in place of its
-    own."""
+    """`value` in the field's own type; ValueError says what the field allows. largest: the largest in place
+    of the field's own."""
     row = LIMITS[field]
     high = row.largest if largest is None else largest
     if _is_between(row.smallest, value, high, Integral if row.kind is int else Real):
@@ -304,7 +305,7 @@ def _is_between(low: float, value: object, high: float, kind: type) -> bool:
 
 
 def is_auto(field: str, value: object) -> bool:
-    """Whether it is the one word that `gamma` may be."""
+    """Whether the value is the one word that `gamma` may be."""
     return field == "gamma" and isinstance(value, str) and value == "auto"
 
 
@@ -320,12 +321,13 @@ def allowed(field: str, largest: float | None = None) -> Message:
 
 
 def allowed_in_words(field: str) -> str:
-    """The same in English: "a whole number from 1 to 16"."""
+    """What a numeric field may be, in English: "a whole number from 1 to 16"."""
     return str(allowed(field)).removeprefix(f"{field} must be ")
 
 
 def check_text(field: str, text: str) -> None:
-    """ValueError when `text` holds half a surrogate pair, which no tokenizer and no UTF-8 file accepts."""
+    """Raises ValueError when `text` holds half a surrogate pair, which no tokenizer and no UTF-8 file
+    accepts."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -334,7 +336,7 @@ def check_text(field: str, text: str) -> None:
 
 
 def check_prompt(prompt: str) -> None:
-    """ValueError for a text that no pair can continue."""
+    """Raises ValueError for a text that no pair can continue."""
     if not prompt:
         raise ValueError(NO_PROMPT)  # some tokenizers make a token of an empty text
     check_text("prompt", prompt)

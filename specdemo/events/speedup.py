@@ -32,7 +32,8 @@ RESAMPLES = 1000
 
 @dataclass(frozen=True, slots=True)
 class TimedRound:
-    """What a speed-up needs of a round. drafted: tokens, for which a round takes longer."""
+    """What a speed-up needs of a round. drafted: how many tokens were drafted, for which a round takes
+    longer."""
 
     tokens: int
     drafted: int
@@ -41,7 +42,7 @@ class TimedRound:
 
 @dataclass(frozen=True, slots=True)
 class SpeedUp:
-    """value: times as fast. low, high: the ends of its 90% interval."""
+    """A speed-up. value: how many times as fast. low, high: the ends of its 90% interval."""
 
     value: float
     low: float
@@ -53,7 +54,7 @@ class SpeedUp:
 
 
 def timed(rounds: Sequence[Round]) -> list[TimedRound]:
-    """Of a run's rounds. A server's first one is left out, since it holds the prompt's time, too."""
+    """The timed rounds of a run. A server's first one is left out, since it holds the prompt's time, too."""
     counted = rounds[1:] if rounds and rounds[0].arrival_ms is not None else rounds
     return [TimedRound(len(one.emitted), len(one.draft), one.ms) for one in counted]
 
@@ -101,8 +102,8 @@ def speed_up(slow: Sequence[Sequence[TimedRound]], fast: Sequence[Sequence[Timed
 
 
 def after_plain_rounds(stats: Stats, rounds: Sequence[Round], times_ms: Sequence[float]) -> Stats:
-    """Adds the target step and the speed-up. times_ms: of plain rounds, which were timed right after the run.
-    Where no speed-up is claimed, both stay unknown."""
+    """Adds the target step and the speed-up. times_ms: those of plain rounds, which were timed right after
+    the run. Where no speed-up is claimed, both stay unknown."""
     found = speed_up([plain(times_ms)], [timed(rounds)])
     if found is None:
         return stats
@@ -124,7 +125,7 @@ def _ms_per_token(runs: Sequence[Sequence[TimedRound]]) -> float:
 
 
 def _off_their_usual(runs: Sequence[Sequence[TimedRound]]) -> list[list[float]]:
-    """By run and stretch, how much longer its rounds took than usual, as a part of a mean round. Usual is
+    """How much longer than usual the rounds of each run and stretch took, as a part of a mean round. Usual is
     what rounds with as many drafts take on this side."""
     drafted = [one.drafted for run in runs for one in run]
     times_ms = [one.ms for run in runs for one in run]
@@ -159,7 +160,7 @@ def _alike(of_runs: Sequence[Sequence[float]]) -> float:
     if not pairs or not (variance := fmean(squares)):
         return 1.0
     seen = fmean(one * other for one, other in pairs) / variance
-    # Their means are their own, so it is seen too small by about this much (Kendall 1954).
+    # Each run's mean is its own, so `seen` is too small by about this much (Kendall 1954).
     lost = (1 + 4 * max(0.0, seen)) * len(of_runs) / len(squares)
     return min(1.0, max(0.0, seen + lost + SURE / sqrt(len(squares))))
 
@@ -181,7 +182,8 @@ def expected_tokens(alpha: float, gamma: float) -> float:
 
 @dataclass(frozen=True)
 class DraftingCost:
-    """In parts of the target's forward: of each drafted token, and of a draft, however long it is."""
+    """What drafting costs, in parts of the target's forward: each drafted token, and a draft, however long it
+    is."""
 
     token: float = 0.0
     draft: float = 0.0
@@ -210,9 +212,9 @@ def break_even(gamma: float, tokens: float) -> float | None:
 
 @dataclass(frozen=True)
 class Estimate:
-    """One draft length. `formula`: by Leviathan et al. 2023 (equation 1, theorem 3.8) from the run's p and q;
-    it takes all places of a draft alike and verifying for as long as a plain round, and has no speed-up where
-    drafted tokens were dropped, because it knows none. `seen`: by the share of
+    """What is estimated for one draft length. `formula`: by Leviathan et al. 2023 (equation 1, theorem 3.8)
+    from the run's p and q; it takes all places of a draft alike and verifying for as long as a plain round,
+    and has no speed-up where drafted tokens were dropped, because it knows none. `seen`: by the share of
     drafts that were accepted at each place and the times that this run had, so that its own draft length gets
     its own figures. Speed-ups are None where the run's own is unknown or has a wide interval; the formula's
     figures where a server has not told p and q."""
@@ -232,9 +234,9 @@ def estimates(
     at_once: bool = False,
     longest_draft: int | None = None,
 ) -> list[Estimate]:
-    """For gamma 0 to the largest that Params allows, or to the longest draft where p and q are not known;
-    empty if nothing was judged. rule: the run's. at_once: whether drafts were made in one forward, and so
-    take as long whatever their length. longest_draft: that the drafter can make."""
+    """The estimates for gamma 0 to the largest that Params allows, or to the longest draft where p and q are
+    not known; empty if nothing was judged. rule: the run's. at_once: whether drafts were made in one forward,
+    and so take as long whatever their length. longest_draft: the longest that the drafter can make."""
     by_place = _verdicts_by_place(rounds, rule)
     judged = [verdict for verdicts in by_place for verdict in verdicts]
     if not judged:
@@ -283,7 +285,7 @@ def estimates(
 
 
 def counted_estimates(server: ServerStats | None) -> list[Estimate]:
-    """The same from a server's own counters, where its rounds do not tell how much was drafted: tokens a
+    """The estimates from a server's own counters, where its rounds do not tell how much was drafted: tokens a
     round, which need only the share of drafts that were accepted up to each place."""
     if server is None or not server.drafts or not server.accepted_by_place:
         return []
@@ -327,9 +329,9 @@ def _verdicts_by_place(rounds: Sequence[Round], rule: str) -> list[list[tuple[fl
 
 
 def _share_of_rounds_with(lengths: Sequence[int], rounds: Sequence[Round]) -> list[float]:
-    """By place, how many of the rounds that could draft so many have a token there: all for a drafter model
-    that is always sure enough, while a lookup may find less. lengths: how many tokens each round has. The
-    last round does not count: the end of the text may leave it without room for a draft."""
+    """The share, by place, of the rounds that could draft so many which have a token there: all for a drafter
+    model that is always sure enough, while a lookup may find less. lengths: how many tokens each round has.
+    The last round does not count: the end of the text may leave it without room for a draft."""
     drafts = [(length, one.gamma) for length, one in zip(lengths, rounds, strict=True)]
     drafts = drafts[:-1] or drafts
     longest = max(length for length, _ in drafts)
@@ -340,7 +342,7 @@ def _share_of_rounds_with(lengths: Sequence[int], rounds: Sequence[Round]) -> li
 
 
 def _ms_of_a_draft(rounds: Sequence[Round]) -> float | None:
-    """Mean, over the rounds that drafted anything."""
+    """The mean drafting time in ms, over the rounds that drafted anything."""
     times_ms = [one.draft_ms for one in rounds if made_in(one) and one.draft_ms is not None]
     return mean(times_ms) if times_ms else None
 
@@ -348,8 +350,9 @@ def _ms_of_a_draft(rounds: Sequence[Round]) -> float | None:
 def _speedup(
     stats: Stats, tokens: float, kept: float, made: float, drafting_ms: float | None = None
 ) -> float | None:
-    """With this run's times: a token that the drafter makes costs its drafting, unless drafting_ms is what
-    all of them cost in a round, and one that is kept costs what it adds to the target's forward."""
+    """The speed-up with this run's times: a token that the drafter makes costs its drafting, unless
+    drafting_ms is what all of them cost in a round, and one that is kept costs what it adds to the target's
+    forward."""
     by_token_ms = ratio(stats.draft_ms, made_of(stats))
     if stats.target_step_ms is None or not stats.drafted or by_token_ms is None or stats.verify_ms is None:
         return None

@@ -33,8 +33,8 @@ LARGEST_NUMBER = 1e12  # what no time (in ms) and no count of a real run reaches
 
 
 class NotATrace(ValueError):
-    """where: the first place that is wrong, "it" for the whole. what: what is wrong there. is_json: whether
-    it is JSON at all. refused: what the Params said, if that is it."""
+    """The file is not a trace. where: the first place that is wrong, "it" for the whole. what: what is wrong
+    there. is_json: whether it is JSON at all. refused: what the Params said, if that is it."""
 
     def __init__(
         self, where: str, what: str, is_json: bool = True, refused: ValueError | None = None
@@ -82,7 +82,7 @@ class Trace:
         self.stats = metrics.after_round(self.stats, a_round)
 
     def revise(self, rounds: list[Round]) -> None:
-        """The same tokens in the same rounds, of which a server has told more since."""
+        """Takes the same tokens in the same rounds, of which a server has told more since."""
         counted = metrics.fresh()
         for a_round in rounds:
             counted = metrics.after_round(counted, a_round)
@@ -123,7 +123,7 @@ class Trace:
             yield finished
 
     def to_json(self) -> str:
-        """Written some rounds at a time, so that other threads can go on meanwhile."""
+        """The trace as JSON, written some rounds at a time, so that other threads can go on meanwhile."""
         rest = _JSON.dump_json(replace(self, rounds=[])).decode()
         before, after = rest.split(NO_ROUNDS)  # no text has it, since JSON writes \" for its quotes
         return f"{before}{ROUNDS}{rounds_json(self.rounds)}{after}"
@@ -250,7 +250,8 @@ COUNTED = ("tokens", "rounds", "drafted", "accepted", "rejected")
 
 
 def _token_faults(where: str, token: Judged | Next, decided: float | None) -> Iterator[tuple[str, str]]:
-    """decided: the probability besides p and q that the token's fate came from."""
+    """What is wrong with a token. decided: the probability besides p and q that the token's fate came
+    from."""
     if not all(
         token_id is None or _is_token_id(token_id) for token_id in (token.id, *(row[0] for row in token.top))
     ):

@@ -70,8 +70,8 @@ def _measured(stats: Stats, finish: Finish, rounds: Sequence[Round], speak: Spea
 def speedup_in_words(
     interval: tuple[float, float], speedup: float, speak: Speak = IN_WORDS, key: str = "as_fast"
 ) -> str:
-    """How many times as fast as the target alone, with the interval; only that where it is wide. key: of the
-    sentence; "as_fast_as_it" after a sentence that has named the target alone."""
+    """How many times as fast as the target alone, with the interval; only the interval where it is wide. key:
+    that of the sentence; "as_fast_as_it" after a sentence that has named the target alone."""
     return _factor(key, interval, speedup, speak)
 
 

@@ -150,7 +150,8 @@ def _tried_mtp(mtp: PreTrainedModel | str, target: PreTrainedModel) -> PreTraine
 
 
 def _not_finite(model: Module) -> str | None:
-    """The first of its weights with NaN or infinity. Of quantised ones the scales are looked at."""
+    """The first of the model's weights with NaN or infinity. Of quantised weights the scales are looked
+    at."""
     for name, weight in model.named_parameters():
         for values in stored(weight):
             is_float = values.numel() and values.dtype in FLOATS
@@ -160,13 +161,13 @@ def _not_finite(model: Module) -> str | None:
 
 
 def _both(things: list) -> tuple:
-    """The target's, and the drafter's or None."""
+    """What belongs to the target, and what belongs to the drafter or None."""
     return things[0], things[1] if len(things) == 2 else None
 
 
 def with_known_ids(other: OtherTokenizer | None, models: list, ids: list[str]) -> OtherTokenizer | None:
-    """Without ids that a tokenizer has and its model has not. models: target and drafter. PairError if no
-    token in common is left."""
+    """`other` without ids that a tokenizer has and its model has not. models: target and drafter. PairError
+    if no token in common is left."""
     if other is None:
         return None
     target, drafter = models
@@ -197,7 +198,7 @@ def pair_in_memory(
     cudnn_attention: bool,
     load_drafter: LoadDrafter,
 ) -> Pair:
-    """See `load_pair`. load_drafter: for the pair's `attach` and `detach`."""
+    """The pair of models in memory, see `load_pair`. load_drafter: for the pair's `attach` and `detach`."""
     models = [target, drafter] if drafter else [target]
     names = [model.name_or_path or type(model).__name__ for model in models]
     check_devices(models, names)
@@ -228,8 +229,8 @@ def _tokenizers(
 def check_fits(
     drafter: Module, target: PreTrainedModel, ids: list[str], devices: list[str | torch.device]
 ) -> None:
-    """PairError unless the drafter, or its skeleton, fits the target. ids, devices: of the target and of the
-    drafter."""
+    """PairError unless the drafter, or its skeleton, fits the target. ids, devices: those of the target and
+    of the drafter."""
     kind = kind_of(drafter)
     kind.check_fit(drafter, target, ids[1], ids[0])
     why = kind.needs_targets_device(drafter)

@@ -15,7 +15,7 @@ DFLASH = "embedded-dflash"  # the pair whose drafter is a DFlash head
 MOST_NAMES = 8  # of pairs in a sentence
 DTYPES = ("float32", "bfloat16", "float16")  # names in torch
 QUANTIZE = {"int8": 8, "int4": 4, "int2": 2, "float8": 8}  # bits per weight of a linear layer
-# Where each of them can be chosen; `runtime.device.quantized_kinds` decides.
+# Where each quantisation can be chosen; `runtime.device.quantized_kinds` decides.
 QUANTIZE_WHERE = (
     f"{', '.join(QUANTIZE)} on a CPU; on CUDA only without kernels that optimum-quanto compiles at their "
     "first use: int8, int4 in bfloat16 (from capability 8.0 on, for layers whose widths are multiples of "
@@ -45,7 +45,7 @@ class Entry:
 
     @property
     def about(self) -> Message:
-        """What it is, in a few words."""
+        """What the pair is, in a few words."""
         return message(f"pairs.{self.name.replace('.', '_')}")
 
 
@@ -102,7 +102,7 @@ GATED = {entry.target for entry in CATALOGUE.values() if entry.gated} | {
 
 
 def names_in_words(names: Collection[str]) -> str:
-    """Of pairs, for a sentence about one that is not among them; of many the first ones."""
+    """The names of pairs, for a sentence about one that is not among them; of many names, the first ones."""
     first, more = list(names)[:MOST_NAMES], len(names) - MOST_NAMES
     return ", ".join(first) + (f" and {more} others, which pairs lists" if more > 0 else "")
 

@@ -28,7 +28,7 @@ TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")  # each tokeniz
 DATA = re.compile(r"[\w.-]+\.(json|txt|model|jinja)")  # configs and tokenizers
 CODE = re.compile(r"[\w.-]+\.py")
 PICKLED = re.compile(r"[\w.-]+\.(bin|pt|pth|ckpt)")
-# By the names that safetensors gives them.
+# The dtypes by the names that safetensors gives them.
 FLOATS_IN_FILES = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -92,7 +92,7 @@ def _cached(part: Part, name: str) -> str | None:
 
 
 def directory_of(part: Part) -> str:
-    """Where the files of a model are that is here."""
+    """The directory with the files of a model that is on this machine."""
     config = None if os.path.isdir(part.place) else _cached(part, "config.json")
     return part.place if config is None else str(Path(config).parent)
 
@@ -189,8 +189,8 @@ def check_weights(part: Part) -> None:
 
 
 def stored_dtypes(part: Part) -> set[torch.dtype]:
-    """Those of the floating-point numbers in a model's files, which are here; empty if the files cannot be
-    read, which loading them reports."""
+    """The dtypes of the floating-point numbers in a model's files, which are here; empty if the files cannot
+    be read, which loading them reports."""
     with suppress(OSError, ValueError, SafetensorError):
         found = set(stored_tensors(Path(directory_of(part))).values())
         return {FLOATS_IN_FILES[dtype] for dtype in found & FLOATS_IN_FILES.keys()}
@@ -198,7 +198,7 @@ def stored_dtypes(part: Part) -> set[torch.dtype]:
 
 
 def no_weights(role: str, model_id: str, names: Iterable[str]) -> LoadError:
-    """names: of the model's files."""
+    """The error for a model without weights that can be loaded. names: those of the model's files."""
     if kind := other_kind(names):
         return LoadError(f"{role}: {model_id} {kind}")
     pickled = next(filter(PICKLED.fullmatch, sorted(names)), None)
@@ -227,7 +227,7 @@ def _check_disk(missing: dict[Part, dict[str, int]]) -> None:
 def download_bar(part: Part, before: int, total: int, on_progress: OnProgress) -> type[tqdm]:
     """A progress bar for the hub's library that draws nothing and calls `on_progress` instead.
 
-    For one file. before: bytes of the model's files before it. total: bytes of all of them.
+    The bar is for one file. before: bytes of the model's files before it. total: bytes of all of them.
     """
     furthest = 0.0
 

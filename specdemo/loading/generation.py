@@ -36,9 +36,9 @@ APPLIED = {"repetition_penalty": "repetition_penalty", "sequence_bias": "logit_b
 
 
 def with_models_own(params: Params, own: dict[str, Any]) -> Params:
-    """With the model's own repetition penalty and logit bias where the Params leave them to it, and with its
-    stop strings unless the model's own ends are ignored. own: see `read_options`. ValueError if the stop
-    strings are too many together."""
+    """The Params with the model's own repetition penalty and logit bias where they leave these to the model,
+    and with its stop strings unless the model's own ends are ignored. own: see `read_options`. ValueError if
+    the stop strings are too many together."""
     for field in ("repetition_penalty", "logit_bias"):
         if field in own and getattr(params, field) is None:
             params = replace(params, **{field: own[field]})

@@ -103,7 +103,7 @@ def load_pair(
     for a wrong request, LoadError when loading failed.
 
     vllm: the address of a running vLLM server, http://host:8000, which takes the place of all the rest.
-    vllm_key: of its --api-key, kept out of all that is shown and saved.
+    vllm_key: the key of its --api-key, kept out of all that is shown and saved.
     """
     if vllm is not None:
         others = (name, target, drafter, tokenizer, device, dtype, quantize)
@@ -232,7 +232,8 @@ def _load_here(plan: LoadPlan, on_progress: OnProgress, cudnn_attention: bool) -
     models = [_load(parts[0], plan.dtypes[0], on_progress)]
     if len(parts) == 2:
         models.append(_load_drafter(parts[1], plan.dtypes[1], on_progress))
-        # Again, because whether a head has embeddings of its own is known only when its weights are here.
+        # This is checked again, because whether a head has embeddings of its own is known only when its
+        # weights are here.
         check_fits(models[1], models[0], *_ids_and_devices(parts))
     on_progress(message("caches"), None)
     mtp = read_mtp(models[0], parts[0])
@@ -312,8 +313,8 @@ def _text_alone(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def _keep_score_cap(model: PreTrainedModel) -> None:
-    """For models that cap attention's scores (Gemma 2), transformers before 5.21 chooses torch's attention,
-    which ignores the cap."""
+    """Chooses eager attention for models that cap attention's scores (Gemma 2): transformers before 5.21
+    chooses torch's attention for them, which ignores the cap."""
     config = model.config.get_text_config()
     if getattr(config, "attn_logit_softcapping", None) and config._attn_implementation == "sdpa":
         model.set_attn_implementation("eager")
@@ -345,7 +346,7 @@ def _takes_host_memory(part: Part, dtype: torch.dtype) -> bool:
 
 
 def _placed(model: Module, part: Part, dtype: torch.dtype) -> Module:
-    """On its device, with its weights as the engine multiplies them."""
+    """The model on its device, with its weights as the engine multiplies them."""
     with load_errors(part.role, part.place, "weights", part.id):
         model = model.to(part.device)  # after a device map: only quanto's unused scales move
         if is_small(model):

@@ -28,7 +28,8 @@ UNUSABLE = "its target's layers for multi-token prediction cannot be used"
 # Kinds that transformers knows no such layers of, and whose checkpoints have one as Mellum's do; and the
 # setting that counts it.
 QWEN = dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), "mtp_num_hidden_layers")
-# The same of kinds whose checkpoints have them as DeepSeek-V3's do.
+# Kinds that transformers knows no such layers of, either, and whose checkpoints have them as DeepSeek-V3's
+# do; and the setting that counts them.
 LIKE_DEEPSEEK = dict.fromkeys(("glm4_moe_lite",), "num_nextn_predict_layers")
 MOST_MTP_LAYERS = 16
 NAMED = re.compile(r"(^|\.)mtp(_\w+)?\.")
@@ -114,7 +115,7 @@ def _read(target: PreTrainedModel, part: Part | None) -> PreTrainedModel | str:
 
 
 def _in_our_words(error: RuntimeError) -> Exception:
-    """Of an error of MtpModel's, whose words are about its own options."""
+    """An error of MtpModel's in our words, since its own are about its options."""
     if "mismatch" in str(error):
         return ValueError("their tensors have other shapes than the model's config asks for")
     if missing := re.findall(r"'(\w+\.[\w.]+)'", str(error)):
@@ -142,7 +143,7 @@ def _prefixes(names: set[str], model: PreTrainedModel) -> list[str]:
 
 
 def _layers_of(name: str, prefixes: Iterable[str]) -> list[str]:
-    """Those of the layers' prefixes that a tensor's name has."""
+    """The layers' prefixes that a tensor's name has."""
     return [prefix for prefix in prefixes if f".{prefix}" in f".{name}"]
 
 

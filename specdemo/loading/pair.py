@@ -87,8 +87,8 @@ class Pair:
     runs_here = True  # its models are in this process
 
     def with_capture(self, capture: Capture) -> "Pair":
-        """The same models, run by another runner. The two pairs share the lock, because they share the
-        models. ValueError for another word than "auto" and "off"."""
+        """A pair of the same models, run by another runner. The two pairs share the lock, because they share
+        the models. ValueError for another word than "auto" and "off"."""
         if capture not in get_args(Capture):
             raise ValueError(f"capture must be one of {', '.join(get_args(Capture))}, not {capture!r}")
         runner = Runner(self.target, self.drafter, cached_drafter, capture, self.runner.cudnn_attention)
@@ -147,7 +147,8 @@ class Pair:
 
     @property
     def present_states(self) -> tuple:
-        """What can change between two runs, to be compared: of the models, and how many tokens there are."""
+        """What can change between two runs, to be compared: the models' states, and how many tokens their
+        tokenizers have."""
         models = tuple(state_of(model) for model in (self.target, self.drafter) if model is not None)
         tokenizers = (self.tokenizer, self.other_tokenizer and self.other_tokenizer.tokenizer)
         return models, tuple(len(tokenizer) for tokenizer in tokenizers if tokenizer is not None)
@@ -186,12 +187,14 @@ class Pair:
 
     @property
     def drafter_context(self) -> float:
-        """The same of the drafter, 0 without one."""
+        """The most tokens that the drafter's text can have; infinite where its config names no limit, 0
+        without a drafter."""
         return 0 if self.drafter is None else context_of(self.drafter)
 
     def own_ids(self, device: torch.device) -> Tensor:
-        """[V] int64: the drafter's id of each of the target's tokens, -1 where it has none. Only for drafters
-        with another tokenizer. Always the same tensor, because captured steps read it where it is."""
+        """[V] int64: the drafter's id of each of the target's tokens, -1 where it has none. It is there only
+        for drafters with another tokenizer, and always the same tensor, because captured steps read it where
+        it is."""
         assert self.other_tokenizer is not None
         if device not in self._own_ids:
             own_ids = torch.full((self.vocab_size,), -1)
@@ -210,7 +213,7 @@ class Pair:
         return layer_count(self.target) - 1
 
     def lacks(self, method: str) -> str | None:
-        """Why it cannot draft by this method, a name in METHODS; None if it can."""
+        """Why the pair cannot draft by this method, a name in METHODS; None if it can."""
         return WAYS[method].lacks(self)
 
     def check(self, params: Params) -> Params:
@@ -301,7 +304,8 @@ class Pair:
         return token_text
 
     def _read_options(self) -> tuple[dict[str, Any], list[str]]:
-        """See `read_options`; now, because a model in memory belongs to its owner."""
+        """What `read_options` finds in the target's generation config. It is read now, because a model in
+        memory belongs to its owner."""
         return read_options(self.target.generation_config, self.vocab_size, self._check_stops)
 
     @property
@@ -341,23 +345,23 @@ class Pair:
 
     @property
     def warming_up(self) -> Message | None:
-        """What its runner is capturing right now."""
+        """What the pair's runner is capturing right now."""
         return self.runner.warming_up
 
     @property
     def versions(self) -> dict[str, str]:
-        """Of what computes it."""
+        """The versions of the packages that run the pair."""
         return {"torch": torch.__version__, "transformers": transformers.__version__}
 
     @property
     def bytes_held(self) -> Bytes:
-        """Of weights in memory, quantised ones as they are stored."""
+        """The bytes of weights in memory, quantised ones as they are stored."""
         own = [self.target] if isinstance(self.mtp, str) else [self.target, self.mtp]
         return Bytes(held_bytes(*own), held_bytes(self.drafter) if self.drafter is not None else None)
 
     @property
     def bytes_copied(self) -> Bytes:
-        """Of copies in 16 bits, which forwards on a CPU read in place of twice as many bytes."""
+        """The bytes of copies in 16 bits, which forwards on a CPU read in place of twice as many bytes."""
         return Bytes(*self.runner.copied_bytes)
 
     @property
@@ -400,7 +404,7 @@ def encode(
 
 
 def longrope_note(target: PreTrainedModel) -> Message | None:
-    """Why its context ends before its config says, where it does."""
+    """Why the context ends before the config says, where it does."""
     end, named = longrope_end(target), positions_of(target)
     if end >= named:
         return None
@@ -426,7 +430,8 @@ def _is_token_id(value: object, known: int) -> bool:
 
 
 def _emulated_bfloat16(models: list[Module]) -> list[Message]:
-    """It is allowed, because it was asked for or is the models' own, but its user should know."""
+    """A note on each model whose GPU emulates bfloat16. That is allowed, because it was asked for or is the
+    models' own, but its user should know."""
     return [
         message("emulated", who=message(f"the_{role}"), device=str(model.device))
         for role, model in zip(ROLES, models, strict=False)
@@ -435,7 +440,7 @@ def _emulated_bfloat16(models: list[Module]) -> list[Message]:
 
 
 def kind_and_longest_draft(drafter: Module | None) -> dict[str, str | int | None]:
-    """Two fields of PairInfo."""
+    """The fields drafter_kind and longest_draft of PairInfo."""
     kind = None if drafter is None else kind_of(drafter)
     return {
         "drafter_kind": kind and kind.name_of(drafter),

@@ -133,7 +133,7 @@ class ModelPool:
 
 
 def _is_on(pair: Pair, device: str) -> bool:
-    """Whether its target is on a device of this kind."""
+    """Whether the pair's target is on a device of this kind."""
     return pair.info.device.split(":")[0] == device.split(":")[0]
 
 

@@ -22,7 +22,7 @@ from specdemo.words.message import Message, message
 
 KNOWN_METHOD = "that this version of transformers knows"
 INSTEAD = "choose a checkpoint in bfloat16, float16 or float32"
-# Of activations, and of keys and values in a cache, which are not quantised here.
+# The names of scales of activations, and of keys and values in a cache, which are not quantised here.
 NOT_OF_WEIGHTS = re.compile(r"((input|output|act)\w*|[qkv]|kv|qk|logit)_scales?|scale_(input|output)")
 
 # transformers would warn that nothing in a GPT-2 is quantised.

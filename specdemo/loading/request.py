@@ -38,12 +38,12 @@ class PairRequest:
 
     @property
     def device(self) -> str:
-        """The target's."""
+        """The target's device."""
         return self.parts[0].device
 
     @property
     def key(self) -> tuple:
-        """Equal for two requests that would load the same pair, however they are written."""
+        """A key that is equal for two requests that would load the same pair, however they are written."""
         name = self.name if self.name in CATALOGUE else None
         parts = (
             (_real_path(part.place), part.revision, part.device, part.dtype, part.quantize, part.code)
@@ -173,7 +173,7 @@ def _device(device: str | None) -> str:
 
 
 def _quantize(kind: str | None, usual: str | None) -> str | None:
-    """usual: where none is asked for."""
+    """The kind that is asked for, None for none. usual: the kind where none is asked for."""
     kind = usual if kind is None else kind
     if kind in (None, "none"):
         return None

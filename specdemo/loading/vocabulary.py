@@ -29,7 +29,7 @@ class OtherTokenizer:
 def other_tokenizer(
     target: PreTrainedTokenizerBase, drafter: PreTrainedTokenizerBase, target_id: str, drafter_id: str
 ) -> OtherTokenizer | None:
-    """None if the drafter's tokenizer is the target's. PairError if they have no token in common."""
+    """The drafter's tokenizer; None if it is the target's. PairError if they have no token in common."""
     if is_same(target, drafter):
         return None
     other = OtherTokenizer(drafter, tuple(shared_tokens(target, drafter)))
@@ -57,8 +57,8 @@ def is_same(target: PreTrainedTokenizerBase, drafter: PreTrainedTokenizerBase) -
 def shared_tokens(
     target: PreTrainedTokenizerBase, drafter: PreTrainedTokenizerBase
 ) -> Iterator[tuple[int, int]]:
-    """(The target's id, the drafter's) of each token that both have: the same bytes of text, however they are
-    spelled, or the same special token. The two that end a text are the same, whatever they are called."""
+    """The target's id and the drafter's of each token that both have: the same bytes of text, however they
+    are spelled, or the same special token. The two that end a text are the same, whatever they are called."""
     ours, theirs = contents(target), contents(drafter)
     found = {ours[content]: theirs[content] for content in ours if content in theirs}
     ends = target.eos_token_id, drafter.eos_token_id
@@ -82,7 +82,7 @@ def contents(tokenizer: PreTrainedTokenizerBase) -> dict[bytes | str, int]:
 
 
 def special_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[int, str]:
-    """Those that a text is decoded without: the text that each is written as, by its id."""
+    """The tokens that a text is decoded without: the text that each is written as, by its id."""
     named = ((token_id, tokenizer.convert_ids_to_tokens(token_id)) for token_id in tokenizer.all_special_ids)
     added = tokenizer.added_tokens_decoder.items()
     every = (*named, *((token_id, token.content) for token_id, token in added if token.special))
@@ -90,7 +90,8 @@ def special_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[int, str]:
 
 
 def _bytes(text: str, word: str) -> bytes | None:
-    """text: what the token adds to a text, as decoded. word: its spelling. None if they do not say which."""
+    """The bytes that a token adds to a text. text: what it adds, as decoded. word: its spelling. None if they
+    do not say which bytes."""
     if REPLACEMENT not in text:
         return text.encode()
     if spelled := ONE_BYTE.fullmatch(word):

@@ -1,5 +1,5 @@
-"""Masks and attention for static forwards: a few queries over a long cache, without a look at the device. And
-whether torch may choose cuDNN's attention.
+"""Masks and attention for static forwards (a few queries over a long cache, without a look at the device),
+and whether torch may choose cuDNN's attention.
 
 torch's attention with a mask gives each key head to one block of a GPU, which reads all keys one after the
 other: 8 blocks on the 132 processors of an H200. So a long cache is seen as parts, which other blocks read at
@@ -36,8 +36,9 @@ ALIGNED = 8  # head_dim and the keys of a part are multiples of it, or that kern
 
 
 def masking(dtype: torch.dtype) -> float:
-    """What a mask adds where nothing may be seen. Half of the lowest number: torch's CUDA kernel multiplies
-    scores by log2(e), and says of a row whose scores have all become -inf that its log-sum-exp is 0."""
+    """What a mask adds where nothing may be seen: half of the lowest number, because torch's CUDA kernel
+    multiplies scores by log2(e), and says of a row whose scores have all become -inf that its log-sum-exp is
+    0."""
     return torch.finfo(dtype).min / 2
 
 
@@ -94,7 +95,7 @@ def masked_attention(
     rows: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float | None = None
 ) -> Tensor:
     """rows [1, G, R, d], keys and values [1, G, L, d], mask [1, 1, R, L] (see `additive`) -> [1, G, R, d].
-    scale: of the scores; None: 1 / sqrt(d)."""
+    scale: what the scores are multiplied by; None: 1 / sqrt(d)."""
     parts = parts_of(keys)
     if parts == 1:
         return scaled_dot_product_attention(rows, keys, values, attn_mask=mask, scale=scale)
@@ -102,8 +103,9 @@ def masked_attention(
 
 
 def parts_of(keys: Tensor) -> int:
-    """Into how many parts attention splits these keys [1, G, L, d]: 1, not at all, on a CPU, and where
-    torch's CUDA kernel would refuse them. It looks at shapes alone, so that it can be asked in a capture."""
+    """The number of parts that attention splits these keys [1, G, L, d] into: 1, not at all, on a CPU, and
+    where torch's CUDA kernel would refuse them. It looks at shapes alone, so that it can be asked in a
+    capture."""
     if not cuda.is_cuda(keys.device):
         return 1
     _, groups, length, d = keys.shape
@@ -174,8 +176,8 @@ def _attend_each(
 
 
 def without_cudnn() -> AbstractContextManager:
-    """torch's attention leaves out cuDNN's meanwhile. It prefers that on some GPUs, but cuDNN builds a plan
-    for each new length of the cache, which takes tens of milliseconds."""
+    """A context in which torch's attention leaves out cuDNN's. torch prefers that on some GPUs, but cuDNN
+    builds a plan for each new length of the cache, which takes tens of milliseconds."""
     return _without_cudnn.held()
 
 
@@ -193,8 +195,8 @@ AttentionMaskInterface.register(ATTENTION_NAME, additive_mask)
 
 @contextmanager
 def static_attention(config: PretrainedConfig) -> Iterator[None]:
-    """The model uses the attention of this module meanwhile, unless its own is eager (which some models need,
-    and whose mask never looks at the device)."""
+    """A context in which the model uses the attention of this module, unless its own is eager (which some
+    models need, and whose mask never looks at the device)."""
     parts = {"": config} | {
         name: part for name in config.sub_configs if (part := getattr(config, name, None)) is not None
     }

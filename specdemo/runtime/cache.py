@@ -30,7 +30,7 @@ class Features:
     overwritten before it is read."""
 
     def __init__(self, model: PreTrainedModel, layer_ids: tuple[int, ...]):
-        """ValueError if the model has no single list of its layers."""
+        """Raises ValueError if the model has no single list of its layers."""
         config = model.config.get_text_config()
         self.layer_ids = layer_ids
         self.size: int = config.hidden_size  # H
@@ -48,13 +48,14 @@ class Features:
             self.states = longer(self.states, capacity)
 
     def keep(self, layer: int, x: Tensor, rows: Tensor) -> None:
-        """x [N, H]: the input of this layer at the positions `rows` [N]. Nothing if it is not asked for."""
+        """Keeps x [N, H], the input of this layer at the positions `rows` [N], if it is asked for."""
         if layer in self.layer_ids:
             start = self.layer_ids.index(layer) * self.size
             self.states[:, start : start + self.size].index_copy_(0, rows, x.to(self.states.dtype))
 
     def at(self, rows: Tensor) -> Tensor:
-        """Positions [N] -> [N, A * H], the layers side by side in the order of `layer_ids`."""
+        """The features at the positions `rows` [N]: [N, A * H], the layers side by side in the order of
+        `layer_ids`."""
         return self.states.index_select(0, rows)
 
     def free(self) -> None:
@@ -63,8 +64,8 @@ class Features:
 
     @contextmanager
     def watching(self, rows: Tensor) -> Iterator[None]:
-        """Keeps what the model's own layers are given in this thread meanwhile, at the positions `rows` [N].
-        (transformers' output_hidden_states leaves hooks on the model for good.)"""
+        """A context that keeps what the model's own layers are given in this thread, at the positions `rows`
+        [N]. (transformers' output_hidden_states leaves hooks on the model for good.)"""
         thread = get_ident()
 
         def keep(layer: int, x: Tensor) -> None:
@@ -110,7 +111,7 @@ class Cached:
         raise NotImplementedError
 
     def warm_up(self, rows: int) -> None:
-        """A few forwards of one token and of so many, for what happens at the first ones."""
+        """Runs a few forwards of one token and of `rows` tokens, for what happens at the first ones."""
 
     def notes_as(self, role: str) -> list[Message]:
         """Why its forwards are slower than they might be, a sentence each. role: what it is in its pair."""
@@ -123,7 +124,8 @@ class Cached:
 
 
 class CachedByPosition(Cached):
-    """One with a cache that is written by position and grows with the text: it tells its layers where."""
+    """A model with a cache that is written by position and grows with the text: it tells the cache's layers
+    where to write."""
 
     cache: "PositionalCache"
     start: int | Tensor  # [], the position of the next forward's first token
@@ -160,14 +162,14 @@ class CachedByPosition(Cached):
         self.kv_ruler = self.ruler[:kv_length]
 
     def write_at(self, start: int | Tensor, count: int) -> Tensor:
-        """Where the keys and values of the next forward's tokens go: positions [N]."""
+        """Sets and returns where the keys and values of the next forward's tokens go: positions [N]."""
         self.start, self.visible = start, self.kv_ruler.shape[0]
         is_there = count == 1 and isinstance(start, Tensor)  # which spares a launch
         self.positions = start.view(1) if is_there else start + self.kv_ruler[:count]
         return self.positions
 
     def free(self) -> None:
-        """The layers point back here, so the collector would have to find them."""
+        """Also empties the cache: its layers point back here, so the collector would have to find them."""
         super().free()
         self.cache.layers.clear()
 
@@ -187,7 +189,8 @@ class PositionalLayer(DynamicLayer):
         self.grow(self.lm.capacity)
 
     def grow(self, capacity: int) -> None:
-        """It may be longer already, where memory ran out before the next layer could grow."""
+        """Makes room for `capacity` positions. There may be more already, where memory ran out before the
+        next layer could grow."""
         if capacity > self.keys.shape[-2]:
             self.keys, self.values = longer(self.keys, capacity), longer(self.values, capacity)
 
@@ -208,7 +211,8 @@ class PositionalLayer(DynamicLayer):
 
 
 class PositionalCache(Cache):
-    """transformers' own asks the first layer with keys and values for the length, and there may be none."""
+    """A cache that asks its model for the length. transformers' own asks the first layer with keys and
+    values, and there may be none."""
 
     def __init__(self, lm: CachedByPosition, layers: list):
         super().__init__(layers=layers)
@@ -231,16 +235,16 @@ class HybridLayer(StateLayer, PositionalLayer):
         self.is_initialized = False
 
     def lazy_initialization(self, *arguments: Tensor, **named: object) -> None:
-        """Keys and values are given by place, states by name."""
+        """Initializes keys and values, which are given by place, or states, which are given by name."""
         kind = PositionalLayer if arguments else StateLayer
         kind.lazy_initialization(self, *arguments, **named)
 
 
-# Buffers outlive a caller's inference mode, and could not be written to after it.
+# Buffers outlive a caller's inference mode, and if they were made in it, could not be written to after it.
 @torch.inference_mode(False)
 def longer(old: Tensor, length: int) -> Tensor:
-    """`old` [..., n, d] followed by zeros up to [..., length, d]. Not uninitialised memory: masked values are
-    multiplied by 0, and NaN would survive that."""
+    """`old` [..., n, d] followed by zeros up to [..., length, d]. The memory is not left uninitialised:
+    masked values are multiplied by 0, and NaN would survive that."""
     new = old.new_zeros(*old.shape[:-2], length, old.shape[-1])
     new[..., : old.shape[-2], :] = old
     return new

@@ -17,12 +17,12 @@ UNITS_IN_16_BITS, UNITS_IN_MORE = 4, 100
 
 
 def confidence_tolerance(dtypes: Sequence[torch.dtype]) -> float:
-    """For a head's measure of its confidence, where models compute in these dtypes."""
+    """The tolerance for a head's measure of its confidence, where models compute in these dtypes."""
     return ROUNDED if any(map(is_16_bits, dtypes)) else EXACT
 
 
 def order_tolerance(logits: Tensor, dtypes: Sequence[torch.dtype]) -> float:
-    """For logits whose sums are made in another order, where models compute in these dtypes."""
+    """The tolerance for logits whose sums are made in another order, where models compute in these dtypes."""
     finest = min(dtypes, key=unit_of, default=logits.dtype)
     dtype = max(logits.dtype, finest, key=unit_of)  # some models of 16 bits give logits of 32
     units = UNITS_IN_16_BITS if is_16_bits(dtype) else UNITS_IN_MORE
@@ -40,7 +40,7 @@ def unit_of(dtype: torch.dtype) -> float:
 def disagreement(expected: object, given: object, dtypes: Sequence[torch.dtype]) -> str | None:
     """What differs, and by how much, in a few words; None if nothing does. Logits may be rounded otherwise,
     and so may `sure`, which a head computes beside its logits; ids, flags and other numbers must be the same,
-    but for EXACT. dtypes: that the models compute in."""
+    but for EXACT. dtypes: those that the models compute in."""
     for (name, one), (_, other) in zip(named_tensors(expected), named_tensors(given), strict=True):
         if not one.is_floating_point():
             if count := int((one != other).sum()):

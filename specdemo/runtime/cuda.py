@@ -36,7 +36,8 @@ _lost: str | None = None
 
 
 class CudaLost(RuntimeError):
-    """After some errors (an illegal memory access, say) every later CUDA call of this process fails."""
+    """CUDA is lost to this process: after some errors (an illegal memory access, say) every later CUDA call
+    fails."""
 
 
 def is_cuda(device: torch.device | str) -> bool:
@@ -44,33 +45,33 @@ def is_cuda(device: torch.device | str) -> bool:
 
 
 def has_triton(device: torch.device | str) -> bool:
-    """Whether kernels that are written in Triton may be tried there. torch's CUDA builds bring Triton; below
-    capability 8.0 it cannot multiply bfloat16. Does not import it."""
+    """Whether kernels that are written in Triton may be tried on the device. torch's CUDA builds bring
+    Triton; below capability 8.0 it cannot multiply bfloat16. This does not import Triton."""
     if not is_cuda(device) or torch.version.hip or find_spec("triton") is None:
         return False
     return torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def device_of(tensor: Tensor) -> AbstractContextManager:
-    """Triton launches on the device that is current, so the tensor's is current meanwhile."""
+    """A context in which the tensor's device is current, because Triton launches on the current one."""
     return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
 
 
 def alone_on(device: torch.device | str) -> AbstractContextManager:
-    """Nothing else is captured or freed there meanwhile; nothing for a CPU."""
+    """A context in which nothing else is captured or freed on the device; for a CPU it does nothing."""
     return ALONE if is_cuda(device) else nullcontext()
 
 
 def free_cache(device: torch.device | str) -> None:
-    """Gives memory that is not used any more back to the device; nothing for a CPU."""
+    """Gives memory that is not used any more back to the device; does nothing for a CPU."""
     if is_cuda(device) and not _lost:
         with ALONE:
             torch.cuda.empty_cache()
 
 
 def synchronize(device: torch.device | str) -> None:
-    """Waits until the device has done what this thread has given it; nothing for a CPU. Raises RuntimeError
-    after DEADLINE."""
+    """Waits until the device has done what this thread has given it; does nothing for a CPU. Raises
+    RuntimeError after DEADLINE."""
     if not is_cuda(device):
         return
     stream = torch.cuda.current_stream(device)
@@ -122,8 +123,8 @@ def _pinned_bytes(size: int) -> Tensor:
 
 
 def keep_until_copied(tensor: Tensor, device: torch.device) -> None:
-    """To be called when a copy between memory on the host and the device has been launched. Holds the tensor
-    until somebody has waited for the stream; nothing for one that is on a device."""
+    """Holds the tensor until somebody has waited for the stream; does nothing for one that is on a device. It
+    has to be called when a copy between memory on the host and the device has been launched."""
     if tensor.device.type == "cpu" and is_cuda(device) and can_pin():
         with _copying_lock:
             _copying.setdefault(torch.cuda.current_stream(device), []).append(tensor)
@@ -153,8 +154,8 @@ def capture_stream(device: torch.device) -> torch.cuda.Stream:
 
 @contextmanager
 def capturing(graph: torch.cuda.CUDAGraph, device: torch.device, pool: Pool) -> Iterator[None]:
-    """Captures what runs meanwhile, with memory from the pool. After an error nothing is captured any more,
-    and the pool's memory can be freed."""
+    """A context that captures what runs in it, with memory from the pool. After an error nothing is captured
+    any more, and the pool's memory can be freed."""
     with torch.cuda.stream(capture_stream(device)):
         begun = False
         try:
@@ -211,13 +212,14 @@ def lost() -> str | None:
 
 
 def check_not_lost() -> None:
-    """CudaLost if CUDA cannot be used any more. Does not touch CUDA."""
+    """Raises CudaLost if CUDA cannot be used any more. Does not touch CUDA."""
     if _lost:
         raise CudaLost(_lost)
 
 
 def raise_if_lost(error: RuntimeError, device: torch.device | str) -> None:
-    """CudaLost if the error has made CUDA unusable: if it is CUDA's, and the device cannot do a tiny sum."""
+    """Raises CudaLost if the error has made CUDA unusable: if it is CUDA's, and the device cannot do a tiny
+    sum."""
     global _lost
     of_cuda = isinstance(error, torch.AcceleratorError) or "CUDA error" in str(error)
     if not _lost and of_cuda and not _works(device):

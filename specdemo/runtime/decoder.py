@@ -28,15 +28,17 @@ Rotation = tuple[Tensor, Tensor]  # cos and sin, each [..., N, 1, r]; the first 
 class RowMask:
     """Which rows of the cache a row of a forward attends to: all up to its own.
 
-    window: only so many of them, its own included; None: all. from_first: the window is of the rows before
-    the forward's first one, for all of its rows. later: a row also attends to the forward's later rows."""
+    window: how many of them, its own included; None: all. from_first: whether the window is of the rows
+    before the forward's first one, for all of its rows. later: whether a row also attends to the forward's
+    later rows."""
 
     window: int | None = None
     from_first: bool = False
     later: bool = False
 
     def hidden(self, rows: Tensor, keys: Tensor) -> Tensor:
-        """rows [N]: the forward's, one after the other. keys [L]: the cache's -> what is hidden, [N, L]."""
+        """Which of the cache's keys [L] are hidden from each of the forward's rows [N], which follow each
+        other: [N, L]."""
         own = rows[:, None]  # [N, 1]
         hidden = keys > (own[-1:] if self.later else own)
         if self.window is not None:
@@ -56,7 +58,7 @@ class Norm:
         self.derived: dict[str, Tensor] = {}  # the weight that the module computes from its own
         self.begin_run()
 
-    # What a caller's inference mode has made could not be written to after it.
+    # What was made in a caller's inference mode could not be written to after it.
     @torch.inference_mode(False)
     @torch.no_grad()
     def begin_run(self) -> None:
@@ -80,7 +82,7 @@ class Norm:
         return rms_norm(x, self.weight.shape, self.weight, self.eps)
 
     def plus(self, x: Tensor, stream: Tensor) -> Tensor:
-        """The norm of x, added to `stream`, whose memory is reused."""
+        """Adds the norm of x to `stream`, whose memory is reused."""
         if self.kernels is not None:
             return self.kernels.add_normed(stream, x, self.weight, self.eps)
         return stream.add_(self(x))
@@ -88,8 +90,8 @@ class Norm:
 
 @dataclass(frozen=True)
 class Heads:
-    """The attention of a layer. index: of the cache's layers. rotation: which of the decoder's rotations it
-    uses, if there are several. scaling, softcap: of the scores."""
+    """The attention of a layer. index: that of its layer in the cache. rotation: which of the decoder's
+    rotations it uses, if there are several. scaling, softcap: those of the scores."""
 
     index: int
     heads: int
@@ -106,9 +108,9 @@ class Layer:
     """One decoder layer: attention, then the MLP, each added to the stream x.
 
     part: the weights, in modules that are named as in transformers' Llama and its relatives. A layer with a
-    `hidden_norm` reads the tokens' embeddings beside the stream, each normed on its own. reads_context: it
-    also makes keys and values of another model's hidden states. kernels: triton_between.py, or None for
-    torch's operations."""
+    `hidden_norm` reads the tokens' embeddings beside the stream, each normed on its own. reads_context:
+    whether it also makes keys and values of another model's hidden states. kernels: triton_between.py, or
+    None for torch's operations."""
 
     def __init__(
         self,
@@ -147,10 +149,10 @@ class Layer:
         self.of_embedding = None  # the embeddings' norm, where they are read
         if getattr(part, "hidden_norm", None) is not None:
             self.of_embedding, self.before_attention = self.before_attention, norm("hidden_norm")
-        # whether the stream goes on with what that norm of it gives
+        # whether the stream goes on with what `hidden_norm` makes of it
         self.keeps_normed = self.of_embedding is not None and part.norm_before_residual
         self.q_norm, self.k_norm = norm("q_norm", attention), norm("k_norm", attention)
-        # or all heads as one
+        # whether each head is normed by itself; if not, all heads are normed as one
         self.norms_each_head = self.q_norm is not None and len(self.q_norm.module.weight) == attends.head_dim
 
     @property
@@ -240,9 +242,9 @@ def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class TargetStates:
-    """What a head reads of its target: hidden states of some layers, side by side. norms: of all as one, or
-    of each. fc: makes one hidden state of them, which `after` norms. are_keys: the layers make keys and
-    values of it; if not, the stream begins with it."""
+    """What a head reads of its target: hidden states of some layers, side by side. norms: one of all as one,
+    or one of each. fc: makes one hidden state of them, which `after` norms. are_keys: whether the layers make
+    keys and values of it; if not, the stream begins with it."""
 
     norms: list[Norm]
     fc: Module
@@ -252,10 +254,10 @@ class TargetStates:
 
 @dataclass(frozen=True)
 class Decoder:
-    """dtype: of its cache and its features. rotations_at: is given positions [C], float32 numbers come back,
-    by the names that `Heads.rotation` uses. draft_ids: the token of each of the output layer's numbers
-    [Vd] int64, if these are not all tokens' in their order; V: how many tokens there are then. norms_output:
-    what a head goes on with is normed."""
+    """A decoder as a value. dtype: that of its cache and its features. rotations_at: gives the rotations at
+    positions [C], in float32, by the names that `Heads.rotation` uses. draft_ids: the token of each of the
+    output layer's numbers [Vd] int64, if these are not all tokens' in their order; V: how many tokens there
+    are then. norms_output: whether what a head goes on with is normed."""
 
     dtype: torch.dtype
     embed: Module
@@ -273,7 +275,7 @@ class Decoder:
 
     @property
     def size(self) -> int:
-        """H"""
+        """The hidden size H."""
         return len(self.norm.module.weight)
 
     @property
@@ -284,7 +286,7 @@ class Decoder:
         return sum(parameter.numel() for module in modules for parameter in module.parameters())
 
     def check(self) -> None:
-        """ValueError where kernels.py cannot run it."""
+        """Raises ValueError where kernels.py cannot run the decoder."""
         if (activation := self.layers[0].activation) not in GELU_GATES:
             raise ValueError(f"its activation is {activation}")
         if not isinstance(self.embed, Embedding) or self.dtype not in (torch.float32, torch.bfloat16):

@@ -46,19 +46,20 @@ def _container_limit() -> int | None:
 
 
 def _container_use() -> int:
-    """Without the copies of files, which the system drops when their memory is needed."""
+    """Bytes that the container uses, without the copies of files, which the system drops when their memory is
+    needed."""
     statistics = (line.split() for line in (CGROUP / "memory.stat").read_text().splitlines())
     files = next((int(value) for name, value in statistics if name == "inactive_file"), 0)
     return int((CGROUP / "memory.current").read_text()) - files
 
 
 def amount(size: int) -> str:
-    """Bytes, in words."""
+    """A number of bytes, in words."""
     return f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{size / 1e6:,.1f} MB"
 
 
 def why(device: str) -> Message:
-    """Why a server computes there, in a few words."""
+    """Why a server computes on this device, in a few words."""
     if os.environ.get("SPACES_ZERO_GPU"):
         return message("lent_gpu")
     if device != "cpu":
@@ -167,13 +168,13 @@ class Clock:
         return max(0.0, elapsed - 1000 * (paused - paused_before))
 
     def wait(self) -> None:
-        """Until the models' devices have done all that was given to them."""
+        """Waits until the models' devices have done all that was given to them."""
         for device in self.devices:
             cuda.synchronize(device)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Warm-up and capture are no part of a round's time."""
+        """A context that the clock leaves out: warm-up and capture are no part of a round's time."""
         self.wait()  # work that is still queued belongs to the round
         start = perf_counter()
         try:

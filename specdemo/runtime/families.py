@@ -29,7 +29,7 @@ def is_of_family(model: Module) -> bool:
 
 
 def layers_of_family(model: PreTrainedModel, kernels: object = None) -> list[Layer]:
-    """kernels: see Layer."""
+    """The decoder layers of a model of the family. kernels: see Layer."""
     return [
         Layer(part, _heads(part.self_attn, window, rotation), _activation(model), kernels)
         for part, window, rotation in zip(model.model.layers, _windows(model), _rotations(model), strict=True)
@@ -37,7 +37,8 @@ def layers_of_family(model: PreTrainedModel, kernels: object = None) -> list[Lay
 
 
 def decoder_of_family(model: PreTrainedModel, layers: list[Layer], last_position: float) -> Decoder:
-    """Its embeddings, norms and output layer as they are now. last_position: see `rotations_up_to`."""
+    """A model of the family as a Decoder, with its embeddings, norms and output layer as they are now.
+    last_position: see `rotations_up_to`."""
     embed, float32 = model.model.embed_tokens, torch.zeros(1, dtype=torch.float32)
     scale = torch.as_tensor(getattr(embed, "embed_scale", 1.0), dtype=torch.float32)
     return Decoder(
@@ -53,7 +54,7 @@ def decoder_of_family(model: PreTrainedModel, layers: list[Layer], last_position
 
 
 def softcap_of(model: PreTrainedModel) -> float | None:
-    """Of its logits."""
+    """The cap of the model's logits; None if they have none."""
     return getattr(model.config, "final_logit_softcapping", None)
 
 
@@ -89,7 +90,7 @@ def _windows(model: PreTrainedModel) -> list[int | None]:
 
 
 def _rotations(model: PreTrainedModel) -> list[str | None]:
-    """The argument by which a model with several rotary embeddings chooses among them."""
+    """The argument for each layer by which a model with several rotary embeddings chooses among them."""
     count, several = len(model.model.layers), type(model).__name__ == "Gemma3ForCausalLM"
     return model.config.layer_types[:count] if several else [None] * count
 
@@ -111,9 +112,9 @@ def rotations(
 def rotations_up_to(
     positions: Tensor, last_position: float, model: PreTrainedModel, x: Tensor, layers: list[Layer]
 ) -> dict[str | None, Rotation]:
-    """Those at all positions of a cache, [C, 1, r]. They hold for texts of any length, since a text ends
-    where they would depend on it (see `context_of`). Rows that only fill a captured step may lie beyond the
-    model's last position."""
+    """The rotations at all positions of a cache, [C, 1, r]. They hold for texts of any length, since a text
+    ends where they would depend on it (see `context_of`). Rows that only fill a captured step may lie beyond
+    the model's last position."""
     positions = positions.clamp(max=last_position)
     # A short forward brings "dynamic" frequencies back that a longer text of the model's owner has left.
     rotations(model, x, positions[:1], layers)

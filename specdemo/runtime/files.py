@@ -12,8 +12,8 @@ SHARD = re.compile(r"[\w-][\w.-]*\.safetensors")  # beside the index that names 
 
 
 def shards_of(index: Path) -> list[str]:
-    """The files of weights that an index names, in order. ValueError if it names anything but safetensors
-    files beside it, OSError if it cannot be read."""
+    """The files of weights that an index names, in order. Raises ValueError if it names anything but
+    safetensors files beside it, OSError if it cannot be read."""
     try:
         names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
@@ -27,7 +27,7 @@ def shards_of(index: Path) -> list[str]:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Those of a model whose files are in this folder. Raises as `shards_of` does."""
+    """The files of weights of the model in this folder. Raises what `shards_of` does."""
     is_one = (folder / WEIGHTS_FILE).is_file()
     return [folder / name for name in ([WEIGHTS_FILE] if is_one else shards_of(folder / INDEX))]
 

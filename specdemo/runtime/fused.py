@@ -28,8 +28,8 @@ from specdemo.runtime.linear import MOST_BY_TRITON
 
 class FusedForward:
     """Computes a model's logits. It reads the model's own modules and weights, and is used only where it
-    predicts what the model itself does (see CachedLM). triton: what lies between the products, and products
-    with int8 weights, are computed by kernels written in Triton."""
+    predicts what the model itself does (see CachedLM). triton: whether what lies between the products, and
+    products with int8 weights, are computed by kernels written in Triton."""
 
     def __init__(self, model: PreTrainedModel, triton: bool = False):
         self.model = model
@@ -43,7 +43,7 @@ class FusedForward:
 
     @staticmethod
     def of(model: PreTrainedModel, triton: bool = False) -> "FusedForward | None":
-        """None where the model's class is not in FAMILY."""
+        """The model's FusedForward; None where the model's class is not in FAMILY."""
         return FusedForward(model, triton) if is_of_family(model) else None
 
     def decoder(self, last_position: float) -> Decoder:
@@ -115,15 +115,15 @@ def as_rows(q: Tensor, groups: int) -> Tensor:
 
 
 def as_heads(rows: Tensor, heads: int) -> Tensor:
-    """The way back: [1, groups, R, d] -> [N, heads * d]."""
+    """Turns what `as_rows` makes back: [1, groups, R, d] -> [N, heads * d]."""
     _, groups, _, d = rows.shape
     return rows.reshape(groups, heads // groups, -1, d).permute(2, 0, 1, 3).reshape(-1, heads * d)
 
 
 @dataclass(frozen=True)
 class TorchAttention:
-    """By torch's operations, over the cache's first keys, to which those of the forward's tokens are
-    written."""
+    """Attention by torch's operations, over the cache's first keys, to which those of the forward's tokens
+    are written."""
 
     cache: Cache
     rotations: dict[str | None, Rotation]
@@ -138,7 +138,7 @@ class TorchAttention:
         layers: list[Layer],
         dtype: torch.dtype,
     ) -> "TorchAttention":
-        """Of a forward at consecutive positions `rows` [N] over keys [L] = 0, 1, ..."""
+        """The attention of a forward at consecutive positions `rows` [N] over keys [L] = 0, 1, ..."""
         shared = layers[0].attends.heads // layers[0].attends.groups
         masks = {
             mask: additive(mask.hidden(rows, keys).repeat(shared, 1), dtype)  # [1, 1, R, L]
@@ -164,7 +164,7 @@ class TorchAttention:
 
 @dataclass(frozen=True)
 class KernelAttention:
-    """By triton_attention.py, over what the text has so far, wherever the cache ends."""
+    """Attention by triton_attention.py, over what the text has so far, wherever the cache ends."""
 
     cache: Cache
     rows: Tensor  # [N]: where the cache is written

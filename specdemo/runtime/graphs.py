@@ -110,8 +110,8 @@ class Graphs:
         return self.blocker or next(iter(self.refused.values()), None)
 
     def _add(self, key: tuple, step: Callable, value: StepInput, expected: Callable | None) -> bool:
-        """Captures the step and tries the graph. False when either fails: a capture that cannot be made is a
-        blocker, and a step whose graph differs is refused."""
+        """Captures the step and tries the graph. Returns False when either fails: a capture that cannot be
+        made is a blocker, and a step whose graph differs is refused."""
         self.warming_up = message("capturing_step", name=key[0])
         device = tensors_of(value)[0].device
         try:
@@ -143,8 +143,8 @@ class Graphs:
         self._blocked_for_this_run = reason is not None and any(fault in reason for fault in PASSING)
 
     def _static_input(self, value: In) -> In:
-        """Another graph's output is read where it is; every other input gets memory of its own, which a
-        replay fills."""
+        """The value as a graph reads it: another graph's output where it is, every other input in memory of
+        its own, which a replay fills."""
         outputs = {id(tensor) for graph in self.graphs.values() for tensor in tensors_of(graph.output)}
         statics = (given if id(given) in outputs else given.clone() for given in tensors_of(value))
         return with_tensors(value, statics)
@@ -165,7 +165,7 @@ class Graphs:
         self, captured: Graph, step: Callable, value: StepInput, expected: Callable | None
     ) -> str | None:
         """How what the graph says differs from what is expected: on the value, on another one, and on the
-        value again, which also leaves the cache as the value asks for. None if it does not."""
+        value again, which also leaves the cache as the value asks for. None if nothing differs."""
         given = with_tensors(value, (tensor.clone() for tensor in tensors_of(value)))
         device = tensors_of(value)[0].device
         try:
@@ -183,7 +183,7 @@ class Graphs:
             _fill(captured.input, given)  # the input can be another graph's output, which is still needed
 
     def drop(self) -> None:
-        """Forgets all graphs, and which could not be used."""
+        """Forgets all graphs, and which steps were refused."""
         with cuda.ALONE:
             self.graphs.clear()
         self.refused.clear()
@@ -212,8 +212,9 @@ def _reason(error: Exception, step: Callable, value: StepInput) -> str:
 
 @contextmanager
 def _collector_off() -> Iterator[None]:
-    """The collector could free a graph meanwhile, which would end the capture. It does not run before either,
-    as in torch.cuda.graph: that takes half a second, in which nobody else's run goes on."""
+    """A context in which the garbage collector does not run: it could free a graph, which would end the
+    capture. Nor is it run before, as in torch.cuda.graph: that takes half a second, in which nobody else's
+    run goes on."""
     enabled = gc.isenabled()
     gc.disable()
     try:

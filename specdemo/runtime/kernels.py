@@ -66,7 +66,7 @@ BEFORE_ATTENTION, AFTER_ATTENTION, BEFORE_MLP, AFTER_MLP, Q_NORM, K_NORM, OF_EMB
     FEATURE,  # 1 + the column of the features where its input is kept; 0: it is not
     LAYER_FIELDS,
 ) = range(NORMS + 7, NORMS + 17)
-# Real numbers of a layer: the epsilons of its norms, in their order, and then
+# Real numbers of a layer: the epsilons of its norms, in their order, then the scores' scale and cap.
 SCALING, SCORES_CAP, LAYER_NUMBERS = range(7, 10)
 # The last norm and the output layer are a layer of their own, of which only these two are read. So is what
 # reads features: their norm, the product that makes one hidden state of them, and its norm.
@@ -83,7 +83,7 @@ SPINS = 2000  # tries before a thread that waits lets others run
 
 
 def at_address(number):
-    """A function that takes an address, for the numbers of this type there."""
+    """An intrinsic that takes an address and gives the numbers of this type there."""
     pointer = types.CPointer(number)
 
     @intrinsic
@@ -165,7 +165,7 @@ def atomic_store(typing, address, value):
 
 @intrinsic
 def atomic_add(typing, address, value):
-    """Returns what was there before."""
+    """Adds to the number at an address, and returns what was there before."""
     add = of_place(lambda builder, place, value: builder.atomic_rmw("add", place, value, "acq_rel"))
     return types.int64(types.intp, types.int64), add
 
@@ -181,14 +181,14 @@ def apart(typing):
     return types.void(), generate
 
 
-# Only called by other compiled functions, so that numba makes no way in from Python.
+# For functions that only other compiled functions call: numba makes no way in from Python.
 INNER = {
     "no_cpython_wrapper": True,
     "no_cfunc_wrapper": True,
     "no_rewrites": True,
     "error_model": "numpy",  # a division by 0 raises nothing
 }
-# Sums in any order, so that they are made in vectors. NaN stays NaN.
+# Sums may be made in any order, so that they are made in vectors. NaN stays NaN.
 REORDERED = {"reassoc", "contract", "nsz"}
 ZERO, ONE, HALF, TWO = np.float32(0.0), np.float32(1.0), np.float32(0.5), np.float32(2.0)
 LOG2_E, LN2_HIGH, LN2_LOW = np.float32(1.44269504), np.float32(0.693359375), np.float32(-2.12194440e-4)
@@ -230,7 +230,7 @@ def to_bfloat16(x):
 
 @njit(fastmath={"contract"}, **INNER)
 def exp(x):
-    """To some 2 units of the last place; 0 below exp(-87), and no more than exp(88)."""
+    """The exponential of x, to some 2 units of the last place; 0 below exp(-87), and no more than exp(88)."""
     is_zero = x < LEAST
     x = LEAST if is_zero else x
     x = MOST if x > MOST else x
@@ -363,7 +363,8 @@ def meet(team, threads):
 
 @njit(**INNER)
 def rotate(x, rows, heads, d, rotated, cos, sin, start):
-    """The first channels of x [rows, heads, d], `rotated` of them, by the positions from `start` on."""
+    """Rotates the first channels of x [rows, heads, d], `rotated` of them, by the positions from `start`
+    on."""
     apart()
     half = rotated // 2
     for n in range(rows):
@@ -378,7 +379,7 @@ def rotate(x, rows, heads, d, rotated, cos, sin, start):
 
 @njit(**INNER)
 def store(x, cache, rows, groups, d, capacity, start, narrow):
-    """x [rows, groups, d] -> the cache [groups, capacity, d], at `start`."""
+    """Writes x [rows, groups, d] to the cache [groups, capacity, d], at `start`."""
     apart()
     for n in range(rows):
         for group in range(groups):
@@ -392,8 +393,8 @@ def attend_over(numbers, size, wide):
 
     @njit(fastmath=REORDERED, **INNER)
     def attend(q, out, keys, values, scores, d, count, scaling, cap):
-        """One head's query [d] over `count` keys and values [count, d] -> out [d]. Four at a time, so that
-        sums stay in registers longer."""
+        """The attention of one head's query [d] over `count` keys and values [count, d] -> out [d]. It takes
+        four keys at a time, so that sums stay in registers longer."""
         apart()
         query, weight, result = floats(q), floats(scores), floats(out)
         whole = count // 4 * 4
@@ -477,7 +478,7 @@ def embed(model, ids, x, rows, scale):
 
 @njit(**INNER)
 def keep(model, layer, x, rows, start):
-    """The layer's input, in the features."""
+    """Keeps the layer's input in the features."""
     apart()
     if layer[FEATURE]:
         size = model[HIDDEN]
@@ -488,8 +489,8 @@ def keep(model, layer, x, rows, start):
 
 @njit(**INNER)
 def read_features(model, numbers, kernels, result, work, rows, blocks, start, team, me, threads):
-    """The target's features at the positions from `start` on -> result [padded rows, HIDDEN]. work: memory
-    for as many features."""
+    """Reads the target's features at the positions from `start` on -> result [padded rows, HIDDEN]. work:
+    memory for as many features."""
     apart()
     place = model[READS]
     own, width, parts = ints(place), model[STATES_WIDTH], model[PARTS]
@@ -513,7 +514,7 @@ def read_features(model, numbers, kernels, result, work, rows, blocks, start, te
 
 @njit(**INNER)
 def norm_heads(model, x, weight, rows, heads, eps):
-    """x [rows, heads, HEAD_DIM], each head by itself or all as one."""
+    """Norms x [rows, heads, HEAD_DIM], each head by itself or all as one."""
     d = model[HEAD_DIM]
     if model[NORM_HEADS]:
         norm(x, weight, x, rows * heads, d, d, eps)
@@ -523,7 +524,7 @@ def norm_heads(model, x, weight, rows, heads, eps):
 
 @njit(**INNER)
 def write_keys(model, layer, numbers, k, v, rows, start):
-    """k and v [rows, GROUPS, HEAD_DIM]: normed, rotated, and written to the layer's cache."""
+    """Norms and rotates k [rows, GROUPS, HEAD_DIM], and writes k and v to the layer's cache."""
     apart()
     groups, d = model[GROUPS], model[HEAD_DIM]
     if layer[K_NORM]:
@@ -538,9 +539,9 @@ def write_keys(model, layer, numbers, k, v, rows, start):
 def run_layer(
     model, place, numbers, kernels, x, beside, own, shared, rows, blocks, padded, start, team, me, threads
 ):
-    """The decoder layer that is described at the address `place`: attention, then the MLP, each added to the
-    stream x. x, beside (embeddings, where the layer reads them) and `own` are this thread's memory; what the
-    threads compute for each other is in `shared`."""
+    """Runs the decoder layer that is described at the address `place`: attention, then the MLP, each added to
+    the stream x. x, beside (embeddings, where the layer reads them) and `own` are this thread's memory; what
+    the threads compute for each other is in `shared`."""
     layer = ints(place)
     size, heads, groups, d, width = model[HIDDEN], model[HEADS], model[GROUPS], model[HEAD_DIM], model[WIDTH]
     h, scores = own, own + 4 * padded * size * (2 if model[BEGINS_WITH_READS] else 1)
@@ -635,8 +636,8 @@ def run(
     me,
     threads,
 ):
-    """A forward: ids [rows] at the positions from `start` on -> logits [padded rows, OUTPUT_WIDTH], none
-    where that is 0. begins: what the stream begins with. last_alone: only the last row's
+    """Runs a forward: ids [rows] at the positions from `start` on -> logits [padded rows, OUTPUT_WIDTH], none
+    where that is 0. begins: what the stream begins with. last_alone: whether it makes only the last row's
     logits [1, OUTPUT_WIDTH], by `of_one`, the products of a single row."""
     size = model[HIDDEN]
     blocks = (rows + block - 1) // block
@@ -683,7 +684,7 @@ def run(
 
 @njit(**INNER)
 def adjust(model, numbers, logits, rows):
-    """The logits' scale and cap."""
+    """Applies the logits' scale and cap."""
     apart()
     factor, cap = numbers[LOGITS_SCALE], numbers[LOGITS_CAP]
     values = floats(logits)
@@ -697,7 +698,7 @@ def adjust(model, numbers, logits, rows):
 
 @njit(**INNER)
 def widen(model, logits, said):
-    """A row of logits -> said [VOCAB]: a token that cannot be drafted has -inf."""
+    """Writes a row of logits to said [VOCAB], where a token that cannot be drafted has -inf."""
     apart()
     if not model[DRAFT_IDS]:
         copy(logits, said, model[VOCAB])
@@ -711,7 +712,7 @@ def widen(model, logits, said):
 
 @njit(**INNER)
 def argmax(values, count):
-    """The first of the largest; the first that is not a number, if there is one."""
+    """The index of the first of the largest; that of the first that is not a number, if there is one."""
     best = 0
     for i in range(count):
         if not values[i] <= values[best]:
@@ -746,7 +747,7 @@ def make_heap(heap, count):
 
 @njit(**INNER)
 def take_largest(heap, count):
-    """The largest of the numbers in a heap, which then has one less."""
+    """Takes the largest of the numbers out of a heap, which then has one less."""
     apart()
     largest = heap[0]
     heap[0] = heap[count - 1]
@@ -756,7 +757,7 @@ def take_largest(heap, count):
 
 @njit(**INNER)
 def of_top_k(logits, heap, count, k):
-    """The least of the k largest of them."""
+    """The least of the k largest logits."""
     apart()
     for i in range(count):
         heap[i] = logits[i]
@@ -770,13 +771,13 @@ def of_top_k(logits, heap, count, k):
 @njit(fastmath=REORDERED, **INNER)
 def drop_outside_nucleus(logits, heap, count, top_p):
     """Makes logits -inf that top-p drops: all but the fewest likeliest that have a probability of top_p. Of
-    equal ones at the edge those with the highest ids stay. The largest logit is 0."""
+    equally likely tokens at the edge, those with the highest ids stay. The largest logit is 0."""
     apart()
     total = 0.0
     for i in range(count):
         total += exp(logits[i])
     log_total = np.float64(np.float32(math.log(total)))  # as the sampler rounds it
-    # Those below have less than 1 - top_p together.
+    # The logits below this have a probability of less than 1 - top_p together.
     least = math.log(max(1.0 - top_p, 1e-300) / count) + log_total - 1e-3
     candidates = 0
     for i in range(count):
@@ -812,7 +813,7 @@ def drop_below(logits, count, least):
 
 @njit(**INNER)
 def heat(logits, probs, count, temperature):
-    """probs = the logits at this temperature, the largest of which becomes 0."""
+    """Makes `probs` the logits at this temperature, the largest of which becomes 0."""
     apart()
     most = logits[argmax(logits, count)]
     for i in range(count):
@@ -821,7 +822,7 @@ def heat(logits, probs, count, temperature):
 
 @njit(fastmath=REORDERED, **INNER)
 def normalise(probs, count):
-    """Logits, the largest of which is 0 -> their probabilities, in place."""
+    """Turns logits, the largest of which is 0, into their probabilities, in place."""
     apart()
     total = ZERO
     for i in range(count):
@@ -834,8 +835,8 @@ def normalise(probs, count):
 
 @njit(**INNER)
 def shape(logits, probs, heap, count, shaping):
-    """As engine.sampling shapes probabilities. Of a nucleus, it looks at all tokens. heap: memory for as
-    many numbers."""
+    """Shapes probabilities as engine.sampling does, but looks at all tokens for a nucleus. heap: memory for
+    as many numbers."""
     heat(logits, probs, count, np.float32(shaping[TEMPERATURE]))
     top_k, top_p, min_p = int(shaping[TOP_K]), shaping[TOP_P], shaping[MIN_P]
     if 0 < top_k < count:
@@ -849,7 +850,8 @@ def shape(logits, probs, heap, count, shaping):
 
 @njit(**INNER)
 def draw_token(probs, count, u):
-    """As engine.sampling draws: the token at u of the cumulative distribution, never one of probability 0."""
+    """Draws as engine.sampling does: the token at u of the cumulative distribution, never one of probability
+    0."""
     apart()
     total = 0.0
     for i in range(count):
@@ -872,7 +874,7 @@ def forward_function(cache: bool):
     logits: memory for a row, at least. said [drafts, VOCAB]: the logits that tokens are drawn from. shaping:
     how probabilities are shaped; at temperature 0 the likeliest tokens are drafted. uniforms [drafts], probs
     [drafts + 1, VOCAB]: what tokens are drawn with and from, for another temperature; the last row is for
-    work. team: of the `threads` threads that call it at once, of which this is number `me`."""
+    work. team: shared by the `threads` threads that call it at once, of which this is number `me`."""
 
     def forward(
         model_address,
@@ -930,9 +932,9 @@ def forward_function(cache: bool):
 
 
 def reading_function(cache: bool):
-    """Compiles what a head whose layers make keys and values of its target's features does before a forward:
-    those of `rows` positions from `start` on, in each layer's cache. scratch: for padded rows, a hidden
-    state, and the features or a layer's keys and values."""
+    """Compiles what a head, whose layers make keys and values of its target's features, does before a
+    forward: it writes those of `rows` positions from `start` on to each layer's cache. scratch: memory for
+    padded rows of a hidden state, and of the features or a layer's keys and values."""
 
     def read(
         model_address,
@@ -967,7 +969,7 @@ def reading_function(cache: bool):
 
 
 def is_upcast_function(cache: bool):
-    """Whether `count` float32 numbers are those bfloat16 numbers, to the bit: 1 or 0."""
+    """Compiles a test whether `count` float32 numbers are those bfloat16 numbers, to the bit: 1 or 0."""
 
     def is_upcast(weight, narrow, count):
         wide, short, different = bits(weight), shorts(narrow), np.int32(0)
@@ -979,8 +981,8 @@ def is_upcast_function(cache: bool):
 
 
 def scratch_size(model: np.ndarray, padded: int, threads: int) -> int:
-    """Numbers of scratch memory for a forward of so many rows, or for reading so many features. model: its
-    whole numbers."""
+    """How many numbers of scratch memory a forward of so many rows takes, or reading so many features. model:
+    its whole numbers."""
     hidden, capacity, features = (int(model[field]) for field in (HIDDEN, CAPACITY, STATES_WIDTH))
     heads, groups, d, width = (int(model[field]) for field in (HEADS, GROUPS, HEAD_DIM, WIDTH))
     own = padded * hidden * (4 if model[BEGINS_WITH_READS] else 2) + capacity

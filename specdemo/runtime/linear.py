@@ -41,7 +41,7 @@ def skinny_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def use_skinny_linear(model: Module) -> None:
-    """Makes all linear layers SkinnyLinear, with the same weights. For a float32 model on a CPU."""
+    """Makes all linear layers SkinnyLinear, with the same weights. It is for a float32 model on a CPU."""
     _change_class(model, Linear, SkinnyLinear)
 
 
@@ -67,8 +67,8 @@ class Product:
     """Linear layers of the same input. Where their weights lie one after the other in memory (see
     `join_weights`), they are one product.
 
-    triton: a single row, and few rows with int8 weights, are multiplied by triton_products.py with weights
-    as these lie in memory."""
+    triton: whether a single row, and few rows with int8 weights, are multiplied by triton_products.py with
+    weights as these lie in memory."""
 
     def __init__(self, *layers: Module, triton: bool = False):
         self.layers = layers
@@ -111,7 +111,7 @@ class Product:
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
 
     def plus(self, x: Tensor, stream: Tensor) -> Tensor:
-        """The product of a single layer, added to `stream`, whose memory is reused."""
+        """Adds the product of a single layer to `stream`, whose memory is reused."""
         (layer,) = self.layers
         if x.dim() > 2:
             return stream.add_(layer(x))
@@ -125,7 +125,7 @@ class Product:
 
 
 def is_plain(*layers: object) -> bool:
-    """False for layers of other classes, quantised ones for example."""
+    """Whether the layers are torch's own; false for layers of other classes, quantised ones for example."""
     return all(type(layer) in (Linear, SkinnyLinear) for layer in layers)
 
 
@@ -138,14 +138,14 @@ class Stored(NamedTuple):
 
 
 def plain_of(layer: Module) -> Stored | None:
-    """None for a layer whose numbers do not lie in order."""
+    """The numbers of a plain layer; None where they do not lie in order."""
     weight, bias = layer.weight, layer.bias
     in_order = weight.is_contiguous() and (bias is None or bias.is_contiguous())
     return Stored(weight.detach(), None, bias if bias is None else bias.detach()) if in_order else None
 
 
 def int8_of(layer: Module) -> Stored | None:
-    """None for a layer that is something else."""
+    """The numbers of a layer that is quantised to int8; None for any other layer."""
     weight = getattr(layer, "weight", None)
     data, scale = (getattr(weight, name, None) for name in INT8_PARTS)
     if not isinstance(data, Tensor) or not isinstance(scale, Tensor) or data.dtype != torch.int8:
@@ -159,7 +159,7 @@ def int8_of(layer: Module) -> Stored | None:
 
 
 def _as_one_each(layers: Sequence[Stored]) -> Stored | None:
-    """All layers as one. None if they cannot be."""
+    """All layers as one; None if they cannot be one."""
     wholes: list[Tensor | None] = []
     for parts in zip(*layers, strict=True):
         wholes.append(_as_one(parts))
@@ -187,8 +187,8 @@ def align_weights(model: Module) -> None:
     """Copies weights that begin in the middle of a cache line, as those in a mapped file do, to memory of
     their own. There the products of few rows with weights that fit in the cache took 1.15 to 1.35 times as
     long (2 to 9 rows, 256 x 256 to 256 x 1024, medians of 21 on an Intel Xeon with AVX-512, 2026-11-26), and
-    some processors round them otherwise than elsewhere in memory. For a model whose weights nobody else
-    holds."""
+    some processors round them otherwise than elsewhere in memory. It is for a model whose weights
+    nobody else holds."""
     for weight in (*model.parameters(), *model.buffers()):
         if type(weight) in (Parameter, Tensor) and weight.data_ptr() % CACHE_LINE:
             weight.data = weight.data.clone()
@@ -197,8 +197,8 @@ def align_weights(model: Module) -> None:
 @torch.no_grad()
 def join_weights(model: Module) -> None:
     """Moves the weights of layers that have the same input one after the other. Their values and the layers
-    stay as they are. int8 weights only where they are read as they are. For a model whose weights nobody else
-    holds."""
+    stay as they are. int8 weights are moved only where they are read as they are. It is for a model whose
+    weights nobody else holds."""
     for module in model.modules():
         for names in (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")):
             layers = [getattr(module, name, None) for name in names]

@@ -65,7 +65,7 @@ class LM(Protocol):
 
     @property
     def device(self) -> torch.device:
-        """Where its logits are."""
+        """The device that the logits are on."""
 
     @property
     def kv_length(self) -> int:
@@ -82,10 +82,11 @@ class LM(Protocol):
     def draft(
         self, ids: Tensor, start: Tensor, u: Tensor, shaping: Tensor | None
     ) -> tuple[Tensor, Tensor | None, Tensor] | None:
-        """Many forwards as one call, if it has one: feeds ids [N], and then B tokens, of which each is drawn
-        from the last logits: the likeliest where shaping is None, else with u [B] from probabilities that are
-        shaped by these numbers, float64: temperature, top-k, top-p and min-p, as Sampler.shape does it.
-        Returns the tokens [B], what they were drawn from [B, V] (None when greedy), and the logits [B, V]."""
+        """Runs many forwards as one call, if the model has one (else None): feeds ids [N], and then B tokens,
+        of which each is drawn from the last logits: the likeliest where shaping is None, else with u [B] from
+        probabilities that are shaped by these numbers, float64: temperature, top-k, top-p and min-p, as
+        Sampler.shape does it. Returns the tokens [B], what they were drawn from [B, V] (None when greedy),
+        and the logits [B, V]."""
 
     def prefill(self, ids: Tensor, is_over: Callable[[], bool] = lambda: False) -> int:
         """Fills the cache with ids [N] from position 0 on; N may be 0. Returns the number of forwards that it
@@ -145,8 +146,8 @@ class CachedLM(CachedByPosition):
 
     @torch.no_grad()
     def _check_fused(self) -> None:
-        """ValueError if the fused forward predicts something other than the model, tried on a few tokens;
-        with kernels after so many others that attention's has several parts to combine."""
+        """Raises ValueError if the fused forward predicts something other than the model, tried on a few
+        tokens; with kernels, after so many others that attention has several parts to combine."""
         triton = self.fused is not None and self.fused.triton
         most = MOST_BY_TRITON if triton else 12
         n = int(min(TRIED_AFTER + most if triton else most, self.last_position + 1))
@@ -194,7 +195,7 @@ class CachedLM(CachedByPosition):
         return self.static_forward(ids, start) if self.static else self._plain_forward(ids)
 
     def draft(self, ids: Tensor, start: Tensor, u: Tensor, shaping: Tensor | None) -> None:
-        """See LM: it has none."""
+        """Returns None, because it has no such call (see LM)."""
 
     def static_forward(self, ids: Tensor, start: Tensor) -> Tensor:
         self._next += len(ids)
@@ -241,9 +242,10 @@ class CachedLM(CachedByPosition):
         return output.logits[0]  # [N, V]
 
     def _known(self, ids: Tensor) -> Tensor:
-        """A drafter with the target's tokenizer can lack some of the target's ids. Any known id can replace
-        one: a drafter's context need not be right for q to be what its draft is drawn from. A target lacks
-        none, unless it predicts more tokens than it has embeddings, which the pair's notes say."""
+        """The ids, with the last known one in place of those that the model lacks. A drafter with the
+        target's tokenizer can lack some of the target's ids. Any known id can replace one: a drafter's
+        context need not be right for q to be what its draft is drawn from. A target lacks none, unless it
+        predicts more tokens than it has embeddings, which the pair's notes say."""
         return ids.clamp(max=self.known_ids - 1)
 
     def prefill(self, ids: Tensor, is_over: Callable[[], bool] = lambda: False) -> int:
@@ -275,13 +277,14 @@ HYBRID = (LinearAttentionAndFullAttentionLayer, LinearAttentionAndSlidingWindowA
 
 
 def check_writes_text(model: PreTrainedModel) -> None:
-    """ValueError for a model in memory that is of another class than those that write text."""
+    """Raises ValueError for a model in memory that is of another class than those that write text."""
     if model.get_output_embeddings() is None:
         raise ValueError("it has no output layer over a vocabulary: load it with AutoModelForCausalLM")
 
 
 def final_norm(target: PreTrainedModel) -> Module:
-    """The norm between the target's last layer and its output layer. ValueError where it is not known."""
+    """The norm between the target's last layer and its output layer. Raises ValueError where it is not
+    known."""
     norm = getattr(target.get_decoder(), "norm", None)
     if norm is None:
         raise ValueError("its last norm is not found")
@@ -299,7 +302,7 @@ def logits_width(model: PreTrainedModel) -> int:
 
 
 def embedded_ids(model: PreTrainedModel) -> int:
-    """How many tokens it can be fed: the ids below this have a row of its input embeddings."""
+    """How many tokens the model can be fed: the ids below this have a row of its input embeddings."""
     return model.get_input_embeddings().weight.shape[0]
 
 
@@ -309,7 +312,7 @@ def context_of(model: Module) -> float:
 
 
 def positions_of(model: Module) -> float:
-    """How many positions its config names; infinite where it names no limit."""
+    """How many positions the model's config names; infinite where it names no limit."""
     return getattr(model.config.get_text_config(), "max_position_embeddings", None) or float("inf")
 
 
@@ -352,9 +355,9 @@ def windows_of(model: PreTrainedModel) -> list[int]:
 
 
 def cache_argument(model: PreTrainedModel) -> str:
-    """How its forward names the cache: `past_key_values`, or `cache` from transformers 5.24 on, which in some
-    old models is a dict of another kind; models without attention had `cache_params` before. ValueError when
-    it takes none."""
+    """How the model's forward names the cache: `past_key_values`, or `cache` from transformers 5.24 on, which
+    in some old models is a dict of another kind; models without attention had `cache_params` before. Raises
+    ValueError when it takes none."""
     arguments = inspect.signature(model.forward).parameters
     if "past_key_values" in arguments:
         return "past_key_values"
@@ -396,7 +399,7 @@ def _own_cache(model: PreTrainedModel) -> str | None:
 
 
 def keeps_state(model: PreTrainedModel) -> bool:
-    """Whether some of its layers do, in place of keys and values."""
+    """Whether some of the model's layers keep a state in place of keys and values."""
     return any(isinstance(layer, StateLayer) for layer in positional_cache(model).layers)
 
 
@@ -414,14 +417,14 @@ def _by_position(layer: object, lm: CachedLM | None) -> object:
 
 
 def in_training(*models: Module | None) -> list[Module]:
-    """Their modules that are in training mode, or would be, if no run had put them to rest."""
+    """The models' modules that are in training mode, or would be, if no run had put them to rest."""
     modules = (module for model in models if model for module in model.modules())
     return [module for module in modules if module.training or _evaluating.is_held(module)]
 
 
 def evaluating(modules: list[Module]) -> AbstractContextManager:
-    """Modules that are in training mode are in evaluation mode meanwhile: a model in memory is left as it
-    was."""
+    """A context in which modules that are in training mode are in evaluation mode: a model in memory is left
+    as it was."""
     return _evaluating.held(*modules) if modules else nullcontext()
 
 

@@ -47,9 +47,10 @@ _cache_fault: str | None = None  # why compiled functions are not kept
 
 @cache
 def compile_function(make: Callable, *arguments: int) -> Any:
-    """make: one of kernels.py's functions that compile. What it has compiled is kept on disk, by numba, which
-    knows processors and versions; where that fails, nothing is kept. One process at a time: numba gives two
-    that compile at once the same file, and the next one would call one function as if it were the other."""
+    """What `make`, a function of kernels.py or products.py, has compiled. It is kept on disk by numba, which
+    knows processors and versions; where that fails, nothing is kept. One process compiles at a time: numba
+    gives two that compile at once the same file, and the next one would call one function as if it were the
+    other."""
     global _cache_fault
     if _cache_fault is None:
         folder = cache_folder()
@@ -78,7 +79,7 @@ def cache_folder() -> str | None:
 
 
 def float32(*shape: int) -> Tensor:
-    """Memory that compiled code may write to. Not of torch's default dtype, which is another one while
+    """Memory that compiled code may write to. It is not of torch's default dtype, which is another one while
     transformers builds a model in another thread: half as many bytes would be written beyond their end."""
     return torch.empty(*shape, dtype=torch.float32)
 
@@ -121,16 +122,16 @@ class Team:
         wait(others)
 
 
-# By a layer and the first row of a part of its weight: the copy in 16 bits, and its kind.
+# The copies in 16 bits and their kinds, by a layer and the first row of a part of its weight.
 Copies = dict[tuple[Module, int], tuple[Tensor, int]]
 
 
 class NativeForward:
-    """Computes a decoder's logits over a cache that is written by position. ValueError says why it cannot for
-    this decoder.
+    """Computes a decoder's logits over a cache that is written by position. A ValueError says why it cannot
+    for this decoder.
 
-    describe: gives it with its weights as they are now. copies: those of another forward that reads the same
-    layers, which are shared. leaves: for so many rows, what the last layer gives, normed, is left in
+    describe: gives the decoder with its weights as they are now. copies: those of another forward that reads
+    the same layers, which are shared. leaves: for how many rows what the last layer gives, normed, is left in
     `stream`."""
 
     def __init__(self, describe: Callable[[], Decoder], copies: Copies | None = None, leaves: int = 0):
@@ -192,7 +193,8 @@ class NativeForward:
         self._states: Tensor | None = None
 
     def _describe_reading(self) -> None:
-        """What is read of the target's hidden states, and what is left of the last layer's output."""
+        """Describes what is read of the target's hidden states, and what is left of the last layer's
+        output."""
         k, reads, size = self.kernels, self.decoder.reads, self.decoder.size
         begins = reads is not None and not reads.are_keys
         rows = self._leaves or int(begins)
@@ -250,7 +252,7 @@ class NativeForward:
             numbers[at - self.kernels.NORMS] = norm.eps
 
     def _split(self, row: np.ndarray, places: tuple[int, ...], layers: tuple, sizes: list[int]) -> None:
-        """Products that are a layer each, or parts of a single one."""
+        """Describes products that are a layer each, or parts of a single one."""
         first = 0
         for at, size, layer in zip(places, sizes, layers * (len(places) // len(layers)), strict=True):
             self._product(row, at, layer, first, size)
@@ -299,7 +301,7 @@ class NativeForward:
 
     @property
     def copied_bytes(self) -> int:
-        """Of the copies in 16 bits."""
+        """Bytes of the copies in 16 bits."""
         return sum(narrow.nbytes for narrow, _ in self.copies.values())
 
     def _is_exact(self, weight: Tensor, narrow: Tensor) -> bool:
@@ -310,8 +312,8 @@ class NativeForward:
         return torch.equal(narrow.float(), weight)
 
     def _check_weight(self, tensor: Tensor, *shape: int, of_target: bool = False) -> None:
-        """ValueError for what compiled code would read beyond its end, or as other numbers. of_target: a
-        head's target can be of another dtype."""
+        """Raises ValueError for a weight that compiled code would read beyond its end, or as other numbers.
+        of_target: whether its dtype can be another one, because it is a head's target's."""
         is_own = tensor.dtype in (NATIVE_DTYPES if of_target else (self.dtype,))
         is_here = tensor.device.type == "cpu" and tensor.is_contiguous()
         if not is_own or not is_here or tensor.shape != shape:
@@ -332,7 +334,7 @@ class NativeForward:
         return -(-rows // -(-rows // self.products.MOST_BLOCK))
 
     def compile(self, block: int) -> None:
-        """The products of so many rows."""
+        """Compiles the products of so many rows."""
         addresses, functions = np.zeros(self.products.KINDS, np.int64), []
         for kind in sorted(self.kinds):
             functions.append(compile_function(self.products.product_function, kind, block, *registers()))
@@ -340,7 +342,8 @@ class NativeForward:
         self._products[block] = addresses, functions
 
     def compile_all(self) -> None:
-        """The products of every number of rows: a draft that had to wait for one would be timed with it."""
+        """Compiles the products of every number of rows: a draft that had to wait for one would be timed with
+        it."""
         self._products.clear()
         for block in range(1, self.products.MOST_BLOCK + 1):
             self.compile(block)
@@ -348,15 +351,15 @@ class NativeForward:
     def __call__(
         self, lm: CachedByPosition, ids: Tensor, start: Tensor, block: int, with_logits: bool = True
     ) -> Tensor:
-        """ids [N] at the positions start [], start + 1, ... of the LM's cache -> logits [N, V], if asked
-        for. `block` rows at once, for which it must have been compiled."""
+        """ids [N] at the positions start [], start + 1, ... of the LM's cache -> logits [N, V], if asked for.
+        It takes `block` rows at once, for which products must have been compiled."""
         padded = -(-len(ids) // block) * block
         logits = float32(padded if with_logits else 0, int(self._model[self.kernels.OUTPUT_WIDTH]))
         self._run(lm, ids.contiguous(), start, len(ids), block, logits)
         return logits[: len(ids)]
 
     def fill(self, lm: CachedByPosition, ids: Tensor, start: Tensor) -> None:
-        """The same from the target's features, without logits."""
+        """Runs a forward that begins with the target's features, without logits."""
         block, k = self.block_for(len(ids)), self.kernels
         nothing = Drawing()  # which leaves the last row's output alone
         self._run(lm, ids.contiguous(), start, len(ids), block, float32(0), k.FEATURES, nothing)
@@ -373,8 +376,8 @@ class NativeForward:
     def draft(
         self, lm: CachedByPosition, ids: Tensor, start: Tensor, block: int, u: Tensor, shaping: Tensor | None
     ) -> tuple[Tensor, Tensor | None, Tensor]:
-        """See LM. `block` is for the ids; a drafted token is a row by itself. It begins with the target's
-        features where the decoder does."""
+        """Drafts as LM.draft says. `block` is for the ids; a drafted token is a row by itself. The stream
+        begins with the target's features where the decoder does."""
         rows, drafts, k = len(ids), len(u), self.kernels
         tokens = torch.cat([ids, ids.new_zeros(drafts)])
         said = float32(drafts, self._vocab_size)
@@ -385,7 +388,7 @@ class NativeForward:
         return tokens[rows:], None if probs is None else probs[:-1], said
 
     def read(self, lm: CachedByPosition, start: Tensor, rows: int) -> None:
-        """Keys and values of the target's features at `rows` positions from start [] on."""
+        """Makes keys and values of the target's features at `rows` positions from start [] on."""
         block = self.block_for(rows)
         threads = self._ready(lm, -(-rows // block) * block)
         reading = compile_function(self.kernels.reading_function)
@@ -403,7 +406,7 @@ class NativeForward:
 
     @property
     def _addresses(self) -> list[int]:
-        """What describes the decoder."""
+        """The addresses of what describes the decoder."""
         parts = (self._model, self._numbers, self._layers, self._layer_numbers)
         return [part.ctypes.data for part in parts]
 
@@ -428,7 +431,8 @@ class NativeForward:
         begins: int = 0,
         drawing: "Drawing | None" = None,
     ) -> None:
-        """logits: of all rows. drawing: in place of that, tokens are drawn from the last row's."""
+        """Runs the compiled forward. logits: those of all rows. drawing: given, tokens are drawn from the
+        last row's logits in place of that."""
         threads = self._ready(lm, -(-rows // block) * block)
         last_alone, drawing = drawing is not None, drawing or Drawing()
         if logits is None:
@@ -455,7 +459,7 @@ class NativeForward:
             )
 
     def _find_cache(self, lm: CachedByPosition) -> None:
-        """The addresses of the cache, of the rotations for all its positions, and of the features."""
+        """Finds the addresses of the cache, of the rotations for all its positions, and of the features."""
         k, layers = self.kernels, self.decoder.layers
         if self._epoch != lm.buffer_epoch:
             self._epoch = lm.buffer_epoch
@@ -487,7 +491,7 @@ class NativeForward:
 
 @dataclass(frozen=True)
 class Drawing:
-    """Tokens that are drawn in a forward: `count` of them. See LM.draft; said: the logits [count, V]."""
+    """Tokens that are drawn in a forward: `count` of them. See LM.draft. said: the logits [count, V]."""
 
     count: int = 0
     said: Tensor | None = None
@@ -505,19 +509,19 @@ def is_narrow(tensor: Tensor) -> bool:
 
 
 class Native(Cached):
-    """One whose static forwards on a CPU are one call each, where that predicts what they do otherwise. Else
-    `not_native` says why, and it runs as it is."""
+    """A model whose static forwards on a CPU are one call each, where that predicts what they do otherwise.
+    Else `not_native` says why, and it runs as it is."""
 
     compiles_itself = True
     native: NativeForward | None = None
     not_native: str | None = None
 
     def _choose_native(self) -> None:
-        """Sets `native` to one that was tried. Any error ends it."""
+        """Sets `native` to a NativeForward that was tried. Any error ends it."""
         raise NotImplementedError
 
     def _trying(self, work: Callable[[], None]) -> None:
-        """An error ends all native forwards, and never the run."""
+        """Does the work; an error in it ends all native forwards, and never the run."""
         try:
             work()
         except torch.OutOfMemoryError:
@@ -534,7 +538,7 @@ class Native(Cached):
 
     @property
     def copied_bytes(self) -> int:
-        """Of copies in 16 bits, which its forwards read in place of twice as many bytes."""
+        """Bytes of the copies in 16 bits, which its forwards read in place of twice as many bytes."""
         return 0 if self.native is None else self.native.copied_bytes
 
     def free(self) -> None:
@@ -549,12 +553,12 @@ class Native(Cached):
 
 
 def is_small(model: Module) -> bool:
-    """Whether Python's part of its forwards counts."""
+    """Whether the model is so small that Python's part of its forwards counts."""
     return model.device.type == "cpu" and model.num_parameters() <= SMALL_MODEL
 
 
 def can_be_native(model: PreTrainedModel) -> bool:
-    """From its type alone: whether its forwards may be one call."""
+    """Whether the model's forwards may be one call, from its type alone."""
     return model.device.type == "cpu" and model.dtype in NATIVE_DTYPES and is_of_family(model)
 
 
@@ -584,7 +588,7 @@ class NativeLM(Native, CachedLM):
         super().warm_up(rows)
 
     def compile_soon(self, rows: int) -> None:
-        """This number of rows is sure to come up: its next forward compiles what it needs."""
+        """Notes that this number of rows is sure to come up: its next forward compiles what it needs."""
         if self.native is not None:
             self._seen[self.native.block_for(rows)] = COMPILED_AFTER
 
@@ -614,7 +618,8 @@ class NativeLM(Native, CachedLM):
         return None
 
     def _try(self, native: NativeForward, block: int, ids: Tensor, start: Tensor, expected: Tensor) -> None:
-        """ValueError if its forward in blocks of so many rows predicts something other than the model."""
+        """Raises ValueError if its forward in blocks of so many rows predicts something other than the
+        model."""
         native.compile(block)
         logits = native(self, ids, start, block)
         if not (logits - expected).abs().max() <= logits_tolerance(expected, self.dtype):

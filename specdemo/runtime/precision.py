@@ -13,13 +13,13 @@ from specdemo.runtime.shared import Shared
 
 
 def full_float32() -> AbstractContextManager:
-    """Nothing rounds float32 meanwhile."""
+    """A context in which nothing rounds float32."""
     return _full.held()
 
 
 def _set_full() -> Callable[[], None]:
-    """Returns what puts back what was there. torch keeps the settings twice, and some of its calls fail while
-    the old and the new ones contradict each other, so both are set."""
+    """Turns rounding off, and returns what puts the settings back. torch keeps the settings twice, and some
+    of its calls fail while the old and the new ones contradict each other, so both are set."""
     backends = torch.backends
     ours = (backends.cuda.matmul, backends.mkldnn.matmul, backends.cudnn.conv, backends.cudnn.rnn)
     before = [one.fp32_precision for one in ours]
@@ -39,7 +39,7 @@ def _set_full() -> Callable[[], None]:
 
 
 def _old_setting(new: str) -> str:
-    """Of products. Where it contradicts the new one, torch does not tell it."""
+    """The old setting of products. Where it contradicts the new one, torch does not tell it."""
     try:
         return torch.get_float32_matmul_precision()
     except RuntimeError:

@@ -32,8 +32,8 @@ from specdemo.runtime.states import possible_rows, tried_rows
 TRIED_TOKENS = 16  # on which a model is tried
 COMPARED = 6  # of them: the last ones
 STOPS = (0, 2, 3, 6)  # where forwards over these end: of two rows, of one, and of three
-# Parameters times tokens, for trying it beyond a sliding window. 51 million parameters and 908 tokens took
-# 2.1 s on two cores of an AMD EPYC. The number for a GPU is an estimate.
+# The most parameters times tokens for trying a model beyond a sliding window. 51 million parameters and 908
+# tokens took 2.1 s on two cores of an AMD EPYC. The number for a GPU is an estimate.
 MOST_WORK = 5e10
 MOST_WORK_ON_GPU = 5e13
 
@@ -58,8 +58,8 @@ def agrees_with_itself(model: PreTrainedModel) -> bool:
 
 
 def alike(expected: Tensor, said: Tensor, dtype: torch.dtype) -> Tensor:
-    """By row of logits [N, V], whether they are the same for a model of this dtype: [N] bool. Broken weights
-    predict NaN with and without the cache; the first round reports that."""
+    """Whether each row of logits [N, V] is the same in both, for a model of this dtype: [N] bool. Broken
+    weights predict NaN with and without the cache; the first round reports that."""
     expected, said = expected.double(), said.double()
     same = (said == expected) | (said.isnan() & expected.isnan())
     return (same | ((said - expected).abs() <= logits_tolerance(expected, dtype))).all(1)
@@ -74,7 +74,7 @@ def _is_causal_at_any_length(model: PreTrainedModel) -> bool:
         end = int(min(length + COMPARED, context_of(model)))
         positions = torch.arange(max(0, end - 2 * COMPARED), end, device=model.device)  # [n]
         ids, kept = (7 * positions + 3) % model.get_input_embeddings().weight.shape[0], len(positions) // 2
-        # The shorter one first: a longer text leaves "dynamic" frequencies behind.
+        # The shorter text comes first: a longer one leaves "dynamic" frequencies behind.
         said, expected = (
             model(input_ids=ids[None, :n], position_ids=positions[None, :n], use_cache=False).logits[0, :kept]
             for n in (kept, len(positions))
@@ -94,7 +94,8 @@ def _lengths_in(settings: dict) -> Iterator[int]:
 
 
 def _try(model: PreTrainedModel) -> bool:
-    """With layers that keep a state, also finds out how many rows its forwards may have."""
+    """Whether the model passes. With layers that keep a state, also finds out how many rows its forwards may
+    have."""
     lm = CachedLM(model)
     if lm.states is None:
         return _tried(lm)
@@ -130,7 +131,8 @@ def _compare(lm: CachedLM, n: int) -> bool:
     kept = min(COMPARED, n)
     before, rest = ids[:-kept], ids[-kept:]
     only_rest = {"logits_to_keep": kept} if "logits_to_keep" in lm.parameters else {}
-    # First: a shorter forward brings "dynamic" frequencies back that a longer text of its owner has left.
+    # The prefill comes first: a shorter forward brings "dynamic" frequencies back that a longer text of its
+    # owner has left.
     lm.prefill(before)
     output = lm.model(input_ids=ids[None], use_cache=False, **only_rest)
     expected = output.logits[0, -kept:]  # [kept, V]
@@ -144,8 +146,8 @@ def _compare(lm: CachedLM, n: int) -> bool:
 
 
 def mostly(same: Tensor, dtype: torch.dtype) -> bool:
-    """Of rows [N] bool, all; in 16 bits half of them, where rounding can make a router choose another
-    expert."""
+    """Whether all rows [N] bool are the same; in 16 bits half of them suffice, since rounding can make a
+    router choose another expert."""
     return int((~same).sum()) <= (0 if dtype == torch.float32 else len(same) // 2)
 
 
@@ -204,7 +206,7 @@ def _file() -> Path:
 
 
 def _remembered() -> list[str]:
-    """GPUs and versions whose text was right."""
+    """The GPUs and versions whose text was right."""
     with suppress(OSError, ValueError):
         keys = json.loads(_file().read_text(encoding="utf-8"))
         return keys if isinstance(keys, list) else []

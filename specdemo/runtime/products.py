@@ -21,7 +21,7 @@ def product_function(cache: bool, kind: int, block: int, lanes: int, registers: 
     """Compiles y [B, outputs] = x [B, inputs] @ weight [outputs, inputs].T for B = `blocks` times `block`
     rows. lanes: float32 numbers in a register; `inputs` must be a multiple. The rows of y are `stride`
     numbers apart."""
-    # So many outputs at once that all their sums, and what they are made of, stay in registers.
+    # As many outputs at once as let all their sums, and what they are made of, stay in registers.
     tile = max(1, min(FEWEST_OUTPUTS, (registers - 2 - block) // block))
     tile = 1 << (tile.bit_length() - 1)
 
@@ -80,8 +80,8 @@ def at(builder, base, row, columns, column, size: int):
 
 
 def widened(builder, address, kind: int, lanes: int):
-    """The weights there as float32: float16 and int8 by the instructions for it, bfloat16 by a shift of its
-    bits."""
+    """The weights at the address as float32: float16 and int8 by the instructions for it, bfloat16 by a shift
+    of its bits."""
     floats, bits = ir.VectorType(FLOAT, lanes), ir.VectorType(BITS, lanes)
     kept = ir.VectorType((FLOAT, SHORT, SHORT, BYTE)[kind], lanes)
     narrow = builder.load(builder.inttoptr(address, kept.as_pointer()), align=BYTES[kind])
@@ -96,7 +96,7 @@ def widened(builder, address, kind: int, lanes: int):
 
 
 def totals(builder, vectors: list):
-    """1, 2 or 4 vectors -> one vector with the sum of each. Takes fewer operations than sum by sum.
+    """1, 2 or 4 vectors -> one vector with the sum of each. This takes fewer operations than sum by sum.
 
     The numbers of a vector are added in the same order whatever the count: so a row's result does not depend
     on the block that it is computed in."""
@@ -108,7 +108,7 @@ def totals(builder, vectors: list):
         return builder.fadd(*(builder.shuffle_vector(a, b, mask) for mask in masks))
 
     def of_fours(*places):
-        """Of each four numbers of a (0 to 3) and of b (4 to 7)."""
+        """The indices of these places in each four numbers, of a (0 to 3) or of b (4 to 7)."""
         return [four + i if i < 4 else lanes + four + i - 4 for four in range(0, lanes, 4) for i in places]
 
     if count == 1:
@@ -126,7 +126,7 @@ def totals(builder, vectors: list):
 
 
 def prefetch(builder, place) -> None:
-    """Asks for the memory there, to be read."""
+    """Asks for the memory at this place, to be read."""
     byte, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
     kind = ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
     function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")

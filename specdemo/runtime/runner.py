@@ -27,13 +27,13 @@ from specdemo.words.message import Message, message
 # "auto": on CUDA steps are captured, and on a CPU forwards are compiled, where the models allow it. "off":
 # every forward runs as transformers would run it.
 Capture = Literal["auto", "off"]
-# Makes what drafts of a drafter that is loaded, for its target.
+# Makes the model with its cache that drafts, of a drafter that is loaded, for its target.
 CacheDrafter = Callable[[Module, PreTrainedModel, Clock], Cached]
 
 
 @dataclass(frozen=True)
 class OfTarget:
-    """What of the target's drafts in place of the pair's drafter. key: it is made once for each."""
+    """A part of the target that drafts in place of the pair's drafter. key: one is made for each key."""
 
     key: Hashable
     make: Callable[[CachedLM], Cached]
@@ -41,9 +41,8 @@ class OfTarget:
 
 @dataclass(frozen=True)
 class RunSetup:
-    """What one run works with. `drafter`: the pair's, or what there is of the target's (`OfTarget`).
-    `run_drafting` differs from `run_step` where the drafter is on another device, and where drafting is not
-    captured."""
+    """What one run works with. `drafter`: the pair's, or a part of the target (`OfTarget`). `run_drafting`
+    differs from `run_step` where the drafter is on another device, and where drafting is not captured."""
 
     target: CachedLM
     drafter: Cached | None
@@ -56,9 +55,9 @@ class RunSetup:
         return self.run_step.captures and self.run_drafting is self.run_step
 
     def make_room(self, length: int) -> None:
-        """Where steps are captured, room for so many tokens in both caches: one that grows in the middle of a
-        text needs all its graphs again. Where there is no memory for that, they grow with the text, which may
-        end early."""
+        """Makes room for so many tokens in both caches, where steps are captured: a cache that grows in the
+        middle of a text needs all its graphs again. Where there is no memory for that, the caches grow with
+        the text, which may end early."""
         for lm in (self.target, self.drafter):
             if self.run_step.captures and lm is not None and lm.is_captured:
                 with suppress(torch.OutOfMemoryError):
@@ -94,7 +93,7 @@ class Runner:
 
     @property
     def copied_bytes(self) -> tuple[int, int]:
-        """Of the target's and the drafter's weights in 16 bits."""
+        """Bytes of the copies in 16 bits of the target's and of the drafter's weights."""
         target, drafter = vars(self).get("lms", (None, None))  # not made before they run
         return tuple(0 if lm is None else lm.copied_bytes for lm in (target, drafter))
 
@@ -108,7 +107,7 @@ class Runner:
 
     def begin_run(self, own: OfTarget | None = None) -> RunSetup:
         """Chooses how the steps of the next run are run. own: what drafts in place of the pair's drafter.
-        CudaLost if its models are on a GPU that is lost."""
+        Raises CudaLost if its models are on a GPU that is lost."""
         if self._gpus:
             cuda.check_not_lost()
         self._training = in_training(*self._models)
@@ -126,7 +125,7 @@ class Runner:
         on_gpu = [lm for lm in lms if self._on_gpu(lm)]
         use_graphs = self.capture != "off" and not self._hooked and target in on_gpu
         if use_graphs:
-            # The same models in each run, or the graphs would be dropped.
+            # The graphs are given the same models in each run, or they would be dropped.
             captured = [lm for lm in self.lms if lm and lm.is_captured and self._on_gpu(lm)]
             self.graphs.begin_run(captured)
             use_graphs = self.graphs.blocker is None
@@ -141,11 +140,11 @@ class Runner:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """For each step of a run: evaluation mode (a model given in memory may be in training, and is left as
-        it was), and torch's settings, among them one CPU thread for small models.
+        """The context of each step of a run: evaluation mode (a model given in memory may be in training, and
+        is left as it was), and torch's settings, among them one CPU thread for small models.
 
-        With several threads those are hardly faster, and much slower when another program is busy, such as
-        the browser that shows the run. The embedded pair on two cores, before its forwards were
+        With several threads, small models are hardly faster, and much slower when another program is busy,
+        such as the browser that shows the run. The embedded pair on two cores, before its forwards were
         compiled: 242 tokens/s with one thread and 248 with two; beside one busy program, 255 and 100."""
         try:
             with evaluating(self._training), self.torch_settings():
@@ -183,15 +182,15 @@ class Runner:
 
     @contextmanager
     def torch_settings(self) -> Iterator[None]:
-        """What a run needs of torch's settings for the whole process: the number of CPU threads, and those of
-        `gpu_settings`. They are put back in the end."""
+        """A context with what a run needs of torch's settings for the whole process: the number of CPU
+        threads, and those of `gpu_settings`. They are put back in the end."""
         with _one_thread.held(get_ident()) if self._one_thread else nullcontext(), self.gpu_settings():
             yield
 
     @contextmanager
     def gpu_settings(self) -> Iterator[None]:
-        """Where models are on a GPU, cuDNN's attention is left out meanwhile, unless it was asked for, and
-        what is float32 is computed in float32."""
+        """A context in which cuDNN's attention is left out, unless it was asked for, and what is float32 is
+        computed in float32, where models are on a GPU."""
         with ExitStack() as settings:
             if self._gpus and not self.cudnn_attention:
                 settings.enter_context(without_cudnn())
@@ -273,8 +272,8 @@ def has_hooks(model: Module) -> bool:
 
 
 def _take_one_thread(_: object) -> PutBack:
-    """torch has a number of threads for each thread, and gives a new one that which was set last in any. So
-    where a run goes on, a 1 is that run's."""
+    """Sets one thread, and returns what puts the number back. torch has a number of threads for each thread,
+    and gives a new one that which was set last in any. So where a run goes on, a 1 is that run's."""
     global _usual_threads
     before = torch.get_num_threads()
     if _one_thread.is_held():

@@ -21,19 +21,20 @@ SHARED_LOCK = threading.Lock()
 
 
 class Shared:
-    """One such thing, or one for each key. change: changes it for a key and returns what puts it back."""
+    """One thing that runs change and put back, or one for each key. change: changes it for a key and returns
+    what puts it back."""
 
     def __init__(self, change: Callable[[Hashable], PutBack]):
         self._change = change
         self._held: dict[Hashable, tuple[int, PutBack]] = {}  # how many hold it, and what the last one does
 
     def is_held(self, *keys: Hashable) -> bool:
-        """For one of these keys; without a key, for any."""
+        """Whether it is held for one of these keys; without a key, for any."""
         return any(key in self._held for key in keys) if keys else bool(self._held)
 
     @contextmanager
     def held(self, *keys: Hashable) -> Iterator[None]:
-        """It is changed meanwhile, for each of the keys; without a key, there is only one."""
+        """A context in which it is changed, for each of the keys; without a key, there is only one."""
         keys = keys or (None,)
         with SHARED_LOCK:
             for key in keys:

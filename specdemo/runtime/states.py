@@ -29,8 +29,9 @@ tried_rows: WeakKeyDictionary[Module, RowsAtOnce] = WeakKeyDictionary()  # as th
 
 
 def possible_rows(model: Module) -> tuple[RowsAtOnce, ...]:
-    """In the order in which they are to be tried. Where Mamba 2's time step has a limit, transformers' form
-    for one token ignores it, which shows with some tokens only."""
+    """How many rows the model's forwards from a state may have, in the order in which that is to be tried.
+    Where Mamba 2's time step has a limit, transformers' form for one token ignores it, which shows with some
+    tokens only."""
     limits = (getattr(module, "time_step_limit", None) for module in model.modules())
     if any(limit and tuple(limit) != (0.0, float("inf")) for limit in limits):
         return ("several",)
@@ -40,13 +41,13 @@ def possible_rows(model: Module) -> tuple[RowsAtOnce, ...]:
 class StateLayer(LinearAttentionLayer):
     """A layer's states as transformers keeps them: [1, ...], of the same shape whatever the position."""
 
-    # As buffers of keys and values, they outlive a caller's inference mode.
+    # Like buffers of keys and values, the states outlive a caller's inference mode.
     @torch.inference_mode(False)
     def lazy_initialization(self, *arguments: Tensor, **named: object) -> None:
         super().lazy_initialization(*arguments, **named)
 
     def reset_states(self) -> None:
-        """As before the first token."""
+        """Sets the states as before the first token."""
         LinearAttentionLayer.reset(self)
 
 
@@ -71,7 +72,7 @@ class States:
 
     @classmethod
     def of(cls, model: Module, cache: Cache, device: torch.device) -> "States | None":
-        """None if the model's cache has none."""
+        """The states of the model's cache; None if it has none."""
         layers = [layer for layer in cache.layers if isinstance(layer, StateLayer)]
         return cls(layers, tried_rows.get(model, possible_rows(model)[0]), device) if layers else None
 
@@ -91,7 +92,8 @@ class States:
         self._position, self._prompt = -1, 0
         if self.rows == "one":
             return [0][:length]  # from nothing, it may have any number of rows
-        # So that a forward of one row after the prompt has a state two tokens back.
+        # The last part is two tokens, so that a forward of one row after the prompt has a state two tokens
+        # back.
         last = [length - 2] if self.rows == "several" and length > 3 else []
         return [*range(0, last[0] if last else length, chunk), *last]
 
@@ -133,7 +135,7 @@ class States:
         yield end
 
     def _save(self) -> None:
-        """The state before the first token is not saved: nothing is there."""
+        """Saves the state. The one before the first token is not saved: nothing is there."""
         if self._position > 0 and self._position not in self._saved:
             self._saved[self._position] = _Saved(
                 [tensor.clone() for tensor in self._tensors()],

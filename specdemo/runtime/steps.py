@@ -23,11 +23,11 @@ _T = TypeVar("T")
 
 class StepInput(Protocol):
     def on_device(self) -> Self:
-        """The same with the host's numbers on the device: what a step reads. (A graph's input is filled from
-        the host.)"""
+        """This input with the host's numbers on the device, as a step reads it. (A graph's input is filled
+        from the host.)"""
 
     def varied(self) -> Self:
-        """Another valid input of the same shapes, with other numbers: to try a captured step on."""
+        """Another valid input of the same shapes, with other numbers, to try a captured step on."""
 
 
 In = TypeVar("In", bound=StepInput)
@@ -35,8 +35,8 @@ Out = TypeVar("Out")
 
 
 class RunStep(Protocol):
-    """Runs a step: as it is, or captured once for each `key` and replayed. captures: whether it may do the
-    latter."""
+    """Runs a step: as it is, or captured once for each `key` and replayed. captures: whether it may
+    capture."""
 
     captures: bool
 
@@ -69,7 +69,7 @@ def tensors_of(value: object) -> list[Tensor]:
 
 
 def with_tensors(value: _T, tensors: Iterator[Tensor]) -> _T:
-    """The same value with other tensors, taken in the order of `tensors_of`."""
+    """The value with other tensors, taken in the order of `tensors_of`."""
     if isinstance(value, Tensor):
         return next(tensors)
     if is_dataclass(value):
@@ -79,7 +79,7 @@ def with_tensors(value: _T, tensors: Iterator[Tensor]) -> _T:
 
 
 def named_tensors(value: object, name: str = "") -> list[tuple[str, Tensor]]:
-    """All tensors in the value with their fields' names, packed ones as what they are."""
+    """All tensors in the value with their fields' names; those of a packed value are unpacked."""
     if isinstance(value, Tensor):
         return [(name, value)]
     if isinstance(value, Packed):
@@ -108,8 +108,8 @@ class Packed:
 
 
 def pack(value: object) -> Packed:
-    """float64 must hold the tensors' numbers exactly: bool, int64 below 2^53, or any float. Those of a dtype
-    are cast together."""
+    """Packs a value's tensors. float64 must hold their numbers exactly: bool, int64 below 2^53, or any float.
+    Those of a dtype are cast together."""
     by_dtype: dict[torch.dtype, dict[str, Tensor]] = {}
     for name, tensor in named_tensors(value):
         by_dtype.setdefault(tensor.dtype, {})[name] = tensor
@@ -126,7 +126,8 @@ def pack(value: object) -> Packed:
 
 class OnHost:
     """A packed value on the host: each tensor is an attribute, in plain numbers, as `Tensor.tolist` gives
-    them. It is made when it is first asked for, because the next step waits for some of them only."""
+    them. An attribute is made when it is first asked for, because the next step waits for some of them
+    only."""
 
     def __init__(self, numbers: list[float], layout: dict[str, Placed]):
         self._numbers = numbers
@@ -189,7 +190,7 @@ class HostNumbers:
         return dict(zip(self.sizes, self.vector.split(tuple(self.sizes.values())), strict=True))
 
     def with_parts(self, **others: Tensor) -> Self:
-        """The same with some lists replaced by others of their sizes."""
+        """These numbers with some lists replaced by others of their sizes."""
         return replace(self, vector=torch.cat([*(self.parts | others).values()]))
 
 

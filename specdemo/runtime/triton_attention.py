@@ -47,9 +47,9 @@ class Division:
 
 
 def division_for(tokens: int, d: int, dtype: torch.dtype) -> Division:
-    """So large that a block's numbers fit into its registers, or nearly (what compilers for capabilities 8.6
-    and 9.0 said). With heads of 64 and 128 numbers in bfloat16, near the least time over 512, 4,096 and
-    32,768 tokens of what was timed on an NVIDIA H100 (2026-11-26)."""
+    """A division so large that a block's numbers fit into its registers, or nearly (what compilers for
+    capabilities 8.6 and 9.0 said). With heads of 64 and 128 numbers in bfloat16, it took near the least time
+    over 512, 4,096 and 32,768 tokens of what was timed on an NVIDIA H100 (2026-11-26)."""
     width = max(SMALLEST, triton.next_power_of_2(d))
     return Division(
         keys=max(SMALLEST, min(KEYS_AT_ONCE, MOST_BYTES // (width * dtype.itemsize))),
@@ -61,9 +61,10 @@ def division_for(tokens: int, d: int, dtype: torch.dtype) -> Division:
 
 
 def parts_of_text(capacity: int, groups: int, processors: int) -> int:
-    """Into how many parts the keys of a text in a cache of this capacity are divided: as many as the GPU
-    reads at the same time, but no more than there would be keys for if the cache were full. Above COMBINED a
-    multiple of it, because so many are combined at a time (as cache capacities of so many parts are)."""
+    """The number of parts that the keys of a text in a cache of this capacity are divided into: as many as
+    the GPU reads at the same time, but no more than there would be keys for if the cache were full. Above
+    COMBINED it is a multiple of that, because so many are combined at a time (as cache capacities of so many
+    parts are)."""
     parts = max(1, min(capacity // KEYS_AT_ONCE, BLOCKS_A_PROCESSOR * processors // groups))
     return parts - parts % COMBINED if parts > COMBINED else parts
 
@@ -164,8 +165,8 @@ def attend_kernel(
     NORMS: tl.constexpr,
     ROTATES: tl.constexpr,
 ):
-    """Some rows of one key head's queries over one part of the text's keys. The first part has those of this
-    forward's tokens, too, and writes them to the cache.
+    """Attention of some rows of one key head's queries over one part of the text's keys. The first part has
+    the keys of this forward's tokens, too, and writes them to the cache.
 
     A part has the same keys whatever the cache's capacity: where there is room for fewer parts than the GPU
     reads at once, each has LEAST keys, and those that a larger cache has in addition have none."""
@@ -250,7 +251,7 @@ def combine_kernel(
     D: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """One head of one token."""
+    """Combines the parts' outputs for one head of one token."""
     head, token = tl.program_id(0), tl.program_id(1)
     row, rows = head * tokens + token, HEADS * tokens
     i = tl.arange(0, WIDTH)
@@ -356,8 +357,8 @@ def _few_rows_attention(
     return y
 
 
-# As an operation of torch, so that tensors without numbers have their shapes. The CPU is for Triton's
-# interpreter.
+# The kernels are an operation of torch, so that tensors without numbers have their shapes. The CPU is for
+# Triton's interpreter.
 for backend in ("CUDA", "CPU"):
     _LIBRARY.impl("few_rows_attention", _few_rows_attention, backend)
 _LIBRARY.impl(

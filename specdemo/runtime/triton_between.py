@@ -78,8 +78,8 @@ def _contiguous_like(x: Tensor) -> Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
-# As operations of torch, so that tensors without numbers have their shapes. The CPU is for Triton's
-# interpreter.
+# The kernels are operations of torch, so that tensors without numbers have their shapes. The CPU is for
+# Triton's interpreter.
 for backend in ("CUDA", "CPU"):
     _LIBRARY.impl("gate", _gate, backend)
     _LIBRARY.impl(

@@ -2,8 +2,8 @@
 as they are kept, and nothing else is written than the result.
 
 A weight that is quantised to int8 is multiplied with 1 to 17 rows (optimum-quanto's own product writes the
-whole weight in the dtype first), another one with a single row. For those of more rows, BLAS libraries are as
-fast.
+whole weight in the dtype first), another one with a single row. For products of more rows, BLAS libraries are
+as fast.
 
 Imports Triton, which comes with torch's CUDA builds. A kernel is compiled at its first call for each shape
 of a weight. Nothing is tuned by timing in a run, so a call can be captured after that, and the same numbers
@@ -24,9 +24,9 @@ _LIBRARY.define(
     "add_few_rows_product(Tensor(a!) stream, Tensor x, Tensor weight, Tensor? scale, Tensor? bias) "
     "-> Tensor(a!)"
 )
-# Of a product with a single row: outputs of a program, inputs at a time, and warps. Of the divisions that
-# were timed with each of ten weights of Llama 3.2 1B and 3B in bfloat16, these took the least time in all
-# (NVIDIA H100, 2026-11-26).
+# The division of a product with a single row: outputs of a program, inputs at a time, and warps. Of the
+# divisions that were timed with each of ten weights of Llama 3.2 1B and 3B in bfloat16, these took the least
+# time in all (NVIDIA H100, 2026-11-26).
 ROW_TILE, ROW_STEP, ROW_WARPS = 4, 1024, 8
 
 
@@ -41,15 +41,15 @@ class Tiling:
     stages: int
 
 
-# By the fewest outputs of a weight. So a weight of 2048 rows keeps some 130 processors busy. Estimates: they
-# have not been compared by timing.
+# Tilings by the fewest outputs of a weight. So a weight of 2048 rows keeps some 130 processors busy. They are
+# estimates, which have not been compared by timing.
 TILINGS = ((16_384, 64, 128, 4), (4096, 32, 256, 2), (0, 16, 256, 1))  # outputs, inputs, warps
 PADDED_ROWS = (16, 32)  # a tensor core multiplies whole tiles
 
 
 def tiling_for(outputs: int, inputs: int, rows: int, dtype: torch.dtype) -> Tiling:
-    """rows: one of PADDED_ROWS. What is on its way must fit into 99 KB, which the smallest device has for a
-    program."""
+    """The tiling of a product with an int8 weight. rows: one of PADDED_ROWS. What is on its way must fit into
+    99 KB, which the smallest device has for a program."""
     tile, step, warps = next(sizes for fewest, *sizes in TILINGS if outputs >= fewest)
     while step > 64 and (inputs % step or dtype == torch.float32 and step > 128):
         step //= 2
@@ -110,8 +110,8 @@ def row_kernel(
     HAS_BIAS: tl.constexpr,
     ADDS: tl.constexpr,
 ):
-    """Without tensor cores, which multiply 8 rows or more: what is on its way from memory fills the
-    registers."""
+    """Multiplies a single row without tensor cores, which multiply 8 rows or more: what is on its way from
+    memory fills the registers."""
     output, step = tl.program_id(0) * TILE + tl.arange(0, TILE), tl.arange(0, STEP)
     is_output = output < outputs
     places = weight + output.to(tl.int64)[:, None] * INPUTS + step[None, :]
@@ -133,7 +133,8 @@ def row_kernel(
 def _launch(
     y: Tensor, x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor | None, adds: bool
 ) -> None:
-    """scale: None for a weight that is not quantised, which takes a single row."""
+    """Launches a product's kernel. scale: None for a weight that is not quantised, which takes a single
+    row."""
     (rows, inputs), outputs = x.shape, len(weight)
     assert y.is_contiguous() and (rows == 1 or scale is not None), (x.shape, y.stride())
     x, flags = x.contiguous(), {"HAS_BIAS": bias is not None, "ADDS": adds}
@@ -185,8 +186,8 @@ def _add_few_rows_product(
     return stream
 
 
-# As operations of torch, so that tensors without numbers have their shapes. The CPU is for Triton's
-# interpreter.
+# The kernels are operations of torch, so that tensors without numbers have their shapes. The CPU is for
+# Triton's interpreter.
 for backend in ("CUDA", "CPU"):
     _LIBRARY.impl("few_rows_product", _few_rows_product, backend)
     _LIBRARY.impl("add_few_rows_product", _add_few_rows_product, backend)

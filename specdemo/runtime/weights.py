@@ -34,7 +34,7 @@ def weight_bytes(model: Module) -> int:
 
 
 def is_dense(tensor: Tensor) -> bool:
-    """False for quantised weights."""
+    """Whether the tensor is torch's own; false for quantised weights."""
     return type(tensor) in (torch.nn.Parameter, Tensor)
 
 
@@ -47,7 +47,7 @@ def weights_address(model: Module) -> tuple[list, list]:
 
 
 def stored(tensor: Tensor) -> list[Tensor]:
-    """The tensor, or of a quantised weight the inner tensors that it consists of. Those are replaced when it
+    """The tensor itself, or the inner tensors of a quantised weight. Those are replaced when the weight
     moves. An operation on the weight itself can make optimum-quanto compile code for that."""
     if is_dense(tensor) or not hasattr(tensor, "__tensor_flatten__"):
         return [tensor]

@@ -242,7 +242,7 @@ def interval(samples: list[Sample]) -> tuple[float, float]:
 
 
 def folders(names: list[str]) -> str:
-    """`a/`, `b/` and `c/`"""
+    """The names as folders in words: `a/`, `b/` and `c/`."""
     *most, last = [f"`{name}/`" for name in names]
     return f"{', '.join(most)} and {last}" if most else last
 
@@ -368,7 +368,7 @@ def samples(comparisons: dict[str, DrafterRuns]) -> str:
 
 
 def quoted(text: str) -> str:
-    """Escaped for a quotation in Markdown."""
+    """The text, escaped for a quotation in Markdown."""
     return re.sub(r"\s*\n\s*", "\n> \n> ", re.sub(r"([*_`\\])", r"\\\1", escape(text, quote=False)))
 
 

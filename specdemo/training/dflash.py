@@ -89,7 +89,7 @@ def new_block_head(options: DFlashOptions, target: LlamaForCausalLM) -> DFlashHe
     ids = tuple(sorted({max(1, depth * part // 5) for part in range(1, 6)}))
     config = DFlashConfig(layer, options.block, PAD, ids, own.vocab_size, (WHOLE_BLOCK,) * options.layers)
     head = DFlashHead(config)
-    # It starts as what the target's output layer says of a mask's embedding.
+    # The head starts with the logits that the target's output layer gives for a mask's embedding.
     torch.nn.init.zeros_(head.fc.weight)
     head.fc.weight.data[:, -own.hidden_size :].fill_diagonal_(1.0)
     for part in head.layers:
@@ -103,7 +103,7 @@ def new_block_head(options: DFlashOptions, target: LlamaForCausalLM) -> DFlashHe
 
 
 def random_anchors(options: DFlashOptions, step: int, rows: Tensor) -> Tensor:
-    """Where the blocks of a step begin: [B, n], a function of the seed and the step alone."""
+    """The positions where the blocks of a step begin: [B, n], a function of the seed and the step alone."""
     generator = np.random.default_rng([options.seed, step])
     length = rows.shape[1]
     shape = (len(rows), length // options.anchor_every)
@@ -146,7 +146,7 @@ def drafted(head: DFlashHead, hidden: Tensor, rows: Tensor, positions: Tensor) -
 
 
 def block_loss(head: DFlashHead, target: LlamaForCausalLM, rows: Tensor, anchors: Tensor) -> Tensor:
-    """The places' losses as one, each further one weighted less."""
+    """The losses of the places as one loss. Each further place is weighted less."""
     losses = block_losses(head, target, rows, anchors)
     weights = torch.tensor([BLOCK_DECAY**place for place in range(len(losses))], device=losses.device)
     return (weights * losses).sum() / weights.sum()
@@ -158,8 +158,8 @@ class BlocksAttention:
     def __init__(
         self, head: DFlashHead, positions: Tensor, cached: list[tuple[Tensor, Tensor]], visible: Tensor
     ):
-        """positions [R, n, B]. cached: for each layer the text's keys and values, [R, T, groups, d]. visible
-        [R, n, T]."""
+        """The attention of blocks at `positions` [R, n, B]. cached: for each layer the text's keys and
+        values, [R, T, groups, d]. visible [R, n, T]."""
         self.head, self.positions = head, positions
         self.cached, self.hidden = cached, ~visible
 

@@ -79,8 +79,8 @@ def new_head(options: Eagle3Options, target: LlamaForCausalLM) -> Eagle3Head:
     config = Eagle3Config(layer, own.vocab_size, layer_ids=ids, fc_norm=True, own_embeddings=False)
     head = Eagle3Head(config)
     kind_of(head).check_fit(head, target, options.name, "target")
-    # It starts with what the target has just predicted: the layer as the identity, g as the last feature, and
-    # the output layer as the target's.
+    # The head starts with what the target has just predicted: the layer as the identity, g as the last
+    # feature, and the output layer as the target's.
     torch.nn.init.zeros_(head.fc.weight)
     head.fc.weight.data[:, -own.hidden_size :].fill_diagonal_(1.0)
     torch.nn.init.zeros_(head.layers[0].self_attn.o_proj.weight)
@@ -94,8 +94,9 @@ def new_head(options: Eagle3Options, target: LlamaForCausalLM) -> Eagle3Head:
 
 @torch.no_grad()
 def target_states(target: LlamaForCausalLM, rows: Tensor, layer_ids: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Of token ids [B, T]: the streams that enter these layers, side by side [B, T, A * H], and the last
-    hidden states, normed [B, T, H]. The number of layers stands for the stream after the last one."""
+    """What the target computes for token ids [B, T]: the streams that enter these layers, side by side [B, T,
+    A * H], and the last hidden states, normed [B, T, H]. The number of layers stands for the stream after the
+    last one."""
     seen = []
     hooks = [
         module.register_forward_pre_hook(lambda _, a, __, i=i: seen.append((i, a[0])), with_kwargs=True)
@@ -139,7 +140,7 @@ def unrolled_losses(head: Eagle3Head, hidden: Tensor, last: Tensor, rows: Tensor
 
 
 def unrolled_loss(head: Eagle3Head, target: LlamaForCausalLM, rows: Tensor, steps: int) -> Tensor:
-    """The steps' losses as one, each further one weighted less."""
+    """The losses of the steps as one loss. Each further step is weighted less."""
     hidden, last = target_states(target, rows, head.config.layer_ids)
     losses = unrolled_losses(head, hidden, last, rows, steps)
     weights = [DECAY**step for step in range(steps)]
@@ -180,7 +181,7 @@ class UnrolledAttention:
 
 @torch.no_grad()
 def first_token_loss(head: Eagle3Head, target: LlamaForCausalLM, heldout: Encoded) -> float:
-    """Mean nats per token of the first token that it drafts, over the documents, each on its own."""
+    """Mean nats per token of the first token that the head drafts, over the documents, each on its own."""
     total, count = 0.0, 0
     for ids in heldout:
         row = torch.from_numpy(ids[:CONTEXT].astype(np.int64)).to(DEVICE)[None]  # [1, T]

@@ -56,7 +56,7 @@ def new_model(options: ModelOptions, vocab_size: int) -> LlamaForCausalLM:
 
 
 def llama_sizes(options: TrainingOptions, vocab_size: int, hidden: int, layers: int) -> dict[str, int]:
-    """By LlamaConfig's names."""
+    """The sizes of a Llama model, by LlamaConfig's names."""
     return {
         "vocab_size": vocab_size,
         "hidden_size": hidden,

@@ -106,7 +106,7 @@ def make_optimisers(options: TrainingOptions, model: Module) -> list[Optimizer]:
 
 
 def set_learning_rates(optimisers: list[Optimizer], step: int, steps: int) -> None:
-    """Linear warm-up over the first 2 % of the steps, then linear decay to zero."""
+    """Sets the learning rates: linear warm-up over the first 2 % of the steps, then linear decay to zero."""
     warm_up = max(1, steps // 50)
     factor = min((step + 1) / warm_up, (steps - step) / (steps - warm_up + 1))
     for optimiser in optimisers:

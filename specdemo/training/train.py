@@ -62,7 +62,7 @@ def distillation(model: PreTrainedModel, target: PreTrainedModel, rows: Tensor) 
 
 
 def compiled(loss: Callable[..., Tensor], compile_it: bool) -> Callable[..., Tensor]:
-    """Rows come in two shapes only, so each shape gets its own code."""
+    """The loss, compiled if `compile_it`. Rows come in two shapes only, so each shape gets its own code."""
     return torch.compile(loss, dynamic=False) if compile_it else loss
 
 

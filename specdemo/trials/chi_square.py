@@ -11,8 +11,8 @@ FEWEST = 5.0  # expected in a cell, or the statistic would not have the chi-squa
 
 @dataclass(frozen=True)
 class ChiSquare:
-    """p_value: the probability that counts of the same distribution differ at least as much. freedom: degrees
-    of freedom; 0 where there is one cell only, so that nothing can differ."""
+    """The result of a test. p_value: the probability that counts of the same distribution differ at least as
+    much. freedom: the degrees of freedom; 0 where there is one cell only, so that nothing can differ."""
 
     statistic: float
     freedom: int
@@ -80,7 +80,7 @@ def distance_by_chance(probabilities: Mapping[Hashable, float], runs: float) -> 
 
 
 def shares_of(seen: Mapping[Hashable, int]) -> dict[Hashable, float]:
-    """Of each cell; none where nothing was seen."""
+    """The share of each cell; none where nothing was seen."""
     total = sum(seen.values())
     return {cell: count / total for cell, count in seen.items()} if total else {}
 

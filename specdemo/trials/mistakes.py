@@ -75,7 +75,7 @@ def _accept_when_larger(decoder: Decoder) -> Decoder:
     return replace(decoder, verifier=replace(decoder.verifier, rule=accepts_when_larger))
 
 
-# Each by its name, as the page's switches have it.
+# The mistakes by their names, as the page's switches have them.
 MISTAKES: dict[str, Callable[[Decoder], Decoder]] = {
     "from_p": _replace_from_p,
     "told": _other_q,

@@ -27,8 +27,8 @@ FirstTokens = tuple[
 
 
 def tiny_params(params: Params, mistake: str | None = None) -> Params:
-    """Of the tiny pair's runs: sampler, rule, draft length and seed are those of `params`. mistake: one of
-    MISTAKES, which are made in the rule "speculative"; "soft" is one of greedy runs only."""
+    """The Params of the tiny pair's runs: sampler, rule, draft length and seed are those of `params`.
+    mistake: one of MISTAKES, which are made in the rule "speculative"; "soft" is one of greedy runs only."""
     return Params(
         gamma=USUAL_DRAFTED if params.gamma == "auto" else min(params.gamma, LONGEST_TINY),
         rule=params.rule if mistake is None else "speculative",
@@ -48,7 +48,7 @@ def tiny_params(params: Params, mistake: str | None = None) -> Params:
 class TinyTrials:
     """Runs of the tiny pair. params: see `tiny_params`. mistake: one of MISTAKES, None for the engine as it
     is. expected: the target's own probability of each cell. seen: how often it came out. judged, accepted:
-    drafted tokens of all runs so far. seed: of the next run."""
+    drafted tokens of all runs so far. seed: that of the next run."""
 
     params: Params
     mistake: str | None = None
@@ -67,8 +67,8 @@ class TinyTrials:
         self.decoder = decoder if self.mistake is None else MISTAKES[self.mistake](decoder)
 
     def run(self) -> None:
-        """One run more, until its first TOKENS tokens stand. It begins after the prompt, in the caches of
-        the run before: keys and values are written by position."""
+        """Makes one run more, until its first TOKENS tokens stand. It begins after the prompt, in the caches
+        of the run before: keys and values are written by position."""
         stop = StopCriteria(frozenset(), (), ROOM)
         emitter = Emitter(Pieces(None), lambda token_id: "", stop, self.params.rule)
         decoder, ids, index = replace(self.decoder, seed=self.seed, emitter=emitter), list(TINY_PROMPT), 0
@@ -104,8 +104,8 @@ def enumerated_cells(pair: Pair, params: Params) -> dict[FirstTokens, float]:
 @dataclass
 class PairTrials:
     """Runs of any pair with drafting on and off, in turns. texts: what each cell reads. judged, accepted:
-    drafted tokens of all runs so far. seed: of the next run; no two have the same one, or the same uniform
-    numbers would make both samples alike."""
+    drafted tokens of all runs so far. seed: that of the next run; no two have the same one, or the same
+    uniform numbers would make both samples alike."""
 
     pair: Pair
     prompt: Prompt
@@ -120,7 +120,7 @@ class PairTrials:
         self.seed = self.params.seed or 0
 
     def run(self, is_over: Callable[[], bool] = lambda: False) -> None:
-        """One run more of each kind. They do not count if is_over was true before both had ended."""
+        """Makes one run more of each kind. The two do not count if is_over was true before both had ended."""
         room = min(self.params.max_new_tokens, LONGEST_DRAFT + 1)
         short = replace(self.params, max_new_tokens=room, alternatives=0)
         both = []
@@ -139,7 +139,7 @@ class PairTrials:
             self.judged += len(fates) - fates.count("discarded")
 
     def _first_tokens(self, params: Params, is_over: Callable[[], bool]) -> Trace:
-        """A run that is closed once its first TOKENS tokens stand."""
+        """The trace of a run that is closed once its first TOKENS tokens stand."""
         with stream(self.pair, self.prompt, params, measure=False, is_over=is_over) as run:
             for _ in run:
                 if is_over() or len(run.trace.output_ids) >= TOKENS:

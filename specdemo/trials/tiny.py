@@ -15,8 +15,8 @@ DISAGREEMENT = 0.6  # share of the drafter's weights that are its own
 
 
 def tiny_pair() -> Pair:
-    """A new one each time, on the CPU. Nobody else uses it, so that its forwards may be compiled as those of
-    a pair that is loaded: a run takes a third of the time."""
+    """A new tiny pair each time, on the CPU. Nobody else uses it, so that its forwards may be compiled as
+    those of a pair that is loaded: a run takes a third of the time."""
     target = _weights(TARGET_SEED)
     drafter = _model()
     for ours, shared, own in zip(

@@ -40,9 +40,9 @@ class Piece:
 
 @dataclass(frozen=True)
 class Chunk:
-    """pieces: empty in a chunk that only says something else. finish: why the text ends here, in the
-    server's word. prompt_ids: what the server has made of the prompt, once. told: at the very end, if
-    the server tells it."""
+    """What a chunk says. pieces: empty in a chunk that only says something else. finish: why the text ends
+    here, in the server's word. prompt_ids: what the server has made of the prompt, once. told: what the
+    server tells of the request at the very end, if it does."""
 
     pieces: tuple[Piece, ...]
     finish: str | None
@@ -79,7 +79,8 @@ Top = Annotated[dict[Token, LogProb], Field(max_length=MOST_ALTERNATIVES)]
 
 
 class _Logprobs(_Sent):
-    """Of a completion: lists by token. Of a chat: `content`, with an entry for each token."""
+    """The log probabilities of a chunk's tokens. A completion has lists by token, a chat has `content` with
+    an entry for each token."""
 
     tokens: Annotated[list[Token], OF_TOKENS] = []
     token_logprobs: Annotated[list[LogProb | None], OF_TOKENS] = []

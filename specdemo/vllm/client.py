@@ -48,7 +48,8 @@ UNWILLING = (401, 403, 501, 502, 503)
 
 
 def server_address(url: object) -> str:
-    """Without the API's path and without a slash at its end; PairError for what is no address."""
+    """The server's address without the API's path and without a slash at its end; PairError for what is no
+    address."""
     if not isinstance(url, str) or not url.strip() or len(url) > LONGEST_ADDRESS or not url.isprintable():
         raise PairError(refusal("vllm", "address", url))
     try:
@@ -87,7 +88,8 @@ class ServerError(LoadError):
 
 @dataclass(frozen=True)
 class Room:
-    """The most that the answer to one request may have. tokens: of the text; prompt_ids: of the prompt."""
+    """The most that the answer to one request may have. tokens: those of the text; prompt_ids: those of the
+    prompt."""
 
     tokens: int
     alternatives: int
@@ -95,7 +97,7 @@ class Room:
 
     @classmethod
     def of(cls, body: dict[str, Any]) -> "Room":
-        """body: of a request for a stream."""
+        """The room for the answer to a request for a stream. body: the request's."""
         alternatives = int(body.get("top_logprobs", body["logprobs"]))
         return cls(body["max_tokens"], alternatives, most_ids(body))
 
@@ -105,18 +107,18 @@ class Room:
 
     @property
     def line(self) -> int:
-        """Bytes of one event."""
+        """The most bytes of one event."""
         return LONGEST_EVENT + ID_BYTES * self.prompt_ids
 
     @property
     def stream(self) -> int:
-        """Bytes of all events."""
+        """The most bytes of all events."""
         token = TOKEN_BYTES + ALTERNATIVE_BYTES * (1 + self.alternatives)
         return RUN_BYTES + ID_BYTES * self.prompt_ids + token * self.tokens
 
     @property
     def text(self) -> int:
-        """Characters."""
+        """The most characters of the text."""
         return TEXT_A_TOKEN * self.tokens + LONGEST_TOKEN
 
 
@@ -149,7 +151,8 @@ def run_in_loop(work: Coroutine[Any, Any, _T]) -> "Future[_T]":
 
 
 class Client:
-    """key: sent as a bearer token, and in no message. name: stands for the address in messages."""
+    """HTTP to one server. key: sent as a bearer token, and in no message. name: stands for the address in
+    messages."""
 
     def __init__(self, address: str, key: str | None = None, name: str | None = None):
         self.address = address
@@ -304,7 +307,7 @@ class Client:
             raise self.error(f"answers with status {status}: {said or 'no reason given'}")
 
     def _said(self, answer: Any) -> str:
-        """What it says is wrong, on one line."""
+        """What the server's answer says is wrong, on one line."""
         while isinstance(answer, dict) and ("error" in answer or "message" in answer):
             answer = answer.get("message", answer.get("error"))
         return " ".join(str(answer).split())[:SAID].rstrip(".")
@@ -369,7 +372,7 @@ class Stream:
             raise TimeoutError from None
         if isinstance(arrived, BaseException):
             raise arrived
-        # It is read here and not where it arrives: many objects are made of few bytes.
+        # The event is read here and not where it arrives: many objects are made of few bytes.
         return None if arrived is None else (self.client.event(arrived.data), arrived.at)
 
     def close(self) -> None:

@@ -30,11 +30,11 @@ TIMES = {
 
 @dataclass(frozen=True)
 class Counters:
-    """Since the server started, over all its engines. drafts: how many were judged; drafted, accepted:
-    tokens; by_place: how many drafts were accepted up to this place and beyond, one entry for each place that
-    a draft can have. These are None where the server does not draft. ended: requests, but not those that were
-    aborted; running: those that wait or run; generated: tokens. times: seconds of all ended requests, by
-    the names in TIMES."""
+    """What a server has counted since it started, over all its engines. drafts: how many were judged;
+    drafted, accepted: tokens; by_place: how many drafts were accepted up to this place and beyond, one entry
+    for each place that a draft can have. These are None where the server does not draft. ended: requests, but
+    not those that were aborted; running: those that wait or run; generated: tokens. times: seconds of all
+    ended requests, by the names in TIMES."""
 
     drafts: int | None
     drafted: int | None
@@ -47,7 +47,7 @@ class Counters:
 
     @property
     def is_of_one(self) -> bool:
-        """Of a difference: whether one request ended and nothing else goes on."""
+        """Whether, in a difference of counters, one request ended and nothing else goes on."""
         return self.ended == 1 and self.running == 0
 
     @property
@@ -91,7 +91,8 @@ def read_counters(
 
 
 def counters_of(text: str, model: str) -> Counters | None:
-    """None for what vLLM does not write. model: others that the server may serve are left out."""
+    """The counters in the text of /metrics; None for a text that vLLM does not write. model: others that the
+    server may serve are left out."""
     sums: Counter[str] = Counter()
     places: Counter[int] = Counter()
     lines = [found.group() for found in islice(COUNTER_LINE.finditer(text), MOST_SAMPLES + 1)]
@@ -140,8 +141,9 @@ COUNTER_LINE = re.compile(rf"^(?:{'|'.join(COUNTER_NAMES)})[ {{].*$", re.MULTILI
 
 
 def server_stats(added: Counters | None, told: PerRequest | None, ours_ms: float | None) -> ServerStats:
-    """added: since the run began. told: of this request alone, at its end. ours_ms: from the request to the
-    last token's arrival, once that is known."""
+    """What is told of one run. added: what the server has counted since the run began. told: what it tells of
+    this request alone, at its end. ours_ms: from the request to the last token's arrival, once that is
+    known."""
     steps = told.steps if told else None
     alone, totals, places = False, (None, None, None), ()
     if steps is not None:

@@ -39,7 +39,7 @@ PROBES = 4
 PROBE = {"prompt": "Once upon a time", "temperature": 0, "max_tokens": 24, "ignore_eos": True, "logprobs": 1}
 WANTED = {"stream": True, "return_token_ids": True, "stream_options": {"include_usage": True}}
 DETAILED = "start it with --per-request-spec-decode-metrics detailed"
-# Of Params: what the server has chosen when it was started, and what it has not at all.
+# Fields of Params: what the server has chosen when it was started, and what it has not at all.
 OF_CHOICES = [field for choice in (*METHODS.values(), *RULES.values()) for field in choice.fields]
 SERVERS_OWN = ("draft_with", "rule", *dict.fromkeys(OF_CHOICES))
 
@@ -59,7 +59,7 @@ class ServedPair:
     lock: threading.Lock = field(default_factory=threading.Lock)
     failed: bool = False  # whether a run has failed since; then it is asked again what it is
     left: bool = False  # whether the server may still be at its last run, which was left early
-    # As of Pair. None is not told: the server refuses ids that it does not have.
+    # These are as in Pair. None: not told. The server refuses ids that it does not have.
     runs_here = False
     vocab_size = known_ids = tokenizer = drafter_bytes = warming_up = None
     dtype_reason = ""
@@ -90,7 +90,7 @@ class ServedPair:
         return self.longest != 0
 
     def counters(self, is_over: Condition = never) -> Counters | None:
-        """What it has counted up to now; None where it does not tell, and once `is_over`."""
+        """What the server has counted up to now; None where it does not tell, and once `is_over`."""
         return read_counters(self.client, self.model, idle=self.left, is_over=is_over)
 
     def check(self, params: Params) -> Params:
@@ -139,8 +139,8 @@ def messages_of(prompt: str | tuple[ChatMessage, ...], params: Params) -> list[d
 
 
 def connect(url: str, key: str | None = None, name: str | None = None) -> ServedPair:
-    """Asks the server at this address what it is, and for a few tokens, which show how it answers. key: of
-    its --api-key. name: shown in place of the address. PairError for a wrong address, ServerError if the
+    """Asks the server at this address what it is, and for a few tokens, which show how it answers. key: that
+    of its --api-key. name: shown in place of the address. PairError for a wrong address, ServerError if the
     server cannot be used."""
     client = Client(server_address(url), key, name)
     model, context, others = _model(client)
@@ -202,7 +202,8 @@ class _Told(BaseModel):
 
 
 def _told(text: str | None) -> tuple[str | None, str | None]:
-    """The method of drafting, and over how many devices it runs, in words; None for what is not told."""
+    """The server's method of drafting, and over how many devices the server runs, in words; None for what is
+    not told."""
     try:
         config = _Told.model_validate_json(text or "").vllm_config
     except ValidationError:

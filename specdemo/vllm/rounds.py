@@ -12,8 +12,8 @@ MOST_DRAFTED = 1_000_000  # tokens in a run, each of which is shown: 30 for each
 
 
 def round_of(index: int, chunk: Chunk, arrival_ms: float, longest: int | None, always: bool) -> Round:
-    """longest: the most tokens of a draft, 0 if the server does not draft, None if it is not known. always:
-    whether every draft has so many."""
+    """The round that a chunk holds. longest: the most tokens of a draft, 0 if the server does not draft, None
+    if it is not known. always: whether every draft has so many."""
     pieces = chunk.pieces
     if index == 0:
         if len(pieces) > 1:
@@ -45,8 +45,8 @@ def made(
     longest: int | None,
     arrival_ms: float | None,
 ) -> Round:
-    """pieces: those that the round added to the text. accepted, drafted: how many tokens were; drafted None:
-    not told. longest: see `round_of`."""
+    """A round made of what the server has told. pieces: those that the round added to the text. accepted,
+    drafted: how many tokens were; drafted None: not told. longest: see `round_of`."""
     draft = [_judged("accepted", piece) for piece in pieces[:accepted]]
     has_own = accepted < len(pieces)
     if drafted is not None:
@@ -92,7 +92,8 @@ def settled(rounds: Sequence[Round], steps: Steps) -> list[Round] | None:
 
 
 def check_drafted(count: int | None) -> None:
-    """count: how many tokens were drafted in a run, None where it is not known."""
+    """Misread if a run has drafted more than MOST_DRAFTED tokens. count: how many tokens were drafted in a
+    run, None where it is not known."""
     if count and count > MOST_DRAFTED:
         raise Misread(f"has drafted more than {MOST_DRAFTED:,} tokens: ask for a shorter text")
 
@@ -128,7 +129,7 @@ def pieces_of(a_round: Round) -> list[Piece]:
 
 
 def _judged(fate: Fate, piece: Piece | None = None) -> Judged:
-    """piece: None for a draft whose token is not told."""
+    """A drafted token with its fate. piece: None for a draft whose token is not told."""
     return Judged(**_told(piece), accept_prob=None, fate=fate)
 
 

@@ -24,8 +24,8 @@ TAIL_SECONDS = 2.0  # s that what comes after the text's end is awaited
 def served_events(
     pair: ServedPair, started: Started, trace: Trace, is_closing: Condition
 ) -> Generator[Started | Round | Finished, None, None]:
-    """is_closing: whether the run is to end early; once true, always true. trace: filled meanwhile; its
-    rounds are revised at the end, if the server then tells more of them."""
+    """The events of a run on a server. is_closing: whether the run is to end early; once true, always true.
+    trace: filled meanwhile; its rounds are revised at the end, if the server then tells more of them."""
     yield started
     try:
         before = pair.counters(is_closing)
@@ -77,8 +77,8 @@ class _Answer:
         self.counted_at = self.last_at = self.stream.asked_at
 
     def chunks(self) -> Iterator[tuple[Chunk, float]]:
-        """Each chunk, and the time in ms since the tokens before it. Ends early if `is_closing`. That the
-        connection breaks off after the text has ended is left out."""
+        """Each chunk, and the time in ms since the tokens before it. Ends early if `is_closing`. An error of
+        the connection after the text has ended is left out."""
         has_ended = False
         while True:
             seconds = TAIL_SECONDS if has_ended else self.client.read_seconds
@@ -103,7 +103,8 @@ class _Answer:
                 self.last_at = at
 
     def _next(self, seconds: float) -> tuple[dict[str, Any], float] | None:
-        """seconds: the longest time since the last token in which something else may come."""
+        """The next event of the stream, and its arrival; None at its end and once `is_closing`. seconds: the
+        longest time since the last token in which something else may come."""
         while not self.is_closing():
             with suppress(TimeoutError):
                 return self.stream.next(STOP_PERIOD)
@@ -151,8 +152,8 @@ class _Answer:
         self, rounds: list[Round], was_stopped: bool, counted: Steps | Counters | None
     ) -> list[Round]:
         """The rounds with the last one settled, or what is left of them if the server counts otherwise.
-        was_stopped: by a stop string, after which the server may have judged one more draft. counted: of this
-        request alone."""
+        was_stopped: whether a stop string ended the text, after which the server may have judged one more
+        draft. counted: what the server has counted of this request alone."""
         judged = len(rounds) - 1
         drafts, drafted, accepted = counted.totals if counted else (None, None, None)
         if drafts is None or drafted is None or accepted is None:

@@ -17,7 +17,7 @@ from typing import Any
 
 WORDS = Path(__file__).parent
 LANGUAGES = {"en": "English", "de": "Deutsch"}  # each by its own name; the first where no other is asked for
-# Of each language: its signs in numbers for those of English. The scripts ask Intl.NumberFormat for them.
+# The signs in numbers of each language for those of English. The scripts ask Intl.NumberFormat for them.
 NUMBER_SIGNS = {"en": {}, "de": str.maketrans({",": ".", ".": ",", "%": "\u00a0%"})}
 Speak = Callable[..., str]  # called with a key and the values by name
 _VALUE = re.compile(r"\{\{(\w+)\}\}")
@@ -29,13 +29,13 @@ class Numeral(str):
 
 
 def numeral(value: float, form: str = ",") -> Numeral:
-    """form: of Python's format(), such as ",.1f"."""
+    """The value as a Numeral. form: that of Python's format(), such as ",.1f"."""
     return Numeral(format(value, form))
 
 
 @contextmanager
 def speaking(tag: str) -> Iterator[None]:
-    """Within it, `say` speaks this language. tag: one of LANGUAGES."""
+    """A context in which `say` speaks this language. tag: one of LANGUAGES."""
     token = _spoken.set(tag)
     try:
         yield
@@ -71,17 +71,18 @@ def _own(value: object) -> object:
 
 
 def in_language(written: str) -> str:
-    """A number as the spoken language writes it. written: as English does, such as "1,234.5" or "76%"."""
+    """A number as the spoken language writes it. written: the number as English writes it, such as "1,234.5"
+    or "76%"."""
     return written.translate(NUMBER_SIGNS[spoken()])
 
 
 def number(value: float, form: str = ",") -> str:
-    """The same of a number. form: of Python's format(), for English."""
+    """A number as the spoken language writes it. form: that of Python's format(), for English."""
     return in_language(format(value, form))
 
 
 def speaker_of(section: str) -> Speak:
-    """Says what stands in a section."""
+    """A function that says what stands in a section."""
     return lambda key, **values: say(f"{section}.{key}", **values)
 
 

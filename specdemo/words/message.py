@@ -13,13 +13,14 @@ LONGEST_GIVEN = 60  # characters
 
 
 class Given(str):
-    """What was given, as a sentence has it that refuses it."""
+    """What was given, as the sentence that refuses it has it."""
 
 
 @dataclass(frozen=True)
 class Message:
-    """values: text, numbers (Numeral; or int, whose thousands are parted), other messages, or None for
-    nothing given. field: of a request, which the sentence is about and begins with."""
+    """What is said, by its key. values: text, numbers (Numeral; or int, whose thousands are parted), other
+    messages, or None for nothing given. field: the field of a request, which the sentence is about and begins
+    with."""
 
     key: str
     values: Mapping[str, object] = field(default_factory=dict, hash=False)
@@ -31,11 +32,11 @@ class Message:
         return f"{self.field} {sentence}" if self.field else sentence
 
     def said(self) -> str:
-        """In the language that is spoken, without the field."""
+        """The words in the language that is spoken, without the field."""
         return say(f"messages.{self.key}", **{name: _said(value) for name, value in self.values.items()})
 
     def changed(self, change: Callable[[str], str]) -> "Message":
-        """With what `change` makes of each text in it."""
+        """The message with what `change` makes of each text in it."""
 
         def of(value: object) -> object:
             if isinstance(value, Message):
@@ -60,7 +61,7 @@ def about(field: str, key: str, **values: object) -> Message:
 
 
 def refusal(field: str, key: str, value: object, **values: object) -> Message:
-    """The same, with what was given."""
+    """Why a field of a request is refused, with what was given."""
     return given(about(field, key, **values), value)
 
 
@@ -73,7 +74,7 @@ def given(allowed: Message, value: object) -> Message:
 
 
 def message_of(error: Exception) -> Message | str:
-    """What an error was raised with; its words where that was no message."""
+    """What an error was raised with; the error's words where that was no message."""
     first = error.args[0] if error.args else None
     return first if isinstance(first, Message) else str(error)
 

@@ -29,7 +29,7 @@ class AssistantDrafter(Drafter):
     confidence: float = 0.0
 
     def __post_init__(self) -> None:
-        # As of ModelDrafter: a GPU is not waited for.
+        # As in ModelDrafter, a GPU is not waited for at each token.
         self.stops_below = self.confidence if self.assistant.device.type == "cpu" else 0.0
         self.target.features = self.assistant.reads
 
@@ -44,7 +44,7 @@ class AssistantDrafter(Drafter):
         return replace(draft.on(self.target.device), k=min(k, len(draft.ids)))
 
     def step(self, value: DraftInput) -> Draft:
-        """Runs uncaptured: it begins at `position`."""
+        """The draft made from `value`. The step runs uncaptured: it begins at `position`."""
         assistant, position = self.assistant, self.position
         shared = assistant.keys_and_values(self.target, position)
         hidden = assistant.hidden(position - 1)  # [1, H]

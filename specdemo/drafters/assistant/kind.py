@@ -58,8 +58,8 @@ class AssistantKind(Kind):
         return "attends to the target's keys and values"
 
     def agrees(self, model: Module, target: PreTrainedModel) -> bool:
-        """Whether it predicts the same from the target's cache as from what the target's own forward
-        shares."""
+        """Whether the assistant predicts the same from the target's cache as from what the target's own
+        forward shares."""
         with torch.no_grad(), evaluating(in_training(target)), evaluating(in_training(model)):
             lm, cached = CachedLM(target), CachedAssistant(model, target)
             lm.features = cached.reads

@@ -22,13 +22,14 @@ def is_assistant(model: object) -> bool:
 
 
 def shared_layers(target: PreTrainedModel) -> dict[str, int]:
-    """By its type, the target's last layer that has keys and values of its own."""
+    """The index of the target's last layer of each type that has keys and values of its own, by the type."""
     attentions = [layer.self_attn for layer in layers_of(target)]
     return {one.layer_type: index for index, one in enumerate(attentions) if one.store_full_length_kv}
 
 
 class LastFeatures(Features):
-    """A prefill can leave out what the last layers make of all tokens but the last."""
+    """Features of a target whose prefill can leave out what the last layers make of all tokens but the
+    last."""
 
     def keep(self, layer: int, x: Tensor, rows: Tensor) -> None:
         super().keep(layer, x, rows[-len(x) :])
@@ -57,7 +58,8 @@ class CachedAssistant(Cached):
         return self.norm(self.reads.at(row))
 
     def keys_and_values(self, lm: CachedLM, length: int) -> dict[str, tuple[Tensor, Tensor]]:
-        """Of the target's positions before `length`, by the type of layer: each [1, G, length, d]."""
+        """The keys and values, each [1, G, length, d], of the target's positions before `length`, by the type
+        of layer."""
         layers = {kind: lm.cache.layers[index] for kind, index in self.shared.items()}
         return {
             kind: tuple(
@@ -69,8 +71,8 @@ class CachedAssistant(Cached):
     def forward(
         self, token: Tensor, hidden: Tensor, position: int, shared: dict[str, tuple[Tensor, Tensor]]
     ) -> tuple[Tensor, Tensor]:
-        """token [1], and what came before it: hidden [1, H]. Returns what the next forward takes as hidden,
-        and the logits [1, V] of the token after it."""
+        """One forward of token [1] and of what came before it, hidden [1, H]. Returns what the next forward
+        takes as hidden, and the logits [1, V] of the token after it."""
         x = torch.cat([self.embeddings(token), hidden], -1).to(self.device, self.dtype)  # [1, 2H]
         output = self.model(
             inputs_embeds=x[None],

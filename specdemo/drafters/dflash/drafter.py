@@ -64,12 +64,13 @@ class DFlashDrafter(Drafter):
         return replace(draft.on(self.target.device), k=k)
 
     def expected(self, new: int, value: DraftInput, said: Draft) -> Draft:
-        """As of ModelDrafter."""
+        """What the step should have said, see RunStep: the head's own logits after the tokens that a graph
+        has drawn."""
         return self.step(new, value, said.logits)
 
     def step(self, new: int, value: DraftInput, told: Tensor | None = None) -> Draft:
-        """new: how many of the target's features are read before the block is drafted. told: see
-        draft_in_turn."""
+        """The draft made from `value`. new: how many of the target's features are read before the block is
+        drafted. told: see draft_in_turn."""
         head, model = self.head, self.head.model
         position, anchor = value.position[0].long(), value.last.long()
         if new:
@@ -84,7 +85,7 @@ class DFlashDrafter(Drafter):
         return replace(draft, sure=model.confidence_head(model.drafting_rows(hidden), None))
 
     def _at_once(self, value: DraftInput, logits: Tensor, told: Tensor | None) -> Draft:
-        """logits [k, Vd]"""
+        """The draft of all places at once. logits: [k, Vd]."""
         own = self.head.model.for_target(logits)  # [k, V]
         if self.sampler.penalises:
             rows = iter(own.split(1))
@@ -94,8 +95,8 @@ class DFlashDrafter(Drafter):
         return Draft.drawn(*self.sampler.sample(logits, value.u, value.settings), own, told)
 
     def _in_turn(self, value: DraftInput, hidden: Tensor, logits: Tensor, told: Tensor | None) -> Draft:
-        """One token after another, each with the Markov head's bias from the one before it. hidden [N, H]: of
-        all rows. logits: [k, Vd]."""
+        """The draft of one token after another, each with the Markov head's bias from the one before it.
+        hidden [N, H]: the hidden states of all rows. logits: [k, Vd]."""
         model, markov = self.head.model, self.head.model.markov_head
         drafting = model.drafting_rows(hidden)  # [k, H]
         assert markov is not None

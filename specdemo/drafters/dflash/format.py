@@ -93,7 +93,7 @@ class DFlashReader(ConfigReader):
         return Markov(self.checked("markov_rank", rank, MOST_UNITS), kind)
 
     def _factor(self, name: str, default: float | None) -> float | None:
-        """Of the authors' format alone. 0 is none, as it is there."""
+        """A factor that only the authors' format has. 0 is none, as it is there."""
         value = self.raw.get(name, default) if self.found.format == "authors" else default
         if value is None:
             return None

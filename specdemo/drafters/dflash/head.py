@@ -66,17 +66,17 @@ class DFlashConfig:
     confidence_sees_token: bool = True  # the confidence head reads the token before a place, too
 
     def get_text_config(self) -> Qwen3Config:
-        """As of a transformers config, for `context_of`."""
+        """What `context_of` asks of a transformers config: here, the layers' config."""
         return self.layer
 
     @property
     def hidden_size(self) -> int:
-        """H"""
+        """H, the head's hidden size."""
         return self.layer.hidden_size
 
     @property
     def feature_size(self) -> int:
-        """The target's hidden size: it uses the target's embeddings, so that is H."""
+        """The target's hidden size, which is H, because the head uses the target's embeddings."""
         return self.hidden_size
 
     def layer_ids_for(self, depth: int) -> tuple[int, ...]:
@@ -89,7 +89,7 @@ class DFlashConfig:
 
 
 class DFlashHead(DraftHead):
-    """See `DraftHead`."""
+    """A DFlash or DSpark head, see `DraftHead`."""
 
     config: DFlashConfig
     reads_context: ClassVar[bool] = True
@@ -116,14 +116,14 @@ class DFlashHead(DraftHead):
 
     @property
     def bytes_of_a_block(self) -> int:
-        """Of weights that a block reads: all but a Markov head's, and the target's output layer if it is
-        used."""
+        """The bytes of weights that a block reads: all but a Markov head's, and the target's output layer if
+        it is used."""
         parts = [self.fc, self.hidden_norm, self.layers, self.norm, self.lm_head or self.verifier_head[0]]
         return sum(parameter.nbytes for part in parts for parameter in part.parameters())
 
     @property
     def bytes_of_a_token(self) -> int:
-        """The same, of each place's bias."""
+        """The bytes of weights that each place's bias reads."""
         return 0 if self.markov_head is None else self.markov_head.markov_w2.weight.nbytes
 
     @property
@@ -160,8 +160,8 @@ class DFlashHead(DraftHead):
         return self.hidden_norm(self.fc(hidden))
 
     def forward(self, tokens: Tensor, attention: Attention, layers: Sequence[Layer] | None = None) -> Tensor:
-        """tokens [..., N], see `block_of` -> the rows' hidden states [..., N, H], normed. layers: as they
-        run, if not by torch's operations."""
+        """tokens [..., N], see `block_of` -> the rows' hidden states [..., N, H], normed. layers: the layers
+        as they run, if not by torch's operations."""
         x = embedding(tokens, self.targets_embedding()).to(self.dtype)  # [..., N, H]
         if self.config.embedding_scale != 1:
             x = x * self.config.embedding_scale
@@ -170,7 +170,7 @@ class DFlashHead(DraftHead):
         return self.norm(x)
 
     def block_of(self, anchor: Tensor, count: int) -> Tensor:
-        """anchor [..., 1] -> the tokens [..., N] of a block's first rows, its own first."""
+        """anchor [..., 1] -> the tokens [..., N] of a block's first rows, the anchor first."""
         masks = anchor.new_full((*anchor.shape[:-1], count - 1), self.config.mask_token_id)
         return torch.cat([anchor, masks], -1)
 
@@ -189,8 +189,8 @@ class DFlashHead(DraftHead):
 
 
 class MarkovHead(Module):
-    """DSpark's: adds to the logits of a place what the token before it makes likelier, a product of rank
-    r."""
+    """DSpark's Markov head. It adds to the logits of a place what the token before it makes likelier, a
+    product of rank r."""
 
     def __init__(self, config: DFlashConfig, markov: Markov, dtype: torch.dtype):
         super().__init__()
@@ -207,8 +207,8 @@ class MarkovHead(Module):
         return self.markov_w1.weight.new_zeros(rows, self.markov_w1.embedding_dim)
 
     def forward(self, before: Tensor, hidden: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """before [..., r]: the embedding of the token before. hidden [..., H], of the row. state [..., r] ->
-        the bias [..., Vd], and the next state."""
+        """before [..., r]: the embedding of the token before. hidden [..., H]: the row's hidden state. state
+        [..., r] -> the bias [..., Vd], and the next state."""
         if self.kind == "vanilla":
             return self.markov_w2(before), state
         if self.kind == "gated":
@@ -221,7 +221,8 @@ class MarkovHead(Module):
 
 
 class ConfidenceHead(Module):
-    """DSpark's: how probable it is that the token of a place is accepted, if those before it were."""
+    """DSpark's confidence head: how probable it is that the token of a place is accepted, if those before it
+    were."""
 
     def __init__(self, config: DFlashConfig, dtype: torch.dtype):
         super().__init__()
@@ -236,8 +237,9 @@ class ConfidenceHead(Module):
 
 
 class CachedDFlash(CachedHead):
-    """See `CachedHead`. Row t is made of the target's feature at position t. What a block has written to its
-    rows is overwritten when the target's features of these positions are known."""
+    """A DFlash head with its cache, see `CachedHead`. Row t is made of the target's feature at position t.
+    What a block has written to its rows is overwritten when the target's features of these positions are
+    known."""
 
     model: DFlashHead
 
@@ -258,7 +260,7 @@ class CachedDFlash(CachedHead):
         return hidden, self.model.logits(self.model.drafting_rows(hidden))
 
     def prefill(self, start: int, end: int, is_over: Callable[[], bool]) -> None:
-        """Fills the rows from `start` to before `end`. is_over: as of LM.prefill."""
+        """Fills the rows from `start` to before `end`. is_over: as in LM.prefill."""
         for first in range(start, end, HEAD_PREFILL_CHUNK):
             if is_over():
                 return
@@ -278,7 +280,7 @@ class CachedDFlash(CachedHead):
 
 
 class NativeDFlash(NativeHead, CachedDFlash):
-    """See NativeHead."""
+    """A DFlash head on a CPU, see NativeHead."""
 
     def new_native(self) -> NativeForward:
         describe = partial(self.model.decoder, self.target)

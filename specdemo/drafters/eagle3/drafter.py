@@ -34,7 +34,7 @@ class Eagle3Drafter(Drafter):
     filled: int = field(default=0, init=False)  # rows of the head's cache that hold true features
 
     def __post_init__(self) -> None:
-        # As of ModelDrafter: a GPU is not waited for.
+        # As in ModelDrafter, a GPU is not waited for at each token.
         self.stops_below = self.confidence if self.head.device.type == "cpu" else 0.0
         self.target.features = self.head.reads
 
@@ -65,11 +65,12 @@ class Eagle3Drafter(Drafter):
         return replace(draft.on(self.target.device), k=min(k, len(draft.ids)))
 
     def expected(self, value: DraftInput, said: Draft) -> Draft:
-        """As of ModelDrafter."""
+        """What the step should have said, see RunStep: the head's own logits after the tokens that a graph
+        has drawn."""
         return self.step(value, said.logits)
 
     def step(self, value: DraftInput, told: Tensor | None = None) -> Draft:
-        """told: see draft_in_turn."""
+        """The draft made from `value`. told: see draft_in_turn."""
         start, last = value.position[0].long(), value.last.long()
         if told is None and not self.sampler.adjusts and not self.stops_below:
             shaping = None if self.sampler.greedy else value.settings.shaping

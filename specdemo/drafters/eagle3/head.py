@@ -48,12 +48,12 @@ class Eagle3Config:
     own_embeddings: bool = True  # False: it uses the target's
 
     def get_text_config(self) -> LayerConfig:
-        """As of a transformers config, for `context_of`."""
+        """What `context_of` asks of a transformers config: here, the layers' config."""
         return self.layer
 
     @property
     def hidden_size(self) -> int:
-        """H"""
+        """H, the head's hidden size."""
         return self.layer.hidden_size
 
     @property
@@ -74,7 +74,7 @@ class Eagle3Config:
 
 
 class Eagle3Head(DraftHead):
-    """See `DraftHead`."""
+    """An EAGLE-3 head, see `DraftHead`."""
 
     config: Eagle3Config
     reads_context: ClassVar[bool] = False
@@ -146,16 +146,16 @@ class Eagle3Head(DraftHead):
         layers: Sequence[Layer] | None = None,
     ) -> Tensor:
         """tokens [..., N] with what came before each: g [..., N, H], the feature of the token before it, or
-        the head's own output for that; unless gradients are recorded, its memory is reused. attention: of
-        each layer. layers: as they run, if not by torch's operations. Returns y [..., N, H]; see
-        `predict`."""
+        the head's own output for that; unless gradients are recorded, its memory is reused. attention: that
+        of each layer. layers: the layers as they run, if not by torch's operations. Returns y [..., N, H];
+        see `predict`."""
         embedded, x = embedding(tokens, self._embedding()).to(g.dtype), g  # [..., N, H]
         for layer, attend in zip(layers or self.decoding, attention, strict=True):
             x = layer(x, attend, embedded)
         return x
 
     def _embedding(self) -> Tensor:
-        """[V, H]"""
+        """The embeddings [V, H] that the head uses: its own, else the target's."""
         return self.targets_embedding() if self.embed_tokens is None else self.embed_tokens.weight
 
     def predict(self, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -166,8 +166,8 @@ class Eagle3Head(DraftHead):
 
 
 class CachedEagle3(CachedHead):
-    """See `CachedHead`. Row t is that of the pair of the token at position t + 1 and the target's feature at
-    position t."""
+    """An EAGLE-3 head with its cache, see `CachedHead`. Row t belongs to the pair of the target's feature at
+    position t and the token at position t + 1."""
 
     model: Eagle3Head
 
@@ -178,7 +178,7 @@ class CachedEagle3(CachedHead):
         return self.model(tokens, g, [attention] * len(self.decoding), self.decoding)
 
     def true_rows(self, tokens: Tensor, start: Tensor) -> Tensor:
-        """The same with the target's true features."""
+        """`rows` of tokens [N], with the target's true features before them."""
         at = start + torch.arange(len(tokens), device=self.device)
         return self.rows(tokens, self.model.features(self.true_features(at)), start)
 
@@ -188,7 +188,8 @@ class CachedEagle3(CachedHead):
         return self.predict(self.true_rows(tokens, start)[-1:])
 
     def go_on(self, token: Tensor, g: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
-        """The same for a drafted token [1], in the row start [], after what it came from."""
+        """A drafted token [1] and what it came from, g [1, H], in the row start [] -> what `begin`
+        returns."""
         return self.predict(self.rows(token, g, start))
 
     def predict(self, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -200,11 +201,11 @@ class CachedEagle3(CachedHead):
     def draft(
         self, tokens: Tensor, start: Tensor, u: Tensor, shaping: Tensor | None
     ) -> tuple[Tensor, Tensor | None, Tensor] | None:
-        """As of LM.draft, beginning as `begin` does."""
+        """Many forwards as one call, if it has one: as LM.draft, but beginning as `begin` does."""
         return None
 
     def prefill(self, ids: list[int], start: int, end: int, is_over: Callable[[], bool]) -> None:
-        """Fills the rows from `start` to before `end`. ids: the text. is_over: as of LM.prefill."""
+        """Fills the rows from `start` to before `end`. ids: the text. is_over: as in LM.prefill."""
         for first in range(start, end, HEAD_PREFILL_CHUNK):
             if is_over():
                 return
@@ -225,7 +226,7 @@ class CachedEagle3(CachedHead):
 
 
 class NativeEagle3(NativeHead, CachedEagle3):
-    """See NativeHead."""
+    """An EAGLE-3 head on a CPU, see NativeHead."""
 
     def begin(self, tokens: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
         if self.native is None:

@@ -112,7 +112,7 @@ class FirstLayersNativeLM(FirstLayersLM, NativeLM):
 
 
 def first_layers_lm(owner: CachedLM, layers: int) -> FirstLayersLM:
-    """As fast as its owner. ValueError as of `first_layers`."""
+    """The owner's first layers as an LM, as fast as the owner. Raises ValueError as `first_layers` does."""
     if isinstance(owner, NativeLM):
         return FirstLayersNativeLM(owner, layers, owner.clock)
     return FirstLayersLM(owner, layers)

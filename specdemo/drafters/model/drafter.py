@@ -42,7 +42,7 @@ class DraftInput:
 
     @property
     def position(self) -> Tensor:
-        """[1] float64: of the first of the last tokens."""
+        """[1] float64: the position of the first of the last tokens."""
         return self.host.parts["position"]
 
     @property
@@ -56,7 +56,7 @@ class DraftInput:
 
     @property
     def u(self) -> Tensor:
-        """[B] float64"""
+        """[B] float64: the uniform numbers."""
         return self.host.parts["u"]
 
     def on_device(self) -> "DraftInput":
@@ -134,7 +134,8 @@ class ModelDrafter(Drafter):
         self.lacks_from = None
 
     def feed(self, ids: list[int], start: int, end: int) -> None:
-        """Leaves the tokens from `start` to before `end` in the cache. ids: its text, in its own ids."""
+        """Leaves the tokens from `start` to before `end` in the cache. ids: the drafter's text, in its own
+        ids."""
         for at in range(start, end, MOST_FED):
             part = ids[at : min(at + MOST_FED, end)]
             numbers = to_device([at, *part], torch.long, self.lm.device)
@@ -142,11 +143,12 @@ class ModelDrafter(Drafter):
             self.lm.forward(numbers[1:], numbers[0])
 
     def expected(self, value: DraftInput, said: Draft) -> Draft:
-        """See RunStep: the drafter's own logits after the tokens that a graph has drawn."""
+        """What the step should have said, see RunStep: the drafter's own logits after the tokens that a graph
+        has drawn."""
         return self.step(value, said.logits)
 
     def step(self, value: DraftInput, told: Tensor | None = None) -> Draft:
-        """told: see draft_in_turn."""
+        """The draft made from `value`. told: see draft_in_turn."""
         position, last = value.position[0].long(), value.last.long()
         if told is None and self.drafts_at_once:
             shaping = None if self.sampler.greedy else value.settings.shaping
@@ -166,7 +168,7 @@ class ModelDrafter(Drafter):
         return draft_in_turn(predict, value.u, *how, told)
 
     def seen(self, ids: list[int]) -> Tensor | None:
-        """Of the text, as Sampler.seen gives it."""
+        """What Sampler.seen gives of the text."""
         return self.sampler.seen(ids, self.vocab_size, self.lm.device)
 
     def in_targets_ids(self, logits: Tensor) -> Tensor:
@@ -175,5 +177,5 @@ class ModelDrafter(Drafter):
         return pad(logits, (0, missing), value=-torch.inf) if missing else logits  # a negative number cuts
 
     def in_own_ids(self, tokens: Tensor) -> Tensor:
-        """Drafted tokens [N], to be fed."""
+        """Drafted tokens [N], in the drafter's ids, to be fed."""
         return tokens

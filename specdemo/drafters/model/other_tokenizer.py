@@ -30,8 +30,9 @@ TAIL_CHARACTERS = 40  # characters of the text before a draft that are tokenised
 
 
 def build(given: Materials, lm: LM, tokenizers: Tokenizers) -> "OtherTokenizerDrafter":
-    """When greedy, it drafts in its own ids, which go through text."""
-    # One of its own: its text's prompt has another number of tokens.
+    """The drafter of a pair with two tokenizers. When greedy, it drafts in its own ids, which go through
+    text."""
+    # The drafter has a sampler of its own: its text's prompt has another number of tokens.
     context, sampler, greedy = given.drafter_context, copy(given.sampler), given.sampler.greedy
     if greedy:
         bias = given.params.logit_bias or {}
@@ -57,7 +58,7 @@ class SharedTokensDrafter(ModelDrafter):
         self.own_ids = own_ids
 
     def seen(self, ids: list[int]) -> Tensor | None:
-        """By the target's ids, of a text in the drafter's."""
+        """What Sampler.seen gives of a text in the drafter's ids, by the target's ids."""
         seen = self.sampler.seen(ids, self.lm.vocab_size, self.lm.device)
         if seen is None:
             return None
@@ -73,8 +74,8 @@ class SharedTokensDrafter(ModelDrafter):
 
 @dataclass(eq=False)
 class OtherTokenizerDrafter(Drafter):
-    """drafter: drafts in the target's ids, or, `through_text`, in its own. own_ids: the drafter's id of each
-    of the target's tokens that it has."""
+    """Drafts with a model that has another tokenizer. drafter: drafts in the target's ids, or,
+    `through_text`, in its own. own_ids: the drafter's id of each of the target's tokens that it has."""
 
     drafter: ModelDrafter
     tokenizer: "PreTrainedTokenizerBase"  # the target's
@@ -108,7 +109,7 @@ class OtherTokenizerDrafter(Drafter):
         self._read(ids)
 
     def _note_accepted(self, ids: list[int]) -> None:
-        """What was accepted of the last draft is in the cache."""
+        """Notes that what was accepted of the last draft is in the cache."""
         accepted = ids[self.length : -1][: self.drafted]
         self.held += [self.own_ids[token_id] for token_id in accepted]
         self.drafted = 0

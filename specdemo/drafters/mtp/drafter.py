@@ -39,7 +39,7 @@ class MtpDrafter(Drafter):
     filled: int = field(default=0, init=False)  # slots that are true in all layers that draft
 
     def __post_init__(self) -> None:
-        # As of ModelDrafter: a GPU is not waited for.
+        # As in ModelDrafter, a GPU is not waited for at each token.
         self.stops_below = self.confidence if self.layers.device.type == "cpu" else 0.0
         longest = self.gamma if isinstance(self.gamma, int) else self.layers.count
         self.used = min(self.layers.count, longest)  # the layers that draft in this run
@@ -69,7 +69,7 @@ class MtpDrafter(Drafter):
         return replace(draft, k=min(k, len(draft.ids)))
 
     def step(self, value: DraftInput) -> Draft:
-        """Runs uncaptured: it begins at `filled`."""
+        """The draft made from `value`. The step runs uncaptured: it begins at `filled`."""
         layers, start = self.layers, self.filled
         tokens = value.last.long()  # [N]: those after the rows, and then those drafted
         end, depth = start + len(tokens), 0

@@ -50,19 +50,19 @@ def as_mtp_owner(target: PreTrainedModel, count: int, **more: object) -> SimpleN
 
 
 def own_parameters(layers: PreTrainedModel, target: PreTrainedModel) -> dict[str, Parameter]:
-    """Those of the layers that are not the target's, by name."""
+    """The layers' parameters that are not the target's, by name."""
     shared = {id(parameter) for parameter in target.parameters()}
     return {name: one for name, one in layers.named_parameters() if id(one) not in shared}
 
 
 def own_modules(layers: PreTrainedModel) -> list[Module]:
-    """Those of the layers that are not the target's."""
+    """The layers' modules that are not the target's."""
     shared = [layers.shared_post_norm] if layers.use_shared_post_norm else []
     return [layers.layers, *shared]
 
 
 def follow_target(layers: PreTrainedModel, target: PreTrainedModel) -> None:
-    """Moves and casts the layers as the owner of a model in memory has done with that."""
+    """Moves and casts the layers as the owner of a target in memory has done with the target."""
     weight, device = layers.layers[0].eh_proj.weight, target.get_input_embeddings().weight.device
     if (weight.device, weight.dtype) != (device, target.dtype):
         for module in own_modules(layers):
@@ -70,7 +70,7 @@ def follow_target(layers: PreTrainedModel, target: PreTrainedModel) -> None:
 
 
 def mtp_cache_layers(layers: PreTrainedModel, lm: "CachedMtp | None") -> list[PositionalLayer]:
-    """One for each of the layers. ValueError where one keeps more than keys and values."""
+    """A layer of the cache for each of the layers. ValueError where one keeps more than keys and values."""
     kinds = {type(layer) for layer in DynamicCache(config=layers.config).layers}
     if not kinds <= {DynamicLayer, DynamicSlidingWindowLayer}:
         names = ", ".join(sorted(kind.__name__ for kind in kinds))
@@ -122,7 +122,7 @@ class CachedMtp(CachedByPosition):
 
     def prefill(self, ids: list[int], start: int, end: int, used: int, is_over: Callable[[], bool]) -> None:
         """Fills the slots from `start` to before `end` of the first `used` layers. ids: the text, with the
-        tokens up to position end - 1 + used. is_over: as of LM.prefill."""
+        tokens up to position end - 1 + used. is_over: as in LM.prefill."""
         for first in range(start, end, MTP_PREFILL_CHUNK):
             if is_over():
                 return

@@ -32,7 +32,7 @@ class MtpWay(Way):
         return OfTarget("mtp", make)
 
     def cost(self, pair: "Pair", params: Params) -> DraftingCost:
-        """One of the layers and the output layer for each token."""
+        """What drafting costs: one of the layers and the output layer for each token."""
         target = pair.target
         own = held_bytes(target, pair.mtp) - held_bytes(target)
         output = held_bytes(target.get_output_embeddings())

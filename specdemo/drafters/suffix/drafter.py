@@ -59,7 +59,7 @@ class SuffixTree:
 
 
 class SuffixDrafter(Drafter):
-    """q is one-hot at each token.
+    """Drafts from the text's SuffixTree; q is one-hot at each token.
 
     It knows this text alone. With texts of earlier runs a seed that comes again would meet tokens that were
     drawn with the same uniform numbers, and then the text would not have the target's distribution."""

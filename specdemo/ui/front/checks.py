@@ -17,7 +17,7 @@ import httpx
 
 SESSION = re.compile(r"[A-Za-z0-9_-]{1,64}")  # what a page or a client calls itself, and Gradio an event
 DEPTH = 32  # of lists and objects within each other; a page sends 5
-# What the page's scripts tell with an event; those of the second line with a guess.
+# What the page's scripts tell with an event. The names on the second line come with a guess.
 EVENT_DATA = (
     *("kind", "prompts", "gamma", "run", "query", "trial"),
     *("ids", "round", "guess", "game", "seed"),
@@ -38,8 +38,8 @@ FieldKind = Literal["text", "number", "switch", "choice", "index", "anything"]
 
 @dataclass(frozen=True)
 class Field:
-    """One value that a function takes. choices: of a choice. length: of the list that an index points into.
-    required: the caller must give it."""
+    """One value that a function takes. choices: the values of a choice. length: the length of the list that
+    an index points into. required: the caller must give it."""
 
     label: str
     kind: FieldKind = "anything"
@@ -50,7 +50,8 @@ class Field:
 
 @dataclass(frozen=True)
 class Function:
-    """What Gradio calls for an event. direct: it has no place in Gradio's queue. private: for the page."""
+    """The function that Gradio calls for an event. direct: it has no place in Gradio's queue. private: only
+    the page calls it."""
 
     number: int
     name: str
@@ -65,8 +66,8 @@ LONGEST_PATH_PART = 255  # of one part of a path, as file systems have it
 
 
 def check_address(path: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
-    """Where a request goes, which Gradio makes addresses and file names of. Each line of a repeated header is
-    checked, since Gradio reads the first one at some places and the last one at others."""
+    """Checks where a request goes, since Gradio makes addresses and file names of it. Each line of a repeated
+    header is checked, since Gradio reads the first one at some places and the last one at others."""
     if len(path) > LONGEST_PATH or any(len(part) > LONGEST_PATH_PART for part in path.split("/")):
         raise NotLetIn(404, "There is nothing here.")
     for name, value in headers:
@@ -100,7 +101,7 @@ def session_asked_for(query: bytes) -> str:
 
 
 def read_object(body: bytes) -> dict[str, Any]:
-    """The JSON object in a request's body."""
+    """Returns the JSON object in a request's body."""
     try:
         value = json.loads(body.decode("utf-8"), parse_constant=_no_constant, parse_float=_finite)
     except UnicodeDecodeError:
@@ -117,7 +118,7 @@ def read_object(body: bytes) -> dict[str, Any]:
 
 
 def check_unicode(value: Any) -> None:
-    """That UTF-8 can hold all texts in it: what the tools answer repeats some."""
+    """Checks that UTF-8 can hold all texts in the value: what the tools answer repeats some of them."""
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -126,7 +127,7 @@ def check_unicode(value: Any) -> None:
 
 
 def check_values(values: Any, fields: Sequence[Field]) -> None:
-    """The values that are given for a function's fields, in their order."""
+    """Checks the values that are given for a function's fields, in the order of the fields."""
     if not isinstance(values, list):
         raise NotLetIn(400, "data must be a list.")
     if len(values) != len(fields):
@@ -136,7 +137,7 @@ def check_values(values: Any, fields: Sequence[Field]) -> None:
 
 
 def check_named(values: Mapping[str, Any], fields: Sequence[Field]) -> None:
-    """The values that are given by name."""
+    """Checks the values that are given by name."""
     labels = [field.label for field in fields]
     if unknown := [name for name in values if name not in labels]:
         known = f"it takes {', '.join(labels)}" if labels else "it takes none"
@@ -148,7 +149,7 @@ def check_named(values: Mapping[str, Any], fields: Sequence[Field]) -> None:
 
 
 def name_in(body: Mapping[str, Any], name: str) -> str:
-    """What a session or an event calls itself."""
+    """The name that a session or an event gives itself."""
     given = body.get(name)
     if isinstance(given, str) and SESSION.fullmatch(given):
         return given
@@ -164,7 +165,8 @@ def number_in(body: Mapping[str, Any], name: str) -> int:
 
 
 def check_rest(body: Mapping[str, Any], triggers: Collection[int]) -> None:
-    """What a page's event carries beside its values. triggers: the numbers of the page and its components."""
+    """Checks what a page's event carries beside its values. triggers: the numbers of the page and its
+    components."""
     if body.get("trigger_id") is not None and number_in(body, "trigger_id") not in triggers:
         raise NotLetIn(400, "trigger_id must be one of the page's components.")
     for name in ("simple_format", "batched", "oauth_token"):
@@ -205,8 +207,8 @@ def _check_value(value: Any, field: Field) -> None:
 
 
 def _is_harmless(value: Any) -> bool:
-    """Whether it has the keys of a message or token ids. Gradio takes no object for a file that has no
-    others."""
+    """Whether the value is an object with no keys but those of a message, or token ids. Gradio takes no such
+    object for a file."""
     if not isinstance(value, dict) or any(isinstance(inner, (list, dict)) for inner in value.values()):
         return False
     return value.keys() <= {"role", "content"} or all(key.isascii() and key.isdecimal() for key in value)
@@ -231,7 +233,8 @@ def _finite(text: str) -> float:
 
 
 def _deeper_than(value: Any, depth: int) -> bool:
-    """Level by level, since what is nested too deep could not be walked through by recursion."""
+    """Whether lists and objects are nested deeper than `depth`. The value is searched level by level, since
+    what is nested too deep could not be walked through by recursion."""
     level = [value]
     for _ in range(depth + 1):
         inner = [part for part in level if isinstance(part, (list, dict))]
@@ -241,10 +244,10 @@ def _deeper_than(value: Any, depth: int) -> bool:
     return True
 
 
-# Under which names this page may be asked for, and by pages of which sites.
-# A private page trusts who reaches it. A browser on the same machine reaches it, too, and runs the scripts of
-# any site. A site whose name was made to lead here (DNS rebinding) sends that name as Host, and any other
-# sends its own as Origin.
+# The names under which this page may be asked for, and the sites whose pages may ask for it. A private page
+# trusts who reaches it. A browser on the same machine reaches it, too, and runs the scripts of any site. A
+# site whose name was made to lead here (DNS rebinding) sends that name as Host, and any other sends its own
+# as Origin.
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 EVERYWHERE = {"0.0.0.0", "::"}
@@ -254,9 +257,10 @@ HOST_NAME = re.compile(r"([\w-]{1,63}\.){0,30}[\w-]{0,62}[a-z][\w-]{0,62}", re.A
 
 
 class Hosts:
-    """bound: the address that the server listens on, or a name of it. allowed: other names that it is reached
-    by. hosted: anyone may visit it; unless names are given, under any name and from pages of any site.
-    behind_proxy: a proxy may tell the name that the visitor used, which must be one of these, too."""
+    """The names under which this page may be asked for, and the sites whose pages may ask. bound: the address
+    that the server listens on, or a name of it. allowed: other names that the server is reached by. hosted:
+    anyone may visit it; unless names are given, under any name and from pages of any site. behind_proxy: a
+    proxy may tell the name that the visitor used, which must be one of these, too."""
 
     def __init__(self, bound: str, allowed: Iterable[str], hosted: bool, behind_proxy: bool) -> None:
         self.allowed = {host_name(name) for name in allowed}
@@ -269,7 +273,7 @@ class Hosts:
         self.behind_proxy = behind_proxy
 
     def check(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        """NotLetIn for a request that another site may have made."""
+        """Raises NotLetIn for a request that another site may have made."""
         if self.is_open:
             return
         told: dict[bytes, list[str]] = {b"host": [], b"origin": [], b"x-forwarded-host": []}
@@ -295,7 +299,8 @@ class Hosts:
         return name in self.names or name.endswith(".localhost") or (self.any_address and _is_address(name))
 
     def _matches(self, origin: str, hosts: list[str]) -> bool:
-        """Whether a page of this origin is this page, or of a name that is let in, at its usual port."""
+        """Whether a page of this origin is this page, or comes from a name that is let in, at its usual
+        port."""
         scheme, _, where = origin.lower().partition("://")
         usual = {"http": 80, "https": 443}.get(scheme)
         if usual is None:
@@ -307,8 +312,8 @@ class Hosts:
 
 
 def name_and_port(host: str, usual: int) -> tuple[str, int]:
-    """Of "name", "name:port" or "[address]:port", the name as `_plain` has it. usual: the port where none
-    is given. The name is empty where it cannot be read."""
+    """The name, spelled as by `_plain`, and the port in "name", "name:port" or "[address]:port". usual: the
+    port where none is given. The name is empty where it cannot be read."""
     try:
         parts = urlsplit(f"//{host}")
         return _plain(parts.hostname or ""), parts.port or usual
@@ -326,7 +331,7 @@ def host_name(text: str) -> str:
 
 
 def _plain(name: str) -> str:
-    """One spelling for each name, and for each address."""
+    """The name or the address in its one spelling."""
     name = name.lower().removesuffix(".")
     try:
         return str(ip_address(name))

@@ -40,13 +40,14 @@ def bound_connections(server: Server, limits: Limits) -> None:
 
 
 def _most(limits: Limits) -> int:
-    """Less than the files that the process may open: the last quarter is for the other ones."""
+    """The most connections at once: fewer than the files that the process may open, the last quarter of which
+    is kept for other files."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0] if resource else -1
     return limits.connections if files < 0 else min(limits.connections, files * 3 // 4)
 
 
 class Connections:
-    """Those that are open. Beyond `most`, one makes room: the one that has waited longest without a whole
+    """The open connections. Beyond `most`, one makes room: the one that has waited longest without a whole
     request; if only the new one waits, the oldest of an address that has more of them than the new one's;
     else the new one."""
 
@@ -75,12 +76,12 @@ class Connections:
         return Shares(others.values()).to_go(others, newcomer=self.open[new]) or new
 
     def wait(self, one: "Connection") -> None:
-        """Its next request has to come in time."""
+        """Begins to wait for the connection's next request, which has to come in time."""
         self.ask(one)
         self.waiting[one] = one.loop.call_later(self.seconds, one.abandon)
 
     def ask(self, one: "Connection") -> None:
-        """Its request has come, or it is gone."""
+        """Ends the wait for the connection's request: the request has come, or the connection is gone."""
         if timer := self.waiting.pop(one, None):
             timer.cancel()
 
@@ -90,8 +91,8 @@ class Connections:
 
 
 class Connection(H11Protocol):
-    """uvicorn's, in a table. uvicorn itself waits for ever for the rest of headers, whatever has come of
-    them."""
+    """uvicorn's connection, entered in a table. uvicorn itself waits for ever for the rest of headers,
+    whatever has come of them."""
 
     def __init__(self, table: Connections, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -111,11 +112,12 @@ class Connection(H11Protocol):
             self.table.ask(self)
 
     def _get_upgrade(self) -> None:
-        """None: there are no web sockets here. uvicorn would hand the connection to another protocol, and the
-        table would not be told when it ends."""
+        """Returns None, because there are no web sockets here. uvicorn would hand the connection to another
+        protocol, and the table would not be told when it ends."""
 
     def send_400_response(self, msg: str) -> None:
-        """What came is not HTTP. If it is the rest of a request that is being answered, that answer ends."""
+        """Answers what is not HTTP. If it is the rest of a request that is being answered, that answer
+        ends."""
         if self.is_answering:
             self.cycle.disconnected = True
         try:
@@ -133,7 +135,8 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
-        """The server ends. A request whose body has not come is given up, as if its sender had gone."""
+        """Called when the server ends. A request whose body has not come is given up, as if its sender had
+        gone."""
         super().shutdown()
         if self.is_answering and self.cycle.more_body:
             self.transport.abort()
@@ -144,7 +147,7 @@ class Connection(H11Protocol):
 
 
 class Seldom:
-    """True at most once in LOG_PERIOD."""
+    """A condition that is true at most once in LOG_PERIOD."""
 
     def __init__(self) -> None:
         self.last = -LOG_PERIOD
@@ -158,7 +161,7 @@ class Seldom:
 
 
 def seldom_logged(begins: str, sentence: str) -> Callable[[logging.LogRecord], bool]:
-    """A filter for a log, which replaces lines that begin so by one sentence, seldom."""
+    """A filter for a log, which seldom writes `sentence` in place of lines that begin with `begins`."""
     seldom = Seldom()
 
     def filtered(record: logging.LogRecord) -> bool:

@@ -43,8 +43,8 @@ REDUCED = b"frame=1"  # in a query: the page without anything to ask with, see p
 
 
 def headers_of(limits: Limits, reduced: bool = False) -> list[tuple[bytes, bytes]]:
-    """Those of every response. reduced: to a request for the reduced page, which any page may frame if it is
-    hosted: a click that its visitor is tricked into can start nothing there."""
+    """The headers of every response. reduced: the request is for the reduced page, which any page may frame
+    if it is hosted: a click that its visitor is tricked into can start nothing there."""
     frames = OWN_FRAMES if not limits.hosted else "*" if reduced else SPACES_FRAMES
     return [
         (b"x-content-type-options", b"nosniff"),
@@ -83,7 +83,7 @@ class Bodies:
 
     @asynccontextmanager
     async def held(self, inside: Inside, address: str) -> AsyncIterator[bytes]:
-        """The same; the body's bytes count as arriving until this is left."""
+        """Reads the body as `read` does; its bytes count as arriving until this context is left."""
         announced = dict(inside.scope["headers"]).get(b"content-length", b"0")
         if not announced.isdigit() or int(announced[:20]) > self.most:
             raise self._too_large()
@@ -102,7 +102,7 @@ class Bodies:
             self.arriving.give_back(address, len(body))
 
     async def _arrive(self, inside: Inside, address: str, body: bytearray) -> bool:
-        """Adds what comes next to the body; whether there is more of it."""
+        """Adds what comes next to the body. Returns whether there is more of it."""
         message = await inside.receive()
         if message["type"] == "http.disconnect":
             raise NotLetIn(400, "The request ended before its body did.")
@@ -189,7 +189,7 @@ PATTERNS = tuple((re.compile(door.path, re.ASCII), door) for door in DOORS)
 
 
 class Gate:
-    """ASGI middleware. visits: of the server behind it."""
+    """The gate as ASGI middleware. visits: the visits of the server behind it."""
 
     def __init__(
         self,
@@ -270,7 +270,8 @@ class Gate:
                 await self._post(inside, door.entry, found.groupdict().get("name", ""))
 
     async def _view(self, inside: Inside) -> None:
-        """A view of the page. It waits for its turn to be made, and not until others have been read."""
+        """Answers a view of the page. The view waits for its turn to be made, and not until others have been
+        read."""
         inside.scope["query_string"] = b""
         await self.making.acquire()
         making = ExitStack()
@@ -310,7 +311,7 @@ class Gate:
             await self.visits.leave(session, at_the_end)
 
     async def _post(self, inside: Inside, entry: Checked, name: str) -> None:
-        """A request with a JSON body."""
+        """Handles a request with a JSON body."""
         if entry in ("call", "named") and name not in self.named:
             raise NotLetIn(404, f"There is no endpoint of this name; there are {', '.join(self.named)}.")
         address = request_address(inside.scope, self.limits)
@@ -365,7 +366,7 @@ def with_host(app: ASGIApp, limits: Limits, hosts: Hosts) -> ASGIApp:
 
 
 def _doors_at(path: str) -> dict[str, tuple[Door, re.Match[str]]]:
-    """What is open at a path, by method."""
+    """The doors that are open at a path, by method."""
     doors = {
         method: (door, found)
         for pattern, door in PATTERNS
@@ -378,14 +379,14 @@ def _doors_at(path: str) -> dict[str, tuple[Door, re.Match[str]]]:
 
 
 def _listens(scope: Scope) -> bool:
-    """Whether it asks the tools' server for a stream, which would be kept for as long as the caller likes.
-    The server's older transport (sse, messages) has no door for the same reason."""
+    """Whether the request asks the tools' server for a stream, which would be kept for as long as the caller
+    likes. The server's older transport (sse, messages) has no door for the same reason."""
     return any(name == b"accept" and b"text/event-stream" in value for name, value in scope["headers"])
 
 
 def _sentences_as_400(send: Send) -> Callable[[Message], Awaitable[None]]:
-    """Gradio answers 500 whatever goes wrong in a function. Where it tells a sentence, the visitor's request
-    was wrong."""
+    """Sends 400 in place of Gradio's 500 where the answer holds a sentence. Gradio answers 500 whatever goes
+    wrong in a function; where it tells a sentence, the visitor's request was wrong."""
     held: list[Message] = []
 
     async def send_later(message: Message) -> None:
@@ -411,8 +412,8 @@ def _tells_a_sentence(body: bytes) -> bool:
 
 
 async def _answer_that_all_was_read(send: Send) -> None:
-    """To a page that asks for its messages after it has read the last of them: an event that is answered at
-    once can come to a stream that was open for an earlier one."""
+    """Answers a page that asks for its messages after it has read the last of them: an event that is answered
+    at once can come to a stream that was open for an earlier one."""
     headers = [(b"content-type", b"text/event-stream")]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": b'data: {"msg": "close_stream"}\n\n'})
@@ -444,7 +445,7 @@ BREAKS = {sign.encode(): f"\\u{ord(sign):04x}".encode() for sign in "\u0085\u202
 
 
 class Fragment(str):
-    """The name of a JSON text, which is kept as long as Gradio keeps the name."""
+    """The name of a JSON text. The text is kept as long as Gradio keeps the name."""
 
     json: bytes
 

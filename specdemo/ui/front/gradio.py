@@ -20,7 +20,7 @@ from specdemo.ui.front.language import language_of
 from specdemo.ui.runs.limits import Limits, Visitor, request_address
 from specdemo.words.catalogue import speaking
 
-# Name, as a path from what is named first: what it stands in for.
+# The keys are private names, as paths from Gradio's objects; the values say what each name stands in for.
 PRIVATE = {
     "Blocks._queue.pending_messages_per_session": "a bound on answers that nobody reads",
     "Blocks._queue.pending_event_ids_session": "knowing whose answers have not been read",
@@ -32,10 +32,11 @@ PRIVATE = {
     "Blocks.mcp_server_obj": "choosing which functions are tools",
     "App.iterators_to_reset": "freeing what is kept of events that were cancelled",
 }
-# Of launch(). Otherwise it asks for its own page, which a busy machine may not answer in its 3 s.
+# Private options of launch(). Without `_frontend`, Gradio asks for its own page, which a busy machine may not
+# answer in its 3 s.
 PRIVATE_OPTIONS: dict[str, Any] = {"_frontend": False}
 # Seconds between two looks at the queue. Gradio's own 0.001 takes 7 % of a core while nobody asks for
-# anything. On Windows it is 0.05, which is kept.
+# anything. On Windows Gradio's value is 0.05, which is kept.
 LOOKS_EVERY = 0.02
 FIELD_KINDS: dict[str, FieldKind] = {
     "textbox": "text",
@@ -56,20 +57,22 @@ os.environ.setdefault("GRADIO_ANALYTICS_CACHE_FREQUENCY", str(10**9))
 
 
 def visitor_of(request: gr.Request, limits: Limits) -> Visitor:
-    """Who has asked for an event of Gradio's queue."""
+    """The visitor who has asked for an event of Gradio's queue."""
     session, scope = str(request.session_hash), cast(StarletteRequest, request.request).scope
     page = scope["app"].get_blocks()
     return Visitor(session, request_address(scope, limits), is_read=lambda: page.is_read(session))
 
 
 def caller_of(request: StarletteRequest, limits: Limits) -> Visitor:
-    """Who calls one of the tools, whose callers have no session and do not go through Gradio's queue."""
+    """The visitor who calls one of the tools. Such a caller has no session and does not go through Gradio's
+    queue."""
     return Visitor(uuid4().hex, request_address(request.scope, limits))
 
 
 def spoken_by(request: gr.Request | None) -> AbstractContextManager[None]:
-    """Within it, words are in the language of who has asked for an event. Gradio's queue handles events in
-    tasks of its own, which know nothing of the request; None: not from a page."""
+    """A context in which words are in the language of who has asked for an event. Gradio's queue handles
+    events in tasks of its own, which know nothing of the request. request: None for an event that is not from
+    a page."""
     if request is None:
         return nullcontext()
     return speaking(language_of(cast(StarletteRequest, request.request).scope))
@@ -90,8 +93,8 @@ def triggers_of(demo: gr.Blocks) -> Collection[int | None]:
 
 
 def functions_of(demo: gr.Blocks, tools: Collection[str]) -> dict[int, Function]:
-    """What can be called, by Gradio's numbers. tools: names that only the tools' server calls, in this
-    process."""
+    """The functions that can be called, by Gradio's numbers. tools: names that only the tools' server calls,
+    in this process."""
     documented = demo.get_api_info()["named_endpoints"]
     found = {}
     for number, function in demo.fns.items():
@@ -155,7 +158,7 @@ class GradioQueue:
 
     @property
     def sessions(self) -> set[str]:
-        """All for which something is kept."""
+        """All sessions for which something is kept."""
         return {*self.queue.pending_messages_per_session, *self.queue.pending_event_ids_session}
 
     @property
@@ -164,11 +167,11 @@ class GradioQueue:
         return {name: events for name, events in list(self.queue.pending_event_ids_session.items()) if events}
 
     def events_of(self, session: str | None) -> Collection[str]:
-        """Those of one session, likewise."""
+        """The events of one session whose answers have not been read to their end."""
         return self.queue.pending_event_ids_session[session] if session is not None else ()
 
     def has_messages(self, session: str) -> bool:
-        """Whether there is anything to read, now or later."""
+        """Whether the session has anything to read, now or later."""
         return session in self.queue.pending_messages_per_session
 
     def session_of(self, event: str) -> str | None:
@@ -188,7 +191,7 @@ class GradioQueue:
             await queue.clean_events(session_hash=session)
         for task in list(queue._asyncio_tasks):
             event = task.get_name().rpartition("<gradio-sep>")[2]
-            # One that has not taken its first step would never give its worker back.
+            # A task that has not taken its first step would never give its worker back.
             if event in events and inspect.getcoroutinestate(task.get_coro()) == inspect.CORO_SUSPENDED:
                 task.cancel()
         app.iterators_to_reset -= events

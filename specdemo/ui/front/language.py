@@ -1,8 +1,4 @@
-"""In which language a visitor of the page is answered. The API and its tools always answer in English.
-
-The page's address keeps a visitor's choice (?lang=de), and each request of the page names that address in its
-header Referer.
-"""
+"""The language in which a visitor of the page is answered. The API and its tools always answer in English."""
 
 import re
 from urllib.parse import parse_qs, urlsplit
@@ -11,14 +7,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from specdemo.words.catalogue import LANGUAGES, speaking
 
-# What a page asks for by itself; not what other programs call.
+# The paths of what a page asks for by itself, and other programs do not call.
 OF_THE_PAGE = re.compile(r"(/|/config|/gradio_api/run/predict|/specdemo/(runs|traces)(/.*)?)$")
 
 
 def language_asked(query: str, referer: str, accepted: str) -> str:
-    """One of LANGUAGES: that of `lang` in the query, else in that of the address in Referer, else the
-    likeliest of Accept-Language, else the first. What is none of them, or no language at all, asks for
-    nothing."""
+    """The language that is asked for, one of LANGUAGES: that of `lang` in the query, else that of `lang` in
+    the address in Referer, else the likeliest of Accept-Language, else the first. A value that is not one of
+    LANGUAGES, or no language at all, asks for nothing."""
     for asked in (query, _query_of(referer)):
         if found := _known(parse_qs(asked).get("lang", [""])[0]):
             return found
@@ -26,14 +22,14 @@ def language_asked(query: str, referer: str, accepted: str) -> str:
 
 
 def language_of(scope: Scope) -> str:
-    """That of a request."""
+    """The language that a request asks for."""
     headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
     query = scope.get("query_string", b"").decode("latin-1")
     return language_asked(query, headers.get(b"referer", ""), headers.get(b"accept-language", ""))
 
 
 def _known(tag: str) -> str | None:
-    """ "de-AT" is German."""
+    """The language in LANGUAGES that a tag names ("de-AT" is German), or None."""
     main = tag.strip().lower().partition("-")[0]
     return main if main in LANGUAGES else None
 
@@ -71,6 +67,6 @@ class Speaking:
 
 
 def path_of(scope: Scope) -> str:
-    """Without the prefix under which a proxy serves the page."""
+    """The request's path without the prefix under which a proxy serves the page."""
     path, prefix = scope["path"], scope.get("root_path", "").rstrip("/")
     return path[len(prefix) :] if prefix and path.startswith(f"{prefix}/") else path

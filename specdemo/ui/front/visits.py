@@ -1,4 +1,5 @@
-"""Who waits for the API's answers: how many may, and for how long what Gradio keeps for them stays."""
+"""The visitors who wait for the API's answers: how many may wait, and for how long what Gradio keeps for them
+stays."""
 
 import asyncio
 import logging
@@ -17,17 +18,17 @@ from specdemo.ui.runs.limits import Limits, Shares, request_address
 
 _LOG = logging.getLogger(__name__)
 SWEEP_PERIOD = 1.0  # s between two looks at who has left
-# s that a request keeps its place for, unless its address has more places than the one that asks for it.
-# A client listens at once.
+# Seconds that a request keeps its place for, unless its address has more places than the one that asks for
+# it. A client listens at once.
 PLACE_SECONDS = 2.0
 REPLACE_PERIOD = 0.1  # s between two that lose their places so; one by one, a flood would cost too much
 
 
 @dataclass
 class Presence:
-    """A session: an open page, or a caller of the API. heard: when it last asked or stopped listening.
-    asked: when the oldest request came whose answer it has not begun to read. address: where that came
-    from."""
+    """A session: an open page, or a caller of the API. heard: when the session last asked or stopped
+    listening. asked: when the oldest request came whose answer the session has not begun to read. address:
+    where that request came from."""
 
     heard: float
     asked: float
@@ -36,8 +37,8 @@ class Presence:
 
 
 class Visits:
-    """Who waits for answers, and what Gradio keeps for them until they have gone. on_listen: is called when
-    somebody begins to read."""
+    """The visitors who wait for answers, and what Gradio keeps for them until they have gone. on_listen: is
+    called when somebody begins to read."""
 
     def __init__(self, demo: Any, limits: Limits, on_listen: Callable[[], None]) -> None:
         self.limits, self.on_listen = limits, on_listen
@@ -53,7 +54,7 @@ class Visits:
         return self.queue.stopped or (self.sweep_task is not None and self.sweep_task.done())
 
     def hear(self, session: str) -> Presence:
-        """A session that asks for something."""
+        """Notes that a session asks for something."""
         now = time.monotonic()
         visitor = self._known(session, now)
         visitor.heard = now
@@ -61,7 +62,7 @@ class Visits:
 
     @asynccontextmanager
     async def admitted(self, session: str | None, address: str) -> AsyncIterator[None]:
-        """Room for one more event in Gradio's queue, while its request is on the way there."""
+        """Holds room for one more event in Gradio's queue, while its request is on the way there."""
         if len(self.queue.events_of(session)) >= self.limits.events_of_session:
             raise NotLetIn(429, "Too many requests wait here: busy, try again in about 5 s.", 5)
         self.joining.append(address)
@@ -105,13 +106,13 @@ class Visits:
         await self.queue.silence(oldest)
 
     def _come(self, session: str, scope: Scope) -> None:
-        """An event has come into Gradio's queue."""
+        """Notes that an event has come into Gradio's queue."""
         visitor = self.hear(session)
         if len(self.queue.events_of(session)) == 1:
             visitor.asked, visitor.address = visitor.heard, request_address(scope, self.limits)
 
     def listen(self, session: str) -> None:
-        """Somebody begins to read a session's messages."""
+        """Notes that somebody begins to read a session's messages."""
         self.hear(session).listening += 1
         self.on_listen()
 
@@ -126,8 +127,8 @@ class Visits:
         return self.has_reader(session) or not self.queue.events_of(session)
 
     async def leave(self, session: str, to_the_end: bool) -> None:
-        """Somebody has read a session's messages, or has gone before their end. What nobody reads then is
-        freed."""
+        """Notes that somebody has read a session's messages, or has gone before their end. What nobody reads
+        then is freed."""
         visitor = self.hear(session)
         visitor.listening -= 1
         if visitor.listening:
@@ -176,7 +177,7 @@ class Visits:
         return {name: visitor for name, visitor in known.items() if not visitor.listening}
 
     def _waits(self, session: str) -> bool:
-        """Whether there are events whose answers it has not read to their end."""
+        """Whether the session has events whose answers it has not read to their end."""
         return bool(self.queue.events_of(session))
 
     def _known(self, session: str, now: float) -> Presence:

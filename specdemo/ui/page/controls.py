@@ -31,10 +31,10 @@ from specdemo.ui.view.settings import (
 )
 from specdemo.words.catalogue import say
 
-# Takes a number beyond its ends, which Params rejects with a sentence; Gradio's own answers with a traceback.
-# It is a class, because Gradio makes a new slider of the same class whenever a slider is updated. Gradio's
-# metaclass is passed over, since it writes a .pyi file next to the source of each class that it makes. The
-# name is that by which the browser finds what draws it.
+# A slider that takes a number beyond its ends, which Params rejects with a sentence; Gradio's own answers
+# with a traceback. It is a class, because Gradio makes a new slider of the same class whenever a slider is
+# updated. Gradio's metaclass is passed over, since it writes a .pyi file next to the source of each class
+# that it makes. The name is that by which the browser finds what draws it.
 _Slider = ABCMeta.__new__(
     type(gr.Slider),
     gr.Slider.__name__,

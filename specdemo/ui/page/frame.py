@@ -45,8 +45,8 @@ Promise.all([
 
 
 def scripts_path() -> str:
-    """Where the scripts are served, relative to the page. The path changes whenever a script does, so that a
-    browser's cache cannot combine an old script with a new server."""
+    """The path at which the scripts are served, relative to the page. The path changes whenever a script
+    does, so that a browser's cache cannot combine an old script with a new server."""
     digest = sha256(repr(scripts()).encode())
     return f"specdemo/{digest.hexdigest()[:16]}"
 
@@ -63,7 +63,7 @@ def loader() -> str:
 
 
 def frame(largest: int) -> str:
-    """largest: bytes of a trace that can be opened."""
+    """The frame's HTML. largest: the most bytes of a trace that can be opened."""
     meanwhile = (
         f"<div data-unknown><dt>{_say(f'run.numbers.{MEANWHILE}.name')}</dt>"
         f'<dd data-copy="{MEANWHILE}">–</dd>'
@@ -162,13 +162,14 @@ def speed_in_words(speed: str) -> str:
 
 
 def _say(key: str) -> str:
-    """Words as they stand in markup."""
+    """The words of a key, escaped for markup."""
     return escape(say(key))
 
 
 def _number(key: str) -> str:
-    """Tab comes to the first number, and arrow keys to the others. Some are for runs of the engine or of a
-    server only, and some have other words there, which the scripts put in."""
+    """One number of the frame. The Tab key comes to the first number, and arrow keys to the others. Some
+    numbers are for runs of the engine or of a server only, and some have other words there, which the scripts
+    put in."""
     tab_index = 0 if key in (HEADLINE, next(key for key in NUMBERS if key != HEADLINE)) else -1
     only = "engine" if key in ENGINE_ONLY else "server" if key in SERVER_NUMBERS else ""
     name, definition = (
@@ -191,13 +192,13 @@ def _data(name: str, value: str) -> str:
 
 
 def _served_words(key: str) -> str:
-    """The words that the scripts put in for a server's run; none without a key."""
+    """The words that the scripts put in for a server's run; empty without a key."""
     return _data("served-words", say(key) if key else "")
 
 
 def _legend_entry(fate: str) -> str:
-    """Its definition is shown where it is pointed at, focused or tapped. Tab comes to the first entry and to
-    the switches, and arrow keys to all."""
+    """One entry of the legend. Its definition is shown where the entry is pointed at, focused or tapped. The
+    Tab key comes to the first entry and to the switches, and arrow keys to all."""
     word, definition = _say(f"run.fates.{fate}.word"), _say(f"run.fates.{fate}.definition")
     described = f'aria-describedby="means-{fate}"'
     if fate in HIDEABLE:

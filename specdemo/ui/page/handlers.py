@@ -30,7 +30,8 @@ from specdemo.words.catalogue import say
 
 
 class Handlers:
-    """models, queue, limits: of the server. board: has what pages follow."""
+    """The handlers of Gradio's events. models, queue, limits: those of the server. board: has what pages
+    follow."""
 
     def __init__(self, models: Models, queue: RunQueue, board: Board, limits: Limits) -> None:
         self.models, self.queue, self.board, self.limits = models, queue, board, limits
@@ -61,8 +62,8 @@ class Handlers:
         messages: tuple[ChatMessage, ...] = (),
         before: tuple[str, ...] = (),
     ) -> str:
-        """messages: of the conversation that the prompt continues, if any, with its system prompt. before:
-        see FollowedRun."""
+        """Begins a run. messages: those of the conversation that the prompt continues, if any, with its
+        system prompt. before: see FollowedRun."""
         try:
             values = values_held(held, self.limits.hosted)
             params, choice = params_from_controls(values), Choice(**choice_of(values))
@@ -86,7 +87,7 @@ class Handlers:
         return json.dumps({"follow": run.name, "at": time.time_ns()})
 
     def _join(self, request: gr.Request, asked: Asked, one: Followed) -> Ticket:
-        """Gives something new to follow a place in line."""
+        """Gives a place in line to a new run or measurement that a page follows."""
         visitor = visitor_of(request, self.limits)
         one.session, one.address = visitor.session, visitor.address
         visitor = replace(visitor, listens=one.is_awaited, is_read=one.is_read)

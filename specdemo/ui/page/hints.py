@@ -61,7 +61,8 @@ def hints(
 
 
 def _who_drafts(method: Method, name: str, pair: "AnyPair | None") -> str:
-    """What drafts. name: of the chosen pair, whose kind of drafter the catalogue tells until it is loaded."""
+    """What drafts, in words. name: the name of the chosen pair, whose kind of drafter the catalogue tells
+    until it is loaded."""
     named = CATALOGUE.get(name)
     kind = pair.info.drafter_kind if pair else named and named.drafter_kind
     if not method.is_by_drafter or kind not in DRAFTER_KINDS:
@@ -71,7 +72,7 @@ def _who_drafts(method: Method, name: str, pair: "AnyPair | None") -> str:
 
 
 def _pair_line(name: str, needs: "Needs") -> str:
-    """What it is; what has to be known before it is loaded; and that it will be slow, where it will."""
+    """What the pair is, what has to be known before it is loaded, and that it will be slow, where it will."""
     about = CATALOGUE[name].about.said() if name in CATALOGUE else ""
     sentences = [f"{about[0].upper()}{about[1:]}."] if about else []
     if not needs.loaded:
@@ -91,7 +92,8 @@ def _pair_line(name: str, needs: "Needs") -> str:
 def _warnings(
     values: Values, prompt: str, needs: "Needs", pair: "AnyPair | None", limits: Limits
 ) -> Iterator[tuple[str, str]]:
-    """(control, warning). The last one for a control is shown, so the more serious ones come later."""
+    """Pairs (control, warning). The last warning for a control is shown, so the more serious ones come
+    later."""
     here = pair if pair and pair.runs_here else None
     vocabulary = pair.vocab_size if pair else None
     context = pair.context if pair else None
@@ -169,7 +171,7 @@ def _warnings(
 
 
 def _servers(values: Values, pair: ServedPair) -> Iterator[tuple[str, str]]:
-    """The warnings that only a server needs."""
+    """The warnings about a server's run alone."""
     if pair.drafts and "min_p" in SAMPLERS[values["sampler"]] and values["min_p"]:
         yield "min_p", NO_MIN_P.said()
     if _whole(values["alternatives"]) and values["alternatives"] > 20:

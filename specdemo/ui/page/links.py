@@ -1,7 +1,7 @@
 """Links: an address that holds a prompt, a pair and how to generate, under the names of the API's arguments.
 
-Without torch and without Gradio. An address is text from outside: what is wrong in it raises ValueError, one
-sentence as of Params.
+Without torch and without Gradio. An address is text from outside: what is wrong in it raises ValueError with
+one sentence, as Params does.
 """
 
 import json
@@ -22,18 +22,18 @@ from specdemo.words.message import about, refusal
 FIELDS = {field.name: field.default for field in fields(Params) if field.name != "logit_bias"}
 GENERATING = ("prompt", "pair", "messages", *FIELDS, *WEIGHT_CHOICES)
 OURS = (*GENERATING, "run", "guess", "token", "trace")
-# Of the frame around the page, Gradio's and its host's, all that begin with __, the visitor's language, and
-# the tour's step.
+# Other names in an address: those of the frame around the page, Gradio's and its host's, all that begin with
+# __, the visitor's language, and the tour's step.
 OTHERS = ("frame", "view", "deep_link", "embed", "logs", "lang", "tour")
 LONGEST_QUERY = 7_800  # characters of a query, so that the whole address stays below 8,000
 SHOWN_UNKNOWN = 5  # unknown names in a note
 
 
 class Link(NamedTuple):
-    """What an address asks for. values: what the controls are to hold, empty if it is silent about all of
-    them. prompt: None where there is none. messages: those of a conversation before the prompt. guesses:
-    whether it begins a game in which the visitor drafts, and no run. trace: the name of the recorded run that
-    it shows; empty where it shows none, or begins something."""
+    """What an address asks for. values: what the controls are to hold, empty if the address says nothing
+    about any of them. prompt: None where the address has none. messages: those of a conversation before the
+    prompt. guesses: whether the address begins a game in which the visitor drafts, and no run. trace: the
+    name of the recorded run that the address shows; empty where it shows none, or begins something."""
 
     values: Values
     prompt: str | None
@@ -45,7 +45,8 @@ class Link(NamedTuple):
 
 
 def read_link(query: str, pairs: Collection[str], limits: Limits = LOCAL) -> Link:
-    """query: what follows the question mark. pairs: the names of those that can be chosen."""
+    """The link that an address holds. query: what follows the question mark. pairs: the names of the pairs
+    that can be chosen."""
     items = parse_qsl(query.removeprefix("?"), keep_blank_values=True)
     given = dict(items)
     stops = tuple(text for name, text in items if name == "stop")
@@ -89,7 +90,7 @@ def write(
 ) -> str:
     """The query of a run, or of a game in which the visitor drafts. messages: those of its conversation
     before the prompt. What is too long for an address is left out, prompt and messages first, and the link
-    then starts nothing; nor does that of a run with a logit bias."""
+    then starts nothing; the link of a run with a logit bias starts nothing either."""
     said = [("messages", json.dumps([asdict(one) for one in messages]))] if messages else []
     items: list[tuple[str, Any]] = [("prompt", prompt), *said, ("pair", pair)]
     for name, default in FIELDS.items():
@@ -106,7 +107,8 @@ def write(
 
 
 def _value(name: str, text: str) -> object:
-    """The text as the field's type; what is none is left to Params to refuse."""
+    """The text as a value of the field's type. Text that is no such value is returned as it is, for Params to
+    refuse."""
     if name in LIMITS and (kind := LIMITS[name].kind):
         try:
             return kind(text) if len(text) < 20 else text

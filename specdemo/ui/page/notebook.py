@@ -33,7 +33,7 @@ EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const) (\w+))", re
 
 @dataclass(frozen=True)
 class Cell:
-    """What a notebook shows in place of a value. html: a frame, with all that it needs in it."""
+    """What a notebook shows in place of a value. html: a frame, with all that the frame needs in it."""
 
     html: str
 
@@ -46,7 +46,7 @@ class Cell:
 
 def show(trace: Trace, language: str = "en") -> Cell:
     """Draws the run in a notebook cell, as the page draws a recorded one: text, inspector, timeline and
-    player. Nothing is loaded from anywhere. ValueError for a language that there is not, TypeError for
+    player. Nothing is loaded from anywhere. Raises ValueError for a language that there is not, TypeError for
     what is no trace."""
     if not isinstance(trace, Trace):
         raise TypeError(f"trace must be a Trace, as generate returns it, not {type(trace).__name__}")
@@ -74,13 +74,13 @@ def show(trace: Trace, language: str = "en") -> Cell:
 
 
 def _harmless(json_text: str) -> str:
-    """As a script element can hold it: a model's text may contain its end tag."""
+    """The JSON text, escaped for a script element: a model's text may contain the element's end tag."""
     return json_text.replace("<", "\\u003c")
 
 
 def joined_scripts(entry: str) -> str:
-    """The module and all that it imports as one script, in which `modules` has what each exports. A module
-    becomes a block, which keeps its names to itself."""
+    """The module and all that it imports as one script, in which `modules` has what each module exports. A
+    module becomes a block, which keeps its names to itself."""
     blocks: dict[str, str] = {}
 
     def add(path: str) -> None:

@@ -29,8 +29,8 @@ from specdemo.ui.view.settings import FIRST
 from specdemo.words.catalogue import LANGUAGES, say, speaking, spoken
 
 RECORDED = TRACES_FOLDER / "first.json"
-# question, by its key in page.questions: (prompt, drafting method, gamma, sampler). What is to be compared
-# shares prompt and sampler.
+# Each question, by its key in page.questions: (prompt, drafting method, gamma, sampler). Examples that are to
+# be compared share prompt and sampler.
 EXAMPLES = {
     "works": (STORY, "model", 4, FIRST["sampler"]),
     "loses": (STORY, "early-exit", 4, FIRST["sampler"]),
@@ -45,7 +45,7 @@ EXAMPLES = {
     ),
 }
 
-# The last three as they are at first.
+# The controls that an example sets. The last three get the values that they have at first.
 SET_BY_EXAMPLES = ("draft_with", "gamma", "sampler", "gamma_auto", "confidence", "rule")
 
 # Properties of components that hold words.
@@ -62,9 +62,10 @@ PROPERTIES = (
 
 
 class Page(gr.Blocks):
-    """board, routes: of its own, besides Gradio's. is_read: whether somebody reads the answers to a session's
-    requests to the API; the server puts its own function there. words: by language, the title and what each
-    component's words are, in order, where they differ from those that the page was built with."""
+    """The page as Gradio's Blocks. board, routes: the page's own, besides Gradio's. is_read: whether somebody
+    reads the answers to a session's requests to the API; the server puts its own function there. words: by
+    language, the title and what each component's words are, in order, where they differ from those that the
+    page was built with."""
 
     board: Board
     routes: list[Route]
@@ -103,8 +104,8 @@ def build_page(models: Models, queue: RunQueue, limits: Limits = LOCAL) -> Page:
 
 
 def _other_words(demo: Page, other: Page) -> tuple[str, list[dict[str, Any]]]:
-    """The title of the other page, which is the same in another language, and what each of its components
-    says differently."""
+    """The title of the other page, which is the same page in another language, and the words of each of its
+    components that differ."""
     pairs = zip(demo.config["components"], other.config["components"], strict=True)
     return other.title, [
         {
@@ -117,7 +118,7 @@ def _other_words(demo: Page, other: Page) -> tuple[str, list[dict[str, Any]]]:
 
 
 def _built(models: Models, queue: RunQueue, on: Handlers, limits: Limits) -> Page:
-    """In the language that is spoken."""
+    """Builds the page in the language that is spoken."""
 
     def apply_example(index: int) -> tuple:
         """The values of the controls that an example sets."""
@@ -198,10 +199,10 @@ def _recorded() -> str:
 
 
 def _stage(largest: int) -> gr.HTML:
-    """Numbers, legend, stage, inspector and timeline. Its value is the latest answer to an event, which
-    main.js takes; its frame never contains data.
+    """Numbers, legend, stage, inspector and timeline. The component's value is the latest answer to an event,
+    which main.js takes; its frame never contains data.
 
-    Not a subclass: Gradio writes a .pyi file next to the source of each.
+    The component is not a subclass: Gradio writes a .pyi file next to the source of each.
     """
     stage = gr.HTML(html_template=frame(largest), js_on_load=loader(), apply_default_css=False)
     # Gradio would warn about <script> in the value, which is data here and never markup.

@@ -37,21 +37,21 @@ from specdemo.ui.runs.queue import RunQueue
 from specdemo.ui.runs.routes import health_route
 
 STARTING = {
-    # Or uvicorn trusts X-Forwarded-For on connections from this machine. limits.py reads it.
+    # Otherwise uvicorn trusts X-Forwarded-For on connections from this machine. limits.py reads that header.
     "FORWARDED_ALLOW_IPS": "",
-    # Gradio asks its own address whether it has started; a proxy cannot know.
+    # Gradio asks its own address whether it has started, which a proxy cannot know.
     "NO_PROXY": "*",
     "no_proxy": "*",
 }
-# Sessions for which Gradio keeps its components. The page needs none of it; one takes 130 KB, and 3 ms to be
-# made again.
+# The number of sessions for which Gradio keeps its components. The page needs none of them; one session's
+# take 130 KB, and 3 ms to be made again.
 STATES_KEPT = 50
 STYLE_SHEETS = (
     *("view/stage", "page/layout", "view/panels", "view/positions", "view/exactness"),
     *("page/touch", "page/lecture", "page/reduced", "page/tour", "traces/recorded"),
     *("runs/instruments", "runs/guess", "runs/trials", "lesson/figure", "keep/saving"),
 )
-# Before anything is drawn. The gate lets other pages frame what has this name in its address.
+# Runs before anything is drawn. The gate lets other pages frame a page with this name in its address.
 REDUCING = """<script>
 if (new URLSearchParams(location.search).getAll("frame").includes("1")) {
   document.documentElement.classList.add("reduced");
@@ -62,8 +62,8 @@ if (new URLSearchParams(location.search).getAll("frame").includes("1")) {
 def launch(
     demo: Page, queue: RunQueue, host: str, port: int, limits: Limits = LOCAL, allowed: Iterable[str] = ()
 ) -> str:
-    """Serves the page from other threads; returns its address. OSError when it cannot listen there. allowed:
-    names that it is reached by, besides its own."""
+    """Serves the page from other threads. Returns its address. Raises OSError when it cannot listen there.
+    allowed: names that the server is reached by, besides its own."""
     # Fonts of the visitor's own machine.
     fonts = {"font": ("system-ui", "sans-serif"), "font_mono": ("ui-monospace", "monospace")}
     colours = {
@@ -85,7 +85,7 @@ def launch(
     theme = gr.themes.Base(primary_hue="blue", neutral_hue="zinc", **fonts)
     theme.set(**colours, **{f"{name}_dark": colour for name, colour in colours.items()})
     css = "\n".join((STATIC / f"{name}.css").read_text(encoding="utf-8") for name in STYLE_SHEETS)
-    # Modules and the page stay. To look at them again, each full collection would stop a run for 0.3 s.
+    # Modules and the page stay. A full collection that looked at them again would stop a run for 0.3 s.
     gc.collect()
     gc.freeze()
     shown = f"[{host}]" if ":" in host else host  # Gradio makes an address of it, and strips the brackets
@@ -116,7 +116,7 @@ def launch(
 
 @contextmanager
 def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """These variables for a while, since Gradio takes no arguments for them."""
+    """Sets these environment variables for a while, since Gradio takes no arguments for them."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -129,7 +129,7 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
 
 
 def _in_front(demo: Page, queue: RunQueue, limits: Limits) -> dict[str, Any]:
-    """What Gradio's app gets besides Gradio's own: the gate, and the routes that are not Gradio's."""
+    """What stands in front of Gradio's app: the gate, and the routes that are not Gradio's."""
     visits = Visits(demo, limits, queue.look)
     demo.is_read = visits.is_read
     functions = functions_of(demo, ENDPOINTS.values())
@@ -159,8 +159,8 @@ def _in_front(demo: Page, queue: RunQueue, limits: Limits) -> dict[str, Any]:
 
 
 def _script_route() -> Route:
-    """Serves the scripts and no other file. Not a StaticFiles mount, which fails behind a proxy that removes
-    a path prefix."""
+    """Serves the scripts and no other file. The route is not a StaticFiles mount, which fails behind a proxy
+    that removes a path prefix."""
     contents = scripts()
     forever = {"Cache-Control": "public, max-age=31536000, immutable"}  # a changed script has another path
 
@@ -175,12 +175,13 @@ def _script_route() -> Route:
 
 
 async def _embed(request: Request) -> Response:
-    """The page for a frame of another one. Relative, so that it leads there behind a path prefix, too."""
+    """Redirects to the page for a frame of another one. The address is relative, so that it leads there
+    behind a path prefix, too."""
     return RedirectResponse(f"./?frame=1&{request.url.query}")
 
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# All in seconds; together less than the 2 s in which the program is to end.
+# Times in seconds. Together they are less than the 2 s in which the program is to end.
 RUN_PATIENCE = 0.8  # for the run that goes on to end
 ANSWER_PATIENCE = 0.5  # for visitors to read its end
 STREAM_PATIENCE = 0.3  # for open connections to close
@@ -191,7 +192,7 @@ Ended = SimpleQueue[Exception | None]
 
 @contextmanager
 def ended_by_signals() -> Iterator[Ended]:
-    """The queue gets None at SIGINT and at SIGTERM. A second one ends the process at once.
+    """A queue that gets None at SIGINT and at SIGTERM. A second signal ends the process at once.
 
     The handler raises nothing: it runs in the middle of any code of the main thread, and what is raised in a
     finalizer is lost."""

@@ -34,14 +34,15 @@ STOPPED_EARLY = message("stopped_early")
 @dataclass(frozen=True)
 class StreamEvent:
     """What a reader is told: JSON, made where it keeps nobody waiting. place: how many of the run's rounds
-    the reader knows then."""
+    the reader then knows."""
 
     place: int
     make: Callable[[], str]
 
 
 class Followed:
-    """Something that goes on in the server and is read by a page. session: the page that asked for it."""
+    """Something that goes on in the server and is read by a page. session: the session of the page that asked
+    for it."""
 
     def __init__(self, limits: Limits, session: str = "", address: str = "", name: str = "") -> None:
         self.name, self.session, self.address = name or secrets.token_hex(16), session, address
@@ -58,7 +59,7 @@ class Followed:
 
     @property
     def size(self) -> int:
-        """Bytes that are kept of it."""
+        """The number of bytes that are kept."""
         return self.kept.size if self.kept else 0
 
     def is_awaited(self) -> bool:
@@ -71,7 +72,7 @@ class Followed:
         return self.was_read
 
     def stop(self) -> None:
-        """Its page does not want it any more. After its end, nothing happens."""
+        """Stops what its page does not want any more. After its end, nothing happens."""
         if self.ticket and not self.ended:
             self.ticket.stop(STOPPED_EARLY)
 
@@ -82,7 +83,7 @@ class Followed:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """While somebody reads it."""
+        """A context in which somebody reads it."""
         self.readers += 1
         self.was_read = True
         try:
@@ -92,7 +93,8 @@ class Followed:
             self.heard = time.monotonic()
 
     async def news(self, since: int) -> AsyncIterator[StreamEvent | None]:
-        """What is new after the first `since` rounds, until it has ended. None: nothing for a while."""
+        """Yields what is new after the first `since` rounds, until it has ended. None means that nothing is
+        new for a while."""
         raise NotImplementedError
         yield
 
@@ -123,9 +125,9 @@ class Followed:
 
 
 class FollowedRun(Followed):
-    """A page's run: waited for, going on, or ended. link: of a pair's trace, the query of the address that
-    asks for the run. remarks: about how it was asked for. before: the names of the runs that have answered
-    the turns before it, in a conversation."""
+    """A page's run: waited for, going on, or ended. link: from a pair's trace, the query of the address that
+    asks for the run. remarks: remarks about how the run was asked for. before: the names of the runs that
+    have answered the turns before it, in a conversation."""
 
     def __init__(
         self,
@@ -151,7 +153,7 @@ class FollowedRun(Followed):
         return self.kept.seed if self.kept else self.feed and self.feed.trace.params.seed
 
     def keep(self) -> KeptRun | None:
-        """What there is of the run, compressed; None before it has begun."""
+        """The run so far, compressed; None before it has begun."""
         feed = self.feed  # first: when the run ends, it is kept before its feed goes
         return self.kept or (feed and kept_run(feed))
 
@@ -243,14 +245,14 @@ class FollowedMeasurement(Followed):
 
 
 def opened_run(limits: Limits, kept: KeptRun, name: str, address: str) -> FollowedRun:
-    """A run that was read from a file, and goes on nowhere."""
+    """A run that was read from a file. It goes on nowhere."""
     run = FollowedRun(limits, Params(), lambda trace: "", name=name, address=address)
     run.kept, run.ended = kept, True
     return run
 
 
 def recorded_run(limits: Limits, trace: Trace, name: str, pairs: Collection[str] = ()) -> FollowedRun:
-    """A run that comes with the project. pairs: the names of those that can be chosen here."""
+    """A run that comes with the project. pairs: the names of the pairs that can be chosen here."""
     feed = RunFeed(trace, recorded=True, link="" if name == RECORDED_RUN else f"trace={name}")
     kept = kept_run(feed, lambda: notice("recorded", describe_recorded(trace)))
     values: Values = {"prompt": trace.prompt} | values_of(trace.params)
@@ -260,7 +262,7 @@ def recorded_run(limits: Limits, trace: Trace, name: str, pairs: Collection[str]
 
 
 async def _comes(told: asyncio.Event) -> bool:
-    """Whether there is news before long."""
+    """Whether news comes within QUIET_SECONDS."""
     try:
         async with asyncio.timeout(QUIET_SECONDS):
             await told.wait()
@@ -291,10 +293,11 @@ RECORDED_RUN = "first"  # the name of the recorded run that every page shows at 
 
 class Board:
     """What pages have asked for and what they show. When there is too much, the address that has the most
-    loses its longest unused one first."""
+    loses its longest unused entry first."""
 
     def __init__(self, limits: Limits, *recorded: FollowedRun) -> None:
-        """recorded: the runs that come with the project, which are always there."""
+        """The board with the recorded runs. recorded: the runs that come with the project, which are always
+        there."""
         self.limits, self.recorded = limits, {one.name: one for one in recorded}
         self.entries: dict[str, Followed] = {}  # the longest unused one first
 
@@ -303,11 +306,11 @@ class Board:
         self._make_room()
 
     def has_readers(self) -> bool:
-        """Whether somebody reads anything of it now."""
+        """Whether somebody reads anything on the board now."""
         return any(one.readers for one in self.entries.values())
 
     def is_read_by(self, session: str) -> bool:
-        """Whether a page has read anything of it, and has not left."""
+        """Whether a page has read anything on the board, and has not left."""
         own = (one for one in self.entries.values() if one.session == session)
         return any(one.was_read and one.is_awaited() for one in own)
 
@@ -322,8 +325,8 @@ class Board:
         return one
 
     def _has_ended(self, one: Followed) -> None:
-        """If a page shows it now, nobody can ask for the runs that it showed before, except for those of the
-        same conversation."""
+        """Called when a run or measurement has ended. If a page shows it now, the runs that the page showed
+        before are removed, so that nobody can ask for them, except for those of the same conversation."""
         if one.kept:
             stay = (one.name, *(one.before if isinstance(one, FollowedRun) else ()))
             for each in list(self.entries.values()):
@@ -332,8 +335,9 @@ class Board:
         self._make_room()
 
     def make_room(self, address: str) -> None:
-        """Refused where this address asks for too much that nobody has begun to read. Where others have more
-        of that, the one with the most gives up a place."""
+        """Makes room for one more request of this address. Raises Refused where the address asks for too much
+        that nobody has begun to read. Where others have more of that, the one with the most gives up a
+        place."""
         unread = {each: each.address for each in self.entries.values() if not (each.ended or each.was_read)}
         held = Shares(unread.values())
         if held[address] < self.limits.uncollected_of_address:
@@ -345,7 +349,7 @@ class Board:
         raise Refused(message("unread"))
 
     def _make_room(self) -> None:
-        """Never removes the latest one, and nothing that goes on."""
+        """Removes entries until there is room, but never the latest one, and nothing that goes on."""
         while ended := [each for each in list(self.entries.values())[:-1] if each.ended and not each.readers]:
             oldest = ended[0]
             if time.monotonic() - oldest.used > UNUSED_SECONDS:

@@ -41,8 +41,9 @@ BEHIND = 16  # tokens of the text that a guess is tokenised behind
 
 @dataclass(frozen=True)
 class GuessRequest:
-    """A round of a game. output_ids: of the text after the prompt. text: what the visitor drafts; empty for
-    the game's opening. game: what the client was told as the name of the game; empty there."""
+    """A round of a game. output_ids: the token ids of the text after the prompt. text: what the visitor
+    drafts; empty for the game's opening. game: what the client was told as the name of the game; empty for
+    the opening."""
 
     choice: Choice
     prompt: str
@@ -54,7 +55,8 @@ class GuessRequest:
 
 
 def guess_request(wanted: dict[str, Any], choice: Choice, prompt: str, params: Params) -> GuessRequest:
-    """wanted: what the page's script asks for: ids, round, guess, game and seed. ValueError: one sentence."""
+    """The round that the page's script asks for. wanted: what the script sends: ids, round, guess, game and
+    seed. Raises ValueError with one sentence."""
     check_prompt(prompt)
     if params.draft_with == "none":
         raise ValueError(message("nobody_beside"))
@@ -95,8 +97,8 @@ async def play(
     name: str = "",
 ) -> AsyncIterator[wire.Measurement]:
     """Plays the round when the ticket's turn comes. Errors are raised; closing this generator leaves the
-    line. link: of a pair's name and the game's Params, the query of the address that begins the same game.
-    name: that it is followed by."""
+    line. link: from a pair's name and the game's Params, the query of the address that begins the same game.
+    name: the name that the game is followed by."""
     told = nothing_yet({"kind": "guess"}, name)
     started: Future[None] = Future()
     played: list[wire.Game] = []
@@ -171,14 +173,14 @@ def game_after(
 
 
 def name_of(started: Started) -> str:
-    """The same for the same pair, prompt, settings and seed."""
+    """A game's name, which is the same for the same pair, prompt, settings and seed."""
     told = (started.pair.name, started.prompt_ids, started.params)
     return sha256(repr(told).encode()).hexdigest()[:16]
 
 
 def tokens_of_guess(pair: Pair, text_ids: Sequence[int], guess: str) -> list[int]:
-    """The guess as tokens that follow the text and write nothing but the guess. ValueError where there are
-    none."""
+    """The guess as tokens that follow the text and write nothing but the guess. Raises ValueError where there
+    are none."""
     before = Pieces(pair.tokenizer)
     context = "".join(map(before.push, text_ids[-BEHIND:]))
 
@@ -186,7 +188,8 @@ def tokens_of_guess(pair: Pair, text_ids: Sequence[int], guess: str) -> list[int
         after = copy(before)
         return "".join([*map(after.push, ids), after.flush()]) == guess
 
-    # Behind the text, behind a line's end if the text's last token would grow by it, and by itself.
+    # The guess is encoded behind the text, behind a line's end if the text's last token would grow by it, and
+    # by itself.
     for start in (context, "\n", ""):
         known, all_ids = _encoded(pair, start), _encoded(pair, start + guess)
         ids = all_ids[len(known) :]
@@ -205,7 +208,7 @@ def suggestions(ahead: Round, random: Random) -> list[str]:
     ones, and others that the target finds likely."""
     first = ahead.draft[0] if ahead.draft else ahead.next
     rows = [row for row in (first.top if first else ()) if row[1].strip() and INCOMPLETE not in row[1]]
-    # Rows are (id, text, p, q, raw_p, raw_q).
+    # Each row is (id, text, p, q, raw_p, raw_q).
     by_drafter = sorted((row for row in rows if row[5]), key=lambda row: -(row[5] or 0.0))[:OF_THE_DRAFTER]
     by_target = sorted(rows, key=lambda row: -(row[4] or 0.0))
     chosen = list(dict.fromkeys(row[1] for row in (*by_drafter, *by_target)))[:SUGGESTED]

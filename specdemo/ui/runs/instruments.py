@@ -54,7 +54,7 @@ PERIOD = 0.3  # s between two looks at a measurement
 
 @dataclass(frozen=True)
 class MeasurementRequest:
-    """What a visitor wants to be measured. prompts: for a comparison, "this" prompt or a "set"."""
+    """What a visitor wants to be measured. prompts: what a comparison runs, "this" prompt or a "set"."""
 
     kind: MeasurementKind
     prompts: Literal["this", "set"]
@@ -65,8 +65,8 @@ class MeasurementRequest:
 
 @dataclass(frozen=True)
 class MeasurementPlan:
-    """What is compared. whose: the same in words. names: what the page calls a setting, where it is not the
-    setting's own name, which files have."""
+    """What is compared. whose: what is compared, in words. names: what the page calls a setting, where that
+    is not the setting's own name, which files have."""
 
     settings: list[Setting]
     prompts: Sequence[str]
@@ -76,7 +76,8 @@ class MeasurementPlan:
 
 
 def measurement_request(wanted: object, choice: Choice, prompt: str, params: Params) -> MeasurementRequest:
-    """wanted: what the page's script asks for. ValueError: one sentence."""
+    """The measurement that the page's script asks for. wanted: what the script sends. Raises ValueError with
+    one sentence."""
     asked = wanted if isinstance(wanted, dict) else {}
     kind, prompts = asked.get("kind"), asked.get("prompts", "this")
     if kind not in MEASUREMENT_KINDS or prompts not in ("this", "set"):
@@ -96,8 +97,8 @@ async def measure(
     models: Models, ticket: Ticket, request: MeasurementRequest, name: str = ""
 ) -> AsyncIterator[wire.Measurement]:
     """Measures when the ticket's turn comes. Yields all that is measured so far, whenever there is more.
-    Errors are raised. Closing or cancelling this generator stops the measurement. name: that it is
-    followed by."""
+    Errors are raised. Closing or cancelling this generator stops the measurement. name: the name that the
+    measurement is followed by."""
     told = nothing_yet({"kind": request.kind}, name)
     started: Future[MeasurementPlan] = Future()
     latest: deque[Comparison] = deque(maxlen=1)
@@ -144,7 +145,7 @@ async def measure(
 
 
 async def _others(models: Models, request: MeasurementRequest) -> list[Choice]:
-    """What else is measured, besides the choice itself."""
+    """The other choices that are measured, besides the choice itself."""
     if models.is_server(request.choice):
         if request.kind == "gamma":
             raise PairError(message("servers_length"))
@@ -191,7 +192,7 @@ def _gammas(request: MeasurementRequest, pairs: list[Pair]) -> MeasurementPlan:
 def _drafters(request: MeasurementRequest, pairs: list[Pair]) -> MeasurementPlan:
     params = request.params
     if "exit_layer" not in METHODS[params.draft_with].fields:
-        # Its control is hidden, and can hold what another target allows.
+        # The control of exit_layer is hidden, and can hold what another target allows.
         params = replace(params, exit_layer=0)
     settings = settings_for(pairs, methods_at_hand(pairs[0]), params)
     whose = f"{_in_words(pairs, request)}, γ {request.params.gamma}"
@@ -200,7 +201,7 @@ def _drafters(request: MeasurementRequest, pairs: list[Pair]) -> MeasurementPlan
 
 
 def _name_on_page(setting: Setting) -> str:
-    """With the words for what drafts in place of its label, with which the name begins."""
+    """The setting's name with the words for what drafts in place of its label, with which the name begins."""
     method, kind = setting.params.draft_with, setting.pair.info.drafter_kind
     label = _method(method)
     if METHODS[method].is_by_drafter and kind in DRAFTER_KINDS:
@@ -216,7 +217,8 @@ PLANS: dict[MeasurementKind, Callable[[MeasurementRequest, list[Pair]], Measurem
 
 
 def plan_of_servers(request: MeasurementRequest, pairs: list[ServedPair]) -> MeasurementPlan:
-    """pairs: the chosen server, and the others with the same model. PairError says what is lacking."""
+    """What is compared on servers. pairs: the chosen server, and the others with the same model. Raises
+    PairError with what is lacking."""
     alone, drafting = ([pair for pair in pairs if pair.drafts is drafts] for drafts in (False, True))
     if not alone or not drafting:
         key = "no_drafting_server" if drafting == [] else "no_plain_server"
@@ -253,7 +255,7 @@ def _in_words(pairs: Sequence[AnyPair], request: MeasurementRequest) -> str:
 
 
 def prompt_in_words(prompt: str) -> str:
-    """Its first words, to tell it from others."""
+    """The prompt's first words, to tell it from others."""
     start = " ".join(prompt.split())
     start = start if len(start) <= SHOWN_PROMPT else f"{start[:SHOWN_PROMPT]}…"
     return say("run.this_prompt", start=start)
@@ -291,8 +293,8 @@ def race_of(traces: Sequence[Trace], settings: Sequence[Setting]) -> wire.Race:
 
 
 def _head(alone: Trace, drafted: Trace, measured: SpeedUp | None) -> wire.Head:
-    """What stands over the panel while it shows the race: of the race's own run with drafts, whose plain
-    rounds are those of the target alone."""
+    """What stands over the panel while it shows the race. It describes the race's own run with drafts, whose
+    plain rounds are those of the target alone."""
     of_race, plain_ms = copy(drafted), [one.ms for one in alone.rounds]
     if alone.pair.server is None:
         of_race.stats = after_plain_rounds(drafted.stats, drafted.rounds, plain_ms)
@@ -308,8 +310,8 @@ def _head(alone: Trace, drafted: Trace, measured: SpeedUp | None) -> wire.Head:
 
 
 def _of_race_in_words(key: str, **values: object) -> str:
-    """As a run's verdict, but what was measured was measured in the race, where the target alone may have
-    written a text of another length."""
+    """The words of a race's verdict. They are like those of a run's verdict, but what was measured was
+    measured in the race, where the target alone may have written a text of another length."""
     return say(f"said.{'race' if key in ('counted', 'unclear', 'faster') else 'verdict'}.{key}", **values)
 
 
@@ -332,7 +334,7 @@ def _lane(trace: Trace, title: str) -> wire.Lane:
 
 
 def same_text(alone: Trace, drafted: Trace) -> str:
-    """In what sense the two texts of a race are the same."""
+    """The sense in which the two texts of a race are the same, in words."""
     if is_lossy(drafted.params):
         return say("run.texts.lossy", rule=words_of_row("rules", drafted.params.rule, "name"))
     if alone.params.temperature and alone.pair.server is not None:
@@ -354,7 +356,7 @@ def same_text(alone: Trace, drafted: Trace) -> str:
 
 
 def length_of(row: MethodRow) -> int:
-    """Of a measured draft length; 0 is plain decoding."""
+    """The draft length of a measured row; 0 is plain decoding."""
     assert row.gamma != "auto", "only given lengths are measured"
     return row.gamma or 0
 
@@ -385,7 +387,7 @@ def comparison_of(result: MethodsResult, names: Mapping[str, str]) -> wire.Compa
 
 
 def cells_in_words(row: MethodRow) -> dict[str, str]:
-    """The row's texts, its numbers and words as the visitor's language has them."""
+    """The row's cells, with numbers and words as the visitor's language has them."""
     texts = cells(row)
     texts |= {
         column: in_language(text) for column, text in texts.items() if column not in ("drafter", "same text")

@@ -20,7 +20,7 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class Limits:
-    """Sizes are in bytes, times in seconds. None: no limit.
+    """What a server allows. Sizes are in bytes, times in seconds. None means no limit.
 
     hosted: anyone may visit, so only listed pairs can be chosen, as the server loads them. behind_proxy: a
     visitor's address is what the proxy says, since nobody comes without it.
@@ -28,7 +28,8 @@ class Limits:
 
     hosted: bool = False
     behind_proxy: bool = False
-    # Of a trace file that is opened; 10,000 tokens with five alternatives take about 11 million.
+    # The most bytes of a trace file that is opened; 10,000 tokens with five alternatives take about 11
+    # million.
     trace_bytes: int = 16 * MIB
     body_bytes: int = 2 * MIB  # of any other request
     prompt_characters: int = 1_000_000  # or token ids
@@ -51,11 +52,12 @@ class Limits:
     resume_seconds: float = 30  # that a run goes on for a page whose connection was cut
 
     def largest(self, field: str) -> int | None:
-        """The largest value of a numeric field of Params here. None: what Params allows."""
+        """The largest value of a numeric field of Params here. None means what Params allows."""
         return {"max_new_tokens": self.max_new_tokens, "alternatives": self.alternatives}.get(field)
 
     def check(self, prompt: object, params: Params) -> None:
-        """ValueError for what Params allows and this server does not: one sentence, as of Params."""
+        """Raises ValueError with one sentence, as Params does, for what Params allows and this server does
+        not."""
         for name in ("max_new_tokens", "alternatives"):
             check_number(name, getattr(params, name), self.largest(name))
         for name, text in (("prompt", prompt), ("system", params.system)):
@@ -94,9 +96,9 @@ WITH_PORT = re.compile(r"([\d.]+):\d+|\[([^\]]+)\](?::\d+)?")
 
 @dataclass(frozen=True)
 class Visitor:
-    """Who asks. session: an open page or a caller of the API. address: where the request came from.
-    listens: whether the answer can still be read. is_read: whether somebody has begun to read it. Any thread
-    may call these."""
+    """The visitor who asks. session: an open page or a caller of the API. address: where the request came
+    from. listens: whether the answer can still be read. is_read: whether somebody has begun to read it. Any
+    thread may call these."""
 
     session: str
     address: str
@@ -105,8 +107,8 @@ class Visitor:
 
 
 def visitor_address(client: str, headers: Headers, behind_proxy: bool) -> str:
-    """The address that a request came from. client: of the connection. behind_proxy: nobody reaches the
-    server but through a proxy.
+    """The address that a request came from. client: the address of the connection. behind_proxy: nobody
+    reaches the server but through a proxy.
 
     Every proxy adds to X-Forwarded-For, at its end or in a line of its own, the address of whom it serves.
     What the visitor writes there itself stands further left. So the last public address is the one that
@@ -129,7 +131,7 @@ def request_address(scope: Scope, limits: Limits) -> str:
 
 
 def _read(text: str) -> IPv4Address | IPv6Address | None:
-    """An address, also with a port (1.2.3.4:80, [::1]:80), or quoted as RFC 7239 has it."""
+    """Reads an address, also with a port (1.2.3.4:80, [::1]:80), or quoted as RFC 7239 has it."""
     text = text.strip('"')
     if found := WITH_PORT.fullmatch(text):
         text = found[1] or found[2]
@@ -149,12 +151,12 @@ Thing = TypeVar("Thing", bound=Hashable)
 
 
 class Shares(Counter[str]):
-    """How much each address holds of something: places, bytes, turns. Made of the addresses of things, each
-    counts as one."""
+    """How much each address holds of something: places, bytes, turns. If it is made from the addresses of
+    things, each thing counts as one."""
 
     def take(self, address: str, amount: int, most: int) -> bool:
-        """Adds so much to what an address holds. Whether there is room for it: `most` together, or somewhat
-        more if several hold it, since an address that has no more than its share always gets it."""
+        """Adds `amount` to what an address holds. Returns whether there is room for it: `most` together, or
+        somewhat more if several hold it, since an address that has no more than its share always gets it."""
         self[address] += amount
         return self.total() <= most or self[address] <= most / len(self)
 
@@ -164,9 +166,9 @@ class Shares(Counter[str]):
             del self[address]
 
     def to_go(self, things: Mapping[Thing, str], newcomer: str | None = None) -> Thing | None:
-        """Which one makes room when there are too many: the first of an address that holds the most. things:
-        those that can go, with their addresses, the first to go first. newcomer: whose thing needs the room;
-        then only things of addresses go that would still hold more than this one."""
+        """The thing that makes room when there are too many: the first of an address that holds the most.
+        things: those that can go, with their addresses, the first to go first. newcomer: the address whose
+        thing needs the room; then only things of addresses go that would still hold more than this one."""
         if newcomer is not None:
             fair = self[newcomer] + 1
             things = {thing: address for thing, address in things.items() if self[address] > fair}

@@ -50,7 +50,7 @@ class Given:
 
 
 class Servers:
-    """hosted: visitors do not see addresses, and cannot give one."""
+    """The vLLM servers that can be chosen. hosted: visitors do not see addresses, and cannot give one."""
 
     def __init__(self, given: Sequence[Given] = (), hosted: bool = False):
         self.hosted = hosted
@@ -67,12 +67,12 @@ class Servers:
 
     @property
     def names(self) -> list[str]:
-        """Those that the owner gave."""
+        """The names of the servers that the owner gave."""
         return list(self.places)
 
     def place(self, name: str | None, typed: str | None) -> tuple[str, tuple[str, str | None]] | None:
-        """Name, address and key of the server that is asked for, None if it is none. typed: an address that a
-        visitor of an own page has typed; it gets no key but one that was given for it."""
+        """Name, address and key of the server that is asked for, None if no server is. typed: an address that
+        a visitor of an own page has typed; it gets no key but one that was given for it."""
         if typed:
             if self.hosted:
                 raise PairError(about("vllm", "owners"))
@@ -110,8 +110,8 @@ EMBEDDED_PAIRS = ("embedded", POOR, EAGLE3, DFLASH)
 
 @dataclass(frozen=True)
 class Choice:
-    """What a visitor has chosen. None: as the server was started. vllm: the address of a server, in the place
-    of the pair."""
+    """What a visitor has chosen. A field that is None is as the server was started. vllm: the address of a
+    server, in the place of the pair."""
 
     pair: str | None = None
     dtype: str | None = None
@@ -123,7 +123,8 @@ class Choice:
 @dataclass(frozen=True)
 class Needs:
     """What a choice needs. Bytes of weights are measured if the pair is loaded, computed if its configs are
-    on this machine, and else estimated from the catalogue; None, and a total of 0, if nothing is known."""
+    on this machine, and else estimated from the catalogue. If nothing is known, they are None, and the total
+    is 0."""
 
     target_bytes: int | None
     drafter_bytes: int | None
@@ -149,10 +150,10 @@ class Models:
         allowed: Sequence[str] = (),
         servers: Sequence[Given] = (),
     ):
-        """default: the arguments of `load_pair` for the pair that the server was started with. Its device,
-        dtype and quantisation apply to all pairs. allowed: names of pairs that a public server's owner offers
-        besides the usual ones. servers: of vLLM; the first is what the page begins with, unless a pair is
-        given."""
+        """The models of a server. default: the arguments of `load_pair` for the pair that the server was
+        started with. Its device, dtype and quantisation apply to all pairs. allowed: names of pairs that a
+        public server's owner offers besides the usual ones. servers: vLLM servers; the first is what the page
+        begins with, unless a pair is given."""
         self.limits = limits
         self.servers = Servers(servers, limits.hosted)
         is_given = any(default.get(option) is not None for option in ("name", "target", "drafter"))
@@ -176,7 +177,7 @@ class Models:
 
     @property
     def names(self) -> list[str]:
-        """What can be chosen."""
+        """The names of the servers and pairs that can be chosen."""
         return [*self.servers.names, *self.arguments]
 
     def _server(self, choice: Choice) -> tuple[str, tuple[str, str | None]] | None:
@@ -210,7 +211,8 @@ class Models:
         ]
 
     def _as_shown(self, request: PairRequest) -> PairRequest:
-        """On a public server a model's directory is named without those above it."""
+        """The request as visitors see it: on a public server, a model's directory is named without those
+        above it."""
         if not self.limits.hosted or request.name in CATALOGUE:
             return request
         parts = [
@@ -230,7 +232,8 @@ class Models:
         return [Choice(name) for name in self.servers.beside(self.servers.get(*server))]
 
     def request(self, choice: Choice) -> PairRequest:
-        """PairError: one sentence that says what cannot be chosen."""
+        """The request that a choice makes. Raises PairError with one sentence that says what cannot be
+        chosen."""
         for field in WEIGHT_CHOICES if self.limits.hosted else ():
             if getattr(choice, field) is not None:
                 raise PairError(about(field, "fixed"))
@@ -312,13 +315,13 @@ class Models:
 
 
 def _nothing(pair: ServedPair | None) -> Needs:
-    """What a server needs here. pair: if it has been asked what it is."""
+    """What a server needs here. pair: the server, if it has been asked what it is."""
     about = "a vLLM server; it is asked what it is at the first run" if pair is None else pair.about
     return Needs(None, None, 0, 0, True, pair is not None, False, "", "server", "", "", about)
 
 
 def _sizes(request: PairRequest, entry: Entry | None, pair: Pair | None) -> list[int]:
-    """Bytes of the target's weights, and of the drafter's if there is one; empty if nothing is known."""
+    """The bytes of the target's weights, and of the drafter's if there is one; empty if nothing is known."""
     if pair:
         held = pair.bytes_held
         return [held.target] if held.drafter is None else [held.target, held.drafter]

@@ -72,7 +72,7 @@ def opened(body: bytes) -> Opened:
 
 
 def what_is_wrong(error: NotATrace) -> str:
-    """With a file that was to be opened, in plain words."""
+    """What is wrong with a file that was to be opened, in plain words."""
     part = error.where.partition(".")[0]
     place = re.match(r"rounds\.(\d+)", error.where)
     if error.refused:
@@ -91,8 +91,8 @@ def _wrong(why: Callable[[], str]) -> Opened:
 
 
 def message_of(one: Opened, rest: Callable[[], Message], tokenizer: Any) -> tuple[bytes, dict[str, bytes]]:
-    """The compressed message that shows it, and its starts; see KeptRun. rest: makes the message's other
-    parts in the language that is spoken."""
+    """The compressed message that shows the opened trace, and its starts; see KeptRun. rest: makes the
+    message's other parts in the language that is spoken."""
     assert one.head is not None
     words = {tag: json.loads(gzip.decompress(said)) for tag, said in one.words.items()}
     starts = in_each_language(lambda: start_of(rest(), words[spoken()]))

@@ -27,7 +27,7 @@ CLOSING = message("closing")
 
 
 class Refused(ValueError):
-    """Why a request cannot wait in line, or waits there no longer: one sentence."""
+    """Raised with one sentence when a request cannot wait in line, or waits there no longer."""
 
 
 class RunQueue:
@@ -57,19 +57,20 @@ class RunQueue:
 
     @property
     def waiting(self) -> int:
-        """How many requests wait, those among them whose pair is still loading."""
+        """How many requests wait, including those whose pair is still loading."""
         with self.changed:
             return sum(map(len, self.lines.values()))
 
     @property
     def tickets(self) -> list["Ticket"]:
-        """That of the turn that goes on, if one does, and those in line, in the order of their turns."""
+        """The ticket of the turn that goes on, if one does, and those in line, in the order of their
+        turns."""
         with self.changed:
             return ([self.running] if self.running else []) + self._in_order()
 
     def join(self, visitor: Visitor, asked: Asked, replaces: bool = False) -> "Ticket":
-        """A place among those who wait; its turn can come once `Ticket.enter` has been called. Refused: one
-        sentence.
+        """Takes a place among those who wait. Its turn can come once `Ticket.enter` has been called. Raises
+        Refused with one sentence.
 
         replaces: the session's own earlier request of the same kind ends, and this one takes its place.
         """
@@ -118,7 +119,8 @@ class RunQueue:
                     del self.lines[ticket.visitor.address]
 
     def look(self) -> None:
-        """Somebody has begun to read an answer, or one more request can have its turn."""
+        """Tells the queue's thread that somebody has begun to read an answer, or that one more request can
+        have its turn."""
         with self.changed:
             of_one = self.limits.waiting_of_address
             self._bound(self._can_run, self.limits.waiting, of_one)
@@ -129,12 +131,12 @@ class RunQueue:
         return ticket.work is not None and ticket.visitor.is_read()
 
     def _waiting(self, counts: Callable[["Ticket"], bool]) -> dict[str, list["Ticket"]]:
-        """Those of each address that count, where there are any."""
+        """The tickets of each address that count, where there are any."""
         lines = {address: list(filter(counts, line)) for address, line in self.lines.items()}
         return {address: line for address, line in lines.items() if line}
 
     def _check_room(self, address: str) -> None:
-        """Refused if a request of this address would have to leave the line at once."""
+        """Raises Refused if a request of this address would have to leave the line at once."""
         lines = self._waiting(self._can_run)
         own, longest = len(lines.get(address, ())), max(map(len, lines.values()), default=0)
         waiting, of_one = sum(map(len, lines.values())), self.limits.waiting_of_address
@@ -146,8 +148,7 @@ class RunQueue:
             raise Refused(message("busy", all=numeral(waiting, "d"), seconds=seconds))
 
     def _bound(self, counts: Callable[["Ticket"], bool], most: int, of_one: int | None = None) -> None:
-        """Sends away the last one of the address with the most, while there are too many of those that
-        count."""
+        """Sends away the last ticket of the address with the most, while too many tickets count."""
         while True:
             latest_first = sorted(self._waiting(counts).values(), key=lambda line: -line[-1].joined)
             last_first = {
@@ -165,8 +166,8 @@ class RunQueue:
         return max(1, ceil(seconds * turns))
 
     def _in_order(self) -> list["Ticket"]:
-        """Who waits, in the order of their turns: first those whose turn came too early, then one of each
-        address in turn, that of the address that has a turn now last."""
+        """The tickets that wait, in the order of their turns: first those whose turn came too early, then one
+        of each address in turn, that of the address that has a turn now last."""
         now = self.running and self.running.visitor.address
         lines = self._waiting(self._can_run)
         rows = [lines[address] for address in sorted(lines, key=lambda address: address == now)]
@@ -230,9 +231,10 @@ class Ticket:
         self.context = copy_context()  # the visitor's, in which ZeroGPU's package finds whose quota counts
 
     def enter(self, work: Callable[..., None], needed: Needed = tuple) -> None:
-        """Its turn may come from now on: `work` is then called in the engine's thread, with what `needed`
-        returns. It must end soon after `is_over` has become true. needed: returns at once; None: not there,
-        so others have their turns until this is called again, and `work` is None until then."""
+        """Lets the ticket's turn come from now on: `work` is then called in the engine's thread, with what
+        `needed` returns. It must end soon after `is_over` has become true. needed: returns at once; None
+        means that what is needed is not there, so others have their turns until `enter` is called again, and
+        `work` is None until then."""
         self.needed, self.work, self.is_loading = needed, work, False
         self.queue.look()
 
@@ -244,8 +246,8 @@ class Ticket:
         return len(self.queue.tickets) > 1
 
     def join_again(self) -> None:
-        """A place in line for another turn, at the end of its address's, after one that it gave back. `done`
-        is a new one. What it had counts as part of the turn, so `is_late` is about all together."""
+        """Takes a place in line for another turn, at the end of its address's, after one that it gave back.
+        `done` is a new one. What it had counts as part of the turn, so `is_late` is about all together."""
         with self.queue.changed:
             if self.began is not None:
                 self.had, self.began = time.monotonic() - self.began, None
@@ -256,13 +258,13 @@ class Ticket:
                 self.queue.lines.setdefault(self.visitor.address, []).append(self)
 
     def load(self) -> None:
-        """It waits for its pair to be loaded, among a bounded number of such requests."""
+        """Makes the ticket wait for its pair to be loaded, among a bounded number of such requests."""
         self.is_loading = True
         self.queue.look()
 
     def check(self) -> None:
-        """Refused if it has been sent away before its turn, or if nobody listens any more. What goes wrong in
-        its turn is told by `done` alone."""
+        """Raises Refused if the ticket has been sent away before its turn, or if nobody listens any more.
+        What goes wrong in its turn is told by `done` alone."""
         if self.done.done() and self.began is None:
             self.done.result()
         elif not self.visitor.listens():
@@ -270,7 +272,7 @@ class Ticket:
 
     @property
     def ahead(self) -> int:
-        """How many turns come before its own; 0 when its turn has come or is over."""
+        """How many turns come before the ticket's own; 0 when its turn has come or is over."""
         tickets = self.queue.tickets
         return tickets.index(self) if self in tickets else 0
 
@@ -288,7 +290,7 @@ class Ticket:
 
     @property
     def ending(self) -> Message:
-        """Why a turn that was late has ended, for who reads it."""
+        """Why a turn that was late has ended, in words for its reader."""
         return message(f"{self.asked}_late", seconds=numeral(self.queue.limits.run_seconds or 0, "g"))
 
     def cancel(self) -> None:

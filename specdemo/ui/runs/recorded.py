@@ -38,7 +38,7 @@ def _recording(
     tokens: int = 44,
     pair: str = "embedded",
 ) -> Recording:
-    """Without filters, and with as much recorded as the inspector needs."""
+    """A recording without filters, and with as much recorded as the inspector needs."""
     params = Params(
         draft_with=draft_with,
         gamma=gamma,
@@ -65,5 +65,5 @@ RECORDINGS = {
 
 
 def recorded_trace(name: str) -> Trace:
-    """The run of this name in RECORDINGS."""
+    """The recorded run of this name in RECORDINGS."""
     return Trace.load(TRACES_FOLDER / f"{name}.json")

@@ -1,5 +1,5 @@
-"""The page's own routes: by which it follows what it has asked for and opens trace files, and the one that
-says whether the server works. Without Gradio.
+"""The page's own routes: those by which it follows what it has asked for and opens trace files, and the one
+that says whether the server works. Without Gradio.
 
 A run is read from any round on, as server-sent events whose ids are numbers of rounds. So a browser whose
 connection was cut goes on by itself, with the header Last-Event-ID.
@@ -38,7 +38,7 @@ def following_routes(board: Board, queue: RunQueue) -> list[Route]:
         return board.get(request.path_params["name"])
 
     async def follow(request: Request) -> Response:
-        """Server-sent events: messages as JSON, from the round in Last-Event-ID on."""
+        """Answers with server-sent events: messages as JSON, from the round in Last-Event-ID on."""
         one = asked_for(request)
         if one is None:
             return PlainTextResponse(say("run.gone"), HTTPStatus.NOT_FOUND)
@@ -67,7 +67,7 @@ def following_routes(board: Board, queue: RunQueue) -> list[Route]:
         return await _kept(asked_for(request), file)
 
     async def stop(request: Request) -> Response:
-        """Ends it, if it goes on."""
+        """Ends what is followed, if it goes on."""
         if one := asked_for(request):
             one.stop()
         return Response(status_code=HTTPStatus.NO_CONTENT)
@@ -124,22 +124,22 @@ class Desk:
         self.salt = secrets.token_bytes(16)
         self.reading: dict[str, asyncio.Task[dict[str, str]]] = {}  # by the name that the trace will have
         self.readers = asyncio.Semaphore(READERS)
-        # So that one address keeps others waiting for one file at most.
+        # A lock for each address, so that one address keeps others waiting for one file at most.
         self.of_address: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     def route(self) -> Route:
         return Route(TRACES, self.answer, methods=["POST"])
 
     async def answer(self, request: Request) -> Response:
-        """A file has come, within the gate's bounds. The answer is the message that shows it, or what is
-        wrong with it."""
+        """Answers when a file has come, within the gate's bounds, with the message that shows it, or with
+        what is wrong with it."""
         body, owner = await request.body(), request_address(request.scope, self.limits)
         name = sha256(self.salt + body).hexdigest()
         if not (opened := self.board.get(name)):
             if name not in self.reading:
                 self.reading[name] = asyncio.create_task(self._read(name, body, owner))
             if wrong := await asyncio.shield(self.reading[name]):  # others may wait for it, too
-                # Browsers would log another status as an error.
+                # Browsers would log any other status as an error.
                 return JSONResponse({"wrong": wrong[spoken()]})
             opened = self.board.get(name)
         if not (opened and opened.kept):
@@ -148,7 +148,7 @@ class Desk:
         return Response(await asyncio.to_thread(opened.kept.message_in, spoken()), headers=JSON)
 
     async def _read(self, name: str, body: bytes, owner: str) -> dict[str, str]:
-        """Puts what is in the file on the board; by language, what is wrong with the file."""
+        """Puts the trace in the file on the board. Returns, by language, what is wrong with the file."""
         try:
             async with self.of_address.setdefault(owner, asyncio.Semaphore(READERS)), self.readers:
                 one = await read_file(body)

@@ -25,16 +25,16 @@ from specdemo.words.message import Message, message, message_of
 from specdemo.zero import start_run
 
 REPORT_PERIOD = 0.1  # s, the least time between two reports of a run
-# s between two looks at the line. From the tenth visitor on it grows with the line: each message costs a
-# millisecond.
+# Seconds between two looks at the line. From the tenth visitor on they grow with the line: each message costs
+# a millisecond.
 QUEUE_PERIOD = 1.0
 LOADING_PERIOD = 0.3  # s between two looks at a load
 ATTEMPTS = 5  # turns for which a pair is loaded that the pool drops again and again
 
 
 class Waiting(NamedTuple):
-    """What a visitor waits for, by its key among the words and their values, so that each reader is told in
-    his own language; and the share of it that is finished, from 0 to 1 (None where it is not known)."""
+    """What a visitor waits for, as a key of the words and their values, so that each reader is told in his
+    own language; and the share of it that is finished, from 0 to 1 (None where it is not known)."""
 
     key: str
     values: dict[str, object]
@@ -184,9 +184,9 @@ async def loaded(models: Models, ticket: Ticket, choice: Choice) -> AsyncIterato
 
 
 def awaitable(future: Future) -> asyncio.Future:
-    """For asyncio.wait, which does not cancel what it waits for."""
+    """The future for asyncio.wait, which does not cancel what it waits for."""
     awaitable = asyncio.wrap_future(future)
-    # Marks an exception as seen: nobody looks at it after the visitor has left.
+    # The callback marks an exception as seen: nobody looks at it after the visitor has left.
     awaitable.add_done_callback(lambda done: done.cancelled() or done.exception())
     return awaitable
 
@@ -197,6 +197,6 @@ def told_of(error: Exception) -> Message | str:
 
 
 def is_told(error: Exception) -> bool:
-    """Whether the error's own words are a sentence for the visitor. Those of other kinds of ValueError are a
-    library's."""
+    """Whether the error's own words are a sentence for the visitor. The words of subclasses of ValueError are
+    a library's."""
     return isinstance(error, (PairError, Refused)) or type(error) is ValueError

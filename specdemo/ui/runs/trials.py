@@ -1,8 +1,8 @@
 """Many short runs of the real engine, counted by their first two tokens, with a chi-square test. Without
 Gradio.
 
-Of the tiny pair, as the engine is or with one of the mistakes, against the target's own distribution, which
-is enumerated; or of the chosen pair and this prompt, with drafting on and off.
+The runs are of the tiny pair, as the engine is or with one of the mistakes, against the target's own
+distribution, which is enumerated; or of the chosen pair and this prompt, with drafting on and off.
 """
 
 import asyncio
@@ -53,7 +53,8 @@ LOOK_PERIOD = 0.3  # s between two looks at the counts
 
 @dataclass(frozen=True)
 class TrialsRequest:
-    """trial: one of TRIALS: "none" is the tiny pair without a mistake, "pair" the chosen one."""
+    """The trials that a visitor asks for. trial: one of TRIALS: "none" is the tiny pair without a mistake,
+    "pair" the chosen one."""
 
     trial: str
     choice: Choice
@@ -66,7 +67,8 @@ class TrialsRequest:
 
 
 def trials_request(wanted: dict[str, Any], choice: Choice, prompt: str, params: Params) -> TrialsRequest:
-    """wanted: what the page's script asks for. ValueError: one sentence."""
+    """The trials that the page's script asks for. wanted: what the script sends. Raises ValueError with one
+    sentence."""
     trial = wanted.get("trial")
     if trial not in TRIALS:
         raise ValueError(refusal("trial", "choice", trial, names=", ".join(TRIALS)))
@@ -84,7 +86,8 @@ async def try_often(
 ) -> AsyncIterator[wire.Measurement]:
     """Runs when the ticket's turn comes, and yields the counts so far a few times a second. Where others
     wait, it gives its turn back every TURN_PIECE seconds and goes on after them. Errors are raised. Closing
-    this generator stops the runs after the one that goes on. name: that it is followed by."""
+    this generator stops the runs after the one that goes on. name: the name that the trials are followed
+    by."""
     told = nothing_yet({"kind": "trials"}, name)
     choices = [request.choice] if request.trial == "pair" else []
     trials: OfTiny | OfPair | None = None
@@ -142,7 +145,7 @@ class OfTiny:
         return self
 
     def rest(self) -> None:
-        """Its pair is its own."""
+        """Does nothing: the tiny pair is the trials' own."""
 
     def run(self, is_over: Callable[[], bool]) -> None:
         self.trials.run()
@@ -187,7 +190,7 @@ class OfPair:
         self.whose = self._in_words(pair.info)
 
     def with_pair(self, pair: AnyPair) -> "OfPair":
-        """Goes on with this one, which may have been loaded again."""
+        """Goes on with this pair, which may have been loaded again."""
         assert isinstance(pair, Pair)
         self.trials.pair = pair
         return self
@@ -255,8 +258,8 @@ def _tested(test: ChiSquare, runs: int, cells: int) -> dict[str, Any]:
 
 
 def verdict_of(test: ChiSquare, runs: int, cells: int) -> wire.TrialsVerdict:
-    """cells: how many texts came or can come. Without a degree of freedom nothing was tested: there is one
-    text only, or all others are still too rare."""
+    """The verdict of a test. cells: how many texts came or can come. Without a degree of freedom nothing was
+    tested: there is one text only, or all others are still too rare."""
     if test.p_value < BEYOND_CHANCE:
         return "differs"
     if runs < FEWEST_RUNS or (test.freedom == 0 and cells > 1):
@@ -272,7 +275,8 @@ def _compared(
     cells: Sequence[FirstTokens],
     names: Mapping[FirstTokens, str],
 ) -> dict[str, Any]:
-    """cells: the likeliest first, of which the first are shown one by one."""
+    """How often each text came and was due, and the total variation distance of the two. cells: the likeliest
+    first, of which the first are shown one by one."""
     few = len(cells) <= SHOWN_CELLS
     shown = list(cells if few else cells[: SHOWN_CELLS - 1])
     rest = [cell for cell in cells if cell not in shown]

@@ -10,8 +10,9 @@ ROWS_BY_TABLE = {"methods": METHODS, "kinds": DRAFTER_KINDS, "rules": RULES}
 
 
 def words_of_row(table: Literal["methods", "kinds", "rules"], name: str, part: str) -> str:
-    """part: a field of the row that is words, or of a method "menu", its name in the drop-down. A row that
-    the catalogues do not know keeps its English; a test holds that they know all that are shipped."""
+    """The words of a row. part: a field of the row that is words, or "menu", a method's name in the
+    drop-down. A row that the catalogues do not know keeps its English; a test holds that they know all that
+    are shipped."""
     try:
         return say(f"choices.{table}.{name}.{part}")
     except KeyError:

@@ -14,9 +14,9 @@ SET_SIZE = 5  # prompts in a set
 
 
 def seconds(trace: Trace, found: Sequence[Estimate]) -> dict[str, float]:
-    """By kind of measurement, how long it takes if its texts are as long as this run's and its rounds take as
-    long. A drafter of which nothing is known is taken to be as fast as the target alone. Empty for a run
-    without times."""
+    """How long each kind of measurement takes, if its texts are as long as this run's and its rounds take as
+    long. A drafter of which nothing is known is taken to be as fast as the target alone. The result is empty
+    for a run without times."""
     stats = trace.stats
     if not stats.rounds or not stats.run_ms:
         return {}

@@ -1,5 +1,5 @@
 """What is sent to the page: a run's rounds as wire objects, with its numbers. What is kept of a run that has
-ended is compressed, as it is sent. No torch, no gradio."""
+ended is compressed, as it is sent. Without torch and without Gradio."""
 
 import gzip
 import hashlib
@@ -74,7 +74,8 @@ class RunFeed:
 
     def update(self, since: int) -> Update:
         """The rounds from `since` on; while the run goes on, no more than one message can well hold. A run
-        whose last token may have been cut ends with a snapshot, as does one whose rounds are told anew."""
+        whose last token may have been cut ends with a snapshot, and so does a run whose rounds are told
+        anew."""
         finish = self._finish
         is_new = not 0 < since <= len(self.trace.rounds)
         if is_new or finish in ("stop", "cancelled", "error") or (finish and self.trace.revised):
@@ -82,7 +83,7 @@ class RunFeed:
         return self._rounds(since, len(self.trace.rounds) if finish else self._portion(since), finish)
 
     def _portion(self, since: int) -> int:
-        """Where an update's rounds end."""
+        """The round at which an update's rounds end."""
         rounds, rows, until = self.trace.rounds, 0, since
         while until < len(rounds) and rows < MOST_ROWS:
             own = (rounds[until].next,) if rounds[until].next else ()
@@ -105,7 +106,7 @@ class RunFeed:
         return update
 
     def words_of(self, snapshot: Update) -> Update:
-        """What of a snapshot has words, in the language that is spoken now."""
+        """The parts of a snapshot that are words, in the language that is spoken now."""
         trace, finish = self.trace, snapshot["finish"]
         result = verdict(trace.stats, finish, trace.rounds)
         words = {
@@ -125,7 +126,8 @@ class RunFeed:
         return self.trace.finish if self.ended or self.trace.finish in ("cancelled", "error") else None
 
     def _rounds(self, since: int, until: int, finish: Finish | None) -> Update:
-        """finish is read before the rounds: the run goes on, and an update that ends it must be complete."""
+        """The update with the rounds from `since` to `until`. finish: read before the rounds, since the run
+        goes on, and an update that ends it must be complete."""
         trace = self.trace
         rounds = rounds_to_draw(trace.rounds[since:until])
         if since == 0 and finish:
@@ -148,7 +150,7 @@ class RunFeed:
 
 
 def turns(trace: Trace, before: Sequence[str] = ()) -> list[Turn]:
-    """The turns before the trace's own. before: see RunFeed; of the last ones."""
+    """The turns before the trace's own. before: see RunFeed; it names the runs of the last turns."""
     found: list[Turn] = []
     asked = ""
     for message in (trace.messages or ())[:-1]:
@@ -216,8 +218,8 @@ def conditions_of(trace: Trace) -> str:
 
 
 def how_it_drafts(trace: Trace) -> tuple[Manner | None, str]:
-    """How the run's drafts come about, by name and in a sentence. Of a server, where it names a kind of
-    drafter that is known here."""
+    """How the run's drafts come about, by name and in a sentence. Both are told of a server where it names a
+    kind of drafter that is known here."""
     method, kind, server = trace.params.draft_with, trace.pair.drafter_kind, trace.pair.server
     if server is not None:
         if server.method not in DRAFTER_KINDS:
@@ -227,7 +229,7 @@ def how_it_drafts(trace: Trace) -> tuple[Manner | None, str]:
 
 
 def _how_in_words(method: str, kind: str | None) -> str:
-    """How a draft comes about; empty where nothing is drafted."""
+    """How a draft comes about, in words; empty where nothing is drafted."""
     if METHODS[method].is_by_drafter and kind in DRAFTER_KINDS:
         return words_of_row("kinds", kind, "sentence")
     if method == "none":
@@ -293,7 +295,8 @@ def prompt_tokens(trace: Trace, tokenizer: Any, recorded: bool = False) -> list[
 
 def rounds_to_draw(rounds: list[Round]) -> list[RoundObject]:
     """The rounds as a trace file has them, with less of their alternatives, which are most of what is sent:
-    six digits, and none of a token that was never judged, because they follow a text that was rejected."""
+    with six digits, and without those of a token that was never judged, because they follow a text that was
+    rejected."""
     objects = round_objects(rounds)
     for one in objects:
         for token in one["draft"]:
@@ -305,7 +308,7 @@ def rounds_to_draw(rounds: list[Round]) -> list[RoundObject]:
 
 
 def _six_digits(value: float | None) -> float | None:
-    """A value that is not quite 1 does not become 1."""
+    """The value in six digits. A value that is not quite 1 does not become 1."""
     if value is None:
         return None
     rounded = float(f"{value:.6g}")
@@ -324,7 +327,7 @@ def cut_output(rounds: list[RoundObject], text: str) -> None:
 
 
 def tokens_of(one: RoundObject) -> list[dict[str, Any]]:
-    """In reading order."""
+    """The round's tokens in reading order."""
     return [*one["draft"], one["next"]] if one["next"] else one["draft"]
 
 
@@ -336,20 +339,21 @@ def notice(kind: NoticeKind, *lines: str, share: float | None = None) -> Notice:
 
 
 def nothing_yet(wanted: object, name: str = "") -> Measurement:
-    """A measurement of which nothing is known yet. wanted: as measurement_request takes it. name: that it is
-    followed by."""
+    """A measurement of which nothing is known yet. wanted: as measurement_request takes it. name: the name
+    that the measurement is followed by."""
     kind = wanted.get("kind") if isinstance(wanted, dict) else None
     kind = kind if kind in MEASUREMENT_KINDS else "compare"
     return {"id": name, "kind": kind, "state": "waiting", "whose": "", "text": "", "share": None}
 
 
 def file_name(params: Params) -> str:
-    """Of a trace that a visitor saves."""
+    """The file name of a trace that a visitor saves."""
     return f"specdemo-seed-{params.seed}.json" if params.temperature else "specdemo-greedy.json"
 
 
 def json_of(update: Update) -> str:
-    """As json.dumps would write it, round by round: in one call it would keep all other threads waiting."""
+    """The update as json.dumps would write it, but round by round: in one call it would keep all other
+    threads waiting."""
     rest = {key: value for key, value in update.items() if key != "rounds"}
     rounds = ", ".join(json.dumps(one) for one in update["rounds"])
     return f'{json.dumps(rest)[:-1]}, "rounds": [{rounds}]}}'
@@ -361,7 +365,7 @@ COMPRESSED = {"Content-Encoding": "gzip", "Cache-Control": "no-store"}  # header
 @dataclass(frozen=True)
 class KeptRun:
     """A run that has ended or was opened, compressed: the message that shows all of it, and its trace.
-    values: what the page's controls then hold, if it was opened. conversation: see there. starts: by
+    values: what the page's controls then hold, if it was opened. conversation: see `conversation`. starts: by
     language, what the message begins with, which is all of it that has words. The message itself is in the
     first language."""
 
@@ -378,7 +382,7 @@ class KeptRun:
         return len(self.message) + len(self.trace) + sum(map(len, self.starts.values()))
 
     def message_in(self, tag: str) -> bytes:
-        """The message in this language, compressed; any other than the first takes a while."""
+        """The message in this language, compressed. Making it in any language but the first takes a while."""
         first = next(iter(LANGUAGES))
         if tag == first or tag not in self.starts:
             return self.message
@@ -387,7 +391,8 @@ class KeptRun:
 
 
 def kept_run(feed: RunFeed, said: Callable[[], Notice] | None = None) -> KeptRun:
-    """said: makes the notice that the message has, in the language that is spoken."""
+    """The feed's run, compressed. said: makes the notice that the message has, in the language that is
+    spoken."""
     snapshot, params = feed.snapshot(), feed.trace.params
     starts = in_each_language(lambda: start_of({"notice": said()} if said else {}, feed.words_of(snapshot)))
     message, packed_starts = kept_message(starts, json_of(without_words(snapshot)))
@@ -430,7 +435,7 @@ def with_update(message: Message, update: Update) -> str:
 
 
 def packed(text: str) -> bytes:
-    """Compressed as HTTP sends it; other threads go on meanwhile."""
+    """The text, compressed as HTTP sends it; other threads go on meanwhile."""
     return _packed(text.encode())
 
 

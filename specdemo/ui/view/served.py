@@ -1,4 +1,4 @@
-"""The words of the page about a run that a server has made: what of it is told, and by whom.
+"""The words of the page about a run that a server has made: what is told about it, and by whom.
 
 Without torch and without Gradio. What a server does not tell is left out or called so, and never guessed.
 """
@@ -23,13 +23,13 @@ FATES_SERVED = ("accepted", "rejected", "resampled", "sampled", "discarded")
 
 
 def served(pair: PairInfo) -> Served | None:
-    """What the page needs to know of the server."""
+    """What the page needs to know about the server."""
     server = pair.server
     return None if server is None else {"method": server.method, "gamma": server.gamma}
 
 
 def counted(stats: Stats) -> Counted | None:
-    """What the server's own counters say, if there is anything."""
+    """What the server's own counters say, if they say anything."""
     server = stats.server
     if server is None or not server.drafts or not server.accepted_by_place:
         return None
@@ -45,7 +45,7 @@ def drafting_in_words(server: ServerInfo) -> str:
 
 
 def server_in_words(server: ServerInfo) -> str:
-    """Software, version and parallelism, as far as they are told."""
+    """The server's software, version and parallelism, as far as they are told."""
     version = printable(server.version) if server.version else say("served.version_not_told")
     parallel = f", {printable(server.parallel)}" if server.parallel else ""
     return f"{printable(server.software)} {version}{parallel}"

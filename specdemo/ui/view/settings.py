@@ -1,4 +1,4 @@
-"""The page's controls: their values as Params and back, and how they are called.
+"""The page's controls: their values as Params and back, and their names and words.
 
 Without torch and without Gradio.
 """
@@ -28,7 +28,7 @@ from specdemo.words.message import Message, message_of
 
 Values = dict[str, Any]  # what each control holds, by its name
 
-# Sampler: the filters that it applies. All others are switched off.
+# Each sampler, with the filters that it applies. All others are switched off.
 SAMPLERS = {
     "greedy": (),
     "multinomial": ("temperature",),
@@ -65,7 +65,7 @@ DEFAULTS = Params()
 
 
 def label_of(name: str) -> str:
-    """What stands at the control."""
+    """The label that stands at the control."""
     return say(f"settings.controls.{name}.label")
 
 
@@ -86,8 +86,8 @@ def names_of(hosted: bool) -> tuple[str, ...]:
 
 
 def values_held(held: Sequence[Any], hosted: bool) -> Values:
-    """What the controls on the page hold, by name, with the weights as the server was started where they have
-    no controls."""
+    """What the controls on the page hold, by name. Where the weights have no controls, they are as the server
+    was started."""
     usual = dict.fromkeys(WEIGHT_CHOICES, AS_STARTED) | {"vllm": ""}
     return usual | dict(zip(names_of(hosted), held, strict=True))
 
@@ -98,7 +98,7 @@ def is_served(values: Values) -> bool:
 
 
 def typed_address(values: Values) -> str | None:
-    """Of a vLLM server; None where there is none."""
+    """The address of a vLLM server; None where there is none."""
     return (values.get("vllm") or "").strip() or None
 
 
@@ -124,7 +124,7 @@ def _hidden_and_wrong(values: Values) -> list[str]:
 
 
 def is_wrong_number(name: str, value: object, largest: float | None = None) -> bool:
-    """Whether it is a number's control that holds what Params would refuse. largest: as of check_number."""
+    """Whether the control is a number's and holds what Params would refuse. largest: see check_number."""
     value = TYPED[name](str(value)) if name in TYPED else value
     if name not in LIMITS or (name in TYPED and value is None):
         return False
@@ -161,8 +161,8 @@ def values_of(params: Params) -> Values:
 
 
 def judging_in_words(params: Params) -> list[str]:
-    """The rule, the confidence and the drafts' temperature, where they are not the usual ones and have an
-    effect."""
+    """The rule, the confidence and the drafts' temperature in words, where they are not the usual ones and
+    have an effect."""
     words = []
     if params.rule != "speculative" and params.draft_with != "none":
         values = "".join(f" {number(getattr(params, field), 'g')}" for field in RULES[params.rule].fields)
@@ -177,7 +177,8 @@ def judging_in_words(params: Params) -> list[str]:
 
 
 def sampler_in_words(params: Params) -> str:
-    """ "greedy", or the filters that are on with their values; and penalties and biases, if any."""
+    """The sampler in words: "greedy", or the filters that are on with their values; and penalties and biases,
+    if any."""
     last = adjusting_in_words(params)
     if params.temperature == 0:
         return ", ".join([say("said.greedy"), *last])
@@ -190,8 +191,8 @@ def sampler_in_words(params: Params) -> str:
 
 
 def adjusting_in_words(params: Params) -> list[str]:
-    """What changes logits before the temperature: the penalties that are on, and how many biases there
-    are."""
+    """What changes logits before the temperature, in words: the penalties that are on, and how many biases
+    there are."""
     given = {
         "repetition": 1.0 if params.repetition_penalty is None else params.repetition_penalty,
         "presence": params.presence_penalty,
@@ -223,14 +224,15 @@ def whole_number(text: str) -> int | str | None:
 
 
 def typed_number(text: str) -> float | str | None:
-    """The same of any number."""
+    """A text box's content as any number: None if it is empty. Any other text is returned, for Params to
+    reject."""
     try:
         return float(text) if text.strip() else None
     except ValueError:
         return text.strip()
 
 
-# Boxes that can be empty, by how what is typed there is read.
+# The text boxes that can be empty, each with the function that reads what is typed there.
 TYPED = {
     name: whole_number if row.kind is int else typed_number
     for name, row in LIMITS.items()
@@ -239,7 +241,7 @@ TYPED = {
 
 
 def as_typed(value: float | None) -> str:
-    """How such a number stands there: all its digits."""
+    """A number as it stands in a text box: with all its digits."""
     if value is None or isinstance(value, int):
         return "" if value is None else str(value)
     short = f"{value:g}"
@@ -251,7 +253,8 @@ FIRST = values_of(DEFAULTS) | {"sampler": "multinomial", "pair": "", "vllm": ""}
 
 
 def visible(values: Values) -> dict[str, bool]:
-    """Which controls have an effect with the others as they are. Those that are always shown are left out."""
+    """Whether each control has an effect with the others as they are. Controls that are always shown are left
+    out."""
     filters = SAMPLERS.get(values["sampler"], SAMPLERS["all filters"])
     drafting = fields_of(METHODS.get(values["draft_with"]))
     drafts = "gamma" in drafting
@@ -269,19 +272,20 @@ def visible(values: Values) -> dict[str, bool]:
 
 
 def fields_of(choice: Method | Rule | None) -> tuple[str, ...]:
-    """The fields of Params that it uses; a control can hold what is no choice."""
+    """The fields of Params that the choice uses; empty for None, because a control can hold what is no
+    choice."""
     return choice.fields if choice else ()
 
 
 def is_lossy_choice(values: Values) -> bool:
-    """Whether a rule is chosen, and has an effect, after which the text has another distribution."""
+    """Whether a rule is chosen that has an effect and gives the text another distribution."""
     rule = RULES.get(values["rule"])
     return rule is not None and not rule.lossless and visible(values)["rule"]
 
 
 def in_words(told: Exception | Message | str) -> str:
-    """What a visitor reads: in his language, and with the label of a field's control in place of its name. Of
-    an error its message; somebody else's words are as they are."""
+    """What a visitor reads: words in his language, with the label of a field's control in place of its name.
+    An error becomes its message; somebody else's words are as they are."""
     if isinstance(told, Exception):
         told = message_of(told)
     if isinstance(told, str):
@@ -297,7 +301,7 @@ def in_words(told: Exception | Message | str) -> str:
 
 
 def choice_of(values: Values) -> dict[str, str | None]:
-    """The fields of models.Choice. None: as the server was started."""
+    """The fields of models.Choice. None means as the server was started."""
     return {
         name: None if values[name] == AS_STARTED else values[name]
         for name in ("pair", "dtype", "quantize", "quantize_drafter")
@@ -306,7 +310,7 @@ def choice_of(values: Values) -> dict[str, str | None]:
 
 def weights_of(recorded: PairInfo, usual: PairInfo | None) -> Values:
     """What the controls for the weights hold for a recorded run's pair. usual: the same pair as this server
-    has it loaded, if it does."""
+    has loaded it, if it has."""
     if usual and (recorded.dtype, recorded.quantize) == (usual.dtype, usual.quantize):
         return dict.fromkeys(("dtype", "quantize", "quantize_drafter"), AS_STARTED)
     # A file can hold any text, but a control only what it offers. Which dtype is automatic is known for a

@@ -34,7 +34,7 @@ NUMBERS = (
 
 
 def whose(trace: Trace, recorded: bool = False) -> str:
-    """Whose run it is: pair, drafter, gamma, sampler, seed, device, and the date where it is known."""
+    """Whose run the trace is: pair, drafter, gamma, sampler, seed, device, and the date where it is known."""
     params, pair = trace.params, trace.pair
     if pair.server is not None:
         return _whose_served(trace, pair.server, recorded)
@@ -57,7 +57,7 @@ def drafter_in_words(params: Params, pair: PairInfo) -> str:
     drafting = words_of_row("methods", method.name, "label")
     if method.is_by_drafter:
         kind = pair.drafter_kind if pair.drafter_kind in DRAFTER_KINDS else None
-        # Of a hub id or a directory, the two last parts.
+        # The two last parts of a hub id or a directory.
         name = "/".join(Path(printable(pair.drafter or "model")).parts[-2:])
         called = words_of_row("kinds", kind, "label") if kind else say("said.drafter")
         return f"{called} {name}"
@@ -72,7 +72,7 @@ def _joined(parts: list[str], recorded: bool) -> str:
 
 
 def _whose_served(trace: Trace, server: ServerInfo, recorded: bool) -> str:
-    """The same of a server's run, as far as the server tells."""
+    """Whose run a server's run is, as far as the server tells."""
     params, name = trace.params, printable(trace.pair.name)
     parts = [
         name,
@@ -87,7 +87,7 @@ def _whose_served(trace: Trace, server: ServerInfo, recorded: bool) -> str:
 
 
 def number_texts(trace: Trace) -> dict[str, str]:
-    """The numbers as the page writes them; – for one that is not known (yet)."""
+    """The numbers as the page writes them; – for a number that is not known (yet)."""
     stats = trace.stats
     spread = stats.target_step_spread if stats.speedup_interval is not None else None
 
@@ -126,8 +126,8 @@ def _speedup(stats: Stats) -> str:
 
 
 def describe_pair(pair: "AnyPair", params: Params) -> Iterator[str]:
-    """Sentences about the pair and this run: device, dtype, bytes held, and the pair's notes; of a server,
-    what it tells of itself."""
+    """Sentences about the pair and this run: device, dtype, bytes held, and the pair's notes; for a server,
+    what it tells about itself."""
     if not pair.runs_here:
         yield f"{pair.about}."
         yield from map(_as_sentence, pair.notes)
@@ -168,7 +168,7 @@ def describe_recorded(trace: Trace) -> str:
 
 
 def in_one(words: list[str]) -> str:
-    """ "a", "a and b"; more than two are said in pairs."""
+    """The words in one: "a", "a and b"; more than two are said in pairs."""
     if len(words) < 2:
         return "".join(words)
     *first, last = words
