@@ -1,11 +1,12 @@
 """What is said to users and to programs alike: why something is refused, what is noted, what is being done.
 
-It is raised, kept and handed on as a key below `messages` in the catalogues with its values. Programs get it
-in English, by str(); the page says it in its visitor's language (`in_words` in ui/view/settings.py).
+It is raised, kept and handed on as a key below `messages` in the catalogues with its values. Programs read it
+as the English sentence that it is; the page says it in its visitor's language (`in_words` in
+ui/view/settings.py).
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from typing import Self
 
 from specdemo.words.catalogue import Numeral, numeral, say, speaking
 
@@ -16,24 +17,30 @@ class Given(str):
     """What was given, as the sentence that refuses it has it."""
 
 
-@dataclass(frozen=True)
-class Message:
-    """What is said, by its key. values: text, numbers (Numeral; or int, whose thousands are parted), other
-    messages, or None for nothing given. field: the field of a request, which the sentence is about and begins
-    with."""
+class Message(str):
+    """What is said, by its key. As a str it is the English sentence, so that programs need not know of keys.
+
+    values: text, numbers (Numeral; or int, whose thousands are parted), other messages, or None for nothing
+    given. field: the field of a request, which the sentence is about and begins with."""
 
     key: str
-    values: Mapping[str, object] = field(default_factory=dict, hash=False)
-    field: str | None = None
+    values: Mapping[str, object]
+    field: str | None
 
-    def __str__(self) -> str:
+    def __new__(cls, key: str, values: Mapping[str, object] | None = None, field: str | None = None) -> Self:
+        values = values or {}
         with speaking("en"):
-            sentence = self.said()
-        return f"{self.field} {sentence}" if self.field else sentence
+            sentence = _in_words(key, values)
+        message = super().__new__(cls, f"{field} {sentence}" if field else sentence)
+        message.key, message.values, message.field = key, values, field
+        return message
+
+    def __getnewargs__(self) -> tuple:
+        return self.key, self.values, self.field
 
     def said(self) -> str:
         """The words in the language that is spoken, without the field."""
-        return say(f"messages.{self.key}", **{name: _said(value) for name, value in self.values.items()})
+        return _in_words(self.key, self.values)
 
     def changed(self, change: Callable[[str], str]) -> "Message":
         """The message with what `change` makes of each text in it."""
@@ -44,7 +51,7 @@ class Message:
             is_text = isinstance(value, str) and not isinstance(value, Numeral)
             return change(value) if is_text else value
 
-        return replace(self, values={name: of(value) for name, value in self.values.items()})
+        return Message(self.key, {name: of(value) for name, value in self.values.items()}, self.field)
 
 
 def changed(told: Message | str, change: Callable[[str], str]) -> Message | str:
@@ -86,6 +93,11 @@ def shown(value: object) -> str:
     except ValueError:  # Python refuses to print integers of more than 4,300 digits
         return "a number of thousands of digits"
     return text if len(text) <= LONGEST_GIVEN else text[: LONGEST_GIVEN - 3] + "..."
+
+
+def _in_words(key: str, values: Mapping[str, object]) -> str:
+    """The words of a key with its values, in the language that is spoken."""
+    return say(f"messages.{key}", **{name: _said(value) for name, value in values.items()})
 
 
 def _said(value: object) -> object:

@@ -20,7 +20,7 @@ from specdemo.bench.hardware import copy_bandwidth
 from specdemo.bench.shapes import SHAPES, ModelShape
 from specdemo.doctor.machine import device, replayed_us
 from specdemo.drafters.model.drafter import ModelDrafter
-from specdemo.runtime import cuda, graphs
+from specdemo.runtime import cuda, steps
 from specdemo.runtime.attention import additive, grouped_attention, without_cudnn
 from specdemo.runtime.linear import Product
 from specdemo.runtime.steps import RunStep
@@ -176,7 +176,7 @@ def between_rounds(temperature: float) -> str:
             decoder = replace(decoder_of(pair, started, lambda: False), ahead=True)
             assert isinstance(decoder.drafter, ModelDrafter)
             timed = decoder.drafter.run_step = DraftsTimed(decoder.drafter.run_step)
-            with patch.object(graphs, "on_host", timed.on_host):
+            with patch.object(steps, "on_host", timed.on_host):
                 for _ in decoder.decode(list(started.prompt_ids)):
                     pass
         gaps += timed.gaps

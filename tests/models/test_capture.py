@@ -13,10 +13,10 @@ from functools import partial
 import pytest
 import torch
 
+import specdemo.runtime.cache
 from specdemo import Params, Round, generate, load_pair, stream
-from specdemo.drafters import heads
 from specdemo.engine.step import VerifyInput
-from specdemo.runtime import lm, native
+from specdemo.runtime import native
 from specdemo.runtime.device import Clock
 from specdemo.runtime.graphs import Graph, Graphs
 from specdemo.runtime.lm import CachedLM
@@ -350,9 +350,8 @@ def test_weights_that_lie_elsewhere_are_recorded_anew(how, role):
 def test_no_cache_moves_in_the_middle_of_a_text_and_a_second_one_captures_nothing(monkeypatch):
     """With the lengths of the cache that a GPU has: two graphs for each, and for one more where the last
     round's rows lie beyond the text."""
-    as_on_gpu = partial(lm.kv_length_for, device=torch.device("cuda"))
-    for module in (lm, heads):
-        monkeypatch.setattr(module, "kv_length_for", lambda length, device: as_on_gpu(length))
+    as_on_gpu = partial(specdemo.runtime.cache.kv_length_for, device=torch.device("cuda"))
+    monkeypatch.setattr(specdemo.runtime.cache, "kv_length_for", lambda length, device: as_on_gpu(length))
     target = tiny("llama", max_position_embeddings=1024, num_hidden_layers=1)
     pair = captured(target, noisy(target, 0.001), Recorder(most=100))
     params = dict(temperature=0.0, max_new_tokens=512 - len(PROMPT), ignore_eos=True, alternatives=0)

@@ -268,7 +268,9 @@ def test_a_download_that_stalls_in_the_middle_holds_up_no_other_one(hub):
     hub.before_file = stall
     pool = ModelPool(seconds=1)
     refused(pool, TookTooLong, target="own/target")
-    wait_until(lambda: "target/model.safetensors" in hub.sent and pool.downloads.turn.step[1] > 15)  # percent
+    wait_until(
+        lambda: "target/model.safetensors" in hub.sent and pool.downloads.turn.step[-1] > 15
+    )  # percent
     stay_stalled(pool.downloads, pool.downloads.turn)
     pool.seconds = SOON
     assert in_a_thread(pool.get, resolve(target="own/other")).result(SOON)

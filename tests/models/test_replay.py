@@ -7,11 +7,11 @@ from random import Random
 
 import pytest
 
+import specdemo.runtime.cache
 from specdemo import Params, Round, stream
-from specdemo.drafters import heads
 from specdemo.drafters.eagle3.drafter import Eagle3Drafter
 from specdemo.drafters.model.drafter import ModelDrafter
-from specdemo.runtime import attention, lm
+from specdemo.runtime import attention
 from specdemo.runtime.device import Clock
 from specdemo.runtime.graphs import Graphs
 from specdemo.runtime.lm import CachedLM
@@ -48,8 +48,7 @@ def fake(monkeypatch):
     """Caches begin as small as they can, so that they often grow; attention to few keys is split, too; and no
     drafter looks at its numbers to stop early, as on a GPU."""
     monkeypatch.setattr(Clock, "ms_between", lambda *_: 0.0)
-    for module in (lm, heads):
-        monkeypatch.setattr(module, "MIN_CAPACITY", 1)
+    monkeypatch.setattr(specdemo.runtime.cache, "MIN_CAPACITY", 1)
     monkeypatch.setattr(attention, "SPLIT_FROM", 64)
     monkeypatch.setattr(attention, "SMALLEST_PART", 32)
     for kind in (ModelDrafter, Eagle3Drafter):

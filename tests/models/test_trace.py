@@ -20,7 +20,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from specdemo import Params, Trace, generate, load_pair, stream
 from specdemo.events import ByModel, Finished, Judged, Kept, Next, PairInfo, Round, Started, metrics
-from specdemo.events.trace import SCHEMA
+from specdemo.events.trace import SCHEMA, NotATrace
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -205,7 +205,7 @@ def test_the_keys_are_those_of_the_schema():
         ],
         "draft_with gamma confidence exit_layer rule temperature top_k top_p min_p repetition_penalty "
         "presence_penalty frequency_penalty logit_bias seed max_new_tokens stop ignore_eos "
-        "chat system ngram alternatives lenience": data["params"],
+        "chat system ngram alternatives lenience draft_temperature": data["params"],
     }
     assert [*expected] == [" ".join(part) for part in expected.values()]
     assert data["pair"]["dtype"] == {"target": "float32", "drafter": None}
@@ -317,7 +317,7 @@ def rejected(text, named=""):
     with pytest.raises(ValueError) as error:
         Trace.from_json(text)
     message = str(error.value)
-    assert type(error.value) is ValueError, "nothing of the library that found it"
+    assert type(error.value) is NotATrace, "nothing of the library that found it"
     assert message.startswith("this is not a specdemo.trace/1 file: ")
     assert named in message and "\n" not in message and len(message) < 300
     assert error.value.__cause__ is None and error.value.__suppress_context__

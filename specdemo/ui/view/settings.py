@@ -5,7 +5,6 @@ Without torch and without Gradio.
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from specdemo.events import (
@@ -288,11 +287,11 @@ def in_words(told: Exception | Message | str) -> str:
     An error becomes its message; somebody else's words are as they are."""
     if isinstance(told, Exception):
         told = message_of(told)
-    if isinstance(told, str):
+    if not isinstance(told, Message):
         return told
     what = told.said()
     if "given" in told.values and told.values["given"] is None:
-        what = replace(told, key="box_empty").said()
+        what = Message("box_empty", told.values).said()
     if told.field is None:
         return what
     label = say("page.prompt") if told.field == "prompt" else told.field
