@@ -2,9 +2,9 @@
 
 from specdemo.drafters.base import Materials, Way
 from specdemo.drafters.by_drafter import ByDrafter
+from specdemo.drafters.chain.drafter import ChainWay
 from specdemo.drafters.early_exit.way import EarlyExitWay
 from specdemo.drafters.lookup.drafter import LookupWay
-from specdemo.drafters.lookup_then_model.drafter import LookupThenModelWay
 from specdemo.drafters.mtp.way import MtpWay
 from specdemo.drafters.ngram.drafter import NgramWay
 from specdemo.drafters.suffix.drafter import SuffixWay
@@ -21,7 +21,7 @@ WAYS: dict[str, Way] = {
     "model": ByDrafter(),
     "mtp": MtpWay(),
     "lookup": LookupWay(),
-    "lookup+model": LookupThenModelWay(),
+    "lookup+model": ChainWay(LookupWay(), ByDrafter()),
     "ngram": NgramWay(several_levels=True),
     "ngram-one-level": NgramWay(several_levels=False),
     "suffix": SuffixWay(),
@@ -30,5 +30,13 @@ WAYS: dict[str, Way] = {
 }
 
 
+def way_called(name: str) -> Way:
+    """What drafts by a method, or by two that are joined by "+". name: in METHODS."""
+    if name in WAYS:
+        return WAYS[name]
+    first, second = name.split("+")
+    return ChainWay(WAYS[first], WAYS[second])
+
+
 def way_of(params: Params) -> Way:
-    return WAYS[params.draft_with]
+    return way_called(params.draft_with)

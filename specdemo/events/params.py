@@ -75,7 +75,8 @@ class Params:
     """How to generate. A wrong value raises ValueError: one sentence with the field, what is allowed and what
     was given.
 
-    draft_with: what drafts, a name in METHODS (drafters/__init__.py); "none" is plain decoding.
+    draft_with: what drafts, a name in METHODS (drafters/__init__.py); "none" is plain decoding. Two
+        names can be joined by "+", if the first copies from the text: the first that has a draft gives it.
     gamma: the most tokens drafted in a round; "auto" chooses it round by round.
     confidence: a draft ends before the first token at which the drafter's likeliest token has a probability
         (temperature 1, unfiltered) below this; 0 is off. It ends no draft of a drafter without a distribution
@@ -206,7 +207,9 @@ class Params:
         return object.__new__(cls)
 
     def __post_init__(self) -> None:
-        _one_of("draft_with", self.draft_with, METHODS)
+        if self.draft_with not in METHODS:
+            names = ", ".join(METHODS)
+            raise ValueError(refusal("draft_with", "choice_or_two", self.draft_with, names=names))
         _one_of("rule", self.rule, RULES)
         for field, row in LIMITS.items():
             value = getattr(self, field)

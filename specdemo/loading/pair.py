@@ -17,7 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specdemo.drafters.early_exit.layers import exit_layer, layer_count
 from specdemo.drafters.kinds import cached_drafter, kind_of
-from specdemo.drafters.ways import WAYS, way_of
+from specdemo.drafters.ways import way_called, way_of
 from specdemo.errors import PairError, in_short
 from specdemo.events import (
     NO_PROMPT,
@@ -214,7 +214,7 @@ class Pair:
 
     def lacks(self, method: str) -> str | None:
         """Why the pair cannot draft by this method, a name in METHODS; None if it can."""
-        return WAYS[method].lacks(self)
+        return way_called(method).lacks(self)
 
     def check(self, params: Params) -> Params:
         """The Params as this pair takes them. ValueError names a field that it cannot take."""

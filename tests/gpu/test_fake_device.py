@@ -40,7 +40,7 @@ FILTERS = dict(temperature=0.8, top_k=50, top_p=0.9, min_p=0.05)
 PENALTIES = dict(repetition_penalty=1.1, presence_penalty=0.5, frequency_penalty=0.5, logit_bias={5: 1.0})
 
 # What drafts on the host, from the text alone.
-COPYING = [name for name, one in METHODS.items() if one.manner == "copy" and not one.needs_drafter]
+COPYING = [name for name, one in METHODS.items() if one.manner == "copy" and "+" not in name]
 # What was counted: launches of the two steps, copies to the device and on it, and other launches, as of
 # Counted. By models of two layers in bfloat16, with COUNTED_GAMMA drafts. A tenth more launches may be made.
 MOST = dict.fromkeys(COPYING, dict(draft=0, verify=114, on_device=3, others=2)) | {

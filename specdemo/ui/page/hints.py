@@ -138,7 +138,7 @@ def _warnings(
     layers = values["exit_layer"]
     method = METHODS.get(values["draft_with"])
     if here and method and here.lacks(method.name):
-        yield "draft_with", say(f"settings.lacks.{method.name}")
+        yield "draft_with", say(f"settings.lacks.{method.name.rpartition('+')[2]}")
     elif here and "exit_layer" in fields_of(method) and _whole(layers) and layers > here.largest_exit:
         yield "exit_layer", say("settings.exit_most", most=here.largest_exit)
     if pair and values["chat"] and not pair.has_chat_template:

@@ -11,7 +11,7 @@ from dataclasses import MISSING, asdict, fields
 from typing import Any, Literal, NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
-from specdemo.events import LIMITS, ChatMessage, Params, check_messages, check_text, is_conversation
+from specdemo.events import LIMITS, METHODS, ChatMessage, Params, check_messages, check_text, is_conversation
 from specdemo.ui.runs.limits import LOCAL, Limits
 from specdemo.ui.runs.recorded import RECORDINGS
 from specdemo.ui.view.settings import AS_STARTED, WEIGHT_CHOICES, Values, values_of
@@ -60,6 +60,8 @@ def read_link(query: str, pairs: Collection[str], limits: Limits = LOCAL) -> Lin
     check_text("prompt", given.get("prompt", ""))
     how = {name: _value(name, text) for name, text in given.items() if name in FIELDS}
     params = Params(**how | ({"stop": stops} if stops else {}))
+    if params.draft_with not in tuple(METHODS):  # the control has no other
+        raise ValueError(refusal("draft_with", "choice", params.draft_with, names=", ".join(METHODS)))
     if limits.hosted and (asked := next((name for name in WEIGHT_CHOICES if name in given), None)):
         raise ValueError(about(asked, "fixed"))
     messages = _messages(given.get("messages"))

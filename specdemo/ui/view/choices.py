@@ -13,6 +13,9 @@ def words_of_row(table: Literal["methods", "kinds", "rules"], name: str, part: s
     """The words of a row. part: a field of the row that is words, or "menu", a method's name in the
     drop-down. A row that the catalogues do not know keeps its English; a test holds that they know all that
     are shipped."""
+    if table == "methods" and "+" in name:
+        first, second = (words_of_row(table, one, part) for one in name.split("+"))
+        return say(f"choices.chain.{part}", first=first, second=second)
     try:
         return say(f"choices.{table}.{name}.{part}")
     except KeyError:
