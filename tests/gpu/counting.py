@@ -21,6 +21,7 @@ from specdemo.bench.by_count import COUNTED_GAMMA, CountedPair
 from specdemo.bench.shapes import _default_dtype
 from specdemo.drafters.assistant.model import CachedAssistant, is_assistant
 from specdemo.drafters.base import Materials
+from specdemo.drafters.chain.drafter import ChainDrafter
 from specdemo.drafters.early_exit.layers import FirstLayersLM
 from specdemo.drafters.heads import DraftHead
 from specdemo.drafters.model.drafter import ModelDrafter
@@ -186,8 +187,9 @@ def count_round(models: Models, params: Params, dtype: torch.dtype = torch.bfloa
         for model in (lm, drafting):
             if isinstance(model, CachedLM):
                 _begin_text(model)
-        if not isinstance(drafts, ModelDrafter):
-            drafts.start(TEXT)
+        starts = drafts.first if isinstance(drafts, ChainDrafter) else drafts
+        if not isinstance(starts, ModelDrafter):
+            starts.start(TEXT)
         captured_before = {}
         with launches:
             for index, ids in enumerate((TEXT, TEXT + EMITTED)):
