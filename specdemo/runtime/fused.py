@@ -187,7 +187,7 @@ class KernelAttention:
         table = self.rotation_tables[attends.rotation] if attends.rotates else None
         mask = attends.mask
         norms, of_layer = (q_norm, k_norm, eps), (attends.scaling, attends.softcap or 0.0)
-        sight = (mask.window or 0, mask.from_first, mask.later)
+        seen = (mask.window or 0, mask.from_first, mask.later)
         return layer.kernels.few_rows_attention(
-            q, k, v, *norms, table, self.rows, cached.keys, cached.values, *of_layer, *sight
+            q, k, v, *norms, table, self.rows, cached.keys, cached.values, *of_layer, *seen
         )
