@@ -11,6 +11,7 @@ from specdemo import __version__
 from specdemo.drafters.base import Materials, Tokenizers
 from specdemo.drafters.given import GivenDrafter
 from specdemo.drafters.ways import way_of
+from specdemo.engine.compiled import compiled_verdict
 from specdemo.engine.detokenize import Pieces
 from specdemo.engine.draft import LONGEST_DRAFT
 from specdemo.engine.emit import Emitter, StopCriteria
@@ -311,6 +312,7 @@ def decoder_of(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
         eos=tuple(sorted(eos)),
         confidence=params.confidence,
         draft_sampler=drafting,
+        compiled=compiled_verdict() if setup.target.device.type == "cpu" else None,
     )
     cost = way.cost(pair, params) if params.gamma == "auto" else NO_COST
     gamma = 0 if params.draft_with == "none" else params.gamma

@@ -284,10 +284,10 @@ A_TENTH = DraftingCost(token=0.1)
 
 def decoding(
     target, drafter, params, prompt, *, context=math.inf, drafter_context=math.inf, eos=(), stop_ids=(),
-    tokenizer=None, run_step=None, sampler=None, rule=None, cost=A_TENTH,
+    tokenizer=None, run_step=None, sampler=None, rule=None, cost=A_TENTH, compiled=None,
 ) -> Decoding:  # fmt: skip
     """The engine's loop over a TableLM; `drafter` is a Drafter, or a TableLM for one that is made by
-    params.draft_with. rule: in place of the one that params names."""
+    params.draft_with. rule: in place of the one that params names. compiled: see Verifier."""
     sampler, run_step = sampler or Sampler(params, len(prompt)), run_step or EagerSteps()
     if drafter is None or isinstance(drafter, TableLM):
         tables = (target.vocab_size, drafter, params.ngram, drafter_context)
@@ -297,7 +297,7 @@ def decoding(
     stop = StopCriteria(frozenset(eos), params.stop, longest - len(prompt), frozenset(stop_ids))
     rule, tops = rule or rule_of(params), (params.alternatives, drafter.wants_top)
     verifier = Verifier(
-        target, sampler, rule, run_step, params.gamma, *tops, tuple(eos), confidence=params.confidence
+        target, sampler, rule, run_step, params.gamma, *tops, tuple(eos), params.confidence, compiled=compiled
     )
     emitter = Emitter(Pieces(tokenizer), lambda token_id: "", stop, params.rule, is_lossy(params))
     length = DraftLength(0 if params.draft_with == "none" else params.gamma, cost)

@@ -1,7 +1,7 @@
 """What the target computes in a round: one forward over the draft, the verdict, and the numbers of the trace,
 which come home in one copy. Nothing in the step waits for the device, so that it can be captured."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import isnan
 
@@ -173,7 +173,8 @@ class Verifier:
     """Verifies drafts with one target, sampler and rule. `gamma`: the longest draft. `alternatives`,
     `wants_top`: how many likely tokens are reported at each position for the trace, and for the drafter to
     learn from. eos: the tokens that end a text; what is drafted after one is not judged. `confidence`: that
-    of Params. draft_sampler: the drafter's, if it is another one."""
+    of Params. draft_sampler: the drafter's, if it is another one. compiled: judges in its place, if it can
+    (None if not): the same function, compiled."""
 
     target: LM
     sampler: Sampler
@@ -185,6 +186,7 @@ class Verifier:
     eos: tuple[int, ...] = ()
     confidence: float = 0.0
     draft_sampler: Sampler | None = None
+    compiled: "Callable[[Verifier, Tensor, VerifyInput], Packed | None] | None" = None
 
     def rows(self, k: int) -> int:
         """How many rows the steps of a round with k drafts have."""
@@ -251,6 +253,9 @@ class Verifier:
         return VerifyOutput(self.judge(said.logits, value), self.step(value).logits)
 
     def judge(self, logits: Tensor, value: VerifyInput) -> Packed:
+        """The verdict, a Verified, on logits [B+1, V]."""
+        if self.compiled is not None and (verdict := self.compiled(self, logits, value)) is not None:
+            return verdict
         ends = (value.drafted[:, None] == value.eos).any(1)  # [B]
         up_to_end = ends.cumsum(0) <= ends
         is_draft = (torch.arange(len(value.drafted), device=logits.device) < value.k) & up_to_end  # [B]

@@ -29,6 +29,7 @@ from transformers import (
 from specdemo.drafters.formats import describes_assistant, describes_head
 from specdemo.drafters.kinds import kind_of
 from specdemo.drafters.speculators import Speculator, read_head, read_speculator
+from specdemo.engine.compiled import compiled_verdict
 from specdemo.errors import LoadError, PairError, gated_error, is_out_of_memory, load_errors
 from specdemo.events import Params
 from specdemo.loading.assemble import (
@@ -241,6 +242,8 @@ def _load_here(plan: LoadPlan, on_progress: OnProgress, cudnn_attention: bool) -
     pair = pair_of(plan.request.name, models, ids, [part.quantize for part in parts], *how)
     on_progress(message("warming_up"), None)
     pair.runner.warm_up(Params().gamma)
+    if pair.target.device.type == "cpu":
+        compiled_verdict()
     return replace(pair, of_code=(code_note(models),)) if parts[0].code else pair
 
 

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from specdemo.drafters.early_exit.layers import exit_layer, layer_count
 from specdemo.drafters.kinds import cached_drafter, kind_of
 from specdemo.drafters.ways import way_called, way_of
+from specdemo.engine import compiled
 from specdemo.errors import PairError, in_short
 from specdemo.events import (
     NO_PROMPT,
@@ -333,7 +334,9 @@ class Pair:
     def notes(self) -> list[Message | str]:
         """What a user should know now: the limits, and why the pair is slower than it might be."""
         of_gpu = [self.runner.gpu_note] if self.runner.gpu_note else []
-        return [*self.limits, *of_gpu, *self.runner.notes]
+        why = compiled.fault() if self.target.device.type == "cpu" else None
+        of_verdict = [message("by_operation", who=message("the_verdict"), why=why)] if why else []
+        return [*self.limits, *of_gpu, *self.runner.notes, *of_verdict]
 
     def check_gpu(self, write: Callable[[str], list[int]]) -> None:
         """Compares what its GPU writes with what the CPU writes: `notes` tells of a difference. write: see

@@ -4,14 +4,30 @@ They are given addresses, because a model's weights and its cache stay where the
 float32. Weights may be kept in other ways, which products.py reads, and embeddings, cache and features may be
 bfloat16."""
 
-import math
-
 import numpy as np
 from llvmlite import ir
 from numba import cfunc, njit, types
 from numba.extending import intrinsic
 
+from specdemo.runtime.intrinsics import (
+    HALF,
+    INNER,
+    ONE,
+    REORDERED,
+    TWO,
+    ZERO,
+    apart,
+    as_bits,
+    as_float,
+    bits,
+    doubles,
+    exp,
+    floats,
+    ints,
+    shorts,
+)
 from specdemo.runtime.products import BYTES, FEWEST_OUTPUTS
+from specdemo.runtime.shaping import argmax, draw_token, shape
 
 # What a forward reads of its model: whole numbers, by index. All that is not a size or a flag is an address.
 (
@@ -75,45 +91,11 @@ READ_NORM, READ, READ_AFTER = BEFORE_ATTENTION, OUT, AFTER_ATTENTION
 # What the stream of a forward begins with: embeddings, features, or what the last forward has left.
 EMBEDDINGS, FEATURES, LEFT = range(3)
 # How probabilities are shaped: real numbers of 64 bits.
-TEMPERATURE, TOP_K, TOP_P, MIN_P, SHAPING_FIELDS = range(5)
+TEMPERATURE, TOP_K, TOP_P, MIN_P = range(4)
 # What threads that compute a forward together share: how often they have met, how many wait, whether they
 # are to give up, and the address of the system's function that lets others run.
 GENERATION, ARRIVED, GIVEN_UP, GIVE_WAY, TEAM_FIELDS = range(5)
 SPINS = 2000  # tries before a thread that waits lets others run
-
-
-def at_address(number):
-    """An intrinsic that takes an address and gives the numbers of this type there."""
-    pointer = types.CPointer(number)
-
-    @intrinsic
-    def numbers(typing, address):
-        return pointer(types.intp), lambda context, builder, signature, arguments: builder.inttoptr(
-            arguments[0], context.get_value_type(pointer)
-        )
-
-    return numbers
-
-
-floats, ints = at_address(types.float32), at_address(types.int64)
-bits, shorts = at_address(types.int32), at_address(types.uint16)
-doubles = at_address(types.float64)
-
-
-@intrinsic
-def as_float(typing, bits):
-    """The float32 number of these bits."""
-    return types.float32(types.int32), lambda context, builder, signature, arguments: builder.bitcast(
-        arguments[0], ir.FloatType()
-    )
-
-
-@intrinsic
-def as_bits(typing, number):
-    """The bits of this float32 number."""
-    return types.int32(types.float32), lambda context, builder, signature, arguments: builder.bitcast(
-        arguments[0], ir.IntType(32)
-    )
 
 
 @intrinsic
@@ -170,41 +152,6 @@ def atomic_add(typing, address, value):
     return types.int64(types.intp, types.int64), add
 
 
-@intrinsic
-def apart(typing):
-    """Keeps LLVM from writing the function that calls this out at each of its calls, which takes seconds."""
-
-    def generate(context, builder, signature, arguments):
-        builder.function.attributes.add("noinline")
-        return context.get_dummy_value()
-
-    return types.void(), generate
-
-
-# For functions that only other compiled functions call: numba makes no way in from Python.
-INNER = {
-    "no_cpython_wrapper": True,
-    "no_cfunc_wrapper": True,
-    "no_rewrites": True,
-    "error_model": "numpy",  # a division by 0 raises nothing
-}
-# Sums may be made in any order, so that they are made in vectors. NaN stays NaN.
-REORDERED = {"reassoc", "contract", "nsz"}
-ZERO, ONE, HALF, TWO = np.float32(0.0), np.float32(1.0), np.float32(0.5), np.float32(2.0)
-LOG2_E, LN2_HIGH, LN2_LOW = np.float32(1.44269504), np.float32(0.693359375), np.float32(-2.12194440e-4)
-LEAST, MOST = np.float32(-87.0), np.float32(88.0)
-# exp(x) - 1 - x in powers of x from 2 on, between -ln(2)/2 and ln(2)/2 (Cephes).
-E2, E3, E4, E5, E6, E7 = (
-    np.float32(c)
-    for c in (
-        5.0000001201e-1,
-        1.6666665459e-1,
-        4.1665795894e-2,
-        8.3334519073e-3,
-        1.3981999507e-3,
-        1.9875691500e-4,
-    )
-)
 GELU_A, GELU_B = np.float32(0.7978845608), np.float32(0.044715)
 SIXTEEN, NAN_BITS = np.uint32(16), np.uint16(0x7FC0)
 
@@ -226,21 +173,6 @@ def to_bfloat16(x):
     bits = np.uint32(as_bits(x))
     rounded = np.uint16((bits + np.uint32(0x7FFF) + ((bits >> SIXTEEN) & np.uint32(1))) >> SIXTEEN)
     return rounded if x == x else NAN_BITS
-
-
-@njit(fastmath={"contract"}, **INNER)
-def exp(x):
-    """The exponential of x, to some 2 units of the last place; 0 below exp(-87), and no more than exp(88)."""
-    is_zero = x < LEAST
-    x = LEAST if is_zero else x
-    x = MOST if x > MOST else x
-    k = np.int32(x * LOG2_E + (HALF if x > 0 else -HALF))
-    whole = np.float32(k)
-    r = x - whole * LN2_HIGH
-    r = r - whole * LN2_LOW
-    p = ((((E7 * r + E6) * r + E5) * r + E4) * r + E3) * r + E2
-    result = (p * r * r + r + ONE) * as_float((k + np.int32(127)) << np.int32(23))
-    return ZERO if is_zero else result
 
 
 @njit(fastmath={"contract"}, **INNER)
@@ -710,162 +642,6 @@ def widen(model, logits, said):
         to[ids[i]] = given[i]
 
 
-@njit(**INNER)
-def argmax(values, count):
-    """The index of the first of the largest; that of the first that is not a number, if there is one."""
-    best = 0
-    for i in range(count):
-        if not values[i] <= values[best]:
-            best = i
-            if values[i] != values[i]:
-                break
-    return best
-
-
-@njit(**INNER)
-def sink(heap, at, count):
-    """Moves the number at this place of a heap down, until those below it are no larger. The two below place
-    i are at 2 i + 1 and 2 i + 2."""
-    number = heap[at]
-    while 2 * at + 1 < count:
-        below = 2 * at + 1
-        if below + 1 < count and heap[below + 1] > heap[below]:
-            below += 1
-        if not heap[below] > number:
-            break
-        heap[at] = heap[below]
-        at = below
-    heap[at] = number
-
-
-@njit(**INNER)
-def make_heap(heap, count):
-    apart()
-    for at in range(count // 2 - 1, -1, -1):
-        sink(heap, at, count)
-
-
-@njit(**INNER)
-def take_largest(heap, count):
-    """Takes the largest of the numbers out of a heap, which then has one less."""
-    apart()
-    largest = heap[0]
-    heap[0] = heap[count - 1]
-    sink(heap, 0, count - 1)
-    return largest
-
-
-@njit(**INNER)
-def of_top_k(logits, heap, count, k):
-    """The least of the k largest logits."""
-    apart()
-    for i in range(count):
-        heap[i] = logits[i]
-    make_heap(heap, count)
-    least = heap[0]
-    for taken in range(k):
-        least = take_largest(heap, count - taken)
-    return least
-
-
-@njit(fastmath=REORDERED, **INNER)
-def drop_outside_nucleus(logits, heap, count, top_p):
-    """Makes logits -inf that top-p drops: all but the fewest likeliest that have a probability of top_p. Of
-    equally likely tokens at the edge, those with the highest ids stay. The largest logit is 0."""
-    apart()
-    total = 0.0
-    for i in range(count):
-        total += exp(logits[i])
-    log_total = np.float64(np.float32(math.log(total)))  # as the sampler rounds it
-    # The logits below this have a probability of less than 1 - top_p together.
-    least = math.log(max(1.0 - top_p, 1e-300) / count) + log_total - 1e-3
-    candidates = 0
-    for i in range(count):
-        if logits[i] >= least:
-            heap[candidates] = logits[i]
-            candidates += 1
-    make_heap(heap, candidates)
-    edge, room, reached = np.float32(np.inf), 0, 0.0
-    for taken in range(candidates):
-        logit = take_largest(heap, candidates - taken)
-        if not reached < top_p:
-            break
-        reached += math.exp(logit - log_total)
-        room = room + 1 if logit == edge else 1
-        edge = logit
-    for i in range(count - 1, -1, -1):
-        if logits[i] < edge:
-            logits[i] = -np.inf
-        elif logits[i] == edge:
-            if room == 0:
-                logits[i] = -np.inf
-            else:
-                room -= 1
-
-
-@njit(**INNER)
-def drop_below(logits, count, least):
-    apart()
-    for i in range(count):
-        if logits[i] < least:
-            logits[i] = -np.inf
-
-
-@njit(**INNER)
-def heat(logits, probs, count, temperature):
-    """Makes `probs` the logits at this temperature, the largest of which becomes 0."""
-    apart()
-    most = logits[argmax(logits, count)]
-    for i in range(count):
-        probs[i] = (logits[i] - most) / temperature
-
-
-@njit(fastmath=REORDERED, **INNER)
-def normalise(probs, count):
-    """Turns logits, the largest of which is 0, into their probabilities, in place."""
-    apart()
-    total = ZERO
-    for i in range(count):
-        probs[i] = exp(probs[i])
-        total += probs[i]
-    share = ONE / total
-    for i in range(count):
-        probs[i] *= share
-
-
-@njit(**INNER)
-def shape(logits, probs, heap, count, shaping):
-    """Shapes probabilities as engine.sampling does, but looks at all tokens for a nucleus. heap: memory for
-    as many numbers."""
-    heat(logits, probs, count, np.float32(shaping[TEMPERATURE]))
-    top_k, top_p, min_p = int(shaping[TOP_K]), shaping[TOP_P], shaping[MIN_P]
-    if 0 < top_k < count:
-        drop_below(probs, count, of_top_k(probs, heap, count, top_k))
-    if top_p < 1:
-        drop_outside_nucleus(probs, heap, count, top_p)
-    if min_p > 0:
-        drop_below(probs, count, np.float32(math.log(min_p)))
-    normalise(probs, count)
-
-
-@njit(**INNER)
-def draw_token(probs, count, u):
-    """Draws as engine.sampling does: the token at u of the cumulative distribution, never one of probability
-    0."""
-    apart()
-    total = 0.0
-    for i in range(count):
-        total += probs[i]
-    point, reached, last = u * total, 0.0, 0
-    for i in range(count):
-        if probs[i] > 0:
-            reached += probs[i]
-            last = i
-            if reached > point:
-                break
-    return last
-
-
 def forward_function(cache: bool):
     """Compiles a forward (see `run`), and, if `drafts` is not 0, so many tokens more, each drawn from the
     last row of the logits and then fed.
@@ -873,8 +649,9 @@ def forward_function(cache: bool):
     ids [rows + drafts]: the drafted tokens are written after the others. then: the products of a single row.
     logits: memory for a row, at least. said [drafts, VOCAB]: the logits that tokens are drawn from. shaping:
     how probabilities are shaped; at temperature 0 the likeliest tokens are drafted. uniforms [drafts], probs
-    [drafts + 1, VOCAB]: what tokens are drawn with and from, for another temperature; the last row is for
-    work. team: shared by the `threads` threads that call it at once, of which this is number `me`."""
+    [drafts, VOCAB]: what tokens are drawn with and from, for another temperature; masses [VOCAB], sums:
+    memory for that (see shaping.shape). team: shared by the `threads` threads that call it at once, of which
+    this is number `me`."""
 
     def forward(
         model_address,
@@ -896,6 +673,8 @@ def forward_function(cache: bool):
         shaping,
         uniforms,
         probs,
+        masses,
+        sums,
         team,
         me,
         threads,
@@ -913,9 +692,12 @@ def forward_function(cache: bool):
             ids += 8 * rows
             if me == 0:
                 widen(model, logits, said)
-                if doubles(shaping)[TEMPERATURE] > 0:
-                    heap = floats(probs + 4 * vocab_size)
-                    shape(floats(said), floats(probs), heap, vocab_size, doubles(shaping))
+                how = doubles(shaping)
+                if how[TEMPERATURE] > 0:
+                    shape(
+                        floats(said), floats(probs), floats(masses), doubles(sums), vocab_size,
+                        how[TEMPERATURE], int(how[TOP_K]), how[TOP_P], how[MIN_P],
+                    )  # fmt: skip
                     ints(ids)[0] = draw_token(floats(probs), vocab_size, doubles(uniforms)[drafted])
                     probs += 4 * vocab_size
                 else:
@@ -928,7 +710,7 @@ def forward_function(cache: bool):
             rows, block, kernels = 1, 1, then
             begins = LEFT if model[BEGINS_WITH_READS] else EMBEDDINGS
 
-    return cfunc(types.void(*[types.intp] * 22), cache=cache, error_model="numpy")(forward)
+    return cfunc(types.void(*[types.intp] * 24), cache=cache, error_model="numpy")(forward)
 
 
 def reading_function(cache: bool):

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from specdemo.runtime.lm import CachedLM, logits_tolerance
 from specdemo.words.message import Message, message
 
 COMPILE_LOCK, COMPILE_SECONDS = "specdemo.lock", 120.0  # of the folder where compiled functions are kept
+COMPILED_FROM = "specdemo.sources"  # a file there
 SMALL_MODEL = 50_000_000  # parameters of a model for which Python's part of a forward counts
 MOST_PREFILLED = 128  # tokens of a prompt; with more, transformers' own forward is faster
 TRIED_ROWS = 10  # tokens that a forward is tried on
@@ -56,6 +58,8 @@ def compile_function(make: Callable, *arguments: int) -> Any:
         folder = cache_folder()
         try:
             with FileLock(Path(folder) / COMPILE_LOCK, timeout=COMPILE_SECONDS) if folder else nullcontext():
+                if folder:
+                    _drop_outdated(Path(folder))
                 return make(True, *arguments)
         except Exception as error:
             function = make(False, *arguments)  # which raises what has nothing to do with the cache
@@ -70,12 +74,25 @@ def cache_folder() -> str | None:
     """Where numba keeps what it has compiled; None if it finds no place."""
     from numba.core.caching import FunctionCache
 
-    from specdemo.runtime import kernels
+    from specdemo.runtime import intrinsics
 
     try:
-        return FunctionCache(kernels.exp.py_func).cache_path
+        return FunctionCache(intrinsics.exp.py_func).cache_path
     except RuntimeError:
         return None
+
+
+@cache
+def _drop_outdated(folder: Path) -> None:
+    """Deletes what was compiled from other sources. numba looks at the file of a function, not at those of
+    the functions that it calls."""
+    digest, kept = sha256(), folder / COMPILED_FROM
+    for source in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(source.read_bytes())
+    if not kept.exists() or kept.read_text() != digest.hexdigest():
+        for compiled in folder.glob("*.nb[ic]"):
+            compiled.unlink()
+        kept.write_text(digest.hexdigest())
 
 
 def float32(*shape: int) -> Tensor:
@@ -135,9 +152,10 @@ class NativeForward:
     `stream`."""
 
     def __init__(self, describe: Callable[[], Decoder], copies: Copies | None = None, leaves: int = 0):
-        from specdemo.runtime import kernels, products  # import numba, which takes 0.2 s and may be missing
+        # These import numba, which takes 0.2 s and may be missing.
+        from specdemo.runtime import kernels, products, shaping
 
-        self.kernels, self.products = kernels, products
+        self.kernels, self.products, self.buckets = kernels, products, shaping.BUCKETS
         self._describe = describe
         self._forward = compile_function(kernels.forward_function)
         self._is_upcast = compile_function(kernels.is_upcast_function)
@@ -169,6 +187,10 @@ class NativeForward:
         self._model[k.WIDTH] = decoder.layers[0].mlp_width
         self._vocab_size = outputs if decoder.vocab_size is None else decoder.vocab_size
         self._model[[k.OUTPUT_WIDTH, k.VOCAB]] = outputs, self._vocab_size
+        self._memory = (
+            float32(self._vocab_size),
+            torch.empty(self.buckets, dtype=torch.float64),
+        )  # for shaping
         if decoder.draft_ids is not None:
             self._model[k.DRAFT_IDS] = self._hold(decoder.draft_ids.contiguous())
         is_head = decoder.reads is not None
@@ -381,11 +403,11 @@ class NativeForward:
         rows, drafts, k = len(ids), len(u), self.kernels
         tokens = torch.cat([ids, ids.new_zeros(drafts)])
         said = float32(drafts, self._vocab_size)
-        probs = None if shaping is None else float32(drafts + 1, self._vocab_size)
+        probs = None if shaping is None else float32(drafts, self._vocab_size)
         begins = k.FEATURES if self._model[k.BEGINS_WITH_READS] else k.EMBEDDINGS
         drawing = Drawing(drafts, said, NO_SHAPING if shaping is None else shaping, u, probs)
         self._run(lm, tokens, start, rows, block, None, begins, drawing)
-        return tokens[rows:], None if probs is None else probs[:-1], said
+        return tokens[rows:], probs, said
 
     def read(self, lm: CachedByPosition, start: Tensor, rows: int) -> None:
         """Makes keys and values of the target's features at `rows` positions from start [] on."""
@@ -455,7 +477,7 @@ class NativeForward:
                 logits.data_ptr(),
                 self._scratch.data_ptr(),
                 drawing.count,
-                *map(address, (drawing.said, drawing.shaping, drawing.u, drawing.probs)),
+                *map(address, (drawing.said, drawing.shaping, drawing.u, drawing.probs, *self._memory)),
             )
 
     def _find_cache(self, lm: CachedByPosition) -> None:
@@ -497,7 +519,7 @@ class Drawing:
     said: Tensor | None = None
     shaping: Tensor | None = NO_SHAPING
     u: Tensor | None = None
-    probs: Tensor | None = None  # [count + 1, V]; the last row is for work
+    probs: Tensor | None = None  # [count, V]
 
 
 def address(tensor: Tensor | None) -> int:

@@ -22,12 +22,14 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from specdemo import Params, generate, load_pair
 from specdemo.bench.hardware import roofline
+from specdemo.engine import compiled as verdicts
 from specdemo.engine.sampling import Nucleus, Sampler
-from specdemo.runtime import kernels, native, products
+from specdemo.runtime import kernels, native, products, shaping
 from specdemo.runtime.cache import Features
 from specdemo.runtime.device import Clock
 from specdemo.runtime.families import rotations_up_to
 from specdemo.runtime.fused import FusedForward
+from specdemo.runtime.intrinsics import doubles, floats
 from specdemo.runtime.linear import join_weights, use_skinny_linear
 from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.native import NativeForward, NativeLM
@@ -371,19 +373,20 @@ def test_what_is_tried_in_a_run_decides_nothing():
 
 @pytest.fixture(scope="module")
 def shape():
-    """kernels.shape as a function of a row of logits, temperature, top-k, top-p and min-p."""
+    """shaping.shape as a function of a row of logits, temperature, top-k, top-p and min-p."""
 
-    def shape(logits, probs, heap, count, shaping):
-        row, result, work = kernels.floats(logits), kernels.floats(probs), kernels.floats(heap)
-        kernels.shape(row, result, work, count, kernels.doubles(shaping))
+    def shape(logits, probs, masses, sums, count, temperature, top_k, top_p, min_p):
+        row, result, work = floats(logits), floats(probs), floats(masses)
+        shaping.shape(row, result, work, doubles(sums), count, temperature, int(top_k), top_p, min_p)
 
-    compiled = cfunc(types.void(*[types.intp] * 5), error_model="numpy")(shape)
+    numbers = [types.intp] * 5 + [types.float64] * 4
+    compiled = cfunc(types.void(*numbers), error_model="numpy")(shape)
 
-    def shaped(row, *numbers):
-        probs, heap = torch.empty_like(row), torch.empty_like(row)
-        shaping = torch.tensor(numbers, dtype=torch.float64)
-        places = [tensor.data_ptr() for tensor in (row, probs, heap)]
-        compiled.ctypes(*places, len(row), shaping.data_ptr())
+    def shaped(row, *how):
+        probs, masses = torch.empty_like(row), torch.empty_like(row)
+        sums = torch.empty(shaping.BUCKETS, dtype=torch.float64)
+        places = [tensor.data_ptr() for tensor in (row, probs, masses, sums)]
+        compiled.ctypes(*places, len(row), *map(float, how))
         return probs
 
     return shaped
@@ -520,12 +523,15 @@ def noted(pair):
 
 @pytest.mark.slow
 def test_without_numba(pair, monkeypatch):
-    monkeypatch.delitem(sys.modules, "specdemo.runtime.kernels")
-    monkeypatch.delattr("specdemo.runtime.kernels")
+    for name in ("kernels", "verdict", "shaping"):
+        monkeypatch.delitem(sys.modules, f"specdemo.runtime.{name}")
+        monkeypatch.delattr(f"specdemo.runtime.{name}")
+    monkeypatch.setattr(verdicts, "_fault", None)
     monkeypatch.setitem(sys.modules, "numba", None)
     without = load_pair(device="cpu")
     notes = noted(without)
-    assert len(notes) == 2 and all("which is slower" in note and "numba" in note for note in notes)
+    assert [note.split(" runs ")[0] for note in notes] == ["the target", "the drafter", "the verdict"]
+    assert all("which is slower" in note and "numba" in note for note in notes)
     assert text_of(without, temperature=0.0) == text_of(pair, temperature=0.0)
 
 
@@ -545,6 +551,22 @@ def test_without_a_place_for_compiled_code(monkeypatch):
     (note,) = map(str, lm.notes_as("target"))
     assert "cannot be kept on disk" in note and "seconds" in note and "no locator available" in note
     assert "deleted" not in note and lm.native is not None
+
+
+def test_what_other_sources_were_compiled_to_is_not_used(tmp_path, monkeypatch):
+    """numba compares the file of a function with what it has kept, not those of the functions that it
+    calls."""
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    for _ in range(2):  # what the same sources were compiled to stays
+        native._drop_outdated.cache_clear()
+        assert compiles(monkeypatch) is None
+        (index,) = tmp_path.rglob("*is_upcast*.nbi")
+        index.with_name("of_other_sources.nbi").touch()
+    (sources,) = tmp_path.rglob(native.COMPILED_FROM)
+    sources.write_text("others")
+    native._drop_outdated.cache_clear()
+    assert compiles(monkeypatch) is None
+    assert [path.name for path in tmp_path.rglob("*.nbi")] == [index.name]
 
 
 def test_a_broken_cache_is_not_used_and_its_folder_is_named(tmp_path, monkeypatch):

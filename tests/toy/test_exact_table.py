@@ -19,6 +19,7 @@ from specdemo.engine.step import Verifier
 from specdemo.events import Params
 from specdemo.runtime.steps import EagerSteps
 from tests import oracle
+from tests.compiled import compiled_verdict
 from tests.oracle import (
     CPU,
     WITHOUT_MODEL,
@@ -86,6 +87,7 @@ def p_of(params, prompt_tokens=0, table=TARGET):
 # Token for token: a difference in any text is a mistake in one of the two.
 
 JUDGES = {"speculative": naive_speculative, "block": naive_block}
+VERDICTS = {"torch": lambda: None, "compiled": compiled_verdict}  # what judges
 CONFIDENCE = 0.55  # at which the drafter's table ends about half of the drafts
 EOS = 2
 
@@ -135,8 +137,9 @@ def reference(prompt, seed, params, of_drafter, context, eos):
     return text[: text.index(eos[0]) + 1] if set(eos) & set(text) else text
 
 
+@pytest.mark.parametrize("judge", VERDICTS)
 @pytest.mark.parametrize("name", CASES)
-def test_token_for_token_like_the_naive_reference(name):
+def test_token_for_token_like_the_naive_reference(name, judge):
     """Same dice, no caches, for every path of the engine on which a model drafts."""
     params, of_drafter, context, eos = CASES[name]
     texts = set()
@@ -145,7 +148,8 @@ def test_token_for_token_like_the_naive_reference(name):
         drafter = model_drafter(
             Sampler(of_drafter, len(prompt)), context=context, confidence=params.confidence
         )
-        run = decoding(TableLM(TARGET), drafter, replace(params, seed=seed), prompt, eos=eos)
+        how = {"eos": eos, "compiled": VERDICTS[judge]()}
+        run = decoding(TableLM(TARGET), drafter, replace(params, seed=seed), prompt, **how)
         ids = [token_id for one in run for token_id in getattr(one, "emitted", ())]
         assert ids == reference(prompt, seed, *CASES[name])
         texts.add(tuple(ids))
@@ -208,14 +212,16 @@ def some_quick(names, *quick):
     return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
+@pytest.mark.parametrize("judge", VERDICTS)
 @pytest.mark.parametrize("runs", [RUNS, pytest.param(FULL, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", some_quick(EXACT, "a model", "a model, in blocks"))
-def test_the_text_has_the_targets_distribution(name, runs, monkeypatch):
+def test_the_text_has_the_targets_distribution(name, runs, judge, monkeypatch):
     """Where a nucleus is cut, q is a part of it only, until the sampler looks at more tokens."""
     if name == "a nucleus that is cut":
         monkeypatch.setattr(Nucleus, "WIDTHS", (1,))
     fates = Counter()
-    p = exactness(EXACT[name], runs, fates, drafter=SillyGuesser if name == "a guesser" else None)
+    drafter = SillyGuesser if name == "a guesser" else None
+    p = exactness(EXACT[name], runs, fates, drafter=drafter, compiled=VERDICTS[judge]())
     assert p > SOUND, f"chi-square p = {p:.2g}"
     for fate in ("accepted", "rejected", "resampled"):
         assert fates[fate] > runs / 20, f"too few {fate}: the test shows little about them"

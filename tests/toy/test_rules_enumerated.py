@@ -8,10 +8,13 @@ import pytest
 import torch
 
 from specdemo.engine.rules import Lenient, block, speculative, typical
+from tests.compiled import compiled
 
 V = 3
 LOSSLESS = {"speculative": speculative, "block": block}
 LOSSY = {"typical": typical, "lenient": Lenient(0.5)}
+# Each in torch, in float64 here, and compiled, which rounds p and q to float32.
+WAYS = {"torch": (lambda rule: rule, 1e-9), "compiled": (compiled, 1e-6)}
 
 
 def texts_of(longest):
@@ -104,6 +107,7 @@ def kept_on_average(rule, p, q, k):
     return sum(chance * kept for _, kept, chance, _ in verdicts(rule, p, q, k))
 
 
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("rule", LOSSLESS)
 @pytest.mark.parametrize(
     ("seed", "k", "padding", "sharpness"),
@@ -114,22 +118,24 @@ def kept_on_average(rule, p, q, k):
         pytest.param(4, 3, 0, 1.0, marks=pytest.mark.slow),
     ],
 )
-def test_a_lossless_rule_emits_what_the_target_would(rule, seed, k, padding, sharpness):
-    assert farthest(LOSSLESS[rule], *models(seed, k, sharpness), k, padding) < 1e-9
+def test_a_lossless_rule_emits_what_the_target_would(way, rule, seed, k, padding, sharpness):
+    of_rule, apart = WAYS[way]
+    assert farthest(of_rule(LOSSLESS[rule]), *models(seed, k, sharpness), k, padding) < apart
 
 
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("rule", LOSSY)
 # Residuals of two tokens, and of one.
 @pytest.mark.parametrize(("seed", "sharpness"), [(0, 0.5), (1, 0.5), (2, 0.5), (3, 0.5), (0, 2.0)])
-def test_the_distance_is_that_of_the_token_emitted(rule, seed, sharpness):
-    p, q = models(seed, 1, sharpness)
-    emitted = Counter()
-    for text, probability in outcomes(LOSSY[rule], p, q, 1).items():
+def test_the_distance_is_that_of_the_token_emitted(way, rule, seed, sharpness):
+    (p, q), (of_rule, apart) = models(seed, 1, sharpness), WAYS[way]
+    judge, emitted = of_rule(LOSSY[rule]), Counter()
+    for text, probability in outcomes(judge, p, q, 1).items():
         emitted[text[0]] += probability
     real = sum(abs(emitted[token] - p[()][token]) for token in range(V)) / 2
     tensors = (torch.tensor(np.stack([p[()], p[0,]])), torch.tensor(q[()][None]), torch.tensor([0]))
-    decision = LOSSY[rule](*tensors, torch.tensor([0.5]), torch.tensor([0.5]))
-    assert decision.distance.item() == pytest.approx(real, abs=1e-9) and real > 0
+    decision = judge(*tensors, torch.tensor([0.5]), torch.tensor([0.5]))
+    assert decision.distance.item() == pytest.approx(real, abs=apart) and real > 0
 
 
 def test_lenience_never_emits_a_token_more_than_1_over_lenience_times_as_often():
@@ -167,9 +173,11 @@ def test_the_example_of_the_paper():
     assert kept_on_average(block, p, q, 2) == pytest.approx(11 / 9)
 
 
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("rule", [*LOSSLESS.values(), *LOSSY.values()])
-def test_greedy_is_the_target_whatever_the_rule(rule):
+def test_greedy_is_the_target_whatever_the_rule(way, rule):
     """One-hot p and q: kept while they agree, and then the target's token."""
+    rule = WAYS[way][0](rule)
     rows = torch.eye(V, dtype=torch.float64)
     for p_ids in product(range(V), repeat=3):
         for q_ids in product(range(V), repeat=2):

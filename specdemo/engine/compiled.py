@@ -1,0 +1,182 @@
+"""The verdict on a CPU as one call of compiled code (runtime/verdict.py). It is the same function of the same
+values as Verifier.judge, which takes forty operations of torch for it, and so takes longer."""
+
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from specdemo.engine.rules import DELTA, EPSILON, Judge, Lenient, block, speculative, typical
+from specdemo.engine.step import Verifier, VerifyInput
+from specdemo.errors import one_line
+from specdemo.runtime.native import address, compile_function, float32
+from specdemo.runtime.steps import Packed, Placed
+
+
+class CompiledVerdict:
+    """Judges the drafts of one run. Raises ImportError where numba is missing."""
+
+    def __init__(self) -> None:
+        from specdemo.runtime import shaping, verdict  # import numba
+
+        self.code, self.buckets = verdict, shaping.BUCKETS
+        self._judge = compile_function(verdict.verdict_function)
+        self._memory: dict[str, Tensor] = {}
+        self._room_for: tuple[int, ...] = ()
+
+    def __call__(self, verifier: Verifier, logits: Tensor, value: VerifyInput) -> Packed | None:
+        """What `verifier` says of these logits [B+1, V]; None where its rule is none of those that are
+        compiled."""
+        rule = self._code_of(verifier.rule)
+        if rule is None:
+            return None
+        rows, width = len(value.drafted), logits.shape[-1]
+        alternatives, likely = min(verifier.alternatives, width), min(verifier.wants_top, width)
+        layout, size = layout_of(
+            rows,
+            alternatives,
+            likely,
+            shows_block=alternatives > 0 or rule == self.code.BLOCK,
+            is_lossy=rule in (self.code.TYPICAL, self.code.LENIENT),
+            q_exact=0 if value.q_exact is None else rows,
+        )
+        numbers = torch.zeros(size, dtype=torch.float64)
+        if value.q_exact is not None:
+            start = layout["q_exact"].start
+            numbers[start : start + rows] = value.q_exact
+        self._make_room(rows, width, max(alternatives, likely))
+        read = {
+            "logits": logits.float(),
+            "drafted": value.drafted,
+            "q": value.q,
+            "raw_q": value.raw_q,
+            "sure": value.sure if len(value.sure) else None,
+            "seen": None if value.seen is None else value.seen.clone(),  # the verdict changes it
+            **{name: value.host.parts[name] for name in ("u_accept", "eos", "biased", "bias")},
+        }
+        # What addresses are of is held until the call is over.
+        held = {name: None if tensor is None else tensor.contiguous() for name, tensor in read.items()}
+        addresses = {name: address(tensor) for name, tensor in held.items()}
+        self._judge(
+            self._given(verifier, rule, value, (rows, width), addresses),
+            self._recorded(numbers, layout, alternatives, likely),
+            self.code.Memory(**{name: part.data_ptr() for name, part in self._memory.items()}),
+        )
+        return Packed(numbers, layout)
+
+    def _code_of(self, rule: Judge) -> int | None:
+        code = self.code
+        if isinstance(rule, Lenient):
+            return code.LENIENT
+        codes = ((speculative, code.SPECULATIVE), (block, code.BLOCK), (typical, code.TYPICAL))
+        return next((number for one, number in codes if rule == one), None)
+
+    def _given(
+        self,
+        verifier: Verifier,
+        rule: int,
+        value: VerifyInput,
+        shape: tuple[int, int],
+        addresses: dict[str, int],
+    ) -> tuple:
+        sampler, told = verifier.sampler, value.host.parts
+        number = {name: float(values[0]) for name, values in sampler.numbers.items() if values}
+        return self.code.Given(
+            rows=shape[0],
+            width=shape[1],
+            u_next=float(told["u_next"]),
+            k=float(told["k"]),
+            confidence=float(told["confidence"]),
+            eos_count=len(told["eos"]),
+            is_greedy=sampler.greedy,
+            temperature=number["temperature"],
+            top_k=sampler.top_k,
+            top_p=number["top_p"],
+            min_p=number["min_p"],
+            repetition=number["repetition"],
+            presence=number["presence"],
+            frequency=number["frequency"],
+            biased_count=sampler.biased,
+            rule=rule,
+            lenience=verifier.rule.lenience if isinstance(verifier.rule, Lenient) else 1.0,
+            epsilon=EPSILON,
+            delta=DELTA,
+            **addresses,
+        )
+
+    def _recorded(self, numbers: Tensor, layout: dict[str, Placed], alternatives: int, likely: int) -> tuple:
+        start = numbers.data_ptr()
+        places = {
+            name: start + 8 * layout[name].start if layout[name].shape.numel() else 0
+            for name in self.code.Recorded._fields
+            if name in layout
+        }
+        return self.code.Recorded(**places, tokens=2 + alternatives, likely=likely)
+
+    def _make_room(self, rows: int, width: int, likeliest: int) -> None:
+        if self._room_for != (rows, width, likeliest):
+            self._room_for = rows, width, likeliest
+            real, whole = torch.float64, torch.int64
+            self._memory = {
+                "p": float32(rows + 1, width),
+                "raw_p": float32(rows + 1, width),
+                "row": float32(width),
+                "masses": float32(width),
+                "sums": torch.empty(self.buckets, dtype=real),
+                "weights": torch.empty(rows + 1, dtype=real),
+                "probs": torch.empty(rows, dtype=real),
+                "ids": torch.empty(likeliest, dtype=whole),
+                "found": float32(likeliest),
+            }
+
+
+@cache
+def layout_of(
+    rows: int, alternatives: int, likely: int, *, shows_block: bool, is_lossy: bool, q_exact: int
+) -> tuple[dict[str, Placed], int]:
+    """Where each field of step.Verified stands among its numbers, and how many numbers these are."""
+    real, single, whole = torch.float64, torch.float32, torch.int64
+    tokens = 2 + alternatives
+    fields = {
+        "accepted": ((), whole),
+        "k": ((), real),
+        "u_next": ((), real),
+        "residual_mass": ((), real),
+        "accept_prob": ((rows,), real),
+        "block_prob": ((rows * shows_block,), real),
+        "distance": ((rows * is_lossy,), real),
+        "u_accept": ((rows,), real),
+        "token_ids": ((rows + 1, tokens), whole),
+        "p": ((rows + 1, tokens), single),
+        "q": ((rows, tokens), single),
+        "raw_p": ((rows + 1, tokens), single),
+        "raw_q": ((rows, tokens), single),
+        "likely_ids": ((rows + 1, likely), whole),
+        "likely_p": ((rows + 1, likely), single),
+        "p_exact": ((0,), torch.bool),  # it always is: a nucleus is looked for among all tokens
+        "q_exact": ((q_exact,), torch.bool),
+    }
+    layout, end = {}, 0
+    for name, (shape, dtype) in fields.items():
+        layout[name] = Placed(end, torch.Size(shape), dtype)
+        end += layout[name].shape.numel()
+    return layout, end
+
+
+_fault: str | None = None
+
+
+def compiled_verdict() -> CompiledVerdict | None:
+    """What judges the drafts of a run on a CPU; None: operations of torch do, and `fault` says why."""
+    global _fault
+    if _fault is None:
+        try:
+            return CompiledVerdict()
+        except Exception as error:  # of numba, among others
+            _fault = one_line(error) or type(error).__name__
+    return None
+
+
+def fault() -> str | None:
+    """Why no verdict was compiled, if one was to be."""
+    return _fault

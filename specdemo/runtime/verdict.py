@@ -1,0 +1,358 @@
+"""The verdict on a draft in functions that numba compiles: what engine.step and engine.rules do with torch,
+by the same names, in one call. p and q are float32; what decides, and what is recorded, is float64."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit, typeof, types
+
+from specdemo.runtime.intrinsics import INNER, ONE, REORDERED, ZERO, apart, doubles, exp, floats, ints
+from specdemo.runtime.shaping import (
+    add_bias,
+    argmax,
+    draw_token,
+    find_largest,
+    most_of,
+    penalise,
+    shape,
+    sum_in_chunks,
+)
+
+SPECULATIVE, BLOCK, TYPICAL, LENIENT = range(4)  # rules
+TIE = np.float32(1e-9)  # what raw probabilities count when the likeliest tokens are looked for
+
+
+class Given(NamedTuple):
+    """What a verdict reads, see engine.step.VerifyInput: B rows, V tokens. An int is an address or a size."""
+
+    rows: int = 0
+    width: int = 0
+    logits: int = 0  # [B+1, V] float32
+    drafted: int = 0  # [B] int64
+    q: int = 0  # [B, V] float32
+    raw_q: int = 0  # [B, V] float32
+    sure: int = 0  # [B] float32; 0 where the drafter has none
+    seen: int = 0  # [V] float32, which the verdict changes; 0 where nothing is penalised
+    u_accept: int = 0  # [B] float64
+    u_next: float = 0.0
+    k: float = 0.0
+    confidence: float = 0.0
+    eos: int = 0  # float64
+    eos_count: int = 0
+    is_greedy: bool = False
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 0.0
+    min_p: float = 0.0
+    repetition: float = 0.0
+    presence: float = 0.0
+    frequency: float = 0.0
+    biased: int = 0  # float64
+    bias: int = 0  # float64
+    biased_count: int = 0
+    rule: int = 0
+    lenience: float = 0.0  # of the lenient rule
+    epsilon: float = 0.0  # of typical acceptance, as delta
+    delta: float = 0.0
+
+
+class Recorded(NamedTuple):
+    """Where a verdict writes what, see engine.step.Verified: addresses of float64."""
+
+    accepted: int = 0
+    k: int = 0
+    u_next: int = 0
+    residual_mass: int = 0
+    accept_prob: int = 0  # [B]
+    block_prob: int = 0  # [B]; 0: it is not recorded
+    distance: int = 0  # [B], of a lossy rule
+    u_accept: int = 0  # [B]
+    token_ids: int = 0  # [B+1, T]
+    p: int = 0  # [B+1, T]
+    q: int = 0  # [B, T]
+    raw_p: int = 0  # as p
+    raw_q: int = 0  # as q
+    likely_ids: int = 0  # [B+1, F]
+    likely_p: int = 0  # [B+1, F]
+    tokens: int = 0  # T: the drafted one, the next one, and the alternatives
+    likely: int = 0  # F
+
+
+class Memory(NamedTuple):
+    """Addresses of what a verdict works with."""
+
+    p: int = 0  # [B+1, V] float32
+    raw_p: int = 0  # [B+1, V] float32
+    row: int = 0  # [V] float32
+    masses: int = 0  # [V] float32
+    sums: int = 0  # [shaping.BUCKETS] float64
+    weights: int = 0  # [B+1] float64: w of block verification
+    probs: int = 0  # [B] float64: h of block verification
+    ids: int = 0  # [T or F] int64
+    found: int = 0  # [T or F] float32
+
+
+@njit(**INNER)
+def row_of(address, i, width):
+    """Row i of a matrix of float32."""
+    return floats(address + 4 * i * width)
+
+
+@njit(**INNER)
+def numbers_of(address, i, width):
+    """Row i of a matrix of float64."""
+    return doubles(address + 8 * i * width)
+
+
+@njit(**INNER)
+def count_drafts(given):
+    """How many rows are drafts: up to an eos, and up to the first place that the drafter is not sure of."""
+    drafted, eos = ints(given.drafted), doubles(given.eos)
+    for i in range(given.rows):
+        if i >= given.k:
+            return i
+        if given.confidence > 0:
+            if given.sure:
+                certainty = floats(given.sure)[i]
+            else:
+                certainty = most_of(row_of(given.raw_q, i, given.width), given.width)
+            if np.float64(certainty) < given.confidence:
+                return i
+        for one in range(given.eos_count):
+            if drafted[i] == eos[one]:
+                return i + 1
+    return given.rows
+
+
+@njit(**INNER)
+def copy_row(x, y, count):
+    apart()
+    for i in range(count):
+        y[i] = x[i]
+
+
+@njit(**INNER)
+def make_one_hot(row, count, token):
+    apart()
+    for i in range(count):
+        row[i] = ZERO
+    row[token] = ONE
+
+
+@njit(fastmath=REORDERED, **INNER)
+def make_raw(logits, raw_p, count):
+    """Raw probabilities: temperature 1, nothing filtered."""
+    apart()
+    most, total = most_of(logits, count), ZERO
+    for i in range(count):
+        raw_p[i] = exp(logits[i] - most)
+        total += raw_p[i]
+    share = ONE / total
+    for i in range(count):
+        raw_p[i] *= share
+
+
+@njit(**INNER)
+def ratio(p, q, token):
+    """p(x)/q(x) of a drafted token."""
+    return np.float64(p[token]) / np.float64(q[token])
+
+
+@njit(**INNER)
+def at_most_1(number):
+    return 1.0 if number > 1.0 else number  # which leaves NaN as it is
+
+
+@njit(**INNER)
+def subtract(p, q, of_p, of_q, residual, count):
+    """residual = max(of_p * p - of_q * q, 0)"""
+    apart()
+    for i in range(count):
+        left = of_p * p[i] - of_q * q[i]
+        residual[i] = ZERO if left < ZERO else left
+
+
+@njit(**INNER)
+def find_block_probs(p, q, drafted, drafts, weights, probs, residual, count):
+    """h and w of block verification. p, q: addresses of their rows."""
+    apart()
+    weights[0] = 1.0
+    for i in range(drafts):
+        weight = at_most_1(weights[i] * ratio(row_of(p, i, count), row_of(q, i, count), drafted[i]))
+        mass, after = weight, row_of(q, i + 1, count)
+        if i + 1 < drafts and after[drafted[i + 1]] > 0:  # another draft follows
+            subtract(row_of(p, i + 1, count), after, np.float32(weight), ONE, residual, count)
+            mass = sum_in_chunks(residual, count)
+        whole = mass + (1.0 - weight)
+        probs[i] = mass / whole if whole > 0 else 1.0  # 0/0: p = q at the next place
+        weights[i + 1] = weight
+
+
+@njit(fastmath=REORDERED, **INNER)
+def entropy(probs, count):
+    apart()
+    total = 0.0
+    for i in range(count):
+        if probs[i] > ZERO:
+            total -= probs[i] * np.log(probs[i])
+    return total
+
+
+@njit(fastmath=REORDERED, **INNER)
+def distance_from(p, emitted, rest, scale, count):
+    """The distance between p and `emitted`, to which `scale` times `rest` is added."""
+    apart()
+    total = 0.0
+    for i in range(count):
+        total += abs(emitted[i] + scale * rest[i] - p[i])
+    return total / 2
+
+
+@njit(**INNER)
+def typical_at(p, q, token, epsilon, delta, emitted, count):
+    """What the typical rule accepts the drafted token with, 0 or 1, and its distance there."""
+    threshold = min(delta * math.exp(-entropy(p, count)), epsilon)
+    for i in range(count):
+        emitted[i] = q[i] if p[i] > threshold else ZERO
+    passes = 1.0 if p[token] > threshold else 0.0
+    rest = np.float32(1.0 - sum_in_chunks(emitted, count))
+    return passes, distance_from(p, emitted, p, rest, count)
+
+
+@njit(**INNER)
+def distance_of_lenient(p, q, lenience, emitted, residual, count):
+    subtract(p, q, ONE, lenience, residual, count)
+    for i in range(count):
+        emitted[i] = min(q[i], p[i] / lenience)
+    left = sum_in_chunks(residual, count)
+    scale = np.float32((1.0 - sum_in_chunks(emitted, count)) / left) if left > 0 else ZERO
+    return distance_from(p, emitted, residual, scale, count)
+
+
+@njit(**INNER)
+def weigh(p, raw_p, weights, count, adds):
+    """What the likeliest tokens are found by: the probabilities, and a little of the raw ones. adds: whether
+    to what is there."""
+    apart()
+    for i in range(count):
+        weights[i] = (weights[i] if adds else ZERO) + (p[i] + TIE * raw_p[i])
+
+
+@njit(**INNER)
+def gather(token_ids, count, probs, found):
+    for place in range(count):
+        found[place] = probs[int(token_ids[place])]
+
+
+@njit(**INNER)
+def shape_rows(given, memory):
+    """Makes p and the raw p of all rows."""
+    width, row, seen = given.width, floats(memory.row), floats(given.seen)
+    for i in range(given.rows + 1):
+        logits, p = row_of(given.logits, i, width), row_of(memory.p, i, width)
+        make_raw(logits, row_of(memory.raw_p, i, width), width)
+        if given.seen or given.biased_count:
+            copy_row(logits, row, width)
+            logits = row
+            add_bias(row, doubles(given.biased), doubles(given.bias), given.biased_count)
+        if given.seen:
+            penalise(row, seen, width, given.repetition, given.presence, given.frequency)
+            if i < given.rows:
+                seen[ints(given.drafted)[i]] += ONE
+        if given.is_greedy:
+            make_one_hot(p, width, argmax(logits, width))
+        else:
+            shape(
+                logits, p, floats(memory.masses), doubles(memory.sums), width,
+                given.temperature, given.top_k, given.top_p, given.min_p,
+            )  # fmt: skip
+
+
+@njit(**INNER)
+def apply_rule(given, recorded, memory, drafts):
+    """Records the verdict on each draft. Returns how many are accepted, and what p and q are multiplied by in
+    what the next token is drawn from."""
+    width, rule, row = given.width, given.rule, floats(memory.row)
+    drafted, u_accept = ints(given.drafted), doubles(given.u_accept)
+    accept_prob, distance = doubles(recorded.accept_prob), doubles(recorded.distance)
+    weights, probs, lenience = doubles(memory.weights), doubles(memory.probs), np.float32(given.lenience)
+    if rule == BLOCK or recorded.block_prob:
+        find_block_probs(memory.p, given.q, drafted, drafts, weights, probs, row, width)
+        for i in range(drafts):
+            doubles(recorded.block_prob)[i] = probs[i]
+    for i in range(drafts):
+        p, q, token = row_of(memory.p, i, width), row_of(given.q, i, width), drafted[i]
+        if rule == BLOCK:
+            accept_prob[i] = probs[i]
+        elif rule == TYPICAL:
+            accept_prob[i], distance[i] = typical_at(p, q, token, given.epsilon, given.delta, row, width)
+        else:
+            accept_prob[i] = at_most_1(ratio(p, q, token) / given.lenience)
+        if rule == LENIENT:
+            distance[i] = distance_of_lenient(p, q, lenience, row, floats(memory.masses), width)
+    accepted = 0
+    if rule == BLOCK:  # up to the last u that is below its probability
+        for i in range(drafts):
+            if u_accept[i] < accept_prob[i]:
+                accepted = i + 1
+        return accepted, np.float32(weights[accepted]), ONE
+    while accepted < drafts and u_accept[accepted] < accept_prob[accepted]:
+        accepted += 1
+    return accepted, ONE, ZERO if rule == TYPICAL else lenience
+
+
+@njit(**INNER)
+def record_tokens(given, recorded, memory, drafts, next_id):
+    """Records the tokens at each position (the drafted one, the next one, the likeliest), those that the
+    drafter learns from, and their probabilities."""
+    width, ids, found, row = given.width, ints(memory.ids), floats(memory.found), floats(memory.row)
+    tokens, likely = recorded.tokens, recorded.likely
+    for i in range(given.rows + 1):
+        p, raw_p = row_of(memory.p, i, width), row_of(memory.raw_p, i, width)
+        token_ids = numbers_of(recorded.token_ids, i, tokens)
+        token_ids[0] = ints(given.drafted)[i] if i < given.rows else next_id
+        token_ids[1] = next_id
+        if tokens > 2:
+            weigh(p, raw_p, row, width, False)
+            if i < drafts:
+                weigh(row_of(given.q, i, width), row_of(given.raw_q, i, width), row, width, True)
+            find_largest(row, width, ids, found, tokens - 2)
+            for place in range(2, tokens):
+                token_ids[place] = ids[place - 2]
+        gather(token_ids, tokens, p, numbers_of(recorded.p, i, tokens))
+        gather(token_ids, tokens, raw_p, numbers_of(recorded.raw_p, i, tokens))
+        if i < drafts:
+            gather(token_ids, tokens, row_of(given.q, i, width), numbers_of(recorded.q, i, tokens))
+            gather(token_ids, tokens, row_of(given.raw_q, i, width), numbers_of(recorded.raw_q, i, tokens))
+        if likely:
+            find_largest(raw_p, width, ids, found, likely)
+            for place in range(likely):
+                numbers_of(recorded.likely_ids, i, likely)[place] = ids[place]
+                numbers_of(recorded.likely_p, i, likely)[place] = raw_p[ids[place]]
+
+
+def verdict_function(cache: bool):
+    """Compiles the verdict: a function of Given, Recorded and Memory. What it does not write is 0."""
+
+    def judge(given, recorded, memory):
+        width, drafts = given.width, count_drafts(given)
+        doubles(recorded.k)[0] = drafts if given.confidence > 0 else given.k
+        doubles(recorded.u_next)[0] = given.u_next
+        for i in range(given.rows):
+            doubles(recorded.u_accept)[i] = doubles(given.u_accept)[i] if i < drafts else np.inf
+        shape_rows(given, memory)
+        accepted, of_p, of_q = apply_rule(given, recorded, memory, drafts)
+        # The next token, from what is left of p; from p itself where nothing is left.
+        p, residual = row_of(memory.p, accepted, width), floats(memory.row)
+        if accepted < drafts:
+            subtract(p, row_of(given.q, accepted, width), of_p, of_q, residual, width)
+        else:  # after a whole draft q is 0
+            subtract(p, p, of_p, ZERO, residual, width)
+        mass = sum_in_chunks(residual, width)
+        next_id = draw_token(residual if mass > 0 else p, width, given.u_next)
+        doubles(recorded.accepted)[0], doubles(recorded.residual_mass)[0] = accepted, mass
+        record_tokens(given, recorded, memory, drafts, next_id)
+
+    signature = types.void(*[typeof(kind()) for kind in (Given, Recorded, Memory)])
+    return njit(signature, cache=cache, nogil=True, error_model="numpy")(judge)

@@ -1,0 +1,59 @@
+"""The compiled verdict as a rule: a function of p, q, the drafted tokens and the uniform numbers."""
+
+from functools import cache, partial
+from types import SimpleNamespace
+
+import torch
+
+from specdemo.engine.compiled import CompiledVerdict
+from specdemo.engine.rules import Decision
+from specdemo.engine.sampling import Sampler
+from specdemo.engine.step import VerifiedOnHost, Verifier, VerifyInput
+from specdemo.events import Params
+from specdemo.runtime.steps import EagerSteps, HostNumbers, to_host
+
+CPU = torch.device("cpu")
+compiled_verdict = cache(CompiledVerdict)  # compiled when a test first needs it
+
+
+def verifier_of(params, rule, width, wants_top=0, eos=()):
+    target = SimpleNamespace(vocab_size=width, device=CPU)
+    how = (params.gamma, params.alternatives, wants_top, eos, params.confidence)
+    return Verifier(target, Sampler(params, 2), rule, EagerSteps(), *how)
+
+
+def input_of(verifier, drafted, q, raw_q, u_accept, u_next, k=None, seen=None, sure=None):
+    """What that verifier reads of a draft."""
+    numbers = {
+        "position": [0],
+        "last": [0],
+        "k": [len(drafted) if k is None else k],
+        "confidence": [verifier.confidence],
+        "u_next": [u_next],
+        **verifier.sampler.numbers,
+        "eos": verifier.eos,
+        "u_accept": u_accept,
+    }
+    sure = torch.zeros(0) if sure is None else sure
+    return VerifyInput(HostNumbers.of(CPU, **numbers), drafted, q, raw_q, None, sure, seen)
+
+
+def compiled(rule):
+    """The same rule in compiled code."""
+    return partial(_judged, rule)
+
+
+def _judged(rule, p, q, drafted, u_accept, u_next):
+    verifier = verifier_of(Params(temperature=1.0, top_p=1.0, alternatives=0), rule, p.shape[1])
+    q = q.float()
+    k = int(u_accept.isfinite().sum())
+    value = input_of(verifier, drafted, q, q, u_accept.tolist(), u_next.item(), k)
+    verdict = to_host(compiled_verdict()(verifier, p.log().float(), value), VerifiedOnHost)
+    distance = torch.tensor(verdict.distance, dtype=torch.float64) if verdict.distance else None
+    return Decision(
+        torch.tensor(verdict.accept_prob, dtype=torch.float64),
+        torch.tensor(verdict.accepted),
+        torch.tensor(verdict.token_ids[verdict.accepted][1]),
+        torch.tensor(verdict.residual_mass, dtype=torch.float64),
+        distance,
+    )

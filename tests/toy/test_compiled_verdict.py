@@ -1,0 +1,100 @@
+"""The verdict that numba compiles says what the verdict in torch says, of the same values."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from specdemo.engine.rules import JUDGES
+from specdemo.engine.sampling import Nucleus, Settings, one_hot, probabilities
+from specdemo.engine.step import VerifiedOnHost
+from specdemo.events import Params
+from specdemo.runtime.steps import to_host
+from tests.compiled import compiled_verdict, input_of, verifier_of
+
+B = 4
+SAMPLERS = {
+    "greedy": {"temperature": 0.0},
+    "multinomial": {"temperature": 0.8},
+    "top-p": {"temperature": 1.0, "top_p": 0.9},
+    "top-k": {"temperature": 0.8, "top_k": 50},
+    "min-p": {"temperature": 1.3, "min_p": 0.05},
+    "all": {"temperature": 1.3, "top_k": 40, "top_p": 0.7, "min_p": 0.01},
+}
+PENALTIES = {"repetition_penalty": 1.3, "presence_penalty": 0.4, "frequency_penalty": -0.3}
+ADJUSTED = PENALTIES | {"logit_bias": {1: 2.0, 5: -3.0}}
+# What else differs: in Params, and in what the verifier reads.
+CASES = {
+    "plain": ({}, {}),
+    "adjusted": (ADJUSTED, {}),
+    "no alternatives": ({"alternatives": 0}, {"wants_top": 3}),
+    "an eos": ({}, {"eos": (3, 6)}),
+    "confidence": ({"confidence": 0.2}, {}),
+    "confidence of its own": ({"confidence": 0.2}, {"sure": torch.tensor([0.9, 0.2, 0.1, 0.9])}),
+    "rows without a draft": ({}, {"k": 2}),
+    "nothing drafted": (ADJUSTED, {"k": 0}),
+}
+
+
+def verdicts(params, rule, width, seed, wants_top=0, eos=(), **told):
+    """What torch says, and what the compiled code says."""
+    verifier = verifier_of(params, JUDGES[rule](params), width, wants_top, eos)
+    generator = torch.Generator().manual_seed(seed)
+    logits = 3.0 * torch.randn(B + 1, width, generator=generator)
+    own = logits[:B] + torch.randn(B, width, generator=generator)  # the drafter's
+    seen = verifier.sampler.seen([1, 5, 3, 3, 0], width, torch.device("cpu"))
+    u = torch.rand(3, B, generator=generator, dtype=torch.float64)
+    settings = Settings.on_host(verifier.sampler)
+    drafted, q, _ = verifier.sampler.sample(own, u[0], settings, seen)
+    q = one_hot(drafted, width) if q is None else q
+    value = input_of(
+        verifier, drafted, q, probabilities(own), u[1].tolist(), u[2, 0].item(), seen=seen, **told
+    )
+    both = verifier.judge(logits, value), replace(verifier, compiled=compiled_verdict()).judge(logits, value)
+    return [to_host(packed, VerifiedOnHost) for packed in both]
+
+
+def assert_says_the_same(right, ours):
+    drafts = sum(u < 2 for u in right.u_accept)
+    assert (ours.accepted, ours.k, ours.u_accept) == (right.accepted, right.k, right.u_accept)
+    assert (ours.u_next, ours.q_exact) == (right.u_next, right.q_exact)
+    assert [row[:2] for row in ours.token_ids] == [row[:2] for row in right.token_ids]
+    near = {"rel": 2e-4, "abs": 1e-7}
+    assert ours.residual_mass == pytest.approx(right.residual_mass, **near)
+    for name in ("accept_prob", "block_prob", "distance"):
+        given, own = getattr(right, name), getattr(ours, name)
+        assert len(own) == len(given) and own[:drafts] == pytest.approx(given[:drafts], **near)
+    for name in ("p", "q", "raw_p", "raw_q", "likely_p"):
+        for i, (given, own) in enumerate(zip(getattr(right, name), getattr(ours, name), strict=True)):
+            assert own[:2] == pytest.approx(given[:2], **near), (name, i)
+            # Equally likely alternatives may stand in another order.
+            assert sorted(own[2:]) == pytest.approx(sorted(given[2:]), **near), (name, i)
+
+
+@pytest.mark.parametrize("rule", JUDGES)
+@pytest.mark.parametrize("name", CASES)
+def test_it_says_what_torch_says(name, rule, monkeypatch):
+    monkeypatch.setattr(Nucleus, "WIDTHS", (100_000,))  # looks at all tokens, as the compiled code does
+    changes, told = CASES[name]
+    accepted = set()
+    for sampler in SAMPLERS.values():
+        params = Params(rule=rule, gamma=B, **sampler, **changes)
+        for seed, width in enumerate((7, 97, 1000, 20_000)):
+            right, ours = verdicts(params, rule, width, seed, **told)
+            assert_says_the_same(right, ours)
+            accepted.add(right.accepted)
+    assert len(accepted) > 1 or name == "nothing drafted"
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("broken", [torch.nan, torch.inf])
+def test_numbers_that_are_none_are_noticed(temperature, broken):
+    params = Params(temperature=temperature, gamma=B)
+    verifier = replace(verifier_of(params, JUDGES["speculative"](params), 300), compiled=compiled_verdict())
+    drafted, logits = torch.tensor([1, 2, 3, 4]), torch.zeros(B + 1, 300)
+    logits[2, 200] = broken
+    q = one_hot(drafted, 300)
+    value = input_of(verifier, drafted, q, q, [0.0] * B, 0.5)
+    verdict = to_host(verifier.judge(logits, value), VerifiedOnHost)
+    with pytest.raises(RuntimeError, match="target's probabilities are not numbers"):
+        verdict.check()
