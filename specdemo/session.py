@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import replace
 from random import SystemRandom
 
-from specdemo import __version__
 from specdemo.drafters.base import Materials, Tokenizers
 from specdemo.drafters.given import GivenDrafter
 from specdemo.drafters.ways import way_of
@@ -26,6 +25,7 @@ from specdemo.events import (
     Prompt,
     Round,
     Started,
+    __version__,
     check_messages,
     is_conversation,
     is_lossy,
