@@ -2,9 +2,10 @@
 Their rows, which need no torch, stand in the folders' `__init__.py`; the tables of both in ways.py and
 kinds.py."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -25,8 +26,6 @@ from specdemo.words.message import Message, about
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-    from specdemo.loading.pair import Pair
 
 
 @dataclass(frozen=True)
@@ -68,30 +67,60 @@ class Materials:
         return self.run_step, self.params.gamma, self.is_over, self.params.confidence
 
 
+class Models(Protocol):
+    """What a drafting method looks at of a pair. carried: what `Way.read` gives, by the method's name."""
+
+    target: PreTrainedModel
+    drafter: Module | None
+    carried: Mapping[str, PreTrainedModel | str]
+
+
 class Way:
     """A drafting method for the pairs here. What this class says holds for a method without a model."""
 
-    def lacks(self, pair: "Pair") -> Message | str | None:
+    def read(
+        self, target: PreTrainedModel, folder: Path | None, quantised_here: bool
+    ) -> PreTrainedModel | str | None:
+        """What a target's checkpoint carries for this method beside the target's own layers; or, in a part of
+        a sentence, why nothing of it can be used. None for a method that needs nothing. folder: the
+        checkpoint; None where it is not known. quantised_here: whether the target was quantised when it was
+        loaded."""
+        return None
+
+    def count_parameters(self, skeleton: PreTrainedModel, folder: Path | None) -> int:
+        """How many parameters `read` will give. folder: None before the checkpoint is on this machine."""
+        return 0
+
+    def tried(self, carried: PreTrainedModel, target: PreTrainedModel) -> PreTrainedModel | str:
+        """What `read` has given, as the target is now; or why it cannot be used. Raises what says that there
+        is not enough memory, or no GPU any more."""
+        return carried
+
+    def lacks(self, pair: Models) -> Message | str | None:
         """Why the pair cannot draft by this method, if it cannot."""
         return None
 
-    def check(self, pair: "Pair", params: Params) -> Params:
+    def largest(self, pair: Models, field: str) -> int | None:
+        """The largest value of a field of Params that the pair takes; None where it sets no limit."""
+        return None
+
+    def check(self, pair: Models, params: Params) -> Params:
         """The Params as this pair takes them. ValueError if it cannot draft by this method."""
         if why := self.lacks(pair):
             raise ValueError(about("draft_with", "method_unfit", name=params.draft_with, reason=why))
         return params
 
-    def own(self, pair: "Pair", params: Params) -> OfTarget | None:
+    def own(self, pair: Models, params: Params) -> OfTarget | None:
         """The part of the target that drafts in place of the pair's drafter; None where there is none."""
         return None
 
-    def cost(self, pair: "Pair", params: Params) -> DraftingCost:
+    def cost(self, pair: Models, params: Params) -> DraftingCost:
         """What drafting costs: the bytes of weights that it reads, divided by those that the target reads.
         Counted and not timed, because times differ from run to run, and `gamma="auto"` would choose other
         lengths each time."""
         return NO_COST
 
-    def longest_draft(self, pair: "Pair") -> int | None:
+    def longest_draft(self, pair: Models) -> int | None:
         """The most tokens that the method can draft at once; None where there is no such limit."""
         return None
 

@@ -29,6 +29,7 @@ from transformers import (
 from specdemo.drafters.formats import describes_assistant, describes_head
 from specdemo.drafters.kinds import kind_of
 from specdemo.drafters.speculators import Speculator, read_head, read_speculator
+from specdemo.drafters.ways import count_carried, read_carried
 from specdemo.errors import LoadError, PairError, gated_error, is_out_of_memory, load_errors
 from specdemo.events import Params
 from specdemo.loading.assemble import (
@@ -51,7 +52,6 @@ from specdemo.loading.fetch import (
     is_here,
     stored_dtypes,
 )
-from specdemo.loading.mtp import mtp_parameters, read_mtp
 from specdemo.loading.pair import AnyPair, LoadedDrafter, Pair
 from specdemo.loading.plan import LoadPlan, check_depth, check_free_memory, check_memory, plan_from
 from specdemo.loading.quantised import (
@@ -188,7 +188,8 @@ def read_skeleton(part: Part, offline: bool = False) -> Module:
         _check_architecture(part, config)
         has_method(config)
         model = AutoModelForCausalLM.from_config(config, trust_remote_code=part.code)
-        model.mtp_parameters = mtp_parameters(part, model) if part.role == "target" else 0
+        folder = Path(directory_of(part)) if is_here(part) else None
+        model.carried_parameters = count_carried(model, folder) if part.role == "target" else 0
         return model
 
 
@@ -236,8 +237,8 @@ def _load_here(plan: LoadPlan, on_progress: OnProgress, cudnn_attention: bool) -
         # weights are here.
         check_fits(models[1], models[0], *_ids_and_devices(parts))
     on_progress(message("caches"), None)
-    mtp = read_mtp(models[0], parts[0])
-    how = (tokenizer, plan.reason, load_drafter, "auto", cudnn_attention, other, mtp)
+    carried = read_carried(models[0], Path(directory_of(parts[0])), parts[0].quantize is not None)
+    how = (tokenizer, plan.reason, load_drafter, "auto", cudnn_attention, other, carried)
     pair = pair_of(plan.request.name, models, ids, [part.quantize for part in parts], *how)
     on_progress(message("warming_up"), None)
     pair.runner.warm_up(Params().gamma)

@@ -3,7 +3,7 @@
 import gc
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.nn import Module
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from specdemo.drafters.early_exit.layers import exit_layer, layer_count
 from specdemo.drafters.kinds import cached_drafter, kind_of
 from specdemo.drafters.ways import way_called, way_of
 from specdemo.errors import PairError, in_short
@@ -32,7 +31,6 @@ from specdemo.events import (
     is_conversation,
 )
 from specdemo.loading.generation import read_options, with_models_own
-from specdemo.loading.mtp import NONE
 from specdemo.loading.quantised import little_quantised
 from specdemo.loading.request import ROLES, dtype_name
 from specdemo.loading.vocabulary import OtherTokenizer, special_tokens
@@ -80,7 +78,7 @@ class Pair:
     load_drafter: "LoadDrafter"  # what `attach` and `detach` take
     lock: threading.Lock = field(default_factory=threading.Lock)
     other_tokenizer: OtherTokenizer | None = None  # the drafter's, if it is not the target's
-    mtp: PreTrainedModel | str = NONE  # the target's layers for multi-token prediction, or why there are none
+    carried: Mapping[str, PreTrainedModel | str] = field(default_factory=dict)  # see Models
     states: tuple = ()  # `present_states` when it was looked at last; empty: not yet
     of_code: tuple[str, ...] = ()  # a note on program code that comes with the models, if it is trusted
     _own_ids: dict[torch.device, Tensor] = field(default_factory=dict)
@@ -153,12 +151,13 @@ class Pair:
         tokenizers = (self.tokenizer, self.other_tokenizer and self.other_tokenizer.tokenizer)
         return models, tuple(len(tokenizer) for tokenizer in tokenizers if tokenizer is not None)
 
-    def note(self, states: tuple, other: OtherTokenizer | None, mtp: PreTrainedModel | str) -> None:
+    def note(
+        self, states: tuple, other: OtherTokenizer | None, carried: Mapping[str, PreTrainedModel | str]
+    ) -> None:
         """Takes what has been found out of the models in these states, in place of all that was kept of
         them."""
-        self.other_tokenizer, self._own_ids, self.mtp = other, {}, mtp
-        for kept in ("largest_exit", "token_text"):
-            vars(self).pop(kept, None)
+        self.other_tokenizer, self._own_ids, self.carried = other, {}, carried
+        vars(self).pop("token_text", None)
         if states[:1] != self.states[:1]:
             self.runner.forget()
         device = self.target.get_input_embeddings().weight.device
@@ -203,18 +202,13 @@ class Pair:
             self._own_ids[device] = own_ids.to(device)
         return self._own_ids[device]
 
-    @cached_property
-    def largest_exit(self) -> int:
-        """The most of the target's layers that can draft alone; 0 where none can."""
-        try:
-            exit_layer(self.target, 1)
-        except ValueError:
-            return 0
-        return layer_count(self.target) - 1
-
     def lacks(self, method: str) -> str | None:
         """Why the pair cannot draft by this method, a name in METHODS; None if it can."""
         return way_called(method).lacks(self)
+
+    def largest(self, method: str, field: str) -> int | None:
+        """See `Way.largest`."""
+        return way_called(method).largest(self, field)
 
     def check(self, params: Params) -> Params:
         """The Params as this pair takes them. ValueError names a field that it cannot take."""
@@ -356,7 +350,7 @@ class Pair:
     @property
     def bytes_held(self) -> Bytes:
         """The bytes of weights in memory, quantised ones as they are stored."""
-        own = [self.target] if isinstance(self.mtp, str) else [self.target, self.mtp]
+        own = [self.target, *(one for one in self.carried.values() if not isinstance(one, str))]
         return Bytes(held_bytes(*own), held_bytes(self.drafter) if self.drafter is not None else None)
 
     @property
