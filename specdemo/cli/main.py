@@ -162,14 +162,14 @@ def _bench(arguments: Namespace) -> int:
 
     from specdemo.bench.report import draw_picture, quantized_table, result_table
     from specdemo.bench.run import bench, quantize_sweep
-    from specdemo.loading.load import is_head, load_pair, plan, target_for
+    from specdemo.loading.load import kind_of_part, load_pair, plan, target_for
     from specdemo.loading.request import ByRole, resolve
 
     kinds: dict[str, ByRole] = {}  # a head is not quantised
     if arguments.quantize_sweep is not None:
         asked = (request[name] for name in ("target", "drafter", "trust_remote_code"))
         request["target"] = target_for(*asked)
-        heads = [part for part in resolve(**request).parts if is_head(part)]
+        heads = [part for part in resolve(**request).parts if kind_of_part(part).is_head]
         kinds = {kind: {"target": kind} if heads else kind for kind in arguments.quantize_sweep}
     for kind in kinds.values():
         plan(resolve(**request | {"quantize": kind}))  # refuses a kind before anything is measured

@@ -133,7 +133,31 @@ class Kind:
 
     is_head: ClassVar[bool] = False  # whether it is small, stays in its dtype, and is read as a whole
     is_for_a_target: ClassVar[str | None] = None  # "an assistant": what is no target itself
+    has_tokenizer: ClassVar[bool] = False  # of its own; else it reads the target's tokens
     reads_hidden_states: ClassVar[bool] = False  # of the target's layers
+
+    def describes(self, folder: Path) -> bool:
+        """Whether the model in this folder is of this kind, by its config.json."""
+        raise NotImplementedError
+
+    def lacks_tokenizer(self, folder: Path) -> str | None:
+        """Why the model in this folder cannot be used without a tokenizer's files: the words after "drafter:
+        X"."""
+        return None
+
+    def verifier(self, folder: Path, shown: str) -> str | None:
+        """The target that the model in this folder was trained for, where its config.json names one. shown:
+        what a sentence calls the model in place of its folder."""
+        return None
+
+    def skeleton(self, folder: Path, shown: str) -> Module:
+        """The head in this folder without its weights, on torch's default device; as `read`, only where the
+        kind `is_head`: other models are made by transformers."""
+        raise NotImplementedError
+
+    def read(self, folder: Path, dtype: torch.dtype, shown: str) -> Module:
+        """The head in this folder on the CPU. LoadError if it cannot be run."""
+        raise NotImplementedError
 
     def is_one(self, model: Module) -> bool:
         """Whether the model, or its skeleton, is of this kind."""

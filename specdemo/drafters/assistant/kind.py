@@ -1,5 +1,7 @@
 """Gemma 4's assistants as a pair's drafter."""
 
+from pathlib import Path
+
 import torch
 from torch.nn import Module
 from transformers import PreTrainedModel
@@ -8,6 +10,7 @@ from specdemo.drafters.assistant import KIND
 from specdemo.drafters.assistant.drafter import AssistantDrafter
 from specdemo.drafters.assistant.model import ASSISTANTS, CachedAssistant, is_assistant, shared_layers
 from specdemo.drafters.base import Kind, Materials
+from specdemo.drafters.formats import known_config
 from specdemo.errors import PairError
 from specdemo.runtime.device import Clock
 from specdemo.runtime.lm import CachedLM, context_of, evaluating, in_training, logits_width
@@ -17,6 +20,9 @@ from specdemo.runtime.probe import TRIED_TOKENS, alike, tried_tokens
 class AssistantKind(Kind):
     is_for_a_target = "an assistant"
     reads_hidden_states = True
+
+    def describes(self, folder: Path) -> bool:
+        return str((known_config(folder) or {}).get("model_type")) in ASSISTANTS
 
     def is_one(self, model: Module) -> bool:
         return is_assistant(model)

@@ -1,9 +1,12 @@
 """A model of transformers as a pair's drafter."""
 
+from pathlib import Path
+
 from torch.nn import Module
 from transformers import PreTrainedModel
 
 from specdemo.drafters.base import Kind, Materials
+from specdemo.drafters.formats import known_config
 from specdemo.drafters.model import KIND, other_tokenizer
 from specdemo.drafters.model.drafter import ModelDrafter
 from specdemo.engine.draft import Drafter
@@ -14,6 +17,20 @@ from specdemo.runtime.probe import agrees_with_itself
 
 
 class ModelKind(Kind):
+    has_tokenizer = True
+
+    def describes(self, folder: Path) -> bool:
+        return True
+
+    def lacks_tokenizer(self, folder: Path) -> str | None:
+        """A head of a kind whose config.json does not say that it is one."""
+        if (known_config(folder) or {}).get("num_hidden_layers") != 1:
+            return None
+        return (
+            "has no tokenizer files and one layer, as heads of EAGLE, EAGLE-2 and HASS have: such heads "
+            "cannot be run here, only those of EAGLE-3"
+        )
+
     def is_one(self, model: Module) -> bool:
         return isinstance(model, PreTrainedModel)
 
