@@ -25,7 +25,7 @@ from specdemo.cli.options import (
 )
 from specdemo.cli.terminal import Printer, summary
 from specdemo.errors import LoadError, PairError, redacted
-from specdemo.events import DRAFTER_KINDS, Params, Round
+from specdemo.events import DRAFTER_KINDS, METHODS, Params, Round
 from specdemo.loading.catalog import CATALOGUE, QUANTIZE_WHERE
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ def _compare(arguments: Namespace, params: Params, request: dict[str, Any]) -> i
 
     pairs = [_load(request)]
     names = methods_at_hand(pairs[0]) if arguments.methods == [ALL] else [*arguments.methods, "none"]
-    if "model" in names:
+    if any(METHODS[name].is_by_drafter for name in names):
         for name in others_at_hand(pairs[0].info.name):
             kinds = request["quantize"] | ({"drafter": None} if has_head(name) else {})
             pairs.append(_load(request | {"name": name, "quantize": kinds}))
