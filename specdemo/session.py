@@ -8,10 +8,9 @@ from dataclasses import replace
 from random import SystemRandom
 
 from specdemo.drafters.base import Materials, Tokenizers
-from specdemo.drafters.given import GivenDrafter
 from specdemo.drafters.ways import way_of
 from specdemo.engine.detokenize import Pieces
-from specdemo.engine.draft import LONGEST_DRAFT
+from specdemo.engine.draft import LONGEST_DRAFT, GivenDrafter
 from specdemo.engine.emit import Emitter, StopCriteria
 from specdemo.engine.loop import Decoder, DraftLength, Prefilled, plain_rounds
 from specdemo.engine.rules import rule_of

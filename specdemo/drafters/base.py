@@ -5,7 +5,7 @@ kinds.py."""
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,14 +18,15 @@ from specdemo.events import Gamma, Params
 from specdemo.events.speedup import NO_COST, DraftingCost
 from specdemo.runtime.cache import Cached
 from specdemo.runtime.device import Clock
-from specdemo.runtime.lm import LM
-from specdemo.runtime.runner import OfTarget
+from specdemo.runtime.lm import LM, OfTarget
 from specdemo.runtime.steps import RunStep
 from specdemo.runtime.weights import weight_bytes
 from specdemo.words.message import Message, about
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+M = TypeVar("M", bound=Module)  # the model of a kind
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,7 @@ class Way:
         raise NotImplementedError
 
 
-class Kind:
+class Kind(Generic[M]):
     """What a pair's drafter can be. What this class says holds for a model of transformers."""
 
     is_head: ClassVar[bool] = False  # whether it is small, stays in its dtype, and is read as a whole
@@ -163,37 +164,37 @@ class Kind:
         """Whether the model, or its skeleton, is of this kind."""
         raise NotImplementedError
 
-    def name_of(self, model: Module) -> str:
+    def name_of(self, model: M) -> str:
         """The name of the model's kind in DRAFTER_KINDS."""
         raise NotImplementedError
 
-    def cached(self, model: Module, target: PreTrainedModel, clock: Clock) -> Cached:
+    def cached(self, model: M, target: PreTrainedModel, clock: Clock) -> Cached:
         """The model with a cache, drafting for this target."""
         raise NotImplementedError
 
     def build(self, given: Materials) -> Drafter:
         raise NotImplementedError
 
-    def check_fit(self, model: Module, target: PreTrainedModel, drafter_id: str, target_id: str) -> None:
+    def check_fit(self, model: M, target: PreTrainedModel, drafter_id: str, target_id: str) -> None:
         """PairError unless the model, or its skeleton, can draft for the target, or for the target's
         skeleton."""
 
-    def needs_targets_device(self, model: Module) -> str | None:
+    def needs_targets_device(self, model: M) -> str | None:
         """Why the model must be where its target is: the words after "drafter X"."""
         return None
 
-    def check_cache(self, model: Module) -> None:
+    def check_cache(self, model: M) -> None:
         """ValueError if the model cannot have a cache that is written by position."""
 
-    def agrees(self, model: Module, target: PreTrainedModel) -> bool:
+    def agrees(self, model: M, target: PreTrainedModel) -> bool:
         """Whether the model's cache changes nothing in what the model predicts. Raises what its forward
         raises."""
         raise NotImplementedError
 
-    def cost(self, model: Module, target: PreTrainedModel) -> DraftingCost:
+    def cost(self, model: M, target: PreTrainedModel) -> DraftingCost:
         """What drafting with the model costs, see Way."""
         return DraftingCost(token=weight_bytes(model) / weight_bytes(target))
 
-    def longest_draft(self, model: Module) -> int | None:
+    def longest_draft(self, model: M) -> int | None:
         """The most tokens that the model can draft at once; None where there is no such limit."""
         return None

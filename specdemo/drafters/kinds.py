@@ -5,10 +5,10 @@ from pathlib import Path
 from torch.nn import Module
 from transformers import PreTrainedModel
 
-from specdemo.drafters.assistant.kind import AssistantKind
+from specdemo.drafters.assistant.drafter import AssistantKind
 from specdemo.drafters.base import Kind
-from specdemo.drafters.dflash.kind import DFlashKind
-from specdemo.drafters.eagle3.kind import Eagle3Kind
+from specdemo.drafters.dflash.drafter import DFlashKind
+from specdemo.drafters.eagle3.drafter import Eagle3Kind
 from specdemo.drafters.model.kind import ModelKind
 from specdemo.drafters.speculators import AnyHead
 from specdemo.runtime.cache import Cached

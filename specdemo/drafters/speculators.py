@@ -16,7 +16,7 @@ from specdemo.drafters.dflash.head import DFlashConfig, DFlashHead
 from specdemo.drafters.eagle3.head import Eagle3Config, Eagle3Head
 from specdemo.drafters.formats import EAGLE3_KIND, HeadFormat, describes_head, format_of, read_config
 from specdemo.drafters.head_kind import HeadKind
-from specdemo.drafters.heads import DraftHead
+from specdemo.drafters.heads import CachedHead, DraftHead
 from specdemo.errors import LoadError, load_errors
 from specdemo.runtime.files import stored_tensors, weight_files
 
@@ -106,7 +106,7 @@ def read_head(
         return head.eval()
 
 
-class AnyHead(HeadKind):
+class AnyHead(HeadKind[DraftHead, CachedHead]):
     """Heads in files: which kind of head they have is seen when they are read."""
 
     def describes(self, folder: Path) -> bool:

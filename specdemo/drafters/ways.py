@@ -6,7 +6,7 @@ from transformers import PreTrainedModel
 
 from specdemo.drafters.base import Materials, Models, Way
 from specdemo.drafters.chain.drafter import ChainWay
-from specdemo.drafters.early_exit.way import EarlyExitWay
+from specdemo.drafters.early_exit.layers import EarlyExitWay
 from specdemo.drafters.kinds import kind_of
 from specdemo.drafters.lookup.drafter import LookupWay
 from specdemo.drafters.mtp.drafter import MtpWay

@@ -7,7 +7,7 @@ from specdemo.drafters.base import Materials, Models, Way
 from specdemo.engine.draft import Draft, Drafter
 from specdemo.events import Params
 from specdemo.events.speedup import DraftingCost
-from specdemo.runtime.runner import OfTarget
+from specdemo.runtime.lm import OfTarget
 from specdemo.runtime.states import States
 
 

@@ -16,7 +16,7 @@ from specdemo.runtime.native import cached_lm
 from specdemo.runtime.probe import agrees_with_itself
 
 
-class ModelKind(Kind):
+class ModelKind(Kind[PreTrainedModel]):
     has_tokenizer = True
 
     def describes(self, folder: Path) -> bool:
@@ -34,10 +34,10 @@ class ModelKind(Kind):
     def is_one(self, model: Module) -> bool:
         return isinstance(model, PreTrainedModel)
 
-    def name_of(self, model: Module) -> str:
+    def name_of(self, model: PreTrainedModel) -> str:
         return KIND.name
 
-    def cached(self, model: Module, target: PreTrainedModel, clock: Clock) -> CachedLM:
+    def cached(self, model: PreTrainedModel, target: PreTrainedModel, clock: Clock) -> CachedLM:
         return cached_lm(model, clock)
 
     def build(self, given: Materials) -> Drafter:
@@ -47,9 +47,9 @@ class ModelKind(Kind):
             given.drafter, given.drafter_context, given.sampler, *given.of_target, *given.how_to_draft
         )
 
-    def check_cache(self, model: Module) -> None:
+    def check_cache(self, model: PreTrainedModel) -> None:
         check_writes_text(model)
         positional_cache(model)
 
-    def agrees(self, model: Module, target: PreTrainedModel) -> bool:
+    def agrees(self, model: PreTrainedModel, target: PreTrainedModel) -> bool:
         return agrees_with_itself(model)

@@ -21,9 +21,8 @@ from specdemo.errors import is_out_of_memory, reason_of
 from specdemo.events import LIMITS, Gamma, Params
 from specdemo.events.speedup import DraftingCost
 from specdemo.runtime import cuda
-from specdemo.runtime.lm import LM, CachedLM, context_of, evaluating, in_training
+from specdemo.runtime.lm import LM, CachedLM, OfTarget, context_of, evaluating, in_training
 from specdemo.runtime.probe import TRIED_TOKENS, alike, mostly, tried_tokens
-from specdemo.runtime.runner import OfTarget
 from specdemo.runtime.steps import RunStep
 from specdemo.runtime.weights import held_bytes, not_finite, weight_bytes
 
