@@ -5,12 +5,12 @@ kinds.py."""
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn import Module
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specdemo.engine.draft import Drafter
 from specdemo.engine.sampling import Sampler
@@ -23,9 +23,6 @@ from specdemo.runtime.steps import RunStep
 from specdemo.runtime.weights import weight_bytes
 from specdemo.words.message import Message, about
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
 M = TypeVar("M", bound=Module)  # the model of a kind
 
 
@@ -34,8 +31,8 @@ class Tokenizers:
     """The tokenizers of a pair whose models have different ones. shared: the target's id and the drafter's of
     each token that both have. own_ids_on: `own_ids` of SharedTokensDrafter, on a device."""
 
-    target: "PreTrainedTokenizerBase"
-    drafter: "PreTrainedTokenizerBase"
+    target: PreTrainedTokenizerBase
+    drafter: PreTrainedTokenizerBase
     shared: tuple[tuple[int, int], ...]
     own_ids_on: Callable[[torch.device], Tensor]
 
