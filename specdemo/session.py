@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from random import SystemRandom
 
-from specdemo.drafters.base import Materials, Tokenizers
+from specdemo.drafters.base import Materials
 from specdemo.drafters.ways import way_of
 from specdemo.engine.detokenize import Pieces
 from specdemo.engine.draft import LONGEST_DRAFT, GivenDrafter
@@ -295,7 +295,8 @@ def decoder_of(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
             run_step=setup.run_drafting,
             context=pair.context,
             drafter_context=pair.drafter_context,
-            tokenizers=_tokenizers(pair),
+            tokenizer=pair.tokenizer,
+            other_tokenizer=pair.other_tokenizer,
             is_over=is_over,
         )
     )
@@ -318,11 +319,3 @@ def decoder_of(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
     assert params.seed is not None, "stream has drawn one"
     clock, ahead = pair.runner.clock, setup.runs_ahead and not drafter.waits
     return Decoder(drafter, verifier, emitter, length, longest, params.seed, clock, is_over, ahead)
-
-
-def _tokenizers(pair: Pair) -> Tokenizers | None:
-    other = pair.other_tokenizer
-    if other is None:
-        return None
-    assert pair.tokenizer is not None
-    return Tokenizers(pair.tokenizer, other.tokenizer, other.shared, pair.own_ids)

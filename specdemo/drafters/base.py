@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import torch
-from torch import Tensor
 from torch.nn import Module
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from specdemo.drafters.vocabulary import OtherTokenizer
 from specdemo.engine.draft import Drafter
 from specdemo.engine.sampling import Sampler
 from specdemo.events import Gamma, Params
@@ -27,22 +27,11 @@ M = TypeVar("M", bound=Module)  # the model of a kind
 
 
 @dataclass(frozen=True)
-class Tokenizers:
-    """The tokenizers of a pair whose models have different ones. shared: the target's id and the drafter's of
-    each token that both have. own_ids_on: `own_ids` of SharedTokensDrafter, on a device."""
-
-    target: PreTrainedTokenizerBase
-    drafter: PreTrainedTokenizerBase
-    shared: tuple[tuple[int, int], ...]
-    own_ids_on: Callable[[torch.device], Tensor]
-
-
-@dataclass(frozen=True)
 class Materials:
     """What a drafter is built from: a run's settings, and what its pair has. drafter: the pair's drafter with
     its cache, or the part of the target that drafts (`Way.own`). run_step: runs steps on the drafter's
-    device. context, drafter_context: the most tokens of a text. tokenizers: None where the models have the
-    same one."""
+    device. context, drafter_context: the most tokens of a text. tokenizer: the target's. other_tokenizer:
+    the drafter's, None where it is the same."""
 
     params: Params
     sampler: Sampler
@@ -51,7 +40,8 @@ class Materials:
     run_step: RunStep
     context: float
     drafter_context: float
-    tokenizers: Tokenizers | None = None
+    tokenizer: PreTrainedTokenizerBase | None = None
+    other_tokenizer: OtherTokenizer | None = None
     is_over: Callable[[], bool] = lambda: False  # of Decoder
 
     @property

@@ -10,13 +10,13 @@ from torch.nn import Module
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specdemo.drafters.kinds import cached_drafter, kind_of
+from specdemo.drafters.vocabulary import OtherTokenizer, check_shared, other_tokenizer
 from specdemo.drafters.ways import read_carried, way_called
 from specdemo.errors import LoadError, PairError, is_out_of_memory, reason_of
 from specdemo.events import ByModel, PairInfo
 from specdemo.loading.fetch import directory_of, has_config
 from specdemo.loading.pair import LoadDrafter, Pair, kind_and_longest_draft
 from specdemo.loading.request import ROLES, Part
-from specdemo.loading.vocabulary import OtherTokenizer, check_shared, other_tokenizer
 from specdemo.runtime import cuda
 from specdemo.runtime.cache import layers_of
 from specdemo.runtime.lm import check_writes_text, embedded_ids, logits_width, positional_cache

@@ -28,6 +28,7 @@ from transformers import (
 
 from specdemo.drafters.base import Kind
 from specdemo.drafters.kinds import kind_in, kind_of
+from specdemo.drafters.vocabulary import OtherTokenizer, other_tokenizer
 from specdemo.drafters.ways import count_carried, read_carried
 from specdemo.errors import LoadError, PairError, gated_error, is_out_of_memory, load_errors
 from specdemo.events import Params
@@ -61,7 +62,6 @@ from specdemo.loading.quantised import (
     unpack_without_compiler,
 )
 from specdemo.loading.request import ByRole, PairRequest, Part, drafter_part, dtype_name, in_project, resolve
-from specdemo.loading.vocabulary import OtherTokenizer, other_tokenizer
 from specdemo.runtime import cuda
 from specdemo.runtime.files import stored_tensors
 from specdemo.runtime.linear import align_weights, join_weights, use_skinny_linear

@@ -11,11 +11,11 @@ from typing import Any, get_args
 
 import torch
 import transformers
-from torch import Tensor
 from torch.nn import Module
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specdemo.drafters.kinds import cached_drafter, kind_of
+from specdemo.drafters.vocabulary import OtherTokenizer, special_tokens
 from specdemo.drafters.ways import way_called, way_of
 from specdemo.errors import PairError, in_short
 from specdemo.events import (
@@ -33,7 +33,6 @@ from specdemo.events import (
 from specdemo.loading.generation import read_options, with_models_own
 from specdemo.loading.quantised import little_quantised
 from specdemo.loading.request import ROLES, dtype_name
-from specdemo.loading.vocabulary import OtherTokenizer, special_tokens
 from specdemo.runtime import cuda, probe
 from specdemo.runtime.device import device_name, has_bfloat16
 from specdemo.runtime.lm import context_of, embedded_ids, logits_width, longrope_end, positions_of, state_of
@@ -81,7 +80,6 @@ class Pair:
     carried: Mapping[str, PreTrainedModel | str] = field(default_factory=dict)  # see Models
     states: tuple = ()  # `present_states` when it was looked at last; empty: not yet
     of_code: tuple[str, ...] = ()  # a note on program code that comes with the models, if it is trusted
-    _own_ids: dict[torch.device, Tensor] = field(default_factory=dict)
     runs_here = True  # its models are in this process
 
     def with_capture(self, capture: Capture) -> "Pair":
@@ -134,7 +132,7 @@ class Pair:
             quantize=replace(info.quantize, drafter=None),
             **kind_and_longest_draft(new.model),
         )
-        self.other_tokenizer, self._own_ids = new.other_tokenizer, {}
+        self.other_tokenizer = new.other_tokenizer
         self.drafter = new.model
         # What was tried beside a target that has changed is tried again when a run begins.
         self.states = self.present_states if is_known else ()
@@ -156,7 +154,7 @@ class Pair:
     ) -> None:
         """Takes what has been found out of the models in these states, in place of all that was kept of
         them."""
-        self.other_tokenizer, self._own_ids, self.carried = other, {}, carried
+        self.other_tokenizer, self.carried = other, carried
         vars(self).pop("token_text", None)
         if states[:1] != self.states[:1]:
             self.runner.forget()
@@ -189,18 +187,6 @@ class Pair:
         """The most tokens that the drafter's text can have; infinite where its config names no limit, 0
         without a drafter."""
         return 0 if self.drafter is None else context_of(self.drafter)
-
-    def own_ids(self, device: torch.device) -> Tensor:
-        """[V] int64: the drafter's id of each of the target's tokens, -1 where it has none. It is there only
-        for drafters with another tokenizer, and always the same tensor, because captured steps read it where
-        it is."""
-        assert self.other_tokenizer is not None
-        if device not in self._own_ids:
-            own_ids = torch.full((self.vocab_size,), -1)
-            for token_id, own_id in self.other_tokenizer.shared:
-                own_ids[token_id] = own_id
-            self._own_ids[device] = own_ids.to(device)
-        return self._own_ids[device]
 
     def lacks(self, method: str) -> str | None:
         """Why the pair cannot draft by this method, a name in METHODS; None if it can."""

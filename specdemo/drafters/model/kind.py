@@ -41,8 +41,8 @@ class ModelKind(Kind[PreTrainedModel]):
         return cached_lm(model, clock)
 
     def build(self, given: Materials) -> Drafter:
-        if given.tokenizers is not None:
-            return other_tokenizer.build(given, given.drafter, given.tokenizers)
+        if given.other_tokenizer is not None:
+            return other_tokenizer.build(given, given.drafter, given.other_tokenizer)
         return ModelDrafter(
             given.drafter, given.drafter_context, given.sampler, *given.of_target, *given.how_to_draft
         )

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from specdemo.drafters.base import Materials, Tokenizers
+from specdemo.drafters.base import Materials
 from specdemo.drafters.model.drafter import ModelDrafter
+from specdemo.drafters.vocabulary import OtherTokenizer
 from specdemo.engine.detokenize import INCOMPLETE, Pieces
 from specdemo.engine.draft import Draft, Drafter, is_unsure, one_hot_draft
 from specdemo.engine.sampling import Sampler
@@ -27,20 +28,21 @@ BACK = 16  # tokens at the end of a text that are made anew when it grows
 TAIL_CHARACTERS = 40  # characters of the text before a draft that are tokenised with it
 
 
-def build(given: Materials, lm: LM, tokenizers: Tokenizers) -> "OtherTokenizerDrafter":
+def build(given: Materials, lm: LM, other: OtherTokenizer) -> "OtherTokenizerDrafter":
     """The drafter of a pair with two tokenizers. When greedy, it drafts in its own ids, which go through
     text."""
     # The drafter has a sampler of its own: its text's prompt has another number of tokens.
     context, sampler, greedy = given.drafter_context, copy(given.sampler), given.sampler.greedy
     if greedy:
         bias = given.params.logit_bias or {}
-        its_own = {theirs: bias[ours] for ours, theirs in tokenizers.shared if ours in bias}
+        its_own = {theirs: bias[ours] for ours, theirs in other.shared if ours in bias}
         sampler = Sampler(replace(given.params, logit_bias=its_own))
         drafter = ModelDrafter(lm, context, sampler, lm.vocab_size, lm.device, *given.how_to_draft)
     else:
         how = (context, sampler, *given.of_target, *given.how_to_draft)
-        drafter = SharedTokensDrafter(tokenizers.own_ids_on(lm.device), lm, *how)
-    theirs = (tokenizers.target, tokenizers.drafter, dict(tokenizers.shared))
+        drafter = SharedTokensDrafter(other.own_ids(given.target.vocab_size, lm.device), lm, *how)
+    assert given.tokenizer is not None, "two tokenizers were compared"
+    theirs = (given.tokenizer, other.tokenizer, dict(other.shared))
     return OtherTokenizerDrafter(drafter, *theirs, *given.of_target, greedy)
 
 
