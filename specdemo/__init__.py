@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # the same names, for editors and type checkers
     from specdemo.errors import PairError
-    from specdemo.events import Finished, Params, Round, Started
+    from specdemo.events import Finished, Params, Round, Started, __version__
     from specdemo.events.trace import Trace
     from specdemo.loading.load import load_pair
     from specdemo.loading.pair import Pair
@@ -31,7 +31,6 @@ __all__ = [
     "stream",
 ]
 
-__version__ = "0.1.0"  # which traces and reports name
 _HOME = {
     "Finished": "specdemo.events",
     "Pair": "specdemo.loading.pair",
@@ -41,6 +40,7 @@ _HOME = {
     "Run": "specdemo.session",
     "Started": "specdemo.events",
     "Trace": "specdemo.events.trace",
+    "__version__": "specdemo.events",
     "generate": "specdemo.session",
     "load_pair": "specdemo.loading.load",
     "show": "specdemo.ui.page.notebook",

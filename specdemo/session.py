@@ -7,13 +7,11 @@ from contextlib import suppress
 from dataclasses import replace
 from random import SystemRandom
 
-from specdemo import __version__
-from specdemo.drafters.base import Materials, Tokenizers
-from specdemo.drafters.given import GivenDrafter
+from specdemo.drafters.base import Materials
 from specdemo.drafters.ways import way_of
 from specdemo.engine.compiled import compiled_verdict
 from specdemo.engine.detokenize import Pieces
-from specdemo.engine.draft import LONGEST_DRAFT
+from specdemo.engine.draft import LONGEST_DRAFT, GivenDrafter
 from specdemo.engine.emit import Emitter, StopCriteria
 from specdemo.engine.loop import Decoder, DraftLength, Prefilled, plain_rounds
 from specdemo.engine.rules import rule_of
@@ -27,6 +25,7 @@ from specdemo.events import (
     Prompt,
     Round,
     Started,
+    __version__,
     check_messages,
     is_conversation,
     is_lossy,
@@ -297,7 +296,8 @@ def decoder_of(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
             run_step=setup.run_drafting,
             context=pair.context,
             drafter_context=pair.drafter_context,
-            tokenizers=_tokenizers(pair),
+            tokenizer=pair.tokenizer,
+            other_tokenizer=pair.other_tokenizer,
             is_over=is_over,
         )
     )
@@ -321,11 +321,3 @@ def decoder_of(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
     assert params.seed is not None, "stream has drawn one"
     clock, ahead = pair.runner.clock, setup.runs_ahead and not drafter.waits
     return Decoder(drafter, verifier, emitter, length, longest, params.seed, clock, is_over, ahead)
-
-
-def _tokenizers(pair: Pair) -> Tokenizers | None:
-    other = pair.other_tokenizer
-    if other is None:
-        return None
-    assert pair.tokenizer is not None
-    return Tokenizers(pair.tokenizer, other.tokenizer, other.shared, pair.own_ids)

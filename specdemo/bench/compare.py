@@ -6,7 +6,7 @@ from datetime import date
 from functools import reduce
 
 from specdemo.bench.methods import WARM_UP_TOKENS, MethodRow, MethodsResult, winner
-from specdemo.drafters.formats import describes_head
+from specdemo.drafters.kinds import kind_in
 from specdemo.errors import LoadError
 from specdemo.events import METHODS, PairInfo, Params, drafter_label, manner_of
 from specdemo.events.metrics import ratio, total
@@ -70,7 +70,7 @@ def settings_for(pairs: Sequence[Pair], names: Sequence[str], params: Params) ->
 
 def has_head(name: str) -> bool:
     """Whether the drafter of a pair that comes with the project is a head, which cannot be quantised."""
-    return describes_head(ROOT / CATALOGUE[name].drafter)
+    return kind_in(ROOT / CATALOGUE[name].drafter).is_head
 
 
 def compare(

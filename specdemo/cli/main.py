@@ -25,7 +25,7 @@ from specdemo.cli.options import (
 )
 from specdemo.cli.terminal import Printer, summary
 from specdemo.errors import LoadError, PairError, redacted
-from specdemo.events import DRAFTER_KINDS, Params, Round
+from specdemo.events import DRAFTER_KINDS, METHODS, Params, Round
 from specdemo.loading.catalog import CATALOGUE, QUANTIZE_WHERE
 
 if TYPE_CHECKING:
@@ -162,14 +162,14 @@ def _bench(arguments: Namespace) -> int:
 
     from specdemo.bench.report import draw_picture, quantized_table, result_table
     from specdemo.bench.run import bench, quantize_sweep
-    from specdemo.loading.load import is_head, load_pair, plan, target_for
+    from specdemo.loading.load import kind_of_part, load_pair, plan, target_for
     from specdemo.loading.request import ByRole, resolve
 
     kinds: dict[str, ByRole] = {}  # a head is not quantised
     if arguments.quantize_sweep is not None:
         asked = (request[name] for name in ("target", "drafter", "trust_remote_code"))
         request["target"] = target_for(*asked)
-        heads = [part for part in resolve(**request).parts if is_head(part)]
+        heads = [part for part in resolve(**request).parts if kind_of_part(part).is_head]
         kinds = {kind: {"target": kind} if heads else kind for kind in arguments.quantize_sweep}
     for kind in kinds.values():
         plan(resolve(**request | {"quantize": kind}))  # refuses a kind before anything is measured
@@ -206,7 +206,7 @@ def _compare(arguments: Namespace, params: Params, request: dict[str, Any]) -> i
 
     pairs = [_load(request)]
     names = methods_at_hand(pairs[0]) if arguments.methods == [ALL] else [*arguments.methods, "none"]
-    if "model" in names:
+    if any(METHODS[name].is_by_drafter for name in names):
         for name in others_at_hand(pairs[0].info.name):
             kinds = request["quantize"] | ({"drafter": None} if has_head(name) else {})
             pairs.append(_load(request | {"name": name, "quantize": kinds}))

@@ -10,8 +10,8 @@ from importlib.util import find_spec
 
 import torch
 
-from specdemo import __version__
 from specdemo.doctor.trials import Failed, Finding, NotRun, Trial
+from specdemo.events import __version__
 from specdemo.runtime import cuda
 from specdemo.runtime.device import cpu_name, memory_of
 

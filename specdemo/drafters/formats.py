@@ -5,9 +5,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from specdemo.drafters.assistant.model import ASSISTANTS
 from specdemo.errors import LoadError
 
 SPECULATOR = "speculators_model_type"  # the key of a config in the format of the speculators library
@@ -41,15 +40,21 @@ def read_config(folder: Path) -> object:
     return json.loads((folder / "config.json").read_text(encoding="utf-8"))
 
 
-def describes_head(folder: Path) -> bool:
-    """Whether the model in this folder is a head of any kind. It has no tokenizer of its own."""
+def known_config(folder: Path) -> dict[str, Any] | None:
+    """The object in config.json; None if there is none, which reading the model reports."""
     try:
         config = read_config(folder)
     except (OSError, ValueError):
-        return False
-    if not isinstance(config, dict):
-        return False
-    return SPECULATOR in config or authors_kind(config) is not None or has_eagle_tensors(folder)
+        return None
+    return config if isinstance(config, dict) else None
+
+
+def describes_head(folder: Path) -> bool:
+    """Whether the model in this folder is a head of any kind."""
+    config = known_config(folder)
+    return config is not None and (
+        SPECULATOR in config or authors_kind(config) is not None or has_eagle_tensors(folder)
+    )
 
 
 def has_eagle_tensors(folder: Path) -> bool:
@@ -62,15 +67,6 @@ def has_eagle_tensors(folder: Path) -> bool:
     except (OSError, ValueError, AttributeError):
         return False
     return {"fc.weight", "layers.0.self_attn.q_proj.weight"} <= names and "lm_head.weight" not in names
-
-
-def describes_assistant(folder: Path) -> bool:
-    """Whether the model in this folder is a Gemma 4 assistant. It reads the target's tokens."""
-    try:
-        config = read_config(folder)
-    except (OSError, ValueError):
-        return False
-    return isinstance(config, dict) and config.get("model_type") in ASSISTANTS
 
 
 def authors_kind(config: Mapping[str, object]) -> str | None:

@@ -1,32 +1,36 @@
 """Heads as a pair's drafter: what all kinds of them have in common."""
 
+from typing import Generic, TypeVar
+
 import torch
 from torch import Tensor
-from torch.nn import Module
 from transformers import PreTrainedModel
 
 from specdemo.drafters.base import Kind
-from specdemo.drafters.heads import CachedHead
+from specdemo.drafters.heads import CachedHead, DraftHead
 from specdemo.errors import PairError
 from specdemo.runtime.cache import Cached
 from specdemo.runtime.device import Clock
 from specdemo.runtime.lm import CachedLM, context_of, evaluating, in_training, logits_width
 from specdemo.runtime.probe import TRIED_TOKENS, alike, tried_tokens
 
+H = TypeVar("H", bound=DraftHead)
+C = TypeVar("C", bound=CachedHead)
 
-class HeadKind(Kind):
+
+class HeadKind(Kind[H], Generic[H, C]):
     is_head = True
     is_for_a_target = "a head"
     reads_hidden_states = True
 
-    def name_of(self, model: Module) -> str:
+    def name_of(self, model: H) -> str:
         return model.kind
 
-    def cached(self, model: Module, target: PreTrainedModel, clock: Clock) -> Cached:
+    def cached(self, model: H, target: PreTrainedModel, clock: Clock) -> Cached:
         is_here = model.device.type == target.get_input_embeddings().weight.device.type == "cpu"
         return model.compiled(target) if is_here else model.cached(target)
 
-    def check_fit(self, model: Module, target: PreTrainedModel, drafter_id: str, target_id: str) -> None:
+    def check_fit(self, model: H, target: PreTrainedModel, drafter_id: str, target_id: str) -> None:
         config, of_target = model.config, target.config.get_text_config()
         depth, ids = of_target.num_hidden_layers, config.layer_ids_for(of_target.num_hidden_layers)
         where = f"drafter {drafter_id} does not fit target {target_id}"
@@ -51,12 +55,12 @@ class HeadKind(Kind):
                 f"target's embeddings of size {of_target.hidden_size} cannot be used"
             )
 
-    def needs_targets_device(self, model: Module) -> str | None:
+    def needs_targets_device(self, model: H) -> str | None:
         if not model.uses_target_s_embeddings:
             return None
         return "has no embeddings of its own and uses the target's"
 
-    def agrees(self, model: Module, target: PreTrainedModel) -> bool:
+    def agrees(self, model: H, target: PreTrainedModel) -> bool:
         """Whether the head predicts the same with a cache that is written by position, also where rejected
         drafts were, as in one forward over a whole text, from the target's features of it."""
         with torch.no_grad(), evaluating(in_training(target)):
@@ -69,7 +73,7 @@ class HeadKind(Kind):
                 each.free()
         return bool(alike(expected, said, model.dtype).all())
 
-    def compared(self, whole: CachedHead, cached: CachedHead, ids: Tensor) -> tuple[Tensor, Tensor]:
+    def compared(self, whole: C, cached: C, ids: Tensor) -> tuple[Tensor, Tensor]:
         """What the head says of ids [N] at once, and in parts with rejected drafts between them: logits, the
         same in both."""
         raise NotImplementedError

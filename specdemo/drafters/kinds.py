@@ -1,17 +1,26 @@
 """What a pair's drafter can be: the kinds, and which of them a model is."""
 
+from pathlib import Path
+
 from torch.nn import Module
 from transformers import PreTrainedModel
 
-from specdemo.drafters.assistant.kind import AssistantKind
+from specdemo.drafters.assistant.drafter import AssistantKind
 from specdemo.drafters.base import Kind
-from specdemo.drafters.dflash.kind import DFlashKind
-from specdemo.drafters.eagle3.kind import Eagle3Kind
+from specdemo.drafters.dflash.drafter import DFlashKind
+from specdemo.drafters.eagle3.drafter import Eagle3Kind
 from specdemo.drafters.model.kind import ModelKind
+from specdemo.drafters.speculators import AnyHead
 from specdemo.runtime.cache import Cached
 from specdemo.runtime.device import Clock
 
 KINDS: tuple[Kind, ...] = (Eagle3Kind(), DFlashKind(), AssistantKind(), ModelKind())
+IN_FILES: tuple[Kind, ...] = (AnyHead(), AssistantKind(), ModelKind())
+
+
+def kind_in(folder: Path) -> Kind:
+    """The kind of the model in this folder, before it is read: of heads no more than that they are heads."""
+    return next(kind for kind in IN_FILES if kind.describes(folder))
 
 
 def kind_of(model: Module) -> Kind:

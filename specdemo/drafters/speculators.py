@@ -14,8 +14,9 @@ from specdemo.drafters.config_reader import MOST_UNITS, ConfigReader
 from specdemo.drafters.dflash.format import DFlashReader
 from specdemo.drafters.dflash.head import DFlashConfig, DFlashHead
 from specdemo.drafters.eagle3.head import Eagle3Config, Eagle3Head
-from specdemo.drafters.formats import EAGLE3_KIND, HeadFormat, format_of, read_config
-from specdemo.drafters.heads import DraftHead
+from specdemo.drafters.formats import EAGLE3_KIND, HeadFormat, describes_head, format_of, read_config
+from specdemo.drafters.head_kind import HeadKind
+from specdemo.drafters.heads import CachedHead, DraftHead
 from specdemo.errors import LoadError, load_errors
 from specdemo.runtime.files import stored_tensors, weight_files
 
@@ -103,6 +104,22 @@ def read_head(
         head.load_state_dict(used, assign=True)
         head.requires_grad_(False).begin_run()
         return head.eval()
+
+
+class AnyHead(HeadKind[DraftHead, CachedHead]):
+    """Heads in files: which kind of head they have is seen when they are read."""
+
+    def describes(self, folder: Path) -> bool:
+        return describes_head(folder)
+
+    def skeleton(self, folder: Path, shown: str) -> DraftHead:
+        return read_speculator(folder, shown).empty_head()
+
+    def read(self, folder: Path, dtype: torch.dtype, shown: str) -> DraftHead:
+        return read_head(folder, read_speculator(folder, shown), dtype, shown)
+
+    def verifier(self, folder: Path, shown: str) -> str | None:
+        return read_speculator(folder, shown).verifier
 
 
 class Eagle3Reader(ConfigReader):

@@ -1,5 +1,5 @@
 """What the loop takes from whatever drafts: a `Draft`. Drafters stand in `drafters/`; one that drafts nothing
-stands here."""
+and one that is given its draft stand here."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -150,3 +150,17 @@ class NoDrafter(Drafter):
 
     def propose(self, ids: list[int], k: int, u: list[float]) -> Draft:
         return self.nothing
+
+
+class GivenDrafter(Drafter):
+    """Drafts, in one round, tokens that somebody else has made: the words that a visitor of the page guesses.
+    No drafting method of Params chooses it; see `one_round` in session.py. q is one-hot at each of them, so
+    by the speculative rule a token is accepted with probability p."""
+
+    def __init__(self, ids: list[int], vocab_size: int, device: torch.device):
+        self.ids = ids
+        self.vocab_size = vocab_size
+        self.device = device
+
+    def propose(self, ids: list[int], k: int, u: list[float]) -> Draft:
+        return one_hot_draft(self.ids[:k], self.vocab_size, self.device)

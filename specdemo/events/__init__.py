@@ -41,6 +41,7 @@ from specdemo.events.params import (
     rule_in_words,
 )
 
+__version__ = "0.1.0"  # of the package, which traces and reports name
 __all__ = [
     "Alternative", "ByModel", "ChatMessage", "DRAFTER_KINDS", "DrafterKind", "EndedBy", "Fate",
     "Finish", "Finished", "Gamma", "Judged", "Kept", "LIMITS", "METHODS", "Manner", "Method",
@@ -48,7 +49,7 @@ __all__ = [
     "ServerInfo", "ServerStats", "Source", "Started", "Stats", "TOKEN_IDS", "allowed",
     "allowed_in_words", "check_messages", "check_number", "check_prompt", "check_text", "described",
     "drafter_label", "drafting_sentence", "is_auto", "is_conversation", "is_lossy", "lossy_in_words",
-    "manner_of", "rule_in_words",
+    "__version__", "manner_of", "rule_in_words",
 ]  # fmt: skip
 
 # Why a draft has no more tokens: it has gamma of them; the drafter was not sure enough (Params.confidence);

@@ -1,29 +1,28 @@
 """Makes a pair of loaded models, also of those that the caller has in memory: what they must have in common,
 and what a user should know of them."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 from torch.nn import Module
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specdemo.drafters.kinds import cached_drafter, kind_of
-from specdemo.drafters.mtp.layers import follow_target, own_modules
-from specdemo.drafters.mtp.way import mtp_agrees_with_itself
+from specdemo.drafters.vocabulary import OtherTokenizer, check_shared, other_tokenizer
+from specdemo.drafters.ways import read_carried, way_called
 from specdemo.errors import LoadError, PairError, is_out_of_memory, reason_of
 from specdemo.events import ByModel, PairInfo
-from specdemo.loading.mtp import NONE, UNUSABLE, read_mtp
+from specdemo.loading.fetch import directory_of, has_config
 from specdemo.loading.pair import LoadDrafter, Pair, kind_and_longest_draft
-from specdemo.loading.request import ROLES
-from specdemo.loading.vocabulary import OtherTokenizer, check_shared, other_tokenizer
+from specdemo.loading.request import ROLES, Part
 from specdemo.runtime import cuda
 from specdemo.runtime.cache import layers_of
 from specdemo.runtime.lm import check_writes_text, embedded_ids, logits_width, positional_cache
 from specdemo.runtime.runner import Capture, Runner
-from specdemo.runtime.weights import stored
+from specdemo.runtime.weights import not_finite
 from specdemo.words.message import Message, message
-
-FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 def pair_of(
@@ -34,19 +33,19 @@ def pair_of(
     tokenizer: PreTrainedTokenizerBase | None,
     reason: Message,
     load_drafter: LoadDrafter,
-    capture: Capture = "auto",
-    cudnn_attention: bool = False,
-    other: OtherTokenizer | None = None,
-    mtp: PreTrainedModel | str = NONE,
+    capture: Capture,
+    cudnn_attention: bool,
+    other: OtherTokenizer | None,
+    carried: Mapping[str, PreTrainedModel | str],
 ) -> Pair:
     """The models' pair, which has been tried. models: the target, and the drafter if there is one. other: the
-    drafter's tokenizer, if it is not the target's. mtp: see Pair."""
+    drafter's tokenizer, if it is not the target's. carried: see Pair."""
     target, drafter = _both(models)
     formats = ByModel(None, None), ByModel(*_both(quantized))
     info = PairInfo(name, *_both(ids), "", "", *formats, None, **kind_and_longest_draft(drafter))
     runner = Runner(target, drafter, cached_drafter, capture, cudnn_attention)
     how = (tokenizer, info, reason, runner, load_drafter)
-    pair = Pair(target, drafter, *how, other_tokenizer=other, mtp=mtp)
+    pair = Pair(target, drafter, *how, other_tokenizer=other, carried=carried)
     look_at(pair)
     return pair
 
@@ -64,16 +63,17 @@ def look_at(pair: Pair) -> None:
     check_caches(models, ids)
     if drafter is not None:
         check_fits(drafter, target, ids, [model.device for model in models])
-    states, other, mtp = pair.present_states, pair.other_tokenizer, pair.mtp
+    states, other = pair.present_states, pair.other_tokenizer
     if other is not None and pair.states:  # tokens can have been added, and what was unknown can be known now
         other = other_tokenizer(pair.tokenizer, other.tokenizer, *ids)
     other = with_known_ids(other, models, ids)
     with pair.runner.torch_settings():
         check_forwards(models, ids)
-        if not isinstance(mtp, str):
-            follow_target(mtp, target)
-        mtp = _tried_mtp(mtp, target)
-    pair.note(states, other, mtp)
+        carried = {
+            name: own if isinstance(own, str) else way_called(name).tried(own, target)
+            for name, own in pair.carried.items()
+        }
+    pair.note(states, other, carried)
 
 
 def check_devices(models: list[Module], ids: list[str]) -> None:
@@ -113,7 +113,7 @@ def check_forwards(models: list[Module], ids: list[str]) -> None:
     LoadError if it has weights that are not finite."""
     for role, model, model_id in zip(ROLES, models, ids, strict=False):
         try:
-            if name := _not_finite(model):
+            if name := not_finite(model):
                 raise LoadError(f"{role} {model_id}: its tensor {name} holds values that are not finite")
             if kind_of(model).agrees(model, models[0]):
                 continue
@@ -127,37 +127,6 @@ def check_forwards(models: list[Module], ids: list[str]) -> None:
                 cuda.raise_if_lost(error, model.device)
             reason = f"its forward fails: {reason_of(error)}"
         raise PairError(f"{role} {model_id} ({type(model).__name__}) cannot be used: {reason}")
-
-
-def _tried_mtp(mtp: PreTrainedModel | str, target: PreTrainedModel) -> PreTrainedModel | str:
-    """The layers, or why they cannot be used. The pair can do without them."""
-    if isinstance(mtp, str):
-        return mtp
-    try:
-        if name := next(filter(None, map(_not_finite, own_modules(mtp))), None):
-            reason = f"the tensor {name} holds values that are not finite"
-        elif mtp_agrees_with_itself(mtp, target):
-            return mtp
-        else:
-            reason = "what they predict with a cache differs from what they predict without one"
-    except Exception as error:
-        if is_out_of_memory(error):
-            raise
-        if cuda.is_cuda(target.device) and isinstance(error, RuntimeError):
-            cuda.raise_if_lost(error, target.device)
-        reason = f"their forward fails: {reason_of(error)}"
-    return f"{UNUSABLE}: {reason}"
-
-
-def _not_finite(model: Module) -> str | None:
-    """The first of the model's weights with NaN or infinity. Of quantised weights the scales are looked
-    at."""
-    for name, weight in model.named_parameters():
-        for values in stored(weight):
-            is_float = values.numel() and values.dtype in FLOATS
-            if is_float and not torch.stack(values.aminmax()).isfinite().all():
-                return name
-    return None
 
 
 def _both(things: list) -> tuple:
@@ -207,8 +176,16 @@ def pair_in_memory(
     ours, theirs = _tokenizers(tokenizer)
     are_two = drafter and ours and theirs and theirs is not ours
     other = other_tokenizer(ours, theirs, *names) if are_two else None
-    how = (ours, message("as_given"), load_drafter, capture, cudnn_attention, other, read_mtp(target))
+    carried = read_carried(target, _checkpoint_of(target))
+    how = (ours, message("as_given"), load_drafter, capture, cudnn_attention, other, carried)
     return pair_of(" + ".join(names), models, names, [None] * len(models), *how)
+
+
+def _checkpoint_of(target: PreTrainedModel) -> Path | None:
+    """Where a model in memory was loaded from, if that is still on this machine."""
+    place, revision = target.config.name_or_path, getattr(target.config, "_commit_hash", None)
+    part = Part("target", place, place, "cpu", None, None, revision)
+    return Path(directory_of(part)) if place and has_config(part) else None
 
 
 def _tokenizers(

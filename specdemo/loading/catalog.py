@@ -29,8 +29,9 @@ class Entry:
 
     target, drafter: hub ids, or directories relative to ROOT. gigabytes: size of both models in bfloat16;
     drafter_gigabytes: the drafter's part of it. gated: needs HF_TOKEN of an account that has accepted the
-    terms. tried: where this project has run it, or "not yet". drafter_kind: a name in DRAFTER_KINDS.
-    quantize: the kind of weights that both models are loaded in, unless another is asked for.
+    terms; free_drafter: the drafter needs none. tried: where this project has run it, or "not yet".
+    drafter_kind: a name in DRAFTER_KINDS. quantize: the kind of weights that both models are loaded in,
+    unless another is asked for.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Entry:
     gigabytes: float
     drafter_gigabytes: float
     gated: bool = False
+    free_drafter: bool = False
     tried: str = "not yet: listed from its published sizes and tokenizers"
     drafter_kind: str = "model"
     quantize: str | None = None
@@ -83,7 +85,7 @@ CATALOGUE = {
         Entry("llama-3.1-8b", "meta-llama/Llama-3.1-8B", "meta-llama/Llama-3.2-1B", 18.5, 2.5, gated=True),
         Entry("llama-3.1-8b-eagle3", "meta-llama/Llama-3.1-8B-Instruct",
               "RedHatAI/Llama-3.1-8B-Instruct-speculator.eagle3", 18.0, 1.9, gated=True,
-              tried=HEAD_NOT_TRIED, drafter_kind="eagle3"),
+              free_drafter=True, tried=HEAD_NOT_TRIED, drafter_kind="eagle3"),
         Entry("gemma-3-4b", "google/gemma-3-4b-pt", "google/gemma-3-270m", 9.0, 0.54, gated=True),
         Entry("gemma-4-e2b", "google/gemma-4-E2B-it", "google/gemma-4-E2B-it-assistant", 10.4, 0.15,
               drafter_kind="assistant"),
@@ -94,10 +96,9 @@ CATALOGUE = {
 # wait for minutes. Its owner can list more.
 FOR_GPUS = ("smollm2-1.7b", "qwen2.5-1.5b", "qwen2.5-7b", "qwen3-8b")
 
-# The ids of models that the hub gives out only to accounts that have accepted their terms. A head of a gated
-# target is free.
+# The ids of models that the hub gives out only to accounts that have accepted their terms.
 GATED = {entry.target for entry in CATALOGUE.values() if entry.gated} | {
-    entry.drafter for entry in CATALOGUE.values() if entry.gated and entry.drafter_kind == "model"
+    entry.drafter for entry in CATALOGUE.values() if entry.gated and not entry.free_drafter
 }
 
 

@@ -16,7 +16,7 @@ from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 from safetensors import SafetensorError
 from tqdm import tqdm
 
-from specdemo.drafters.formats import describes_assistant, describes_head, read_config
+from specdemo.drafters.kinds import kind_in
 from specdemo.errors import LoadError, load_errors, no_config, other_kind
 from specdemo.loading.request import Part
 from specdemo.runtime.device import amount
@@ -49,7 +49,7 @@ def is_here(part: Part) -> bool:
     config = _cached(part, "config.json")
     if config is None:
         return False
-    needs_tokenizer = not describes_head(Path(config).parent) and not describes_assistant(Path(config).parent)
+    needs_tokenizer = kind_in(Path(config).parent).has_tokenizer
     if needs_tokenizer and not any(_cached(part, name) for name in TOKENIZERS):
         return False
     if part.code and not all(_cached(part, name) for name in _code_files(part)):
@@ -141,11 +141,10 @@ def _missing(part: Part, code_only: bool) -> dict[str, int]:
             index = hf_hub_download(part.place, INDEX, revision=part.revision, tqdm_class=silent)
             weights = shards_of(Path(index))
             _check_shards(weights, sizes)
-    if part.role == "drafter" and not {*TOKENIZERS} & sizes.keys() and _is_one_layer(part):
-        raise LoadError(
-            f"drafter: {part.id} has no tokenizer files and one layer, as heads of EAGLE, EAGLE-2 and HASS "
-            "have: such heads cannot be run here, only those of EAGLE-3"
-        )
+    if part.role == "drafter" and not {*TOKENIZERS} & sizes.keys():
+        folder = Path(directory_of(part))
+        if why := kind_in(folder).lacks_tokenizer(folder):
+            raise LoadError(f"drafter: {part.id} {why}")
     texts = filter(_is_text if part.code else DATA.fullmatch, sizes)
     names = [*sorted(texts), *(() if code_only else weights)]
     return {name: sizes[name] for name in names if _cached(part, name) is None}
@@ -158,17 +157,6 @@ def _sizes(part: Part) -> dict[str, int]:
             part.place, revision=part.revision, files_metadata=True, timeout=constants.HF_HUB_ETAG_TIMEOUT
         )
     return {file.rfilename: file.size or 0 for file in found.siblings or []}
-
-
-def _is_one_layer(part: Part) -> bool:
-    """Whether its config.json, which is here, is that of a model with one layer and says of no head."""
-    folder = Path(directory_of(part))
-    try:
-        config = read_config(folder)
-    except (OSError, ValueError):
-        return False
-    is_one = isinstance(config, dict) and config.get("num_hidden_layers") == 1
-    return is_one and not describes_head(folder)
 
 
 def _check_shards(names: Iterable[str], there: Collection[str]) -> None:

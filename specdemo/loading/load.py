@@ -26,9 +26,10 @@ from transformers import (
     QuantoConfig,
 )
 
-from specdemo.drafters.formats import describes_assistant, describes_head
-from specdemo.drafters.kinds import kind_of
-from specdemo.drafters.speculators import Speculator, read_head, read_speculator
+from specdemo.drafters.base import Kind
+from specdemo.drafters.kinds import kind_in, kind_of
+from specdemo.drafters.vocabulary import OtherTokenizer, other_tokenizer
+from specdemo.drafters.ways import count_carried, read_carried
 from specdemo.engine.compiled import compiled_verdict
 from specdemo.errors import LoadError, PairError, gated_error, is_out_of_memory, load_errors
 from specdemo.events import Params
@@ -52,7 +53,6 @@ from specdemo.loading.fetch import (
     is_here,
     stored_dtypes,
 )
-from specdemo.loading.mtp import mtp_parameters, read_mtp
 from specdemo.loading.pair import AnyPair, LoadedDrafter, Pair
 from specdemo.loading.plan import LoadPlan, check_depth, check_free_memory, check_memory, plan_from
 from specdemo.loading.quantised import (
@@ -63,7 +63,6 @@ from specdemo.loading.quantised import (
     unpack_without_compiler,
 )
 from specdemo.loading.request import ByRole, PairRequest, Part, drafter_part, dtype_name, in_project, resolve
-from specdemo.loading.vocabulary import OtherTokenizer, other_tokenizer
 from specdemo.runtime import cuda
 from specdemo.runtime.files import stored_tensors
 from specdemo.runtime.linear import align_weights, join_weights, use_skinny_linear
@@ -177,8 +176,8 @@ def read_skeleton(part: Part, offline: bool = False) -> Module:
     """A model on the meta device, from its config. offline: only from the disk, without a request to the
     hub."""
     with load_errors(part.role, part.place, shown=part.id), torch.device("meta"):
-        if is_head(part, offline):
-            return _speculator(part, offline).empty_head()
+        if (kind := kind_of_part(part, offline)).is_head:
+            return kind.skeleton(folder_of(part, offline), part.id)
         if part.code:
             fetch((part,), code_only=True)
         # from_config would take the code of the main revision, except from a directory.
@@ -189,7 +188,8 @@ def read_skeleton(part: Part, offline: bool = False) -> Module:
         _check_architecture(part, config)
         has_method(config)
         model = AutoModelForCausalLM.from_config(config, trust_remote_code=part.code)
-        model.mtp_parameters = mtp_parameters(part, model) if part.role == "target" else 0
+        folder = Path(directory_of(part)) if is_here(part) else None
+        model.carried_parameters = count_carried(model, folder) if part.role == "target" else 0
         return model
 
 
@@ -228,7 +228,7 @@ def _load_here(plan: LoadPlan, on_progress: OnProgress, cudnn_attention: bool) -
     on_progress(message("tokenizers"), None)
     ids = [part.id for part in parts]
     tokenizer, other = _tokenizer(parts[0]), None
-    if len(parts) == 2 and has_tokenizer(parts[1]):
+    if len(parts) == 2 and kind_of_part(parts[1]).has_tokenizer:
         other = other_tokenizer(tokenizer, _tokenizer(parts[1]), *ids)
     models = [_load(parts[0], plan.dtypes[0], on_progress)]
     if len(parts) == 2:
@@ -237,8 +237,8 @@ def _load_here(plan: LoadPlan, on_progress: OnProgress, cudnn_attention: bool) -
         # weights are here.
         check_fits(models[1], models[0], *_ids_and_devices(parts))
     on_progress(message("caches"), None)
-    mtp = read_mtp(models[0], parts[0])
-    how = (tokenizer, plan.reason, load_drafter, "auto", cudnn_attention, other, mtp)
+    carried = read_carried(models[0], Path(directory_of(parts[0])), parts[0].quantize is not None)
+    how = (tokenizer, plan.reason, load_drafter, "auto", cudnn_attention, other, carried)
     pair = pair_of(plan.request.name, models, ids, [part.quantize for part in parts], *how)
     on_progress(message("warming_up"), None)
     pair.runner.warm_up(Params().gamma)
@@ -362,41 +362,32 @@ def _placed(model: Module, part: Part, dtype: torch.dtype) -> Module:
 
 
 def _load_drafter(part: Part, dtype: torch.dtype, on_progress: OnProgress) -> Module:
-    if not is_head(part):
+    if not (kind := kind_of_part(part)).is_head:
         return _load(part, dtype, on_progress)
     on_progress(message(f"loading_{part.role}", name=part.id), None)
-    head = read_head(folder_of(part, offline=True), _speculator(part), dtype, part.id)
+    head = kind.read(folder_of(part, offline=True), dtype, part.id)
     cuda.free_cache(part.device)  # as in _load
     return _placed(head, part, dtype)
 
 
-def is_head(part: Part, offline: bool = True) -> bool:
-    """Whether the model is a head, from its config. PairError for a target that is one, or an assistant.
-    offline: without a request to the hub."""
-    folder = folder_of(part, offline)
-    found = describes_head(folder)
-    if part.role == "target" and (found or describes_assistant(folder)):
-        what = "a head" if found else "an assistant"
+def kind_of_part(part: Part, offline: bool = True) -> Kind:
+    """The model's kind, from its config. PairError for a target of a kind that drafts for one. offline:
+    without a request to the hub."""
+    kind = kind_in(folder_of(part, offline))
+    if part.role == "target" and (what := kind.is_for_a_target):
         raise PairError(f"target: {part.id} is {what}, which drafts for a target: give it as the drafter")
-    return found
-
-
-def has_tokenizer(part: Part) -> bool:
-    """Whether a drafter has one of its own. Heads and assistants read the target's tokens."""
-    return not is_head(part) and not describes_assistant(folder_of(part, offline=True))
+    return kind
 
 
 def target_for(target: object, drafter: object, trust_remote_code: object) -> Any:
-    """The target as it is given. If it is not, and the drafter is a head, the verifier that its
-    config.json names; PairError if its program code would be trusted. Raises as `load_pair` does."""
+    """The target as it is given. If it is not, the verifier that the drafter's config.json names, which that
+    of a head may do; PairError if its program code would be trusted. Raises as `load_pair` does."""
     if target is not None or not isinstance(drafter, (str, os.PathLike)):
         return target
     part = drafter_part(drafter, "cpu", torch.float32)
     with load_errors(part.role, part.place, shown=part.id):
         folder = folder_of(part, offline=has_config(part))
-        if not describes_head(folder):
-            return None
-        verifier = read_speculator(folder, part.id).verifier
+        verifier = kind_in(folder).verifier(folder, part.id)
     if not verifier:
         return None
     if trust_remote_code:
@@ -405,10 +396,6 @@ def target_for(target: object, drafter: object, trust_remote_code: object) -> An
             "whose program code is run"
         )
     return verifier if os.path.isdir(verifier) else in_project(verifier)
-
-
-def _speculator(part: Part, offline: bool = True) -> Speculator:
-    return read_speculator(folder_of(part, offline), part.id)
 
 
 def load_drafter(pair: Pair, drafter: str | os.PathLike | None) -> LoadedDrafter:
@@ -428,7 +415,7 @@ def _fitting(pair: Pair, part: Part) -> tuple[Module, OtherTokenizer | None]:
     """The drafter, which has been checked with the pair's target, and its tokenizer if it is another."""
     check_weights(part)
     ids, other = [pair.info.target, part.id], None
-    if not has_tokenizer(part):
+    if not kind_of_part(part).has_tokenizer:
         skeleton = read_skeleton(part, offline=True)
         kind_of(skeleton).check_fit(skeleton, pair.target, part.id, ids[0])
     elif pair.tokenizer is not None:

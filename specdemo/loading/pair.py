@@ -3,7 +3,7 @@
 import gc
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -11,12 +11,11 @@ from typing import Any, get_args
 
 import torch
 import transformers
-from torch import Tensor
 from torch.nn import Module
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from specdemo.drafters.early_exit.layers import exit_layer, layer_count
 from specdemo.drafters.kinds import cached_drafter, kind_of
+from specdemo.drafters.vocabulary import OtherTokenizer, special_tokens
 from specdemo.drafters.ways import way_called, way_of
 from specdemo.engine import compiled
 from specdemo.errors import PairError, in_short
@@ -33,10 +32,8 @@ from specdemo.events import (
     is_conversation,
 )
 from specdemo.loading.generation import read_options, with_models_own
-from specdemo.loading.mtp import NONE
 from specdemo.loading.quantised import little_quantised
 from specdemo.loading.request import ROLES, dtype_name
-from specdemo.loading.vocabulary import OtherTokenizer, special_tokens
 from specdemo.runtime import cuda, probe
 from specdemo.runtime.device import device_name, has_bfloat16
 from specdemo.runtime.lm import context_of, embedded_ids, logits_width, longrope_end, positions_of, state_of
@@ -81,10 +78,9 @@ class Pair:
     load_drafter: "LoadDrafter"  # what `attach` and `detach` take
     lock: threading.Lock = field(default_factory=threading.Lock)
     other_tokenizer: OtherTokenizer | None = None  # the drafter's, if it is not the target's
-    mtp: PreTrainedModel | str = NONE  # the target's layers for multi-token prediction, or why there are none
+    carried: Mapping[str, PreTrainedModel | str] = field(default_factory=dict)  # see Models
     states: tuple = ()  # `present_states` when it was looked at last; empty: not yet
     of_code: tuple[str, ...] = ()  # a note on program code that comes with the models, if it is trusted
-    _own_ids: dict[torch.device, Tensor] = field(default_factory=dict)
     runs_here = True  # its models are in this process
 
     def with_capture(self, capture: Capture) -> "Pair":
@@ -137,7 +133,7 @@ class Pair:
             quantize=replace(info.quantize, drafter=None),
             **kind_and_longest_draft(new.model),
         )
-        self.other_tokenizer, self._own_ids = new.other_tokenizer, {}
+        self.other_tokenizer = new.other_tokenizer
         self.drafter = new.model
         # What was tried beside a target that has changed is tried again when a run begins.
         self.states = self.present_states if is_known else ()
@@ -154,12 +150,13 @@ class Pair:
         tokenizers = (self.tokenizer, self.other_tokenizer and self.other_tokenizer.tokenizer)
         return models, tuple(len(tokenizer) for tokenizer in tokenizers if tokenizer is not None)
 
-    def note(self, states: tuple, other: OtherTokenizer | None, mtp: PreTrainedModel | str) -> None:
+    def note(
+        self, states: tuple, other: OtherTokenizer | None, carried: Mapping[str, PreTrainedModel | str]
+    ) -> None:
         """Takes what has been found out of the models in these states, in place of all that was kept of
         them."""
-        self.other_tokenizer, self._own_ids, self.mtp = other, {}, mtp
-        for kept in ("largest_exit", "token_text"):
-            vars(self).pop(kept, None)
+        self.other_tokenizer, self.carried = other, carried
+        vars(self).pop("token_text", None)
         if states[:1] != self.states[:1]:
             self.runner.forget()
         device = self.target.get_input_embeddings().weight.device
@@ -192,30 +189,13 @@ class Pair:
         without a drafter."""
         return 0 if self.drafter is None else context_of(self.drafter)
 
-    def own_ids(self, device: torch.device) -> Tensor:
-        """[V] int64: the drafter's id of each of the target's tokens, -1 where it has none. It is there only
-        for drafters with another tokenizer, and always the same tensor, because captured steps read it where
-        it is."""
-        assert self.other_tokenizer is not None
-        if device not in self._own_ids:
-            own_ids = torch.full((self.vocab_size,), -1)
-            for token_id, own_id in self.other_tokenizer.shared:
-                own_ids[token_id] = own_id
-            self._own_ids[device] = own_ids.to(device)
-        return self._own_ids[device]
-
-    @cached_property
-    def largest_exit(self) -> int:
-        """The most of the target's layers that can draft alone; 0 where none can."""
-        try:
-            exit_layer(self.target, 1)
-        except ValueError:
-            return 0
-        return layer_count(self.target) - 1
-
     def lacks(self, method: str) -> str | None:
         """Why the pair cannot draft by this method, a name in METHODS; None if it can."""
         return way_called(method).lacks(self)
+
+    def largest(self, method: str, field: str) -> int | None:
+        """See `Way.largest`."""
+        return way_called(method).largest(self, field)
 
     def check(self, params: Params) -> Params:
         """The Params as this pair takes them. ValueError names a field that it cannot take."""
@@ -359,7 +339,7 @@ class Pair:
     @property
     def bytes_held(self) -> Bytes:
         """The bytes of weights in memory, quantised ones as they are stored."""
-        own = [self.target] if isinstance(self.mtp, str) else [self.target, self.mtp]
+        own = [self.target, *(one for one in self.carried.values() if not isinstance(one, str))]
         return Bytes(held_bytes(*own), held_bytes(self.drafter) if self.drafter is not None else None)
 
     @property

@@ -3,7 +3,6 @@
 weights when they are quantised."""
 
 import logging
-import re
 from collections.abc import Collection, Iterator, Mapping
 from types import SimpleNamespace
 
@@ -17,13 +16,12 @@ from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 from specdemo.errors import LoadError
 from specdemo.loading.catalog import QUANTIZE
 from specdemo.loading.request import dtype_name
+from specdemo.runtime.files import few_bits, is_scale
 from specdemo.words.catalogue import numeral
 from specdemo.words.message import Message, message
 
 KNOWN_METHOD = "that this version of transformers knows"
 INSTEAD = "choose a checkpoint in bfloat16, float16 or float32"
-# The names of scales of activations, and of keys and values in a cache, which are not quantised here.
-NOT_OF_WEIGHTS = re.compile(r"((input|output|act)\w*|[qkv]|kv|qk|logit)_scales?|scale_(input|output)")
 
 # transformers would warn that nothing in a GPT-2 is quantised.
 logging.getLogger("transformers.integrations.quanto").setLevel(logging.ERROR)
@@ -43,21 +41,6 @@ def has_method(config: PreTrainedConfig) -> bool:
     if not isinstance(method, str) or method not in AUTO_QUANTIZATION_CONFIG_MAPPING:
         raise ValueError(f"its quant_method must be one {KNOWN_METHOD}, not {ascii(method)[:60]}")
     return True
-
-
-def few_bits(tensors: Mapping[str, str]) -> str | None:
-    """The first weight that has a meaning only together with a scale. tensors: see `fetch.stored_tensors`."""
-    for name, dtype in sorted(tensors.items()):
-        is_weight = name.endswith(("weight", "_proj"))  # masks are stored in integers, too
-        if re.match("F[468](_|$)", dtype) or (is_weight and dtype in ("I8", "U8")):
-            return name
-    return None
-
-
-def is_scale(name: str) -> bool:
-    """Whether a tensor is called like a scale of weights."""
-    last = name.rpartition(".")[2]
-    return "scale" in last and not NOT_OF_WEIGHTS.fullmatch(last)
 
 
 def check_stored(where: str, tensors: Mapping[str, str]) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from safetensors import safe_open
@@ -9,6 +10,8 @@ from safetensors import safe_open
 WEIGHTS_FILE = "model.safetensors"
 INDEX = "model.safetensors.index.json"  # names the files of weights that are in several
 SHARD = re.compile(r"[\w-][\w.-]*\.safetensors")  # beside the index that names it
+# The names of scales of activations, and of keys and values in a cache, which are not quantised here.
+NOT_OF_WEIGHTS = re.compile(r"((input|output|act)\w*|[qkv]|kv|qk|logit)_scales?|scale_(input|output)")
 
 
 def shards_of(index: Path) -> list[str]:
@@ -40,3 +43,18 @@ def stored_tensors(folder: Path) -> dict[str, str]:
         with safe_open(file, "pt") as content:
             found |= {name: content.get_slice(name).get_dtype() for name in content.keys()}  # noqa: SIM118
     return found
+
+
+def few_bits(tensors: Mapping[str, str]) -> str | None:
+    """The first weight that has a meaning only together with a scale. tensors: see `stored_tensors`."""
+    for name, dtype in sorted(tensors.items()):
+        is_weight = name.endswith(("weight", "_proj"))  # masks are stored in integers, too
+        if re.match("F[468](_|$)", dtype) or (is_weight and dtype in ("I8", "U8")):
+            return name
+    return None
+
+
+def is_scale(name: str) -> bool:
+    """Whether a tensor is called like a scale of weights."""
+    last = name.rpartition(".")[2]
+    return "scale" in last and not NOT_OF_WEIGHTS.fullmatch(last)

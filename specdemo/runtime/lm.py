@@ -9,8 +9,9 @@ cache than is filled, and nothing waits for the device."""
 
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
 from weakref import ref
@@ -32,6 +33,7 @@ from specdemo.runtime import cuda
 from specdemo.runtime.attention import static_attention
 from specdemo.runtime.cache import (
     NEW_BUFFERS,
+    Cached,
     CachedByPosition,
     Features,
     HybridLayer,
@@ -437,3 +439,11 @@ def _put_to_rest(module: Module) -> PutBack:
 
 
 _evaluating = Shared(_put_to_rest)
+
+
+@dataclass(frozen=True)
+class OfTarget:
+    """A part of the target that drafts in place of the pair's drafter. key: one is made for each key."""
+
+    key: Hashable
+    make: Callable[[CachedLM], Cached]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specdemo import __version__
+from specdemo.events import __version__
 from specdemo.runtime import cuda
 from specdemo.runtime.lm import (
     CachedLM,

@@ -17,7 +17,7 @@ from specdemo.runtime.attention import without_cudnn
 from specdemo.runtime.cache import Cached
 from specdemo.runtime.device import Clock
 from specdemo.runtime.graphs import Graphs
-from specdemo.runtime.lm import CachedLM, evaluating, in_training
+from specdemo.runtime.lm import CachedLM, OfTarget, evaluating, in_training
 from specdemo.runtime.native import cached_lm, is_small
 from specdemo.runtime.precision import full_float32
 from specdemo.runtime.shared import PutBack, Shared
@@ -29,14 +29,6 @@ from specdemo.words.message import Message, message
 Capture = Literal["auto", "off"]
 # Makes the model with its cache that drafts, of a drafter that is loaded, for its target.
 CacheDrafter = Callable[[Module, PreTrainedModel, Clock], Cached]
-
-
-@dataclass(frozen=True)
-class OfTarget:
-    """A part of the target that drafts in place of the pair's drafter. key: one is made for each key."""
-
-    key: Hashable
-    make: Callable[[CachedLM], Cached]
 
 
 @dataclass(frozen=True)

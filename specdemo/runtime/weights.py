@@ -4,6 +4,8 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
+FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
 
 def held_bytes(*models: Module) -> int:
     """Bytes of the models' parameters and buffers. A quantised weight consists of inner tensors; tied and
@@ -52,3 +54,14 @@ def stored(tensor: Tensor) -> list[Tensor]:
     if is_dense(tensor) or not hasattr(tensor, "__tensor_flatten__"):
         return [tensor]
     return [part for name in tensor.__tensor_flatten__()[0] for part in stored(getattr(tensor, name))]
+
+
+def not_finite(model: Module) -> str | None:
+    """The first of the model's weights with NaN or infinity. Of quantised weights the scales are looked
+    at."""
+    for name, weight in model.named_parameters():
+        for values in stored(weight):
+            is_float = values.numel() and values.dtype in FLOATS
+            if is_float and not torch.stack(values.aminmax()).isfinite().all():
+                return name
+    return None

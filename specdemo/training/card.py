@@ -5,6 +5,7 @@ import random
 import re
 import shlex
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from html import escape
@@ -23,8 +24,9 @@ from specdemo.bench.measure import (
     tokens_per_round,
 )
 from specdemo.bench.methods import rounded
-from specdemo.drafters.formats import DFLASH_KIND, EAGLE3_KIND, describes_head
-from specdemo.drafters.speculators import read_speculator
+from specdemo.drafters.dflash.head import DFlashHead
+from specdemo.drafters.eagle3.head import Eagle3Head
+from specdemo.drafters.kinds import kind_in
 from specdemo.events import Params
 from specdemo.events.metrics import ratio
 from specdemo.events.trace import Trace
@@ -60,11 +62,11 @@ def write_card(options: ReportOptions) -> None:
     lengths = lengths_table(out, drafters, prompts[:LENGTH_PROMPTS])
     origin = "The files below; their origin was not stated."
     sources = options.sources.read_text(encoding="utf-8") if options.sources else origin
-    heads = {drafter: kind for drafter in drafters if (kind := head_kind(out / drafter))}
-    by_kind = {kind: [name for name, own in heads.items() if own == kind] for kind in HEAD_SECTIONS}
+    heads = {drafter: head for drafter in drafters if (head := head_class(out / drafter))}
+    by_class = {each: [name for name, own in heads.items() if own is each] for each in HEADS}
     card = [
         CARD_INTRODUCTION.format(drafters=folders(drafters)),
-        *(HEAD_SECTIONS[kind].format(heads=folders(names)) for kind, names in by_kind.items() if names),
+        *(HEADS[each][0].format(heads=folders(names)) for each, names in by_class.items() if names),
         "## Texts",
         sources,
         file_table(files, training, heldout),
@@ -138,13 +140,9 @@ def measure_losses(out: Path, names: list[str], heldout: list[str]) -> tuple[dic
     predicted = sum(len(ids) - 1 for ids, _ in fitting)
     characters = sum(len(text) for _, text in fitting)
     for name in names:
-        kind = head_kind(out / name)
-        if kind == EAGLE3_KIND:
+        if head := head_class(out / name):
             model = load_trained_head(out / name, target)
-            loss_of = partial(first_token_loss, model, target)
-        elif kind == DFLASH_KIND:
-            model = load_trained_head(out / name, target)
-            loss_of = partial(first_place_loss, model, target)
+            loss_of = partial(HEADS[head][1], model, target)
         else:
             model = load_trained(out / name)[0]
             loss_of = partial(heldout_loss, model)
@@ -153,9 +151,11 @@ def measure_losses(out: Path, names: list[str], heldout: list[str]) -> tuple[dic
     return losses, len(fitting)
 
 
-def head_kind(folder: Path) -> str | None:
-    """EAGLE3_KIND or DFLASH_KIND; None for a model."""
-    return read_speculator(folder).found.kind if describes_head(folder) else None
+def head_class(folder: Path) -> type | None:
+    """The class of the head that was trained, one of HEADS; None for a model."""
+    kind = kind_in(folder)
+    with torch.device("meta"):
+        return type(kind.skeleton(folder, str(folder))) if kind.is_head else None
 
 
 def first_words(document: str) -> str:
@@ -401,7 +401,11 @@ drafts a whole block in one forward, from the target's hidden states, with the t
 layer. Its loss below is that of the first token that it drafts.
 """
 
-HEAD_SECTIONS = {EAGLE3_KIND: EAGLE3_SECTION, DFLASH_KIND: DFLASH_SECTION}
+# What the card says of each class of heads, and its loss.
+HEADS: dict[type, tuple[str, Callable[..., float]]] = {
+    Eagle3Head: (EAGLE3_SECTION, first_token_loss),
+    DFlashHead: (DFLASH_SECTION, first_place_loss),
+}
 
 LENGTHS_TEXT = """
 By draft length: {count} of the prompts, each by all drafters at all lengths and by the target alone in turns.

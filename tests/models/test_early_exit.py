@@ -103,7 +103,7 @@ def test_exact_when_sampling():
 def test_a_run_of_native_forwards_is_the_run():
     """The embedded target's, over several lengths of the cache; each exit layer has forwards of its own."""
     pair = load_pair()
-    for layer, temperature in ((1, 0.0), (pair.largest_exit, 0.9)):
+    for layer, temperature in ((1, 0.0), (pair.largest("early-exit", "exit_layer"), 0.9)):
         how = dict(temperature=temperature, top_p=0.9, seed=3, gamma=3, max_new_tokens=70)
         params = Params(draft_with="early-exit", exit_layer=layer, **how)
         captured = generate(pair, "One day, Tom", params, measure=False)
@@ -186,7 +186,7 @@ def test_what_cannot_be_cut_is_refused_in_a_sentence():
     pair = load_pair(target=several)
     with pytest.raises(ValueError, match=r'^draft_with must not be "early-exit" for Llama.* not one list'):
         generate(pair, PROMPT, GREEDY)
-    assert pair.largest_exit == 0
+    assert pair.lacks("early-exit")
 
 
 @pytest.mark.slow

@@ -32,10 +32,10 @@ from specdemo import PairError, Params, generate, load_pair, stream
 from specdemo.bench.shapes import shaped_pair
 from specdemo.errors import LoadError, failure, no_mistakes
 from specdemo.events import ByModel
-from specdemo.loading.assemble import _not_finite
 from specdemo.loading.load import _load, plan
 from specdemo.loading.plan import check_depth
 from specdemo.loading.request import Part, dtype_name, resolve
+from specdemo.runtime import weights
 from specdemo.runtime.capturable import capture_blocker
 from specdemo.runtime.linear import CACHE_LINE
 from specdemo.runtime.runner import has_hooks
@@ -230,11 +230,11 @@ def test_quantised_weights_are_looked_at_as_they_are_stored(never_dequantised, k
     model = tiny(**WIDE).bfloat16()
     quantize(model, weights=kind, exclude="lm_head")
     freeze(model)
-    assert _not_finite(model) is None and held_bytes(model) and weights_address(model)
+    assert weights.not_finite(model) is None and held_bytes(model) and weights_address(model)
     parts = stored(model.model.layers[1].mlp.up_proj.weight)
     with torch.no_grad():
         next(part for part in parts if part.dtype == torch.bfloat16).view(-1)[3] = torch.nan
-    assert _not_finite(model) == "model.layers.1.mlp.up_proj.weight"
+    assert weights.not_finite(model) == "model.layers.1.mlp.up_proj.weight"
 
 
 def test_int4_weights_that_torch_has_a_kernel_for_are_only_multiplied(never_dequantised, tmp_path):

@@ -19,13 +19,13 @@ from transformers import AutoModelForCausalLM, cache_utils, logging
 import specdemo.drafters.mtp.layers
 from specdemo import Params, Trace, generate, load_pair
 from specdemo.bench.compare import methods_of
+from specdemo.drafters.mtp.checkpoint import read_mtp
 from specdemo.drafters.mtp.drafter import MtpDrafter
 from specdemo.drafters.mtp.layers import CachedMtp, own_parameters
 from specdemo.drafters.ways import WAYS
 from specdemo.engine.draft import NoDrafter, one_hot_draft
 from specdemo.engine.sampling import Sampler, uniforms
 from specdemo.loading.load import plan
-from specdemo.loading.mtp import read_mtp
 from specdemo.loading.request import resolve
 from specdemo.runtime import cuda
 from specdemo.runtime.lm import CachedLM
@@ -207,7 +207,7 @@ def test_prompts_of_any_length(length, gamma, monkeypatch):
 def test_rounds_that_draft_little_or_nothing_leave_no_hole(lengths):
     """Of two layers the second has no new row after a draft of one token."""
     pair = pair_of("glm4_moe")
-    lm, layers = CachedLM(pair.target), CachedMtp(pair.mtp, pair.target)
+    lm, layers = CachedLM(pair.target), CachedMtp(pair.carried["mtp"], pair.target)
     params = Params(draft_with="mtp", gamma=3, temperature=1.0, top_p=1.0, seed=0)
     drafter = MtpDrafter(layers, lm, Sampler(params), EagerSteps(), 3)
     for text, draft in drafts_after(PROMPT, lengths, params, lm, drafter):
@@ -247,7 +247,7 @@ def test_a_captured_step_is_of_one_drafter_s_features():
 
     params = Params(gamma=3, temperature=0, seed=0)
     verifier = decoding(lm, NoDrafter(12, lm.device), params, PROMPT, run_step=Keyed()).decoder.verifier
-    kept = [None, *(CachedMtp(load_pair(target=target).mtp, target).reads for _ in range(2))]
+    kept = [None, *(CachedMtp(load_pair(target=target).carried["mtp"], target).reads for _ in range(2))]
     for features in (*kept, *kept):
         lm.features = features
         with torch.no_grad():
@@ -258,7 +258,7 @@ def test_a_captured_step_is_of_one_drafter_s_features():
 
 def test_16_bits():
     pair = load_pair(target=loaded(saved("qwen3_5_text")).to(torch.bfloat16))
-    assert {one.dtype for one in pair.mtp.parameters()} == {torch.bfloat16}
+    assert {one.dtype for one in pair.carried["mtp"].parameters()} == {torch.bfloat16}
     trace = generate(pair, PROMPT, Params(draft_with="mtp", gamma=3, max_new_tokens=20, seed=0))
     assert trace.stats.drafted and trace.stats.tokens == 20
 
@@ -293,7 +293,7 @@ def test_they_are_read_while_another_thread_captures(monkeypatch):
     monkeypatch.setattr(cuda, "is_cuda", lambda device: True)
     monkeypatch.setattr(cuda, "free_cache", lambda device: None)
     with ThreadPoolExecutor(1) as loader, cuda.ALONE:
-        layers = loader.submit(read_mtp, target).result(30)
+        layers = loader.submit(read_mtp, target, saved("deepseek_v3")).result(30)
     assert isinstance(layers, MtpModel)
 
 
@@ -321,7 +321,8 @@ def test_they_stay_in_their_dtype_where_the_target_is_quantised(tmp_path):
     asked = dict(target=folder, quantize="int8")
     pair, [size] = load_pair(**asked), plan(resolve(**asked)).sizes
     assert size == pytest.approx(pair.bytes_held.target, rel=0.01)
-    assert {type(one) for one in own_parameters(pair.mtp, pair.target).values()} == {torch.nn.Parameter}
+    own = own_parameters(pair.carried["mtp"], pair.target)
+    assert {type(one) for one in own.values()} == {torch.nn.Parameter}
     trace = generate(pair, "the cat", Params(draft_with="mtp", max_new_tokens=20, seed=0))
     assert trace.stats.drafted
 
@@ -382,4 +383,5 @@ def test_layers_of_a_kind_that_is_not_known(tmp_path):
 def test_layers_that_predict_something_else_with_a_cache(monkeypatch):
     monkeypatch.setattr(CachedMtp, "hidden", lambda self, start, end: self.reads.at(torch.arange(start, end)))
     pair = load_pair(target=loaded(saved("deepseek_v3")))
-    assert pair.mtp.endswith("what they predict with a cache differs from what they predict without one")
+    told = "what they predict with a cache differs from what they predict without one"
+    assert pair.carried["mtp"].endswith(told)

@@ -264,7 +264,9 @@ def test_a_drafter_with_another_tokenizer_drafts_with_it():
     shared = pair.other_tokenizer.shared
     text = [own for _, own in shared[3:9]]
     lm, sampler = CachedLM(drafter), Sampler(Params(repetition_penalty=1.3))
-    drafts = SharedTokensDrafter(pair.own_ids(CPU), lm, 100, sampler, 300, CPU, EagerSteps(), 3)
+    drafts = SharedTokensDrafter(
+        pair.other_tokenizer.own_ids(300, CPU), lm, 100, sampler, 300, CPU, EagerSteps(), 3
+    )
     seen = drafts.seen(text).nonzero()[:, 0].tolist()
     assert seen == sorted(ours for ours, own in shared if own in text) and len(seen) >= 6
     sampled = Params(temperature=0.8, seed=1, max_new_tokens=20)

@@ -13,8 +13,8 @@ from specdemo import PairError, Params, generate, load_pair
 from specdemo.bench.contestants import contestants
 from specdemo.drafters.model import other_tokenizer
 from specdemo.drafters.model.other_tokenizer import GrowingText, SharedTokensDrafter
+from specdemo.drafters.vocabulary import contents, is_same, shared_tokens
 from specdemo.engine.sampling import Sampler
-from specdemo.loading.vocabulary import contents, is_same, shared_tokens
 from specdemo.runtime.lm import CachedLM
 from tests.checkpoints import saved_in
 from tests.models.test_greedy import assert_same
@@ -236,7 +236,8 @@ def test_the_owner_may_move_the_drafter():
     """Its ids stay where they are for captured steps, on each device that it has been on."""
     words = {"target": tokenizer(), "drafter": byte_level(400)}
     pair = load_pair(target=tiny(vocab_size=300), drafter=tiny("gpt2", vocab_size=400), tokenizer=words)
-    on_cpu, shared = pair.own_ids(CPU), dict(pair.other_tokenizer.shared)
-    assert pair.own_ids(torch.device("meta")).device.type == "meta" and pair.own_ids(CPU) is on_cpu
-    assert pair.with_capture("off").own_ids(CPU) is on_cpu
+    other, width = pair.other_tokenizer, pair.vocab_size
+    on_cpu, shared = other.own_ids(width, CPU), dict(other.shared)
+    assert other.own_ids(width, torch.device("meta")).device.type == "meta"
+    assert other.own_ids(width, CPU) is on_cpu and pair.with_capture("off").other_tokenizer is other
     assert on_cpu.tolist() == [shared.get(ours, -1) for ours in range(300)]

@@ -32,7 +32,9 @@ def pair(name="some", drafter=True, kind="model"):
     )
     info = replace(info, drafter_kind=kind)
     model = object() if drafter else None
-    made = SimpleNamespace(info=info, drafter=model, mtp=model, drafter_bytes=2_500_000, notes=["a note"])
+    made = SimpleNamespace(
+        info=info, drafter=model, carried={"mtp": model}, drafter_bytes=2_500_000, notes=["a note"]
+    )
     made.lacks = lambda method: WAYS[method].lacks(made)
     return made
 
@@ -152,7 +154,9 @@ def test_a_row_is_named_by_the_kind_of_its_drafter_and_tells_how_it_drafts():
 
 
 def test_all_are_the_methods_that_the_pair_can_have():
-    pair = SimpleNamespace(drafter=None, mtp="it has none", largest_exit=0)
+    one_layer = SimpleNamespace(get_text_config=lambda: SimpleNamespace(num_hidden_layers=1))
+    target = SimpleNamespace(config=one_layer)
+    pair = SimpleNamespace(target=target, drafter=None, carried={"mtp": "it has none"})
     pair.lacks = lambda method: WAYS[method].lacks(pair)
     no_model = [name for name in METHODS if name not in ("model", "lookup+model", "mtp", "early-exit")]
     assert methods_at_hand(pair) == no_model

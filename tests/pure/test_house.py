@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "specdemo"
 FLOORS = [  # a module imports from its own folder and from floors above its own line
     {"words"},
-    {"events", "errors", ""},  # "" is the package itself: it loads the public names when they are asked for
+    {"events", "errors"},
     {"runtime", "vllm"},
     {"engine"},
     {"drafters"},
@@ -23,7 +23,7 @@ FLOORS = [  # a module imports from its own folder and from floors above its own
     {"bench", "trials"},
     {"ui", "doctor"},
     {"cli", "training"},
-    {"__main__"},
+    {"__main__", ""},  # "" is the package itself, which loads the public names when they are asked for
 ]
 # The table of drafters and their rows, which events read, too. They import each other alone.
 ROWS = re.compile(r"drafters(\.row|\.[a-z0-9_]+)?$")
@@ -83,19 +83,14 @@ def syntax_tree(file: Path) -> ast.Module:
 
 @cache
 def imported(file: Path) -> set[str]:
-    """Modules that a file imports, within functions too; `if TYPE_CHECKING` is left out."""
+    """Modules that a file imports, within functions and for types alone, too."""
     found = set()
-    todo: list[ast.AST] = [syntax_tree(file)]
-    while todo:
-        node = todo.pop()
-        if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING":
-            continue
+    for node in ast.walk(syntax_tree(file)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{file}: relative import"
             found |= {f"{node.module}.{alias.name}" for alias in node.names}
-        todo += ast.iter_child_nodes(node)
     return found
 
 
@@ -122,6 +117,16 @@ def test_imports_run_downward():
         for other in own_imports(file):
             same_folder = name.split(".")[0] == other.split(".")[0] and is_row(name) == is_row(other)
             assert same_folder or floor(other) < floor(name), f"{name} imports {other}"
+
+
+def test_only_training_knows_a_drafter_s_folder():
+    """The others ask the tables of methods and kinds, and what all drafters have in common."""
+    folders = {
+        name.split(".")[1] for name in modules() if name.startswith("drafters.") and name.count(".") > 1
+    }
+    for name, file in modules().items():
+        known = {other.split(".")[1] for other in own_imports(file) if other.startswith("drafters.")}
+        assert not known & folders or name.startswith(("drafters", "training.")), f"{name} imports {known}"
 
 
 def test_the_rooms_of_the_page_know_only_those_below():

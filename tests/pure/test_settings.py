@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 
 import pytest
 
@@ -56,16 +56,23 @@ class SmallPair:
     tokenizer: object = None
     dtype_reason: str = "float32: for a reason"
     largest_exit: int = 15
-    mtp: object = "there are none"
     drafter_kind: str | None = "model"
 
-    lacks = Pair.lacks
+    carried = MappingProxyType({})
     runs_here = Pair.runs_here
     has_chat_template = Pair.has_chat_template
 
     @property
     def info(self) -> SimpleNamespace:
         return SimpleNamespace(drafter_kind=self.drafter_kind)
+
+    def lacks(self, method: str) -> object:
+        if method == "early-exit":
+            return None if self.largest_exit else "no first layers"
+        return Pair.lacks(self, method)
+
+    def largest(self, method: str, field: str) -> int | None:
+        return self.largest_exit if (method, field) == ("early-exit", "exit_layer") else None
 
 
 def words(text: str) -> SimpleNamespace:

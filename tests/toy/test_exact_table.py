@@ -10,9 +10,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from specdemo.drafters.given import GivenDrafter
 from specdemo.drafters.model.drafter import ModelDrafter
-from specdemo.engine.draft import Drafter
+from specdemo.engine.draft import Drafter, GivenDrafter
 from specdemo.engine.rules import speculative
 from specdemo.engine.sampling import Nucleus, Sampler, Uniforms, draw, uniforms
 from specdemo.engine.step import Verifier

@@ -13,9 +13,9 @@ from transformers import PreTrainedTokenizerFast
 
 from specdemo.drafters.model.drafter import ModelDrafter
 from specdemo.drafters.model.other_tokenizer import OtherTokenizerDrafter, SharedTokensDrafter
+from specdemo.drafters.vocabulary import shared_tokens
 from specdemo.engine.sampling import Sampler
 from specdemo.events import Params, Round
-from specdemo.loading.vocabulary import shared_tokens
 from specdemo.runtime.steps import EagerSteps
 from tests import oracle
 from tests.oracle import CPU, TableLM, decoding, random_table, shaped

@@ -2,17 +2,13 @@
 itself, and the second one drafts where it does not."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from specdemo.drafters.base import Materials, Way
+from specdemo.drafters.base import Materials, Models, Way
 from specdemo.engine.draft import Draft, Drafter
 from specdemo.events import Params
 from specdemo.events.speedup import DraftingCost
-from specdemo.runtime.runner import OfTarget
+from specdemo.runtime.lm import OfTarget
 from specdemo.runtime.states import States
-
-if TYPE_CHECKING:
-    from specdemo.loading.pair import Pair
 
 
 @dataclass(eq=False)
@@ -55,16 +51,19 @@ class ChainWay(Way):
     first: Way
     second: Way
 
-    def lacks(self, pair: "Pair") -> str | None:
+    def lacks(self, pair: Models) -> str | None:
         return self.first.lacks(pair) or self.second.lacks(pair)
 
-    def check(self, pair: "Pair", params: Params) -> Params:
+    def largest(self, pair: Models, field: str) -> int | None:
+        return self.second.largest(pair, field)
+
+    def check(self, pair: Models, params: Params) -> Params:
         return self.second.check(pair, super().check(pair, params))
 
-    def own(self, pair: "Pair", params: Params) -> OfTarget | None:
+    def own(self, pair: Models, params: Params) -> OfTarget | None:
         return self.second.own(pair, params)
 
-    def cost(self, pair: "Pair", params: Params) -> DraftingCost:
+    def cost(self, pair: Models, params: Params) -> DraftingCost:
         return self.second.cost(pair, params)
 
     def build(self, given: Materials) -> ChainDrafter:

@@ -9,6 +9,7 @@ what the target computes. A target that was not trained for it drafts poorly fro
 import copy
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -16,9 +17,14 @@ from torch.nn import Module
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 
+from specdemo.drafters.base import Materials, Models, Way
+from specdemo.drafters.model.drafter import ModelDrafter
+from specdemo.events import Params
+from specdemo.events.speedup import DraftingCost
 from specdemo.runtime.cache import PositionalLayer, layers_of
-from specdemo.runtime.lm import EMPTY_LAYERS, CachedLM, keeps_state
+from specdemo.runtime.lm import EMPTY_LAYERS, CachedLM, OfTarget, keeps_state
 from specdemo.runtime.native import Copies, NativeLM
+from specdemo.runtime.weights import weight_bytes
 from specdemo.words.message import about, message, refusal
 
 
@@ -116,3 +122,36 @@ def first_layers_lm(owner: CachedLM, layers: int) -> FirstLayersLM:
     if isinstance(owner, NativeLM):
         return FirstLayersNativeLM(owner, layers, owner.clock)
     return FirstLayersLM(owner, layers)
+
+
+class EarlyExitWay(Way):
+    def lacks(self, pair: Models) -> str | None:
+        try:
+            exit_layer(pair.target, 1)
+        except ValueError:
+            return "its target has no first layers that could draft alone"
+        return None
+
+    def largest(self, pair: Models, field: str) -> int | None:
+        return layer_count(pair.target) - 1 if field == "exit_layer" else None
+
+    def check(self, pair: Models, params: Params) -> Params:
+        return replace(params, exit_layer=exit_layer(pair.target, params.exit_layer))
+
+    def own(self, pair: Models, params: Params) -> OfTarget:
+        count = params.exit_layer
+        return OfTarget(("early-exit", count), lambda target: first_layers_lm(target, count))
+
+    def cost(self, pair: Models, params: Params) -> DraftingCost:
+        read = weight_bytes(first_layers(pair.target, params.exit_layer))
+        return DraftingCost(token=read / weight_bytes(pair.target))
+
+    def build(self, given: Materials) -> ModelDrafter:
+        return ModelDrafter(
+            given.drafter,
+            given.context,
+            given.sampler,
+            *given.of_target,
+            *given.how_to_draft,
+            given.params.exit_layer,
+        )

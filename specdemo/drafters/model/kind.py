@@ -1,9 +1,12 @@
 """A model of transformers as a pair's drafter."""
 
+from pathlib import Path
+
 from torch.nn import Module
 from transformers import PreTrainedModel
 
 from specdemo.drafters.base import Kind, Materials
+from specdemo.drafters.formats import known_config
 from specdemo.drafters.model import KIND, other_tokenizer
 from specdemo.drafters.model.drafter import ModelDrafter
 from specdemo.engine.draft import Drafter
@@ -13,26 +16,40 @@ from specdemo.runtime.native import cached_lm
 from specdemo.runtime.probe import agrees_with_itself
 
 
-class ModelKind(Kind):
+class ModelKind(Kind[PreTrainedModel]):
+    has_tokenizer = True
+
+    def describes(self, folder: Path) -> bool:
+        return True
+
+    def lacks_tokenizer(self, folder: Path) -> str | None:
+        """A head of a kind whose config.json does not say that it is one."""
+        if (known_config(folder) or {}).get("num_hidden_layers") != 1:
+            return None
+        return (
+            "has no tokenizer files and one layer, as heads of EAGLE, EAGLE-2 and HASS have: such heads "
+            "cannot be run here, only those of EAGLE-3"
+        )
+
     def is_one(self, model: Module) -> bool:
         return isinstance(model, PreTrainedModel)
 
-    def name_of(self, model: Module) -> str:
+    def name_of(self, model: PreTrainedModel) -> str:
         return KIND.name
 
-    def cached(self, model: Module, target: PreTrainedModel, clock: Clock) -> CachedLM:
+    def cached(self, model: PreTrainedModel, target: PreTrainedModel, clock: Clock) -> CachedLM:
         return cached_lm(model, clock)
 
     def build(self, given: Materials) -> Drafter:
-        if given.tokenizers is not None:
-            return other_tokenizer.build(given, given.drafter, given.tokenizers)
+        if given.other_tokenizer is not None:
+            return other_tokenizer.build(given, given.drafter, given.other_tokenizer)
         return ModelDrafter(
             given.drafter, given.drafter_context, given.sampler, *given.of_target, *given.how_to_draft
         )
 
-    def check_cache(self, model: Module) -> None:
+    def check_cache(self, model: PreTrainedModel) -> None:
         check_writes_text(model)
         positional_cache(model)
 
-    def agrees(self, model: Module, target: PreTrainedModel) -> bool:
+    def agrees(self, model: PreTrainedModel, target: PreTrainedModel) -> bool:
         return agrees_with_itself(model)

@@ -9,40 +9,40 @@ the q that it was drawn from."""
 
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
-from specdemo.drafters.base import Materials, Tokenizers
+from specdemo.drafters.base import Materials
 from specdemo.drafters.model.drafter import ModelDrafter
+from specdemo.drafters.vocabulary import OtherTokenizer
 from specdemo.engine.detokenize import INCOMPLETE, Pieces
 from specdemo.engine.draft import Draft, Drafter, is_unsure, one_hot_draft
 from specdemo.engine.sampling import Sampler
 from specdemo.runtime.lm import LM
 from specdemo.runtime.states import States
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
 BACK = 16  # tokens at the end of a text that are made anew when it grows
 TAIL_CHARACTERS = 40  # characters of the text before a draft that are tokenised with it
 
 
-def build(given: Materials, lm: LM, tokenizers: Tokenizers) -> "OtherTokenizerDrafter":
+def build(given: Materials, lm: LM, other: OtherTokenizer) -> "OtherTokenizerDrafter":
     """The drafter of a pair with two tokenizers. When greedy, it drafts in its own ids, which go through
     text."""
     # The drafter has a sampler of its own: its text's prompt has another number of tokens.
     context, sampler, greedy = given.drafter_context, copy(given.sampler), given.sampler.greedy
     if greedy:
         bias = given.params.logit_bias or {}
-        its_own = {theirs: bias[ours] for ours, theirs in tokenizers.shared if ours in bias}
+        its_own = {theirs: bias[ours] for ours, theirs in other.shared if ours in bias}
         sampler = Sampler(replace(given.params, logit_bias=its_own))
         drafter = ModelDrafter(lm, context, sampler, lm.vocab_size, lm.device, *given.how_to_draft)
     else:
         how = (context, sampler, *given.of_target, *given.how_to_draft)
-        drafter = SharedTokensDrafter(tokenizers.own_ids_on(lm.device), lm, *how)
-    theirs = (tokenizers.target, tokenizers.drafter, dict(tokenizers.shared))
+        drafter = SharedTokensDrafter(other.own_ids(given.target.vocab_size, lm.device), lm, *how)
+    assert given.tokenizer is not None, "two tokenizers were compared"
+    theirs = (given.tokenizer, other.tokenizer, dict(other.shared))
     return OtherTokenizerDrafter(drafter, *theirs, *given.of_target, greedy)
 
 
@@ -78,8 +78,8 @@ class OtherTokenizerDrafter(Drafter):
     `through_text`, in its own. own_ids: the drafter's id of each of the target's tokens that it has."""
 
     drafter: ModelDrafter
-    tokenizer: "PreTrainedTokenizerBase"  # the target's
-    own_tokenizer: "PreTrainedTokenizerBase"
+    tokenizer: PreTrainedTokenizerBase  # the target's
+    own_tokenizer: PreTrainedTokenizerBase
     own_ids: dict[int, int]
     vocab_size: int  # the target's
     device: torch.device  # the target's
@@ -174,7 +174,7 @@ class GrowingText:
     """A text that grows, as the ids of a tokenizer; only its end is tokenised again, where the tokenizer says
     which characters a token stands for. Texts that are not a part of the next one are tokenised in full."""
 
-    def __init__(self, tokenizer: "PreTrainedTokenizerBase"):
+    def __init__(self, tokenizer: PreTrainedTokenizerBase):
         self.tokenizer = tokenizer
         self.text = ""
         self.ids: list[int] = []
@@ -213,7 +213,7 @@ def _splits(spans: list[tuple[int, int]], i: int) -> bool:
 
 
 def _encode(
-    tokenizer: "PreTrainedTokenizerBase", text: str, add_special_tokens: bool = False
+    tokenizer: PreTrainedTokenizerBase, text: str, add_special_tokens: bool = False
 ) -> tuple[list[int], list[tuple[int, int]]]:
     """Token ids, without an end of the text that a tokenizer may add, and the characters of each; none of
     these where the tokenizer does not tell."""
@@ -224,5 +224,5 @@ def _encode(
     return ids, spans[: len(ids)]
 
 
-def _decoded(tokenizer: "PreTrainedTokenizerBase", ids: list[int]) -> str:
+def _decoded(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:
     return str(tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))

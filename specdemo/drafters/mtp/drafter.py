@@ -3,17 +3,28 @@ see layers.py)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
+from specdemo.drafters.base import Materials, Models, Way
 from specdemo.drafters.model.drafter import DraftInput
-from specdemo.drafters.mtp.layers import CachedMtp
+from specdemo.drafters.mtp import METHOD
+from specdemo.drafters.mtp.checkpoint import NONE, UNUSABLE, mtp_parameters, read_mtp
+from specdemo.drafters.mtp.layers import CachedMtp, follow_target, own_modules
 from specdemo.engine.draft import Draft, Drafter, draft_in_turn, one_hot_draft
 from specdemo.engine.sampling import Sampler
-from specdemo.events import LIMITS, Gamma
-from specdemo.runtime.lm import LM
+from specdemo.errors import is_out_of_memory, reason_of
+from specdemo.events import LIMITS, Gamma, Params
+from specdemo.events.speedup import DraftingCost
+from specdemo.runtime import cuda
+from specdemo.runtime.lm import LM, CachedLM, OfTarget, context_of, evaluating, in_training
+from specdemo.runtime.probe import TRIED_TOKENS, alike, mostly, tried_tokens
 from specdemo.runtime.steps import RunStep
+from specdemo.runtime.weights import held_bytes, not_finite, weight_bytes
 
 MOST_ROWS_FED = int(
     LIMITS["gamma"].largest
@@ -88,3 +99,93 @@ class MtpDrafter(Drafter):
             return layers.predict(hidden[-1:])
 
         return draft_in_turn(predict, value.u, self.sampler, value.settings, value.seen, self.stops_below)
+
+
+class MtpWay(Way):
+    def read(
+        self, target: PreTrainedModel, folder: Path | None, quantised_here: bool
+    ) -> PreTrainedModel | str:
+        return read_mtp(target, folder, quantised_here)
+
+    def count_parameters(self, skeleton: PreTrainedModel, folder: Path | None) -> int:
+        return mtp_parameters(skeleton, folder)
+
+    def tried(self, carried: PreTrainedModel, target: PreTrainedModel) -> PreTrainedModel | str:
+        follow_target(carried, target)
+        try:
+            if name := next(filter(None, map(not_finite, own_modules(carried))), None):
+                reason = f"the tensor {name} holds values that are not finite"
+            elif _agrees_with_itself(carried, target):
+                return carried
+            else:
+                reason = "what they predict with a cache differs from what they predict without one"
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            if cuda.is_cuda(target.device) and isinstance(error, RuntimeError):
+                cuda.raise_if_lost(error, target.device)
+            reason = f"their forward fails: {reason_of(error)}"
+        return f"{UNUSABLE}: {reason}"
+
+    def lacks(self, pair: Models) -> str | None:
+        layers = pair.carried.get(METHOD.name, NONE)
+        return layers if isinstance(layers, str) else None
+
+    def own(self, pair: Models, params: Params) -> OfTarget:
+        layers = _layers_of(pair)
+
+        def make(target: CachedLM) -> CachedMtp:
+            follow_target(layers, target.model)
+            return CachedMtp(layers, target.model)
+
+        return OfTarget(METHOD.name, make)
+
+    def cost(self, pair: Models, params: Params) -> DraftingCost:
+        """What drafting costs: one of the layers and the output layer for each token."""
+        target, layers = pair.target, _layers_of(pair)
+        own, output = held_bytes(target, layers) - held_bytes(target), target.get_output_embeddings()
+        assert output is not None
+        return DraftingCost(token=(own / len(layers.layers) + held_bytes(output)) / weight_bytes(target))
+
+    def build(self, given: Materials) -> MtpDrafter:
+        return MtpDrafter(given.drafter, given.target, given.sampler, *given.how_to_draft)
+
+
+def _layers_of(pair: Models) -> Any:
+    """The layers, an MtpModel, of a pair that has them."""
+    return pair.carried[METHOD.name]
+
+
+def _agrees_with_itself(layers: PreTrainedModel, target: PreTrainedModel) -> bool:
+    """Whether a target's layers for multi-token prediction predict the same with a cache that is written by
+    position, also where rejected drafts were, as without one. Also whether what they are given are the
+    target's last hidden states."""
+    with torch.no_grad(), evaluating(in_training(target)):
+        lm, cached, whole = CachedLM(target), CachedMtp(layers, target), CachedMtp(layers, target)
+        lm.features = cached.reads = whole.reads
+        ids = tried_tokens(lm, int(min(TRIED_TOKENS, context_of(target))))
+        lm.prefill(ids)
+        n = len(ids) - cached.count  # rows whose tokens are known for each of the layers
+        last = target.get_decoder()(input_ids=ids[None], use_cache=False).last_hidden_state[0]
+        agrees = [alike(last, cached.hidden(0, len(ids)), target.dtype)]
+        expected = _of_rows(whole, ids, 0, n)
+        said = _of_rows(cached, ids, 0, n // 2)
+        for start in range(n // 2, n, 2):
+            _of_rows(cached, ids.flip(0), start, min(start + 3, n))  # a rejected draft
+            after = _of_rows(cached, ids, start, min(start + 2, n))
+            said = [torch.cat(pair) for pair in zip(said, after, strict=True)]
+        agrees += [alike(*pair, target.dtype) for pair in zip(expected, said, strict=True)]
+        for each in (lm, cached, whole):
+            each.free()
+    return mostly(torch.cat(agrees), target.dtype)
+
+
+def _of_rows(cached: CachedMtp, ids: Tensor, start: int, end: int) -> list[Tensor]:
+    """The logits [end - start, V] of each layer for these positions of the target."""
+    cached.grow(end)
+    hidden, logits = cached.hidden(start, end), []
+    for layer in range(cached.count):
+        first = start + 1 + layer
+        hidden = cached.forward(layer, ids[first : first + end - start], hidden, start, first)
+        logits.append(cached.predict(hidden))
+    return logits

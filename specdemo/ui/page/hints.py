@@ -139,8 +139,10 @@ def _warnings(
     method = METHODS.get(values["draft_with"])
     if here and method and here.lacks(method.name):
         yield "draft_with", say(f"settings.lacks.{method.name.rpartition('+')[2]}")
-    elif here and "exit_layer" in fields_of(method) and _whole(layers) and layers > here.largest_exit:
-        yield "exit_layer", say("settings.exit_most", most=here.largest_exit)
+    elif here and method and _whole(layers):
+        most = here.largest(method.name, "exit_layer")
+        if most is not None and layers > most:
+            yield "exit_layer", say("settings.exit_most", most=most)
     if pair and values["chat"] and not pair.has_chat_template:
         yield "chat", say("settings.no_template")
     if needs.gated and not needs.loaded and not os.environ.get("HF_TOKEN"):

@@ -2,8 +2,10 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import torch
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from specdemo.errors import PairError
@@ -24,6 +26,17 @@ class OtherTokenizer:
 
     tokenizer: PreTrainedTokenizerBase
     shared: tuple[tuple[int, int], ...]  # (the target's id, the drafter's) of each token that both have
+    _own_ids: dict[tuple[int, torch.device], Tensor] = field(default_factory=dict, init=False, compare=False)
+
+    def own_ids(self, width: int, device: torch.device) -> Tensor:
+        """[V] int64: the drafter's id of each of the target's tokens, -1 where it has none. width: V. It is
+        always the same tensor, because captured steps read it where it is."""
+        if (width, device) not in self._own_ids:
+            own_ids = torch.full((width,), -1)
+            for token_id, own_id in self.shared:
+                own_ids[token_id] = own_id
+            self._own_ids[width, device] = own_ids.to(device)
+        return self._own_ids[width, device]
 
 
 def other_tokenizer(

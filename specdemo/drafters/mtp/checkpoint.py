@@ -3,6 +3,7 @@ the model itself, which transformers leaves out when it loads the model."""
 
 import re
 from collections.abc import Iterable
+from pathlib import Path
 
 import torch
 from transformers import PreTrainedModel
@@ -15,11 +16,8 @@ from specdemo.drafters.mtp.layers import (
     own_parameters,
 )
 from specdemo.errors import in_short, is_out_of_memory, without_directories
-from specdemo.loading.fetch import folder_of, has_config, is_here
-from specdemo.loading.quantised import few_bits, is_scale
-from specdemo.loading.request import Part
 from specdemo.runtime import cuda
-from specdemo.runtime.files import stored_tensors
+from specdemo.runtime.files import few_bits, is_scale, stored_tensors
 from specdemo.runtime.linear import join_weights, use_skinny_linear
 from specdemo.runtime.lm import final_norm
 
@@ -35,13 +33,13 @@ MOST_MTP_LAYERS = 16
 NAMED = re.compile(r"(^|\.)mtp(_\w+)?\.")
 
 
-def mtp_parameters(part: Part, skeleton: PreTrainedModel) -> int:
-    """How many parameters the layers have that are loaded with the target. Before its weights are on this
-    machine, its config says how many layers there are."""
+def mtp_parameters(skeleton: PreTrainedModel, folder: Path | None) -> int:
+    """How many parameters the layers have that are loaded with the target. folder: the checkpoint; None
+    before it is on this machine, when the target's config says how many layers there are."""
     count = _declared(skeleton)
     try:
-        if is_here(part):
-            names = set(stored_tensors(folder_of(part, offline=True)))
+        if folder is not None:
+            names = set(stored_tensors(folder))
             count = 0 if count is None else len(_prefixes(names, skeleton))
         if not count or MtpModel is None or count > MOST_MTP_LAYERS:
             return 0
@@ -52,13 +50,17 @@ def mtp_parameters(part: Part, skeleton: PreTrainedModel) -> int:
         return 0
 
 
-def read_mtp(target: PreTrainedModel, part: Part | None = None) -> PreTrainedModel | str:
-    """The layers on the target's device, in its dtype; or, in a part of a sentence, why there are none. part:
-    where the target was loaded from; None: it is in memory, and its config says where it came from.
+def read_mtp(
+    target: PreTrainedModel, folder: Path | None, quantised_here: bool = False
+) -> PreTrainedModel | str:
+    """The layers on the target's device, in its dtype; or, in a part of a sentence, why there are none. See
+    `Way.read`.
 
     Raises what says that there is not enough memory. Nothing else keeps the target from running."""
+    if folder is None:
+        return NONE
     try:
-        return _read(target, part or _part_of(target))
+        return _read(target, folder, quantised_here)
     except Exception as error:
         if is_out_of_memory(error):
             raise
@@ -66,10 +68,7 @@ def read_mtp(target: PreTrainedModel, part: Part | None = None) -> PreTrainedMod
         return f"{UNUSABLE}: {reason}"
 
 
-def _read(target: PreTrainedModel, part: Part | None) -> PreTrainedModel | str:
-    if part is None:
-        return NONE
-    folder = folder_of(part, offline=True)
+def _read(target: PreTrainedModel, folder: Path, quantised_here: bool) -> PreTrainedModel | str:
     stored = stored_tensors(folder)
     names = set(stored)
     prefixes, kind = _prefixes(names, target), target.config.get_text_config().model_type
@@ -80,7 +79,7 @@ def _read(target: PreTrainedModel, part: Part | None) -> PreTrainedModel | str:
     if not prefixes or _declared(target) is None:
         raise ValueError(f"how those of {kind} compute is not known here")
     theirs = {name: stored[name] for name in names if NAMED.search(name) or _layers_of(name, prefixes)}
-    is_quantised = getattr(target.config, "quantization_config", None) and part.quantize is None
+    is_quantised = getattr(target.config, "quantization_config", None) and not quantised_here
     if is_quantised or few_bits(theirs) or any(map(is_scale, theirs)):
         raise ValueError("its weights are quantised")
     if kind in QWEN and len(prefixes) > 1:
@@ -98,7 +97,7 @@ def _read(target: PreTrainedModel, part: Part | None) -> PreTrainedModel | str:
     )
     owner.config.name_or_path, owner.config.dtype = str(folder), target.dtype
     device = target.get_input_embeddings().weight.device
-    cuda.free_cache(device)  # as in load._load
+    cuda.free_cache(device)  # while another thread captures, torch frees nothing to make room
     try:
         layers = MtpModel.from_pretrained(owner, device_map={"": str(device)}).eval()
     except RuntimeError as error:
@@ -145,10 +144,3 @@ def _prefixes(names: set[str], model: PreTrainedModel) -> list[str]:
 def _layers_of(name: str, prefixes: Iterable[str]) -> list[str]:
     """The layers' prefixes that a tensor's name has."""
     return [prefix for prefix in prefixes if f".{prefix}" in f".{name}"]
-
-
-def _part_of(target: PreTrainedModel) -> Part | None:
-    """Where a model in memory was loaded from, if that is still on this machine."""
-    place, revision = target.config.name_or_path, getattr(target.config, "_commit_hash", None)
-    part = Part("target", place, place, "cpu", None, None, revision)
-    return part if place and has_config(part) else None
