@@ -227,7 +227,7 @@ class TableLM:
         before = [self.ids[i - 1] if i else -1 for i in range(start, len(self.ids))]
         return self.logits[before, self.ids[start:]]
 
-    def draft(self, ids, start, u, shaping):
+    def draft(self, ids, start, drawing):
         """It has none."""
 
     def prefill(self, ids, is_over=lambda: False):

@@ -15,6 +15,7 @@ from torch.nn.functional import pad
 
 from specdemo.events import Params
 from specdemo.runtime.device import to_device
+from specdemo.runtime.lm import Drawing
 
 
 def probabilities(logits: Tensor) -> Tensor:
@@ -74,11 +75,6 @@ class Settings:
     def bias(self) -> Tensor:
         """The biases of these tokens [N]."""
         return self.numbers["bias"]
-
-    @property
-    def shaping(self) -> Tensor:
-        """What a compiled forward shapes with, in the order of kernels.SHAPING_FIELDS: [4]."""
-        return torch.cat([self.numbers[name] for name in ("temperature", "top_k", "top_p", "min_p")])
 
 
 class Sampler:
@@ -202,6 +198,16 @@ class Sampler:
             return most_likely(self._adjusted(logits, settings, seen)), None, None
         probs, exact = self.shape(logits, settings, seen)
         return draw(probs, u), probs, exact
+
+    def drawing(self, settings: Settings, u: Tensor, seen: Tensor | None, stops_below: float) -> Drawing:
+        """How a draft's tokens are drawn in compiled code, on a CPU. stops_below: the draft ends after a
+        place at which the drafter is less sure."""
+        told = settings.numbers
+        temperature = torch.zeros_like(told["temperature"]) if self.greedy else told["temperature"]
+        others = ("top_k", "top_p", "min_p", "repetition", "presence", "frequency")
+        more = torch.tensor([stops_below, self.biased], dtype=torch.float64)
+        parts = [temperature, *(told[name] for name in others), more, told["biased"], told["bias"]]
+        return Drawing(self.greedy, u, torch.cat(parts), seen)
 
     def widen(self) -> None:
         """Makes top-p look at more tokens from now on. Only called when a row was inexact."""

@@ -27,7 +27,7 @@ from specdemo.runtime.intrinsics import (
     shorts,
 )
 from specdemo.runtime.products import BYTES, FEWEST_OUTPUTS
-from specdemo.runtime.shaping import argmax, draw_token, shape
+from specdemo.runtime.shaping import add_bias, argmax, certainty, draw_token, penalise, shape
 
 # What a forward reads of its model: whole numbers, by index. All that is not a size or a flag is an address.
 (
@@ -90,8 +90,20 @@ LAST_NORM, LAST = BEFORE_ATTENTION, OUT
 READ_NORM, READ, READ_AFTER = BEFORE_ATTENTION, OUT, AFTER_ATTENTION
 # What the stream of a forward begins with: embeddings, features, or what the last forward has left.
 EMBEDDINGS, FEATURES, LEFT = range(3)
-# How probabilities are shaped: real numbers of 64 bits.
-TEMPERATURE, TOP_K, TOP_P, MIN_P = range(4)
+# How the tokens of a draft are drawn, see lm.Drawing: real numbers of 64 bits. From BIASED on, the tokens
+# with a bias follow, and then their biases.
+(
+    TEMPERATURE,  # 0: the likeliest token
+    TOP_K,
+    TOP_P,
+    MIN_P,
+    REPETITION,
+    PRESENCE,
+    FREQUENCY,
+    STOPS_BELOW,
+    BIASED_COUNT,
+    BIASED,
+) = range(10)
 # What threads that compute a forward together share: how often they have met, how many wait, whether they
 # are to give up, and the address of the system's function that lets others run.
 GENERATION, ARRIVED, GIVEN_UP, GIVE_WAY, TEAM_FIELDS = range(5)
@@ -611,11 +623,11 @@ def run(
         if model[STREAM]:
             copy(own if model[STREAM_IS_NORMED] else x, model[STREAM], rows * size)
         if logits:
-            adjust(model, numbers, logits, rows)
+            scale_and_cap(model, numbers, logits, rows)
 
 
 @njit(**INNER)
-def adjust(model, numbers, logits, rows):
+def scale_and_cap(model, numbers, logits, rows):
     """Applies the logits' scale and cap."""
     apart()
     factor, cap = numbers[LOGITS_SCALE], numbers[LOGITS_CAP]
@@ -642,16 +654,35 @@ def widen(model, logits, said):
         to[ids[i]] = given[i]
 
 
+@njit(**INNER)
+def adjust(drawing, seen, said, adjusted, count):
+    """Adds the bias to a row of logits and applies the penalties. Returns the address of what that gives:
+    `said` itself where there are none."""
+    apart()
+    how = doubles(drawing)
+    biased = int(how[BIASED_COUNT])
+    if not seen and not biased:
+        return said
+    copy(said, adjusted, count)
+    add_bias(
+        floats(adjusted), doubles(drawing + 8 * BIASED), doubles(drawing + 8 * (BIASED + biased)), biased
+    )
+    if seen:
+        penalise(floats(adjusted), floats(seen), count, how[REPETITION], how[PRESENCE], how[FREQUENCY])
+    return adjusted
+
+
 def forward_function(cache: bool):
-    """Compiles a forward (see `run`), and, if `drafts` is not 0, so many tokens more, each drawn from the
-    last row of the logits and then fed.
+    """Compiles a forward (see `run`), and, if `drafts` is not 0, up to so many tokens more, each drawn from
+    the last row of the logits and then fed.
 
     ids [rows + drafts]: the drafted tokens are written after the others. then: the products of a single row.
-    logits: memory for a row, at least. said [drafts, VOCAB]: the logits that tokens are drawn from. shaping:
-    how probabilities are shaped; at temperature 0 the likeliest tokens are drafted. uniforms [drafts], probs
-    [drafts, VOCAB]: what tokens are drawn with and from, for another temperature; masses [VOCAB], sums:
-    memory for that (see shaping.shape). team: shared by the `threads` threads that call it at once, of which
-    this is number `me`."""
+    logits: memory for a row, at least. said [drafts, VOCAB]: the logits after each token. drawing: how tokens
+    are drawn. seen [VOCAB]: that of Sampler.seen, which counts the drafts too in the end; 0: nothing is
+    penalised. uniforms [drafts], probs [drafts, VOCAB]: what tokens are drawn with and from, at a temperature
+    above 0. made: how many tokens are drafted, and whether that was the last. adjusted, masses [VOCAB], sums:
+    memory (see shaping.shape). team: shared by the `threads` threads that call it at once, of which this is
+    number `me`."""
 
     def forward(
         model_address,
@@ -670,9 +701,12 @@ def forward_function(cache: bool):
         scratch,
         drafts,
         said,
-        shaping,
+        drawing,
+        seen,
         uniforms,
         probs,
+        made,
+        adjusted,
         masses,
         sums,
         team,
@@ -692,25 +726,32 @@ def forward_function(cache: bool):
             ids += 8 * rows
             if me == 0:
                 widen(model, logits, said)
-                how = doubles(shaping)
+                how, row = doubles(drawing), adjust(drawing, seen, said, adjusted, vocab_size)
                 if how[TEMPERATURE] > 0:
                     shape(
-                        floats(said), floats(probs), floats(masses), doubles(sums), vocab_size,
+                        floats(row), floats(probs), floats(masses), doubles(sums), vocab_size,
                         how[TEMPERATURE], int(how[TOP_K]), how[TOP_P], how[MIN_P],
                     )  # fmt: skip
-                    ints(ids)[0] = draw_token(floats(probs), vocab_size, doubles(uniforms)[drafted])
+                    token = draw_token(floats(probs), vocab_size, doubles(uniforms)[drafted])
                     probs += 4 * vocab_size
                 else:
-                    ints(ids)[0] = argmax(floats(said), vocab_size)
+                    token = argmax(floats(row), vocab_size)
+                ints(ids)[0] = token
+                if seen:
+                    floats(seen)[token] += ONE
+                is_last = drafted + 1 == drafts
+                if how[STOPS_BELOW] > 0 and certainty(floats(said), vocab_size) < how[STOPS_BELOW]:
+                    is_last = True  # the verifier drops this token
+                ints(made)[0], ints(made)[1] = drafted + 1, is_last
             meet(team, threads)
+            if ints(made)[1]:
+                return
             said += 4 * vocab_size
             drafted += 1
-            if drafted == drafts:
-                return
             rows, block, kernels = 1, 1, then
             begins = LEFT if model[BEGINS_WITH_READS] else EMBEDDINGS
 
-    return cfunc(types.void(*[types.intp] * 24), cache=cache, error_model="numpy")(forward)
+    return cfunc(types.void(*[types.intp] * 27), cache=cache, error_model="numpy")(forward)
 
 
 def reading_function(cache: bool):

@@ -54,6 +54,17 @@ PREFILL_CHUNK = 1024  # tokens per forward: bounds the memory that a long prompt
 EMPTY_LAYERS = (cache_utils.DummyLayer,) if hasattr(cache_utils, "DummyLayer") else ()
 
 
+@dataclass(frozen=True)
+class Drawing:
+    """How the tokens of a draft are drawn on a CPU. numbers: see kernels.TEMPERATURE and those after it,
+    float64. seen: see Sampler.seen."""
+
+    is_greedy: bool  # each is the likeliest, whatever u is
+    u: Tensor  # [B] float64: a uniform number for each token
+    numbers: Tensor
+    seen: Tensor | None  # [V] float32
+
+
 class LM(Protocol):
     """What the engine needs of a model. The tests' toy tables are LMs too."""
 
@@ -82,13 +93,12 @@ class LM(Protocol):
         ids[i]."""
 
     def draft(
-        self, ids: Tensor, start: Tensor, u: Tensor, shaping: Tensor | None
+        self, ids: Tensor, start: Tensor, drawing: "Drawing"
     ) -> tuple[Tensor, Tensor | None, Tensor] | None:
-        """Runs many forwards as one call, if the model has one (else None): feeds ids [N], and then B tokens,
-        of which each is drawn from the last logits: the likeliest where shaping is None, else with u [B] from
-        probabilities that are shaped by these numbers, float64: temperature, top-k, top-p and min-p, as
-        Sampler.shape does it. Returns the tokens [B], what they were drawn from [B, V] (None when greedy),
-        and the logits [B, V]."""
+        """Runs many forwards as one call, if the model has one (else None): feeds ids [N], and then the
+        tokens that it draws, each from the last logits. Returns these K tokens [K], what they were drawn from
+        [K, V] (None when greedy), and the logits [K, V]. K is less than what is asked for where the draft
+        ends at a place that the model is not sure of."""
 
     def prefill(self, ids: Tensor, is_over: Callable[[], bool] = lambda: False) -> int:
         """Fills the cache with ids [N] from position 0 on; N may be 0. Returns the number of forwards that it
@@ -196,7 +206,7 @@ class CachedLM(CachedByPosition):
     def forward(self, ids: Tensor, start: Tensor) -> Tensor:
         return self.static_forward(ids, start) if self.static else self._plain_forward(ids)
 
-    def draft(self, ids: Tensor, start: Tensor, u: Tensor, shaping: Tensor | None) -> None:
+    def draft(self, ids: Tensor, start: Tensor, drawing: Drawing) -> None:
         """Returns None, because it has no such call (see LM)."""
 
     def static_forward(self, ids: Tensor, start: Tensor) -> Tensor:

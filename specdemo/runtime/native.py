@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -32,7 +32,7 @@ from specdemo.runtime.decoder import Decoder, Layer, Norm
 from specdemo.runtime.device import Clock, free_memory
 from specdemo.runtime.families import is_of_family
 from specdemo.runtime.linear import int8_of, is_plain
-from specdemo.runtime.lm import CachedLM, logits_tolerance
+from specdemo.runtime.lm import CachedLM, Drawing, logits_tolerance
 from specdemo.words.message import Message, message
 
 COMPILE_LOCK, COMPILE_SECONDS = "specdemo.lock", 120.0  # of the folder where compiled functions are kept
@@ -40,7 +40,6 @@ COMPILED_FROM = "specdemo.sources"  # a file there
 SMALL_MODEL = 50_000_000  # parameters of a model for which Python's part of a forward counts
 MOST_PREFILLED = 128  # tokens of a prompt; with more, transformers' own forward is faster
 TRIED_ROWS = 10  # tokens that a forward is tried on
-NO_SHAPING = torch.zeros(4, dtype=torch.float64)  # the shaping of a greedy draft
 NATIVE_DTYPES = (torch.float32, torch.bfloat16)  # of models
 COMPILED_AFTER = 8  # forwards that would use one block
 
@@ -187,10 +186,12 @@ class NativeForward:
         self._model[k.WIDTH] = decoder.layers[0].mlp_width
         self._vocab_size = outputs if decoder.vocab_size is None else decoder.vocab_size
         self._model[[k.OUTPUT_WIDTH, k.VOCAB]] = outputs, self._vocab_size
-        self._memory = (
+        self._memory = Memory(
+            torch.zeros(2, dtype=torch.long),
+            float32(self._vocab_size),
             float32(self._vocab_size),
             torch.empty(self.buckets, dtype=torch.float64),
-        )  # for shaping
+        )
         if decoder.draft_ids is not None:
             self._model[k.DRAFT_IDS] = self._hold(decoder.draft_ids.contiguous())
         is_head = decoder.reads is not None
@@ -383,7 +384,7 @@ class NativeForward:
     def fill(self, lm: CachedByPosition, ids: Tensor, start: Tensor) -> None:
         """Runs a forward that begins with the target's features, without logits."""
         block, k = self.block_for(len(ids)), self.kernels
-        nothing = Drawing()  # which leaves the last row's output alone
+        nothing = Drafted()  # which leaves the last row's output alone
         self._run(lm, ids.contiguous(), start, len(ids), block, float32(0), k.FEATURES, nothing)
 
     def last(self, lm: CachedByPosition, ids: Tensor, start: Tensor, from_features: bool) -> Tensor:
@@ -392,22 +393,22 @@ class NativeForward:
         tokens = torch.cat([ids, ids.new_zeros(1)])
         said = float32(1, self._vocab_size)
         begins = self.kernels.FEATURES if from_features else self.kernels.LEFT
-        self._run(lm, tokens, start, len(ids), self.block_for(len(ids)), None, begins, Drawing(1, said))
+        self._run(lm, tokens, start, len(ids), self.block_for(len(ids)), None, begins, Drafted(1, said))
         return said
 
     def draft(
-        self, lm: CachedByPosition, ids: Tensor, start: Tensor, block: int, u: Tensor, shaping: Tensor | None
+        self, lm: CachedByPosition, ids: Tensor, start: Tensor, block: int, drawing: Drawing
     ) -> tuple[Tensor, Tensor | None, Tensor]:
         """Drafts as LM.draft says. `block` is for the ids; a drafted token is a row by itself. The stream
         begins with the target's features where the decoder does."""
-        rows, drafts, k = len(ids), len(u), self.kernels
-        tokens = torch.cat([ids, ids.new_zeros(drafts)])
-        said = float32(drafts, self._vocab_size)
-        probs = None if shaping is None else float32(drafts, self._vocab_size)
+        rows, count, k = len(ids), len(drawing.u), self.kernels
+        tokens = torch.cat([ids, ids.new_zeros(count)])
+        said = float32(count, self._vocab_size)
+        probs = None if drawing.is_greedy else float32(count, self._vocab_size)
         begins = k.FEATURES if self._model[k.BEGINS_WITH_READS] else k.EMBEDDINGS
-        drawing = Drawing(drafts, said, NO_SHAPING if shaping is None else shaping, u, probs)
-        self._run(lm, tokens, start, rows, block, None, begins, drawing)
-        return tokens[rows:], probs, said
+        self._run(lm, tokens, start, rows, block, None, begins, Drafted(count, said, probs, drawing))
+        made = int(self._memory.made[0])
+        return tokens[rows : rows + made], None if probs is None else probs[:made], said[:made]
 
     def read(self, lm: CachedByPosition, start: Tensor, rows: int) -> None:
         """Makes keys and values of the target's features at `rows` positions from start [] on."""
@@ -451,15 +452,17 @@ class NativeForward:
         block: int,
         logits: Tensor | None,
         begins: int = 0,
-        drawing: "Drawing | None" = None,
+        drafted: "Drafted | None" = None,
     ) -> None:
-        """Runs the compiled forward. logits: those of all rows. drawing: given, tokens are drawn from the
+        """Runs the compiled forward. logits: those of all rows. drafted: given, tokens are drawn from the
         last row's logits in place of that."""
         threads = self._ready(lm, -(-rows // block) * block)
-        last_alone, drawing = drawing is not None, drawing or Drawing()
+        last_alone, drafted = drafted is not None, drafted or Drafted()
         if logits is None:
             logits = float32(1, int(self._model[self.kernels.OUTPUT_WIDTH]))
         assert not last_alone or 1 in self._products, "the last row is multiplied by itself"
+        how = drafted.drawing
+        seen = None if how.seen is None else how.seen.clone()  # it counts the drafts, too
         of_one = self._products[1 if last_alone else block][0]
         with record_function("compiled forward"):  # a profiler sees nothing of it otherwise
             self._team.call(
@@ -476,8 +479,8 @@ class NativeForward:
                 int(last_alone),
                 logits.data_ptr(),
                 self._scratch.data_ptr(),
-                drawing.count,
-                *map(address, (drawing.said, drawing.shaping, drawing.u, drawing.probs, *self._memory)),
+                drafted.count,
+                *map(address, (drafted.said, how.numbers, seen, how.u, drafted.probs, *self._memory)),
             )
 
     def _find_cache(self, lm: CachedByPosition) -> None:
@@ -511,15 +514,26 @@ class NativeForward:
                     self._layers[layer, k.FEATURE] = 1 + index * keeps.size
 
 
+LIKELIEST = Drawing(True, torch.zeros(0), torch.zeros(10, dtype=torch.float64), None)
+
+
 @dataclass(frozen=True)
-class Drawing:
-    """Tokens that are drawn in a forward: `count` of them. See LM.draft. said: the logits [count, V]."""
+class Drafted:
+    """What a forward drafts: up to `count` tokens."""
 
     count: int = 0
-    said: Tensor | None = None
-    shaping: Tensor | None = NO_SHAPING
-    u: Tensor | None = None
-    probs: Tensor | None = None  # [count, V]
+    said: Tensor | None = None  # [count, V]: the logits after each token
+    probs: Tensor | None = None  # [count, V]: what they are drawn from, unless greedy
+    drawing: Drawing = LIKELIEST
+
+
+class Memory(NamedTuple):
+    """What drawing tokens takes, in the order of the forward's arguments."""
+
+    made: Tensor
+    adjusted: Tensor
+    masses: Tensor
+    sums: Tensor
 
 
 def address(tensor: Tensor | None) -> int:
@@ -675,7 +689,7 @@ class NativeLM(Native, CachedLM):
             self.warming_up = None
 
     def draft(
-        self, ids: Tensor, start: Tensor, u: Tensor, shaping: Tensor | None
+        self, ids: Tensor, start: Tensor, drawing: Drawing
     ) -> tuple[Tensor, Tensor | None, Tensor] | None:
         native = self.native
         if not self.static or native is None:
@@ -683,7 +697,7 @@ class NativeLM(Native, CachedLM):
         block = native.block_for(len(ids))
         if block not in self.blocks:
             block = self._cover(len(ids))
-        return native.draft(self, ids, start, block, u, shaping)
+        return native.draft(self, ids, start, block, drawing)
 
     def _cover(self, rows: int) -> int:
         """The block for so many rows among those that were tried."""

@@ -82,6 +82,16 @@ def find_largest(values, count, ids, found, wanted):
                 ids[place], found[place] = i, value
 
 
+@njit(fastmath=REORDERED, **INNER)
+def certainty(logits, count):
+    """The probability of the likeliest token, temperature 1, unfiltered."""
+    apart()
+    most, total = most_of(logits, count), ZERO
+    for i in range(count):
+        total += exp(logits[i] - most)
+    return np.float64(ONE / total)
+
+
 @njit(**INNER)
 def add_bias(logits, biased, bias, count):
     """Adds the bias of `count` tokens, in place."""

@@ -230,14 +230,13 @@ def test_heads_whose_target_has_another_dtype_are_compiled_or_say_why_not(kind, 
 
 
 def assert_the_same_draft(fast, plain, tokens, start):
-    u, shaping = (
-        torch.tensor([0.1, 0.6, 0.9], dtype=torch.float64),
-        Sampler(Params(temperature=0.8, top_p=0.9)),
-    )
-    shaped = Settings.on_host(shaping)
-    for settings in (None, shaped.shaping):
-        drafted, q, logits = fast.draft(tokens, start, u, settings)
-        assert (q is None) is (settings is None)
+    u = torch.tensor([0.1, 0.6, 0.9], dtype=torch.float64)
+    for temperature in (0.0, 0.8):
+        sampler = Sampler(Params(temperature=temperature, top_p=0.9))
+        settings = Settings.on_host(sampler)
+        drawing = sampler.drawing(settings, u, None, 0.0)
+        drafted, q, logits = fast.draft(tokens, start, drawing)
+        assert (q is None) is (temperature == 0)
         each, by_one = None, []
         for cached in (plain, fast):  # fed with what was drafted, one by one
             g, said = cached.begin(tokens, start)
@@ -248,10 +247,10 @@ def assert_the_same_draft(fast, plain, tokens, start):
             by_one.append(torch.cat(said))
         for each in by_one:
             torch.testing.assert_close(logits, each, atol=2e-4, rtol=1e-4)
-        if settings is None:
+        if temperature == 0:
             assert drafted.tolist() == logits.argmax(-1).tolist()
         else:
-            right = shaping.shape(logits, shaped)[0]
+            right = sampler.shape(logits, settings)[0]
             torch.testing.assert_close(q, right, atol=1e-6, rtol=1e-4)
             assert drafted.tolist() == draw(right, u).tolist()
 

@@ -414,8 +414,9 @@ def test_probabilities_are_shaped_as_by_the_sampler(shape, top_k, top_p, min_p):
         while sampler.nucleus and sampler.nucleus.width:
             sampler.widen()  # looks at the whole vocabulary, as the kernel does
         settings = settings_of(sampler)
+        shaping = sampler.drawing(settings, torch.zeros(0), None, 0.0).numbers[:4]
         for row in rows_of_logits():
-            right, ours = sampler.shape(row[None], settings)[0][0], shape(row, *settings.shaping)
+            right, ours = sampler.shape(row[None], settings)[0][0], shape(row, *shaping)
             near = (right == 0) | (right > 1e-36)  # below exp(-87) the kernel makes 0
             assert torch.equal(ours[near] > 0, right[near] > 0)
             torch.testing.assert_close(ours, right, rtol=2e-5, atol=1e-9)
@@ -433,10 +434,17 @@ def text_of(pair, prompt=PROMPT, **params):
     return generate(pair, prompt, Params(max_new_tokens=40, seed=5, **params), measure=False).text
 
 
+PENALTIES = dict(repetition_penalty=1.4, presence_penalty=0.5, frequency_penalty=0.3)
+ADJUSTED = PENALTIES | dict(logit_bias={5: 2.0, 300: -4.0})
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("temperature", "filters"),
-    [(0.0, {}), (1.0, {}), (0.7, dict(top_p=0.9)), (1.0, dict(top_p=0.8, top_k=20, min_p=0.05))],
+    [
+        *((0.0, {}), (1.0, {}), (0.7, dict(top_p=0.9)), (1.0, dict(top_p=0.8, top_k=20, min_p=0.05))),
+        *((0.0, ADJUSTED), (0.8, ADJUSTED), (0.0, dict(confidence=0.5)), (0.8, dict(confidence=0.5))),
+    ],
     ids=str,
 )
 def test_a_draft_in_one_call_is_that_of_one_token_after_another(pair, monkeypatch, temperature, filters):
@@ -632,12 +640,13 @@ def threads(count):
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "count"), [("gemma2", 3), ("olmo2", 7)])
 def test_in_several_threads_the_same_numbers(name, count):
-    lm = native_lm(tiny(name))
+    lm, sampler = native_lm(tiny(name)), Sampler(Params(temperature=0.0))
+    greedily = sampler.drawing(settings_of(sampler), torch.zeros(5), None, 0.0)
     for rows in (1, 5):
         found = []
         for each in (1, count):
             with threads(each):
-                drafted = lm.draft(TEXT[:2], torch.tensor(0), torch.zeros(5), None)[0]
+                drafted = lm.draft(TEXT[:2], torch.tensor(0), greedily)[0]
                 found.append((predicted(lm, rows), drafted))
         assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 

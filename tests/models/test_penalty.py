@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from specdemo import Params, generate, load_pair
-from specdemo.drafters.model.drafter import ModelDrafter
 from specdemo.drafters.model.other_tokenizer import SharedTokensDrafter
 from specdemo.engine.sampling import Sampler
 from specdemo.events.trace import Trace
@@ -97,19 +96,13 @@ NEITHER = {"repetition_penalty": None, "logit_bias": None}
 
 
 def test_a_drafter_has_them_as_the_target_has():
-    """So with the target as its own drafter all drafts are accepted, greedily and sampled. A drafter that can
-    draft all tokens at once does not: its compiled code knows no penalty and no bias."""
+    """So with the target as its own drafter all drafts are accepted, greedily and sampled."""
     target = penalised(2.0)
     pair = load_pair(target=target, drafter=target)
     for temperature, case in ((0, {}), (1, {}), (1, OTHERS["all"])):
         params = Params(temperature=temperature, top_p=1, seed=2, max_new_tokens=NEW, gamma=4, **case)
         stats = generate(pair, PROMPT, params, measure=False).stats
         assert stats.drafted and stats.accepted == stats.drafted
-    lm = CachedLM(target)
-    for given in ({}, {"presence_penalty": 1.5}, {"frequency_penalty": -0.4}, *OTHERS.values()):
-        sampler = Sampler(Params(top_p=1, **given))
-        drafter = ModelDrafter(lm, 100, sampler, lm.vocab_size, CPU, EagerSteps(), 3)
-        assert (drafter.drafts_at_once, sampler.adjusts) == (not given, bool(given))
 
 
 def test_a_bias_of_the_models_generation_config_is_applied():

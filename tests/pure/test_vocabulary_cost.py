@@ -69,7 +69,7 @@ class NoModel:
     def forward(self, ids, start):
         return torch.empty(len(ids), VOCAB_SIZE, dtype=torch.bfloat16)
 
-    def draft(self, ids, start, u, shaping):
+    def draft(self, ids, start, drawing):
         """It has none."""
 
 

@@ -52,7 +52,7 @@ class TableHead:
             self.grow(end)
             self.begin(torch.tensor(ids[start + 1 : end + 1]), torch.tensor(start))
 
-    def draft(self, tokens, start, u, shaping):
+    def draft(self, tokens, start, drawing):
         return None
 
     def begin(self, tokens, start):

@@ -76,9 +76,9 @@ class Eagle3Drafter(Drafter):
     def step(self, value: DraftInput, told: Tensor | None = None) -> Draft:
         """The draft made from `value`. told: see draft_in_turn."""
         start, last = value.position[0].long(), value.last.long()
-        if told is None and not self.sampler.adjusts and not self.stops_below:
-            shaping = None if self.sampler.greedy else value.settings.shaping
-            drafted = self.head.draft(last, start, value.u, shaping)
+        if told is None and self.head.device.type == "cpu":
+            drawing = self.sampler.drawing(value.settings, value.u, value.seen, self.stops_below)
+            drafted = self.head.draft(last, start, drawing)
             if drafted is not None:
                 tokens, q, logits = drafted
                 return Draft.drawn(tokens, q, None, logits)

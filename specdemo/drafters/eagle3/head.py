@@ -28,6 +28,7 @@ from specdemo.drafters.heads import (
 )
 from specdemo.runtime.decoder import Attention, Decoder, Layer, Norm, RowMask, TargetStates
 from specdemo.runtime.device import to_device
+from specdemo.runtime.lm import Drawing
 from specdemo.runtime.native import MOST_PREFILLED
 
 
@@ -199,7 +200,7 @@ class CachedEagle3(CachedHead):
         return g, self.model.for_target(logits)
 
     def draft(
-        self, tokens: Tensor, start: Tensor, u: Tensor, shaping: Tensor | None
+        self, tokens: Tensor, start: Tensor, drawing: Drawing
     ) -> tuple[Tensor, Tensor | None, Tensor] | None:
         """Many forwards as one call, if it has one: as LM.draft, but beginning as `begin` does."""
         return None
@@ -239,12 +240,12 @@ class NativeEagle3(NativeHead, CachedEagle3):
         return self.native.stream, self.native.last(self, token, start, from_features=False)
 
     def draft(
-        self, tokens: Tensor, start: Tensor, u: Tensor, shaping: Tensor | None
+        self, tokens: Tensor, start: Tensor, drawing: Drawing
     ) -> tuple[Tensor, Tensor | None, Tensor] | None:
         native = self.native
         if native is None:
             return None
-        return native.draft(self, tokens, start, native.block_for(len(tokens)), u, shaping)
+        return native.draft(self, tokens, start, native.block_for(len(tokens)), drawing)
 
     def fill(self, tokens: Tensor, start: Tensor) -> None:
         if self.native is None or len(tokens) > MOST_PREFILLED:

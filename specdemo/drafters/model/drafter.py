@@ -99,8 +99,8 @@ class ModelDrafter(Drafter):
     @property
     def drafts_at_once(self) -> bool:
         """Whether an LM that can may draw the tokens by itself."""
-        plain = not self.sampler.adjusts and not self.stops_below
-        return plain and self.lm.vocab_size == self.vocab_size and not self.other_ids
+        same = self.lm.vocab_size == self.vocab_size and not self.other_ids
+        return same and self.lm.device.type == "cpu"
 
     def start(self, ids: list[int]) -> None:
         if len(ids) <= self.context:
@@ -151,8 +151,8 @@ class ModelDrafter(Drafter):
         """The draft made from `value`. told: see draft_in_turn."""
         position, last = value.position[0].long(), value.last.long()
         if told is None and self.drafts_at_once:
-            shaping = None if self.sampler.greedy else value.settings.shaping
-            drafted = self.lm.draft(last, position, value.u, shaping)
+            drawing = self.sampler.drawing(value.settings, value.u, value.seen, self.stops_below)
+            drafted = self.lm.draft(last, position, drawing)
             if drafted is not None:
                 tokens, q, logits = drafted
                 return Draft.drawn(tokens, q, None, logits)
