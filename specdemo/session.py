@@ -312,7 +312,7 @@ def decoder_of(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
         eos=tuple(sorted(eos)),
         confidence=params.confidence,
         draft_sampler=drafting,
-        compiled=None if setup.run_step.captures or setup.target.device.type != "cpu" else compiled_verdict(),
+        compiled=compiled_verdict() if setup.on_cpu else None,
     )
     cost = way.cost(pair, params) if params.gamma == "auto" else NO_COST
     gamma = 0 if params.draft_with == "none" else params.gamma

@@ -34,12 +34,14 @@ CacheDrafter = Callable[[Module, PreTrainedModel, Clock], Cached]
 @dataclass(frozen=True)
 class RunSetup:
     """What one run works with. `drafter`: the pair's, or a part of the target (`OfTarget`). `run_drafting`
-    differs from `run_step` where the drafter is on another device, and where drafting is not captured."""
+    differs from `run_step` where the drafter is on another device, and where drafting is not captured.
+    on_cpu: whether verdicts are computed on the CPU, by steps that are not captured."""
 
     target: CachedLM
     drafter: Cached | None
     run_step: RunStep
     run_drafting: RunStep
+    on_cpu: bool = False
 
     @property
     def runs_ahead(self) -> bool:
@@ -128,7 +130,10 @@ class Runner:
                 lm.begin_run(static=use_graphs and lm in on_gpu)
         run_step = self.graphs if use_graphs else EagerSteps()
         eager = drafter is not None and (drafter.device != target.device or not drafter.is_captured)
-        return RunSetup(target, drafter, run_step, EagerSteps() if eager else run_step)
+        run_drafting = EagerSteps() if eager else run_step
+        return RunSetup(
+            target, drafter, run_step, run_drafting, on_cpu=not use_graphs and target.device.type == "cpu"
+        )
 
     @contextmanager
     def active(self) -> Iterator[None]:
