@@ -17,13 +17,12 @@ from specdemo.events.trace import Trace
 from specdemo.ui.front.gradio import spoken_by, told, visitor_of
 from specdemo.ui.page import links
 from specdemo.ui.runs.board import Board, Followed, FollowedMeasurement, FollowedRun, failed, wrong
-from specdemo.ui.runs.guess import GuessRequest, guess_request, play
-from specdemo.ui.runs.instruments import measure, measurement_request
+from specdemo.ui.runs.instruments import measurement_request
 from specdemo.ui.runs.limits import Limits
+from specdemo.ui.runs.measuring import measure
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import Asked, RunQueue, Ticket
 from specdemo.ui.runs.run import follow
-from specdemo.ui.runs.trials import TrialsRequest, trials_request, try_often
 from specdemo.ui.view.feed import nothing_yet, notice
 from specdemo.ui.view.settings import choice_of, in_words, names_of, params_from_controls, values_held
 from specdemo.words.catalogue import say
@@ -166,23 +165,15 @@ class Handlers:
             shown = self.board.get(str(wanted.get("run")))
             if params.seed is None and isinstance(shown, FollowedRun):
                 params = replace(params, seed=shown.seed)
-            requests = {"guess": guess_request, "trials": trials_request}
-            make_request = requests.get(str(wanted.get("kind")), measurement_request)
-            asked = make_request(wanted, Choice(**choice_of(values)), prompt, params)
-            self.limits.check(prompt, params)
-            one = FollowedMeasurement(self.limits, wanted)
-            ticket = self._join(request, "measurement", one)
 
             def link(pair: str, params: Params) -> str:
                 return links.write(prompt, pair, choice_of(values), params, starts="guess")
 
-            if isinstance(asked, GuessRequest):
-                reports = play(self.models, ticket, asked, link, one.name)
-            elif isinstance(asked, TrialsRequest):
-                reports = try_often(self.models, ticket, asked, one.name)
-            else:
-                reports = measure(self.models, ticket, asked, one.name)
-            self.board.begin(one, reports)
+            asked = measurement_request(wanted, Choice(**choice_of(values)), prompt, params, link)
+            self.limits.check(prompt, params)
+            one = FollowedMeasurement(self.limits, wanted)
+            ticket = self._join(request, "measurement", one)
+            self.board.begin(one, measure(self.models, ticket, asked, one.name))
         except Exception as error:  # what is being measured goes on
             return json.dumps({"measurement": failed(nothing_yet(wanted), error)})
         return json.dumps({"measure": one.name, "at": time.time_ns()})

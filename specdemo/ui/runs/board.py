@@ -230,7 +230,7 @@ class FollowedMeasurement(Followed):
 
     async def _take(self, report: Measurement) -> None:
         if not self.stopped:
-            self.latest = {**report}  # which goes on to be filled
+            self.latest = report
 
     def _fail(self, error: Exception) -> None:
         if not self.stopped:
