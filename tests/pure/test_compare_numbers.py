@@ -18,7 +18,7 @@ from specdemo.bench.compare import (
     settings_for,
 )
 from specdemo.bench.methods import MethodRow, cells, comparison_csv, methods_table, winner
-from specdemo.drafters.ways import WAYS
+from specdemo.drafters.ways import way_called
 from specdemo.events import DRAFTER_KINDS, METHODS, ByModel, PairInfo, Params, Round
 from specdemo.events.metrics import fresh
 from specdemo.loading.catalog import others_at_hand
@@ -33,7 +33,7 @@ def pair(name="some", drafter=True, kind="model"):
     info = replace(info, drafter_kind=kind)
     model = object() if drafter else None
     made = SimpleNamespace(info=info, drafter=model, mtp=model, drafter_bytes=2_500_000, notes=["a note"])
-    made.lacks = lambda method: WAYS[method].lacks(made)
+    made.lacks = lambda method: way_called(method).lacks(made)
     return made
 
 
@@ -153,7 +153,7 @@ def test_a_row_is_named_by_the_kind_of_its_drafter_and_tells_how_it_drafts():
 
 def test_all_are_the_methods_that_the_pair_can_have():
     pair = SimpleNamespace(drafter=None, mtp="it has none", largest_exit=0)
-    pair.lacks = lambda method: WAYS[method].lacks(pair)
+    pair.lacks = lambda method: way_called(method).lacks(pair)
     no_model = [name for name in METHODS if name not in ("model", "lookup+model", "mtp", "early-exit")]
     assert methods_at_hand(pair) == no_model
     pair.drafter = object()
