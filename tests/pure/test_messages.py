@@ -18,7 +18,7 @@ from specdemo.ui.runs.instruments import measurement_request
 from specdemo.ui.runs.limits import HOSTED, LOCAL, Visitor
 from specdemo.ui.runs.models import Choice
 from specdemo.ui.runs.queue import Refused, RunQueue
-from specdemo.ui.runs.run import Waiting, told_of
+from specdemo.ui.runs.run import Waiting, message_about
 from specdemo.ui.view.settings import in_words
 from specdemo.vllm.client import server_address
 from specdemo.words.catalogue import catalogue, numeral, speaking
@@ -70,7 +70,7 @@ REFUSED = {
 WHY = message("targets_context", context=40, all=256)
 SAID = {
     "a guess that cannot be written": message("guess_unwritable", given="'x'"),
-    "no memory": told_of(RuntimeError("DefaultCPUAllocator: not enough")),
+    "no memory": message_about(RuntimeError("DefaultCPUAllocator: not enough")),
     "a context that longrope ends": Message("context_why", {"most": 39, "length": 40, "why": WHY}, "prompt"),
     "a token that the target lacks": refusal("prompt", "unknown_token", 296, high=294),
     "stop strings beside the model's": refusal("stop", "stops_of_pair", 64, most=63, own=1),

@@ -218,12 +218,12 @@ def awaitable(future: Future) -> asyncio.Future:
     return awaitable
 
 
-def told_of(error: Exception) -> Message | str:
+def message_about(error: Exception) -> Message | str:
     """What a visitor is told about an error."""
-    return message_of(error) if is_told(error) else message("failed", why=failure(error))
+    return message_of(error) if is_for_visitor(error) else message("failed", why=failure(error))
 
 
-def is_told(error: Exception) -> bool:
+def is_for_visitor(error: Exception) -> bool:
     """Whether the error's own words are a sentence for the visitor. The words of subclasses of ValueError are
     a library's."""
     return isinstance(error, (PairError, Refused)) or type(error) is ValueError
