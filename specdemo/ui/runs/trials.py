@@ -129,13 +129,9 @@ class OfTiny:
         trials = self.trials
         seen, p = trials.seen, trials.expected
         names = {cell: " ".join(TINY_WORDS[token_id] for token_id in cell) for cell in {**p, **seen}}
-        runs = self.runs
-        return {
-            **_counted(self.request, trials.params, runs, self.most, trials.judged, trials.accepted),
-            **_tested(goodness_of_fit(seen, p), runs, len(names)),
-            **_compared(shares_of(seen), p, sorted(names, key=lambda cell: -p.get(cell, 0.0)), names),
-            "by_chance": distance_by_chance(p, runs),
-        }
+        compared = _compared(shares_of(seen), p, sorted(names, key=lambda cell: -p.get(cell, 0.0)), names)
+        by_chance = distance_by_chance(p, self.runs)
+        return _so_far(self, trials.params, goodness_of_fit(seen, p), len(names), compared, by_chance)
 
 
 class OfPair:
@@ -179,18 +175,13 @@ class OfPair:
 
     def so_far(self) -> wire.Trials:
         trials = self.trials
-        on, off, runs = trials.drafting, trials.alone, self.runs
+        on, off = trials.drafting, trials.alone
         names = {cell: trials.texts[cell] for cell in {**on, **off}}
         both = sorted(names, key=lambda cell: -(on[cell] + off[cell]))
-        pooled = shares_of(on + off)
-        return {
-            **_counted(self.request, self.params, runs, self.most, trials.judged, trials.accepted),
-            **_tested(homogeneity(on, off), runs, len(names)),
-            **_compared(shares_of(on), shares_of(off), both, names),
-            "by_chance": distance_by_chance(
-                pooled, runs / 2
-            ),  # a difference of two samples has twice the variance
-        }
+        compared = _compared(shares_of(on), shares_of(off), both, names)
+        # A difference of two samples has twice the variance.
+        by_chance = distance_by_chance(shares_of(on + off), self.runs / 2)
+        return _so_far(self, self.params, homogeneity(on, off), len(names), compared, by_chance)
 
 
 def trials_of(request: TrialsRequest, *pairs: AnyPair) -> OfTiny | OfPair:
@@ -198,26 +189,28 @@ def trials_of(request: TrialsRequest, *pairs: AnyPair) -> OfTiny | OfPair:
     return OfPair(request, *pairs) if request.trial == "pair" else OfTiny(request)
 
 
-def _counted(
-    request: TrialsRequest, params: Params, runs: int, most: int, judged: int, accepted: int
-) -> dict[str, Any]:
+def _so_far(
+    of: OfTiny | OfPair,
+    params: Params,
+    test: ChiSquare,
+    cells: int,
+    compared: dict[str, Any],
+    by_chance: float,
+) -> wire.Trials:
     return {
-        "trial": request.trial,
-        "runs": runs,
-        "most": most,
-        "judged": judged,
-        "accepted": accepted,
+        "trial": of.request.trial,
+        "runs": of.runs,
+        "most": of.most,
+        "judged": of.trials.judged,
+        "accepted": of.trials.accepted,
         "greedy": params.temperature == 0,
         "lossy": words_of_row("rules", params.rule, "name") if is_lossy(params) else "",
-    }
-
-
-def _tested(test: ChiSquare, runs: int, cells: int) -> dict[str, Any]:
-    return {
+        **compared,
+        "by_chance": by_chance,
         "statistic": None if math.isinf(test.statistic) else test.statistic,
         "freedom": test.freedom,
         "p_value": test.p_value,
-        "found": verdict_of(test, runs, cells),
+        "found": verdict_of(test, of.runs, cells),
     }
 
 
