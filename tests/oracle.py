@@ -14,7 +14,7 @@ from scipy.stats import chisquare
 
 from specdemo.drafters.base import Materials
 from specdemo.drafters.model.kind import ModelKind
-from specdemo.drafters.ways import WAYS
+from specdemo.drafters.ways import way_called
 from specdemo.engine.detokenize import Pieces
 from specdemo.engine.emit import Emitter, StopCriteria
 from specdemo.engine.loop import Decoder, DraftLength
@@ -257,7 +257,7 @@ def make_drafter(
     target = SimpleNamespace(vocab_size=vocab_size, device=CPU)
     run_step = run_step or EagerSteps()
     materials = dict(params=params, sampler=sampler, target=target, drafter=drafter, run_step=run_step)
-    build = ModelKind().build if kind == "model" else WAYS[kind].build
+    build = ModelKind().build if kind == "model" else way_called(kind).build
     return build(Materials(**materials, context=math.inf, drafter_context=context))
 
 

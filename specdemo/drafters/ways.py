@@ -43,7 +43,6 @@ WAYS: dict[str, Way] = {
     "model": ByDrafter(),
     "mtp": MtpWay(),
     "lookup": LookupWay(),
-    "lookup+model": ChainWay(LookupWay(), ByDrafter()),
     "ngram": NgramWay(several_levels=True),
     "ngram-one-level": NgramWay(several_levels=False),
     "suffix": SuffixWay(),

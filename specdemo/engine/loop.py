@@ -114,11 +114,11 @@ class Decoder:
             if isinstance(launched, Exception):
                 raise launched
             verdict, tokens = self._verdict(ids, launched)
-            home, ahead = self.clock.timestamp(), None
+            arrived, ahead = self.clock.timestamp(), None
             if not tokens.ends and (text := following(tokens.emitted)) is not None:
                 ids, ahead = text, self._launched(text, index + 1, u)
                 u = uniforms(self.seed, index + 2, LONGEST_DRAFT)
-            this_round = self._record(launched, verdict, home, is_last=ahead is None, away_ms=away_ms)
+            this_round = self._record(launched, verdict, arrived, is_last=ahead is None, away_ms=away_ms)
             away = self.clock.timestamp()
             yield this_round
             if self.finish is not None:
@@ -185,18 +185,18 @@ class Decoder:
         self,
         launched: Launched,
         verdict: VerifiedOnHost,
-        home: Timestamp,
+        arrived: Timestamp,
         is_last: bool = True,
         away_ms: float = 0.0,
     ) -> Round:
-        """The round of a verdict, with its times. home: when the verdict had come. is_last: whether no other
-        round has been launched since. away_ms: the consumer's time within the round's."""
+        """The round of a verdict, with its times. arrived: when the verdict had come. is_last: whether no
+        other round has been launched since. away_ms: the consumer's time within the round's."""
         clock, draft = self.clock, launched.draft
         began, kept = clock.timestamp(), int(verdict.k)
         verdict.check()
         emitted = self.emitter.emit(launched.index, verdict, kept)  # fates, text, and whether that ends it
         ended_by = self._ended_by(launched.gamma, launched.k, draft, kept, emitted)
-        round_ms = clock.ms_between(launched.start, home) - away_ms
+        round_ms = clock.ms_between(launched.start, arrived) - away_ms
         if is_last or self.finish is not None:  # else it is in the time of the next round
             round_ms += clock.ms_between(began, clock.timestamp())
         if self.ahead:  # the device may have worked while the consumer did

@@ -16,7 +16,7 @@ from torch.nn import Embedding, Module
 from torch.nn.functional import rms_norm
 from transformers.activations import ACT2FN
 
-from specdemo.runtime.linear import Product
+from specdemo.runtime.linear import JoinedLinear
 
 # The activations of MLPs that triton_between.py and kernels.py know: whether it is GELU's tanh form (not:
 # SiLU).
@@ -129,9 +129,11 @@ class Layer:
         else:
             qkv = [attention.q_proj, attention.k_proj, attention.v_proj]
             gate_up = [mlp.gate_proj, mlp.up_proj]
-        self.qkv, self.gate_up = Product(*qkv, triton=triton), Product(*gate_up, triton=triton)
-        self.out, self.down = (Product(each, triton=triton) for each in (attention.o_proj, mlp.down_proj))
-        self.kv = Product(*qkv[1:], triton=triton) if reads_context else None
+        self.qkv, self.gate_up = JoinedLinear(*qkv, triton=triton), JoinedLinear(*gate_up, triton=triton)
+        self.out, self.down = (
+            JoinedLinear(each, triton=triton) for each in (attention.o_proj, mlp.down_proj)
+        )
+        self.kv = JoinedLinear(*qkv[1:], triton=triton) if reads_context else None
         self.activation = activation
         self.gelu: bool | None = GELU_GATES.get(activation)
         self.activate: Callable[[Tensor], Tensor] = ACT2FN[activation]
@@ -162,7 +164,7 @@ class Layer:
         return [norm for norm in every if norm is not None]
 
     @property
-    def products(self) -> list[Product]:
+    def products(self) -> list[JoinedLinear]:
         every = (self.qkv, self.out, self.gate_up, self.down, self.kv)
         return [product for product in every if product is not None]
 
@@ -184,7 +186,7 @@ class Layer:
         return self._add(x, self.down, hidden, self.after_mlp)
 
     @staticmethod
-    def _add(x: Tensor, product: Product, hidden: Tensor, norm: Norm | None) -> Tensor:
+    def _add(x: Tensor, product: JoinedLinear, hidden: Tensor, norm: Norm | None) -> Tensor:
         if torch.is_grad_enabled():
             return x + _normed(norm, product(hidden))
         return product.plus(hidden, x) if norm is None else norm.plus(product(hidden), x)

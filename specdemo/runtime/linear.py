@@ -63,7 +63,7 @@ def _change_class(model: Module, old: type[Linear], new: type[Linear]) -> bool:
     return bool(layers)
 
 
-class Product:
+class JoinedLinear:
     """Linear layers of the same input. Where their weights lie one after the other in memory (see
     `join_weights`), they are one product.
 

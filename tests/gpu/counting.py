@@ -25,7 +25,7 @@ from specdemo.drafters.chain.drafter import ChainDrafter
 from specdemo.drafters.early_exit.layers import FirstLayersLM
 from specdemo.drafters.heads import DraftHead
 from specdemo.drafters.model.drafter import ModelDrafter
-from specdemo.drafters.ways import WAYS
+from specdemo.drafters.ways import way_called
 from specdemo.engine.sampling import Sampler, uniforms
 from specdemo.events import Params
 from specdemo.runtime import cuda
@@ -182,7 +182,7 @@ def count_round(models: Models, params: Params, dtype: torch.dtype = torch.bfloa
         run_drafting = graphs if captured else CountedSteps(launches)
         limits = dict(context=1000, drafter_context=1000)
         materials = Materials(params, sampler, lm, drafting, run_drafting, **limits)
-        drafts = WAYS[params.draft_with].build(materials)
+        drafts = way_called(params.draft_with).build(materials)
         verifier = decoding(lm, drafts, params, TEXT, run_step=graphs, sampler=sampler).decoder.verifier
         for model in (lm, drafting):
             if isinstance(model, CachedLM):

@@ -22,7 +22,7 @@ from specdemo.doctor.machine import device, replayed_us
 from specdemo.drafters.model.drafter import ModelDrafter
 from specdemo.runtime import cuda, steps
 from specdemo.runtime.attention import additive, grouped_attention, without_cudnn
-from specdemo.runtime.linear import Product
+from specdemo.runtime.linear import JoinedLinear
 from specdemo.runtime.steps import RunStep
 from specdemo.session import decoder_of, prepare
 
@@ -101,7 +101,7 @@ def products(rows: int, outputs: int, inputs: int, kind: str, bandwidth: float) 
         for layer in layers:
             layer.freeze()
 
-    calls = [Product(layer, triton=kind.endswith(BY_TRITON)) for layer in layers]
+    calls = [JoinedLinear(layer, triton=kind.endswith(BY_TRITON)) for layer in layers]
 
     def all_of_them() -> None:
         for call in calls:

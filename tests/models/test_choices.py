@@ -22,7 +22,7 @@ from specdemo.events.trace import Trace
 from specdemo.ui.page import api
 from specdemo.ui.page.controls import controls
 from specdemo.ui.page.hints import hints
-from specdemo.ui.runs.instruments import PLANS, MeasurementRequest
+from specdemo.ui.runs.instruments import PLANS, ComparisonRequest
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.view import settings
 from specdemo.ui.view.feed import RunFeed
@@ -108,7 +108,7 @@ def test_the_comparison(pair):
     assert "the stutterer" in winner(last.rows).lower()
     race = ("race", of_both(), "stutterer, γ 3, lossy rule coin 0.5")
     for measurement, params, name in (("compare", PARAMS, "stutterer"), race):
-        request = MeasurementRequest(measurement, "this", Choice(), "Once", params)
+        request = ComparisonRequest(measurement, Choice(), "Once", params, lambda *_: "", "this")
         assert name in [each.name for each in PLANS[measurement](request, [pair]).settings]
 
 

@@ -333,9 +333,9 @@ class Launches(torch.utils._python_dispatch.TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-# Of a greedy draft; bounds from before fewer were launched: on 2026-11-27 it launched 218 and 149.
-# On a GPU a norm is one operation instead of five.
-MOST_LAUNCHES = {"eagle3": 318, "dflash": 194}
+# Of a greedy draft, with room: on 2026-11-27 it launched 218 and 149. On a GPU a norm is one operation
+# instead of five.
+MOST_LAUNCHES = {"eagle3": 240, "dflash": 164}
 
 
 @pytest.mark.parametrize("name", MOST_LAUNCHES)

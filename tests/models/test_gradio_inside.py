@@ -45,8 +45,8 @@ def test_an_idle_queue_looks_for_events_as_often_as_it_is_told(monkeypatch):
 
 
 def test_what_is_told_with_an_event_is_an_object_or_nothing():
-    assert inside.told(gr.EventData(None, {"kind": "race"})) == {"kind": "race"}
-    assert inside.told(gr.EventData(None, "kind")) == inside.told(gr.EventData(None, None)) == {}
+    assert inside.event_data(gr.EventData(None, {"kind": "race"})) == {"kind": "race"}
+    assert inside.event_data(gr.EventData(None, "kind")) == inside.event_data(gr.EventData(None, None)) == {}
 
 
 def test_a_session_without_readers_loses_its_messages_and_no_other_one_does():

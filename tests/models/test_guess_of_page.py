@@ -14,11 +14,11 @@ from specdemo.ui.runs.guess import (
     LONGEST_GUESS,
     SUGGESTED,
     game_after,
-    guess_request,
-    play,
     tokens_of_guess,
 )
+from specdemo.ui.runs.instruments import measurement_request
 from specdemo.ui.runs.limits import Visitor
+from specdemo.ui.runs.measuring import measure
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import RunQueue
 from tests.sentences import assert_one_sentence
@@ -34,8 +34,12 @@ def pair():
 
 
 def step(pair, wanted, params=PARAMS, prompt=PROMPT):
-    request = guess_request(wanted, Choice(), prompt, params)
-    return json.loads(json.dumps(game_after(pair, request, lambda name, params: f"pair={name}")))
+    return json.loads(json.dumps(game_after(pair, request(wanted, prompt, params))))
+
+
+def request(wanted, prompt=PROMPT, params=PARAMS):
+    wanted = {"kind": "guess", **wanted}
+    return measurement_request(wanted, Choice(), prompt, params, lambda name, params: f"pair={name}")
 
 
 def played(pair, guesses, params=PARAMS):
@@ -133,12 +137,12 @@ def test_other_settings_are_another_game(pair):
 
 def test_without_a_drafter_there_is_no_game():
     with pytest.raises(ValueError, match="choose a drafter first$"):
-        guess_request({}, Choice(), PROMPT, replace(PARAMS, draft_with="none"))
+        request({}, params=replace(PARAMS, draft_with="none"))
 
 
 def test_a_server_judges_its_own_drafts_only():
     with pytest.raises(PairError, match="^A server judges its own drafts only"):
-        game_after(object(), guess_request({}, Choice(), PROMPT, PARAMS), lambda *_: "")
+        game_after(object(), request({}))
 
 
 def test_a_round_waits_its_turn_and_comes_as_a_measurement():
@@ -147,8 +151,7 @@ def test_a_round_waits_its_turn_and_comes_as_a_measurement():
 
     async def follow():
         ticket = queue.join(Visitor("page", "10.0.0.1"), "measurement")
-        request = guess_request({}, Choice(), PROMPT, PARAMS)
-        async with aclosing(play(models, ticket, request, lambda *_: "", "name")) as told:
+        async with aclosing(measure(models, ticket, request({}), "name")) as told:
             return [message async for message in told]
 
     *_, last = asyncio.run(follow())

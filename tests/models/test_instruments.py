@@ -9,12 +9,15 @@ from dataclasses import replace
 import pytest
 
 from specdemo import Params
+from specdemo.ui.page.frame import TABS
 from specdemo.ui.runs import instruments
-from specdemo.ui.runs.instruments import measure, measurement_request
+from specdemo.ui.runs.instruments import INSTRUMENTS, measurement_request
 from specdemo.ui.runs.limits import LOCAL, Visitor
+from specdemo.ui.runs.measuring import measure
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import RunQueue
 from specdemo.ui.view.feed import tokens_of
+from specdemo.ui.view.wire import MEASUREMENT_KINDS
 
 PROMPT = "One day, a girl named Mia found a tiny kitten in the rain."
 GREEDY = Params(temperature=0, max_new_tokens=40, seed=1)
@@ -45,6 +48,10 @@ def measured(models, queue, wanted, params=GREEDY, until=lambda message: False):
         return messages
 
     return asyncio.run(follow())
+
+
+def test_each_kind_of_measurement_is_a_row_with_a_tab():
+    assert set(INSTRUMENTS) == set(MEASUREMENT_KINDS) <= set(TABS)
 
 
 @pytest.mark.slow

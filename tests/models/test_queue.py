@@ -21,7 +21,7 @@ from specdemo.ui.page.api import trace_in_words
 from specdemo.ui.runs.limits import LOCAL, Visitor
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import Refused, RunQueue
-from specdemo.ui.runs.run import RunProgress, Waiting, follow, told_of
+from specdemo.ui.runs.run import RunProgress, Waiting, follow, message_about
 from specdemo.ui.view.texts import describe_pair
 from specdemo.words.message import message
 from tests.tiny import noisy, tiny, tokenizer
@@ -314,7 +314,7 @@ def test_a_librarys_error_is_no_mistake_of_the_visitor(places, queue, monkeypatc
         models.get().target.register_forward_pre_hook(fail)
     with pytest.raises(RuntimeError) as error:
         asyncio.run(steps(models, queue))
-    assert str(told_of(error.value)) == (
+    assert str(message_about(error.value)) == (
         "The run failed: RuntimeError: ValueError: cannot read weights.bin: denied to ***"
     )
 

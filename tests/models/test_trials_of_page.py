@@ -12,10 +12,12 @@ from specdemo import Params, load_pair
 from specdemo.errors import PairError
 from specdemo.trials.chi_square import homogeneity
 from specdemo.ui.runs import trials as of_page
+from specdemo.ui.runs.instruments import measurement_request
 from specdemo.ui.runs.limits import LOCAL, Visitor
+from specdemo.ui.runs.measuring import measure
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import Refused, RunQueue
-from specdemo.ui.runs.trials import SHOWN_CELLS, trials_of, trials_request, try_often, verdict_of
+from specdemo.ui.runs.trials import SHOWN_CELLS, trials_of, verdict_of
 from tests.sentences import assert_one_sentence
 
 PROMPT = "Once upon a time, there was a little fox"
@@ -28,7 +30,7 @@ def messages_of(request, until=lambda message: False, **limits):
 
     async def follow():
         told, ticket = [], queue.join(Visitor("page", "10.0.0.1"), "measurement")
-        async with aclosing(try_often(models, ticket, request, "name")) as reports:
+        async with aclosing(measure(models, ticket, request, "name")) as reports:
             async for message in reports:
                 told.append(json.loads(json.dumps(message, allow_nan=False)))
                 if until(told[-1]):
@@ -39,7 +41,7 @@ def messages_of(request, until=lambda message: False, **limits):
 
 
 def request(trial, params=PARAMS, prompt=PROMPT):
-    return trials_request({"kind": "trials", "trial": trial}, Choice(), prompt, params)
+    return measurement_request({"kind": "trials", "trial": trial}, Choice(), prompt, params)
 
 
 def counted(trial, runs, params=PARAMS, *pairs):
@@ -52,7 +54,7 @@ def counted(trial, runs, params=PARAMS, *pairs):
 @pytest.mark.slow
 def test_the_counts_grow_until_there_are_enough(monkeypatch):
     monkeypatch.setattr(of_page.OfTiny, "most", 300)
-    monkeypatch.setattr(of_page, "LOOK_PERIOD", 0.05)
+    monkeypatch.setattr(of_page.TrialsRequest, "period", 0.05)
     told = messages_of(request("none"))
     counts = [one["trials"]["runs"] for one in told if "trials" in one]
     assert counts == sorted(counts) and len(set(counts)) > 3 and counts[-1] == 300
@@ -77,7 +79,7 @@ def test_a_turn_that_is_too_long_ends_with_what_it_has():
 
 def test_who_waits_has_a_turn_between_two_pieces(monkeypatch):
     monkeypatch.setattr("specdemo.ui.runs.queue.TURN_PIECE", 0.2)
-    monkeypatch.setattr(of_page, "LOOK_PERIOD", 0.05)
+    monkeypatch.setattr(of_page.TrialsRequest, "period", 0.05)
     monkeypatch.setattr(of_page.OfTiny, "most", 200)
     models, queue = Models(USUAL), RunQueue()
     seen, counts = [], []  # how many runs there were when another one's turn came, and as they are told
@@ -93,7 +95,7 @@ def test_who_waits_has_a_turn_between_two_pieces(monkeypatch):
 
     async def follow_all():
         ticket = queue.join(Visitor("page", "10.0.0.1"), "measurement")
-        async with aclosing(try_often(models, ticket, request("none"))) as reports:
+        async with aclosing(measure(models, ticket, request("none"))) as reports:
             async for message in reports:
                 if "trials" in message:
                     counts.append(message["trials"]["runs"])

@@ -21,7 +21,7 @@ from specdemo.runtime import cuda
 from specdemo.runtime.decoder import RowMask
 from specdemo.runtime.device import Clock
 from specdemo.runtime.graphs import Graphs
-from specdemo.runtime.linear import MOST_BY_TRITON, Product, int8_of, join_weights
+from specdemo.runtime.linear import MOST_BY_TRITON, JoinedLinear, int8_of, join_weights
 from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.weights import held_bytes
 from tests.block_heads import tiny_block_head
@@ -318,9 +318,9 @@ def test_other_quantised_weights_are_multiplied_as_before():
 
 def test_quantised_activations_are_left_to_optimum_quanto():
     layer = quantised(nn.Sequential(nn.Linear(32, 48)))[0]
-    assert Product(layer, triton=True).stored
+    assert JoinedLinear(layer, triton=True).stored
     layer.activation_qtype = qint8
-    assert not Product(layer, triton=True).stored
+    assert not JoinedLinear(layer, triton=True).stored
 
 
 @pytest.mark.parametrize("fault", ["raises", "differs"])

@@ -18,7 +18,7 @@ from specdemo.bench.compare import (
     settings_for,
 )
 from specdemo.bench.methods import MethodRow, cells, comparison_csv, methods_table, winner
-from specdemo.drafters.ways import WAYS
+from specdemo.drafters.ways import way_called
 from specdemo.events import DRAFTER_KINDS, METHODS, ByModel, PairInfo, Params, Round
 from specdemo.events.metrics import fresh
 from specdemo.loading.catalog import others_at_hand
@@ -35,7 +35,7 @@ def pair(name="some", drafter=True, kind="model"):
     made = SimpleNamespace(
         info=info, drafter=model, carried={"mtp": model}, drafter_bytes=2_500_000, notes=["a note"]
     )
-    made.lacks = lambda method: WAYS[method].lacks(made)
+    made.lacks = lambda method: way_called(method).lacks(made)
     return made
 
 
@@ -157,7 +157,7 @@ def test_all_are_the_methods_that_the_pair_can_have():
     one_layer = SimpleNamespace(get_text_config=lambda: SimpleNamespace(num_hidden_layers=1))
     target = SimpleNamespace(config=one_layer)
     pair = SimpleNamespace(target=target, drafter=None, carried={"mtp": "it has none"})
-    pair.lacks = lambda method: WAYS[method].lacks(pair)
+    pair.lacks = lambda method: way_called(method).lacks(pair)
     no_model = [name for name in METHODS if name not in ("model", "lookup+model", "mtp", "early-exit")]
     assert methods_at_hand(pair) == no_model
     pair.drafter = object()

@@ -4,7 +4,7 @@ import re
 import shutil
 from html.parser import HTMLParser
 
-from specdemo.ui.page.frame import STATIC, frame, loader, scripts_path
+from specdemo.ui.page.frame import STATIC, TABS, frame, loader, scripts_path
 from specdemo.ui.view.served import SERVER_NUMBERS
 from specdemo.ui.view.texts import FATES, HEADLINE, HIDEABLE, MEANWHILE, NUMBERS
 
@@ -44,8 +44,8 @@ def test_it_has_every_number_and_every_hook():
     assert sorted(values("data-number")) == sorted((*NUMBERS, *SERVER_NUMBERS))
     assert values("data-number")[0] == HEADLINE and values("data-copy") == [MEANWHILE]
     hooks = {"stage", "inspector", "timeline", "metrics", "notice", "legend", "replay", "whose", "verdict"}
-    panels = {"race", "gamma", "compare", "guess", "trials", "positions", "exactness", "figure", "turns"}
-    assert hooks | panels == set(values("data-testid"))
+    panels = set(TABS) - {"text"}
+    assert hooks | panels | {"turns"} == set(values("data-testid"))
 
 
 def test_each_tab_has_its_panel():

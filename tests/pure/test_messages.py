@@ -14,13 +14,11 @@ from specdemo.events import Params, check_prompt
 from specdemo.events.params import LIMITS, check_number
 from specdemo.loading.catalog import CATALOGUE
 from specdemo.ui.page.links import read_link
-from specdemo.ui.runs.guess import guess_request
 from specdemo.ui.runs.instruments import measurement_request
 from specdemo.ui.runs.limits import HOSTED, LOCAL, Visitor
 from specdemo.ui.runs.models import Choice
 from specdemo.ui.runs.queue import Refused, RunQueue
-from specdemo.ui.runs.run import Waiting, told_of
-from specdemo.ui.runs.trials import trials_request
+from specdemo.ui.runs.run import Waiting, message_about
 from specdemo.ui.view.settings import in_words
 from specdemo.vllm.client import server_address
 from specdemo.words.catalogue import catalogue, numeral, speaking
@@ -29,7 +27,8 @@ from tests.pure.test_words import flat
 
 SOURCE = Path(specdemo.__file__).parent
 ALONE = Params(draft_with="none")
-GAME = {"ids": "", "round": 0, "guess": "", "game": ""}
+TRIALS = {"kind": "trials", "trial": "pair"}
+GAME = {"kind": "guess", "ids": "", "round": 0, "guess": "", "game": ""}
 RACE = {"kind": "race", "prompts": "this"}
 # What German does not have, and sentences of this project nearly always do.
 ENGLISH = re.compile(r"\b(must|the|is|are|of|from|this|not|and|which|cannot|box|to)\b")
@@ -64,14 +63,14 @@ REFUSED = {
     "an address": lambda: server_address("x"),
     "an address with a password": lambda: server_address("http://a:b@c"),
     "a measurement of nothing": lambda: measurement_request(RACE, Choice(), "x", ALONE),
-    "a game against nobody": lambda: guess_request(GAME, Choice(), "x", ALONE),
-    "an empty guess": lambda: guess_request(GAME | {"game": "x"}, Choice(), "x", Params()),
-    "trials of nothing": lambda: trials_request({"trial": "pair"}, Choice(), "x", ALONE),
+    "a game against nobody": lambda: measurement_request(GAME, Choice(), "x", ALONE),
+    "an empty guess": lambda: measurement_request(GAME | {"game": "x"}, Choice(), "x", Params()),
+    "trials of nothing": lambda: measurement_request(TRIALS, Choice(), "x", ALONE),
 }
 WHY = message("targets_context", context=40, all=256)
 SAID = {
     "a guess that cannot be written": message("guess_unwritable", given="'x'"),
-    "no memory": told_of(RuntimeError("DefaultCPUAllocator: not enough")),
+    "no memory": message_about(RuntimeError("DefaultCPUAllocator: not enough")),
     "a context that longrope ends": Message("context_why", {"most": 39, "length": 40, "why": WHY}, "prompt"),
     "a token that the target lacks": refusal("prompt", "unknown_token", 296, high=294),
     "stop strings beside the model's": refusal("stop", "stops_of_pair", 64, most=63, own=1),

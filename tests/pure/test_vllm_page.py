@@ -15,8 +15,9 @@ from specdemo.events.trace import Trace
 from specdemo.ui.page import links
 from specdemo.ui.page.hints import hints
 from specdemo.ui.runs.board import FollowedRun
-from specdemo.ui.runs.instruments import measure, measurement_request, race_of
+from specdemo.ui.runs.instruments import measurement_request, race_of
 from specdemo.ui.runs.limits import HOSTED, LOCAL, Visitor
+from specdemo.ui.runs.measuring import measure
 from specdemo.ui.runs.models import Choice, Given, Models, Servers
 from specdemo.ui.runs.queue import RunQueue
 from specdemo.ui.runs.run import follow

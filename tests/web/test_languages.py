@@ -39,6 +39,15 @@ SAID = """([notOurs, frame]) => {
 }"""
 
 
+# Every text in an element and what it shows of its attributes, without formulas and a model's text.
+WRITTEN = """(places) => places.flatMap((place) => [place, ...place.querySelectorAll("*")])
+  .filter((e) => !e.closest("code, math, [data-token]"))
+  .flatMap((e) => [
+    ...[...e.childNodes].filter((node) => node.nodeType === Node.TEXT_NODE).map((node) => node.data),
+    e.dataset.top ?? "", e.title ?? "", e.getAttribute("aria-valuetext") ?? "",
+  ])"""
+
+
 def marked(part):
     return {key: marked(one) for key, one in part.items()} if isinstance(part, dict) else f"⟦{part}⟧"
 
@@ -155,6 +164,18 @@ def test_two_readers_are_each_told_in_their_own_language(browser, visit, url):
     assert "Gewichte im Speicher" in page.get_by_test_id("notice").text_content()
     run(english, "Once", max_new_tokens=12, seed=1)
     assert "target forward" in english.get_by_test_id("verdict").text_content()
+
+
+def test_german_numbers_have_a_comma_wherever_they_are_written(browser, visit, url):
+    page = reader(browser, visit, url, "de-AT")
+    page.locator('.stage [data-fate="accepted"]').first.click()
+    panels = ".inspector, .run > .panel, .workspace > .panel, .timeline"
+    written = []
+    for tab in TABS:
+        select(page, tab)
+        written += page.locator(panels).evaluate_all(WRITTEN)
+    assert any(re.search(r"\d,\d", text) for text in written)
+    assert [text for text in written if re.search(r"\d\.\d{1,2}(?!\d)|\d\.\d{4}", text)] == []
 
 
 def test_a_chosen_language_is_kept_and_refusals_name_the_controls_in_it(browser, visit, bare):

@@ -55,7 +55,7 @@ class Connections:
         self.most, self.seconds = most, seconds
         self.open: dict[Connection, str] = {}  # with the address that each came from, oldest first
         self.waiting: dict[Connection, asyncio.TimerHandle] = {}  # for their next request, longest first
-        self.full = Seldom()
+        self.full = OncePerPeriod()
 
     def come(self, one: "Connection") -> None:
         self.open[one] = visitor_address(one.client[0] if one.client else "", Headers(), behind_proxy=False)
@@ -146,7 +146,7 @@ class Connection(H11Protocol):
         self.transport.abort()
 
 
-class Seldom:
+class OncePerPeriod:
     """A condition that is true at most once in LOG_PERIOD."""
 
     def __init__(self) -> None:
@@ -162,12 +162,12 @@ class Seldom:
 
 def seldom_logged(begins: str, sentence: str) -> Callable[[logging.LogRecord], bool]:
     """A filter for a log, which seldom writes `sentence` in place of lines that begin with `begins`."""
-    seldom = Seldom()
+    may_log = OncePerPeriod()
 
     def filtered(record: logging.LogRecord) -> bool:
         if not record.getMessage().startswith(begins):
             return True
-        if seldom:
+        if may_log:
             _LOG.warning(sentence)
         return False
 

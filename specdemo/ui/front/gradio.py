@@ -78,7 +78,7 @@ def spoken_by(request: gr.Request | None) -> AbstractContextManager[None]:
     return speaking(language_of(cast(StarletteRequest, request.request).scope))
 
 
-def told(event: gr.EventData) -> dict[str, Any]:
+def event_data(event: gr.EventData) -> dict[str, Any]:
     """What the page's script tells with an event."""
     found = {}
     for name in EVENT_DATA:

@@ -18,7 +18,7 @@ from specdemo.ui.front.gradio import caller_of, visitor_of
 from specdemo.ui.runs.limits import Limits, Visitor
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import RunQueue
-from specdemo.ui.runs.run import RunProgress, Waiting, follow, is_told, told_of
+from specdemo.ui.runs.run import RunProgress, Waiting, follow, is_for_visitor, message_about
 from specdemo.ui.view.served import drafting_in_words
 from specdemo.ui.view.settings import judging_in_words
 from specdemo.words.catalogue import speaking
@@ -153,7 +153,7 @@ def add_api(models: Models, queue: RunQueue, limits: Limits) -> None:
                     yield news
                     since = report.until
         except Exception as error:
-            raise gr.Error(str(told_of(error)), print_exception=not is_told(error)) from None
+            raise gr.Error(str(message_about(error)), print_exception=not is_for_visitor(error)) from None
 
     async def generate_in_words(request: gr.Request, *asked: Any) -> str:
         try:
@@ -161,7 +161,7 @@ def add_api(models: Models, queue: RunQueue, limits: Limits) -> None:
                 async for report in following:
                     last = report
         except Exception as error:  # Gradio's own errors show their message in quotes
-            raise ValueError(str(told_of(error))) from None
+            raise ValueError(str(message_about(error))) from None
         return await asyncio.to_thread(trace_in_words, last.run.trace)
 
     def pairs() -> list[dict]:

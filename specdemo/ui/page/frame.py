@@ -11,12 +11,12 @@ from pathlib import Path
 from specdemo.ui.runs.recorded import RECORDINGS
 from specdemo.ui.view.served import ENGINE_ONLY, FATES_SERVED, NUMBERS_SERVED, SERVER_NUMBERS
 from specdemo.ui.view.texts import FATES, HEADLINE, HIDEABLE, MEANWHILE, NUMBERS
+from specdemo.ui.view.wire import MEASUREMENT_KINDS
 from specdemo.words.catalogue import LANGUAGES, WORDS, say
 
 STATIC = Path(__file__).parents[1] / "static"
 TABS = ("text", "positions", "gamma", "race", "compare", "exactness", "figure", "trials", "guess")
 BESIDE_THE_TEXT = ("text", "positions")
-UNMEASURED = ("exactness", "figure")
 SPEEDS = ("1", "0.2", "0.1", "0.04", "steps")
 # A button of the player: (its move, its sign, its key).
 MOVES = (
@@ -77,7 +77,7 @@ def frame(largest: int) -> str:
         for name in TABS
     )
     panels = "".join(
-        f'<section class="panel{"" if name in UNMEASURED else " measured"}" data-testid="{name}" '
+        f'<section class="panel{" measured" if name in MEASUREMENT_KINDS else ""}" data-testid="{name}" '
         f'id="panel-{name}" role="tabpanel" aria-labelledby="tab-{name}"></section>'
         for name in TABS
         if name not in BESIDE_THE_TEXT

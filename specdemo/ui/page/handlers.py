@@ -14,16 +14,15 @@ import gradio as gr
 from specdemo.errors import PairError
 from specdemo.events import ChatMessage, Params, check_number, check_prompt
 from specdemo.events.trace import Trace
-from specdemo.ui.front.gradio import spoken_by, told, visitor_of
+from specdemo.ui.front.gradio import event_data, spoken_by, visitor_of
 from specdemo.ui.page import links
 from specdemo.ui.runs.board import Board, Followed, FollowedMeasurement, FollowedRun, failed, wrong
-from specdemo.ui.runs.guess import GuessRequest, guess_request, play
-from specdemo.ui.runs.instruments import measure, measurement_request
+from specdemo.ui.runs.instruments import measurement_request
 from specdemo.ui.runs.limits import Limits
+from specdemo.ui.runs.measuring import measure
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import Asked, RunQueue, Ticket
 from specdemo.ui.runs.run import follow
-from specdemo.ui.runs.trials import TrialsRequest, trials_request, try_often
 from specdemo.ui.view.feed import nothing_yet, notice
 from specdemo.ui.view.settings import choice_of, in_words, names_of, params_from_controls, values_held
 from specdemo.words.catalogue import say
@@ -45,7 +44,7 @@ class Handlers:
     async def reply_on_stage(self, event: gr.EventData, request: gr.Request, prompt: str, *held: Any) -> str:
         """Begins the next turn of the conversation whose run is on the stage: the prompt is what the user
         says next."""
-        name = str(told(event).get("run"))
+        name = str(event_data(event).get("run"))
         shown = self.board.get(name)
         said = shown.kept.conversation if isinstance(shown, FollowedRun) and shown.kept else None
         with spoken_by(request):
@@ -104,7 +103,7 @@ class Handlers:
         The other controls are skipped, since the visitor may have changed them meanwhile.
         """
         with spoken_by(request):
-            return self._open_link(told(event).get("query", ""))
+            return self._open_link(event_data(event).get("query", ""))
 
     def _open_link(self, query: str) -> tuple:
         skipped = gr.skip()
@@ -157,7 +156,7 @@ class Handlers:
     ) -> str:
         """Begins what an instrument asks for. Where no seed is set, it is that of the run on the stage."""
         with spoken_by(request):
-            return self._measure(request, told(event), prompt, *held)
+            return self._measure(request, event_data(event), prompt, *held)
 
     def _measure(self, request: gr.Request, wanted: dict[str, Any], prompt: str, *held: Any) -> str:
         try:
@@ -166,23 +165,15 @@ class Handlers:
             shown = self.board.get(str(wanted.get("run")))
             if params.seed is None and isinstance(shown, FollowedRun):
                 params = replace(params, seed=shown.seed)
-            requests = {"guess": guess_request, "trials": trials_request}
-            make_request = requests.get(str(wanted.get("kind")), measurement_request)
-            asked = make_request(wanted, Choice(**choice_of(values)), prompt, params)
-            self.limits.check(prompt, params)
-            one = FollowedMeasurement(self.limits, wanted)
-            ticket = self._join(request, "measurement", one)
 
             def link(pair: str, params: Params) -> str:
                 return links.write(prompt, pair, choice_of(values), params, starts="guess")
 
-            if isinstance(asked, GuessRequest):
-                reports = play(self.models, ticket, asked, link, one.name)
-            elif isinstance(asked, TrialsRequest):
-                reports = try_often(self.models, ticket, asked, one.name)
-            else:
-                reports = measure(self.models, ticket, asked, one.name)
-            self.board.begin(one, reports)
+            asked = measurement_request(wanted, Choice(**choice_of(values)), prompt, params, link)
+            self.limits.check(prompt, params)
+            one = FollowedMeasurement(self.limits, wanted)
+            ticket = self._join(request, "measurement", one)
+            self.board.begin(one, measure(self.models, ticket, asked, one.name))
         except Exception as error:  # what is being measured goes on
             return json.dumps({"measurement": failed(nothing_yet(wanted), error)})
         return json.dumps({"measure": one.name, "at": time.time_ns()})
@@ -190,7 +181,7 @@ class Handlers:
     def choose_gamma(self, event: gr.EventData, draft_with: str) -> tuple:
         """The drafting method and the draft length chosen in the gamma panel, which is then no longer chosen
         round by round; 0 is plain decoding."""
-        gamma = told(event).get("gamma")
+        gamma = event_data(event).get("gamma")
         if type(gamma) is int and gamma == 0:
             return "none", gr.update(), gr.update()
         try:
@@ -202,7 +193,7 @@ class Handlers:
     def fill_controls(self, event: gr.EventData) -> tuple:
         """The prompt and the settings of a trace that has been opened. The stage shows it when they are
         there."""
-        name = str(told(event).get("run"))
+        name = str(event_data(event).get("run"))
         shown = self.board.get(name)
         values = shown.kept.values if shown and shown.kept else {}
         answer = json.dumps({"name": name, "at": time.time_ns()})

@@ -19,7 +19,7 @@ from specdemo.events import Params
 from specdemo.events.trace import Trace
 from specdemo.ui.runs.limits import Limits, Shares
 from specdemo.ui.runs.queue import Refused, Ticket
-from specdemo.ui.runs.run import RunProgress, Waiting, told_of
+from specdemo.ui.runs.run import RunProgress, Waiting, message_about
 from specdemo.ui.view.feed import KeptRun, RunFeed, kept_run, nothing_yet, notice, with_update
 from specdemo.ui.view.settings import AS_STARTED, WEIGHT_CHOICES, Values, in_words, values_of
 from specdemo.ui.view.texts import describe_pair, describe_recorded
@@ -197,7 +197,7 @@ class FollowedRun(Followed):
     def _fail(self, error: Exception) -> None:
         if self.feed:
             self.feed.ended = True
-        told = told_of(error)
+        told = message_about(error)
         made = notice("note" if told == STOPPED_EARLY else "error")
         self.said = lambda: {**made, "text": in_words(told)}
 
@@ -230,7 +230,7 @@ class FollowedMeasurement(Followed):
 
     async def _take(self, report: Measurement) -> None:
         if not self.stopped:
-            self.latest = {**report}  # which goes on to be filled
+            self.latest = report
 
     def _fail(self, error: Exception) -> None:
         if not self.stopped:
@@ -280,7 +280,7 @@ def failed(latest: Measurement, error: Exception) -> Measurement:
 
 
 def words_of(error: Exception) -> str:
-    return in_words(told_of(error))
+    return in_words(message_about(error))
 
 
 def _ending(message: Message, ended: bool) -> Message:

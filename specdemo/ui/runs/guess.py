@@ -6,15 +6,12 @@ verdicts from everybody who plays with the same settings and seed. At the same p
 chosen drafter's own draft of as many tokens is judged as well.
 """
 
-import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import Future
-from contextlib import aclosing
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from random import Random, SystemRandom
+from random import Random
 from typing import Any
 
 from specdemo import zero
@@ -24,12 +21,11 @@ from specdemo.events import Params, Round, Started, check_prompt, check_text
 from specdemo.events.trace import Trace
 from specdemo.loading.pair import AnyPair, Pair
 from specdemo.session import one_round, prepare
-from specdemo.ui.runs.models import Choice, Models
+from specdemo.ui.runs.measuring import Link, MeasurementRequest, Work
+from specdemo.ui.runs.models import Choice
 from specdemo.ui.runs.queue import Ticket
-from specdemo.ui.runs.run import awaitable, turn_with
 from specdemo.ui.view import wire
-from specdemo.ui.view.feed import nothing_yet, prompt_tokens, rounds_to_draw, setting
-from specdemo.ui.view.settings import in_words
+from specdemo.ui.view.feed import prompt_tokens, rounds_to_draw, setting
 from specdemo.words.message import message, shown
 
 LONGEST_GUESS = 500  # characters
@@ -40,23 +36,29 @@ BEHIND = 16  # tokens of the text that a guess is tokenised behind
 
 
 @dataclass(frozen=True)
-class GuessRequest:
+class GuessRequest(MeasurementRequest):
     """A round of a game. output_ids: the token ids of the text after the prompt. text: what the visitor
     drafts; empty for the game's opening. game: what the client was told as the name of the game; empty for
     the opening."""
 
-    choice: Choice
-    prompt: str
-    params: Params
     output_ids: tuple[int, ...]
     index: int
     text: str
     game: str
+    period = None
+
+    def work(self, ticket: Ticket) -> Work:
+        def played(pair: AnyPair) -> Iterator[dict[str, Any]]:
+            if game := game_after(pair, self, lambda: ticket.is_over):
+                yield {"guess": game, "share": 1.0}
+
+        return played
 
 
-def guess_request(wanted: dict[str, Any], choice: Choice, prompt: str, params: Params) -> GuessRequest:
-    """The round that the page's script asks for. wanted: what the script sends: ids, round, guess, game and
-    seed. Raises ValueError with one sentence."""
+def guess_request(
+    wanted: dict[str, Any], choice: Choice, prompt: str, params: Params, link: Link
+) -> GuessRequest:
+    """The round that the page's script asks for, by its ids, round, guess, game and seed."""
     check_prompt(prompt)
     if params.draft_with == "none":
         raise ValueError(message("nobody_beside"))
@@ -64,8 +66,6 @@ def guess_request(wanted: dict[str, Any], choice: Choice, prompt: str, params: P
         params = replace(params, gamma=Params().gamma)
     if wanted.get("seed") is not None:
         params = replace(params, seed=wanted["seed"])
-    if params.seed is None:
-        params = replace(params, seed=SystemRandom().randrange(2**32))
     written, index = wanted.get("ids") or "", wanted.get("round") or 0
     text, game = wanted.get("guess") or "", wanted.get("game") or ""
     if not isinstance(written, str) or not IDS.fullmatch(written):
@@ -86,48 +86,11 @@ def guess_request(wanted: dict[str, Any], choice: Choice, prompt: str, params: P
         raise ValueError(message("guess_long", most=LONGEST_GUESS, length=len(text)))
     if not game and (ids or text):
         raise ValueError("game must be the name that the server gave this game")
-    return GuessRequest(choice, prompt, params, ids, index, text, game)
-
-
-async def play(
-    models: Models,
-    ticket: Ticket,
-    request: GuessRequest,
-    link: Callable[[str, Params], str],
-    name: str = "",
-) -> AsyncIterator[wire.Measurement]:
-    """Plays the round when the ticket's turn comes. Errors are raised; closing this generator leaves the
-    line. link: from a pair's name and the game's Params, the query of the address that begins the same game.
-    name: the name that the game is followed by."""
-    told = nothing_yet({"kind": "guess"}, name)
-    started: Future[None] = Future()
-    played: list[wire.Game] = []
-
-    def work(pair: AnyPair) -> None:
-        started.set_result(None)
-        if game := game_after(pair, request, link, lambda: ticket.is_over):
-            played.append(game)
-
-    begun, done = awaitable(started), awaitable(ticket.done)
-    try:
-        async with aclosing(turn_with(models, ticket, [request.choice], work, begun, done)) as before:
-            async for waiting in before:
-                yield told | {"text": waiting.sentence, "share": waiting.share}
-        await asyncio.wait([done])
-        done.result()
-        if played:
-            yield told | {"state": "ended", "guess": played[0]}
-        else:
-            yield told | {"state": "stopped", "text": in_words(ticket.ending) if ticket.is_late else ""}
-    finally:
-        ticket.cancel()
+    return GuessRequest("guess", choice, prompt, params, link, ids, index, text, game)
 
 
 def game_after(
-    pair: AnyPair,
-    request: GuessRequest,
-    link: Callable[[str, Params], str],
-    is_over: Callable[[], bool] = lambda: False,
+    pair: AnyPair, request: GuessRequest, is_over: Callable[[], bool] = lambda: False
 ) -> wire.Game | None:
     """The game after the round that is asked for; None if is_over was true before."""
     if not isinstance(pair, Pair):
@@ -145,7 +108,7 @@ def game_after(
         "name": name_of(started),
         "seed": params.seed,
         "most": params.gamma,
-        "link": link(pair.info.name, params),
+        "link": request.link(pair.info.name, params),
         "suggestions": [],
         "finish": None,
     }

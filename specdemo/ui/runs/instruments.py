@@ -1,16 +1,13 @@
-"""What the page measures on request: a race, draft lengths, drafters. Without Gradio.
+"""The instruments that the server measures for, and the three that are comparisons (bench/compare.py) of
+settings on prompts: a race, draft lengths, drafters. Without Gradio.
 
-All three are comparisons (bench/compare.py) of settings on prompts. A measurement waits in the same line as
-any run, and what is measured before it is stopped stays.
+A measurement waits in the same line as any run, and what is measured before it is stopped stays.
 """
 
-import asyncio
 import json
 import threading
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import aclosing
 from copy import copy
 from dataclasses import asdict, dataclass, field, replace
 from random import SystemRandom
@@ -34,33 +31,49 @@ from specdemo.events.trace import Trace, round_objects
 from specdemo.events.verdict import speedup_in_words, verdict
 from specdemo.loading.catalog import others_at_hand
 from specdemo.loading.pair import AnyPair, Pair
+from specdemo.ui.runs.guess import guess_request
+from specdemo.ui.runs.measuring import Link, MeasurementRequest, Work, prompt_in_words
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import Ticket, fulfil
-from specdemo.ui.runs.run import awaitable, turn_with
+from specdemo.ui.runs.run import awaitable
+from specdemo.ui.runs.trials import trials_request
 from specdemo.ui.view import wire
 from specdemo.ui.view.choices import words_of_row
 from specdemo.ui.view.durations import GAMMAS, REPEATS, SET_SIZE
-from specdemo.ui.view.feed import conditions_of, cut_output, nothing_yet, tokens_of
-from specdemo.ui.view.settings import in_words, judging_in_words, sampler_in_words
+from specdemo.ui.view.feed import conditions_of, cut_output, tokens_of
+from specdemo.ui.view.settings import judging_in_words, sampler_in_words
 from specdemo.ui.view.texts import drafter_in_words, number_texts, whose
 from specdemo.ui.view.wire import MEASUREMENT_KINDS, MeasurementKind
 from specdemo.vllm.pair import ServedPair
 from specdemo.words.catalogue import in_language, number, say
 from specdemo.words.message import message
 
-SHOWN_PROMPT = 40  # characters of a prompt, to tell it from others
-PERIOD = 0.3  # s between two looks at a measurement
-
 
 @dataclass(frozen=True)
-class MeasurementRequest:
-    """What a visitor wants to be measured. prompts: what a comparison runs, "this" prompt or a "set"."""
+class ComparisonRequest(MeasurementRequest):
+    """A comparison. prompts: what is run, "this" prompt or a "set"."""
 
-    kind: MeasurementKind
     prompts: Literal["this", "set"]
-    choice: Choice
-    prompt: str
-    params: Params
+
+    async def choices(self, models: Models) -> list[Choice]:
+        return [self.choice, *await _others(models, self)]
+
+    def work(self, ticket: Ticket) -> Work:
+        def compared(*pairs: AnyPair) -> Iterator[dict[str, Any]]:
+            plan_of = PLANS[self.kind] if pairs[0].runs_here else plan_of_servers
+            plan = plan_of(self, list(pairs))
+            told: dict[str, Any] = {"whose": plan.whose, "text": say("run.warming_up"), "share": 0.0}
+            yield told
+            for so_far in compare(plan.settings, plan.prompts, plan.repeats, lambda: ticket.is_over):
+                told = told | {"share": so_far.done / so_far.total} | found(self, plan, so_far)
+                if so_far.rows and so_far.measuring:
+                    name = plan.names.get(so_far.measuring, so_far.measuring)
+                    told["text"] = say("run.measuring", name=name)
+                yield told
+                if ticket.is_over:
+                    return
+
+        return compared
 
 
 @dataclass(frozen=True)
@@ -75,76 +88,45 @@ class MeasurementPlan:
     names: dict[str, str] = field(default_factory=dict)
 
 
-def measurement_request(wanted: object, choice: Choice, prompt: str, params: Params) -> MeasurementRequest:
-    """The measurement that the page's script asks for. wanted: what the script sends. Raises ValueError with
-    one sentence."""
-    asked = wanted if isinstance(wanted, dict) else {}
-    kind, prompts = asked.get("kind"), asked.get("prompts", "this")
-    if kind not in MEASUREMENT_KINDS or prompts not in ("this", "set"):
-        raise ValueError(
-            f"a measurement must be one of {', '.join(MEASUREMENT_KINDS)}, not {ascii(wanted)[:60]}"
-        )
+def comparison_request(
+    wanted: dict[str, Any], choice: Choice, prompt: str, params: Params, link: Link
+) -> ComparisonRequest:
+    """The comparison that the page's script asks for, by its kind and prompts."""
+    kind, prompts = wanted["kind"], wanted.get("prompts", "this")
     if prompts == "this":
         check_prompt(prompt)
     if kind != "compare" and params.draft_with == "none":
         raise ValueError(message("nothing_to_measure"))
+    return ComparisonRequest(kind, choice, prompt, params, link, prompts)
+
+
+# What makes a request of each kind: from what the page's script sends, choice, prompt, Params and Link. It
+# raises ValueError with one sentence. The kind's panel is the tab of the same name.
+INSTRUMENTS: dict[MeasurementKind, Callable[..., MeasurementRequest]] = {
+    "race": comparison_request,
+    "gamma": comparison_request,
+    "compare": comparison_request,
+    "guess": guess_request,
+    "trials": trials_request,
+}
+
+
+def measurement_request(
+    wanted: object, choice: Choice, prompt: str, params: Params, link: Link = lambda *_: ""
+) -> MeasurementRequest:
+    """The measurement that the page's script asks for. wanted: what the script sends. Where no seed is set,
+    one is drawn. Raises ValueError with one sentence."""
+    asked = wanted if isinstance(wanted, dict) else {}
+    if asked.get("kind") not in MEASUREMENT_KINDS or asked.get("prompts", "this") not in ("this", "set"):
+        raise ValueError(
+            f"a measurement must be one of {', '.join(MEASUREMENT_KINDS)}, not {ascii(wanted)[:60]}"
+        )
     if params.seed is None:
         params = replace(params, seed=SystemRandom().randrange(2**32))
-    return MeasurementRequest(kind, prompts, choice, prompt, params)
+    return INSTRUMENTS[asked["kind"]](asked, choice, prompt, params, link)
 
 
-async def measure(
-    models: Models, ticket: Ticket, request: MeasurementRequest, name: str = ""
-) -> AsyncIterator[wire.Measurement]:
-    """Measures when the ticket's turn comes. Yields all that is measured so far, whenever there is more.
-    Errors are raised. Closing or cancelling this generator stops the measurement. name: the name that the
-    measurement is followed by."""
-    told = nothing_yet({"kind": request.kind}, name)
-    started: Future[MeasurementPlan] = Future()
-    latest: deque[Comparison] = deque(maxlen=1)
-
-    def work(*pairs: AnyPair) -> None:
-        plan_of = PLANS[request.kind] if pairs[0].runs_here else plan_of_servers
-        plan = plan_of(request, list(pairs))
-        started.set_result(plan)
-        for so_far in compare(plan.settings, plan.prompts, plan.repeats, lambda: ticket.is_over):
-            latest.append(so_far)
-            if ticket.is_over:
-                break
-
-    begun, done = awaitable(started), awaitable(ticket.done)
-    try:
-        choices = [request.choice, *await _others(models, request)]
-        async with aclosing(turn_with(models, ticket, choices, work, begun, done)) as before:
-            async for waiting in before:
-                yield told | {"text": waiting.sentence, "share": waiting.share}
-        if not begun.done():
-            done.result()  # raises what went wrong before it began
-        plan = begun.result()
-        told |= {"whose": plan.whose, "state": "running", "text": say("run.warming_up"), "share": 0.0}
-        yield told
-        shown = None
-        while not done.done():
-            if latest and latest[0] is not shown:
-                shown = latest[0]
-                if shown.rows and shown.measuring:
-                    told["text"] = say("run.measuring", name=plan.names.get(shown.measuring, shown.measuring))
-                told["share"] = shown.done / shown.total
-                told |= found(request, plan, shown)
-                yield told
-            await asyncio.wait([done], timeout=PERIOD)
-        told |= found(request, plan, latest[0]) if latest else {}
-        if done.exception():
-            yield told  # what came before it failed
-        done.result()
-        is_cut = ticket.is_late and (not latest or latest[0].done < latest[0].total)
-        ending = ("stopped", in_words(ticket.ending)) if is_cut else ("ended", "")
-        yield told | {"state": ending[0], "text": ending[1], "share": None}
-    finally:
-        ticket.cancel()
-
-
-async def _others(models: Models, request: MeasurementRequest) -> list[Choice]:
+async def _others(models: Models, request: ComparisonRequest) -> list[Choice]:
     """The other choices that are measured, besides the choice itself."""
     if models.is_server(request.choice):
         if request.kind == "gamma":
@@ -164,7 +146,7 @@ async def _others(models: Models, request: MeasurementRequest) -> list[Choice]:
     ]
 
 
-def _race(request: MeasurementRequest, pairs: list[Pair]) -> MeasurementPlan:
+def _race(request: ComparisonRequest, pairs: list[Pair]) -> MeasurementPlan:
     params = request.params
     drafting = [_method(params.draft_with), f"γ {params.gamma}", *judging_in_words(params)]
     settings = [
@@ -179,7 +161,7 @@ def _method(name: str) -> str:
     return words_of_row("methods", name, "label")
 
 
-def _gammas(request: MeasurementRequest, pairs: list[Pair]) -> MeasurementPlan:
+def _gammas(request: ComparisonRequest, pairs: list[Pair]) -> MeasurementPlan:
     params = request.params
     own = () if params.gamma == "auto" else (params.gamma,)
     gammas = sorted({*GAMMAS, *own})
@@ -189,7 +171,7 @@ def _gammas(request: MeasurementRequest, pairs: list[Pair]) -> MeasurementPlan:
     return MeasurementPlan(settings, [request.prompt], REPEATS, whose)
 
 
-def _drafters(request: MeasurementRequest, pairs: list[Pair]) -> MeasurementPlan:
+def _drafters(request: ComparisonRequest, pairs: list[Pair]) -> MeasurementPlan:
     params = request.params
     if "exit_layer" not in METHODS[params.draft_with].fields:
         # The control of exit_layer is hidden, and can hold what another target allows.
@@ -209,14 +191,14 @@ def _name_on_page(setting: Setting) -> str:
     return label + setting.name.removeprefix(drafter_label(method, kind))
 
 
-PLANS: dict[MeasurementKind, Callable[[MeasurementRequest, list[Pair]], MeasurementPlan]] = {
+PLANS: dict[MeasurementKind, Callable[[ComparisonRequest, list[Pair]], MeasurementPlan]] = {
     "race": _race,
     "gamma": _gammas,
     "compare": _drafters,
 }
 
 
-def plan_of_servers(request: MeasurementRequest, pairs: list[ServedPair]) -> MeasurementPlan:
+def plan_of_servers(request: ComparisonRequest, pairs: list[ServedPair]) -> MeasurementPlan:
     """What is compared on servers. pairs: the chosen server, and the others with the same model. Raises
     PairError with what is lacking."""
     alone, drafting = ([pair for pair in pairs if pair.drafts is drafts] for drafts in (False, True))
@@ -236,7 +218,7 @@ def plan_of_servers(request: MeasurementRequest, pairs: list[ServedPair]) -> Mea
 
 
 def _on_prompts(
-    settings: list[Setting], pairs: Sequence[AnyPair], request: MeasurementRequest, whose: str
+    settings: list[Setting], pairs: Sequence[AnyPair], request: ComparisonRequest, whose: str
 ) -> MeasurementPlan:
     if request.prompts == "this":
         whose = say("run.times", whose=whose, repeats=REPEATS)
@@ -244,7 +226,7 @@ def _on_prompts(
     return MeasurementPlan(settings, prompts_for(pairs[0], SET_SIZE), 1, whose)
 
 
-def _in_words(pairs: Sequence[AnyPair], request: MeasurementRequest) -> str:
+def _in_words(pairs: Sequence[AnyPair], request: ComparisonRequest) -> str:
     info, params = pairs[0].info, request.params
     where = info.name if info.server else say("run.on_device", name=info.name, device=info.device_name)
     seed = f", {say('said.seed', seed=params.seed)}" if params.temperature else ""
@@ -254,14 +236,7 @@ def _in_words(pairs: Sequence[AnyPair], request: MeasurementRequest) -> str:
     return f"{prompts}, {where}, {judging}{sampler_in_words(params)}{seed}"
 
 
-def prompt_in_words(prompt: str) -> str:
-    """The prompt's first words, to tell it from others."""
-    start = " ".join(prompt.split())
-    start = start if len(start) <= SHOWN_PROMPT else f"{start[:SHOWN_PROMPT]}…"
-    return say("run.this_prompt", start=start)
-
-
-def found(request: MeasurementRequest, plan: MeasurementPlan, so_far: Comparison) -> dict[str, Any]:
+def found(request: ComparisonRequest, plan: MeasurementPlan, so_far: Comparison) -> dict[str, Any]:
     """The part of a measurement that has the results."""
     result: dict[str, Any] = {}
     if request.kind == "race" and len(so_far.traces) == 2:

@@ -35,7 +35,7 @@ class RunQueue:
 
     Each network address gets a turn before any gets a second one; requests from one address have their turns
     in order of arrival. A session waits with one request at a time, besides one that waits for the rest of
-    its turn (see `Ticket.gives_way`). So an address with many requests delays another one by a single turn. A
+    its turn (see `Ticket.give_way`). So an address with many requests delays another one by a single turn. A
     turn comes only when somebody has begun to read the answer. When too many wait, the last one of the
     address with the most gives up its place.
     """
@@ -226,6 +226,7 @@ class Ticket:
         self.joined = time.monotonic()
         self.began: float | None = None  # its turn, by the monotonic clock, less what it had before
         self.had = 0.0  # s of turns that it gave back
+        self.gave_way = False  # in this turn
         self.done: Future[None] = Future()
         self.cancelled = False
         self.context = copy_context()  # the visitor's, in which ZeroGPU's package finds whose quota counts
@@ -238,12 +239,12 @@ class Ticket:
         self.needed, self.work, self.is_loading = needed, work, False
         self.queue.look()
 
-    @property
-    def gives_way(self) -> bool:
-        """Whether the turn has lasted for a TURN_PIECE and others wait. Work that can be cut then returns."""
-        if self.began is None or time.monotonic() - self.began - self.had < TURN_PIECE:
-            return False
-        return len(self.queue.tickets) > 1
+    def give_way(self) -> bool:
+        """Whether the turn has lasted for a TURN_PIECE and others wait. Work that can be cut then returns,
+        and goes on in another turn."""
+        if self.began is not None and time.monotonic() - self.began - self.had >= TURN_PIECE:
+            self.gave_way = len(self.queue.tickets) > 1
+        return self.gave_way
 
     def join_again(self) -> None:
         """Takes a place in line for another turn, at the end of its address's, after one that it gave back.
@@ -252,6 +253,7 @@ class Ticket:
             if self.began is not None:
                 self.had, self.began = time.monotonic() - self.began, None
             self.work, self.done, self.joined = None, Future(), time.monotonic()
+            self.gave_way = False
             if self.queue.is_closed or self.cancelled:
                 self.send_away(CLOSING if self.queue.is_closed else GIVEN_UP_EARLY)
             else:

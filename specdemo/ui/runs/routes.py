@@ -113,7 +113,7 @@ READERS = 2  # traces that are read at once
 OPEN_AGAIN_SECONDS = 2  # s until the page tries again when too much is opened at once
 
 
-class Desk:
+class TraceUploads:
     """Takes the traces that visitors open. The same file, opened by several at once, is read once.
 
     Nothing that arrives touches the disk or is ever sent out again: what is sent has been read and written

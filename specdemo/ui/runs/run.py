@@ -8,10 +8,10 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing, suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from specdemo.errors import LoadError, PairError, failure
 from specdemo.events import Params
@@ -24,6 +24,7 @@ from specdemo.words.catalogue import say
 from specdemo.words.message import Message, message, message_of
 from specdemo.zero import start_run
 
+T = TypeVar("T")
 REPORT_PERIOD = 0.1  # s, the least time between two reports of a run
 # Seconds between two looks at the line. From the tenth visitor on they grow with the line: each message costs
 # a millisecond.
@@ -67,40 +68,74 @@ async def follow(
     ended or failed. Errors are raised. Closing or cancelling this generator closes the run or leaves the
     line.
     """
-    started: Future[tuple[AnyPair, Run]] = Future()
 
-    def work(pair: AnyPair) -> None:
+    def work(pair: AnyPair) -> Iterator[tuple[AnyPair, Run]]:
         with start_run(pair, prompt, params, is_over=lambda: ticket.is_over) as run:
-            started.set_result((pair, run))
+            yield pair, run
             for _ in run:
                 if ticket.is_over:
                     break
 
-    begun, done = awaitable(started), awaitable(ticket.done)
-    try:
-        async with aclosing(turn_with(models, ticket, [choice], work, begun, done)) as before:
-            async for waiting in before:
-                yield waiting
-        if not begun.done():
-            done.result()  # raises what went wrong before it began
-        pair, run = begun.result()
-        reported = None
-        while not done.done():
-            state = (len(run.trace.rounds), pair.warming_up)
+    reported = None
+    async with aclosing(in_turn(models, ticket, [choice], work, REPORT_PERIOD)) as reports:
+        async for report in reports:
+            if isinstance(report, Waiting):
+                yield report
+                continue
+            (pair, run), ended = report
+            state = (len(run.trace.rounds), pair.warming_up, ended)
             if state != reported:
                 reported = state
-                yield RunProgress(pair, run, state[0], False)
-            await asyncio.wait([done], timeout=REPORT_PERIOD)
-        if done.exception():
-            yield RunProgress(pair, run, len(run.trace.rounds), False)  # what came before it failed
-        done.result()
-        is_cut = run.trace.finish == "cancelled" and ticket.is_late
-        yield RunProgress(pair, run, len(run.trace.rounds), True, ticket.ending if is_cut else None)
+                is_cut = ended and run.trace.finish == "cancelled" and ticket.is_late
+                yield RunProgress(pair, run, state[0], ended, ticket.ending if is_cut else None)
+
+
+async def in_turn(
+    models: Models,
+    ticket: Ticket,
+    choices: Sequence[Choice],
+    work: Callable[..., Iterator[T]],
+    period: float | None,
+) -> AsyncIterator[Waiting | tuple[T, bool]]:
+    """Has the ticket's turn, in which `work` is called with the pairs of the choices and iterated, in the
+    engine's thread. It must end soon after the ticket is over; if it gives way, it is called again in another
+    turn.
+
+    Yields Waiting until `work` has yielded what is known of it. Then yields the latest of that every `period`
+    seconds (None: not before the end), and once more at the end or before an error is raised, each time with
+    whether the work has come to its end. Closing or cancelling this generator ends it or leaves the line.
+    """
+    latest: deque[T] = deque(maxlen=1)
+
+    def turn(*pairs: AnyPair) -> None:
+        for news in work(*pairs):
+            latest.append(news)
+            if not started.done():
+                started.set_result(None)
+
+    try:
+        goes_on = True
+        while goes_on:
+            started: Future[None] = Future()
+            begun, done = awaitable(started), awaitable(ticket.done)
+            async with aclosing(_until_begun(models, ticket, choices, turn, begun, done)) as before:
+                async for waiting in before:
+                    yield waiting
+            while not done.done():
+                if period and latest:
+                    yield latest[0], False
+                await asyncio.wait([done], timeout=period)
+            goes_on = ticket.gave_way and not ticket.is_over
+            if latest:
+                yield latest[0], not goes_on and done.exception() is None
+            done.result()
+            if goes_on:
+                ticket.join_again()
     finally:
         ticket.cancel()
 
 
-async def turn_with(
+async def _until_begun(
     models: Models,
     ticket: Ticket,
     choices: Sequence[Choice],
@@ -109,8 +144,8 @@ async def turn_with(
     done: asyncio.Future,
 ) -> AsyncIterator[Waiting]:
     """Waits until the ticket's work has begun (or is done), which is called with the pairs. They are loaded
-    before; one that the pool has dropped when the turn comes is loaded again while others have their
-    turns."""
+    before; one that the pool has dropped when the turn comes is loaded again while others have their turns.
+    Tells the place in the line meanwhile. Refused when nobody listens any more."""
 
     def needed() -> list[AnyPair] | None:
         with suppress(PairError):  # `loaded` raises it again, to the visitor
@@ -123,25 +158,17 @@ async def turn_with(
                 async for waiting in loading:
                     yield waiting
         ticket.enter(work, needed)
-        async with aclosing(_turn_of(ticket, begun, done)) as in_line:
-            async for waiting in in_line:
-                yield waiting
+        shown = 0
+        while ticket.work and not (begun.done() or done.done()):
+            ticket.check()
+            if (ahead := ticket.ahead) not in (0, shown):
+                shown = ahead
+                yield Waiting("run.line", {"ahead": ahead}, None)
+            period = QUEUE_PERIOD * max(1, shown / 10)
+            await asyncio.wait([begun, done], timeout=period, return_when=asyncio.FIRST_COMPLETED)
         if begun.done() or done.done():
             return
     raise LoadError(message("memory_taken"))
-
-
-async def _turn_of(ticket: Ticket, begun: asyncio.Future, done: asyncio.Future) -> AsyncIterator[Waiting]:
-    """Waits until the ticket's work has begun (or is done) or must enter again, and tells the place in the
-    line meanwhile. Refused when nobody listens any more."""
-    shown = 0
-    while ticket.work and not (begun.done() or done.done()):
-        ticket.check()
-        if (ahead := ticket.ahead) not in (0, shown):
-            shown = ahead
-            yield Waiting("run.line", {"ahead": ahead}, None)
-        period = QUEUE_PERIOD * max(1, shown / 10)
-        await asyncio.wait([begun, done], timeout=period, return_when=asyncio.FIRST_COMPLETED)
 
 
 async def loaded(models: Models, ticket: Ticket, choice: Choice) -> AsyncIterator[Waiting]:
@@ -191,12 +218,12 @@ def awaitable(future: Future) -> asyncio.Future:
     return awaitable
 
 
-def told_of(error: Exception) -> Message | str:
+def message_about(error: Exception) -> Message | str:
     """What a visitor is told about an error."""
-    return message_of(error) if is_told(error) else message("failed", why=failure(error))
+    return message_of(error) if is_for_visitor(error) else message("failed", why=failure(error))
 
 
-def is_told(error: Exception) -> bool:
+def is_for_visitor(error: Exception) -> bool:
     """Whether the error's own words are a sentence for the visitor. The words of subclasses of ValueError are
     a library's."""
     return isinstance(error, (PairError, Refused)) or type(error) is ValueError

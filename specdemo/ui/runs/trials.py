@@ -5,14 +5,10 @@ The runs are of the tiny pair, as the engine is or with one of the mistakes, aga
 distribution, which is enumerated; or of the chosen pair and this prompt, with drafting on and off.
 """
 
-import asyncio
 import math
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
-from concurrent.futures import Future
-from contextlib import aclosing
-from dataclasses import dataclass, replace
-from random import SystemRandom
+import time
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from specdemo import zero
@@ -30,14 +26,12 @@ from specdemo.trials.chi_square import (
 from specdemo.trials.mistakes import MISTAKES
 from specdemo.trials.runs import FirstTokens, PairTrials, TinyTrials, tiny_params
 from specdemo.trials.tiny import TINY_PROMPT, TINY_WORDS
-from specdemo.ui.runs.instruments import prompt_in_words
+from specdemo.ui.runs.measuring import Link, MeasurementRequest, Work, prompt_in_words
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import Ticket
-from specdemo.ui.runs.run import awaitable, turn_with
 from specdemo.ui.view import wire
 from specdemo.ui.view.choices import words_of_row
-from specdemo.ui.view.feed import nothing_yet
-from specdemo.ui.view.settings import in_words, judging_in_words, sampler_in_words
+from specdemo.ui.view.settings import judging_in_words, sampler_in_words
 from specdemo.words.catalogue import say
 from specdemo.words.message import message, refusal
 
@@ -48,27 +42,50 @@ SHOWN_CELLS = 16  # bars; the rarer cells are shown as one
 BEYOND_CHANCE = 1e-6  # the p-value below which a difference is called found, however often it is looked at
 UNSUSPICIOUS = 1e-3  # and the one from which nothing is said against being equal
 FEWEST_RUNS = 100  # of which something is said
-LOOK_PERIOD = 0.3  # s between two looks at the counts
 
 
 @dataclass(frozen=True)
-class TrialsRequest:
-    """The trials that a visitor asks for. trial: one of TRIALS: "none" is the tiny pair without a mistake,
-    "pair" the chosen one."""
+class TrialsRequest(MeasurementRequest):
+    """The trials that a visitor asks for. Where others wait, they give their turn back every TURN_PIECE
+    seconds and go on after them. trial: one of TRIALS: "none" is the tiny pair without a mistake, "pair" the
+    chosen one."""
 
     trial: str
-    choice: Choice
-    prompt: str
-    params: Params
 
     @property
     def mistake(self) -> str | None:
         return self.trial if self.trial in MISTAKES else None
 
+    async def choices(self, models: Models) -> list[Choice]:
+        return [self.choice] if self.trial == "pair" else []
 
-def trials_request(wanted: dict[str, Any], choice: Choice, prompt: str, params: Params) -> TrialsRequest:
-    """The trials that the page's script asks for. wanted: what the script sends. Raises ValueError with one
-    sentence."""
+    def work(self, ticket: Ticket) -> Work:
+        trials: OfTiny | OfPair | None = None
+
+        def tried(*pairs: AnyPair) -> Iterator[dict[str, Any]]:
+            nonlocal trials
+            trials = trials_of(self, *pairs) if trials is None else trials.with_pair(*pairs)
+            yield {"whose": trials.whose, "share": trials.runs / trials.most}
+            told = -math.inf
+            while trials.runs < trials.most and not (ticket.is_over or ticket.give_way()):
+                trials.run(lambda: ticket.is_over)
+                if time.monotonic() - told >= (self.period or 0.0):
+                    yield _known(trials)
+                    told = time.monotonic()
+            yield _known(trials)
+            trials.rest()
+
+        return tried
+
+
+def _known(trials: "OfTiny | OfPair") -> dict[str, Any]:
+    return {"whose": trials.whose, "share": trials.runs / trials.most, "trials": trials.so_far()}
+
+
+def trials_request(
+    wanted: dict[str, Any], choice: Choice, prompt: str, params: Params, link: Link
+) -> TrialsRequest:
+    """The trials that the page's script asks for, by its trial."""
     trial = wanted.get("trial")
     if trial not in TRIALS:
         raise ValueError(refusal("trial", "choice", trial, names=", ".join(TRIALS)))
@@ -76,60 +93,7 @@ def trials_request(wanted: dict[str, Any], choice: Choice, prompt: str, params: 
         check_prompt(prompt)
         if params.draft_with == "none":
             raise ValueError(message("off_already"))
-    if params.seed is None:
-        params = replace(params, seed=SystemRandom().randrange(2**32))
-    return TrialsRequest(trial, choice, prompt, params)
-
-
-async def try_often(
-    models: Models, ticket: Ticket, request: TrialsRequest, name: str = ""
-) -> AsyncIterator[wire.Measurement]:
-    """Runs when the ticket's turn comes, and yields the counts so far a few times a second. Where others
-    wait, it gives its turn back every TURN_PIECE seconds and goes on after them. Errors are raised. Closing
-    this generator stops the runs after the one that goes on. name: the name that the trials are followed
-    by."""
-    told = nothing_yet({"kind": "trials"}, name)
-    choices = [request.choice] if request.trial == "pair" else []
-    trials: OfTiny | OfPair | None = None
-    latest: deque[wire.Trials] = deque(maxlen=1)
-
-    def work(*pairs: AnyPair) -> None:
-        nonlocal trials
-        trials = trials_of(request, *pairs) if trials is None else trials.with_pair(*pairs)
-        started.set_result(trials)
-        while trials.runs < trials.most and not (ticket.is_over or ticket.gives_way):
-            trials.run(lambda: ticket.is_over)
-            if not latest:  # the one before was taken
-                latest.append(trials.so_far())
-        latest.append(trials.so_far())
-        trials.rest()
-
-    try:
-        while True:
-            started: Future[OfTiny | OfPair] = Future()
-            begun, done = awaitable(started), awaitable(ticket.done)
-            async with aclosing(turn_with(models, ticket, choices, work, begun, done)) as before:
-                async for waiting in before:
-                    yield told | {"text": waiting.sentence, "share": told["share"] or waiting.share}
-            if done.done():
-                done.result()  # raises what went wrong before it began
-            made = begun.result()
-            told |= {"whose": made.whose, "state": "running", "share": made.runs / made.most}
-            while not done.done():
-                if latest:
-                    told |= {"trials": (shown := latest.pop()), "share": shown["runs"] / shown["most"]}
-                yield told
-                await asyncio.wait([done], timeout=LOOK_PERIOD)
-            told |= {"trials": latest.pop()} if latest else {}
-            done.result()
-            if made.runs >= made.most or ticket.is_over:
-                break
-            ticket.join_again()
-        is_cut = made.runs < made.most
-        text = in_words(ticket.ending) if ticket.is_late else say("run.stopped")
-        yield told | ({"state": "stopped", "text": text} if is_cut else {"state": "ended"}) | {"share": None}
-    finally:
-        ticket.cancel()
+    return TrialsRequest("trials", choice, prompt, params, link, trial)
 
 
 class OfTiny:
@@ -165,13 +129,9 @@ class OfTiny:
         trials = self.trials
         seen, p = trials.seen, trials.expected
         names = {cell: " ".join(TINY_WORDS[token_id] for token_id in cell) for cell in {**p, **seen}}
-        runs = self.runs
-        return {
-            **_counted(self.request, trials.params, runs, self.most, trials.judged, trials.accepted),
-            **_tested(goodness_of_fit(seen, p), runs, len(names)),
-            **_compared(shares_of(seen), p, sorted(names, key=lambda cell: -p.get(cell, 0.0)), names),
-            "by_chance": distance_by_chance(p, runs),
-        }
+        compared = _compared(shares_of(seen), p, sorted(names, key=lambda cell: -p.get(cell, 0.0)), names)
+        by_chance = distance_by_chance(p, self.runs)
+        return _so_far(self, trials.params, goodness_of_fit(seen, p), len(names), compared, by_chance)
 
 
 class OfPair:
@@ -215,18 +175,13 @@ class OfPair:
 
     def so_far(self) -> wire.Trials:
         trials = self.trials
-        on, off, runs = trials.drafting, trials.alone, self.runs
+        on, off = trials.drafting, trials.alone
         names = {cell: trials.texts[cell] for cell in {**on, **off}}
         both = sorted(names, key=lambda cell: -(on[cell] + off[cell]))
-        pooled = shares_of(on + off)
-        return {
-            **_counted(self.request, self.params, runs, self.most, trials.judged, trials.accepted),
-            **_tested(homogeneity(on, off), runs, len(names)),
-            **_compared(shares_of(on), shares_of(off), both, names),
-            "by_chance": distance_by_chance(
-                pooled, runs / 2
-            ),  # a difference of two samples has twice the variance
-        }
+        compared = _compared(shares_of(on), shares_of(off), both, names)
+        # A difference of two samples has twice the variance.
+        by_chance = distance_by_chance(shares_of(on + off), self.runs / 2)
+        return _so_far(self, self.params, homogeneity(on, off), len(names), compared, by_chance)
 
 
 def trials_of(request: TrialsRequest, *pairs: AnyPair) -> OfTiny | OfPair:
@@ -234,26 +189,28 @@ def trials_of(request: TrialsRequest, *pairs: AnyPair) -> OfTiny | OfPair:
     return OfPair(request, *pairs) if request.trial == "pair" else OfTiny(request)
 
 
-def _counted(
-    request: TrialsRequest, params: Params, runs: int, most: int, judged: int, accepted: int
-) -> dict[str, Any]:
+def _so_far(
+    of: OfTiny | OfPair,
+    params: Params,
+    test: ChiSquare,
+    cells: int,
+    compared: dict[str, Any],
+    by_chance: float,
+) -> wire.Trials:
     return {
-        "trial": request.trial,
-        "runs": runs,
-        "most": most,
-        "judged": judged,
-        "accepted": accepted,
+        "trial": of.request.trial,
+        "runs": of.runs,
+        "most": of.most,
+        "judged": of.trials.judged,
+        "accepted": of.trials.accepted,
         "greedy": params.temperature == 0,
         "lossy": words_of_row("rules", params.rule, "name") if is_lossy(params) else "",
-    }
-
-
-def _tested(test: ChiSquare, runs: int, cells: int) -> dict[str, Any]:
-    return {
+        **compared,
+        "by_chance": by_chance,
         "statistic": None if math.isinf(test.statistic) else test.statistic,
         "freedom": test.freedom,
         "p_value": test.p_value,
-        "found": verdict_of(test, runs, cells),
+        "found": verdict_of(test, of.runs, cells),
     }
 
 

@@ -6,7 +6,7 @@ token of a run of 1,000 with five alternatives that leaves 910 bytes of 1,470; w
 most 1,200 with five are allowed (tests/web/test_flow.py).
 """
 
-from typing import Annotated, Any, Literal, NotRequired, TypedDict
+from typing import Annotated, Any, Literal, NotRequired, TypedDict, get_args
 
 from specdemo.events import Manner, Round
 
@@ -266,7 +266,7 @@ class Trials(TypedDict):
 
 
 MeasurementKind = Literal["race", "gamma", "compare", "guess", "trials"]
-MEASUREMENT_KINDS: tuple[MeasurementKind, ...] = ("race", "gamma", "compare", "guess", "trials")
+MEASUREMENT_KINDS: tuple[MeasurementKind, ...] = get_args(MeasurementKind)
 
 
 class Measurement(TypedDict):

@@ -4,7 +4,7 @@
 
 import { find, write } from "../view/dom.js";
 import { fixed } from "../view/format.js";
-import { say } from "../view/words.js";
+import { inLanguage, say } from "../view/words.js";
 import { asAt, byDefault, middleOf } from "./chosen.js";
 import { setNumber } from "./columns.js";
 import { isExact, trialOf } from "./identity.js";
@@ -105,7 +105,9 @@ function fill(panel, pinned) {
     trial = trialOf(shaped(raw.p, shaping), shaped(raw.q, shaping), mistakes, raw);
     if (!isPulled) top = topOf([raw.p, raw.q, trial.p, trial.drawn, trial.out]);
     setNumber(panel, "top", top);
-    for (const plot of /** @type {NodeListOf<HTMLElement>} */ (panel.querySelectorAll(".plot"))) plot.dataset.top = String(top);
+    for (const plot of /** @type {NodeListOf<HTMLElement>} */ (panel.querySelectorAll(".plot"))) {
+      plot.dataset.top = inLanguage(String(top));
+    }
     drawLead();
     switches.draw(trial);
     pull.draw(trial, top);

@@ -40,6 +40,9 @@ export function makeTabs(page, selected, panels) {
       button.setAttribute("aria-selected", String(isIt));
       button.tabIndex = isIt ? 0 : -1;
     }
+    for (const panel of page.querySelectorAll(".run > .panel")) {
+      panel.classList.toggle("selected", panel.id === `panel-${name}`);
+    }
     selected(name);
     if (known) panels[name]?.show?.(known);
   }

@@ -11,7 +11,7 @@ import { explained, named } from "./textless.js";
 import {
   alternativesTo, fedAgainInWords, isJudged, lengthInWords, placeOf, replacedBy, valuesOf, verdictOn,
 } from "./verdict.js";
-import { say } from "./words.js";
+import { inLanguage, say } from "./words.js";
 
 /** @import { RunSetting } from "./messages.js" */
 /** @import { Token } from "./run.js" */
@@ -212,7 +212,7 @@ export function makeInspector(panel, setting, copied) {
     for (const [symbol, meaning, value] of valuesOf(token, known)) {
       const number = make("dd", value === null ? say("inspector.notTold") : digits(value));
       if (value === null) number.className = "untold";
-      else number.title = String(value);
+      else number.title = inLanguage(String(value));
       part(".values").append(make("div", make("dt", symbol, make("small", meaning)), number));
     }
   }

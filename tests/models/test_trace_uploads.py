@@ -14,7 +14,7 @@ from specdemo.ui.runs.board import RECORDED_RUN, Board, recorded_run
 from specdemo.ui.runs.limits import HOSTED
 from specdemo.ui.runs.models import Models
 from specdemo.ui.runs.opening import opened
-from specdemo.ui.runs.routes import READERS, Desk
+from specdemo.ui.runs.routes import READERS, TraceUploads
 
 FLOOD, MODEST = "8.8.8.8", "9.9.9.9"
 TRACE = RECORDED.read_bytes()
@@ -24,7 +24,7 @@ LIMITS = replace(HOSTED, trace_bytes=len(TRACE) + 100)
 @pytest.fixture
 def one_desk():
     board = Board(LIMITS, recorded_run(LIMITS, Trace.load(RECORDED), RECORDED_RUN))
-    return Desk(Models({"device": "cpu"}, LIMITS), board, LIMITS)
+    return TraceUploads(Models({"device": "cpu"}, LIMITS), board, LIMITS)
 
 
 def sent(one_desk, address: str, body: bytes) -> asyncio.Task:
