@@ -9,7 +9,7 @@ from random import SystemRandom
 
 from specdemo.drafters.base import Materials
 from specdemo.drafters.ways import way_of
-from specdemo.engine.compiled import compiled_verdict
+from specdemo.engine.compiled import Compiled, compiled
 from specdemo.engine.detokenize import Pieces
 from specdemo.engine.draft import LONGEST_DRAFT, GivenDrafter
 from specdemo.engine.emit import Emitter, StopCriteria
@@ -280,8 +280,10 @@ def decoder_of(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
     params = started.params
     way = way_of(params)
     setup = pair.runner.begin_run(way.own(pair, params))
-    sampler, theirs = Sampler(params, len(started.prompt_ids)), of_drafter(params)
-    drafting = sampler if theirs == params else Sampler(theirs, len(started.prompt_ids))
+    code = compiled() if setup.on_cpu else Compiled()
+    of_prompt, theirs = len(started.prompt_ids), of_drafter(params)
+    sampler = Sampler(params, of_prompt, code.sampling)
+    drafting = sampler if theirs == params else Sampler(theirs, of_prompt, code.sampling)
     longest = int(min(len(started.prompt_ids) + params.max_new_tokens, pair.context))
     setup.make_room(longest + LONGEST_DRAFT)  # rows that only fill a step lie beyond the end
     eos = frozenset() if params.ignore_eos else pair.eos
@@ -312,7 +314,7 @@ def decoder_of(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
         eos=tuple(sorted(eos)),
         confidence=params.confidence,
         draft_sampler=drafting,
-        compiled=compiled_verdict() if setup.on_cpu else None,
+        compiled=code.verdict,
     )
     cost = way.cost(pair, params) if params.gamma == "auto" else NO_COST
     gamma = 0 if params.draft_with == "none" else params.gamma

@@ -1,7 +1,9 @@
-"""The verdict on a CPU as one call of compiled code (runtime/verdict.py). It is the same function of the same
-values as Verifier.judge, which takes forty operations of torch for it, and so takes longer."""
+"""Sampling and the verdict on a CPU as one call of compiled code each (runtime/kernels.py and verdict.py).
+They are the same functions of the same values as Sampler.sample and Verifier.judge, which take ten and forty
+operations of torch."""
 
 from functools import cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -9,6 +11,7 @@ from torch import Tensor
 from specdemo.engine.rules import DELTA, EPSILON, Judge, Lenient, block, speculative, typical
 from specdemo.engine.step import Verifier, VerifyInput
 from specdemo.errors import one_line
+from specdemo.runtime.lm import Drawing
 from specdemo.runtime.native import address, compile_function, float32
 from specdemo.runtime.steps import Packed, Placed
 
@@ -163,20 +166,58 @@ def layout_of(
     return layout, end
 
 
+class CompiledSampling:
+    """Draws tokens in one run. Raises ImportError where numba is missing."""
+
+    def __init__(self) -> None:
+        from specdemo.runtime import kernels, shaping  # import numba
+
+        self._sample = compile_function(kernels.sampling_function)
+        self._sums = torch.empty(shaping.BUCKETS, dtype=torch.float64)
+        self._rows = float32(2, 0)
+
+    def __call__(self, logits: Tensor, drawing: Drawing) -> tuple[Tensor, Tensor | None]:
+        """logits [N, V] -> the tokens [N], and what they are drawn from [N, V]; None where that is
+        one-hot."""
+        rows, width = logits.shape
+        if self._rows.shape[1] != width:
+            self._rows = float32(2, width)
+        logits, tokens = logits.float().contiguous(), torch.empty(rows, dtype=torch.long)
+        probs = None if drawing.is_greedy else float32(rows, width)
+        memory = (*map(address, self._rows), address(self._sums))
+        given = (
+            address(drawing.numbers),
+            address(drawing.seen),
+            address(logits),
+            rows,
+            width,
+            address(drawing.u),
+        )
+        self._sample.ctypes(*given, address(tokens), address(probs), *memory)
+        return tokens, probs
+
+
+class Compiled(NamedTuple):
+    """What judges and draws in a run; None: operations of torch do."""
+
+    verdict: CompiledVerdict | None = None
+    sampling: CompiledSampling | None = None
+
+
 _fault: str | None = None
 
 
-def compiled_verdict() -> CompiledVerdict | None:
-    """What judges the drafts of a run on a CPU; None: operations of torch do, and `fault` says why."""
+def compiled() -> Compiled:
+    """What judges and draws on a CPU. Where it cannot be compiled, `fault` says why."""
     global _fault
     if _fault is None:
         try:
-            return CompiledVerdict()
+            return Compiled(CompiledVerdict(), CompiledSampling())
         except Exception as error:  # of numba, among others
             _fault = one_line(error) or type(error).__name__
-    return None
+    return Compiled()
 
 
 def fault() -> str | None:
-    """Why no verdict was compiled, if one was to be."""
+    """Why nothing was compiled, if it was to be."""
     return _fault

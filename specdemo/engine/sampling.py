@@ -77,6 +77,11 @@ class Settings:
         return self.numbers["bias"]
 
 
+# Draws tokens [N] from logits [N, V]. Also returns the probabilities [N, V] that they are drawn from; None:
+# they are one-hot.
+Draw = Callable[[Tensor, Drawing], tuple[Tensor, Tensor | None]]
+
+
 class Sampler:
     """Shapes logits into the probabilities that tokens are drawn from: logit bias, repetition penalty,
     presence and frequency penalties, temperature, top-k, top-p and min-p, in this order. Temperature 0 is
@@ -86,10 +91,11 @@ class Sampler:
     Target and drafter share one sampler, because a draft is accepted more often when q is shaped like p.
     Losslessness needs less: that each drafted token was drawn from the q that is used.
 
-    prompt_tokens: how many tokens of each text were not generated."""
+    prompt_tokens: how many tokens of each text were not generated. compiled: draws in its place, on a CPU."""
 
-    def __init__(self, params: Params, prompt_tokens: int = 0):
+    def __init__(self, params: Params, prompt_tokens: int = 0, compiled: "Draw | None" = None):
         self.prompt_tokens = prompt_tokens
+        self.compiled = compiled
         self.greedy = params.temperature == 0
         self.top_k = 0 if self.greedy else params.top_k
         self.nucleus = Nucleus() if params.top_p < 1 and not self.greedy else None
@@ -194,6 +200,8 @@ class Sampler:
         """Draws a token [N] for each row of logits [N, V] with u [N]. Also returns the probabilities [N, V]
         that it was drawn from, and whether those are exact [N]. The probabilities are None where they are
         one-hot. seen, and None in place of exact: see `shape`."""
+        if self.compiled is not None:
+            return *self.compiled(logits, self.drawing(settings, u, seen, stops_below=0.0)), None
         if self.greedy:  # whatever u is
             return most_likely(self._adjusted(logits, settings, seen)), None, None
         probs, exact = self.shape(logits, settings, seen)

@@ -30,7 +30,7 @@ from specdemo.drafters.base import Kind
 from specdemo.drafters.kinds import kind_in, kind_of
 from specdemo.drafters.vocabulary import OtherTokenizer, other_tokenizer
 from specdemo.drafters.ways import count_carried, read_carried
-from specdemo.engine.compiled import compiled_verdict
+from specdemo.engine.compiled import compiled
 from specdemo.errors import LoadError, PairError, gated_error, is_out_of_memory, load_errors
 from specdemo.events import Params
 from specdemo.loading.assemble import (
@@ -243,7 +243,7 @@ def _load_here(plan: LoadPlan, on_progress: OnProgress, cudnn_attention: bool) -
     on_progress(message("warming_up"), None)
     pair.runner.warm_up(Params().gamma)
     if pair.target.device.type == "cpu":
-        compiled_verdict()
+        compiled()
     return replace(pair, of_code=(code_note(models),)) if parts[0].code else pair
 
 

@@ -672,6 +672,34 @@ def adjust(drawing, seen, said, adjusted, count):
     return adjusted
 
 
+@njit(**INNER)
+def draw(drawing, seen, logits, probs, u, count, adjusted, masses, sums):
+    """A token that is drawn from a row of logits. Unless that is the likeliest one, it also makes the row of
+    probabilities that the token is drawn from."""
+    apart()
+    how, row = doubles(drawing), adjust(drawing, seen, logits, adjusted, count)
+    if how[TEMPERATURE] == 0:
+        return argmax(floats(row), count)
+    shape(
+        floats(row), floats(probs), floats(masses), doubles(sums), count,
+        how[TEMPERATURE], int(how[TOP_K]), how[TOP_P], how[MIN_P],
+    )  # fmt: skip
+    return draw_token(floats(probs), count, u)
+
+
+def sampling_function(cache: bool):
+    """Compiles what Sampler.sample does. logits, probs: [rows, width]. The others are as in
+    `forward_function`."""
+
+    def sample(drawing, seen, logits, rows, width, uniforms, tokens, probs, adjusted, masses, sums):
+        for i in range(rows):
+            at = 4 * i * width
+            u, to = doubles(uniforms)[i], probs + at
+            ints(tokens)[i] = draw(drawing, seen, logits + at, to, u, width, adjusted, masses, sums)
+
+    return cfunc(types.void(*[types.intp] * 11), cache=cache, error_model="numpy")(sample)
+
+
 def forward_function(cache: bool):
     """Compiles a forward (see `run`), and, if `drafts` is not 0, up to so many tokens more, each drawn from
     the last row of the logits and then fed.
@@ -726,16 +754,10 @@ def forward_function(cache: bool):
             ids += 8 * rows
             if me == 0:
                 widen(model, logits, said)
-                how, row = doubles(drawing), adjust(drawing, seen, said, adjusted, vocab_size)
-                if how[TEMPERATURE] > 0:
-                    shape(
-                        floats(row), floats(probs), floats(masses), doubles(sums), vocab_size,
-                        how[TEMPERATURE], int(how[TOP_K]), how[TOP_P], how[MIN_P],
-                    )  # fmt: skip
-                    token = draw_token(floats(probs), vocab_size, doubles(uniforms)[drafted])
+                how, u = doubles(drawing), doubles(uniforms)[drafted] if uniforms else 0.0
+                token = draw(drawing, seen, said, probs, u, vocab_size, adjusted, masses, sums)
+                if probs:
                     probs += 4 * vocab_size
-                else:
-                    token = argmax(floats(row), vocab_size)
                 ints(ids)[0] = token
                 if seen:
                     floats(seen)[token] += ONE

@@ -1,12 +1,13 @@
-"""The verdict that numba compiles says what the verdict in torch says, of the same values."""
+"""The verdict and the sampling that numba compiles say what those in torch say, of the same values."""
 
 from dataclasses import replace
 
 import pytest
 import torch
 
+from specdemo.engine.compiled import CompiledSampling
 from specdemo.engine.rules import JUDGES
-from specdemo.engine.sampling import Nucleus, Settings, one_hot, probabilities
+from specdemo.engine.sampling import Nucleus, Sampler, Settings, one_hot, probabilities
 from specdemo.engine.step import VerifiedOnHost
 from specdemo.events import Params
 from specdemo.runtime.steps import to_host
@@ -84,6 +85,26 @@ def test_it_says_what_torch_says(name, rule, monkeypatch):
             assert_says_the_same(right, ours)
             accepted.add(right.accepted)
     assert len(accepted) > 1 or name == "nothing drafted"
+
+
+@pytest.mark.parametrize("changes", [{}, ADJUSTED], ids=str)
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_it_draws_what_torch_draws(sampler, changes, monkeypatch):
+    monkeypatch.setattr(Nucleus, "WIDTHS", (100_000,))
+    params, compiled = Params(**SAMPLERS[sampler], **changes), CompiledSampling()
+    for seed, width in enumerate((7, 1000, 20_000)):
+        generator = torch.Generator().manual_seed(seed)
+        logits = 3.0 * torch.randn(B, width, generator=generator)
+        u = torch.rand(B, generator=generator, dtype=torch.float64)
+        told = []
+        for by in (None, compiled):
+            sampling = Sampler(params, 2, by)
+            seen = sampling.seen([1, 5, 3, 3, 0], width, torch.device("cpu"))
+            told.append(sampling.sample(logits, u, Settings.on_host(sampling), seen))
+        (tokens, probs, _), (ours, own, _) = told
+        assert ours.tolist() == tokens.tolist() and (own is None) is (probs is None)
+        if own is not None:
+            torch.testing.assert_close(own, probs, rtol=1e-4, atol=1e-8)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
