@@ -33,7 +33,7 @@ ENUMERATED, SAMPLING = "tests/toy/test_rules_enumerated.py", "tests/pure/test_sa
 DRAFTERS, LM = "tests/toy/test_drafters.py", "tests/models/test_lm.py tests/models/test_greedy.py"
 EAGLE3 = "tests/models/test_eagle3_drafter.py"
 LENGTH, OTHER = "tests/toy/test_draft_length.py", "tests/toy/test_other_tokenizer.py"
-AHEAD = "tests/models/test_ahead.py"
+AHEAD, COMPILED = "tests/models/test_ahead.py", "tests/toy/test_compiled_verdict.py"
 
 QUICK = [
     # The loop
@@ -208,6 +208,56 @@ QUICK = [
         "is_unsure(value.raw_q, value.confidence, sure).cumsum(0) <= 1",
         LENGTH,
     ),
+    # Compiled code
+    Mutant(
+        "compiled: accepted by q/p",
+        "runtime/verdict.py",
+        "np.float64(p[token]) / np.float64(q[token])",
+        "np.float64(q[token]) / np.float64(p[token])",
+        COMPILED,
+    ),
+    Mutant(
+        "compiled: the replacement is drawn from p",
+        "runtime/verdict.py",
+        "return accepted, ONE, ZERO if rule == TYPICAL else lenience",
+        "return accepted, ONE, ZERO",
+        COMPILED,
+    ),
+    Mutant(
+        "compiled: the residual of a block forgets its weight",
+        "runtime/verdict.py",
+        "return accepted, np.float32(weights[accepted]), ONE",
+        "return accepted, ONE, ONE",
+        COMPILED,
+    ),
+    Mutant(
+        "compiled: a penalty forgets the drafts before",
+        "runtime/verdict.py",
+        "seen[ints(given.drafted)[i]] += ONE",
+        "seen[ints(given.drafted)[i]] += ZERO",
+        COMPILED,
+    ),
+    Mutant(
+        "compiled: what follows a drafted end of the text is judged",
+        "runtime/verdict.py",
+        "                return i + 1\n",
+        "                return given.rows\n",
+        COMPILED,
+    ),
+    Mutant(
+        "compiled: weights are taken for normalised",
+        "runtime/shaping.py",
+        "u * sum_in_chunks(weights, count)",
+        "u",
+        COMPILED,
+    ),
+    Mutant(
+        "compiled: top-p has one token too many",
+        "runtime/shaping.py",
+        "if reached >= target:",
+        "if before >= target:",
+        COMPILED,
+    ),
     # Fates
     Mutant(
         "no token is called rejected",
@@ -331,6 +381,13 @@ QUICK = [
     ),
 ]
 SLOW = [
+    Mutant(
+        "compiled: a penalty forgets what the draft has drawn",
+        "runtime/kernels.py",
+        "floats(seen)[token] += ONE",
+        "floats(seen)[token] += ZERO",
+        "tests/models/test_native.py",
+    ),
     # Rounds that are launched ahead
     Mutant(
         "a verdict is read where the next round writes",
