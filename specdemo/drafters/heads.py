@@ -253,10 +253,10 @@ class CachedHead(CachedByPosition):
         """Call before forwards of which none reaches row `length`."""
         super().grow(length)
         if len(self._table) != self.capacity:
-            positions = self.ruler + self.model.first_position
+            positions = self.all_positions + self.model.first_position
             self._table = torch.cat(self.model.rotary(positions, self.dtype), 1)
         if self.decoding[0].kernels is not None:
-            self.kv_ruler = self.ruler  # as of CachedLM.reserve
+            self.key_positions = self.all_positions  # as of CachedLM.reserve
 
     def begin_run(self, static: bool) -> None:
         for layer in self.decoding:
@@ -275,7 +275,7 @@ class CachedHead(CachedByPosition):
     @torch.no_grad()
     def _try_kernels(self) -> None:
         expected = self.tried()
-        as_table(self.rotation(self.ruler), self.decoding[0])
+        as_table(self.rotation(self.all_positions), self.decoding[0])
         self.decoding = self.model.layers_by(triton_kernels())
         self.check_alike(expected, self.tried())
 
@@ -315,7 +315,7 @@ class CachedHead(CachedByPosition):
             return rows, KernelAttention(self.cache, rows, {None: self._table})
         turned = {None: self.rotation(rows)}
         layers = self.model.decoding
-        return rows, TorchAttention.over(self.cache, turned, rows, self.kv_ruler, layers, self.dtype)
+        return rows, TorchAttention.over(self.cache, turned, rows, self.key_positions, layers, self.dtype)
 
     def rotation(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """cos and sin [N, 1, r] of the rows."""

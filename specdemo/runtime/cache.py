@@ -131,7 +131,7 @@ class CachedByPosition(Cached):
     start: int | Tensor  # [], the position of the next forward's first token
     positions: Tensor  # [N], those of all of its tokens
     visible: int  # how many positions it is given to attend to
-    kv_ruler: Tensor  # [visible]: 0, 1, ...
+    key_positions: Tensor  # [visible]: 0, 1, ...
     capacity = 0
     buffer_epoch: int  # see LM
 
@@ -146,7 +146,7 @@ class CachedByPosition(Cached):
 
     @property
     def kv_length(self) -> int:
-        return len(self.kv_ruler)
+        return len(self.key_positions)
 
     def grow(self, length: int) -> None:
         """Makes room for so many positions."""
@@ -156,16 +156,16 @@ class CachedByPosition(Cached):
             self.buffer_epoch = next(NEW_BUFFERS)
             for layer in self.layers:
                 layer.grow(capacity)
-            self.ruler = torch.arange(capacity, device=self.device)
+            self.all_positions = torch.arange(capacity, device=self.device)
             self.capacity = capacity  # last: without memory for all layers, there is no room
         # A captured forward can follow the length of a tensor, but not an int.
-        self.kv_ruler = self.ruler[:kv_length]
+        self.key_positions = self.all_positions[:kv_length]
 
     def write_at(self, start: int | Tensor, count: int) -> Tensor:
         """Sets and returns where the keys and values of the next forward's tokens go: positions [N]."""
-        self.start, self.visible = start, self.kv_ruler.shape[0]
+        self.start, self.visible = start, self.key_positions.shape[0]
         is_there = count == 1 and isinstance(start, Tensor)  # which spares a launch
-        self.positions = start.view(1) if is_there else start + self.kv_ruler[:count]
+        self.positions = start.view(1) if is_there else start + self.key_positions[:count]
         return self.positions
 
     def free(self) -> None:
@@ -204,7 +204,7 @@ class PositionalLayer(DynamicLayer):
         return self.keys[:, :, : self.lm.visible], self.values[:, :, : self.lm.visible]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self.lm.kv_ruler.shape[0], 0
+        return self.lm.key_positions.shape[0], 0
 
     def get_seq_length(self) -> int | Tensor:
         return self.lm.start
@@ -222,7 +222,7 @@ class PositionalCache(Cache):
         return self.lm.start
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
-        return self.lm.kv_ruler.shape[0], 0
+        return self.lm.key_positions.shape[0], 0
 
 
 class HybridLayer(StateLayer, PositionalLayer):

@@ -197,7 +197,9 @@ class CachedLM(CachedByPosition):
         self._next = start
         self.grow(length)
         if self.static and self.fused is not None and self.fused.triton:
-            self.kv_ruler = self.ruler  # it reads what the text has, and one capture serves all lengths
+            self.key_positions = (
+                self.all_positions
+            )  # it reads what the text has, and one capture serves all lengths
         if self.features is not None:
             self.features.reserve(self.capacity)
         if self.states is not None:
@@ -214,12 +216,14 @@ class CachedLM(CachedByPosition):
         rows = self.write_at(start, len(ids))
         if self.fused is not None:
             keep = None if self.features is None else self.features.keep
-            return self.fused(self._known(ids), rows, self.kv_ruler, self.cache, self.last_position, keep)
+            return self.fused(
+                self._known(ids), rows, self.key_positions, self.cache, self.last_position, keep
+            )
         # Rows that only fill a captured step may lie beyond the model's last position.
         positions = rows.clamp(max=self.last_position)
         arguments = {
             "position_ids": positions[None],
-            "attention_mask": torch.ones_like(self.kv_ruler)[None],  # nothing is padding
+            "attention_mask": torch.ones_like(self.key_positions)[None],  # nothing is padding
         }
         arguments = {name: value for name, value in arguments.items() if name in self.parameters}
         with static_attention(self.model.config):
@@ -239,7 +243,7 @@ class CachedLM(CachedByPosition):
 
     def _feed(self, ids: Tensor, arguments: dict) -> Tensor:
         start, self._next = self._next, self._next + len(ids)
-        self.kv_ruler = self.ruler[: self._next]
+        self.key_positions = self.all_positions[: self._next]
         positions = self.write_at(start, len(ids))
         if self.states is not None and "position_ids" in self.parameters:
             # Bamba would count from 0, as if there were no cache.

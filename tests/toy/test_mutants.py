@@ -291,15 +291,15 @@ QUICK = [
     Mutant(
         "keys and values go one place too far",
         "runtime/cache.py",
-        "else start + self.kv_ruler[:count]",
-        "else start + 1 + self.kv_ruler[:count]",
+        "else start + self.key_positions[:count]",
+        "else start + 1 + self.key_positions[:count]",
         LM,
     ),
     Mutant(
         "a forward sees one place too few",
         "runtime/lm.py",
-        "self.kv_ruler = self.ruler[: self._next]",
-        "self.kv_ruler = self.ruler[: max(len(ids), self._next - 1)]",
+        "self.key_positions = self.all_positions[: self._next]",
+        "self.key_positions = self.all_positions[: max(len(ids), self._next - 1)]",
         LM,
     ),
     Mutant(

@@ -87,7 +87,7 @@ class FirstLayersLM(CachedLM):
     def reserve(self, start: int, length: int) -> None:
         owner = self.owner
         owner.reserve(start, length)
-        self.capacity, self.ruler = owner.capacity, owner.ruler
+        self.capacity, self.all_positions = owner.capacity, owner.all_positions
         self.buffer_epoch = owner.buffer_epoch
         super().reserve(start, length)
 

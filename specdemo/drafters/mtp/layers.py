@@ -110,7 +110,7 @@ class CachedMtp(CachedByPosition):
         """tokens [N] at `position`, position + 1, ..., and what came before each, hidden [N, H]; their keys
         and values go to the layer's slots from `slot` on. Returns what the next layer reads, [N, H]."""
         n = len(tokens)
-        self.kv_ruler = self.ruler[: slot + n]
+        self.key_positions = self.all_positions[: slot + n]
         self.write_at(slot, n)
         at = torch.arange(position, position + n, device=self.device)
         tokens = tokens.clamp(max=self.known_ids - 1)
