@@ -314,7 +314,7 @@ def decoder_of(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
         eos=tuple(sorted(eos)),
         confidence=params.confidence,
         draft_sampler=drafting,
-        compiled=code.verdict,
+        compiled_verdict=code.verdict,
     )
     cost = way.cost(pair, params) if params.gamma == "auto" else NO_COST
     gamma = 0 if params.draft_with == "none" else params.gamma

@@ -297,7 +297,15 @@ def decoding(
     stop = StopCriteria(frozenset(eos), params.stop, longest - len(prompt), frozenset(stop_ids))
     rule, tops = rule or rule_of(params), (params.alternatives, drafter.wants_top)
     verifier = Verifier(
-        target, sampler, rule, run_step, params.gamma, *tops, tuple(eos), params.confidence, compiled=compiled
+        target,
+        sampler,
+        rule,
+        run_step,
+        params.gamma,
+        *tops,
+        tuple(eos),
+        params.confidence,
+        compiled_verdict=compiled,
     )
     emitter = Emitter(Pieces(tokenizer), lambda token_id: "", stop, params.rule, is_lossy(params))
     length = DraftLength(0 if params.draft_with == "none" else params.gamma, cost)

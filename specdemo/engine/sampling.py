@@ -91,11 +91,12 @@ class Sampler:
     Target and drafter share one sampler, because a draft is accepted more often when q is shaped like p.
     Losslessness needs less: that each drafted token was drawn from the q that is used.
 
-    prompt_tokens: how many tokens of each text were not generated. compiled: draws in its place, on a CPU."""
+    prompt_tokens: how many tokens of each text were not generated. compiled_draw: draws in
+    its place on a CPU."""
 
-    def __init__(self, params: Params, prompt_tokens: int = 0, compiled: "Draw | None" = None):
+    def __init__(self, params: Params, prompt_tokens: int = 0, compiled_draw: "Draw | None" = None):
         self.prompt_tokens = prompt_tokens
-        self.compiled = compiled
+        self.compiled_draw = compiled_draw
         self.greedy = params.temperature == 0
         self.top_k = 0 if self.greedy else params.top_k
         self.nucleus = Nucleus() if params.top_p < 1 and not self.greedy else None
@@ -123,11 +124,6 @@ class Sampler:
     def penalises(self) -> bool:
         """Whether a token's probability depends on which tokens are in the text."""
         return self.counts_repeated or self.counts_generated
-
-    @property
-    def adjusts(self) -> bool:
-        """Whether a bias or a penalty is added to the logits."""
-        return self.penalises or self.biased > 0
 
     @property
     def key(self) -> tuple:
@@ -199,9 +195,9 @@ class Sampler:
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Draws a token [N] for each row of logits [N, V] with u [N]. Also returns the probabilities [N, V]
         that it was drawn from, and whether those are exact [N]. The probabilities are None where they are
-        one-hot. seen, and None in place of exact: see `shape`."""
-        if self.compiled is not None:
-            return *self.compiled(logits, self.drawing(settings, u, seen, stops_below=0.0)), None
+        one-hot. seen: [V], for all rows. None in place of exact: see `shape`."""
+        if self.compiled_draw is not None and logits.device.type == "cpu":
+            return *self.compiled_draw(logits, self.drawing(settings, u, seen, stops_below=0.0)), None
         if self.greedy:  # whatever u is
             return most_likely(self._adjusted(logits, settings, seen)), None, None
         probs, exact = self.shape(logits, settings, seen)

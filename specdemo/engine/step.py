@@ -173,8 +173,8 @@ class Verifier:
     """Verifies drafts with one target, sampler and rule. `gamma`: the longest draft. `alternatives`,
     `wants_top`: how many likely tokens are reported at each position for the trace, and for the drafter to
     learn from. eos: the tokens that end a text; what is drafted after one is not judged. `confidence`: that
-    of Params. draft_sampler: the drafter's, if it is another one. compiled: judges in its place, if it can
-    (None if not): the same function, compiled."""
+    of Params. draft_sampler: the drafter's, if it is another one. compiled_verdict:
+    the same function as `judge`, compiled; it returns None for a rule that is not."""
 
     target: LM
     sampler: Sampler
@@ -186,7 +186,7 @@ class Verifier:
     eos: tuple[int, ...] = ()
     confidence: float = 0.0
     draft_sampler: Sampler | None = None
-    compiled: "Callable[[Verifier, Tensor, VerifyInput], Packed | None] | None" = None
+    compiled_verdict: "Callable[[Verifier, Tensor, VerifyInput], Packed | None] | None" = None
 
     def rows(self, k: int) -> int:
         """How many rows the steps of a round with k drafts have."""
@@ -254,7 +254,7 @@ class Verifier:
 
     def judge(self, logits: Tensor, value: VerifyInput) -> Packed:
         """The verdict, a Verified, on logits [B+1, V]."""
-        if self.compiled is not None and (verdict := self.compiled(self, logits, value)) is not None:
+        if self.compiled_verdict and (verdict := self.compiled_verdict(self, logits, value)) is not None:
             return verdict
         ends = (value.drafted[:, None] == value.eos).any(1)  # [B]
         up_to_end = ends.cumsum(0) <= ends

@@ -708,9 +708,9 @@ def forward_function(cache: bool):
     logits: memory for a row, at least. said [drafts, VOCAB]: the logits after each token. drawing: how tokens
     are drawn. seen [VOCAB]: that of Sampler.seen, which counts the drafts too in the end; 0: nothing is
     penalised. uniforms [drafts], probs [drafts, VOCAB]: what tokens are drawn with and from, at a temperature
-    above 0. made: how many tokens are drafted, and whether that was the last. adjusted, masses [VOCAB], sums:
-    memory (see shaping.shape). team: shared by the `threads` threads that call it at once, of which this is
-    number `me`."""
+    above 0. made: how many tokens are drafted, and whether the draft ends with the last of them. adjusted,
+    masses [VOCAB], sums: memory (see shaping.shape). team: shared by the `threads` threads that call it at
+    once, of which this is number `me`."""
 
     def forward(
         model_address,
@@ -766,10 +766,11 @@ def forward_function(cache: bool):
                     is_last = True  # the verifier drops this token
                 ints(made)[0], ints(made)[1] = drafted + 1, is_last
             meet(team, threads)
-            if ints(made)[1]:
-                return
             said += 4 * vocab_size
             drafted += 1
+            # A thread that has given up waiting for the first one counts for itself.
+            if drafted == drafts or ints(made)[1]:
+                return
             rows, block, kernels = 1, 1, then
             begins = LEFT if model[BEGINS_WITH_READS] else EMBEDDINGS
 

@@ -81,17 +81,24 @@ def cache_folder() -> str | None:
         return None
 
 
-@cache
+def digest_of_sources() -> str:
+    digest = sha256()
+    for source in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(source.read_bytes())
+    return digest.hexdigest()
+
+
+SOURCES = digest_of_sources()  # as they are when this process imports them
+
+
 def _drop_outdated(folder: Path) -> None:
     """Deletes what was compiled from other sources. numba looks at the file of a function, not at those of
     the functions that it calls."""
-    digest, kept = sha256(), folder / COMPILED_FROM
-    for source in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(source.read_bytes())
-    if not kept.exists() or kept.read_text() != digest.hexdigest():
-        for compiled in folder.glob("*.nb[ic]"):
-            compiled.unlink()
-        kept.write_text(digest.hexdigest())
+    kept = folder / COMPILED_FROM
+    if not kept.exists() or kept.read_text() != SOURCES:
+        for outdated in folder.glob("*.nb[ic]"):
+            outdated.unlink()
+        kept.write_text(SOURCES)
 
 
 def float32(*shape: int) -> Tensor:
@@ -186,7 +193,7 @@ class NativeForward:
         self._model[k.WIDTH] = decoder.layers[0].mlp_width
         self._vocab_size = outputs if decoder.vocab_size is None else decoder.vocab_size
         self._model[[k.OUTPUT_WIDTH, k.VOCAB]] = outputs, self._vocab_size
-        self._memory = Memory(
+        self._memory = DrawingMemory(
             torch.zeros(2, dtype=torch.long),
             float32(self._vocab_size),
             float32(self._vocab_size),
@@ -527,7 +534,7 @@ class Drafted:
     drawing: Drawing = LIKELIEST
 
 
-class Memory(NamedTuple):
+class DrawingMemory(NamedTuple):
     """What drawing tokens takes, in the order of the forward's arguments."""
 
     made: Tensor

@@ -566,13 +566,10 @@ def test_what_other_sources_were_compiled_to_is_not_used(tmp_path, monkeypatch):
     calls."""
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
     for _ in range(2):  # what the same sources were compiled to stays
-        native._drop_outdated.cache_clear()
         assert compiles(monkeypatch) is None
         (index,) = tmp_path.rglob("*is_upcast*.nbi")
         index.with_name("of_other_sources.nbi").touch()
-    (sources,) = tmp_path.rglob(native.COMPILED_FROM)
-    sources.write_text("others")
-    native._drop_outdated.cache_clear()
+    monkeypatch.setattr(native, "SOURCES", "others")
     assert compiles(monkeypatch) is None
     assert [path.name for path in tmp_path.rglob("*.nbi")] == [index.name]
 
@@ -662,8 +659,10 @@ def test_where_no_thread_can_be_started(monkeypatch):
         assert_same(predicted(lm, 5), expected(model))
 
 
-def test_an_interrupt_between_threads_leaves_none_that_waits(monkeypatch):
-    lm = native_lm(tiny())
+@pytest.mark.parametrize("drafts", [False, True])
+def test_an_interrupt_between_threads_leaves_none_that_waits(monkeypatch, drafts):
+    lm, sampler = native_lm(tiny()), Sampler(Params(temperature=0.0))
+    greedily = sampler.drawing(settings_of(sampler), torch.zeros(5), None, 0.0)
     submit, calls = native.ThreadPoolExecutor.submit, []
 
     def interrupted(self, *arguments):
@@ -675,7 +674,10 @@ def test_an_interrupt_between_threads_leaves_none_that_waits(monkeypatch):
     monkeypatch.setattr(native.ThreadPoolExecutor, "submit", interrupted)
     with threads(3):
         with pytest.raises(KeyboardInterrupt):
-            lm.forward(TEXT[:5], torch.tensor(0))
+            if drafts:
+                lm.draft(TEXT[:2], torch.tensor(0), greedily)
+            else:
+                lm.forward(TEXT[:5], torch.tensor(0))
         assert calls[0].done()
 
 

@@ -51,7 +51,10 @@ def verdicts(params, rule, width, seed, wants_top=0, eos=(), **told):
     value = input_of(
         verifier, drafted, q, probabilities(own), u[1].tolist(), u[2, 0].item(), seen=seen, **told
     )
-    both = verifier.judge(logits, value), replace(verifier, compiled=compiled_verdict()).judge(logits, value)
+    both = (
+        verifier.judge(logits, value),
+        replace(verifier, compiled_verdict=compiled_verdict()).judge(logits, value),
+    )
     return [to_host(packed, VerifiedOnHost) for packed in both]
 
 
@@ -107,11 +110,24 @@ def test_it_draws_what_torch_draws(sampler, changes, monkeypatch):
             torch.testing.assert_close(own, probs, rtol=1e-4, atol=1e-8)
 
 
+def test_logits_on_another_device_are_left_to_torch():
+    """As those of a drafter on a GPU whose target is on the CPU: compiled code would read their addresses."""
+
+    def draws(logits, drawing):
+        pytest.fail("compiled code was given them")
+
+    sampler = Sampler(Params(temperature=0.0), 0, draws)
+    tokens, _, _ = sampler.sample(torch.zeros(2, 9, device="meta"), torch.zeros(2), Settings({}))
+    assert tokens.device.type == "meta"
+
+
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("broken", [torch.nan, torch.inf])
 def test_numbers_that_are_none_are_noticed(temperature, broken):
     params = Params(temperature=temperature, gamma=B)
-    verifier = replace(verifier_of(params, JUDGES["speculative"](params), 300), compiled=compiled_verdict())
+    verifier = replace(
+        verifier_of(params, JUDGES["speculative"](params), 300), compiled_verdict=compiled_verdict()
+    )
     drafted, logits = torch.tensor([1, 2, 3, 4]), torch.zeros(B + 1, 300)
     logits[2, 200] = broken
     q = one_hot(drafted, 300)
