@@ -200,7 +200,7 @@ class TableLM:
     context as a real cache would, and what it was fed, so a wrong position gives wrong logits and a second
     feeding can be counted."""
 
-    device = CPU
+    device, drafts_itself = CPU, False
     features = states = None
 
     def __init__(self, logits):  # [V+1, V, width]: the token before the last (V: none), the last, the next
@@ -226,9 +226,6 @@ class TableLM:
         self.forwards += 1
         before = [self.ids[i - 1] if i else -1 for i in range(start, len(self.ids))]
         return self.logits[before, self.ids[start:]]
-
-    def draft(self, ids, start, drawing):
-        """It has none."""
 
     def prefill(self, ids, is_over=lambda: False):
         if len(ids):

@@ -92,13 +92,15 @@ class LM(Protocol):
         """ids [N] at the positions start [], start + 1, ... -> logits [N, V]: row i predicts the token after
         ids[i]."""
 
-    def draft(
-        self, ids: Tensor, start: Tensor, drawing: "Drawing"
-    ) -> tuple[Tensor, Tensor | None, Tensor] | None:
-        """Runs many forwards as one call, if the model has one (else None): feeds ids [N], and then the
-        tokens that it draws, each from the last logits. Returns these K tokens [K], what they were drawn from
-        [K, V] (None when greedy), and the logits [K, V]. K is less than what is asked for where the draft
-        ends at a place that the model is not sure of."""
+    @property
+    def drafts_itself(self) -> bool:
+        """Whether it has `draft` in this run."""
+
+    def draft(self, ids: Tensor, start: Tensor, drawing: "Drawing") -> tuple[Tensor, Tensor | None, Tensor]:
+        """Runs many forwards as one call, where the model `drafts_itself`: feeds ids [N], and then the tokens
+        that it draws, each from the last logits. Returns these K tokens [K], what they were drawn from [K, V]
+        (None when greedy), and the logits [K, V]. K is less than what is asked for where the draft ends at a
+        place that the model is not sure of."""
 
     def prefill(self, ids: Tensor, is_over: Callable[[], bool] = lambda: False) -> int:
         """Fills the cache with ids [N] from position 0 on; N may be 0. Returns the number of forwards that it
@@ -208,8 +210,12 @@ class CachedLM(CachedByPosition):
     def forward(self, ids: Tensor, start: Tensor) -> Tensor:
         return self.static_forward(ids, start) if self.static else self._plain_forward(ids)
 
-    def draft(self, ids: Tensor, start: Tensor, drawing: Drawing) -> None:
-        """Returns None, because it has no such call (see LM)."""
+    @property
+    def drafts_itself(self) -> bool:
+        return False
+
+    def draft(self, ids: Tensor, start: Tensor, drawing: Drawing) -> tuple[Tensor, Tensor | None, Tensor]:
+        raise NotImplementedError
 
     def static_forward(self, ids: Tensor, start: Tensor) -> Tensor:
         self._next += len(ids)

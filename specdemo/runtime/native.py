@@ -695,12 +695,13 @@ class NativeLM(Native, CachedLM):
         finally:
             self.warming_up = None
 
-    def draft(
-        self, ids: Tensor, start: Tensor, drawing: Drawing
-    ) -> tuple[Tensor, Tensor | None, Tensor] | None:
+    @property
+    def drafts_itself(self) -> bool:
+        return self.static and self.native is not None
+
+    def draft(self, ids: Tensor, start: Tensor, drawing: Drawing) -> tuple[Tensor, Tensor | None, Tensor]:
         native = self.native
-        if not self.static or native is None:
-            return None
+        assert native is not None
         block = native.block_for(len(ids))
         if block not in self.blocks:
             block = self._cover(len(ids))

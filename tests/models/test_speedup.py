@@ -38,7 +38,7 @@ def forwards_take(pair, monkeypatch):
             return each(self, ids, start)
 
         monkeypatch.setattr(NativeLM, "forward", forward)
-        monkeypatch.setattr(NativeLM, "draft", CachedLM.draft)
+        monkeypatch.setattr(NativeLM, "drafts_itself", False)
 
     return simulate
 

@@ -37,7 +37,7 @@ class TableHead:
     """Says what its table has for the token before and the token: y is both, and the logits are of the table.
     It knows the text, so a feature of another position is noticed."""
 
-    device, context = CPU, 1000
+    device, context, drafts_itself = CPU, 1000, False
     kv_length = buffer_epoch = 0
 
     def __init__(self, features, text):
@@ -51,9 +51,6 @@ class TableHead:
         if end > start:
             self.grow(end)
             self.begin(torch.tensor(ids[start + 1 : end + 1]), torch.tensor(start))
-
-    def draft(self, tokens, start, drawing):
-        return None
 
     def begin(self, tokens, start):
         start = start.item()

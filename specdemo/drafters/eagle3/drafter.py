@@ -76,12 +76,10 @@ class Eagle3Drafter(Drafter):
     def step(self, value: DraftInput, told: Tensor | None = None) -> Draft:
         """The draft made from `value`. told: see draft_in_turn."""
         start, last = value.position[0].long(), value.last.long()
-        if told is None and self.head.device.type == "cpu":
+        if told is None and self.head.drafts_itself:
             drawing = self.sampler.drawing(value.settings, value.u, value.seen, self.stops_below)
-            drafted = self.head.draft(last, start, drawing)
-            if drafted is not None:
-                tokens, q, logits = drafted
-                return Draft.drawn(tokens, q, None, logits)
+            tokens, q, logits = self.head.draft(last, start, drawing)
+            return Draft.drawn(tokens, q, None, logits)
         g = None  # [1, H]: what the head has made of the token before
 
         def predict(drafted: Tensor | None) -> Tensor:

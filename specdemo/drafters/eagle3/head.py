@@ -199,11 +199,13 @@ class CachedEagle3(CachedHead):
         g, logits = self.model.predict(y)
         return g, self.model.for_target(logits)
 
-    def draft(
-        self, tokens: Tensor, start: Tensor, drawing: Drawing
-    ) -> tuple[Tensor, Tensor | None, Tensor] | None:
-        """Many forwards as one call, if it has one: as LM.draft, but beginning as `begin` does."""
-        return None
+    def draft(self, tokens: Tensor, start: Tensor, drawing: Drawing) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Many forwards as one call, where it `drafts_itself`: as LM.draft, but beginning as `begin` does."""
+        raise NotImplementedError
+
+    @property
+    def drafts_itself(self) -> bool:
+        return False
 
     def prefill(self, ids: list[int], start: int, end: int, is_over: Callable[[], bool]) -> None:
         """Fills the rows from `start` to before `end`. ids: the text. is_over: as in LM.prefill."""
@@ -239,12 +241,13 @@ class NativeEagle3(NativeHead, CachedEagle3):
             return super().go_on(token, g, start)
         return self.native.stream, self.native.last(self, token, start, from_features=False)
 
-    def draft(
-        self, tokens: Tensor, start: Tensor, drawing: Drawing
-    ) -> tuple[Tensor, Tensor | None, Tensor] | None:
+    @property
+    def drafts_itself(self) -> bool:
+        return self.native is not None
+
+    def draft(self, tokens: Tensor, start: Tensor, drawing: Drawing) -> tuple[Tensor, Tensor | None, Tensor]:
         native = self.native
-        if native is None:
-            return None
+        assert native is not None
         return native.draft(self, tokens, start, native.block_for(len(tokens)), drawing)
 
     def fill(self, tokens: Tensor, start: Tensor) -> None:

@@ -98,9 +98,9 @@ class ModelDrafter(Drafter):
 
     @property
     def drafts_at_once(self) -> bool:
-        """Whether an LM that can may draw the tokens by itself."""
+        """Whether the LM draws the tokens by itself."""
         same = self.lm.vocab_size == self.vocab_size and not self.other_ids
-        return same and self.lm.device.type == "cpu"
+        return same and self.lm.drafts_itself
 
     def start(self, ids: list[int]) -> None:
         if len(ids) <= self.context:
@@ -152,10 +152,8 @@ class ModelDrafter(Drafter):
         position, last = value.position[0].long(), value.last.long()
         if told is None and self.drafts_at_once:
             drawing = self.sampler.drawing(value.settings, value.u, value.seen, self.stops_below)
-            drafted = self.lm.draft(last, position, drawing)
-            if drafted is not None:
-                tokens, q, logits = drafted
-                return Draft.drawn(tokens, q, None, logits)
+            tokens, q, logits = self.lm.draft(last, position, drawing)
+            return Draft.drawn(tokens, q, None, logits)
 
         def predict(drafted: Tensor | None) -> Tensor:
             nonlocal position
