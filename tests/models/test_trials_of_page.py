@@ -78,9 +78,9 @@ def test_a_turn_that_is_too_long_ends_with_what_it_has():
 
 
 def test_who_waits_has_a_turn_between_two_pieces(monkeypatch):
-    monkeypatch.setattr("specdemo.ui.runs.queue.TURN_PIECE", 0.2)
+    monkeypatch.setattr("specdemo.ui.runs.queue.TURN_PIECE", 0.02)
     monkeypatch.setattr(of_page.TrialsRequest, "period", 0.05)
-    monkeypatch.setattr(of_page.OfTiny, "most", 200)
+    monkeypatch.setattr(of_page.OfTiny, "most", 600)
     models, queue = Models(USUAL), RunQueue()
     seen, counts = [], []  # how many runs there were when another one's turn came, and as they are told
 
