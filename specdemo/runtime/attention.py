@@ -16,6 +16,7 @@ from functools import cache
 
 import torch
 from torch import Tensor
+from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface, PretrainedConfig
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -59,9 +60,10 @@ def additive_mask(
     device: torch.device | str = "cpu",
     **_: object,
 ) -> Tensor | None:
-    """What `mask_function` allows, as an additive mask [1, 1, N, L]; None where plain causal attention does
-    the same (the first tokens of a prompt). Called by transformers, with its own argument names."""
-    if allow_is_causal_skip and local_size is None and q_length == kv_length and q_length > 1:
+    """What `mask_function` allows, as an additive mask [1, 1, N, L]; None where plain causal attention of the
+    last N of L tokens does the same (a prompt). Called by transformers, with its own argument names."""
+    are_last = isinstance(q_offset, int) and q_offset + q_length == kv_length
+    if allow_is_causal_skip and local_size is None and are_last and q_length > 1:
         return None
     queries = torch.arange(q_length, device=device)[:, None] + q_offset  # [N, 1]
     keys = torch.arange(kv_length, device=device)[None] + kv_offset  # [1, L]
@@ -82,13 +84,25 @@ def grouped_attention(
     """query [1, H, N, d], key and value [1, G, L, d] -> [1, N, H, d]. For a few queries, the H/G heads that
     share a key become more rows of one head, so that the cache is read once and never copied."""
     heads, n, d = query.shape[1:]
-    groups = key.shape[1]
+    groups, length = key.shape[1:3]
+    if attention_mask is None and 1 < n < length and getattr(module, "is_causal", True):
+        return attention_of_last(query, key, value, scaling), None
     if attention_mask is None or heads == groups or n > MAX_GROUPED_QUERIES:
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
     rows = query.reshape(1, groups, -1, d)  # [1, G, H/G * N, d]
     mask = attention_mask.repeat(1, 1, heads // groups, 1)
     output = masked_attention(rows, key, value, mask, scaling)
     return output.reshape(1, heads, n, -1).transpose(1, 2).contiguous(), None
+
+
+def attention_of_last(query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
+    """Causal attention of the last N of L tokens, without a mask: with one torch's fastest kernel is refused.
+    query [1, H, N, d], key and value [1, G, L, d] -> [1, N, H, d]"""
+    shared_by = query.shape[1] // key.shape[1]
+    key, value = (each.repeat_interleave(shared_by, dim=1) for each in (key, value))  # [1, H, L, d]
+    bias = causal_lower_right(query.shape[2], key.shape[2])
+    output = scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=scale)
+    return output.transpose(1, 2).contiguous()
 
 
 def masked_attention(

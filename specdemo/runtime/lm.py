@@ -49,7 +49,9 @@ from specdemo.words.message import Message, message
 
 WARM_UP_FORWARDS = 3
 TRIED_AFTER = 200  # tokens: see CachedLM._check_fused
-PREFILL_CHUNK = 1024  # tokens per forward: bounds the memory that a long prompt takes
+# Tokens per forward: bounds the memory that a long prompt takes. With less, a GPU would wait for its launches.
+PREFILL_CHUNK = 1024
+PREFILL_CHUNK_ON_GPU = 4096
 # The type of a cache's layers that hold nothing, which transformers has from 5.23 on.
 EMPTY_LAYERS = (cache_utils.DummyLayer,) if hasattr(cache_utils, "DummyLayer") else ()
 
@@ -271,16 +273,18 @@ class CachedLM(CachedByPosition):
         return ids.clamp(max=self.known_ids - 1)
 
     def prefill(self, ids: Tensor, is_over: Callable[[], bool] = lambda: False) -> int:
-        states = self.states
-        starts = list(range(0, len(ids), PREFILL_CHUNK))
+        states, on_gpu = self.states, cuda.is_cuda(self.device)
+        size = PREFILL_CHUNK_ON_GPU if on_gpu else PREFILL_CHUNK
+        starts = list(range(0, len(ids), size))
         if states is not None:
-            starts = states.begin_prompt(len(ids), PREFILL_CHUNK)
+            starts = states.begin_prompt(len(ids), size)
         for start, end in pairwise([*starts, len(ids)]):
             if is_over():
                 break
             chunk = to_device(ids[start:end].tolist(), torch.long, self.device)
             self.reserve(start, end)
-            self._plain_forward(chunk, **self._prefill_arguments)
+            with static_attention(self.model.config) if on_gpu else nullcontext():
+                self._plain_forward(chunk, **self._prefill_arguments)
         if states is not None:
             states.end_prompt()
         return len(starts)

@@ -131,16 +131,25 @@ def test_the_models_own_attention_is_back_after_every_forward(own):
         assert_close(at(lm, 20, held[:6]), fresh(model, held[:20] + held[:6])[-6:])
 
 
+@pytest.mark.parametrize("as_on_gpu", [False, True])
 @pytest.mark.parametrize("chunk", [1, 7, 100])
 @torch.no_grad()
-def test_prefill_in_chunks(monkeypatch, chunk):
-    monkeypatch.setattr(specdemo.runtime.lm, "PREFILL_CHUNK", chunk)
+def test_prefill_in_chunks(monkeypatch, chunk, as_on_gpu):
+    """On a GPU the later chunks of a prompt have no mask, in layers without a window."""
+    for size in ("PREFILL_CHUNK", "PREFILL_CHUNK_ON_GPU"):
+        monkeypatch.setattr(specdemo.runtime.lm, size, chunk)
     ids = random.Random(3).choices(range(VOCAB), k=40)
-    for name in ("mistral", "gpt2"):
+    for name in ("llama", "mistral", "gemma3", "gpt2"):
         model = tiny(name)
         lm = lm_of(model, "static")
         for prompt in (ids, ids[5:]):  # the next run writes over what the last one left
-            assert lm.prefill(torch.tensor(prompt[:-1])) == -(-(len(prompt) - 1) // chunk)
+            with monkeypatch.context() as gpu:
+                if as_on_gpu:
+                    gpu.setattr(specdemo.runtime.cuda, "is_cuda", lambda device: True)
+                    gpu.setattr(
+                        specdemo.runtime.lm, "to_device", lambda ids, dtype, device: torch.tensor(ids)
+                    )
+                assert lm.prefill(torch.tensor(prompt[:-1])) == -(-(len(prompt) - 1) // chunk)
             assert_close(at(lm, len(prompt) - 1, prompt[-1:], reach=4), fresh(model, prompt)[-1:])
         assert lm.prefill(torch.tensor([], dtype=torch.long)) == 0
 
