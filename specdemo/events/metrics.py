@@ -30,8 +30,9 @@ def after_round(stats: Stats, a_round: Round) -> Stats:
     told = a_round.drafts_told
     rejected = total(stats.rejected, fates.count("rejected") if told else None)
     drafted = total(stats.drafted, len(fates) if told else None)
-    counted = replace(
+    return replace(
         stats,
+        **_times(stats, a_round, tokens, drafted),
         tokens=tokens,
         rounds=rounds,
         drafted=drafted,
@@ -43,34 +44,32 @@ def after_round(stats: Stats, a_round: Round) -> Stats:
         distance=_distance(stats, a_round),
         made=total(made_of(stats), made_in(a_round) if told else None),
     )
-    return _with_times(counted, a_round)
 
 
-def _with_times(stats: Stats, a_round: Round) -> Stats:
-    """The numbers after this round, with its times added."""
+def _times(before: Stats, a_round: Round, tokens: int, drafted: int | None) -> dict[str, float | None]:
+    """The times after this round. tokens, drafted: their numbers after it."""
     if a_round.arrival_ms is not None:
-        return _with_arrival(stats, a_round.arrival_ms)
-    draft_ms = total(stats.draft_ms, a_round.draft_ms)
-    verify_ms = total(stats.verify_ms, a_round.verify_ms)
+        return _arrival(before, a_round.arrival_ms, tokens)
+    draft_ms = total(before.draft_ms, a_round.draft_ms)
+    verify_ms = total(before.verify_ms, a_round.verify_ms)
     run_ms = total(draft_ms, verify_ms)
-    return replace(
-        stats,
-        draft_ms=draft_ms,
-        verify_ms=verify_ms,
-        ttft_ms=total(stats.prefill_ms, run_ms) if stats.rounds == 1 else stats.ttft_ms,
-        tokens_per_second=ratio(1000 * stats.tokens, run_ms),
-        drafter_step_ms=ratio(draft_ms, stats.drafted),
-    )
+    return {
+        "draft_ms": draft_ms,
+        "verify_ms": verify_ms,
+        "ttft_ms": before.ttft_ms if before.rounds else total(before.prefill_ms, run_ms),
+        "tokens_per_second": ratio(1000 * tokens, run_ms),
+        "drafter_step_ms": ratio(draft_ms, drafted),
+    }
 
 
-def _with_arrival(stats: Stats, arrival_ms: float) -> Stats:
-    """The numbers after a server's round, with its arrival. The first round of a server comes after the
-    network and the prefill; the others give the speed."""
-    if stats.rounds == 1:
-        untold = replace(stats, prefill_ms=None, draft_ms=None, verify_ms=None)
-        return replace(untold, ttft_ms=arrival_ms, arrival_ms=0.0)
-    timed = replace(stats, arrival_ms=(stats.arrival_ms or 0.0) + arrival_ms)
-    return replace(timed, tokens_per_second=ratio(1000 * timed.timed_tokens, timed.run_ms))
+def _arrival(before: Stats, arrival_ms: float, tokens: int) -> dict[str, float | None]:
+    """The times after a server's round. Its first round comes after the network and the prefill; the others
+    give the speed."""
+    if not before.rounds:
+        untold = dict.fromkeys(("prefill_ms", "draft_ms", "verify_ms"))
+        return untold | {"ttft_ms": arrival_ms, "arrival_ms": 0.0}
+    run_ms = (before.arrival_ms or 0.0) + arrival_ms
+    return {"arrival_ms": run_ms, "tokens_per_second": ratio(1000 * (tokens - 1), run_ms)}  # see timed_tokens
 
 
 def total(a: N | None, b: N | None) -> N | None:

@@ -24,6 +24,7 @@ from specdemo.runtime.families import (
     softcap_of,
 )
 from specdemo.runtime.linear import MOST_BY_TRITON
+from specdemo.runtime.weights import weights_address
 
 
 class FusedForward:
@@ -40,6 +41,8 @@ class FusedForward:
         self.softcap = softcap_of(model)
         self._tables: dict[str | None, Tensor] = {}  # see _rotation_tables
         self._tables_for = 0  # the cache's capacity
+        self._address = weights_address(model)
+        self.has_moved = False  # whether weights had, when the last run began
 
     @staticmethod
     def of(model: PreTrainedModel, triton: bool = False) -> "FusedForward | None":
@@ -50,10 +53,14 @@ class FusedForward:
         return decoder_of_family(self.model, self.layers, last_position)
 
     def begin_run(self) -> None:
-        """Finds the weights again, which may have moved since the last run."""
+        """Finds the weights again, which may have moved since the last run. What a norm derives from its own
+        is derived again."""
+        address = weights_address(self.model)
+        self.has_moved, self._address = address != self._address, address
+        of_layers = (norm for layer in self.layers for norm in layer.norms)
+        for part in self.layers if self.has_moved else of_layers:
+            part.begin_run()
         self.norm.begin_run()
-        for layer in self.layers:
-            layer.begin_run()
 
     def __call__(
         self,

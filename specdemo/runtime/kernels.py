@@ -814,16 +814,19 @@ def reading_function(cache: bool):
     return cfunc(types.void(*[types.intp] * 12), cache=cache, error_model="numpy")(read)
 
 
-def is_upcast_function(cache: bool):
-    """Compiles a test whether `count` float32 numbers are those bfloat16 numbers, to the bit: 1 or 0."""
+def are_upcast_function(cache: bool):
+    """Compiles a test whether float32 numbers are bfloat16 numbers, to the bit: 1 or 0. weights: the address
+    of three whole numbers a row: where the float32 numbers are, where the others are, and how many."""
 
-    def is_upcast(weight, narrow, count):
-        wide, short, different = bits(weight), shorts(narrow), np.int32(0)
-        for i in range(count):
-            different |= wide[i] ^ np.int32(np.uint32(short[i]) << np.uint32(16))
+    def are_upcast(weights, rows):
+        table, different = ints(weights), np.int32(0)
+        for row in range(rows):
+            wide, short = bits(table[3 * row]), shorts(table[3 * row + 1])
+            for i in range(table[3 * row + 2]):
+                different |= wide[i] ^ np.int32(np.uint32(short[i]) << np.uint32(16))
         return different == 0
 
-    return cfunc(types.intp(*[types.intp] * 3), cache=cache, error_model="numpy")(is_upcast)
+    return cfunc(types.intp(types.intp, types.intp), cache=cache, error_model="numpy")(are_upcast)
 
 
 def scratch_size(model: np.ndarray, padded: int, threads: int) -> int:

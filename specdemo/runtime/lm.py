@@ -45,11 +45,12 @@ from specdemo.runtime.fused import FusedForward
 from specdemo.runtime.linear import MOST_BY_TRITON
 from specdemo.runtime.shared import PutBack, Shared
 from specdemo.runtime.states import StateLayer, States
+from specdemo.runtime.weights import modules_of
 from specdemo.words.message import Message, message
 
 WARM_UP_FORWARDS = 3
 TRIED_AFTER = 200  # tokens: see CachedLM._check_fused
-# Tokens per forward: bounds the memory that a long prompt takes. With less, a GPU would wait for its launches.
+# Tokens per forward: bounds the memory that a long prompt takes. With less, a GPU waits for its launches.
 PREFILL_CHUNK = 1024
 PREFILL_CHUNK_ON_GPU = 4096
 # The type of a cache's layers that hold nothing, which transformers has from 5.23 on.
@@ -366,10 +367,14 @@ def state_of(model: Module) -> tuple:
     """What the owner of a model in memory may change between two runs, to be compared: all that is kept of a
     model holds for this state. The numbers of its weights are no part of it."""
     attention = getattr(model.config, "_attn_implementation", None)
-    parts = (
-        tuple(map(ref, model.modules())),
-        tuple((weight.shape, weight.dtype) for weight in model.parameters()),
+    modules = modules_of(model)
+    weights = tuple(
+        (weight.shape, weight.dtype)
+        for module in modules
+        for weight in module._parameters.values()
+        if weight is not None
     )
+    parts = tuple(map(ref, modules)), weights
     return model.device, model.dtype, attention, context_of(model), parts
 
 
@@ -444,7 +449,7 @@ def _by_position(layer: object, lm: CachedLM | None) -> object:
 
 def in_training(*models: Module | None) -> list[Module]:
     """The models' modules that are in training mode, or would be, if no run had put them to rest."""
-    modules = (module for model in models if model for module in model.modules())
+    modules = (module for model in models if model for module in modules_of(model))
     return [module for module in modules if module.training or _evaluating.is_held(module)]
 
 

@@ -164,7 +164,7 @@ class NativeForward:
         self.kernels, self.products, self.buckets = kernels, products, shaping.BUCKETS
         self._describe = describe
         self._forward = compile_function(kernels.forward_function)
-        self._is_upcast = compile_function(kernels.is_upcast_function)
+        self._are_upcast = compile_function(kernels.are_upcast_function)
         self._products: dict[
             int, tuple[np.ndarray, list]
         ] = {}  # by block: addresses by kind, and what is there
@@ -182,6 +182,8 @@ class NativeForward:
         self.dtype = decoder.dtype
         self._has_room = 2 * decoder.weights < free_memory("cpu") / 2  # for copies in 16 bits
         self._held: list[Tensor] = []  # what the addresses are of
+        self._compared: list[list[int]] = []  # weights and their copies in bfloat16, see `_all_exact`
+        self._read = False  # whether other numbers depend on those of the weights
         self.kinds: set[int] = set()  # how weights are kept
         table, outputs = decoder.embed.weight, decoder.head.out_features
         self._numbers = np.zeros(k.MODEL_NUMBERS, np.float32)
@@ -317,7 +319,7 @@ class NativeForward:
         if weight.dtype == torch.bfloat16:
             return weight, self.products.BFLOAT16
         if place in self.copies and self._is_exact(weight, self.copies[place][0]):
-            return self.copies[place]
+            return self._compared_copy(weight, place)
         kinds = ((torch.bfloat16, self.products.BFLOAT16), (torch.float16, self.products.FLOAT16))
         for dtype, kind in kinds if self._has_room else ():
             if not self._is_exact(weight[0], weight[0].to(dtype)):
@@ -325,9 +327,16 @@ class NativeForward:
             narrow = weight.to(dtype)
             if self._is_exact(weight, narrow):
                 self.copies[place] = narrow, kind
-                return self.copies[place]
+                return self._compared_copy(weight, place)
         self.copies.pop(place, None)
+        self._read = True  # it may be exact later
         return weight, self.products.FLOAT32
+
+    def _compared_copy(self, weight: Tensor, place: tuple[Module, int]) -> tuple[Tensor, int]:
+        narrow, kind = self.copies[place]
+        self._read |= kind != self.products.BFLOAT16
+        self._compared.append([weight.data_ptr(), narrow.data_ptr(), weight.numel()])
+        return narrow, kind
 
     @property
     def copied_bytes(self) -> int:
@@ -338,8 +347,18 @@ class NativeForward:
         if weight.shape != narrow.shape or weight.dtype != torch.float32 or not weight.is_contiguous():
             return False
         if narrow.dtype == torch.bfloat16:
-            return bool(self._is_upcast.ctypes(weight.data_ptr(), narrow.data_ptr(), weight.numel()))
+            return self._all_exact([[weight.data_ptr(), narrow.data_ptr(), weight.numel()]])
         return torch.equal(narrow.float(), weight)
+
+    def _all_exact(self, compared: list[list[int]]) -> bool:
+        """compared: see kernels.are_upcast_function."""
+        table = np.array(compared, np.int64).reshape(-1, 3)
+        return bool(self._are_upcast.ctypes(table.ctypes.data, len(table)))
+
+    def still_holds(self) -> bool:
+        """Whether what was read of the weights' numbers when they were found is still right, where no weight
+        has moved since."""
+        return not self._read and self._all_exact(self._compared)
 
     def _check_weight(self, tensor: Tensor, *shape: int, of_target: bool = False) -> None:
         """Raises ValueError for a weight that compiled code would read beyond its end, or as other numbers.
@@ -352,7 +371,9 @@ class NativeForward:
 
     def _wide(self, tensor: Tensor) -> int:
         """The address of a tensor's numbers in float32: its own, or a copy for this run."""
-        return self._hold(tensor.float().contiguous())
+        wide = tensor.float().contiguous()
+        self._read |= wide.data_ptr() != tensor.data_ptr()
+        return self._hold(wide)
 
     def _hold(self, tensor: Tensor) -> int:
         self._held.append(tensor.detach())
@@ -572,8 +593,10 @@ class Native(Cached):
         except Exception as error:  # of numba, among others
             self.native, self.not_native = None, one_line(error) or type(error).__name__
 
-    def _find_weights(self) -> None:
+    def _find_weights(self, may_have_moved: bool = True) -> None:
         assert self.native is not None
+        if not may_have_moved and self.native.still_holds():
+            return
         kinds = self.native.kinds
         self.native.begin_run()
         if self.native.kinds != kinds:  # products of another kind were not tried
@@ -620,8 +643,8 @@ class NativeLM(Native, CachedLM):
 
     def begin_run(self, static: bool) -> None:
         super().begin_run(static)
-        if static and self.native is not None:
-            self._trying(self._find_weights)
+        if static and self.native is not None and self.fused is not None:
+            self._trying(partial(self._find_weights, self.fused.has_moved))
         if self.native is None:
             super().begin_run(False)
 

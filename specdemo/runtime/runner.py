@@ -2,7 +2,7 @@
 know about it."""
 
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from threading import get_ident
@@ -22,6 +22,7 @@ from specdemo.runtime.native import cached_lm, is_small
 from specdemo.runtime.precision import full_float32
 from specdemo.runtime.shared import PutBack, Shared
 from specdemo.runtime.steps import EagerSteps, RunStep
+from specdemo.runtime.weights import modules_of
 from specdemo.words.message import Message, message
 
 # "auto": on CUDA steps are captured, and on a CPU forwards are compiled, where the models allow it. "off":
@@ -80,6 +81,8 @@ class Runner:
         self._own: dict[Hashable, Cached] = {}  # made when it is first used
         self._hooked = False  # whether a model has forward hooks, as of the last run
         self._training: list[Module] = []  # modules that were in training mode then
+        self._gpus: set[torch.device] = set()  # that its models were on then
+        self._float32_on_gpu = False  # whether one of these was in float32
 
     @cached_property
     def lms(self) -> tuple[CachedLM, Cached | None]:
@@ -102,6 +105,7 @@ class Runner:
     def begin_run(self, own: OfTarget | None = None) -> RunSetup:
         """Chooses how the steps of the next run are run. own: what drafts in place of the pair's drafter.
         Raises CudaLost if its models are on a GPU that is lost."""
+        self._look()
         if self._gpus:
             cuda.check_not_lost()
         self._training = in_training(*self._models)
@@ -115,7 +119,8 @@ class Runner:
         lms = [lm for lm in (target, drafter) if lm]
         self.clock.devices = {lm.device for lm in lms}
         target.features = None  # a drafter that needs them sets it
-        self._hooked = self.capture != "off" and any(has_hooks(lm.model) for lm in lms)
+        hooked = {lm for lm in lms if self.capture != "off" and has_hooks(lm.model)}
+        self._hooked = bool(hooked)
         on_gpu = [lm for lm in lms if self._on_gpu(lm)]
         use_graphs = self.capture != "off" and not self._hooked and target in on_gpu
         if use_graphs:
@@ -125,7 +130,7 @@ class Runner:
             use_graphs = self.graphs.blocker is None
         for lm in lms:
             if lm.compiles_itself:
-                lm.begin_run(static=self.capture != "off" and not has_hooks(lm.model))
+                lm.begin_run(static=self.capture != "off" and lm not in hooked)
             else:
                 lm.begin_run(static=use_graphs and lm in on_gpu)
         run_step = self.graphs if use_graphs else EagerSteps()
@@ -144,7 +149,7 @@ class Runner:
         such as the browser that shows the run. The embedded pair on two cores, before its forwards were
         compiled: 242 tokens/s with one thread and 248 with two; beside one busy program, 255 and 100."""
         try:
-            with evaluating(self._training), self.torch_settings():
+            with evaluating(self._training), self._settings():
                 yield
         except RuntimeError as error:
             for device in self._gpus:
@@ -180,29 +185,32 @@ class Runner:
     @contextmanager
     def torch_settings(self) -> Iterator[None]:
         """A context with what a run needs of torch's settings for the whole process: the number of CPU
-        threads, and those of `gpu_settings`. They are put back in the end."""
-        with _one_thread.held(get_ident()) if self._one_thread else nullcontext(), self.gpu_settings():
+        threads; and where models are on a GPU, cuDNN's attention is left out, unless it was asked for, and
+        what is float32 is computed in float32. They are put back in the end."""
+        self._look()
+        with self._settings():
             yield
 
     @contextmanager
-    def gpu_settings(self) -> Iterator[None]:
-        """A context in which cuDNN's attention is left out, unless it was asked for, and what is float32 is
-        computed in float32, where models are on a GPU."""
+    def _settings(self) -> Iterator[None]:
         with ExitStack() as settings:
+            if self._one_thread:
+                settings.enter_context(_one_thread.held(get_ident()))
             if self._gpus and not self.cudnn_attention:
                 settings.enter_context(without_cudnn())
-            if any(cuda.is_cuda(model.device) and model.dtype == torch.float32 for model in self._models):
+            if self._float32_on_gpu:
                 settings.enter_context(full_float32())
             yield
+
+    def _look(self) -> None:
+        """Sees which GPUs the models are on: not in each round, since it takes long."""
+        on_gpu = [model for model in self._models if cuda.is_cuda(model.device)]
+        self._gpus = {model.device for model in on_gpu}
+        self._float32_on_gpu = any(model.dtype == torch.float32 for model in on_gpu)
 
     @cached_property
     def _one_thread(self) -> bool:
         return is_small(self.target)
-
-    @property
-    def _gpus(self) -> set[torch.device]:
-        """The GPUs that the models are on."""
-        return {model.device for model in self._models if cuda.is_cuda(model.device)}
 
     def _on_gpu(self, lm: Cached) -> bool:
         return cuda.is_cuda(lm.device)
@@ -264,7 +272,7 @@ def has_hooks(model: Module) -> bool:
     hooks = torch.nn.modules.module
     return bool(hooks._global_forward_hooks or hooks._global_forward_pre_hooks) or any(
         module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module)
-        for module in model.modules()
+        for module in modules_of(model)
     )
 
 

@@ -7,6 +7,24 @@ from torch.nn import Module
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
+def modules_of(model: Module) -> list[Module]:
+    """The model and all modules in it, each once. Module.modules() takes longer, which counts where each run
+    looks."""
+    found = {model: None}
+    queue = [model]
+    for module in queue:
+        new = [part for part in module._modules.values() if part is not None and part not in found]
+        found.update(dict.fromkeys(new))
+        queue += dict.fromkeys(new)
+    return queue
+
+
+def tensors_of(modules: list[Module]) -> list[Tensor]:
+    """Their parameters and buffers, a shared one as often as it is there."""
+    kept = (tensors for module in modules for tensors in (module._parameters, module._buffers))
+    return [tensor for tensors in kept for tensor in tensors.values() if tensor is not None]
+
+
 def held_bytes(*models: Module) -> int:
     """Bytes of the models' parameters and buffers. A quantised weight consists of inner tensors; tied and
     shared ones count once."""
@@ -41,11 +59,11 @@ def is_dense(tensor: Tensor) -> bool:
 
 
 def weights_address(model: Module) -> tuple[list, list]:
-    """The model's modules, and where its weights are in memory: equal while a captured graph may read
-    them."""
-    tensors = [*model.parameters(), *model.buffers()]
-    places = [(id(tensor), [part.data_ptr() for part in stored(tensor)]) for tensor in tensors]
-    return list(model.modules()), places
+    """The model's modules, and where its weights are in memory: equal while what was made of their places may
+    be used."""
+    modules = modules_of(model)
+    places = [(id(tensor), [part.data_ptr() for part in stored(tensor)]) for tensor in tensors_of(modules)]
+    return modules, places
 
 
 def stored(tensor: Tensor) -> list[Tensor]:

@@ -547,7 +547,7 @@ def compiles(monkeypatch):
     """Why what is compiled is not kept, in a process that has compiled nothing yet."""
     monkeypatch.setattr(native, "_cache_fault", None)
     for _ in range(2):
-        assert native.compile_function.__wrapped__(kernels.is_upcast_function).address
+        assert native.compile_function.__wrapped__(kernels.are_upcast_function).address
     return native._cache_fault
 
 
@@ -567,7 +567,7 @@ def test_what_other_sources_were_compiled_to_is_not_used(tmp_path, monkeypatch):
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
     for _ in range(2):  # what the same sources were compiled to stays
         assert compiles(monkeypatch) is None
-        (index,) = tmp_path.rglob("*is_upcast*.nbi")
+        (index,) = tmp_path.rglob("*are_upcast*.nbi")
         index.with_name("of_other_sources.nbi").touch()
     monkeypatch.setattr(native, "SOURCES", "others")
     assert compiles(monkeypatch) is None

@@ -168,7 +168,7 @@ def test_only_a_runner_on_a_gpu_leaves_cudnns_attention_out_unless_it_was_asked_
         (Runner(cpu, gpu, cached_drafter), {"cudnn"}),
         (Runner(gpu, None, cached_drafter, cudnn_attention=True), set()),
     ):
-        with runner.gpu_settings():
+        with runner.torch_settings():
             assert {*attention_backends()} == usual - left_out
         assert {*attention_backends()} == usual
 
