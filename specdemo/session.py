@@ -5,7 +5,9 @@ import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from random import SystemRandom
+from time import perf_counter
 
 from specdemo.drafters.base import Materials
 from specdemo.drafters.ways import way_of
@@ -13,7 +15,7 @@ from specdemo.engine.compiled import Compiled, compiled
 from specdemo.engine.detokenize import Pieces
 from specdemo.engine.draft import LONGEST_DRAFT, GivenDrafter
 from specdemo.engine.emit import Emitter, StopCriteria
-from specdemo.engine.loop import Decoder, DraftLength, Prefilled, plain_rounds
+from specdemo.engine.loop import Decoder, DraftLength, Prefilled, plain_rounds, turns
 from specdemo.engine.rules import rule_of
 from specdemo.engine.sampling import Sampler
 from specdemo.engine.step import Verifier
@@ -32,7 +34,15 @@ from specdemo.events import (
     metrics,
 )
 from specdemo.events.params import of_drafter
-from specdemo.events.speedup import NO_COST, after_plain_rounds
+from specdemo.events.speedup import (
+    NO_COST,
+    TimedTurn,
+    after_plain_rounds,
+    after_turns,
+    is_narrow,
+    speed_up_in_turns,
+    timed,
+)
 from specdemo.events.trace import Trace
 from specdemo.loading.assemble import look_at
 from specdemo.loading.load import load_pair
@@ -44,6 +54,8 @@ from specdemo.words.message import message
 Event = Started | Round | Finished
 IsOver = Callable[[], bool]
 BUSY = message("pair_busy")
+SETTLED_BELOW_MS = 1000.0  # of a run: see Run.settle
+SETTLING_SECONDS = 2.0
 
 
 def stream(
@@ -174,6 +186,7 @@ class Run:
             return closing.is_set()
 
         self._free = weakref.finalize(self, _free, pair, self.trace)
+        self._pair, self._started = pair, started
         if isinstance(pair, ServedPair):
             self._events = served_events(pair, started, self.trace, is_closing)
         else:
@@ -195,6 +208,26 @@ class Run:
             if isinstance(event, Finished):
                 self._end()
             return event
+
+    def settle(self, is_over: IsOver = lambda: False) -> Iterator[None]:
+        """Times a run that has ended again, for a narrower `stats.speedup_interval` of its trace: its rounds and
+        plain ones in turns, for SETTLING_SECONDS at most, or until the ends of the interval differ by less
+        than a factor of 1.15. Yields after each turn.
+
+        Only runs of less than a second are timed again, which have a speed-up, here, of a target without
+        recurrent layers; and only while nothing else runs on the pair. is_over: ends it within a round."""
+        pair, stats = self._pair, self.trace.stats
+        took_ms = (stats.prefill_ms or 0.0) + stats.run_ms
+        if isinstance(pair, ServedPair) or stats.speedup is None or took_ms > SETTLED_BELOW_MS:
+            return
+        if not pair.lock.acquire(blocking=False):
+            return
+        try:
+            # An error here (too little memory) leaves the speed-up as it is.
+            with suppress(RuntimeError), no_mistakes():
+                yield from _settled(pair, self._started, self.trace, is_over)
+        finally:
+            pair.lock.release()
 
     def close(self) -> None:
         """Ends the run after the round that is being computed; the trace's `finish` is then "cancelled",
@@ -261,10 +294,17 @@ def _events(
 def _plain_rounds(
     pair: Pair, decoder: Decoder, started: Started, trace: Trace, is_closing: IsOver
 ) -> Iterator[Round]:
-    """Plain rounds after the run's text. Between two of them the same is done as between two rounds of the
-    run, since that changes how long the next one takes."""
+    """Plain rounds after the run's text."""
     ids = list(started.prompt_ids) + trace.output_ids
-    rounds, beside = plain_rounds(decoder, Pieces(pair.tokenizer), ids, trace.stats), Trace.begin(started)
+    rounds = plain_rounds(decoder, Pieces(pair.tokenizer), ids, trace.stats)
+    yield from _as_in_a_run(pair, decoder, Trace.begin(started), is_closing, rounds)
+
+
+def _as_in_a_run(
+    pair: Pair, decoder: Decoder, beside: Trace, is_closing: IsOver, rounds: Iterator[Round]
+) -> Iterator[Round]:
+    """The rounds. Between two of them the same is done as in a run, since that changes how long the next one
+    takes. beside: a trace for them, which nobody reads."""
     while not is_closing():
         with pair.runner.active():
             event = next(rounds, None)
@@ -272,6 +312,36 @@ def _plain_rounds(
             return
         beside.add(event, decoder.emitter.pieces.flush())
         yield event
+
+
+def _settled(pair: Pair, started: Started, trace: Trace, is_over: IsOver) -> Iterator[None]:
+    """See Run.settle."""
+    end, timings = perf_counter() + SETTLING_SECONDS, list[TimedTurn]()
+
+    def is_enough() -> bool:
+        return is_over() or perf_counter() > end
+
+    while not is_enough():
+        look_at(pair)
+        decoder, made = decoder_of(pair, started, is_enough), 0
+        if decoder.verifier.target.states is not None:
+            return
+        with pair.runner.active():
+            next(decoder.decode(list(started.prompt_ids)))  # reads the prompt
+        each = partial(_as_in_a_run, pair, decoder, Trace.begin(started), is_enough)
+        before = len(timings)
+        for own, alone in turns(decoder, Pieces(pair.tokenizer), started.prompt_ids, each):
+            if [one.emitted for one in own] != [one.emitted for one in trace.rounds[made:][: len(own)]]:
+                return  # it is not the same text, where sums are rounded otherwise
+            made += len(own)
+            timings.append(TimedTurn(timed(alone), timed(own)))
+            if (found := speed_up_in_turns(timings)) is not None:
+                trace.stats = after_turns(trace.stats, found)
+                if is_narrow(found):
+                    return
+            yield
+        if len(timings) == before:  # the text is too short for a turn
+            return
 
 
 def decoder_of(pair: Pair, started: Started, is_over: IsOver) -> Decoder:

@@ -174,6 +174,10 @@ class ForkedRun:
             raise PairError(message("failed", why=news))
         return news
 
+    def settle(self, is_over: Callable[[], bool] = lambda: False) -> Iterator[None]:
+        """Nothing: a GPU that is lent for a run is given back after it."""
+        return iter(())
+
     def close(self) -> None:
         """Ends the run; its trace's `finish` is then "cancelled", unless it had ended before."""
         self._end("cancelled")

@@ -95,6 +95,8 @@ def _generate(arguments: Namespace) -> int:
             for event in run:
                 if printer and isinstance(event, Round):
                     printer.round(event)
+            for _ in run.settle():
+                pass
         finally:  # an interrupted run has a trace, too
             run.close()
             if printer:

@@ -4,8 +4,9 @@ Each round drafts up to gamma tokens, runs the target once over all of them, jud
 from the target itself. Plain decoding is the same loop with nothing drafted: some such rounds are timed right
 after a run, on its text, in its cache and under its load, to tell what the target alone takes for a token."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 
 import torch
 
@@ -27,6 +28,9 @@ ROW_COST = 0.05
 SHARE = 0.1  # of the run's own time, for plain rounds
 LEAST_MS = 250.0  # where that share is less
 MOST_PLAIN = 64  # rounds
+# Of a run that is made again in turns with plain rounds. Both sides of a turn should take about as long: with
+# gamma 4 a round of the embedded pair takes about as long as two plain ones.
+ROUNDS_A_TURN, PLAIN_ROUNDS_A_TURN = 4, 8
 
 
 @dataclass(frozen=True)
@@ -296,24 +300,63 @@ def plain_rounds(decoder: Decoder, pieces: Pieces, ids: list[int], stats: Stats)
     it holds there already."""
     if stats.tokens < SHORTEST:
         return
-    verifier = replace(decoder.verifier, wants_top=0)
-    drafter = NoDrafter(verifier.target.vocab_size, verifier.target.device)
-    unending = StopCriteria(frozenset(), (), room=-1)
-    emitter = Emitter(pieces, decoder.emitter.token_text, unending)
-    plain = replace(decoder, drafter=drafter, verifier=verifier, emitter=emitter, length=DraftLength(0))
-    verifier.target.features = None  # the target alone
+    plain, target = plain_decoder(decoder, pieces), decoder.verifier.target
+    target.features = None  # the target alone
     decoder.clock.wait()  # for a round that was thrown away
     first = len(ids) - stats.tokens  # where the prompt ends
-    count = how_many(stats)
-    if verifier.target.states is not None:
-        count = min(count, stats.tokens - 1)
-        middle = first + (stats.tokens - 1 - count) // 2
+    wanted = how_many(stats)
+    if target.states is not None:
+        wanted = min(wanted, stats.tokens - 1)
+        middle = first + (stats.tokens - 1 - wanted) // 2
         plain.round(ids[:middle], stats.rounds)  # not timed: the text before is fed again
-        ends = [middle + 1 + i for i in range(count)]
+        ends = [middle + 1 + i for i in range(wanted)]
     else:
-        ends = [first + i * stats.tokens // count for i in range(count)]
+        ends = [first + i * stats.tokens // wanted for i in range(wanted)]
+    yield from rounds_after(plain, ids, ends, stats.rounds)
+
+
+def plain_decoder(decoder: Decoder, pieces: Pieces) -> Decoder:
+    """The target alone, as the run's decoder would run it."""
+    verifier = replace(decoder.verifier, wants_top=0)
+    drafter = NoDrafter(verifier.target.vocab_size, verifier.target.device)
+    emitter = Emitter(pieces, decoder.emitter.token_text, StopCriteria(frozenset(), (), room=-1))
+    return replace(decoder, drafter=drafter, verifier=verifier, emitter=emitter, length=DraftLength(0))
+
+
+def rounds_after(decoder: Decoder, ids: list[int], ends: Iterable[int], index: int) -> Iterator[Round]:
+    """A round after each of the texts ids[:end]. index: of the first of them."""
     texts = (ids[:end] for end in ends)
-    yield from plain.rounds(next(texts), stats.rounds, lambda _: next(texts, None))
+    yield from decoder.rounds(next(texts), index, lambda _: next(texts, None))
+
+
+def turns(
+    decoder: Decoder, pieces: Pieces, prompt_ids: Sequence[int], each: Callable[[Iterator[Round]], Iterator[Round]]
+) -> Iterator[tuple[list[Round], list[Round]]]:
+    """A run once more, and plain rounds, in turns of some milliseconds: some rounds of the run, and about as long
+    a time of plain ones on the stretch of text that these have written, until the text ends.
+
+    decoder: that of the run, which has read the prompt; its target keeps no state. pieces: fresh ones. each:
+    what rounds pass through one by one as they are made."""
+    target, plain, index, ids = decoder.verifier.target, plain_decoder(decoder, pieces), 0, list(prompt_ids)
+    while decoder.finish is None:
+        before, left = len(ids), count(1)
+
+        def following(emitted: Sequence[int], left: Iterator[int] = left) -> list[int] | None:
+            ids.extend(emitted)
+            return ids if next(left) < ROUNDS_A_TURN else None
+
+        own = list(each(decoder.rounds(ids, index, following)))
+        index += len(own)
+        if decoder.finish is not None or len(own) < ROUNDS_A_TURN:  # a last draft can have had less room
+            return
+        features, target.features = target.features, None
+        wanted = min(len(ids) - before, PLAIN_ROUNDS_A_TURN)
+        ends = [before + at * (len(ids) - before) // wanted for at in range(wanted)]
+        alone = list(each(rounds_after(plain, ids, ends, index)))
+        target.features = features
+        if len(alone) < wanted:
+            return
+        yield own, alone
 
 
 def how_many(stats: Stats) -> int:

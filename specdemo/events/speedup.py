@@ -9,14 +9,17 @@ The interval comes from resampling the rounds of both sides (Efron's bootstrap) 
 drift: on an idle machine the mean of 60 rounds varied by half as much as a single round did, and not by an
 eighth. So a run counts as fewer stretches than it has, the fewer the more alike neighbours are (Kish's
 effective sample size).
+
+What both sides took in short turns, each right after the other, is compared turn by turn: what is slow for longer
+than a turn is slow on both sides. The interval is then Student's, of the logarithms of the turns' quotients.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import exp, sqrt
+from math import exp, log, sqrt
 from random import Random
-from statistics import StatisticsError, fmean, linear_regression, mean, quantiles
+from statistics import StatisticsError, fmean, linear_regression, mean, quantiles, stdev
 
 from specdemo.events import LIMITS, RULES, Round, ServerStats, Stats
 from specdemo.events.metrics import made_in, made_of, ratio
@@ -24,6 +27,7 @@ from specdemo.events.metrics import made_in, made_of, ratio
 SHORTEST = 24  # tokens of a run for which a speed-up is claimed
 FEWEST_PLAIN = 8  # plain rounds that are timed after such a run, at least
 WIDE = 1.5  # where an interval's ends differ by more than this factor, the interval alone is said
+NARROW = 1.15  # where they differ by less, nothing is timed again
 STRETCH = 4  # rounds, where a run has enough of them for
 FEWEST_STRETCHES, MOST_STRETCHES = 4, 64  # of one run
 SURE = 2  # standard errors by which neighbours are taken to be more alike than they were seen to be
@@ -99,6 +103,55 @@ def speed_up(slow: Sequence[Sequence[TimedRound]], fast: Sequence[Sequence[Timed
     cuts = quantiles((resampled() for _ in range(RESAMPLES)), n=20)
     # exp of the two ends only: of a single resample it can overflow.
     return SpeedUp(value, value * exp(min(cuts[0], 0.0)), value * exp(max(cuts[-1], 0.0)))
+
+
+@dataclass(frozen=True, slots=True)
+class TimedTurn:
+    """A few rounds of each side, timed right after each other: `fast` of the run, `slow` of the target alone on
+    the same stretch of text."""
+
+    slow: Sequence[TimedRound]
+    fast: Sequence[TimedRound]
+
+    @property
+    def log_quotient(self) -> float:
+        return log(fmean(one.ms for one in self.slow) / fmean(one.ms for one in self.fast))
+
+
+FEWEST_TURNS = 12  # of which an interval is told
+# Student's t for 90%, by degrees of freedom; between two rows that of the lower one.
+STUDENT = {11: 1.796, 16: 1.746, 24: 1.711, 40: 1.684}
+
+
+def speed_up_in_turns(turns: Sequence[TimedTurn]) -> SpeedUp | None:
+    """How many times as fast `fast` is as `slow`, of rounds that were timed in turns. None for fewer than
+    FEWEST_TURNS turns."""
+    if len(turns) < FEWEST_TURNS:
+        return None
+    value = _ms_per_token([turn.slow for turn in turns]) / _ms_per_token([turn.fast for turn in turns])
+    student = STUDENT[max(freedom for freedom in STUDENT if freedom < len(turns))]
+    half = student * stdev(turn.log_quotient for turn in turns) / sqrt(len(turns))
+    return SpeedUp(value, value * exp(-half), value * exp(half))
+
+
+def is_narrow(found: SpeedUp) -> bool:
+    return found.high <= NARROW * found.low
+
+
+def after_turns(stats: Stats, found: SpeedUp) -> Stats:
+    """The stats with the speed-up of turns that were timed after the run. The run's own times stay, so the
+    target's step is told at the run's pace: as long as the speed-up makes it."""
+    assert stats.target_step_ms is not None
+    step_ms = found.value * stats.run_ms / stats.tokens
+    spread = stats.target_step_spread
+    return replace(
+        stats,
+        target_step_ms=step_ms,
+        target_step_spread=spread and tuple(end * step_ms / stats.target_step_ms for end in spread),
+        cost_ratio=ratio(stats.drafter_step_ms, step_ms),
+        speedup=found.value,
+        speedup_interval=found.interval,
+    )
 
 
 def after_plain_rounds(stats: Stats, rounds: Sequence[Round], times_ms: Sequence[float]) -> Stats:

@@ -73,7 +73,8 @@ class Told:
         await self.run.task
 
     def progress(self, ended: bool) -> RunProgress:
-        return RunProgress(PAIR, SimpleNamespace(trace=self.trace), len(self.trace.rounds), ended)
+        run = SimpleNamespace(trace=self.trace)
+        return RunProgress(PAIR, run, len(self.trace.rounds), is_timed=ended, ended=ended)
 
 
 async def messages(run, since: int = 0) -> list[dict]:

@@ -148,9 +148,12 @@ def add_api(models: Models, queue: RunQueue, limits: Limits) -> None:
                     news = {"text": trace.text, "rounds": fragment(rounds)}
                     if report.note:
                         news["note"] = str(report.note)
-                    if report.ended:
+                    is_complete = report.is_timed or report.ended
+                    if is_complete:
                         news["trace"] = fragment(await asyncio.to_thread(trace.to_json))
                     yield news
+                    if is_complete:  # a program does not wait for the speed-up to settle
+                        return
                     since = report.until
         except Exception as error:
             raise gr.Error(str(message_about(error)), print_exception=not is_for_visitor(error)) from None
@@ -160,6 +163,8 @@ def add_api(models: Models, queue: RunQueue, limits: Limits) -> None:
             async with aclosing(reports(caller_of(request, limits), *asked)) as following:
                 async for report in following:
                     last = report
+                    if isinstance(report, RunProgress) and report.is_timed:
+                        break
         except Exception as error:  # Gradio's own errors show their message in quotes
             raise ValueError(str(message_about(error))) from None
         return await asyncio.to_thread(trace_in_words, last.run.trace)

@@ -158,13 +158,15 @@ class FollowedRun(Followed):
         return self.kept or (feed and kept_run(feed))
 
     async def news(self, since: int) -> AsyncIterator[StreamEvent | None]:
-        shown, feed = None, None
+        shown, feed, timed = None, None, None
         while True:
             told, ended, feed, said = self._told, self.ended, self.feed or feed, self.said
             message: Message = {}
             if said is not shown and said:
                 message["notice"], shown = said(), said
-            if feed and (ended or since == 0 or len(feed.trace.rounds) > since):
+            settles = feed is not None and feed.ended and feed.trace.stats is not timed
+            if feed and (ended or settles or since == 0 or len(feed.trace.rounds) > since):
+                timed = feed.trace.stats if feed.ended else None
                 update = await asyncio.to_thread(feed.update, since)
                 since = update["until"]
                 yield StreamEvent(since, partial(with_update, _ending(message, ended), update))
@@ -187,7 +189,7 @@ class FollowedRun(Followed):
         if self.feed is None:
             tokenizer = getattr(report.pair, "tokenizer", None)  # a server has none
             self.feed = RunFeed(trace, tokenizer, link=self.link(trace), before=self.before)
-        self.feed.ended = report.ended
+        self.feed.ended = report.is_timed or report.ended
         if (state := (report.pair.warming_up, report.pair.notes)) != self.described:
             self.described = state
             self.said = lambda: notice("note", *self.remarks, *describe_pair(report.pair, self.params))

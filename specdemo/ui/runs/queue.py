@@ -243,8 +243,13 @@ class Ticket:
         """Whether the turn has lasted for a TURN_PIECE and others wait. Work that can be cut then returns,
         and goes on in another turn."""
         if self.began is not None and time.monotonic() - self.began - self.had >= TURN_PIECE:
-            self.gave_way = len(self.queue.tickets) > 1
+            self.gave_way = self.others_wait
         return self.gave_way
+
+    @property
+    def others_wait(self) -> bool:
+        """Whether a turn can come after this one, which goes on."""
+        return len(self.queue.tickets) > 1
 
     def join_again(self) -> None:
         """Takes a place in line for another turn, at the end of its address's, after one that it gave back.

@@ -48,12 +48,14 @@ class Waiting(NamedTuple):
 
 
 class RunProgress(NamedTuple):
-    """A run that goes on meanwhile: it had `until` rounds at this moment. `ended` is true in the last report
-    only. note: why the run was ended early by the server, if it was."""
+    """A run that goes on meanwhile: it had `until` rounds at this moment. is_timed: whether it has ended and has
+    its speed-up, which may still settle. `ended` is true in the last report only. note: why the run was ended
+    early by the server, if it was."""
 
     pair: AnyPair
     run: Run
     until: int
+    is_timed: bool
     ended: bool
     note: Message | None = None
 
@@ -64,17 +66,20 @@ async def follow(
     """Runs a visitor's prompt when the ticket's turn comes.
 
     Yields Waiting when something changes while the pair loads and while others have their turns. Then yields
-    RunProgress when the run has begun, at most every REPORT_PERIOD when there are new rounds, and when it has
-    ended or failed. Errors are raised. Closing or cancelling this generator closes the run or leaves the
+    RunProgress when the run has begun, at most every REPORT_PERIOD when there are new rounds or its speed-up
+    settles, which nobody waits for, and when it has ended or failed. Errors are raised. Closing or cancelling this generator closes the run or leaves the
     line.
     """
 
-    def work(pair: AnyPair) -> Iterator[tuple[AnyPair, Run]]:
+    def work(pair: AnyPair) -> Iterator[tuple[AnyPair, Run, bool]]:
         with start_run(pair, prompt, params, is_over=lambda: ticket.is_over) as run:
-            yield pair, run
+            yield pair, run, False
             for _ in run:
                 if ticket.is_over:
-                    break
+                    return
+            yield pair, run, True
+            for _ in run.settle(lambda: ticket.is_over or ticket.others_wait):
+                pass
 
     reported = None
     async with aclosing(in_turn(models, ticket, [choice], work, REPORT_PERIOD)) as reports:
@@ -82,12 +87,13 @@ async def follow(
             if isinstance(report, Waiting):
                 yield report
                 continue
-            (pair, run), ended = report
-            state = (len(run.trace.rounds), pair.warming_up, ended)
+            (pair, run, is_timed), ended = report
+            state = (len(run.trace.rounds), pair.warming_up, is_timed and run.trace.stats, ended)
             if state != reported:
                 reported = state
                 is_cut = ended and run.trace.finish == "cancelled" and ticket.is_late
-                yield RunProgress(pair, run, state[0], ended, ticket.ending if is_cut else None)
+                note = ticket.ending if is_cut else None
+                yield RunProgress(pair, run, state[0], is_timed, ended, note)
 
 
 async def in_turn(

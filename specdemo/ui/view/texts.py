@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 FATES = ("prompt", "accepted", "rejected", "resampled", "bonus", "sampled", "discarded")
 HIDEABLE = ("rejected", "discarded")
 HEADLINE = "speedup"  # the number that stands beside the sentence
-MEANWHILE = "mean_tokens_per_round"  # stands there while that one is not known
+MEANWHILE = "mean_tokens_per_round"  # stands there while that one is not known, and above it where it is wide
 
 # The catalogues have their names and definitions: run.numbers.NAME.
 NUMBERS = (
@@ -89,7 +89,7 @@ def _whose_served(trace: Trace, server: ServerInfo, recorded: bool) -> str:
 def number_texts(trace: Trace) -> dict[str, str]:
     """The numbers as the page writes them; – for a number that is not known (yet)."""
     stats = trace.stats
-    spread = stats.target_step_spread if stats.speedup_interval is not None else None
+    is_timed = stats.speedup_interval is not None
 
     def write(value: float | None, pattern: str) -> str:
         return "–" if value is None else in_language(pattern.format(value))
@@ -104,11 +104,9 @@ def number_texts(trace: Trace) -> dict[str, str]:
         "saved": write(stats.tokens - stats.rounds, "{:,}"),
         "distance": write(stats.distance, "{:.3f}"),
         "speedup": _speedup(stats),
-        "target_step": write(stats.target_step_ms, f"{{:.2f}} ms ({spread[0]:.2f}–{spread[1]:.2f})")
-        if spread
-        else "–",
+        "target_step": write(stats.target_step_ms if is_timed else None, "{:.2f} ms"),
         "drafter_step": write(stats.drafter_step_ms, "{:.2f} ms"),
-        "cost_ratio": write(stats.cost_ratio if spread else None, "{:.3f}"),
+        "cost_ratio": write(stats.cost_ratio if is_timed else None, "{:.3f}"),
         "ttft_ms": write(stats.ttft_ms, "{:,.0f} ms"),
         "draft_ms": write(stats.draft_ms, "{:,.0f} ms"),
         "verify_ms": write(stats.verify_ms, "{:,.0f} ms"),
@@ -122,7 +120,9 @@ def _speedup(stats: Stats) -> str:
     if stats.speedup is None or stats.speedup_interval is None:
         return "–"
     low, high = stats.speedup_interval
-    return in_language(f"{low:.2f}–{high:.2f} ×" if is_wide((low, high)) else f"{stats.speedup:.2f} ×")
+    if is_wide((low, high)):
+        return say("run.speedup_between", low=number(low, ".2f"), high=number(high, ".2f"))
+    return in_language(f"{stats.speedup:.2f} ×")
 
 
 def describe_pair(pair: "AnyPair", params: Params) -> Iterator[str]:

@@ -82,7 +82,7 @@ export function substitute({ rounds, setting }) {
  * @returns {Alone | null}
  */
 export function aloneOf({ numbers: { target_step = "–" }, setting }) {
-  return target_step === "–" ? null : { ms: target_step.split(" (")[0], machine: setting?.machine ?? "" };
+  return target_step === "–" ? null : { ms: target_step, machine: setting?.machine ?? "" };
 }
 
 /**

@@ -110,6 +110,7 @@ export function makeScreen(page, run, showOutcome) {
       if (number.textContent !== written) number.textContent = written;
       number.classList.toggle("in-words", /[a-z]{3}|\d–\d/.test(written));
       number.parentElement?.toggleAttribute("data-unknown", written === "–");
+      number.parentElement?.toggleAttribute("data-wide", /\d–\d/.test(written));
     }
     for (const copy of page.querySelectorAll("[data-copy]")) {
       const { copy: name = "" } = /** @type {HTMLElement} */ (copy).dataset;
