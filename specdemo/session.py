@@ -35,12 +35,13 @@ from specdemo.events import (
 )
 from specdemo.events.params import of_drafter
 from specdemo.events.speedup import (
+    FEWEST_TURNS,
+    NARROW,
     NO_COST,
+    SHORTEST,
     TimedTurn,
     after_plain_rounds,
     after_turns,
-    is_narrow,
-    speed_up_in_turns,
     timed,
 )
 from specdemo.events.trace import Trace
@@ -210,22 +211,30 @@ class Run:
             return event
 
     def settle(self, is_over: IsOver = lambda: False) -> Iterator[None]:
-        """Times a run that has ended again, for a narrower `stats.speedup_interval` of its trace: its rounds and
-        plain ones in turns, for SETTLING_SECONDS at most, or until the ends of the interval differ by less
-        than a factor of 1.15. Yields after each turn.
+        """Times a run again that has ended and took less than a second, for a narrower `speedup_interval` of
+        its trace's stats: see `time_in_turns`."""
+        stats = self.trace.stats
+        if stats.speedup is not None and (stats.prefill_ms or 0.0) + stats.run_ms < SETTLED_BELOW_MS:
+            yield from self.time_in_turns(SETTLING_SECONDS, is_over)
 
-        Only runs of less than a second are timed again, which have a speed-up, here, of a target without
-        recurrent layers; and only while nothing else runs on the pair. is_over: ends it within a round."""
-        pair, stats = self._pair, self.trace.stats
-        took_ms = (stats.prefill_ms or 0.0) + stats.run_ms
-        if isinstance(pair, ServedPair) or stats.speedup is None or took_ms > SETTLED_BELOW_MS:
-            return
-        if not pair.lock.acquire(blocking=False):
+    def time_in_turns(
+        self, seconds: float, is_over: IsOver = lambda: False, narrow: float = NARROW
+    ) -> Iterator[None]:
+        """Makes a run that has ended again and again, its rounds in turns with plain ones, and sets its
+        trace's speed-up by them, for so many seconds, or until the ends of the interval differ by less than
+        the factor `narrow`. Yields after each turn.
+
+        The speed-up stays as it is where the run has fewer than 24 tokens or did not finish, on a server, of
+        a target with recurrent layers, and while the pair is busy with another run. is_over: ends it within
+        a round."""
+        pair, trace = self._pair, self.trace
+        is_whole = trace.finish in ("eos", "stop", "length") and trace.stats.tokens >= SHORTEST
+        if isinstance(pair, ServedPair) or not is_whole or not pair.lock.acquire(blocking=False):
             return
         try:
             # An error here (too little memory) leaves the speed-up as it is.
             with suppress(RuntimeError), no_mistakes():
-                yield from _settled(pair, self._started, self.trace, is_over)
+                yield from _in_turns(pair, self._started, trace, seconds, is_over, narrow)
         finally:
             pair.lock.release()
 
@@ -314,12 +323,17 @@ def _as_in_a_run(
         yield event
 
 
-def _settled(pair: Pair, started: Started, trace: Trace, is_over: IsOver) -> Iterator[None]:
-    """See Run.settle."""
-    end, timings = perf_counter() + SETTLING_SECONDS, list[TimedTurn]()
+def _in_turns(
+    pair: Pair, started: Started, trace: Trace, seconds: float, is_over: IsOver, narrow: float
+) -> Iterator[None]:
+    """See Run.time_in_turns. It is narrow enough only where the whole text has been made again, since drafts
+    can be shorter in some parts of it. Between turns nothing is computed: the rounds after that would be
+    slower. Where the time is too short for an interval, it takes up to four times as long."""
+    end, timings = perf_counter() + seconds, list[TimedTurn]()
 
     def is_enough() -> bool:
-        return is_over() or perf_counter() > end
+        late = perf_counter() - end
+        return is_over() or late > 3 * seconds or (late > 0 and len(timings) >= FEWEST_TURNS)
 
     while not is_enough():
         look_at(pair)
@@ -334,13 +348,13 @@ def _settled(pair: Pair, started: Started, trace: Trace, is_over: IsOver) -> Ite
             if [one.emitted for one in own] != [one.emitted for one in trace.rounds[made:][: len(own)]]:
                 return  # it is not the same text, where sums are rounded otherwise
             made += len(own)
-            timings.append(TimedTurn(timed(alone), timed(own)))
-            if (found := speed_up_in_turns(timings)) is not None:
-                trace.stats = after_turns(trace.stats, found)
-                if is_narrow(found):
-                    return
+            # The first round of each side finds the other's memory in the processor's caches.
+            timings.append(TimedTurn(timed(alone[1:]), timed(own[1:])))
             yield
-        if len(timings) == before:  # the text is too short for a turn
+        trace.stats = after_turns(trace.stats, timings)
+        low, high = trace.stats.speedup_interval or (0.0, 1.0)
+        is_narrow = len(timings) >= FEWEST_TURNS and high <= narrow * low
+        if is_narrow or len(timings) == before:  # or the text is too short for a turn
             return
 
 

@@ -24,6 +24,7 @@ from specdemo.events import Finish, Finished, Params, Prompt, Round, Started, St
 from specdemo.events.trace import Trace
 from specdemo.loading.pair import AnyPair, Pair
 from specdemo.runtime import attention, cuda, shared
+from specdemo.runtime.lm import keeps_state
 from specdemo.words.message import Message, message
 
 PREPARE_SECONDS = 5  # for the models to reach the GPU, and for the prompt
@@ -98,6 +99,11 @@ def place(pair: Pair) -> Task:
         assert GPU is not None
         _tasks[pair] = GPU(run_on_gpu, duration=lambda started, measure: seconds_for(started.params))
     return _tasks[pair]
+
+
+def can_be_timed_in_turns(pair: AnyPair) -> bool:
+    """Whether `time_in_turns` does anything for runs of this pair."""
+    return GPU is None and isinstance(pair, Pair) and not keeps_state(pair.target)
 
 
 def seconds_for(params: Params) -> int:
@@ -175,7 +181,13 @@ class ForkedRun:
         return news
 
     def settle(self, is_over: Callable[[], bool] = lambda: False) -> Iterator[None]:
-        """Nothing: a GPU that is lent for a run is given back after it."""
+        """Nothing: the GPU that was lent for the run is given back."""
+        return iter(())
+
+    def time_in_turns(
+        self, seconds: float, is_over: Callable[[], bool] = lambda: False, narrow: float = 1.0
+    ) -> Iterator[None]:
+        """Nothing, as `settle`."""
         return iter(())
 
     def close(self) -> None:

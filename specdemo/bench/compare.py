@@ -4,18 +4,21 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import date
 from functools import reduce
+from statistics import fmean
 
 from specdemo.bench.methods import WARM_UP_TOKENS, MethodRow, MethodsResult, winner
 from specdemo.drafters.kinds import kind_in
 from specdemo.errors import LoadError
 from specdemo.events import METHODS, PairInfo, Params, drafter_label, manner_of
 from specdemo.events.metrics import ratio, total
-from specdemo.events.speedup import speed_up, timed
+from specdemo.events.speedup import SpeedUp, over_all, speed_up, timed
 from specdemo.events.trace import Trace
 from specdemo.loading.catalog import CATALOGUE, ROOT
 from specdemo.loading.pair import AnyPair, Pair
 from specdemo.words.catalogue import speaking
 from specdemo.zero import start_run
+
+ENOUGH = 1.03  # where the interval's ends differ by less than this factor, timing in turns ends early
 
 
 @dataclass(frozen=True)
@@ -78,10 +81,13 @@ def compare(
     prompts: Sequence[str | list[int]],
     repeats: int,
     is_stopped: Callable[[], bool] = lambda: False,
+    seconds: float = 0.0,
 ) -> Iterator[Comparison]:
     """Measures every setting on every prompt `repeats` times, in turns, after a warm-up of each. Yields what
     is measured so far after each generation. To stop, close the iterator; is_stopped, asked again and again,
-    stops within a generation, which then does not count.
+    stops within a generation, which then does not count. seconds: for which each generation is then made
+    again in turns with plain rounds (`Run.time_in_turns`). Where this can be done with all of them, the
+    speed-ups are by that.
 
     Raises as `stream` does, when a pair is busy or cannot take a prompt."""
     assert len({setting.name for setting in settings}) == len(settings), "each needs a name of its own"
@@ -94,7 +100,7 @@ def compare(
     samples: dict[str, list[Trace]] = {setting.name: [] for setting in settings}
     rows: list[MethodRow] = []
     for done, (setting, prompt) in enumerate(todo, start=1):
-        trace = _generate(setting, prompt, is_stopped)
+        trace = _generate(setting, prompt, is_stopped, seconds if done > len(settings) else 0.0)
         if trace.finish == "cancelled":
             return
         untimed = "so there is nothing to time"
@@ -112,11 +118,16 @@ def compare(
         yield Comparison(done, len(todo), following, rows, latest)
 
 
-def _generate(setting: Setting, prompt: str | list[int], is_stopped: Callable[[], bool]) -> Trace:
+def _generate(
+    setting: Setting, prompt: str | list[int], is_stopped: Callable[[], bool], seconds: float
+) -> Trace:
     with start_run(setting.pair, prompt, setting.params, measure=False, is_over=is_stopped) as run:
         for _ in run:
             if is_stopped():
                 break
+        if seconds:
+            for _ in run.time_in_turns(seconds, is_stopped, ENOUGH):
+                pass
     return run.trace
 
 
@@ -126,17 +137,35 @@ def rows_of(settings: Sequence[Setting], samples: dict[str, list[Trace]]) -> lis
     started = [setting for setting in settings if samples[setting.name]]
     count = max(1, min(map(len, samples.values())))
     plain = next((setting for setting in started if setting.params.draft_with == "none"), None)
+    used = {setting.name: samples[setting.name][:count] for setting in started}
+    steps_ms = [one.stats.target_step_ms for own in used.values() for one in own]
+    if in_turns := plain is not None and None not in steps_ms:
+        used = {name: [at_pace(one, fmean(steps_ms)) for one in own] for name, own in used.items()}
     rows = []
     for setting in started:
-        own, theirs = samples[setting.name][:count], samples[plain.name][:count] if plain else []
+        own, theirs = used[setting.name], used[plain.name] if plain else []
         both_greedy = plain is not None and setting.params.temperature == plain.params.temperature == 0
-        rows.append(_row(setting, own, theirs, both_greedy))
+        rows.append(_row(setting, own, theirs, both_greedy, in_turns))
     return sorted(rows, key=lambda row: row.tokens_per_second, reverse=True)
 
 
-def _row(setting: Setting, samples: list[Trace], plain: list[Trace], texts_are_equal: bool) -> MethodRow:
+def at_pace(trace: Trace, step_ms: float) -> Trace:
+    """The trace with its times as they would be where a plain round takes `step_ms`, which is what is known
+    best of runs that were timed in turns with plain rounds. So figures of different runs follow from each
+    other."""
+    stats, is_plain = trace.stats, trace.params.draft_with == "none"
+    assert stats.target_step_ms is not None
+    pace = stats.tokens * step_ms / stats.run_ms if is_plain else step_ms / stats.target_step_ms
+    times = {name: pace * getattr(stats, name) for name in ("draft_ms", "verify_ms")}
+    return replace(trace, stats=replace(stats, **times, target_step_ms=step_ms))
+
+
+def _row(
+    setting: Setting, samples: list[Trace], plain: list[Trace], texts_are_equal: bool, in_turns: bool
+) -> MethodRow:
     """The setting's row. plain: the runs of the target alone, on the same prompts in the same order; empty if
-    it is not measured. texts_are_equal: whether the texts should equal plain's."""
+    it is not measured. texts_are_equal: whether the texts should equal plain's. in_turns: whether all were
+    timed in turns with plain rounds, and are at one pace."""
     params = setting.params
 
     def sum_of(name: str) -> float | None:
@@ -144,10 +173,17 @@ def _row(setting: Setting, samples: list[Trace], plain: list[Trace], texts_are_e
         return reduce(total, (getattr(one.stats, name) for one in samples), 0.0)
 
     rounds, accepted = sum_of("rounds"), sum_of("accepted")
-    own_rounds, plain_rounds = ([timed(one.rounds) for one in some] for some in (samples, plain))
-    found = speed_up(plain_rounds, own_rounds)
     draft_ms, verify_ms = (ratio(sum_of(part), rounds) for part in ("draft_ms", "verify_ms"))
-    plain_ms = ratio(sum(one.ms for some in plain_rounds for one in some), sum(map(len, plain_rounds)))
+    if in_turns:
+        stats = [one.stats for one in samples]
+        found = over_all(
+            [SpeedUp(one.speedup, *one.speedup_interval) for one in stats], [one.tokens for one in stats]
+        )
+        plain_ms = stats[0].target_step_ms
+    else:
+        own_rounds, plain_rounds = ([timed(one.rounds) for one in some] for some in (samples, plain))
+        found = speed_up(plain_rounds, own_rounds)
+        plain_ms = ratio(sum(one.ms for some in plain_rounds for one in some), sum(map(len, plain_rounds)))
     is_plain, has_drafter = params.draft_with == "none", METHODS[params.draft_with].needs_drafter
     equal = [one.output_ids == other.output_ids for one, other in zip(samples, plain, strict=False)]
     return MethodRow(
@@ -163,7 +199,7 @@ def _row(setting: Setting, samples: list[Trace], plain: list[Trace], texts_are_e
         verify_ms_per_round=verify_ms,
         plain_rounds_per_round=ratio(total(draft_ms, verify_ms), plain_ms),
         tokens_per_second=1000 * sum_of("timed_tokens") / sum_of("run_ms"),
-        speedup=found and found.value,
+        speedup=found and (1.0 if is_plain else found.value),
         speedup_interval=found.interval if found and not is_plain else None,
         drafter_bytes=setting.pair.drafter_bytes if has_drafter else None,
         texts_equal=f"{sum(equal)} of {len(equal)}" if texts_are_equal else None,

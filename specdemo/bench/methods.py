@@ -180,7 +180,7 @@ def _among_the_faster(faster: list[MethodRow], drafters: list[MethodRow]) -> str
         tied = _speak("tied", **said, rival=_called(others[0]))
     else:
         tied = _speak("tied_with", **said, count=len(others))
-    return f"{tied}{_surely_faster([leader, *others])}"
+    return f"{tied}{_surely_faster([leader, *others])}{_why(leader)}"
 
 
 def _surely_faster(tied: list[MethodRow]) -> str:
@@ -201,7 +201,7 @@ def _slower(best: MethodRow, plain: MethodRow) -> str:
     longer = ratio(_round_ms(best), _round_ms(plain))
     if longer is not None and _shown(best.tokens_per_round) < (longer := _shown(longer)):
         bring = {"tokens": rounded(best.tokens_per_round), "longer": rounded(longer)}
-        sentence = _speak("slower_by", **said, **bring)
+        return _sentence(_speak("slower_by", **said, **bring))
     return _sentence(sentence) + _why(best)
 
 
@@ -210,12 +210,11 @@ def _why(row: MethodRow) -> str:
         return ""
     if not _shown(row.drafted_per_round):
         return f" {_speak('found_nothing')}"
-    of = {"kept": rounded(row.accepted_per_round), "drafted": rounded(row.drafted_per_round)}
-    if row.draft_ms_per_round is None:
+    if row.plain_rounds_per_round is None:
+        of = {"kept": rounded(row.accepted_per_round), "drafted": rounded(row.drafted_per_round)}
         return f" {_speak('keeps', **of)}"
-    share = _shown(row.draft_ms_per_round) / (_round_ms(row) or 1)
-    of |= {"share": numeral(share, ".0%")}
-    return f" {_speak('keeps_and_takes', **of)}"
+    per_round = {"tokens": rounded(row.tokens_per_round), "cost": rounded(row.plain_rounds_per_round)}
+    return f" {_sentence(_speak('brings', who=_called(row), **per_round))}"
 
 
 def _speed(row: MethodRow, key: str) -> str:

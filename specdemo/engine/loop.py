@@ -28,9 +28,9 @@ ROW_COST = 0.05
 SHARE = 0.1  # of the run's own time, for plain rounds
 LEAST_MS = 250.0  # where that share is less
 MOST_PLAIN = 64  # rounds
-# Of a run that is made again in turns with plain rounds. Both sides of a turn should take about as long: with
-# gamma 4 a round of the embedded pair takes about as long as two plain ones.
-ROUNDS_A_TURN, PLAIN_ROUNDS_A_TURN = 4, 8
+# Of a run that is made again in turns with plain rounds; the first of each side is not timed. Both sides should
+# take about as long: with gamma 4 a round of the embedded pair takes about as long as two plain ones.
+ROUNDS_A_TURN, PLAIN_ROUNDS_A_TURN = 5, 9
 
 
 @dataclass(frozen=True)
@@ -330,10 +330,13 @@ def rounds_after(decoder: Decoder, ids: list[int], ends: Iterable[int], index: i
 
 
 def turns(
-    decoder: Decoder, pieces: Pieces, prompt_ids: Sequence[int], each: Callable[[Iterator[Round]], Iterator[Round]]
+    decoder: Decoder,
+    pieces: Pieces,
+    prompt_ids: Sequence[int],
+    each: Callable[[Iterator[Round]], Iterator[Round]],
 ) -> Iterator[tuple[list[Round], list[Round]]]:
-    """A run once more, and plain rounds, in turns of some milliseconds: some rounds of the run, and about as long
-    a time of plain ones on the stretch of text that these have written, until the text ends.
+    """A run once more, and plain rounds, in turns of some milliseconds: some rounds of the run, and plain ones
+    on the stretch of text that these have written, until the text ends.
 
     decoder: that of the run, which has read the prompt; its target keeps no state. pieces: fresh ones. each:
     what rounds pass through one by one as they are made."""

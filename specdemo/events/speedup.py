@@ -10,8 +10,9 @@ drift: on an idle machine the mean of 60 rounds varied by half as much as a sing
 eighth. So a run counts as fewer stretches than it has, the fewer the more alike neighbours are (Kish's
 effective sample size).
 
-What both sides took in short turns, each right after the other, is compared turn by turn: what is slow for longer
-than a turn is slow on both sides. The interval is then Student's, of the logarithms of the turns' quotients.
+What both sides took in short turns, each right after the other, is compared turn by turn: what is slow for
+longer than a turn is slow on both sides. A fifth of the turns is trimmed at each end, since a stall within a
+turn is on one side only; the interval is Student's, of the winsorized turns (Tukey and McLaughlin 1963).
 """
 
 from collections.abc import Sequence
@@ -107,8 +108,8 @@ def speed_up(slow: Sequence[Sequence[TimedRound]], fast: Sequence[Sequence[Timed
 
 @dataclass(frozen=True, slots=True)
 class TimedTurn:
-    """A few rounds of each side, timed right after each other: `fast` of the run, `slow` of the target alone on
-    the same stretch of text."""
+    """A few rounds of each side, timed right after each other: `fast` of the run, `slow` of the target alone
+    on the same stretch of text."""
 
     slow: Sequence[TimedRound]
     fast: Sequence[TimedRound]
@@ -119,39 +120,52 @@ class TimedTurn:
 
 
 FEWEST_TURNS = 12  # of which an interval is told
+TRIMMED = 0.2  # of the turns, at each end
 # Student's t for 90%, by degrees of freedom; between two rows that of the lower one.
-STUDENT = {11: 1.796, 16: 1.746, 24: 1.711, 40: 1.684}
+STUDENT = {7: 1.895, 9: 1.833, 12: 1.782, 16: 1.746, 24: 1.711, 40: 1.684}
 
 
-def speed_up_in_turns(turns: Sequence[TimedTurn]) -> SpeedUp | None:
-    """How many times as fast `fast` is as `slow`, of rounds that were timed in turns. None for fewer than
-    FEWEST_TURNS turns."""
+def speed_up_in_turns(turns: Sequence[TimedTurn], tokens_per_round: float) -> SpeedUp | None:
+    """How many times as fast a run is as the target alone, by what its rounds and plain ones took in turns.
+    None for fewer than FEWEST_TURNS turns. tokens_per_round: the run's."""
     if len(turns) < FEWEST_TURNS:
         return None
-    value = _ms_per_token([turn.slow for turn in turns]) / _ms_per_token([turn.fast for turn in turns])
-    student = STUDENT[max(freedom for freedom in STUDENT if freedom < len(turns))]
-    half = student * stdev(turn.log_quotient for turn in turns) / sqrt(len(turns))
+    ordered = sorted(turn.log_quotient for turn in turns)
+    cut = int(TRIMMED * len(turns))
+    kept = ordered[cut : len(turns) - cut]
+    value = tokens_per_round * exp(fmean(kept))
+    winsorized = [kept[0]] * cut + kept + [kept[-1]] * cut
+    student = STUDENT[max(freedom for freedom in STUDENT if freedom < len(kept))]
+    half = student * stdev(winsorized) * sqrt(len(turns)) / len(kept)
     return SpeedUp(value, value * exp(-half), value * exp(half))
 
 
-def is_narrow(found: SpeedUp) -> bool:
-    return found.high <= NARROW * found.low
-
-
-def after_turns(stats: Stats, found: SpeedUp) -> Stats:
-    """The stats with the speed-up of turns that were timed after the run. The run's own times stay, so the
-    target's step is told at the run's pace: as long as the speed-up makes it."""
-    assert stats.target_step_ms is not None
+def after_turns(stats: Stats, turns: Sequence[TimedTurn]) -> Stats:
+    """Adds the speed-up of turns that were timed after the run, if there are enough. The run's own times
+    stay, so the target's step is told at the run's pace: it takes as long as the speed-up says."""
+    found = speed_up_in_turns(turns, stats.tokens / stats.rounds)
+    if found is None:
+        return stats
     step_ms = found.value * stats.run_ms / stats.tokens
-    spread = stats.target_step_spread
+    plain_ms = [one.ms for turn in turns for one in turn.slow]
+    deciles, pace = quantiles(plain_ms, n=10, method="inclusive"), step_ms / fmean(plain_ms)
     return replace(
         stats,
         target_step_ms=step_ms,
-        target_step_spread=spread and tuple(end * step_ms / stats.target_step_ms for end in spread),
+        target_step_spread=(deciles[0] * pace, deciles[-1] * pace),
         cost_ratio=ratio(stats.drafter_step_ms, step_ms),
         speedup=found.value,
         speedup_interval=found.interval,
     )
+
+
+def over_all(of_each: Sequence[SpeedUp], tokens: Sequence[int]) -> SpeedUp:
+    """The speed-up of several runs together, of so many tokens each."""
+    times = [count / one.value for one, count in zip(of_each, tokens, strict=True)]  # in plain rounds
+    value, whole = sum(tokens) / sum(times), sum(times)
+    halves = (log(one.high / one.low) / 2 for one in of_each)
+    half = sqrt(sum((ms / whole * own) ** 2 for ms, own in zip(times, halves, strict=True)))
+    return SpeedUp(value, value * exp(-half), value * exp(half))
 
 
 def after_plain_rounds(stats: Stats, rounds: Sequence[Round], times_ms: Sequence[float]) -> Stats:

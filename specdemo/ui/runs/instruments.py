@@ -39,7 +39,7 @@ from specdemo.ui.runs.run import awaitable
 from specdemo.ui.runs.trials import trials_request
 from specdemo.ui.view import wire
 from specdemo.ui.view.choices import words_of_row
-from specdemo.ui.view.durations import GAMMAS, REPEATS, SET_SIZE
+from specdemo.ui.view.durations import GAMMAS, REPEATS, SECONDS_IN_TURNS, SET_SIZE
 from specdemo.ui.view.feed import conditions_of, cut_output, tokens_of
 from specdemo.ui.view.settings import judging_in_words, sampler_in_words
 from specdemo.ui.view.texts import drafter_in_words, number_texts, whose
@@ -47,6 +47,7 @@ from specdemo.ui.view.wire import MEASUREMENT_KINDS, MeasurementKind
 from specdemo.vllm.pair import ServedPair
 from specdemo.words.catalogue import in_language, number, say
 from specdemo.words.message import message
+from specdemo.zero import can_be_timed_in_turns
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,8 @@ class ComparisonRequest(MeasurementRequest):
             plan = plan_of(self, list(pairs))
             told: dict[str, Any] = {"whose": plan.whose, "text": say("run.warming_up"), "share": 0.0}
             yield told
-            for so_far in compare(plan.settings, plan.prompts, plan.repeats, lambda: ticket.is_over):
+            how = {"is_stopped": lambda: ticket.is_over, "seconds": plan.seconds}
+            for so_far in compare(plan.settings, plan.prompts, plan.repeats, **how):
                 told = told | {"share": so_far.done / so_far.total} | found(self, plan, so_far)
                 if so_far.rows and so_far.measuring:
                     name = plan.names.get(so_far.measuring, so_far.measuring)
@@ -79,13 +81,14 @@ class ComparisonRequest(MeasurementRequest):
 @dataclass(frozen=True)
 class MeasurementPlan:
     """What is compared. whose: what is compared, in words. names: what the page calls a setting, where that
-    is not the setting's own name, which files have."""
+    is not the setting's own name, which files have. seconds: see `compare`."""
 
     settings: list[Setting]
     prompts: Sequence[str]
     repeats: int
     whose: str
     names: dict[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
 
 
 def comparison_request(
@@ -168,7 +171,7 @@ def _gammas(request: ComparisonRequest, pairs: list[Pair]) -> MeasurementPlan:
     settings = [Setting(_method("none"), pairs[0], replace(params, draft_with="none"))]
     settings += [Setting(f"γ {gamma}", pairs[0], replace(params, gamma=gamma)) for gamma in gammas]
     whose = f"{_in_words(pairs, request)}, {drafter_in_words(params, pairs[0].info)}"
-    return MeasurementPlan(settings, [request.prompt], REPEATS, whose)
+    return _on_one_prompt(settings, pairs, request.prompt, whose)
 
 
 def _drafters(request: ComparisonRequest, pairs: list[Pair]) -> MeasurementPlan:
@@ -221,9 +224,17 @@ def _on_prompts(
     settings: list[Setting], pairs: Sequence[AnyPair], request: ComparisonRequest, whose: str
 ) -> MeasurementPlan:
     if request.prompts == "this":
-        whose = say("run.times", whose=whose, repeats=REPEATS)
-        return MeasurementPlan(settings, [request.prompt], REPEATS, whose)
+        return _on_one_prompt(settings, pairs, request.prompt, whose)
     return MeasurementPlan(settings, prompts_for(pairs[0], SET_SIZE), 1, whose)
+
+
+def _on_one_prompt(
+    settings: list[Setting], pairs: Sequence[AnyPair], prompt: str, whose: str
+) -> MeasurementPlan:
+    if all(map(can_be_timed_in_turns, pairs)):
+        whose = say("run.in_turns", whose=whose)
+        return MeasurementPlan(settings, [prompt], 1, whose, seconds=SECONDS_IN_TURNS / len(settings))
+    return MeasurementPlan(settings, [prompt], REPEATS, say("run.times", whose=whose, repeats=REPEATS))
 
 
 def _in_words(pairs: Sequence[AnyPair], request: ComparisonRequest) -> str:

@@ -48,9 +48,9 @@ class Waiting(NamedTuple):
 
 
 class RunProgress(NamedTuple):
-    """A run that goes on meanwhile: it had `until` rounds at this moment. is_timed: whether it has ended and has
-    its speed-up, which may still settle. `ended` is true in the last report only. note: why the run was ended
-    early by the server, if it was."""
+    """A run that goes on meanwhile: it had `until` rounds at this moment. is_timed: whether it has ended and
+    has its speed-up, which may still settle. `ended` is true in the last report only. note: why the run was
+    ended early by the server, if it was."""
 
     pair: AnyPair
     run: Run
@@ -67,8 +67,8 @@ async def follow(
 
     Yields Waiting when something changes while the pair loads and while others have their turns. Then yields
     RunProgress when the run has begun, at most every REPORT_PERIOD when there are new rounds or its speed-up
-    settles, which nobody waits for, and when it has ended or failed. Errors are raised. Closing or cancelling this generator closes the run or leaves the
-    line.
+    settles, which nobody waits for, and when it has ended or failed. Errors are raised. Closing or cancelling
+    this generator closes the run or leaves the line.
     """
 
     def work(pair: AnyPair) -> Iterator[tuple[AnyPair, Run, bool]]:

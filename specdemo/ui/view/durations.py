@@ -9,7 +9,8 @@ from specdemo.events.trace import Trace
 from specdemo.loading.catalog import others_at_hand
 
 GAMMAS = (1, 2, 3, 4, 6, 8, 12, 16)  # besides that of the run
-REPEATS = 5  # of each setting on one prompt
+REPEATS = 5  # of each setting on one prompt, where they are not timed in turns with plain rounds
+SECONDS_IN_TURNS = 5.0  # that all settings together are made again, where they are
 SET_SIZE = 5  # prompts in a set
 
 
@@ -24,7 +25,10 @@ def seconds(trace: Trace, found: Sequence[Estimate]) -> dict[str, float]:
     step_ms = stats.target_step_ms or (stats.verify_ms or stats.run_ms) / stats.rounds
     own_ms, alone_ms = before_ms + stats.run_ms, before_ms + stats.tokens * step_ms
     warm_up = min(1.0, WARM_UP_TOKENS / stats.tokens)
-    repeats = REPEATS + warm_up
+    # Only of a target with recurrent layers it is told.
+    in_turns = trace.pair.server is None and all(one.fed_again is None for one in trace.rounds)
+    repeats, again_ms = (1, 1000 * SECONDS_IN_TURNS) if in_turns else (REPEATS, 0.0)
+    repeats += warm_up
     times = {"race": (1 + warm_up) * (own_ms + alone_ms)}
     if trace.pair.server is not None:
         return _in_seconds(times | {"compare": repeats * (own_ms + alone_ms)})
@@ -35,8 +39,8 @@ def seconds(trace: Trace, found: Sequence[Estimate]) -> dict[str, float]:
         if one.gamma in lengths
     ]
     if of_lengths:
-        times["gamma"] = repeats * (alone_ms + sum(of_lengths))
-    times["compare"] = repeats * (own_ms + alone_ms * (sum(1 for _ in _drafters(trace)) - 1))
+        times["gamma"] = repeats * (alone_ms + sum(of_lengths)) + again_ms
+    times["compare"] = repeats * (own_ms + alone_ms * (sum(1 for _ in _drafters(trace)) - 1)) + again_ms
     return _in_seconds(times)
 
 
