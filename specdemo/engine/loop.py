@@ -28,8 +28,8 @@ ROW_COST = 0.05
 SHARE = 0.1  # of the run's own time, for plain rounds
 LEAST_MS = 250.0  # where that share is less
 MOST_PLAIN = 64  # rounds
-# Of a run that is made again in turns with plain rounds; the first of each side is not timed. Both sides should
-# take about as long: with gamma 4 a round of the embedded pair takes about as long as two plain ones.
+# Of a run that is made again in turns with plain rounds; the first of each side is not timed. Both sides
+# should take about as long: with gamma 4 a round of the embedded pair takes as long as two plain ones.
 ROUNDS_A_TURN, PLAIN_ROUNDS_A_TURN = 5, 9
 
 
@@ -335,7 +335,7 @@ def turns(
     prompt_ids: Sequence[int],
     each: Callable[[Iterator[Round]], Iterator[Round]],
 ) -> Iterator[tuple[list[Round], list[Round]]]:
-    """A run once more, and plain rounds, in turns of some milliseconds: some rounds of the run, and plain ones
+    """A run once more, and plain rounds, in turns of some milliseconds: rounds of the run, and plain ones
     on the stretch of text that these have written, until the text ends.
 
     decoder: that of the run, which has read the prompt; its target keeps no state. pieces: fresh ones. each:

@@ -1,7 +1,7 @@
 """The numbers of a run, added up round by round."""
 
 from dataclasses import replace
-from typing import TypeVar
+from typing import TypedDict, TypeVar
 
 from specdemo.events import Round, Stats
 
@@ -46,7 +46,19 @@ def after_round(stats: Stats, a_round: Round) -> Stats:
     )
 
 
-def _times(before: Stats, a_round: Round, tokens: int, drafted: int | None) -> dict[str, float | None]:
+class Times(TypedDict, total=False):
+    """The fields of Stats that are times, or follow from them."""
+
+    prefill_ms: float | None
+    draft_ms: float | None
+    verify_ms: float | None
+    arrival_ms: float | None
+    ttft_ms: float | None
+    tokens_per_second: float | None
+    drafter_step_ms: float | None
+
+
+def _times(before: Stats, a_round: Round, tokens: int, drafted: int | None) -> Times:
     """The times after this round. tokens, drafted: their numbers after it."""
     if a_round.arrival_ms is not None:
         return _arrival(before, a_round.arrival_ms, tokens)
@@ -62,12 +74,12 @@ def _times(before: Stats, a_round: Round, tokens: int, drafted: int | None) -> d
     }
 
 
-def _arrival(before: Stats, arrival_ms: float, tokens: int) -> dict[str, float | None]:
+def _arrival(before: Stats, arrival_ms: float, tokens: int) -> Times:
     """The times after a server's round. Its first round comes after the network and the prefill; the others
     give the speed."""
     if not before.rounds:
-        untold = dict.fromkeys(("prefill_ms", "draft_ms", "verify_ms"))
-        return untold | {"ttft_ms": arrival_ms, "arrival_ms": 0.0}
+        untold = Times(prefill_ms=None, draft_ms=None, verify_ms=None)
+        return untold | Times(ttft_ms=arrival_ms, arrival_ms=0.0)
     run_ms = (before.arrival_ms or 0.0) + arrival_ms
     return {"arrival_ms": run_ms, "tokens_per_second": ratio(1000 * (tokens - 1), run_ms)}  # see timed_tokens
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+import specdemo.bench.compare
 from specdemo import Params, generate, load_pair
 from specdemo.bench.compare import _generate, compare, methods_of
 from specdemo.cli.main import main
@@ -196,3 +197,19 @@ def test_what_was_captured_with_a_drafter_is_let_go_of_with_it():
     pair.detach()
     assert pair.runner.graphs is not before and pair.runner.graphs.blocker is None
     assert pair.notes == [note for note in pair.notes if "gone" not in str(note)]
+
+
+@pytest.mark.slow
+def test_what_is_timed_in_turns_follows_from_each_other(pair, monkeypatch):
+    """Two prompts, each made again until its text has ended."""
+    monkeypatch.setattr(specdemo.bench.compare, "ENOUGH", 10.0)
+    settings = methods_of(pair, ["model", "lookup", "none"], GREEDY)
+    *_, last = compare(settings, PROMPTS, repeats=1, seconds=60)
+    alone = next(row for row in last.rows if row.draft_with == "none")
+    assert alone.speedup == alone.plain_rounds_per_round == pytest.approx(1)
+    for row in last.rows:
+        assert row.speedup == pytest.approx(row.tokens_per_second / alone.tokens_per_second)
+        assert row.speedup == pytest.approx(row.tokens_per_round / row.plain_rounds_per_round)
+        if row is not alone:
+            low, high = row.speedup_interval
+            assert low < row.speedup < high

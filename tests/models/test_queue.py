@@ -17,6 +17,7 @@ from specdemo import PairError, Params, stream
 from specdemo.errors import LoadError
 from specdemo.loading import pool as pool_module
 from specdemo.runtime import lm
+from specdemo.session import Run
 from specdemo.ui.page.api import trace_in_words
 from specdemo.ui.runs.limits import LOCAL, Visitor
 from specdemo.ui.runs.models import Choice, Models
@@ -174,6 +175,31 @@ def test_the_steps_of_a_run(models, queue):
     trace = seen[-1].run.trace
     assert told == sorted(told) and len(set(told)) > 3 and told[-1] == len(trace.rounds)
     assert trace.finish == "length" and trace.output_ids == run.trace.output_ids
+
+
+def test_a_speed_up_settles_until_somebody_else_waits(models, queue, monkeypatch):
+    """Its reader has been told before that the run has ended."""
+    gave_way = []
+
+    def settle(run, is_over):
+        while not is_over():
+            time.sleep(0.001)
+            yield
+        gave_way.append(run)
+
+    monkeypatch.setattr(Run, "settle", settle)
+
+    async def visit():
+        async for step in (visitor := ask(models, queue)):
+            if step.is_timed:
+                break
+        assert step.run.trace.finish is not None and not step.ended and not gave_way
+        other = await steps(models, queue)
+        assert gave_way[0] is step.run
+        rest = [step async for step in visitor]
+        assert rest[-1].ended and other[-1].run.trace.finish is not None
+
+    asyncio.run(visit())
 
 
 @pytest.mark.parametrize("how", ["closed", "cancelled"])

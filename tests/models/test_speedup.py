@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from specdemo import Params, generate, load_pair, stream
+from specdemo import Params, generate, load_pair, session, stream
 from specdemo.engine.draft import NoDrafter
 from specdemo.engine.loop import LEAST_MS, MOST_PLAIN, SHARE, Decoder
 from specdemo.events.speedup import FEWEST_PLAIN, is_wide
@@ -157,3 +157,59 @@ def test_a_short_run_times_none(pair, forwards_take):
     trace = generate(pair, PROMPT, replace(Params(**LONG), max_new_tokens=23))
     assert trace.stats.target_step_ms is trace.stats.speedup is trace.stats.speedup_interval is None
     assert trace.stats.tokens_per_second > 0
+
+
+# Timing it again in turns. No interval is wider than 10.0, so it ends with the text and enough turns.
+
+
+@pytest.mark.parametrize(
+    ("name", "draft_with"),
+    [
+        ("embedded", "none"),
+        ("embedded", "model"),
+        ("embedded", "ngram"),
+        ("embedded-eagle3", "model"),
+        ("embedded-dflash", "model"),
+    ],
+)
+def test_a_run_that_is_timed_again_stays_as_it_was_but_for_its_speed_up(name, draft_with):
+    """The rounds that are made again are the run's, also of drafters that learn while it goes on: else nothing
+    would be timed."""
+    pair = load_pair(name)
+    run = stream(pair, PROMPT, Params(**LONG, draft_with=draft_with), measure=False)
+    list(run)
+    before = replace(run.trace, rounds=list(run.trace.rounds))
+    assert before.stats.speedup is None
+    list(run.time_in_turns(60, narrow=10.0))
+    after, stats = run.trace, run.trace.stats
+    low, high = stats.speedup_interval
+    assert 0 < low < stats.speedup < high
+    assert stats.speedup == pytest.approx(stats.target_step_ms * stats.tokens / stats.run_ms)
+    timed_again = ("target_step_ms", "target_step_spread", "cost_ratio", "speedup", "speedup_interval")
+    assert replace(after, stats=replace(stats, **dict.fromkeys(timed_again))) == before
+    assert not pair.lock.locked()
+    assert generate(pair, PROMPT, Params(**LONG, draft_with=draft_with), measure=False).output_ids == (
+        after.output_ids
+    )
+
+
+def test_only_short_runs_settle_and_only_while_nothing_else_wants_the_pair(pair, monkeypatch):
+    run = stream(pair, PROMPT, Params(**LONG))
+    list(run)
+    with stream(pair, PROMPT, Params(**LONG)) as other:
+        next(other)
+        assert list(run.time_in_turns(60)) == []
+    asked = iter([False] * 30)
+    assert len(list(run.time_in_turns(60, lambda: next(asked, True), narrow=1.0))) < 30
+    assert not pair.lock.locked()
+    monkeypatch.setattr(session, "SETTLED_BELOW_MS", 0.0)
+    assert list(run.settle()) == []
+
+
+def test_a_run_that_was_cancelled_or_is_too_short_is_not_timed_again(pair):
+    with stream(pair, PROMPT, Params(**LONG)) as run:
+        next(run), next(run)
+    assert run.trace.finish == "cancelled" and list(run.time_in_turns(60)) == []
+    short = stream(pair, PROMPT, replace(Params(**LONG), max_new_tokens=23))
+    list(short)
+    assert list(short.time_in_turns(60)) == [] and short.trace.stats.speedup is None

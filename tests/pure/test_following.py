@@ -72,9 +72,9 @@ class Told:
         await self.says(self.progress(True), None)
         await self.run.task
 
-    def progress(self, ended: bool) -> RunProgress:
+    def progress(self, ended: bool, is_timed: bool = False) -> RunProgress:
         run = SimpleNamespace(trace=self.trace)
-        return RunProgress(PAIR, run, len(self.trace.rounds), is_timed=ended, ended=ended)
+        return RunProgress(PAIR, run, len(self.trace.rounds), is_timed or ended, ended)
 
 
 async def messages(run, since: int = 0) -> list[dict]:
@@ -109,6 +109,25 @@ async def test_a_reader_is_told_what_is_waited_for_then_the_rounds_and_the_end()
     assert begun["update"]["link"] == "gamma=4" and begun["notice"]["kind"] == "note"
     assert (more["update"]["since"], more["update"]["until"]) == (2, 4) and "ended" not in more
     assert end["ended"] and end["update"]["finish"] == "length" and end["update"]["rounds"] == []
+
+
+@played
+async def test_a_reader_is_told_that_a_run_has_finished_before_its_speed_up_has_settled():
+    told = Told()
+    reader = asyncio.create_task(messages(told.run))
+    await told.goes_on(*ROUNDS)
+    told.trace.end("length")
+    for value in (1.2, 1.5):
+        interval = (0.9 * value, 1.1 * value)
+        told.trace.stats = replace(
+            told.trace.stats, speedup=value, speedup_interval=interval, target_step_ms=1.0
+        )
+        await told.says(told.progress(False, is_timed=True))
+    await told.ends()
+    *_, first, settled, end = await reader
+    assert (first["update"]["finish"], first["update"]["numbers"]["speedup"]) == ("length", "1.20 ×")
+    assert settled["update"]["numbers"]["speedup"] == "1.50 ×" and settled["update"]["rounds"] == []
+    assert not {"ended"} & {*first, *settled} and end["ended"]
 
 
 @played

@@ -1,11 +1,27 @@
 """The estimator of every speed-up: its value from the times beside it, and an interval that holds it."""
 
+from dataclasses import replace
 from math import exp, log, sqrt
 from random import Random
+from statistics import median
 
 import pytest
 
-from specdemo.events.speedup import FEWEST_PLAIN, SHORTEST, TimedRound, is_wide, plain, speed_up
+from specdemo.events.metrics import fresh
+from specdemo.events.speedup import (
+    FEWEST_PLAIN,
+    FEWEST_TURNS,
+    SHORTEST,
+    SpeedUp,
+    TimedRound,
+    TimedTurn,
+    after_turns,
+    is_wide,
+    over_all,
+    plain,
+    speed_up,
+    speed_up_in_turns,
+)
 
 SPANS = (1, 4, 16, 64, 256)  # rounds over which parts of the noise last
 
@@ -111,3 +127,53 @@ def test_nine_in_ten_intervals_of_short_runs_hold_the_truth(rounds):
         widths.append(found.high / found.low)
     assert held >= 51, held  # of 60; 54 expected
     assert sorted(widths)[30] < 4
+
+
+def turns_of(seed: int, count: int, quotient: float = 2.0, size: float = 0.1, drift: float = 0.0):
+    """Turns in which a round of the run takes `quotient` plain ones. drift: of both sides, from turn to turn."""
+    dice, pace, found = Random(seed), 1.0, []
+    for _ in range(count):
+        pace *= exp(dice.gauss(0, drift))
+        slow = [TimedRound(1, 0, pace * dice.lognormvariate(0, size)) for _ in range(8)]
+        fast = [TimedRound(3, 4, pace * quotient * dice.lognormvariate(0, size)) for _ in range(4)]
+        found.append(TimedTurn(slow, fast))
+    return found
+
+
+@pytest.mark.parametrize("drift", [0.0, 0.3])
+def test_nine_in_ten_intervals_of_turns_hold_the_truth_and_are_narrow_where_both_sides_drift(drift):
+    found = [speed_up_in_turns(turns_of(seed, 16, drift=drift), tokens_per_round=3.0) for seed in range(200)]
+    assert 165 <= sum(one.low <= 1.5 <= one.high for one in found) <= 195
+    assert median(one.high / one.low for one in found) < 1.08
+
+
+def test_a_stall_within_a_turn_moves_the_speed_up_of_turns_by_little():
+    steady = turns_of(1, 20)
+    stalled = [*steady[:-1], TimedTurn(steady[-1].slow, [TimedRound(3, 4, 500.0)])]
+    before, after = (speed_up_in_turns(turns, 3.0) for turns in (steady, stalled))
+    assert after.value == pytest.approx(before.value, rel=0.03) and after.high < 1.15 * after.low
+
+
+def test_few_turns_have_no_speed_up():
+    assert speed_up_in_turns(turns_of(1, FEWEST_TURNS - 1), 3.0) is None
+    assert speed_up_in_turns(turns_of(1, FEWEST_TURNS), 3.0) is not None
+
+
+def test_after_turns_the_figures_of_a_run_still_follow_from_each_other():
+    """The run's own times stay as they were, and it took twice as long then."""
+    stats = replace(
+        fresh(), tokens=30, rounds=10, drafted=40, draft_ms=12.0, verify_ms=28.0, drafter_step_ms=0.3
+    )
+    after = after_turns(stats, turns_of(2, 16))
+    assert (after.draft_ms, after.verify_ms) == (12.0, 28.0)
+    assert after.speedup == pytest.approx(1.5, rel=0.05)
+    assert after.speedup == pytest.approx(after.target_step_ms * after.tokens / after.run_ms)
+    assert after.cost_ratio == pytest.approx(after.drafter_step_ms / after.target_step_ms)
+    low, high = after.target_step_spread
+    assert low < after.target_step_ms < high
+
+
+def test_the_speed_up_of_runs_together_is_by_their_times():
+    found = over_all([SpeedUp(2.0, 1.8, 2.2), SpeedUp(1.0, 0.9, 1.1)], [100, 100])
+    assert found.value == pytest.approx(200 / 150)
+    assert 1.1 < found.high / found.low < 1.1 / 0.9
