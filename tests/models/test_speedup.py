@@ -173,8 +173,8 @@ def test_a_short_run_times_none(pair, forwards_take):
     ],
 )
 def test_a_run_that_is_timed_again_stays_as_it_was_but_for_its_speed_up(name, draft_with):
-    """The rounds that are made again are the run's, also of drafters that learn while it goes on: else nothing
-    would be timed."""
+    """The rounds that are made again are the run's, also of drafters that learn while it goes on: else
+    nothing would be timed."""
     pair = load_pair(name)
     run = stream(pair, PROMPT, Params(**LONG, draft_with=draft_with), measure=False)
     list(run)

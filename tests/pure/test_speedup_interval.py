@@ -130,7 +130,7 @@ def test_nine_in_ten_intervals_of_short_runs_hold_the_truth(rounds):
 
 
 def turns_of(seed: int, count: int, quotient: float = 2.0, size: float = 0.1, drift: float = 0.0):
-    """Turns in which a round of the run takes `quotient` plain ones. drift: of both sides, from turn to turn."""
+    """Turns in which a round of the run takes `quotient` plain ones. drift: of both sides between turns."""
     dice, pace, found = Random(seed), 1.0, []
     for _ in range(count):
         pace *= exp(dice.gauss(0, drift))
@@ -161,9 +161,7 @@ def test_few_turns_have_no_speed_up():
 
 def test_after_turns_the_figures_of_a_run_still_follow_from_each_other():
     """The run's own times stay as they were, and it took twice as long then."""
-    stats = replace(
-        fresh(), tokens=30, rounds=10, drafted=40, draft_ms=12.0, verify_ms=28.0, drafter_step_ms=0.3
-    )
+    stats = replace(fresh(), tokens=30, rounds=10, draft_ms=12.0, verify_ms=28.0, drafter_step_ms=0.3)
     after = after_turns(stats, turns_of(2, 16))
     assert (after.draft_ms, after.verify_ms) == (12.0, 28.0)
     assert after.speedup == pytest.approx(1.5, rel=0.05)
