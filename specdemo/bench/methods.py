@@ -201,7 +201,8 @@ def _slower(best: MethodRow, plain: MethodRow) -> str:
     longer = ratio(_round_ms(best), _round_ms(plain))
     if longer is not None and _shown(best.tokens_per_round) < (longer := _shown(longer)):
         bring = {"tokens": rounded(best.tokens_per_round), "longer": rounded(longer)}
-        return _sentence(_speak("slower_by", **said, **bring))
+        sentence = _sentence(_speak("slower_by", **said, **bring))
+        return sentence if _shown(best.drafted_per_round or 0.0) else sentence + _why(best)
     return _sentence(sentence) + _why(best)
 
 

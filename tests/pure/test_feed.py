@@ -243,7 +243,7 @@ def test_speed_ups_follow_from_the_other_numbers():
     record.stats = after_plain_rounds(record.stats, record.rounds, [3.9, 4.0, 4.0, 4.1] * 2)
     assert record.stats.tokens_per_second == pytest.approx(6000 / 11)
     numbers = number_texts(record)
-    assert numbers["target_step"] == "4.00 ms (3.90–4.10)" and numbers["drafter_step"] == "0.50 ms"
+    assert numbers["target_step"] == "4.00 ms" and numbers["drafter_step"] == "0.50 ms"
     assert numbers["cost_ratio"] == "0.125" and numbers["speedup"] == "2.18 ×"  # 24*4/44
     assert numbers["target_forwards"] == "16 + 0" and numbers["rounds"] == "16"
     record.stats = replace(record.stats, speedup_interval=(1.6, 2.9))

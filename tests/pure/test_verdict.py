@@ -33,7 +33,7 @@ def test_faster():
     assert found.tone == "faster"
     assert found.text == (
         "100 tokens in 40 target forwards; the target alone needs 100. "
-        "Measured: 1.79 × as fast as the target alone (1.68 to 1.90 ×)."
+        "Measured: 1.79 × as fast as the target alone (1.68 to 1.90 ×, 90%)."
     )
 
 
@@ -41,7 +41,7 @@ def test_slower_says_why_and_from_which_acceptance_rate_it_pays():
     slow = stats(draft_ms=900.0, verify_ms=900.0)
     found = verdict(slow, "length", ())
     assert found.tone == "slower"
-    assert found.text.startswith("Slower here: 0.60 × as fast as the target alone (0.56 to 0.63 ×). ")
+    assert found.text.startswith("Slower here: 0.60 × as fast as the target alone (0.56 to 0.63 ×, 90%). ")
     assert "Drafting takes 50% of the time and 67% of the judged drafts are accepted" in found.text
     needed = int(re.search(r"it is faster when at least (\d+)% are", found.text)[1]) / 100
     # A round takes 45 ms and a plain one 10.75, so it has to bring as many tokens as that.
@@ -53,16 +53,18 @@ def test_slower_beyond_all_hope_and_as_fast_as_the_target_alone():
     assert "it would not pay even if all were" in slower.text
     level = verdict(stats(draft_ms=500.0, step=(9.0, 9.5, 10.5, 11.0)), "length", ())
     assert level.tone == "neutral"
-    assert level.text.endswith(": 1.00 × as fast as the target alone (0.94 to 1.06 ×), no clear difference.")
+    assert level.text.endswith(
+        ": 1.00 × as fast as the target alone (0.94 to 1.06 ×, 90%), no clear difference."
+    )
 
 
 def test_a_wide_interval_is_said_alone():
     wide = stats(interval=(0.75, 1.3))
     found = verdict(wide, "length", ())
-    assert found.text.endswith("Measured: between 1.34 and 2.33 × as fast as the target alone.")
+    assert found.text.endswith("Measured: between 1.34 and 2.33 × as fast as the target alone (90%).")
     assert found.tone == "faster" and f"{wide.speedup:.2f}" not in found.text
     unclear = verdict(stats(draft_ms=500.0, interval=(0.75, 1.3)), "length", ())
-    assert unclear.text.endswith("× as fast as the target alone, no clear difference.")
+    assert unclear.text.endswith("× as fast as the target alone (90%), no clear difference.")
     assert unclear.tone == "neutral"
     assert verdict(stats(draft_ms=3000.0, interval=(0.75, 1.3)), "length", ()).tone == "slower"
 
@@ -70,7 +72,7 @@ def test_a_wide_interval_is_said_alone():
 def test_plain_decoding_is_measured_against_itself():
     text = verdict(stats(**NONE_DRAFTED, draft_ms=0.0, verify_ms=1075.0), "length", ()).text
     assert text.startswith("100 tokens in 100 target forwards: nothing was drafted.")
-    assert text.endswith("Measured against itself, which should give 1 ×: 1.00 × (0.94 to 1.06 ×).")
+    assert text.endswith("Measured against itself, which should give 1 ×: 1.00 × (0.94 to 1.06 ×, 90%).")
 
 
 def test_drafts_that_were_all_dropped_are_not_nothing():
@@ -79,7 +81,7 @@ def test_drafts_that_were_all_dropped_are_not_nothing():
     found = verdict(stats(**NONE_DRAFTED, draft_ms=400.0, verify_ms=1075.0), "length", [dropped] * 100)
     assert found.tone == "slower"
     assert found.text == (
-        "Slower here: 0.73 × as fast as the target alone (0.69 to 0.77 ×). Drafting takes 27% of the time. "
+        "Slower here: 0.73 × as fast as the target alone (0.69 to 0.77 ×, 90%). Drafting takes 27% of the time. "
         "100 tokens in 100 target forwards: every draft was dropped, because the drafter was never sure "
         "enough."
     )
