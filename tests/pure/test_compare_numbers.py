@@ -228,7 +228,8 @@ SENTENCES = {
     f"fast. {WHY}": [MODEL, made("lookup", 1.8, (1.7, 1.85)), made("n-gram store", 1.2, (1.1, 1.3)), PLAIN],
     TIED
     + "the n-gram store is 1.20 × as fast as the target alone (1.10 to 1.30 ×, 90%), but lookup may be as "
-    f"fast. Of these 2, only the n-gram store is clearly faster than the target alone. The n-gram store {BRINGS}": [
+    "fast. Of these 2, only the n-gram store is clearly faster than the target alone. The n-gram store "
+    + BRINGS: [
         made("lookup", 1.3, (0.95, 1.4)),
         made("n-gram store", 1.2, (1.1, 1.3)),
         PLAIN,

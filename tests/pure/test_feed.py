@@ -247,7 +247,7 @@ def test_speed_ups_follow_from_the_other_numbers():
     assert numbers["cost_ratio"] == "0.125" and numbers["speedup"] == "2.18 ×"  # 24*4/44
     assert numbers["target_forwards"] == "16 + 0" and numbers["rounds"] == "16"
     record.stats = replace(record.stats, speedup_interval=(1.6, 2.9))
-    assert number_texts(record)["speedup"] == "1.60–2.90 ×"
+    assert number_texts(record)["speedup"] == "1.60–2.90 × (90%)"
 
 
 def test_an_older_file_whose_step_was_timed_elsewhere_has_no_speed_up():

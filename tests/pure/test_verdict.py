@@ -81,9 +81,9 @@ def test_drafts_that_were_all_dropped_are_not_nothing():
     found = verdict(stats(**NONE_DRAFTED, draft_ms=400.0, verify_ms=1075.0), "length", [dropped] * 100)
     assert found.tone == "slower"
     assert found.text == (
-        "Slower here: 0.73 × as fast as the target alone (0.69 to 0.77 ×, 90%). Drafting takes 27% of the time. "
-        "100 tokens in 100 target forwards: every draft was dropped, because the drafter was never sure "
-        "enough."
+        "Slower here: 0.73 × as fast as the target alone (0.69 to 0.77 ×, 90%). Drafting takes 27% of the "
+        "time. 100 tokens in 100 target forwards: every draft was dropped, because the drafter was never "
+        "sure enough."
     )
     level = verdict(stats(**NONE_DRAFTED, draft_ms=1.0, verify_ms=1075.0), "length", [dropped] * 100)
     assert level.tone == "neutral" and "as fast as the target alone" in level.text
