@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from random import SystemRandom
 from time import perf_counter
 
@@ -232,8 +233,8 @@ class Run:
         if isinstance(pair, ServedPair) or not is_whole or not pair.lock.acquire(blocking=False):
             return
         try:
-            # An error here (too little memory) leaves the speed-up as it is.
-            with suppress(RuntimeError), no_mistakes():
+            # An error here (too little memory, an owner's change) leaves the speed-up as it is.
+            with suppress(Exception):
                 yield from _in_turns(pair, self._started, trace, seconds, is_over, narrow)
         finally:
             pair.lock.release()
@@ -330,7 +331,7 @@ def _in_turns(
     can be shorter in some parts of it. In 16 bits another text can come of it, since plain rounds write the
     cache again and are rounded otherwise. Between turns nothing is computed: the rounds after that would be
     slower. Where the time is too short for an interval, it takes up to four times as long."""
-    end, timings = perf_counter() + seconds, list[TimedTurn]()
+    end, timings, shifts = perf_counter() + seconds, list[TimedTurn](), count()
 
     def is_enough() -> bool:
         late = perf_counter() - end
@@ -345,11 +346,13 @@ def _in_turns(
             next(decoder.decode(list(started.prompt_ids)))  # reads the prompt
         each = partial(_as_in_a_run, pair, decoder, Trace.begin(started), is_enough)
         before = len(timings)
-        for own, alone in turns(decoder, Pieces(pair.tokenizer), started.prompt_ids, each):
-            # The first round of each side finds the other's memory in the processor's caches.
-            timings.append(TimedTurn(timed(alone[1:]), timed(own[1:])))
+        for own, alone in turns(decoder, Pieces(pair.tokenizer), started.prompt_ids, each, next(shifts)):
+            # The first round of each side finds the other's memory in the processor's caches; the last one of
+            # those that are launched ahead is written down in its own time.
+            counted = slice(1, -1 if decoder.ahead else None)
+            timings.append(TimedTurn(timed(alone[counted]), timed(own[counted])))
             yield
-        trace.stats = after_turns(trace.stats, timings)
+        trace.stats = after_turns(trace.stats, timed(trace.rounds), timings)
         low, high = trace.stats.speedup_interval or (0.0, 1.0)
         is_narrow = len(timings) >= FEWEST_TURNS and high <= narrow * low
         if is_narrow or len(timings) == before:  # or the text is too short for a turn

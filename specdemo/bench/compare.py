@@ -1,6 +1,6 @@
 """Drafters in turns on the same prompts, as a table that grows while they are measured."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import date
 from functools import reduce
@@ -11,7 +11,7 @@ from specdemo.drafters.kinds import kind_in
 from specdemo.errors import LoadError
 from specdemo.events import METHODS, PairInfo, Params, drafter_label, manner_of
 from specdemo.events.metrics import ratio, total
-from specdemo.events.speedup import SpeedUp, over_all, speed_up, timed
+from specdemo.events.speedup import SpeedUp, speed_up, timed
 from specdemo.events.trace import Trace
 from specdemo.loading.catalog import CATALOGUE, ROOT
 from specdemo.loading.pair import AnyPair, Pair
@@ -36,6 +36,7 @@ class Comparison:
 
     done: int  # generations, warm-ups included
     total: int
+    repeats: int  # of each setting on each prompt, as far as is known now
     measuring: str | None  # the setting whose turn it is now, None at the end
     rows: list[MethodRow]  # fastest first
     traces: dict[str, Trace]  # each setting's latest, by its name, without warm-ups
@@ -86,22 +87,24 @@ def compare(
     """Measures every setting on every prompt `repeats` times, in turns, after a warm-up of each. Yields what
     is measured so far after each generation. To stop, close the iterator; is_stopped, asked again and again,
     stops within a generation, which then does not count. seconds: for which each generation is then made
-    again in turns with plain rounds (`Run.time_in_turns`). Where this can be done with all of them, the
-    speed-ups are by that.
+    again in turns with plain rounds (`Run.time_in_turns`); there is a single prompt then. Where this could be
+    done with all settings, the speed-ups are by that, and nothing is generated a second time.
 
     Raises as `stream` does, when a pair is busy or cannot take a prompt."""
     assert len({setting.name for setting in settings}) == len(settings), "each needs a name of its own"
+    assert not seconds or len(prompts) == 1, "what is timed in turns is told of one prompt"
     longest = max(prompts, key=len)
     todo = []
     for setting in settings:
         most = min(WARM_UP_TOKENS, setting.params.max_new_tokens)
         todo.append((replace(setting, params=replace(setting.params, max_new_tokens=most)), longest))
-    todo += repeats * [(setting, prompt) for prompt in prompts for setting in settings]
+    once = [(setting, prompt) for prompt in prompts for setting in settings]
+    todo += once if seconds else repeats * once
     samples: dict[str, list[Trace]] = {setting.name: [] for setting in settings}
     rows: list[MethodRow] = []
     for done, (setting, prompt) in enumerate(todo, start=1):
         trace = _generate(setting, prompt, is_stopped, seconds if done > len(settings) else 0.0)
-        if trace.finish == "cancelled":
+        if trace.finish == "cancelled" or (seconds and is_stopped()):
             return
         untimed = "so there is nothing to time"
         if trace.stats.timed_tokens < 1:
@@ -113,9 +116,12 @@ def compare(
             samples[setting.name].append(trace)
             if setting is settings[-1] or not all(samples.values()):
                 rows = rows_of(settings, samples)
+        if seconds and done == len(todo) and not are_in_turns(samples.values()):
+            seconds = 0.0
+            todo += (repeats - 1) * once
         following = todo[done][0].name if done < len(todo) else None
         latest = {name: own[-1] for name, own in samples.items() if own}
-        yield Comparison(done, len(todo), following, rows, latest)
+        yield Comparison(done, len(todo), (len(todo) - len(settings)) // len(once), following, rows, latest)
 
 
 def _generate(
@@ -138,8 +144,8 @@ def rows_of(settings: Sequence[Setting], samples: dict[str, list[Trace]]) -> lis
     count = max(1, min(map(len, samples.values())))
     plain = next((setting for setting in started if setting.params.draft_with == "none"), None)
     used = {setting.name: samples[setting.name][:count] for setting in started}
-    steps_ms = [one.stats.target_step_ms for own in used.values() for one in own]
-    if in_turns := plain is not None and None not in steps_ms:
+    if in_turns := plain is not None and are_in_turns(used.values()):
+        steps_ms = [one.stats.target_step_ms for own in used.values() for one in own]
         used = {name: [at_pace(one, fmean(steps_ms)) for one in own] for name, own in used.items()}
     rows = []
     for setting in started:
@@ -147,6 +153,11 @@ def rows_of(settings: Sequence[Setting], samples: dict[str, list[Trace]]) -> lis
         both_greedy = plain is not None and setting.params.temperature == plain.params.temperature == 0
         rows.append(_row(setting, own, theirs, both_greedy, in_turns))
     return sorted(rows, key=lambda row: row.tokens_per_second, reverse=True)
+
+
+def are_in_turns(samples: Iterable[list[Trace]]) -> bool:
+    """Whether all of them were timed in turns with plain rounds: nothing else tells a target's step here."""
+    return all(one.stats.target_step_ms is not None for own in samples for one in own)
 
 
 def at_pace(trace: Trace, step_ms: float) -> Trace:
@@ -175,11 +186,8 @@ def _row(
     rounds, accepted = sum_of("rounds"), sum_of("accepted")
     draft_ms, verify_ms = (ratio(sum_of(part), rounds) for part in ("draft_ms", "verify_ms"))
     if in_turns:
-        stats = [one.stats for one in samples]
-        found = over_all(
-            [SpeedUp(one.speedup, *one.speedup_interval) for one in stats], [one.tokens for one in stats]
-        )
-        plain_ms = stats[0].target_step_ms
+        (stats,) = (one.stats for one in samples)
+        found, plain_ms = SpeedUp(stats.speedup, *stats.speedup_interval), stats.target_step_ms
     else:
         own_rounds, plain_rounds = ([timed(one.rounds) for one in some] for some in (samples, plain))
         found = speed_up(plain_rounds, own_rounds)

@@ -9,6 +9,7 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -95,12 +96,13 @@ def _generate(arguments: Namespace) -> int:
             for event in run:
                 if printer and isinstance(event, Round):
                     printer.round(event)
-            for _ in run.settle():
-                pass
         finally:  # an interrupted run has a trace, too
             run.close()
             if printer:
                 printer.finish(run.trace.text)
+            with suppress(KeyboardInterrupt):
+                for _ in run.settle():
+                    pass
             if arguments.trace == "-":
                 sys.stdout.write(run.trace.to_json() + "\n")
             elif arguments.trace is not None:

@@ -6,7 +6,6 @@ after a run, on its text, in its cache and under its load, to tell what the targ
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
 
 import torch
 
@@ -334,24 +333,31 @@ def turns(
     pieces: Pieces,
     prompt_ids: Sequence[int],
     each: Callable[[Iterator[Round]], Iterator[Round]],
+    shift: int,
 ) -> Iterator[tuple[list[Round], list[Round]]]:
     """A run once more, and plain rounds, in turns of some milliseconds: rounds of the run, and plain ones
     on the stretch of text that these have written, until the text ends.
 
     decoder: that of the run, which has read the prompt; its target keeps no state. pieces: fresh ones. each:
-    what rounds pass through one by one as they are made."""
+    what rounds pass through one by one as they are made. shift: how many rounds, of those of a turn, come
+    before the first one, so that turns begin at other places when a run is made again."""
+    shift %= ROUNDS_A_TURN
     target, plain, index, ids = decoder.verifier.target, plain_decoder(decoder, pieces), 0, list(prompt_ids)
     while decoder.finish is None:
-        before, left = len(ids), count(1)
+        before, many = len(ids), shift or ROUNDS_A_TURN
+        left = iter(range(many - 1, -1, -1))
 
         def following(emitted: Sequence[int], left: Iterator[int] = left) -> list[int] | None:
             ids.extend(emitted)
-            return ids if next(left) < ROUNDS_A_TURN else None
+            return ids if next(left) else None
 
         own = list(each(decoder.rounds(ids, index, following)))
         index += len(own)
-        if decoder.finish is not None or len(own) < ROUNDS_A_TURN:  # a last draft can have had less room
+        if decoder.finish is not None or len(own) < many:  # a last draft can have had less room
             return
+        if shift:
+            shift = 0
+            continue
         features, target.features = target.features, None
         wanted = min(len(ids) - before, PLAIN_ROUNDS_A_TURN)
         ends = [before + at * (len(ids) - before) // wanted for at in range(wanted)]

@@ -114,10 +114,6 @@ class TimedTurn:
     slow: Sequence[TimedRound]
     fast: Sequence[TimedRound]
 
-    @property
-    def log_quotient(self) -> float:
-        return log(fmean(one.ms for one in self.slow) / fmean(one.ms for one in self.fast))
-
 
 FEWEST_TURNS = 12  # of which an interval is told
 TRIMMED = 0.2  # of the turns, at each end
@@ -125,25 +121,43 @@ TRIMMED = 0.2  # of the turns, at each end
 STUDENT = {7: 1.895, 9: 1.833, 12: 1.782, 16: 1.746, 24: 1.711, 40: 1.684}
 
 
-def speed_up_in_turns(turns: Sequence[TimedTurn], tokens_per_round: float) -> SpeedUp | None:
-    """How many times as fast a run is as the target alone, by what its rounds and plain ones took in turns.
-    None for fewer than FEWEST_TURNS turns. tokens_per_round: the run's."""
+def speed_up_in_turns(turns: Sequence[TimedTurn], rounds: Sequence[TimedRound]) -> SpeedUp | None:
+    """How many times as fast a run of these rounds is as the target alone, by what such rounds and plain ones
+    took in turns. None for fewer than FEWEST_TURNS turns.
+
+    A round is taken to last the longer, the more it drafts, by a straight line through the turns. So turns
+    with long drafts can be trimmed, and rounds count that were not timed again."""
     if len(turns) < FEWEST_TURNS:
         return None
-    ordered = sorted(turn.log_quotient for turn in turns)
+    plain_ms = [fmean(one.ms for one in turn.slow) for turn in turns]
+    drafted = [one.drafted for turn in turns for one in turn.fast]
+    costs = [one.ms / ms for turn, ms in zip(turns, plain_ms, strict=True) for one in turn.fast]
+    try:
+        slope, intercept = linear_regression(drafted, costs)
+    except StatisticsError:  # all drafts have the same length
+        slope, intercept = 0.0, fmean(costs)
+
+    def usual(some: Sequence[TimedRound]) -> float:
+        """What these rounds take on average, in plain rounds."""
+        return max(intercept + slope * fmean(one.drafted for one in some), 0.1 * fmean(costs))
+
+    ordered = sorted(
+        log(fmean(one.ms for one in turn.fast) / ms / usual(turn.fast))
+        for turn, ms in zip(turns, plain_ms, strict=True)
+    )
     cut = int(TRIMMED * len(turns))
     kept = ordered[cut : len(turns) - cut]
-    value = tokens_per_round * exp(fmean(kept))
+    value = sum(one.tokens for one in rounds) / len(rounds) / (usual(rounds) * exp(fmean(kept)))
     winsorized = [kept[0]] * cut + kept + [kept[-1]] * cut
     student = STUDENT[max(freedom for freedom in STUDENT if freedom < len(kept))]
     half = student * stdev(winsorized) * sqrt(len(turns)) / len(kept)
     return SpeedUp(value, value * exp(-half), value * exp(half))
 
 
-def after_turns(stats: Stats, turns: Sequence[TimedTurn]) -> Stats:
-    """Adds the speed-up of turns that were timed after the run, if there are enough. The run's own times
-    stay, so the target's step is told at the run's pace: it takes as long as the speed-up says."""
-    found = speed_up_in_turns(turns, stats.tokens / stats.rounds)
+def after_turns(stats: Stats, rounds: Sequence[TimedRound], turns: Sequence[TimedTurn]) -> Stats:
+    """Adds the speed-up of turns that were timed after the run, if there are enough. rounds: the run's own.
+    Its times stay, so the target's step is told at the run's pace: it takes as long as the speed-up says."""
+    found = speed_up_in_turns(turns, rounds)
     if found is None:
         return stats
     step_ms = found.value * stats.run_ms / stats.tokens
@@ -157,15 +171,6 @@ def after_turns(stats: Stats, turns: Sequence[TimedTurn]) -> Stats:
         speedup=found.value,
         speedup_interval=found.interval,
     )
-
-
-def over_all(of_each: Sequence[SpeedUp], tokens: Sequence[int]) -> SpeedUp:
-    """The speed-up of several runs together, of so many tokens each."""
-    times = [count / one.value for one, count in zip(of_each, tokens, strict=True)]  # in plain rounds
-    value, whole = sum(tokens) / sum(times), sum(times)
-    halves = (log(one.high / one.low) / 2 for one in of_each)
-    half = sqrt(sum((ms / whole * own) ** 2 for ms, own in zip(times, halves, strict=True)))
-    return SpeedUp(value, value * exp(-half), value * exp(half))
 
 
 def after_plain_rounds(stats: Stats, rounds: Sequence[Round], times_ms: Sequence[float]) -> Stats:

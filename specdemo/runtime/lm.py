@@ -50,9 +50,9 @@ from specdemo.words.message import Message, message
 
 WARM_UP_FORWARDS = 3
 TRIED_AFTER = 200  # tokens: see CachedLM._check_fused
-# Tokens per forward: bounds the memory that a long prompt takes. With less, a GPU waits for its launches.
-PREFILL_CHUNK = 1024
-PREFILL_CHUNK_ON_GPU = 4096
+# Tokens per forward: bounds the memory that a long prompt takes. A GPU waits for the launches of so few, so
+# more are taken where attention needs no mask.
+PREFILL_CHUNK, LARGE_PREFILL_CHUNK = 1024, 4096
 # The type of a cache's layers that hold nothing, which transformers has from 5.23 on.
 EMPTY_LAYERS = (cache_utils.DummyLayer,) if hasattr(cache_utils, "DummyLayer") else ()
 
@@ -273,9 +273,17 @@ class CachedLM(CachedByPosition):
         predicts more tokens than it has embeddings, which the pair's notes say."""
         return ids.clamp(max=self.known_ids - 1)
 
+    @property
+    def _reads_prompts_unmasked(self) -> bool:
+        """Whether prompts are read by this project's attention, on a GPU: only of a model whose fused forward
+        is used, and whose own attention is torch's."""
+        is_known = self.static and self.fused is not None and self.states is None
+        own = getattr(self.model.config, "_attn_implementation", None)
+        return is_known and own == "sdpa" and cuda.is_cuda(self.device)
+
     def prefill(self, ids: Tensor, is_over: Callable[[], bool] = lambda: False) -> int:
-        states, on_gpu = self.states, cuda.is_cuda(self.device)
-        size = PREFILL_CHUNK_ON_GPU if on_gpu else PREFILL_CHUNK
+        states, unmasked = self.states, self._reads_prompts_unmasked
+        size = LARGE_PREFILL_CHUNK if unmasked else PREFILL_CHUNK
         starts = list(range(0, len(ids), size))
         if states is not None:
             starts = states.begin_prompt(len(ids), size)
@@ -284,7 +292,7 @@ class CachedLM(CachedByPosition):
                 break
             chunk = to_device(ids[start:end].tolist(), torch.long, self.device)
             self.reserve(start, end)
-            with static_attention(self.model.config) if on_gpu else nullcontext():
+            with static_attention(self.model.config) if unmasked else nullcontext():
                 self._plain_forward(chunk, **self._prefill_arguments)
         if states is not None:
             states.end_prompt()

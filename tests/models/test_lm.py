@@ -136,7 +136,7 @@ def test_the_models_own_attention_is_back_after_every_forward(own):
 @torch.no_grad()
 def test_prefill_in_chunks(monkeypatch, chunk, as_on_gpu):
     """On a GPU the later chunks of a prompt have no mask, in layers without a window."""
-    for size in ("PREFILL_CHUNK", "PREFILL_CHUNK_ON_GPU"):
+    for size in ("PREFILL_CHUNK", "LARGE_PREFILL_CHUNK"):
         monkeypatch.setattr(specdemo.runtime.lm, size, chunk)
     ids = random.Random(3).choices(range(VOCAB), k=40)
     for name in ("llama", "mistral", "gemma3", "gpt2"):

@@ -200,7 +200,7 @@ def made(name, speedup=1.0, interval=None, **changes) -> MethodRow:
 PLAIN = made("target alone")
 MODEL = made("drafter model", 1.9, (1.8, 2.0))
 
-BRINGS = "brings 3.10 tokens a round, and a round takes as long as 1.67 of the target alone."
+BRINGS = "brings 3.10 tokens a round, and a round takes as long as 1.67 rounds of the target alone."
 WHY = f"The drafter model {BRINGS}"
 TIED = "No drafter is clearly fastest: "
 NONE = "Nothing beats the target alone here: lookup, the fastest drafter, is"

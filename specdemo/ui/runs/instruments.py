@@ -68,6 +68,8 @@ class ComparisonRequest(MeasurementRequest):
             how = {"is_stopped": lambda: ticket.is_over, "seconds": plan.seconds}
             for so_far in compare(plan.settings, plan.prompts, plan.repeats, **how):
                 told = told | {"share": so_far.done / so_far.total} | found(self, plan, so_far)
+                if plan.repeated and so_far.repeats > 1:
+                    told["whose"] = plan.repeated
                 if so_far.rows and so_far.measuring:
                     name = plan.names.get(so_far.measuring, so_far.measuring)
                     told["text"] = say("run.measuring", name=name)
@@ -81,7 +83,8 @@ class ComparisonRequest(MeasurementRequest):
 @dataclass(frozen=True)
 class MeasurementPlan:
     """What is compared. whose: what is compared, in words. names: what the page calls a setting, where that
-    is not the setting's own name, which files have. seconds: see `compare`."""
+    is not the setting's own name, which files have. seconds: see `compare`. repeated: what is said in place
+    of `whose` where runs could not be timed in turns."""
 
     settings: list[Setting]
     prompts: Sequence[str]
@@ -89,6 +92,7 @@ class MeasurementPlan:
     whose: str
     names: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
+    repeated: str = ""
 
 
 def comparison_request(
@@ -231,10 +235,11 @@ def _on_prompts(
 def _on_one_prompt(
     settings: list[Setting], pairs: Sequence[AnyPair], prompt: str, whose: str
 ) -> MeasurementPlan:
-    if all(map(can_be_timed_in_turns, pairs)):
-        whose = say("run.in_turns", whose=whose)
-        return MeasurementPlan(settings, [prompt], 1, whose, seconds=SECONDS_IN_TURNS / len(settings))
-    return MeasurementPlan(settings, [prompt], REPEATS, say("run.times", whose=whose, repeats=REPEATS))
+    repeated = say("run.times", whose=whose, repeats=REPEATS)
+    if not all(map(can_be_timed_in_turns, pairs)):
+        return MeasurementPlan(settings, [prompt], REPEATS, repeated)
+    seconds, in_turns = SECONDS_IN_TURNS / len(settings), say("run.in_turns", whose=whose)
+    return MeasurementPlan(settings, [prompt], REPEATS, in_turns, seconds=seconds, repeated=repeated)
 
 
 def _in_words(pairs: Sequence[AnyPair], request: ComparisonRequest) -> str:
@@ -256,7 +261,7 @@ def found(request: ComparisonRequest, plan: MeasurementPlan, so_far: Comparison)
         result["conditions"] = conditions_of(drafted)
         result["gammas"] = [gamma_point(row) for row in sorted(so_far.rows, key=length_of)]
     elif request.kind == "compare" and so_far.rows:
-        rows = result_of(plan.settings, plan.prompts, plan.repeats, so_far.rows)
+        rows = result_of(plan.settings, plan.prompts, so_far.repeats, so_far.rows)
         result["comparison"] = comparison_of(rows, plan.names)
     return result
 

@@ -203,7 +203,7 @@ class RunQueue:
             ticket.send_away(GIVEN_UP_EARLY)
         else:
             fulfil(ticket.done, ticket.context.run, ticket.work, *needs)
-            self.latest.append(time.monotonic() - start)
+            self.latest.append((ticket.answered or time.monotonic()) - start)
         self._end_turn(ticket)
 
     def _end_turn(self, ticket: "Ticket") -> None:
@@ -229,6 +229,7 @@ class Ticket:
         self.gave_way = False  # in this turn
         self.done: Future[None] = Future()
         self.cancelled = False
+        self.answered: float | None = None  # when all was there that its reader waits for
         self.context = copy_context()  # the visitor's, in which ZeroGPU's package finds whose quota counts
 
     def enter(self, work: Callable[..., None], needed: Needed = tuple) -> None:

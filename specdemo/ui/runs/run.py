@@ -77,6 +77,7 @@ async def follow(
             for _ in run:
                 if ticket.is_over:
                     return
+            ticket.answered = time.monotonic()
             yield pair, run, True
             for _ in run.settle(lambda: ticket.is_over or ticket.others_wait):
                 pass
