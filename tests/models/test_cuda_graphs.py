@@ -240,7 +240,7 @@ def test_a_lost_gpu_is_said_once_in_the_run_and_refused_from_then_on(monkeypatch
     pair, on_cpu = load_pair(target=llama, drafter=near), load_pair(target=tiny("llama", seed=7))
     on_cpu_before = generate(on_cpu, PROMPT, Params(draft_with="none", max_new_tokens=5, seed=1)).output_ids
     touched = []
-    monkeypatch.setattr(type(pair.runner), "_gpus", property(lambda self: self is pair.runner and {"cuda"}))
+    monkeypatch.setattr(pair.runner, "_look", lambda: setattr(pair.runner, "_gpus", {"cuda"}))
     monkeypatch.setattr(cuda, "_lost", None)
     monkeypatch.setattr(cuda, "_works", lambda device: touched.append(device))
 
