@@ -160,5 +160,7 @@ def test_a_wide_interval_is_small_below_the_tokens_a_round(page, show):
         assert speedup.evaluate("e => e.scrollWidth <= e.clientWidth"), width
         assert tokens.is_visible() and tokens.evaluate(size) > 1.5 * speedup.evaluate(size)
         assert tokens.bounding_box()["y"] < speedup.bounding_box()["y"]
+    before = page.get_by_test_id("stage").bounding_box()["y"]
     show(TRACE.rounds, speedup=11.0, speedup_interval=(10.0, 12.0))
     assert speedup.text_content() == "11.00 ×" and not tokens.is_visible()
+    assert page.get_by_test_id("stage").bounding_box()["y"] == before, "the text stays where it is"
