@@ -152,6 +152,7 @@ def test_with_nothing_drafted_both_tabs_say_so(page, show):
 
 def test_a_wide_interval_is_small_below_the_tokens_a_round(page, show):
     size = "e => parseFloat(getComputedStyle(e).fontSize)"
+    page.get_by_role("tab", name="Text").click()
     show(TRACE.rounds, speedup=11.0, speedup_interval=(10.0, 16.0))
     speedup, tokens = page.locator('[data-number="speedup"]'), page.locator("[data-copy]")
     assert speedup.text_content() == "10.00–16.00 × (90%)"
