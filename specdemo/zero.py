@@ -21,6 +21,7 @@ import torch
 from specdemo import session
 from specdemo.errors import PairError, failure, redacted, without_directories
 from specdemo.events import Finish, Finished, Params, Prompt, Round, Started, Stats
+from specdemo.events.speedup import NARROW
 from specdemo.events.trace import Trace
 from specdemo.loading.pair import AnyPair, Pair
 from specdemo.runtime import attention, cuda, shared
@@ -185,7 +186,7 @@ class ForkedRun:
         return iter(())
 
     def time_in_turns(
-        self, seconds: float, is_over: Callable[[], bool] = lambda: False, narrow: float = 1.0
+        self, seconds: float, is_over: Callable[[], bool] = lambda: False, narrow: float = NARROW
     ) -> Iterator[None]:
         """Nothing, as `settle`."""
         return iter(())

@@ -184,6 +184,7 @@ class NativeForward:
         self._held: list[Tensor] = []  # what the addresses are of
         self._compared: list[list[int]] = []  # weights and their copies in bfloat16, see `_all_exact`
         self._read = False  # whether other numbers depend on those of the weights
+        self._is_found = False  # an error, of memory that is short, can come before all weights are found
         self.kinds: set[int] = set()  # how weights are kept
         table, outputs = decoder.embed.weight, decoder.head.out_features
         self._numbers = np.zeros(k.MODEL_NUMBERS, np.float32)
@@ -223,6 +224,7 @@ class NativeForward:
         self._describe_reading()
         self._epoch: int | None = None  # of the cache whose addresses are known
         self._states: Tensor | None = None
+        self._is_found = True
 
     def _describe_reading(self) -> None:
         """Describes what is read of the target's hidden states, and what is left of the last layer's
@@ -358,7 +360,7 @@ class NativeForward:
     def still_holds(self) -> bool:
         """Whether what was read of the weights' numbers when they were found is still right, where no weight
         has moved since."""
-        return not self._read and self._all_exact(self._compared)
+        return self._is_found and not self._read and self._all_exact(self._compared)
 
     def _check_weight(self, tensor: Tensor, *shape: int, of_target: bool = False) -> None:
         """Raises ValueError for a weight that compiled code would read beyond its end, or as other numbers.

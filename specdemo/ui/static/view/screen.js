@@ -108,9 +108,10 @@ export function makeScreen(page, run, showOutcome) {
     for (const number of page.querySelectorAll("[data-number]")) {
       const written = numbers[/** @type {HTMLElement} */ (number).dataset.number ?? ""] ?? "–";
       if (number.textContent !== written) number.textContent = written;
-      number.classList.toggle("in-words", /[a-z]{3}|\d–\d/.test(written));
+      const isWide = /\d–\d/.test(written);
+      number.classList.toggle("in-words", isWide || /[a-z]{3}/.test(written));
       number.parentElement?.toggleAttribute("data-unknown", written === "–");
-      number.parentElement?.toggleAttribute("data-wide", /\d–\d/.test(written));
+      number.parentElement?.toggleAttribute("data-wide", isWide);
     }
     for (const copy of page.querySelectorAll("[data-copy]")) {
       const { copy: name = "" } = /** @type {HTMLElement} */ (copy).dataset;
