@@ -56,11 +56,12 @@ class FusedForward:
         """Finds the weights again, which may have moved since the last run. What a norm derives from its own
         is derived again."""
         address = weights_address(self.model)
-        self.has_moved, self._address = address != self._address, address
+        self.has_moved = address != self._address
         of_layers = (norm for layer in self.layers for norm in layer.norms)
         for part in self.layers if self.has_moved else of_layers:
             part.begin_run()
         self.norm.begin_run()
+        self._address = address  # last: after an error all is found again
 
     def __call__(
         self,

@@ -255,6 +255,24 @@ def test_weights_that_changed_are_noticed(exact):
         assert_same(predicted(lm, 5), expected(model))
 
 
+def test_weights_that_memory_was_too_short_to_find_are_found_in_the_next_run(monkeypatch):
+    """They have moved before it began, and do not move again."""
+    model = tiny().bfloat16().float()
+    lm, up = native_lm(model), model.model.layers[1].mlp.up_proj
+
+    def full(*_):
+        raise torch.OutOfMemoryError("out of memory")
+
+    up.weight.data = up.weight.data * 2
+    with monkeypatch.context() as memory:
+        memory.setattr(NativeForward, "_describe_layer", full)
+        with pytest.raises(torch.OutOfMemoryError):
+            lm.begin_run(static=True)
+    lm.begin_run(static=True)
+    assert lm.native is not None and lm.native.still_holds()
+    assert_same(predicted(lm, 5), expected(model))
+
+
 def test_a_norm_that_was_cast_is_read_by_the_model_alone():
     model = tiny()
     lm = native_lm(model)
