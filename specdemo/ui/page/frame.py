@@ -85,7 +85,8 @@ def frame(largest: int) -> str:
     return (
         f'<div class="run" data-state="empty" data-tab="text" data-first data-largest="{largest}" '
         f'data-recorded="{" ".join(RECORDINGS)}">'
-        f'<p class="intro">{_say("page.introduction")} '
+        f'<p class="intro"><span class="words">{_say("page.introduction")}</span> '
+        f'<button type="button" class="run-here" hidden>{_say("page.run_here")}</button> '
         f'<button type="button" class="show-how" disabled>{_say("tour.button")}</button></p>'
         f'<ol class="turns" data-testid="turns" aria-label="{_say("page.turns")}" hidden></ol>'
         '<div class="notices"><p class="notice" data-testid="notice" role="status"></p>'
@@ -104,6 +105,7 @@ def frame(largest: int) -> str:
         '<div class="workspace" id="panel-text" role="tabpanel" aria-labelledby="tab-text">'
         '<div class="stage hide-discarded" data-testid="stage" tabindex="0" role="listbox" '
         f'aria-label="{_say("page.stage")}"></div>'
+        f'<button type="button" class="to-end">{_say("page.to_end")}</button>'
         '<div class="inspector" data-testid="inspector" role="region" '
         f'aria-label="{_say("page.inspector")}"></div>'
         '<section class="panel" data-testid="positions" id="panel-positions" role="tabpanel" '

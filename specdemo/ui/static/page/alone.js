@@ -25,7 +25,7 @@ export function start({ language, words, update }) {
   const { player, text, headOf, showHead } = makeScreen(page, run, (visible) => showHead(headOf(visible)));
   offerSaving(page, run, text);
   run.take(1, update);
-  player.begin(false);
+  player.begin();
   player.proceed();
 }
 

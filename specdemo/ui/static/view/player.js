@@ -53,23 +53,25 @@ export function makePlayer(page, run, { text, timeline, reader }, showOutcome) {
   return { begin, play, proceed, move, toStart, follow };
 
   /** Another run, of which all that is known is shown. */
-  function begin(follow = true) {
+  function begin() {
     mode = "following";
-    rewind(follow);
+    rewind(false);
   }
 
   /**
    * Plays the run from its start.
    * @param {string} chosen one of the speeds
+   * @param {boolean} follow whether the end of the text is to stay in view
    */
-  function play(chosen = speed.value) {
+  function play(chosen = speed.value, follow = true) {
     speed.value = chosen;
-    rewind();
+    rewind(follow);
     mode = "playing";
     startClock();
   }
 
-  function rewind(follow = true) {
+  /** @param {boolean} follow */
+  function rewind(follow) {
     clearTimeout(timer);
     for (const option of speed.options) option.text = speedInWords(option.value, run.setting?.served ? "server" : "engine");
     page.dataset.manner = run.setting?.manner ?? "";
