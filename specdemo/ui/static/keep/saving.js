@@ -3,6 +3,7 @@
 
 import { appendAll, find, make, saveFile } from "../view/dom.js";
 import { isUnknown } from "../view/served.js";
+import { signOf } from "../view/textless.js";
 import { say } from "../view/words.js";
 import { roundsAsCsv } from "./csv.js";
 import { pictureOf } from "./picture.js";
@@ -12,7 +13,6 @@ import { pictureOf } from "./picture.js";
 /** @import { Inked } from "./picture.js" */
 
 const KINDS = /** @type {const} */ (["svg", "png", "csv"]);
-const SIGNS = { start: "▷", end: "■", part: "◌", nothing: "◇" }; // as stage.css draws them
 const HIGHEST = 16_000; // pixels of a picture that browsers can still draw
 const SHARPNESS = 2; // pixels of a PNG to one of the SVG, if it has room
 
@@ -91,7 +91,7 @@ export function offerSaving(page, run, text) {
    */
   function inked(token) {
     const kind = text.kindOf(token);
-    const sign = kind ? SIGNS[kind] : isUnknown(token) ? "?" : /^ +$/.test(token.text) ? "␣" : "";
+    const sign = kind ? signOf(kind) : isUnknown(token) ? "?" : /^ +$/.test(token.text) ? "␣" : "";
     return { text: token.text, fate: text.isOpen(token) ? "pending" : token.fate, sign };
   }
 

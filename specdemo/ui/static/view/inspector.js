@@ -7,7 +7,7 @@ import { apart, digits, inQuotes, short } from "./format.js";
 import { isBlock, ruleOf, uMatters } from "./rules.js";
 import { isDrafted } from "./run.js";
 import { isServed, isUnknown } from "./served.js";
-import { explained, named } from "./textless.js";
+import { explained, named, sign } from "./textless.js";
 import {
   alternativesTo, fedAgainInWords, isJudged, lengthInWords, placeOf, replacedBy, valuesOf, verdictOn,
 } from "./verdict.js";
@@ -131,7 +131,8 @@ export function makeInspector(panel, setting, copied) {
     setShown(true);
     panel.dataset.shows = fate;
     part(".what code").textContent = isPlace || isUnknown(token) ? "?" : kind ? "" : inQuotes(token.text);
-    part(".what code").className = kind ? `none ${kind}` : "";
+    if (kind) sign(part(".what code"), kind);
+    else part(".what code").className = "";
     part(".stands-for").textContent = kind ? explained(kind) : "";
     part(".what .token").textContent = say(`view.fates.${fate}`);
     part(".what .token").className = `token ${fate}`;

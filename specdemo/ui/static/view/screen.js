@@ -45,6 +45,7 @@ export function makeScreen(page, run, showOutcome) {
     find(allNumbers, "summary").focus();
   });
   part("legend").addEventListener("click", hideOrShow);
+  find(page, ".to-end").addEventListener("click", text.follow);
   return { stage, text, reader, player, headOf, showHead, pinAt };
 
   /**
