@@ -100,7 +100,7 @@ def test_an_example_is_run_here_with_its_settings_after_the_recorded_run(shared)
     open_examples(page)
     page.locator("#examples").get_by_text(say("recorded.lookup.name")).click()
     wait_for_state(page, "recorded")
-    assert page.locator(".stage").is_visible(), "its text comes to the front"
+    assert page.get_by_test_id("stage").is_visible(), "its text comes to the front"
     assert page.locator(".intro").inner_text().startswith(say("recorded.lookup.about"))
     drafts = page.get_by_role("combobox", name="Drafting method").element_handle()
     assert drafts.evaluate("box => box.value") == "lookup"

@@ -344,7 +344,7 @@ export function makeText(stage) {
     if (now === scrolledTo) return; // the page's own scrolling
     const isAtEnd = now + stage.clientHeight > stage.scrollHeight - 40;
     stage.toggleAttribute("data-more", !isAtEnd);
-    if (isAtEnd) following = stage.scrollHeight > stage.clientHeight;
+    if (isAtEnd) following ||= stage.scrollHeight > stage.clientHeight;
     else if (now < scrolledTo - 1) following = false;
     scrolledTo = now;
   }
