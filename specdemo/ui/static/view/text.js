@@ -35,6 +35,7 @@ export function makeText(stage) {
   /** @type {HTMLElement | null} */
   let block = null; // where tokens are added
   let following = true; // the end stays in view until the reader scrolls back
+  let isHeld = false; // it stays where it is, since a token is pinned
   let scrolledTo = 0;
   let frame = 0;
   let width = 0;
@@ -43,7 +44,7 @@ export function makeText(stage) {
   new ResizeObserver(onResize).observe(stage);
   clear();
   return {
-    clear, add, removeFrom, setShown, isOpen, isPlace, isOnStage, follow, rewrite, reflow, outline, reveal, shown,
+    clear, add, removeFrom, setShown, isOpen, isPlace, isOnStage, hold, follow, rewrite, reflow, outline, reveal, shown,
     isShown, tokenAt, elementOf, kindOf,
   };
 
@@ -105,6 +106,11 @@ export function makeText(stage) {
     return Boolean(elements.get(token)?.isConnected);
   }
 
+  /** @param {boolean} held whether it stays where it is, though more comes */
+  function hold(held) {
+    isHeld = held;
+  }
+
   // Brings the end into view and keeps it there.
   function follow() {
     following = true;
@@ -122,7 +128,7 @@ export function makeText(stage) {
   // In a frame of its own, when the layout is due anyway.
   function afterLayout() {
     frame = 0;
-    if (following && !stage.querySelector(".pinned")) stage.scrollTop = 1e7;
+    if (following && !isHeld) stage.scrollTop = 1e7;
     if (block && block.childElementCount > BLOCK) cut(block);
   }
 
