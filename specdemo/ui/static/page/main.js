@@ -47,6 +47,7 @@ export function start({ element, props, watch, trigger }) {
   const run = new Run(); // on the stage
   const screen = makeScreen(page, run, (visible) => {
     heads.shown(visible);
+    stage.drawn();
     address.takeWanted(screen.pinAt);
   });
   const { text, reader, player } = screen;

@@ -34,11 +34,12 @@ export function makeStage(page, run, { stage, text, player }, { address, heads, 
   let shown = RECORDED; // the name of the run on the stage
   let number = 0; // of what the stage shows or waits for; it grows
   let hasPlayed = false;
+  let isNew = false; // what the panels have not shown yet
   /** What the stage showed before it was cleared for a run that has not begun. @type {Partial<Run> | null} */
   let former = null;
   /** What the stage showed before it was lent to the tour. @type {{ run: Partial<Run>, shown: string } | null} */
   let kept = null;
-  return { name: () => shown, isFor, clear, told, lost, draw, show, open, showAll, lend, giveBack };
+  return { name: () => shown, isFor, clear, told, lost, draw, drawn, show, open, showAll, lend, giveBack };
 
   /** Whether it still shows or waits for this. @param {number} one what `clear` has returned */
   function isFor(one) {
@@ -187,8 +188,14 @@ export function makeStage(page, run, { stage, text, player }, { address, heads, 
   }
 
   function put() {
+    isNew = true;
     player.proceed();
-    tabs.show(run);
+  }
+
+  // The player has drawn something: no more often than that, the panels show what is new.
+  function drawn() {
+    if (isNew) tabs.show(run);
+    isNew = false;
   }
 
   // On a narrow screen it is below the button that was pressed.

@@ -3,7 +3,7 @@
 // (numbers, verdict, whose run it is). The page and a notebook cell have the same.
 
 import { copiedFrom } from "./copied.js";
-import { find, make } from "./dom.js";
+import { find, make, write } from "./dom.js";
 import { makeInspector } from "./inspector.js";
 import { makePlayer } from "./player.js";
 import { makeReader } from "./reader.js";
@@ -25,6 +25,7 @@ export function makeScreen(page, run, showOutcome) {
   const part = (/** @type {string} */ id) => find(page, `[data-testid="${id}"]`);
   const stage = part("stage");
   const allNumbers = /** @type {HTMLDetailsElement} */ (find(page, ".all-numbers")); // lies over the text
+  const [figures, copies] = ["[data-number]", "[data-copy]"].map((some) => [...page.querySelectorAll(some)]);
   const text = makeText(stage);
   const timeline = makeTimeline(part("timeline"), {
     jump: (index) => reader.jump(index),
@@ -63,7 +64,7 @@ export function makeScreen(page, run, showOutcome) {
   function showHead(shown) {
     showWhoMadeIt();
     showNumbers(shown.numbers);
-    part("whose").textContent = shown.whose;
+    write(part("whose"), shown.whose);
     const line = part("verdict");
     line.dataset.tone = shown.tone;
     const [first, rest] = inTwo(shown.verdict);
@@ -106,17 +107,17 @@ export function makeScreen(page, run, showOutcome) {
 
   /** @param {Record<string, string>} numbers */
   function showNumbers(numbers) {
-    for (const number of page.querySelectorAll("[data-number]")) {
+    for (const number of figures) {
       const written = numbers[/** @type {HTMLElement} */ (number).dataset.number ?? ""] ?? "–";
-      if (number.textContent !== written) number.textContent = written;
+      write(number, written);
       const isWide = /\d–\d/.test(written);
       number.classList.toggle("in-words", isWide || /[a-z]{3}/.test(written));
       number.parentElement?.toggleAttribute("data-unknown", written === "–");
       number.parentElement?.toggleAttribute("data-wide", isWide);
     }
-    for (const copy of page.querySelectorAll("[data-copy]")) {
+    for (const copy of copies) {
       const { copy: name = "" } = /** @type {HTMLElement} */ (copy).dataset;
-      copy.textContent = numbers[name] ?? "–";
+      write(copy, numbers[name] ?? "–");
       copy.parentElement?.toggleAttribute("data-unknown", copy.textContent === "–");
     }
   }

@@ -138,10 +138,14 @@ export function placeAfter(rounds, steps) {
  * @param {Place} place
  */
 export function stepsTo(rounds, { round, step }) {
-  let steps = step;
-  for (let at = 0; at < round; at++) steps += stepsIn(rounds[at]);
-  return steps;
+  const starts = STARTS.get(rounds) ?? [0];
+  STARTS.set(rounds, starts);
+  for (let at = starts.length - 1; at < round; at++) starts.push(starts[at] + stepsIn(rounds[at]));
+  return starts[round] + step;
 }
+
+/** How many steps lead to each round, as far as it was asked: a run that goes on only grows. @type {WeakMap<Round[], number[]>} */
+const STARTS = new WeakMap();
 
 /**
  * A place on the way to `to` that is about `limit` tokens ahead at most. Back it goes at once.

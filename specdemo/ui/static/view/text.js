@@ -36,6 +36,7 @@ export function makeText(stage) {
   let block = null; // where tokens are added
   let following = false; // whether the end stays in view: once it was asked for, until the reader scrolls back
   let isBegun = false; // whether the first token behind the prompt was in view
+  let isHeld = false; // it stays where it is, since a token is pinned
   let scrolledTo = 0;
   let frame = 0;
   let width = 0;
@@ -44,7 +45,7 @@ export function makeText(stage) {
   new ResizeObserver(onResize).observe(stage);
   clear();
   return {
-    clear, add, removeFrom, setShown, isOpen, isPlace, isOnStage, follow, rewrite, reflow, outline, reveal, shown,
+    clear, add, removeFrom, setShown, isOpen, isPlace, isOnStage, hold, follow, rewrite, reflow, outline, reveal, shown,
     isShown, tokenAt, elementOf, kindOf,
   };
 
@@ -108,6 +109,11 @@ export function makeText(stage) {
     return Boolean(elements.get(token)?.isConnected);
   }
 
+  /** @param {boolean} held whether it stays where it is, though more comes */
+  function hold(held) {
+    isHeld = held;
+  }
+
   // Brings the end into view and keeps it there.
   function follow() {
     following = true;
@@ -125,7 +131,7 @@ export function makeText(stage) {
   // In a frame of its own, when the layout is due anyway.
   function afterLayout() {
     frame = 0;
-    if (following && !stage.querySelector(".pinned")) stage.scrollTop = 1e7;
+    if (following && !isHeld) stage.scrollTop = 1e7;
     else if (!isBegun) showBeginning();
     stage.toggleAttribute("data-more", stage.scrollTop + stage.clientHeight < stage.scrollHeight - 40);
     if (block && block.childElementCount > BLOCK) cut(block);
@@ -134,7 +140,7 @@ export function makeText(stage) {
   // What is read first is what comes after the prompt, which can be longer than the stage.
   function showBeginning() {
     const first = stage.querySelector("[data-round]");
-    if (!first || stage.querySelector(".pinned")) return;
+    if (!first || isHeld) return;
     isBegun = true;
     const below = first.getBoundingClientRect().bottom - stage.getBoundingClientRect().bottom;
     if (below <= 0 || stage.scrollTop) return;
