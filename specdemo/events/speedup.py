@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import exp, log, sqrt
 from random import Random
-from statistics import StatisticsError, fmean, linear_regression, mean, quantiles, stdev
+from statistics import StatisticsError, fmean, linear_regression, mean, mode, quantiles, stdev
 
 from specdemo.events import LIMITS, RULES, Round, ServerStats, Stats
 from specdemo.events.metrics import made_in, made_of, ratio
@@ -417,6 +417,61 @@ def _ms_of_a_draft(rounds: Sequence[Round]) -> float | None:
     """The mean drafting time in ms, over the rounds that drafted anything."""
     times_ms = [one.draft_ms for one in rounds if made_in(one) and one.draft_ms is not None]
     return mean(times_ms) if times_ms else None
+
+
+FEWEST_CHECKS = 5  # of full drafts, of which a mean and a spread are told
+
+
+@dataclass(frozen=True)
+class Checks:
+    """What the target took to check full drafts, beside its plain rounds of the same run. rows: the tokens
+    that a check feeds, one more than were drafted. *_ms: means; *_spread: 10th and 90th percentile.
+    interval: how many times as long as a plain round a check took, with as much about it as the run's
+    interval has about its speed-up; ratio: the value itself, None where the interval is wide."""
+
+    rows: int
+    plain_ms: float
+    plain_spread: tuple[float, float]
+    draft_ms: float
+    draft_spread: tuple[float, float]
+    verify_ms: float
+    verify_spread: tuple[float, float]
+    ratio: float | None
+    interval: tuple[float, float]
+
+
+def checks(rounds: Sequence[Round], stats: Stats, gamma: int | str) -> Checks | None:
+    """The checks of drafts of `gamma` tokens; where gamma was chosen round by round, of the length that came
+    most often. None where no speed-up is known, or fewer than FEWEST_CHECKS drafts were that long. Rounds do
+    not count in which the target was fed more than the draft, or by more than one forward."""
+    step_ms, spread, interval = stats.target_step_ms, stats.target_step_spread, stats.speedup_interval
+    drafted = [len(one.draft) for one in rounds if one.draft]
+    if not (step_ms and spread and interval and stats.speedup and drafted):
+        return None
+    length = gamma if isinstance(gamma, int) else mode(drafted)
+    full = [
+        (one.draft_ms, one.verify_ms)
+        for one in rounds
+        if len(one.draft) == length and one.target_forwards == 1 and not one.fed_again
+        if one.draft_ms is not None and one.verify_ms is not None
+    ]
+    if len(full) < FEWEST_CHECKS:
+        return None
+    draft_ms, verify_ms = ([each[side] for each in full] for side in (0, 1))
+    ratio = fmean(verify_ms) / step_ms
+    low, high = (ratio * stats.speedup / end for end in reversed(interval))
+    return Checks(
+        length + 1,
+        *(step_ms, spread),
+        *(fmean(draft_ms), _deciles(draft_ms)),
+        *(fmean(verify_ms), _deciles(verify_ms)),
+        *(None if is_wide((low, high)) else ratio, (low, high)),
+    )
+
+
+def _deciles(times_ms: Sequence[float]) -> tuple[float, float]:
+    deciles = quantiles(times_ms, n=10, method="inclusive")
+    return deciles[0], deciles[-1]
 
 
 def _speedup(

@@ -17,6 +17,7 @@ from specdemo.words.catalogue import LANGUAGES, WORDS, say
 STATIC = Path(__file__).parents[1] / "static"
 TABS = ("text", "positions", "gamma", "race", "compare", "exactness", "figure", "trials", "guess")
 BESIDE_THE_TEXT = ("text", "positions")
+LECTURED = ("figure",)  # tabs that a lecture keeps; from any other it goes to the text
 SPEEDS = ("1", "0.2", "0.1", "0.04", "steps")
 # A button of the player: (its move, its sign, its key).
 MOVES = (
@@ -77,7 +78,8 @@ def frame(largest: int) -> str:
         for name in TABS
     )
     panels = "".join(
-        f'<section class="panel{" measured" if name in MEASUREMENT_KINDS else ""}" data-testid="{name}" '
+        f'<section class="panel{" measured" if name in MEASUREMENT_KINDS else ""}'
+        f'{" lectured" if name in LECTURED else ""}" data-testid="{name}" '
         f'id="panel-{name}" role="tabpanel" aria-labelledby="tab-{name}"></section>'
         for name in TABS
         if name not in BESIDE_THE_TEXT
@@ -143,7 +145,8 @@ def _player() -> str:
         f'<label class="later">{_say("page.player.at")} <select>{speeds}</select></label>'
         '<button type="button" class="lecture later" aria-pressed="false" '
         f'title="{_say("page.player.lecture_is")}">{_say("page.player.lecture")}</button>'
-        f'<p class="keys">{_say("page.player.keys")}</p></div>'
+        f'<p class="keys of-text">{_say("page.player.keys")}</p>'
+        f'<p class="keys of-panel">{_say("page.player.keys_of_panel")}</p></div>'
     )
 
 

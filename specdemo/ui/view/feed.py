@@ -22,7 +22,7 @@ from specdemo.events import (
     is_lossy,
     manner_of,
 )
-from specdemo.events.speedup import best_gamma, counted_estimates, estimates, is_wide
+from specdemo.events.speedup import best_gamma, checks, counted_estimates, estimates, is_wide
 from specdemo.events.trace import Trace, round_objects
 from specdemo.events.verdict import verdict, why_none
 from specdemo.ui.view.choices import words_of_row
@@ -42,6 +42,7 @@ from specdemo.ui.view.wire import (
     RunSetting,
     Turn,
     Update,
+    WireChecks,
     WireEstimate,
     WireRule,
 )
@@ -252,9 +253,11 @@ def outcome(trace: Trace) -> RunOutcome:
     at_once = how_it_drafts(trace)[0] in ("block", "block and chain")
     longest = trace.pair.longest_draft if at_once else None
     found = estimates(trace.rounds, stats, params.rule, at_once, longest) or counted_estimates(stats.server)
+    checked = checks(trace.rounds, stats, params.gamma)
     return {
         "estimates": [cast(WireEstimate, asdict(one)) for one in found],
         "best_gamma": best_gamma(found),
+        "checks": cast(WireChecks, asdict(checked)) if checked else None,
         "no_speedup": no_speedup(trace),
         "seconds": seconds(trace, found),
         "text": trace.text,

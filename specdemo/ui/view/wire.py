@@ -34,12 +34,28 @@ class WireEstimate(TypedDict):
     seen_interval: list[float] | None
 
 
+class WireChecks(TypedDict):
+    """What checks of full drafts took, beside plain rounds; see events/speedup.py."""
+
+    rows: int
+    plain_ms: float
+    plain_spread: list[float]
+    draft_ms: float
+    draft_spread: list[float]
+    verify_ms: float
+    verify_spread: list[float]
+    ratio: float | None
+    interval: list[float]
+
+
 class RunOutcome(TypedDict):
     """What is known of a run when it has ended. best_gamma: of the estimates; None where they have no
     speed-up. no_speedup: why they have none, in words, or empty. seconds: how long each kind of measurement
-    would take, by this run's times. text: as it was recorded, for the page to compare with its tokens."""
+    would take, by this run's times. text: as it was recorded, for the page to compare with its tokens.
+    checks: None where they are not known."""
 
     estimates: list[WireEstimate]
+    checks: WireChecks | None
     best_gamma: int | None
     no_speedup: str
     seconds: dict[str, float]

@@ -26,7 +26,7 @@ const FIGURE = `
   <div class="mistakes" role="group"></div>
   <div class="whys" role="status"></div>
   <p class="place"></p>
-  <div class="lesson">
+  <div class="lesson cards">
     <section class="pull"></section>
     <section class="parts"></section>
     <section class="one"></section>

@@ -168,11 +168,27 @@
  */
 
 /**
+ * What checks of full drafts took, beside plain rounds; see events/speedup.py.
+ * @typedef {object} WireChecks
+ * @property {number} rows
+ * @property {number} plain_ms
+ * @property {Array<number>} plain_spread
+ * @property {number} draft_ms
+ * @property {Array<number>} draft_spread
+ * @property {number} verify_ms
+ * @property {Array<number>} verify_spread
+ * @property {number | null} ratio
+ * @property {Array<number>} interval
+ */
+
+/**
  * What is known of a run when it has ended. best_gamma: of the estimates; null where they have no speed-up.
  * no_speedup: why they have none, in words, or empty. seconds: how long each kind of measurement would take, by
- * this run's times. text: as it was recorded, for the page to compare with its tokens.
+ * this run's times. text: as it was recorded, for the page to compare with its tokens. checks: null where they
+ * are not known.
  * @typedef {object} RunOutcome
  * @property {Array<WireEstimate>} estimates
+ * @property {WireChecks | null} checks
  * @property {number | null} best_gamma
  * @property {string} no_speedup
  * @property {Record<string, number>} seconds

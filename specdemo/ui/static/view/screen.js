@@ -8,6 +8,7 @@ import { makeInspector } from "./inspector.js";
 import { makePlayer } from "./player.js";
 import { makeReader } from "./reader.js";
 import { numbersAfter, soFarInWords } from "./replay.js";
+import { makeSlowMotion } from "./slowmotion.js";
 import { makeText } from "./text.js";
 import { makeTimeline } from "./timeline.js";
 
@@ -35,7 +36,11 @@ export function makeScreen(page, run, showOutcome) {
   const inspector = makeInspector(part("inspector"), () => run.setting, copied);
   /** @type {Reader} */
   const reader = makeReader(page, stage, text, inspector, timeline, copied);
-  const player = makePlayer(page, run, { text, timeline, reader }, showOutcome);
+  const slowMotion = makeSlowMotion(part("inspector"));
+  const player = makePlayer(page, run, { text, timeline, reader }, (visible) => {
+    slowMotion.show(run, visible === null);
+    showOutcome(visible);
+  });
   part("metrics").addEventListener("keydown", moveAlongNumbers);
   document.addEventListener("click", ({ target }) => {
     if (target instanceof Node && !allNumbers.contains(target)) allNumbers.open = false;
