@@ -85,6 +85,7 @@ export function makePlayer(page, run, { text, timeline, reader }, showOutcome) {
   // Goes on towards what is to be shown.
   function proceed() {
     clearTimeout(timer);
+    if (run.complete) timeline.scaleBy(run.rounds);
     if (mode === "following") goal = endOf(run.rounds);
     if (mode === "playing") goal = playedTo(performance.now());
     draw(onTheWay(run.rounds, place, goal, LARGEST_STEP));
