@@ -22,7 +22,7 @@ from math import exp, log, sqrt
 from random import Random
 from statistics import StatisticsError, fmean, linear_regression, mean, quantiles, stdev
 
-from specdemo.events import LIMITS, RULES, Round, ServerStats, Stats
+from specdemo.events import LIMITS, Round, ServerStats, Stats
 from specdemo.events.metrics import made_in, made_of, ratio
 
 SHORTEST = 24  # tokens of a run for which a speed-up is claimed
@@ -285,11 +285,11 @@ def break_even(gamma: float, tokens: float) -> float | None:
 @dataclass(frozen=True)
 class Estimate:
     """What is estimated for one draft length. `formula`: by Leviathan et al. 2023 (equation 1, theorem 3.8)
-    from the run's acceptance rate; it takes all places of a draft alike and verifying for as long as a plain round,
-    and has no speed-up where drafted tokens were dropped, because it knows none. `seen`: by the share of
-    drafts that were accepted at each place and the times that this run had, so that its own draft length gets
-    its own figures. Speed-ups are None where the run's own is unknown or has a wide interval; the formula's
-    figures where a server has not told p and q."""
+    from the run's acceptance rate; it takes all places of a draft alike and verifying for as long as a plain
+    round, and has no speed-up where drafted tokens were dropped, because it knows none. `seen`: by the share
+    of drafts that were accepted at each place and the times that this run had, so that its own draft length
+    gets its own figures. Speed-ups are None where the run's own is unknown or has a wide interval; the
+    formula's figures where a server has not told p and q."""
 
     gamma: int
     formula_tokens: float | None  # a round

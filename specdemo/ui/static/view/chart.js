@@ -190,9 +190,8 @@ export function unclearInWords(rows) {
  */
 export function apartInWords(rows) {
   const lengths = rows.filter(({ gamma, point, estimate }) => {
-    const [low, high] = estimate?.seen_interval ?? [null, null];
-    if (gamma === 0 || low === null || point?.low == null || point.high === null) return false;
-    return point.high < low || point.low > high;
+    const [seen, { low = null, high = null }] = [estimate?.seen_interval, point ?? {}];
+    return gamma > 0 && seen && low !== null && high !== null && (high < seen[0] || low > seen[1]);
   });
   const gammas = lengths.map(({ gamma }) => gamma).join(", ");
   const sentences = gammas ? [say("gamma.apart", { gammas })] : [];
