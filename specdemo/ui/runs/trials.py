@@ -122,7 +122,10 @@ class OfTiny:
     def whose(self) -> str:
         params = self.trials.params
         prompt = " ".join(TINY_WORDS[token_id] for token_id in TINY_PROMPT)
-        how = ", ".join([*judging_in_words(params), sampler_in_words(params), f"γ {params.gamma}"])
+        wanted = self.request.params.gamma
+        its = "trials.own_gamma" if wanted != params.gamma else "trials.gamma"
+        length = say(its, gamma=params.gamma, wanted=wanted)
+        how = ", ".join([*judging_in_words(params), sampler_in_words(params), length])
         return say("trials.of_tiny", prompt=prompt, how=how, seed=self.request.params.seed)
 
     def so_far(self) -> wire.Trials:

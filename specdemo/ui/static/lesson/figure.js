@@ -103,7 +103,7 @@ function fill(panel, pinned) {
     const { raw, shaping, mistakes } = chosen;
     if (shaping.temperature > 0) mistakes.delete("soft");
     trial = trialOf(shaped(raw.p, shaping), shaped(raw.q, shaping), mistakes, raw);
-    if (!isPulled) top = topOf([raw.p, raw.q, trial.p, trial.drawn, trial.out]);
+    if (!isPulled) top = topOf([raw.p, raw.q, trial.p, trial.drawn, trial.told, trial.out]);
     setNumber(panel, "top", top);
     for (const plot of /** @type {NodeListOf<HTMLElement>} */ (panel.querySelectorAll(".plot"))) {
       plot.dataset.top = inLanguage(String(top));

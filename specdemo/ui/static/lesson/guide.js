@@ -99,8 +99,9 @@ export function wordsOf({ name }, run, here = null) {
   if (name === "slow" && here) return `${text} ${say("tour.slow.here", { ...here })}`;
   if (name === "slow" && alone) return `${text} ${say(run.recorded ? "tour.slow.recorded" : "tour.slow.here", { ...alone })}`;
   if (name === "check" && alone && verifying) {
-    const check = milliseconds(verifying / run.rounds.length);
-    return `${text} ${say("tour.check.here", { check, ms: alone.ms })}`;
+    const mean = verifying / run.rounds.length;
+    const told = `${text} ${say("tour.check.here", { check: milliseconds(mean), ms: alone.ms })}`;
+    return mean <= Number(alone.ms.match(NUMBER)?.[0].replace(",", ".")) ? `${told} ${say("tour.check.close")}` : told;
   }
   if ((name === "pays" || name === "costs") && ![acceptance_rate, speedup].includes("–")) {
     const values = { rate: acceptance_rate, tokens: mean_tokens_per_round, speedup };
@@ -109,6 +110,7 @@ export function wordsOf({ name }, run, here = null) {
   return text;
 }
 
+const NUMBER = /\d+[.,]\d+/; // of milliseconds, in the page's language
 const GREEDY = ["coin", "replacement"]; // steps that have a sentence of their own for greedy decoding
 
 /**

@@ -101,6 +101,7 @@ export function makePlayer(page, run, { text, timeline, reader }, showOutcome) {
   function advance() {
     wake();
     const start = performance.now();
+    if (run.complete) timeline.scaleBy(run.rounds);
     if (mode === "following") goal = endOf(run.rounds);
     if (mode === "playing") goal = playedTo(start);
     draw(onTheWay(run.rounds, place, goal, portion));

@@ -254,6 +254,7 @@ function roundDone(round) {
   const why = whyNoMore(round);
   const drafts = why ? say("player.because", { what, why }) : what;
   if (!next) return say("player.done.ends", { drafts });
+  if (!uMatters(next)) return say("player.done.likeliest", { drafts, token: named(next) });
   const isFromP = next.fate === "resampled" && ruleOf(next).residual === null;
   return say(`player.done.${isFromP ? "resampledFromP" : next.fate}`, { drafts, token: named(next) });
 }
@@ -300,7 +301,7 @@ function judgedInWords(token) {
 function drawnInWords(token) {
   if (!token) return say("player.textEnds");
   if (isServed(token)) return servedDrawn(token);
-  const drawn = { token: named(token), u: digits(token.u) };
+  const drawn = { token: named(token), number: digits(token.u) };
   const why = whyNoMore(token.round);
   if (!uMatters(token)) return likeliestInWords(token, why);
   if (token.fate === "sampled") return say(why ? "player.sampledWhy" : "player.sampled", { ...drawn, why });

@@ -43,6 +43,7 @@ export function makeTimeline(strip, { jump, point }) {
   let costs = []; // milliseconds of everything that was drafted and verified; a server's prefill is none of it
   let places = FIRST_PLACES; // that there is room for, while the run goes on
   let longest = 0; // milliseconds of a full bar; 0 until there is one
+  let isWhole = false; // whether the scale is that of the whole run
   let tallest = 0; // the most bricks in a column
   /** @type {number | null} */
   let lit = null; // the round that is lit
@@ -58,7 +59,7 @@ export function makeTimeline(strip, { jump, point }) {
   rail.addEventListener("focusin", (event) => pointAt(event.target));
   rail.addEventListener("focusout", () => pointAt(null));
   clear();
-  return { clear, add, cut, leaveRoom, light };
+  return { clear, add, cut, leaveRoom, light, scaleBy };
 
   function clear() {
     cancelAnimationFrame(frame);
@@ -67,6 +68,7 @@ export function makeTimeline(strip, { jump, point }) {
     marks.length = 0;
     costs = [];
     longest = 0;
+    isWhole = false;
     tallest = 0;
     lit = null;
     tabStop = 0;
@@ -88,12 +90,28 @@ export function makeTimeline(strip, { jump, point }) {
     let most = tallest;
     for (const round of rounds) {
       most = Math.max(most, round.draft.length + 1);
-      if (2 * round.index >= costs.length) costs.push(...(round.index === 0 && isFromServer(round) ? [0, 0] : costsOf(round)));
+      if (!isWhole && 2 * round.index >= costs.length) costs.push(...scaledCosts(round));
     }
     if (most > tallest) setHeight(most);
     // Only when their number has doubled: a new scale paints every column again.
     if (Math.floor(Math.log2(costs.length)) > Math.floor(Math.log2(before))) setScale();
     if (following && !frame) frame = requestAnimationFrame(showEnd);
+  }
+
+  /**
+   * The scale of a run that is complete, whichever part of it is shown, and however it came.
+   * @param {Round[]} rounds all
+   */
+  function scaleBy(rounds) {
+    if (isWhole) return;
+    costs = rounds.flatMap(scaledCosts);
+    isWhole = true;
+    setScale(0);
+  }
+
+  /** @param {Round} round */
+  function scaledCosts(round) {
+    return round.index === 0 && isFromServer(round) ? [0, 0] : costsOf(round);
   }
 
   // The costs stay, and with them the scale: the same rounds come again.
@@ -156,9 +174,9 @@ export function makeTimeline(strip, { jump, point }) {
     rail.style.setProperty("--bricks", String(most));
   }
 
-  function setScale() {
+  function setScale(soFar = longest) {
     const before = longest;
-    longest = scaleFor(costs, longest);
+    longest = scaleFor(costs, soFar);
     if (longest === before) return;
     rail.style.setProperty("--longest", String(longest));
     scale.textContent = say("timeline.scale", { ms: longest });
