@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # the same names, for editors and type checkers
     from specdemo.loading.load import load_pair
     from specdemo.loading.pair import Pair
     from specdemo.session import Run, generate, stream
-    from specdemo.ui.page.notebook import show
+    from specdemo.ui.page.alone import show
 
 __all__ = [
     "Finished",
@@ -43,7 +43,7 @@ _HOME = {
     "__version__": "specdemo.events",
     "generate": "specdemo.session",
     "load_pair": "specdemo.loading.load",
-    "show": "specdemo.ui.page.notebook",
+    "show": "specdemo.ui.page.alone",
     "stream": "specdemo.session",
 }
 

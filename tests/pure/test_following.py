@@ -3,7 +3,9 @@
 import asyncio
 import gzip
 import json
+import re
 import time
+from base64 import b64decode
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -13,6 +15,7 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from specdemo.events import Params
+from specdemo.ui.page.alone import one_file
 from specdemo.ui.runs import board as board_module
 from specdemo.ui.runs.board import (
     RECORDED_RUN,
@@ -320,7 +323,7 @@ class Site:
 
     def __init__(self, board: Board):
         self.queue = RunQueue()
-        self.client = asking(*following_routes(board, self.queue))
+        self.client = asking(*following_routes(board, self.queue, one_file))
 
     async def get(self, name: str, part: str = "", known: str = "") -> httpx.Response:
         headers = {b"Last-Event-ID": known.encode("latin-1")}
@@ -336,6 +339,8 @@ async def test_a_run_is_streamed_from_the_last_event_and_then_there_as_a_whole_a
     reading = asyncio.create_task(site.get(name, known="2"))
     while not told.run.readers:
         await asyncio.sleep(0.001)
+    early = await site.get(name, "/html")
+    assert (early.status_code, early.text) == (409, say("keep.goes_on"))
     await told.goes_on(ROUNDS[3])
     await told.ends()
     answer = await reading
@@ -345,16 +350,19 @@ async def test_a_run_is_streamed_from_the_last_event_and_then_there_as_a_whole_a
     assert retry[0].startswith("retry: ") and blocks[-1][0] == "id: 4" and events[-1]["ended"]
     assert events[0]["update"]["since"] == 2
     assert [one["index"] for event in events for one in event["update"]["rounds"]] == [2, 3]
-    whole, file = await site.get(name, "/whole"), await site.get(name, "/trace")
+    whole, file, html = [await site.get(name, part) for part in ("/whole", "/trace", "/html")]
     assert output(whole.json()["update"]) == told.trace.text and file.json()["text"] == told.trace.text
-    assert 'filename="specdemo-seed-7.json"' in file.headers["content-disposition"]
+    for kind, answer in {"json": file, "html": html}.items():
+        assert answer.headers["content-disposition"] == f'attachment; filename="specdemo-seed-7.{kind}"'
+    kept = re.search(r'id="kept-run">([\w+/=]*)</script>', html.text)
+    assert json.loads(gzip.decompress(b64decode(kept[1]))) == whole.json()
     assert whole.headers["content-encoding"] == "gzip" and not told.run.readers
 
 
 @played
 async def test_what_is_not_there_is_answered_with_a_sentence():
     site = Site(bounded())
-    for part in ("", "/whole", "/trace"):
+    for part in ("", "/whole", "/trace", "/html"):
         answer = await site.get("f" * 32, part)
         assert (answer.status_code, answer.text) == (404, say("run.gone"))
     assert (await site.client.post(f"{RUNS}/{'f' * 32}/stop")).status_code == 204

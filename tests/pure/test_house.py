@@ -39,7 +39,7 @@ specdemo.loading.catalog specdemo.bench.report specdemo.bench.methods specdemo.d
 specdemo.cli.main specdemo.cli.options specdemo.cli.terminal
 specdemo.ui.view.feed specdemo.ui.view.settings specdemo.ui.view.texts specdemo.ui.view.wire
 specdemo.ui.runs.limits specdemo.ui.runs.opening specdemo.ui.runs.queue
-specdemo.ui.page.frame specdemo.ui.page.hints specdemo.ui.page.notebook
+specdemo.ui.page.frame specdemo.ui.page.hints specdemo.ui.page.alone
 """
 # Imports each of the modules that it is given, and names those that fail.
 IMPORTS = """

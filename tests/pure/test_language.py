@@ -14,6 +14,7 @@ from specdemo.events import DRAFTER_KINDS, METHODS, RULES, Params
 from specdemo.events.trace import Trace
 from specdemo.events.verdict import verdict
 from specdemo.ui.front.language import Speaking, language_asked
+from specdemo.ui.page.alone import one_file
 from specdemo.ui.runs.board import Board, FollowedRun, opened_run, recorded_run
 from specdemo.ui.runs.limits import LOCAL
 from specdemo.ui.runs.opening import message_of, opened
@@ -77,7 +78,7 @@ def routes(*runs: FollowedRun) -> TestClient:
     board = Board(LOCAL, recorded_run(LOCAL, record, "first"))
     for run in runs:
         board.put(run)
-    app = Starlette(routes=following_routes(board, RunQueue()), middleware=[Middleware(Speaking)])
+    app = Starlette(routes=following_routes(board, RunQueue(), one_file), middleware=[Middleware(Speaking)])
     return TestClient(app)
 
 

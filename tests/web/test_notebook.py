@@ -1,11 +1,14 @@
-"""A run in a notebook cell: what `show` gives, opened in Chromium from a file; and a notebook that is run."""
+"""A run without a server: what `show` gives, as a file and in a notebook's cells, opened in Chromium from the
+disk and without a network; and a notebook that is run."""
 
+import re
 from dataclasses import replace
 
 import pytest
 
 from specdemo import Trace, show
-from specdemo.ui.page.notebook import ENTRY, joined_scripts
+from specdemo.ui.page.alone import ENTRY, joined_scripts
+from specdemo.words.catalogue import LANGUAGES
 from tests.web.conftest import HOSTILE, PATIENCE, RECORDED, ROOT
 from tests.web.screen import IN_TEXT, inspector, joined, on_stage, recorded, tokens
 
@@ -60,6 +63,7 @@ def test_it_shows_every_token_with_its_fate(two, every_fate):
     assert frame.locator(".timeline .mark").count() == len(trace.rounds)
     for hidden in ("Generate", "Lecture", "Copy link", "Instruments"):
         assert not frame.get_by_role("button", name=hidden).is_visible(), hidden
+    assert frame.get_by_role("tab").all_text_contents() == ["Text", "Why it is exact"]
     for seen in ("metrics", "verdict", "legend", "stage", "inspector", "timeline", "replay", "whose"):
         assert frame.get_by_test_id(seen).is_visible(), seen
 
@@ -115,12 +119,17 @@ def test_hostile_texts_are_shown_to_the_letter(cells, hostile):
     for document in (page, frame):
         assert document.evaluate("window.hit") is None
         assert document.locator("img, svg, object, embed, a, form, textarea").count() == 0
-    assert frame.locator("script").count() == 2 and page.locator("script").count() == 0
+    assert frame.locator("script").count() == 3 and page.locator("script").count() == 0
 
 
-def test_a_language_is_one_of_the_pages_and_a_cell_is_as_small_as_the_readme_says():
-    cell = html_of(TRACE, language="de")
-    assert 'lang="de"' in cell.replace("&quot;", '"') and len(cell.encode()) < 0.4e6
+def test_a_language_is_one_of_the_pages_and_a_file_is_as_small_as_the_readme_says():
+    """At most 300 kB for 150 tokens."""
+    for language in LANGUAGES:
+        cell = show(TRACE, language)
+        run = len(re.search(r'id="kept-run">(.*?)<', cell.file)[1])
+        of_150 = len(cell.file.encode()) + run * (150 / TRACE.stats.tokens - 1)
+        assert f'lang="{language}"' in cell.file and of_150 < 300_000, f"{of_150:,.0f} bytes"
+        assert len(html_of(TRACE)) < 1.05 * len(cell.file)  # and a cell needs little more
     for wrong in ("xx", ["de"]):
         with pytest.raises(ValueError, match="language must be one of en, de, not "):
             show(TRACE, language=wrong)
@@ -128,11 +137,67 @@ def test_a_language_is_one_of_the_pages_and_a_cell_is_as_small_as_the_readme_say
         show("run.json")
 
 
+@pytest.fixture(scope="module")
+def opened(browser, tmp_path_factory):
+    """opened(trace, **context): the trace's file, opened from the disk without a network."""
+    contexts, broken = [], []
+
+    def open_file(trace: Trace, **how):
+        file = tmp_path_factory.mktemp("saved") / "<img src=x onerror=hit=1>.html"
+        show(trace).save(file)
+        contexts.append(browser.new_context(offline=True, **how))
+        page = contexts[-1].new_page()
+        page.set_default_timeout(PATIENCE)
+        page.on("pageerror", lambda error: broken.append(str(error)))
+        page.on("request", lambda request: request.url.startswith("http") and broken.append(request.url))
+        page.goto(file.as_uri())
+        page.locator(SHOWN).wait_for()
+        return page
+
+    yield open_file
+    assert broken == []
+    for context in contexts:
+        context.close()
+
+
+def test_a_file_has_all_of_the_run_and_the_figure_takes_a_tokens_p_and_q(opened):
+    page = opened(TRACE)
+    assert on_stage(page) == recorded(TRACE) and joined(tokens(page), *IN_TEXT) == TRACE.text
+    assert page.title() == f"SpecDemo: {TRACE.prompt[:60]}"
+    rejected = next(token for one in TRACE.rounds for token in one.draft if token.fate == "rejected")
+    page.locator('.stage [data-fate="rejected"]').first.click()
+    assert f"Rejected: u = {rejected.u:.4f}" in inspector(page).text_content()
+    page.get_by_role("tab", name="Why it is exact").click()
+    figure = page.get_by_test_id("figure")
+    figure.get_by_role("button", name="Take them from the pinned token").click()
+    for which in "pq":
+        name = f'{which} of "{rejected.text}"'
+        value = figure.get_by_role("slider", name=name, exact=True).get_attribute("aria-valuenow")
+        assert float(value) == pytest.approx(getattr(rejected, which), abs=0.001)
+    page.get_by_role("tab", name="Text").click()
+    page.locator(".replay select").select_option("0.04")
+    page.get_by_role("button", name="Replay").click()
+    page.locator('.run:not([data-state="recorded"])').wait_for()
+
+
+def test_a_file_with_hostile_texts_on_a_phone(opened, hostile):
+    evil = replace(hostile, prompt="</title></script><!--<script>hit=1</script>" + "".join(HOSTILE))
+    page = opened(evil, viewport={"width": 390, "height": 844}, color_scheme="dark")
+    assert on_stage(page) == recorded(evil) and joined(tokens(page), "prompt") == evil.prompt
+    assert page.title().startswith("SpecDemo: </title></script><!--<script>hit=1</script>")
+    page.locator('.stage [data-fate="accepted"]').first.click()
+    page.get_by_role("tab", name="Why it is exact").click()
+    page.get_by_test_id("figure").get_by_role("button", name="Take").click()
+    assert page.evaluate("window.hit") is None and page.locator("img, svg, a, form").count() == 0
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    assert page.locator("html.dark").count() == 1 and page.locator("script").count() == 3
+
+
 def test_the_joined_scripts_can_stand_in_a_script_element(tmp_path, monkeypatch):
     script = joined_scripts(ENTRY)
     assert "</script" not in script.lower() and "<!--" not in script
     (tmp_path / "one.js").write_text('import * as all from "./two.js";\n')
-    monkeypatch.setattr("specdemo.ui.page.notebook.STATIC", tmp_path)
+    monkeypatch.setattr("specdemo.ui.page.alone.STATIC", tmp_path)
     with pytest.raises(ValueError, match="one.js has a form of import or export that cannot be joined"):
         joined_scripts("one.js")
 

@@ -5,6 +5,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
+from specdemo import show
 from tests.web.screen import IN_TEXT, joined, open_trace, tokens, wait_for_state
 
 
@@ -56,6 +57,17 @@ def test_what_is_hidden_is_not_in_it_and_it_has_the_colours_of_the_theme(opened)
     assert [b"#e3f3e7" in dark, b"#1b3626" in dark] == [False, True]
 
 
+def test_the_html_file_is_what_show_writes(opened, every_fate):
+    name, file = saved_as(opened, "One HTML file")
+    assert name == f"specdemo-seed-{every_fate[1].params.seed}.html"
+    assert without_run(file.decode()) == without_run(show(every_fate[1]).file)
+
+
+def without_run(file: str) -> str:
+    before, after = file.split('id="kept-run">')
+    return before + after.partition("<")[2]
+
+
 def test_the_png_is_the_same_picture_twice_as_sharp(opened):
     name, png = saved_as(opened, "PNG")
     svg = ET.fromstring(saved_as(opened, "SVG")[1])
@@ -71,8 +83,8 @@ def test_by_keyboard(opened):
         return opened.evaluate("document.activeElement.textContent")
 
     opened.locator("#save").focus()
-    assert press("Tab", "Enter", "Tab", "Tab", "Tab") == "Rounds as CSV"
-    assert press("Escape") == "Save as" and press("Enter", "Tab") == "SVG"
+    assert press("Tab", "Enter", *["Tab"] * 4) == "Rounds as CSV"
+    assert press("Escape") == "Save as" and press("Enter", "Tab", "Tab") == "SVG"
     with opened.expect_download() as download:
         opened.keyboard.press("Enter")
     assert download.value.suggested_filename.endswith(".svg")

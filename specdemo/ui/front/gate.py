@@ -182,7 +182,7 @@ DOORS = (
     Door(r"/gradio_api/reset", ("POST",), "reset"),
     Door(r"/gradio_api/mcp(/http|/schema)?/?", (*READ_METHODS, "POST"), "tools"),
     Door(r"/specdemo/traces", ("POST",), "trace"),
-    Door(r"/specdemo/runs/\w{1,64}(/whole|/trace)?", ("GET",)),
+    Door(r"/specdemo/runs/\w{1,64}(/whole|/trace|/html)?", ("GET",)),
     Door(r"/specdemo/runs/\w{1,64}/stop", ("POST",), "raw"),
 )
 PATTERNS = tuple((re.compile(door.path, re.ASCII), door) for door in DOORS)

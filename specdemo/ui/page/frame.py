@@ -4,6 +4,7 @@ Gradio reads the frame as a template, so it must never contain text from outside
 """
 
 import json
+from collections.abc import Collection
 from hashlib import sha256
 from html import escape
 from pathlib import Path
@@ -63,8 +64,8 @@ def loader() -> str:
     return LOADER % (scripts_path(), json.dumps(list(LANGUAGES)), json.dumps(say("page.not_loaded")))
 
 
-def frame(largest: int) -> str:
-    """The frame's HTML. largest: the most bytes of a trace that can be opened."""
+def frame(largest: int, names: Collection[str] = TABS) -> str:
+    """The frame's HTML. largest: the most bytes of a trace that can be opened. names: of its tabs."""
     meanwhile = (
         f"<div data-unknown><dt>{_say(f'run.numbers.{MEANWHILE}.name')}</dt>"
         f'<dd data-copy="{MEANWHILE}">–</dd>'
@@ -75,13 +76,13 @@ def frame(largest: int) -> str:
     tabs = "".join(
         f'<button type="button" role="tab" id="tab-{name}" aria-controls="panel-{name}" data-tab="{name}" '
         f'aria-selected="{"true" if name == "text" else "false"}">{_say(f"page.tabs.{name}")}</button>'
-        for name in TABS
+        for name in names
     )
     panels = "".join(
         f'<section class="panel{" measured" if name in MEASUREMENT_KINDS else ""}'
         f'{" lectured" if name in LECTURED else ""}" data-testid="{name}" '
         f'id="panel-{name}" role="tabpanel" aria-labelledby="tab-{name}"></section>'
-        for name in TABS
+        for name in names
         if name not in BESIDE_THE_TEXT
     )
     return (

@@ -15,6 +15,7 @@ import gradio as gr
 from starlette.routing import Route
 
 from specdemo.events.trace import Trace
+from specdemo.ui.page.alone import one_file
 from specdemo.ui.page.api import add_api
 from specdemo.ui.page.controls import QUIET, controls, keep_hints_current
 from specdemo.ui.page.frame import frame, loader
@@ -77,7 +78,7 @@ def build_page(models: Models, queue: RunQueue, limits: Limits = LOCAL) -> Page:
         with speaking(tag):
             demo.words = demo.words | {tag: _other_words(demo, _built(models, queue, on, limits))}
     demo.board = board
-    demo.routes = [TraceUploads(models, board, limits).route(), *following_routes(board, queue)]
+    demo.routes = [TraceUploads(models, board, limits).route(), *following_routes(board, queue, one_file)]
     # Direct calls would bypass Gradio's queue.
     return demo.queue(api_open=False)
 

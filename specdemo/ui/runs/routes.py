@@ -14,7 +14,7 @@ from http import HTTPStatus
 from weakref import WeakValueDictionary
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from specdemo.ui.runs.board import Board, Followed, FollowedRun, opened_run
@@ -30,10 +30,13 @@ from specdemo.words.catalogue import say, spoken
 
 RUNS = "/specdemo/runs"
 JSON = COMPRESSED | {"Content-Type": "application/json"}
+NOT_STORED = {"Cache-Control": "no-store"}
 RETRY_MS = 500  # until a browser asks again after its connection was cut
 
 
-def following_routes(board: Board, queue: RunQueue) -> list[Route]:
+def following_routes(board: Board, queue: RunQueue, one_file: Callable[[bytes, str], str]) -> list[Route]:
+    """one_file: makes one HTML file of a run's compressed message and its language."""
+
     def asked_for(request: Request) -> Followed | None:
         return board.get(request.path_params["name"])
 
@@ -45,7 +48,7 @@ def following_routes(board: Board, queue: RunQueue) -> list[Route]:
         known = request.headers.get("last-event-id", "")
         since = int(known) if known.isdecimal() and len(known) < 10 else 0
         return StreamingResponse(
-            _events(one, since, queue), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
+            _events(one, since, queue), media_type="text/event-stream", headers=NOT_STORED
         )
 
     async def whole(request: Request) -> Response:
@@ -61,10 +64,21 @@ def following_routes(board: Board, queue: RunQueue) -> list[Route]:
         """A run's trace, as a file."""
 
         def file(kept: KeptRun) -> Response:
-            saved = {"Content-Disposition": f'attachment; filename="{kept.file_name}"'}
-            return Response(kept.trace, headers=JSON | saved)
+            return Response(kept.trace, headers=JSON | _saved_as(kept.file_name))
 
         return await _kept(asked_for(request), file)
+
+    async def html(request: Request) -> Response:
+        """A run as one HTML file, when it has ended."""
+        one, tag = asked_for(request), spoken()
+        if isinstance(one, FollowedRun) and one.feed and not one.feed.ended:
+            return PlainTextResponse(say("keep.goes_on"), HTTPStatus.CONFLICT)
+
+        def file(kept: KeptRun) -> Response:
+            saved = _saved_as(kept.file_name.replace(".json", ".html"))
+            return HTMLResponse(one_file(kept.message_in(tag), tag), headers=NOT_STORED | saved)
+
+        return await _kept(one, file)
 
     async def stop(request: Request) -> Response:
         """Ends what is followed, if it goes on."""
@@ -76,6 +90,7 @@ def following_routes(board: Board, queue: RunQueue) -> list[Route]:
         Route(f"{RUNS}/{{name}}", follow, methods=["GET"]),
         Route(f"{RUNS}/{{name}}/whole", whole, methods=["GET"]),
         Route(f"{RUNS}/{{name}}/trace", trace, methods=["GET"]),
+        Route(f"{RUNS}/{{name}}/html", html, methods=["GET"]),
         Route(f"{RUNS}/{{name}}/stop", stop, methods=["POST"]),
     ]
 
@@ -87,6 +102,10 @@ def health_route(runs: RunQueue, is_stopped: Callable[[], bool]) -> Route:
         return JSONResponse(answer, status_code=200 if status == "ok" else 503)
 
     return Route("/health", health)
+
+
+def _saved_as(name: str) -> dict[str, str]:
+    return {"Content-Disposition": f'attachment; filename="{name}"'}
 
 
 async def _kept(one: Followed | None, answer: Callable[[KeptRun], Response]) -> Response:

@@ -1,5 +1,6 @@
 // @ts-check
-// "Save as": the coloured text as a picture, and the rounds as a table, as the stage shows them now.
+// "Save as": the run as one HTML file; and, as the stage shows them now, the coloured text as a picture and the rounds as
+// a table.
 
 import { appendAll, find, make, saveFile } from "../view/dom.js";
 import { isUnknown } from "../view/served.js";
@@ -12,7 +13,7 @@ import { pictureOf } from "./picture.js";
 /** @import { Text } from "../view/text.js" */
 /** @import { Inked } from "./picture.js" */
 
-const KINDS = /** @type {const} */ (["svg", "png", "csv"]);
+const KINDS = /** @type {const} */ (["html", "svg", "png", "csv"]);
 const HIGHEST = 16_000; // pixels of a picture that browsers can still draw
 const SHARPNESS = 2; // pixels of a PNG to one of the SVG, if it has room
 
@@ -21,16 +22,17 @@ const SHARPNESS = 2; // pixels of a PNG to one of the SVG, if it has room
  * @param {HTMLElement} page
  * @param {Run} run
  * @param {Text} text
+ * @param {() => Promise<{ name: string, text: string }>} [fetchHtml] gives the HTML file; without it, none is offered
  */
-export function offerSaving(page, run, text) {
+export function offerSaving(page, run, text, fetchHtml) {
   const part = (/** @type {string} */ id) => find(page, `[data-testid="${id}"]`);
   const menu = make("details");
   menu.className = "save-as";
-  const buttons = KINDS.map((kind) => {
+  const buttons = KINDS.filter((kind) => kind !== "html" || fetchHtml).map((kind) => {
     const button = make("button", say(`keep.${kind}`));
     button.type = "button";
     button.dataset.saves = kind;
-    button.addEventListener("click", () => save(kind).catch(() => refuse(say("keep.failed"))));
+    button.addEventListener("click", () => save(kind).catch((error) => refuse(kind === "html" ? error.message : say("keep.failed"))));
     return button;
   });
   const choices = make("div");
@@ -54,6 +56,7 @@ export function offerSaving(page, run, text) {
   /** @param {typeof KINDS[number]} kind */
   async function save(kind) {
     close();
+    if (kind === "html") return fetchHtml?.().then((file) => saveFile(file.name, file.text, "text/html"));
     const name = `specdemo-${/^\d+$/.test(run.numbers.seed ?? "") ? `seed-${run.numbers.seed}` : "greedy"}.${kind}`;
     if (kind === "csv") return saveFile(name, roundsAsCsv(run.rounds), "text/csv");
     const picture = pictureOf(content());

@@ -1,32 +1,55 @@
 // @ts-check
-// One recorded run without a server: what a notebook cell shows. page/notebook.py writes the document.
+// One run without a server: the file that "Save as" offers, and what a notebook cell shows. page/alone.py writes it.
 
 import { offerSaving } from "../keep/saving.js";
+import { makeFigure } from "../lesson/figure.js";
 import { find } from "../view/dom.js";
 import { Run } from "../view/run.js";
 import { makeScreen } from "../view/screen.js";
 import { speak } from "../view/words.js";
+import { makeTabs } from "./tabs.js";
 
-/** @import { Update } from "../view/messages.js" */
+/** @import { Message } from "../view/messages.js" */
 /** @import { Catalogue } from "../view/words.js" */
 
-/**
- * @param {object} told
- * @param {string} told.language
- * @param {Catalogue} told.words of that language
- * @param {Update} told.update the whole run
- */
-export function start({ language, words, update }) {
-  speak(language, words);
+const TITLE = 60; // characters of a prompt in the window's title
+
+/** @param {string} broken what is said where the run cannot be shown */
+export function start(broken) {
   followTheme();
   const page = find(document.body, ".run");
+  show(page).catch((error) => {
+    console.error(error);
+    const notice = find(page, ".notice");
+    notice.dataset.kind = "error";
+    notice.textContent = broken;
+  });
+}
+
+/** @param {HTMLElement} page */
+async function show(page) {
+  speak(document.documentElement.lang, /** @type {Catalogue} */ (await kept("words")));
+  const { update } = /** @type {Message} */ (await kept("run"));
+  if (!update) throw new Error("the file has no run");
   page.removeAttribute("data-first");
   const run = new Run();
-  const { player, text, headOf, showHead } = makeScreen(page, run, (visible) => showHead(headOf(visible)));
+  const screen = makeScreen(page, run, (visible) => screen.showHead(screen.headOf(visible)));
+  const { player, reader, text } = screen;
+  const figure = makeFigure(find(page, '[data-testid="figure"]'), reader.pinned);
+  const tabs = makeTabs(page, () => {}, { figure });
   offerSaving(page, run, text);
   run.take(1, update);
   player.begin();
   player.proceed();
+  tabs.show(run);
+  const asked = [...run.prompt.map((token) => token.text).join("")];
+  if (asked.length) document.title = `SpecDemo: ${asked.slice(0, TITLE).join("")}${asked.length > TITLE ? "…" : ""}`;
+}
+
+/** What the file has in compressed JSON. @param {"words" | "run"} name */
+async function kept(name) {
+  const bytes = Uint8Array.from(atob(find(document.body, `#kept-${name}`).textContent ?? ""), (sign) => sign.charCodeAt(0));
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).json();
 }
 
 function followTheme() {

@@ -8,7 +8,7 @@ import { makeGuess } from "../runs/guess.js";
 import { makeRace } from "../runs/race.js";
 import { makeTrials } from "../runs/trials.js";
 import { offerSaving } from "../keep/saving.js";
-import { chooseTrace, fetchTrace, fetchWhole } from "../traces/traces.js";
+import { chooseTrace, fetchFile, fetchWhole } from "../traces/traces.js";
 import { find, saveFile } from "../view/dom.js";
 import { makeExactness } from "../view/exactness.js";
 import { makePositions } from "../view/positions.js";
@@ -74,7 +74,7 @@ export function start({ element, props, watch, trigger }) {
     copy: async () => notice.show({ kind: "wait", text: await address.copy(), share: null }),
     asked: () => requests.asked(),
     stop: server.stop,
-    save: () => fetchTrace(stage.name()).then(({ name, text }) => saveFile(name, text), notice.refuse),
+    save: () => fetchFile(stage.name(), "trace").then(({ name, text }) => saveFile(name, text), notice.refuse),
     reply: () => trigger("edit", { run: stage.name() }),
     open() {
       const largest = Number(page.dataset.largest);
@@ -102,7 +102,7 @@ export function start({ element, props, watch, trigger }) {
     stage, notice, tabs, tour, allowStop: controls.allowStop, unfold: unfoldPage,
   });
   offerLanguages(find(page, ".language"));
-  offerSaving(page, run, text);
+  offerSaving(page, run, text, () => fetchFile(stage.name(), "html"));
   for (const begins of [".replay", ".timeline", ".unfold"]) find(page, begins).addEventListener("click", unfoldPage);
   if (isFramed()) addWayOut(find(page, ".foot"));
   watch("value", () => requests.answered(JSON.parse(props.value || "{}")));

@@ -11,7 +11,7 @@ const TRIES = 30; // when the server is busy
 /**
  * Where the server has a run.
  * @param {string} name
- * @param {"" | "whole" | "trace" | "stop"} part
+ * @param {"" | "whole" | "trace" | "html" | "stop"} part
  */
 export function addressOf(name, part = "") {
   return new URL(["specdemo/runs", name, ...(part ? [part] : [])].join("/"), document.baseURI);
@@ -77,13 +77,14 @@ export async function fetchWhole(name) {
 
 /**
  * @param {string} name
- * @returns {Promise<{ name: string, text: string }>} the run's trace, as a file
+ * @param {"trace" | "html"} kind
+ * @returns {Promise<{ name: string, text: string }>} the run as a file
  */
-export async function fetchTrace(name) {
-  const answer = await ask(addressOf(name, "trace"));
+export async function fetchFile(name, kind) {
+  const answer = await ask(addressOf(name, kind));
   if (!answer.ok) throw new Error(await answer.text());
   const [, named] = /filename="(.+)"/.exec(answer.headers.get("Content-Disposition") ?? "") ?? [];
-  return { name: named ?? "specdemo.json", text: await answer.text() };
+  return { name: named ?? `specdemo.${kind}`, text: await answer.text() };
 }
 
 /** Whether the server answers; a proxy in front of it can say that it does not. */
