@@ -9,7 +9,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from specdemo.drafters.model.drafter import ModelDrafter
 from specdemo.engine.draft import Draft, Drafter, one_hot_draft
 from specdemo.engine.loop import Decoder
 from specdemo.engine.sampling import Sampler, Settings, draw, one_hot, probabilities
@@ -50,7 +49,7 @@ class MixedDrafter(Drafter):
     have that time."""
 
     shares: Shares
-    drafter: ModelDrafter
+    drafter: Drafter
     target: LM
     sampler: Sampler
     waits = True  # each token, before the next one can be drafted after it
@@ -122,7 +121,7 @@ def mixed(stop: int) -> Callable[[Decoder], Decoder]:
         keeps_state = verifier.target.states is not None or drafter.states is not None
         # Others draft as a block, by what the target has told of the text, or in tokens of their own, so they
         # have no q after tokens that they did not draw.
-        if not isinstance(drafter, ModelDrafter) or keeps_state:
+        if not drafter.follows_any or keeps_state:
             raise PairError(message("worlds_drafter"))
         if stop == OWN:
             return decoder

@@ -19,6 +19,8 @@ const KEYS = {
   ArrowUp: "token-back",
   End: "end",
 };
+/** @type {Record<string, number>} */
+const STEPS = { ArrowRight: 1, ArrowUp: 1, PageDown: 1, ArrowLeft: -1, ArrowDown: -1, PageUp: -1 }; // of a slider
 const LEAVING = ["Escape", "l", "L"];
 const BLANKING = ["b", "B", "."]; // presenters send one of them
 const FILLING = ["f", "F"];
@@ -28,8 +30,10 @@ const FILLING = ["f", "F"];
  * @param {Player} player
  * @param {Text} text
  * @param {() => void} showText selects the tab with the text and the inspector
+ * @param {Record<string, (by: number) => void>} kept tabs that a lecture can be held on as well, and what the arrow
+ * keys do there
  */
-export function makeLecture(page, player, text, showText) {
+export function makeLecture(page, player, text, showText, kept) {
   const root = document.documentElement;
   const button = find(page, ".lecture");
   let scrolled = 0; // how far the page was, to return there
@@ -43,11 +47,15 @@ export function makeLecture(page, player, text, showText) {
     return page.hasAttribute("data-lecture");
   }
 
+  function stepper() {
+    return kept[page.dataset.tab ?? ""];
+  }
+
   function enter() {
     scrolled = root.scrollTop;
-    showText();
+    if (!stepper()) showText();
     toggle(true);
-    player.toStart();
+    if (!stepper()) player.toStart();
     fillScreen();
   }
 
@@ -91,6 +99,7 @@ export function makeLecture(page, player, text, showText) {
     if (LEAVING.includes(event.key)) leave();
     else if (FILLING.includes(event.key)) fillOrStay();
     else if (BLANKING.includes(event.key)) page.toggleAttribute("data-blank");
+    else if (stepper()) stepper()(STEPS[event.key] ?? 0);
     else player.move(event.shiftKey ? byToken(event.key) : KEYS[event.key]);
     event.preventDefault();
     event.stopPropagation();
