@@ -9,16 +9,16 @@ from hashlib import sha256
 from html import escape
 from pathlib import Path
 
-from specdemo.ui.runs.recorded import RECORDINGS
+from specdemo.ui.runs.recorded import RECORDINGS, WORLDS
 from specdemo.ui.view.served import ENGINE_ONLY, FATES_SERVED, NUMBERS_SERVED, SERVER_NUMBERS
 from specdemo.ui.view.texts import FATES, HEADLINE, HIDEABLE, MEANWHILE, NUMBERS
 from specdemo.ui.view.wire import MEASUREMENT_KINDS
 from specdemo.words.catalogue import LANGUAGES, WORDS, say
 
 STATIC = Path(__file__).parents[1] / "static"
-TABS = ("text", "positions", "gamma", "race", "compare", "exactness", "figure", "trials", "guess")
+TABS = ("text", "worlds", "positions", "gamma", "race", "compare", "exactness", "figure", "trials", "guess")
 BESIDE_THE_TEXT = ("text", "positions")
-LECTURED = ("figure",)  # tabs that a lecture keeps; from any other it goes to the text
+LECTURED = ("figure", "worlds")  # tabs that a lecture keeps; from any other it goes to the text
 SPEEDS = ("1", "0.2", "0.1", "0.04", "steps")
 # A button of the player: (its move, its sign, its key).
 MOVES = (
@@ -54,9 +54,11 @@ def scripts_path() -> str:
 
 
 def scripts() -> dict[str, bytes]:
-    """The files that are served, by their paths within static/, and the words of each language."""
+    """The files that are served, by their paths within static/, the recorded stops of "Two worlds", and the
+    words of each language."""
     paths = sorted(STATIC.glob("*/*.js"))
     found = {path.relative_to(STATIC).as_posix(): path.read_bytes() for path in paths}
+    found |= {"runs/worlds.json": WORLDS.read_bytes()}
     return found | {f"words/{tag}.json": (WORDS / f"{tag}.json").read_bytes() for tag in LANGUAGES}
 
 

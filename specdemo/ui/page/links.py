@@ -23,8 +23,8 @@ FIELDS = {field.name: field.default for field in fields(Params) if field.name !=
 GENERATING = ("prompt", "pair", "messages", *FIELDS, *WEIGHT_CHOICES)
 OURS = (*GENERATING, "run", "guess", "token", "trace")
 # Other names in an address: those of the frame around the page, Gradio's and its host's, all that begin with
-# __, the visitor's language, and the tour's step.
-OTHERS = ("frame", "view", "deep_link", "embed", "logs", "lang", "tour")
+# __, the visitor's language, the tour's step, and the stop of "Two worlds".
+OTHERS = ("frame", "view", "deep_link", "embed", "logs", "lang", "tour", "worlds")
 LONGEST_QUERY = 7_800  # characters of a query, so that the whole address stays below 8,000
 SHOWN_UNKNOWN = 5  # unknown names in a note
 
@@ -57,6 +57,8 @@ def read_link(query: str, pairs: Collection[str], limits: Limits = LOCAL) -> Lin
         raise ValueError(refusal("token", "pinned", given["token"]))
     if not re.fullmatch(r"\d{1,9}", given.get("tour", "1")):
         raise ValueError(refusal("tour", "step", given["tour"]))
+    if not re.fullmatch("[0-8]", given.get("worlds", "0")):
+        raise ValueError(refusal("worlds", "worlds_stop", given["worlds"]))
     check_text("prompt", given.get("prompt", ""))
     how = {name: _value(name, text) for name, text in given.items() if name in FIELDS}
     params = Params(**how | ({"stop": stops} if stops else {}))

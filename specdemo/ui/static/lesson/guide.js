@@ -13,19 +13,22 @@ const OUTCOME = ".outcome";
 
 /**
  * A step. lit: a selector of what is lit; of what there is, the first. pins: the token that is pinned. opens:
- * the recorded run that it is about; all others are about the run on the stage. formula: whether it has one.
+ * the recorded run that it is about; all others are about the run on the stage. shows: the tab that it is on, if
+ * not the text. formula: whether it has one.
  * tabs: those that it offers to open, where they are.
  * @typedef {object} Step
  * @property {string} name its key in the words
  * @property {string} lit
  * @property {(rounds: Round[]) => Drafted | Own | undefined} [pins]
  * @property {string} [opens]
+ * @property {string} [shows]
  * @property {boolean} [formula]
  * @property {string[]} [tabs]
  */
 
 /** @type {Step[]} */
 export const STEPS = [
+  { name: "worlds", lit: '[data-testid="worlds"] .both', shows: "worlds" },
   { name: "slow", lit: '[data-testid="stage"]' },
   { name: "check", lit: '[data-testid="timeline"]' },
   { name: "coin", lit: INSPECTOR, pins: doubtful, formula: true },

@@ -1,7 +1,8 @@
 // @ts-check
 // The lecture mode: nothing but the text, the inspector, the outcome and the player, large enough for a hall,
 // and keys that work wherever the focus is. It begins at the first token. Presenters send PageDown and PageUp.
-// Some tabs are kept and fill the screen alone (LECTURED in frame.py); the keys then bring their next cards.
+// Some tabs are kept and fill the screen alone (LECTURED in frame.py); the keys then do a step there, or bring the
+// next cards.
 
 import { find } from "../view/dom.js";
 import { say } from "../view/words.js";
@@ -31,8 +32,9 @@ const FILLING = ["f", "F"];
  * @param {Player} player
  * @param {Text} text
  * @param {() => void} showText selects the tab with the text and the inspector
+ * @param {Record<string, (by: number) => void>} steps of kept tabs, by their names: what the keys do there
  */
-export function makeLecture(page, player, text, showText) {
+export function makeLecture(page, player, text, showText, steps) {
   const root = document.documentElement;
   const button = find(page, ".lecture");
   let scrolled = 0; // how far the page was, to return there
@@ -99,14 +101,16 @@ export function makeLecture(page, player, text, showText) {
     if (LEAVING.includes(event.key)) leave();
     else if (FILLING.includes(event.key)) fillOrStay();
     else if (BLANKING.includes(event.key)) page.toggleAttribute("data-blank");
-    else if (kept()) showCards(CARDS[event.key]);
+    else if (kept()) step(CARDS[event.key]);
     else player.move(event.shiftKey ? byToken(event.key) : KEYS[event.key]);
     event.preventDefault();
     event.stopPropagation();
   }
 
   /** @param {1 | -1} way */
-  function showCards(way) {
+  function step(way) {
+    const own = steps[page.dataset.tab ?? ""];
+    if (own) return own(way);
     const cards = kept()?.querySelector(".cards");
     cards?.scrollBy({ left: way * cards.clientWidth });
   }

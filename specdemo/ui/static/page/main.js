@@ -7,6 +7,7 @@ import { makeGamma } from "../runs/gamma.js";
 import { makeGuess } from "../runs/guess.js";
 import { makeRace } from "../runs/race.js";
 import { makeTrials } from "../runs/trials.js";
+import { makeWorlds } from "../runs/worlds.js";
 import { offerSaving } from "../keep/saving.js";
 import { chooseTrace, fetchFile, fetchWhole } from "../traces/traces.js";
 import { find, saveFile } from "../view/dom.js";
@@ -57,7 +58,13 @@ export function start({ element, props, watch, trigger }) {
     stop: () => requests.stop(),
     choose: (/** @type {number} */ gamma) => trigger("select", { gamma }),
   };
-  const tabs = makeTabs(page, heads.selected, {
+  const worlds = makeWorlds(part("worlds"), server);
+  const selected = (/** @type {string} */ tab) => {
+    heads.selected(tab);
+    if (tab !== "worlds") worlds.leave();
+  };
+  const tabs = makeTabs(page, selected, {
+    worlds,
     positions: makePositions(page, part("positions"), text),
     exactness: makeExactness(part("exactness"), reader.pinned),
     figure: makeFigure(part("figure"), reader.pinned),
@@ -83,7 +90,7 @@ export function start({ element, props, watch, trigger }) {
     record: (name) => fetchWhole(name).then((message) => requests.opened({ ...message, name }), notice.refuse),
   });
   const turns = makeTurns(part("turns"), (name) => requests.reopen(name));
-  makeLecture(page, player, text, () => tabs.select("text"));
+  makeLecture(page, player, text, () => tabs.select("text"), { worlds: worlds.step });
   const stage = makeStage(page, run, screen, {
     address, heads, notice, tabs, turns, changed: (isWrong) => requests.changed(isWrong),
   });
@@ -106,6 +113,10 @@ export function start({ element, props, watch, trigger }) {
   for (const begins of [".replay", ".timeline", ".unfold"]) find(page, begins).addEventListener("click", unfoldPage);
   if (isFramed()) addWayOut(find(page, ".foot"));
   watch("value", () => requests.answered(JSON.parse(props.value || "{}")));
+  if (worlds.isLinked && !isFramed()) {
+    unfoldPage();
+    tabs.select("worlds");
+  }
   showLinked(page, stage, tabs, trigger);
 }
 
