@@ -90,7 +90,9 @@ export function makeTimeline(strip, { jump, point }) {
     let most = tallest;
     for (const round of rounds) {
       most = Math.max(most, round.draft.length + 1);
-      if (!isWhole && 2 * round.index >= costs.length) costs.push(...scaledCosts(round));
+      if (isWhole || 2 * round.index < costs.length) continue;
+      const [drafting, verifying] = scaledCosts(round);
+      costs.push(drafting, verifying);
     }
     if (most > tallest) setHeight(most);
     // Only when their number has doubled: a new scale paints every column again.
