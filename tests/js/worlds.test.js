@@ -34,6 +34,12 @@ test("what moves: red and speed; what stays: the greedy text and the counts", ()
   }
 });
 
+test("red are the rejected ones of those that were judged", () => {
+  const draft = ["accepted", "rejected", "discarded", "discarded"].map((fate, id) => ({ id, text: "a", fate }));
+  const told = figuresOf([{ draft, next: { id: 9, text: "b", source: "resampled" } }, { draft: draft.slice(0, 1), next: null }]);
+  assert.deepEqual(told, { rounds: 2, judged: 3, rejected: 1, tokens: 3, perRound: 1.5 });
+});
+
 test("the speed-up is tokens a round at the pace of the drafter itself, with its interval", () => {
   const time = { alone_ms: 2, round_ms: 4, low: 0.9, high: 1.1 };
   assert.equal(speedInWords({ perRound: 3 }, time), "1.50 × (1.35–1.65)");
