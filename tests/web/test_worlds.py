@@ -77,6 +77,6 @@ def test_the_visitors_own_prompt_runs_at_every_stop_first_at_the_one_that_is_sho
     page.wait_for_function(
         "document.querySelector('[data-testid=worlds] .of-tiny').textContent.includes('50 of')"
     )
-    panel.get_by_role("button", name="Stop").click()
+    panel.get_by_role("button", name="Stop", exact=True).click()
     panel.get_by_text("“Tom and Lily”").wait_for()
     moves_and_stays(at_each_stop(page))
