@@ -278,7 +278,7 @@ def test_below_the_cue_is_a_round_in_slow_motion_and_the_cue_goes_when_followed(
     assert share == pytest.approx(ms[0] / ms[1], rel=0.03) and slow.locator(".rows > i").count() == 1 + 5
     assert slow.evaluate(ANIMATIONS) == 0, "it is still"
     cue, hint, formulas = (inspector(page).locator(name) for name in (".cue", ".hint", "summary"))
-    assert cue.text_content() == "Point at a red word: why was it replaced?"
+    assert cue.text_content() == "Point at a red word to see why."
     assert cue.is_visible() and not hint.is_visible() and not formulas.is_visible()
     page.locator('.stage [data-fate="accepted"] > b').first.hover()
     assert not cue.is_visible() and formulas.is_visible() and not slow.is_visible()

@@ -60,8 +60,6 @@ const markup = () => `
       <p class="stands-for"></p>
       <p class="verdict"></p>
     </div>
-    <p class="drafting"></p>
-    <details class="formulas"><summary>${words("inspector.formulas")}</summary>${formulas()}</details>
     <div class="judgement" role="img">
       <p class="judged"></p>
       <p class="threshold"><span></span></p>
@@ -70,10 +68,12 @@ const markup = () => `
     </div>
     <div class="walk" role="img"><p class="u"><span></span></p><div class="parts"></div></div>
     <p class="walk-how"></p>
-    <p class="values-of"></p>
-    <dl class="values"></dl>
     <table class="likely"><caption></caption><thead></thead><tbody></tbody></table>
     <p class="raw">${words("inspector.raw")}</p>
+    <p class="values-of"></p>
+    <dl class="values"></dl>
+    <p class="drafting"></p>
+    <details class="formulas"><summary>${words("inspector.formulas")}</summary>${formulas()}</details>
   </div>`;
 
 /**

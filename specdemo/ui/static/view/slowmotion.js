@@ -65,11 +65,11 @@ export function makeSlowMotion(panel) {
     again.className = "later";
     again.addEventListener("click", play);
     figure.replaceChildren(
-      make("figcaption", say("slowMotion.title", { rows }), later("span", say("slowMotion.titleGoesOn"))),
-      heading(say("slowMotion.alone"), checks.plain_ms),
+      later("figcaption", say("slowMotion.title", { rows })),
+      heading(say("slowMotion.alone"), say("slowMotion.aloneGoesOn"), checks.plain_ms),
       picture(alone),
       later("small", say("slowMotion.spread", range(checks.plain_spread))),
-      heading(say("slowMotion.together", { rows, count: rows - 1 }), checks.verify_ms),
+      heading(say("slowMotion.together", { rows }), say("slowMotion.togetherGoesOn", { rows }), checks.verify_ms),
       picture(together),
       later("small", say("slowMotion.drafting", { ...range(checks.verify_spread), ms: fixed(checks.draft_ms) })),
       later("p", `${say("slowMotion.once", { rows })} ${comparedInWords(checks)}`),
@@ -124,12 +124,11 @@ function later(tag, words) {
 
 /**
  * @param {string} words
+ * @param {string} more
  * @param {number} ms
  */
-function heading(words, ms) {
-  const unit = make("span", say("slowMotion.ms"));
-  unit.className = "unit";
-  return make("p", later("span", words), make("b", fixed(ms), unit));
+function heading(words, more, ms) {
+  return make("p", make("span", words, later("span", more)), make("b", fixed(ms), say("slowMotion.ms")));
 }
 
 /** @param {Lane} lane */
