@@ -2,7 +2,7 @@
 // A round in slow motion, where the inspector has nothing to tell: the target reads its weights once, for one row
 // or for all rows of a check. The lengths are this run's own times.
 
-import { make } from "./dom.js";
+import { appendAll, make } from "./dom.js";
 import { fixed } from "./format.js";
 import { say } from "./words.js";
 
@@ -146,7 +146,8 @@ function picture({ rows, from, to }) {
  * @param {number} count of the parts in it
  */
 function part(name, count = 1) {
-  const made = make("span", ...Array.from({ length: count }, () => make("i")));
+  const made = make("span");
+  appendAll(made, Array.from({ length: count }, () => make("i")));
   made.className = name;
   return made;
 }
