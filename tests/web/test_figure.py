@@ -170,7 +170,7 @@ def swipe(page, x: float, y: float, dx: float, dy: float) -> None:
 def test_u_decides_and_a_second_number_draws_the_replacement(figure):
     said = figure.locator(".outcome-of-one")
     assert 'u ≥ 0.579: "a" is rejected, and "there" comes in its place.' in said.text_content()
-    other = figure.get_by_role("slider", name="the random number that draws the replacement")
+    other = figure.get_by_role("slider", name="the number for the draw")
     other.press("End")
     assert '"was" comes in its place' in said.text_content()
     u = figure.get_by_role("slider", name="u, which decides")

@@ -57,6 +57,7 @@ export function makePull(section, chosen, { changed, drafted }) {
   /** Makes the columns, when there are other tokens. */
   function build() {
     columns = makeColumns(part(".chart"), chosen.names.length, say("figure.pull.table"), ["p", "q", "told"]);
+    lies = [];
     choices = chosen.names.map(choice);
     setHeads(columns, choices, chosen.others.length);
     bars = columns.columns.flatMap((column, at) => [bar(column, at, "p"), bar(column, at, "q")]);

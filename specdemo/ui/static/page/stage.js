@@ -172,19 +172,23 @@ export function makeStage(page, run, { stage, text, player }, { address, heads, 
   function begin(isOpened) {
     heads.leaveRace();
     introduce();
-    const plays = isOpened && !hasPlayed && !address.wants() && run.recorded
+    const isAtOnce = hasPlayed && isExample();
+    const plays = isOpened && !isAtOnce && !address.wants() && run.recorded
       && !matchMedia("(prefers-reduced-motion: reduce)").matches;
     if (!run.complete) reveal();
-    if (plays) player.play(String(SLOW), false);
+    if (plays) player.play(hasPlayed ? "1" : String(SLOW), false);
     else player.begin();
     hasPlayed = true;
   }
 
   // What the page is about; over an example, what to look at.
   function introduce() {
-    const isExample = (page.dataset.recorded ?? "").split(" ").includes(shown);
-    find(page, ".intro .words").textContent = say(isExample ? `recorded.${shown}.about` : "page.introduction");
-    find(page, ".run-here").hidden = !isExample;
+    find(page, ".intro .words").textContent = say(isExample() ? `recorded.${shown}.about` : "page.introduction");
+    find(page, ".run-here").hidden = !isExample();
+  }
+
+  function isExample() {
+    return (page.dataset.recorded ?? "").split(" ").includes(shown);
   }
 
   function put() {

@@ -31,7 +31,7 @@ const markup = () => `
       <span>${escaped(say("worlds.drafter"))}</span><span>${escaped(say("worlds.target"))}</span></p>
   </div>
   <div class="world">
-    <section class="moves"><h3>${escaped(say("worlds.moves"))}</h3>
+    <section class="moves"><h2>${escaped(say("worlds.moves"))}</h2>
       <dl><div class="red"><dt>${escaped(say("worlds.rejected"))}</dt><dd></dd></div>
         <div class="tokens"><dt>${escaped(say("worlds.tokens"))}</dt><dd></dd></div>
         <div class="speed"><dt>${escaped(say("worlds.speed"))}</dt><dd></dd></div></dl>
@@ -39,7 +39,7 @@ const markup = () => `
       <div class="stage hide-discarded" role="list" tabindex="0" aria-label="${escaped(say("worlds.text"))}"></div>
       <p class="note">${escaped(say("worlds.changes"))}</p>
       <p class="note time"></p></section>
-    <section class="stays"><h3>${escaped(say("worlds.stays"))}</h3>
+    <section class="stays"><h2>${escaped(say("worlds.stays"))}</h2>
       <p class="of-tiny"></p>
       <table><thead><tr><th scope="col">${escaped(say("trials.tokens"))}</th>
         <td class="key"><i class="came"></i>${escaped(say("worlds.came"))} <i class="due"></i>${escaped(say("worlds.due"))}</td>
