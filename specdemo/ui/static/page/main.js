@@ -56,17 +56,28 @@ export function start({ element, props, watch, trigger }) {
     stop: () => requests.stop(),
     choose: (/** @type {number} */ gamma) => trigger("select", { gamma }),
   };
-  const tabs = makeTabs(page, heads.selected, {
+  const figure = makeFigure(part("figure"), reader.pinned, {
+    isOurs: () => address.isOurs(),
+    changed: () => address.changed(),
+  });
+  const address = makeAddress(RECORDED, () => {
+    const { tab = "text" } = page.dataset;
+    return { ...(tab === "text" ? {} : { tab }), ...figure.written(run) };
+  });
+  const selected = (/** @type {string} */ tab) => {
+    heads.selected(tab);
+    address.changed();
+  };
+  const tabs = makeTabs(page, selected, {
     positions: makePositions(page, part("positions"), text),
     exactness: makeExactness(part("exactness"), reader.pinned),
-    figure: makeFigure(part("figure"), reader.pinned),
+    figure,
     gamma: makeGamma(part("gamma"), server),
     race: makeRace(part("race"), server, heads.raced),
     compare: makeCompare(part("compare"), server),
     trials: makeTrials(part("trials"), server),
     guess: makeGuess(part("guess"), server),
   });
-  const address = makeAddress();
   page.addEventListener("pin", (event) => address.pin(/** @type {CustomEvent} */ (event).detail));
   const notice = makeNotice(page, (sentence) => controls.markWrong(sentence));
   const controls = watchControls({
@@ -106,6 +117,7 @@ export function start({ element, props, watch, trigger }) {
   if (isFramed()) addWayOut(find(page, ".foot"));
   watch("value", () => requests.answered(JSON.parse(props.value || "{}")));
   showLinked(page, stage, tabs, trigger);
+  address.ready();
 }
 
 /** Shows what is hidden from a newcomer until the visitor has begun something. @param {HTMLElement} page */
@@ -132,6 +144,11 @@ function showLinked(page, stage, tabs, trigger) {
   if (plays) {
     unfold(page);
     tabs.select("guess"); // the server begins the game
+  }
+  const tab = query.get("tab") ?? "text";
+  if (tab !== "text" && !isFramed() && page.querySelector(`[role="tab"][data-tab="${CSS.escape(tab)}"]`)) {
+    unfold(page);
+    tabs.select(tab);
   }
   const recorded = (page.dataset.recorded ?? "").split(" ");
   const linked = recorded.find((name) => name === query.get("trace") && !runs && !plays) ?? RECORDED;
