@@ -55,6 +55,7 @@ from specdemo.words.message import message
 
 Event = Started | Round | Finished
 IsOver = Callable[[], bool]
+Alter = Callable[[Decoder], Decoder]
 BUSY = message("pair_busy")
 SETTLED_BELOW_MS = 1000.0  # of a run: see Run.settle
 SETTLING_SECONDS = 2.0
@@ -77,14 +78,25 @@ def stream(
     tokens, nor of a server. is_over: asked during the prefill, and while a server is asked for the prompt's
     tokens; once true, the run is closed. Raises ValueError for a prompt or Params that this pair cannot take,
     PairError while it is busy with another run."""
-    started = prepare(pair, prompt, params, is_over)
+    return begin(pair, prepare(pair, prompt, params, is_over), measure, is_over)
+
+
+def begin(
+    pair: AnyPair,
+    started: Started,
+    measure: bool,
+    is_over: IsOver = lambda: False,
+    alter: Alter = lambda decoder: decoder,
+) -> "Run":
+    """The run of a first event; the rest is as for `stream`. alter: what the lessons of trials/ put into the
+    loop of a pair that runs here."""
     pair.check_gpu(_embedded_text)
     if not pair.lock.acquire(blocking=False):
         raise PairError(BUSY)
     try:
         if not isinstance(pair, ServedPair):
             look_at(pair)
-        return Run(pair, replace(started, pair=pair.info), measure, is_over)
+        return Run(pair, replace(started, pair=pair.info), measure, is_over, alter)
     except BaseException:
         pair.lock.release()
         raise
@@ -177,7 +189,14 @@ class Run:
     Any thread may close it: the pair is free when `close` returns, at the latest one round or one part of the
     prefill later. A run that is dropped closes itself."""
 
-    def __init__(self, pair: AnyPair, started: Started, measure: bool, is_over: IsOver = lambda: False):
+    def __init__(
+        self,
+        pair: AnyPair,
+        started: Started,
+        measure: bool,
+        is_over: IsOver = lambda: False,
+        alter: Alter = lambda decoder: decoder,
+    ):
         self.trace = Trace.begin(started)
         self._computing = threading.Lock()  # held while an event is computed
         closing = self._closing = threading.Event()
@@ -192,7 +211,7 @@ class Run:
         if isinstance(pair, ServedPair):
             self._events = served_events(pair, started, self.trace, is_closing)
         else:
-            self._events = _events(pair, started, self.trace, is_closing, measure)
+            self._events = _events(pair, started, self.trace, is_closing, measure, alter)
 
     def __iter__(self) -> "Run":
         return self
@@ -268,13 +287,13 @@ def _free(pair: AnyPair, trace: Trace) -> None:
 
 
 def _events(
-    pair: Pair, started: Started, trace: Trace, is_closing: IsOver, measure: bool
+    pair: Pair, started: Started, trace: Trace, is_closing: IsOver, measure: bool, alter: Alter
 ) -> Generator[Event, None, None]:
     """The events of a run. is_closing: whether the run is to end early; once true, always true. measure: see
-    `stream`."""
+    `stream`. alter: see `begin`."""
     yield started
     try:
-        decoder = decoder_of(pair, started, is_closing)
+        decoder = alter(decoder_of(pair, started, is_closing))
         rounds = decoder.decode(list(started.prompt_ids))
         while trace.finish is None:
             with pair.runner.active():

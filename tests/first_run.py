@@ -3,7 +3,7 @@
 python -m tests.first_run          chooses a seed, and records its run
 python -m tests.first_run SEED     only records it again
 
-The page's first example is run with each of SEEDS, with everything else as the page has it at first. Of the
+The page's first prompt is run with each of SEEDS, with everything else as the page has it at first. Of the
 runs that meet every criterion of TEXT, the one is chosen whose text the target finds likeliest, which as a
 rule is the most coherent one. It is then recorded until RECORDINGS of its runs were undisturbed by other
 programs. The one with the median speed-up is kept, if it meets the criteria of TIMES. So no run is chosen by
@@ -21,7 +21,8 @@ from specdemo import generate, load_pair
 from specdemo.events import Params, Round
 from specdemo.events.trace import Trace
 from specdemo.loading.pair import AnyPair
-from specdemo.ui.page.page import EXAMPLES, RECORDED
+from specdemo.ui.page.page import RECORDED
+from specdemo.ui.runs.recorded import STORY
 from specdemo.ui.view.settings import FIRST, params_from_controls
 from tests.recorded_runs import save
 
@@ -88,9 +89,7 @@ def unmet(run: Trace, criteria: Criteria) -> list[str]:
 
 def first_example(seed: int) -> tuple[str, Params]:
     """What the page runs where nothing but the seed is set."""
-    prompt, draft_with, gamma, sampler = next(iter(EXAMPLES.values()))
-    set_here = {"draft_with": draft_with, "gamma": gamma, "sampler": sampler, "seed": str(seed)}
-    return prompt, params_from_controls(FIRST | set_here)
+    return STORY, params_from_controls(FIRST | {"seed": str(seed)})
 
 
 def choose(pair: AnyPair) -> int:

@@ -1,7 +1,7 @@
 """Records the runs of specdemo/ui/runs/recorded.py into assets/traces.
 
 python -m tests.recorded_runs           all of them
-python -m tests.recorded_runs NAME ...  only these
+python -m tests.recorded_runs NAME ...  only these; "worlds" are the stops of "Two worlds"
 
 Each is run, always with the same text, until RUNS of its runs were undisturbed by other programs. The one
 with the median speed-up is kept. So no run is chosen by its speed.
@@ -17,11 +17,14 @@ from typing import Any
 
 from specdemo import generate, load_pair
 from specdemo.events.trace import Trace
-from specdemo.ui.runs.recorded import RECORDINGS, TRACES_FOLDER, Recording
+from specdemo.ui.runs.models import Choice
+from specdemo.ui.runs.recorded import RECORDINGS, TRACES_FOLDER, WORLDS, Recording, recorded_trace
+from specdemo.ui.runs.worlds import Worlds, WorldsRequest, params_of
 from specdemo.ui.view.feed import rounds_to_draw
 
 RUNS = 5
 TRIES = 200
+WORLDS_RUNS = 2_000  # of the tiny pair at each stop
 UNDISTURBED = 1.7  # the most by which the ends of its speed-up's interval differ, as a factor
 DECIDING = ("p", "q", "u", "accept_prob")  # what a verdict follows from: with every digit
 USUAL: dict[str, Any] = {
@@ -76,8 +79,28 @@ def is_undisturbed(run: Trace) -> bool:
     return high <= UNDISTURBED * low
 
 
+def record_worlds() -> dict[str, Any]:
+    """All stops of "Two worlds", and what they are of. The one with the pair's own drafter is the recorded
+    run "warm" again, so its times are those of that run."""
+    recording = RECORDINGS["warm"]
+    pair, params = load_pair(recording.pair), params_of(recording.params)
+    request = WorldsRequest("worlds", Choice(), recording.prompt, params, lambda *_: "", 0)
+    worlds = Worlds(request, pair, WORLDS_RUNS)
+    worlds.timed = recorded_trace("warm")
+    while worlds.share < 1:
+        worlds.go_on(pair)
+    told = {name: getattr(params, name) for name in ("gamma", "temperature", "seed")}
+    told |= {"prompt": recording.prompt, "pair": pair.info.name, "machine": worlds.timed.pair.device_name}
+    return told | {"worlds": worlds.so_far()}
+
+
 def main(*names: str) -> None:
-    for name in names or RECORDINGS:
+    for name in names or (*RECORDINGS, "worlds"):
+        if name == "worlds":
+            text = json.dumps(_compact(record_worlds()), ensure_ascii=False, separators=(",", ":"))
+            WORLDS.write_text(text, encoding="utf-8")
+            print(f"worlds: {WORLDS.stat().st_size:,} bytes", flush=True)
+            continue
         run = record(RECORDINGS[name])
         path = TRACES_FOLDER / f"{name}.json"
         save(replace(run, date=date.today()), path)

@@ -64,9 +64,11 @@ class Drafter:
     the host.
 
     wants_top: how many of the target's likeliest tokens at each position `learn` uses; 0 if it learns
-    nothing."""
+    nothing. follows_any: whether `propose` takes any text that goes on after the prompt, also one that it has
+    not drafted and the target has not read."""
 
     wants_top = 0
+    follows_any = False
     waits = False  # whether `propose` waits for the device
 
     @property

@@ -20,9 +20,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import exp, log, sqrt
 from random import Random
-from statistics import StatisticsError, fmean, linear_regression, mean, quantiles, stdev
+from statistics import StatisticsError, fmean, linear_regression, mean, mode, quantiles, stdev
 
-from specdemo.events import LIMITS, RULES, Round, ServerStats, Stats
+from specdemo.events import LIMITS, Round, ServerStats, Stats
 from specdemo.events.metrics import made_in, made_of, ratio
 
 SHORTEST = 24  # tokens of a run for which a speed-up is claimed
@@ -285,11 +285,11 @@ def break_even(gamma: float, tokens: float) -> float | None:
 @dataclass(frozen=True)
 class Estimate:
     """What is estimated for one draft length. `formula`: by Leviathan et al. 2023 (equation 1, theorem 3.8)
-    from the run's p and q; it takes all places of a draft alike and verifying for as long as a plain round,
-    and has no speed-up where drafted tokens were dropped, because it knows none. `seen`: by the share of
-    drafts that were accepted at each place and the times that this run had, so that its own draft length gets
-    its own figures. Speed-ups are None where the run's own is unknown or has a wide interval; the formula's
-    figures where a server has not told p and q."""
+    from the run's acceptance rate; it takes all places of a draft alike and verifying for as long as a plain
+    round, and has no speed-up where drafted tokens were dropped, because it knows none. `seen`: by the share
+    of drafts that were accepted at each place and the times that this run had, so that its own draft length
+    gets its own figures. Speed-ups are None where the run's own is unknown or has a wide interval; the
+    formula's figures where a server has not told p and q."""
 
     gamma: int
     formula_tokens: float | None  # a round
@@ -302,14 +302,13 @@ class Estimate:
 def estimates(
     rounds: Sequence[Round],
     stats: Stats,
-    rule: str = "speculative",
     at_once: bool = False,
     longest_draft: int | None = None,
 ) -> list[Estimate]:
     """The estimates for gamma 0 to the largest that Params allows, or to the longest draft where p and q are
-    not known; empty if nothing was judged. rule: the run's. at_once: whether drafts were made in one forward,
+    not known; empty if nothing was judged. at_once: whether drafts were made in one forward,
     and so take as long whatever their length. longest_draft: the longest that the drafter can make."""
-    by_place = _verdicts_by_place(rounds, rule)
+    by_place = _verdicts_by_place(rounds)
     judged = [verdict for verdicts in by_place for verdict in verdicts]
     if not judged:
         return []
@@ -319,9 +318,9 @@ def estimates(
     else:
         low, high = stats.speedup_interval
         off = low / stats.speedup, high / stats.speedup
-    known = [probability for probability, _ in judged if probability is not None]
-    alpha = mean(known) if len(known) == len(judged) else None
-    everywhere = mean(accepted for _, accepted in judged)
+    of_server = any(one.arrival_ms is not None for one in rounds)
+    alpha = None if of_server else stats.acceptance_rate  # as it is shown beside the formula's figures
+    everywhere = mean(judged)
     kept_at = _share_of_rounds_with([len(one.draft) for one in rounds], rounds)
     made_at = _share_of_rounds_with([made_in(one) for one in rounds], rounds)
     tokens, kept, made, going_on = 1.0, 0.0, 0.0, 1.0
@@ -333,9 +332,7 @@ def estimates(
     longest = min(longest, longest_draft or longest)
     for gamma in range(1, longest + 1):
         verdicts = by_place[gamma - 1] if gamma <= len(by_place) else []
-        going_on *= (
-            mean(accepted for _, accepted in verdicts) if len(verdicts) >= FEWEST_JUDGED else everywhere
-        )
+        going_on *= mean(verdicts) if len(verdicts) >= FEWEST_JUDGED else everywhere
         with_draft = kept_at[min(gamma, len(kept_at)) - 1]
         tokens += with_draft * going_on
         kept += with_draft
@@ -377,11 +374,10 @@ def best_gamma(found: Sequence[Estimate]) -> int | None:
     return next(gamma for gamma, speedup in known if speedup >= 0.99 * largest)
 
 
-def _verdicts_by_place(rounds: Sequence[Round], rule: str) -> list[list[tuple[float | None, bool]]]:
-    """accept_prob of the drafts up to a round's rejection, and whether they were accepted, by their place in
-    the draft. What a rule for the whole draft compares u with is not for one token alone, so min(1, p/q) is
-    taken. A server tells whether, and no accept_prob; empty where it does not tell what was rejected."""
-    places: list[list[tuple[float | None, bool]]] = []
+def _verdicts_by_place(rounds: Sequence[Round]) -> list[list[bool]]:
+    """Whether the drafts up to a round's rejection were accepted, by their place in the draft. Empty where a
+    server does not tell what was rejected."""
+    places: list[list[bool]] = []
     if not all(one.drafts_told for one in rounds):
         return places
     for one in rounds:
@@ -392,9 +388,7 @@ def _verdicts_by_place(rounds: Sequence[Round], rule: str) -> list[list[tuple[fl
                 break
             if place == len(places):
                 places.append([])
-            by_token = ratio(token.p, token.q) if RULES[rule].judges_whole_draft else None
-            alone = token.accept_prob if by_token is None else min(1.0, by_token)
-            places[place].append((alone, token.fate != "rejected"))
+            places[place].append(token.fate != "rejected")
             if token.fate == "rejected":
                 break
     return places
@@ -417,6 +411,61 @@ def _ms_of_a_draft(rounds: Sequence[Round]) -> float | None:
     """The mean drafting time in ms, over the rounds that drafted anything."""
     times_ms = [one.draft_ms for one in rounds if made_in(one) and one.draft_ms is not None]
     return mean(times_ms) if times_ms else None
+
+
+FEWEST_CHECKS = 5  # of full drafts, of which a mean and a spread are told
+
+
+@dataclass(frozen=True)
+class Checks:
+    """What the target took to check full drafts, beside its plain rounds of the same run. rows: the tokens
+    that a check feeds, one more than were drafted. *_ms: means; *_spread: 10th and 90th percentile.
+    interval: how many times as long as a plain round a check took, with as much about it as the run's
+    interval has about its speed-up; ratio: the value itself, None where the interval is wide."""
+
+    rows: int
+    plain_ms: float
+    plain_spread: tuple[float, float]
+    draft_ms: float
+    draft_spread: tuple[float, float]
+    verify_ms: float
+    verify_spread: tuple[float, float]
+    ratio: float | None
+    interval: tuple[float, float]
+
+
+def checks(rounds: Sequence[Round], stats: Stats, gamma: int | str) -> Checks | None:
+    """The checks of drafts of `gamma` tokens; where gamma was chosen round by round, of the length that came
+    most often. None where no speed-up is known, or fewer than FEWEST_CHECKS drafts were that long. Rounds do
+    not count in which the target was fed more than the draft, or by more than one forward."""
+    step_ms, spread, interval = stats.target_step_ms, stats.target_step_spread, stats.speedup_interval
+    drafted = [len(one.draft) for one in rounds if one.draft]
+    if not (step_ms and spread and interval and stats.speedup and drafted):
+        return None
+    length = gamma if isinstance(gamma, int) else mode(drafted)
+    full = [
+        (one.draft_ms, one.verify_ms)
+        for one in rounds
+        if len(one.draft) == length and one.target_forwards == 1 and not one.fed_again
+        if one.draft_ms is not None and one.verify_ms is not None
+    ]
+    if len(full) < FEWEST_CHECKS:
+        return None
+    draft_ms, verify_ms = ([each[side] for each in full] for side in (0, 1))
+    ratio = fmean(verify_ms) / step_ms
+    low, high = (ratio * stats.speedup / end for end in reversed(interval))
+    return Checks(
+        length + 1,
+        *(step_ms, spread),
+        *(fmean(draft_ms), _deciles(draft_ms)),
+        *(fmean(verify_ms), _deciles(verify_ms)),
+        *(None if is_wide((low, high)) else ratio, (low, high)),
+    )
+
+
+def _deciles(times_ms: Sequence[float]) -> tuple[float, float]:
+    deciles = quantiles(times_ms, n=10, method="inclusive")
+    return deciles[0], deciles[-1]
 
 
 def _speedup(

@@ -12,7 +12,7 @@ from specdemo.engine.sampling import Sampler, Settings
 from specdemo.events import Params, Prompt
 from specdemo.events.trace import Trace, pieces
 from specdemo.loading.pair import Pair
-from specdemo.session import decoder_of, prepare, stream
+from specdemo.session import Alter, decoder_of, prepare, stream
 from specdemo.trials.mistakes import MISTAKES
 from specdemo.trials.tiny import TINY_PROMPT, next_logits, tiny_pair
 
@@ -47,11 +47,12 @@ def tiny_params(params: Params, mistake: str | None = None) -> Params:
 @dataclass
 class TinyTrials:
     """Runs of the tiny pair. params: see `tiny_params`. mistake: one of MISTAKES, None for the engine as it
-    is. expected: the target's own probability of each cell. seen: how often it came out. judged, accepted:
-    drafted tokens of all runs so far. seed: that of the next run."""
+    is. alter: what else is put into the engine. expected: the target's own probability of each cell. seen:
+    how often it came out. judged, accepted: drafted tokens of all runs so far. seed: that of the next run."""
 
     params: Params
     mistake: str | None = None
+    alter: Alter = lambda decoder: decoder
     seen: Counter[FirstTokens] = field(default_factory=Counter)
     judged: int = 0
     accepted: int = 0
@@ -64,7 +65,7 @@ class TinyTrials:
         decoder = decoder_of(self.pair, started, lambda: False)
         with self.pair.runner.active():
             next(decoder.decode(list(TINY_PROMPT)))  # the prompt, once for all runs
-        self.decoder = decoder if self.mistake is None else MISTAKES[self.mistake](decoder)
+        self.decoder = self.alter(decoder if self.mistake is None else MISTAKES[self.mistake](decoder))
 
     def run(self) -> None:
         """Makes one run more, until its first TOKENS tokens stand. It begins after the prompt, in the caches

@@ -2,7 +2,7 @@ import "./words.js";
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import {
-  LINES, bandOf, bestInWords, bestMeasured, cellsOf, intervalsOf, marksOf, pointsFor, rowsOf, scaleOf, unclearInWords, whatIsMissing,
+  LINES, apartInWords, bandOf, bestInWords, bestMeasured, cellsOf, intervalsOf, marksOf, pointsFor, rowInWords, rowsOf, scaleOf, unclearInWords, whatIsMissing,
 } from "../../specdemo/ui/static/view/chart.js";
 import { fixed } from "../../specdemo/ui/static/view/format.js";
 
@@ -144,4 +144,16 @@ test("what was measured stands beside the estimates of a run of the same pair, d
   assert.deepEqual(pointsFor(POINTS, "same", { conditions: "same" }), POINTS);
   assert.deepEqual(pointsFor(POINTS, "same", { conditions: "another drafter" }), []);
   assert.deepEqual(pointsFor(POINTS, "same", null), []);
+});
+
+test("the run's own figures are said to be measured, and those of other lengths to be estimated", () => {
+  assert.match(rowInWords(rowsOf(OUTCOME, [], 4)[4]), /× measured in this run \(.*\), 2.00 tokens a round in this run$/);
+  assert.match(rowInWords(rowsOf(OUTCOME, [], 4)[5]), /× estimated \(.*\), .* tokens a round estimated$/);
+  assert.match(bestInWords(rowsOf(OUTCOME, [], 16))[0].words, /^Best of these: γ 16, this run's own, measured /);
+});
+
+test("where a measured interval and an estimated one do not meet, one sentence says so and why", () => {
+  assert.match(apartInWords(ROWS), /^At γ 8 the measured interval and the estimated one do not meet: .* Tokens a round are counted /);
+  assert.match(apartInWords(rowsOf(OUTCOME, [point(2, 1.22, 1.1, 1.4)], 4)), /^Tokens a round are counted /);
+  assert.equal(apartInWords(rowsOf(OUTCOME, [], 4)), "");
 });

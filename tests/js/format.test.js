@@ -2,7 +2,7 @@ import { catalogue } from "./words.js";
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import {
-  apart, digits, fixed, grouped, inQuotes, milliseconds, percent, roundedUp, short, times,
+  apart, digits, fixed, grouped, inQuotes, milliseconds, pValue, percent, roundedUp, short, times,
 } from "../../specdemo/ui/static/view/format.js";
 import { say, speak } from "../../specdemo/ui/static/view/words.js";
 
@@ -70,4 +70,8 @@ test("German writes numbers its own way", () => {
   ]);
   assert.ok(scale.includes("0,5 ms"));
   assert.equal(grouped(12345), "12,345");
+});
+
+test("a p-value is never written as 0: one below what its digits can mean is a bound", () => {
+  assert.deepEqual([0.25, 1e-11, 1e-13, 0].map(pValue), ["0.25", "1.0 × 10⁻¹¹", "< 10⁻¹²", "< 10⁻¹²"]);
 });

@@ -30,10 +30,10 @@ test("each fate has a sentence of its own, without u", () => {
   const [accepted, rejected, resampled, , bonus, sampled] = tokensIn(rounds()).map((token) => verdictOn(token, GREEDY));
   assert.equal(accepted, "Accepted: it is the target's likeliest token, the only one that greedy decoding keeps.");
   const why = "the target's likeliest token is another one (p is 0; at temperature 1 it gave the draft 0.031)";
-  assert.equal(rejected, `Rejected: ${why}. " d" was drawn in its place.`);
-  assert.equal(resampled, `Resampled: " b" was rejected, because ${why}. This token, the target's likeliest, stands in its place.`);
+  assert.equal(rejected, `Rejected: ${why}. " d", the target's likeliest, stands in its place.`);
+  assert.equal(resampled, `In place of a draft: " b" was rejected, because ${why}. This token, the target's likeliest, stands in its place.`);
   assert.match(bonus, /^Bonus: the round's only draft was accepted, .* one more token, the target's likeliest\.$/);
-  assert.match(sampled, /^Sampled: nothing was drafted .* gives one token, the likeliest\.$/);
+  assert.match(sampled, /^The target's own: nothing was drafted .* gives one token, the likeliest\.$/);
 });
 
 test("the player says each step without u", () => {

@@ -51,7 +51,7 @@ test("a block's verdicts in words", () => {
   assert.match(verdictOn(second), /^Accepted: u = 0.1.* is below h = 0.4000\.$/);
   assert.match(verdictOn(third), /^Rejected: u = .* not below h = .*\. " e" was drawn in its place\.$/);
   assert.match(verdictOn(fourth), /^Discarded: u = .* not below h = .*, and no later draft passes/);
-  assert.match(verdictOn(block().next), /from the residual, the part of w·p that exceeds q, with u/);
+  assert.match(verdictOn(block().next), /from the residual, the part of w·p that exceeds q, by the number for the draw/);
 });
 
 test("the player says why a token above its h is kept", () => {
@@ -88,7 +88,7 @@ function rejectedBy(rule, accept_prob, more = {}, p = 0.2) {
 test("typical acceptance compares p with a threshold, and then draws from p", () => {
   const { draft, next } = rejectedBy("typical", 0, {}, 0.05);
   assert.match(verdictOn(draft[0]), /^Rejected: p = 0.05.* is not above min\(ε, δ·e\^−H\), the rule's threshold\./);
-  assert.match(verdictOn(next), /drawn in its place from p with u/);
+  assert.match(verdictOn(next), /drawn in its place from p, by the number for the draw/);
   assert.deepEqual([drawnFrom(next).from, residualAt(next, 0.6, 0.1)], ["p", null]);
   assert.ok(alternativesTo(next).every(({ residual }) => residual === null));
   assert.match(inWords([draft[0].round], { round: 1, step: 0 }, "token"), /resampled from p in place of " a"/);
@@ -126,7 +126,7 @@ test("a rule that the scripts do not know is told in the server's words, and jud
   const rule = { ...RULES.lenient, name: "coin", ...words };
   const { draft: [token], next } = linked({ ...rejectedBy("lenient", 0.5) }, 0, { ...SETTING, rule });
   assert.match(verdictOn(token), /^Rejected: u = 0.7000 is not below 1\/2 = 0.5000\. /);
-  assert.match(verdictOn(next), /drawn in its place from p with u/);
+  assert.match(verdictOn(next), /drawn in its place from p, by the number for the draw/);
   assert.deepEqual(valuesOf(token).find(([symbol]) => symbol === "1/2"), ["1/2", "a coin", 0.5]);
   assert.equal(residualAt(next, 0.6, 0.1), null);
   assert.ok(isExact(recomputed(runOf(token.round))));

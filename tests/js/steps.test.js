@@ -180,9 +180,9 @@ test("each step is told in words", () => {
   assert.equal(told[4], '" a" is accepted: u = 0.2500 is below min(1, p/q) = 1.');
   const rejected = '" b" is rejected: u = 0.5000 is not below min(1, p/q) = 0.2500.';
   assert.equal(told[5], `${rejected} The 1 draft after it is dropped.`);
-  assert.equal(told[6], '" d" is resampled from the residual in place of " b" with u = 0.2500.');
-  assert.equal(told[11], 'The whole draft was accepted: " 20" is drawn from p as the bonus token with u = 0.2500.');
-  assert.equal(told[12], 'Nothing was drafted: " 30" is sampled from p with u = 0.2500.');
+  assert.equal(told[6], '" d" is resampled from the residual in place of " b", by the number 0.2500.');
+  assert.equal(told[11], 'The whole draft was accepted: " 20" is drawn from p as the bonus token, by the number 0.2500.');
+  assert.equal(told[12], 'Nothing was drafted: " 30" is sampled from p, by the number 0.2500.');
   assert.match(told[15], /^" end" is accepted: .*\. The text ends here\. The 1 draft after it is dropped\.$/);
 });
 

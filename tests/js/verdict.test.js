@@ -2,7 +2,7 @@ import "./words.js";
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import {
-  alternativesTo, drawnFrom, fedAgainInWords, isJudged, judgement, lengthInWords, placeOf, roundInWords, valuesOf, verdictOn,
+  alternativesTo, drawnFrom, fedAgainInWords, isJudged, judgement, lengthInWords, placeOf, roundInWords, valuesOf, verdictOn, walkTo,
 } from "../../specdemo/ui/static/view/verdict.js";
 import { PROMPT, SETTING, allAccepted, drafted, linked, own, plain, rejection } from "./runs.js";
 
@@ -18,10 +18,10 @@ test("each fate has its verdict in a sentence", () => {
   assert.equal(verdictOn(rejected), replaced);
   assert.match(verdictOn(discarded), /^Discarded without being judged: draft 2, " b", was rejected, /);
   assert.match(verdictOn(resampled), /^Resampled: " b" was rejected, because u = 0.50.*\. This token /);
-  assert.match(verdictOn(resampled), /drawn in its place from the residual, .* with u = 0.2500\.$/);
-  assert.match(verdictOn(bonus), /^Bonus: all 2 drafts of the round were accepted, .* with u = 0.2500\.$/);
+  assert.match(verdictOn(resampled), /drawn in its place from the residual, .* by the number for the draw, 0.2500\.$/);
+  assert.match(verdictOn(bonus), /^Bonus: all 2 drafts of the round were accepted, .* by the number for the draw, 0.2500\.$/);
   assert.match(verdictOn(linked(allAccepted(1), 0).next), /^Bonus: the round's only draft was accepted, /);
-  assert.match(verdictOn(sampled), /^Sampled: nothing was drafted in this round, .* with u = 0.2500\.$/);
+  assert.match(verdictOn(sampled), /^Sampled: nothing was drafted in this round, .* by the number for the draw, 0.2500\.$/);
 });
 
 test("a token after the end of the text says so", () => {
@@ -77,8 +77,8 @@ test("the values are those of the token, and what it lacks is left out", () => {
   assert.deepEqual(values(PROMPT[0]), {});
   assert.deepEqual(values(rejected), { p: 0.2, q: 0.8, "min(1, p/q)": 0.25, "Σ (p − q)₊": 0.8, u: 0.5 });
   assert.deepEqual(values(discarded), { p: 0.5, q: 0.5 });
-  assert.deepEqual(values(resampled), { p: 0.5, q: 0.1, "Σ (p − q)₊": 0.8, "r = (p − q)₊ / Σ": 0.5, u: 0.25 });
-  assert.deepEqual(values(sampled), { p: 0.5, u: 0.25 });
+  assert.deepEqual(values(resampled), { p: 0.5, q: 0.1, "Σ (p − q)₊": 0.8, "r = (p − q)₊ / Σ": 0.5, "number for the draw": 0.25 });
+  assert.deepEqual(values(sampled), { p: 0.5, "number for the draw": 0.25 });
 });
 
 test("the alternatives begin with what was drawn, each from its distribution", () => {
@@ -147,4 +147,34 @@ test("what comes later in the round is not given away", () => {
   const judged = "Rejected: u = 0.5000 is not below min(1, p/q) = 0.2500.";
   assert.equal(verdictOn(rejected, null, "verdict"), judged);
   assert.deepEqual(alternativesTo(rejected, "verdict").map(({ id }) => id), [2]);
+});
+
+// What is left of the residual is inside .568 and outside .425: a number of .8071 draws "inside", whose id is larger.
+function walked(number, shares, drawnId, more = {}) {
+  const top = shares.map(([id, share]) => [id, ` ${id}`, share * 0.5, 0, share, 0]);
+  const next = own(drawnId, { source: "resampled", residual_mass: 0.5, u: number, top, p: 0, q: 0, ...more });
+  const share = shares.find(([id]) => id === drawnId)[1];
+  Object.assign(next, { p: share * 0.5 });
+  return walkTo(linked({ ...rejection(), next }, 0).next);
+}
+
+test("a draw goes through the tokens in the order of their ids, whichever is likeliest", () => {
+  const { pieces, drawn, rest, isKnown, number } = walked(0.8071, [[90, 0.568], [40, 0.432]], 90);
+  assert.deepEqual(pieces.map(({ text }) => text), [" 40", " 90"]);
+  assert.ok(Math.abs(drawn.from - 0.432) < 1e-9 && Math.abs(drawn.to - 1) < 1e-9 && isKnown && rest === 0);
+  assert.ok(drawn.from <= number && number < drawn.to);
+});
+
+test("a draw of which too little is recorded is not drawn as if it were known", () => {
+  const little = walked(0.8071, [[90, 0.568], [40, 0.425]], 90);
+  assert.ok(little.isKnown && Math.abs(little.rest - 0.007) < 1e-9, "the number is in the part, wherever the rest is");
+  assert.equal(walked(0.428, [[90, 0.568], [40, 0.425]], 90).isKnown, false);
+  assert.equal(walked(0.5, [[90, 0.2], [40, 0.2]], 90).isKnown, false);
+});
+
+test("no draw is shown where none was made: in greedy decoding, and of a drafted token", () => {
+  const greedy = { ...SETTING, greedy: true };
+  assert.equal(walkTo(accepted), null);
+  assert.equal(walkTo(linked({ ...plain(), next: own(1, { source: "sampled", p: 1 }) }, 0, greedy).next), null);
+  assert.notEqual(walkTo(sampled), null);
 });

@@ -12,7 +12,7 @@ from specdemo.events.trace import Trace
 from specdemo.ui.view.durations import GAMMAS, REPEATS, seconds
 
 TRACE = Trace.load(Path(__file__).resolve().parents[2] / "assets" / "traces" / "first.json")
-FOUND = estimates(TRACE.rounds, TRACE.stats, TRACE.params.rule)
+FOUND = estimates(TRACE.rounds, TRACE.stats)
 
 
 def test_a_race_is_two_runs_after_two_warm_ups():

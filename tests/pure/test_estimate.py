@@ -9,6 +9,7 @@ from specdemo.events import Judged, Next, Round, metrics
 from specdemo.events.speedup import (
     after_plain_rounds,
     best_gamma,
+    checks,
     estimates,
     expected_speedup,
     expected_tokens,
@@ -103,9 +104,11 @@ def test_at_its_own_draft_length_a_run_is_estimated_to_be_what_it_was():
 def test_the_formula_is_leviathans_and_the_best_is_the_shortest_within_a_hundredth_of_the_largest():
     rounds = simulated(4, lambda place: 0.7, count=2000)
     found = estimates(rounds, stats_of(rounds))
+    alpha = stats_of(rounds).acceptance_rate  # of its judged drafts, as it is shown beside these figures
+    assert alpha != 0.7
     for one in found[1:]:
-        assert one.formula_tokens == pytest.approx(expected_tokens(0.7, one.gamma))
-        assert one.formula_speedup == pytest.approx(expected_speedup(0.7, one.gamma, DRAFT / STEP))
+        assert one.formula_tokens == pytest.approx(expected_tokens(alpha, one.gamma))
+        assert one.formula_speedup == pytest.approx(expected_speedup(alpha, one.gamma, DRAFT / STEP))
     assert found[0].formula_speedup == 1.0
     best, largest = best_gamma(found), max(one.seen_speedup for one in found)
     assert found[best].seen_speedup >= 0.99 * largest > found[best - 1].seen_speedup
@@ -163,7 +166,7 @@ def test_a_block_whose_record_has_a_q_of_0_gives_an_estimate_all_the_same():
     rounds = simulated(3, lambda place: 0.8, count=20)
     broken = replace(rounds[0].draft[0], q=0.0)
     rounds[0] = replace(rounds[0], draft=(broken, *rounds[0].draft[1:]))
-    assert estimates(rounds, stats_of(rounds), "block")
+    assert estimates(rounds, stats_of(rounds))
 
 
 # The formulas of the theory, against sums written out.
@@ -181,3 +184,34 @@ def test_the_best_gamma_and_its_speedup(alpha, cost, gamma, speedup):
 def test_expected_tokens_add_up_the_chances_of_each_place(alpha, gamma):
     """One token is certain; the i-th draft is accepted if all before it were."""
     assert expected_tokens(alpha, gamma) == pytest.approx(sum(alpha**i for i in range(gamma + 1)), rel=1e-12)
+
+
+def test_checks_of_full_drafts_stand_beside_plain_rounds_of_the_same_run():
+    times = [11.0, 12.0, 13.0] * 20
+    rounds = [
+        replace(one, verify_ms=ms) for one, ms in zip(simulated(4, lambda place: 0.8, 60), times, strict=True)
+    ]
+    short = replace(rounds[0], draft=rounds[0].draft[:2], verify_ms=11.0)
+    again = replace(rounds[0], fed_again=3, verify_ms=14.0)
+    twice = replace(rounds[0], target_forwards=2, verify_ms=14.0)
+    rounds = [*rounds, short, again, twice]
+    stats = stats_of(rounds)
+    found = checks(rounds, stats, 4)
+    assert (found.rows, found.plain_ms, found.plain_spread) == (5, STEP, (STEP, STEP))
+    assert (found.draft_ms, found.draft_spread) == (4 * DRAFT, (4 * DRAFT, 4 * DRAFT))
+    assert (found.verify_ms, found.verify_spread) == (12.0, (11.0, 13.0))
+    low, high = found.interval
+    assert found.ratio == pytest.approx(1.2) and low < 1.2 < high
+    assert high / low == pytest.approx(stats.speedup_interval[1] / stats.speedup_interval[0])
+    assert checks(rounds, stats, "auto") == found, "the length that came most often"
+
+
+def test_checks_are_told_only_where_they_and_the_plain_rounds_are_known():
+    rounds = simulated(4, lambda place: 0.8, 40)
+    assert checks(rounds, stats_of(rounds, step=None), 4) is None, "no plain rounds were timed"
+    assert checks(rounds, stats_of(rounds), 5) is None, "no draft was that long"
+    assert checks(rounds[:4], stats_of(rounds), 4) is None, "too few"
+    alone = simulated(0, lambda place: 0.8, 40)
+    assert checks(alone, stats_of(alone), 4) is None, "nothing was drafted"
+    unsteady = stats_of([replace(one, verify_ms=5.0 + 40 * (one.index % 8 == 0)) for one in rounds])
+    assert checks(rounds, unsteady, 4).ratio is None, "the interval alone is told"

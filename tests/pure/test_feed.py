@@ -197,7 +197,7 @@ def test_names_in_a_file_are_cut_and_escaped():
     strange = "\u202e<b>" + "x" * 300
     record.pair = replace(INFO, name=strange, device_name=strange)
     sentence = describe_recorded(record)
-    assert "It was made on \\u202e<b>xxx" in sentence and len(sentence) < 200
+    assert "was made on \\u202e<b>xxx" in sentence and len(sentence) < 200
     assert whose(record).startswith("\\u202e<b>xxx") and len(whose(record)) < 300
 
 
@@ -245,9 +245,20 @@ def test_speed_ups_follow_from_the_other_numbers():
     numbers = number_texts(record)
     assert numbers["target_step"] == "4.00 ms" and numbers["drafter_step"] == "0.50 ms"
     assert numbers["cost_ratio"] == "0.125" and numbers["speedup"] == "2.18 ×"  # 24*4/44
-    assert numbers["target_forwards"] == "16 + 0" and numbers["rounds"] == "16"
+    assert numbers["target_forwards"] == "16" and numbers["rounds"] == "16", "the verdict counts 16, too"
+    record.rounds[0] = replace(record.rounds[0], target_forwards=3)
+    assert number_texts(record)["target_forwards"] == "16 + 2", "parts of the text were read again"
     record.stats = replace(record.stats, speedup_interval=(1.6, 2.9))
     assert number_texts(record)["speedup"] == "1.60–2.90 × (90%)"
+
+
+def test_the_row_of_the_runs_own_draft_length_has_what_the_run_measured():
+    record = trace(*(replace(one, index=at) for at, one in enumerate(ROUNDS * 4)), finish="length")
+    record.stats = after_plain_rounds(record.stats, record.rounds, [3.9, 4.0, 4.0, 4.1] * 2)
+    rows = {one["gamma"]: one for one in feed_module.outcome(record)["estimates"]}
+    own, stats = rows[record.params.gamma], record.stats
+    measured = (stats.mean_tokens_per_round, stats.speedup, stats.speedup_interval)
+    assert (own["seen_tokens"], own["seen_speedup"], own["seen_interval"]) == measured
 
 
 def test_an_older_file_whose_step_was_timed_elsewhere_has_no_speed_up():

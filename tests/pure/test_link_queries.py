@@ -78,7 +78,7 @@ def test_an_address_without_settings_changes_no_control(query):
         ("pair=nobody", "pair must be one of embedded, a + b, not 'nobody'"),
         ("run=yes", "run must be 0 or 1, not 'yes'"),
         ("token=1", "token must be ROUND.PLACE"),
-        ("tab=x", "tab must be one of text, positions, "),
+        ("tab=x", "tab must be one of text, worlds, "),
         ("trace=first&digest=1", "digest must be eight digits, 0 to 9 and a to f, not '1'"),
         ("figure_of=1", "figure_of must be ROUND.PLACE"),
         ("figure_mistakes=told,x", "figure_mistakes must be one of from_p, told, soft, likelier, not 'x'"),

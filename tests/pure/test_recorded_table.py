@@ -1,12 +1,13 @@
 """The recorded runs: what each one's sentence claims is true of it, and all together are small."""
 
+import json
 from statistics import fmean
 
 import pytest
 
 from specdemo.ui.page.links import read_link
 from specdemo.ui.runs.board import RECORDED_RUN
-from specdemo.ui.runs.recorded import RECORDINGS, TRACES_FOLDER, recorded_trace
+from specdemo.ui.runs.recorded import RECORDINGS, TRACES_FOLDER, WORLDS, recorded_trace
 from tests.recorded_runs import is_undisturbed
 
 RUNS = {name: recorded_trace(name) for name in RECORDINGS}
@@ -22,8 +23,22 @@ def share(name, fate):
 
 def test_there_are_no_other_files_and_all_together_are_small():
     files = sorted(TRACES_FOLDER.iterdir())
-    assert {file.name for file in files} == {f"{name}.json" for name in (RECORDED_RUN, *RECORDINGS)}
-    assert sum(file.stat().st_size for file in files) < 300_000
+    assert {file.name for file in files} == {f"{name}.json" for name in (RECORDED_RUN, *RECORDINGS, "worlds")}
+    assert sum(file.stat().st_size for file in files if file != WORLDS) < 300_000
+    assert WORLDS.stat().st_size < 150_000
+
+
+def test_the_stop_with_the_pairs_own_drafter_is_the_recorded_run_again():
+    recorded, run = json.loads(WORLDS.read_text(encoding="utf-8")), RUNS["warm"]
+    drawn = recorded["worlds"]["stops"][4]["texts"]["sampled"]
+    told = [[(token["id"], token["fate"]) for token in one["draft"]] for one in drawn]
+    assert told == [[(token.id, token.fate) for token in one.draft] for one in run.rounds]
+    time = recorded["worlds"]["time"]
+    assert time["alone_ms"] == pytest.approx(run.stats.target_step_ms, rel=1e-5)
+    speedup = run.stats.mean_tokens_per_round * time["alone_ms"] / time["round_ms"]
+    assert speedup == pytest.approx(run.stats.speedup, rel=1e-4)
+    assert speedup * time["low"] == pytest.approx(run.stats.speedup_interval[0], rel=1e-4)
+    assert (recorded["prompt"], recorded["machine"]) == (run.prompt, run.pair.device_name)
 
 
 @pytest.mark.parametrize("name", RECORDINGS)
@@ -60,5 +75,5 @@ def test_each_shows_what_its_sentence_claims():
 def test_a_link_names_one():
     assert read_link("?trace=poor", ()).trace == "poor"
     assert read_link("?trace=poor&prompt=Tom&run=1", ()).trace == ""
-    with pytest.raises(ValueError, match=r"^trace must be one of first, greedy, .*, not 'rich'$"):
+    with pytest.raises(ValueError, match=r"^trace must be one of first, poor, .*, not 'rich'$"):
         read_link("?trace=rich", ())

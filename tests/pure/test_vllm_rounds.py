@@ -201,4 +201,4 @@ def test_a_draft_that_was_dropped_after_the_end_is_in_no_share():
     rounds = settled(shown(1, 3, 1), steps([2, 1], [2, 2]))
     assert fates(rounds[2]) == "ad none", "the text has ended: there is no token of the target's own"
     assert [token.id for token in rounds[2].draft] == [0, None]
-    assert [len(place) for place in _verdicts_by_place(rounds, "speculative")] == [2, 1]
+    assert [len(place) for place in _verdicts_by_place(rounds)] == [2, 1]

@@ -76,7 +76,7 @@ def draw(panel) -> tuple[float, str]:
     said.wait_for()
     written = panel.locator(".chance").text_content()
     digits = written.translate(str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789"))
-    return float(digits.replace(" × 10", "e")), said.text_content()
+    return float(digits.removeprefix("< ").replace(" × 10", "e").replace("10-", "1e-")), said.text_content()
 
 
 def press(panel, name: str) -> None:

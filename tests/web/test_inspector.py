@@ -44,6 +44,7 @@ INSIDE = """panel => [panel, ...panel.querySelectorAll("*")].filter((e) => e.che
 HEIGHTS = """all => all.map((mark) => getComputedStyle(mark).backgroundSize.split(", ")
   .map((size) => parseFloat(size.split(" ")[1])))"""
 LIT = "all => all.flatMap((e, at) => getComputedStyle(e).boxShadow === 'none' ? [] : [at])"
+ANIMATIONS = "e => e.getAnimations({ subtree: true }).length"
 SIGN = "e => getComputedStyle(e, '::before').content"
 
 
@@ -266,13 +267,21 @@ def test_a_replay_plays_the_same_run_again_and_can_be_skipped(page, trace):
     assert {name: number(page, name) for name in NUMBERS} == number_texts(trace)
 
 
-def test_the_cue_goes_when_it_has_been_followed(visit, bare):
+def test_below_the_cue_is_a_round_in_slow_motion_and_the_cue_goes_when_followed(visit, bare, every_fate):
     page = visit(bare, still=True)
+    slow, run = inspector(page).locator(".slow-motion"), Trace.load(RECORDED)
+    shown = slow.inner_text()
+    assert f"{run.stats.target_step_ms:.2f} ms" in shown and "5 rows took 1.39 ×" in shown
+    drafting, reading = (slow.locator(f".lane:last-of-type > .{name}") for name in ("drafted", "weights"))
+    ms = [sum(getattr(one, name) for one in run.rounds) for name in ("draft_ms", "verify_ms")]
+    share = drafting.bounding_box()["width"] / reading.bounding_box()["width"]
+    assert share == pytest.approx(ms[0] / ms[1], rel=0.03) and slow.locator(".rows > i").count() == 1 + 5
+    assert slow.evaluate(ANIMATIONS) == 0, "it is still"
     cue, hint, formulas = (inspector(page).locator(name) for name in (".cue", ".hint", "summary"))
-    assert cue.text_content() == "Point at a red word: why was it replaced?"
+    assert cue.text_content() == "Point at a red word to see why."
     assert cue.is_visible() and not hint.is_visible() and not formulas.is_visible()
     page.locator('.stage [data-fate="accepted"] > b').first.hover()
-    assert not cue.is_visible() and formulas.is_visible()
+    assert not cue.is_visible() and formulas.is_visible() and not slow.is_visible()
     page.get_by_role("button", name="Replay").click()
     page.get_by_role("button", name="Skip").click()
     cue.wait_for()  # nothing red was pointed at
@@ -281,3 +290,7 @@ def test_the_cue_goes_when_it_has_been_followed(visit, bare):
     page.keyboard.press("Escape")
     hint.wait_for()
     assert not cue.is_visible()
+    slow.get_by_role("button", name="Once more").click()
+    assert slow.evaluate(ANIMATIONS) > 0
+    open_trace(page, every_fate[0])
+    slow.wait_for(state="hidden")  # that run has no plain rounds

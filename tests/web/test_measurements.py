@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from specdemo.words.catalogue import say
 from tests.web.screen import (
     box,
     choose,
@@ -148,8 +149,9 @@ def test_measured_draft_lengths_are_laid_over_the_estimate_of_the_same_drafter_o
     assert "drafter model embedded/drafter" in of.inner_text()
     before = first_token(page)
     open_examples(page)
-    page.get_by_role("button", name="A poor drafter").click()
+    page.get_by_role("button", name=say("recorded.poor.name")).click()
     page.wait_for_function("before => !before.isConnected", arg=before)
+    page.get_by_role("tab", name="Gamma").click()
     apart.wait_for()
     assert drawn.count() == 0, "it was measured with another drafter"
     assert panel.locator("svg .seen:not(.best)").count() == 2, "the estimates are this run's"

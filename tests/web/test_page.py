@@ -4,6 +4,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from specdemo.ui.runs.recorded import recorded_trace
+from specdemo.words.catalogue import say
 from tests.web.screen import (
     IN_TEXT,
     choose,
@@ -15,9 +17,9 @@ from tests.web.screen import (
     open_examples,
     recorded,
     run,
-    set_field,
     tokens,
     wait_for_end,
+    wait_for_state,
 )
 
 REPEATING = '"Row, row, row your boat," sang Mia. "Row, row, row your boat," sang'
@@ -92,18 +94,18 @@ def signs(stage, selector: str) -> list[str]:
     )
 
 
-def test_an_example_brings_its_drafting_method_and_another_takes_it_away(shared):
+def test_an_example_is_run_here_with_its_settings_after_the_recorded_run(shared):
     page = shared
-    set_field(page, "Seed", 1)
-    set_field(page, "Max new tokens", 40)
-    for question, method in (
-        ("When does it lose?", "early exit"),
-        ("How does it work?", "the pair's drafter"),
-    ):
-        before = first_token(page)
-        open_examples(page)
-        page.locator("#examples").get_by_text(question).click()
-        drafts = page.get_by_role("combobox", name="Drafting method").element_handle()
-        page.wait_for_function("([box, method]) => box.value === method", arg=[drafts, method])
-        wait_for_end(page, before)  # one press runs it
-        assert number(page, "acceptance_rate").endswith("%")
+    page.get_by_role("tab", name="Gamma").click()
+    open_examples(page)
+    page.locator("#examples").get_by_text(say("recorded.lookup.name")).click()
+    wait_for_state(page, "recorded")
+    assert page.get_by_test_id("stage").is_visible(), "its text comes to the front"
+    assert page.locator(".intro").inner_text().startswith(say("recorded.lookup.about"))
+    drafts = page.get_by_role("combobox", name="Drafting method").element_handle()
+    assert drafts.evaluate("box => box.value") == "lookup"
+    before = first_token(page)
+    page.get_by_role("button", name="Run it here").click()
+    wait_for_end(page, before)
+    assert on_stage(page) == recorded(recorded_trace("lookup")), "greedy, so the same text"
+    assert page.locator(".intro").inner_text().startswith(say("page.introduction"))

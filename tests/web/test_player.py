@@ -233,6 +233,10 @@ def test_a_lecture_can_be_read_from_the_last_row(player):
     press(page, "End")
     page.locator('.stage [data-fate="accepted"] > b').last.click()
     is_beside_the_inspector(page, 900)
+    sizes = page.evaluate(SIZES, [".inspector .likely tbody td"])
+    assert len(sizes) >= 2 and all(size >= 28 for _, size in sizes), sizes
+    bar = inspector(page).locator(".likely tbody td").first
+    assert bar.evaluate("e => parseFloat(getComputedStyle(e, '::before').height)") >= 14
     press(page, "Escape", 2)  # leaves, and unpins
     page.locator(".run:not([data-lecture])").wait_for()
     assert page.get_by_role("button", name="Generate").is_visible() and page.locator("h1").is_visible()

@@ -20,6 +20,8 @@ def test_the_stage_is_high_nothing_moves_when_the_page_comes_and_instruments_com
     page = visit(bare, context=context, first=True)
     page.locator("#examples").get_by_text("second model").wait_for(state="attached")
     page.locator('.stage [data-round="3"]').first.wait_for()  # it plays slowly
+    page.wait_for_function("document.querySelector('.slow-motion').getAnimations({ subtree: true }).length")
+    wait_for_state(page, "recorded")  # the round in slow motion begins when the text is there
     assert page.evaluate("window.shifts") < 0.02
     for width, height, least in ((1280, 800, 380), (1920, 1080, 600)):
         page.set_viewport_size({"width": width, "height": height})

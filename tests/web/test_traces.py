@@ -124,7 +124,7 @@ def test_a_pair_and_a_number_format_that_the_page_does_not_offer_leave_it_workin
         replace(trace, pair=pair).save(tmp_path / "other.json")
         open_trace(shared, tmp_path / "other.json")
         said = notice(shared, "recorded")
-        assert said.startswith("A recorded run, played without models. It was made on ")
+        assert said.startswith("A recorded run, played without models. The run in the text was made on ")
         assert on_stage(shared) == recorded(trace) and chosen.input_value() == before
     set_field(shared, "Prompt", "")
     shared.locator("#hint").get_by_text("must not be empty").wait_for()

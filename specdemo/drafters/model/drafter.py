@@ -86,6 +86,7 @@ class ModelDrafter(Drafter):
     confidence: float = 0.0
     exit_layer: int | None = None
     other_ids: ClassVar[bool] = False  # whether its ids are not the target's
+    follows_any = True
 
     def __post_init__(self) -> None:
         self.lacks_from: int | None = None  # where the text begins that its cache lacks; None: nowhere

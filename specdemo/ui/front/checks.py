@@ -19,7 +19,7 @@ SESSION = re.compile(r"[A-Za-z0-9_-]{1,64}")  # what a page or a client calls it
 DEPTH = 32  # of lists and objects within each other; a page sends 5
 # What the page's scripts tell with an event. The names on the second line come with a guess.
 EVENT_DATA = (
-    *("kind", "prompts", "gamma", "run", "query", "trial"),
+    *("kind", "prompts", "gamma", "run", "query", "trial", "stop"),
     *("ids", "round", "guess", "game", "seed"),
 )
 

@@ -9,15 +9,16 @@ from hashlib import sha256
 from html import escape
 from pathlib import Path
 
-from specdemo.ui.runs.recorded import RECORDINGS
+from specdemo.ui.runs.recorded import RECORDINGS, WORLDS
 from specdemo.ui.view.served import ENGINE_ONLY, FATES_SERVED, NUMBERS_SERVED, SERVER_NUMBERS
 from specdemo.ui.view.texts import FATES, HEADLINE, HIDEABLE, MEANWHILE, NUMBERS
 from specdemo.ui.view.wire import MEASUREMENT_KINDS
 from specdemo.words.catalogue import LANGUAGES, WORDS, say
 
 STATIC = Path(__file__).parents[1] / "static"
-TABS = ("text", "positions", "gamma", "race", "compare", "exactness", "figure", "trials", "guess")
+TABS = ("text", "worlds", "positions", "gamma", "race", "compare", "exactness", "figure", "trials", "guess")
 BESIDE_THE_TEXT = ("text", "positions")
+LECTURED = ("figure", "worlds")  # tabs that a lecture keeps; from any other it goes to the text
 SPEEDS = ("1", "0.2", "0.1", "0.04", "steps")
 # A button of the player: (its move, its sign, its key).
 MOVES = (
@@ -53,9 +54,11 @@ def scripts_path() -> str:
 
 
 def scripts() -> dict[str, bytes]:
-    """The files that are served, by their paths within static/, and the words of each language."""
+    """The files that are served, by their paths within static/, the recorded stops of "Two worlds", and the
+    words of each language."""
     paths = sorted(STATIC.glob("*/*.js"))
     found = {path.relative_to(STATIC).as_posix(): path.read_bytes() for path in paths}
+    found |= {"runs/worlds.json": WORLDS.read_bytes()}
     return found | {f"words/{tag}.json": (WORDS / f"{tag}.json").read_bytes() for tag in LANGUAGES}
 
 
@@ -78,7 +81,8 @@ def frame(largest: int, names: Collection[str] = TABS) -> str:
         for name in names
     )
     panels = "".join(
-        f'<section class="panel{" measured" if name in MEASUREMENT_KINDS else ""}" data-testid="{name}" '
+        f'<section class="panel{" measured" if name in MEASUREMENT_KINDS else ""}'
+        f'{" lectured" if name in LECTURED else ""}" data-testid="{name}" '
         f'id="panel-{name}" role="tabpanel" aria-labelledby="tab-{name}"></section>'
         for name in names
         if name not in BESIDE_THE_TEXT
@@ -86,7 +90,8 @@ def frame(largest: int, names: Collection[str] = TABS) -> str:
     return (
         f'<div class="run" data-state="empty" data-tab="text" data-first data-largest="{largest}" '
         f'data-recorded="{" ".join(RECORDINGS)}">'
-        f'<p class="intro">{_say("page.introduction")} '
+        f'<p class="intro"><span class="words">{_say("page.introduction")}</span> '
+        f'<button type="button" class="run-here" hidden>{_say("page.run_here")}</button> '
         f'<button type="button" class="show-how" disabled>{_say("tour.button")}</button></p>'
         f'<ol class="turns" data-testid="turns" aria-label="{_say("page.turns")}" hidden></ol>'
         '<div class="notices"><p class="notice" data-testid="notice" role="status"></p>'
@@ -105,6 +110,7 @@ def frame(largest: int, names: Collection[str] = TABS) -> str:
         '<div class="workspace" id="panel-text" role="tabpanel" aria-labelledby="tab-text">'
         '<div class="stage hide-discarded" data-testid="stage" tabindex="0" role="listbox" '
         f'aria-label="{_say("page.stage")}"></div>'
+        f'<button type="button" class="to-end">{_say("page.to_end")}</button>'
         '<div class="inspector" data-testid="inspector" role="region" '
         f'aria-label="{_say("page.inspector")}"></div>'
         '<section class="panel" data-testid="positions" id="panel-positions" role="tabpanel" '
@@ -142,7 +148,8 @@ def _player() -> str:
         f'<label class="later">{_say("page.player.at")} <select>{speeds}</select></label>'
         '<button type="button" class="lecture later" aria-pressed="false" '
         f'title="{_say("page.player.lecture_is")}">{_say("page.player.lecture")}</button>'
-        f'<p class="keys">{_say("page.player.keys")}</p></div>'
+        f'<p class="keys of-text">{_say("page.player.keys")}</p>'
+        f'<p class="keys of-panel">{_say("page.player.keys_of_panel")}</p></div>'
     )
 
 

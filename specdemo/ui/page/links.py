@@ -40,8 +40,8 @@ FIGURE_TOKENS, FIGURE_GROUPS = 6, 7  # that it has at first, and at most where i
 SUMS = 0.01  # what a sum of written probabilities may be off by
 OURS = (*GENERATING, "run", "guess", "token", "trace", "digest", "tab", *FIGURE)
 # Other names in an address: those of the frame around the page, Gradio's and its host's, all that begin with
-# __, the visitor's language, and the tour's step.
-OTHERS = ("frame", "view", "deep_link", "embed", "logs", "lang", "tour")
+# __, the visitor's language, the tour's step, and the stop of "Two worlds".
+OTHERS = ("frame", "view", "deep_link", "embed", "logs", "lang", "tour", "worlds")
 LONGEST_QUERY = 7_800  # characters of a query, so that the whole address stays below 8,000
 SHOWN_UNKNOWN = 5  # unknown names in a note
 
@@ -76,6 +76,8 @@ def read_link(query: str, pairs: Collection[str], limits: Limits = LOCAL) -> Lin
         raise ValueError(refusal("token", "pinned", given["token"]))
     if not re.fullmatch(r"\d{1,9}", given.get("tour", "1")):
         raise ValueError(refusal("tour", "step", given["tour"]))
+    if not re.fullmatch("[0-8]", given.get("worlds", "0")):
+        raise ValueError(refusal("worlds", "worlds_stop", given["worlds"]))
     if not re.fullmatch(r"[0-9a-f]{8}|", given.get("digest", "")):
         raise ValueError(refusal("digest", "digest", given["digest"]))
     _one_of("tab", given.get("tab", "text"), TABS)

@@ -26,29 +26,9 @@ from specdemo.ui.runs.models import Models
 from specdemo.ui.runs.queue import RunQueue
 from specdemo.ui.runs.recorded import RECORDINGS, STORY, TRACES_FOLDER, recorded_trace
 from specdemo.ui.runs.routes import TraceUploads, following_routes
-from specdemo.ui.view.settings import FIRST
 from specdemo.words.catalogue import LANGUAGES, say, speaking, spoken
 
 RECORDED = TRACES_FOLDER / "first.json"
-# Each question, by its key in page.questions: (prompt, drafting method, gamma, sampler). Examples that are to
-# be compared share prompt and sampler.
-EXAMPLES = {
-    "works": (STORY, "model", 4, FIRST["sampler"]),
-    "loses": (STORY, "early-exit", 4, FIRST["sampler"]),
-    "long": (STORY, "model", 16, FIRST["sampler"]),
-    "alone": (STORY, "none", 4, FIRST["sampler"]),
-    "chance": (STORY, "model", 4, "greedy"),
-    "lookup": (
-        '"Row, row, row your boat," sang Mia. "Row, row, row your boat," sang',
-        "lookup",
-        4,
-        "greedy",
-    ),
-}
-
-# The controls that an example sets. The last three get the values that they have at first.
-SET_BY_EXAMPLES = ("draft_with", "gamma", "sampler", "gamma_auto", "confidence", "rule")
-
 # Properties of components that hold words.
 PROPERTIES = (
     "label",
@@ -56,7 +36,6 @@ PROPERTIES = (
     "placeholder",
     "value",
     "choices",
-    "sample_labels",
     "html_template",
     "js_on_load",
 )
@@ -90,7 +69,7 @@ class Page(gr.Blocks):
 
 
 def build_page(models: Models, queue: RunQueue, limits: Limits = LOCAL) -> Page:
-    first = recorded_run(limits, Trace.load(RECORDED), RECORDED_RUN)
+    first = recorded_run(limits, Trace.load(RECORDED), RECORDED_RUN, models.names)
     others = (recorded_run(limits, recorded_trace(name), name, models.names) for name in RECORDINGS)
     board = Board(limits, first, *others)
     on = Handlers(models, queue, board, limits)
@@ -121,10 +100,6 @@ def _other_words(demo: Page, other: Page) -> tuple[str, list[dict[str, Any]]]:
 def _built(models: Models, queue: RunQueue, on: Handlers, limits: Limits) -> Page:
     """Builds the page in the language that is spoken."""
 
-    def apply_example(index: int) -> tuple:
-        """The values of the controls that an example sets."""
-        return *list(EXAMPLES.values())[index], False, 0.0, FIRST["rule"]
-
     title = say("page.title")
     with Page(title=title, delete_cache=(600, 3600)) as demo:
         # Not gr.State: the server keeps nothing for a page between its events.
@@ -133,10 +108,10 @@ def _built(models: Models, queue: RunQueue, on: Handlers, limits: Limits) -> Pag
             gr.HTML(f"<h1>{escape(title)}</h1>", elem_id="head")
             with gr.Row(elem_id="ask"):
                 prompt = gr.Textbox(
-                    next(iter(EXAMPLES.values()))[0],
+                    STORY,
                     label=say("page.prompt"),
                     show_label=False,
-                    lines=2,
+                    lines=1,
                     max_lines=8,
                     elem_id="prompt",
                 )
@@ -146,13 +121,6 @@ def _built(models: Models, queue: RunQueue, on: Handlers, limits: Limits) -> Pag
                 gr.Button(say("page.settings"), min_width=0, elem_id="set")
                 prompt_hint = gr.Markdown(visible=False, elem_id="hint")
             with gr.Column(elem_id="examples"):
-                examples = gr.Dataset(
-                    components=[prompt],
-                    samples=[[values[0]] for values in EXAMPLES.values()],
-                    sample_labels=[say(f"page.questions.{name}") for name in EXAMPLES],
-                    type="index",
-                    show_label=False,
-                )
                 gr.HTML(_recorded(), elem_id="recorded")
                 gr.Button(say("page.open"), size="sm", min_width=0, elem_id="open")
             with gr.Column(elem_id="settings"):
@@ -179,9 +147,6 @@ def _built(models: Models, queue: RunQueue, on: Handlers, limits: Limits) -> Pag
         linked.then(on.run_link, [asks, *everything], **beginning).then(**hints_event)
         stage.apply(on.measure_on_stage, everything, **beginning)
         stage.edit(on.reply_on_stage, everything, **beginning)
-        by_example = [prompt, *(settings[name] for name in SET_BY_EXAMPLES)]
-        chosen = examples.click(apply_example, examples, by_example, **QUIET)
-        chosen.then(on.run_on_stage, everything, **beginning).then(**hints_event)
         taken_over = [settings[name] for name in ("draft_with", "gamma", "gamma_auto")]
         stage.select(on.choose_gamma, settings["draft_with"], taken_over, **QUIET)
         stage.upload(on.fill_controls, None, [stage, *everything], **QUIET).then(**hints_event)
@@ -190,13 +155,13 @@ def _built(models: Models, queue: RunQueue, on: Handlers, limits: Limits) -> Pag
 
 
 def _recorded() -> str:
-    """The recorded runs, each a button with its name and a sentence about it; controls.js takes the press."""
+    """The recorded runs, each a button with its question and what to look at; controls.js takes the press."""
     rows = "".join(
         f'<li><button type="button" data-trace="{name}"><b>{escape(say(f"recorded.{name}.name"))}</b>'
         f"<span>{escape(say(f'recorded.{name}.about'))}</span></button></li>"
-        for name in RECORDINGS
+        for name in (RECORDED_RUN, *RECORDINGS)
     )
-    return f"<h2>{escape(say('recorded.title'))}</h2><ul>{rows}</ul>"
+    return f"<ul>{rows}</ul>"
 
 
 def _stage(largest: int) -> gr.HTML:

@@ -49,7 +49,7 @@ STATES_KEPT = 50
 STYLE_SHEETS = (
     *("view/stage", "page/layout", "view/panels", "view/positions", "view/exactness"),
     *("page/touch", "page/lecture", "page/reduced", "page/tour", "traces/recorded"),
-    *("runs/instruments", "runs/guess", "runs/trials", "lesson/figure", "keep/saving"),
+    *("runs/instruments", "runs/guess", "runs/trials", "runs/worlds", "lesson/figure", "keep/saving"),
 )
 # Runs before anything is drawn. The gate lets other pages frame a page with this name in its address.
 REDUCING = """<script>

@@ -37,6 +37,7 @@ from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import Ticket, fulfil
 from specdemo.ui.runs.run import awaitable
 from specdemo.ui.runs.trials import trials_request
+from specdemo.ui.runs.worlds import worlds_request
 from specdemo.ui.view import wire
 from specdemo.ui.view.choices import words_of_row
 from specdemo.ui.view.durations import GAMMAS, REPEATS, SECONDS_IN_TURNS, SET_SIZE
@@ -115,6 +116,7 @@ INSTRUMENTS: dict[MeasurementKind, Callable[..., MeasurementRequest]] = {
     "compare": comparison_request,
     "guess": guess_request,
     "trials": trials_request,
+    "worlds": worlds_request,
 }
 
 

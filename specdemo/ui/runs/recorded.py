@@ -1,5 +1,5 @@
 """The recorded runs that the page shows without models: what each one runs. tests/recorded_runs.py records
-them into assets/traces; their names and sentences are in the catalogues, under "recorded".
+them into assets/traces; their questions, and what to look at, are in the catalogues, under "recorded".
 """
 
 import json
@@ -11,6 +11,7 @@ from specdemo.events.trace import Trace
 from specdemo.loading.catalog import POOR, ROOT
 
 TRACES_FOLDER = ROOT / "assets" / "traces"
+WORLDS = TRACES_FOLDER / "worlds.json"  # of "Two worlds", with the prompt and Params of "warm"
 STORY = "One day, a girl named Mia found a tiny kitten in the rain."
 _TRAIN = (
     'The little train went up the hill. "I can do it, I can do it, I can do it," said the train. '
@@ -53,14 +54,14 @@ def _recording(
     return Recording(prompt, params, pair)
 
 
-# The first three are one prompt at three temperatures. "poor" and "long" differ from "warm" in one setting
-# each, and are shorter.
+# In the order of the examples. "greedy", "warm" and "hot" are one prompt at three temperatures. "poor" and
+# "long" differ from "warm" in one setting each, and are shorter.
 RECORDINGS = {
+    "poor": _recording(STORY, 0.7, pair=POOR, tokens=32),
+    "long": _recording(STORY, 0.7, gamma=16, tokens=32),
     "greedy": _recording(STORY, 0.0),
     "warm": _recording(STORY, 0.7),
     "hot": _recording(STORY, 1.2),
-    "poor": _recording(STORY, 0.7, pair=POOR, tokens=32),
-    "long": _recording(STORY, 0.7, gamma=16, tokens=32),
     "lookup": _recording(_TRAIN, 0.0, draft_with="lookup", tokens=48),
     "ngram": _recording(_WHEELS, 0.0, draft_with="ngram", tokens=52),
 }

@@ -122,16 +122,23 @@ class OfTiny:
     def whose(self) -> str:
         params = self.trials.params
         prompt = " ".join(TINY_WORDS[token_id] for token_id in TINY_PROMPT)
-        how = ", ".join([*judging_in_words(params), sampler_in_words(params), f"γ {params.gamma}"])
+        wanted = self.request.params.gamma
+        its = "trials.own_gamma" if wanted != params.gamma else "trials.gamma"
+        length = say(its, gamma=params.gamma, wanted=wanted)
+        how = ", ".join([*judging_in_words(params), sampler_in_words(params), length])
         return say("trials.of_tiny", prompt=prompt, how=how, seed=self.request.params.seed)
 
     def so_far(self) -> wire.Trials:
-        trials = self.trials
-        seen, p = trials.seen, trials.expected
-        names = {cell: " ".join(TINY_WORDS[token_id] for token_id in cell) for cell in {**p, **seen}}
-        compared = _compared(shares_of(seen), p, sorted(names, key=lambda cell: -p.get(cell, 0.0)), names)
-        by_chance = distance_by_chance(p, self.runs)
-        return _so_far(self, trials.params, goodness_of_fit(seen, p), len(names), compared, by_chance)
+        return _so_far(self, self.trials.params, tiny_counts(self.trials))
+
+
+def tiny_counts(trials: TinyTrials) -> wire.Counts:
+    """What the runs of the tiny pair have counted, beside the target's own distribution."""
+    seen, p = trials.seen, trials.expected
+    names = {cell: " ".join(TINY_WORDS[token_id] for token_id in cell) for cell in {**p, **seen}}
+    compared = _compared(shares_of(seen), p, sorted(names, key=lambda cell: -p.get(cell, 0.0)), names)
+    by_chance = distance_by_chance(p, seen.total())
+    return _counts(trials, seen.total(), goodness_of_fit(seen, p), len(names), compared, by_chance)
 
 
 class OfPair:
@@ -181,7 +188,8 @@ class OfPair:
         compared = _compared(shares_of(on), shares_of(off), both, names)
         # A difference of two samples has twice the variance.
         by_chance = distance_by_chance(shares_of(on + off), self.runs / 2)
-        return _so_far(self, self.params, homogeneity(on, off), len(names), compared, by_chance)
+        counts = _counts(trials, self.runs, homogeneity(on, off), len(names), compared, by_chance)
+        return _so_far(self, self.params, counts)
 
 
 def trials_of(request: TrialsRequest, *pairs: AnyPair) -> OfTiny | OfPair:
@@ -189,28 +197,34 @@ def trials_of(request: TrialsRequest, *pairs: AnyPair) -> OfTiny | OfPair:
     return OfPair(request, *pairs) if request.trial == "pair" else OfTiny(request)
 
 
-def _so_far(
-    of: OfTiny | OfPair,
-    params: Params,
+def _so_far(of: OfTiny | OfPair, params: Params, counts: wire.Counts) -> wire.Trials:
+    return {
+        "trial": of.request.trial,
+        "most": of.most,
+        "greedy": params.temperature == 0,
+        "lossy": words_of_row("rules", params.rule, "name") if is_lossy(params) else "",
+        **counts,
+    }
+
+
+def _counts(
+    trials: TinyTrials | PairTrials,
+    runs: int,
     test: ChiSquare,
     cells: int,
     compared: dict[str, Any],
     by_chance: float,
-) -> wire.Trials:
+) -> wire.Counts:
     return {
-        "trial": of.request.trial,
-        "runs": of.runs,
-        "most": of.most,
-        "judged": of.trials.judged,
-        "accepted": of.trials.accepted,
-        "greedy": params.temperature == 0,
-        "lossy": words_of_row("rules", params.rule, "name") if is_lossy(params) else "",
+        "runs": runs,
+        "judged": trials.judged,
+        "accepted": trials.accepted,
         **compared,
         "by_chance": by_chance,
         "statistic": None if math.isinf(test.statistic) else test.statistic,
         "freedom": test.freedom,
         "p_value": test.p_value,
-        "found": verdict_of(test, of.runs, cells),
+        "found": verdict_of(test, runs, cells),
     }
 
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, cast
 
 from specdemo.engine.detokenize import Pieces
@@ -19,10 +19,11 @@ from specdemo.events import (
     Manner,
     Params,
     Round,
+    Stats,
     is_lossy,
     manner_of,
 )
-from specdemo.events.speedup import best_gamma, counted_estimates, estimates, is_wide
+from specdemo.events.speedup import Estimate, best_gamma, checks, counted_estimates, estimates, is_wide
 from specdemo.events.trace import Trace, round_objects
 from specdemo.events.verdict import verdict, why_none
 from specdemo.ui.view.choices import words_of_row
@@ -42,6 +43,7 @@ from specdemo.ui.view.wire import (
     RunSetting,
     Turn,
     Update,
+    WireChecks,
     WireEstimate,
     WireRule,
 )
@@ -251,14 +253,26 @@ def outcome(trace: Trace) -> RunOutcome:
     params, stats = trace.params, trace.stats
     at_once = how_it_drafts(trace)[0] in ("block", "block and chain")
     longest = trace.pair.longest_draft if at_once else None
-    found = estimates(trace.rounds, stats, params.rule, at_once, longest) or counted_estimates(stats.server)
+    found = estimates(trace.rounds, stats, at_once, longest) or counted_estimates(stats.server)
+    found = [_as_measured(one, stats) if one.gamma == params.gamma else one for one in found]
+    checked = checks(trace.rounds, stats, params.gamma)
     return {
         "estimates": [cast(WireEstimate, asdict(one)) for one in found],
         "best_gamma": best_gamma(found),
+        "checks": cast(WireChecks, asdict(checked)) if checked else None,
         "no_speedup": no_speedup(trace),
         "seconds": seconds(trace, found),
         "text": trace.text,
     }
+
+
+def _as_measured(own: Estimate, stats: Stats) -> Estimate:
+    """The row of the run's own draft length, with what the run has measured in place of estimates."""
+    tokens = stats.mean_tokens_per_round or own.seen_tokens
+    if own.seen_speedup is None:
+        return replace(own, seen_tokens=tokens)
+    interval = stats.speedup_interval
+    return replace(own, seen_tokens=tokens, seen_speedup=stats.speedup, seen_interval=interval)
 
 
 def no_speedup(trace: Trace) -> str:

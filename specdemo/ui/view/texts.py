@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specdemo.events import DRAFTER_KINDS, METHODS, PairInfo, Params, ServerInfo, Stats, metrics
+from specdemo.events import DRAFTER_KINDS, METHODS, PairInfo, Params, ServerInfo, Stats
 from specdemo.events.speedup import is_wide
 from specdemo.events.trace import Trace
 from specdemo.ui.view.choices import words_of_row
@@ -100,7 +100,7 @@ def number_texts(trace: Trace) -> dict[str, str]:
         "acceptance_rate": write(stats.acceptance_rate, "{:.0%}"),
         "mean_tokens_per_round": write(stats.mean_tokens_per_round, "{:.2f}"),
         "rounds": write(stats.rounds, "{:,}"),
-        "target_forwards": f"{number(stats.rounds)} + {number(metrics.other_forwards(stats))}",
+        "target_forwards": _forwards(trace),
         "saved": write(stats.tokens - stats.rounds, "{:,}"),
         "distance": write(stats.distance, "{:.3f}"),
         "speedup": _speedup(stats),
@@ -114,6 +114,14 @@ def number_texts(trace: Trace) -> dict[str, str]:
         "finish": say(f"run.finishes.{trace.finish}") if trace.finish else "…",
     }
     return numbers if trace.pair.server is None else numbers | served_numbers(trace)
+
+
+def _forwards(trace: Trace) -> str:
+    """The target's forwards after the prefill, as the verdict counts them: one a round, + those that read
+    parts of the text again."""
+    again = sum(one.target_forwards - 1 for one in trace.rounds)
+    rounds = number(trace.stats.rounds)
+    return f"{rounds} + {number(again)}" if again else rounds
 
 
 def _speedup(stats: Stats) -> str:

@@ -34,12 +34,28 @@ class WireEstimate(TypedDict):
     seen_interval: list[float] | None
 
 
+class WireChecks(TypedDict):
+    """What checks of full drafts took, beside plain rounds; see events/speedup.py."""
+
+    rows: int
+    plain_ms: float
+    plain_spread: list[float]
+    draft_ms: float
+    draft_spread: list[float]
+    verify_ms: float
+    verify_spread: list[float]
+    ratio: float | None
+    interval: list[float]
+
+
 class RunOutcome(TypedDict):
     """What is known of a run when it has ended. best_gamma: of the estimates; None where they have no
     speed-up. no_speedup: why they have none, in words, or empty. seconds: how long each kind of measurement
-    would take, by this run's times. text: as it was recorded, for the page to compare with its tokens."""
+    would take, by this run's times. text: as it was recorded, for the page to compare with its tokens.
+    checks: None where they are not known."""
 
     estimates: list[WireEstimate]
+    checks: WireChecks | None
     best_gamma: int | None
     no_speedup: str
     seconds: dict[str, float]
@@ -242,20 +258,15 @@ class TrialsCell(TypedDict):
 TrialsVerdict = Literal["few", "alike", "fits", "unclear", "differs"]
 
 
-class Trials(TypedDict):
-    """Short runs so far, of `most` at the most, counted by their first two tokens. trial: "none", a mistake,
-    or "pair". lossy: the rule, if it is one. judged, accepted: drafted tokens. distance: total variation;
-    by_chance: what it is on average where there is no difference. statistic: of the chi-square test, None
-    where it is infinite. found: "alike" where only one text came and no other can be told, so that the test
-    can find nothing."""
+class Counts(TypedDict):
+    """Short runs so far, counted by their first two tokens. judged, accepted: drafted tokens. distance: total
+    variation; by_chance: what it is on average where there is no difference. statistic: of the chi-square
+    test, None where it is infinite. found: "alike" where only one text came and no other can be told, so that
+    the test can find nothing."""
 
-    trial: str
     runs: int
-    most: int
     judged: int
     accepted: int
-    greedy: bool
-    lossy: str
     cells: list[TrialsCell]
     distance: float
     by_chance: float
@@ -265,7 +276,71 @@ class Trials(TypedDict):
     found: TrialsVerdict
 
 
-MeasurementKind = Literal["race", "gamma", "compare", "guess", "trials"]
+class Trials(Counts):
+    """The trials so far, of `most` runs at the most. trial: "none", a mistake, or "pair". lossy: the rule, if
+    it is one."""
+
+    trial: str
+    most: int
+    greedy: bool
+    lossy: str
+
+
+class WorldsDraft(TypedDict):
+    """A drafted token, as it is drawn."""
+
+    id: int
+    text: str
+    fate: str
+
+
+class WorldsNext(TypedDict):
+    """The token that a round adds itself, as it is drawn."""
+
+    id: int
+    text: str
+    source: str
+
+
+class WorldsRound(TypedDict):
+    draft: list[WorldsDraft]
+    next: WorldsNext | None
+
+
+class WorldsTexts(TypedDict):
+    """The rounds of the two runs of a prompt at a stop."""
+
+    sampled: list[WorldsRound]
+    greedy: list[WorldsRound]
+
+
+class WorldsStop(TypedDict):
+    """What is known of a stop so far. counts: of the tiny pair's runs with its drafter."""
+
+    texts: WorldsTexts | None
+    counts: Counts | None
+
+
+class WorldsTime(TypedDict):
+    """What a token of the target alone and a round with the pair's own drafter take. low, high: the ends of
+    the interval of their speed-up, divided by it."""
+
+    alone_ms: float
+    round_ms: float
+    low: float
+    high: float
+
+
+class Worlds(TypedDict):
+    """All stops, from noise to the target itself. most: runs of the tiny pair at each. time: None where it is
+    not known, or not well enough."""
+
+    most: int
+    stops: list[WorldsStop]
+    time: WorldsTime | None
+
+
+MeasurementKind = Literal["race", "gamma", "compare", "guess", "trials", "worlds"]
 MEASUREMENT_KINDS: tuple[MeasurementKind, ...] = get_args(MeasurementKind)
 
 
@@ -286,6 +361,7 @@ class Measurement(TypedDict):
     comparison: NotRequired[ComparisonTable]
     guess: NotRequired[Game]
     trials: NotRequired[Trials]
+    worlds: NotRequired[Worlds]
 
 
 class Message(TypedDict):

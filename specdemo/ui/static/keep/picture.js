@@ -62,7 +62,7 @@ export function pictureOf({ tokens, legend, verdict, whose, colour, measure }) {
    * @param {number} lineHeight
    */
   function drawLines(inked, size, lineHeight, isLegend = false) {
-    const widthOf = (/** @type {Part} */ { text, fate, sign }) => measure(sign || text, size, BOLD.includes(fate));
+    const widthOf = (/** @type {Part} */ { text, fate, sign }) => measure(sign || text, sizeOf(sign, size), BOLD.includes(fate));
     for (const line of brokenInto(partsOf(inked), inner, widthOf)) {
       y += lineHeight;
       for (const part of line) drawn.push(tokenPart(part, size, y - lineHeight / 3, isLegend));
@@ -96,14 +96,14 @@ export function pictureOf({ tokens, legend, verdict, whose, colour, measure }) {
     const [ink, paper, line] = (isPlain ? ["--ink", "", ""] : colourNames(fate)).map((name) => name && inXml(colour(name)));
     const left = round(MARGIN + x);
     const name = isLegend ? "" : ` data-fate="${inXml(fate)}"`;
-    const at = `x="${left}" y="${round(base)}" font-family="${isLegend ? "sans-serif" : "serif"}" font-size="${size}"`;
+    const at = `x="${left}" y="${round(base)}" font-family="${isLegend ? "sans-serif" : "serif"}" font-size="${sizeOf(sign, size)}"`;
     const weight = BOLD.includes(fate) ? ' font-weight="700"' : "";
     const struck = STRUCK.includes(fate) && word ? ' text-decoration="line-through"' : "";
     // The width stays where another font stands in for the one that was measured.
     const fixed = word && width ? ` textLength="${round(width)}" lengthAdjust="spacingAndGlyphs"` : "";
     const hidden = text ? `<text ${at} fill="none"${name}>${inXml(text)}</text>` : "";
     const letters = sign
-      ? `<text ${at} fill="${ink}">${sign}</text>${hidden}`
+      ? `<text ${at} fill="${ink}">${inXml(sign)}</text>${hidden}`
       : `<text ${at} fill="${ink}"${weight}${struck}${fixed}${name}>${inXml(text)}</text>`;
     if (isPlain) return letters;
     const [top, below] = [base - size * 0.95, base + size * 0.35];
@@ -116,6 +116,15 @@ export function pictureOf({ tokens, legend, verdict, whose, colour, measure }) {
       `<path d="M${left} ${round(height)}h${round(width)}" stroke="${line}" stroke-width="${thick}"${dashed}/>`);
     return `${box}${lines.join("")}${letters}`;
   }
+}
+
+/**
+ * A sign that is a word, such as that of the end, is small beside the words of the text.
+ * @param {string} sign
+ * @param {number} size of the text
+ */
+function sizeOf(sign, size) {
+  return sign.length > 1 ? round(size * 0.6) : size;
 }
 
 /**

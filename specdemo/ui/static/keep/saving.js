@@ -4,6 +4,7 @@
 
 import { appendAll, find, make, saveFile } from "../view/dom.js";
 import { isUnknown } from "../view/served.js";
+import { signOf } from "../view/textless.js";
 import { say } from "../view/words.js";
 import { roundsAsCsv } from "./csv.js";
 import { pictureOf } from "./picture.js";
@@ -13,7 +14,6 @@ import { pictureOf } from "./picture.js";
 /** @import { Inked } from "./picture.js" */
 
 const KINDS = /** @type {const} */ (["html", "svg", "png", "csv"]);
-const SIGNS = { start: "▷", end: "■", part: "◌", nothing: "◇" }; // as stage.css draws them
 const HIGHEST = 16_000; // pixels of a picture that browsers can still draw
 const SHARPNESS = 2; // pixels of a PNG to one of the SVG, if it has room
 
@@ -94,7 +94,7 @@ export function offerSaving(page, run, text, fetchHtml) {
    */
   function inked(token) {
     const kind = text.kindOf(token);
-    const sign = kind ? SIGNS[kind] : isUnknown(token) ? "?" : /^ +$/.test(token.text) ? "␣" : "";
+    const sign = kind ? signOf(kind) : isUnknown(token) ? "?" : /^ +$/.test(token.text) ? "␣" : "";
     return { text: token.text, fate: text.isOpen(token) ? "pending" : token.fate, sign };
   }
 

@@ -28,7 +28,7 @@ const FIGURE = `
   <div class="mistakes" role="group"></div>
   <div class="whys" role="status"></div>
   <p class="place"></p>
-  <div class="lesson">
+  <div class="lesson cards">
     <section class="pull"></section>
     <section class="parts"></section>
     <section class="one"></section>
@@ -153,7 +153,7 @@ function fill(panel, pinned, changed) {
     const { raw, shaping, mistakes } = chosen;
     if (shaping.temperature > 0) mistakes.delete("soft");
     trial = trialOf(shaped(raw.p, shaping), shaped(raw.q, shaping), mistakes, raw);
-    if (!isPulled) top = topOf([raw.p, raw.q, trial.p, trial.drawn, trial.out]);
+    if (!isPulled) top = topOf([raw.p, raw.q, trial.p, trial.drawn, trial.told, trial.out]);
     setNumber(panel, "top", top);
     for (const plot of /** @type {NodeListOf<HTMLElement>} */ (panel.querySelectorAll(".plot"))) {
       plot.dataset.top = inLanguage(String(top));

@@ -13,19 +13,22 @@ const OUTCOME = ".outcome";
 
 /**
  * A step. lit: a selector of what is lit; of what there is, the first. pins: the token that is pinned. opens:
- * the recorded run that it is about; all others are about the run on the stage. formula: whether it has one.
+ * the recorded run that it is about; all others are about the run on the stage. shows: the tab that it is on, if
+ * not the text. formula: whether it has one.
  * tabs: those that it offers to open, where they are.
  * @typedef {object} Step
  * @property {string} name its key in the words
  * @property {string} lit
  * @property {(rounds: Round[]) => Drafted | Own | undefined} [pins]
  * @property {string} [opens]
+ * @property {string} [shows]
  * @property {boolean} [formula]
  * @property {string[]} [tabs]
  */
 
 /** @type {Step[]} */
 export const STEPS = [
+  { name: "worlds", lit: '[data-testid="worlds"] .both', shows: "worlds" },
   { name: "slow", lit: '[data-testid="stage"]' },
   { name: "check", lit: '[data-testid="timeline"]' },
   { name: "coin", lit: INSPECTOR, pins: doubtful, formula: true },
@@ -99,8 +102,9 @@ export function wordsOf({ name }, run, here = null) {
   if (name === "slow" && here) return `${text} ${say("tour.slow.here", { ...here })}`;
   if (name === "slow" && alone) return `${text} ${say(run.recorded ? "tour.slow.recorded" : "tour.slow.here", { ...alone })}`;
   if (name === "check" && alone && verifying) {
-    const check = milliseconds(verifying / run.rounds.length);
-    return `${text} ${say("tour.check.here", { check, ms: alone.ms })}`;
+    const mean = verifying / run.rounds.length;
+    const told = `${text} ${say("tour.check.here", { check: milliseconds(mean), ms: alone.ms })}`;
+    return mean <= Number(alone.ms.match(NUMBER)?.[0].replace(",", ".")) ? `${told} ${say("tour.check.close")}` : told;
   }
   if ((name === "pays" || name === "costs") && ![acceptance_rate, speedup].includes("–")) {
     const values = { rate: acceptance_rate, tokens: mean_tokens_per_round, speedup };
@@ -109,6 +113,7 @@ export function wordsOf({ name }, run, here = null) {
   return text;
 }
 
+const NUMBER = /\d+[.,]\d+/; // of milliseconds, in the page's language
 const GREEDY = ["coin", "replacement"]; // steps that have a sentence of their own for greedy decoding
 
 /**

@@ -2,7 +2,7 @@
 // 10,000 drafts of the figure, really drawn and judged, and how far what came out is from p.
 
 import { appendAll, find, make, write } from "../view/dom.js";
-import { digits, fixed } from "../view/format.js";
+import { fixed, pValue } from "../view/format.js";
 import { say } from "../view/words.js";
 import { classed, headsOf, inColumn, makeColumns, setHeads, setNumber } from "./columns.js";
 import { compared, draw as drawInto, noCounts, randomNumbers } from "./draws.js";
@@ -108,7 +108,7 @@ export function makeMany(panel, section, chosen) {
     write(part(".distance"), found ? fixed(found.distance, 3) : "–");
     write(part(".statistic-name"), say("figure.many.statistic", { count: found?.freedom ?? Math.max(0, chosen.names.length - 1) }));
     write(part(".statistic"), found ? (found.statistic === Infinity ? "∞" : fixed(found.statistic, 1)) : "–");
-    write(part(".chance"), found ? digits(found.chance, 2) : "–");
+    write(part(".chance"), found ? pValue(found.chance) : "–");
     panel.dataset.found = found ? (found.chance < SURE ? "differs" : found.chance < LIKELY ? "unclear" : "fits") : "nothing";
     const words = { seed };
     const sentences = {

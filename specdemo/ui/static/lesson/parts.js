@@ -7,6 +7,7 @@ import { addends } from "../view/recompute.js";
 import { inLanguage, say } from "../view/words.js";
 import { classed, headsOf, makeColumns, setHeads, setNumber } from "./columns.js";
 import { isExact } from "./identity.js";
+import { sumOf } from "./shaping.js";
 
 /** @import { Chosen } from "./chosen.js" */
 /** @import { Columns } from "./columns.js" */
@@ -70,7 +71,10 @@ export function makeParts(section, chosen) {
     });
     const [kept, missing] = addends(1, rate);
     part(".area").setAttribute("aria-label", say("figure.parts.area", { rate: kept, mass: missing }));
-    write(part(".rate"), exact ? say("figure.parts.rate", { rate: kept }) : say("figure.parts.rate_off", { rate: kept }));
+    const lied = chosen.mistakes.has("told") && !exact;
+    const [honest] = addends(1, sumOf(p.map((one, at) => Math.min(one, trial.drawn[at])))); // with the true q
+    const how = exact ? "rate" : lied ? "rate_told" : "rate_off";
+    write(part(".rate"), say(`figure.parts.${how}`, { rate: kept, honest }));
     write(part(".mass"), exact ? say("figure.parts.mass", { mass: missing }) : say("figure.parts.mass_off", { mass: missing }));
     part(".bound").hidden = !(chosen.asTaken && chosen.others.includes("all") && chosen.mistakes.size === 0);
     part(".poor").hidden = !exact;

@@ -19,6 +19,7 @@ const MARKUP = `
   <h2 data-say="figure.pull.title"></h2>
   <p class="key"><span><i class="of-p"></i><span data-say="figure.pull.p"></span></span>
     <span><i class="of-q"></i><span data-say="figure.pull.q"></span></span>
+    <span class="told-key"><i class="told"></i><span data-say="figure.pull.told_key"></span></span>
     <span class="raw-key"><i class="raw"></i><span data-say="figure.pull.raw"></span></span></p>
   <div class="chart"></div>
   <div class="shaping"></div>`;
@@ -47,6 +48,8 @@ export function makePull(section, chosen, { changed, drafted }) {
   let bars = [];
   /** @type {HTMLButtonElement[]} */
   let choices = [];
+  /** Where the drafter tells another q, the marks at what it tells. @type {HTMLElement[]} */
+  let lies = [];
   let top = 1; // of the bars' scale
   makeSliders();
   return { build, draw, markDraft };
@@ -83,6 +86,7 @@ export function makePull(section, chosen, { changed, drafted }) {
     const side = classed(make("div"), `side ${which}`);
     const made = { which, at, bar: classed(make("i"), `of-${which}`), raw: classed(make("i"), "raw"), handle: make("b") };
     side.append(made.bar, made.raw, made.handle);
+    if (which === "q") side.append(lies[at] = classed(make("i"), "told"));
     column.append(side);
     let before = chosen.raw[which]; // the bars as they were when this one was taken
     makeHandle(made.handle, {
@@ -140,10 +144,16 @@ export function makePull(section, chosen, { changed, drafted }) {
       const text = differs ? say("figure.pull.shaped", { value: fixed(value, 3), shaped: fixed(result, 3) }) : fixed(value, 3);
       handle.setAttribute("aria-valuetext", text);
     }
+    const lied = chosen.mistakes.has("told");
+    lies.forEach((mark, at) => {
+      mark.hidden = !lied;
+      setNumber(mark, "value", told[at]);
+    });
+    part(".told-key").hidden = !lied;
     part(".raw-key").hidden = bars.every(({ raw: outline }) => outline.hidden);
     columns.write(0, "p", inColumn(after.p));
     columns.write(1, "q", inColumn(after.q));
-    columns.write(2, say("figure.pull.told"), inColumn(told), chosen.mistakes.has("told"));
+    columns.write(2, say("figure.pull.told"), inColumn(told), lied);
   }
 
   function drawSliders() {

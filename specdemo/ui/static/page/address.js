@@ -8,8 +8,8 @@ import { say } from "../view/words.js";
 /** @typedef {ReturnType<typeof makeAddress>} Address */
 
 // Of the frame around the page, Gradio's and its host's, besides those with __; the visitor's language, which is no
-// setting of a run, and the tour's step.
-const OTHERS = ["frame", "view", "deep_link", "embed", "logs", "lang", "tour"];
+// setting of a run, the tour's step, and the stop of "Two worlds".
+const OTHERS = ["frame", "view", "deep_link", "embed", "logs", "lang", "tour", "worlds"];
 
 /** @param {string} text */
 const isForeign = (text) => text.startsWith("__") || OTHERS.includes(text);
@@ -154,5 +154,21 @@ export function makeAddress(start, beside) {
       return say("view.copyRefused", { link: location.href });
     }
     return say(lacks ? "view.copiedWithoutPrompt" : "view.copied");
+  }
+}
+
+/**
+ * Puts what is no setting of a run into the address, or takes it out.
+ * @param {string} name
+ * @param {string | null} value
+ */
+export function mark(name, value) {
+  const address = new URL(location.href);
+  if (value === null) address.searchParams.delete(name);
+  else address.searchParams.set(name, value);
+  try {
+    history.replaceState(history.state, "", address);
+  } catch {
+    // In some frames, and after too many changes, a browser does not allow it.
   }
 }

@@ -39,7 +39,7 @@ async function show(page) {
   const tabs = makeTabs(page, () => {}, { figure });
   offerSaving(page, run, text);
   run.take(1, update);
-  player.begin(false);
+  player.begin();
   player.proceed();
   tabs.show(run);
   const asked = [...run.prompt.map((token) => token.text).join("")];

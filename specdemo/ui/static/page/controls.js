@@ -118,11 +118,12 @@ export function watchControls({ copy, asked, stop, save, reply, open, record }) 
     if (target.closest("#try")) toggle("examples");
     if (target.closest("#set")) toggle("settings");
     if (target.closest("#done")) unfold("settings", false);
+    if (target.closest(".run-here")) element("button#go")?.click();
     if (target.closest("button#go, #examples button")) {
       unfold("examples", false);
       if (matchMedia(OVER).matches) unfold("settings", false);
     }
-    if (target.closest("button#go, #examples .gallery-item")) asked();
+    if (target.closest("button#go")) asked();
     if (target.closest("button#reply")) {
       asked();
       reply();

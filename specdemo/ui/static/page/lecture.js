@@ -1,6 +1,8 @@
 // @ts-check
 // The lecture mode: nothing but the text, the inspector, the outcome and the player, large enough for a hall,
 // and keys that work wherever the focus is. It begins at the first token. Presenters send PageDown and PageUp.
+// Some tabs are kept and fill the screen alone (LECTURED in frame.py); the keys then do a step there, or bring the
+// next cards.
 
 import { find } from "../view/dom.js";
 import { say } from "../view/words.js";
@@ -19,6 +21,8 @@ const KEYS = {
   ArrowUp: "token-back",
   End: "end",
 };
+/** Keys for a panel's next cards, and for those before. @type {Record<string, 1 | -1>} */
+const CARDS = { ArrowRight: 1, PageDown: 1, ArrowLeft: -1, PageUp: -1 };
 const LEAVING = ["Escape", "l", "L"];
 const BLANKING = ["b", "B", "."]; // presenters send one of them
 const FILLING = ["f", "F"];
@@ -28,8 +32,9 @@ const FILLING = ["f", "F"];
  * @param {Player} player
  * @param {Text} text
  * @param {() => void} showText selects the tab with the text and the inspector
+ * @param {Record<string, (by: number) => void>} steps of kept tabs, by their names: what the keys do there
  */
-export function makeLecture(page, player, text, showText) {
+export function makeLecture(page, player, text, showText, steps) {
   const root = document.documentElement;
   const button = find(page, ".lecture");
   let scrolled = 0; // how far the page was, to return there
@@ -43,11 +48,16 @@ export function makeLecture(page, player, text, showText) {
     return page.hasAttribute("data-lecture");
   }
 
+  /** The panel that the lecture shows in place of the text. */
+  function kept() {
+    return page.querySelector(".lectured.selected");
+  }
+
   function enter() {
     scrolled = root.scrollTop;
-    showText();
+    if (!kept()) showText();
     toggle(true);
-    player.toStart();
+    if (!kept()) player.toStart();
     fillScreen();
   }
 
@@ -91,9 +101,18 @@ export function makeLecture(page, player, text, showText) {
     if (LEAVING.includes(event.key)) leave();
     else if (FILLING.includes(event.key)) fillOrStay();
     else if (BLANKING.includes(event.key)) page.toggleAttribute("data-blank");
+    else if (kept()) step(CARDS[event.key]);
     else player.move(event.shiftKey ? byToken(event.key) : KEYS[event.key]);
     event.preventDefault();
     event.stopPropagation();
+  }
+
+  /** @param {1 | -1} way */
+  function step(way) {
+    const own = steps[page.dataset.tab ?? ""];
+    if (own) return own(way);
+    const cards = kept()?.querySelector(".cards");
+    cards?.scrollBy({ left: way * cards.clientWidth });
   }
 
   /** @param {string} key */
@@ -108,7 +127,10 @@ export function makeLecture(page, player, text, showText) {
    */
   function meant({ key, target, ctrlKey, metaKey, altKey }) {
     if (!isOn() || ctrlKey || metaKey || altKey) return false;
-    const typing = target instanceof Element && target.matches('select, textarea, input:not([type="range"])');
-    return !typing && (key in KEYS || [...LEAVING, ...BLANKING, ...FILLING].includes(key));
+    const isAt = (/** @type {string} */ selector) => target instanceof Element && target.matches(selector);
+    if (isAt('select, textarea, input:not([type="range"])')) return false;
+    if ([...LEAVING, ...BLANKING, ...FILLING].includes(key)) return true;
+    if (!kept()) return key in KEYS;
+    return key in CARDS && !(key.startsWith("Arrow") && isAt('input, [role="slider"]'));
   }
 }

@@ -7,6 +7,7 @@ import { makeGamma } from "../runs/gamma.js";
 import { makeGuess } from "../runs/guess.js";
 import { makeRace } from "../runs/race.js";
 import { makeTrials } from "../runs/trials.js";
+import { makeWorlds } from "../runs/worlds.js";
 import { offerSaving } from "../keep/saving.js";
 import { chooseTrace, fetchFile, fetchWhole } from "../traces/traces.js";
 import { find, saveFile } from "../view/dom.js";
@@ -47,6 +48,7 @@ export function start({ element, props, watch, trigger }) {
   const run = new Run(); // on the stage
   const screen = makeScreen(page, run, (visible) => {
     heads.shown(visible);
+    stage.drawn();
     address.takeWanted(screen.pinAt);
   });
   const { text, reader, player } = screen;
@@ -56,6 +58,7 @@ export function start({ element, props, watch, trigger }) {
     stop: () => requests.stop(),
     choose: (/** @type {number} */ gamma) => trigger("select", { gamma }),
   };
+  const worlds = makeWorlds(part("worlds"), server);
   const figure = makeFigure(part("figure"), reader.pinned, {
     isOurs: () => address.isOurs(),
     changed: () => address.changed(),
@@ -66,9 +69,11 @@ export function start({ element, props, watch, trigger }) {
   });
   const selected = (/** @type {string} */ tab) => {
     heads.selected(tab);
+    if (tab !== "worlds") worlds.leave();
     address.changed();
   };
   const tabs = makeTabs(page, selected, {
+    worlds,
     positions: makePositions(page, part("positions"), text),
     exactness: makeExactness(part("exactness"), reader.pinned),
     figure,
@@ -93,7 +98,7 @@ export function start({ element, props, watch, trigger }) {
     record: (name) => fetchWhole(name).then((message) => requests.opened({ ...message, name }), notice.refuse),
   });
   const turns = makeTurns(part("turns"), (name) => requests.reopen(name));
-  makeLecture(page, player, text, () => tabs.select("text"));
+  makeLecture(page, player, text, () => tabs.select("text"), { worlds: worlds.step });
   const stage = makeStage(page, run, screen, {
     address, heads, notice, tabs, turns, changed: (isWrong) => requests.changed(isWrong),
   });
@@ -116,6 +121,10 @@ export function start({ element, props, watch, trigger }) {
   for (const begins of [".replay", ".timeline", ".unfold"]) find(page, begins).addEventListener("click", unfoldPage);
   if (isFramed()) addWayOut(find(page, ".foot"));
   watch("value", () => requests.answered(JSON.parse(props.value || "{}")));
+  if (worlds.isLinked && !isFramed()) {
+    unfoldPage();
+    tabs.select("worlds");
+  }
   showLinked(page, stage, tabs, trigger);
   address.ready();
 }

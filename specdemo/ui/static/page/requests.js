@@ -85,6 +85,7 @@ export function makeRequests(page, run, trigger, { stage, notice, tabs, tour, al
   function opened(message) {
     tour.end(false);
     unfold();
+    tabs.select("text"); // which is on the screen, whatever instrument was
     toShow = message;
     trigger("upload", { run: message.name }); // fills the controls
   }
@@ -124,7 +125,7 @@ export function makeRequests(page, run, trigger, { stage, notice, tabs, tour, al
     going?.close();
     unfold();
     tour.end(false);
-    const own = stage.clear(!isLinked);
+    const own = stage.clear();
     isLinked = false;
     const following = going = follow(name, {
       told(message) {

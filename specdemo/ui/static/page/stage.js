@@ -2,6 +2,7 @@
 // Which run is on the stage: one that the server tells of, one that it keeps, or one that is lent to the tour.
 
 import { fetchWhole } from "../traces/traces.js";
+import { find } from "../view/dom.js";
 import { say } from "../view/words.js";
 
 /** @import { Message, Update } from "../view/messages.js" */
@@ -14,7 +15,7 @@ import { say } from "../view/words.js";
 /** @import { Tabs } from "./tabs.js" */
 /** @typedef {ReturnType<typeof makeStage>} Stage */
 
-const SLOW = 0.1; // the speed of the first recorded run, slow enough to be watched
+const SLOW = 0.04; // the speed of the first recorded run, slow enough to be watched
 export const RECORDED = "first"; // the name of the run that every page shows at first
 
 /**
@@ -33,12 +34,12 @@ export function makeStage(page, run, { stage, text, player }, { address, heads, 
   let shown = RECORDED; // the name of the run on the stage
   let number = 0; // of what the stage shows or waits for; it grows
   let hasPlayed = false;
-  let follows = true; // whether its end stays in view; what a link shows is read from the top
+  let isNew = false; // what the panels have not shown yet
   /** What the stage showed before it was cleared for a run that has not begun. @type {Partial<Run> | null} */
   let former = null;
   /** What the stage showed before it was lent to the tour. @type {{ run: Partial<Run>, shown: string } | null} */
   let kept = null;
-  return { name: () => shown, isFor, clear, told, lost, draw, show, open, showAll, lend, giveBack };
+  return { name: () => shown, isFor, clear, told, lost, draw, drawn, show, open, showAll, lend, giveBack };
 
   /** Whether it still shows or waits for this. @param {number} one what `clear` has returned */
   function isFor(one) {
@@ -47,11 +48,8 @@ export function makeStage(page, run, { stage, text, player }, { address, heads, 
 
   // A run that has been asked for.
 
-  /**
-   * Clears the stage for it; returns its number.
-   * @param {boolean} toFollow whether its end is to stay in view
-   */
-  function clear(toFollow) {
+  /** Clears the stage for it; returns its number. */
+  function clear() {
     heads.leaveRace();
     if (page.dataset.state !== "waiting") former = { ...run };
     run.begin(++number, {});
@@ -59,8 +57,7 @@ export function makeStage(page, run, { stage, text, player }, { address, heads, 
     page.dataset.state = "waiting";
     heads.shown(null); // nothing yet: what the run before brought is not this one's
     reveal();
-    follows = toFollow;
-    player.begin(follows);
+    player.begin();
     tabs.show(run);
     return number;
   }
@@ -103,7 +100,7 @@ export function makeStage(page, run, { stage, text, player }, { address, heads, 
   function restore() {
     if (page.dataset.state !== "waiting" || !former) return false;
     Object.assign(run, former);
-    player.begin(false);
+    player.begin();
     put();
     return true;
   }
@@ -174,18 +171,31 @@ export function makeStage(page, run, { stage, text, player }, { address, heads, 
   /** @param {boolean} isOpened */
   function begin(isOpened) {
     heads.leaveRace();
-    const plays = isOpened && !address.wants() && run.recorded
+    introduce();
+    const plays = isOpened && !hasPlayed && !address.wants() && run.recorded
       && !matchMedia("(prefers-reduced-motion: reduce)").matches;
-    const live = !run.complete;
-    if (live) reveal();
-    if (plays) player.play(hasPlayed ? "1" : String(SLOW));
-    else player.begin(live && follows);
+    if (!run.complete) reveal();
+    if (plays) player.play(String(SLOW), false);
+    else player.begin();
     hasPlayed = true;
   }
 
+  // What the page is about; over an example, what to look at.
+  function introduce() {
+    const isExample = (page.dataset.recorded ?? "").split(" ").includes(shown);
+    find(page, ".intro .words").textContent = say(isExample ? `recorded.${shown}.about` : "page.introduction");
+    find(page, ".run-here").hidden = !isExample;
+  }
+
   function put() {
+    isNew = true;
     player.proceed();
-    tabs.show(run);
+  }
+
+  // The player has drawn something: no more often than that, the panels show what is new.
+  function drawn() {
+    if (isNew) tabs.show(run);
+    isNew = false;
   }
 
   // On a narrow screen it is below the button that was pressed.
@@ -197,7 +207,7 @@ export function makeStage(page, run, { stage, text, player }, { address, heads, 
 
   function showAll() {
     if (["ended", "recorded"].includes(page.dataset.state ?? "")) return;
-    player.begin(false);
+    player.begin();
     player.proceed();
   }
 
@@ -213,7 +223,7 @@ export function makeStage(page, run, { stage, text, player }, { address, heads, 
       kept = { run: { ...run }, shown };
       run.take(++number, update);
       shown = name;
-      player.begin(false);
+      player.begin();
       put();
       return true;
     } catch (error) {
@@ -227,7 +237,7 @@ export function makeStage(page, run, { stage, text, player }, { address, heads, 
     Object.assign(run, kept.run, { number: ++number });
     shown = kept.shown;
     kept = null;
-    player.begin(false);
+    player.begin();
     put();
   }
 }

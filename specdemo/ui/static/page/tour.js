@@ -5,6 +5,7 @@
 import { STEPS, aloneOf, parted, stepOf, substitute, wordsOf } from "../lesson/guide.js";
 import { find, make } from "../view/dom.js";
 import { say } from "../view/words.js";
+import { mark } from "./address.js";
 
 /** @import { Alone, Shown, Step } from "../lesson/guide.js" */
 /** @import { Drafted, Own, Run, Token } from "../view/run.js" */
@@ -90,8 +91,8 @@ export function makeTour(page, stage) {
     if (step < 1) return;
     if (step > STEPS.length) return end();
     at = step;
-    const { name, lit: selector, pins, opens } = STEPS[step - 1];
-    stage.select("text");
+    const { name, lit: selector, pins, opens, shows } = STEPS[step - 1];
+    stage.select(shows ?? "text");
     if (selector.startsWith(".tabs")) stage.unfold();
     opening = opening.then(() => open(step, opens ?? standIn));
     await opening;
@@ -103,7 +104,7 @@ export function makeTour(page, stage) {
     else stage.unpin();
     if (focused instanceof HTMLElement && card.contains(focused)) focused.focus({ preventScroll: true });
     write(STEPS[step - 1]);
-    mark(String(step));
+    mark(NAME, String(step));
     lit = page.querySelector(selector);
     card.dataset.step = name;
     reveal();
@@ -126,11 +127,12 @@ export function makeTour(page, stage) {
   /** @param {boolean} restores whether the stage stays as it was, and no other run comes */
   function end(restores = true) {
     if (!at) return;
+    if (STEPS[at - 1].shows) stage.select("text");
     at = 0;
     wanted = null;
     card.hidden = light.hidden = true;
     root.classList.remove("touring");
-    mark(null);
+    mark(NAME, null);
     lit = null;
     if (lent) stage.giveBack();
     if (restores) {
@@ -216,18 +218,6 @@ export function makeTour(page, stage) {
   // On a narrow screen the page ends above the card.
   function makeRoom() {
     root.style.setProperty("--tour-card", `${card.offsetHeight}px`);
-  }
-
-  /** @param {string | null} step into the address */
-  function mark(step) {
-    const address = new URL(location.href);
-    if (step) address.searchParams.set(NAME, step);
-    else address.searchParams.delete(NAME);
-    try {
-      history.replaceState(history.state, "", address);
-    } catch {
-      // In some frames a browser does not allow it.
-    }
   }
 
   /** @param {KeyboardEvent} event */

@@ -20,6 +20,7 @@ const markup = () => `
 const tableMarkup = () => `
   <p class="result" role="status"></p>
   <p class="of"></p>
+  <p class="notes">${words("compare.notes")}</p>
   <div class="scrolls" role="group" aria-label="${words("compare.table")}">
     <table><thead><tr></tr></thead><tbody></tbody></table></div>
   <div class="keeping"><button type="button" data-saves="csv" disabled>${words("compare.csv")}</button>

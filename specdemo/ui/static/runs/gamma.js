@@ -3,7 +3,7 @@
 // uses one.
 
 import {
-  LINES, bandOf, bestInWords, cellsOf, intervalsOf, marksOf, nameOf, pathThrough, pointsFor, pointsInWords, rowInWords,
+  LINES, apartInWords, bandOf, bestInWords, cellsOf, intervalsOf, marksOf, nameOf, pathThrough, pointsFor, pointsInWords, rowInWords,
   rowsOf, scaleOf, unclearInWords, valueOf, whatIsMissing,
 } from "../view/chart.js";
 import { appendAll, escaped, find, make } from "../view/dom.js";
@@ -35,6 +35,7 @@ const markup = () => `
         <div class="chart" data-measure="tokens"></div></figure>
     </div>
     <p class="readout" aria-hidden="true"></p>
+    <p class="apart"></p>
     <p class="of"></p>
     <p class="leaves-out">${words("gamma.leavesOut")}</p>
     <div class="scrolls"><table aria-label="${words("gamma.table")}">
@@ -119,6 +120,7 @@ export function makeGamma(panel, server) {
     part(".elsewhere ul").replaceChildren();
     appendAll(part(".elsewhere ul"), pointsInWords(points).map((line) => make("li", line)));
     part(".leaves-out").hidden = !rows.some((row) => valueOf(row, "speedup", "formula") !== null);
+    part(".apart").textContent = apartInWords(rows);
     part(".of").textContent = [estimated, measured].filter(Boolean).join("\n");
     part(".gammas").hidden = !rows.length;
     if (!rows.length) return; // what was drawn before keeps its place, unseen
@@ -239,6 +241,7 @@ function drawRow(row) {
   for (const [name, text] of Object.entries(cells)) {
     const cell = make("td", text);
     cell.dataset.column = name;
+    if (row.isOwn && name.endsWith("Seen") && text !== "–") cell.append(" ", make("small", say("gamma.ownMeasured")));
     if (name === "speedupSeen" && seenInterval) cell.append(" ", make("small", `(${seenInterval})`));
     if (name === "speedupSeen" && row.best.estimated) cell.append(make("b", STAR));
     if (name === "speedupMeasured" && row.best.measured) cell.append(make("b", STAR));

@@ -82,6 +82,7 @@ export function makeRace(panel, server, raced) {
     if (measurement.state !== "ended" || measurement.race?.lanes.length !== 2 || sent === known) return;
     race = measurement.race;
     known = sent;
+    panel.toggleAttribute("data-raced", true);
     part(".of").textContent = measurement.whose;
     prepare(race);
     raced({ ...race.head, verdict: "", numbers: {}, tone: "neutral" }); // until it has been played

@@ -5,7 +5,7 @@
 import { MISTAKES } from "../lesson/identity.js";
 import { MISTAKE_WORDS } from "../lesson/mistakes.js";
 import { appendAll, escaped, find, make, write } from "../view/dom.js";
-import { digits, fixed, grouped, inQuotes, percent } from "../view/format.js";
+import { fixed, grouped, inQuotes, pValue, percent } from "../view/format.js";
 import { say } from "../view/words.js";
 import { isGoingOn, makeMeasuring } from "./measuring.js";
 
@@ -104,7 +104,7 @@ export function makeTrials(panel, server) {
     /** @type {Record<string, [name: string, value: string]>} */
     const numbers = {
       runs: [say("trials.runs"), trial === "pair" ? say("trials.ofEach", count) : say("trials.ofMost", count)],
-      chance: [say("figure.many.chance"), freedom || found === "differs" ? digits(p_value, 2) : "–"],
+      chance: [say("figure.many.chance"), freedom || found === "differs" ? pValue(p_value) : "–"],
       statistic: [say("figure.many.statistic", { count: freedom }), statistic === null ? "∞" : fixed(statistic, 1)],
       distance: [say("figure.many.distance"), say("trials.distance", { distance: fixed(distance, 3), chance: fixed(by_chance, 3) })],
       accepted: [say("trials.accepted"), judged ? percent(accepted, judged) : "–"],

@@ -104,8 +104,9 @@ export function rowInWords(row) {
   const cells = cellsOf(row);
   const facts = [];
   if (cells.speedupSeen !== "–") {
-    const how = cells.seenInterval ? "gamma.estimatedSpeedupBetween" : "gamma.estimatedSpeedup";
-    facts.push(say(how, { speedup: cells.speedupSeen, interval: cells.seenInterval }));
+    const how = row.isOwn ? "own" : "estimated";
+    const key = `gamma.${how}${cells.seenInterval ? "SpeedupBetween" : "Speedup"}`;
+    facts.push(say(key, { speedup: cells.speedupSeen, interval: cells.seenInterval }));
   }
   if (cells.speedupMeasured !== "–") {
     const how = cells.interval ? "gamma.measuredSpeedupBetween" : "gamma.measuredSpeedup";
@@ -113,7 +114,10 @@ export function rowInWords(row) {
   } else if (cells.interval) {
     facts.push(say("gamma.measuredBetween", { interval: cells.interval }));
   }
-  if (cells.tokensSeen !== "–") facts.push(say("gamma.estimatedTokens", { tokens: cells.tokensSeen }));
+  if (cells.tokensSeen !== "–") {
+    facts.push(say(row.isOwn ? "gamma.ownTokens" : "gamma.estimatedTokens", { tokens: cells.tokensSeen }));
+  }
+  if (cells.tokensMeasured !== "–") facts.push(say("gamma.measuredTokens", { tokens: cells.tokensMeasured }));
   return say("gamma.row", { length: nameOf(row.gamma), facts: facts.join(", ") || say("gamma.nothing") });
 }
 
@@ -151,7 +155,7 @@ export function bestInWords(rows) {
   const found = [];
   const estimated = rows.find(({ best }) => best.estimated);
   const measured = rows.find(({ best }) => best.measured);
-  if (estimated) found.push({ row: estimated, how: "gamma.bestEstimated", line: /** @type {Line} */ ("seen") });
+  if (estimated) found.push({ row: estimated, how: estimated.isOwn ? "gamma.bestOwn" : "gamma.bestEstimated", line: /** @type {Line} */ ("seen") });
   if (measured) found.push({ row: measured, how: "gamma.bestMeasured", line: /** @type {Line} */ ("measured") });
   return found.map(({ row, how, line }) => {
     const cells = cellsOf(row);
@@ -177,6 +181,23 @@ export function unclearInWords(rows) {
     return say(others ? "gamma.unclear.aloneAnd" : "gamma.unclear.alone", { others });
   }
   return others && say("gamma.unclear.others", { others });
+}
+
+/**
+ * Why measured figures are off the estimates, where their intervals do not meet; nothing where all do. Tokens a round
+ * are counted, and have no interval.
+ * @param {Row[]} rows
+ */
+export function apartInWords(rows) {
+  const lengths = rows.filter(({ gamma, point, estimate }) => {
+    const [seen, { low = null, high = null }] = [estimate?.seen_interval, point ?? {}];
+    return gamma > 0 && seen && low !== null && high !== null && (high < seen[0] || low > seen[1]);
+  });
+  const gammas = lengths.map(({ gamma }) => gamma).join(", ");
+  const sentences = gammas ? [say("gamma.apart", { gammas })] : [];
+  const counted = rows.some(({ estimate, point }) => estimate && point?.tokens_per_round != null);
+  if (counted) sentences.push(say("gamma.counted"));
+  return sentences.join(" ");
 }
 
 /**

@@ -3,6 +3,8 @@
 
 import { inLanguage, say } from "./words.js";
 
+const LEAST_P = 1e-12;
+
 /**
  * Significant digits; 0 and 1 are written only where they are exact.
  * @param {number | null} value
@@ -14,6 +16,14 @@ export function digits(value, count = 4) {
   const [number, exponent] = written.split("e");
   if (!exponent) return inLanguage(number);
   return `${inLanguage(number)} × 10${[...exponent].map((sign) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(sign)]).join("")}`;
+}
+
+/**
+ * A p-value. One that is too small for its digits to mean anything is a bound, never 0.
+ * @param {number} value
+ */
+export function pValue(value) {
+  return value < LEAST_P ? "< 10⁻¹²" : digits(value, 2);
 }
 
 /**

@@ -7,16 +7,16 @@ import { apart, digits, inQuotes, short } from "./format.js";
 import { isBlock, ruleOf, uMatters } from "./rules.js";
 import { isDrafted } from "./run.js";
 import { isServed, isUnknown } from "./served.js";
-import { explained, named } from "./textless.js";
+import { explained, named, sign } from "./textless.js";
 import {
-  alternativesTo, fedAgainInWords, isJudged, lengthInWords, placeOf, replacedBy, valuesOf, verdictOn,
+  alternativesTo, fedAgainInWords, isJudged, lengthInWords, placeOf, replacedBy, valuesOf, verdictOn, walkTo,
 } from "./verdict.js";
 import { inLanguage, say } from "./words.js";
 
 /** @import { RunSetting } from "./messages.js" */
 /** @import { Token } from "./run.js" */
 /** @import { Kind } from "./textless.js" */
-/** @import { Column, Known, Row } from "./verdict.js" */
+/** @import { Column, Known, Row, Walk } from "./verdict.js" */
 /** @typedef {ReturnType<typeof makeInspector>} Inspector */
 
 const words = (/** @type {string} */ key) => escaped(say(key));
@@ -60,19 +60,32 @@ const markup = () => `
       <p class="stands-for"></p>
       <p class="verdict"></p>
     </div>
-    <p class="drafting"></p>
-    <details class="formulas"><summary>${words("inspector.formulas")}</summary>${formulas()}</details>
     <div class="judgement" role="img">
       <p class="judged"></p>
       <p class="threshold"><span></span></p>
       <div class="sides"><span></span><span></span></div>
       <p class="u"><span></span></p>
     </div>
-    <p class="values-of"></p>
-    <dl class="values"></dl>
+    <div class="walk" role="img"><p class="u"><span></span></p><div class="parts"></div></div>
+    <p class="walk-how"></p>
     <table class="likely"><caption></caption><thead></thead><tbody></tbody></table>
     <p class="raw">${words("inspector.raw")}</p>
+    <p class="values-of"></p>
+    <dl class="values"></dl>
+    <p class="drafting"></p>
+    <details class="formulas"><summary>${words("inspector.formulas")}</summary>${formulas()}</details>
   </div>`;
+
+/**
+ * A fate by its name; where nothing was drawn, what it is in place of "resampled" and "sampled".
+ * @param {Token} token
+ * @param {string} fate as far as it is known
+ */
+function fateInWords(token, fate) {
+  const isOwn = fate === "resampled" || fate === "sampled";
+  const isDrawn = token.fate === "prompt" || isServed(token) || uMatters(token);
+  return say(isOwn && !isDrawn ? `inspector.greedyFates.${fate}` : `view.fates.${fate}`);
+}
 
 /** @param {Column} column @returns {[heading: string, name: string]} */
 function headingOf(column) {
@@ -131,9 +144,10 @@ export function makeInspector(panel, setting, copied) {
     setShown(true);
     panel.dataset.shows = fate;
     part(".what code").textContent = isPlace || isUnknown(token) ? "?" : kind ? "" : inQuotes(token.text);
-    part(".what code").className = kind ? `none ${kind}` : "";
+    if (kind) sign(part(".what code"), kind);
+    else part(".what code").className = "";
     part(".stands-for").textContent = kind ? explained(kind) : "";
-    part(".what .token").textContent = say(`view.fates.${fate}`);
+    part(".what .token").textContent = fateInWords(token, fate);
     part(".what .token").className = `token ${fate}`;
     part(".what small").textContent = isPlace || token.id === null ? "" : say("inspector.tokenId", { id: token.id });
     part(".unpin").hidden = !pinned;
@@ -143,6 +157,7 @@ export function makeInspector(panel, setting, copied) {
     part(".drafting").textContent = draftingOf(token);
     part(".formulas .greedy").hidden = !setting()?.greedy;
     showJudgement(token, known);
+    showWalk(known === "all" ? walkTo(token) : null, token);
     showValues(token, known);
     showLikely(token, known);
   }
@@ -192,6 +207,41 @@ export function makeInspector(panel, setting, copied) {
   }
 
   /**
+   * The way of a draw through the tokens, as a bar from 0 to 1; only words where too little of it is recorded.
+   * @param {Walk | null} walk
+   * @param {Token} token
+   */
+  function showWalk(walk, token) {
+    const bar = part(".walk");
+    bar.hidden = !walk?.isKnown;
+    part(".walk-how").textContent = "";
+    if (!walk) return;
+    const { number, pieces, drawn, rest, isKnown } = walk;
+    const [from, start] = apart(drawn.from, number);
+    const to = apart(drawn.to, number)[0];
+    const missing = { token: named(token), rest: digits(rest, 2), share: digits(drawn.to - drawn.from) };
+    const told = isKnown
+      ? [say("inspector.walk.how", { token: named(token), from, to }), rest ? say("inspector.walk.rest", missing) : ""]
+      : [say("inspector.walk.unknown", missing)];
+    part(".walk-how").textContent = told.filter(Boolean).join(" ");
+    if (!isKnown) return;
+    bar.style.setProperty("--u", String(number));
+    bar.setAttribute("aria-label", told[0]);
+    part(".walk .u span").textContent = start;
+    part(".parts").replaceChildren();
+    const others = rest ? [{ text: "", from: 1 - rest, to: 1, isDrawn: false }] : [];
+    for (const one of [...pieces, ...others]) {
+      const share = one.to - one.from;
+      const name = one.text ? inQuotes(one.text) : share === rest ? say("inspector.walk.notRecorded") : "";
+      const made = make("span", share > 0.2 ? name : "");
+      made.className = one.isDrawn ? "drawn" : others.includes(one) ? "rest" : "";
+      made.style.flexGrow = String(share);
+      made.title = `${name}: ${digits(one.from)}–${digits(one.to)}`;
+      part(".parts").append(made);
+    }
+  }
+
+  /**
    * A side's word is where the mark at u leaves room, and is left out on a side that is too narrow for it.
    * @param {HTMLElement} side
    * @param {number} u
@@ -226,7 +276,8 @@ export function makeInspector(panel, setting, copied) {
     const recorded = token.fate !== "prompt" && token.top.length > 0;
     const served = isServed(token);
     likely.hidden = rows.length === 0;
-    find(likely, "caption").textContent = say(recorded ? "inspector.likely" : "inspector.noneLikely");
+    const caption = setting()?.greedy ? "inspector.greedyLikely" : "inspector.likely";
+    find(likely, "caption").textContent = say(recorded ? caption : "inspector.noneLikely");
     /** @type {Column[]} */
     const columns = served ? ["raw_p"] : rows.some((row) => row.q !== null) ? ["p", "q"] : ["p"];
     if (rows.some((row) => row.residual !== null)) columns.push("residual");

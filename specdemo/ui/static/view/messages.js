@@ -168,11 +168,27 @@
  */
 
 /**
+ * What checks of full drafts took, beside plain rounds; see events/speedup.py.
+ * @typedef {object} WireChecks
+ * @property {number} rows
+ * @property {number} plain_ms
+ * @property {Array<number>} plain_spread
+ * @property {number} draft_ms
+ * @property {Array<number>} draft_spread
+ * @property {number} verify_ms
+ * @property {Array<number>} verify_spread
+ * @property {number | null} ratio
+ * @property {Array<number>} interval
+ */
+
+/**
  * What is known of a run when it has ended. best_gamma: of the estimates; null where they have no speed-up.
  * no_speedup: why they have none, in words, or empty. seconds: how long each kind of measurement would take, by
- * this run's times. text: as it was recorded, for the page to compare with its tokens.
+ * this run's times. text: as it was recorded, for the page to compare with its tokens. checks: null where they
+ * are not known.
  * @typedef {object} RunOutcome
  * @property {Array<WireEstimate>} estimates
+ * @property {WireChecks | null} checks
  * @property {number | null} best_gamma
  * @property {string} no_speedup
  * @property {Record<string, number>} seconds
@@ -316,18 +332,67 @@
  */
 
 /**
- * Short runs so far, of `most` at the most, counted by their first two tokens. trial: "none", a mistake, or
- * "pair". lossy: the rule, if it is one. judged, accepted: drafted tokens. distance: total variation; by_chance:
- * what it is on average where there is no difference. statistic: of the chi-square test, null where it is
- * infinite. found: "alike" where only one text came and no other can be told, so that the test can find nothing.
+ * The trials so far, of `most` runs at the most. trial: "none", a mistake, or "pair". lossy: the rule, if it is
+ * one.
  * @typedef {object} Trials
- * @property {string} trial
  * @property {number} runs
- * @property {number} most
  * @property {number} judged
  * @property {number} accepted
+ * @property {Array<TrialsCell>} cells
+ * @property {number} distance
+ * @property {number} by_chance
+ * @property {number | null} statistic
+ * @property {number} freedom
+ * @property {number} p_value
+ * @property {"few" | "alike" | "fits" | "unclear" | "differs"} found
+ * @property {string} trial
+ * @property {number} most
  * @property {boolean} greedy
  * @property {string} lossy
+ */
+
+/**
+ * A drafted token, as it is drawn.
+ * @typedef {object} WorldsDraft
+ * @property {number} id
+ * @property {string} text
+ * @property {string} fate
+ */
+
+/**
+ * The token that a round adds itself, as it is drawn.
+ * @typedef {object} WorldsNext
+ * @property {number} id
+ * @property {string} text
+ * @property {string} source
+ */
+
+/**
+ * dict() -> new empty dictionary dict(mapping) -> new dictionary initialized from a mapping object's     (key,
+ * value) pairs dict(iterable) -> new dictionary initialized as if via:     d = {}     for k, v in iterable:
+ * d[k] = v dict(**kwargs) -> new dictionary initialized with the name=value pairs     in the keyword argument
+ * list.  For example:  dict(one=1, two=2)
+ * @typedef {object} WorldsRound
+ * @property {Array<WorldsDraft>} draft
+ * @property {WorldsNext | null} next
+ */
+
+/**
+ * The rounds of the two runs of a prompt at a stop.
+ * @typedef {object} WorldsTexts
+ * @property {Array<WorldsRound>} sampled
+ * @property {Array<WorldsRound>} greedy
+ */
+
+/**
+ * Short runs so far, counted by their first two tokens. judged, accepted: drafted tokens. distance: total
+ * variation; by_chance: what it is on average where there is no difference. statistic: of the chi-square test,
+ * null where it is infinite. found: "alike" where only one text came and no other can be told, so that the test
+ * can find nothing.
+ * @typedef {object} Counts
+ * @property {number} runs
+ * @property {number} judged
+ * @property {number} accepted
  * @property {Array<TrialsCell>} cells
  * @property {number} distance
  * @property {number} by_chance
@@ -338,12 +403,38 @@
  */
 
 /**
+ * What is known of a stop so far. counts: of the tiny pair's runs with its drafter.
+ * @typedef {object} WorldsStop
+ * @property {WorldsTexts | null} texts
+ * @property {Counts | null} counts
+ */
+
+/**
+ * What a token of the target alone and a round with the pair's own drafter take. low, high: the ends of the
+ * interval of their speed-up, divided by it.
+ * @typedef {object} WorldsTime
+ * @property {number} alone_ms
+ * @property {number} round_ms
+ * @property {number} low
+ * @property {number} high
+ */
+
+/**
+ * All stops, from noise to the target itself. most: runs of the tiny pair at each. time: null where it is not
+ * known, or not well enough.
+ * @typedef {object} Worlds
+ * @property {number} most
+ * @property {Array<WorldsStop>} stops
+ * @property {WorldsTime | null} time
+ */
+
+/**
  * What an instrument measures: all of it so far. id: another one for each measurement. whose: what is measured,
  * in words. text: what goes on or what went wrong. share: done, from 0 to 1. conditions: of gammas, as in
  * RunSetting.
  * @typedef {object} Measurement
  * @property {string} id
- * @property {"race" | "gamma" | "compare" | "guess" | "trials"} kind
+ * @property {"race" | "gamma" | "compare" | "guess" | "trials" | "worlds"} kind
  * @property {"waiting" | "running" | "ended" | "stopped" | "failed"} state
  * @property {string} whose
  * @property {string} text
@@ -354,6 +445,7 @@
  * @property {ComparisonTable} [comparison]
  * @property {Game} [guess]
  * @property {Trials} [trials]
+ * @property {Worlds} [worlds]
  */
 
 /**

@@ -2,7 +2,7 @@
 // The player: how far the run on the stage is shown. A run that goes on is drawn as it comes. One that is
 // complete can be played by the engine's own times, stretched, and walked by round and by token, both ways.
 
-import { find } from "./dom.js";
+import { find, write } from "./dom.js";
 import { Replay } from "./replay.js";
 import {
   after, before, between, draftedIn, draftingSteps, endOf, inWords, isBefore, onTheWay, placeAfter, stepTo, stepsIn,
@@ -18,7 +18,9 @@ import { say } from "./words.js";
 /** @typedef {ReturnType<typeof makePlayer>} Player */
 /** @typedef {"play" | "end" | "round-back" | "token-back" | "token-on" | "round-on"} Move */
 
-const LARGEST_STEP = 200; // tokens drawn at once; more would keep the page from answering
+const [FEWEST, MOST] = [40, 200]; // tokens drawn at once
+const FRAME = 60; // ms that a frame with them may take, until it is painted; where it takes longer, fewer are drawn
+const LONGEST_REST = 200; // ms
 const TICK = 50; // ms between two looks at the clock
 const STEPWISE = "steps"; // the speed at which each step takes the same time
 const STEP = 1000; // ms, that time
@@ -45,6 +47,10 @@ export function makePlayer(page, run, { text, timeline, reader }, showOutcome) {
   let stride = "token"; // of the last move
   let untold = false; // whether what has happened is still to be told
   let steppedAt = -Infinity; // when the last step was played
+  let portion = MOST; // tokens drawn at once
+  let isBehind = false; // whether there is more to draw
+  let resting = false; // what was drawn is being painted, and then the page has time to answer
+  let frame = 0;
   let timer = 0;
   bar.addEventListener("click", onClick);
   bar.addEventListener("keydown", onKey);
@@ -53,24 +59,27 @@ export function makePlayer(page, run, { text, timeline, reader }, showOutcome) {
   return { begin, play, proceed, move, toStart, follow };
 
   /** Another run, of which all that is known is shown. */
-  function begin(follow = true) {
+  function begin() {
     mode = "following";
-    rewind(follow);
+    rewind(false);
   }
 
   /**
    * Plays the run from its start.
    * @param {string} chosen one of the speeds
+   * @param {boolean} follow whether the end of the text is to stay in view
    */
-  function play(chosen = speed.value) {
+  function play(chosen = speed.value, follow = true) {
     speed.value = chosen;
-    rewind();
+    rewind(follow);
     mode = "playing";
     startClock();
   }
 
-  function rewind(follow = true) {
-    clearTimeout(timer);
+  /** @param {boolean} follow */
+  function rewind(follow) {
+    wake();
+    portion = MOST;
     for (const option of speed.options) option.text = speedInWords(option.value, run.setting?.served ? "server" : "engine");
     page.dataset.manner = run.setting?.manner ?? "";
     reader.clear();
@@ -82,18 +91,56 @@ export function makePlayer(page, run, { text, timeline, reader }, showOutcome) {
     showControls();
   }
 
-  // Goes on towards what is to be shown.
+  // Goes on towards what is to be shown; where something was drawn just now, after a rest.
   function proceed() {
-    clearTimeout(timer);
+    isBehind = true;
+    if (!resting) advance();
+  }
+
+  // The same at once, as far as one portion goes.
+  function advance() {
+    wake();
+    const start = performance.now();
+    if (run.complete) timeline.scaleBy(run.rounds);
     if (mode === "following") goal = endOf(run.rounds);
-    if (mode === "playing") goal = playedTo(performance.now());
-    draw(onTheWay(run.rounds, place, goal, LARGEST_STEP));
-    const arrived = !isBefore(place, goal);
-    if (arrived && untold) tell();
+    if (mode === "playing") goal = playedTo(start);
+    draw(onTheWay(run.rounds, place, goal, portion));
+    isBehind = isBefore(place, goal);
+    if (!isBehind && untold) tell();
     if (mode === "playing" && atEnd()) mode = "following";
-    if (!arrived) timer = window.setTimeout(proceed, 0);
-    else if (mode === "playing") timer = window.setTimeout(proceed, TICK);
-    settle(!arrived || mode === "playing" || !run.complete);
+    settle(isBehind || mode === "playing" || !run.complete);
+    rest(start, performance.now() - start);
+  }
+
+  /**
+   * Lets the frame be painted, and then leaves the page as much time again to answer, whatever comes meanwhile. So
+   * what is drawn is bounded by what the browser can paint, and not by how much the engine makes.
+   * @param {number} start of drawing
+   * @param {number} drawing ms that it took
+   */
+  function rest(start, drawing) {
+    resting = true;
+    frame = requestAnimationFrame((begun) => {
+      timer = window.setTimeout(() => { // after the frame
+        const now = performance.now();
+        const took = drawing + now - begun;
+        if (took > FRAME) portion = Math.max(FEWEST, Math.floor(portion / 2));
+        else if (isBehind) portion = Math.min(MOST, 2 * portion);
+        const least = mode === "playing" ? start + TICK - now : 0;
+        timer = window.setTimeout(goOn, Math.max(least, Math.min(took, LONGEST_REST)));
+      });
+    });
+  }
+
+  function wake() {
+    resting = false;
+    cancelAnimationFrame(frame);
+    clearTimeout(timer);
+  }
+
+  function goOn() {
+    resting = false;
+    if (isBehind || mode === "playing") advance();
   }
 
   /**
@@ -120,6 +167,7 @@ export function makePlayer(page, run, { text, timeline, reader }, showOutcome) {
     for (const { token, shown } of drafted) text.setShown(token, shown);
     if (to.round < place.round) timeline.cut(to.round);
     else timeline.add(run.rounds.slice(place.round, to.round));
+    timeline.leaveRoom(run.complete ? run.rounds.length : null);
     place = to;
     reader.refresh();
   }
@@ -154,7 +202,7 @@ export function makePlayer(page, run, { text, timeline, reader }, showOutcome) {
     for (const button of bar.querySelectorAll("button")) if (button.dataset.move) button.disabled = off;
     scrubber.disabled = off;
     const whole = mode === "following" || (mode === "paused" && atEnd());
-    playButton.textContent = say(mode === "playing" ? "player.pause" : whole ? "player.replay" : "player.play");
+    write(playButton, say(mode === "playing" ? "player.pause" : whole ? "player.replay" : "player.play"));
     const inRound = run.rounds[place.round] ? stepsIn(run.rounds[place.round]) : 0;
     const so = { done: place.round, all: run.rounds.length };
     const rounds = say("player.rounds", so);
@@ -163,7 +211,7 @@ export function makePlayer(page, run, { text, timeline, reader }, showOutcome) {
     scrubber.setAttribute(
       "aria-valuetext", place.step ? say("player.roundsAndStep", { ...so, step: place.step, steps: inRound }) : rounds,
     );
-    find(bar, ".place").textContent = rounds;
+    write(find(bar, ".place"), rounds);
   }
 
   /**
@@ -178,14 +226,14 @@ export function makePlayer(page, run, { text, timeline, reader }, showOutcome) {
     untold = true;
     said.setAttribute("aria-live", spoken ? "polite" : "off");
     text.follow();
-    proceed();
+    advance();
   }
 
   function playOrPause() {
     if (mode === "playing") return goTo(place, "token");
     if (mode === "following" || atEnd()) play();
     else resume();
-    proceed();
+    advance();
   }
 
   function resume() {
@@ -244,7 +292,7 @@ export function makePlayer(page, run, { text, timeline, reader }, showOutcome) {
     mode = "following";
     tellNothing();
     text.follow();
-    proceed();
+    advance();
   }
 
   /** @param {MouseEvent} event */

@@ -160,6 +160,7 @@ export function makeReader(page, stage, text, inspector, timeline, copied) {
     mark(pinned, false);
     pinned = token;
     mark(pinned, true);
+    text.hold(token !== null);
     page.toggleAttribute("data-pinned", token !== null);
     page.dispatchEvent(new CustomEvent("pin", { detail: token }));
     lightPinned();

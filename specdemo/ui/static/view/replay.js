@@ -87,23 +87,39 @@ function isFirstOfServer({ index, draft_ms }) {
  * @returns {Record<string, string>}
  */
 export function numbersAfter(rounds, count) {
-  let accepted = 0;
-  let rejected = 0;
-  let tokens = 0;
-  for (const round of rounds.slice(0, count)) {
-    accepted += acceptedIn(round);
-    rejected += rejectedIn(round) ? 1 : 0;
-    tokens += acceptedIn(round) + (round.next ? 1 : 0);
-  }
+  const { accepted, rejected, tokens, untold } = sumsAfter(rounds, count);
   /** @type {Record<string, string>} */
   const numbers = { tokens: grouped(tokens), rounds: grouped(count), saved: grouped(tokens - count) };
   const judged = accepted + rejected;
-  const untold = rounds.slice(0, count).some(({ drafts_told }) => drafts_told === false);
   if (untold) numbers.acceptance_rate = say("player.notTold");
   else if (judged) numbers.acceptance_rate = percent(accepted, judged);
   if (count) numbers.mean_tokens_per_round = fixed(tokens / count);
   return numbers;
 }
+
+/**
+ * What the first `count` rounds have brought. Earlier sums are kept, since a run that goes on only grows.
+ * @param {Round[]} rounds
+ * @param {number} count
+ */
+function sumsAfter(rounds, count) {
+  const sums = SUMS.get(rounds) ?? [{ accepted: 0, rejected: 0, tokens: 0, untold: false }];
+  SUMS.set(rounds, sums);
+  for (const round of rounds.slice(sums.length - 1, count)) {
+    const { accepted, rejected, tokens, untold } = sums[sums.length - 1];
+    const more = acceptedIn(round);
+    sums.push({
+      accepted: accepted + more,
+      rejected: rejected + (rejectedIn(round) ? 1 : 0),
+      tokens: tokens + more + (round.next ? 1 : 0),
+      untold: untold || round.drafts_told === false,
+    });
+  }
+  return sums[count];
+}
+
+/** @type {WeakMap<Round[], { accepted: number, rejected: number, tokens: number, untold: boolean }[]>} */
+const SUMS = new WeakMap();
 
 /**
  * The verdict while only the first `count` rounds are visible.

@@ -3,11 +3,12 @@
 // (numbers, verdict, whose run it is). The page and a notebook cell have the same.
 
 import { copiedFrom } from "./copied.js";
-import { find, make } from "./dom.js";
+import { find, make, write } from "./dom.js";
 import { makeInspector } from "./inspector.js";
 import { makePlayer } from "./player.js";
 import { makeReader } from "./reader.js";
 import { numbersAfter, soFarInWords } from "./replay.js";
+import { makeSlowMotion } from "./slowmotion.js";
 import { makeText } from "./text.js";
 import { makeTimeline } from "./timeline.js";
 
@@ -25,6 +26,7 @@ export function makeScreen(page, run, showOutcome) {
   const part = (/** @type {string} */ id) => find(page, `[data-testid="${id}"]`);
   const stage = part("stage");
   const allNumbers = /** @type {HTMLDetailsElement} */ (find(page, ".all-numbers")); // lies over the text
+  const [figures, copies] = ["[data-number]", "[data-copy]"].map((some) => [...page.querySelectorAll(some)]);
   const text = makeText(stage);
   const timeline = makeTimeline(part("timeline"), {
     jump: (index) => reader.jump(index),
@@ -34,7 +36,11 @@ export function makeScreen(page, run, showOutcome) {
   const inspector = makeInspector(part("inspector"), () => run.setting, copied);
   /** @type {Reader} */
   const reader = makeReader(page, stage, text, inspector, timeline, copied);
-  const player = makePlayer(page, run, { text, timeline, reader }, showOutcome);
+  const slowMotion = makeSlowMotion(part("inspector"));
+  const player = makePlayer(page, run, { text, timeline, reader }, (visible) => {
+    slowMotion.show(run, visible === null);
+    showOutcome(visible);
+  });
   part("metrics").addEventListener("keydown", moveAlongNumbers);
   document.addEventListener("click", ({ target }) => {
     if (target instanceof Node && !allNumbers.contains(target)) allNumbers.open = false;
@@ -45,6 +51,7 @@ export function makeScreen(page, run, showOutcome) {
     find(allNumbers, "summary").focus();
   });
   part("legend").addEventListener("click", hideOrShow);
+  find(page, ".to-end").addEventListener("click", text.follow);
   return { stage, text, reader, player, headOf, showHead, pinAt };
 
   /**
@@ -62,7 +69,7 @@ export function makeScreen(page, run, showOutcome) {
   function showHead(shown) {
     showWhoMadeIt();
     showNumbers(shown.numbers);
-    part("whose").textContent = shown.whose;
+    write(part("whose"), shown.whose);
     const line = part("verdict");
     line.dataset.tone = shown.tone;
     const [first, rest] = inTwo(shown.verdict);
@@ -105,17 +112,17 @@ export function makeScreen(page, run, showOutcome) {
 
   /** @param {Record<string, string>} numbers */
   function showNumbers(numbers) {
-    for (const number of page.querySelectorAll("[data-number]")) {
+    for (const number of figures) {
       const written = numbers[/** @type {HTMLElement} */ (number).dataset.number ?? ""] ?? "–";
-      if (number.textContent !== written) number.textContent = written;
+      write(number, written);
       const isWide = /\d–\d/.test(written);
       number.classList.toggle("in-words", isWide || /[a-z]{3}/.test(written));
       number.parentElement?.toggleAttribute("data-unknown", written === "–");
       number.parentElement?.toggleAttribute("data-wide", isWide);
     }
-    for (const copy of page.querySelectorAll("[data-copy]")) {
+    for (const copy of copies) {
       const { copy: name = "" } = /** @type {HTMLElement} */ (copy).dataset;
-      copy.textContent = numbers[name] ?? "–";
+      write(copy, numbers[name] ?? "–");
       copy.parentElement?.toggleAttribute("data-unknown", copy.textContent === "–");
     }
   }

@@ -138,10 +138,14 @@ export function placeAfter(rounds, steps) {
  * @param {Place} place
  */
 export function stepsTo(rounds, { round, step }) {
-  let steps = step;
-  for (let at = 0; at < round; at++) steps += stepsIn(rounds[at]);
-  return steps;
+  const starts = STARTS.get(rounds) ?? [0];
+  STARTS.set(rounds, starts);
+  for (let at = starts.length - 1; at < round; at++) starts.push(starts[at] + stepsIn(rounds[at]));
+  return starts[round] + step;
 }
+
+/** How many steps lead to each round, as far as it was asked: a run that goes on only grows. @type {WeakMap<Round[], number[]>} */
+const STARTS = new WeakMap();
 
 /**
  * A place on the way to `to` that is about `limit` tokens ahead at most. Back it goes at once.
@@ -250,6 +254,7 @@ function roundDone(round) {
   const why = whyNoMore(round);
   const drafts = why ? say("player.because", { what, why }) : what;
   if (!next) return say("player.done.ends", { drafts });
+  if (!uMatters(next)) return say("player.done.likeliest", { drafts, token: named(next) });
   const isFromP = next.fate === "resampled" && ruleOf(next).residual === null;
   return say(`player.done.${isFromP ? "resampledFromP" : next.fate}`, { drafts, token: named(next) });
 }
@@ -296,7 +301,7 @@ function judgedInWords(token) {
 function drawnInWords(token) {
   if (!token) return say("player.textEnds");
   if (isServed(token)) return servedDrawn(token);
-  const drawn = { token: named(token), u: digits(token.u) };
+  const drawn = { token: named(token), number: digits(token.u) };
   const why = whyNoMore(token.round);
   if (!uMatters(token)) return likeliestInWords(token, why);
   if (token.fate === "sampled") return say(why ? "player.sampledWhy" : "player.sampled", { ...drawn, why });

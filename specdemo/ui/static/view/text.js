@@ -6,7 +6,7 @@
 import { appendAll, find, make } from "./dom.js";
 import { INVISIBLE, codeOf } from "./format.js";
 import { isUnknown } from "./served.js";
-import { kindInRound, kindsInPrompt, standsFor } from "./textless.js";
+import { kindInRound, kindsInPrompt, sign, standsFor } from "./textless.js";
 import { say } from "./words.js";
 
 /** @import { Token } from "./run.js" */
@@ -34,7 +34,9 @@ export function makeText(stage) {
   let outlined = new Set();
   /** @type {HTMLElement | null} */
   let block = null; // where tokens are added
-  let following = true; // the end stays in view until the reader scrolls back
+  let following = false; // whether the end stays in view: once it was asked for, until the reader scrolls back
+  let isBegun = false; // whether the first token behind the prompt was in view
+  let isHeld = false; // it stays where it is, since a token is pinned
   let scrolledTo = 0;
   let frame = 0;
   let width = 0;
@@ -43,15 +45,17 @@ export function makeText(stage) {
   new ResizeObserver(onResize).observe(stage);
   clear();
   return {
-    clear, add, removeFrom, setShown, isOpen, isPlace, isOnStage, follow, rewrite, reflow, outline, reveal, shown,
+    clear, add, removeFrom, setShown, isOpen, isPlace, isOnStage, hold, follow, rewrite, reflow, outline, reveal, shown,
     isShown, tokenAt, elementOf, kindOf,
   };
 
-  function clear(follows = true) {
+  /** @param {boolean} follows whether the end is to stay in view */
+  function clear(follows = false) {
     cancelAnimationFrame(frame);
     stage.replaceChildren();
     block = null;
     following = follows;
+    isBegun = false;
     scrolledTo = 0;
     frame = 0;
   }
@@ -105,6 +109,11 @@ export function makeText(stage) {
     return Boolean(elements.get(token)?.isConnected);
   }
 
+  /** @param {boolean} held whether it stays where it is, though more comes */
+  function hold(held) {
+    isHeld = held;
+  }
+
   // Brings the end into view and keeps it there.
   function follow() {
     following = true;
@@ -122,8 +131,21 @@ export function makeText(stage) {
   // In a frame of its own, when the layout is due anyway.
   function afterLayout() {
     frame = 0;
-    if (following && !stage.querySelector(".pinned")) stage.scrollTop = 1e7;
+    if (following && !isHeld) stage.scrollTop = 1e7;
+    else if (!isBegun) showBeginning();
+    stage.toggleAttribute("data-more", stage.scrollTop + stage.clientHeight < stage.scrollHeight - 40);
     if (block && block.childElementCount > BLOCK) cut(block);
+  }
+
+  // What is read first is what comes after the prompt, which can be longer than the stage.
+  function showBeginning() {
+    const first = stage.querySelector("[data-round]");
+    if (!first || isHeld) return;
+    isBegun = true;
+    const below = first.getBoundingClientRect().bottom - stage.getBoundingClientRect().bottom;
+    if (below <= 0 || stage.scrollTop) return;
+    stage.scrollTop = below + stage.clientHeight - 80;
+    scrolledTo = stage.scrollTop;
   }
 
   /**
@@ -238,13 +260,15 @@ export function makeText(stage) {
     if (signs < MANY) element.style.setProperty("--signs", String(signs));
     else element.style.removeProperty("--signs");
     if (text.trim() === "" && !INVISIBLE.test(text)) {
-      word.className = isPlace(token) ? "" : isUnknown(token) ? "unknown" : text === "" ? `none ${kindOf(token) ?? ""}` : "space";
+      const kind = isPlace(token) ? null : kindOf(token);
+      if (kind) sign(word, kind);
+      else word.className = isPlace(token) ? "" : isUnknown(token) ? "unknown" : "space";
       word.textContent = text;
       element.replaceChildren(word);
       return;
     }
     const bare = text.replace(/^ +| +$/g, "");
-    for (const part of bare.split(INVISIBLE)) if (part) word.append(INVISIBLE.test(part) ? sign(part) : part);
+    for (const part of bare.split(INVISIBLE)) if (part) word.append(INVISIBLE.test(part) ? markFor(part) : part);
     const start = text.indexOf(bare);
     const [before, after] = [text.slice(0, start), text.slice(start + bare.length)];
     element.replaceChildren(word);
@@ -253,7 +277,7 @@ export function makeText(stage) {
   }
 
   /** @param {string} character an invisible one */
-  function sign(character) {
+  function markFor(character) {
     const mark = make("i", character);
     if (character === "\n") mark.className = "newline";
     else if (character === "\t") mark.className = "tab";
@@ -323,7 +347,10 @@ export function makeText(stage) {
   // farther on, which is no reason to stop following it; nor is a text that became shorter.
   function onScroll() {
     const now = stage.scrollTop;
-    if (now + stage.clientHeight > stage.scrollHeight - 40) following = true;
+    if (now === scrolledTo) return; // the page's own scrolling
+    const isAtEnd = now + stage.clientHeight > stage.scrollHeight - 40;
+    stage.toggleAttribute("data-more", !isAtEnd);
+    if (isAtEnd) following ||= stage.scrollHeight > stage.clientHeight;
     else if (now < scrolledTo - 1) following = false;
     scrolledTo = now;
   }

@@ -13,6 +13,21 @@ export function standsFor(kind) {
 }
 
 /**
+ * Has the style sheet draw its sign.
+ * @param {HTMLElement} element
+ * @param {Kind} kind
+ */
+export function sign(element, kind) {
+  element.dataset.sign = signOf(kind);
+  element.className = signOf(kind).length > 1 ? "none in-words" : "none";
+}
+
+/** @param {Kind} kind */
+export function signOf(kind) {
+  return { part: "◌", nothing: "◇", start: say("view.signs.start"), end: say("view.signs.end") }[kind];
+}
+
+/**
  * What the token's own row among the alternatives has is its text by itself: a special token has none, and a part
  * of a character has U+FFFD.
  * @param {Drafted | Own} token

@@ -3,7 +3,7 @@
 // column is one element, painted by the style sheet from a few custom properties, so that thousands of them
 // stay cheap.
 
-import { appendAll, escaped, find, make } from "./dom.js";
+import { escaped, find, make } from "./dom.js";
 import { acceptedIn } from "./run.js";
 import { scaleFor } from "./scale.js";
 import { isFromServer } from "./served.js";
@@ -26,6 +26,8 @@ const markup = () => `
   <div class="rail" role="toolbar" aria-label="${words("timeline.rail")}"></div>
   <p class="readout" aria-hidden="true"></p>`;
 
+const FIRST_PLACES = 40;
+
 /**
  * @param {HTMLElement} strip
  * @param {{ jump: (index: number) => void, point: (index: number | null) => void }} reader
@@ -33,11 +35,15 @@ const markup = () => `
 export function makeTimeline(strip, { jump, point }) {
   strip.innerHTML = markup();
   const [rail, readout, scale] = [".rail", ".readout", ".scale"].map((name) => find(strip, name));
+  const room = make("span"); // after the columns
+  room.className = "room";
   /** @type {HTMLElement[]} */
   const marks = []; // by the round's index
   /** @type {number[]} */
   let costs = []; // milliseconds of everything that was drafted and verified; a server's prefill is none of it
+  let places = FIRST_PLACES; // that there is room for, while the run goes on
   let longest = 0; // milliseconds of a full bar; 0 until there is one
+  let isWhole = false; // whether the scale is that of the whole run
   let tallest = 0; // the most bricks in a column
   /** @type {number | null} */
   let lit = null; // the round that is lit
@@ -53,14 +59,16 @@ export function makeTimeline(strip, { jump, point }) {
   rail.addEventListener("focusin", (event) => pointAt(event.target));
   rail.addEventListener("focusout", () => pointAt(null));
   clear();
-  return { clear, add, cut, light };
+  return { clear, add, cut, leaveRoom, light, scaleBy };
 
   function clear() {
     cancelAnimationFrame(frame);
-    rail.replaceChildren();
+    rail.replaceChildren(room);
+    places = FIRST_PLACES;
     marks.length = 0;
     costs = [];
     longest = 0;
+    isWhole = false;
     tallest = 0;
     lit = null;
     tabStop = 0;
@@ -74,18 +82,38 @@ export function makeTimeline(strip, { jump, point }) {
   /** @param {Round[]} rounds */
   function add(rounds) {
     if (!rounds.length) return;
-    appendAll(rail, rounds.map(draw));
-    strip.dataset.rounds = String(marks.length);
+    const drawn = new DocumentFragment();
+    for (const round of rounds) drawn.append(draw(round));
+    room.before(drawn);
+    showCount();
     const before = costs.length;
     let most = tallest;
     for (const round of rounds) {
       most = Math.max(most, round.draft.length + 1);
-      if (2 * round.index >= costs.length) costs.push(...(round.index === 0 && isFromServer(round) ? [0, 0] : costsOf(round)));
+      if (isWhole || 2 * round.index < costs.length) continue;
+      const [drafting, verifying] = scaledCosts(round);
+      costs.push(drafting, verifying);
     }
     if (most > tallest) setHeight(most);
     // Only when their number has doubled: a new scale paints every column again.
     if (Math.floor(Math.log2(costs.length)) > Math.floor(Math.log2(before))) setScale();
     if (following && !frame) frame = requestAnimationFrame(showEnd);
+  }
+
+  /**
+   * The scale of a run that is complete, whichever part of it is shown, and however it came.
+   * @param {Round[]} rounds all
+   */
+  function scaleBy(rounds) {
+    if (isWhole) return;
+    costs = rounds.flatMap(scaledCosts);
+    isWhole = true;
+    setScale(0);
+  }
+
+  /** @param {Round} round */
+  function scaledCosts(round) {
+    return round.index === 0 && isFromServer(round) ? [0, 0] : costsOf(round);
   }
 
   // The costs stay, and with them the scale: the same rounds come again.
@@ -97,7 +125,21 @@ export function makeTimeline(strip, { jump, point }) {
       tabStop = 0;
       if (marks[0]) marks[0].tabIndex = 0;
     }
+    showCount();
+  }
+
+  function showCount() {
     strip.dataset.rounds = String(marks.length);
+  }
+
+  /**
+   * Leaves room for the rounds that are still to come, or not all columns would become narrower, and be painted
+   * again, with each round.
+   * @param {number | null} all of the run's rounds; null while it goes on
+   */
+  function leaveRoom(all) {
+    while (all === null && places < marks.length) places = Math.ceil(1.5 * places);
+    room.style.setProperty("--places", String((all ?? places) - marks.length));
   }
 
   /** @param {Round} round */
@@ -134,9 +176,9 @@ export function makeTimeline(strip, { jump, point }) {
     rail.style.setProperty("--bricks", String(most));
   }
 
-  function setScale() {
+  function setScale(soFar = longest) {
     const before = longest;
-    longest = scaleFor(costs, longest);
+    longest = scaleFor(costs, soFar);
     if (longest === before) return;
     rail.style.setProperty("--longest", String(longest));
     scale.textContent = say("timeline.scale", { ms: longest });

@@ -13,6 +13,7 @@ import { inLanguage, say } from "./words.js";
 /** @import { RunSetting } from "./messages.js" */
 /** @import { Drafted, Own, Round, Token } from "./run.js" */
 /** @typedef {"p" | "q" | "residual" | "raw_p"} Column */
+/** @typedef {NonNullable<ReturnType<typeof walkTo>>} Walk */
 /**
  * How far a token's round is known: that it has this place, its draft, or the token's verdict, too, or all of it.
  * @typedef {"place" | "draft" | "verdict" | "all"} Known
@@ -30,6 +31,8 @@ import { inLanguage, say } from "./words.js";
  * @property {number | null} residual with what probability the rule drew it after the rejection here
  * @property {{ from: Column, how: string } | null} drawn
  */
+
+const ROUNDING = 1e-5; // what sums of a trace's numbers, which have six digits, may be off by
 
 /**
  * The token that was rejected, if this one was drawn in its place.
@@ -66,10 +69,9 @@ export function verdictOn(token, setting = null, known = "all") {
       const { next } = token.round;
       const rejected = say("inspector.verdict.rejected", { why: judgement(token, setting) });
       if (known !== "all") return rejected;
-      const instead = next
-        ? say("inspector.verdict.drawnInstead", { token: named(next) })
-        : say("inspector.verdict.nothingInstead");
-      return `${rejected} ${instead}`;
+      if (!next) return `${rejected} ${say("inspector.verdict.nothingInstead")}`;
+      const how = uMatters(next) ? "inspector.verdict.drawnInstead" : "inspector.verdict.standsInstead";
+      return `${rejected} ${say(how, { token: named(next) })}`;
     }
     case "discarded": {
       const rejected = rejectedIn(token.round);
@@ -84,27 +86,30 @@ export function verdictOn(token, setting = null, known = "all") {
     }
     case "resampled": {
       const replaced = replacedBy(token);
+      const isDrawn = uMatters(token);
       const why = replaced
-        ? say("inspector.verdict.resampled", { token: named(replaced), why: judgement(replaced, setting) })
+        ? say(isDrawn ? "inspector.verdict.resampled" : "inspector.verdict.replaced", {
+          token: named(replaced), why: judgement(replaced, setting),
+        })
         : say("inspector.verdict.resampledUnknown");
-      if (!uMatters(token)) return `${why} ${say("inspector.verdict.likeliestInstead")}`;
-      const u = digits(token.u);
+      if (!isDrawn) return `${why} ${say("inspector.verdict.likeliestInstead")}`;
+      const number = digits(token.u);
       const how = ruleOf(token).residual === null
-        ? say("inspector.verdict.fromP", { u })
-        : say("inspector.verdict.fromResidual", { ...partsOf(ruleOf(token)), u });
+        ? say("inspector.verdict.fromP", { number })
+        : say("inspector.verdict.fromResidual", { ...partsOf(ruleOf(token)), number });
       return `${why} ${how}`;
     }
     case "bonus": {
       const count = token.round.draft.length;
       if (!uMatters(token)) return say("inspector.verdict.bonusGreedy", { count });
-      return say("inspector.verdict.bonus", { count, u: digits(token.u) });
+      return say("inspector.verdict.bonus", { count, number: digits(token.u) });
     }
     case "sampled": {
       const why = whyNoMore(token.round);
       if (!uMatters(token)) {
         return say(why ? "inspector.verdict.sampledWhyGreedy" : "inspector.verdict.sampledGreedy", { why });
       }
-      return say(why ? "inspector.verdict.sampledWhy" : "inspector.verdict.sampled", { why, u: digits(token.u) });
+      return say(why ? "inspector.verdict.sampledWhy" : "inspector.verdict.sampled", { why, number: digits(token.u) });
     }
   }
 }
@@ -242,7 +247,11 @@ export function valuesOf(token, known = "all") {
     rows.push([`Σ (${residual})₊`, say("inspector.meaning.mass"), massAt(token)]);
     if (!isDrafted(token)) rows.push([`r = (${residual})₊ / Σ`, say("inspector.meaning.share"), shareAt(token, p, q)]);
   }
-  if (uMatters(token)) rows.push(["u", say("inspector.meaning.u"), u]);
+  if (uMatters(token)) {
+    rows.push(isDrafted(token)
+      ? ["u", say("inspector.meaning.u"), u]
+      : [say("inspector.number"), say("inspector.meaning.number"), u]);
+  }
   const values = rows.filter(/** @returns {row is [string, string, number]} */ (row) => row[2] !== null);
   return known === "draft" ? values.filter(([symbol]) => symbol === "q") : values;
 }
@@ -284,11 +293,37 @@ function drawnAt(token) {
  * @returns {{ from: Column, how: string }}
  */
 export function drawnFrom(token) {
-  const how = say(isDrafted(token) ? "inspector.drafted" : "inspector.drawn");
+  const isOwn = !isDrafted(token);
+  const how = say(isOwn ? (uMatters(token) ? "inspector.drawn" : "inspector.chosen") : "inspector.drafted");
   if (isServed(token)) return { from: "raw_p", how };
   if (isDrafted(token)) return { from: "q", how };
   const isResidual = token.fate === "resampled" && ruleOf(token).residual !== null;
   return { from: isResidual ? "residual" : "p", how };
+}
+
+/**
+ * How the target's own token was drawn: as in the engine, in the order of the ids, the first token at which the sum
+ * exceeds the number. pieces: the recorded tokens that could be drawn, each with its end of the sum. rest: what all
+ * others have together. isKnown: wherever those belong, the number is in the drawn token's piece. Null where nothing
+ * was drawn or it is not recorded.
+ * @param {Token} token
+ */
+export function walkTo(token) {
+  if (token.fate === "prompt" || isDrafted(token) || isServed(token) || !uMatters(token) || token.u === null) return null;
+  const column = drawnFrom(token).from === "residual" ? "residual" : "p";
+  const rows = alternativesTo(token).flatMap(({ id, text, [column]: share }) => (
+    id === null || !share ? [] : [{ id, text, share }]
+  ));
+  let to = 0;
+  const pieces = rows.sort((a, b) => a.id - b.id).map(({ id, text, share }) => {
+    const from = to;
+    return { text, from, to: (to += share), isDrawn: id === token.id };
+  });
+  const drawn = pieces.find(({ isDrawn }) => isDrawn);
+  if (!drawn) return null;
+  const rest = to > 1 - ROUNDING ? 0 : 1 - to;
+  const isKnown = token.u > drawn.from + rest - ROUNDING && token.u < drawn.to + ROUNDING;
+  return { number: token.u, pieces, drawn, rest, isKnown };
 }
 
 /**

@@ -1,0 +1,139 @@
+"""A drafter that goes, in a few stops, from noise over the pair's own drafter to the target itself. At each
+stop the engine judges it as it judges any drafter, so the text keeps the target's distribution; only how much
+is rejected changes. No Params name it, so no request of a run can have it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from specdemo.engine.draft import Draft, Drafter, one_hot_draft
+from specdemo.engine.loop import Decoder
+from specdemo.engine.sampling import Sampler, Settings, draw, one_hot, probabilities
+from specdemo.errors import PairError
+from specdemo.events import Params, Prompt
+from specdemo.events.trace import Trace
+from specdemo.loading.pair import Pair
+from specdemo.runtime.device import to_device
+from specdemo.runtime.lm import LM
+from specdemo.session import IsOver, begin, prepare
+from specdemo.words.message import message
+
+STOPS = 9  # an odd number: the one in the middle is the pair's own drafter
+
+
+class Shares(NamedTuple):
+    """Of what q is mixed: q = noise · uniform + drafter · (the drafter's own q) + target · p. Their sum is
+    1."""
+
+    noise: float
+    drafter: float
+    target: float
+
+
+def shares_at(stop: int) -> Shares:
+    """The shares at a stop: 0 is noise, OWN the drafter as it is, and STOPS - 1 the target itself."""
+    way = stop / OWN
+    return Shares(1 - way, way, 0.0) if way <= 1 else Shares(0.0, 2 - way, way - 1)
+
+
+OWN = STOPS // 2
+
+
+@dataclass(eq=False)
+class MixedDrafter(Drafter):
+    """Drafts each token from a mixture of q's. Its p is a forward of the target over the draft so far, which
+    writes into the target's cache what the verification writes there again; a drafter of any use would not
+    have that time."""
+
+    shares: Shares
+    drafter: Drafter
+    target: LM
+    sampler: Sampler
+    waits = True  # each token, before the next one can be drafted after it
+
+    def start(self, ids: list[int]) -> None:
+        self.drafter.start(ids)
+
+    def propose(self, ids: list[int], k: int, u: list[float]) -> Draft:
+        device, width = self.target.device, self.target.vocab_size
+        self.target.reserve(len(ids) - 1, len(ids) + max(k, 1))
+        drafts: list[Draft] = []
+        text = list(ids)
+        for each in u[:k]:
+            one = self._next(text, each)
+            if one is None:  # the text is longer than the drafter can read
+                break
+            drafts.append(one)
+            text += one.ids.tolist()
+        if not drafts:
+            return one_hot_draft([], width, device)
+        tokens, q, raw_q = (
+            torch.cat([getattr(one, name) for one in drafts]) for name in ("ids", "q", "raw_q")
+        )
+        return Draft(len(drafts), tokens, q, raw_q)
+
+    def _next(self, text: list[int], u: float) -> Draft | None:
+        """A draft of one token after the text."""
+        noise, own, target = self.shares
+        device, width = self.target.device, self.target.vocab_size
+        q = torch.full((1, width), noise / width, dtype=torch.float32, device=device)
+        raw_q = q.clone()
+        if own:
+            drafted = self.drafter.propose(text, 1, [u])
+            if drafted.k == 0:
+                return None
+            q, raw_q = q + own * drafted.q[:1], raw_q + own * drafted.raw_q[:1]
+        if target:
+            p, raw_p = self._of_target(text)
+            q, raw_q = q + target * p, raw_q + target * raw_p
+        token = draw(q, torch.tensor([u], dtype=torch.float64, device=device))  # [1]
+        # Greedily each of the three proposes one token (noise: any), and u chooses among them. The token is
+        # then settled by the dice, like one that was looked up: q is one-hot at it.
+        return Draft(1, token, one_hot(token, width) if self.sampler.greedy else q, raw_q)
+
+    def _of_target(self, text: list[int]) -> tuple[Tensor, Tensor]:
+        """p and raw_p [1, V] after the text, of which the target's cache has all but the last token."""
+        numbers = to_device([text[-1], len(text) - 1], torch.long, self.target.device)
+        logits = self.target.forward(numbers[:1], numbers[1])[-1:].float()
+        seen = self.sampler.seen(text, self.target.vocab_size, self.target.device)
+        p, exact = self.sampler.shape(logits, self._settings, seen)
+        while exact is not None and not exact.all():
+            self.sampler.widen()
+            p, exact = self.sampler.shape(logits, self._settings, seen)
+        return p, probabilities(logits)
+
+    @property
+    def _settings(self) -> Settings:
+        numbers = self.sampler.numbers.items()
+        device = self.target.device
+        return Settings({name: torch.tensor(v, dtype=torch.float64, device=device) for name, v in numbers})
+
+
+def mixed(stop: int) -> Callable[[Decoder], Decoder]:
+    """What makes the decoder of a run one whose drafter is that of the stop. PairError where its drafter
+    cannot be mixed."""
+
+    def alter(decoder: Decoder) -> Decoder:
+        drafter, verifier = decoder.drafter, decoder.verifier
+        keeps_state = verifier.target.states is not None or drafter.states is not None
+        # Others draft as a block, by what the target has told of the text, or in tokens of their own, so they
+        # have no q after tokens that they did not draw.
+        if not drafter.follows_any or keeps_state:
+            raise PairError(message("worlds_drafter"))
+        if stop == OWN:
+            return decoder
+        own = MixedDrafter(shares_at(stop), drafter, verifier.target, verifier.sampler)
+        return replace(decoder, drafter=own, ahead=False)
+
+    return alter
+
+
+def world(pair: Pair, prompt: Prompt, params: Params, stop: int, is_over: IsOver = lambda: False) -> Trace:
+    """A run with the drafter of a stop, untimed; it ends early once is_over is true."""
+    with begin(pair, prepare(pair, prompt, params), False, is_over, mixed(stop)) as run:
+        for _ in run:
+            pass
+    return run.trace

@@ -1,0 +1,298 @@
+// @ts-check
+// The tab "Two worlds": a slider for the drafter, from noise to the target itself. What it moves is on the left,
+// what it does not move on the right. At first it shows recorded stops; the server runs the visitor's prompt.
+
+import { mark } from "../page/address.js";
+import { appendAll, escaped, find, make, write } from "../view/dom.js";
+import { digits, fixed, grouped, milliseconds, percent, times } from "../view/format.js";
+import { linked, tokensOf } from "../view/run.js";
+import { makeText } from "../view/text.js";
+import { say } from "../view/words.js";
+import { makeMeasuring } from "./measuring.js";
+import { verdictInWords } from "./trials.js";
+
+/** @import { Counts, Measurement, Worlds, WorldsRound, WorldsTexts, WorldsTime } from "../view/messages.js" */
+/** @import { Round } from "../view/run.js" */
+/** @import { Panel } from "../page/tabs.js" */
+/** @import { Request, Server } from "./measuring.js" */
+/** @typedef {{ machine: string, prompt: string, pair: string, temperature: number, gamma: number, seed: number, worlds: Worlds }} RecordedWorlds */
+/** @typedef {{ rounds: number, judged: number, rejected: number, tokens: number, perRound: number }} Figures */
+
+export const OWN = 4; // the stop of the pair's own drafter, as in specdemo/trials/worlds.py
+export const LAST = 2 * OWN;
+const NAME = "worlds"; // in the address
+
+const markup = () => `
+  <p class="about">${escaped(say("worlds.about"))}</p>
+  <div class="both"><div class="gesture">
+    <p class="stop" aria-hidden="true"><b></b> <code></code></p>
+    <input type="range" min="0" max="${LAST}" step="1" value="0" aria-label="${escaped(say("worlds.slider"))}">
+    <p class="ends" aria-hidden="true"><span>${escaped(say("worlds.noise"))}</span>
+      <span>${escaped(say("worlds.drafter"))}</span><span>${escaped(say("worlds.target"))}</span></p>
+  </div>
+  <div class="world">
+    <section class="moves"><h3>${escaped(say("worlds.moves"))}</h3>
+      <dl><div class="red"><dt>${escaped(say("worlds.rejected"))}</dt><dd></dd></div>
+        <div class="tokens"><dt>${escaped(say("worlds.tokens"))}</dt><dd></dd></div>
+        <div class="speed"><dt>${escaped(say("worlds.speed"))}</dt><dd></dd></div></dl>
+      <div class="judged" aria-hidden="true"><i></i></div>
+      <div class="stage hide-discarded" role="list" tabindex="0" aria-label="${escaped(say("worlds.text"))}"></div>
+      <p class="note">${escaped(say("worlds.changes"))}</p>
+      <p class="note time"></p></section>
+    <section class="stays"><h3>${escaped(say("worlds.stays"))}</h3>
+      <p class="of-tiny"></p>
+      <table><thead><tr><th scope="col">${escaped(say("trials.tokens"))}</th>
+        <td class="key"><i class="came"></i>${escaped(say("worlds.came"))} <i class="due"></i>${escaped(say("worlds.due"))}</td>
+        <th scope="col" class="heard">${escaped(say("worlds.came"))}</th>
+        <th scope="col" class="heard">${escaped(say("worlds.due"))}</th></tr></thead><tbody></tbody></table>
+      <p class="fit"></p>
+      <p class="of-greedy">${escaped(say("worlds.greedy"))}</p>
+      <p class="note same"></p>
+      <p class="greedy" tabindex="0"></p></section>
+  </div></div>
+  <div class="measuring"></div>`;
+
+/**
+ * @param {HTMLElement} panel
+ * @param {Server} server
+ * @returns {Panel & { step: (by: number) => void, leave: () => void, isLinked: boolean }}
+ */
+export function makeWorlds(panel, server) {
+  panel.innerHTML = markup();
+  const part = (/** @type {string} */ selector) => find(panel, selector);
+  const slider = /** @type {HTMLInputElement} */ (part("input"));
+  const text = makeText(part(".stage"));
+  /** @type {Request} */
+  const request = { kind: "worlds", stop: 0 };
+  const measuring = makeMeasuring(part(".measuring"), server, { [say("worlds.run")]: request }, "");
+  /** What is shown. @type {Worlds | null} */
+  let worlds = null;
+  let isTimed = true; // whether no time is still to come
+  let isMarked = false;
+  let isFetched = false;
+  const asked = stopOf(new URLSearchParams(location.search).get(NAME));
+  slider.value = String(asked ?? 0);
+  slider.addEventListener("input", () => {
+    draw();
+    address();
+  });
+  draw();
+  return { show, take, step, leave, isLinked: asked !== null };
+
+  // The tab is selected.
+  function show() {
+    if (!isFetched) {
+      isFetched = true;
+      fetchRecorded().then((recorded) => {
+        if (worlds) return;
+        worlds = recorded.worlds;
+        const { worlds: _, ...of } = recorded;
+        measuring.describe(say("worlds.recorded", { ...of, temperature: fixed(of.temperature, 1) }));
+        draw();
+      }, () => { isFetched = false; });
+    }
+    address();
+  }
+
+  /** @param {Measurement} measurement */
+  function take(measurement) {
+    measuring.take(measurement);
+    if (!measurement.worlds) return; // the stops before stay until there is one
+    worlds = measurement.worlds;
+    isTimed = measurement.state !== "running" || worlds.time !== null || worlds.stops.some(({ counts }) => counts);
+    draw();
+  }
+
+  /** @param {number} by how many stops to the right */
+  function step(by) {
+    slider.value = String(Number(slider.value) + by);
+    draw();
+    address();
+  }
+
+  // Another tab is selected.
+  function leave() {
+    if (isMarked) mark(NAME, null);
+    isMarked = false;
+  }
+
+  function address() {
+    mark(NAME, slider.value);
+    isMarked = true;
+  }
+
+  function draw() {
+    const stop = Number(slider.value);
+    request.stop = stop;
+    slider.setAttribute("aria-valuetext", stopInWords(stop));
+    write(part(".stop b"), stopInWords(stop));
+    write(part(".stop code"), mixtureInWords(stop));
+    const { texts = null, counts = null } = worlds?.stops[stop] ?? {};
+    drawTexts(texts);
+    drawCounts(counts);
+  }
+
+  /** @param {WorldsTexts | null} texts */
+  function drawTexts(texts) {
+    const figures = texts && figuresOf(texts.sampled);
+    write(part(".red dd"), figures ? `${percent(figures.rejected, figures.judged)}` : "–");
+    write(part(".tokens dd"), figures ? fixed(figures.perRound) : "–");
+    write(part(".speed dd"), figures && worlds?.time ? speedInWords(figures, worlds.time) : "–");
+    part(".judged").style.setProperty("--red", String(figures ? figures.rejected / figures.judged : 0));
+    part(".judged").toggleAttribute("data-unknown", !figures);
+    write(part(".time"), !worlds ? "" : timeInWords(worlds.time, isTimed));
+    text.clear(false);
+    if (texts) for (const round of roundsOf(texts.sampled)) text.add(tokensOf(round));
+    write(part(".greedy"), texts ? textOf(texts.greedy) : worlds ? say("worlds.missing") : "");
+    write(part(".same"), texts && worlds ? greedyInWords(worlds, texts) : "");
+  }
+
+  /** @param {Counts | null} counts */
+  function drawCounts(counts) {
+    panel.toggleAttribute("data-uncounted", !counts);
+    const cells = counts?.cells ?? [];
+    const runs = grouped(counts?.runs ?? 0);
+    const of = counts && worlds && counts.runs < worlds.most
+      ? say("trials.ofMost", { runs, most: grouped(worlds.most) }) : runs;
+    write(part(".of-tiny"), say("worlds.tiny", { runs: of }));
+    const body = part("tbody");
+    while (body.children.length < cells.length) body.append(row());
+    while (counts && body.children.length > cells.length) body.lastElementChild?.remove();
+    const top = 1.2 * cells.reduce((most, { due }) => Math.max(most, due), 0); // p stays, and so does the scale
+    cells.forEach(({ text: words, came, due, others }, at) => {
+      const [head, bars, ...numbers] = /** @type {HTMLElement[]} */ ([...body.children[at].children]);
+      write(head, others ? say("trials.others", { count: others }) : words);
+      bars.style.setProperty("--came", Math.min(1, came / top).toFixed(4));
+      bars.style.setProperty("--due", (due / top).toFixed(4));
+      write(numbers[0], fixed(came, 3));
+      write(numbers[1], fixed(due, 3));
+    });
+    write(part(".fit"), counts ? fitInWords(counts) : worlds ? say("worlds.missing") : "");
+  }
+}
+
+/** @returns {Promise<RecordedWorlds>} */
+async function fetchRecorded() {
+  const answer = await fetch(new URL("./worlds.json", import.meta.url));
+  if (!answer.ok) throw new Error(answer.statusText);
+  return answer.json();
+}
+
+function row() {
+  const head = make("th");
+  head.scope = "row";
+  const bars = make("td");
+  bars.className = "bars";
+  appendAll(bars, ["came", "due"].map((name) => {
+    const bar = make("i");
+    bar.className = name;
+    return bar;
+  }));
+  const [came, due] = [make("td"), make("td")];
+  came.className = due.className = "heard";
+  return make("tr", head, bars, came, due);
+}
+
+/**
+ * The stop that an address names, the nearest that there is; null where it names none.
+ * @param {string | null} text
+ */
+export function stopOf(text) {
+  return text !== null && /^\d{1,9}$/.test(text) ? Math.min(Number(text), LAST) : null;
+}
+
+/**
+ * Of what the drafter is mixed, and by which shares; the same as `shares_at` in specdemo/trials/worlds.py.
+ * @param {number} stop
+ */
+function mixtureOf(stop) {
+  const way = stop / OWN;
+  const [noise, drafter, target] = way <= 1 ? [1 - way, way, 0] : [0, 2 - way, way - 1];
+  const kind = noise === 1 ? "noise" : drafter === 1 ? "drafter" : target === 1 ? "target" : noise ? "left" : "right";
+  return { kind, noise, drafter, target };
+}
+
+/** @param {number} stop */
+export function stopInWords(stop) {
+  const { kind, noise, drafter, target } = mixtureOf(stop);
+  return say(`worlds.${kind}`, {
+    noise: percent(noise, 1), drafter: percent(drafter, 1), target: percent(target, 1),
+  });
+}
+
+/** @param {number} stop */
+function mixtureInWords(stop) {
+  const { kind, noise, drafter, target } = mixtureOf(stop);
+  return say(`worlds.q.${kind}`, { noise: fixed(noise), drafter: fixed(drafter), target: fixed(target) });
+}
+
+/**
+ * @param {WorldsRound[]} rounds
+ * @returns {Figures}
+ */
+export function figuresOf(rounds) {
+  const count = (/** @type {string} */ fate) => (
+    rounds.reduce((sum, { draft }) => sum + draft.filter((token) => token.fate === fate).length, 0));
+  const [accepted, rejected] = [count("accepted"), count("rejected")];
+  const tokens = accepted + rounds.filter(({ next }) => next).length;
+  return { rounds: rounds.length, judged: accepted + rejected, rejected, tokens, perRound: tokens / rounds.length };
+}
+
+/**
+ * @param {Figures} figures
+ * @param {WorldsTime} time
+ */
+export function speedInWords({ perRound }, { alone_ms, round_ms, low, high }) {
+  const speedup = perRound * alone_ms / round_ms;
+  const values = { speedup: times(speedup), low: fixed(speedup * low), high: fixed(speedup * high) };
+  return values.low === values.high ? values.speedup : say("worlds.between", values);
+}
+
+/**
+ * @param {WorldsTime | null} time
+ * @param {boolean} isTimed
+ */
+function timeInWords(time, isTimed) {
+  if (!time) return say(isTimed ? "worlds.unknown" : "worlds.untimed");
+  return say("worlds.time", { alone: milliseconds(time.alone_ms), round: milliseconds(time.round_ms) });
+}
+
+/** The text that the rounds add up to. @param {WorldsRound[]} rounds */
+export function textOf(rounds) {
+  return rounds.flatMap(({ draft, next }) => [
+    ...draft.filter(({ fate }) => fate === "accepted"), ...(next ? [next] : []),
+  ]).map(({ text }) => text).join("");
+}
+
+/**
+ * Whether the greedy text is the same at every stop so far, and how many of its drafts were not.
+ * @param {Worlds} worlds
+ * @param {WorldsTexts} texts of the stop that is shown
+ */
+export function greedyInWords({ stops }, { greedy }) {
+  const own = textOf(greedy);
+  const known = stops.flatMap(({ texts }) => (texts ? [textOf(texts.greedy)] : []));
+  if (known.some((other) => other !== own)) return say("worlds.greedyOther");
+  const { rejected, judged } = figuresOf(greedy);
+  const values = { count: own.length, differed: rejected, judged };
+  return say(known.length === stops.length ? "worlds.greedySame" : "worlds.greedySoFar", values);
+}
+
+/** @param {Counts} counts */
+function fitInWords({ found, distance, by_chance, freedom, p_value }) {
+  const p = freedom || found === "differs" ? digits(p_value, 2) : "–";
+  const numbers = say("worlds.numbers", { distance: fixed(distance, 3), chance: fixed(by_chance, 3), p });
+  return `${verdictInWords({ trial: "none", found, greedy: false, lossy: "" })} ${numbers}`;
+}
+
+/**
+ * The rounds as the page's own; what is only seen of a run on the stage is left out.
+ * @param {WorldsRound[]} told
+ * @returns {Round[]}
+ */
+function roundsOf(told) {
+  return told.map(({ draft, next }, index) => linked(/** @type {Parameters<typeof linked>[0]} */ (
+    /** @type {unknown} */ ({
+      index, draft: draft.map((token) => ({ ...token, top: [] })), next: next && { ...next, top: [] },
+    }))));
+}

@@ -1,0 +1,176 @@
+// @ts-check
+// A round in slow motion, where the inspector has nothing to tell: the target reads its weights once, for one row
+// or for all rows of a check. The lengths are this run's own times.
+
+import { appendAll, make } from "./dom.js";
+import { fixed } from "./format.js";
+import { say } from "./words.js";
+
+/** @import { RunSetting, WireChecks } from "./messages.js" */
+/** @import { Run } from "./run.js" */
+/**
+ * A lane of the figure, by the clock of both. from, to: when the weights are read, as shares of the longer lane.
+ * @typedef {{ rows: number, from: number, to: number }} Lane
+ */
+
+const LONGEST = 6000; // ms on the screen that the longer lane takes
+
+/**
+ * @param {HTMLElement} panel the inspector
+ */
+export function makeSlowMotion(panel) {
+  const figure = make("figure");
+  figure.className = "slow-motion";
+  figure.hidden = true;
+  panel.append(figure);
+  /** @type {WireChecks | null} */
+  let shown = null;
+  /** @type {RunSetting | null} */
+  let setting = null;
+  let isAtRest = false; // whether all of the run is on the stage
+  let isSeen = false;
+  let hasPlayed = matchMedia("(prefers-reduced-motion: reduce)").matches; // it plays by itself once
+  new IntersectionObserver(([entry]) => {
+    isSeen = entry.isIntersecting;
+    playOnce();
+  }, { threshold: 0.5 }).observe(figure);
+  return { show };
+
+  /**
+   * @param {Run} run
+   * @param {boolean} whole whether all of it is on the stage
+   */
+  function show(run, whole) {
+    const checks = run.outcome?.checks ?? null;
+    isAtRest = whole;
+    setting = run.setting;
+    figure.hidden = checks === null;
+    if (checks && checks !== shown) draw(checks);
+    shown = checks;
+    playOnce();
+  }
+
+  function playOnce() {
+    if (hasPlayed || !isSeen || !isAtRest || !shown) return;
+    hasPlayed = true;
+    play();
+  }
+
+  /** @param {WireChecks} checks */
+  function draw(checks) {
+    const { rows } = checks;
+    const [alone, together] = lanesOf(checks);
+    const again = make("button", say("slowMotion.again"));
+    again.type = "button";
+    again.className = "later";
+    again.addEventListener("click", play);
+    figure.replaceChildren(
+      later("figcaption", say("slowMotion.title", { rows })),
+      heading(say("slowMotion.alone"), say("slowMotion.aloneGoesOn"), checks.plain_ms),
+      picture(alone),
+      later("small", say("slowMotion.spread", range(checks.plain_spread))),
+      heading(say("slowMotion.together", { rows }), say("slowMotion.togetherGoesOn", { rows }), checks.verify_ms),
+      picture(together),
+      later("small", say("slowMotion.drafting", { ...range(checks.verify_spread), ms: fixed(checks.draft_ms) })),
+      later("p", `${say("slowMotion.once", { rows })} ${comparedInWords(checks)}`),
+      again,
+    );
+  }
+
+  function play() {
+    if (!shown) return;
+    const pictures = figure.querySelectorAll(".lane");
+    lanesOf(shown).forEach((lane, at) => animate(pictures[at], lane, setting?.manner === "chain"));
+  }
+}
+
+/** @param {WireChecks} checks @returns {[alone: Lane, together: Lane]} */
+export function lanesOf({ rows, plain_ms, draft_ms, verify_ms }) {
+  const longest = Math.max(plain_ms, draft_ms + verify_ms);
+  return [
+    { rows: 1, from: 0, to: plain_ms / longest },
+    { rows, from: draft_ms / longest, to: (draft_ms + verify_ms) / longest },
+  ];
+}
+
+/**
+ * How many times as long a check took, as far as it can be told.
+ * @param {WireChecks} checks
+ */
+export function comparedInWords({ rows, ratio, interval }) {
+  const [low, high] = interval;
+  const told = { rows, ...range(interval) };
+  if (high < 1) return say("slowMotion.noLonger", told);
+  if (low <= 1) return say("slowMotion.alike", told);
+  return ratio === null ? say("slowMotion.tookBetween", told) : say("slowMotion.took", { ...told, ratio: fixed(ratio) });
+}
+
+/** @param {number[]} ends */
+function range([low, high]) {
+  return { low: fixed(low), high: fixed(high) };
+}
+
+/**
+ * What a newcomer is spared at first.
+ * @template {keyof HTMLElementTagNameMap} T
+ * @param {T} tag
+ * @param {string} words
+ */
+function later(tag, words) {
+  const made = make(tag, words);
+  made.className = "later";
+  return made;
+}
+
+/**
+ * @param {string} words
+ * @param {string} more
+ * @param {number} ms
+ */
+function heading(words, more, ms) {
+  return make("p", make("span", words, later("span", more)), make("b", fixed(ms), say("slowMotion.ms")));
+}
+
+/** @param {Lane} lane */
+function picture({ rows, from, to }) {
+  const lane = make("div", part("drafted"), part("weights"), part("rows", rows));
+  lane.className = "lane";
+  lane.setAttribute("aria-hidden", "true"); // the words beside it say the same
+  lane.style.setProperty("--from", String(from));
+  lane.style.setProperty("--to", String(to));
+  return lane;
+}
+
+/**
+ * @param {string} name
+ * @param {number} count of the parts in it
+ */
+function part(name, count = 1) {
+  const made = make("span");
+  appendAll(made, Array.from({ length: count }, () => make("i")));
+  made.className = name;
+  return made;
+}
+
+/**
+ * Lets it come about as in the round: the tokens are drafted, the rows pass through the weights, and only then are
+ * they tokens of the text.
+ * @param {Element} picture
+ * @param {Lane} lane
+ * @param {boolean} inTurn whether tokens are drafted one after another
+ */
+function animate(picture, { rows, from, to }, inTurn) {
+  const [start, end] = [from * LONGEST, to * LONGEST];
+  const reading = { delay: start, duration: end - start, fill: /** @type {const} */ ("backwards") };
+  const wiped = { clipPath: ["inset(0 100% 0 0)", "inset(0)"] };
+  const way = (to - from) * picture.clientWidth;
+  const [drafting, weights] = picture.querySelectorAll(".drafted > i, .weights > i");
+  drafting.animate(wiped, start);
+  weights.animate(wiped, reading);
+  picture.querySelector(".rows")?.animate({ transform: [`translateX(${-way}px)`, "none"] }, reading);
+  picture.querySelectorAll(".rows > i").forEach((row, at) => {
+    const drafted = inTurn ? (start * at) / Math.max(1, rows - 1) : at && start;
+    row.animate({ opacity: [0, 0] }, drafted);
+    row.animate({ background: ["var(--ink)", "var(--ink)"] }, end);
+  });
+}

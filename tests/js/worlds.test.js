@@ -1,0 +1,56 @@
+import "./words.js";
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { test } from "node:test";
+import {
+  LAST, OWN, figuresOf, greedyInWords, speedInWords, stopInWords, stopOf, textOf,
+} from "../../specdemo/ui/static/runs/worlds.js";
+
+const file = new URL("../../assets/traces/worlds.json", import.meta.url);
+const { worlds } = JSON.parse(readFileSync(file, "utf8"));
+const at = (stop) => worlds.stops[stop].texts;
+
+test("the stops have names, and an address names one", () => {
+  assert.equal(stopInWords(0), "noise");
+  assert.equal(stopInWords(1), "75% noise, 25% drafter");
+  assert.equal(stopInWords(OWN), "the drafter");
+  assert.equal(stopInWords(LAST - 1), "25% drafter, 75% target");
+  assert.equal(stopInWords(LAST), "the target itself");
+  assert.deepEqual(["3", "99", "x", "-1", null].map(stopOf), [3, LAST, null, null, null]);
+});
+
+test("what moves: red and speed; what stays: the greedy text and the counts", () => {
+  assert.equal(worlds.stops.length, LAST + 1);
+  const figures = worlds.stops.map(({ texts }) => figuresOf(texts.sampled));
+  const red = figures.map(({ rejected, judged }) => rejected / judged);
+  assert.ok(red[0] > 0.9 && red[LAST] === 0, red.join(" "));
+  assert.ok(red[0] > red[2] && red[2] > red[OWN] && red[OWN] > red[6]);
+  assert.equal(new Set(worlds.stops.map(({ texts }) => textOf(texts.sampled))).size > 4, true);
+  assert.equal(new Set(worlds.stops.map(({ texts }) => textOf(texts.greedy))).size, 1);
+  for (const { counts } of worlds.stops) {
+    assert.equal(counts.runs, worlds.most);
+    assert.ok(counts.found === "fits" && counts.distance < 2 * counts.by_chance);
+    assert.deepEqual(counts.cells.map(({ due }) => due), worlds.stops[0].counts.cells.map(({ due }) => due));
+  }
+});
+
+test("red are the rejected ones of those that were judged", () => {
+  const draft = ["accepted", "rejected", "discarded", "discarded"].map((fate, id) => ({ id, text: "a", fate }));
+  const told = figuresOf([{ draft, next: { id: 9, text: "b", source: "resampled" } }, { draft: draft.slice(0, 1), next: null }]);
+  assert.deepEqual(told, { rounds: 2, judged: 3, rejected: 1, tokens: 3, perRound: 1.5 });
+});
+
+test("the speed-up is tokens a round at the pace of the drafter itself, with its interval", () => {
+  const time = { alone_ms: 2, round_ms: 4, low: 0.9, high: 1.1 };
+  assert.equal(speedInWords({ perRound: 3 }, time), "1.50 × (1.35–1.65)");
+  assert.equal(speedInWords({ perRound: 3 }, { ...time, low: 1, high: 1 }), "1.50 ×");
+});
+
+test("a greedy text that is another one somewhere is said to be so", () => {
+  assert.match(greedyInWords(worlds, at(0)), /^The same \d+ characters at every stop\. Here \d+ of \d+ judged/);
+  const missing = { ...worlds, stops: [...worlds.stops.slice(0, LAST), { texts: null, counts: null }] };
+  assert.match(greedyInWords(missing, at(0)), /at each stop so far/);
+  const other = structuredClone(worlds);
+  other.stops[3].texts.greedy[0].next.text += "!";
+  assert.match(greedyInWords(other, at(0)), /not the same as at another stop/);
+});
