@@ -38,17 +38,23 @@ export function makeAddress(start, beside) {
   let later = 0; // the timer of `changed`
   shown = ours(given);
   addEventListener("popstate", onBack);
-  return { begin, pin, takeWanted, copy, ready, changed, isOurs: () => isOurs, wants: () => wanted !== null };
+  return { begin, pin, takeWanted, copy, ready, changed, write, isOurs: () => isOurs, wants: () => wanted !== null };
 
   /** From now on, the tab and the figure are the page's. */
   function ready() {
     isReady = true;
   }
 
-  /** The tab or the figure is another one. */
+  /** The figure shows something else. */
   function changed() {
     clearTimeout(later);
-    if (isReady) later = setTimeout(() => go(named(), true), SOON);
+    later = setTimeout(write, SOON);
+  }
+
+  /** Writes what the page shows beside the run, such as another tab. */
+  function write() {
+    clearTimeout(later);
+    if (isReady) go(named(), true);
   }
 
   /** The address's names, with that of the run on the stage. */
@@ -144,8 +150,7 @@ export function makeAddress(start, beside) {
    */
   async function copy() {
     if (!isLinked) return say("view.notCopied");
-    clearTimeout(later);
-    go(named(), true);
+    write();
     const query = new URLSearchParams(location.search);
     const lacks = query.has("pair") && !query.has("prompt");
     try {

@@ -70,7 +70,7 @@ export function start({ element, props, watch, trigger }) {
   const selected = (/** @type {string} */ tab) => {
     heads.selected(tab);
     if (tab !== "worlds") worlds.leave();
-    address.changed();
+    address.write();
   };
   const tabs = makeTabs(page, selected, {
     worlds,
