@@ -51,12 +51,17 @@ def test_what_are_no_messages(text):
         read_link(urlencode({"prompt": "x", "messages": text}), PAIRS)
 
 
+FIGURE = "figure_of=0.3&figure_p=0.5,0.5&figure_u=0.25&figure_mistakes=from_p,told&figure_top_k=2"
+
+
 def test_what_an_address_leaves_out_is_as_in_the_api():
     assert asked(read_link("?prompt=Once", PAIRS)) == Params()
     assert "pair" not in read_link("gamma=2", PAIRS).values and read_link("gamma=2", PAIRS).prompt is None
 
 
-@pytest.mark.parametrize("query", ["", "?", "__theme=dark", "run=1", "token=3.0", "view=api"])
+@pytest.mark.parametrize(
+    "query", ["", "?", "__theme=dark", "run=1", "token=3.0", "view=api", "tab=figure&" + FIGURE]
+)
 def test_an_address_without_settings_changes_no_control(query):
     link = read_link(query, PAIRS)
     assert link.values == {} and link.prompt is None and link.note == ""
@@ -73,6 +78,17 @@ def test_an_address_without_settings_changes_no_control(query):
         ("pair=nobody", "pair must be one of embedded, a + b, not 'nobody'"),
         ("run=yes", "run must be 0 or 1, not 'yes'"),
         ("token=1", "token must be ROUND.PLACE"),
+        ("tab=x", "tab must be one of text, worlds, "),
+        ("trace=first&digest=1", "digest must be eight digits, 0 to 9 and a to f, not '1'"),
+        ("figure_of=1", "figure_of must be ROUND.PLACE"),
+        ("figure_mistakes=told,x", "figure_mistakes must be one of from_p, told, soft, likelier, not 'x'"),
+        ("figure_p=0.5,0.5", "figure_p must be 6 numbers from 0 to 1 that sum to 1, with commas"),
+        ("figure_of=1.0&figure_q=0.5,0.4", "figure_q must be 2–7 numbers from 0 to 1 that sum to 1"),
+        ("figure_q=nan,0,0,0,0,1", "figure_q must be 6 numbers"),
+        ("figure_u=1", "figure_u must be a number from 0 to 0.999, not '1'"),
+        ("figure_u=0.1,0.2", "figure_u must be a number from 0 to 0.999"),
+        ("figure_top_k=1.5", "figure_top_k must be a whole number from 0 to 6, not '1.5'"),
+        ("figure_temperature=nan", "figure_temperature must be a number from 0 to 2"),
     ],
 )
 def test_what_is_wrong_is_refused_in_a_sentence(query, sentence):

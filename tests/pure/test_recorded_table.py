@@ -75,5 +75,5 @@ def test_each_shows_what_its_sentence_claims():
 def test_a_link_names_one():
     assert read_link("?trace=poor", ()).trace == "poor"
     assert read_link("?trace=poor&prompt=Tom&run=1", ()).trace == ""
-    with pytest.raises(ValueError, match=r"^trace must be one of poor, .*, not 'rich'$"):
+    with pytest.raises(ValueError, match=r"^trace must be one of first, poor, .*, not 'rich'$"):
         read_link("?trace=rich", ())

@@ -161,3 +161,40 @@ def test_a_late_answer_to_the_address_leaves_what_was_typed_meanwhile(desk, bare
     page.wait_for_function("box => box.value === '2'", arg=box(page, "Draft length γ").element_handle())
     assert box(page, "Prompt").input_value() == "mine"
     page.close()
+
+
+def test_a_copied_link_names_the_start_run_and_brings_back_the_figure_with_its_mistake(visit, bare):
+    page = visit(bare, still=True)
+    wait_for_state(page, "recorded")
+    assert address(page) == {}
+    page.locator('.stage [data-fate="rejected"] > b').first.click()
+    page.get_by_role("tab", name="Why it is exact").click()
+    figure = page.get_by_test_id("figure")
+    figure.get_by_role("button", name="Take them from the pinned token").click()
+    page.get_by_role("tab", name="Text").click()
+    page.keyboard.press("Escape")
+    page.get_by_role("tab", name="Why it is exact").click()
+    figure.get_by_role("button", name="replace from p").click()
+    figure.get_by_role("slider", name="q of ").nth(1).press("PageUp")
+    figure.locator(".verdicts .u").press("Home")
+    before = shown_by(figure)
+    copied = copy(page, "Copied")
+    held = address(page)
+    assert copied == page.url and held["trace"] == "first" and held["tab"] == "figure" and "token" not in held
+    assert (held["figure_mistakes"], held["figure_u"]) == ("from_p", "0") and "figure_p" not in held
+    page.reload()
+    for again in (page, visit(copied, still=True)):
+        figure = again.get_by_test_id("figure")
+        figure.get_by_role("button", name="replace from p", pressed=True).wait_for()
+        assert shown_by(figure) == before and again.url == copied
+    earlier = copied.replace(held["digest"], "00000000")
+    for other, said in (
+        (copied.replace("figure_u=0", "figure_u=2"), "figure_u must be a number from 0 to 0.999, not '2'"),
+        (earlier, 'The recording "first" was made again after this link was copied'),
+    ):
+        visit(other, still=True).get_by_test_id("notice").get_by_text(said).wait_for()
+
+
+def shown_by(figure) -> list[str]:
+    tables = figure.get_by_role("table").all_text_contents()
+    return [*tables, *figure.locator(".answer, .whys, .outcome-of-one, .place").all_text_contents()]

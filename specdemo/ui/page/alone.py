@@ -6,6 +6,7 @@ so no text of a model is in the markup. A cell holds a frame with the file in it
 disturb each other.
 """
 
+import gzip
 import json
 import posixpath
 import re
@@ -75,7 +76,8 @@ def show(trace: Trace, language: str = "en") -> Cell:
 def one_file(message: bytes, language: str) -> str:
     """The run as one HTML file. message: the one that shows all of the run, compressed, in this language."""
     before, after = _around(language)
-    return f"{before}{b64encode(message).decode()}{after}"
+    run = gzip.compress(gzip.decompress(message), mtime=0)  # smaller than in haste
+    return f"{before}{b64encode(run).decode()}{after}"
 
 
 @cache
@@ -87,7 +89,7 @@ def _around(language: str) -> tuple[str, str]:
     asked = set(re.findall(r"[\"'`](\w+)\.", script))  # sections of the words
     words = json.dumps({name: said for name, said in catalogue(language).items() if name in asked})
     sheets = ((STATIC / f"{name}.css").read_text(encoding="utf-8") for name in STYLES)
-    styles = "\n".join(COMMENT.sub("", sheet) for sheet in sheets)
+    styles = "\n".join(BLANK.sub("", COMMENT.sub("", sheet)) for sheet in sheets)
     before = (
         f'<!DOCTYPE html>\n<html lang="{language}" class="reduced alone"><meta charset="utf-8">'
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>SpecDemo</title>'

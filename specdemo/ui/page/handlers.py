@@ -16,7 +16,15 @@ from specdemo.events import ChatMessage, Params, check_number, check_prompt
 from specdemo.events.trace import Trace
 from specdemo.ui.front.gradio import event_data, spoken_by, visitor_of
 from specdemo.ui.page import links
-from specdemo.ui.runs.board import Board, Followed, FollowedMeasurement, FollowedRun, failed, wrong
+from specdemo.ui.runs.board import (
+    RECORDED_RUN,
+    Board,
+    Followed,
+    FollowedMeasurement,
+    FollowedRun,
+    failed,
+    wrong,
+)
 from specdemo.ui.runs.instruments import measurement_request
 from specdemo.ui.runs.limits import Limits
 from specdemo.ui.runs.measuring import measure
@@ -111,13 +119,16 @@ class Handlers:
             link = links.read_link(query, self.models.names, self.limits)
         except ValueError as error:
             return json.dumps(wrong(error)), "", skipped, *(skipped for _ in self.names)
-        said = json.dumps({"notice": notice("note", link.note)}) if link.note else skipped
         prompt = skipped if link.prompt is None else link.prompt
         asks = query if link.runs or link.guesses else ""
-        values = link.values
+        values, notes = link.values, [link.note] if link.note else []
         if link.trace and (recorded := self.board.get(link.trace)) and recorded.kept:
-            values = recorded.kept.values
-            prompt = values["prompt"]
+            if link.digest not in recorded.kept.link:
+                notes.append(say("run.link_recorded_again", name=link.trace))
+            if link.trace != RECORDED_RUN:  # which every page shows at first, with the controls as they are
+                values = recorded.kept.values
+                prompt = values["prompt"]
+        said = json.dumps({"notice": notice("note", *notes)}) if notes else skipped
         return said, asks, prompt, *(values.get(name, skipped) for name in self.names)
 
     async def run_link(self, request: gr.Request, query: str, prompt: str, *held: Any) -> Any:

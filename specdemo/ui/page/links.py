@@ -6,12 +6,14 @@ one sentence, as Params does.
 
 import json
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import MISSING, asdict, fields
 from typing import Any, Literal, NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
 from specdemo.events import LIMITS, METHODS, ChatMessage, Params, check_messages, check_text, is_conversation
+from specdemo.ui.page.frame import TABS
+from specdemo.ui.runs.board import RECORDED_RUN
 from specdemo.ui.runs.limits import LOCAL, Limits
 from specdemo.ui.runs.recorded import RECORDINGS
 from specdemo.ui.view.settings import AS_STARTED, WEIGHT_CHOICES, Values, values_of
@@ -21,7 +23,22 @@ from specdemo.words.message import about, refusal
 # A logit bias has no control, so an address cannot set it.
 FIELDS = {field.name: field.default for field in fields(Params) if field.name != "logit_bias"}
 GENERATING = ("prompt", "pair", "messages", *FIELDS, *WEIGHT_CHOICES)
-OURS = (*GENERATING, "run", "guess", "token", "trace")
+# What the tab "Why it is exact" shows, where that differs from what it begins with (static/lesson/linked.js):
+# the range of a number; of others, see _check_figure.
+FIGURE: dict[str, tuple[float, float] | None] = {
+    **dict.fromkeys(("figure_of", "figure_mistakes", "figure_p", "figure_q")),
+    "figure_temperature": (0, 2),
+    "figure_top_k": (0, 6),
+    "figure_top_p": (0.05, 1),
+    "figure_min_p": (0, 0.95),
+    "figure_draft": (0, 6),
+    "figure_u": (0, 0.999),
+    "figure_other": (0, 0.999),
+}
+MISTAKES = ("from_p", "told", "soft", "likelier")  # as lesson/identity.js has them
+FIGURE_TOKENS, FIGURE_GROUPS = 6, 7  # that it has at first, and at most where it has a token's of a run
+SUMS = 0.01  # what a sum of written probabilities may be off by
+OURS = (*GENERATING, "run", "guess", "token", "trace", "digest", "tab", *FIGURE)
 # Other names in an address: those of the frame around the page, Gradio's and its host's, all that begin with
 # __, the visitor's language, the tour's step, and the stop of "Two worlds".
 OTHERS = ("frame", "view", "deep_link", "embed", "logs", "lang", "tour", "worlds")
@@ -33,7 +50,8 @@ class Link(NamedTuple):
     """What an address asks for. values: what the controls are to hold, empty if the address says nothing
     about any of them. prompt: None where the address has none. messages: those of a conversation before the
     prompt. guesses: whether the address begins a game in which the visitor drafts, and no run. trace: the
-    name of the recorded run that the address shows; empty where it shows none, or begins something."""
+    name of the recorded run that the address shows; empty where it shows none, or begins something. digest:
+    which recording of that name was meant; empty where the address does not say."""
 
     values: Values
     prompt: str | None
@@ -42,6 +60,7 @@ class Link(NamedTuple):
     messages: tuple[ChatMessage, ...] = ()
     guesses: bool = False
     trace: str = ""
+    digest: str = ""
 
 
 def read_link(query: str, pairs: Collection[str], limits: Limits = LOCAL) -> Link:
@@ -59,6 +78,10 @@ def read_link(query: str, pairs: Collection[str], limits: Limits = LOCAL) -> Lin
         raise ValueError(refusal("tour", "step", given["tour"]))
     if not re.fullmatch("[0-8]", given.get("worlds", "0")):
         raise ValueError(refusal("worlds", "worlds_stop", given["worlds"]))
+    if not re.fullmatch(r"[0-9a-f]{8}|", given.get("digest", "")):
+        raise ValueError(refusal("digest", "digest", given["digest"]))
+    _one_of("tab", given.get("tab", "text"), TABS)
+    _check_figure(given)
     check_text("prompt", given.get("prompt", ""))
     how = {name: _value(name, text) for name, text in given.items() if name in FIELDS}
     params = Params(**how | ({"stop": stops} if stops else {}))
@@ -79,9 +102,11 @@ def read_link(query: str, pairs: Collection[str], limits: Limits = LOCAL) -> Lin
     values = unchosen | values_of(params) | chosen if asks else {}
     guesses = given.get("guess") == "1"
     runs = given.get("run") == "1" and not guesses
-    shown = _one_of("trace", given["trace"], RECORDINGS) if "trace" in given else ""
+    shown = _one_of("trace", given["trace"], (RECORDED_RUN, *RECORDINGS)) if "trace" in given else ""
     trace = "" if runs or guesses or asks else shown
-    return Link(values, given.get("prompt"), runs, _note(given), messages, guesses, trace)
+    return Link(
+        values, given.get("prompt"), runs, _note(given), messages, guesses, trace, given.get("digest", "")
+    )
 
 
 def write(
@@ -121,6 +146,37 @@ def _value(name: str, text: str) -> object:
     if isinstance(FIELDS[name], bool):
         return {"true": True, "false": False}.get(text, text)
     return text
+
+
+def _check_figure(given: dict[str, str]) -> None:
+    for name, text in given.items():
+        if bounds := FIGURE.get(name):
+            low, high = bounds
+            kind = int if name in ("figure_top_k", "figure_draft") else float
+            if not low <= (_numbers(text, kind) or [-1])[0] <= high or "," in text:
+                raise ValueError(
+                    refusal(name, "whole" if kind is int else "number", text, low=low, high=high)
+                )
+    if not re.fullmatch(r"\d{1,9}\.\d{1,9}", given.get("figure_of", "0.0")):
+        raise ValueError(refusal("figure_of", "pinned", given["figure_of"]))
+    for mistake in given["figure_mistakes"].split(",") if "figure_mistakes" in given else ():
+        _one_of("figure_mistakes", mistake, MISTAKES)
+    counts = range(2, FIGURE_GROUPS + 1) if "figure_of" in given else [FIGURE_TOKENS]
+    for name in ("figure_p", "figure_q"):
+        shares = _numbers(given[name], float) if name in given else [1 / counts[-1]] * counts[-1]
+        fits = len(shares) in counts and all(0 <= one <= 1 for one in shares)
+        if not (fits and abs(sum(shares) - 1) <= SUMS):
+            raise ValueError(
+                refusal(name, "shares", given[name], many="2–7" if "figure_of" in given else "6")
+            )
+
+
+def _numbers(text: str, kind: Callable[[str], float]) -> list[float]:
+    """The numbers between the commas; none where one is no number."""
+    try:
+        return [kind(one) for one in text.split(",")] if len(text) < 200 else []
+    except ValueError:
+        return []
 
 
 def _messages(text: str | None) -> tuple[ChatMessage, ...]:

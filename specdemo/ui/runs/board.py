@@ -19,6 +19,7 @@ from specdemo.events import Params
 from specdemo.events.trace import Trace
 from specdemo.ui.runs.limits import Limits, Shares
 from specdemo.ui.runs.queue import Refused, Ticket
+from specdemo.ui.runs.recorded import digest_of
 from specdemo.ui.runs.run import RunProgress, Waiting, message_about
 from specdemo.ui.view.feed import KeptRun, RunFeed, kept_run, nothing_yet, notice, with_update
 from specdemo.ui.view.settings import AS_STARTED, WEIGHT_CHOICES, Values, in_words, values_of
@@ -255,7 +256,7 @@ def opened_run(limits: Limits, kept: KeptRun, name: str, address: str) -> Follow
 
 def recorded_run(limits: Limits, trace: Trace, name: str, pairs: Collection[str] = ()) -> FollowedRun:
     """A run that comes with the project. pairs: the names of the pairs that can be chosen here."""
-    feed = RunFeed(trace, recorded=True, link="" if name == RECORDED_RUN else f"trace={name}")
+    feed = RunFeed(trace, recorded=True, link=f"trace={name}&digest={digest_of(trace)}")
     kept = kept_run(feed, lambda: notice("recorded", describe_recorded(trace)))
     values: Values = {"prompt": trace.prompt} | values_of(trace.params)
     if trace.pair.name in pairs:

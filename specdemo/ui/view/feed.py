@@ -379,7 +379,8 @@ COMPRESSED = {"Content-Encoding": "gzip", "Cache-Control": "no-store"}  # header
 @dataclass(frozen=True)
 class KeptRun:
     """A run that has ended or was opened, compressed: the message that shows all of it, and its trace.
-    values: what the page's controls then hold, if it was opened. conversation: see `conversation`. starts: by
+    values: what the page's controls then hold, if it was opened. link: the query of the address that asks
+    for it. conversation: see `conversation`. starts: by
     language, what the message begins with, which is all of it that has words. The message itself is in the
     first language."""
 
@@ -390,6 +391,7 @@ class KeptRun:
     values: dict[str, Any] = field(default_factory=dict)
     conversation: tuple[ChatMessage, ...] | None = None
     starts: dict[str, bytes] = field(default_factory=dict)
+    link: str = ""
 
     @property
     def size(self) -> int:
@@ -412,7 +414,7 @@ def kept_run(feed: RunFeed, said: Callable[[], Notice] | None = None) -> KeptRun
     message, packed_starts = kept_message(starts, json_of(without_words(snapshot)))
     file, told = packed(feed.trace.to_json()), conversation(feed.trace)
     name = file_name(params)
-    return KeptRun(message, file, name, params.seed, conversation=told, starts=packed_starts)
+    return KeptRun(message, file, name, params.seed, conversation=told, starts=packed_starts, link=feed.link)
 
 
 WORDED = ("numbers", "verdict", "tone", "whose", "setting", "outcome")  # parts of a snapshot that have words

@@ -8,6 +8,7 @@ import { inLanguage, say } from "../view/words.js";
 import { asAt, byDefault, middleOf } from "./chosen.js";
 import { setNumber } from "./columns.js";
 import { isExact, trialOf } from "./identity.js";
+import { figureIn, readFrom, written } from "./linked.js";
 import { makeMany } from "./many.js";
 import { makeOne } from "./one.js";
 import { makeParts } from "./parts.js";
@@ -16,7 +17,8 @@ import { makePull } from "./pull.js";
 import { shaped } from "./shaping.js";
 import { makeSwitches } from "./switches.js";
 
-/** @import { Token } from "../view/run.js" */
+/** @import { Run, Token } from "../view/run.js" */
+/** @import { Chosen } from "./chosen.js" */
 /** @import { Trial } from "./identity.js" */
 
 const FIGURE = `
@@ -38,21 +40,36 @@ const HALF = 0.5; // how far the bars' scale goes while none is longer
  * The panel is filled when it is first looked at.
  * @param {HTMLElement} panel
  * @param {() => Token | null} pinned
+ * @param {object} [address]
+ * @param {() => boolean} address.isOurs whether what is on the stage is what the address asks for
+ * @param {() => void} address.changed called when the figure shows something else
  */
-export function makeFigure(panel, pinned) {
+export function makeFigure(panel, pinned, { isOurs, changed } = { isOurs: () => true, changed() {} }) {
   /** @type {ReturnType<typeof fill> | null} */
   let filled = null;
-  return { show: () => (filled ??= fill(panel, pinned)).show() };
+  /** What the address asks for, until the figure shows it. @type {Record<string, string> | null} */
+  let asked = figureIn(location.search);
+  return { show, written: (/** @type {Run} */ run) => asked ?? filled?.written(run) ?? {} };
+
+  /** @param {Run} run */
+  function show(run) {
+    filled ??= fill(panel, pinned, () => { if (!asked) changed(); });
+    if (asked && isOurs() && (filled.restore(run, asked) || run.complete)) asked = null;
+    filled.show();
+  }
 }
 
 /**
  * @param {HTMLElement} panel
  * @param {() => Token | null} pinned
+ * @param {() => void} changed
  */
-function fill(panel, pinned) {
+function fill(panel, pinned, changed) {
   panel.innerHTML = FIGURE;
   const part = (/** @type {string} */ selector) => find(panel, selector);
   const chosen = byDefault();
+  /** What it began with, and whose p and q that has. @type {{ chosen: Chosen, token: Token | null }} */
+  let base = { chosen: byDefault(), token: null };
   /** What follows from it. @type {Trial} */
   let trial;
   let top = HALF; // of the bars' scale
@@ -68,12 +85,38 @@ function fill(panel, pinned) {
   take.addEventListener("click", takePinned);
   part(".reset").addEventListener("click", begin);
   begin();
-  return { show: allowTaking };
+  return { show: allowTaking, restore, written: writtenOf };
 
   function begin() {
     Object.assign(chosen, byDefault());
+    base = { chosen: byDefault(), token: null };
     build();
     allowTaking();
+  }
+
+  /**
+   * Shows what an address asks for; says whether the run has the token that it is about.
+   * @param {Run} run
+   * @param {Record<string, string>} query
+   */
+  function restore(run, query) {
+    if (query.figure_of) {
+      const [index, place] = query.figure_of.split(".").map(Number);
+      const round = run.rounds[index];
+      if (!takeFrom(round?.draft[place] ?? (place === round?.draft.length ? round.next : null))) return false;
+    }
+    Object.assign(chosen, readFrom(query, base.chosen));
+    change();
+    return true;
+  }
+
+  /** As names of an address. @param {Run} run */
+  function writtenOf({ rounds }) {
+    const { token } = base;
+    if (!token || token.fate === "prompt") return written(chosen, base.chosen);
+    if (rounds[token.round.index] !== token.round) return {}; // an address of this run cannot ask for it
+    const place = "place" in token ? token.place : token.round.draft.length;
+    return { figure_of: `${token.round.index}.${place}`, ...written(chosen, base.chosen) };
   }
 
   function allowTaking() {
@@ -82,14 +125,21 @@ function fill(panel, pinned) {
   }
 
   function takePinned() {
-    const token = pinned();
+    takeFrom(pinned());
+  }
+
+  /** @param {Token | null} token */
+  function takeFrom(token) {
     const found = placeAt(token);
-    if (!token || !found) return;
+    if (!token || !found) return false;
     Object.assign(chosen, asAt(token, found));
     build();
-    if (found.replacement === null) return;
-    chosen.other = middleOf(trial.replacement, found.replacement);
-    drawOne();
+    if (found.replacement !== null) {
+      chosen.other = middleOf(trial.replacement, found.replacement);
+      drawOne();
+    }
+    base = { chosen: { ...chosen, shaping: { ...chosen.shaping } }, token };
+    return true;
   }
 
   /** Draws everything anew, when there are other tokens. */
@@ -126,6 +176,7 @@ function fill(panel, pinned) {
   function drawOne() {
     pull.markDraft(trial);
     one.draw(trial);
+    changed();
   }
 }
 

@@ -1,6 +1,6 @@
 // @ts-check
-// The page's address: what the run on the stage was asked for, and the pinned token. So a reload, Back and a
-// copied link show the same again.
+// The page's address: what the run on the stage was asked for, the pinned token, the tab, and what the figure shows. So
+// a reload, Back and a copied link show the same again.
 
 import { say } from "../view/words.js";
 
@@ -13,8 +13,15 @@ const OTHERS = ["frame", "view", "deep_link", "embed", "logs", "lang", "tour", "
 
 /** @param {string} text */
 const isForeign = (text) => text.startsWith("__") || OTHERS.includes(text);
+/** Of how the page shows the run, and of which recording it was. @param {string} text */
+const isBeside = (text) => text.startsWith("figure_") || ["token", "tab", "digest"].includes(text);
+const SOON = 200; // ms until what is being dragged is written
 
-export function makeAddress() {
+/**
+ * @param {string} start the name of the recorded run that every page shows at first
+ * @param {() => Record<string, string>} beside the names of the tab and of the figure
+ */
+export function makeAddress(start, beside) {
   const given = new URLSearchParams(location.search);
   const pinned = /^(\d{1,9})\.(\d{1,9})$/.exec(given.get("token") ?? "");
   /** The token that the address asks for, until it has been pinned. @type {[round: number, place: number] | null} */
@@ -24,10 +31,38 @@ export function makeAddress() {
   let isFirst = true;
   let isOurs = !replaces; // whether what is on the stage is what the address asks for
   let isLinked = true; // whether an address can ask for what is on the stage
-  given.delete("token");
+  /** Which run is on the stage, where the address need not say so. */
+  let unnamed = "";
+  let digest = ""; // of the recorded run on the stage
+  let isReady = false; // whether the page shows the address's tab
+  let later = 0; // the timer of `changed`
   shown = ours(given);
   addEventListener("popstate", onBack);
-  return { begin, pin, takeWanted, copy, wants: () => wanted !== null };
+  return { begin, pin, takeWanted, copy, ready, changed, write, isOurs: () => isOurs, wants: () => wanted !== null };
+
+  /** From now on, the tab and the figure are the page's. */
+  function ready() {
+    isReady = true;
+  }
+
+  /** The figure shows something else. */
+  function changed() {
+    clearTimeout(later);
+    later = setTimeout(write, SOON);
+  }
+
+  /** Writes what the page shows beside the run, such as another tab. */
+  function write() {
+    clearTimeout(later);
+    if (isReady) go(named(), true);
+  }
+
+  /** The address's names, with that of the run on the stage. */
+  function named() {
+    const query = new URLSearchParams(location.search);
+    if (!replaces) for (const [name, value] of new URLSearchParams(unnamed)) query.set(name, value);
+    return query;
+  }
 
   /**
    * @param {string} link the query of the run that has begun; empty for what no address can ask for
@@ -35,9 +70,12 @@ export function makeAddress() {
   function begin(link) {
     const kept = isFirst;
     isFirst = false;
-    if (kept && !link) return; // the recorded run that every page shows at first
-    isLinked = link !== "";
     const query = new URLSearchParams(link);
+    digest = query.get("digest") ?? "";
+    unnamed = kept && query.get("trace") === start && given.get("trace") !== start ? link : "";
+    if (unnamed) return;
+    isLinked = link !== "";
+    if (digest && ours(query) === shown) query.set("digest", given.get("digest") ?? digest);
     const isSame = ours(query) === shown;
     if (isOurs && !isSame) wanted = null; // it was of another run
     isOurs = true;
@@ -50,13 +88,15 @@ export function makeAddress() {
   /** @param {Token | null} token */
   function pin(token) {
     if (wanted && !token) return; // it is still to come
+    const place = token && token.fate !== "prompt"
+      && `${token.round.index}.${"place" in token ? token.place : token.round.draft.length}`;
+    const isWanted = wanted?.join(".") === place;
     wanted = null;
-    const query = new URLSearchParams(location.search);
+    if (isWanted) return; // it is in the address
+    const query = place ? named() : new URLSearchParams(location.search);
     query.delete("token");
-    if (token && token.fate !== "prompt") {
-      const place = "place" in token ? token.place : token.round.draft.length;
-      query.set("token", `${token.round.index}.${place}`);
-    }
+    if (place) query.set("token", place);
+    if (place && digest && query.has("trace")) query.set("digest", digest);
     go(query, true);
   }
 
@@ -76,7 +116,11 @@ export function makeAddress() {
     for (const [name, value] of new URLSearchParams(location.search)) {
       if (isForeign(name)) whole.append(name, value);
     }
-    for (const [name, value] of query) if (!isForeign(name)) whole.append(name, value);
+    const besides = Object.entries(beside());
+    for (const [name, value] of query) {
+      if (!isForeign(name) && !(isReady && /^(tab$|figure_)/.test(name))) whole.append(name, value);
+    }
+    if (isReady) for (const [name, value] of besides) whole.set(name, value);
     if (wanted) whole.set("token", wanted.join("."));
     const search = whole.toString();
     const url = `${location.pathname}${search ? `?${search}` : ""}${location.hash}`;
@@ -91,14 +135,13 @@ export function makeAddress() {
 
   // The earlier run is shown by opening its address again.
   function onBack() {
-    const query = new URLSearchParams(location.search);
-    query.delete("token");
-    if (ours(query) !== shown) location.reload();
+    if (ours(new URLSearchParams(location.search)) !== shown) location.reload();
   }
 
   /** @param {URLSearchParams} query */
   function ours(query) {
-    return [...query].filter(([name]) => !isForeign(name)).map(([name, value]) => `${name}=${value}`).sort().join("&");
+    const own = [...query].filter(([name]) => !isForeign(name) && !isBeside(name));
+    return own.map(([name, value]) => `${name}=${value}`).sort().join("&");
   }
 
   /**
@@ -107,6 +150,7 @@ export function makeAddress() {
    */
   async function copy() {
     if (!isLinked) return say("view.notCopied");
+    write();
     const query = new URLSearchParams(location.search);
     const lacks = query.has("pair") && !query.has("prompt");
     try {

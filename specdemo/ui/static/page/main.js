@@ -59,22 +59,30 @@ export function start({ element, props, watch, trigger }) {
     choose: (/** @type {number} */ gamma) => trigger("select", { gamma }),
   };
   const worlds = makeWorlds(part("worlds"), server);
+  const figure = makeFigure(part("figure"), reader.pinned, {
+    isOurs: () => address.isOurs(),
+    changed: () => address.changed(),
+  });
+  const address = makeAddress(RECORDED, () => {
+    const { tab = "text" } = page.dataset;
+    return { ...(tab === "text" ? {} : { tab }), ...figure.written(run) };
+  });
   const selected = (/** @type {string} */ tab) => {
     heads.selected(tab);
     if (tab !== "worlds") worlds.leave();
+    address.write();
   };
   const tabs = makeTabs(page, selected, {
     worlds,
     positions: makePositions(page, part("positions"), text),
     exactness: makeExactness(part("exactness"), reader.pinned),
-    figure: makeFigure(part("figure"), reader.pinned),
+    figure,
     gamma: makeGamma(part("gamma"), server),
     race: makeRace(part("race"), server, heads.raced),
     compare: makeCompare(part("compare"), server),
     trials: makeTrials(part("trials"), server),
     guess: makeGuess(part("guess"), server),
   });
-  const address = makeAddress();
   page.addEventListener("pin", (event) => address.pin(/** @type {CustomEvent} */ (event).detail));
   const notice = makeNotice(page, (sentence) => controls.markWrong(sentence));
   const controls = watchControls({
@@ -118,6 +126,7 @@ export function start({ element, props, watch, trigger }) {
     tabs.select("worlds");
   }
   showLinked(page, stage, tabs, trigger);
+  address.ready();
 }
 
 /** Shows what is hidden from a newcomer until the visitor has begun something. @param {HTMLElement} page */
@@ -144,6 +153,11 @@ function showLinked(page, stage, tabs, trigger) {
   if (plays) {
     unfold(page);
     tabs.select("guess"); // the server begins the game
+  }
+  const tab = query.get("tab") ?? "text";
+  if (tab !== "text" && !isFramed() && page.querySelector(`[role="tab"][data-tab="${CSS.escape(tab)}"]`)) {
+    unfold(page);
+    tabs.select(tab);
   }
   const recorded = (page.dataset.recorded ?? "").split(" ");
   const linked = recorded.find((name) => name === query.get("trace") && !runs && !plays) ?? RECORDED;
