@@ -6,7 +6,7 @@ import {
   LAST, OWN, figuresOf, greedyInWords, speedInWords, stopInWords, stopOf, textOf,
 } from "../../specdemo/ui/static/runs/worlds.js";
 
-const file = new URL("../../assets/traces/worlds.json", import.meta.url);
+const file = new URL("../../assets/worlds.json", import.meta.url);
 const { worlds } = JSON.parse(readFileSync(file, "utf8"));
 const at = (stop) => worlds.stops[stop].texts;
 

@@ -23,8 +23,8 @@ def share(name, fate):
 
 def test_there_are_no_other_files_and_all_together_are_small():
     files = sorted(TRACES_FOLDER.iterdir())
-    assert {file.name for file in files} == {f"{name}.json" for name in (RECORDED_RUN, *RECORDINGS, "worlds")}
-    assert sum(file.stat().st_size for file in files if file != WORLDS) < 300_000
+    assert {file.name for file in files} == {f"{name}.json" for name in (RECORDED_RUN, *RECORDINGS)}
+    assert sum(file.stat().st_size for file in files) < 300_000
     assert WORLDS.stat().st_size < 150_000
 
 

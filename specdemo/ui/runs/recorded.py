@@ -11,7 +11,7 @@ from specdemo.events.trace import Trace
 from specdemo.loading.catalog import POOR, ROOT
 
 TRACES_FOLDER = ROOT / "assets" / "traces"
-WORLDS = TRACES_FOLDER / "worlds.json"  # of "Two worlds", with the prompt and Params of "warm"
+WORLDS = ROOT / "assets" / "worlds.json"  # of "Two worlds", with the prompt and Params of "warm"
 STORY = "One day, a girl named Mia found a tiny kitten in the rain."
 _TRAIN = (
     'The little train went up the hill. "I can do it, I can do it, I can do it," said the train. '
