@@ -63,7 +63,7 @@ class MixedDrafter(Drafter):
         drafts: list[Draft] = []
         text = list(ids)
         for each in u[:k]:
-            one = self._next(text, each)
+            one = self._next(text, [each] * len(u))  # a captured drafter takes as many in every round
             if one is None:  # the text is longer than the drafter can read
                 break
             drafts.append(one)
@@ -75,21 +75,21 @@ class MixedDrafter(Drafter):
         )
         return Draft(len(drafts), tokens, q, raw_q)
 
-    def _next(self, text: list[int], u: float) -> Draft | None:
-        """A draft of one token after the text."""
+    def _next(self, text: list[int], u: list[float]) -> Draft | None:
+        """A draft of one token after the text. u: the same number at each place."""
         noise, own, target = self.shares
         device, width = self.target.device, self.target.vocab_size
         q = torch.full((1, width), noise / width, dtype=torch.float32, device=device)
         raw_q = q.clone()
         if own:
-            drafted = self.drafter.propose(text, 1, [u])
+            drafted = self.drafter.propose(text, 1, u)
             if drafted.k == 0:
                 return None
             q, raw_q = q + own * drafted.q[:1], raw_q + own * drafted.raw_q[:1]
         if target:
             p, raw_p = self._of_target(text)
             q, raw_q = q + target * p, raw_q + target * raw_p
-        token = draw(q, torch.tensor([u], dtype=torch.float64, device=device))  # [1]
+        token = draw(q, torch.tensor(u[:1], dtype=torch.float64, device=device))  # [1]
         # Greedily each of the three proposes one token (noise: any), and u chooses among them. The token is
         # then settled by the dice, like one that was looked up: q is one-hot at it.
         return Draft(1, token, one_hot(token, width) if self.sampler.greedy else q, raw_q)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from specdemo import Params, generate
+from specdemo.drafters.model.drafter import ModelDrafter
 from specdemo.errors import PairError
 from specdemo.trials.chi_square import goodness_of_fit
 from specdemo.trials.runs import TinyTrials, tiny_params
@@ -70,6 +71,16 @@ def test_greedy_text_stays_and_the_better_drafter_has_more_accepted(pair):
     rates = [trace.stats.acceptance_rate for trace in traces]
     assert rates[0] < rates[OWN] < rates[-1] == 1
     assert traces[0].rounds != traces[1].rounds
+
+
+def test_the_drafter_gets_as_many_numbers_for_one_token_as_for_a_whole_draft(pair, monkeypatch):
+    """A captured step has a fixed number of rows, also for one token."""
+    given, propose = [], ModelDrafter.propose
+    monkeypatch.setattr(
+        ModelDrafter, "propose", lambda own, ids, k, u: given.append((k, len(u))) or propose(own, ids, k, u)
+    )
+    world(pair, list(TINY_PROMPT), replace(HOW, max_new_tokens=HOW.gamma + 1), 2)
+    assert given[: HOW.gamma] == [(1, HOW.gamma)] * HOW.gamma
 
 
 def test_a_head_cannot_be_mixed():

@@ -14,7 +14,8 @@ NOT_OURS = ", ".join(
     (
         # what a model or a visitor wrote, and formulas
         ".stage [data-token], code, .turns, textarea, [data-testid=guess-stage] [data-token]",
-        ".suggested button, [data-testid=trials] tbody th, math, .identity h2, .identity thead",
+        ".suggested button, .walk .parts, [data-testid=worlds] .greedy",
+        ".measured tbody th, math, .identity h2, .identity thead",
         # what the server writes, in the language of the request
         ".intro, .notice, .metrics, .verdict-line, .tabs, .unfold, .legend, .keep, .whose, .playing .of",
         ".counted .of, .drafting, .about, .language option, .replay .keys",
@@ -108,17 +109,17 @@ def test_what_can_be_opened_has_its_words_in_the_catalogue(pseudo):
     select(pseudo, "text")
     menu = pseudo.locator(".save-as")
     menu.locator("summary").click()
-    assert menu.locator("button").count() == 3 and without_marks(menu.inner_text()) == ""
+    assert menu.locator("button").count() == 4 and without_marks(menu.inner_text()) == ""
     pseudo.keyboard.press("Escape")
     pseudo.locator(".show-how").click()
     card = pseudo.locator(".tour:not([hidden])")
-    for step in range(1, 9):
-        card.get_by_text(f"⟦{step} of 8⟧").wait_for()
+    for step in range(1, 10):
+        card.get_by_text(f"⟦{step} of 9⟧").wait_for()
         said = card.inner_text()
         for tab in catalogue("en")["page"]["tabs"].values():  # which the server writes
             said = said.replace(f"\n{tab}", "")
         assert without_marks(said) == "", step
-        if step < 8:
+        if step < 9:
             card.get_by_role("button", name="⟦Next⟧").click()
     pseudo.keyboard.press("Escape")
 

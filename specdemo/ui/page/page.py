@@ -111,7 +111,7 @@ def _built(models: Models, queue: RunQueue, on: Handlers, limits: Limits) -> Pag
                     STORY,
                     label=say("page.prompt"),
                     show_label=False,
-                    lines=1,
+                    lines=2,  # with one, Shift+Enter would not run it; layout.css sets its height
                     max_lines=8,
                     elem_id="prompt",
                 )

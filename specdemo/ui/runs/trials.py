@@ -122,9 +122,8 @@ class OfTiny:
     def whose(self) -> str:
         params = self.trials.params
         prompt = " ".join(TINY_WORDS[token_id] for token_id in TINY_PROMPT)
-        wanted = self.request.params.gamma
-        its = "trials.own_gamma" if wanted != params.gamma else "trials.gamma"
-        length = say(its, gamma=params.gamma, wanted=wanted)
+        its = "trials.own_gamma" if self.request.params.gamma != params.gamma else "trials.gamma"
+        length = say(its, gamma=params.gamma)
         how = ", ".join([*judging_in_words(params), sampler_in_words(params), length])
         return say("trials.of_tiny", prompt=prompt, how=how, seed=self.request.params.seed)
 

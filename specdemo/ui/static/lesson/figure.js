@@ -49,7 +49,12 @@ export function makeFigure(panel, pinned, { isOurs, changed } = { isOurs: () => 
   let filled = null;
   /** What the address asks for, until the figure shows it. @type {Record<string, string> | null} */
   let asked = figureIn(location.search);
-  return { show, written: (/** @type {Run} */ run) => asked ?? filled?.written(run) ?? {} };
+  return { show, forget, written: (/** @type {Run} */ run) => asked ?? filled?.written(run) ?? {} };
+
+  // The address's run has left the stage, and what it asks for was about that one.
+  function forget() {
+    asked = null;
+  }
 
   /** @param {Run} run */
   function show(run) {

@@ -20,8 +20,9 @@ const SOON = 200; // ms until what is being dragged is written
 /**
  * @param {string} start the name of the recorded run that every page shows at first
  * @param {() => Record<string, string>} beside the names of the tab and of the figure
+ * @param {() => void} left called when the run that the address asked for has left the stage
  */
-export function makeAddress(start, beside) {
+export function makeAddress(start, beside, left) {
   const given = new URLSearchParams(location.search);
   const pinned = /^(\d{1,9})\.(\d{1,9})$/.exec(given.get("token") ?? "");
   /** The token that the address asks for, until it has been pinned. @type {[round: number, place: number] | null} */
@@ -77,7 +78,10 @@ export function makeAddress(start, beside) {
     isLinked = link !== "";
     if (digest && ours(query) === shown) query.set("digest", given.get("digest") ?? digest);
     const isSame = ours(query) === shown;
-    if (isOurs && !isSame) wanted = null; // it was of another run
+    if (isOurs && !isSame) {
+      wanted = null; // it was of another run
+      left();
+    }
     isOurs = true;
     if (isSame) replaces = true;
     shown = ours(query);
@@ -169,6 +173,7 @@ export function makeAddress(start, beside) {
  */
 export function mark(name, value) {
   const address = new URL(location.href);
+  if (address.searchParams.get(name) === value) return;
   if (value === null) address.searchParams.delete(name);
   else address.searchParams.set(name, value);
   try {

@@ -66,7 +66,7 @@ export function start({ element, props, watch, trigger }) {
   const address = makeAddress(RECORDED, () => {
     const { tab = "text" } = page.dataset;
     return { ...(tab === "text" ? {} : { tab }), ...figure.written(run) };
-  });
+  }, () => figure.forget());
   const selected = (/** @type {string} */ tab) => {
     heads.selected(tab);
     if (tab !== "worlds") worlds.leave();

@@ -136,7 +136,8 @@ export function makeTrials(panel, server) {
   }
 }
 
-function row() {
+/** A cell of the table: its words, the bars of how often it came and of p, and both numbers. */
+export function row() {
   const head = make("th");
   head.scope = "row";
   const bars = make("td");

@@ -9,7 +9,7 @@ import { linked, tokensOf } from "../view/run.js";
 import { makeText } from "../view/text.js";
 import { say } from "../view/words.js";
 import { makeMeasuring } from "./measuring.js";
-import { verdictInWords } from "./trials.js";
+import { row, verdictInWords } from "./trials.js";
 
 /** @import { Counts, Measurement, Worlds, WorldsRound, WorldsTexts, WorldsTime } from "../view/messages.js" */
 /** @import { Round } from "../view/run.js" */
@@ -68,8 +68,10 @@ export function makeWorlds(panel, server) {
   /** What is shown. @type {Worlds | null} */
   let worlds = null;
   let isTimed = true; // whether no time is still to come
+  let drawn = ""; // the text on the small stage, as it was sent
   let isMarked = false;
   let isFetched = false;
+  let isAsked = false; // for stops of the visitor's own, which take the place of the recorded ones
   const asked = stopOf(new URLSearchParams(location.search).get(NAME));
   slider.value = String(asked ?? 0);
   slider.addEventListener("input", () => {
@@ -84,12 +86,15 @@ export function makeWorlds(panel, server) {
     if (!isFetched) {
       isFetched = true;
       fetchRecorded().then((recorded) => {
-        if (worlds) return;
+        if (isAsked) return;
         worlds = recorded.worlds;
         const { worlds: _, ...of } = recorded;
         measuring.describe(say("worlds.recorded", { ...of, temperature: fixed(of.temperature, 1) }));
         draw();
-      }, () => { isFetched = false; });
+      }, () => {
+        isFetched = false;
+        if (!isAsked) measuring.describe(say("traces.lost"));
+      });
     }
     address();
   }
@@ -97,6 +102,7 @@ export function makeWorlds(panel, server) {
   /** @param {Measurement} measurement */
   function take(measurement) {
     measuring.take(measurement);
+    isAsked = true;
     if (!measurement.worlds) return; // the stops before stay until there is one
     worlds = measurement.worlds;
     isTimed = measurement.state !== "running" || worlds.time !== null || worlds.stops.some(({ counts }) => counts);
@@ -135,14 +141,19 @@ export function makeWorlds(panel, server) {
   /** @param {WorldsTexts | null} texts */
   function drawTexts(texts) {
     const figures = texts && figuresOf(texts.sampled);
-    write(part(".red dd"), figures ? `${percent(figures.rejected, figures.judged)}` : "–");
+    const judged = figures?.judged ? figures : null;
+    write(part(".red dd"), judged ? percent(judged.rejected, judged.judged) : "–");
     write(part(".tokens dd"), figures ? fixed(figures.perRound) : "–");
     write(part(".speed dd"), figures && worlds?.time ? speedInWords(figures, worlds.time) : "–");
-    part(".judged").style.setProperty("--red", String(figures ? figures.rejected / figures.judged : 0));
-    part(".judged").toggleAttribute("data-unknown", !figures);
+    part(".judged").style.setProperty("--red", String(judged ? judged.rejected / judged.judged : 0));
+    part(".judged").toggleAttribute("data-unknown", !judged);
     write(part(".time"), !worlds ? "" : timeInWords(worlds.time, isTimed));
-    text.clear(false);
-    if (texts) for (const round of roundsOf(texts.sampled)) text.add(tokensOf(round));
+    const sampled = JSON.stringify(texts?.sampled);
+    if (sampled !== drawn) { // what is read there stays where it is while the tiny pair runs
+      drawn = sampled;
+      text.clear();
+      if (texts) for (const round of roundsOf(texts.sampled)) text.add(tokensOf(round));
+    }
     write(part(".greedy"), texts ? textOf(texts.greedy) : worlds ? say("worlds.missing") : "");
     write(part(".same"), texts && worlds ? greedyInWords(worlds, texts) : "");
   }
@@ -156,7 +167,7 @@ export function makeWorlds(panel, server) {
       ? say("trials.ofMost", { runs, most: grouped(worlds.most) }) : runs;
     write(part(".of-tiny"), say("worlds.tiny", { runs: of }));
     const body = part("tbody");
-    while (body.children.length < cells.length) body.append(row());
+    while (body.children.length < cells.length) body.append(heardRow());
     while (counts && body.children.length > cells.length) body.lastElementChild?.remove();
     const top = 1.2 * cells.reduce((most, { due }) => Math.max(most, due), 0); // p stays, and so does the scale
     cells.forEach(({ text: words, came, due, others }, at) => {
@@ -178,27 +189,19 @@ async function fetchRecorded() {
   return answer.json();
 }
 
-function row() {
-  const head = make("th");
-  head.scope = "row";
-  const bars = make("td");
-  bars.className = "bars";
-  appendAll(bars, ["came", "due"].map((name) => {
-    const bar = make("i");
-    bar.className = name;
-    return bar;
-  }));
-  const [came, due] = [make("td"), make("td")];
-  came.className = due.className = "heard";
-  return make("tr", head, bars, came, due);
+/** Its numbers are heard, and not seen. */
+function heardRow() {
+  const made = row();
+  for (const number of [...made.children].slice(2)) number.className = "heard";
+  return made;
 }
 
 /**
- * The stop that an address names, the nearest that there is; null where it names none.
+ * The stop that an address names; null where it names none.
  * @param {string | null} text
  */
 export function stopOf(text) {
-  return text !== null && /^\d{1,9}$/.test(text) ? Math.min(Number(text), LAST) : null;
+  return text !== null && /^\d$/.test(text) && Number(text) <= LAST ? Number(text) : null;
 }
 
 /**

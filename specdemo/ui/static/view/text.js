@@ -140,7 +140,7 @@ export function makeText(stage) {
   // What is read first is what comes after the prompt, which can be longer than the stage.
   function showBeginning() {
     const first = stage.querySelector("[data-round]");
-    if (!first || isHeld) return;
+    if (!first || isHeld || !stage.clientHeight) return; // nothing is in view while another tab is selected
     isBegun = true;
     const below = first.getBoundingClientRect().bottom - stage.getBoundingClientRect().bottom;
     if (below <= 0 || stage.scrollTop) return;
