@@ -95,7 +95,10 @@ export function start({ element, props, watch, trigger }) {
       const largest = Number(page.dataset.largest);
       chooseTrace({ largest, opened: requests.opened, refused: notice.refused });
     },
-    record: (name) => fetchWhole(name).then((message) => requests.opened({ ...message, name }), notice.refuse),
+    record(name) {
+      tabs.select("text"); // an example is about what is seen there
+      fetchWhole(name).then((message) => requests.opened({ ...message, name }), notice.refuse);
+    },
   });
   const turns = makeTurns(part("turns"), (name) => requests.reopen(name));
   makeLecture(page, player, text, () => tabs.select("text"), { worlds: worlds.step });

@@ -85,7 +85,6 @@ export function makeRequests(page, run, trigger, { stage, notice, tabs, tour, al
   function opened(message) {
     tour.end(false);
     unfold();
-    tabs.select("text"); // which is on the screen, whatever instrument was
     toShow = message;
     trigger("upload", { run: message.name }); // fills the controls
   }

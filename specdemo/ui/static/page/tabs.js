@@ -43,6 +43,7 @@ export function makeTabs(page, selected, panels) {
     for (const panel of page.querySelectorAll(".run > .panel")) {
       panel.classList.toggle("selected", panel.id === `panel-${name}`);
     }
+    page.toggleAttribute("data-lectured", page.querySelector(".lectured.selected") !== null); // :has() would cost a search at each token
     selected(name);
     if (known) panels[name]?.show?.(known);
   }

@@ -68,12 +68,12 @@ const markup = () => `
     </div>
     <div class="walk" role="img"><p class="u"><span></span></p><div class="parts"></div></div>
     <p class="walk-how"></p>
+    <details class="formulas"><summary>${words("inspector.formulas")}</summary>${formulas()}</details>
     <table class="likely"><caption></caption><thead></thead><tbody></tbody></table>
     <p class="raw">${words("inspector.raw")}</p>
     <p class="values-of"></p>
     <dl class="values"></dl>
     <p class="drafting"></p>
-    <details class="formulas"><summary>${words("inspector.formulas")}</summary>${formulas()}</details>
   </div>`;
 
 /**
