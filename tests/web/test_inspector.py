@@ -183,6 +183,7 @@ def test_three_signs_for_three_things_without_a_text(page, every_fate, tmp_path)
     assert inspector(page).locator(".stands-for").text_content() == ""
     assert signs == ['"◌"', f'"{say("view.signs.end")}"'] and say("view.signs.start") not in signs[1]
     open_trace(page, every_fate[0])
+    wait_for_state(page, "recorded")
 
 
 def marks(page):
