@@ -30,7 +30,7 @@ STYLES = (
 )
 CELL_HEIGHT = 640  # pixels
 IMPORT = re.compile(r'^import \{([^}]*)\} from "(\.[^"]+)";$', re.MULTILINE)
-COMMENT = re.compile(r"^[ \t]*(?://[^\n]*|/\*\*?.*?\*/)\n", re.MULTILINE | re.DOTALL)
+COMMENT = re.compile(r"^[ \t]*(?://[^\n]*|/\*(?:(?!\*/).)*\*/)\n", re.MULTILINE | re.DOTALL)
 BLANK = re.compile(r"^[ \t]+|\n(?=\n)|/\*\* @type [^*]*\*/ (?=\()", re.MULTILINE)  # and casts
 EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const) (\w+))", re.MULTILINE)
 

@@ -35,7 +35,7 @@ export function makeText(stage) {
   /** @type {HTMLElement | null} */
   let block = null; // where tokens are added
   let following = false; // whether the end stays in view: once it was asked for, until the reader scrolls back
-  let isBegun = false; // whether the first token behind the prompt was in view
+  let isBegun = false; // whether the first token after the prompt was in view
   let isHeld = false; // it stays where it is, since a token is pinned
   let scrolledTo = 0;
   let frame = 0;
