@@ -75,6 +75,29 @@ def test_all_who_open_the_hall_s_link_get_the_same_verdicts_for_the_same_words(t
     assert seen[0][1][0][3] == " who", "a typed word gets its space"
 
 
+def test_the_lecturer_sees_how_the_hall_plays_once_it_is_opened(table, visit, url):
+    page, panel = table, anew(table)
+    copy, plays = panel.get_by_role("button", name="Copy link for the hall"), panel.locator(".hall-plays")
+    copy.click()
+    panel.get_by_text("Copied: a link that begins this game.").wait_for()
+    assert "hall=" not in page.evaluate("navigator.clipboard.readText()") and not plays.is_visible()
+    panel.get_by_label("count how the hall plays").check()
+    copy.click()
+    plays.get_by_text("Nobody in the hall has played yet.").wait_for()
+    guess(page, "who")  # the lecturer's own game, which is not the hall's
+    page.wait_for_function("() => navigator.clipboard.readText().then((text) => text.includes('hall='))")
+    player = visit(page.evaluate("navigator.clipboard.readText()"))
+    table_of_player = begun(player)
+    for words in ("who lived", "He was"):
+        guess(player, words)
+    plays.get_by_text("1 has played").wait_for()
+    (_, mine), (_, its) = score(table_of_player)
+    plays.get_by_text(f"Tokens a round: the hall {mine}, the drafter {its} at the same places.").wait_for()
+    assert plays.locator("circle").count() == 1
+    stranger = visit(hall(url, hall="0" * 32))
+    begun(stranger).get_by_text("You can play, but nothing is counted").wait_for()
+
+
 def test_by_mouse_a_word_is_picked_sent_and_looked_at(table):
     page, panel = table, anew(table)
     assert not panel.locator(".beside").is_visible(), "the drafter's draft would give it away"

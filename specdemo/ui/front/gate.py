@@ -182,6 +182,8 @@ DOORS = (
     Door(r"/gradio_api/reset", ("POST",), "reset"),
     Door(r"/gradio_api/mcp(/http|/schema)?/?", (*READ_METHODS, "POST"), "tools"),
     Door(r"/specdemo/traces", ("POST",), "trace"),
+    Door(r"/specdemo/halls/[0-9a-f]{32}", ("GET",)),
+    Door(r"/specdemo/halls/[0-9a-f]{16}", ("POST",), "raw"),
     Door(r"/specdemo/runs/\w{1,64}(/whole|/trace|/html)?", ("GET",)),
     Door(r"/specdemo/runs/\w{1,64}/stop", ("POST",), "raw"),
 )

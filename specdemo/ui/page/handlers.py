@@ -25,6 +25,8 @@ from specdemo.ui.runs.board import (
     failed,
     wrong,
 )
+from specdemo.ui.runs.guess import GuessRequest
+from specdemo.ui.runs.halls import Halls
 from specdemo.ui.runs.instruments import measurement_request
 from specdemo.ui.runs.limits import Limits
 from specdemo.ui.runs.measuring import measure
@@ -42,6 +44,7 @@ class Handlers:
 
     def __init__(self, models: Models, queue: RunQueue, board: Board, limits: Limits) -> None:
         self.models, self.queue, self.board, self.limits = models, queue, board, limits
+        self.halls = Halls(limits)
         self.names = names_of(limits.hosted)
 
     async def run_on_stage(self, request: gr.Request, prompt: str, *held: Any) -> str:
@@ -147,7 +150,7 @@ class Handlers:
             asks = say(f"run.link_{kind}", name=name)
             return json.dumps({"notice": notice("note", *remarks, asks)})
         if link.guesses:
-            return self._measure(request, {"kind": "guess"}, prompt, *held)
+            return self._measure(request, {"kind": "guess", "hall": link.hall}, prompt, *held)
         return self._run(request, remarks, prompt, *held, messages=link.messages)
 
     def _not_loaded(self, *held: Any) -> str:
@@ -184,7 +187,10 @@ class Handlers:
             self.limits.check(prompt, params)
             one = FollowedMeasurement(self.limits, wanted)
             ticket = self._join(request, "measurement", one)
-            self.board.begin(one, measure(self.models, ticket, asked, one.name))
+            reports = measure(self.models, ticket, asked, one.name)
+            if isinstance(asked, GuessRequest) and (code := wanted.get("hall")):
+                reports = self.halls.counted(str(code), one.session, asked, reports)
+            self.board.begin(one, reports)
         except Exception as error:  # what is being measured goes on
             return json.dumps({"measurement": failed(nothing_yet(wanted), error)})
         return json.dumps({"measure": one.name, "at": time.time_ns()})

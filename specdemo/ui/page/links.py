@@ -38,7 +38,7 @@ FIGURE: dict[str, tuple[float, float] | None] = {
 MISTAKES = ("from_p", "told", "soft", "likelier")  # as lesson/identity.js has them
 FIGURE_TOKENS, FIGURE_GROUPS = 6, 7  # that it has at first, and at most where it has a token's of a run
 SUMS = 0.01  # what a sum of written probabilities may be off by
-OURS = (*GENERATING, "run", "guess", "token", "trace", "digest", "tab", *FIGURE)
+OURS = (*GENERATING, "run", "guess", "hall", "token", "trace", "digest", "tab", *FIGURE)
 # Other names in an address: those of the frame around the page, Gradio's and its host's, all that begin with
 # __, the visitor's language, the tour's step, and the stop of "Two worlds".
 OTHERS = ("frame", "view", "deep_link", "embed", "logs", "lang", "tour", "worlds")
@@ -51,7 +51,8 @@ class Link(NamedTuple):
     about any of them. prompt: None where the address has none. messages: those of a conversation before the
     prompt. guesses: whether the address begins a game in which the visitor drafts, and no run. trace: the
     name of the recorded run that the address shows; empty where it shows none, or begins something. digest:
-    which recording of that name was meant; empty where the address does not say."""
+    which recording of that name was meant; empty where the address does not say. hall: the code of the hall
+    that its game is played in; nothing is known of it here."""
 
     values: Values
     prompt: str | None
@@ -61,6 +62,7 @@ class Link(NamedTuple):
     guesses: bool = False
     trace: str = ""
     digest: str = ""
+    hall: str = ""
 
 
 def read_link(query: str, pairs: Collection[str], limits: Limits = LOCAL) -> Link:
@@ -105,7 +107,15 @@ def read_link(query: str, pairs: Collection[str], limits: Limits = LOCAL) -> Lin
     shown = _one_of("trace", given["trace"], (RECORDED_RUN, *RECORDINGS)) if "trace" in given else ""
     trace = "" if runs or guesses or asks else shown
     return Link(
-        values, given.get("prompt"), runs, _note(given), messages, guesses, trace, given.get("digest", "")
+        values,
+        given.get("prompt"),
+        runs,
+        _note(given),
+        messages,
+        guesses,
+        trace,
+        given.get("digest", ""),
+        given.get("hall", ""),
     )
 
 

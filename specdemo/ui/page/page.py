@@ -25,7 +25,7 @@ from specdemo.ui.runs.limits import LOCAL, Limits
 from specdemo.ui.runs.models import Models
 from specdemo.ui.runs.queue import RunQueue
 from specdemo.ui.runs.recorded import RECORDINGS, STORY, TRACES_FOLDER, recorded_trace
-from specdemo.ui.runs.routes import TraceUploads, following_routes
+from specdemo.ui.runs.routes import TraceUploads, following_routes, hall_routes
 from specdemo.words.catalogue import LANGUAGES, say, speaking, spoken
 
 RECORDED = TRACES_FOLDER / "first.json"
@@ -78,7 +78,11 @@ def build_page(models: Models, queue: RunQueue, limits: Limits = LOCAL) -> Page:
         with speaking(tag):
             demo.words = demo.words | {tag: _other_words(demo, _built(models, queue, on, limits))}
     demo.board = board
-    demo.routes = [TraceUploads(models, board, limits).route(), *following_routes(board, queue, one_file)]
+    demo.routes = [
+        TraceUploads(models, board, limits).route(),
+        *following_routes(board, queue, one_file),
+        *hall_routes(on.halls),
+    ]
     # Direct calls would bypass Gradio's queue.
     return demo.queue(api_open=False)
 

@@ -18,6 +18,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from specdemo.ui.runs.board import Board, Followed, FollowedRun, opened_run
+from specdemo.ui.runs.halls import Halls
 from specdemo.ui.runs.limits import Limits, request_address
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.opening import message_of, read_file
@@ -29,6 +30,7 @@ from specdemo.ui.view.wire import Message
 from specdemo.words.catalogue import say, spoken
 
 RUNS = "/specdemo/runs"
+HALLS = "/specdemo/halls"
 JSON = COMPRESSED | {"Content-Type": "application/json"}
 NOT_STORED = {"Cache-Control": "no-store"}
 RETRY_MS = 500  # until a browser asks again after its connection was cut
@@ -92,6 +94,26 @@ def following_routes(board: Board, queue: RunQueue, one_file: Callable[[bytes, s
         Route(f"{RUNS}/{{name}}/trace", trace, methods=["GET"]),
         Route(f"{RUNS}/{{name}}/html", html, methods=["GET"]),
         Route(f"{RUNS}/{{name}}/stop", stop, methods=["POST"]),
+    ]
+
+
+def hall_routes(halls: Halls) -> list[Route]:
+    """Opens a hall for a game, and tells its counts to whoever knows its code."""
+
+    async def open_hall(request: Request) -> Response:
+        code = halls.open(request.path_params["name"], request_address(request.scope, halls.limits))
+        if code is None:
+            return JSONResponse({"wrong": say("guess.hall.many")})
+        return JSONResponse({"code": code})
+
+    async def counts(request: Request) -> Response:
+        # Browsers would log any other status as an error.
+        found = halls.counts(request.path_params["name"])
+        return JSONResponse(found or {"wrong": say("guess.hall.forgotten")})
+
+    return [
+        Route(f"{HALLS}/{{name}}", open_hall, methods=["POST"]),
+        Route(f"{HALLS}/{{name}}", counts, methods=["GET"]),
     ]
 
 

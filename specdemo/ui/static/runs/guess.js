@@ -10,6 +10,7 @@ import { Run, linked, tokensOf } from "../view/run.js";
 import { makeText } from "../view/text.js";
 import { say } from "../view/words.js";
 import { drafted, idsOf, scoreOf, textOf, verdictInWords } from "./guessing.js";
+import { makeHall } from "./hall.js";
 import { isGoingOn } from "./measuring.js";
 
 /** @import { Game, Measurement } from "../view/messages.js" */
@@ -20,7 +21,9 @@ import { isGoingOn } from "./measuring.js";
 const markup = () => `
   <div class="beginning"><button type="button" class="begin"></button>
     <button type="button" class="hall" hidden>${escaped(say("guess.link"))}</button>
+    <label class="counts" hidden><input type="checkbox"> ${escaped(say("guess.hall.count"))}</label>
     <p class="goes-on" role="status"></p></div>
+  <section class="hall-plays" hidden></section>
   <p class="about">${escaped(say("guess.about"))}</p>
   <div class="table" hidden>
     <div class="playing-field">
@@ -52,11 +55,14 @@ const markup = () => `
 export function makeGuess(panel, server) {
   panel.innerHTML = markup();
   const part = (/** @type {string} */ selector) => find(panel, selector);
-  const box = /** @type {HTMLInputElement} */ (part("input"));
+  const box = /** @type {HTMLInputElement} */ (part(".guessing input"));
+  const counts = /** @type {HTMLInputElement} */ (part(".counts input"));
   const begin = /** @type {HTMLButtonElement} */ (part(".begin"));
   const line = part(".goes-on");
   const stage = part(".playing-field > .stage");
   const run = new Run();
+  const hall = new URLSearchParams(location.search).get("hall") ?? ""; // which this page plays in
+  const openHall = makeHall(part(".hall-plays"));
   /** What would have come of the drafter's own drafts. @type {Round[]} */
   let beside = [];
   /** @type {Game | null} */
@@ -75,7 +81,7 @@ export function makeGuess(panel, server) {
   part(".yours .stage").setAttribute("aria-label", say("guess.yours"));
   part(".drafters .stage").setAttribute("aria-label", say("guess.drafters"));
   begin.textContent = say("guess.begin");
-  begin.addEventListener("click", () => server.measure({ kind: "guess" }));
+  begin.addEventListener("click", () => server.measure({ kind: "guess", hall }));
   part(".hall").addEventListener("click", copyLink);
   part(".guessing").addEventListener("submit", send);
   part(".suggested").addEventListener("click", ({ target }) => {
@@ -118,7 +124,7 @@ export function makeGuess(panel, server) {
     reader.clear();
     text.add(run.prompt);
     begin.textContent = say("guess.again");
-    part(".table").hidden = part(".hall").hidden = false;
+    part(".table").hidden = part(".hall").hidden = part(".counts").hidden = false;
     part(".about").hidden = true;
     part(".beside").hidden = true;
     part(".verdict-of-guess").textContent = "";
@@ -191,7 +197,7 @@ export function makeGuess(panel, server) {
     sent = drafted(typed, textOf(run), goesOn);
     const { name, seed } = game;
     server.measure({
-      kind: "guess", ids: idsOf(run.rounds), round: run.rounds.length, guess: sent, game: name, seed,
+      kind: "guess", ids: idsOf(run.rounds), round: run.rounds.length, guess: sent, game: name, seed, hall,
     });
   }
 
@@ -228,10 +234,18 @@ export function makeGuess(panel, server) {
 
   async function copyLink() {
     if (!game) return;
-    const address = `${location.origin}${location.pathname}?${game.link}`;
+    let address = `${location.origin}${location.pathname}?${game.link}`;
     if (!new URLSearchParams(game.link).has("guess")) {
       line.textContent = say("guess.tooLong");
       return;
+    }
+    if (counts.checked) {
+      const { code, wrong } = await openHall(game.name, game.most);
+      if (!code) {
+        line.textContent = wrong ?? "";
+        return;
+      }
+      address += `&hall=${code}`;
     }
     try {
       await navigator.clipboard.writeText(address);

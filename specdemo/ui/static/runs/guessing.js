@@ -15,6 +15,7 @@ import { say } from "../view/words.js";
  * @property {string} guess
  * @property {string} game the name that the server gave it
  * @property {number} seed
+ * @property {string} hall the code of the hall that counts it; empty where none does
  */
 /** @typedef {{ accepted: number, judged: number, tokens: number, rounds: number }} Score */
 

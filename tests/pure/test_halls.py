@@ -1,0 +1,96 @@
+"""Halls: what is counted, what is refused, and when they are forgotten."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from specdemo.ui.runs import halls as module
+from specdemo.ui.runs.halls import Halls
+from specdemo.ui.runs.limits import LOCAL
+from specdemo.words.catalogue import say
+
+GAME = "0123456789abcdef"
+FEW = replace(LOCAL, halls=3, halls_of_address=2, plays_of_hall=2, hall_seconds=60)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    now = SimpleNamespace(seconds=1_000.0)
+    monkeypatch.setattr(module.time, "monotonic", lambda: now.seconds)
+    return now
+
+
+def played(halls, code, session, before=(), written=(1, 2), beside=(1,), index=0, game=GAME):
+    """One judged round. before: the text's token ids; written: those that it adds."""
+    request = SimpleNamespace(index=index, output_ids=tuple(before))
+    rounds = {"guessed": {"emitted": list(written)}, "drafted": {"emitted": list(beside)}}
+    return halls.count(code, session, request, {"name": game, **rounds})
+
+
+def test_each_page_counts_its_tokens_and_those_of_the_drafter_round_after_round():
+    halls = Halls(FEW)
+    code = halls.open(GAME, "a")
+    assert halls.counts(code) == {"players": [], "hall": None, "drafter": None}
+    assert played(halls, code, "one", written=(1, 2, 3), beside=(1,)) == ""
+    assert played(halls, code, "one", (1, 2, 3), written=(4,), beside=(4, 5), index=1) == ""
+    assert played(halls, code, "two", written=(7,), beside=(1, 2, 3)) == ""
+    assert halls.counts(code) == {"players": [1.0, 2.0], "hall": 5 / 3, "drafter": 2.0}
+
+
+def test_a_round_is_counted_once_and_only_where_the_first_game_stands():
+    halls = Halls(FEW)
+    code = halls.open(GAME, "a")
+    played(halls, code, "one", written=(1,))
+    before = halls.counts(code)
+    for wrong in ({}, {"before": (2,), "index": 1}, {"before": (1,), "index": 2}):
+        assert played(halls, code, "one", written=(1, 2, 3), **wrong) == ""
+    assert played(halls, code, "two", before=(1,), index=1) == "", "it has not played the rounds before"
+    assert halls.counts(code) == before
+    assert halls.count(code, "one", SimpleNamespace(), {"name": GAME}) == say("guess.hall.again")
+
+
+def test_an_opening_is_no_play_and_another_game_or_a_wrong_code_gets_a_sentence():
+    halls = Halls(FEW)
+    code = halls.open(GAME, "a")
+    assert halls.count(code, "one", SimpleNamespace(), {"name": GAME}) == ""
+    shut = say("guess.hall.shut")
+    assert played(halls, code, "one", game="f" * 16) == shut
+    assert played(halls, "0" * 32, "one") == played(halls, "", "one") == shut
+    assert halls.counts(code)["players"] == [] and halls.counts("0" * 32) is None
+
+
+def test_a_full_hall_goes_on_for_those_who_are_in_it():
+    halls = Halls(FEW)
+    code = halls.open(GAME, "a")
+    for session in ("one", "two"):
+        played(halls, code, session, written=(1,))
+    assert played(halls, code, "three") == say("guess.hall.full")
+    assert played(halls, code, "one", (1,), index=1) == ""
+    assert halls.counts(code)["players"] == [1.0, 1.5]
+
+
+def test_an_address_opens_only_so_many_and_gives_way_to_one_that_has_none():
+    halls = Halls(FEW)
+    first, second = halls.open(GAME, "a"), halls.open(GAME, "a")
+    assert first != second and len(first) == 32
+    played(halls, second, "one")
+    empty, first = first, halls.open(GAME, "a")
+    assert first and halls.get(second)
+    assert halls.get(empty) is None, "nobody has played in it"
+    played(halls, first, "one")
+    assert halls.open(GAME, "a") is None
+    third = halls.open(GAME, "b")
+    assert (fourth := halls.open(GAME, "c")) and halls.get(second) is None
+    assert all(map(halls.get, (first, third, fourth)))
+    assert halls.open(GAME, "d") is None, "nobody has more than one"
+
+
+def test_a_hall_is_forgotten_after_its_life(clock):
+    halls = Halls(FEW)
+    code = halls.open(GAME, "a")
+    clock.seconds += 59
+    assert played(halls, code, "one") == ""
+    clock.seconds += 2
+    assert halls.counts(code) is None and played(halls, code, "one") == say("guess.hall.shut")
+    assert halls.halls == {} and halls.open(GAME, "a")
