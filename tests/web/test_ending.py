@@ -31,10 +31,10 @@ def app(tmp_path):
         app.wait()
 
 
-def asked(url: str) -> Job:
-    """A client's run that goes on or waits in line."""
+def asked(url: str, until: str) -> Job:
+    """A client's run that goes on, if until is "rounds", or stands in line, if it is "waiting"."""
     job = Client(url, verbose=False).submit("the cat sat", **LONG)
-    while not job.outputs():
+    while not job.done() and not any(answer.get(until) for answer in job.outputs()):
         time.sleep(0.05)
     return job
 
@@ -46,7 +46,7 @@ def test_a_signal_ends_the_run_and_the_server_while_a_page_is_open(app, number):
     with httpx.stream("GET", f"{url}/gradio_api/heartbeat/page") as page:
         beats = page.iter_lines()
         assert next(beats)
-        job, waiting = asked(url), asked(url)
+        job, waiting = asked(url, "rounds"), asked(url, "waiting")
         before = time.monotonic()
         app.send_signal(number)
         assert app.wait(60) == 0

@@ -274,3 +274,26 @@ def test_p_and_q_are_taken_from_the_pinned_token(figure):
     assert figure.get_by_role("slider", name="p of all others").count() == 1 and bound.is_visible()
     press(figure, "replace from p")
     assert not bound.is_visible(), "it is about the right rule"
+
+
+def test_in_a_lecture_the_figure_is_as_large_as_the_screen_and_the_keys_bring_its_cards(figure):
+    page = figure.page
+    page.get_by_role("button", name="Lecture").click()
+    cards = figure.locator(".cards > *")
+    in_sight = (
+        "card => { const { left, right } = card.getBoundingClientRect(); "
+        "return left >= 0 && right <= innerWidth + 1; }"
+    )
+    first, last = cards.first, cards.last
+    assert first.evaluate(in_sight) and not last.evaluate(in_sight)
+    small = figure.evaluate(
+        "panel => Math.min(...[...panel.querySelectorAll('.cards :is(p, td, th, label, button)')]"
+        ".filter((one) => one.checkVisibility()).map((one) => parseFloat(getComputedStyle(one).fontSize)))"
+    )
+    assert small >= 20
+    for _ in range(cards.count()):
+        page.keyboard.press("PageDown")
+        page.wait_for_timeout(400)
+    assert last.evaluate(in_sight) and not first.evaluate(in_sight)
+    page.keyboard.press("l")
+    assert first.is_visible() and last.is_visible() and not page.locator(".run[data-lecture]").count()
