@@ -23,9 +23,13 @@ def clock(monkeypatch):
 
 def played(halls, code, session, before=(), written=(1, 2), beside=(1,), index=0, game=GAME):
     """One judged round. before: the text's token ids; written: those that it adds."""
-    request = SimpleNamespace(index=index, output_ids=tuple(before))
+    request = SimpleNamespace(hall=code, index=index, output_ids=tuple(before))
     rounds = {"guessed": {"emitted": list(written)}, "drafted": {"emitted": list(beside)}}
-    return halls.count(code, session, request, {"name": game, **rounds})
+    return halls.count(session, request, {"name": game, **rounds})
+
+
+def begun(halls, code, session):
+    return halls.count(session, SimpleNamespace(hall=code), {"name": GAME})
 
 
 def test_each_page_counts_its_tokens_and_those_of_the_drafter_round_after_round():
@@ -44,16 +48,21 @@ def test_a_round_is_counted_once_and_only_where_the_first_game_stands():
     played(halls, code, "one", written=(1,))
     before = halls.counts(code)
     for wrong in ({}, {"before": (2,), "index": 1}, {"before": (1,), "index": 2}):
-        assert played(halls, code, "one", written=(1, 2, 3), **wrong) == ""
-    assert played(halls, code, "two", before=(1,), index=1) == "", "it has not played the rounds before"
+        assert played(halls, code, "one", written=(1, 2, 3), **wrong) == say("guess.hall.apart")
+    never = played(halls, code, "two", before=(1,), index=1)
+    assert never == say("guess.hall.apart"), "it has not played the rounds before"
     assert halls.counts(code) == before
-    assert halls.count(code, "one", SimpleNamespace(), {"name": GAME}) == say("guess.hall.again")
+    assert begun(halls, code, "two") == "", "nothing of it was counted"
+    again = say("guess.hall.again")
+    assert begun(halls, code, "one") == played(halls, code, "one") == again
+    assert played(halls, code, "one", before=(1,), index=1) == again, "the first game is over"
+    assert halls.counts(code) == before
 
 
 def test_an_opening_is_no_play_and_another_game_or_a_wrong_code_gets_a_sentence():
     halls = Halls(FEW)
     code = halls.open(GAME, "a")
-    assert halls.count(code, "one", SimpleNamespace(), {"name": GAME}) == ""
+    assert begun(halls, code, "one") == ""
     shut = say("guess.hall.shut")
     assert played(halls, code, "one", game="f" * 16) == shut
     assert played(halls, "0" * 32, "one") == played(halls, "", "one") == shut
@@ -70,16 +79,19 @@ def test_a_full_hall_goes_on_for_those_who_are_in_it():
     assert halls.counts(code)["players"] == [1.0, 1.5]
 
 
-def test_an_address_opens_only_so_many_and_gives_way_to_one_that_has_none():
+def test_an_address_opens_only_so_many_and_gives_way_to_one_that_has_none(clock):
     halls = Halls(FEW)
     first, second = halls.open(GAME, "a"), halls.open(GAME, "a")
     assert first != second and len(first) == 32
     played(halls, second, "one")
+    clock.seconds += 9
+    assert halls.counts(first) and halls.open(GAME, "a") is None
+    clock.seconds += 9
+    assert halls.open(GAME, "a") is None, "somebody looks at it"
+    clock.seconds += 9
     empty, first = first, halls.open(GAME, "a")
     assert first and halls.get(second)
-    assert halls.get(empty) is None, "nobody has played in it"
-    played(halls, first, "one")
-    assert halls.open(GAME, "a") is None
+    assert halls.get(empty) is None, "nobody has played in it, and nobody looks at it"
     third = halls.open(GAME, "b")
     assert (fourth := halls.open(GAME, "c")) and halls.get(second) is None
     assert all(map(halls.get, (first, third, fourth)))

@@ -55,7 +55,10 @@ def test_the_language_is_the_addresss_then_the_browsers_then_english(query, refe
 
 @pytest.mark.parametrize(
     ("path", "tag"),
-    [("/", "de"), ("/specdemo/traces", "de"), ("/gradio_api/run/predict", "de"), ("/gradio_api/mcp/", "en")],
+    [
+        *[(path, "de") for path in ("/", "/specdemo/traces", "/specdemo/halls/0", "/gradio_api/run/predict")],
+        ("/gradio_api/mcp/", "en"),
+    ],
 )
 def test_a_page_is_answered_in_its_language_and_other_programs_in_english(path, tag):
     async def answer(request: Request) -> PlainTextResponse:

@@ -80,6 +80,7 @@ def test_an_address_without_settings_changes_no_control(query):
         ("token=1", "token must be ROUND.PLACE"),
         ("tab=x", "tab must be one of text, worlds, "),
         ("trace=first&digest=1", "digest must be eight digits, 0 to 9 and a to f, not '1'"),
+        ("guess=1&hall=", "hall must be 32 digits, 0 to 9 and a to f, not ''"),
         ("figure_of=1", "figure_of must be ROUND.PLACE"),
         ("figure_mistakes=told,x", "figure_mistakes must be one of from_p, told, soft, likelier, not 'x'"),
         ("figure_p=0.5,0.5", "figure_p must be 6 numbers from 0 to 1 that sum to 1, with commas"),

@@ -83,17 +83,21 @@ def test_the_lecturer_sees_how_the_hall_plays_once_it_is_opened(table, visit, ur
     assert "hall=" not in page.evaluate("navigator.clipboard.readText()") and not plays.is_visible()
     panel.get_by_label("count how the hall plays").check()
     copy.click()
-    plays.get_by_text("Nobody in the hall has played yet.").wait_for()
+    plays.get_by_text("No game has been played in the hall yet.").wait_for()
     guess(page, "who")  # the lecturer's own game, which is not the hall's
     page.wait_for_function("() => navigator.clipboard.readText().then((text) => text.includes('hall='))")
     player = visit(page.evaluate("navigator.clipboard.readText()"))
     table_of_player = begun(player)
     for words in ("who lived", "He was"):
         guess(player, words)
-    plays.get_by_text("1 has played").wait_for()
+    plays.get_by_text("1 game", exact=True).wait_for()
     (_, mine), (_, its) = score(table_of_player)
-    plays.get_by_text(f"Tokens a round: the hall {mine}, the drafter {its} at the same places.").wait_for()
-    assert plays.locator("circle").count() == 1
+    means = f"the hall {mine}, the drafter {its} at the same places. By game: {mine} to {mine}."
+    plays.get_by_text(means).wait_for()
+    assert plays.locator("ellipse").count() == 1
+    anew(player).get_by_text("Your first game in this hall was counted; this one is not.").wait_for()
+    page.reload()
+    plays.get_by_text("1 game", exact=True).wait_for()
     stranger = visit(hall(url, hall="0" * 32))
     begun(stranger).get_by_text("You can play, but nothing is counted").wait_for()
 

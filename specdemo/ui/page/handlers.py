@@ -188,8 +188,8 @@ class Handlers:
             one = FollowedMeasurement(self.limits, wanted)
             ticket = self._join(request, "measurement", one)
             reports = measure(self.models, ticket, asked, one.name)
-            if isinstance(asked, GuessRequest) and (code := wanted.get("hall")):
-                reports = self.halls.counted(str(code), one.session, asked, reports)
+            if isinstance(asked, GuessRequest) and asked.hall:
+                reports = self.halls.counted(one.session, asked, reports)
             self.board.begin(one, reports)
         except Exception as error:  # what is being measured goes on
             return json.dumps({"measurement": failed(nothing_yet(wanted), error)})

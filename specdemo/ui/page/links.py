@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl, urlencode
 from specdemo.events import LIMITS, METHODS, ChatMessage, Params, check_messages, check_text, is_conversation
 from specdemo.ui.page.frame import TABS
 from specdemo.ui.runs.board import RECORDED_RUN
+from specdemo.ui.runs.guess import HALL
 from specdemo.ui.runs.limits import LOCAL, Limits
 from specdemo.ui.runs.recorded import RECORDINGS
 from specdemo.ui.view.settings import AS_STARTED, WEIGHT_CHOICES, Values, values_of
@@ -82,6 +83,8 @@ def read_link(query: str, pairs: Collection[str], limits: Limits = LOCAL) -> Lin
         raise ValueError(refusal("worlds", "worlds_stop", given["worlds"]))
     if not re.fullmatch(r"[0-9a-f]{8}|", given.get("digest", "")):
         raise ValueError(refusal("digest", "digest", given["digest"]))
+    if "hall" in given and not HALL.fullmatch(given["hall"]):
+        raise ValueError(refusal("hall", "hall", given["hall"]))
     _one_of("tab", given.get("tab", "text"), TABS)
     _check_figure(given)
     check_text("prompt", given.get("prompt", ""))

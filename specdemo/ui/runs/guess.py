@@ -26,9 +26,10 @@ from specdemo.ui.runs.models import Choice
 from specdemo.ui.runs.queue import Ticket
 from specdemo.ui.view import wire
 from specdemo.ui.view.feed import prompt_tokens, rounds_to_draw, setting
-from specdemo.words.message import message, shown
+from specdemo.words.message import message, refusal, shown
 
 LONGEST_GUESS = 500  # characters
+HALL = re.compile("[0-9a-f]{32}")  # a hall's code
 IDS = re.compile(r"([0-9]{1,9}(,[0-9]{1,9})*)?", re.ASCII)
 SUGGESTED, OF_THE_DRAFTER = 4, 2  # words that can be picked, and how many of them are the drafter's likeliest
 LIKELY = 16  # tokens among which they are chosen
@@ -39,12 +40,13 @@ BEHIND = 16  # tokens of the text that a guess is tokenised behind
 class GuessRequest(MeasurementRequest):
     """A round of a game. output_ids: the token ids of the text after the prompt. text: what the visitor
     drafts; empty for the game's opening. game: what the client was told as the name of the game; empty for
-    the opening."""
+    the opening. hall: the code of the hall that counts it; empty where none does."""
 
     output_ids: tuple[int, ...]
     index: int
     text: str
     game: str
+    hall: str
     period = None
 
     def work(self, ticket: Ticket) -> Work:
@@ -58,7 +60,7 @@ class GuessRequest(MeasurementRequest):
 def guess_request(
     wanted: dict[str, Any], choice: Choice, prompt: str, params: Params, link: Link
 ) -> GuessRequest:
-    """The round that the page's script asks for, by its ids, round, guess, game and seed."""
+    """The round that the page's script asks for, by its ids, round, guess, game, seed and hall."""
     check_prompt(prompt)
     if params.draft_with == "none":
         raise ValueError(message("nobody_beside"))
@@ -86,7 +88,10 @@ def guess_request(
         raise ValueError(message("guess_long", most=LONGEST_GUESS, length=len(text)))
     if not game and (ids or text):
         raise ValueError("game must be the name that the server gave this game")
-    return GuessRequest("guess", choice, prompt, params, link, ids, index, text, game)
+    hall = wanted.get("hall") or ""
+    if not isinstance(hall, str) or (hall and not HALL.fullmatch(hall)):
+        raise ValueError(refusal("hall", "hall", hall))
+    return GuessRequest("guess", choice, prompt, params, link, ids, index, text, game, hall)
 
 
 def game_after(

@@ -243,6 +243,7 @@ export function makeGuess(panel, server) {
       const { code, wrong } = await openHall(game.name, game.most);
       if (!code) {
         line.textContent = wrong ?? "";
+        line.dataset.state = "failed";
         return;
       }
       address += `&hall=${code}`;

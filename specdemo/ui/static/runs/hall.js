@@ -13,13 +13,40 @@ const [WIDTH, HEIGHT, AXIS, EDGE, NAME] = [600, 150, 24, 30, 22]; // of the plot
 const BIN = 0.25; // tokens a round
 const LARGEST = 16; // of a dot, across
 
-const ask = async (/** @type {string} */ name, /** @type {RequestInit} */ how = {}) => {
+const KEPT = "specdemo.hall"; // so that a reload shows it again
+
+/**
+ * What the server answers; null where it cannot be reached or does not let it in.
+ * @param {string} name
+ * @param {RequestInit} how
+ */
+async function ask(name, how = {}) {
   try {
-    return await (await fetch(new URL(`specdemo/halls/${name}`, document.baseURI), how)).json();
+    const answer = await fetch(new URL(`specdemo/halls/${name}`, document.baseURI), how);
+    return answer.ok ? await answer.json() : null;
   } catch {
     return null;
   }
-};
+}
+
+/**
+ * The hall that this page, or the one before it in this tab, has opened.
+ * @returns {{ game: string, code: string, most: number } | null}
+ */
+function kept() {
+  try {
+    return JSON.parse(sessionStorage.getItem(KEPT) ?? "null");
+  } catch {
+    return null;
+  }
+}
+
+/** @param {{ game: string, code: string, most: number } | null} hall */
+function keep(hall) {
+  try {
+    sessionStorage.setItem(KEPT, JSON.stringify(hall));
+  } catch { /* a page in a frame may have nothing to keep it in; it is shown until it is left */ }
+}
 
 /** @param {HTMLElement} place */
 export function makeHall(place) {
@@ -30,8 +57,9 @@ export function makeHall(place) {
   const [played, means, wrong] = place.querySelectorAll("p");
   played.className = "played";
   wrong.setAttribute("role", "status");
-  let timer = 0; // 0 while no hall is shown that is open
-  let shown = { game: "", code: "" };
+  let isOpen = false; // as far as is known, the hall that is shown
+  let shown = kept() ?? { game: "", code: "", most: 1 };
+  if (shown.code) show();
   return open;
 
   /**
@@ -41,45 +69,45 @@ export function makeHall(place) {
    * @returns {Promise<{ code?: string, wrong?: string }>}
    */
   async function open(game, most) {
-    if (timer && shown.game === game) return shown;
+    if (isOpen && shown.game === game) return shown;
     const opened = await ask(game, { method: "POST" }) ?? { wrong: say("traces.lost") };
     if (opened.code) {
-      shown = { game, code: opened.code };
-      show(opened.code, most);
+      shown = { game, code: opened.code, most };
+      keep(shown);
+      show();
     }
     return opened;
   }
 
-  /**
-   * @param {string} code
-   * @param {number} most tokens that a draft can have
-   */
-  function show(code, most) {
+  function show() {
     place.hidden = false;
-    clearInterval(timer);
-    const look = async () => {
-      if (document.hidden) return;
+    isOpen = true;
+    look(shown.code);
+  }
+
+  /** @param {string} code */
+  async function look(code) {
+    if (!document.hidden) {
       const counts = await ask(code);
       if (shown.code !== code) return; // another one has been opened meanwhile
       write(wrong, counts ? counts.wrong ?? "" : say("guess.hall.lost"));
+      if (counts?.players) draw(counts);
       if (counts?.wrong) {
-        clearInterval(timer);
-        timer = 0;
+        isOpen = false;
+        return keep(null);
       }
-      if (counts?.players) draw(counts, most);
-    };
-    timer = setInterval(look, PERIOD);
-    look();
+    }
+    setTimeout(look, PERIOD, code);
   }
 
-  /**
-   * @param {Counts} counts
-   * @param {number} most
-   */
-  function draw({ players, hall, drafter }, most) {
+  /** @param {Counts} counts */
+  function draw({ players, hall, drafter }) {
+    const { most } = shown;
     const count = players.length;
     write(played, count ? say("guess.hall.played", { count, number: String(count) }) : say("guess.hall.nobody"));
-    write(means, hall === null || drafter === null ? "" : say("guess.hall.means", { hall: fixed(hall), drafter: fixed(drafter) }));
+    const isPlayed = hall !== null && drafter !== null;
+    const [least, largest] = [players[0], players[count - 1]].map((one) => isPlayed ? fixed(one) : "");
+    write(means, isPlayed ? say("guess.hall.means", { hall: fixed(hall), drafter: fixed(drafter), least, most: largest }) : "");
     plot.toggleAttribute("hidden", drafter === null);
     plot.replaceChildren();
     const x = (/** @type {number} */ tokens) => EDGE + (tokens - 1) / most * (WIDTH - 2 * EDGE);
@@ -88,12 +116,16 @@ export function makeHall(place) {
     for (let tokens = 1; tokens <= most + 1; tokens++) add("text", { x: x(tokens), y: HEIGHT - 5 }, String(tokens));
     /** @type {Map<number, number>} */
     const heights = new Map();
-    const bins = players.map((one) => Math.round(one / BIN));
-    for (const bin of bins) heights.set(bin, (heights.get(bin) ?? 0) + 1);
-    const highest = [...heights.values()].reduce((most, one) => Math.max(most, one), 1);
-    const across = Math.min(LARGEST, (floor - NAME) / highest, x(1 + BIN) - x(1));
-    for (const [bin, dots] of heights) {
-      for (let at = 0; at < dots; at++) add("circle", { cx: x(bin * BIN), cy: floor - across * (at + 0.5), r: 0.45 * across });
+    const stacked = players.map((one) => {
+      const bin = Math.round(one / BIN);
+      const below = heights.get(bin) ?? 0;
+      heights.set(bin, below + 1);
+      return { one, below };
+    });
+    const across = Math.min(LARGEST, x(1 + BIN) - x(1));
+    const high = Math.min(across, (floor - NAME) / Math.max(1, ...heights.values())); // flat where many are in one pile
+    for (const { one, below } of stacked) {
+      add("ellipse", { cx: x(one), cy: floor - high * (below + 0.5), rx: 0.45 * across, ry: 0.45 * high });
     }
     if (drafter === null) return;
     add("path", { class: "mark", d: `M${x(drafter)} ${floor}V${NAME - 4}` });
