@@ -304,10 +304,13 @@ def estimates(
     stats: Stats,
     at_once: bool = False,
     longest_draft: int | None = None,
+    own: int | None = None,
 ) -> list[Estimate]:
     """The estimates for gamma 0 to the largest that Params allows, or to the longest draft where p and q are
     not known; empty if nothing was judged. at_once: whether drafts were made in one forward,
-    and so take as long whatever their length. longest_draft: the longest that the drafter can make."""
+    and so take as long whatever their length. longest_draft: the longest that the drafter can make. own: the
+    run's draft length, None where it was chosen round by round or is not known. Up to it, tokens a round are
+    counted: each round's, cut to that length; they grow with gamma, and at `own` they are the run's own."""
     by_place = _verdicts_by_place(rounds)
     judged = [verdict for verdicts in by_place for verdict in verdicts]
     if not judged:
@@ -321,9 +324,10 @@ def estimates(
     of_server = any(one.arrival_ms is not None for one in rounds)
     alpha = None if of_server else stats.acceptance_rate  # as it is shown beside the formula's figures
     everywhere = mean(judged)
-    kept_at = _share_of_rounds_with([len(one.draft) for one in rounds], rounds)
-    made_at = _share_of_rounds_with([made_in(one) for one in rounds], rounds)
+    kept_at = _share_of_rounds_with([len(one.draft) for one in rounds], rounds, own)
+    made_at = _share_of_rounds_with([made_in(one) for one in rounds], rounds, own)
     tokens, kept, made, going_on = 1.0, 0.0, 0.0, 1.0
+    added = 1.0  # tokens a round, by the last place
     a_draft_ms = _ms_of_a_draft(rounds) if at_once else None
     alone = _speedup(stats, tokens, kept, made, 0.0 if at_once else None)
     some_dropped = made_of(stats) != stats.drafted
@@ -331,10 +335,16 @@ def estimates(
     longest = int(LIMITS["gamma"].largest) if alpha is not None else len(by_place)
     longest = min(longest, longest_draft or longest)
     for gamma in range(1, longest + 1):
-        verdicts = by_place[gamma - 1] if gamma <= len(by_place) else []
-        going_on *= mean(verdicts) if len(verdicts) >= FEWEST_JUDGED else everywhere
         with_draft = kept_at[min(gamma, len(kept_at)) - 1]
-        tokens += with_draft * going_on
+        if own is None:
+            verdicts = by_place[gamma - 1] if gamma <= len(by_place) else []
+            going_on *= mean(verdicts) if len(verdicts) >= FEWEST_JUDGED else everywhere
+            added = with_draft * going_on
+        elif gamma <= own:
+            added = mean(len(one.emitted) > gamma for one in rounds)
+        else:
+            added *= everywhere
+        tokens += added
         kept += with_draft
         made += made_at[min(gamma, len(made_at)) - 1]
         formula_tokens = None if alpha is None else expected_tokens(alpha, gamma)
@@ -394,12 +404,16 @@ def _verdicts_by_place(rounds: Sequence[Round]) -> list[list[bool]]:
     return places
 
 
-def _share_of_rounds_with(lengths: Sequence[int], rounds: Sequence[Round]) -> list[float]:
-    """The share, by place, of the rounds that could draft so many which have a token there: all for a drafter
-    model that is always sure enough, while a lookup may find less. lengths: how many tokens each round has.
-    The last round does not count: the end of the text may leave it without room for a draft."""
-    drafts = [(length, one.gamma) for length, one in zip(lengths, rounds, strict=True)]
-    drafts = drafts[:-1] or drafts
+def _share_of_rounds_with(lengths: Sequence[int], rounds: Sequence[Round], own: int | None) -> list[float]:
+    """The share, by place, of the rounds that have a token there: all for a drafter model that is always sure
+    enough, while a lookup may find less. lengths: how many tokens each round has. Where the run has no draft
+    length of its own, only rounds that could draft so many count, and not the last one: the end of the text
+    may leave it without room for a draft."""
+    drafts = [
+        (length, one.gamma if own is None else None) for length, one in zip(lengths, rounds, strict=True)
+    ]
+    if own is None:
+        drafts = drafts[:-1] or drafts
     longest = max(length for length, _ in drafts)
     return [
         mean(length > place for length, gamma in drafts if gamma is None or gamma > place)

@@ -89,6 +89,8 @@ test("the best that was measured is the shortest within 1 % of the fastest", () 
   assert.equal(bestMeasured([point(8, 1.5), point(4, 1.49), point(2, 1.4)]), 4);
   assert.equal(bestMeasured([point(0, 1), point(4, 0.7)]), 0);
   assert.equal(bestMeasured([point(4, null)]), null);
+  assert.equal(bestMeasured([point(1, 1.31, 1.1, 1.57), point(8, null, 1.77, 2.93)]), null, "a faster one has no value");
+  assert.equal(bestMeasured([point(1, 1.31, 1.1, 1.57), point(8, null, 1.34, 2.16)]), 1);
   assert.equal(bestMeasured([]), null);
 });
 
@@ -156,4 +158,6 @@ test("where a measured interval and an estimated one do not meet, one sentence s
   assert.match(apartInWords(ROWS), /^At γ 8 the measured interval and the estimated one do not meet: .* Tokens a round are counted /);
   assert.match(apartInWords(rowsOf(OUTCOME, [point(2, 1.22, 1.1, 1.4)], 4)), /^Tokens a round are counted /);
   assert.equal(apartInWords(rowsOf(OUTCOME, [], 4)), "");
+  const own = apartInWords(rowsOf(OUTCOME, [point(4, 9, 8, 10)], 4));
+  assert.match(own, /^At γ 4, this run's own, both were measured, but at different times/);
 });

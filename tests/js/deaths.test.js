@@ -91,7 +91,11 @@ test("a small lead and a place that is seldom judged are not taken for more", ()
   const lead = "No place stands out. The largest share is at place 1: 20 of the 40 tokens judged there were rejected (50%).";
   const rounds = [...rejectedAt([...Array(20).fill(1), ...Array(8).fill(2)]), ...Array.from({ length: 12 }, keepsTwo)];
   assert.equal(inWords(deathsIn({ prompt: [], rounds })), lead);
-  const seldom = "No place stands out. Of those judged at least 10 times, the largest share is at place 1: "
-    + "6 of the 11 tokens judged there were rejected (55%).";
-  assert.equal(sentence({ 1: 6, 2: 5 }), seldom);
+  const seldom = "No place stands out. Of those judged at least 10 times, the largest share is at place 2: "
+    + "11 of the 19 tokens judged there were rejected (58%).";
+  assert.equal(sentence({ 1: 10, 2: 11, 3: 8 }), seldom);
+  const only = "Only place 1 was judged at least 10 times: 6 of the 11 tokens judged there were rejected (55%).";
+  assert.equal(sentence({ 1: 6, 2: 5 }), only);
+  const alike = "No place stands out. Of those judged at least 10 times, the largest share is 50%, at each of these: place 1, place 2.";
+  assert.equal(sentence({ 1: 10, 2: 5, 3: 5 }), alike);
 });

@@ -101,6 +101,18 @@ def test_at_its_own_draft_length_a_run_is_estimated_to_be_what_it_was():
     assert stats.mean_tokens_per_round != pytest.approx(expected_tokens(0.7, 4), rel=0.02)
 
 
+def test_tokens_a_round_grow_with_the_draft_length_to_the_runs_own_and_beyond_by_less_and_less():
+    """However few rounds it has, and where the end of the text left the last one no room."""
+    for seed in range(20):
+        rounds = simulated(4, lambda place: 0.6, count=12, seed=seed)
+        rounds = [replace(one, gamma=4) for one in rounds[:-1]] + [replace(rounds[-1], draft=(), gamma=0)]
+        stats = stats_of(rounds)
+        tokens = [one.seen_tokens for one in estimates(rounds, stats, own=4)]
+        assert tokens[4] == pytest.approx(stats.mean_tokens_per_round)
+        gains = [after - before for before, after in zip(tokens, tokens[1:], strict=False)]
+        assert min(gains) >= 0 and gains == sorted(gains, reverse=True)
+
+
 def test_the_formula_is_leviathans_and_the_best_is_the_shortest_within_a_hundredth_of_the_largest():
     rounds = simulated(4, lambda place: 0.7, count=2000)
     found = estimates(rounds, stats_of(rounds))

@@ -65,7 +65,7 @@ export function start({ element, props, watch, trigger }) {
   });
   const address = makeAddress(RECORDED, () => {
     const { tab = "text" } = page.dataset;
-    return { ...(tab === "text" ? {} : { tab }), ...figure.written(run) };
+    return { ...(tab === "text" ? {} : { tab }), ...(tab === "figure" ? figure.written(run) : {}) };
   }, () => figure.forget());
   const selected = (/** @type {string} */ tab) => {
     heads.selected(tab);

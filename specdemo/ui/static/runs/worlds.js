@@ -4,7 +4,7 @@
 
 import { mark } from "../page/address.js";
 import { appendAll, escaped, find, make, write } from "../view/dom.js";
-import { digits, fixed, grouped, milliseconds, percent, times } from "../view/format.js";
+import { digits, fixed, grouped, percent, times } from "../view/format.js";
 import { linked, tokensOf } from "../view/run.js";
 import { makeText } from "../view/text.js";
 import { say } from "../view/words.js";
@@ -257,7 +257,7 @@ export function speedInWords({ perRound }, { alone_ms, round_ms, low, high }) {
  */
 function timeInWords(time, isTimed) {
   if (!time) return say(isTimed ? "worlds.unknown" : "worlds.untimed");
-  return say("worlds.time", { alone: milliseconds(time.alone_ms), round: milliseconds(time.round_ms) });
+  return say("worlds.time", { alone: fixed(time.alone_ms), round: fixed(time.round_ms) });
 }
 
 /** The text that the rounds add up to. @param {WorldsRound[]} rounds */

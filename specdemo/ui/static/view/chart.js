@@ -52,14 +52,17 @@ export function rowsOf(outcome, points, own) {
 }
 
 /**
- * The shortest of the measured draft lengths whose speed-up is within 1 % of the largest.
+ * The shortest of the measured draft lengths whose speed-up is within 1 % of the largest; none where one that has only
+ * an interval is faster by it.
  * @param {GammaPoint[]} points
  */
 export function bestMeasured(points) {
   const known = points.filter(({ speedup }) => speedup !== null).sort((a, b) => a.gamma - b.gamma);
   if (!known.some(({ gamma }) => gamma > 0)) return null; // the target alone has nobody to be compared with
   const largest = known.reduce((most, { speedup }) => Math.max(most, speedup ?? 0), 0);
-  return known.find(({ speedup }) => (speedup ?? 0) >= NEARLY * largest)?.gamma ?? null;
+  const best = known.find(({ speedup }) => (speedup ?? 0) >= NEARLY * largest);
+  const isBeaten = points.some(({ speedup, low }) => speedup === null && (low ?? 0) > (best?.high ?? largest));
+  return isBeaten ? null : best?.gamma ?? null;
 }
 
 /**
@@ -193,8 +196,10 @@ export function apartInWords(rows) {
     const [seen, { low = null, high = null }] = [estimate?.seen_interval, point ?? {}];
     return gamma > 0 && seen && low !== null && high !== null && (high < seen[0] || low > seen[1]);
   });
-  const gammas = lengths.map(({ gamma }) => gamma).join(", ");
+  const gammas = lengths.filter(({ isOwn }) => !isOwn).map(({ gamma }) => gamma).join(", ");
   const sentences = gammas ? [say("gamma.apart", { gammas })] : [];
+  const own = lengths.find(({ isOwn }) => isOwn);
+  if (own) sentences.push(say("gamma.apartOwn", { gamma: own.gamma }));
   const counted = rows.some(({ estimate, point }) => estimate && point?.tokens_per_round != null);
   if (counted) sentences.push(say("gamma.counted"));
   return sentences.join(" ");

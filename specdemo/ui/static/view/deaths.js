@@ -131,12 +131,16 @@ export function inWords({ places, all }) {
     return say("positions.onePlace", { ...counted, share: percent(all.rejected, all.tokens.length) });
   }
   const worst = known.reduce((worst, row) => (shareOf(row) > shareOf(worst) ? row : worst));
+  const alike = known.filter((row) => shareOf(row) === shareOf(worst)).map(({ label }) => label);
   const here = { place: worst.label, rejected: worst.rejected, judged: worst.tokens.length };
   const others = { rejected: counted.rejected - here.rejected, judged: counted.judged - here.judged };
   const isLargest = places.every((row) => !row.tokens.length || shareOf(row) <= shareOf(worst));
   const isClear = isLargest && lowest(here.rejected, here.judged) > highest(others.rejected, others.judged);
+  const share = percent(here.rejected, here.judged);
+  if (known.length === 1 && !isClear) return say("positions.oneKnown", { ...here, share, fewest: FEWEST_JUDGED });
+  if (alike.length > 1) return say("positions.alike", { share, places: alike.join(", "), fewest: FEWEST_JUDGED });
   const found = isClear ? "positions.worst" : isLargest ? "positions.unclear" : "positions.unclearAmong";
-  return say(found, { ...here, share: percent(here.rejected, here.judged), fewest: FEWEST_JUDGED });
+  return say(found, { ...here, share, fewest: FEWEST_JUDGED });
 }
 
 /** @param {Row} row */
