@@ -137,15 +137,17 @@ def comparison_csv(rows: Sequence[MethodRow]) -> str:
 _speak = speaker_of("said.winner")
 
 
-def winner(rows: Sequence[MethodRow]) -> str:
+def winner(rows: Sequence[MethodRow], goes_on: bool = False) -> str:
     """Who wins and why, in at most two sentences, from the numbers as the table rounds them. rows: fastest
-    first."""
+    first. goes_on: whether more rows may come, so that nobody has won yet."""
     if not rows:
         return _speak("nothing")
     drafters = [row for row in rows if row.draft_with != "none"]
     plain = next((row for row in rows if row.draft_with == "none"), None)
     if len(rows) == 1:
         return _sentence(_speak("only", who=_called(rows[0]), speed=_tokens(rows[0])))
+    if plain is None and goes_on:
+        return _so_far(rows[0])
     if plain is None:
         return _without_plain(*rows[:2])
     if any(row.speedup_interval is None for row in drafters):
@@ -166,8 +168,11 @@ def _without_plain(best: MethodRow, second: MethodRow) -> str:
 
 
 def _without_intervals(best: MethodRow) -> str:
-    sentence = _speak("so_far", who=_called(best), speed=_tokens(best))
-    return f"{_sentence(sentence)} {_speak('needs_tokens', shortest=SHORTEST)}"
+    return f"{_so_far(best)} {_speak('needs_tokens', shortest=SHORTEST)}"
+
+
+def _so_far(best: MethodRow) -> str:
+    return _sentence(_speak("so_far", who=_called(best), speed=_tokens(best)))
 
 
 def _among_the_faster(faster: list[MethodRow], drafters: list[MethodRow]) -> str:

@@ -112,7 +112,7 @@ test("what may be as fast as the best is said, and where none is the best", () =
   const slow = [point(0, 1), point(2, 1.01, 0.9, 1.1), point(4, 1.05, 0.95, 1.15)];
   assert.equal(unclearInWords(rowsOf(OUTCOME, slow, 4)), "By the intervals, the target alone may be as fast, and so may γ 2.");
   const wide = [point(0, 1), point(2, null, 1, 2)];
-  assert.equal(unclearInWords(rowsOf(OUTCOME, wide, 4)), "Which length is fastest is not clear: the times varied too much.");
+  assert.equal(unclearInWords(rowsOf(OUTCOME, wide, 4)), "Which of the measured lengths is fastest is not clear: the times varied too much.");
   assert.equal(unclearInWords(rowsOf(OUTCOME, [], 4)), "");
 });
 

@@ -251,10 +251,18 @@ SENTENCES = {
 }
 
 
+def test_nobody_wins_before_the_target_alone_is_measured():
+    drafters = [MODEL, made("lookup", 1.8, (1.7, 1.85))]
+    assert winner(drafters, goes_on=True).startswith("So far the drafter model is the fastest drafter, with ")
+    assert " is fastest, with " in winner(drafters)
+
+
 @pytest.mark.parametrize("sentence", SENTENCES)
 def test_who_wins_and_why_with_the_tables_factors(sentence):
     rows = SENTENCES[sentence]
     assert winner(rows) == sentence
+    if PLAIN in rows:
+        assert winner(rows, goes_on=True) == sentence
     table = " ".join(text for row in rows for text in cells(row).values())
     for factors in re.findall(r"([\d.]+)(?: (?:and|to) ([\d.]+))? ×", sentence):
         assert all(factor in table for factor in factors)

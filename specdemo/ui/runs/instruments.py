@@ -264,7 +264,7 @@ def found(request: ComparisonRequest, plan: MeasurementPlan, so_far: Comparison)
         result["gammas"] = [gamma_point(row) for row in sorted(so_far.rows, key=length_of)]
     elif request.kind == "compare" and so_far.rows:
         rows = result_of(plan.settings, plan.prompts, so_far.repeats, so_far.rows)
-        result["comparison"] = comparison_of(rows, plan.names)
+        result["comparison"] = comparison_of(rows, plan.names, so_far.done < so_far.total)
     return result
 
 
@@ -368,12 +368,12 @@ def gamma_point(row: MethodRow) -> wire.GammaPoint:
     }
 
 
-def comparison_of(result: MethodsResult, names: Mapping[str, str]) -> wire.ComparisonTable:
+def comparison_of(result: MethodsResult, names: Mapping[str, str], goes_on: bool) -> wire.ComparisonTable:
     rows = [replace(row, name=names.get(row.name, row.name)) for row in result.rows]
     return {
         "columns": [say(f"compare.columns.{column}") for column in COLUMNS],
         "rows": [list(cells_in_words(row).values()) for row in rows],
-        "winner": winner(rows),
+        "winner": winner(rows, goes_on),
         "csv": comparison_csv(result.rows),
         "json": json.dumps(asdict(result), indent=1),
     }

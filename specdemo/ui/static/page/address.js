@@ -162,7 +162,7 @@ export function makeAddress(start, beside, left) {
     } catch {
       return say("view.copyRefused", { link: location.href });
     }
-    return say(lacks ? "view.copiedWithoutPrompt" : "view.copied");
+    return say(query.has("trace") ? "view.copiedRecorded" : lacks ? "view.copiedWithoutPrompt" : "view.copied");
   }
 }
 

@@ -123,7 +123,8 @@ export function makeHall(place) {
       return { one, below };
     });
     const across = Math.min(LARGEST, x(1 + BIN) - x(1));
-    const high = Math.min(across, (floor - NAME) / Math.max(1, ...heights.values())); // flat where many are in one pile
+    const highest = [...heights.values()].reduce((most, one) => Math.max(most, one), 1);
+    const high = Math.min(across, (floor - NAME) / highest); // flat where many are in one pile
     for (const { one, below } of stacked) {
       add("ellipse", { cx: x(one), cy: floor - high * (below + 0.5), rx: 0.45 * across, ry: 0.45 * high });
     }
