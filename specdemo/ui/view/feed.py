@@ -253,7 +253,7 @@ def outcome(trace: Trace) -> RunOutcome:
     params, stats = trace.params, trace.stats
     at_once = how_it_drafts(trace)[0] in ("block", "block and chain")
     longest = trace.pair.longest_draft if at_once else None
-    own = params.gamma if isinstance(params.gamma, int) and stats.server is None else None
+    own = params.gamma if isinstance(params.gamma, int) and trace.pair.server is None else None
     found = estimates(trace.rounds, stats, at_once, longest, own) or counted_estimates(stats.server)
     found = [_as_measured(one, stats) if one.gamma == params.gamma else one for one in found]
     checked = checks(trace.rounds, stats, params.gamma)
