@@ -53,7 +53,7 @@ export function makeHall(place) {
   const plot = document.createElementNS(SVG, "svg");
   plot.setAttribute("viewBox", `0 0 ${WIDTH} ${HEIGHT}`);
   plot.setAttribute("aria-hidden", "true");
-  place.append(make("h3", say("guess.hall.title")), make("p"), make("p"), plot, make("p"));
+  place.append(make("h3", say("guess.hall.title")), make("p"), make("p"), make("p"));
   const [played, means, wrong] = place.querySelectorAll("p");
   played.className = "played";
   wrong.setAttribute("role", "status");
@@ -80,6 +80,7 @@ export function makeHall(place) {
   }
 
   function show() {
+    means.after(plot); // not before: a page has no picture that it does not show
     place.hidden = false;
     isOpen = true;
     look(shown.code);
