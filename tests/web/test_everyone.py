@@ -28,6 +28,9 @@ CUES = """e => {
     .map((name) => style[name]);
 }"""
 
+DRAWN = """count => count ===
+  new Set([...document.querySelectorAll(".stage [data-fate]")].map(({ dataset }) => dataset.fate)).size"""
+
 WIDER = """(main, width) => [...main.querySelectorAll("*")]
   .filter((e) => e.checkVisibility() && !e.closest(".rail, .tabs, math"))
   .filter((e) => e.getBoundingClientRect().right > width + 1)
@@ -50,6 +53,7 @@ def opened(visit_for_all, bare, every_fate):
     page = visit_for_all(bare, still=True)
     open_trace(page, every_fate[0])
     page.get_by_role("button", name="discarded").click()
+    page.wait_for_function(DRAWN, arg=len(FATES))  # a long text is drawn in parts
     assert {token["fate"] for token in tokens(page)} == {*FATES}
     return page
 
