@@ -86,7 +86,7 @@ def summary(stats: Stats, finish: Finish | None, params: Params, rounds: Sequenc
     by_arrival = stats.arrival_ms is not None  # a server's
     count = other_forwards(stats)
     fed_apart = any(one.target_forwards > 1 for one in rounds)
-    what_for = "prompt, and text fed again or token by token," if fed_apart else "prompt"
+    what_was_read = "prompt, and text fed again or token by token, read" if fed_apart else "prompt read"
     numbers = (
         f"{stats.tokens} tokens in {stats.rounds} rounds ({per_round} a round)",
         f"gamma {min(chosen)} to {max(chosen)}" if chosen else "",
@@ -94,7 +94,7 @@ def summary(stats: Stats, finish: Finish | None, params: Params, rounds: Sequenc
         f"{write(stats.tokens_per_second, '{:.1f}')} tokens/s{' by arrival' if by_arrival else ''}",
         "" if by_arrival else f"cost ratio {write(stats.cost_ratio, '{:.3f}')}",
         f"first after {write(stats.ttft_ms, '{:.0f}')} ms",
-        "" if by_arrival else f"{what_for} in {count} other target forward{'' if count == 1 else 's'}",
+        "" if by_arrival else f"{what_was_read} in {count} other target forward{'' if count == 1 else 's'}",
         rule_in_words(params),
         f"ended by {finish}",
         f"seed {params.seed}" if params.temperature else "greedy",
