@@ -206,7 +206,7 @@ def test_what_is_timed_in_turns_follows_from_each_other(pair, monkeypatch):
     *_, last = compare(settings, PROMPTS[:1], repeats=5, seconds=60)
     assert last.repeats == 1 and [row.samples for row in last.rows] == [1, 1, 1]
     alone = next(row for row in last.rows if row.draft_with == "none")
-    assert alone.speedup == alone.plain_rounds_per_round == pytest.approx(1)
+    assert alone.speedup == 1 == pytest.approx(alone.plain_rounds_per_round)
     for row in last.rows:
         assert row.speedup == pytest.approx(row.tokens_per_second / alone.tokens_per_second)
         assert row.speedup == pytest.approx(row.tokens_per_round / row.plain_rounds_per_round)
