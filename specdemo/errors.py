@@ -45,7 +45,7 @@ def without_directories(text: str) -> str:
     return re.sub(r"(?<![\w.:/~])~?/(?:[^\s'\"/:,;]+/)+", "", text)
 
 
-def in_short(error: BaseException) -> str:
+def in_short(error: BaseException | str) -> str:
     """The words of somebody else's error as a part of a sentence: on one line, and cut if they are long."""
     words = " ".join(str(error)[: 10 * LONGEST_REASON].split())
     return words if len(words) <= LONGEST_REASON else words[: LONGEST_REASON - 3] + "..."

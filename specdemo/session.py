@@ -49,6 +49,7 @@ from specdemo.events.trace import Trace
 from specdemo.loading.assemble import look_at
 from specdemo.loading.load import load_pair
 from specdemo.loading.pair import AnyPair, Pair, encode
+from specdemo.runtime.steps import EagerSteps
 from specdemo.vllm.pair import ServedPair
 from specdemo.vllm.run import served_events
 from specdemo.words.message import message
@@ -386,8 +387,9 @@ def decoder_of(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
     setup = pair.runner.begin_run(way.own(pair, params))
     code = compiled() if setup.on_cpu else Compiled()
     of_prompt, theirs = len(started.prompt_ids), of_drafter(params)
-    sampler = Sampler(params, of_prompt, code.sampling)
-    drafting = sampler if theirs == params else Sampler(theirs, of_prompt, code.sampling)
+    grammar = pair.grammars.compiled(params, of_prompt)
+    sampler = Sampler(params, of_prompt, code.sampling, grammar)
+    drafting = sampler if theirs == params else Sampler(theirs, of_prompt, code.sampling, grammar)
     longest = int(min(len(started.prompt_ids) + params.max_new_tokens, pair.context))
     setup.make_room(longest + LONGEST_DRAFT)  # rows that only fill a step lie beyond the end
     eos = frozenset() if params.ignore_eos else pair.eos
@@ -399,7 +401,8 @@ def decoder_of(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
             sampler=drafting,
             target=setup.target,
             drafter=setup.drafter,
-            run_step=setup.run_drafting,
+            # Which tokens a grammar allows is known on the host alone, which then waits for each drafted one.
+            run_step=setup.run_drafting if grammar is None else EagerSteps(),
             context=pair.context,
             drafter_context=pair.drafter_context,
             tokenizer=pair.tokenizer,
@@ -425,5 +428,5 @@ def decoder_of(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
     length = DraftLength(gamma, cost, way.longest_draft(pair))
     emitter = Emitter(Pieces(pair.tokenizer), pair.token_text, stop, params.rule, is_lossy(params))
     assert params.seed is not None, "stream has drawn one"
-    clock, ahead = pair.runner.clock, setup.runs_ahead and not drafter.waits
+    clock, ahead = pair.runner.clock, setup.runs_ahead and not drafter.waits and grammar is None
     return Decoder(drafter, verifier, emitter, length, longest, params.seed, clock, is_over, ahead)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from specdemo.engine.rules import DELTA, EPSILON, Judge, Lenient, block, speculative, typical
-from specdemo.engine.step import Verifier, VerifyInput
+from specdemo.engine.step import Verifier, VerifyInput, masked
 from specdemo.errors import one_line
 from specdemo.runtime.lm import Drawing
 from specdemo.runtime.native import address, compile_function, float32
@@ -50,6 +50,7 @@ class CompiledVerdict:
         self._make_room(rows, width, max(alternatives, likely))
         read = {
             "logits": logits.float(),
+            "allowed": None if value.allowed is None else masked(logits.float(), value.allowed),
             "drafted": value.drafted,
             "q": value.q,
             "raw_q": value.raw_q,

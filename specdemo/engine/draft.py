@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from specdemo.engine.grammar import Grammar
 from specdemo.engine.sampling import Sampler, Settings, one_hot, probabilities
 from specdemo.events import LIMITS
 from specdemo.runtime.device import to_device
@@ -125,12 +126,19 @@ def draft_in_turn(
     predict: is given the token drafted last [1], None at first, and returns the logits [1, V] of the next.
     seen: that of the text before, see Sampler.seen. stops_below: the draft ends after a place at which the
     drafter is less sure; 0 on a GPU, which would have to be waited for at each token. told [B, V]: logits
-    that the tokens are drawn from in place of those predicted, which are still the draft's."""
+    that the tokens are drawn from in place of those predicted, which are still the draft's.
+
+    Where the sampler has a grammar, each token is waited for, and the draft ends where the drafter has none
+    that is allowed."""
     token, drafted, qs, predicted, exacts = None, [], [], [], []
     for i, u_token in enumerate(u.split(1)):
-        predicted.append(predict(token))
-        logits = predicted[i] if told is None else told[i : i + 1]  # [1, V]
-        token, q, is_exact = sampler.sample(logits, u_token, settings, seen)  # [1], [1, V], [1]
+        own = predict(token)  # [1, V]
+        logits = own if told is None else told[i : i + 1]  # [1, V]
+        shaped = logits if sampler.grammar is None else _masked(logits, drafted, sampler.grammar)
+        if shaped is None:
+            break
+        predicted.append(own)
+        token, q, is_exact = sampler.sample(shaped, u_token, settings, seen)  # [1], [1, V], [1]
         if seen is not None:
             seen = seen.index_add(0, token, torch.ones_like(u_token, dtype=seen.dtype))
         drafted.append(token)
@@ -140,8 +148,19 @@ def draft_in_turn(
             exacts.append(is_exact)
         if stops_below and is_unsure(probabilities(logits), stops_below):
             break  # the verifier drops this token
+    if not drafted:
+        return one_hot_draft([], own.shape[-1], own.device)
     q, exact = (torch.cat(parts) if parts else None for parts in (qs, exacts))
     return Draft.drawn(torch.cat(drafted), q, exact, torch.cat(predicted), told)
+
+
+def _masked(logits: Tensor, drafted: list[Tensor], grammar: Grammar) -> Tensor | None:
+    """The logits [1, V] of what the grammar allows after these tokens; None where that is nothing."""
+    mask = grammar.after([int(token) for token in drafted])
+    if mask is None:
+        return None
+    masked = logits.masked_fill(~mask.to(logits.device), -torch.inf)
+    return None if bool((masked == -torch.inf).all()) else masked
 
 
 class NoDrafter(Drafter):

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from specdemo.engine.detokenize import Pieces
+from specdemo.engine.grammar import Allowed
 from specdemo.engine.step import ALTERNATIVES, DRAFTED, NEXT, VerifiedOnHost
 from specdemo.events import RULES, Alternative, Fate, Finish, Judged, Kept, Next, Round, Source
 
@@ -82,12 +83,12 @@ class Emitter:
         k = next((i + 1 for i, token_id in enumerate(drafted_ids) if token_id in self.stop.eos), k)
         return drafted_ids[:k]
 
-    def emit(self, index: int, verdict: VerifiedOnHost, k: int) -> Round:
+    def emit(self, index: int, verdict: VerifiedOnHost, k: int, allowed: Allowed | None = None) -> Round:
         """Round `index`, of a verified draft of k tokens, without its times; `stop.finish` then says whether
-        the text has ended."""
+        the text has ended. allowed: what the grammar allows; None without one."""
         drafted_ids = self._drafted(verdict, k)
         k, accepted = len(drafted_ids), verdict.accepted
-        events = _Events(verdict, k, self)
+        events = _Events(verdict, k, self, allowed)
         draft: list[Judged] = []
         for i, token_id in enumerate(drafted_ids[:accepted]):
             draft.append(events.judged(i, self._push(token_id), "accepted"))
@@ -125,8 +126,9 @@ class Emitter:
 class _Events:
     """Makes the events of a verdict on a draft of k tokens."""
 
-    def __init__(self, verdict: VerifiedOnHost, k: int, emitter: Emitter):
+    def __init__(self, verdict: VerifiedOnHost, k: int, emitter: Emitter, allowed: Allowed | None):
         self.verdict = verdict
+        self.allowed = allowed
         self.k = k
         self.judges_whole_draft = RULES[emitter.rule].judges_whole_draft
         self.is_lossy = emitter.is_lossy
@@ -149,7 +151,17 @@ class _Events:
             fate=fate,
             top=self.top(i),
             distance=distance,
+            allowed=self.count(i),
+            forbidden=self.is_forbidden(i),
         )
+
+    def count(self, i: int) -> int | None:
+        """How many tokens the grammar allows at position i; None without one."""
+        return None if self.allowed is None else self.allowed.counts[i]
+
+    def is_forbidden(self, i: int) -> bool:
+        """Whether the grammar forbids the drafted token."""
+        return self.allowed is not None and not self.allowed.masks[i, self.verdict.token_ids[i][DRAFTED]]
 
     def kept(self) -> Kept | None:
         """How much of this draft each lossless rule keeps with these uniform numbers, if that is known."""
@@ -178,6 +190,7 @@ class _Events:
             u=verdict.u_next,
             residual_mass=verdict.residual_mass if source == "resampled" else None,
             top=self.top(i),
+            allowed=self.count(i),
         )
 
     def top(self, i: int) -> tuple[Alternative, ...]:

@@ -12,6 +12,7 @@ import torch
 from specdemo.engine.detokenize import Pieces
 from specdemo.engine.draft import LONGEST_DRAFT, Draft, Drafter, NoDrafter
 from specdemo.engine.emit import Emitter, StopCriteria, Tokens
+from specdemo.engine.grammar import Allowed
 from specdemo.engine.sampling import Uniforms, uniforms
 from specdemo.engine.step import Judging, VerifiedOnHost, Verifier
 from specdemo.events import EndedBy, Finish, Gamma, Round, Stats
@@ -43,12 +44,14 @@ class Prefilled:
 @dataclass(frozen=True)
 class Launched:
     """A round that the device has been given. gamma: the longest draft allowed. k: how many tokens were
-    asked for. The last three timestamps are the device's."""
+    asked for. allowed: what the grammar allows; None without one. The last three timestamps are the
+    device's."""
 
     index: int
     gamma: int
     k: int
     draft: Draft
+    allowed: Allowed | None
     judging: Judging
     fed_again: int | None  # see Round, like the next one
     target_forwards: int
@@ -155,15 +158,22 @@ class Decoder:
         u = u or uniforms(self.seed, index, self.verifier.rows(k))
 
         fed_before, forwards_before = self._fed_again, self._extra_forwards
+        grammar, allowed = self.verifier.sampler.grammar, None
         before_draft = self.clock.timestamp(device)
+        if grammar is not None:
+            grammar.go_to(ids)
         draft = self.drafter.propose(ids, k, u.draft)  # x_i drawn from q_i
         after_draft = self.clock.timestamp(device)
-        judging = self.verifier.launch(ids, draft, u)  # p_i, the accepted x_i, one token more
+        if grammar is not None:
+            kept, allowed = grammar.allowed(draft.ids[: draft.k].tolist())
+            draft = replace(draft, k=kept, dropped=draft.dropped + draft.k - kept)
+        judging = self.verifier.launch(ids, draft, u, allowed)  # p_i, the accepted x_i, one token more
         return Launched(
             index=index,
             gamma=gamma,
             k=k,
             draft=draft,
+            allowed=allowed,
             judging=judging,
             fed_again=since(self._fed_again, fed_before),
             target_forwards=1 + self._extra_forwards - forwards_before,
@@ -197,8 +207,9 @@ class Decoder:
         clock, draft = self.clock, launched.draft
         began, kept = clock.timestamp(), int(verdict.k)
         verdict.check()
-        emitted = self.emitter.emit(launched.index, verdict, kept)  # fates, text, and whether that ends it
-        ended_by = self._ended_by(launched.gamma, launched.k, draft, kept, emitted)
+        # fates, text, and whether that ends it
+        emitted = self.emitter.emit(launched.index, verdict, kept, launched.allowed)
+        ended_by = self._ended_by(launched, kept, emitted)
         round_ms = clock.ms_between(launched.start, arrived) - away_ms
         if is_last or self.finish is not None:  # else it is in the time of the next round
             round_ms += clock.ms_between(began, clock.timestamp())
@@ -228,11 +239,13 @@ class Decoder:
         states = self.verifier.target.states
         return states.extra_forwards if states else 0
 
-    def _ended_by(self, gamma: int, k: int, draft: Draft, kept: int, emitted: Round) -> EndedBy | None:
-        """Why a draft is no longer. k: what was asked for. kept: how many of its tokens the drafter was sure
-        enough of."""
+    def _ended_by(self, launched: Launched, kept: int, emitted: Round) -> EndedBy | None:
+        """Why a draft is no longer. kept: how many of its tokens the drafter was sure enough of."""
+        gamma, k, draft = launched.gamma, launched.k, launched.draft
         if gamma == 0:
             return None
+        if kept == draft.k and launched.allowed is not None and launched.allowed.is_cut:
+            return "grammar"
         if emitted.draft and emitted.draft[-1].id in self.emitter.stop.eos:
             return "eos"
         if kept < draft.k or draft.dropped:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from specdemo.engine.grammar import Grammar
 from specdemo.events import Params
 from specdemo.runtime.device import to_device
 from specdemo.runtime.lm import Drawing
@@ -92,11 +93,18 @@ class Sampler:
     Losslessness needs less: that each drafted token was drawn from the q that is used.
 
     prompt_tokens: how many tokens of each text were not generated. compiled_draw: draws in
-    its place on a CPU."""
+    its place on a CPU. grammar: the run's, whose mask its callers lay over the logits."""
 
-    def __init__(self, params: Params, prompt_tokens: int = 0, compiled_draw: "Draw | None" = None):
+    def __init__(
+        self,
+        params: Params,
+        prompt_tokens: int = 0,
+        compiled_draw: "Draw | None" = None,
+        grammar: Grammar | None = None,
+    ):
         self.prompt_tokens = prompt_tokens
         self.compiled_draw = compiled_draw
+        self.grammar = grammar
         self.greedy = params.temperature == 0
         self.top_k = 0 if self.greedy else params.top_k
         self.nucleus = Nucleus() if params.top_p < 1 and not self.greedy else None

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from specdemo.engine.draft import Draft, is_unsure
+from specdemo.engine.grammar import Allowed
 from specdemo.engine.rules import Decision, Judge, block, block_probs
 from specdemo.engine.sampling import Sampler, Settings, Uniforms, one_hot, probabilities
 from specdemo.events import Gamma
@@ -107,6 +108,7 @@ class VerifyInput:
     q_exact: Tensor | None  # [B] bool, see Draft
     sure: Tensor  # [B] float32, see Draft; [0] where the drafter has none
     seen: Tensor | None  # see Sampler.seen
+    allowed: Tensor | None = None  # [B+1, V] bool: the tokens that the grammar allows; None: all
 
     @property
     def position(self) -> Tensor:
@@ -196,8 +198,9 @@ class Verifier:
         """The verdict on a draft that follows `ids`."""
         return self.verdict(self.launch(ids, draft, u))
 
-    def launch(self, ids: list[int], draft: Draft, u: Uniforms) -> Judging:
-        """Gives the device the step that verifies, and does not wait for it."""
+    def launch(self, ids: list[int], draft: Draft, u: Uniforms, allowed: Allowed | None = None) -> Judging:
+        """Gives the device the step that verifies, and does not wait for it. allowed: what the grammar
+        allows; None without one."""
         rows = self.rows(draft.k)
         padded = draft.padded(rows)
         self.target.reserve(len(ids) - 1, len(ids) + rows)
@@ -219,6 +222,7 @@ class Verifier:
             q_exact=padded.exact,
             sure=padded.raw_q.new_zeros(0) if padded.sure is None else padded.sure,
             seen=self.sampler.seen(ids, self.target.vocab_size, padded.ids.device),
+            allowed=None if allowed is None else self._of_rows(allowed.masks, rows, padded.ids.device),
         )
         # The key has which features the target keeps, not only whether: two drafters of it can need different
         # ones.
@@ -226,9 +230,14 @@ class Verifier:
         kept = None if features is None else features.buffer_epoch
         shapes = (rows, self.target.kv_length, self.target.buffer_epoch, kept)
         reported = (self.alternatives, self.wants_top)
-        looked_at = (self.confidence > 0, len(value.sure), value.q_exact is None)
+        looked_at = (self.confidence > 0, len(value.sure), value.q_exact is None, value.allowed is None)
         key = ("verify", *shapes, self.sampler.key, self.rule, len(self.eos), *looked_at, *reported)
         return Judging(*self.run_step(key, self.step, value, self.expected))
+
+    def _of_rows(self, masks: Tensor, rows: int, device: torch.device) -> Tensor:
+        """What is allowed in each row of a step [B+1, V], on the device: everything, where no draft is.
+        masks: [k+1, V], on the host."""
+        return pad(masks, (0, 0, 0, rows + 1 - len(masks)), value=True).to(device)
 
     def verdict(self, judging: Judging) -> VerifiedOnHost:
         """Waits for the verdict. No other step may have been run in between."""
@@ -270,7 +279,7 @@ class Verifier:
         u_accept = torch.where(is_draft, value.u_accept, torch.inf)
         seen = None if value.seen is None else self._seen_by_row(value.drafted, value.seen)
         logits = logits.float()
-        p, exact = self.sampler.shape(logits, value.settings, seen)  # [B+1, V], [B+1]
+        p, exact = self.sampler.shape(masked(logits, value.allowed), value.settings, seen)  # [B+1, V], [B+1]
         raw_p = probabilities(logits)
         decision = self.rule(p, q, value.drafted, u_accept, value.u_next)
 
@@ -314,6 +323,11 @@ class Verifier:
         if self.rule == block:
             return decision.accept_prob
         return block_probs(p, q, drafted)[0] if self.alternatives else decision.accept_prob[:0]
+
+
+def masked(logits: Tensor, allowed: Tensor | None) -> Tensor:
+    """The logits [N, V] of what is allowed [N, V]; None: all."""
+    return logits if allowed is None else logits.masked_fill(~allowed, -torch.inf)
 
 
 def _is_exact(verdict: VerifiedOnHost) -> bool:

@@ -53,8 +53,9 @@ __all__ = [
 ]  # fmt: skip
 
 # Why a draft has no more tokens: it has gamma of them; the drafter was not sure enough (Params.confidence);
-# it has drafted an eos; the text has no room for more; the drafter has no more to offer.
-EndedBy = Literal["gamma", "confidence", "eos", "length", "drafter"]
+# it has drafted an eos, or a token that the grammar forbids; the text has no room for more; the drafter has
+# no more to offer.
+EndedBy = Literal["gamma", "confidence", "eos", "grammar", "length", "drafter"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +121,9 @@ class Judged:
     variation distance, from 0 to 1, between p and the distribution of the token that the rule emits at this
     place, whatever is drafted. None of a lossless rule, and of a token that was never judged.
 
+    allowed: how many tokens the run's grammar allowed at this place; None without a grammar. forbidden:
+    whether it forbade this one, so that p is 0.
+
     A server tells raw_p of what it accepted, and nothing of what it refused, whose id is None, too.
     """
 
@@ -134,6 +138,8 @@ class Judged:
     fate: Fate
     top: tuple[Alternative, ...]
     distance: float | None = None
+    allowed: int | None = None
+    forbidden: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +148,8 @@ class Next:
 
     source: "resampled" after a rejection, from norm(max(p - q, 0)), whose mass before normalising is
     `residual_mass`; "bonus" when all drafts were accepted and "sampled" when nothing was drafted, both from
-    p. u is the uniform number it was drawn with. q and raw_q are None unless it was resampled.
+    p. u is the uniform number it was drawn with. q and raw_q are None unless it was resampled. allowed: as of
+    Judged.
 
     A server tells raw_p only. Where it does not tell how much was drafted, either, the source is "sampled",
     whatever it was, and the round's `drafts_told` is False.
@@ -158,6 +165,7 @@ class Next:
     u: float | None
     residual_mass: float | None
     top: tuple[Alternative, ...]
+    allowed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

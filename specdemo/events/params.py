@@ -1,5 +1,6 @@
 """`Params`: how to generate, and what each field allows. Standard library only."""
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from dataclasses import field as dataclass_field
@@ -67,6 +68,8 @@ NO_PROMPT = about("prompt", "no_prompt")
 EXAMPLE = '{"role": "user", "content": "..."}'  # of a message
 MOST_STOPS, LONGEST_STOP = 64, 1_000  # strings, characters: each one is looked for in every round
 MOST_BIASES, LARGEST_BIAS = 300, 100.0  # tokens, either way: their ids go to the device in every round
+GRAMMARS = ("json_schema", "regex", "grammar")  # the fields of Params that a text can have to follow
+LONGEST_GRAMMAR = 32_768  # characters
 TOKEN_IDS = 2**31  # a token's id is below this, whatever the vocabulary
 
 
@@ -103,6 +106,10 @@ class Params:
         that is a special token is found by its id, since texts are decoded without these; not by a server.
     ignore_eos: continue after an end-of-sequence token, and leave out the model's own stop strings.
     chat, system: apply the tokenizer's chat template to the prompt, with this system prompt.
+    json_schema, regex, grammar: what the text must follow, from its first token to its end: a JSON schema (a
+        mapping, or JSON text, which is kept), a regular expression of Rust's regex crate, or a grammar in
+        Lark's form; at most one of them, and not with ignore_eos. What it forbids has probability 0 in p and
+        q alike. A text that is cut by max_new_tokens or a stop string may be incomplete.
     ngram: the longest n-gram that is matched ("lookup") or stored ("ngram").
     alternatives: how many of the likeliest tokens are recorded at each position; 0 is none.
     lenience: of rule "lenient": a draft is accepted when u < p/(lenience q); 1 is the speculative rule.
@@ -182,6 +189,15 @@ class Params:
     system: str | None = _described(
         None, "a system prompt, with chat only", none_is="none", is_compared=False
     )
+    json_schema: str | None = _described(
+        None, "a JSON schema that the text must follow", none_is="none", is_compared=False
+    )
+    regex: str | None = _described(
+        None, "a regular expression that the text must match", none_is="none", is_compared=False
+    )
+    grammar: str | None = _described(
+        None, "a grammar in Lark's form that the text must follow", none_is="none", is_compared=False
+    )
     ngram: int = _whole(3, 1, 16, "the longest n-gram that lookup matches or ngram stores", step=1)
     alternatives: int = _whole(
         5, 0, 50, "how many likely tokens are recorded at each place", step=1, is_compared=False
@@ -233,6 +249,38 @@ class Params:
         for field, texts in (("stop", self.stop), ("system", (self.system or "",))):
             for text in texts:
                 check_text(field, text)
+        self._check_grammar()
+
+    def _check_grammar(self) -> None:
+        if isinstance(self.json_schema, Mapping):
+            object.__setattr__(self, "json_schema", _as_json(self.json_schema))
+        names = [name for name in GRAMMARS if getattr(self, name) is not None]
+        for name in names:
+            text = getattr(self, name)
+            if not isinstance(text, str) or not 1 <= len(text) <= LONGEST_GRAMMAR:
+                raise ValueError(refusal(name, "grammar_text", text, most=LONGEST_GRAMMAR))
+            check_text(name, text)
+        if self.json_schema is not None and not _is_json_object(self.json_schema):
+            raise ValueError(refusal("json_schema", "schema_text", self.json_schema))
+        if names[1:]:
+            raise ValueError(about(names[1], "one_grammar", name=names[0]))
+        if names and self.ignore_eos:
+            raise ValueError(about("ignore_eos", "grammar_ends_text", name=names[0]))
+
+
+def _as_json(schema: Mapping) -> str | Mapping:
+    """The JSON text of a schema; the schema itself where it is none, to be refused."""
+    try:
+        return json.dumps(dict(schema), ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return schema
+
+
+def _is_json_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 PARAMETERS: dict[str, Parameter] = {field.name: field.metadata["row"] for field in fields(Params)}
@@ -262,6 +310,11 @@ def _checked_bias(given: object) -> dict[int, float]:
             raise ValueError(f"logit_bias must be a mapping to {numbers}, not to {shown(value)}")
         bias[int(token_id)] = float(value)
     return dict(sorted(bias.items()))
+
+
+def field_of_grammar(params: Params) -> str | None:
+    """The field that has what the text must follow; None where it is free."""
+    return next((name for name in GRAMMARS if getattr(params, name) is not None), None)
 
 
 def of_drafter(params: Params) -> Params:

@@ -18,6 +18,7 @@ from specdemo.drafters.kinds import cached_drafter, kind_of
 from specdemo.drafters.vocabulary import OtherTokenizer, special_tokens
 from specdemo.drafters.ways import way_called, way_of
 from specdemo.engine import compiled
+from specdemo.engine.grammar import Grammars
 from specdemo.errors import PairError, in_short
 from specdemo.events import (
     NO_PROMPT,
@@ -156,7 +157,8 @@ class Pair:
         """Takes what has been found out of the models in these states, in place of all that was kept of
         them."""
         self.other_tokenizer, self.carried = other, carried
-        vars(self).pop("token_text", None)
+        for kept in ("token_text", "grammars"):
+            vars(self).pop(kept, None)
         if states[:1] != self.states[:1]:
             self.runner.forget()
         device = self.target.get_input_embeddings().weight.device
@@ -207,7 +209,13 @@ class Pair:
                 f"logit_bias must be of token ids below {width:,} for this pair, not of {unknown}"
             )
         self._check_stops(params.stop)
+        self.grammars.compiled(params)
         return params
+
+    @cached_property
+    def grammars(self) -> Grammars:
+        """Compiles what texts can have to follow, for the target's tokens."""
+        return Grammars(self.tokenizer, self.vocab_size, self.eos)
 
     def stop_ids(self, stops: tuple[str, ...]) -> frozenset[int]:
         """The ids of those stop strings that are special tokens. A text is decoded without them, so that they

@@ -29,6 +29,7 @@ class Given(NamedTuple):
     rows: int = 0
     width: int = 0
     logits: int = 0  # [B+1, V] float32
+    allowed: int = 0  # [B+1, V] float32: the logits of what the grammar allows; 0 without one
     drafted: int = 0  # [B] int64
     q: int = 0  # [B, V] float32
     raw_q: int = 0  # [B, V] float32
@@ -252,6 +253,8 @@ def shape_rows(given, memory):
     for i in range(given.rows + 1):
         logits, p = row_of(given.logits, i, width), row_of(memory.p, i, width)
         make_raw(logits, row_of(memory.raw_p, i, width), width)
+        if given.allowed:
+            logits = row_of(given.allowed, i, width)
         if given.seen or given.biased_count:
             copy_row(logits, row, width)
             logits = row

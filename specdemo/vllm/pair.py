@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from specdemo.errors import without_directories
 from specdemo.events import METHODS, RULES, TOKEN_IDS, ByModel, ChatMessage, PairInfo, Params, ServerInfo
+from specdemo.events.params import field_of_grammar
 from specdemo.vllm.chunks import LONGEST_WORD, ChunkReader, Merged, Misread, Steps, first_fault
 from specdemo.vllm.client import (
     ASK_SECONDS,
@@ -104,6 +105,8 @@ class ServedPair:
                 raise ValueError(refusal(name, "servers_own", value, name=usual_value))
         if params.min_p and params.temperature and self.drafts:
             raise ValueError(NO_MIN_P)
+        if name := field_of_grammar(params):
+            raise ValueError(about(name, "grammar_not_sent"))
         if params.logit_bias and self.drafts:
             raise ValueError("logit_bias must be empty here: vLLM does not take it where it drafts")
         if self.longest == 0:

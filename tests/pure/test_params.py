@@ -27,6 +27,8 @@ OTHERS = {
     "stop": ("end", ("",), (3,), None, {"a": 1}, ["a", None], ("\ud800",)),
     **dict.fromkeys(("ignore_eos", "chat"), (0, 1, "true", None)),
     "system": (3, ["a"], b"a", True),
+    "json_schema": ("", "{", "[]", "true", 3, {"a": {1}}, "[" * 9999, " " * 32_769, ("a",)),
+    **dict.fromkeys(("regex", "grammar"), ("", 3, b"a", ["a"], "a" * 32_769, "\ud800")),
 }
 
 
@@ -92,6 +94,16 @@ def test_a_logit_bias_is_kept_by_token_id():
     given[5] = 3
     assert params == Params(logit_bias={5: 2.5, 11: -100}) != Params()
     assert len(Params(logit_bias=dict.fromkeys(range(300), 1)).logit_bias) == 300
+
+
+def test_a_text_follows_one_thing_at_most_up_to_its_end():
+    assert Params(json_schema={"type": "object"}) == Params(json_schema='{"type": "object"}')
+    with pytest.raises(
+        ValueError, match="^regex must be left out beside json_schema, since a text follows one"
+    ):
+        Params(regex="a", json_schema="{}")
+    with pytest.raises(ValueError, match="^ignore_eos must be false with grammar, since the text ends where"):
+        Params(grammar='start: "a"', ignore_eos=True)
 
 
 def test_every_choice_is_implemented():

@@ -67,7 +67,7 @@ class DFlashDrafter(Drafter):
         key = ("draft", rows, new, *buffers, self.sampler.key)
         _, draft = self.run_step(key, partial(self.step, new), value, partial(self.expected, new))
         self.filled = len(ids) - 1
-        return replace(draft.on(self.target.device), k=k)
+        return replace(draft.on(self.target.device), k=min(k, len(draft.ids)))
 
     def expected(self, new: int, value: DraftInput, said: Draft) -> Draft:
         """What the step should have said, see RunStep: the head's own logits after the tokens that a graph
@@ -88,12 +88,13 @@ class DFlashDrafter(Drafter):
         draft = self._at_once(value, logits, told)
         if model.confidence_head is None:
             return draft
-        return replace(draft, sure=model.confidence_head(model.drafting_rows(hidden), None))
+        sure = model.confidence_head(model.drafting_rows(hidden), None)
+        return replace(draft, sure=sure[: len(draft.ids)])
 
     def _at_once(self, value: DraftInput, logits: Tensor, told: Tensor | None) -> Draft:
         """The draft of all places at once. logits: [k, Vd]."""
         own = self.head.model.for_target(logits)  # [k, V]
-        if self.sampler.penalises:
+        if self.sampler.penalises or self.sampler.grammar is not None:
             rows = iter(own.split(1))
             how = (self.sampler, value.settings, value.seen)
             return draft_in_turn(lambda _: next(rows), value.u, *how, stops_below=0.0, told=told)
@@ -123,7 +124,7 @@ class DFlashDrafter(Drafter):
 
         how = (self.sampler, value.settings, value.seen)
         draft = draft_in_turn(predict, value.u, *how, stops_below=0.0, told=told)
-        return replace(draft, sure=torch.cat(sure)) if sure else draft
+        return replace(draft, sure=torch.cat(sure)[: len(draft.ids)]) if sure else draft
 
 
 class DFlashKind(HeadKind[DFlashHead, CachedDFlash]):

@@ -76,7 +76,7 @@ class Eagle3Drafter(Drafter):
     def step(self, value: DraftInput, told: Tensor | None = None) -> Draft:
         """The draft made from `value`. told: see draft_in_turn."""
         start, last = value.position[0].long(), value.last.long()
-        if told is None and self.head.drafts_itself:
+        if told is None and self.head.drafts_itself and self.sampler.grammar is None:
             drawing = self.sampler.drawing(value.settings, value.u, value.seen, self.stops_below)
             tokens, q, logits = self.head.draft(last, start, drawing)
             return Draft.drawn(tokens, q, None, logits)

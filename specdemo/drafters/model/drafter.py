@@ -101,7 +101,7 @@ class ModelDrafter(Drafter):
     def drafts_at_once(self) -> bool:
         """Whether the LM draws the tokens by itself."""
         same = self.lm.vocab_size == self.vocab_size and not self.other_ids
-        return same and self.lm.drafts_itself
+        return same and self.lm.drafts_itself and self.sampler.grammar is None
 
     def start(self, ids: list[int]) -> None:
         if len(ids) <= self.context:

@@ -22,6 +22,9 @@
  * distance, from 0 to 1, between p and the distribution of the token that the rule emits at this place, whatever
  * is drafted. null of a lossless rule, and of a token that was never judged.
  *
+ * allowed: how many tokens the run's grammar allowed at this place; null without a grammar. forbidden: whether
+ * it forbade this one, so that p is 0.
+ *
  * A server tells raw_p of what it accepted, and nothing of what it refused, whose id is null, too.
  * @typedef {object} Judged
  * @property {number | null} id
@@ -35,6 +38,8 @@
  * @property {"accepted" | "rejected" | "discarded"} fate
  * @property {Array<Alternative>} top
  * @property {number | null} distance
+ * @property {number | null} allowed
+ * @property {boolean} forbidden
  */
 
 /**
@@ -42,7 +47,7 @@
  *
  * source: "resampled" after a rejection, from norm(max(p - q, 0)), whose mass before normalising is
  * `residual_mass`; "bonus" when all drafts were accepted and "sampled" when nothing was drafted, both from p. u
- * is the uniform number it was drawn with. q and raw_q are null unless it was resampled.
+ * is the uniform number it was drawn with. q and raw_q are null unless it was resampled. allowed: as of Judged.
  *
  * A server tells raw_p only. Where it does not tell how much was drafted, either, the source is "sampled",
  * whatever it was, and the round's `drafts_told` is false.
@@ -57,6 +62,7 @@
  * @property {number | null} u
  * @property {number | null} residual_mass
  * @property {Array<Alternative>} top
+ * @property {number | null} allowed
  */
 
 /**
@@ -91,7 +97,7 @@
  * @property {number | null} verify_ms
  * @property {Kept | null} kept
  * @property {number | null} gamma
- * @property {"gamma" | "confidence" | "eos" | "length" | "drafter" | null} ended_by
+ * @property {"gamma" | "confidence" | "eos" | "grammar" | "length" | "drafter" | null} ended_by
  * @property {number | null} made
  * @property {number | null} arrival_ms
  * @property {boolean} drafts_told

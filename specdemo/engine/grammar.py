@@ -1,0 +1,156 @@
+"""The grammar of a text: which tokens may follow it (`json_schema`, `regex` and `grammar` of Params). The
+same mask is laid over the logits of p and of q, at each place after the drafts before it, so that the text
+has the target's own distribution under the mask (Willard and Louf 2023, "Efficient Guided Generation for
+LLMs").
+
+llguidance compiles the grammars and tells the tokens. It needs no start-up time for a vocabulary of 150,000
+tokens beyond a second, its limits bound every step, and vLLM, SGLang and llama.cpp use it, too."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import takewhile
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from llguidance.hf import from_tokenizer
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from specdemo.errors import in_short
+from specdemo.events import Params
+from specdemo.events.params import GRAMMARS, field_of_grammar
+from specdemo.words.message import about, message
+
+if TYPE_CHECKING:
+    from llguidance._lib import JsonCompileOptions
+
+# A state takes 1 to 2 KB. Compiling takes 20 ms at most and a step 15 ms, by llguidance's own limits.
+LIMITS = LLParserLimits(max_lexer_states=50_000, verbose_errors=False)
+# JSON is written on one line, as Python's json.dumps writes it: where any white space is allowed, a small
+# model writes nothing else. A schema can ask for other white space by its "x-guidance".
+ONE_LINE: "JsonCompileOptions" = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+COMPILED = {
+    "json_schema": partial(LLMatcher.grammar_from_json_schema, defaults=ONE_LINE),
+    "regex": LLMatcher.grammar_from_regex,
+    "grammar": LLMatcher.grammar_from_lark,
+}
+assert tuple(COMPILED) == GRAMMARS
+
+
+class Allowed(NamedTuple):
+    """What the grammar allows after a text and after each token of a draft of k tokens. counts: how many
+    tokens. is_cut: whether the draft's last token is one that the grammar forbids."""
+
+    masks: Tensor  # [k+1, V] bool, on the host
+    counts: tuple[int, ...]  # k+1
+    is_cut: bool
+
+
+@dataclass
+class Grammar:
+    """Which tokens may follow, along one text. A matcher of llguidance goes forth and back along the text and
+    the drafts after it.
+
+    prompt_tokens: how many tokens of each text come before what the grammar is about. eos: the tokens that
+    end a text, where the grammar lets it end."""
+
+    matcher: LLMatcher
+    vocab_size: int
+    prompt_tokens: int
+    eos: frozenset[int]
+    text: list[int] = field(default_factory=list)  # after the prompt
+    read: list[int] = field(default_factory=list)  # what the matcher has read
+    masks: dict[tuple[int, ...], Tensor] = field(default_factory=dict)  # [V] bool, by the draft before
+
+    def go_to(self, ids: Sequence[int]) -> None:
+        """Takes the text so far, prompt included, which the grammar allows."""
+        self.text = list(ids[self.prompt_tokens :])
+        self.masks.clear()
+
+    def after(self, draft: Sequence[int]) -> Tensor | None:
+        """Which tokens may follow the text and a draft that the grammar allows: [V] bool, on the host. None
+        after the end of the text. RuntimeError where the grammar has become too large to be followed."""
+        if not self.eos.isdisjoint(draft):
+            return None
+        mask = self.masks.get(tuple(draft))
+        if mask is None:
+            self._read([*self.text, *draft])
+            bits = np.frombuffer(self.matcher.compute_bitmask(), np.uint8)
+            flags = np.unpackbits(bits, count=8 * len(bits), bitorder="little")[: self.vocab_size]
+            mask = torch.zeros(self.vocab_size, dtype=torch.bool)
+            mask[: len(flags)] = torch.from_numpy(flags).bool()
+            self._check()
+            if not mask.any():
+                raise RuntimeError(message("grammar_ends", reason=message("no_token_fits")))
+            self.masks[tuple(draft)] = mask
+        return mask
+
+    def allowed(self, draft: Sequence[int]) -> tuple[int, Allowed]:
+        """How many tokens of the draft are judged, and what the grammar allows at their places. A draft ends
+        after the first token that it forbids: what would follow has no distribution."""
+        masks, k, is_cut = list[Tensor](), 0, False
+        mask = self.after(())
+        while mask is not None:
+            masks.append(mask)
+            if k == len(draft):
+                break
+            is_cut = not mask[draft[k]]
+            k += 1
+            mask = None if is_cut else self.after(draft[:k])
+        else:  # no token follows here
+            masks.append(torch.ones(self.vocab_size, dtype=torch.bool))
+        stacked = torch.stack(masks)  # [k+1, V]
+        return k, Allowed(stacked, tuple(stacked.sum(1).tolist()), is_cut)
+
+    def _read(self, path: list[int]) -> None:
+        """Takes the matcher to the end of the path, which the grammar allows."""
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(self.read, path, strict=False)))
+        if back := len(self.read) - same:
+            self.matcher.rollback(back)
+        if new := path[same:]:
+            self.matcher.consume_tokens(new)
+        self.read = path
+        self._check()
+
+    def _check(self) -> None:
+        if self.matcher.is_error():
+            said = in_short(self.matcher.get_error().replace("<non-verbose/>", ""))
+            reason = message("no_token_fits") if said.startswith("NoExtension") else said
+            raise RuntimeError(message("grammar_ends", reason=reason))
+
+
+class Grammars:
+    """Compiles grammars for the tokens of one tokenizer. eos: the tokens that end a text."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase | None, vocab_size: int, eos: frozenset[int]):
+        self.tokenizer = tokenizer
+        self.vocab_size = vocab_size
+        self.eos = eos
+        self._tokens: LLTokenizer | None = None  # made when it is first needed: it takes up to a second
+
+    def compiled(self, params: Params, prompt_tokens: int = 0) -> Grammar | None:
+        """The grammar of these Params, at the beginning of its text; None where they have none. ValueError
+        where it cannot be followed."""
+        name = field_of_grammar(params)
+        if name is None:
+            return None
+        if not isinstance(self.tokenizer, PreTrainedTokenizerFast) or not self.eos:
+            raise ValueError(about(name, "grammar_unfit"))
+        if self._tokens is None:
+            width = max(self.vocab_size, len(self.tokenizer))
+            try:
+                self._tokens = from_tokenizer(self.tokenizer, n_vocab=width, eos_token=sorted(self.eos))
+            except ValueError as error:
+                raise ValueError(about(name, "grammar_unread", reason=in_short(error))) from None
+        text = getattr(params, name)
+        matcher = LLMatcher(self._tokens, COMPILED[name](text), log_level=0, limits=LIMITS)
+        grammar = Grammar(matcher, self.vocab_size, prompt_tokens, self.eos)
+        try:
+            grammar.after(())
+        except RuntimeError as error:
+            reason = error.args[0].values["reason"]
+            raise ValueError(about(name, "grammar_refused", reason=reason)) from None
+        return grammar

@@ -1,0 +1,156 @@
+"""What a text has to follow, with real models and every kind of drafter: the text follows it, greedily it is
+that of the target alone, and nothing that it forbids is drafted by a drafter with a distribution."""
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+
+from specdemo import Params, Trace, generate, load_pair
+from specdemo.drafters.dflash.head import Markov
+from specdemo.engine.grammar import Grammars
+from tests.block_heads import save_block_head, tiny_block_head
+from tests.checkpoints import gemma4, gemma4_assistant, model_with_mtp, saved_in, with_tokenizer
+from tests.heads import save_head, tiny_head
+from tests.tiny import noisy, tiny, tokenizer
+
+WIDTH = 304  # of the targets: a few tokens more than the tokenizer has
+REGEX = "(the|once)( (cat|dog|mat|hen)){2,4}[.!]"
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"enum": ["cat", "dog", "hen"]},
+        "age": {"type": "integer", "minimum": 0, "maximum": 30},
+    },
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+LARK = 'start: (NOUN " ")+ "."\nNOUN: "cat" | "dog" | "small " NOUN2\nNOUN2: "hen"'
+PARAMS = Params(gamma=3, temperature=0, max_new_tokens=60, ngram=2)
+SOME = list(range(0, 300, 2))
+
+
+def a_model(folder, target):
+    return saved_in(folder, noisy(target))
+
+
+def another_tokenizer(folder, target):
+    return saved_in(folder, tiny("llama", vocab_size=WIDTH, seed=5), tokenizer(sentences=["the cat ran"] * 9))
+
+
+DRAFTERS = {
+    "model": a_model,
+    "another tokenizer": another_tokenizer,
+    "eagle3": lambda folder, target: save_head(tiny_head(target), folder),
+    "eagle3 of some tokens": lambda folder, target: save_head(tiny_head(target, draft_ids=SOME), folder),
+    "dflash": lambda folder, target: save_block_head(tiny_block_head(target), folder),
+    "dspark": lambda folder, target: save_block_head(
+        tiny_block_head(target, markov=Markov(6, "rnn"), has_confidence=True), folder
+    ),
+    "assistant": lambda folder, target: with_tokenizer(saved_in(folder, gemma4_assistant(target))),
+}
+
+
+def pair_with(tmp_path, kind):
+    target = (gemma4 if kind == "assistant" else lambda **how: tiny("llama", **how))(vocab_size=WIDTH)
+    own, theirs = tmp_path / "target", tmp_path / "drafter"
+    own.mkdir(), theirs.mkdir()
+    return load_pair(target=saved_in(own, target), drafter=DRAFTERS[kind](theirs, target))
+
+
+def traces_of(pair, method):
+    """Runs by the method, greedy and sampled ones, whose texts follow what they have to."""
+    for case in ({"regex": REGEX}, {"json_schema": SCHEMA}, {"grammar": LARK}):
+        params = replace(PARAMS, **case)
+        alone = generate(pair, "the dog", replace(params, draft_with="none"), measure=False)
+        for temperature in (0, 1):
+            how = replace(params, draft_with=method, temperature=temperature, seed=4)
+            trace = generate(pair, "the dog", how, measure=False)
+            assert temperature or trace.output_ids == alone.output_ids
+            if trace.finish == "eos":
+                assert_follows(trace)
+            else:
+                assert trace.finish == "length" and "grammar" in case
+            yield trace
+
+
+def drafted_in(trace):
+    return [token for one in trace.rounds for token in one.draft]
+
+
+def assert_follows(trace):
+    params = trace.params
+    if params.regex:
+        assert re.fullmatch(params.regex, trace.text)
+    elif params.json_schema:
+        said = json.loads(trace.text)
+        assert said["name"] in SCHEMA["properties"]["name"]["enum"] and said["age"] <= 30 and len(said) == 2
+    else:
+        assert re.fullmatch("((cat|dog|small hen) )+[.]", trace.text)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", DRAFTERS)
+def test_every_kind_of_drafter(tmp_path, kind):
+    for trace in traces_of(pair_with(tmp_path, kind), "model"):
+        assert (drafted := drafted_in(trace))
+        if kind != "another tokenizer" or trace.params.temperature:  # greedily it drafts text
+            assert not any(token.forbidden for token in drafted)
+            assert all(token.allowed >= 1 for token in drafted)
+
+
+@pytest.mark.parametrize("method", ["lookup", "ngram", "suffix", "early-exit", "lookup+model"])
+def test_the_methods_that_need_no_drafter(method):
+    drafted = [token for trace in traces_of(load_pair(), method) for token in drafted_in(trace)]
+    assert any(token.fate == "accepted" for token in drafted)
+    assert any(token.forbidden for token in drafted) == (method != "early-exit"), "copies are not masked"
+
+
+@pytest.mark.slow
+def test_multi_token_prediction(tmp_path):
+    model_with_mtp(tmp_path, "deepseek_v3", 2, seed=2, vocab_size=WIDTH)
+    assert all(map(drafted_in, traces_of(load_pair(target=with_tokenizer(tmp_path)), "mtp")))
+
+
+def test_a_trace_tells_it_again():
+    pair = load_pair()
+    schema = SCHEMA | {"required": ["name", "age", "says"]}
+    schema["properties"] = SCHEMA["properties"] | {"says": {"type": "string", "minLength": 99}}
+    params = Params(json_schema=schema, max_new_tokens=80, seed=1)
+    assert json.loads(params.json_schema) == schema
+    trace = generate(pair, "Once upon a time", params)
+    again = Trace.from_json(trace.to_json())
+    assert again.params == trace.params and again.rounds == trace.rounds
+    assert again.rounds[0].draft[0].allowed == 1, "a text begins with {"
+    assert trace.stats.speedup is not None, "plain rounds follow it, too"
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        {"regex": "(a{1,1000}){1,1000}"},
+        {"regex": "(.*a.{500}){30}"},
+        {"grammar": 'start: s\ns: s s | "a" | s "b" s'},
+        {"grammar": 'start: "a" start'},
+    ],
+)
+def test_what_grows_without_end_is_bounded(case):
+    """By the text's length, or by a sentence; the next run works."""
+    pair = load_pair()
+    try:
+        trace = generate(pair, "Once", Params(max_new_tokens=120, seed=1, **case), measure=False)
+        assert trace.finish in ("length", "eos")
+    except RuntimeError as error:
+        assert re.match("What the text must follow cannot be followed any further: .+", str(error))
+    assert generate(pair, "Once", Params(max_new_tokens=5), measure=False).finish == "length"
+
+
+def test_a_tokenizer_is_read_once(monkeypatch):
+    pair = load_pair()
+    generate(pair, "Once", Params(regex="a+", max_new_tokens=5), measure=False)
+    tokens = pair.grammars._tokens
+    assert tokens is not None
+    monkeypatch.setattr("specdemo.engine.grammar.from_tokenizer", None)
+    generate(pair, "Once", Params(regex="b+", max_new_tokens=5), measure=False)
+    assert isinstance(pair.grammars, Grammars) and pair.grammars._tokens is tokens

@@ -1,0 +1,245 @@
+"""What a text has to follow, over tables that play the models: the engine writes what a naive reference makes
+of the same dice, and that is the target's own distribution under the mask. The mask of the reference comes
+from a list of all texts that are allowed."""
+
+import re
+from collections import Counter
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models
+from transformers import PreTrainedTokenizerFast
+
+from specdemo.drafters.model.drafter import ModelDrafter
+from specdemo.engine.draft import Drafter, GivenDrafter
+from specdemo.engine.grammar import Grammar, Grammars
+from specdemo.engine.sampling import Sampler, uniforms
+from specdemo.events import Params
+from specdemo.runtime.steps import EagerSteps
+from tests.compiled import compiled_verdict
+from tests.oracle import (
+    BROKEN,
+    CPU,
+    SOUND,
+    TableLM,
+    decoding,
+    exactness,
+    naive,
+    naive_block,
+    naive_speculative,
+    random_table,
+    shaped,
+)
+
+PIECES = ["a", "b", "ab", "c", "<end>"]
+V, END = len(PIECES), PIECES.index("<end>")
+REGEX = "(ab|c)(a|b){1,3}c?"
+LETTERS = ["".join(letters) for length in range(7) for letters in product("abc", repeat=length)]
+WHOLE = {text for text in LETTERS if re.fullmatch(REGEX, text)}
+BEGUN = {text[:length] for text in WHOLE for length in range(len(text) + 1)}
+
+TARGET = random_table(1, V)
+DRAFTER = 0.6 * TARGET + random_table(2, V, never=[1])  # which never drafts "b"
+PROMPT = [3, 0, 3, 0]
+PLAIN = Params(gamma=3, temperature=1.0, top_p=1.0, max_new_tokens=12, ngram=2, alternatives=2, regex=REGEX)
+JUDGES = {"speculative": naive_speculative, "block": naive_block}
+VERDICTS = {"torch": lambda: None, "compiled": compiled_verdict}
+TOKENS = 3  # whose joint distribution is compared
+
+
+def tokenizer():
+    words = Tokenizer(models.BPE({piece: i for i, piece in enumerate(PIECES)}, []))
+    words.decoder = decoders.ByteLevel()
+    words.add_special_tokens(["<end>"])
+    return PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<end>")
+
+
+@pytest.fixture(scope="module")
+def grammars():
+    return Grammars(tokenizer(), V, frozenset([END]))
+
+
+def fits(text) -> list[int]:
+    """The tokens that may follow a text, by the list of all texts."""
+    written = text[len(PROMPT) :]
+    if END in written:
+        return []
+    so_far = "".join(PIECES[one] for one in written)
+    return [one for one in range(END) if so_far + PIECES[one] in BEGUN] + [END] * (so_far in WHOLE)
+
+
+def of_table(table, params):
+    """The distribution of the next token by a table, of those that may follow."""
+
+    def probs(text):
+        row = torch.full([V], -torch.inf, dtype=torch.float64)
+        row[fits(text)] = TableLM(table).row(text)[fits(text)]
+        return shaped(row, params, text, len(PROMPT)) if row.isfinite().any() else np.zeros(V)
+
+    return probs
+
+
+def run_of(grammars, params, judge=None, drafter=None):
+    """One run of the engine. drafter: in place of the one that params names."""
+    sampler = Sampler(params, len(PROMPT), grammar=grammars.compiled(params, len(PROMPT)))
+    if drafter is None and params.draft_with == "model":
+        drafter = ModelDrafter(TableLM(DRAFTER), 99, sampler, V, CPU, EagerSteps(), params.gamma)
+    how = {"eos": (END,), "sampler": sampler, "compiled": judge}
+    return decoding(TableLM(TARGET), drafter, params, PROMPT, **how)
+
+
+class Guesser(Drafter):
+    """Guesses by the text alone, often what is forbidden."""
+
+    def propose(self, ids, k, u):
+        return GivenDrafter([sum(ids) % V, ids[-1], 0, 1][:k], V, CPU).propose(ids, k, u)
+
+
+SAMPLERS = {
+    "multinomial": PLAIN,
+    "in blocks": replace(PLAIN, rule="block"),
+    "greedy": replace(PLAIN, temperature=0.0),
+    "top-p": replace(PLAIN, temperature=1.3, top_p=0.8),
+    "top-k": replace(PLAIN, top_k=2),
+    "penalties": replace(PLAIN, frequency_penalty=0.8, logit_bias={0: -1.0, 1: 0.7}),
+}
+
+
+@pytest.mark.parametrize("judge", VERDICTS)
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_token_for_token_like_the_naive_reference(grammars, name, judge):
+    params, texts = SAMPLERS[name], set()
+    p_of, q_of = (of_table(table, params) for table in (TARGET, DRAFTER))
+    for seed in range(30):
+        run = run_of(grammars, replace(params, seed=seed), VERDICTS[judge]())
+        ids = [token_id for one in run for token_id in getattr(one, "emitted", ())]
+        expected = naive_until_the_end(p_of, q_of, params, seed)
+        assert ids == expected and "".join(PIECES[one] for one in ids[:-1]) in WHOLE
+        texts.add(tuple(ids))
+    assert name == "greedy" or len(texts) >= 8
+
+
+def naive_until_the_end(p_of, q_of, params, seed):
+    """What the reference writes up to its end: after that any token may follow there."""
+
+    def p_or_anything(text):
+        return np.full(V, 1 / V) if END in text[len(PROMPT) :] else p_of(text)
+
+    text = naive(
+        p_or_anything,
+        q_of,
+        PROMPT,
+        params.gamma,
+        len(PROMPT) + params.max_new_tokens,
+        lambda this_round, k: uniforms(seed, this_round, k),
+        JUDGES[params.rule],
+        lambda text: not q_of(text).any(),
+    )[len(PROMPT) :]
+    return text[: text.index(END) + 1]
+
+
+EXACT = {
+    "a model": PLAIN,
+    "a model in blocks": replace(PLAIN, rule="block"),
+    "lookup": replace(PLAIN, draft_with="lookup"),
+    "n-grams": replace(PLAIN, draft_with="ngram", top_p=0.9),
+    "a guesser": replace(PLAIN, gamma=4),
+}
+
+
+QUICK = ("a model", "a guesser")
+
+
+def p_value_of(grammars, name, runs, judge=None):
+    params, rounds = EXACT[name], []
+
+    def kept(seed):
+        drafter = Guesser() if name == "a guesser" else None
+        for event in run_of(grammars, replace(params, seed=seed), judge, drafter):
+            rounds.append(event)
+            yield event
+
+    p_of, fates = of_table(TARGET, params), Counter()
+    p = exactness(lambda _, seed: kept(seed), p_of, [PROMPT], TOKENS, runs, (END,), fates)
+    return p, fates, [one for one in rounds if hasattr(one, "emitted")]
+
+
+@pytest.mark.parametrize("judge", VERDICTS)
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in EXACT]
+)
+def test_the_text_has_the_targets_distribution_under_the_mask(grammars, name, judge):
+    p, fates, _ = p_value_of(grammars, name, 300, VERDICTS[judge]())
+    assert p > SOUND, f"chi-square p = {p:.2g}"
+    if name != "n-grams":  # such a store has little to say of so short texts
+        for fate in ("accepted", "rejected", "resampled"):
+            assert fates[fate] > 15, f"too few {fate}: the test shows little about them"
+
+
+@pytest.mark.slow
+def test_a_mask_that_forgets_the_drafts_before_is_noticed(grammars, monkeypatch):
+    real = Grammar.after
+    monkeypatch.setattr(Grammar, "after", lambda self, draft: real(self, draft[:1]))
+    p, _, _ = p_value_of(grammars, "a model", 700)
+    assert p < BROKEN
+
+
+def test_rounds_tell_how_many_tokens_fit_and_what_was_forbidden(grammars):
+    for name in ("a model", "a guesser"):
+        drafter, forbidden = Guesser() if name == "a guesser" else None, 0
+        for seed in range(20):
+            text = list(PROMPT)
+            for one in run_of(grammars, replace(PLAIN, seed=seed), drafter=drafter):
+                for place, token in enumerate(getattr(one, "draft", ())):
+                    may_follow = fits(text + [before.id for before in one.draft[:place]])
+                    assert token.allowed == len(may_follow)
+                    assert token.forbidden == (token.id not in may_follow)
+                    if token.forbidden:
+                        assert token.p == 0 and token.fate != "accepted" and one.ended_by == "grammar"
+                        assert token is one.draft[-1], "a draft ends with it"
+                        forbidden += 1
+                text += getattr(one, "emitted", ())
+                if getattr(one, "next", None):
+                    assert one.next.allowed == len(fits(text[:-1]))
+        assert (forbidden > 20) == (name == "a guesser")
+
+
+def test_a_text_can_be_gone_through_in_any_order(grammars):
+    """As by plain rounds at any place of a text, after it has ended."""
+    grammar = grammars.compiled(PLAIN, len(PROMPT))
+    texts = [[], [2], [2, 0], [3, 0, 1], [3], [2, 0, 1, 0, 3], [2, 1], [0, 1, 1]]
+    for text in [*texts, *reversed(texts), *texts[::3]]:
+        grammar.go_to([*PROMPT, *text])
+        assert grammar.after(()).nonzero()[:, 0].tolist() == fits([*PROMPT, *text])
+        for more in ([0], [1], [1, 1], [3, END]):
+            if all(one in fits([*PROMPT, *text, *more[:i]]) for i, one in enumerate(more)):
+                mask = grammar.after(more)
+                expected = fits([*PROMPT, *text, *more])
+                assert (mask is None and END in more) or mask.nonzero()[:, 0].tolist() == expected
+
+
+def test_what_cannot_be_followed_is_refused_before_the_run(grammars):
+    with pytest.raises(ValueError, match="^regex cannot be followed: .*unclosed group"):
+        grammars.compiled(Params(regex="("))
+    with pytest.raises(ValueError, match="^regex cannot be followed: the target has no token that fits"):
+        grammars.compiled(Params(regex="x"))
+    with pytest.raises(ValueError, match="^grammar cannot be followed: "):
+        grammars.compiled(Params(grammar="no grammar"))
+    with pytest.raises(ValueError, match="^json_schema cannot be followed: Unsatisfiable schema"):
+        grammars.compiled(Params(json_schema='{"enum": []}'))
+    with pytest.raises(ValueError, match="^regex must be left out for this pair: it needs a fast tokenizer"):
+        Grammars(None, V, frozenset([END])).compiled(PLAIN)
+    with pytest.raises(ValueError, match="end-of-sequence token"):
+        Grammars(tokenizer(), V, frozenset()).compiled(PLAIN)
+    assert grammars.compiled(Params()) is None
+
+
+def test_a_grammar_that_grows_too_large_ends_the_run(grammars, monkeypatch):
+    grammar = grammars.compiled(PLAIN, len(PROMPT))
+    monkeypatch.setattr(grammar.__class__, "_read", lambda self, path: self.matcher.consume_token(END))
+    with pytest.raises(RuntimeError, match="^What the text must follow cannot be followed any further: "):
+        grammar.go_to([*PROMPT, 2])
+        grammar.after(())
