@@ -263,9 +263,9 @@ class Params:
         if self.json_schema is not None and not _is_json_object(self.json_schema):
             raise ValueError(refusal("json_schema", "schema_text", self.json_schema))
         if names[1:]:
-            raise ValueError(about(names[1], "one_grammar", name=names[0]))
+            raise ValueError(about(names[1], "one_grammar"))
         if names and self.ignore_eos:
-            raise ValueError(about("ignore_eos", "grammar_ends_text", name=names[0]))
+            raise ValueError(about("ignore_eos", "grammar_ends_text"))
 
 
 def _as_json(schema: Mapping) -> str | Mapping:

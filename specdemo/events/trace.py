@@ -260,6 +260,10 @@ def _token_faults(where: str, token: Judged | Next, decided: float | None) -> It
     numbers += [token.distance] if isinstance(token, Judged) else []
     for _, _, *row in token.top:
         numbers += row
+    if token.allowed is not None and not 0 <= token.allowed < TOKEN_IDS:
+        yield where, "its allowed must be a number of tokens"
+    if isinstance(token, Judged) and token.forbidden and token.p != 0:
+        yield where, "a token that the grammar forbids has a p of 0"
     # Sums of floats can be slightly above 1.
     if not all(number is None or 0 <= number <= 1.000001 for number in numbers):
         yield where, "its probabilities and its u must be from 0 to 1"

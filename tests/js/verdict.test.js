@@ -48,6 +48,18 @@ test("the judgement is what the numbers say, to the last digit", () => {
   assert.match(judgement(judged({ u: 0.5, p: 0, accept_prob: 0 })), /not below .* = 0 \(p is 0, so .* never accepted\)$/);
 });
 
+test("a grammar says what it allowed, and what it forbids", () => {
+  const verdict = (more) => verdictOn(linked({ ...rejection(), draft: [drafted(1, more)] }, 0).draft[0], SETTING);
+  const only = "Accepted: u = 0.2500 is below min(1, p/q) = 1 (p is at least q, so it is always accepted). ";
+  assert.equal(verdict({ allowed: 1 }), `${only}The grammar left no choice here.`);
+  assert.equal(verdict({ allowed: 4096 }), `${only}The grammar allowed 4096 tokens here.`);
+  assert.equal(
+    verdict({ fate: "rejected", p: 0, allowed: 3, forbidden: true }),
+    "Rejected: the grammar forbids it here, so p is 0 (before the mask and the sampler, the target gave it 0.30)."
+      + ' " d" was drawn in its place.',
+  );
+});
+
 test("where p is 0, the verdict says what made it so and what the target gave the token before", () => {
   const zero = { fate: "rejected", p: 0, q: 0.5, raw_p: 0.0314159, u: 0.5 };
   const why = (more, setting) => {

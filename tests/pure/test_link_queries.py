@@ -24,6 +24,7 @@ def asked(link) -> Params:
         ("Once", Params(top_k=7, top_p=1.0, seed=2**53 - 1, temperature=1.25)),
         ("é日本🙂 \n\t&prompt=x#y?z", Params(temperature=0.0, top_p=1.0)),
         ('<img onerror="1">', Params(draft_with="ngram", ngram=5, stop=("a&b=c", "\n\n", "+ %"))),
+        ("A", Params(json_schema={"type": "object", "properties": {"é&=": {"type": "integer"}}})),
         (" ", Params(chat=True, system="Be brief & <b>bold</b>.", alternatives=0, ignore_eos=True)),
     ],
 )
@@ -75,6 +76,8 @@ def test_an_address_without_settings_changes_no_control(query):
         ("seed=" + "9" * 5000, "seed must be a whole number"),
         ("chat=maybe", "chat must be true or false, not 'maybe'"),
         ("stop=", "stop must be"),
+        ("json_schema=3", "json_schema must be a JSON object, a schema, not '3'"),
+        ("regex=a&grammar=b", "grammar must be left out beside the other: a text follows one of"),
         ("pair=nobody", "pair must be one of embedded, a + b, not 'nobody'"),
         ("run=yes", "run must be 0 or 1, not 'yes'"),
         ("token=1", "token must be ROUND.PLACE"),

@@ -98,11 +98,9 @@ def test_a_logit_bias_is_kept_by_token_id():
 
 def test_a_text_follows_one_thing_at_most_up_to_its_end():
     assert Params(json_schema={"type": "object"}) == Params(json_schema='{"type": "object"}')
-    with pytest.raises(
-        ValueError, match="^regex must be left out beside json_schema, since a text follows one"
-    ):
+    with pytest.raises(ValueError, match="^regex must be left out beside the other: a text follows one of"):
         Params(regex="a", json_schema="{}")
-    with pytest.raises(ValueError, match="^ignore_eos must be false with grammar, since the text ends where"):
+    with pytest.raises(ValueError, match="^ignore_eos must be false for a text that follows a JSON schema"):
         Params(grammar='start: "a"', ignore_eos=True)
 
 

@@ -102,6 +102,8 @@ def warned(pair=PAIR, needs=NEEDS, prompt="Once", limits=LOCAL, **values) -> dic
         Params(top_p=1.0, min_p=0.2),
         Params(draft_with="ngram", ngram=5, gamma=9, stop=("a", "b c"), ignore_eos=True, alternatives=0),
         Params(chat=True, system="Be brief.", gamma="auto", confidence=0.4),
+        Params(json_schema='{"type": "string"}'),
+        Params(grammar='start: "a"\n'),
         Params(stop=("\n\n", "a\nb", "\\", r"\n", " x")),
     ],
 )
@@ -237,6 +239,8 @@ UNCUT = SmallPair(largest_exit=0)
         ("pair", {"needs": Needs(total=30 * 10**9, fits=False, loaded=False)}, "That is more than it has"),
         ("prompt", {"prompt": ""}, "must not be empty"),
         ("prompt", {"prompt": "\ud800"}, "lone surrogate"),
+        ("json_schema", {"json_schema": "[]", "pair": None}, "must be a JSON object, a schema, not '[]'"),
+        ("regex", {"json_schema": "{}", "regex": "a", "pair": None}, "must be left out beside the other"),
     ],
 )
 def test_a_choice_that_makes_the_run_impossible_or_pointless_says_so_beside_it(

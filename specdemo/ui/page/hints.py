@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from specdemo.errors import PairError
-from specdemo.events import DRAFTER_KINDS, LIMITS, METHODS, Method, allowed, check_text
+from specdemo.events import DRAFTER_KINDS, LIMITS, METHODS, Method, Params, allowed, check_text
+from specdemo.events.params import GRAMMARS
 from specdemo.loading.catalog import CATALOGUE
 from specdemo.ui.runs.limits import LOCAL, Limits
 from specdemo.ui.view.choices import words_of_row
@@ -25,6 +26,7 @@ from specdemo.ui.view.settings import (
 from specdemo.vllm.client import server_address
 from specdemo.vllm.pair import NO_MIN_P, ServedPair
 from specdemo.words.catalogue import number, say
+from specdemo.words.message import about, message_of
 
 if TYPE_CHECKING:
     from specdemo.loading.pair import AnyPair, Pair
@@ -145,6 +147,7 @@ def _warnings(
             yield "exit_layer", say("settings.exit_most", most=most)
     if pair and values["chat"] and not pair.has_chat_template:
         yield "chat", say("settings.no_template")
+    yield from _grammars(values, here)
     if needs.gated and not needs.loaded and not os.environ.get("HF_TOKEN"):
         yield "pair", say("settings.no_token", pair=_pair_line(values["pair"], needs))
     if not needs.fits:
@@ -178,6 +181,23 @@ def _servers(values: Values, pair: ServedPair) -> Iterator[tuple[str, str]]:
         yield "min_p", NO_MIN_P.said()
     if _whole(values["alternatives"]) and values["alternatives"] > 20:
         yield "alternatives", say("settings.vllm_alternatives")
+
+
+def _grammars(values: Values, pair: "Pair | None") -> Iterator[tuple[str, str]]:
+    """Why a text cannot follow what is typed; as far as Params can tell before the pair is loaded."""
+    for name in GRAMMARS if visible(values)[GRAMMARS[0]] else ():
+        if not values[name].strip():
+            continue
+        try:
+            params = Params(**{name: values[name]})
+            if pair:
+                pair.grammars.compiled(params)
+        except ValueError as error:
+            yield name, message_of(error).said()
+        if values["ignore_eos"]:
+            yield "ignore_eos", about("ignore_eos", "grammar_ends_text").said()
+    for name in [name for name in GRAMMARS if values[name].strip()][1:]:
+        yield name, about(name, "one_grammar").said()
 
 
 def _length(prompt: str, pair: "Pair") -> int | None:

@@ -23,6 +23,7 @@ from specdemo.events import (
     is_lossy,
     manner_of,
 )
+from specdemo.events.params import GRAMMARS
 from specdemo.events.speedup import Estimate, best_gamma, checks, counted_estimates, estimates, is_wide
 from specdemo.events.trace import Trace, round_objects
 from specdemo.events.verdict import verdict, why_none
@@ -204,6 +205,7 @@ def setting(trace: Trace) -> RunSetting:
 SAMPLING = (
     *("temperature", "top_k", "top_p", "min_p"),
     *("repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias"),
+    *GRAMMARS,
 )
 
 

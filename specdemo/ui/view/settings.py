@@ -19,6 +19,7 @@ from specdemo.events import (
     check_number,
     is_lossy,
 )
+from specdemo.events.params import GRAMMARS, field_of_grammar
 from specdemo.loading import catalog
 from specdemo.ui.view.choices import words_of_row
 from specdemo.vllm.pair import SERVERS_OWN
@@ -53,6 +54,7 @@ SECTIONS = {
     ),
     "penalties": ("repetition_penalty", "presence_penalty", "frequency_penalty"),
     "chat": ("chat", "system"),
+    "structure": GRAMMARS,
     "ending": ("stop", "ignore_eos", "confidence", "rule", "lenience", "alternatives"),
     "weights": ("dtype", "quantize", "quantize_drafter"),
 }
@@ -107,12 +109,13 @@ def params_from_controls(values: Values) -> Params:
     filters = SAMPLERS.get(values["sampler"], SAMPLERS["all filters"])
     values = values | {name: FIRST[name] for name in _hidden_and_wrong(values)}
     if is_served(values):
-        values = values | {name: FIRST[name] for name in (*SERVERS_OWN, "gamma_auto")}
+        values = values | {name: FIRST[name] for name in (*SERVERS_OWN, *GRAMMARS, "gamma_auto")}
     held = {name: values[name] for name in CONTROL_NAMES if name in PARAMETERS}
     held |= {field: values[field] if field in filters else off for field, off in OFF.items()}
     held |= {name: typed(values[name]) for name, typed in TYPED.items()}
     held["stop"] = tuple(_unescaped(line) for line in values["stop"].split("\n") if line)
     held["system"] = values["system"] if values["chat"] and values["system"] else None
+    held |= {name: values[name] if values[name].strip() else None for name in GRAMMARS}
     return Params(**held | ({"gamma": "auto"} if values["gamma_auto"] is True else {}))
 
 
@@ -156,6 +159,7 @@ def values_of(params: Params) -> Values:
         "sampler": sampler,
         "stop": "\n".join(map(_escaped, params.stop)),
         "system": params.system or "",
+        **{name: getattr(params, name) or "" for name in GRAMMARS},
     }
 
 
@@ -176,9 +180,11 @@ def judging_in_words(params: Params) -> list[str]:
 
 
 def sampler_in_words(params: Params) -> str:
-    """The sampler in words: "greedy", or the filters that are on with their values; and penalties and biases,
-    if any."""
+    """The sampler in words: "greedy", or the filters that are on with their values; and penalties, biases and
+    what the text must follow, if any."""
     last = adjusting_in_words(params)
+    if name := field_of_grammar(params):
+        last.append(say(f"said.grammars.{name}"))
     if params.temperature == 0:
         return ", ".join([say("said.greedy"), *last])
     on = [field for field, off in OFF.items() if field != "temperature" and getattr(params, field) != off]
@@ -266,6 +272,7 @@ def visible(values: Values) -> dict[str, bool]:
     shown |= {name: not served for name in ("draft_with", *WEIGHT_CHOICES)}
     if served:
         shown |= dict.fromkeys((*SERVERS_OWN, "gamma_auto"), False)
+    shown |= dict.fromkeys(GRAMMARS, not served)
     shown["pair"] = typed_address(values) is None
     return shown | {"seed": bool(filters), "system": bool(values["chat"])}
 

@@ -57,6 +57,27 @@ export function placeOf(token) {
  * @param {Known} known
  */
 export function verdictOn(token, setting = null, known = "all") {
+  return [fateInWords(token, setting, known), allowedInWords(token, known)].filter(Boolean).join(" ");
+}
+
+/**
+ * How much the grammar of the text allowed at the token's place; empty without one.
+ * @param {Token} token
+ * @param {Known} known
+ */
+function allowedInWords(token, known) {
+  if (token.fate === "prompt" || known === "place" || !token.allowed) return "";
+  if (isDrafted(token) && token.forbidden) return "";
+  if (token.allowed === 1) return say("inspector.verdict.noChoice");
+  return say("inspector.verdict.allowed", { number: inLanguage(String(token.allowed)) });
+}
+
+/**
+ * @param {Token} token
+ * @param {RunSetting | null} setting
+ * @param {Known} known
+ */
+function fateInWords(token, setting, known) {
   if (known === "place") return say("inspector.verdict.place");
   if (known === "draft") return waitingInWords(token);
   if (token.fate !== "prompt" && isServed(token)) return servedVerdict(token);
@@ -141,6 +162,7 @@ function waitingInWords(token) {
 export function judgement(token, setting = null) {
   const { accept_prob, p, raw_p, round, place } = token;
   if (ruleOf(token).threshold !== null || accept_prob === null) return comparison(token);
+  if (token.forbidden) return say("inspector.judged.forbidden", { before: digits(raw_p, 2) });
   if (byLikeliest(token)) return likeliestInWords(token, setting);
   const words = comparison(token);
   if (isBlock(round)) {
