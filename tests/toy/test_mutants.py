@@ -34,6 +34,7 @@ DRAFTERS, LM = "tests/toy/test_drafters.py", "tests/models/test_lm.py tests/mode
 EAGLE3 = "tests/models/test_eagle3_drafter.py"
 LENGTH, OTHER = "tests/toy/test_draft_length.py", "tests/toy/test_other_tokenizer.py"
 AHEAD, COMPILED = "tests/models/test_ahead.py", "tests/toy/test_compiled_verdict.py"
+GRAMMAR = "tests/toy/test_grammar.py"
 
 QUICK = [
     # The loop
@@ -71,6 +72,49 @@ QUICK = [
         "        self.length.learn(tokens.accepted, tokens.rejected)\n",
         "",
         LENGTH,
+    ),
+    # Grammars
+    Mutant(
+        "the mask forgets the drafts before",
+        "engine/grammar.py",
+        "else self.after(draft[:k])",
+        "else self.after(())",
+        GRAMMAR,
+    ),
+    Mutant(
+        "a draft goes on after what is forbidden",
+        "engine/grammar.py",
+        "mask = None if is_cut else ",
+        "mask = ",
+        GRAMMAR,
+    ),
+    Mutant(
+        "the matcher does not go back over rejected drafts",
+        "engine/grammar.py",
+        "            self.matcher.rollback(back)\n",
+        "            pass\n",
+        GRAMMAR,
+    ),
+    Mutant(
+        "p is not masked",
+        "engine/step.py",
+        "self.sampler.shape(masked(logits, value.allowed),",
+        "self.sampler.shape(logits,",
+        GRAMMAR,
+    ),
+    Mutant(
+        "p is not masked in compiled code",
+        "runtime/verdict.py",
+        "logits = row_of(given.allowed, i, width)",
+        "logits = row_of(given.logits, i, width)",
+        GRAMMAR,
+    ),
+    Mutant(
+        "q is not masked",
+        "engine/draft.py",
+        "sampler.sample(shaped, u_token,",
+        "sampler.sample(logits, u_token,",
+        GRAMMAR,
     ),
     # Rules
     Mutant(
