@@ -23,7 +23,7 @@ from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.steps import EagerSteps, HostNumbers, tensors_of, with_tensors
 from tests.oracle import CPU, KINDS, TableLM, assert_nearly_the_same, decoding, random_table
 from tests.runners import run_by
-from tests.tiny import noisy, tiny
+from tests.tiny import noisy, tiny, tokenizer
 
 PROMPT = [5, 17, 3, 88, 5, 17, 3]
 FAILURES = {  # what errors say, in the middle of which a line may end
@@ -217,6 +217,31 @@ def test_the_key_of_a_recording_names_all_that_it_depends_on():
             parameter *= 1.1  # in place: what lies there is read, not what lay there
     the_same(pair, filled)
     assert len(graphs.made) == len(set(graphs.made)) and graphs.fault is None, "none was made twice"
+
+
+def test_what_a_grammar_allows_is_an_input_of_verifying_and_such_drafts_are_not_recorded():
+    target = tiny(vocab_size=300).requires_grad_(False)
+    how = dict(temperature=1.0, top_p=1.0, gamma=3, max_new_tokens=12)
+    pair, filled, eager = (
+        replace(pair, tokenizer=tokenizer())
+        for pair in (
+            captured(target, noisy(target), Baked()),
+            run_by(target, noisy(target), Filled()),
+            load_pair(target=target, drafter=noisy(target)),
+        )
+    )
+    assert {key[0] for key in recorded(pair, filled, eager, **how)} == {"draft", "verify"}
+    made = recorded(pair, filled, eager, regex="(the|cat){3,9}", **how)
+    assert {key[0] for key in made} == {"verify"}, "one more, with the mask"
+    assert not recorded(pair, filled, eager, regex="[a-d]{9,12}", **how), "another mask, and another text"
+    assert not recorded(pair, filled, eager, **how)
+
+
+def recorded(pair, filled, eager, **how):
+    """What was recorded in runs of one pair, which are those of the others."""
+    before = set(pair.runner.graphs.made)
+    assert_nearly_the_same(the_same(pair, filled, **how), rounds_of(eager, **how))
+    return set(pair.runner.graphs.made) - before
 
 
 def test_a_recording_that_is_rounded_otherwise_decides_from_its_first_round_on(monkeypatch):
