@@ -39,6 +39,7 @@ from specdemo.events.params import (
     is_conversation,
     is_lossy,
     rule_in_words,
+    template_arguments_json,
 )
 
 __version__ = "0.1.0"  # of the package, which traces and reports name
@@ -49,7 +50,7 @@ __all__ = [
     "ServerInfo", "ServerStats", "Source", "Started", "Stats", "TOKEN_IDS", "allowed",
     "allowed_in_words", "check_messages", "check_number", "check_prompt", "check_text", "described",
     "drafter_label", "drafting_sentence", "is_auto", "is_conversation", "is_lossy", "lossy_in_words",
-    "__version__", "manner_of", "rule_in_words",
+    "__version__", "manner_of", "rule_in_words", "template_arguments_json",
 ]  # fmt: skip
 
 # Why a draft has no more tokens: it has gamma of them; the drafter was not sure enough (Params.confidence);

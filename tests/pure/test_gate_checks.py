@@ -107,6 +107,17 @@ def test_an_argument_can_be_messages_and_no_file():
             check_named({"prompt": "Once", "gamma": file}, GENERATE.fields)
 
 
+def test_an_argument_can_be_any_object_of_plain_json_and_no_file():
+    fields = (Field("kwargs", "object", required=False),)
+    schema = {"type": "object", "properties": {"path": {"type": "string"}, "meta": {"type": "string"}}}
+    for right in ({}, {"a": False, "tools": [{"parameters": schema}]}, '{"a": 1}', None):
+        check_named({"kwargs": right}, fields)
+    file = {"path": "/etc/passwd", "url": "http://x", "meta": {"_type": "gradio.FileData"}}
+    for wrong in (file, {"path": "x"}, {"a": file}, {"a": [[{"b": file}]]}, [], [file], 3, True):
+        with pytest.raises(NotLetIn, match="^kwargs must be an object or its JSON text, in which"):
+            check_named({"kwargs": wrong}, fields)
+
+
 def test_what_an_event_carries_beside_its_values():
     guess = {"kind": "guess", "ids": "1,2", "round": 1, "guess": " a", "game": "ab", "seed": 7}
     check_rest({"trigger_id": 7, "event_id": "ab-1", "event_data": guess}, {0, 7})

@@ -196,6 +196,7 @@ def _set_signature(generate: Callable, default: str) -> None:
         ("pair", str, default),
     ]
     in_json = {"stop": (list[str], []), "logit_bias": (dict[str, float] | None, None)}
+    in_json["chat_template_kwargs"] = (dict[str, Any] | str | None, None)
     for field in fields(Params):
         arguments.append((field.name, *in_json.get(field.name, (field.type, field.default))))
     parameters = [

@@ -57,7 +57,8 @@ def controls(models: Models) -> dict[str, gr.components.Component]:
     rules = [(words_of_row("rules", name, "label"), name) for name in RULES]
     choices = {"pair": models.names, "draft_with": methods, "sampler": samplers, "rule": rules}
     choices |= {name: [(choice_in_words(one), one) for one in ways] for name, ways in WEIGHT_CHOICES.items()}
-    lines = {"system": (2, 6), "stop": (2, 4)}  # of a box: the least and the most
+    # Of a box: the least and the most.
+    lines = {"system": (2, 6), "chat_template_kwargs": (2, 8), "stop": (2, 4)}
 
     def box(name: str) -> gr.components.Component:
         row, about = PARAMETERS.get(name), {"visible": shown.get(name, True), **_words(name)}

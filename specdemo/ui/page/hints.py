@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from specdemo.errors import PairError
-from specdemo.events import DRAFTER_KINDS, LIMITS, METHODS, Method, allowed, check_text
+from specdemo.events import DRAFTER_KINDS, LIMITS, METHODS, Method, Params, allowed, check_text
 from specdemo.loading.catalog import CATALOGUE
+from specdemo.loading.templates import check_arguments
 from specdemo.ui.runs.limits import LOCAL, Limits
 from specdemo.ui.view.choices import words_of_row
 from specdemo.ui.view.settings import (
@@ -49,6 +50,9 @@ def hints(
         texts["draft_with"] = say("settings.rule_is_lossy")
     if method := METHODS.get(values["draft_with"]):
         texts["draft_with"] = f"{_who_drafts(method, values['pair'], pair)}; {texts['draft_with']}"
+    if names := pair.template_arguments() if pair and pair.runs_here else ():
+        usual, listed = texts["chat_template_kwargs"], ", ".join(names)
+        texts["chat_template_kwargs"] = say("settings.template_reads", usual=usual, names=listed)
     for name, warning in _warnings(values, prompt, needs, pair, limits):
         texts[name] = f"⚠ {warning}"
     for name, size in (("quantize", needs.target_bytes), ("quantize_drafter", needs.drafter_bytes)):
@@ -145,6 +149,8 @@ def _warnings(
             yield "exit_layer", say("settings.exit_most", most=most)
     if pair and values["chat"] and not pair.has_chat_template:
         yield "chat", say("settings.no_template")
+    if values["chat"]:
+        yield from _arguments(values["chat_template_kwargs"].strip(), here, limits)
     if needs.gated and not needs.loaded and not os.environ.get("HF_TOKEN"):
         yield "pair", say("settings.no_token", pair=_pair_line(values["pair"], needs))
     if not needs.fits:
@@ -170,6 +176,23 @@ def _warnings(
             yield name, say(key, most=number(limits.prompt_characters))
     if not prompt:
         yield "prompt", say("settings.no_prompt")  # why is said when a run is asked for
+
+
+def _arguments(typed: str, pair: "Pair | None", limits: Limits) -> Iterator[tuple[str, str]]:
+    """The warnings about the chat template's arguments."""
+    if pair and pair.template_arguments() == ():
+        yield "chat_template_kwargs", say("settings.template_reads_none")
+    if not typed:
+        return
+    try:
+        params = Params(chat_template_kwargs=typed)
+        limits.check(None, params)
+        given = params.chat_template_kwargs or {}
+        known = pair.template_arguments(given.get("tools")) if pair else None
+        if known is not None:
+            check_arguments(given, known)
+    except ValueError as error:
+        yield "chat_template_kwargs", in_words(error)
 
 
 def _servers(values: Values, pair: ServedPair) -> Iterator[tuple[str, str]]:
