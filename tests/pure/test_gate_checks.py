@@ -285,7 +285,12 @@ def test_one_reads_the_answer_of_an_event():
 
 def test_a_message_that_the_tools_would_fail_on_is_refused():
     half = "The body must be Unicode text: there is half of a surrogate pair in it."
-    for body, sentence in ((b"[" * 50_000, "The body must be"), (b'{"params": [{"\\udfff": 1}]}', half)):
+    file = b'{"params": {"arguments": {"chat_template_kwargs": {"a": [{"path": "http://x"}]}}}}'
+    for body, sentence in (
+        (b"[" * 50_000, "The body must be"),
+        (b'{"params": [{"\\udfff": 1}]}', half),
+        (file, "An object in the body must not have a text as its path"),
+    ):
         status, _, said, got = asked("POST", "/gradio_api/mcp/", body)
         assert (status, got) == (400, []) and json.loads(said)["detail"].startswith(sentence)
 

@@ -127,6 +127,12 @@ def check_unicode(value: Any) -> None:
         raise NotLetIn(400, sentence) from None
 
 
+def check_no_file(value: Any) -> None:
+    """Checks that there is nothing in the value that Gradio could open as a file."""
+    if _holds_file(value):
+        raise NotLetIn(400, "An object in the body must not have a text as its path: it could be a file.")
+
+
 def check_values(values: Any, fields: Sequence[Field]) -> None:
     """Checks the values that are given for a function's fields, in the order of the fields."""
     if not isinstance(values, list):
