@@ -125,7 +125,7 @@ def prepare(
     text = prompt if isinstance(prompt, str) else ""
     params = _seeded(pair.check(params))
     versions = {"specdemo": __version__, **pair.versions}
-    return Started(pair.info, versions, params, text, tuple(prompt_ids), messages)
+    return Started(pair.info, versions, params, text, tuple(prompt_ids), messages, pair.marks)
 
 
 def _seeded(params: Params) -> Params:

@@ -25,6 +25,7 @@ from specdemo.events import (
     TOKEN_IDS,
     ByModel,
     ChatMessage,
+    Mark,
     PairInfo,
     Params,
     Prompt,
@@ -35,7 +36,7 @@ from specdemo.events import (
 from specdemo.loading.generation import read_options, with_models_own
 from specdemo.loading.quantised import little_quantised
 from specdemo.loading.request import ROLES, dtype_name
-from specdemo.loading.templates import arguments_of, render
+from specdemo.loading.templates import arguments_of, marks_of, render
 from specdemo.runtime import cuda, probe
 from specdemo.runtime.device import device_name, has_bfloat16
 from specdemo.runtime.lm import context_of, embedded_ids, logits_width, longrope_end, positions_of, state_of
@@ -240,6 +241,11 @@ class Pair:
             return arguments_of(self.tokenizer, tools) if self.has_chat_template else None
         except (TemplateError, ValueError):
             return None
+
+    @property
+    def marks(self) -> tuple[Mark, ...]:
+        """The tokens by which its chat template parts what the target writes."""
+        return marks_of(self.tokenizer, self.eos) if self.has_chat_template else ()
 
     def prompt_ids(
         self,

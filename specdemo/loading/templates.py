@@ -4,7 +4,7 @@ Without torch and without transformers.
 """
 
 import inspect
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,8 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 
 from specdemo.errors import in_short
+from specdemo.events import Mark
+from specdemo.events.segments import MARKS
 from specdemo.words.message import about, refusal, shown
 
 if TYPE_CHECKING:
@@ -70,6 +72,23 @@ def _names_in(node: nodes.Node) -> Iterator[nodes.Name]:
     children = [*node.iter_child_nodes()]
     for child in reversed(children) if isinstance(node, nodes.Assign) else children:
         yield from _names_in(child)
+
+
+def marks_of(tokenizer: "PreTrainedTokenizerBase", eos: Iterable[int]) -> tuple[Mark, ...]:
+    """The marks that stand in the tokenizer's chat templates and are tokens of their own. eos: ids that end a
+    turn, and so any segment."""
+    template = tokenizer.chat_template
+    texts = "\n".join(template.values() if isinstance(template, dict) else [template])
+    ids = {text: tokenizer.convert_tokens_to_ids(text) for text in MARKS if text in texts}
+    marks = [
+        Mark(token_id, text, MARKS[text])
+        for text, token_id in ids.items()
+        if token_id is not None and tokenizer.convert_ids_to_tokens(token_id) == text
+    ]
+    if all(mark.role == "end" for mark in marks):
+        return ()
+    ends = [Mark(one, str(tokenizer.convert_ids_to_tokens(one)), "end") for one in sorted(eos)]
+    return (*marks, *(end for end in ends if end not in marks))
 
 
 def check_arguments(arguments: Mapping[str, Any], known: Collection[str]) -> None:

@@ -63,6 +63,7 @@ class ServedPair:
     runs_here = False
     vocab_size = known_ids = tokenizer = drafter_bytes = warming_up = None
     dtype_reason = ""
+    marks = ()
     has_chat_template = True  # at least it is asked to apply one; which arguments that reads is not told
 
     @property

@@ -104,6 +104,22 @@ def test_a_template_s_arguments_are_those_that_it_reads(pair):
             stream(pair, prompt, Params(chat_template_kwargs={"mood": "sad"}))
 
 
+def test_the_marks_of_a_template_go_into_the_trace():
+    words = tokenizer(extra=2)
+    words.add_tokens(["<think>", "</think>", "[THINK]"])
+    pair = load_pair(target=tiny(vocab_size=len(words)), tokenizer=words)
+    params = Params(draft_with="none", max_new_tokens=4, seed=1)
+    assert generate(pair, "the cat", params).marks == ()
+    words.chat_template = CHAT + "<think> </think> <tool_call>"
+    trace = generate(pair, "the cat", params)
+    roles = {"<think>": "thinking", "</think>": "end", "<end>": "end"}
+    assert {mark.text: mark.role for mark in trace.marks} == roles
+    assert [mark.id for mark in trace.marks] == words.convert_tokens_to_ids([*roles])
+    assert Trace.from_json(trace.to_json()).marks == trace.marks == next(trace.events()).marks
+    words.chat_template = CHAT + "</think>"
+    assert generate(pair, "the cat", params).marks == ()
+
+
 def test_a_tokenizer_can_have_a_template_of_its_own_for_tools(pair):
     pair.tokenizer.chat_template = {"default": CHAT, "tool_use": ARGUED}
     assert pair.template_arguments() == () and "mood" in pair.template_arguments([TOOL])

@@ -27,6 +27,12 @@ READ = {
     "llama3_1": [],
     "gemma3": [],
 }
+MARKS = {
+    "qwen3": {"<think>": "thinking", "</think>": "end", "<tool_call>": "tool call", "</tool_call>": "end"}
+    | {"<|im_end|>": "end"},
+    "llama3_1": {},
+    "gemma3": {},
+}
 CONVERSATIONS = (
     [{"role": "user", "content": "Is it cold — 寒い?"}],
     [
@@ -56,6 +62,8 @@ def test_a_prompt_is_what_the_published_template_makes_of_it(packages: Path, fam
     target = tiny(vocab_size=len(tokenizer), max_position_embeddings=2048)
     pair = load_pair(target=target, tokenizer=tokenizer)
     assert pair.template_arguments() == tuple(sorted({name for one in READ[family] for name in one}))
+    marks = {mark.text: mark.role for mark in pair.marks}
+    assert marks == MARKS[family] and all(tokenizer.decode([one.id]) == one.text for one in pair.marks)
     seen = set()
     for turns in CONVERSATIONS:
         for arguments in (None, *READ[family]):
