@@ -224,10 +224,10 @@ THINKS = "{{ messages }}{{ thinks }}"
     [
         (THINKS, "", "leave empty for none; this pair's template reads thinks"),
         (THINKS, '{"thinks": 1}', "leave empty for none; this pair's template reads thinks"),
-        (THINKS, "thinks", "⚠ Template arguments must be a JSON object of values by name"),
-        (THINKS, '{"think": 1}', "⚠ Template arguments must have only names that this pair's"),
+        (THINKS, "thinks", "⚠ must be a JSON object of values by name"),
+        (THINKS, '{"think": 1}', "⚠ must have only names that this pair's"),
         ("{{ messages }}", "", "⚠ this pair's template reads none, so leave it empty"),
-        ("{{ messages }}", '{"think": 1}', "⚠ Template arguments must not have 'think' for this pair: its"),
+        ("{{ messages }}", '{"think": 1}', "⚠ must not have 'think' for this pair: its"),
         ("{% for", '{"think": 1}', "leave empty for none"),
     ],
 )

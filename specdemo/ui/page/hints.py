@@ -26,6 +26,7 @@ from specdemo.ui.view.settings import (
 from specdemo.vllm.client import server_address
 from specdemo.vllm.pair import NO_MIN_P, ServedPair
 from specdemo.words.catalogue import number, say
+from specdemo.words.message import Message, message_of
 
 if TYPE_CHECKING:
     from specdemo.loading.pair import AnyPair, Pair
@@ -192,7 +193,8 @@ def _arguments(typed: str, pair: "Pair | None", limits: Limits) -> Iterator[tupl
         if known is not None:
             check_arguments(given, known)
     except ValueError as error:
-        yield "chat_template_kwargs", in_words(error)
+        told = message_of(error)
+        yield "chat_template_kwargs", told.said() if isinstance(told, Message) else told
 
 
 def _servers(values: Values, pair: ServedPair) -> Iterator[tuple[str, str]]:
