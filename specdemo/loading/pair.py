@@ -239,7 +239,7 @@ class Pair:
         it cannot be read."""
         try:
             return arguments_of(self.tokenizer, tools) if self.has_chat_template else None
-        except (TemplateError, ValueError):
+        except (TemplateError, ValueError, RecursionError):
             return None
 
     @property

@@ -21,10 +21,7 @@ from specdemo.words.message import about, refusal, shown
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-TAKEN = (
-    "tools",
-    "documents",
-)  # arguments of apply_chat_template itself, which templates read under their names
+TAKEN = ("tools", "documents")  # arguments of apply_chat_template that it hands on under their names
 # What transformers gives every template beside the arguments of apply_chat_template.
 OF_TRANSFORMERS = frozenset({"messages", "raise_exception", "strftime_now"})
 QUESTIONS = ("defined", "undefined", "default", "d")  # tests and filters for names that may have no value
