@@ -119,13 +119,14 @@ def prepare(
         messages, params = check_messages(prompt), replace(params, chat=True)
         if params.system is not None:
             raise ValueError("system must be left out for messages: give it as the first of them")
-    if params.system is not None and not params.chat:
-        raise ValueError("system is part of the chat template, so it needs chat to be true")
+    for field in ("system", "chat_template_kwargs"):
+        if getattr(params, field) is not None and not params.chat:
+            raise ValueError(f"{field} is part of the chat template, so it needs chat to be true")
     prompt_ids = encode(pair, prompt, params, is_over)
     text = prompt if isinstance(prompt, str) else ""
     params = _seeded(pair.check(params))
     versions = {"specdemo": __version__, **pair.versions}
-    return Started(pair.info, versions, params, text, tuple(prompt_ids), messages)
+    return Started(pair.info, versions, params, text, tuple(prompt_ids), messages, pair.marks)
 
 
 def _seeded(params: Params) -> Params:

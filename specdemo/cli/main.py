@@ -24,7 +24,7 @@ from specdemo.cli.options import (
     parser,
     server_key,
 )
-from specdemo.cli.terminal import Printer, summary
+from specdemo.cli.terminal import Printer, by_segment, summary
 from specdemo.errors import LoadError, PairError, redacted
 from specdemo.events import DRAFTER_KINDS, METHODS, Params, Round
 from specdemo.loading.catalog import CATALOGUE, QUANTIZE_WHERE
@@ -110,7 +110,8 @@ def _generate(arguments: Namespace) -> int:
             for note in pair.notes:
                 if note not in known_notes:
                     tell(note)
-            for line in summary(run.trace.stats, run.trace.finish, run.trace.params, run.trace.rounds):
+            lines = summary(run.trace.stats, run.trace.finish, run.trace.params, run.trace.rounds)
+            for line in (*lines, *by_segment(run.trace)):
                 tell(line)
     return 0
 

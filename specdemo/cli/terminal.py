@@ -10,6 +10,8 @@ from typing import TextIO
 
 from specdemo.events import Finish, Params, Round, Stats, rule_in_words
 from specdemo.events.metrics import other_forwards
+from specdemo.events.segments import Segment, segments_of
+from specdemo.events.trace import Trace
 from specdemo.events.verdict import verdict
 
 STYLES = {
@@ -75,13 +77,28 @@ class Printer:
             file.flush()
 
 
+def by_segment(trace: Trace) -> list[str]:
+    """A line for each kind of segment, where there are several."""
+    segments = segments_of(trace)
+    return [_segment_in_words(one) for one in segments] if len(segments) > 1 else []
+
+
+def _segment_in_words(segment: Segment) -> str:
+    numbers = (
+        f"{segment.kind}: {segment.tokens} tokens ({_write(segment.tokens_per_round, '{:.2f}')} a round)",
+        f"acceptance rate {_write(segment.acceptance_rate, '{:.0%}')}",
+        f"{_write(segment.tokens_per_second, '{:.1f}')} tokens/s",
+    )
+    return ", ".join(numbers)
+
+
+def _write(value: float | None, pattern: str) -> str:
+    return "–" if value is None else pattern.format(value)
+
+
 def summary(stats: Stats, finish: Finish | None, params: Params, rounds: Sequence[Round]) -> tuple[str, str]:
     """Two lines: whether speculation paid, and the run's numbers."""
-
-    def write(value: float | None, pattern: str) -> str:
-        return "–" if value is None else pattern.format(value)
-
-    per_round = write(stats.mean_tokens_per_round, "{:.2f}")
+    per_round = _write(stats.mean_tokens_per_round, "{:.2f}")
     chosen = [one.gamma for one in rounds if one.gamma] if params.gamma == "auto" else []
     by_arrival = stats.arrival_ms is not None  # a server's
     count = other_forwards(stats)
@@ -90,10 +107,10 @@ def summary(stats: Stats, finish: Finish | None, params: Params, rounds: Sequenc
     numbers = (
         f"{stats.tokens} tokens in {stats.rounds} rounds ({per_round} a round)",
         f"gamma {min(chosen)} to {max(chosen)}" if chosen else "",
-        f"acceptance rate {write(stats.acceptance_rate, '{:.0%}')}",
-        f"{write(stats.tokens_per_second, '{:.1f}')} tokens/s{' by arrival' if by_arrival else ''}",
-        "" if by_arrival else f"cost ratio {write(stats.cost_ratio, '{:.3f}')}",
-        f"first after {write(stats.ttft_ms, '{:.0f}')} ms",
+        f"acceptance rate {_write(stats.acceptance_rate, '{:.0%}')}",
+        f"{_write(stats.tokens_per_second, '{:.1f}')} tokens/s{' by arrival' if by_arrival else ''}",
+        "" if by_arrival else f"cost ratio {_write(stats.cost_ratio, '{:.3f}')}",
+        f"first after {_write(stats.ttft_ms, '{:.0f}')} ms",
         "" if by_arrival else f"{what_was_read} in {count} other target forward{'' if count == 1 else 's'}",
         rule_in_words(params),
         f"ended by {finish}",

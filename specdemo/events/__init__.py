@@ -39,17 +39,19 @@ from specdemo.events.params import (
     is_conversation,
     is_lossy,
     rule_in_words,
+    template_arguments_json,
 )
 
 __version__ = "0.1.0"  # of the package, which traces and reports name
 __all__ = [
     "Alternative", "ByModel", "ChatMessage", "DRAFTER_KINDS", "DrafterKind", "EndedBy", "Fate",
-    "Finish", "Finished", "Gamma", "Judged", "Kept", "LIMITS", "METHODS", "Manner", "Method",
+    "Finish", "Finished", "Gamma", "Judged", "Kept", "LIMITS", "METHODS", "Manner", "Mark",
+    "MarkRole", "Method",
     "NO_PROMPT", "Next", "PARAMETERS", "PairInfo", "Params", "Prompt", "RULES", "Round", "Rule",
     "ServerInfo", "ServerStats", "Source", "Started", "Stats", "TOKEN_IDS", "allowed",
     "allowed_in_words", "check_messages", "check_number", "check_prompt", "check_text", "described",
     "drafter_label", "drafting_sentence", "is_auto", "is_conversation", "is_lossy", "lossy_in_words",
-    "__version__", "manner_of", "rule_in_words",
+    "__version__", "manner_of", "rule_in_words", "template_arguments_json",
 ]  # fmt: skip
 
 # Why a draft has no more tokens: it has gamma of them; the drafter was not sure enough (Params.confidence);
@@ -298,10 +300,25 @@ class Stats:
         return self.tokens if self.arrival_ms is None else self.tokens - 1
 
 
+# What a mark does. "thinking" and "tool call" begin such a segment of the text, and "end" ends one. "header"
+# begins words that name the segment, up to "body".
+MarkRole = Literal["thinking", "tool call", "header", "body", "end"]
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A token by which a chat template parts what a model writes (events/segments.py)."""
+
+    id: int
+    text: str
+    role: MarkRole
+
+
 @dataclass(frozen=True, slots=True)
 class Started:
     """First event: everything that determines the run. `params` holds the seed that is really used. prompt:
-    empty where token ids or messages were given. messages: those, if the prompt was a conversation."""
+    empty where token ids or messages were given. messages: those, if the prompt was a conversation. marks:
+    those of the pair's chat template, if it has any."""
 
     pair: PairInfo
     versions: dict[str, str]
@@ -309,6 +326,7 @@ class Started:
     prompt: str
     prompt_ids: tuple[int, ...]
     messages: tuple[ChatMessage, ...] | None = None
+    marks: tuple[Mark, ...] = ()
 
 
 Finish = Literal["eos", "stop", "length", "cancelled", "error"]  # why a run ended

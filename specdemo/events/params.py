@@ -1,6 +1,7 @@
 """`Params`: how to generate, and what each field allows. Standard library only."""
 
 import json
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from dataclasses import field as dataclass_field
@@ -68,6 +69,7 @@ NO_PROMPT = about("prompt", "no_prompt")
 EXAMPLE = '{"role": "user", "content": "..."}'  # of a message
 MOST_STOPS, LONGEST_STOP = 64, 1_000  # strings, characters: each one is looked for in every round
 MOST_BIASES, LARGEST_BIAS = 300, 100.0  # tokens, either way: their ids go to the device in every round
+MOST_ARGUMENTS, DEEPEST_ARGUMENT = 32_768, 16  # characters as JSON; objects and lists within each other
 GRAMMARS = ("json_schema", "regex", "grammar")  # the fields of Params that a text can have to follow
 LONGEST_GRAMMAR = 32_768  # characters
 TOKEN_IDS = 2**31  # a token's id is below this, whatever the vocabulary
@@ -106,6 +108,9 @@ class Params:
         that is a special token is found by its id, since texts are decoded without these; not by a server.
     ignore_eos: continue after an end-of-sequence token, and leave out the model's own stop strings.
     chat, system: apply the tokenizer's chat template to the prompt, with this system prompt.
+    chat_template_kwargs: what else the template is given, by name: a mapping of plain JSON values, or its
+        JSON text; {} is None. One that the template does not read is refused. tools and documents are lists
+        of objects. At most 32,768 characters as JSON.
     json_schema, regex, grammar: what the text must follow, from its first token to its end: a JSON schema (a
         mapping, or JSON text, which is kept), a regular expression of Rust's regex crate, or a grammar in
         Lark's form; at most one of them, and not with ignore_eos. What it forbids has probability 0 in p and
@@ -189,6 +194,17 @@ class Params:
     system: str | None = _described(
         None, "a system prompt, with chat only", none_is="none", is_compared=False
     )
+    chat_template_kwargs: dict[str, Any] | None = dataclass_field(
+        default=None,
+        hash=False,
+        metadata={
+            "row": Parameter(
+                "what else the chat template is given, as a JSON object; with chat only",
+                none_is="none",
+                is_compared=False,
+            )
+        },
+    )
     json_schema: str | None = _described(
         None, "a JSON schema that the text must follow", none_is="none", is_compared=False
     )
@@ -246,7 +262,13 @@ class Params:
                 raise ValueError(refusal(field, "truth", getattr(self, field)))
         if self.system is not None and not isinstance(self.system, str):
             raise ValueError(refusal("system", "text_or_none", self.system))
-        for field, texts in (("stop", self.stop), ("system", (self.system or "",))):
+        object.__setattr__(self, "chat_template_kwargs", _checked_arguments(self.chat_template_kwargs))
+        arguments = template_arguments_json(self)
+        if len(arguments) > MOST_ARGUMENTS:
+            size = numeral(len(arguments))
+            raise ValueError(refusal("chat_template_kwargs", "characters", size, most=MOST_ARGUMENTS))
+        texts_of = {"stop": self.stop, "system": (self.system or "",), "chat_template_kwargs": (arguments,)}
+        for field, texts in texts_of.items():
             for text in texts:
                 check_text(field, text)
         self._check_grammar()
@@ -310,6 +332,44 @@ def _checked_bias(given: object) -> dict[int, float]:
             raise ValueError(f"logit_bias must be a mapping to {numbers}, not to {shown(value)}")
         bias[int(token_id)] = float(value)
     return dict(sorted(bias.items()))
+
+
+def _checked_arguments(given: object) -> dict[str, Any] | None:
+    """The checked arguments of a chat template, which share nothing with what was given; None for none."""
+    if given is None:
+        return None
+    try:
+        arguments = _plain_json(json.loads(given) if isinstance(given, str) else given, DEEPEST_ARGUMENT)
+        if not isinstance(arguments, dict) or not all(map(str.isidentifier, arguments)):
+            raise ValueError
+        json.dumps(arguments)  # or an integer has too many digits
+    except (ValueError, RecursionError):
+        example, deepest = '{"enable_thinking": false}', DEEPEST_ARGUMENT
+        wrong = refusal("chat_template_kwargs", "template_arguments", given, example=example, deepest=deepest)
+        raise ValueError(wrong) from None
+    for name in ("tools", "documents"):
+        listed = arguments.get(name) or []
+        if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
+            raise ValueError(refusal("chat_template_kwargs", "template_list", arguments[name], name=name))
+    return arguments or None
+
+
+def _plain_json(value: object, deepest: int) -> Any:
+    """A copy of a value that JSON can hold as it is; ValueError for another, and for one that is nested
+    deeper."""
+    if value is None or type(value) in (bool, int, str) or (type(value) is float and math.isfinite(value)):
+        return value
+    if isinstance(value, Mapping) and deepest and all(type(key) is str for key in value):
+        return {key: _plain_json(one, deepest - 1) for key, one in value.items()}
+    if isinstance(value, (list, tuple)) and deepest:
+        return [_plain_json(one, deepest - 1) for one in value]
+    raise ValueError
+
+
+def template_arguments_json(params: Params) -> str:
+    """The arguments of the chat template as JSON text; empty for none."""
+    arguments = params.chat_template_kwargs
+    return "" if arguments is None else json.dumps(arguments, ensure_ascii=False)
 
 
 def field_of_grammar(params: Params) -> str | None:

@@ -18,6 +18,7 @@ from specdemo.events import (
     Finish,
     Finished,
     Judged,
+    Mark,
     Next,
     PairInfo,
     Params,
@@ -64,12 +65,13 @@ class Trace:
     text: str = ""
     stats: Stats = field(default_factory=metrics.fresh)
     messages: tuple[ChatMessage, ...] | None = None  # see Started
+    marks: tuple[Mark, ...] = ()  # see Started
     date: datetime.date | None = None  # on which it was recorded; only of the run that the page plays first
 
     @classmethod
     def begin(cls, started: Started) -> "Trace":
         run = (started.pair, started.versions, started.params, started.prompt, started.prompt_ids)
-        return cls(SCHEMA, *run, messages=started.messages)
+        return cls(SCHEMA, *run, messages=started.messages, marks=started.marks)
 
     revised = False  # whether rounds have changed that were there before; not in the JSON
     unfinished = ""  # an incomplete character at the end, which the next token may complete; not in the JSON
@@ -117,7 +119,8 @@ class Trace:
 
     def events(self) -> Iterator[Started | Round | Finished]:
         """The run's events again, without its models."""
-        yield Started(self.pair, self.versions, self.params, self.prompt, self.prompt_ids, self.messages)
+        run = (self.pair, self.versions, self.params, self.prompt, self.prompt_ids)
+        yield Started(*run, self.messages, self.marks)
         yield from self.rounds
         if finished := self.finished:
             yield finished
@@ -174,6 +177,8 @@ def _faults(trace: Trace) -> Iterator[tuple[str, str]]:
     """Where a file that has the right types cannot be the trace of a run, and what is wrong there."""
     if not all(map(_is_token_id, trace.prompt_ids)):
         yield "prompt_ids", "must be token ids"
+    if not all(_is_token_id(mark.id) for mark in trace.marks):
+        yield "marks", "must have token ids"
     if trace.pair.server is None:
         yield from _untold(trace)
     counted = metrics.fresh()

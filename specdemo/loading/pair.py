@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 import torch
 import transformers
+from jinja2 import TemplateError
 from torch.nn import Module
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -19,12 +20,13 @@ from specdemo.drafters.vocabulary import OtherTokenizer, special_tokens
 from specdemo.drafters.ways import way_called, way_of
 from specdemo.engine import compiled
 from specdemo.engine.grammar import Grammars
-from specdemo.errors import PairError, in_short
+from specdemo.errors import PairError
 from specdemo.events import (
     NO_PROMPT,
     TOKEN_IDS,
     ByModel,
     ChatMessage,
+    Mark,
     PairInfo,
     Params,
     Prompt,
@@ -35,6 +37,7 @@ from specdemo.events import (
 from specdemo.loading.generation import read_options, with_models_own
 from specdemo.loading.quantised import little_quantised
 from specdemo.loading.request import ROLES, dtype_name
+from specdemo.loading.templates import arguments_of, marks_of, render
 from specdemo.runtime import cuda, probe
 from specdemo.runtime.device import device_name, has_bfloat16
 from specdemo.runtime.lm import context_of, embedded_ids, logits_width, longrope_end, positions_of, state_of
@@ -239,6 +242,19 @@ class Pair:
     def has_chat_template(self) -> bool:
         return bool(getattr(self.tokenizer, "chat_template", None))
 
+    def template_arguments(self, tools: object = None) -> tuple[str, ...] | None:
+        """The names of the arguments that the chat template reads where it is given these tools; None where
+        it cannot be read."""
+        try:
+            return arguments_of(self.tokenizer, tools) if self.has_chat_template else None
+        except (TemplateError, ValueError, RecursionError):
+            return None
+
+    @property
+    def marks(self) -> tuple[Mark, ...]:
+        """The tokens by which its chat template parts what the target writes."""
+        return marks_of(self.tokenizer, self.eos) if self.has_chat_template else ()
+
     def prompt_ids(
         self,
         prompt: str | tuple[ChatMessage, ...],
@@ -250,21 +266,22 @@ class Pair:
         if self.tokenizer is None:
             raise ValueError(about("prompt", "ids_only"))
         messages = messages_of(prompt, params)
-        characters = sum(len(message["content"]) for message in messages)
-        if characters > 256 * self.context:  # surely too long, and tokenizing megabytes takes minutes
-            context = numeral(self.context, ",.0f")
-            raise ValueError(about("prompt", "far_beyond", context=context, characters=characters))
+        self._check_length(sum(len(message["content"]) for message in messages))
         if isinstance(prompt, str) and not params.chat:
             return self.tokenizer(prompt).input_ids
         if not self.has_chat_template:
             is_text = isinstance(prompt, str)
             wrong = ("chat", "no_template") if is_text else ("prompt", "no_template_messages")
             raise ValueError(about(*wrong))
-        try:
-            text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        except Exception as error:  # a template is a program, and may refuse (a system prompt, for example)
-            raise ValueError(about("chat", "template_says", reason=in_short(error))) from None
+        text = render(self.tokenizer, messages, params.chat_template_kwargs or {})
+        self._check_length(len(text))
         return self.tokenizer(text, add_special_tokens=False).input_ids  # the template has written them
+
+    def _check_length(self, characters: int) -> None:
+        """ValueError for a prompt that is surely too long, since tokenizing megabytes takes minutes."""
+        if characters > 256 * self.context:
+            context = numeral(self.context, ",.0f")
+            raise ValueError(about("prompt", "far_beyond", context=context, characters=characters))
 
     @property
     def eos(self) -> frozenset[int]:

@@ -64,7 +64,8 @@ class ServedPair:
     runs_here = False
     vocab_size = known_ids = tokenizer = drafter_bytes = warming_up = None
     dtype_reason = ""
-    has_chat_template = True  # at least it is asked to apply one
+    marks = ()
+    has_chat_template = True  # at least it is asked to apply one; which arguments that reads is not told
 
     @property
     def longest(self) -> int | None:
@@ -119,7 +120,7 @@ class ServedPair:
     ) -> list[int] | None:
         """The prompt as the server will read it; None if it does not tell before, and once `is_over`."""
         body: dict[str, Any] = {"model": self.model}
-        body |= {"messages": messages_of(prompt, params)} if params.chat else {"prompt": prompt}
+        body |= chat_of(prompt, params) if params.chat else {"prompt": prompt}
         most = most_ids(body)
         answer = self.client.post("/tokenize", body, is_over, LONGEST_ANSWER + ID_BYTES * most)
         ids = answer.get("tokens") if isinstance(answer, dict) else None
@@ -139,6 +140,16 @@ def messages_of(prompt: str | tuple[ChatMessage, ...], params: Params) -> list[d
         system = [] if params.system is None else [ChatMessage("system", params.system)]
         prompt = (*system, ChatMessage("user", prompt))
     return [asdict(message) for message in prompt]
+
+
+def chat_of(prompt: str | tuple[ChatMessage, ...], params: Params) -> dict[str, Any]:
+    """The part of a request that the server's chat template is given. A call of a tool is not looked for in
+    the answer, so that its text is what the model writes."""
+    arguments = dict(params.chat_template_kwargs or {})
+    body: dict[str, Any] = {"messages": messages_of(prompt, params)}
+    if tools := arguments.pop("tools", None):
+        body |= {"tools": tools, "tool_choice": "none"}
+    return body | ({"chat_template_kwargs": arguments} if arguments else {})
 
 
 def connect(url: str, key: str | None = None, name: str | None = None) -> ServedPair:

@@ -13,7 +13,7 @@ from specdemo.events.trace import Trace
 from specdemo.vllm.chunks import Chunk, ChunkReader, Misread, PerRequest, Steps
 from specdemo.vllm.client import Condition, ServerError, Stream, run_in_loop
 from specdemo.vllm.counters import LONGEST_METRICS, Counters, counters_of, read_counters, server_stats
-from specdemo.vllm.pair import WANTED, ServedPair, messages_of
+from specdemo.vllm.pair import WANTED, ServedPair, chat_of
 from specdemo.vllm.rounds import check_drafted, round_of, settled, untold, with_last
 
 STOP_PERIOD = 0.1  # s between two looks whether the run is to end
@@ -199,7 +199,7 @@ def server_request(pair: ServedPair, started: Started) -> tuple[str, dict[str, A
     if params.logit_bias:
         body["logit_bias"] = {str(token_id): bias for token_id, bias in params.logit_bias.items()}
     if params.chat:
-        body |= {"messages": messages_of(started.messages or started.prompt, params), "logprobs": True}
+        body |= {**chat_of(started.messages or started.prompt, params), "logprobs": True}
         return "/v1/chat/completions", body | {"top_logprobs": params.alternatives}
     prompt = started.prompt if started.prompt else list(started.prompt_ids)
     return "/v1/completions", body | {"prompt": prompt, "logprobs": params.alternatives}

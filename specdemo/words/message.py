@@ -92,6 +92,8 @@ def shown(value: object) -> str:
         text = ascii(value)  # on one line, whatever the value holds
     except ValueError:  # Python refuses to print integers of more than 4,300 digits
         return "a number of thousands of digits"
+    except RecursionError:
+        return "what is nested too deep"
     return text if len(text) <= LONGEST_GIVEN else text[: LONGEST_GIVEN - 3] + "..."
 
 

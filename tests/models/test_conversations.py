@@ -1,5 +1,6 @@
 """Prompts that are messages, which go through the chat template; and tokens that no prompt may have."""
 
+import json
 from dataclasses import replace
 from itertools import product
 
@@ -42,6 +43,89 @@ def test_a_conversation_goes_through_the_chat_template(pair):
     single = generate(pair, "the cat", replace(params, chat=True, system="be brief"))
     assert single.messages is None
     assert single.prompt_ids == generate(pair, turns[:2], params).prompt_ids
+
+
+ARGUED = (
+    "{% if thinks is not defined %}{% set thinks = true %}{% endif %}"
+    "{% if own_tools is defined %}{% set tools = own_tools %}{% endif %}"
+    "{% if tools is not defined %}{% set tools = none %}{% endif %}"
+    "{% macro turn(message) %}{{ message.role }}: {{ message.content }} {{ mood }}{% endmacro %}"
+    "{% for m in messages %}{% if m.content is string %}{% set said = turn(m) %}{% endif %}{{ said }}"
+    "{% endfor %}"
+    "{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}"
+    "{% for document in documents or [] %}{{ document.text }}{% endfor %}"
+    "{% if bad is defined %}{{ raise_exception('no ' + bad) }}{% endif %}"
+    "{% generation %}{% if thinks %}hm{% endif %}{% endgeneration %}{{ eos_token }}"
+    "{% if add_generation_prompt %}so{{ '!' * loud | default(0) }}{% endif %}"
+)
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"properties": {"é": {}}}}}
+# What templates have beside arguments, and what would change apply_chat_template itself.
+UNREAD = ("said", "message", "messages", "eos_token", "add_generation_prompt", "chat_template", "padding")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"thinks": False},
+        {"mood": "sad", "loud": 2, "thinks": True},
+        {"tools": [TOOL], "documents": [{"title": "a", "text": "b"}]},
+        {"own_tools": [{"b": 1, "a": None}], "mood": 1.5},
+    ],
+)
+def test_a_template_gets_its_arguments(pair, arguments):
+    pair.tokenizer.chat_template = ARGUED
+    turns = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "the cat"}]
+    expected = pair.tokenizer.apply_chat_template(turns, add_generation_prompt=True, **arguments).input_ids
+    assert expected != pair.tokenizer.apply_chat_template(turns, add_generation_prompt=True).input_ids
+    params = Params(max_new_tokens=3, seed=1, chat_template_kwargs=arguments)
+    trace = generate(pair, turns, params)
+    single = replace(params, chat=True, system="be brief", chat_template_kwargs=json.dumps(arguments))
+    assert list(trace.prompt_ids) == list(generate(pair, "the cat", single).prompt_ids) == expected
+    assert Trace.from_json(trace.to_json()).params.chat_template_kwargs == arguments
+
+
+def test_a_template_s_arguments_are_those_that_it_reads(pair):
+    pair.tokenizer.chat_template = ARGUED
+    known = ("bad", "documents", "loud", "mood", "own_tools", "thinks", "tools")
+    assert pair.template_arguments() == known
+    for arguments, why in (
+        *(({name: 1}, f"must have only .* reads .{', '.join(known)}., not '{name}'$") for name in UNREAD),
+        ({"bad": "way"}, "^chat cannot be used with this prompt: the model's chat template says: no way$"),
+        ({"loud": 10**6}, "^prompt must fit the context of 256 tokens, but has 1,000,"),
+    ):
+        with pytest.raises(ValueError, match=why) as wrong:
+            stream(pair, "the cat", Params(chat=True, chat_template_kwargs=arguments))
+        assert_one_sentence(str(wrong.value))
+    pair.tokenizer.chat_template = CHAT
+    with pytest.raises(ValueError, match="^chat_template_kwargs must not have 'mood' for this pair: its"):
+        stream(pair, "the cat", Params(chat=True, chat_template_kwargs={"mood": "sad"}))
+    for prompt in ("the cat", [3, 4]):
+        with pytest.raises(ValueError, match="^chat_template_kwargs is part of the chat template, so it"):
+            stream(pair, prompt, Params(chat_template_kwargs={"mood": "sad"}))
+
+
+def test_the_marks_of_a_template_go_into_the_trace():
+    words = tokenizer(extra=2)
+    words.add_tokens(["<think>", "</think>", "[THINK]"])
+    pair = load_pair(target=tiny(vocab_size=len(words)), tokenizer=words)
+    params = Params(draft_with="none", max_new_tokens=4, seed=1)
+    assert generate(pair, "the cat", params).marks == ()
+    words.chat_template = CHAT + "<think> </think> <tool_call>"
+    trace = generate(pair, "the cat", params)
+    roles = {"<think>": "thinking", "</think>": "end", "<end>": "end"}
+    assert {mark.text: mark.role for mark in trace.marks} == roles
+    assert [mark.id for mark in trace.marks] == words.convert_tokens_to_ids([*roles])
+    assert Trace.from_json(trace.to_json()).marks == trace.marks == next(trace.events()).marks
+    words.chat_template = CHAT + "</think>"
+    assert generate(pair, "the cat", params).marks == ()
+
+
+def test_a_tokenizer_can_have_a_template_of_its_own_for_tools(pair):
+    pair.tokenizer.chat_template = {"default": CHAT, "tool_use": ARGUED}
+    assert pair.template_arguments() == () and "mood" in pair.template_arguments([TOOL])
+    params = Params(chat=True, chat_template_kwargs={"tools": [TOOL], "mood": "sad"}, max_new_tokens=1)
+    ids = generate(pair, "the cat", params).prompt_ids
+    assert "sad" in pair.tokenizer.decode(ids) and '"name": "f"' in pair.tokenizer.decode(ids)
 
 
 @pytest.mark.parametrize(

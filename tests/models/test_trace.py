@@ -195,17 +195,18 @@ def test_the_keys_are_those_of_the_schema():
     first = data["rounds"][0]
     expected = {
         "schema pair versions params prompt prompt_ids rounds finish error output_ids text stats messages "
-        "date": data,
+        "marks date": data,
         "index draft next emitted draft_ms verify_ms kept gamma ended_by made arrival_ms drafts_told "
         "fed_again target_forwards": first,
-        "id text p q raw_p raw_q u accept_prob fate top distance": first["draft"][0],
-        "id text source p q raw_p raw_q u residual_mass top": first["next"],
+        "id text p q raw_p raw_q u accept_prob fate top distance allowed forbidden": first["draft"][0],
+        "id text source p q raw_p raw_q u residual_mass top allowed": first["next"],
         "name target drafter device device_name dtype quantize server drafter_kind longest_draft": data[
             "pair"
         ],
         "draft_with gamma confidence exit_layer rule temperature top_k top_p min_p repetition_penalty "
         "presence_penalty frequency_penalty logit_bias seed max_new_tokens stop ignore_eos "
-        "chat system ngram alternatives lenience draft_temperature": data["params"],
+        "chat system chat_template_kwargs json_schema regex grammar ngram alternatives lenience "
+        "draft_temperature": data["params"],
     }
     assert [*expected] == [" ".join(part) for part in expected.values()]
     assert data["pair"]["dtype"] == {"target": "float32", "drafter": None}

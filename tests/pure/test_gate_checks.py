@@ -107,6 +107,17 @@ def test_an_argument_can_be_messages_and_no_file():
             check_named({"prompt": "Once", "gamma": file}, GENERATE.fields)
 
 
+def test_an_argument_can_be_any_object_of_plain_json_and_no_file():
+    fields = (Field("kwargs", "object", required=False),)
+    schema = {"type": "object", "properties": {"path": {"type": "string"}, "meta": {"type": "string"}}}
+    for right in ({}, {"a": False, "tools": [{"parameters": schema}]}, '{"a": 1}', None):
+        check_named({"kwargs": right}, fields)
+    file = {"path": "/etc/passwd", "url": "http://x", "meta": {"_type": "gradio.FileData"}}
+    for wrong in (file, {"path": "x"}, {"a": file}, {"a": [[{"b": file}]]}, [], [file], 3, True):
+        with pytest.raises(NotLetIn, match="^kwargs must be an object or its JSON text, in which"):
+            check_named({"kwargs": wrong}, fields)
+
+
 def test_what_an_event_carries_beside_its_values():
     guess = {"kind": "guess", "ids": "1,2", "round": 1, "guess": " a", "game": "ab", "seed": 7}
     check_rest({"trigger_id": 7, "event_id": "ab-1", "event_data": guess}, {0, 7})
@@ -274,7 +285,12 @@ def test_one_reads_the_answer_of_an_event():
 
 def test_a_message_that_the_tools_would_fail_on_is_refused():
     half = "The body must be Unicode text: there is half of a surrogate pair in it."
-    for body, sentence in ((b"[" * 50_000, "The body must be"), (b'{"params": [{"\\udfff": 1}]}', half)):
+    file = b'{"params": {"arguments": {"chat_template_kwargs": {"a": [{"path": "http://x"}]}}}}'
+    for body, sentence in (
+        (b"[" * 50_000, "The body must be"),
+        (b'{"params": [{"\\udfff": 1}]}', half),
+        (file, "An object in the body must not have a text as its path"),
+    ):
         status, _, said, got = asked("POST", "/gradio_api/mcp/", body)
         assert (status, got) == (400, []) and json.loads(said)["detail"].startswith(sentence)
 

@@ -35,7 +35,8 @@ ROOMS_OF_UI = {  # and what each may import from
 }
 TORCH_FREE = """
 specdemo specdemo.words.message specdemo.errors specdemo.events specdemo.events.metrics specdemo.events.trace
-specdemo.loading.catalog specdemo.bench.report specdemo.bench.methods specdemo.doctor.run
+specdemo.events.segments specdemo.loading.catalog specdemo.loading.templates
+specdemo.bench.report specdemo.bench.methods specdemo.doctor.run
 specdemo.cli.main specdemo.cli.options specdemo.cli.terminal
 specdemo.ui.view.feed specdemo.ui.view.settings specdemo.ui.view.texts specdemo.ui.view.wire
 specdemo.ui.runs.limits specdemo.ui.runs.opening specdemo.ui.runs.queue

@@ -24,6 +24,7 @@ def asked(link) -> Params:
         ("Once", Params(top_k=7, top_p=1.0, seed=2**53 - 1, temperature=1.25)),
         ("é日本🙂 \n\t&prompt=x#y?z", Params(temperature=0.0, top_p=1.0)),
         ('<img onerror="1">', Params(draft_with="ngram", ngram=5, stop=("a&b=c", "\n\n", "+ %"))),
+        ("é", Params(chat=True, chat_template_kwargs={"tools": [{"a&b": "é日"}], "enable_thinking": False})),
         ("A", Params(json_schema={"type": "object", "properties": {"é&=": {"type": "integer"}}})),
         (" ", Params(chat=True, system="Be brief & <b>bold</b>.", alternatives=0, ignore_eos=True)),
     ],
@@ -76,6 +77,7 @@ def test_an_address_without_settings_changes_no_control(query):
         ("seed=" + "9" * 5000, "seed must be a whole number"),
         ("chat=maybe", "chat must be true or false, not 'maybe'"),
         ("stop=", "stop must be"),
+        ("chat=true&chat_template_kwargs=[1]", "chat_template_kwargs must be a JSON object of values by"),
         ("json_schema=3", "json_schema must be a JSON object, a schema, not '3'"),
         ("regex=a&grammar=b", "grammar must be left out beside the other: a text follows one of"),
         ("pair=nobody", "pair must be one of embedded, a + b, not 'nobody'"),
@@ -105,6 +107,10 @@ def test_what_is_wrong_is_refused_in_a_sentence(query, sentence):
 def test_what_a_hosted_page_does_not_allow_is_refused_there():
     for query, sentence in (
         ("alternatives=11&run=1", "alternatives must be a whole number from 0 to 10, not 11"),
+        (
+            urlencode({"chat": "true", "chat_template_kwargs": '{"a": "%s"}' % ("b" * 20_000)}),
+            "chat_template_kwargs must have at most 20,000 characters, not 20,009",
+        ),
         ("prompt=" + "a" * 20_001, "prompt must have at most 20,000 characters, not 20,001"),
     ):
         with pytest.raises(ValueError) as refused:

@@ -8,12 +8,25 @@ import pytest
 
 from specdemo.drafters.ways import WAYS, way_called
 from specdemo.engine.rules import JUDGES, rule_of
-from specdemo.events import LIMITS, METHODS, RULES, Params, is_lossy, rule_in_words
+from specdemo.events import (
+    LIMITS,
+    METHODS,
+    RULES,
+    Params,
+    is_lossy,
+    rule_in_words,
+    template_arguments_json,
+)
 
 NOT_NUMBERS = ["4", None, True, [4], {}, float("nan"), float("inf"), -float("inf"), 1j, 10**400, -(10**5000)]
 BIASES = (
     *([(1, 2)], "3", {-1: 1}, {"one": 1}, {True: 1}, {1.0: 1}, {2**31: 1}, {3: 101}, {3: -100.1}),
     *({3: float("nan")}, {3: "1"}, {3: None}, {3: True}, {3: 1, "3": 2}, dict.fromkeys(range(301), 1)),
+)
+NESTED = '{"a": %s}' % ("[" * 16 + "]" * 16)
+ARGUMENTS = (
+    *("", "think", "[1]", "null", '{"a": NaN}', '{"a":' * 9_999, NESTED, 3, [1], b"{}", {1: 2}, {"a b": 1}),
+    *({"a": {1, 2}}, {"a": {1: 2}}, {"a": float("inf")}, {"a": 10**5000}, {"a": "\ud800"}),
 )
 OTHERS = {
     "top_p": (0, 0.0, 1 + 1e-9),
@@ -27,6 +40,7 @@ OTHERS = {
     "stop": ("end", ("",), (3,), None, {"a": 1}, ["a", None], ("\ud800",)),
     **dict.fromkeys(("ignore_eos", "chat"), (0, 1, "true", None)),
     "system": (3, ["a"], b"a", True),
+    "chat_template_kwargs": ARGUMENTS,
     "json_schema": ("", "{", "[]", "true", 3, {"a": {1}}, "[" * 9999, " " * 32_769, ("a",)),
     **dict.fromkeys(("regex", "grammar"), ("", 3, b"a", ["a"], "a" * 32_769, "\ud800")),
 }
@@ -94,6 +108,24 @@ def test_a_logit_bias_is_kept_by_token_id():
     given[5] = 3
     assert params == Params(logit_bias={5: 2.5, 11: -100}) != Params()
     assert len(Params(logit_bias=dict.fromkeys(range(300), 1)).logit_bias) == 300
+
+
+def test_arguments_of_a_template_are_kept_as_plain_values():
+    """As JSON text gives them, too; and a later change of what was given does not reach them."""
+    given = {"enable_thinking": False, "tools": [{"name": "f"}], "é": None}
+    params = Params(chat_template_kwargs=given)
+    assert hash(params) and params == Params(chat_template_kwargs=template_arguments_json(params)) != Params()
+    given["tools"][0]["name"] = "g"
+    assert params.chat_template_kwargs["tools"] == [{"name": "f"}]
+    assert Params(chat_template_kwargs={}) == Params() and template_arguments_json(Params()) == ""
+    for wrong, sentence in (
+        ({"tools": {"name": "f"}}, "must have a list of objects as tools, not {'name': 'f'}"),
+        ({"documents": ["a"]}, "must have a list of objects as documents, not ['a']"),
+        ({"a": "b" * 32_760}, "must have at most 32,768 characters, not 32,769"),
+    ):
+        with pytest.raises(ValueError) as error:
+            Params(chat_template_kwargs=wrong)
+        assert str(error.value) == f"chat_template_kwargs {sentence}"
 
 
 def test_a_text_follows_one_thing_at_most_up_to_its_end():

@@ -28,6 +28,7 @@ from specdemo.ui.view.settings import (
     weights_of,
 )
 from tests.sentences import assert_one_sentence
+from tests.tiny import tokenizer
 
 FIRST_TRACE = Path(__file__).resolve().parents[2] / "assets" / "traces" / "first.json"
 
@@ -61,6 +62,7 @@ class SmallPair:
     carried = MappingProxyType({})
     runs_here = Pair.runs_here
     has_chat_template = Pair.has_chat_template
+    template_arguments = Pair.template_arguments
 
     @property
     def info(self) -> SimpleNamespace:
@@ -102,6 +104,7 @@ def warned(pair=PAIR, needs=NEEDS, prompt="Once", limits=LOCAL, **values) -> dic
         Params(top_p=1.0, min_p=0.2),
         Params(draft_with="ngram", ngram=5, gamma=9, stop=("a", "b c"), ignore_eos=True, alternatives=0),
         Params(chat=True, system="Be brief.", gamma="auto", confidence=0.4),
+        Params(chat=True, chat_template_kwargs={"tools": [{"é": None}], "enable_thinking": False}),
         Params(json_schema='{"type": "string"}'),
         Params(grammar='start: "a"\n'),
         Params(stop=("\n\n", "a\nb", "\\", r"\n", " x")),
@@ -142,7 +145,8 @@ def test_controls_that_do_not_matter_are_out_of_the_way():
     assert all(shown[name]["confidence"] == ("confidence" in METHODS[name].fields) for name in METHODS)
     assert visible(holding())["seed"] and not visible(holding(sampler="greedy"))["seed"]
     assert visible(holding())["rule"] == (len(RULES) > 1), "a choice of one is none"
-    assert not visible(holding())["system"] and visible(holding(chat=True))["system"]
+    for name in ("system", "chat_template_kwargs"):
+        assert not visible(holding())[name] and visible(holding(chat=True))[name]
 
 
 def test_a_length_that_is_chosen_round_by_round_hides_the_slider():
@@ -161,7 +165,9 @@ def test_an_empty_box_is_no_number_and_nonsense_is_left_to_params():
     for nonsense in ("7.0", "-7", "x", "9" * 30):
         with pytest.raises(ValueError, match="seed must be a whole number from 0 to"):
             params_from_controls(holding(seed=nonsense))
-    assert params_from_controls(holding(system="ignored", chat=False)).system is None
+    ignored = params_from_controls(holding(system="ignored", chat_template_kwargs="ignored", chat=False))
+    assert ignored.system is ignored.chat_template_kwargs is None
+    assert params_from_controls(holding(chat=True, chat_template_kwargs=" \n")).chat_template_kwargs is None
 
 
 def test_what_is_hidden_has_no_effect_and_so_cannot_be_wrong():
@@ -212,6 +218,28 @@ def test_nothing_to_warn_of_at_first():
 
 READS = SmallPair(tokenizer=words)
 UNCUT = SmallPair(largest_exit=0)
+THINKS = "{{ messages }}{{ thinks }}"
+
+
+@pytest.mark.parametrize(
+    ("template", "typed", "said"),
+    [
+        (THINKS, "", "leave empty for none; this pair's template reads thinks"),
+        (THINKS, '{"thinks": 1}', "leave empty for none; this pair's template reads thinks"),
+        (THINKS, "thinks", "⚠ must be a JSON object of values by name"),
+        (THINKS, '{"think": 1}', "⚠ must have only names that this pair's"),
+        ("{{ messages }}", "", "⚠ this pair's template reads none, so leave it empty"),
+        ("{{ messages }}", '{"think": 1}', "⚠ must not have 'think' for this pair: its"),
+        ("{% for", '{"think": 1}', "leave empty for none"),
+    ],
+)
+def test_the_hint_names_the_arguments_that_the_template_reads(template, typed, said):
+    tokens = tokenizer()
+    tokens.chat_template = template
+    values = holding(chat=True, chat_template_kwargs=typed)
+    beside = hints(values, "Once", NEEDS, SmallPair(tokenizer=tokens))["chat_template_kwargs"]
+    assert said in beside
+    assert beside.startswith("⚠") == said.startswith("⚠")
 
 
 @pytest.mark.parametrize(

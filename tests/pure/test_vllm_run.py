@@ -157,9 +157,19 @@ def test_a_chat_goes_through_its_own_api(served):
     assert trace.text == TEXT and trace.prompt_ids == (1, 2, 3) and len(trace.rounds[0].next.top) == 2
     messages = [{"role": "system", "content": "Be brief"}, {"role": "user", "content": "Hi"}]
     assert server.requests[-1]["messages"] == messages and server.requests[-1]["top_logprobs"] == 5
+    assert not {"tools", "tool_choice", "chat_template_kwargs"} & server.requests[-1].keys()
     turns = [*messages, {"role": "assistant", "content": "Yes?"}, {"role": "user", "content": "Go on"}]
     trace = generate(pair, turns, SHORT)
     assert server.requests[-1]["messages"] == turns and len(trace.messages) == 4 and trace.params.chat
+
+
+def test_a_chat_template_s_arguments_go_to_the_server_and_its_tokeniser(served):
+    server, pair = served
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    arguments = {"enable_thinking": False, "documents": [{"text": "a"}]}
+    generate(pair, "Hi", replace(SHORT, chat=True, chat_template_kwargs=arguments | {"tools": tools}))
+    sent = {"chat_template_kwargs": arguments, "tools": tools, "tool_choice": "none"}
+    assert sent.items() <= server.requests[-1].items() and sent.items() <= server.tokenised[-1].items()
 
 
 def test_prompts_of_ids_the_context_and_a_vocabulary_that_is_not_known():

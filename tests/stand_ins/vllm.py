@@ -49,6 +49,7 @@ class StandIn:
     detailed: bool = False
     probe: Sequence[Sequence[int]] | None = None  # what it plays to the first request; None: `rounds`
     requests: list[dict[str, Any]] = field(default_factory=list)
+    tokenised: list[dict[str, Any]] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
     drafted_at_first: Sequence[int] | None = None  # the same for `probe`
     tells: dict[str, Any] = field(default_factory=dict)  # of its drafts after the end, in place of the truth
@@ -256,6 +257,7 @@ def handler(stand_in: StandIn) -> type[http.server.BaseHTTPRequestHandler]:
             elif self.path == "/metrics":
                 self.send(200, {}, stand_in.metrics().encode())
             elif self.path == "/tokenize":
+                stand_in.tokenised.append(body)
                 self.send(200, {}, json.dumps({"tokens": [1, 2, 3]}).encode())
             elif self.path in ("/v1/completions", "/v1/chat/completions"):
                 stand_in.requests.append(body)

@@ -40,6 +40,17 @@ def test_generate_streams_rounds_and_ends_with_the_trace(client):
     assert trace.params == Params(**asked, logit_bias={11: 2.5, 263: -100.0})
 
 
+def test_the_arguments_of_a_chat_template_are_an_object_and_no_file(client, url):
+    arguments = {"tools": [{"name": "f", "parameters": {"path": {"type": "string"}}}]}
+    for given in (arguments, json.dumps(arguments)):
+        with pytest.raises(AppError, match="^chat must be false for this pair: its tokenizer has no chat"):
+            client.predict("Once", chat=True, chat_template_kwargs=given, api_name="/generate")
+    file = {"a": [{"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}]}
+    asked = {"prompt": "Once", "chat": True, "chat_template_kwargs": file}
+    answer = httpx.post(f"{url}/gradio_api/call/v2/generate", json=asked)
+    assert answer.status_code == 400 and "chat_template_kwargs must be an object or its JSON" in answer.text
+
+
 def test_the_plain_route_has_the_same_in_its_stream(client, url):
     asked = {"prompt": 'say "json:', "seed": 3, "max_new_tokens": 30, "stop": ["a"]}
     event = httpx.post(f"{url}/gradio_api/call/v2/generate", json=asked).json()["event_id"]

@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl, urlsplit
 import httpx
 
 SESSION = re.compile(r"[A-Za-z0-9_-]{1,64}")  # what a page or a client calls itself, and Gradio an event
+PLAIN_JSON = ("chat_template_kwargs", "json_schema")  # arguments of the API that are any object of plain JSON
 DEPTH = 32  # of lists and objects within each other; a page sends 5
 # What the page's scripts tell with an event. The names on the second line come with a guess.
 EVENT_DATA = (
@@ -33,7 +34,7 @@ class NotLetIn(Exception):
         self.status, self.sentence, self.retry_after = status, sentence, retry_after
 
 
-FieldKind = Literal["text", "number", "switch", "choice", "index", "anything"]
+FieldKind = Literal["text", "number", "switch", "choice", "index", "object", "anything"]
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,12 @@ def check_unicode(value: Any) -> None:
         raise NotLetIn(400, sentence) from None
 
 
+def check_no_file(value: Any) -> None:
+    """Checks that there is nothing in the value that Gradio could open as a file."""
+    if _holds_file(value):
+        raise NotLetIn(400, "An object in the body must not have a text as its path: it could be a file.")
+
+
 def check_values(values: Any, fields: Sequence[Field]) -> None:
     """Checks the values that are given for a function's fields, in the order of the fields."""
     if not isinstance(values, list):
@@ -183,13 +190,16 @@ def check_rest(body: Mapping[str, Any], triggers: Collection[int]) -> None:
 
 
 def _check_value(value: Any, field: Field) -> None:
-    if value is None and field.kind in ("anything", "number", "switch"):
+    if value is None and field.kind in ("anything", "number", "switch", "object"):
         return  # what is left empty is for Params to judge
     match field.kind:
         case "anything":  # but what Gradio would take for a file
             inner = value if isinstance(value, list) else [value]
             right = not any(isinstance(each, (list, dict)) and not _is_harmless(each) for each in inner)
             what = "a text, a number, true, false or a list of these or of messages, or numbers by token id"
+        case "object":
+            right = isinstance(value, (str, dict)) and not _holds_file(value)
+            what = "an object or its JSON text, in which nothing has a text as its path"
         case "choice":
             right = isinstance(value, str) and value in field.choices
             what = f"one of {', '.join(field.choices)}"
@@ -212,6 +222,14 @@ def _is_harmless(value: Any) -> bool:
     if not isinstance(value, dict) or any(isinstance(inner, (list, dict)) for inner in value.values()):
         return False
     return value.keys() <= {"role", "content"} or all(key.isascii() and key.isdecimal() for key in value)
+
+
+def _holds_file(value: Any) -> bool:
+    """Whether there is anything in the value that Gradio could take for a file, which is an object with a
+    text as its path."""
+    if isinstance(value, dict):
+        return isinstance(value.get("path"), str) or any(map(_holds_file, value.values()))
+    return isinstance(value, list) and any(map(_holds_file, value))
 
 
 def _short(value: Any) -> str:

@@ -23,6 +23,7 @@ from specdemo.ui.front.checks import (
     NotLetIn,
     check_address,
     check_named,
+    check_no_file,
     check_rest,
     check_unicode,
     check_values,
@@ -260,7 +261,9 @@ class Gate:
                     refused = NotLetIn(405, "This server answers POST requests only.")
                     return await _answer(send, refused, [(b"allow", b"POST")])
                 if body := await self.bodies.read(inside, request_address(scope, self.limits)):
-                    check_unicode(read_object(body))
+                    asked = read_object(body)
+                    check_unicode(asked)
+                    check_no_file(asked)
                 await self.app(scope, inside.receive, send)
             case "trace":
                 try:

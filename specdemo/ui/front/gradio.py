@@ -15,7 +15,7 @@ from uuid import uuid4
 import gradio as gr
 from starlette.requests import Request as StarletteRequest
 
-from specdemo.ui.front.checks import EVENT_DATA, Field, FieldKind, Function
+from specdemo.ui.front.checks import EVENT_DATA, PLAIN_JSON, Field, FieldKind, Function
 from specdemo.ui.front.language import language_of
 from specdemo.ui.runs.limits import Limits, Visitor, request_address
 from specdemo.words.catalogue import speaking
@@ -105,11 +105,15 @@ def functions_of(demo: gr.Blocks, tools: Collection[str]) -> dict[int, Function]
             fields = tuple(_field(block) for block in function.inputs)
         else:
             parameters = documented[f"/{name}"]["parameters"]
-            fields = tuple(
-                Field(one["parameter_name"], required=not one["parameter_has_default"]) for one in parameters
-            )
+            fields = tuple(_argument(one) for one in parameters)
         found[number] = Function(number, name, fields, direct=not function.queue, private=private)
     return found
+
+
+def _argument(documented: dict[str, Any]) -> Field:
+    name = documented["parameter_name"]
+    kind: FieldKind = "object" if name in PLAIN_JSON else "anything"
+    return Field(name, kind, required=not documented["parameter_has_default"])
 
 
 def _field(block: Any) -> Field:

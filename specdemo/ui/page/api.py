@@ -13,6 +13,7 @@ import gradio as gr
 from specdemo.events import LIMITS, PARAMETERS, Params, Round, allowed_in_words, described
 from specdemo.events.trace import Trace, rounds_json
 from specdemo.events.verdict import verdict
+from specdemo.ui.front.checks import PLAIN_JSON
 from specdemo.ui.front.gate import fragment
 from specdemo.ui.front.gradio import caller_of, visitor_of
 from specdemo.ui.runs.limits import Limits, Visitor
@@ -196,6 +197,7 @@ def _set_signature(generate: Callable, default: str) -> None:
         ("pair", str, default),
     ]
     in_json = {"stop": (list[str], []), "logit_bias": (dict[str, float] | None, None)}
+    in_json |= dict.fromkeys(PLAIN_JSON, (dict[str, Any] | str | None, None))
     for field in fields(Params):
         arguments.append((field.name, *in_json.get(field.name, (field.type, field.default))))
     parameters = [

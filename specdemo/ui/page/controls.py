@@ -58,7 +58,8 @@ def controls(models: Models) -> dict[str, gr.components.Component]:
     choices = {"pair": models.names, "draft_with": methods, "sampler": samplers, "rule": rules}
     choices |= {name: [(choice_in_words(one), one) for one in ways] for name, ways in WEIGHT_CHOICES.items()}
     # Of a box: the least and the most.
-    lines = {"system": (2, 6), "stop": (2, 4), "json_schema": (3, 12), "regex": (1, 4), "grammar": (3, 12)}
+    lines = {"system": (2, 6), "chat_template_kwargs": (2, 8), "stop": (2, 4)}
+    lines |= {"json_schema": (3, 12), "regex": (1, 4), "grammar": (3, 12)}
 
     def box(name: str) -> gr.components.Component:
         row, about = PARAMETERS.get(name), {"visible": shown.get(name, True), **_words(name)}

@@ -8,6 +8,7 @@ from specdemo.errors import PairError
 from specdemo.events import DRAFTER_KINDS, LIMITS, METHODS, Method, Params, allowed, check_text
 from specdemo.events.params import GRAMMARS
 from specdemo.loading.catalog import CATALOGUE
+from specdemo.loading.templates import check_arguments
 from specdemo.ui.runs.limits import LOCAL, Limits
 from specdemo.ui.view.choices import words_of_row
 from specdemo.ui.view.settings import (
@@ -26,7 +27,7 @@ from specdemo.ui.view.settings import (
 from specdemo.vllm.client import server_address
 from specdemo.vllm.pair import NO_MIN_P, ServedPair
 from specdemo.words.catalogue import number, say
-from specdemo.words.message import about, message_of
+from specdemo.words.message import Message, about, message_of
 
 if TYPE_CHECKING:
     from specdemo.loading.pair import AnyPair, Pair
@@ -51,6 +52,9 @@ def hints(
         texts["draft_with"] = say("settings.rule_is_lossy")
     if method := METHODS.get(values["draft_with"]):
         texts["draft_with"] = f"{_who_drafts(method, values['pair'], pair)}; {texts['draft_with']}"
+    if names := pair.template_arguments() if pair and pair.runs_here else ():
+        usual, listed = texts["chat_template_kwargs"], ", ".join(names)
+        texts["chat_template_kwargs"] = say("settings.template_reads", usual=usual, names=listed)
     for name, warning in _warnings(values, prompt, needs, pair, limits):
         texts[name] = f"⚠ {warning}"
     for name, size in (("quantize", needs.target_bytes), ("quantize_drafter", needs.drafter_bytes)):
@@ -147,6 +151,8 @@ def _warnings(
             yield "exit_layer", say("settings.exit_most", most=most)
     if pair and values["chat"] and not pair.has_chat_template:
         yield "chat", say("settings.no_template")
+    if values["chat"]:
+        yield from _arguments(values["chat_template_kwargs"].strip(), here, limits)
     yield from _grammars(values, here)
     if needs.gated and not needs.loaded and not os.environ.get("HF_TOKEN"):
         yield "pair", say("settings.no_token", pair=_pair_line(values["pair"], needs))
@@ -173,6 +179,24 @@ def _warnings(
             yield name, say(key, most=number(limits.prompt_characters))
     if not prompt:
         yield "prompt", say("settings.no_prompt")  # why is said when a run is asked for
+
+
+def _arguments(typed: str, pair: "Pair | None", limits: Limits) -> Iterator[tuple[str, str]]:
+    """The warnings about the chat template's arguments."""
+    if pair and pair.template_arguments() == ():
+        yield "chat_template_kwargs", say("settings.template_reads_none")
+    if not typed:
+        return
+    try:
+        params = Params(chat_template_kwargs=typed)
+        limits.check(None, params)
+        given = params.chat_template_kwargs or {}
+        known = pair.template_arguments(given.get("tools")) if pair else None
+        if known is not None:
+            check_arguments(given, known)
+    except ValueError as error:
+        told = message_of(error)
+        yield "chat_template_kwargs", told.said() if isinstance(told, Message) else told
 
 
 def _servers(values: Values, pair: ServedPair) -> Iterator[tuple[str, str]]:

@@ -11,7 +11,16 @@ from dataclasses import MISSING, asdict, fields
 from typing import Any, Literal, NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
-from specdemo.events import LIMITS, METHODS, ChatMessage, Params, check_messages, check_text, is_conversation
+from specdemo.events import (
+    LIMITS,
+    METHODS,
+    ChatMessage,
+    Params,
+    check_messages,
+    check_text,
+    is_conversation,
+    template_arguments_json,
+)
 from specdemo.ui.page.frame import TABS
 from specdemo.ui.runs.board import RECORDED_RUN
 from specdemo.ui.runs.guess import HALL
@@ -139,6 +148,8 @@ def write(
         value = getattr(params, name)
         if name == "stop":
             items += [("stop", stop) for stop in value]
+        elif name == "chat_template_kwargs":
+            items += [(name, text)] if (text := template_arguments_json(params)) else []
         elif value != (None if default is MISSING else default):
             items.append((name, str(value).lower() if isinstance(value, bool) else value))
     items += [(name, weights[name]) for name in WEIGHT_CHOICES if weights.get(name)]

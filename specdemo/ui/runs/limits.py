@@ -11,7 +11,13 @@ from typing import TypeVar
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from specdemo.events import Params, check_messages, check_number, is_conversation
+from specdemo.events import (
+    Params,
+    check_messages,
+    check_number,
+    is_conversation,
+    template_arguments_json,
+)
 from specdemo.words.catalogue import numeral
 from specdemo.words.message import refusal
 
@@ -64,7 +70,8 @@ class Limits:
         not."""
         for name in ("max_new_tokens", "alternatives"):
             check_number(name, getattr(params, name), self.largest(name))
-        for name, text in (("prompt", prompt), ("system", params.system)):
+        texts = {"system": params.system, "chat_template_kwargs": template_arguments_json(params)}
+        for name, text in {"prompt": prompt, **texts}.items():
             what, size = _size(text)
             if size > self.prompt_characters:
                 raise ValueError(refusal(name, what, numeral(size), most=self.prompt_characters))

@@ -18,6 +18,7 @@ from specdemo.events import (
     Rule,
     check_number,
     is_lossy,
+    template_arguments_json,
 )
 from specdemo.events.params import GRAMMARS, field_of_grammar
 from specdemo.loading import catalog
@@ -53,11 +54,12 @@ SECTIONS = {
         *("sampler", "temperature", "top_k", "top_p", "min_p", "draft_temperature", "max_new_tokens", "seed"),
     ),
     "penalties": ("repetition_penalty", "presence_penalty", "frequency_penalty"),
-    "chat": ("chat", "system"),
+    "chat": ("chat", "system", "chat_template_kwargs"),
     "structure": GRAMMARS,
     "ending": ("stop", "ignore_eos", "confidence", "rule", "lenience", "alternatives"),
     "weights": ("dtype", "quantize", "quantize_drafter"),
 }
+OF_CHAT = SECTIONS["chat"][1:]  # controls that have an effect with the chat template only
 CONTROL_NAMES = tuple(name for names in SECTIONS.values() for name in names)
 WITHOUT_USUAL = ("pair", "ignore_eos", "dtype")  # controls that have a text only where there is more to say
 # What can be chosen for a pair's weights, except on a public server.
@@ -115,6 +117,7 @@ def params_from_controls(values: Values) -> Params:
     held |= {name: typed(values[name]) for name, typed in TYPED.items()}
     held["stop"] = tuple(_unescaped(line) for line in values["stop"].split("\n") if line)
     held["system"] = values["system"] if values["chat"] and values["system"] else None
+    held["chat_template_kwargs"] = values["chat_template_kwargs"].strip() or None if values["chat"] else None
     held |= {name: values[name] if values[name].strip() else None for name in GRAMMARS}
     return Params(**held | ({"gamma": "auto"} if values["gamma_auto"] is True else {}))
 
@@ -159,6 +162,7 @@ def values_of(params: Params) -> Values:
         "sampler": sampler,
         "stop": "\n".join(map(_escaped, params.stop)),
         "system": params.system or "",
+        "chat_template_kwargs": template_arguments_json(params),
         **{name: getattr(params, name) or "" for name in GRAMMARS},
     }
 
@@ -274,7 +278,7 @@ def visible(values: Values) -> dict[str, bool]:
         shown |= dict.fromkeys((*SERVERS_OWN, "gamma_auto"), False)
     shown |= dict.fromkeys(GRAMMARS, not served)
     shown["pair"] = typed_address(values) is None
-    return shown | {"seed": bool(filters), "system": bool(values["chat"])}
+    return shown | {"seed": bool(filters), **dict.fromkeys(OF_CHAT, bool(values["chat"]))}
 
 
 def fields_of(choice: Method | Rule | None) -> tuple[str, ...]:

@@ -1,0 +1,120 @@
+"""Chat templates, which are programs in Jinja: the arguments that they read, and what they make of messages.
+
+Without torch and without transformers.
+"""
+
+import inspect
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import Environment, meta, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+
+from specdemo.errors import in_short
+from specdemo.events import Mark
+from specdemo.events.segments import MARKS
+from specdemo.words.message import about, refusal, shown
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+TAKEN = ("tools", "documents")  # arguments of apply_chat_template that it hands on under their names
+# What transformers gives every template beside the arguments of apply_chat_template.
+OF_TRANSFORMERS = frozenset({"messages", "raise_exception", "strftime_now"})
+QUESTIONS = ("defined", "undefined", "default", "d")  # tests and filters for names that may have no value
+
+
+class _Generation(Extension):
+    """The tag that transformers adds to Jinja: it marks what an assistant has said."""
+
+    tags = {"generation"}
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
+
+
+def arguments_of(tokenizer: "PreTrainedTokenizerBase", tools: object = None) -> tuple[str, ...]:
+    """The names of the arguments that the tokenizer's chat template reads. tools: those that it is given, for
+    which a tokenizer can have a template of its own. Raises what jinja2 and transformers raise for a template
+    that cannot be read."""
+    template = tokenizer.get_chat_template(tools=tools)
+    own = {*inspect.signature(tokenizer.apply_chat_template).parameters}.difference(TAKEN)
+    own |= {*tokenizer.SPECIAL_TOKENS_ATTRIBUTES, *tokenizer.special_tokens_map}
+    return tuple(sorted(_read_by(template) - own - OF_TRANSFORMERS))
+
+
+@lru_cache(maxsize=64)
+def _read_by(template: str) -> frozenset[str]:
+    """The names that a template reads from outside: those that it reads before it gives them a value itself,
+    and those of which it asks whether they have one."""
+    tree = Environment(extensions=[_Generation, loopcontrols]).parse(template)
+    first: dict[str, str] = {}
+    for name in _names_in(tree):
+        first.setdefault(name.name, name.ctx)
+    questions = [one for one in tree.find_all((nodes.Test, nodes.Filter)) if one.name in QUESTIONS]
+    asked = {one.node.name for one in questions if isinstance(one.node, nodes.Name)}
+    return frozenset(
+        name for name in meta.find_undeclared_variables(tree) if name in asked or first.get(name) != "store"
+    )
+
+
+def _names_in(node: nodes.Node) -> Iterator[nodes.Name]:
+    """The names in a template, in the order in which they are read and written."""
+    if isinstance(node, nodes.Name):
+        yield node
+    children = [*node.iter_child_nodes()]
+    for child in reversed(children) if isinstance(node, nodes.Assign) else children:
+        yield from _names_in(child)
+
+
+def marks_of(tokenizer: "PreTrainedTokenizerBase", eos: Iterable[int]) -> tuple[Mark, ...]:
+    """The marks that stand in the tokenizer's chat templates and are tokens of their own. eos: ids that end a
+    turn, and so any segment."""
+    template = tokenizer.chat_template
+    texts = "\n".join(template.values() if isinstance(template, dict) else [template])
+    ids = {text: tokenizer.convert_tokens_to_ids(text) for text in MARKS if text in texts}
+    marks = [
+        Mark(token_id, text, MARKS[text])
+        for text, token_id in ids.items()
+        if token_id is not None and tokenizer.convert_ids_to_tokens(token_id) == text
+    ]
+    if all(mark.role == "end" for mark in marks):
+        return ()
+    ends = [Mark(one, str(tokenizer.convert_ids_to_tokens(one)), "end") for one in sorted(eos)]
+    return (*marks, *(end for end in ends if end not in marks))
+
+
+def check_arguments(arguments: Mapping[str, Any], known: Collection[str]) -> None:
+    """ValueError for an argument that a template does not read. known: the names that it reads."""
+    unknown = next((name for name in arguments if name not in known), None)
+    if unknown is not None and not known:
+        raise ValueError(about("chat_template_kwargs", "template_reads_none", name=shown(unknown)))
+    if unknown is not None:
+        raise ValueError(refusal("chat_template_kwargs", "template_reads", unknown, names=", ".join(known)))
+
+
+def render(
+    tokenizer: "PreTrainedTokenizerBase", messages: list[dict[str, str]], arguments: Mapping[str, Any]
+) -> str:
+    """The text that the tokenizer's chat template makes of messages and arguments. ValueError in one sentence
+    for an argument that it does not read, and where it refuses."""
+    with _told():
+        known = arguments_of(tokenizer, arguments.get("tools"))
+    check_arguments(arguments, known)
+    with _told():
+        return tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=True, **arguments
+        )
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """A template is a program, and may refuse (a system prompt, for example)."""
+    try:
+        yield
+    except Exception as error:
+        raise ValueError(about("chat", "template_says", reason=in_short(error))) from None
