@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specdemo.events import DRAFTER_KINDS, METHODS, PairInfo, Params, ServerInfo, Stats
+from specdemo.events.segments import segments_of
 from specdemo.events.speedup import is_wide
 from specdemo.events.trace import Trace
 from specdemo.ui.view.choices import words_of_row
@@ -29,7 +30,7 @@ MEANWHILE = "mean_tokens_per_round"  # stands there while that one is not known,
 NUMBERS = (
     *("speedup", "tokens_per_second", "acceptance_rate", "mean_tokens_per_round", "tokens", "rounds"),
     *("target_forwards", "saved", "target_step", "drafter_step", "cost_ratio", "distance"),
-    *("draft_ms", "verify_ms", "ttft_ms", "seed", "finish"),
+    *("draft_ms", "verify_ms", "ttft_ms", "seed", "finish", "segments"),
 )
 
 
@@ -112,8 +113,27 @@ def number_texts(trace: Trace) -> dict[str, str]:
         "verify_ms": write(stats.verify_ms, "{:,.0f} ms"),
         "seed": str(trace.params.seed) if trace.params.temperature else "–",
         "finish": say(f"run.finishes.{trace.finish}") if trace.finish else "…",
+        "segments": _segments(trace) or "–",
     }
     return numbers if trace.pair.server is None else numbers | served_numbers(trace)
+
+
+def _segments(trace: Trace) -> str:
+    """A line for each kind of segment of a run that has ended; empty where there are not several."""
+    found = segments_of(trace) if trace.marks and trace.finish else []
+    if len(found) < 2:
+        return ""
+    return "\n".join(
+        say(
+            "run.segment",
+            kind=say(f"run.segments.{one.kind.replace(' ', '_')}"),
+            tokens=number(one.tokens),
+            rate="–" if one.acceptance_rate is None else number(one.acceptance_rate, ".0%"),
+            per_round=number(one.tokens_per_round or 0.0, ".2f"),
+            per_second=number(one.tokens_per_second or 0.0, ",.1f"),
+        )
+        for one in found
+    )
 
 
 def _forwards(trace: Trace) -> str:
