@@ -3,10 +3,10 @@
 import "./words.js";
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { kindInRound, kindsInPrompt } from "../../specdemo/ui/static/view/textless.js";
+import { kindInRound, kindsInPrompt, named } from "../../specdemo/ui/static/view/textless.js";
 
 /** A token whose own row among the alternatives has this text. */
-const own = (alone) => ({ id: 7, text: "", top: [[3, " a"], [7, alone]], round: { draft: [], ended_by: null } });
+const own = (alone) => ({ id: 7, text: "", top: [[3, " a"], [7, alone]], round: { draft: [], ended_by: null, setting: null } });
 
 test("its text by itself tells the end of the text from a part of a character", () => {
   assert.equal(kindInRound(own("")), "end");
@@ -15,10 +15,17 @@ test("its text by itself tells the end of the text from a part of a character", 
 });
 
 test("without alternatives only a draft that ends with the end of the text tells", () => {
-  const round = { draft: [], ended_by: "eos" };
+  const round = { draft: [], ended_by: "eos", setting: null };
   const [before, last] = [0, 1].map((id) => ({ id, text: "", top: [], round }));
   round.draft.push(before, last);
   assert.deepEqual([before, last].map(kindInRound), ["nothing", "end"]);
+});
+
+test("a mark of the chat template is no end of the text", () => {
+  const round = { draft: [], ended_by: null, setting: { marks: { 7: "<think>" } } };
+  assert.deepEqual(kindInRound({ ...own(""), round }), { mark: "<think>" });
+  assert.equal(named({ ...own(""), round }), "<think>");
+  assert.equal(kindInRound({ ...own(""), id: 8, top: [[8, ""]], round }), "end");
 });
 
 test("a prompt begins with the start, and its parts of characters come before a character beyond ASCII", () => {

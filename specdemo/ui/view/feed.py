@@ -24,6 +24,7 @@ from specdemo.events import (
     manner_of,
 )
 from specdemo.events.params import GRAMMARS
+from specdemo.events.segments import MARKS
 from specdemo.events.speedup import Estimate, best_gamma, checks, counted_estimates, estimates, is_wide
 from specdemo.events.trace import Trace, round_objects
 from specdemo.events.verdict import verdict, why_none
@@ -196,6 +197,7 @@ def setting(trace: Trace) -> RunSetting:
         "min_p": params.min_p,
         "adjusted": in_one(adjusting_in_words(params)),
         "chat": params.chat,
+        "marks": {str(mark.id): printable(mark.text) for mark in trace.marks if mark.text in MARKS},
         "machine": printable(trace.pair.device_name),
         "conditions": conditions_of(trace),
         "served": server,

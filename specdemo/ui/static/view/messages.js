@@ -139,8 +139,9 @@
  * where nothing is drafted or a server does not tell. ngram: the most tokens that lookup matches. top_k 0, top_p
  * 1 and min_p 0 are off. adjusted: penalties and biases in words; empty where there are none, or where only a
  * server knows. gamma: "auto" where it was chosen round by round. chat: whether the prompt went through a chat
- * template. machine: the device that the run was made on, as the pair named it. conditions: what a measurement
- * must share to be drawn with this run. served: null for a run of the engine here.
+ * template. marks: those of the template, by their ids, which have no text in the run. machine: the device that
+ * the run was made on, as the pair named it. conditions: what a measurement must share to be drawn with this
+ * run. served: null for a run of the engine here.
  * @typedef {object} RunSetting
  * @property {string} draft_with
  * @property {"chain" | "block" | "block and chain" | "copy" | null} manner
@@ -157,6 +158,7 @@
  * @property {number} min_p
  * @property {string} adjusted
  * @property {boolean} chat
+ * @property {Record<string, string>} marks
  * @property {string} machine
  * @property {string} conditions
  * @property {Served | null} served

@@ -5,11 +5,12 @@ import { inQuotes } from "./format.js";
 import { say } from "./words.js";
 
 /** @import { Drafted, Own, Token } from "./run.js" */
-/** @typedef {"start" | "end" | "part" | "nothing"} Kind its class, too */
+/** @typedef {"start" | "end" | "part" | "nothing" | Mark} Kind */
+/** A mark of the chat template. @typedef {{ mark: string }} Mark */
 
 /** @param {Kind} kind */
 export function standsFor(kind) {
-  return say(`view.textless.${kind}`);
+  return typeof kind === "object" ? kind.mark : say(`view.textless.${kind}`);
 }
 
 /**
@@ -24,6 +25,7 @@ export function sign(element, kind) {
 
 /** @param {Kind} kind */
 export function signOf(kind) {
+  if (typeof kind === "object") return kind.mark;
   return { part: "◌", nothing: "◇", start: say("view.signs.start"), end: say("view.signs.end") }[kind];
 }
 
@@ -34,6 +36,8 @@ export function signOf(kind) {
  * @returns {Exclude<Kind, "start">}
  */
 export function kindInRound(token) {
+  const mark = token.round.setting?.marks[String(token.id)];
+  if (mark !== undefined) return { mark };
   const alone = token.top.find(([id]) => id === token.id)?.[1];
   if (alone !== undefined) return alone === "" ? "end" : alone.includes("\ufffd") ? "part" : "nothing";
   const { draft, ended_by } = token.round;
@@ -61,10 +65,12 @@ export function kindsInPrompt(prompt) {
 /** A token as a sentence names it. @param {Token} token */
 export function named(token) {
   if (token.text !== "") return inQuotes(token.text);
-  return say(`view.named.${token.fate === "prompt" ? "nothing" : kindInRound(token)}`);
+  const kind = token.fate === "prompt" ? "nothing" : kindInRound(token);
+  return typeof kind === "object" ? kind.mark : say(`view.named.${kind}`);
 }
 
 /** @param {Kind} kind */
 export function explained(kind) {
+  if (typeof kind === "object") return say("view.explained.mark", kind);
   return say(`view.explained.${kind}`);
 }
