@@ -121,7 +121,9 @@ def fork_report(report: "ForkReport") -> str:
         rows = []
         for said in fork.said:
             logits = [f"{value:.4f}" for value in (said.plain, said.speculative, said.margin)]
-            rows.append([said.forward, *logits, _named(said.likeliest), f"{said.apart:.2g}"])
+            several = f"{fork.rows} row{'s' * (fork.rows > 1)}"
+            name = several if said.forward == "several rows" else said.forward
+            rows.append([name, *logits, _named(said.likeliest), f"{said.apart:.2g}"])
         lines += ["", as_text(Table(title, columns, rows)), ""]
         measured = f"rows {rounding.rows:.2g}"
         if rounding.float32 is not None:

@@ -44,9 +44,8 @@ from specdemo.words.message import Message, message
 
 PLACES = 32  # of the text before the fork, at which rounding is measured
 BEFORE = 80  # characters of the text before the fork that are shown
-SAME_NUMBERS = (
-    1e-6  # how far a logit that the verdict shaped may be from the same one shaped here, relatively
-)
+# How far a logit that the verdict has penalised may be from the same one here, relatively.
+SAME_NUMBERS = 1e-6
 ROOM = 1.1  # memory for a float32 copy and its forward, relative to the copy
 
 IN_WORDS = {"one row": "fork_one_row", "several rows": "fork_several_rows"}
@@ -143,7 +142,7 @@ def find_fork(pair: AnyPair, prompt: Prompt, params: Params) -> ForkReport:
         "versions": dict(started.versions),
     }
     if drafting.output_ids == plain.output_ids:
-        return ForkReport("none", message("fork_none", count=place), fork=None, **told)
+        return ForkReport("none", message("fork_none", compared=place), fork=None, **told)
 
     candidates = [_candidate(pair, one.output_ids[place : place + 1]) for one in (plain, drafting)]
     before = _before(pair, started, plain.output_ids[:place])
