@@ -16,6 +16,7 @@ import inspect
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import takewhile
 from typing import Literal
 
@@ -220,13 +221,7 @@ def _explained(
 
     sampler = Sampler(started.params, len(started.prompt_ids))
 
-    def scores(logits: Tensor) -> Tensor:
-        """The logits [P, V] after the last P places, with bias and penalties: what decides."""
-        ends = range(len(ids) - len(logits) + 1, len(ids) + 1)
-        seen = [sampler.seen(ids[:end], logits.shape[1], logits.device) for end in ends]
-        counted = torch.stack(seen) if sampler.penalises else None
-        return sampler.adjusted(logits, Settings.on_host(sampler), counted)
-
+    scores = partial(_scores, sampler, ids)
     own, own_by_one = scores(own), scores(own_by_one)
     exact = None if exact is None else scores(exact)
     rounding = _rounding(own, own_by_one, exact, not_float32, pair.target.dtype)
@@ -243,6 +238,14 @@ def _explained(
 
     lines = [line(name, logits) for name, logits in said.items()]
     return replace(fork, said=lines, rounding=rounding)
+
+
+def _scores(sampler: Sampler, ids: list[int], logits: Tensor) -> Tensor:
+    """The logits [P, V] after the last P places of a text with bias and penalties: what decides."""
+    ends = range(len(ids) - len(logits) + 1, len(ids) + 1)
+    seen = [sampler.seen(ids[:end], logits.shape[1], logits.device) for end in ends]
+    counted = torch.stack(seen) if sampler.penalises else None  # [P, V]
+    return sampler.adjusted(logits, Settings.on_host(sampler), counted)
 
 
 def verdict_on(fork: Fork) -> tuple[Verdict, Message]:

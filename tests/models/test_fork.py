@@ -11,6 +11,7 @@ import specdemo.session as session
 import specdemo.trials.fork as forks
 from specdemo import PairError, Params, load_pair
 from specdemo.engine.rules import speculative
+from specdemo.engine.sampling import Sampler
 from specdemo.runtime.cache import PositionalCache
 from specdemo.runtime.weights import in_float32
 from specdemo.trials.fork import Candidate, Fork, Rounding, Said, find_fork, verdict_on
@@ -47,11 +48,12 @@ def tied_pair():
     return pair, low, high
 
 
-@pytest.mark.parametrize("penalties", [{}, dict(frequency_penalty=0.5, presence_penalty=1.0)])
-def test_two_tokens_that_are_as_likely_part_by_rounding(penalties):
+@pytest.mark.parametrize("is_biased", [False, True])
+def test_two_tokens_that_are_as_likely_part_by_rounding(is_biased):
     pair, low, high = tied_pair()
+    bias = {low: 50, high: 50} if is_biased else None
     before = copy.deepcopy(pair.target.state_dict())
-    report = find_fork(pair, PROMPT, replace(GREEDY, **penalties))
+    report = find_fork(pair, PROMPT, replace(GREEDY, logit_bias=bias))
     fork = report.fork
     assert report.verdict == "rounding" and (fork.plain.id, fork.speculative.id) == (low, high)
     assert report.compared == fork.place < 40 and fork.rows == 5
@@ -171,6 +173,29 @@ def test_a_copy_in_float32_has_the_same_numbers():
     assert torch.equal(exact(ids).logits, copy.deepcopy(model).float()(ids).logits)
     assert exact.lm_head.weight is exact.transformer.wte.weight
     assert {weight.dtype for weight in model.parameters()} == {torch.bfloat16}
+
+
+@torch.no_grad()
+def test_the_model_s_own_forwards_say_the_same_of_the_same_places():
+    model, ids = tiny("gemma3"), [*PROMPT, *PROMPT]
+    own, by_one_row = forks._own_logits(model, ids, 5), forks._own_by_one_row(model, ids, 5)
+    assert own.shape == by_one_row.shape == (5, 96)
+    assert torch.allclose(own, model(torch.tensor([ids])).logits[0, -5:], atol=1e-4)
+    assert torch.allclose(own, by_one_row, atol=1e-4)
+
+
+def test_logits_are_penalised_by_the_text_before_each_place():
+    sampler = Sampler(Params(temperature=0.0, frequency_penalty=1.0), prompt_tokens=2)
+    scores = forks._scores(sampler, [1, 2, 3, 3, 4], torch.zeros(3, 6))
+    assert scores.tolist() == [[0, 0, 0, -1, 0, 0], [0, 0, 0, -2, 0, 0], [0, 0, 0, -2, -1, 0]]
+
+
+def test_what_a_float32_model_s_own_forwards_differ_by_is_not_all_rounding():
+    """transformers' own forwards of some recurrent models differ by a third of a unit."""
+    own = torch.full((4, 6), 8.0)
+    found = forks._rounding(own, own + 0.3, None, None, torch.float32)
+    assert found.rows == pytest.approx(0.3) and found.allowed < 0.01
+    assert forks._rounding(own, own + 0.3, None, None, torch.bfloat16).allowed == pytest.approx(0.6)
 
 
 def test_what_cannot_be_compared_is_refused():
