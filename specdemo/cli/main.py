@@ -270,6 +270,7 @@ def _fork(arguments: Namespace) -> int:
     from specdemo.trials.fork import find_fork
 
     report = find_fork(_load(request), arguments.prompt, replace(params, alternatives=0))
+    assert report is not None, "nothing ends it early"
     print(fork_report(report))
     print(json.dumps(asdict(report)))
     return FAILED if report.verdict == "fault" else 0

@@ -112,7 +112,7 @@ def fork_report(report: "ForkReport") -> str:
     fork = report.fork
     if fork is None:
         return report.sentence
-    lines = [f"The texts part at token {fork.place}, after {fork.before!r}."]
+    lines = [f"The texts part at token {fork.place + 1}, after {fork.before!r}."]
     for text, candidate in (("plain", fork.plain), ("speculative", fork.speculative)):
         lines.append(f"  {text:<11}  {'has ended' if candidate is None else _named(candidate)}")
     if rounding := fork.rounding:

@@ -38,7 +38,7 @@ from specdemo.runtime.device import amount, free_memory
 from specdemo.runtime.lm import cache_argument, logits_tolerance
 from specdemo.runtime.precision import full_float32
 from specdemo.runtime.weights import in_float32, is_dense
-from specdemo.session import BUSY, begin, prepare
+from specdemo.session import BUSY, IsOver, begin, prepare
 from specdemo.vllm.pair import ServedPair
 from specdemo.words.catalogue import numeral
 from specdemo.words.message import Message, message
@@ -123,16 +123,21 @@ class ForkReport:
     versions: dict[str, str]
 
 
-def find_fork(pair: AnyPair, prompt: Prompt, params: Params) -> ForkReport:
-    """Writes the greedy text with and without drafts, and finds out why they part, if they do. Raises
-    ValueError for Params that are not greedy or draft nothing, and else as `stream` does."""
+def find_fork(
+    pair: AnyPair, prompt: Prompt, params: Params, is_over: IsOver = lambda: False
+) -> ForkReport | None:
+    """Writes the greedy text with and without drafts, and finds out why they part, if they do. None if
+    is_over was true before that was known. Raises ValueError for Params that are not greedy or draft nothing,
+    and else as `stream` does."""
     if isinstance(pair, ServedPair):
         raise PairError(message("fork_served"))
     check_greedy_drafts(params)
     started = prepare(pair, prompt, params)
     alone = prepare(pair, prompt, replace(started.params, draft_with="none"))
-    plain, _ = _text(pair, alone, lambda ids: False)
-    drafting, logits = _text(pair, started, lambda ids: ids != plain.output_ids[: len(ids)])
+    plain, _ = _text(pair, alone, lambda ids: False, is_over)
+    drafting, logits = _text(pair, started, lambda ids: ids != plain.output_ids[: len(ids)], is_over)
+    if is_over():
+        return None
     place = in_common(drafting.output_ids, plain.output_ids)
     told = {
         "compared": place,
@@ -151,7 +156,9 @@ def find_fork(pair: AnyPair, prompt: Prompt, params: Params) -> ForkReport:
     if None in candidates:
         return ForkReport("fault", message("fork_ends"), fork=fork, **told)
     by_several = logits[place - (len(drafting.output_ids) - len(drafting.rounds[-1].emitted))]
-    again, logits = _text(pair, alone, lambda ids: len(ids) > place)
+    again, logits = _text(pair, alone, lambda ids: len(ids) > place, is_over)
+    if is_over():
+        return None
     if again.output_ids != plain.output_ids[: place + 1]:
         return ForkReport("fault", message("fork_not_repeated"), fork=fork, **told)
     fork = _explained(pair, started, plain.output_ids[:place], fork, logits[0], by_several)
@@ -175,17 +182,19 @@ class Recording(Verifier):
         return verdict
 
 
-def _text(pair: Pair, started: Started, is_enough: Callable[[list[int]], bool]) -> tuple[Trace, Tensor]:
-    """The trace of a run, which is closed once its text is enough, and the logits [B+1, V] of its last
-    round."""
-    latest: list[Tensor] = []
+def _text(
+    pair: Pair, started: Started, is_enough: Callable[[list[int]], bool], is_over: IsOver
+) -> tuple[Trace, Tensor]:
+    """The trace of a run, which is closed once its text is enough or is_over is true, and the logits [B+1, V]
+    of its last round; [0, 0] where it had none."""
+    latest = [torch.empty(0, 0)]
 
     def recorded(decoder: Decoder) -> Decoder:
         return replace(decoder, verifier=Recording(**vars(decoder.verifier), latest=latest))
 
-    with begin(pair, started, measure=False, alter=recorded) as run:
+    with begin(pair, started, measure=False, is_over=is_over, alter=recorded) as run:
         for event in run:
-            if isinstance(event, Round) and is_enough(run.trace.output_ids):
+            if isinstance(event, Round) and (is_over() or is_enough(run.trace.output_ids)):
                 break
     return run.trace, latest[0]
 

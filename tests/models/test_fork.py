@@ -226,5 +226,5 @@ def test_the_command_ends_with_1_after_a_fault(capsys, monkeypatch):
     assert status == 1 and report["verdict"] == "fault"
     assert "Float32 was not compared: the target's weights are quantised." in out
     fork = report["fork"]
-    assert f"The texts part at token {fork['place']}, after '" in out
+    assert f"The texts part at token {fork['place'] + 1}, after '" in out
     assert fork["before"].startswith("Once upon a time") and fork["plain"]["text"]
