@@ -48,11 +48,6 @@ def test_a_fault_is_told_with_what_each_forward_says(monkeypatch):
     assert "Plain text goes on with “" in fork["place"]
     names = [row[0] for row in fork["rows"]]
     assert names == ["Plain, 1 row", "Verifying, 5 rows", "The model's own", "float32"]
-        "Plain, 1 row",
-        "Verifying, 5 rows",
-        "The model's own",
-        "float32",
-    ]
     assert all(len(row) == len(fork["columns"]) for row in fork["rows"])
     assert "and 16 bits and float32 by up to 0" in fork["notes"]
     assert json.loads(fork["json"])["sentence"] == fork["sentence"]
