@@ -1,4 +1,4 @@
-"""python -m specdemo: generate, bench, pairs, doctor.
+"""python -m specdemo: generate, bench, fork, pairs, doctor.
 
 Torch and transformers take seconds to import, so options and Params are checked before. (The names of pairs,
 devices and dtypes are checked after, with the request.) Errors are one sentence on standard error.
@@ -24,10 +24,12 @@ from specdemo.cli.options import (
     parser,
     server_key,
 )
-from specdemo.cli.terminal import Printer, by_segment, summary
+from specdemo.cli.terminal import Printer, by_segment, fork_report, summary
 from specdemo.errors import LoadError, PairError, redacted
 from specdemo.events import DRAFTER_KINDS, METHODS, Params, Round
+from specdemo.events.params import check_greedy_drafts
 from specdemo.loading.catalog import CATALOGUE, QUANTIZE_WHERE
+from specdemo.words.message import message
 
 if TYPE_CHECKING:
     from specdemo.bench.prompts import Prompts
@@ -48,7 +50,7 @@ def main(argv: list[str] | None = None) -> int:
         return tell("standard output is closed, so there is nowhere to write to", WRONG)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(encoding="utf-8")  # whatever the locale is
-    commands = {"generate": _generate, "bench": _bench, "pairs": _pairs, "doctor": _doctor}
+    commands = {"generate": _generate, "bench": _bench, "fork": _fork, "pairs": _pairs, "doctor": _doctor}
     return run_command(commands[arguments.command], arguments)
 
 
@@ -257,6 +259,22 @@ def _check_plot(file: str) -> None:
     _check_writable("plot", file)
     if find_spec("matplotlib") is None:
         raise Failure("plot needs matplotlib, which is not installed: pip install matplotlib")
+
+
+def _fork(arguments: Namespace) -> int:
+    """Where the texts part, and why. A fault is a failure."""
+    params, request = params_from_arguments(arguments), pair_request(arguments)
+    if arguments.vllm is not None:
+        raise ValueError(message("fork_served"))
+    check_greedy_drafts(params)
+
+    from specdemo.trials.fork import find_fork
+
+    report = find_fork(_load(request), arguments.prompt, replace(params, alternatives=0))
+    assert report is not None, "nothing ends it early"
+    print(fork_report(report))
+    print(json.dumps(asdict(report)))
+    return FAILED if report.verdict == "fault" else 0
 
 
 def _pairs(arguments: Namespace) -> int:

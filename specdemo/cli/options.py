@@ -1,7 +1,7 @@
 """The options of the command line, and what can be checked about them without torch."""
 
 import os
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
@@ -11,6 +11,7 @@ from specdemo.loading.catalog import DTYPES, QUANTIZE
 
 ALL = "all"  # of bench --methods
 BENCH_DEFAULTS = Params(temperature=0.0, max_new_tokens=128, seed=0)
+FORK_DEFAULTS = Params(temperature=0.0, seed=0)
 
 
 class Parser(ArgumentParser):
@@ -23,7 +24,7 @@ def parser() -> Parser:
         prog="specdemo",
         description="Speculative decoding that shows every accepted and rejected token, and why.",
     )
-    names = "generate | bench | pairs | doctor"
+    names = "generate | bench | fork | pairs | doctor"
     commands = parser.add_subparsers(required=True, dest="command", metavar=names)
     generate = commands.add_parser("generate", help="continue a prompt; the text goes to standard output")
     generate.add_argument("prompt", metavar="PROMPT")
@@ -34,6 +35,12 @@ def parser() -> Parser:
     _add_params_options(generate, Params())
     about = "compare this engine with transformers, side by side"
     _add_bench_options(commands.add_parser("bench", help=about))
+    about = "find where plain and speculative greedy text part, and whether that is rounding or a fault"
+    fork = commands.add_parser("fork", help=about)
+    fork.add_argument("prompt", metavar="PROMPT")
+    add_pair_options(fork)
+    fork.add_argument("--vllm", help=SUPPRESS)  # is refused in a sentence
+    _add_params_options(fork, FORK_DEFAULTS, ["alternatives"])
     commands.add_parser("pairs", help="list the pairs that have a name, and what each needs")
     doctor = commands.add_parser("doctor", help="find out what works on this machine's GPU, and how fast")
     about = "only these, for example versions,parity"

@@ -4,7 +4,6 @@ with quantised weights, and while another thread loads pairs or runs one, as on 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache, partial
-from itertools import takewhile
 from time import perf_counter
 
 import torch
@@ -20,6 +19,7 @@ from specdemo.loading.pair import Pair
 from specdemo.loading.pool import ModelPool
 from specdemo.loading.request import resolve
 from specdemo.session import generate
+from specdemo.trials.fork import in_common
 
 PROMPT = "Once upon a time there was a little fox who"
 RUN_TOKENS = 48 if torch.cuda.is_available() else 24
@@ -75,14 +75,9 @@ def gpu_and_cpu() -> str:
 
 
 def _equal(ids: list[int], expected: list[int]) -> str:
-    if (same := _same(ids, expected)) < len(expected):
+    if (same := in_common(ids, expected)) < len(expected):
         raise Failed(f"the texts differ from token {same} of {len(expected)} on")
     return f"all {same} tokens"
-
-
-def _same(ids: list[int], others: list[int]) -> int:
-    """How many tokens both texts have in common at their beginning."""
-    return sum(1 for _ in takewhile(lambda both: both[0] == both[1], zip(ids, others, strict=False)))
 
 
 def captured_and_not(dtype: str, drafter: str) -> str:
@@ -97,7 +92,7 @@ def captured_and_not(dtype: str, drafter: str) -> str:
         params = replace(sampler, draft_with=drafter, max_new_tokens=RUN_TOKENS, ignore_eos=True, seed=5)
         ids = text(pair, params)
         check_captured(pair)
-        counts[name] = _same(ids, text(uncaptured, params))
+        counts[name] = in_common(ids, text(uncaptured, params))
     different = [f"{name} from token {count} on" for name, count in counts.items() if count < RUN_TOKENS]
     if different and dtype == "float32":
         raise Failed(f"of {RUN_TOKENS} tokens differ: {', '.join(different)}")

@@ -159,7 +159,7 @@ class Sampler:
 
         A row is inexact where the nucleus has more tokens than top-p looks at: the row then has the likeliest
         of them only. `widen` makes top-p look at more."""
-        logits, exact = self._adjusted(logits, settings, seen), None
+        logits, exact = self.adjusted(logits, settings, seen), None
         if self.greedy:
             return one_hot(most_likely(logits), logits.shape[-1]), exact
         logits = logits.float()
@@ -174,7 +174,7 @@ class Sampler:
         probs = _normalised(logits.exp()) if _one_block_is_slow(logits) else logits.softmax(-1)
         return probs, exact
 
-    def _adjusted(self, logits: Tensor, settings: Settings, seen: Tensor | None) -> Tensor:
+    def adjusted(self, logits: Tensor, settings: Settings, seen: Tensor | None) -> Tensor:
         """Adds the bias and applies the penalties.
 
         Repetition (Keskar et al. 2019, "CTRL", as transformers has it): the logit of a token already in the
@@ -207,7 +207,7 @@ class Sampler:
         if self.compiled_draw is not None and logits.device.type == "cpu":
             return *self.compiled_draw(logits, self.drawing(settings, u, seen, stops_below=0.0)), None
         if self.greedy:  # whatever u is
-            return most_likely(self._adjusted(logits, settings, seen)), None, None
+            return most_likely(self.adjusted(logits, settings, seen)), None, None
         probs, exact = self.shape(logits, settings, seen)
         return draw(probs, u), probs, exact
 

@@ -326,7 +326,7 @@ class Verifier:
 
 
 def masked(logits: Tensor, allowed: Tensor | None) -> Tensor:
-    """The logits [N, V] of what is allowed [N, V]; None: all."""
+    """The logits [..., V] of what is allowed [..., V]; None: all."""
     return logits if allowed is None else logits.masked_fill(~allowed, -torch.inf)
 
 

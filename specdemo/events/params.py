@@ -394,6 +394,14 @@ def is_lossy(params: Params) -> bool:
     return not is_exact and params.temperature > 0 and params.draft_with != "none"
 
 
+def check_greedy_drafts(params: Params) -> None:
+    """Raises ValueError for params whose text could not be held against plain greedy text."""
+    if params.temperature != 0:
+        raise ValueError(refusal("temperature", "greedy_texts", params.temperature))
+    if params.draft_with == "none":
+        raise ValueError(refusal("draft_with", "drafted_text", params.draft_with))
+
+
 def rule_in_words(params: Params) -> str | None:
     """The rule where it is not the speculative one and there are drafts to judge: "lossy rule typical"."""
     if params.rule == "speculative" or params.draft_with == "none":

@@ -48,14 +48,16 @@ def disagreement(expected: object, given: object, dtypes: Sequence[torch.dtype])
             continue
         if not torch.equal(one.isnan(), other.isnan()):
             return f"NaN in {name}"
-        # The same infinity in both, or NaN, is no difference.
-        apart = torch.where(one == other, 0.0, (one.double() - other.double()).abs()).nan_to_num(
-            0.0, torch.inf
-        )
+        differ = apart(one, other)
         if name == "logits":
             allowed = order_tolerance(one, dtypes)
         else:
             allowed = confidence_tolerance(dtypes) if name == "sure" else EXACT
-        if (apart > allowed).any():
-            return f"{name} differ by {float(apart.max()):.2g}, allowed {allowed:.2g}"
+        if (differ > allowed).any():
+            return f"{name} differ by {float(differ.max()):.2g}, allowed {allowed:.2g}"
     return None
+
+
+def apart(one: Tensor, other: Tensor) -> Tensor:
+    """How far apart the numbers are, place by place. The same infinity in both, or NaN, is no difference."""
+    return torch.where(one == other, 0.0, (one.double() - other.double()).abs()).nan_to_num(0.0, torch.inf)

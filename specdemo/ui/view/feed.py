@@ -191,6 +191,7 @@ def setting(trace: Trace) -> RunSetting:
         "lenience": params.lenience,
         "lossy": not server and is_lossy(params),
         "greedy": greedy,
+        "in_16_bits": trace.pair.dtype.target in ("bfloat16", "float16"),
         "temperature": params.temperature,
         "top_k": params.top_k,
         "top_p": params.top_p,

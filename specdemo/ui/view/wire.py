@@ -95,14 +95,14 @@ class WireRule(TypedDict):
 
 
 class RunSetting(TypedDict):
-    """How a run was made. manner, drafting: how its drafts come about, by name and in a sentence; None
-    and empty where nothing is drafted or a server does not tell. ngram: the most tokens that lookup
-    matches. top_k 0, top_p 1 and min_p 0 are off. adjusted: penalties and biases in words; empty where
-    there are none, or where only a server knows. gamma: "auto" where it was chosen round by round. chat:
-    whether the prompt went through a chat template. marks: those of the template, by their ids, which
-    have no text in the run. machine: the device that the run was made on, as the pair named it.
-    conditions: what a measurement must share to be drawn with this run. served: None for a run of the
-    engine here."""
+    """How a run was made. manner, drafting: how its drafts come about, by name and in a sentence; None and
+    empty where nothing is drafted or a server does not tell. ngram: the most tokens that lookup matches.
+    in_16_bits: whether the target computed so. top_k 0, top_p 1 and min_p 0 are off. adjusted: penalties and
+    biases in words; empty where there are none, or where only a server knows. gamma: "auto" where it was
+    chosen round by round. chat: whether the prompt went through a chat template. marks: those of the
+    template, by their ids, which have no text in the run. machine: the device that the run was made on, as
+    the pair named it. conditions: what a measurement must share to be drawn with this run. served: None for
+    a run of the engine here."""
 
     draft_with: str
     manner: Manner | None
@@ -113,6 +113,7 @@ class RunSetting(TypedDict):
     lenience: float
     lossy: bool
     greedy: bool
+    in_16_bits: bool
     temperature: float
     top_k: int
     top_p: float
@@ -342,7 +343,21 @@ class Worlds(TypedDict):
     time: WorldsTime | None
 
 
-MeasurementKind = Literal["race", "gamma", "compare", "guess", "trials", "worlds"]
+class Fork(TypedDict):
+    """Where plain and speculative greedy text part, and why, in words. place: both candidates; empty where
+    the texts are equal. columns, rows: what each forward says there. notes: what was measured, and what could
+    not be. json: all of it."""
+
+    verdict: Literal["none", "rounding", "fault"]
+    sentence: str
+    place: str
+    columns: list[str]
+    rows: list[list[str]]
+    notes: str
+    json: str
+
+
+MeasurementKind = Literal["race", "gamma", "compare", "exactness", "guess", "trials", "worlds"]
 MEASUREMENT_KINDS: tuple[MeasurementKind, ...] = get_args(MeasurementKind)
 
 
@@ -361,6 +376,7 @@ class Measurement(TypedDict):
     gammas: NotRequired[list[GammaPoint]]
     conditions: NotRequired[str]
     comparison: NotRequired[ComparisonTable]
+    fork: NotRequired[Fork]
     guess: NotRequired[Game]
     trials: NotRequired[Trials]
     worlds: NotRequired[Worlds]

@@ -4,6 +4,7 @@
 import { makeCompare } from "../runs/compare.js";
 import { makeFigure } from "../lesson/figure.js";
 import { makeGamma } from "../runs/gamma.js";
+import { makeFork } from "../runs/fork.js";
 import { makeGuess } from "../runs/guess.js";
 import { makeRace } from "../runs/race.js";
 import { makeTrials } from "../runs/trials.js";
@@ -72,10 +73,18 @@ export function start({ element, props, watch, trigger }) {
     if (tab !== "worlds") worlds.leave();
     address.write();
   };
+  const exactness = makeExactness(part("exactness"), reader.pinned);
+  const fork = makeFork(find(part("exactness"), ".proof"), server);
   const tabs = makeTabs(page, selected, {
     worlds,
     positions: makePositions(page, part("positions"), text),
-    exactness: makeExactness(part("exactness"), reader.pinned),
+    exactness: {
+      show(/** @type {Run} */ run) {
+        exactness.show(run);
+        fork.show(run);
+      },
+      take: fork.take,
+    },
     figure,
     gamma: makeGamma(part("gamma"), server),
     race: makeRace(part("race"), server, heads.raced),
