@@ -301,6 +301,7 @@ class Pair:
         if why := longrope_note(target):
             limits.append(why)
         for role, model in zip(ROLES, models, strict=False):
+            limits += [message(key, who=message(f"the_{role}"), **how) for key, how in loaded_as(model)]
             limits += little_quantised(role, model)
         if (read := embedded_ids(target)) < self.vocab_size:
             limits.append(message("narrow_embeddings", all=self.vocab_size, known=read))
@@ -410,6 +411,11 @@ def _check_ids(pair: AnyPair, ids: list[int]) -> None:
 
 def _is_token_id(value: object, known: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < known
+
+
+def loaded_as(model: Module) -> tuple[tuple[str, dict[str, str]], ...]:
+    """What a user should know of how a model was loaded: keys of messages, and their values besides `who`."""
+    return getattr(model, "loaded_as", ())
 
 
 def _emulated_bfloat16(models: list[Module]) -> list[Message]:

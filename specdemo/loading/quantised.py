@@ -88,19 +88,20 @@ def unpack_without_compiler() -> None:
     library.extensions.get_extension("quanto_cpp")._lib = SimpleNamespace(unpack=unpack)
 
 
-def quantise_transposed(model: Module, kind: str) -> None:
-    """Quantises the layers of the class Conv1D (GPT-2's), which QuantoConfig leaves out: linear ones whose
-    weights are transposed. kind: as in QUANTIZE."""
-    names = [name for name, layer in model.named_modules() if isinstance(layer, Conv1D)]
-    if not names:
-        return
+def quantise_layers(model: PreTrainedModel, kind: str, classes: tuple[type[Module], ...]) -> None:
+    """Quantises a model's layers of these classes, but for its head, as QuantoConfig does while a model is
+    loaded: Conv1D (GPT-2's, linear ones whose weights are transposed), which it leaves out, and all of a
+    model into which an adapter has been merged. kind: as in QUANTIZE."""
     from optimum.quanto import qtypes
-    from optimum.quanto.nn import QLinear
+    from optimum.quanto.nn import QLinear, QModuleMixin
 
-    for name in names:
-        layer = QLinear.from_module(_as_linear(model.get_submodule(name)), weights=qtypes[f"q{kind}"])
-        layer.freeze()
-        model.set_submodule(name, layer.requires_grad_(False).eval())
+    head = model.get_output_embeddings()
+    for name, layer in list(model.named_modules()):
+        if isinstance(layer, classes) and not isinstance(layer, QModuleMixin) and layer is not head:
+            linear = _as_linear(layer) if isinstance(layer, Conv1D) else layer
+            quantised = QLinear.from_module(linear, weights=qtypes[f"q{kind}"])
+            quantised.freeze()
+            model.set_submodule(name, quantised.requires_grad_(False).eval())
 
 
 def _as_linear(layer: Conv1D) -> Linear:

@@ -521,10 +521,7 @@ def test_directories_without_a_model(saved, tmp_path):
     assert "config.json" in rejected(target=tmp_path / "empty")
 
 
-def test_what_is_no_checkpoint_is_named_for_what_it_is(saved, broken, tmp_path):
-    (tmp_path / "adapter_config.json").write_text("{}")
-    said = rejected(target=saved / "target", drafter=tmp_path)
-    assert said.startswith(f"drafter: the directory {tmp_path} is a PEFT adapter (adapter_config.json), and")
+def test_what_is_no_checkpoint_is_named_for_what_it_is(broken, tmp_path):
     beside = broken(lambda path: (path / "model.safetensors").rename(path / "small-Q4_K_M.gguf"))
     said = rejected(target=beside, kind=LoadError)
     assert "has weights in the format GGUF (small-Q4_K_M.gguf), which is not loaded" in said
