@@ -63,9 +63,11 @@ from specdemo.loading.plan import LoadPlan, check_depth, check_free_memory, chec
 from specdemo.loading.quantised import (
     check_scales,
     check_stored,
-    has_method,
+    is_written_out,
+    method_of,
     quantise_layers,
     unpack_without_compiler,
+    written_out,
 )
 from specdemo.loading.request import ByRole, PairRequest, Part, drafter_part, dtype_name, in_project, resolve
 from specdemo.runtime import cuda
@@ -73,7 +75,7 @@ from specdemo.runtime.files import stored_tensors
 from specdemo.runtime.linear import align_weights, join_weights, use_skinny_linear
 from specdemo.runtime.native import is_small
 from specdemo.vllm.pair import connect
-from specdemo.words.message import message
+from specdemo.words.message import about, message
 
 FROM_DISK = {"local_files_only": True}
 Loaded = TypeVar("Loaded")
@@ -196,15 +198,25 @@ def read_skeleton(part: Part, offline: bool = False) -> Module:
         check_depth(PreTrainedConfig.get_config_dict(place, **how)[0])
         config = AutoConfig.from_pretrained(place, **how)
         _check_architecture(part, config)
-        if has_method(config) and part.adapter is not None:
-            raise PairError(
-                f"{part.role}: the weights of {part.id} are quantised, and an adapter can be merged only "
-                "into weights that are not"
-            )
+        _check_method(part, method_of(config))
         model = AutoModelForCausalLM.from_config(config, trust_remote_code=part.code)
         folder = Path(directory_of(part)) if is_here(part) else None
         model.carried_parameters = count_carried(model, folder) if part.role == "target" else 0
         return model
+
+
+def _check_method(part: Part, method: str | None) -> None:
+    """PairError if what is asked for needs whole weights, and a method has quantised them."""
+    if method is None:
+        return
+    if part.adapter is not None:
+        raise PairError(
+            f"{part.role}: the weights of {part.id} are quantised, and an adapter can be merged only into "
+            "weights that are not"
+        )
+    if part.quantize is not None:
+        asked = {"model": f"{part.role} {part.id}", "given": part.quantize}
+        raise PairError(about("quantize", "quantised_already", name=method, **asked))
 
 
 def _check_architecture(part: Part, config: PreTrainedConfig) -> None:
@@ -293,9 +305,11 @@ def _load(part: Part, dtype: torch.dtype, on_progress: OnProgress) -> PreTrained
     where = f"{part.role} {part.id}"
     with load_errors(part.role, part.place, "weights", part.id), drawing:
         stored = stored_tensors(Path(directory_of(part)))
-        scales = has_method(AutoConfig.from_pretrained(part.place, **_version(part), **FROM_DISK))
+        method = method_of(AutoConfig.from_pretrained(part.place, **_version(part), **FROM_DISK))
+        if how := written_out(method):
+            options["quantization_config"] = how
         model, info = AutoModelForCausalLM.from_pretrained(part.place, **options)
-    if not scales:
+    if method is None:
         check_stored(where, {name: stored[name] for name in stored if name not in info["unexpected_keys"]})
     check_scales(where, stored, info["unexpected_keys"], model)
     if info["missing_keys"]:
@@ -303,15 +317,16 @@ def _load(part: Part, dtype: torch.dtype, on_progress: OnProgress) -> PreTrained
         _check_head(part, model, missing)
         lacks = f"lacks {len(missing)} weights, first {missing[0]}"
         raise LoadError(f"{where} {lacks}: its files are incomplete")
+    notes = [("written_out", {"name": method})] if method and is_written_out(model) else []
     if part.adapter is not None:
         model = with_adapter(model.to(part.device), part, Path(adapters_directory(part.adapter)))
+        base = Path(part.place).resolve().name if os.path.isdir(part.place) else part.place
+        notes.append(("adapter_merged", {"name": base, "reason": part.adapter.id}))
     model = _text_alone(model)
     _keep_score_cap(model)
     if part.quantize:
         quantise_layers(model, part.quantize, (Conv1D,) if quantize_now else (Conv1D, Linear))
-    if part.adapter is not None:
-        base = Path(part.place).resolve().name if os.path.isdir(part.place) else part.place
-        model.loaded_as = (("adapter_merged", {"name": base, "reason": part.adapter.id}),)
+    model.loaded_as = tuple(notes)
     return _placed(model, part, dtype)
 
 

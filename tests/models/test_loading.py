@@ -32,6 +32,7 @@ from specdemo import PairError, Params, generate, load_pair, stream
 from specdemo.bench.shapes import shaped_pair
 from specdemo.errors import LoadError, failure, no_mistakes
 from specdemo.events import ByModel
+from specdemo.loading import quantised
 from specdemo.loading.load import _load, plan
 from specdemo.loading.plan import check_depth
 from specdemo.loading.request import Part, dtype_name, resolve
@@ -671,6 +672,23 @@ def test_scales_of_a_method_that_is_known_are_used(saved, broken):
 
     loaded, plain = load_pair(target=broken(change)), load_file(saved / "target" / "model.safetensors")
     torch.testing.assert_close(loaded.target.get_parameter(UP), plain[UP], atol=0.05, rtol=0.1)
+    assert [note.split(" were")[0] for note in loaded.limits] == [
+        "the target's weights, which are stored by fp8,"
+    ]
+
+
+def test_a_method_whose_package_is_not_installed_is_refused_before_the_weights_are_read(broken, monkeypatch):
+    monkeypatch.setattr(quantised, "find_spec", lambda module: None)
+    flags = {"bitsandbytes": {"load_in_4bit": True}}
+    for method, packages in quantised.NEEDED.items():
+        given = {"quant_method": method} | flags.get(method, {})
+        path = broken(config_with(quantization_config=given), method)
+        (path / "model.safetensors").unlink()
+        said = rejected(target=path, kind=LoadError)
+        names = " ".join(packages.values())
+        assert said.endswith(
+            f"its weights are quantised by {method}, for which pip install {names} is needed"
+        )
 
 
 def test_a_tokenizers_own_program_does_not_run_by_itself(broken, tmp_path, monkeypatch):
