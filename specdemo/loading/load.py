@@ -16,10 +16,7 @@ from torch.nn import Linear, Module
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import (
     AutoConfig,
-    AutoModelForCausalLM,
     AutoTokenizer,
-    Gemma3ForCausalLM,
-    Gemma3ForConditionalGeneration,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -45,6 +42,7 @@ from specdemo.loading.assemble import (
     with_known_ids,
 )
 from specdemo.loading.catalog import GATED
+from specdemo.loading.composites import has_senses, loader_of, text_alone
 from specdemo.loading.fetch import (
     OnProgress,
     adapters_directory,
@@ -199,7 +197,7 @@ def read_skeleton(part: Part, offline: bool = False) -> Module:
         config = AutoConfig.from_pretrained(place, **how)
         _check_architecture(part, config)
         _check_method(part, method_of(config))
-        model = AutoModelForCausalLM.from_config(config, trust_remote_code=part.code)
+        model = loader_of(config).from_config(config, trust_remote_code=part.code)
         folder = Path(directory_of(part)) if is_here(part) else None
         model.carried_parameters = count_carried(model, folder) if part.role == "target" else 0
         return model
@@ -305,10 +303,11 @@ def _load(part: Part, dtype: torch.dtype, on_progress: OnProgress) -> PreTrained
     where = f"{part.role} {part.id}"
     with load_errors(part.role, part.place, "weights", part.id), drawing:
         stored = stored_tensors(Path(directory_of(part)))
-        method = method_of(AutoConfig.from_pretrained(part.place, **_version(part), **FROM_DISK))
+        config = AutoConfig.from_pretrained(part.place, **_version(part), **FROM_DISK)
+        method = method_of(config)
         if how := written_out(method):
             options["quantization_config"] = how
-        model, info = AutoModelForCausalLM.from_pretrained(part.place, **options)
+        model, info = loader_of(config).from_pretrained(part.place, **options)
     if method is None:
         check_stored(where, {name: stored[name] for name in stored if name not in info["unexpected_keys"]})
     check_scales(where, stored, info["unexpected_keys"], model)
@@ -322,7 +321,9 @@ def _load(part: Part, dtype: torch.dtype, on_progress: OnProgress) -> PreTrained
         model = with_adapter(model.to(part.device), part, Path(adapters_directory(part.adapter)))
         base = Path(part.place).resolve().name if os.path.isdir(part.place) else part.place
         notes.append(("adapter_merged", {"name": base, "reason": part.adapter.id}))
-    model = _text_alone(model)
+    model = text_alone(model)
+    if has_senses(config):
+        notes.append(("text_part", {"name": (config.architectures or [config.model_type])[0]}))
     _keep_score_cap(model)
     if part.quantize:
         quantise_layers(model, part.quantize, (Conv1D,) if quantize_now else (Conv1D, Linear))
@@ -339,19 +340,6 @@ def _check_head(part: Part, model: PreTrainedModel, missing: list[str]) -> None:
         raise PairError(
             f"{part.role} {part.id}, a {kind}, lacks its output layer, {missing[0]}, and {NO_TEXT}"
         )
-
-
-def _text_alone(model: PreTrainedModel) -> PreTrainedModel:
-    """Gemma 3 from 4B on comes with a part for pictures. Its text model, made of the same modules, is of the
-    class that the smaller ones have, which has a fused forward; the rest gives its memory back."""
-    if type(model) is not Gemma3ForConditionalGeneration:
-        return model
-    with torch.device("meta"):
-        text = Gemma3ForCausalLM(model.config.text_config)
-    text.model, text.lm_head = model.model.language_model, model.lm_head
-    text.generation_config = model.generation_config
-    text.config._name_or_path = model.config._name_or_path
-    return text.eval()
 
 
 def _keep_score_cap(model: PreTrainedModel) -> None:

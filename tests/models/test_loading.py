@@ -18,8 +18,6 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
-    Gemma3ForCausalLM,
-    Gemma3ForConditionalGeneration,
     LlamaModel,
     LlamaPreTrainedModel,
 )
@@ -117,22 +115,6 @@ def test_a_target_alone(saved):
     with pytest.raises(ValueError, match='^draft_with must not be "model"') as error:
         stream(pair, PROMPT, GREEDY)
     assert_one_sentence(str(error.value))
-
-
-def test_the_text_model_of_gemma_3_is_loaded_without_its_part_for_pictures(tmp_path):
-    """As google/gemma-3-4b-pt is on the hub: its config names a text model and one for pictures."""
-    sizes = dict(hidden_size=32, intermediate_size=64, num_attention_heads=4)
-    text = dict(sizes, vocab_size=304, num_hidden_layers=6, num_key_value_heads=2, head_dim=8)
-    text |= dict(model_type="gemma3_text", sliding_window=16, query_pre_attn_scalar=8)
-    pictures = dict(sizes, num_hidden_layers=1, image_size=28, patch_size=14)
-    config = AutoConfig.for_model("gemma3", text_config=text, vision_config=pictures, mm_tokens_per_image=4)
-    whole = random_weights(AutoModelForCausalLM.from_config(config)).eval()
-    assert type(whole) is Gemma3ForConditionalGeneration
-    pair = load_pair(target=saved_in(tmp_path, whole))
-    assert type(pair.target) is Gemma3ForCausalLM and not pair.notes
-    assert sum(p.numel() for p in pair.target.parameters()) < sum(p.numel() for p in whole.parameters())
-    trace = trace_of(pair, draft_with="lookup")
-    assert trace.output_ids == greedy(whole, trace.prompt_ids, 20)[: len(trace.output_ids)]
 
 
 def test_a_cap_on_attention_scores_is_not_left_out(tmp_path, monkeypatch):
