@@ -4,12 +4,7 @@ without such parts, too, so that what holds for these holds for it."""
 import torch
 import transformers
 from torch.nn import Embedding, Linear, Module
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForImageTextToText,
-    PreTrainedConfig,
-    PreTrainedModel,
-)
+from transformers import PreTrainedConfig, PreTrainedModel
 
 # The classes of such models in transformers, and those of their text parts. Of Qwen3.5 transformers loads
 # the text part alone by itself.
@@ -22,11 +17,6 @@ TEXT_CLASSES = {
 }
 NOT_CAUSAL = ("qwen3_vl", "qwen3_vl_moe")  # those of them that transformers does not count as causal models
 SENSES = ("vision_config", "audio_config")
-
-
-def loader_of(config: PreTrainedConfig) -> type[AutoModelForCausalLM] | type[AutoModelForImageTextToText]:
-    """What makes and loads the models of a config."""
-    return AutoModelForImageTextToText if config.model_type in NOT_CAUSAL else AutoModelForCausalLM
 
 
 def has_senses(config: PreTrainedConfig) -> bool:

@@ -16,6 +16,8 @@ from torch.nn import Linear, Module
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import (
     AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
     AutoTokenizer,
     PreTrainedConfig,
     PreTrainedModel,
@@ -42,7 +44,7 @@ from specdemo.loading.assemble import (
     with_known_ids,
 )
 from specdemo.loading.catalog import GATED
-from specdemo.loading.composites import has_senses, loader_of, text_alone
+from specdemo.loading.composites import NOT_CAUSAL, has_senses, text_alone
 from specdemo.loading.fetch import (
     OnProgress,
     adapters_directory,
@@ -197,10 +199,15 @@ def read_skeleton(part: Part, offline: bool = False) -> Module:
         config = AutoConfig.from_pretrained(place, **how)
         _check_architecture(part, config)
         _check_method(part, method_of(config))
-        model = loader_of(config).from_config(config, trust_remote_code=part.code)
+        model = _loader(config).from_config(config, trust_remote_code=part.code)
         folder = Path(directory_of(part)) if is_here(part) else None
         model.carried_parameters = count_carried(model, folder) if part.role == "target" else 0
         return model
+
+
+def _loader(config: PreTrainedConfig) -> type[AutoModelForCausalLM] | type[AutoModelForImageTextToText]:
+    """What makes and loads a config's models."""
+    return AutoModelForImageTextToText if config.model_type in NOT_CAUSAL else AutoModelForCausalLM
 
 
 def _check_method(part: Part, method: str | None) -> None:
@@ -307,7 +314,7 @@ def _load(part: Part, dtype: torch.dtype, on_progress: OnProgress) -> PreTrained
         method = method_of(config)
         if how := written_out(method):
             options["quantization_config"] = how
-        model, info = loader_of(config).from_pretrained(part.place, **options)
+        model, info = _loader(config).from_pretrained(part.place, **options)
     if method is None:
         check_stored(where, {name: stored[name] for name in stored if name not in info["unexpected_keys"]})
     check_scales(where, stored, info["unexpected_keys"], model)
