@@ -1,6 +1,7 @@
 """Adapters of the package PEFT: the models that they were made for, and how they are merged into these."""
 
 import json
+import warnings
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from importlib.util import find_spec
@@ -76,7 +77,9 @@ def with_adapter(model: PreTrainedModel, part: Part, folder: Path) -> PreTrained
             raise LoadError(f"{who}: its tensor {name} holds values that are not finite")
         config = _read_config(adapter, folder)
         _add_tokens(model, config, tensors)
-        return _merged(model, config, tensors, who)
+        with warnings.catch_warnings():  # of PEFT, to those who train
+            warnings.simplefilter("ignore")
+            return _merged(model, config, tensors, who)
     except PairError:
         raise
     except Exception as error:
