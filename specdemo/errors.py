@@ -10,6 +10,7 @@ from pathlib import Path
 from specdemo.words.message import Message, changed, message
 
 LONGEST_REASON = 300  # characters of what somebody else's error says
+HUB_ID = re.compile(r"(?!\.)[\w.-]+(/[\w.-]+)?")
 SHORTEST_SECRET = 8  # characters: shorter values are words like "true", which other texts have too
 _hidden: set[str] = set()
 
@@ -116,8 +117,7 @@ def other_kind(names: Iterable[str]) -> str | None:
     names = sorted(names)
     if "adapter_config.json" in names:
         return (
-            "is a PEFT adapter (adapter_config.json), and adapters cannot be run yet: merge it into its base "
-            "model with PEFT's merge_and_unload, save the result, and give that"
+            "is a PEFT adapter (adapter_config.json) itself, and the base of an adapter must be a whole model"
         )
     gguf = next((name for name in names if re.fullmatch(r"[\w./-]+\.gguf", name, re.IGNORECASE)), None)
     return gguf and f"has weights in the format GGUF ({gguf}), {NOT_LOADED}"
@@ -146,7 +146,7 @@ def load_errors(role: str, place: str, part: str = "config.json", shown: str | N
             raise no_config(role, f"the directory {shown}", os.listdir(place))
     elif place.lower().endswith(".gguf"):
         raise PairError(f"{role}: {_printable(shown)} is a file in the format GGUF, {NOT_LOADED}")
-    elif not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", place) or place.startswith("."):
+    elif not HUB_ID.fullmatch(place):
         shown = _printable(shown)
         raise PairError(f"{role}: there is no directory {shown}, and a hub id has the form owner/name")
     try:

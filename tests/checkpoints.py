@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForCausalLM,
+    AutoModelForImageTextToText,
     Gemma4AssistantConfig,
     Gemma4AssistantForCausalLM,
     Gemma4ForCausalLM,
@@ -117,6 +118,29 @@ def _gemma4_text(layers: int, shared: int, width: int, per_layer: int, changes: 
     sizes |= changes
     sizes["vocab_size_per_layer_input"] = sizes["vocab_size"] if per_layer else 0
     return Gemma4TextConfig(**sizes)
+
+
+NARROW = dict.fromkeys(["depth", "num_hidden_layers", "num_layers"], 1)  # of parts for pictures
+NARROW |= dict.fromkeys(["hidden_size", "intermediate_size", "out_hidden_size", "mm_embed_dim"], 32)
+NARROW |= dict.fromkeys(["num_heads", "num_attention_heads", "num_key_value_heads"], 2)
+NARROW |= dict(head_dim=16, global_head_dim=16, image_size=28, patch_size=14, deepstack_visual_indexes=[0])
+NARROW |= dict(num_position_embeddings=16, position_embedding_size=16, mm_posemb_size=16)
+
+
+def composite(kind: str):
+    """A tiny model of a kind that also sees, with random weights and 304 tokens."""
+    config = small_config(CONFIG_MAPPING[kind], 2)
+    sees = config.vision_config or CONFIG_MAPPING[f"{kind}_vision"]()
+    known = sees.to_dict()
+    config.vision_config = type(sees)(**known | {name: NARROW[name] for name in NARROW if name in known})
+    text = config.get_text_config()
+    for name in ("vocab_size", "vocab_size_per_layer_input"):
+        if hasattr(text, name):
+            setattr(text, name, 304)
+    text.sliding_window = WINDOW if "gemma" in kind else None
+    model = random_weights(AutoModelForImageTextToText.from_config(config)).eval()
+    model.generation_config.eos_token_id = None
+    return model
 
 
 def with_tokenizer(folder):

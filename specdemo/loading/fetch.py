@@ -5,7 +5,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from io import StringIO
 from pathlib import Path
@@ -17,7 +17,8 @@ from safetensors import SafetensorError
 from tqdm import tqdm
 
 from specdemo.drafters.kinds import kind_in
-from specdemo.errors import LoadError, load_errors, no_config, other_kind
+from specdemo.errors import LoadError, PairError, load_errors, no_config, other_kind
+from specdemo.loading.adapters import ADAPTER_CONFIG, ADAPTER_WEIGHTS, base_of
 from specdemo.loading.request import Part
 from specdemo.runtime.device import amount
 from specdemo.runtime.files import INDEX, WEIGHTS_FILE, shards_of, stored_tensors
@@ -25,6 +26,8 @@ from specdemo.words.catalogue import numeral
 from specdemo.words.message import Message, message
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")  # each tokenizer has one of them
+OF_MODELS = (WEIGHTS_FILE, INDEX)
+OF_ADAPTERS = (ADAPTER_CONFIG, ADAPTER_WEIGHTS)
 DATA = re.compile(r"[\w.-]+\.(json|txt|model|jinja)")  # configs and tokenizers
 CODE = re.compile(r"[\w.-]+\.py")
 PICKLED = re.compile(r"[\w.-]+\.(bin|pt|pth|ckpt)")
@@ -42,8 +45,48 @@ FLOATS_IN_FILES = {
 OnProgress = Callable[[Message, float | None], None]
 
 
+def with_base(part: Part, offline: bool) -> Part:
+    """For an adapter its base, with the adapter to be merged in; any other model as it is. offline: from the
+    disk alone. PairError for an adapter that cannot be merged here."""
+    if part.adapter is not None:
+        return part
+    if os.path.isdir(part.place):
+        names = os.listdir(part.place) if os.access(part.place, os.R_OK | os.X_OK) else []
+    elif offline:
+        names = [name for name in (*OF_ADAPTERS, *OF_MODELS) if _cached(part, name)]
+    else:
+        names = list(_sizes(part))
+    if ADAPTER_CONFIG not in names:
+        return part
+    if not {*OF_MODELS}.isdisjoint(names):
+        raise PairError(
+            f"{part.role}: {part.id} holds both a model and a PEFT adapter ({ADAPTER_CONFIG}): give one that "
+            "holds one of them"
+        )
+    if ADAPTER_WEIGHTS not in names and (os.path.isdir(part.place) or not offline):
+        raise no_weights(part, names, ADAPTER_WEIGHTS)
+    if os.path.isdir(part.place):
+        return base_of(part, Path(part.place))
+    with load_errors(part.role, part.place, ADAPTER_CONFIG, part.id):
+        how = {"revision": part.revision or "main", "local_files_only": offline}
+        config = hf_hub_download(part.place, ADAPTER_CONFIG, **how)
+    return base_of(part, Path(config).parent)
+
+
 def is_here(part: Part) -> bool:
-    """Whether the model can be loaded without the hub: from a directory, or from the hub's cache."""
+    """Whether the model can be loaded without the hub: from a directory, or from the hub's cache; of an
+    adapter also its base. PairError as of `with_base`."""
+    part = with_base(part, offline=True)
+    if part.adapter is not None and not _adapter_is_here(part.adapter):
+        return False
+    return _is_here(part)
+
+
+def _adapter_is_here(adapter: Part) -> bool:
+    return os.path.isdir(adapter.place) or _cached(adapter, ADAPTER_WEIGHTS) is not None
+
+
+def _is_here(part: Part) -> bool:
     if os.path.isdir(part.place):
         return True
     config = _cached(part, "config.json")
@@ -93,8 +136,22 @@ def _cached(part: Part, name: str) -> str | None:
 
 def directory_of(part: Part) -> str:
     """The directory with the files of a model that is on this machine."""
-    config = None if os.path.isdir(part.place) else _cached(part, "config.json")
-    return part.place if config is None else str(Path(config).parent)
+    return _directory(part, "config.json")
+
+
+def adapters_directory(adapter: Part) -> str:
+    """The directory with the files of an adapter that is on this machine."""
+    return _directory(adapter, ADAPTER_CONFIG)
+
+
+def _directory(part: Part, name: str) -> str:
+    file = None if os.path.isdir(part.place) else _cached(part, name)
+    return part.place if file is None else str(Path(file).parent)
+
+
+def has_tokenizer(adapter: Part) -> bool:
+    """Whether an adapter that is on this machine brings a tokenizer of its own."""
+    return any((Path(adapters_directory(adapter)) / name).is_file() for name in TOKENIZERS)
 
 
 def _code_files(part: Part) -> set[str]:
@@ -113,7 +170,10 @@ def fetch(
 ) -> None:
     """Downloads what is not on this machine. Raises LoadError if there is no room for it on the disk.
     code_only: configs and program code, without weights."""
-    missing = {part: _missing(part, code_only) for part in parts if not is_here(part)}
+    missing = {part: _missing(part, code_only) for part in parts if not _is_here(part)}
+    for adapter in (part.adapter for part in parts if part.adapter is not None):
+        if not _adapter_is_here(adapter):
+            missing[adapter] = _uncached(adapter, _sizes(adapter), [ADAPTER_WEIGHTS])
     _check_disk(missing)
     for part, files in missing.items():
         before, total = 0, sum(files.values())
@@ -133,7 +193,7 @@ def _missing(part: Part, code_only: bool) -> dict[str, int]:
     a model whose weights are there is complete. code_only: see `fetch`."""
     sizes = _sizes(part)
     if not {WEIGHTS_FILE, INDEX} & sizes.keys():
-        raise no_weights(part.role, part.id, sizes)
+        raise no_weights(part, sizes)
     weights = [WEIGHTS_FILE]
     if WEIGHTS_FILE not in sizes:
         with load_errors(part.role, part.place, INDEX, part.id):
@@ -145,9 +205,12 @@ def _missing(part: Part, code_only: bool) -> dict[str, int]:
         folder = Path(directory_of(part))
         if why := kind_in(folder).lacks_tokenizer(folder):
             raise LoadError(f"drafter: {part.id} {why}")
+    return _uncached(part, sizes, [] if code_only else weights)
+
+
+def _uncached(part: Part, sizes: Mapping[str, int], weights: Collection[str]) -> dict[str, int]:
     texts = filter(_is_text if part.code else DATA.fullmatch, sizes)
-    names = [*sorted(texts), *(() if code_only else weights)]
-    return {name: sizes[name] for name in names if _cached(part, name) is None}
+    return {name: sizes[name] for name in (*sorted(texts), *weights) if _cached(part, name) is None}
 
 
 def _sizes(part: Part) -> dict[str, int]:
@@ -170,7 +233,7 @@ def check_weights(part: Part) -> None:
     folder = Path(directory_of(part))
     names = os.listdir(folder) if folder.is_dir() else []
     if names and not {WEIGHTS_FILE, INDEX} & set(names):
-        raise no_weights(part.role, part.id, names)
+        raise no_weights(part, names)
     if INDEX in names and WEIGHTS_FILE not in names:
         with load_errors(part.role, part.place, INDEX, part.id):
             _check_shards(shards_of(folder / INDEX), names)
@@ -185,17 +248,19 @@ def stored_dtypes(part: Part) -> set[torch.dtype]:
     return set()
 
 
-def no_weights(role: str, model_id: str, names: Iterable[str]) -> LoadError:
-    """The error for a model without weights that can be loaded. names: those of the model's files."""
-    if kind := other_kind(names):
-        return LoadError(f"{role}: {model_id} {kind}")
+def no_weights(part: Part, names: Iterable[str], file: str | None = None) -> LoadError:
+    """The error for a model without weights that can be loaded. names: those of the model's files. file: the
+    only one that its weights can be in."""
+    who = f"{part.role}: {part.id}"
+    if file is None and (kind := other_kind(names)):
+        return LoadError(f"{who} {kind}")
     pickled = next(filter(PICKLED.fullmatch, sorted(names)), None)
     if pickled is None:
-        neither = f"neither {WEIGHTS_FILE} nor {INDEX}"
-        return LoadError(f"{role}: {model_id} has {neither}, so there are no weights to load")
+        lacks = f"neither {WEIGHTS_FILE} nor {INDEX}" if file is None else f"no {file}"
+        return LoadError(f"{who} has {lacks}, so there are no weights to load")
     return LoadError(
-        f"{role}: {model_id} has only pickled weights ({pickled}), which can hold program code: only "
-        "safetensors are loaded"
+        f"{who} has only pickled weights ({pickled}), which can hold program code: only safetensors are "
+        "loaded"
     )
 
 

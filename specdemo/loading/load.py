@@ -12,19 +12,19 @@ from typing import Any, TypeVar
 
 import torch
 from huggingface_hub import constants, get_token
-from torch.nn import Module
+from torch.nn import Linear, Module
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
+    AutoModelForImageTextToText,
     AutoTokenizer,
-    Gemma3ForCausalLM,
-    Gemma3ForConditionalGeneration,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     QuantoConfig,
 )
+from transformers.pytorch_utils import Conv1D
 
 from specdemo.drafters.base import Kind
 from specdemo.drafters.kinds import kind_in, kind_of
@@ -33,6 +33,7 @@ from specdemo.drafters.ways import count_carried, read_carried
 from specdemo.engine.compiled import compiled
 from specdemo.errors import LoadError, PairError, gated_error, is_out_of_memory, load_errors
 from specdemo.events import Params
+from specdemo.loading.adapters import with_adapter
 from specdemo.loading.assemble import (
     check_caches,
     check_fits,
@@ -43,24 +44,30 @@ from specdemo.loading.assemble import (
     with_known_ids,
 )
 from specdemo.loading.catalog import GATED
+from specdemo.loading.composites import NOT_CAUSAL, has_senses, text_alone
 from specdemo.loading.fetch import (
     OnProgress,
+    adapters_directory,
     check_weights,
     directory_of,
     fetch,
     folder_of,
     has_config,
+    has_tokenizer,
     is_here,
     stored_dtypes,
+    with_base,
 )
 from specdemo.loading.pair import AnyPair, LoadedDrafter, Pair
 from specdemo.loading.plan import LoadPlan, check_depth, check_free_memory, check_memory, plan_from
 from specdemo.loading.quantised import (
     check_scales,
     check_stored,
-    has_method,
-    quantise_transposed,
+    is_written_out,
+    method_of,
+    quantise_layers,
     unpack_without_compiler,
+    written_out,
 )
 from specdemo.loading.request import ByRole, PairRequest, Part, drafter_part, dtype_name, in_project, resolve
 from specdemo.runtime import cuda
@@ -68,7 +75,7 @@ from specdemo.runtime.files import stored_tensors
 from specdemo.runtime.linear import align_weights, join_weights, use_skinny_linear
 from specdemo.runtime.native import is_small
 from specdemo.vllm.pair import connect
-from specdemo.words.message import message
+from specdemo.words.message import about, message
 
 FROM_DISK = {"local_files_only": True}
 Loaded = TypeVar("Loaded")
@@ -141,12 +148,15 @@ def load_pair(
         raise PairError("tokenizer must be left out for models that are loaded: it is loaded with them")
     planned = plan(request)
     check_free_memory(planned)
-    fetch(request.parts)
+    fetch(planned.request.parts)
     return load_planned(planned, cudnn_attention=cudnn_attention)
 
 
 def plan(request: PairRequest) -> LoadPlan:
-    """How a request would be loaded, from the models' configs alone. Raises as `load_pair` does."""
+    """How a request would be loaded, from the models' configs alone; in place of an adapter its base with the
+    adapter. Raises as `load_pair` does."""
+    check_access(request)
+    request = replace(request, parts=tuple(with_base(part, is_here(part)) for part in request.parts))
     check_access(request)
     if (lost := cuda.lost()) and any(cuda.is_cuda(part.device) for part in request.parts):
         raise LoadError(lost)
@@ -177,6 +187,8 @@ def read_skeleton(part: Part, offline: bool = False) -> Module:
     hub."""
     with load_errors(part.role, part.place, shown=part.id), torch.device("meta"):
         if (kind := kind_of_part(part, offline)).is_head:
+            if part.adapter is not None:
+                raise PairError(f"{part.role}: {part.id} is a head, and an adapter's base must be a model")
             return kind.skeleton(folder_of(part, offline), part.id)
         if part.code:
             fetch((part,), code_only=True)
@@ -186,11 +198,30 @@ def read_skeleton(part: Part, offline: bool = False) -> Module:
         check_depth(PreTrainedConfig.get_config_dict(place, **how)[0])
         config = AutoConfig.from_pretrained(place, **how)
         _check_architecture(part, config)
-        has_method(config)
-        model = AutoModelForCausalLM.from_config(config, trust_remote_code=part.code)
+        _check_method(part, method_of(config))
+        model = _loader(config).from_config(config, trust_remote_code=part.code)
         folder = Path(directory_of(part)) if is_here(part) else None
         model.carried_parameters = count_carried(model, folder) if part.role == "target" else 0
         return model
+
+
+def _loader(config: PreTrainedConfig) -> type[AutoModelForCausalLM] | type[AutoModelForImageTextToText]:
+    """What makes and loads a config's models."""
+    return AutoModelForImageTextToText if config.model_type in NOT_CAUSAL else AutoModelForCausalLM
+
+
+def _check_method(part: Part, method: str | None) -> None:
+    """PairError if what is asked for needs whole weights, and a method has quantised them."""
+    if method is None:
+        return
+    if part.adapter is not None:
+        raise PairError(
+            f"{part.role}: the weights of {part.id} are quantised, and an adapter can be merged only into "
+            "weights that are not"
+        )
+    if part.quantize is not None:
+        asked = {"model": f"{part.role} {part.id}", "given": part.quantize}
+        raise PairError(about("quantize", "quantised_already", name=method, **asked))
 
 
 def _check_architecture(part: Part, config: PreTrainedConfig) -> None:
@@ -226,7 +257,7 @@ def _load_here(plan: LoadPlan, on_progress: OnProgress, cudnn_attention: bool) -
     for part in parts:
         check_weights(part)
     on_progress(message("tokenizers"), None)
-    ids = [part.id for part in parts]
+    ids = [part.given for part in parts]
     tokenizer, other = _tokenizer(parts[0]), None
     if len(parts) == 2 and kind_of_part(parts[1]).has_tokenizer:
         other = other_tokenizer(tokenizer, _tokenizer(parts[1]), *ids)
@@ -254,18 +285,23 @@ def _version(part: Part) -> dict[str, Any]:
 
 
 def _tokenizer(part: Part) -> PreTrainedTokenizerBase:
-    with load_errors(part.role, part.place, "tokenizer", part.id):
-        return AutoTokenizer.from_pretrained(part.place, **_version(part), **FROM_DISK)
+    """The model's, or that of the adapter which is merged into it, if this one has its own."""
+    own = part.adapter if part.adapter is not None and has_tokenizer(part.adapter) else part
+    with load_errors(part.role, part.place, "tokenizer", own.id):
+        return AutoTokenizer.from_pretrained(own.place, **_version(own), **FROM_DISK)
 
 
 def _load(part: Part, dtype: torch.dtype, on_progress: OnProgress) -> PreTrainedModel:
     on_progress(message(f"loading_{part.role}", name=part.id), None)
     options = {"dtype": dtype, "output_loading_info": True, "use_safetensors": True}
     options |= FROM_DISK | _version(part)
+    options["adapter_kwargs"] = FROM_DISK  # else transformers would ask the hub for an adapter, where peft is
+    quantize_now = part.quantize is not None and part.adapter is None
     if part.quantize:
         unpack_without_compiler()
+    if quantize_now:
         options["quantization_config"] = QuantoConfig(weights=part.quantize)
-    if part.device != "cpu" and (part.quantize or _takes_host_memory(part, dtype)):
+    if part.device != "cpu" and (quantize_now or _takes_host_memory(part, dtype)):
         # Each tensor goes there by itself, and is quantised there. One device needs no hooks.
         options["device_map"] = {"": part.device}
     cuda.free_cache(part.device)  # while another thread captures, torch frees nothing to make room
@@ -274,9 +310,12 @@ def _load(part: Part, dtype: torch.dtype, on_progress: OnProgress) -> PreTrained
     where = f"{part.role} {part.id}"
     with load_errors(part.role, part.place, "weights", part.id), drawing:
         stored = stored_tensors(Path(directory_of(part)))
-        scales = has_method(AutoConfig.from_pretrained(part.place, **_version(part), **FROM_DISK))
-        model, info = AutoModelForCausalLM.from_pretrained(part.place, **options)
-    if not scales:
+        config = AutoConfig.from_pretrained(part.place, **_version(part), **FROM_DISK)
+        method = method_of(config)
+        if how := written_out(method):
+            options["quantization_config"] = how
+        model, info = _loader(config).from_pretrained(part.place, **options)
+    if method is None:
         check_stored(where, {name: stored[name] for name in stored if name not in info["unexpected_keys"]})
     check_scales(where, stored, info["unexpected_keys"], model)
     if info["missing_keys"]:
@@ -284,10 +323,18 @@ def _load(part: Part, dtype: torch.dtype, on_progress: OnProgress) -> PreTrained
         _check_head(part, model, missing)
         lacks = f"lacks {len(missing)} weights, first {missing[0]}"
         raise LoadError(f"{where} {lacks}: its files are incomplete")
-    model = _text_alone(model)
+    notes = [("written_out", {"name": method})] if method and is_written_out(model) else []
+    if part.adapter is not None:
+        model = with_adapter(model.to(part.device), part, Path(adapters_directory(part.adapter)))
+        base = Path(part.place).resolve().name if os.path.isdir(part.place) else part.place
+        notes.append(("adapter_merged", {"name": base, "reason": part.adapter.id}))
+    model = text_alone(model)
+    if has_senses(config):
+        notes.append(("text_part", {"name": (config.architectures or [config.model_type])[0]}))
     _keep_score_cap(model)
     if part.quantize:
-        quantise_transposed(model, part.quantize)
+        quantise_layers(model, part.quantize, (Conv1D,) if quantize_now else (Conv1D, Linear))
+    model.loaded_as = tuple(notes)
     return _placed(model, part, dtype)
 
 
@@ -300,19 +347,6 @@ def _check_head(part: Part, model: PreTrainedModel, missing: list[str]) -> None:
         raise PairError(
             f"{part.role} {part.id}, a {kind}, lacks its output layer, {missing[0]}, and {NO_TEXT}"
         )
-
-
-def _text_alone(model: PreTrainedModel) -> PreTrainedModel:
-    """Gemma 3 from 4B on comes with a part for pictures. Its text model, made of the same modules, is of the
-    class that the smaller ones have, which has a fused forward; the rest gives its memory back."""
-    if type(model) is not Gemma3ForConditionalGeneration:
-        return model
-    with torch.device("meta"):
-        text = Gemma3ForCausalLM(model.config.text_config)
-    text.model, text.lm_head = model.model.language_model, model.lm_head
-    text.generation_config = model.generation_config
-    text.config._name_or_path = model.config._name_or_path
-    return text.eval()
 
 
 def _keep_score_cap(model: PreTrainedModel) -> None:
@@ -373,6 +407,7 @@ def _load_drafter(part: Part, dtype: torch.dtype, on_progress: OnProgress) -> Mo
 def kind_of_part(part: Part, offline: bool = True) -> Kind:
     """The model's kind, from its config. PairError for a target of a kind that drafts for one. offline:
     without a request to the hub."""
+    part = with_base(part, offline)
     kind = kind_in(folder_of(part, offline))
     if part.role == "target" and (what := kind.is_for_a_target):
         raise PairError(f"target: {part.id} is {what}, which drafts for a target: give it as the drafter")
@@ -385,6 +420,7 @@ def target_for(target: object, drafter: object, trust_remote_code: object) -> An
     if target is not None or not isinstance(drafter, (str, os.PathLike)):
         return target
     part = drafter_part(drafter, "cpu", torch.float32)
+    part = with_base(part, offline=has_config(part) or is_here(part))
     with load_errors(part.role, part.place, shown=part.id):
         folder = folder_of(part, offline=has_config(part))
         verifier = kind_in(folder).verifier(folder, part.id)
@@ -404,17 +440,18 @@ def load_drafter(pair: Pair, drafter: str | os.PathLike | None) -> LoadedDrafter
         return LoadedDrafter(None, None, None, None)
     part = drafter_part(drafter, str(pair.target.device), pair.target.dtype)
     planned = plan(PairRequest(part.id, (part,)))
+    part = planned.request.parts[0]
     check_free_memory(planned)
     fetch((part,))
     names = f"drafter {part.id}: choose a smaller one"
     model, other = _with_memory(partial(_fitting, pair, part), names)
-    return LoadedDrafter(model, part.id, dtype_name(model.dtype), other)
+    return LoadedDrafter(model, part.given, dtype_name(model.dtype), other)
 
 
 def _fitting(pair: Pair, part: Part) -> tuple[Module, OtherTokenizer | None]:
     """The drafter, which has been checked with the pair's target, and its tokenizer if it is another."""
     check_weights(part)
-    ids, other = [pair.info.target, part.id], None
+    ids, other = [pair.info.target, part.given], None
     if not kind_of_part(part).has_tokenizer:
         skeleton = read_skeleton(part, offline=True)
         kind_of(skeleton).check_fit(skeleton, pair.target, part.id, ids[0])

@@ -42,7 +42,7 @@ from specdemo.runtime import cuda, probe
 from specdemo.runtime.device import device_name, has_bfloat16
 from specdemo.runtime.lm import context_of, embedded_ids, logits_width, longrope_end, positions_of, state_of
 from specdemo.runtime.runner import Capture, Runner
-from specdemo.runtime.weights import held_bytes
+from specdemo.runtime.weights import held_bytes, rounds_activations
 from specdemo.vllm.pair import ServedPair, messages_of
 from specdemo.words.catalogue import numeral
 from specdemo.words.message import Given, Message, about, given, message, refusal, shown
@@ -326,7 +326,10 @@ class Pair:
         if why := longrope_note(target):
             limits.append(why)
         for role, model in zip(ROLES, models, strict=False):
+            limits += [message(key, who=message(f"the_{role}"), **how) for key, how in loaded_as(model)]
             limits += little_quantised(role, model)
+            if rounds_activations(model):
+                limits.append(message("rounded_activations", who=message(f"the_{role}")))
         if (read := embedded_ids(target)) < self.vocab_size:
             limits.append(message("narrow_embeddings", all=self.vocab_size, known=read))
         if drafter is not None and (context := context_of(drafter)) < self.context:
@@ -435,6 +438,11 @@ def _check_ids(pair: AnyPair, ids: list[int]) -> None:
 
 def _is_token_id(value: object, known: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < known
+
+
+def loaded_as(model: Module) -> tuple[tuple[str, dict[str, str]], ...]:
+    """What a user should know of how a model was loaded: keys of messages, and their values besides `who`."""
+    return getattr(model, "loaded_as", ())
 
 
 def _emulated_bfloat16(models: list[Module]) -> list[Message]:

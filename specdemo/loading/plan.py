@@ -78,7 +78,8 @@ def plan_from(request: PairRequest, skeletons: list[Module]) -> LoadPlan:
         reason = message(f"{given[0]}_requested", reason=reason)
     sizes, on_host = [], []
     for skeleton, dtype, part in zip(skeletons, dtypes, request.parts, strict=True):
-        sizes.append(bytes_of(skeleton, dtype, part.quantize))
+        # An adapter is merged into weights that are quantised only then.
+        sizes.append(bytes_of(skeleton, dtype, None if part.adapter else part.quantize))
         on_host.append(0 if part.device == "cpu" else bytes_on_host(skeleton, dtype))
     return LoadPlan(request, dtypes, tuple(sizes), tuple(on_host), reason)
 

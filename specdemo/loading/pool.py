@@ -95,8 +95,9 @@ class ModelPool:
 
     def _download(self, request: PairRequest, report: OnProgress) -> None:
         report(message("configs"), None)
-        check_free_memory(plan(request), self._could_free)
-        fetch(request.parts, report)
+        planned = plan(request)
+        check_free_memory(planned, self._could_free)
+        fetch(planned.request.parts, report)
 
     def _make_room(self, planned: LoadPlan) -> None:
         check_free_memory(planned, self._could_free)  # raises before any other pair is dropped

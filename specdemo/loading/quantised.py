@@ -4,12 +4,14 @@ weights when they are quantised."""
 
 import logging
 from collections.abc import Collection, Iterator, Mapping
+from importlib.util import find_spec
+from inspect import signature
 from types import SimpleNamespace
 
 import torch
 from torch import Tensor
 from torch.nn import Linear, Module, Parameter
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import CompressedTensorsConfig, PreTrainedConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 
@@ -17,9 +19,18 @@ from specdemo.errors import LoadError
 from specdemo.loading.catalog import QUANTIZE
 from specdemo.loading.request import dtype_name
 from specdemo.runtime.files import few_bits, is_scale
+from specdemo.runtime.weights import FLOATS, is_dense
 from specdemo.words.catalogue import numeral
 from specdemo.words.message import Message, message
 
+# What transformers needs for weights of a method: the module, and the package that brings it.
+NEEDED = {
+    "awq": {"gptqmodel": "gptqmodel"},
+    "bitsandbytes": {"bitsandbytes": "bitsandbytes"},
+    "compressed-tensors": {"compressed_tensors": "compressed-tensors"},
+    "gptq": {"optimum.gptq": "optimum", "gptqmodel": "gptqmodel"},
+    "torchao": {"torchao": "torchao"},
+}
 KNOWN_METHOD = "that this version of transformers knows"
 INSTEAD = "choose a checkpoint in bfloat16, float16 or float32"
 
@@ -27,20 +38,40 @@ INSTEAD = "choose a checkpoint in bfloat16, float16 or float32"
 logging.getLogger("transformers.integrations.quanto").setLevel(logging.ERROR)
 
 
-def has_method(config: PreTrainedConfig) -> bool:
-    """Whether transformers scales the weights by a method that the config names. ValueError for a method that
-    it does not know: it would ignore it."""
+def method_of(config: PreTrainedConfig) -> str | None:
+    """The method by which transformers scales a checkpoint's weights, as its config names it. ValueError for
+    a method that it does not know, which it would ignore, or whose package is not installed."""
     given = getattr(config, "quantization_config", None)
     if given is None:
         given = getattr(config.get_text_config(decoder=True), "quantization_config", None)
-    if not isinstance(given, Mapping):
-        return given is not None
-    method = given.get("quant_method")
-    if given.get("load_in_8bit") or given.get("load_in_4bit"):
-        method = "bitsandbytes_4bit"  # transformers looks at these first
-    if not isinstance(method, str) or method not in AUTO_QUANTIZATION_CONFIG_MAPPING:
+    if given is None:
+        return None
+    given = given if isinstance(given, Mapping) else given.to_dict()
+    method = known = given.get("quant_method")
+    if given.get("load_in_8bit") or given.get("load_in_4bit"):  # transformers looks at these first
+        method, known = "bitsandbytes", "bitsandbytes_4bit"
+    if not isinstance(known, str) or known not in AUTO_QUANTIZATION_CONFIG_MAPPING:
         raise ValueError(f"its quant_method must be one {KNOWN_METHOD}, not {ascii(method)[:60]}")
-    return True
+    needed = NEEDED.get(method, {})
+    if missing := [package for module, package in needed.items() if find_spec(module) is None]:
+        packages = " ".join(missing)
+        raise ValueError(f"its weights are quantised by {method}, for which pip install {packages} is needed")
+    return method
+
+
+def written_out(method: str | None) -> CompressedTensorsConfig | None:
+    """How weights of this method are loaded, where that is another way than transformers' own: those of
+    compressed-tensors are written out in the dtype that is asked for. The package would do that in the first
+    forward, and round the activations in forwards that it puts in the place of the layers' own."""
+    can_write_out = "dequantize" in signature(CompressedTensorsConfig).parameters
+    return (
+        CompressedTensorsConfig(dequantize=True) if method == "compressed-tensors" and can_write_out else None
+    )
+
+
+def is_written_out(model: PreTrainedModel) -> bool:
+    """Whether a quantised checkpoint's weights are whole numbers again."""
+    return all(is_dense(weight) and weight.dtype in FLOATS for weight in model.parameters())
 
 
 def check_stored(where: str, tensors: Mapping[str, str]) -> None:
@@ -88,19 +119,20 @@ def unpack_without_compiler() -> None:
     library.extensions.get_extension("quanto_cpp")._lib = SimpleNamespace(unpack=unpack)
 
 
-def quantise_transposed(model: Module, kind: str) -> None:
-    """Quantises the layers of the class Conv1D (GPT-2's), which QuantoConfig leaves out: linear ones whose
-    weights are transposed. kind: as in QUANTIZE."""
-    names = [name for name, layer in model.named_modules() if isinstance(layer, Conv1D)]
-    if not names:
-        return
+def quantise_layers(model: PreTrainedModel, kind: str, classes: tuple[type[Module], ...]) -> None:
+    """Quantises a model's layers of these classes, but for its head, as QuantoConfig does while a model is
+    loaded: Conv1D (GPT-2's, linear ones whose weights are transposed), which it leaves out, and all of a
+    model into which an adapter has been merged. kind: as in QUANTIZE."""
     from optimum.quanto import qtypes
-    from optimum.quanto.nn import QLinear
+    from optimum.quanto.nn import QLinear, QModuleMixin
 
-    for name in names:
-        layer = QLinear.from_module(_as_linear(model.get_submodule(name)), weights=qtypes[f"q{kind}"])
-        layer.freeze()
-        model.set_submodule(name, layer.requires_grad_(False).eval())
+    head = model.get_output_embeddings()
+    for name, layer in list(model.named_modules()):
+        if isinstance(layer, classes) and not isinstance(layer, QModuleMixin) and layer is not head:
+            linear = _as_linear(layer) if isinstance(layer, Conv1D) else layer
+            quantised = QLinear.from_module(linear, weights=qtypes[f"q{kind}"])
+            quantised.freeze()
+            model.set_submodule(name, quantised.requires_grad_(False).eval())
 
 
 def _as_linear(layer: Conv1D) -> Linear:

@@ -29,6 +29,12 @@ class Part:
     quantize: str | None
     revision: str | None = None  # of the hub: a branch, a tag or a commit; None: main
     code: bool = False  # whether program code that comes with it may run
+    adapter: "Part | None" = None  # what is merged into it: the PEFT adapter that the user named in its place
+
+    @property
+    def given(self) -> str:
+        """What the user wrote."""
+        return self.id if self.adapter is None else self.adapter.id
 
 
 @dataclass(frozen=True)
@@ -73,7 +79,7 @@ def resolve(
         usual = CATALOGUE[name].quantize
     else:
         name, ids = _from_ids(name, target, drafter)
-        places = {role: _without_revision(role, model_id)[0] for role, model_id in ids.items()}
+        places = {role: without_revision(role, model_id)[0] for role, model_id in ids.items()}
     parts = []
     for role in ROLES:
         how = (
@@ -82,7 +88,7 @@ def resolve(
             _quantize(for_role(quantize, role, "quantize"), usual),
         )
         if role in ids:
-            revision = _without_revision(role, ids[role])[1]
+            revision = without_revision(role, ids[role])[1]
             parts.append(Part(role, ids[role], places[role], *how, revision, trust_remote_code))
     return PairRequest(name, tuple(parts))
 
@@ -90,7 +96,7 @@ def resolve(
 def drafter_part(place: object, device: str, dtype: torch.dtype) -> Part:
     """A drafter alone, for a target that is loaded; PairError for what is no place."""
     model_id = _place("drafter", place)
-    directory, revision = _without_revision("drafter", model_id)
+    directory, revision = without_revision("drafter", model_id)
     return Part("drafter", model_id, directory, device, dtype, None, revision)
 
 
@@ -143,7 +149,7 @@ def _place(role: str, place: object) -> str:
     return os.path.expanduser(os.fspath(place))
 
 
-def _without_revision(role: str, model_id: str) -> tuple[str, str | None]:
+def without_revision(role: str, model_id: str) -> tuple[str, str | None]:
     """The place and the revision that ID@REVISION names. A directory may have an @ in its name."""
     place, at, revision = model_id.rpartition("@")
     if not at or "\0" in model_id or os.path.isdir(model_id) or os.path.isabs(model_id):

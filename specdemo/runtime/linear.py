@@ -17,6 +17,7 @@ from torch.nn import Linear, Module, Parameter
 from torch.nn.functional import linear
 
 from specdemo.runtime import cuda
+from specdemo.runtime.weights import is_dense
 
 CACHE_LINE = 64  # bytes
 FEW = range(2, 9)  # rows for which the transposed product is faster
@@ -57,7 +58,7 @@ def as_loaded(*models: Module | None) -> Iterator[None]:
 
 
 def _change_class(model: Module, old: type[Linear], new: type[Linear]) -> bool:
-    layers = [module for module in model.modules() if type(module) is old]
+    layers = [module for module in model.modules() if type(module) is old and is_dense(module.weight)]
     for layer in layers:
         layer.__class__ = new
     return bool(layers)
@@ -125,8 +126,8 @@ class JoinedLinear:
 
 
 def is_plain(*layers: object) -> bool:
-    """Whether the layers are torch's own; false for layers of other classes, quantised ones for example."""
-    return all(type(layer) in (Linear, SkinnyLinear) for layer in layers)
+    """Whether the layers and their weights are torch's own; false for quantised ones, for example."""
+    return all(type(layer) in (Linear, SkinnyLinear) and is_dense(layer.weight) for layer in layers)
 
 
 class Stored(NamedTuple):

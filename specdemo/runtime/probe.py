@@ -28,6 +28,7 @@ from specdemo.runtime.lm import (
     windows_of,
 )
 from specdemo.runtime.states import possible_rows, tried_rows
+from specdemo.runtime.weights import rounds_activations
 
 TRIED_TOKENS = 16  # on which a model is tried
 COMPARED = 6  # of them: the last ones
@@ -65,6 +66,11 @@ def alike(expected: Tensor, said: Tensor, dtype: torch.dtype) -> Tensor:
     return (same | ((said - expected).abs() <= logits_tolerance(expected, dtype))).all(1)
 
 
+def _compared_as(model: PreTrainedModel) -> torch.dtype:
+    """The dtype by whose rounding forwards of this model may differ."""
+    return torch.bfloat16 if rounds_activations(model) else model.dtype
+
+
 def _is_causal_at_any_length(model: PreTrainedModel) -> bool:
     """Whether a token is predicted the same with and without others after it, where its config says that
     rotary positions may change. Few tokens show that, however long the text would be."""
@@ -79,7 +85,8 @@ def _is_causal_at_any_length(model: PreTrainedModel) -> bool:
             model(input_ids=ids[None, :n], position_ids=positions[None, :n], use_cache=False).logits[0, :kept]
             for n in (kept, len(positions))
         )
-        if not mostly(alike(expected, said, model.dtype), model.dtype):
+        dtype = _compared_as(model)
+        if not mostly(alike(expected, said, dtype), dtype):
             return False
     return True
 
@@ -142,7 +149,8 @@ def _compare(lm: CachedLM, n: int) -> bool:
         if start < kept:
             _forward(lm, rest[start:].flip(0), n - kept + start)  # a rejected draft
             logits.append(_forward(lm, rest[start:end], n - kept + start))
-    return mostly(alike(expected, torch.cat(logits), lm.dtype), lm.dtype)
+    dtype = _compared_as(lm.model)
+    return mostly(alike(expected, torch.cat(logits), dtype), dtype)
 
 
 def mostly(same: Tensor, dtype: torch.dtype) -> bool:

@@ -76,6 +76,19 @@ def stored(tensor: Tensor) -> list[Tensor]:
     return [part for name in tensor.__tensor_flatten__()[0] for part in stored(getattr(tensor, name))]
 
 
+def rounds_activations(model: Module) -> bool:
+    """Whether layers of a quantised checkpoint round what they multiply to few bits: transformers' own for
+    float8, and those of bitsandbytes, torchao and compressed-tensors. A number's last digit can then make a
+    whole step."""
+    for layer in modules_of(model):
+        scheme, weight = getattr(layer, "quantization_scheme", None), getattr(layer, "weight", None)
+        if type(layer).__name__ in ("FP8Linear", "Linear8bitLt") or getattr(weight, "act_quant_kwargs", None):
+            return True
+        if getattr(scheme, "input_activations", None):
+            return True
+    return False
+
+
 def not_finite(model: Module) -> str | None:
     """The first of the model's weights with NaN or infinity. Of quantised weights the scales are looked
     at."""

@@ -1,5 +1,6 @@
 """Downloads for visitors, from a hub on this machine that is slow, silent, broken or full of pickles."""
 
+import copy
 import json
 import os
 import re
@@ -13,11 +14,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 from huggingface_hub import constants, file_download
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 
 from specdemo import PairError
 from specdemo.errors import LoadError, TookTooLong
 from specdemo.loading import fetch, load, plan
+from specdemo.loading.catalog import GATED
 from specdemo.loading.downloads import Downloads
 from specdemo.loading.load import load_pair
 from specdemo.loading.pool import ModelPool
@@ -50,10 +53,17 @@ def models(tmp_path_factory):
     save_head(tiny_head(target), folder / "head", "own/target")
     save_head(tiny_head(tiny(vocab_size=300)), folder / "misfit", "own/target")
     shorter(target).save_pretrained(folder / "eagle2")  # without a tokenizer
-    for name, file in (("adapter", "adapter_config.json"), ("gguf", "x-Q4.gguf"), ("notes", "notes.txt")):
+    for name, file in (("gguf", "x-Q4.gguf"), ("notes", "notes.txt")):
         (folder / name).mkdir()
         (folder / name / file).write_text("{}")
-    (folder / "adapter" / "adapter_model.bin").write_bytes(b"x")
+    trained = get_peft_model(copy.deepcopy(target), LoraConfig(init_lora_weights=False))
+    trained.peft_config["default"].base_model_name_or_path = "own/target"
+    for name in ("adapter", "adapter-in-bin", "adapter-of-gated"):
+        trained.save_pretrained(folder / name, save_embedding_layers=False)
+    in_bin = folder / "adapter-in-bin"
+    (in_bin / "adapter_model.safetensors").rename(in_bin / "adapter_model.bin")
+    file = folder / "adapter-of-gated" / "adapter_config.json"
+    file.write_text(file.read_text().replace("own/target", next(iter(GATED))))
     shutil.copy(folder / "target" / "config.json", folder / "gguf")
     shutil.copytree(folder / "notes", folder / "no-weights")
     shutil.copy(folder / "target" / "config.json", folder / "no-weights")
@@ -127,6 +137,25 @@ def test_a_pair_is_downloaded_once_and_then_loaded_without_the_hub(hub):
     again = ModelPool().get(resolve(**PAIR))
     assert again is not pair and again.info == pair.info
     assert load_pair(**PAIR).info == pair.info
+
+
+def test_an_adapter_is_downloaded_with_its_base(hub):
+    pool = ModelPool()
+    pair = pool.get(resolve(target="own/target", drafter="own/adapter"))
+    assert {"target/model.safetensors", "adapter/adapter_model.safetensors"} <= set(hub.sent)
+    assert sorted(hub.sent) == sorted(set(hub.sent))
+    assert [*map(str, pair.limits)] == ["the drafter is own/target with the adapter own/adapter merged in"]
+    hub.silent = True
+    assert ModelPool().get(resolve(target="own/target", drafter="own/adapter")).info == pair.info
+    pair.attach("own/adapter")
+    assert pair.limits
+
+
+def test_an_adapter_of_a_gated_base_needs_a_token(hub, monkeypatch):
+    monkeypatch.setattr(constants, "_HF_DEFAULT_ENDPOINT", constants.ENDPOINT)
+    monkeypatch.setattr(load, "get_token", lambda: None)
+    said = refused(ModelPool(), target="own/adapter-of-gated")
+    assert f"{next(iter(GATED))} (base of own/adapter-of-gated) is gated" in said
 
 
 def test_a_speculator_is_downloaded_with_the_target_that_it_names(hub):
@@ -392,7 +421,6 @@ def test_a_disk_that_is_full_in_the_middle(hub, monkeypatch, tmp_path):
     assert pool.get(resolve(**PAIR))
 
 
-IS_ADAPTER = "is a PEFT adapter (adapter_config.json), and adapters cannot be run yet"
 BAD = {  # the kind of error, what is said of it, and how it is given
     "eagle2": (LoadError, "has no tokenizer files and one layer, as heads of EAGLE, EAGLE-2", ["drafter"]),
     "misfit": (PairError, "vocabulary of 300 tokens", ["drafter"]),
@@ -402,7 +430,11 @@ BAD = {  # the kind of error, what is said of it, and how it is given
         "has only pickled weights (pytorch_model.bin), which can hold program",
         ["target"],
     ),
-    "adapter": (PairError, IS_ADAPTER, ["target", "drafter", "attach"]),
+    "adapter-in-bin": (
+        LoadError,
+        "has only pickled weights (adapter_model.bin), which can hold program",
+        ["target", "drafter", "attach"],
+    ),
     "gguf": (
         LoadError,
         "has weights in the format GGUF (x-Q4.gguf), which is not loaded",

@@ -18,8 +18,6 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
-    Gemma3ForCausalLM,
-    Gemma3ForConditionalGeneration,
     LlamaModel,
     LlamaPreTrainedModel,
 )
@@ -32,6 +30,7 @@ from specdemo import PairError, Params, generate, load_pair, stream
 from specdemo.bench.shapes import shaped_pair
 from specdemo.errors import LoadError, failure, no_mistakes
 from specdemo.events import ByModel
+from specdemo.loading import quantised
 from specdemo.loading.load import _load, plan
 from specdemo.loading.plan import check_depth
 from specdemo.loading.request import Part, dtype_name, resolve
@@ -116,22 +115,6 @@ def test_a_target_alone(saved):
     with pytest.raises(ValueError, match='^draft_with must not be "model"') as error:
         stream(pair, PROMPT, GREEDY)
     assert_one_sentence(str(error.value))
-
-
-def test_the_text_model_of_gemma_3_is_loaded_without_its_part_for_pictures(tmp_path):
-    """As google/gemma-3-4b-pt is on the hub: its config names a text model and one for pictures."""
-    sizes = dict(hidden_size=32, intermediate_size=64, num_attention_heads=4)
-    text = dict(sizes, vocab_size=304, num_hidden_layers=6, num_key_value_heads=2, head_dim=8)
-    text |= dict(model_type="gemma3_text", sliding_window=16, query_pre_attn_scalar=8)
-    pictures = dict(sizes, num_hidden_layers=1, image_size=28, patch_size=14)
-    config = AutoConfig.for_model("gemma3", text_config=text, vision_config=pictures, mm_tokens_per_image=4)
-    whole = random_weights(AutoModelForCausalLM.from_config(config)).eval()
-    assert type(whole) is Gemma3ForConditionalGeneration
-    pair = load_pair(target=saved_in(tmp_path, whole))
-    assert type(pair.target) is Gemma3ForCausalLM and not pair.notes
-    assert sum(p.numel() for p in pair.target.parameters()) < sum(p.numel() for p in whole.parameters())
-    trace = trace_of(pair, draft_with="lookup")
-    assert trace.output_ids == greedy(whole, trace.prompt_ids, 20)[: len(trace.output_ids)]
 
 
 def test_a_cap_on_attention_scores_is_not_left_out(tmp_path, monkeypatch):
@@ -521,10 +504,7 @@ def test_directories_without_a_model(saved, tmp_path):
     assert "config.json" in rejected(target=tmp_path / "empty")
 
 
-def test_what_is_no_checkpoint_is_named_for_what_it_is(saved, broken, tmp_path):
-    (tmp_path / "adapter_config.json").write_text("{}")
-    said = rejected(target=saved / "target", drafter=tmp_path)
-    assert said.startswith(f"drafter: the directory {tmp_path} is a PEFT adapter (adapter_config.json), and")
+def test_what_is_no_checkpoint_is_named_for_what_it_is(broken, tmp_path):
     beside = broken(lambda path: (path / "model.safetensors").rename(path / "small-Q4_K_M.gguf"))
     said = rejected(target=beside, kind=LoadError)
     assert "has weights in the format GGUF (small-Q4_K_M.gguf), which is not loaded" in said
@@ -674,6 +654,23 @@ def test_scales_of_a_method_that_is_known_are_used(saved, broken):
 
     loaded, plain = load_pair(target=broken(change)), load_file(saved / "target" / "model.safetensors")
     torch.testing.assert_close(loaded.target.get_parameter(UP), plain[UP], atol=0.05, rtol=0.1)
+    assert [note.split(" were")[0] for note in loaded.limits] == [
+        "the target's weights, which are stored by fp8,"
+    ]
+
+
+def test_a_method_whose_package_is_not_installed_is_refused_before_the_weights_are_read(broken, monkeypatch):
+    monkeypatch.setattr(quantised, "find_spec", lambda module: None)
+    flags = {"bitsandbytes": {"load_in_4bit": True}}
+    for method, packages in quantised.NEEDED.items():
+        given = {"quant_method": method} | flags.get(method, {})
+        path = broken(config_with(quantization_config=given), method)
+        (path / "model.safetensors").unlink()
+        said = rejected(target=path, kind=LoadError)
+        names = " ".join(packages.values())
+        assert said.endswith(
+            f"its weights are quantised by {method}, for which pip install {names} is needed"
+        )
 
 
 def test_a_tokenizers_own_program_does_not_run_by_itself(broken, tmp_path, monkeypatch):

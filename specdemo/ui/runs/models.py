@@ -26,7 +26,7 @@ from specdemo.loading.catalog import (
     Entry,
     names_in_words,
 )
-from specdemo.loading.fetch import OnProgress, has_config
+from specdemo.loading.fetch import OnProgress, has_config, with_base
 from specdemo.loading.load import read_skeleton, target_for
 from specdemo.loading.pair import AnyPair, Pair
 from specdemo.loading.plan import automatic_dtype, plan_from
@@ -326,10 +326,10 @@ def _sizes(request: PairRequest, entry: Entry | None, pair: Pair | None) -> list
         held = pair.bytes_held
         return [held.target] if held.drafter is None else [held.target, held.drafter]
     try:
-        if all(has_config(part) for part in request.parts):
-            skeletons = [
-                _skeleton(replace(part, device="cpu", dtype=None, quantize=None)) for part in request.parts
-            ]
+        parts = tuple(with_base(part, offline=True) for part in request.parts)
+        if all(has_config(part) for part in parts):
+            skeletons = [_skeleton(replace(part, device="cpu", dtype=None, quantize=None)) for part in parts]
+            request = replace(request, parts=parts)
             return list(plan_from(request, skeletons).sizes)
     except (PairError, ValueError):  # reported when the pair is loaded
         return []
