@@ -22,7 +22,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from specdemo.errors import in_short
 from specdemo.events import Params
 from specdemo.events.params import GRAMMARS, field_of_grammar
-from specdemo.words.message import about, message
+from specdemo.words.message import Message, about, message
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
@@ -38,6 +38,14 @@ COMPILED = {
     "grammar": LLMatcher.grammar_from_lark,
 }
 assert tuple(COMPILED) == GRAMMARS
+
+
+class GrammarError(RuntimeError):
+    """What the text must follow cannot be followed any further."""
+
+    def __init__(self, reason: Message | str):
+        super().__init__(message("grammar_ends", reason=reason))
+        self.reason = reason
 
 
 class Allowed(NamedTuple):
@@ -72,7 +80,7 @@ class Grammar:
 
     def after(self, draft: Sequence[int]) -> Tensor | None:
         """Which tokens may follow the text and a draft that the grammar allows: [V] bool, on the host. None
-        after the end of the text. RuntimeError where the grammar has become too large to be followed."""
+        after the end of the text. GrammarError where the grammar has become too large."""
         if not self.eos.isdisjoint(draft):
             return None
         mask = self.masks.get(tuple(draft))
@@ -84,7 +92,7 @@ class Grammar:
             mask[: len(flags)] = torch.from_numpy(flags).bool()
             self._check()
             if not mask.any():
-                raise RuntimeError(message("grammar_ends", reason=message("no_token_fits")))
+                raise GrammarError(message("no_token_fits"))
             self.masks[tuple(draft)] = mask
         return mask
 
@@ -119,7 +127,7 @@ class Grammar:
         if self.matcher.is_error():
             said = in_short(self.matcher.get_error().replace("<non-verbose/>", ""))
             reason = message("no_token_fits") if said.startswith("NoExtension") else said
-            raise RuntimeError(message("grammar_ends", reason=reason))
+            raise GrammarError(reason)
 
 
 class Grammars:
@@ -145,12 +153,13 @@ class Grammars:
                 self._tokens = from_tokenizer(self.tokenizer, n_vocab=width, eos_token=sorted(self.eos))
             except ValueError as error:
                 raise ValueError(about(name, "grammar_unread", reason=in_short(error))) from None
-        text = getattr(params, name)
-        matcher = LLMatcher(self._tokens, COMPILED[name](text), log_level=0, limits=LIMITS)
-        grammar = Grammar(matcher, self.vocab_size, prompt_tokens, self.eos)
         try:
+            compiled = COMPILED[name](getattr(params, name))
+            matcher = LLMatcher(self._tokens, compiled, log_level=0, limits=LIMITS)
+            grammar = Grammar(matcher, self.vocab_size, prompt_tokens, self.eos)
             grammar.after(())
-        except RuntimeError as error:
-            reason = error.args[0].values["reason"]
-            raise ValueError(about(name, "grammar_refused", reason=reason)) from None
+        except GrammarError as error:
+            raise ValueError(about(name, "grammar_refused", reason=error.reason)) from None
+        except ValueError as error:  # of a schema that is nested too deep, for example
+            raise ValueError(about(name, "grammar_refused", reason=in_short(error))) from None
         return grammar

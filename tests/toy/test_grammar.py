@@ -230,6 +230,9 @@ def test_what_cannot_be_followed_is_refused_before_the_run(grammars):
         grammars.compiled(Params(grammar="no grammar"))
     with pytest.raises(ValueError, match="^json_schema cannot be followed: Unsatisfiable schema"):
         grammars.compiled(Params(json_schema='{"enum": []}'))
+    deep = '{"type":"array","items":' * 500 + "{}" + "}" * 500
+    with pytest.raises(ValueError, match="^json_schema cannot be followed: recursion limit"):
+        grammars.compiled(Params(json_schema=deep))
     with pytest.raises(ValueError, match="^regex must be left out for this pair: it needs a fast tokenizer"):
         Grammars(None, V, frozenset([END])).compiled(PLAIN)
     with pytest.raises(ValueError, match="end-of-sequence token"):
