@@ -9,7 +9,6 @@ tokens beyond a second, its limits bound every step, and vLLM, SGLang and llama.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -115,7 +114,9 @@ class Grammar:
 
     def _read(self, path: list[int]) -> None:
         """Takes the matcher to the end of the path, which the grammar allows."""
-        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(self.read, path, strict=False)))
+        same = min(len(self.read), len(path))
+        while path[:same] != self.read[:same]:  # they part near their ends
+            same -= 1
         if back := len(self.read) - same:
             self.matcher.rollback(back)
         if new := path[same:]:
