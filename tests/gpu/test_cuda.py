@@ -31,6 +31,18 @@ def test_greedy_in_float32_is_the_same_text_as_on_the_cpu_and_as_plain_decoding(
     assert speculative.output_ids == text_of(cpu, temperature=0).output_ids
 
 
+def test_a_text_that_follows_a_regular_expression_is_the_same_as_on_the_cpu():
+    """Verifying is captured with the mask as its input, and each drafted token is waited for."""
+    gpu, cpu = load_pair(device="cuda", dtype="float32"), load_pair(device="cpu", dtype="float32")
+    for regex in ("[a-z ]{30,80}[.]", "[A-Z][a-z ]{30,60}"):
+        methods = ("model", "lookup", "none")
+        texts = [
+            text_of(one, temperature=0, regex=regex, draft_with=how) for one in (gpu, cpu) for how in methods
+        ]
+        assert len({tuple(one.output_ids) for one in texts}) == 1 and texts[0].stats.accepted
+    assert gpu.runner.graphs is not None and gpu.runner.graphs.fault is None
+
+
 def test_a_seed_gives_the_same_tokens_again():
     pair = load_pair(device="cuda")
     assert pair.info.dtype.target == "bfloat16"
