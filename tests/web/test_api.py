@@ -51,6 +51,16 @@ def test_the_arguments_of_a_chat_template_are_an_object_and_no_file(client, url)
     assert answer.status_code == 400 and "chat_template_kwargs must be an object or its JSON" in answer.text
 
 
+def test_a_schema_is_an_object_or_its_json_text(client):
+    schema = {"type": "object", "properties": {"path": {"enum": ["fox", "bear"]}}, "required": ["path"]}
+    schema["additionalProperties"] = False
+    for given in (schema, json.dumps(schema)):
+        last = client.predict("Once", json_schema=given, seed=1, api_name="/generate")
+        assert json.loads(last["text"])["path"] in ("fox", "bear") and last["trace"]["finish"] == "eos"
+    with pytest.raises(AppError, match="^json_schema cannot be followed: Unsatisfiable schema"):
+        client.predict("Once", json_schema={"enum": []}, api_name="/generate")
+
+
 def test_the_plain_route_has_the_same_in_its_stream(client, url):
     asked = {"prompt": 'say "json:', "seed": 3, "max_new_tokens": 30, "stop": ["a"]}
     event = httpx.post(f"{url}/gradio_api/call/v2/generate", json=asked).json()["event_id"]
