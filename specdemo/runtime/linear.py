@@ -17,7 +17,7 @@ from torch.nn import Linear, Module, Parameter
 from torch.nn.functional import linear
 
 from specdemo.runtime import cuda
-from specdemo.runtime.weights import is_dense
+from specdemo.runtime.weights import is_made_of_parts
 
 CACHE_LINE = 64  # bytes
 FEW = range(2, 9)  # rows for which the transposed product is faster
@@ -58,7 +58,9 @@ def as_loaded(*models: Module | None) -> Iterator[None]:
 
 
 def _change_class(model: Module, old: type[Linear], new: type[Linear]) -> bool:
-    layers = [module for module in model.modules() if type(module) is old and is_dense(module.weight)]
+    layers = [
+        module for module in model.modules() if type(module) is old and not is_made_of_parts(module.weight)
+    ]
     for layer in layers:
         layer.__class__ = new
     return bool(layers)
@@ -127,7 +129,9 @@ class JoinedLinear:
 
 def is_plain(*layers: object) -> bool:
     """Whether the layers and their weights are torch's own; false for quantised ones, for example."""
-    return all(type(layer) in (Linear, SkinnyLinear) and is_dense(layer.weight) for layer in layers)
+    return all(
+        type(layer) in (Linear, SkinnyLinear) and not is_made_of_parts(layer.weight) for layer in layers
+    )
 
 
 class Stored(NamedTuple):

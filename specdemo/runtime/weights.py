@@ -60,6 +60,11 @@ def is_dense(tensor: Tensor) -> bool:
     return type(tensor) in (Parameter, Tensor)
 
 
+def is_made_of_parts(tensor: Tensor) -> bool:
+    """Whether the tensor is a quantised one that holds others, in a layer that is torch's own."""
+    return hasattr(tensor, "__tensor_flatten__")
+
+
 def weights_address(model: Module) -> tuple[list, list]:
     """The model's modules, and where its weights are in memory: equal while what was made of their places may
     be used."""
