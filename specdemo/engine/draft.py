@@ -129,8 +129,8 @@ def draft_in_turn(
     that the tokens are drawn from in place of those predicted, which are still the draft's.
 
     Where the sampler has a grammar, each token is waited for, and the draft ends where the drafter has none
-    that is allowed."""
-    token, drafted, qs, predicted, exacts = None, [], [], [], []
+    that is allowed. How sure it is of a place is told of what is allowed there."""
+    token, drafted, qs, predicted, exacts, sures = None, [], [], [], [], []
     for i, u_token in enumerate(u.split(1)):
         own = predict(token)  # [1, V]
         logits = own if told is None else told[i : i + 1]  # [1, V]
@@ -146,12 +146,15 @@ def draft_in_turn(
             qs.append(q)
         if is_exact is not None:
             exacts.append(is_exact)
-        if stops_below and is_unsure(probabilities(logits), stops_below):
+        if sampler.grammar is not None:
+            sures.append(probabilities(shaped).amax(-1))
+        if stops_below and is_unsure(probabilities(shaped), stops_below):
             break  # the verifier drops this token
     if not drafted:
         return one_hot_draft([], own.shape[-1], own.device)
     q, exact = (torch.cat(parts) if parts else None for parts in (qs, exacts))
-    return Draft.drawn(torch.cat(drafted), q, exact, torch.cat(predicted), told)
+    draft = Draft.drawn(torch.cat(drafted), q, exact, torch.cat(predicted), told)
+    return replace(draft, sure=torch.cat(sures)) if sures else draft
 
 
 def _masked(logits: Tensor, drafted: list[Tensor], grammar: Grammar) -> Tensor | None:

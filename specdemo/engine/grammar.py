@@ -4,46 +4,42 @@ has the target's own distribution under the mask (Willard and Louf 2023, "Effici
 LLMs").
 
 llguidance compiles the grammars and tells the tokens. It needs no start-up time for a vocabulary of 150,000
-tokens beyond a second, its limits bound every step, and vLLM, SGLang and llama.cpp use it, too."""
+tokens beyond a second, its limits bound every step, and vLLM, SGLang and llama.cpp use it, too. Compiling is
+not bounded: a process of its own is let try first."""
 
+import json
+import re
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from llguidance import LLMatcher, LLTokenizer
 from llguidance.hf import from_tokenizer
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from specdemo.engine import grammar_check
+from specdemo.engine.grammar_check import LIMITS, compiled
 from specdemo.errors import in_short
 from specdemo.events import Params
-from specdemo.events.params import GRAMMARS, field_of_grammar
+from specdemo.events.params import field_of_grammar
 from specdemo.words.message import Message, about, message
 
-if TYPE_CHECKING:
-    from llguidance._lib import JsonCompileOptions
-
-# A state takes 1 to 2 KB. Compiling takes 20 ms at most and a step 15 ms, by llguidance's own limits.
-LIMITS = LLParserLimits(max_lexer_states=50_000, verbose_errors=False)
-# JSON is written on one line, as Python's json.dumps writes it: where any white space is allowed, a small
-# model writes nothing else. A schema can ask for other white space by its "x-guidance".
-ONE_LINE: "JsonCompileOptions" = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-COMPILED = {
-    "json_schema": partial(LLMatcher.grammar_from_json_schema, defaults=ONE_LINE),
-    "regex": LLMatcher.grammar_from_regex,
-    "grammar": LLMatcher.grammar_from_lark,
-}
-assert tuple(COMPILED) == GRAMMARS
+WALL_SECONDS = 20  # for the process that looks at a grammar, on a busy machine
+KEPT = 4  # compiled grammars: each can take megabytes
+TOO_LARGE = re.compile(r"limit|max is|too (many|large|big|complex)|exhausted|precomputation", re.IGNORECASE)
 
 
 class GrammarError(RuntimeError):
     """What the text must follow cannot be followed any further."""
 
-    def __init__(self, reason: Message | str):
-        super().__init__(message("grammar_ends", reason=reason))
+    def __init__(self, name: str, reason: Message | str):
+        super().__init__(about(name, "grammar_ends", reason=reason))
         self.reason = reason
 
 
@@ -61,9 +57,10 @@ class Grammar:
     """Which tokens may follow, along one text. A matcher of llguidance goes forth and back along the text and
     the drafts after it.
 
-    prompt_tokens: how many tokens of each text come before what the grammar is about. eos: the tokens that
-    end a text, where the grammar lets it end."""
+    name: the field of Params that has it. prompt_tokens: how many tokens of each text come before what the
+    grammar is about. eos: the tokens that end a text, where the grammar lets it end."""
 
+    name: str
     matcher: LLMatcher
     vocab_size: int
     prompt_tokens: int
@@ -91,7 +88,7 @@ class Grammar:
             mask[: len(flags)] = torch.from_numpy(flags).bool()
             self._check()
             if not mask.any():
-                raise GrammarError(message("no_token_fits"))
+                raise GrammarError(self.name, message("no_token_fits"))
             self.masks[tuple(draft)] = mask
         return mask
 
@@ -126,9 +123,38 @@ class Grammar:
 
     def _check(self) -> None:
         if self.matcher.is_error():
-            said = in_short(self.matcher.get_error().replace("<non-verbose/>", ""))
-            reason = message("no_token_fits") if said.startswith("NoExtension") else said
-            raise GrammarError(reason)
+            raise GrammarError(self.name, reason_of(self.matcher.get_error()))
+
+
+def reason_of(said: str) -> Message | str:
+    """Why a grammar cannot be followed, by what llguidance says: without the grammar itself, which it
+    repeats."""
+    if said.startswith("NoExtension"):
+        return message("no_token_fits")
+    if TOO_LARGE.search(said):
+        return message("grammar_too_large")
+    if "rollback not supported" in said:
+        return message("grammar_goes_back")
+    named = re.findall(r"^error: (.+)$", said, re.MULTILINE)  # of a regular expression
+    lines = [
+        line for line in said.splitlines() if not re.match(r"\s*(\d+ \||\^|<non-verbose/>|Enable )", line)
+    ]
+    return in_short(named[-1] if named else " ".join(lines))
+
+
+@lru_cache(maxsize=256)
+def _why_not(name: str, text: str) -> Message | str | None:
+    """Why the text of a field cannot be followed, as a process of its own finds out (grammar_check.py); None
+    if it can."""
+    command = [sys.executable, "-P", grammar_check.__file__]
+    given = {"input": json.dumps([name, text]), "capture_output": True, "text": True}
+    try:
+        done = subprocess.run(command, **given, timeout=WALL_SECONDS)
+    except subprocess.TimeoutExpired:
+        return message("grammar_too_large")
+    if done.returncode:
+        return message("grammar_too_large")
+    return reason_of(done.stdout) if done.stdout.strip() else None
 
 
 class Grammars:
@@ -139,6 +165,7 @@ class Grammars:
         self.vocab_size = vocab_size
         self.eos = eos
         self._tokens: LLTokenizer | None = None  # made when it is first needed: it takes up to a second
+        self._kept: dict[tuple[str, str], LLMatcher] = {}  # at the beginning of a text
 
     def compiled(self, params: Params, prompt_tokens: int = 0) -> Grammar | None:
         """The grammar of these Params, at the beginning of its text; None where they have none. ValueError
@@ -146,21 +173,25 @@ class Grammars:
         name = field_of_grammar(params)
         if name is None:
             return None
+        text = getattr(params, name)
+        matcher = self._kept.get((name, text)) or self._matcher(name, text)
+        grammar = Grammar(name, matcher.deep_copy(), self.vocab_size, prompt_tokens, self.eos)
+        try:
+            grammar.after(())
+        except GrammarError as error:
+            raise ValueError(about(name, "grammar_refused", reason=error.reason)) from None
+        self._kept = dict([*self._kept.items(), ((name, text), matcher)][-KEPT:])
+        return grammar
+
+    def _matcher(self, name: str, text: str) -> LLMatcher:
         if not isinstance(self.tokenizer, PreTrainedTokenizerFast) or not self.eos:
             raise ValueError(about(name, "grammar_unfit"))
+        if (why := _why_not(name, text)) is not None:
+            raise ValueError(about(name, "grammar_refused", reason=why))
         if self._tokens is None:
             width = max(self.vocab_size, len(self.tokenizer))
             try:
                 self._tokens = from_tokenizer(self.tokenizer, n_vocab=width, eos_token=sorted(self.eos))
             except ValueError as error:
                 raise ValueError(about(name, "grammar_unread", reason=in_short(error))) from None
-        try:
-            compiled = COMPILED[name](getattr(params, name))
-            matcher = LLMatcher(self._tokens, compiled, log_level=0, limits=LIMITS)
-            grammar = Grammar(matcher, self.vocab_size, prompt_tokens, self.eos)
-            grammar.after(())
-        except GrammarError as error:
-            raise ValueError(about(name, "grammar_refused", reason=error.reason)) from None
-        except ValueError as error:  # of a schema that is nested too deep, for example
-            raise ValueError(about(name, "grammar_refused", reason=in_short(error))) from None
-        return grammar
+        return LLMatcher(self._tokens, compiled(name, text), log_level=0, limits=LIMITS)

@@ -70,8 +70,8 @@ EXAMPLE = '{"role": "user", "content": "..."}'  # of a message
 MOST_STOPS, LONGEST_STOP = 64, 1_000  # strings, characters: each one is looked for in every round
 MOST_BIASES, LARGEST_BIAS = 300, 100.0  # tokens, either way: their ids go to the device in every round
 MOST_ARGUMENTS, DEEPEST_ARGUMENT = 32_768, 16  # characters as JSON; objects and lists within each other
-GRAMMARS = ("json_schema", "regex", "grammar")  # the fields of Params that a text can have to follow
-LONGEST_GRAMMAR = 32_768  # characters
+# The fields of Params that a text can have to follow, and how many characters they can have.
+GRAMMARS = {"json_schema": 20_000, "regex": 4_000, "grammar": 10_000}
 TOKEN_IDS = 2**31  # a token's id is below this, whatever the vocabulary
 
 
@@ -279,8 +279,8 @@ class Params:
         names = [name for name in GRAMMARS if getattr(self, name) is not None]
         for name in names:
             text = getattr(self, name)
-            if not isinstance(text, str) or not 1 <= len(text) <= LONGEST_GRAMMAR:
-                raise ValueError(refusal(name, "grammar_text", text, most=LONGEST_GRAMMAR))
+            if not isinstance(text, str) or not 1 <= len(text) <= GRAMMARS[name]:
+                raise ValueError(refusal(name, "grammar_text", text, most=GRAMMARS[name]))
             check_text(name, text)
         if self.json_schema is not None and not _is_json_object(self.json_schema):
             raise ValueError(refusal("json_schema", "schema_text", self.json_schema))

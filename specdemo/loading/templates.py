@@ -105,16 +105,16 @@ def render(
     with _told():
         known = arguments_of(tokenizer, arguments.get("tools"))
     check_arguments(arguments, known)
-    with _told():
+    with _told("chat_template_kwargs" if arguments else "chat"):
         return tokenizer.apply_chat_template(
             messages, tokenize=False, add_generation_prompt=True, **arguments
         )
 
 
 @contextmanager
-def _told() -> Iterator[None]:
-    """A template is a program, and may refuse (a system prompt, for example)."""
+def _told(field: str = "chat") -> Iterator[None]:
+    """A template is a program, and may refuse (a system prompt, for example, or an argument's type)."""
     try:
         yield
     except Exception as error:
-        raise ValueError(about("chat", "template_says", reason=in_short(error))) from None
+        raise ValueError(about(field, "template_says", reason=in_short(error))) from None

@@ -47,6 +47,7 @@ PLACES = 32  # of the text before the fork, at which rounding is measured
 BEFORE = 80  # characters of the text before the fork that are shown
 # How far a logit that the verdict has penalised may be from the same one here, relatively.
 SAME_NUMBERS = 1e-6
+LARGEST_ON_CPU = 12e9  # bytes: a forward of more takes a CPU minutes
 ROOM = 1.1  # memory for a float32 copy and its forward, relative to the copy
 
 IN_WORDS = {"one row": "fork_one_row", "several rows": "fork_several_rows"}
@@ -161,8 +162,8 @@ def find_fork(
         return None
     if again.output_ids != plain.output_ids[: place + 1]:
         return ForkReport("fault", message("fork_not_repeated"), fork=fork, **told)
-    fork = _explained(pair, started, plain.output_ids[:place], fork, logits[0], by_several)
-    return ForkReport(*verdict_on(fork), fork=fork, **told)
+    found = _explained(pair, started, plain.output_ids[:place], fork, (logits[0], by_several), is_over)
+    return None if found is None else ForkReport(*verdict_on(found), fork=found, **told)
 
 
 def in_common(ids: list[int], others: list[int]) -> int:
@@ -211,10 +212,15 @@ def _before(pair: Pair, started: Started, output_ids: list[int]) -> str:
 
 
 def _explained(
-    pair: Pair, started: Started, output_ids: list[int], fork: Fork, by_one: Tensor, by_several: Tensor
-) -> Fork:
-    """The fork with what each forward says, and with the rounding. by_one, by_several: the logits [V] of the
-    runs' forwards."""
+    pair: Pair,
+    started: Started,
+    output_ids: list[int],
+    fork: Fork,
+    by_runs: tuple[Tensor, Tensor],
+    is_over: IsOver,
+) -> Fork | None:
+    """The fork with what each forward says, and with the rounding; None if is_over was true before. by_runs:
+    the logits [V] of the runs' forwards of one row and of several."""
     ids = [*started.prompt_ids, *output_ids]
     places = min(PLACES, len(ids))
     if not pair.lock.acquire(blocking=False):
@@ -223,7 +229,9 @@ def _explained(
         device = pair.target.device
         with pair.runner.active(), cuda.alone_on(device), torch.no_grad():
             own = _own_logits(pair.target, ids, places)
-            own_by_one = _own_by_one_row(pair.target, ids, places)
+            own_by_one = _own_by_one_row(pair.target, ids, places, is_over)
+            if own_by_one is None or is_over():
+                return None
             exact, not_float32 = _logits_in_float32(pair.target, ids, places)
     finally:
         pair.lock.release()
@@ -238,7 +246,8 @@ def _explained(
     exact = None if exact is None else scores(exact)
     rounding = _rounding(own, own_by_one, exact, not_float32, pair.target.dtype)
     expected = own[-1] if exact is None else exact[-1]
-    said = {"one row": scores(by_one[None])[0], "several rows": scores(by_several[None])[0], "own": own[-1]}
+    by_one, by_several = (scores(one[None])[0] for one in by_runs)
+    said = {"one row": by_one, "several rows": by_several, "own": own[-1]}
     if exact is not None:
         said["float32"] = exact[-1]
 
@@ -307,8 +316,8 @@ def _own_logits(model: PreTrainedModel, ids: list[int], places: int) -> Tensor:
     return logits.to("cpu", torch.float32)
 
 
-def _own_by_one_row(model: PreTrainedModel, ids: list[int], places: int) -> Tensor:
-    """The same by forwards of one row over transformers' own cache."""
+def _own_by_one_row(model: PreTrainedModel, ids: list[int], places: int, is_over: IsOver) -> Tensor | None:
+    """The same by forwards of one row over transformers' own cache; None if is_over was true before."""
     known, before = inspect.signature(model.forward).parameters, len(ids) - places
     cache = {cache_argument(model): DynamicCache(config=model.config), "use_cache": True}
     only = {"logits_to_keep": 1} if "logits_to_keep" in known else {}
@@ -316,6 +325,8 @@ def _own_by_one_row(model: PreTrainedModel, ids: list[int], places: int) -> Tens
     for start, end in [(0, before), *((at, at + 1) for at in range(before, len(ids)))]:
         if start == end:  # nothing is before
             continue
+        if is_over():
+            return None
         positions = torch.arange(start, end, device=model.device)[None]
         given = {"position_ids": positions} if "position_ids" in known else {}
         logits = model(input_ids=_on(model, ids[start:end]), **given, **cache, **only).logits[0, -1:]
@@ -341,6 +352,8 @@ def _logits_in_float32(
     devices = dict.fromkeys((str(model.device), "cpu"))
     device = next((one for one in devices if free_memory(one) >= needed), None)
     why = message("fork_no_memory", needed=amount(needed))
+    if device == "cpu" and needed > LARGEST_ON_CPU:
+        return None, message("fork_too_large", needed=amount(needed))
     if device is None:
         return None, why
     try:

@@ -90,7 +90,10 @@ def test_a_template_s_arguments_are_those_that_it_reads(pair):
     assert pair.template_arguments() == known
     for arguments, why in (
         *(({name: 1}, f"must have only .* reads .{', '.join(known)}., not '{name}'$") for name in UNREAD),
-        ({"bad": "way"}, "^chat cannot be used with this prompt: the model's chat template says: no way$"),
+        (
+            {"bad": "way"},
+            "^chat_template_kwargs cannot be used with this prompt: the model's chat template says: no way$",
+        ),
         ({"loud": 10**6}, "^prompt must fit the context of 256 tokens, but has 1,000,"),
     ):
         with pytest.raises(ValueError, match=why) as wrong:

@@ -41,8 +41,9 @@ OTHERS = {
     **dict.fromkeys(("ignore_eos", "chat"), (0, 1, "true", None)),
     "system": (3, ["a"], b"a", True),
     "chat_template_kwargs": ARGUMENTS,
-    "json_schema": ("", "{", "[]", "true", 3, {"a": {1}}, "[" * 9999, " " * 32_769, ("a",)),
-    **dict.fromkeys(("regex", "grammar"), ("", 3, b"a", ["a"], "a" * 32_769, "\ud800")),
+    "json_schema": ("", "{", "[]", "true", 3, {"a": {1}}, "[" * 9999, " " * 20_001, ("a",)),
+    "regex": ("", 3, b"a", ["a"], "a" * 4_001, "\ud800"),
+    "grammar": ("", 3, b"a", ["a"], "a" * 10_001, "\ud800"),
 }
 
 

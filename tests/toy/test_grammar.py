@@ -222,8 +222,9 @@ def test_a_text_can_be_gone_through_in_any_order(grammars):
 
 
 def test_what_cannot_be_followed_is_refused_before_the_run(grammars):
-    with pytest.raises(ValueError, match="^regex cannot be followed: .*unclosed group"):
-        grammars.compiled(Params(regex="("))
+    for regex in ("(", "a" * 400 + "("):
+        with pytest.raises(ValueError, match="^regex cannot be followed: unclosed group$"):
+            grammars.compiled(Params(regex=regex))
     with pytest.raises(ValueError, match="^regex cannot be followed: the target has no token that fits"):
         grammars.compiled(Params(regex="x"))
     with pytest.raises(ValueError, match="^grammar cannot be followed: "):
@@ -231,7 +232,7 @@ def test_what_cannot_be_followed_is_refused_before_the_run(grammars):
     with pytest.raises(ValueError, match="^json_schema cannot be followed: Unsatisfiable schema"):
         grammars.compiled(Params(json_schema='{"enum": []}'))
     deep = '{"type":"array","items":' * 500 + "{}" + "}" * 500
-    with pytest.raises(ValueError, match="^json_schema cannot be followed: recursion limit"):
+    with pytest.raises(ValueError, match="^json_schema cannot be followed: it takes too much"):
         grammars.compiled(Params(json_schema=deep))
     with pytest.raises(ValueError, match="^regex must be left out for this pair: it needs a fast tokenizer"):
         Grammars(None, V, frozenset([END])).compiled(PLAIN)
@@ -240,9 +241,50 @@ def test_what_cannot_be_followed_is_refused_before_the_run(grammars):
     assert grammars.compiled(Params()) is None
 
 
+@pytest.mark.parametrize(
+    "case",
+    [
+        {"regex": r"\w*" * 1300},
+        {"json_schema": {"allOf": [{"pattern": r"(\w*\w*\w*)" * 40 + str(i)} for i in range(30)]}},
+        {"json_schema": {"type": "object", "properties": {f"p{i}": {"type": "null"} for i in range(600)}}},
+        {"json_schema": {"type": "array", "minItems": 1, "items": {"$ref": "#"}}},
+        {"grammar": 'start: "a" start'},
+    ],
+    ids=["many words", "many patterns", "many properties", "a schema within itself", "no end"],
+)
+def test_what_takes_too_much_is_refused_in_seconds_and_within_a_gigabyte(grammars, case):
+    """Some of these take minutes and gigabytes: they are let try in a process of their own."""
+    with pytest.raises(ValueError, match="cannot be followed: it takes too much time or memory$"):
+        grammars.compiled(Params(**case))
+
+
+def test_what_forbids_to_go_back_over_drafts_is_refused(grammars):
+    for rule in ('x[stop="."]: /[a-c ]+/', "x[max_tokens=3]: /[a-c ]+/"):
+        with pytest.raises(ValueError, match="^grammar cannot be followed: drafting goes back over tokens"):
+            grammars.compiled(Params(grammar=f"start: x\n{rule}"))
+
+
+def test_a_grammar_is_compiled_once(grammars, monkeypatch):
+    first = grammars.compiled(PLAIN)
+    monkeypatch.setattr(Grammars, "_matcher", None)
+    again = grammars.compiled(PLAIN)
+    first.go_to([2, 0])
+    assert first.after(()).tolist() != again.after(()).tolist(), "each goes along a text of its own"
+
+
+def test_how_sure_a_drafter_is_is_told_of_what_is_allowed(grammars):
+    """So where one token is allowed the draft goes on."""
+    params = replace(PLAIN, confidence=0.99, regex="abababab")
+    (one,) = [each for each in run_of(grammars, params) if getattr(each, "index", None) == 0]
+    assert [token.allowed for token in one.draft] == [2, 2, 2] or len(one.draft) < 3
+    only = replace(PLAIN, confidence=0.99, regex="cccc")
+    (one,) = [each for each in run_of(grammars, only) if getattr(each, "index", None) == 0]
+    assert len(one.draft) == 3 and one.ended_by == "gamma"
+
+
 def test_a_grammar_that_grows_too_large_ends_the_run(grammars, monkeypatch):
     grammar = grammars.compiled(PLAIN, len(PROMPT))
     monkeypatch.setattr(grammar.__class__, "_read", lambda self, path: self.matcher.consume_token(END))
-    with pytest.raises(RuntimeError, match="^What the text must follow cannot be followed any further: "):
+    with pytest.raises(RuntimeError, match="^regex cannot be followed any further in this text: "):
         grammar.go_to([*PROMPT, 2])
         grammar.after(())

@@ -153,7 +153,7 @@ def _warnings(
         yield "chat", say("settings.no_template")
     if values["chat"]:
         yield from _arguments(values["chat_template_kwargs"].strip(), here, limits)
-    yield from _grammars(values, here)
+    yield from _grammars(values, None if limits.hosted else here)
     if needs.gated and not needs.loaded and not os.environ.get("HF_TOKEN"):
         yield "pair", say("settings.no_token", pair=_pair_line(values["pair"], needs))
     if not needs.fits:
@@ -208,8 +208,9 @@ def _servers(values: Values, pair: ServedPair) -> Iterator[tuple[str, str]]:
 
 
 def _grammars(values: Values, pair: "Pair | None") -> Iterator[tuple[str, str]]:
-    """Why a text cannot follow what is typed; as far as Params can tell before the pair is loaded."""
-    for name in GRAMMARS if visible(values)[GRAMMARS[0]] else ():
+    """Why a text cannot follow what is typed; as far as Params can tell without a pair, which is before it is
+    loaded, and on a public server: nothing is compiled there before it is a visitor's turn."""
+    for name in GRAMMARS if visible(values)["regex"] else ():
         if not values[name].strip():
             continue
         try:

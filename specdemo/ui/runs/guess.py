@@ -176,6 +176,8 @@ def suggestions(ahead: Round, random: Random) -> list[str]:
     ones, and others that the target finds likely."""
     first = ahead.draft[0] if ahead.draft else ahead.next
     rows = [row for row in (first.top if first else ()) if row[1].strip() and INCOMPLETE not in row[1]]
+    if first and first.allowed is not None:  # what the grammar forbids has p = 0
+        rows = [row for row in rows if row[2]]
     # Each row is (id, text, p, q, raw_p, raw_q).
     by_drafter = sorted((row for row in rows if row[5]), key=lambda row: -(row[5] or 0.0))[:OF_THE_DRAFTER]
     by_target = sorted(rows, key=lambda row: -(row[4] or 0.0))

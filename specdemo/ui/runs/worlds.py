@@ -12,6 +12,7 @@ from typing import Any
 from specdemo import zero
 from specdemo.errors import PairError
 from specdemo.events import Params, Round, check_prompt
+from specdemo.events.params import GRAMMARS
 from specdemo.events.speedup import is_wide
 from specdemo.events.trace import Trace
 from specdemo.loading.pair import AnyPair, Pair
@@ -77,6 +78,7 @@ def params_of(params: Params) -> Params:
         temperature=params.temperature or usual.temperature,
         max_new_tokens=min(params.max_new_tokens, TOKENS),
         alternatives=0,
+        **dict.fromkeys(GRAMMARS),  # mixed drafters know none
     )
 
 

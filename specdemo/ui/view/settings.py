@@ -55,7 +55,7 @@ SECTIONS = {
     ),
     "penalties": ("repetition_penalty", "presence_penalty", "frequency_penalty"),
     "chat": ("chat", "system", "chat_template_kwargs"),
-    "structure": GRAMMARS,
+    "structure": tuple(GRAMMARS),
     "ending": ("stop", "ignore_eos", "confidence", "rule", "lenience", "alternatives"),
     "weights": ("dtype", "quantize", "quantize_drafter"),
 }

@@ -185,11 +185,12 @@ function byLikeliest(token) {
  * @param {Drafted} token
  * @param {RunSetting | null} setting
  */
-function likeliestInWords({ p, raw_p }, setting) {
-  if (p === 1) return say("inspector.judged.likeliestOnly");
+function likeliestInWords({ p, raw_p, allowed }, setting) {
+  if (p === 1) return say(allowed ? "inspector.judged.likeliestAllowed" : "inspector.judged.likeliestOnly");
   if (!setting || raw_p === null || raw_p === 0) return say("inspector.judged.notLikeliestAtAll");
   const { adjusted } = setting;
   const before = digits(raw_p, 2);
+  if (allowed) return say("inspector.judged.notLikeliestAllowed", { before });
   return say(adjusted ? "inspector.judged.notLikeliestWith" : "inspector.judged.notLikeliestBefore", { adjusted, before });
 }
 
