@@ -316,7 +316,9 @@ def _own_logits(model: PreTrainedModel, ids: list[int], places: int) -> Tensor:
     return logits.to("cpu", torch.float32)
 
 
-def _own_by_one_row(model: PreTrainedModel, ids: list[int], places: int, is_over: IsOver) -> Tensor | None:
+def _own_by_one_row(
+    model: PreTrainedModel, ids: list[int], places: int, is_over: IsOver = lambda: False
+) -> Tensor | None:
     """The same by forwards of one row over transformers' own cache; None if is_over was true before."""
     known, before = inspect.signature(model.forward).parameters, len(ids) - places
     cache = {cache_argument(model): DynamicCache(config=model.config), "use_cache": True}
