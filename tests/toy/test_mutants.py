@@ -31,6 +31,7 @@ class Mutant:
 LOOP, EXACT, RULES = "tests/toy/test_loop.py", "tests/toy/test_exact_table.py", "tests/pure/test_rules.py"
 ENUMERATED, SAMPLING = "tests/toy/test_rules_enumerated.py", "tests/pure/test_sampling.py"
 DRAFTERS, LM = "tests/toy/test_drafters.py", "tests/models/test_lm.py tests/models/test_greedy.py"
+PARD = "tests/models/test_pard.py"
 EAGLE3 = "tests/models/test_eagle3_drafter.py"
 LENGTH, OTHER = "tests/toy/test_draft_length.py", "tests/toy/test_other_tokenizer.py"
 AHEAD, COMPILED = "tests/models/test_ahead.py", "tests/toy/test_compiled_verdict.py"
@@ -401,6 +402,20 @@ QUICK = [
         "shared = assistant.keys_and_values(self.target, position)",
         "shared = assistant.keys_and_values(self.target, position + 1)",
         "tests/models/test_assistant.py",
+    ),
+    Mutant(
+        "place 0 holds the mask in place of the last token",
+        "drafters/pard/drafter.py",
+        "fed = ids[start:] + [self.mask] * (rows - 1)",
+        "fed = ids[start:-1] + [self.mask] * rows",
+        PARD,
+    ),
+    Mutant(
+        "masks that were accepted count as tokens of the text",
+        "drafters/pard/drafter.py",
+        "        self.filled = len(ids)\n",
+        "        self.filled = len(ids) + rows - 1\n",
+        PARD,
     ),
     Mutant(
         "the head's true features are taken for one token more",
