@@ -4,6 +4,7 @@ token is not known yet."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 from torch.nn import Module
@@ -100,7 +101,7 @@ class PardKind(ModelKind):
         return DraftingCost(draft=weight_bytes(model) / weight_bytes(target))
 
 
-def _masks(config: PreTrainedConfig) -> dict[str, object]:
+def _masks(config: PreTrainedConfig) -> dict[str, Any]:
     """What a config names as the mask token, by the name that it has there; nothing of a model that does not
     draft in parallel."""
     found = {name: getattr(config, name, None) for name in MASKS}
