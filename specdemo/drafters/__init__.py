@@ -13,6 +13,7 @@ from specdemo.drafters import (
     mtp,
     ngram,
     pard,
+    peagle,
     suffix,
 )
 from specdemo.drafters.chain import chained
@@ -65,5 +66,13 @@ METHODS = Methods(
 )
 DRAFTER_KINDS: dict[str, DrafterKind] = {
     kind.name: kind
-    for kind in (model.KIND, pard.KIND, eagle3.KIND, assistant.KIND, dflash.KIND, dflash.DSPARK)
+    for kind in (
+        model.KIND,
+        pard.KIND,
+        eagle3.KIND,
+        peagle.KIND,
+        assistant.KIND,
+        dflash.KIND,
+        dflash.DSPARK,
+    )
 }

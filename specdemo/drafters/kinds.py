@@ -11,11 +11,12 @@ from specdemo.drafters.dflash.drafter import DFlashKind
 from specdemo.drafters.eagle3.drafter import Eagle3Kind
 from specdemo.drafters.model.kind import ModelKind
 from specdemo.drafters.pard.drafter import PardKind
+from specdemo.drafters.peagle.drafter import PEagleKind
 from specdemo.drafters.speculators import AnyHead
 from specdemo.runtime.cache import Cached
 from specdemo.runtime.device import Clock
 
-KINDS: tuple[Kind, ...] = (Eagle3Kind(), DFlashKind(), AssistantKind(), PardKind(), ModelKind())
+KINDS: tuple[Kind, ...] = (PEagleKind(), Eagle3Kind(), DFlashKind(), AssistantKind(), PardKind(), ModelKind())
 IN_FILES: tuple[Kind, ...] = (AnyHead(), AssistantKind(), PardKind(), ModelKind())
 
 

@@ -50,6 +50,7 @@ DRAFTERS = {
     "pard": a_parallel_model,
     "another tokenizer": another_tokenizer,
     "eagle3": lambda folder, target: save_head(tiny_head(target), folder),
+    "peagle": lambda folder, target: save_head(tiny_head(target, mask_token_id=7), folder),
     "eagle3 of some tokens": lambda folder, target: save_head(tiny_head(target, draft_ids=SOME), folder),
     "dflash": lambda folder, target: save_block_head(tiny_block_head(target), folder),
     "dspark": lambda folder, target: save_block_head(

@@ -31,6 +31,7 @@ DRAFTERS = {
     "model": noisy,
     "PARD": lambda target: parallel(noisy(target)),
     "EAGLE-3": tiny_head,
+    "P-EAGLE": partial(tiny_head, mask_token_id=7),
     "DFlash": tiny_block_head,
     "DSpark": partial(tiny_block_head, **HEADS["dspark, rnn"]),
 }

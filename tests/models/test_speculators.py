@@ -343,7 +343,7 @@ def without(name):
 UP, IDS = "layers.0.mlp.up_proj.weight", "a list of at most 1,000 whole numbers from 0 to 1,000, not"
 # What was done to it, and words that the message must hold.
 BROKEN = {
-    "another type": (config_with(speculators_model_type="peagle"), "must be eagle3, dflash or dspark"),
+    "another type": (config_with(speculators_model_type="mtp"), "must be eagle3, peagle, dflash or dspark"),
     "no layer": (config_with(transformer_layer_config=None), "transformer_layer_config"),
     "a huge vocabulary": (
         layer_with(vocab_size=10**12),

@@ -425,6 +425,13 @@ QUICK = [
         f"{EAGLE3} tests/toy/test_exact_eagle3.py",
     ),
     Mutant(
+        "place 0 of a parallel head holds the mask",
+        "drafters/peagle/head.py",
+        "torch.cat([tokens, tokens.new_full((masks,), model.config.mask_token_id)])",
+        "torch.cat([tokens[:-1], tokens.new_full((count,), model.config.mask_token_id)])",
+        EAGLE3,
+    ),
+    Mutant(
         "the head's first draft enters at the wrong place",
         "drafters/eagle3/drafter.py",
         "start = start + len(last)\n",
