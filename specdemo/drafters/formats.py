@@ -25,6 +25,7 @@ AUTHORS = {
     r"dflash_?2": "DFlash 2",
     r"dflash": DFLASH_KIND,
 }
+MASKS = ("pard_token", "ptd_token_id")  # the names of a mask token's id, of what drafts in parallel
 RUN_OF_AUTHORS = (EAGLE3_KIND, DFLASH_KIND)
 
 
@@ -78,7 +79,8 @@ def authors_kind(config: Mapping[str, object]) -> str | None:
     names = [config.get("model_type"), *(classes if isinstance(classes, list) else [])]
     for pattern, kind in AUTHORS.items():
         if any(isinstance(name, str) and re.search(pattern, name.lower()) for name in names):
-            return kind
+            is_parallel = kind == EAGLE3_KIND and any(config.get(mask) is not None for mask in MASKS)
+            return "P-EAGLE outside of the speculators format" if is_parallel else kind
     return None
 
 

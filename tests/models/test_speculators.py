@@ -240,6 +240,10 @@ OTHER_HEADS = [
     ({"medusa_num_heads": 3, "medusa_num_layers": 1}, "Medusa"),
     ({"model_type": "mlp_speculator"}, "MLP speculator"),
     ({"architectures": ["DFlash2DraftModel"], "model_type": "qwen3"}, "DFlash 2"),
+    (
+        {"architectures": ["LlamaForCausalLMEagle3"], "pard_token": 7},
+        "P-EAGLE outside of the speculators format",
+    ),
 ]
 NO_HEADS = [
     {"architectures": ["Eagle2_5_VLForConditionalGeneration"], "model_type": "eagle_2_5_vl"},

@@ -11,7 +11,7 @@ from torch.nn import Module
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from specdemo.drafters.base import Materials
-from specdemo.drafters.formats import known_config
+from specdemo.drafters.formats import MASKS, known_config
 from specdemo.drafters.model.drafter import DraftInput, ModelDrafter
 from specdemo.drafters.model.kind import ModelKind
 from specdemo.drafters.pard import KIND
@@ -20,8 +20,6 @@ from specdemo.errors import PairError
 from specdemo.events.speedup import DraftingCost
 from specdemo.runtime.lm import embedded_ids
 from specdemo.runtime.weights import weight_bytes
-
-MASKS = ("pard_token", "ptd_token_id")  # the names of the mask token's id in config.json
 
 
 @dataclass(eq=False)
