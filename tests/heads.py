@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 from transformers import LlamaConfig, PreTrainedModel, Qwen3Config
 
 from specdemo.drafters.eagle3.head import Eagle3Config, Eagle3Head
+from specdemo.drafters.peagle.head import PEagleConfig, PEagleHead
 from specdemo.runtime.decoder import Layer
 from specdemo.runtime.lm import logits_width
 
@@ -20,7 +21,7 @@ def tiny_head(
     target: PreTrainedModel, seed: int = 3, layer: str = "llama", draft_ids=None, **options
 ) -> Eagle3Head:
     """A head with random weights in the default dtype. draft_ids: the tokens that it can draft, None for all.
-    options: of Eagle3Config; layers, shape: of its layers' config."""
+    options: of Eagle3Config, with a mask_token_id of PEagleConfig; layers, shape: of its layers' config."""
     config = target.config.get_text_config()
     width = logits_width(target)
     shape = dict(
@@ -35,8 +36,9 @@ def tiny_head(
         **options.pop("shape", {}),
     )
     options = dict(layer_ids=LAYER_IDS, features=2, target_hidden_size=config.hidden_size) | options
-    head = Eagle3Head(
-        Eagle3Config(
+    is_parallel = "mask_token_id" in options
+    head = (PEagleHead if is_parallel else Eagle3Head)(
+        (PEagleConfig if is_parallel else Eagle3Config)(
             (Qwen3Config if layer == "qwen3" else LlamaConfig)(**shape),
             draft_vocab_size=width if draft_ids is None else len(draft_ids),
             **options,
@@ -105,6 +107,19 @@ def logits_without_cache(head, target, text: list[int], draft: list[int]) -> tor
 
 
 @torch.no_grad()
+def parallel_logits(head, target, text: list[int], draft: list[int]) -> torch.Tensor:
+    """What a P-EAGLE head says of each of these K tokens: [K, V]. Everything is computed anew, in one forward
+    over the text and the masks."""
+    head.attach_verifier(target)
+    masks = len(draft) - 1
+    true = hidden_states(target, text[:-1], head.config.layer_ids).to(head.dtype)
+    hidden = torch.cat([true, head.mask_hidden.reshape(1, -1).repeat(masks, 1)])
+    tokens = text[1:] + [head.config.mask_token_id] * masks
+    y = head(torch.tensor(tokens), head.features(hidden), causal_in(head))
+    return head.for_target(head.predict(y)[1])[-len(draft) :]
+
+
+@torch.no_grad()
 def fitted(head: Eagle3Head, target: PreTrainedModel, text: list[int]) -> Eagle3Head:
     """The same head with an output layer that is fitted to the target's logits on a text, so that some of its
     drafts are accepted."""
@@ -139,13 +154,18 @@ def save_head(head: Eagle3Head, path: Path, verifier: str | None = None, **chang
     """Writes a head as the speculators library does. changes: of config.json."""
     own = head.config
     alike = ("draft_vocab_size", "target_hidden_size", "norm_before_residual", "norm_before_fc", "fc_norm")
-    config = {name: getattr(own, name) for name in (*alike, "norm_output")} | {
-        "architectures": ["Eagle3Speculator"],
-        "speculators_model_type": "eagle3",
-        "eagle_aux_hidden_state_layer_ids": own.layer_ids and list(own.layer_ids),
-        "transformer_layer_config": own.layer.to_dict(),
-        "speculators_config": speculators_config("eagle3", 3, verifier),
-    }
+    of_peagle = {"mask_token_id": own.mask_token_id} if head.kind == "peagle" else {}
+    config = (
+        {name: getattr(own, name) for name in (*alike, "norm_output")}
+        | of_peagle
+        | {
+            "architectures": ["Eagle3Speculator"],
+            "speculators_model_type": head.kind,
+            "eagle_aux_hidden_state_layer_ids": own.layer_ids and list(own.layer_ids),
+            "transformer_layer_config": own.layer.to_dict(),
+            "speculators_config": speculators_config(head.kind, 3, verifier),
+        }
+    )
     return write_head(path, config | changes, head.state_dict())
 
 

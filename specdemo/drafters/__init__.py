@@ -12,6 +12,8 @@ from specdemo.drafters import (
     model,
     mtp,
     ngram,
+    pard,
+    peagle,
     suffix,
 )
 from specdemo.drafters.chain import chained
@@ -63,5 +65,14 @@ METHODS = Methods(
     )
 )
 DRAFTER_KINDS: dict[str, DrafterKind] = {
-    kind.name: kind for kind in (model.KIND, eagle3.KIND, assistant.KIND, dflash.KIND, dflash.DSPARK)
+    kind.name: kind
+    for kind in (
+        model.KIND,
+        pard.KIND,
+        eagle3.KIND,
+        peagle.KIND,
+        assistant.KIND,
+        dflash.KIND,
+        dflash.DSPARK,
+    )
 }

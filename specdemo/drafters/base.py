@@ -122,6 +122,7 @@ class Kind(Generic[M]):
     is_head: ClassVar[bool] = False  # whether it is small, stays in its dtype, and is read as a whole
     is_for_a_target: ClassVar[str | None] = None  # "an assistant": what is no target itself
     has_tokenizer: ClassVar[bool] = False  # of its own; else it reads the target's tokens
+    takes_other_tokenizer: ClassVar[bool] = True  # whether it can draft for a target with another one
     reads_hidden_states: ClassVar[bool] = False  # of the target's layers
 
     def describes(self, folder: Path) -> bool:

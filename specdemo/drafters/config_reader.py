@@ -111,6 +111,14 @@ class ConfigReader:
             raise self.error(f"draft_vocab_size must be at most vocab_size, {vocab_size:,}, not {size:,}")
         return size
 
+    def mask_token(self, vocab_size: int) -> int:
+        token = self.raw.get("mask_token_id")
+        if type(token) is not int or not 0 <= token < vocab_size:
+            raise self.error(
+                f"mask_token_id must be a whole number from 0 to {vocab_size - 1:,}, not {ascii(token)[:60]}"
+            )
+        return token
+
     def origin(self) -> tuple[str | None, int | None]:
         """The verifier's name, and the number of drafted tokens."""
         match self.raw.get("speculators_config"):

@@ -11,8 +11,9 @@ from specdemo.errors import LoadError
 
 SPECULATOR = "speculators_model_type"  # the key of a config in the format of the speculators library
 Format = Literal["speculators", "authors"]
-EAGLE3_KIND, DFLASH_KIND, DSPARK_KIND = "EAGLE-3", "DFlash", "DSpark"
-SPECULATORS = {"eagle3": EAGLE3_KIND, "dflash": DFLASH_KIND, "dspark": DSPARK_KIND}  # that can be run
+EAGLE3_KIND, PEAGLE_KIND, DFLASH_KIND, DSPARK_KIND = "EAGLE-3", "P-EAGLE", "DFlash", "DSpark"
+# That can be run.
+SPECULATORS = {"eagle3": EAGLE3_KIND, "peagle": PEAGLE_KIND, "dflash": DFLASH_KIND, "dspark": DSPARK_KIND}
 LONGEST_HEADER = 10_000_000  # bytes of a safetensors file that name its tensors
 # Heads as their authors publish them, by what the name of their class (`architectures`) or of their type
 # (`model_type`) is like.
@@ -24,6 +25,7 @@ AUTHORS = {
     r"dflash_?2": "DFlash 2",
     r"dflash": DFLASH_KIND,
 }
+MASKS = ("pard_token", "ptd_token_id")  # the names of a mask token's id, of what drafts in parallel
 RUN_OF_AUTHORS = (EAGLE3_KIND, DFLASH_KIND)
 
 
@@ -31,7 +33,7 @@ RUN_OF_AUTHORS = (EAGLE3_KIND, DFLASH_KIND)
 class HeadFormat:
     """What a head's config.json describes: a kind of head, and in which format."""
 
-    kind: str  # EAGLE3_KIND, DFLASH_KIND or DSPARK_KIND
+    kind: str  # EAGLE3_KIND, PEAGLE_KIND, DFLASH_KIND or DSPARK_KIND
     format: Format
 
 
@@ -77,7 +79,8 @@ def authors_kind(config: Mapping[str, object]) -> str | None:
     names = [config.get("model_type"), *(classes if isinstance(classes, list) else [])]
     for pattern, kind in AUTHORS.items():
         if any(isinstance(name, str) and re.search(pattern, name.lower()) for name in names):
-            return kind
+            is_parallel = kind == EAGLE3_KIND and any(config.get(mask) is not None for mask in MASKS)
+            return "P-EAGLE outside of the speculators format" if is_parallel else kind
     return None
 
 

@@ -10,12 +10,14 @@ from specdemo.drafters.base import Kind
 from specdemo.drafters.dflash.drafter import DFlashKind
 from specdemo.drafters.eagle3.drafter import Eagle3Kind
 from specdemo.drafters.model.kind import ModelKind
+from specdemo.drafters.pard.drafter import PardKind
+from specdemo.drafters.peagle.drafter import PEagleKind
 from specdemo.drafters.speculators import AnyHead
 from specdemo.runtime.cache import Cached
 from specdemo.runtime.device import Clock
 
-KINDS: tuple[Kind, ...] = (Eagle3Kind(), DFlashKind(), AssistantKind(), ModelKind())
-IN_FILES: tuple[Kind, ...] = (AnyHead(), AssistantKind(), ModelKind())
+KINDS: tuple[Kind, ...] = (PEagleKind(), Eagle3Kind(), DFlashKind(), AssistantKind(), PardKind(), ModelKind())
+IN_FILES: tuple[Kind, ...] = (AnyHead(), AssistantKind(), PardKind(), ModelKind())
 
 
 def kind_in(folder: Path) -> Kind:

@@ -14,9 +14,17 @@ from specdemo.drafters.config_reader import MOST_UNITS, ConfigReader
 from specdemo.drafters.dflash.format import DFlashReader
 from specdemo.drafters.dflash.head import DFlashConfig, DFlashHead
 from specdemo.drafters.eagle3.head import Eagle3Config, Eagle3Head
-from specdemo.drafters.formats import EAGLE3_KIND, HeadFormat, describes_head, format_of, read_config
+from specdemo.drafters.formats import (
+    EAGLE3_KIND,
+    PEAGLE_KIND,
+    HeadFormat,
+    describes_head,
+    format_of,
+    read_config,
+)
 from specdemo.drafters.head_kind import HeadKind
 from specdemo.drafters.heads import CachedHead, DraftHead
+from specdemo.drafters.peagle.head import PEagleConfig, PEagleHead
 from specdemo.errors import LoadError, load_errors
 from specdemo.runtime.files import stored_tensors, weight_files
 
@@ -42,7 +50,9 @@ class Speculator:
     def empty_head(self, dtype: torch.dtype = torch.float32) -> DraftHead:
         """The head without its weights: on the meta device, if that is torch's default device."""
         config = self.config
-        return Eagle3Head(config, dtype) if isinstance(config, Eagle3Config) else DFlashHead(config, dtype)
+        if isinstance(config, DFlashConfig):
+            return DFlashHead(config, dtype)
+        return (PEagleHead if isinstance(config, PEagleConfig) else Eagle3Head)(config, dtype)
 
     @property
     def unused(self) -> set[str]:
@@ -63,7 +73,7 @@ def read_speculator(folder: Path, shown: str | None = None) -> Speculator:
         if not isinstance(raw, dict):
             raise LoadError(f"{start}: it must hold an object, not {type(raw).__name__}")
         found = format_of(raw, start)
-        if found.kind == EAGLE3_KIND:
+        if found.kind in (EAGLE3_KIND, PEAGLE_KIND):
             # Before its weights have come from the hub, it counts as one with embeddings of its own.
             with load_errors("drafter", str(folder), "weights", place):
                 names = set(stored_tensors(folder)) if _are_here(folder) else {EMBEDDINGS}
@@ -128,7 +138,9 @@ class Eagle3Reader(ConfigReader):
         ids = self._layer_ids()
         layer = self.layer_config()
         default = 32000 if self.found.format == "speculators" else layer.vocab_size
-        config = Eagle3Config(
+        parallel = self.found.kind == PEAGLE_KIND
+        mask = {"mask_token_id": self.mask_token(layer.vocab_size)} if parallel else {}
+        config = (PEagleConfig if parallel else Eagle3Config)(
             layer=layer,
             draft_vocab_size=self.draft_vocab_size(default, layer.vocab_size),
             layer_ids=ids,
@@ -139,6 +151,7 @@ class Eagle3Reader(ConfigReader):
             fc_norm=self.flag("fc_norm"),
             norm_output=self.flag("norm_output"),
             own_embeddings=EMBEDDINGS in tensors,
+            **mask,
         )
         if config.norm_before_fc and config.fc_norm:
             raise self.error("norm_before_fc and fc_norm cannot both be true")

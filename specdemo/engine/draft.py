@@ -157,6 +157,18 @@ def draft_in_turn(
     return replace(draft, sure=torch.cat(sures)) if sures else draft
 
 
+def draft_at_once(
+    own: Tensor, u: Tensor, sampler: Sampler, settings: Settings, seen: Tensor | None, told: Tensor | None
+) -> Draft:
+    """Drafts a token for each of u [B] from logits [B, V] that do not depend on the other tokens; what the
+    sampler makes of them does, where it penalises or has a grammar. seen, told: see draft_in_turn."""
+    if sampler.penalises or sampler.grammar is not None:
+        rows = iter(own.split(1))
+        return draft_in_turn(lambda _: next(rows), u, sampler, settings, seen, stops_below=0.0, told=told)
+    drawn = sampler.sample(own if told is None else told, u, settings)
+    return Draft.drawn(*drawn, own, told)
+
+
 def _masked(logits: Tensor, drafted: list[Tensor], grammar: Grammar) -> Tensor | None:
     """The logits [1, V] of what the grammar allows after these tokens; None where that is nothing."""
     mask = grammar.after([int(token) for token in drafted])

@@ -136,10 +136,15 @@ def _both(things: list) -> tuple:
 
 def with_known_ids(other: OtherTokenizer | None, models: list, ids: list[str]) -> OtherTokenizer | None:
     """`other` without ids that a tokenizer has and its model has not. models: target and drafter. PairError
-    if no token in common is left."""
+    if no token in common is left, or if the drafter must have the target's tokenizer."""
     if other is None:
         return None
     target, drafter = models
+    if not kind_of(drafter).takes_other_tokenizer:
+        raise PairError(
+            f"drafter {ids[1]} drafts in parallel, so its tokenizer must be that of target {ids[0]}, and it "
+            "is another one"
+        )
     widths = logits_width(target), min(logits_width(drafter), embedded_ids(drafter))
     shared = ((ours, theirs) for ours, theirs in other.shared if ours < widths[0] and theirs < widths[1])
     known = replace(other, shared=tuple(shared))

@@ -66,7 +66,9 @@ MOST = dict.fromkeys(COPYING, dict(draft=0, verify=114, on_device=3, others=2)) 
     "lenient": dict(verify=164),
     # Ways of drafting, greedy; of "llama" where they allow it
     "model": dict(draft=213, verify=114),
+    "pard": dict(draft=60, verify=114),  # as is P-EAGLE: reckoned from a count on a CPU, not counted yet
     "eagle3": dict(draft=119, verify=116),
+    "peagle": dict(draft=40, verify=116),
     "eagle3, some tokens": dict(draft=127, verify=116),
     "dflash": dict(draft=76, verify=116),
     "dspark": dict(draft=158, verify=116),
@@ -99,6 +101,12 @@ def llama_with(head: Callable[..., Module], **options) -> Models:
     return models
 
 
+def with_mask():
+    target, drafter = pair_of("llama")()
+    drafter.config.pard_token = 7
+    return target, drafter
+
+
 def with_assistant():
     target = gemma4()
     return target, gemma4_assistant(target)
@@ -117,8 +125,10 @@ def alone():
 DRAFTERS: dict[str, tuple[Models, dict]] = {
     **{name: (alone, dict(draft_with=name)) for name in COPYING},
     "model": (pair_of("llama"), {}),
+    "pard": (with_mask, {}),
     "eagle3": (llama_with(tiny_head), {}),
     "eagle3, some tokens": (llama_with(tiny_head, draft_ids=list(range(0, VOCAB, 3))), {}),
+    "peagle": (llama_with(tiny_head, mask_token_id=7), {}),
     "dflash": (llama_with(tiny_block_head), {}),
     "dspark": (llama_with(tiny_block_head, markov=Markov(6, "rnn"), has_confidence=True), {}),
     "assistant": (with_assistant, {}),

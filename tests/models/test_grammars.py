@@ -36,14 +36,22 @@ def a_model(folder, target):
     return saved_in(folder, noisy(target))
 
 
+def a_parallel_model(folder, target):
+    model = noisy(target)
+    model.config.pard_token = 303
+    return saved_in(folder, model)
+
+
 def another_tokenizer(folder, target):
     return saved_in(folder, tiny("llama", vocab_size=WIDTH, seed=5), tokenizer(sentences=["the cat ran"] * 9))
 
 
 DRAFTERS = {
     "model": a_model,
+    "pard": a_parallel_model,
     "another tokenizer": another_tokenizer,
     "eagle3": lambda folder, target: save_head(tiny_head(target), folder),
+    "peagle": lambda folder, target: save_head(tiny_head(target, mask_token_id=7), folder),
     "eagle3 of some tokens": lambda folder, target: save_head(tiny_head(target, draft_ids=SOME), folder),
     "dflash": lambda folder, target: save_block_head(tiny_block_head(target), folder),
     "dspark": lambda folder, target: save_block_head(

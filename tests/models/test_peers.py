@@ -16,6 +16,7 @@ from specdemo import Params, generate, load_pair
 from specdemo.bench.contestants import ENTRANTS
 from specdemo.bench.run import RATIOS
 from specdemo.drafters.dflash.head import CachedDFlash
+from specdemo.drafters.peagle.head import CachedPEagle
 from specdemo.drafters.speculators import read_head, read_speculator
 from specdemo.training.eagle3 import UnrolledAttention
 from tests.heads import causal_in
@@ -31,6 +32,10 @@ STEP_MODES = {  # of heads that the package makes
     "qwen3": {"layers": 1, "layer": "qwen3", "norm_before_fc": True, "norm_output": True},
     "three layers": {"layers": 3, "layer": "llama", "reduced": True},
     "a window": {"layers": 2, "layer": "qwen3", "window": 5},
+}
+PARALLEL_MODES = {
+    "llama": {"layers": 2, "layer": "llama", "reduced": True, "fc_norm": True},
+    "qwen3": {"layers": 1, "layer": "qwen3", "norm_before_fc": True, "norm_before_residual": True},
 }
 DFLASH = {"kind": "dflash", "layers": 2, "block_size": 5}
 DSPARK = {"kind": "dspark", "layers": 2, "block_size": 4, "markov_rank": 8}
@@ -109,6 +114,22 @@ def test_speculators_reads_the_shipped_head_and_says_the_same(with_speculators, 
 def test_heads_that_speculators_writes_are_read(with_speculators, mode, tmp_path):
     _, command = making({"kind": "eagle3"} | mode, tmp_path)
     compare_steps(said_by_theirs(with_speculators, tmp_path / "head", *command), tmp_path / "head")
+
+
+@pytest.mark.parametrize("mode", PARALLEL_MODES.values(), ids=PARALLEL_MODES)
+@torch.no_grad()
+def test_masks_of_heads_that_speculators_writes(with_speculators, mode, tmp_path):
+    """The largest difference is printed."""
+    target, command = making({"kind": "peagle"} | mode, tmp_path)
+    theirs = said_by_theirs(with_speculators, tmp_path / "head", *command)
+    head = read_head(tmp_path / "head", read_speculator(tmp_path / "head"), torch.float32)
+    cached, count = CachedPEagle(head, target), len(theirs["logits"])
+    cached.reads.states = theirs["hidden"]
+    cached.grow(len(theirs["tokens"]) + count)
+    ours = cached.block(theirs["tokens"], torch.tensor(0), count).index_select(1, head.target_ids)
+    print(f"largest difference of the logits: {(ours - theirs['logits']).abs().max().item():.2g}")
+    torch.testing.assert_close(ours, theirs["logits"], atol=1e-4, rtol=1e-4)
+    assert ours.std() > 0.1
 
 
 @torch.no_grad()

@@ -21,6 +21,7 @@ from tests.gpu.soak import random_params
 from tests.heads import tiny_head
 from tests.models.test_capture import timeless
 from tests.models.test_dflash_drafter import HEADS
+from tests.models.test_pard import parallel
 from tests.runners import cached, run_by
 from tests.strict_replay import install_strict
 from tests.tiny import VOCAB, noisy, tiny
@@ -28,7 +29,9 @@ from tests.tiny import VOCAB, noisy, tiny
 pytestmark = pytest.mark.slow
 DRAFTERS = {
     "model": noisy,
+    "PARD": lambda target: parallel(noisy(target)),
     "EAGLE-3": tiny_head,
+    "P-EAGLE": partial(tiny_head, mask_token_id=7),
     "DFlash": tiny_block_head,
     "DSpark": partial(tiny_block_head, **HEADS["dspark, rnn"]),
 }

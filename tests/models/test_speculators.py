@@ -240,6 +240,10 @@ OTHER_HEADS = [
     ({"medusa_num_heads": 3, "medusa_num_layers": 1}, "Medusa"),
     ({"model_type": "mlp_speculator"}, "MLP speculator"),
     ({"architectures": ["DFlash2DraftModel"], "model_type": "qwen3"}, "DFlash 2"),
+    (
+        {"architectures": ["LlamaForCausalLMEagle3"], "pard_token": 7},
+        "P-EAGLE outside of the speculators format",
+    ),
 ]
 NO_HEADS = [
     {"architectures": ["Eagle2_5_VLForConditionalGeneration"], "model_type": "eagle_2_5_vl"},
@@ -343,7 +347,7 @@ def without(name):
 UP, IDS = "layers.0.mlp.up_proj.weight", "a list of at most 1,000 whole numbers from 0 to 1,000, not"
 # What was done to it, and words that the message must hold.
 BROKEN = {
-    "another type": (config_with(speculators_model_type="peagle"), "must be eagle3, dflash or dspark"),
+    "another type": (config_with(speculators_model_type="mtp"), "must be eagle3, peagle, dflash or dspark"),
     "no layer": (config_with(transformer_layer_config=None), "transformer_layer_config"),
     "a huge vocabulary": (
         layer_with(vocab_size=10**12),

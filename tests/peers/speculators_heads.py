@@ -1,5 +1,6 @@
-"""Runs in an environment that has the package `speculators`: makes an EAGLE-3, DFlash or DSpark head, or
-reads one, and writes down the logits of its own forward. The tests of this project compare them with theirs.
+"""Runs in an environment that has the package `speculators`: makes an EAGLE-3, P-EAGLE, DFlash or DSpark
+head, or reads one, and writes down the logits of its own forward. The tests of this project compare them with
+theirs.
 
     python speculators_heads.py read FOLDER OUTPUT
     python speculators_heads.py make FOLDER OUTPUT '{"kind": "dflash", ...}' VERIFIER
@@ -14,13 +15,15 @@ from speculators.config import SpeculatorsConfig, VerifierConfig
 from speculators.models.dflash import DFlashDraftModel, DFlashSpeculatorConfig
 from speculators.models.dspark import DSparkDraftModel, DSparkSpeculatorConfig
 from speculators.models.eagle3 import Eagle3DraftModel, Eagle3SpeculatorConfig
+from speculators.models.peagle import PEagleDraftModel, PEagleSpeculatorConfig, core
 from speculators.proposals.greedy import GreedyTokenProposalConfig
 from transformers import LlamaConfig, Qwen3Config
 
 STEPS, BLOCKS = 4, 6
-TOKENS = {"eagle3": 12, "dflash": 40, "dspark": 40}
+TOKENS = {"eagle3": 12, "peagle": 12, "dflash": 40, "dspark": 40}
 KINDS = {
     "eagle3": (Eagle3DraftModel, Eagle3SpeculatorConfig),
+    "peagle": (PEagleDraftModel, PEagleSpeculatorConfig),
     "dflash": (DFlashDraftModel, DFlashSpeculatorConfig),
     "dspark": (DSparkDraftModel, DSparkSpeculatorConfig),
 }
@@ -45,14 +48,15 @@ def made(kind: str, options: dict, verifier: str):
         **windows,
     )
     layer._attn_implementation = "eager"
-    layer_ids = "eagle_aux_hidden_state_layer_ids" if kind == "eagle3" else "aux_hidden_state_layer_ids"
+    is_eagle = kind in ("eagle3", "peagle")
+    layer_ids = "eagle_aux_hidden_state_layer_ids" if is_eagle else "aux_hidden_state_layer_ids"
     options |= {layer_ids: [1, 2, 4]} | ({} if kind == "eagle3" else {"mask_token_id": 1})
     model = model_class(
         config_class(
             transformer_layer_config=layer,
             draft_vocab_size=48 if reduced else 96,
             speculators_config=SpeculatorsConfig(
-                algorithm="eagle3" if kind == "eagle3" else "dflash",
+                algorithm=kind if is_eagle else "dflash",
                 proposal_methods=[GreedyTokenProposalConfig(speculative_tokens=STEPS)],
                 default_proposal_method="greedy",
                 verifier=VerifierConfig(name_or_path=verifier, architectures=["LlamaForCausalLM"]),
@@ -74,6 +78,24 @@ def steps_of(model, hidden: torch.Tensor, tokens: torch.Tensor) -> dict:
     model.lm_head.register_forward_hook(lambda module, given, result: logits.append(result[0].clone()))
     model(hidden, tokens, torch.zeros_like(tokens), ttt_steps=STEPS)
     return {"logits": torch.stack(logits)}
+
+
+def masks_of(model, hidden: torch.Tensor, tokens: torch.Tensor) -> dict:
+    """What a P-EAGLE head says after all of the tokens, and in the rows of masks behind them: [STEPS, Vd]."""
+    logits, last = [], tokens.shape[1] - 1
+    behind = torch.arange(1, STEPS)
+    anchors = torch.cat([torch.arange(last + 1), torch.full((STEPS - 1,), last)])
+    depths = torch.cat([torch.zeros(last + 1, dtype=torch.long), behind])
+    # Its training draws which masks are learned from; here these are all that one draft reads.
+    core.generate_cod_sample_indices = lambda **_: (anchors, depths)
+    core.compute_metrics = lambda **_: (None, {})
+    longer = last + STEPS  # the positions of masks must lie inside of what it is given
+    hidden, tokens = (torch.cat([each, each[:, : longer - last - 1]], 1) for each in (hidden, tokens))
+    model.lm_head.register_forward_hook(lambda module, given, result: logits.append(result[0].clone()))
+    states = torch.zeros(1, longer, model.config.transformer_layer_config.hidden_size)
+    documents = torch.zeros(1, longer, dtype=torch.long)
+    model(hidden, tokens, documents, verifier_last_hidden_states=states)
+    return {"logits": logits[0][-STEPS:]}
 
 
 def blocks_of(model, hidden: torch.Tensor, tokens: torch.Tensor, generator: torch.Generator) -> dict:
@@ -119,9 +141,10 @@ def main(command: str, folder: str, output: str, options: str = "{}", verifier: 
     generator = torch.Generator().manual_seed(1)
     tokens = torch.randint(model.embed_tokens.weight.shape[0], (1, TOKENS[kind]), generator=generator)
     hidden = torch.randn(1, TOKENS[kind], model.fc.in_features, generator=generator)
-    said = (
-        steps_of(model, hidden, tokens) if kind == "eagle3" else blocks_of(model, hidden, tokens, generator)
-    )
+    if kind in ("eagle3", "peagle"):
+        said = (steps_of if kind == "eagle3" else masks_of)(model, hidden, tokens)
+    else:
+        said = blocks_of(model, hidden, tokens, generator)
     written = {"tokens": tokens[0], "hidden": hidden[0], **said}
     save_file({name: value.contiguous() for name, value in written.items()}, output)
 

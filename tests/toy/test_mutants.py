@@ -31,6 +31,7 @@ class Mutant:
 LOOP, EXACT, RULES = "tests/toy/test_loop.py", "tests/toy/test_exact_table.py", "tests/pure/test_rules.py"
 ENUMERATED, SAMPLING = "tests/toy/test_rules_enumerated.py", "tests/pure/test_sampling.py"
 DRAFTERS, LM = "tests/toy/test_drafters.py", "tests/models/test_lm.py tests/models/test_greedy.py"
+PARD = "tests/models/test_pard.py"
 EAGLE3 = "tests/models/test_eagle3_drafter.py"
 LENGTH, OTHER = "tests/toy/test_draft_length.py", "tests/toy/test_other_tokenizer.py"
 AHEAD, COMPILED = "tests/models/test_ahead.py", "tests/toy/test_compiled_verdict.py"
@@ -403,11 +404,32 @@ QUICK = [
         "tests/models/test_assistant.py",
     ),
     Mutant(
+        "place 0 holds the mask in place of the last token",
+        "drafters/pard/drafter.py",
+        "fed = ids[start:] + [self.mask] * (rows - 1)",
+        "fed = ids[start:-1] + [self.mask] * rows",
+        PARD,
+    ),
+    Mutant(
+        "masks that were accepted count as tokens of the text",
+        "drafters/pard/drafter.py",
+        "        self.filled = len(ids)\n",
+        "        self.filled = len(ids) + rows - 1\n",
+        PARD,
+    ),
+    Mutant(
         "the head's true features are taken for one token more",
         "drafters/eagle3/drafter.py",
         "        self.filled = len(ids) - 1\n",
         "        self.filled = len(ids)\n",
         f"{EAGLE3} tests/toy/test_exact_eagle3.py",
+    ),
+    Mutant(
+        "place 0 of a parallel head holds the mask",
+        "drafters/peagle/head.py",
+        "torch.cat([tokens, tokens.new_full((masks,), model.config.mask_token_id)])",
+        "torch.cat([tokens[:-1], tokens.new_full((count,), model.config.mask_token_id)])",
+        EAGLE3,
     ),
     Mutant(
         "the head's first draft enters at the wrong place",

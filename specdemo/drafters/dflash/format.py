@@ -37,7 +37,7 @@ class DFlashReader(ConfigReader):
         return DFlashConfig(
             layer,
             block,
-            self._mask_token(layer.vocab_size),
+            self.mask_token(layer.vocab_size),
             self._layer_ids(is_authors),
             layer.vocab_size if is_authors else self.draft_vocab_size(tokens, layer.vocab_size),
             self._masks(layer, is_authors),
@@ -55,14 +55,6 @@ class DFlashReader(ConfigReader):
         name = "target_layer_ids" if is_authors else "aux_hidden_state_layer_ids"
         ids = self.ids_of_layers(name, self.raw.get(name), or_null=False)
         return tuple(i + is_authors for i in ids or ())
-
-    def _mask_token(self, vocab_size: int) -> int:
-        token = self.raw.get("mask_token_id")
-        if type(token) is not int or not 0 <= token < vocab_size:
-            raise self.error(
-                f"mask_token_id must be a whole number from 0 to {vocab_size - 1:,}, not {ascii(token)[:60]}"
-            )
-        return token
 
     def _masks(self, layer, is_authors: bool) -> tuple[RowMask, ...]:
         """speculators counts a window from the anchor, the authors count it from each row."""

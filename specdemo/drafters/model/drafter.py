@@ -47,7 +47,7 @@ class DraftInput:
 
     @property
     def last(self) -> Tensor:
-        """[1 or 2] float64: the last tokens of the text."""
+        """[N] float64: the last tokens of the text, and what a drafter feeds behind them."""
         return self.host.parts["last"]
 
     @property
@@ -171,7 +171,7 @@ class ModelDrafter(Drafter):
         return self.sampler.seen(ids, self.vocab_size, self.lm.device)
 
     def in_targets_ids(self, logits: Tensor) -> Tensor:
-        """logits [1, of the drafter's width] -> [1, V]"""
+        """logits [N, of the drafter's width] -> [N, V]"""
         missing = self.vocab_size - self.lm.vocab_size
         return pad(logits, (0, missing), value=-torch.inf) if missing else logits  # a negative number cuts
 
