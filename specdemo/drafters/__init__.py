@@ -6,6 +6,7 @@ from typing import Any
 from specdemo.drafters import (
     assistant,
     dflash,
+    eagle,
     eagle3,
     early_exit,
     lookup,
@@ -63,5 +64,6 @@ METHODS = Methods(
     )
 )
 DRAFTER_KINDS: dict[str, DrafterKind] = {
-    kind.name: kind for kind in (model.KIND, eagle3.KIND, assistant.KIND, dflash.KIND, dflash.DSPARK)
+    kind.name: kind
+    for kind in (model.KIND, eagle.KIND, eagle3.KIND, assistant.KIND, dflash.KIND, dflash.DSPARK)
 }

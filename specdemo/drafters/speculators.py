@@ -13,8 +13,19 @@ from torch import Tensor
 from specdemo.drafters.config_reader import MOST_UNITS, ConfigReader
 from specdemo.drafters.dflash.format import DFlashReader
 from specdemo.drafters.dflash.head import DFlashConfig, DFlashHead
+from specdemo.drafters.eagle.format import EagleReader
+from specdemo.drafters.eagle.head import EagleConfig, EagleHead
 from specdemo.drafters.eagle3.head import Eagle3Config, Eagle3Head
-from specdemo.drafters.formats import EAGLE3_KIND, HeadFormat, describes_head, format_of, read_config
+from specdemo.drafters.formats import (
+    DFLASH_KIND,
+    DSPARK_KIND,
+    EAGLE3_KIND,
+    EAGLE_KIND,
+    HeadFormat,
+    describes_head,
+    format_of,
+    read_config,
+)
 from specdemo.drafters.head_kind import HeadKind
 from specdemo.drafters.heads import CachedHead, DraftHead
 from specdemo.errors import LoadError, load_errors
@@ -29,7 +40,7 @@ EMBEDDINGS, OUTPUT = "embed_tokens.weight", "lm_head.weight"
 class Speculator:
     """What a head's config.json says."""
 
-    config: Eagle3Config | DFlashConfig
+    config: Eagle3Config | EagleConfig | DFlashConfig
     verifier: str | None  # the target that it was trained for: a hub id or a directory
     speculative_tokens: int | None  # how many it was trained to draft
     found: HeadFormat = HeadFormat(EAGLE3_KIND, "speculators")
@@ -41,8 +52,7 @@ class Speculator:
 
     def empty_head(self, dtype: torch.dtype = torch.float32) -> DraftHead:
         """The head without its weights: on the meta device, if that is torch's default device."""
-        config = self.config
-        return Eagle3Head(config, dtype) if isinstance(config, Eagle3Config) else DFlashHead(config, dtype)
+        return HEADS[type(self.config)](self.config, dtype)
 
     @property
     def unused(self) -> set[str]:
@@ -63,16 +73,11 @@ def read_speculator(folder: Path, shown: str | None = None) -> Speculator:
         if not isinstance(raw, dict):
             raise LoadError(f"{start}: it must hold an object, not {type(raw).__name__}")
         found = format_of(raw, start)
-        if found.kind == EAGLE3_KIND:
-            # Before its weights have come from the hub, it counts as one with embeddings of its own.
-            with load_errors("drafter", str(folder), "weights", place):
-                names = set(stored_tensors(folder)) if _are_here(folder) else {EMBEDDINGS}
-            reader = Eagle3Reader(raw, found, start)
-            config = reader.config(names)
-        else:
-            reader = DFlashReader(raw, found, start)
-            config = reader.config()
-        return Speculator(config, *reader.origin(), found)
+        # Before its weights have come from the hub, it counts as one with embeddings of its own.
+        with load_errors("drafter", str(folder), "weights", place):
+            names = set(stored_tensors(folder)) if _are_here(folder) else {EMBEDDINGS}
+        reader = READERS[found.kind](raw, found, start)
+        return Speculator(reader.config(names), *reader.origin(), found)
 
 
 def read_head(
@@ -124,7 +129,6 @@ class AnyHead(HeadKind[DraftHead, CachedHead]):
 
 class Eagle3Reader(ConfigReader):
     def config(self, tensors: set[str]) -> Eagle3Config:
-        """The head's config. tensors: the names of the tensors in the head's files."""
         ids = self._layer_ids()
         layer = self.layer_config()
         default = 32000 if self.found.format == "speculators" else layer.vocab_size
@@ -150,6 +154,19 @@ class Eagle3Reader(ConfigReader):
         if ids is None and isinstance(own, dict):
             ids = own.get(name)
         return self.ids_of_layers(name, ids)
+
+
+READERS: dict[str, type[ConfigReader]] = {
+    EAGLE3_KIND: Eagle3Reader,
+    EAGLE_KIND: EagleReader,
+    DFLASH_KIND: DFlashReader,
+    DSPARK_KIND: DFlashReader,
+}
+HEADS: dict[type, type[DraftHead]] = {
+    Eagle3Config: Eagle3Head,
+    EagleConfig: EagleHead,
+    DFlashConfig: DFlashHead,
+}
 
 
 def _are_here(folder: Path) -> bool:

@@ -21,6 +21,7 @@ from specdemo.events import DRAFTER_KINDS, METHODS, RULES, Params
 from specdemo.runtime import cuda
 from tests.block_heads import tiny_block_head
 from tests.checkpoints import gemma4, gemma4_assistant
+from tests.eagle_heads import tiny_eagle_head
 from tests.fake_cuda import Properties
 from tests.gpu.counting import FROM_HOST, Counted, Models, count_round, operation_rows
 from tests.gpu.published import PAIRS
@@ -66,6 +67,7 @@ MOST = dict.fromkeys(COPYING, dict(draft=0, verify=114, on_device=3, others=2)) 
     "lenient": dict(verify=164),
     # Ways of drafting, greedy; of "llama" where they allow it
     "model": dict(draft=213, verify=114),
+    "eagle": dict(draft=119, verify=116),
     "eagle3": dict(draft=119, verify=116),
     "eagle3, some tokens": dict(draft=127, verify=116),
     "dflash": dict(draft=76, verify=116),
@@ -117,6 +119,7 @@ def alone():
 DRAFTERS: dict[str, tuple[Models, dict]] = {
     **{name: (alone, dict(draft_with=name)) for name in COPYING},
     "model": (pair_of("llama"), {}),
+    "eagle": (llama_with(tiny_eagle_head), {}),
     "eagle3": (llama_with(tiny_head), {}),
     "eagle3, some tokens": (llama_with(tiny_head, draft_ids=list(range(0, VOCAB, 3))), {}),
     "dflash": (llama_with(tiny_block_head), {}),

@@ -12,6 +12,7 @@ from specdemo.drafters.dflash.head import Markov
 from specdemo.engine.grammar import Grammars
 from tests.block_heads import save_block_head, tiny_block_head
 from tests.checkpoints import gemma4, gemma4_assistant, model_with_mtp, saved_in, with_tokenizer
+from tests.eagle_heads import save_eagle_head, tiny_eagle_head
 from tests.heads import save_head, tiny_head
 from tests.tiny import noisy, tiny, tokenizer
 
@@ -44,6 +45,7 @@ DRAFTERS = {
     "another tokenizer": another_tokenizer,
     "eagle3": lambda folder, target: save_head(tiny_head(target), folder),
     "eagle3 of some tokens": lambda folder, target: save_head(tiny_head(target, draft_ids=SOME), folder),
+    "eagle": lambda folder, target: save_eagle_head(tiny_eagle_head(target), folder, target),
     "dflash": lambda folder, target: save_block_head(tiny_block_head(target), folder),
     "dspark": lambda folder, target: save_block_head(
         tiny_block_head(target, markov=Markov(6, "rnn"), has_confidence=True), folder

@@ -17,6 +17,7 @@ from specdemo.runtime.graphs import Graphs
 from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.steps import AUTO_ROWS, EagerSteps
 from tests.block_heads import tiny_block_head
+from tests.eagle_heads import tiny_eagle_head
 from tests.gpu.soak import random_params
 from tests.heads import tiny_head
 from tests.models.test_capture import timeless
@@ -28,6 +29,7 @@ from tests.tiny import VOCAB, noisy, tiny
 pytestmark = pytest.mark.slow
 DRAFTERS = {
     "model": noisy,
+    "EAGLE": tiny_eagle_head,
     "EAGLE-3": tiny_head,
     "DFlash": tiny_block_head,
     "DSpark": partial(tiny_block_head, **HEADS["dspark, rnn"]),

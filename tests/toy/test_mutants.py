@@ -417,6 +417,20 @@ QUICK = [
         f"{EAGLE3} tests/toy/test_exact_eagle3.py",
     ),
     Mutant(
+        "an EAGLE head continues what is not yet normed",
+        "drafters/eagle/head.py",
+        "return norm(hidden.to(norm.weight.dtype)).to(self.dtype)",
+        "return hidden",
+        EAGLE3,
+    ),
+    Mutant(
+        "an EAGLE head reads the hidden state before the embedding",
+        "drafters/eagle/head.py",
+        "torch.cat([embedded, g], -1)",
+        "torch.cat([g, embedded], -1)",
+        EAGLE3,
+    ),
+    Mutant(
         "another tokenizer's cache forgets what was accepted",
         "drafters/model/other_tokenizer.py",
         "self.held += [self.own_ids[token_id] for token_id in accepted]",
