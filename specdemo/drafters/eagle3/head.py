@@ -167,8 +167,8 @@ class Eagle3Head(DraftHead):
 
 
 class CachedEagle3(CachedHead):
-    """An EAGLE-3 head, or one that is called as it is, with its cache, see `CachedHead`. Row t belongs to the pair of the target's feature at
-    position t and the token at position t + 1."""
+    """An EAGLE-3 head, or one that is called as it is, with its cache, see `CachedHead`. Row t belongs to the
+    pair of the target's feature at position t and the token at position t + 1."""
 
     model: Eagle3Head
 
