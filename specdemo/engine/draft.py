@@ -154,6 +154,22 @@ def draft_in_turn(
     return Draft.drawn(torch.cat(drafted), q, exact, torch.cat(predicted), told)
 
 
+def draft_at_once(
+    own: Tensor,
+    u: Tensor,
+    sampler: Sampler,
+    settings: Settings,
+    seen: Tensor | None,
+    told: Tensor | None = None,
+) -> Draft:
+    """Drafts a token from each row of the logits own [B, V], none of which depends on the tokens drafted
+    before it; what the sampler adjusts may. The others are as in `draft_in_turn`."""
+    if sampler.penalises or sampler.grammar is not None:
+        rows = iter(own.split(1))
+        return draft_in_turn(lambda _: next(rows), u, sampler, settings, seen, stops_below=0.0, told=told)
+    return Draft.drawn(*sampler.sample(own if told is None else told, u, settings), own, told)
+
+
 def _masked(logits: Tensor, drafted: list[Tensor], grammar: Grammar) -> Tensor | None:
     """The logits [1, V] of what the grammar allows after these tokens; None where that is nothing."""
     mask = grammar.after([int(token) for token in drafted])

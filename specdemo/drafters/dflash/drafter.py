@@ -14,7 +14,7 @@ from specdemo.drafters.base import Materials
 from specdemo.drafters.dflash.head import CachedDFlash, DFlashHead
 from specdemo.drafters.head_kind import HeadKind
 from specdemo.drafters.model.drafter import DraftInput
-from specdemo.engine.draft import LONGEST_DRAFT, Draft, Drafter, draft_in_turn, one_hot_draft
+from specdemo.engine.draft import LONGEST_DRAFT, Draft, Drafter, draft_at_once, draft_in_turn, one_hot_draft
 from specdemo.engine.sampling import Sampler
 from specdemo.events import Gamma
 from specdemo.events.speedup import DraftingCost
@@ -85,21 +85,12 @@ class DFlashDrafter(Drafter):
         hidden, logits = head.block(anchor, position, count)  # [count, H], [k, Vd]
         if model.markov_head is not None:
             return self._in_turn(value, hidden, logits, told)
-        draft = self._at_once(value, logits, told)
+        own = model.for_target(logits)  # [k, V]
+        draft = draft_at_once(own, value.u, self.sampler, value.settings, value.seen, told)
         if model.confidence_head is None:
             return draft
         sure = model.confidence_head(model.drafting_rows(hidden), None)
         return replace(draft, sure=sure[: len(draft.ids)])
-
-    def _at_once(self, value: DraftInput, logits: Tensor, told: Tensor | None) -> Draft:
-        """The draft of all places at once. logits: [k, Vd]."""
-        own = self.head.model.for_target(logits)  # [k, V]
-        if self.sampler.penalises or self.sampler.grammar is not None:
-            rows = iter(own.split(1))
-            how = (self.sampler, value.settings, value.seen)
-            return draft_in_turn(lambda _: next(rows), value.u, *how, stops_below=0.0, told=told)
-        logits = own if told is None else told
-        return Draft.drawn(*self.sampler.sample(logits, value.u, value.settings), own, told)
 
     def _in_turn(self, value: DraftInput, hidden: Tensor, logits: Tensor, told: Tensor | None) -> Draft:
         """The draft of one token after another, each with the Markov head's bias from the one before it.

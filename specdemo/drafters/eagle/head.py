@@ -11,12 +11,12 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn import Linear, Module, ModuleList
+from torch.nn import Linear, ModuleList
 from torch.nn.functional import embedding
 from transformers import LlamaConfig, PreTrainedModel
 
 from specdemo.drafters.eagle3.head import CachedEagle3, NativeEagle3
-from specdemo.drafters.heads import Attachment, DraftHead, HeadLayer
+from specdemo.drafters.heads import HeadLayer, LayeredHead
 from specdemo.runtime.decoder import Attention, Decoder, Layer, Norm, RowMask, TargetStates
 from specdemo.runtime.lm import final_norm
 
@@ -35,6 +35,10 @@ class EagleConfig:
         return self.layer
 
     @property
+    def vocab_size(self) -> int:
+        return self.layer.vocab_size
+
+    @property
     def hidden_size(self) -> int:
         """H, the head's hidden size, which is the target's."""
         return self.layer.hidden_size
@@ -45,7 +49,7 @@ class EagleConfig:
 
     @property
     def draft_vocab_size(self) -> int:
-        return self.layer.vocab_size
+        return self.vocab_size
 
     @property
     def masks(self) -> list[RowMask]:
@@ -56,10 +60,11 @@ class EagleConfig:
         return (depth,)
 
 
-class EagleHead(DraftHead):
-    """An EAGLE head, see `DraftHead`."""
+class EagleHead(LayeredHead):
+    """An EAGLE head, see `LayeredHead`."""
 
     config: EagleConfig
+    reads_normed: ClassVar[bool] = True
     reads_context: ClassVar[bool] = False
     first_position: ClassVar[int] = 0
 
@@ -74,7 +79,6 @@ class EagleHead(DraftHead):
                 for name in ("q_proj", "k_proj", "v_proj"):
                     own = each.self_attn[name]
                     each.self_attn[name] = Linear(own.in_features, own.out_features, dtype=dtype)
-        self.verifier_norm: tuple[Module, ...] = ()  # the target's last norm
         self.decoding = self.layers_by(None)
 
     @property
@@ -107,19 +111,9 @@ class EagleHead(DraftHead):
             reads=TargetStates([Norm(norm)], self.fc, None, are_keys=False, with_embeddings=True),
         )
 
-    def attach_verifier(self, target: PreTrainedModel, mode: Attachment = "full") -> None:
-        super().attach_verifier(target, mode)
-        if mode != "detached":
-            self.verifier_norm = (final_norm(target),)
-
-    def detach_verifier(self) -> None:
-        super().detach_verifier()
-        self.verifier_norm = ()
-
     def features(self, hidden: Tensor) -> Tensor:
         """The last layer's outputs of the target [..., H] -> its last hidden states g [..., H]."""
-        norm = self.verifier_norm[0]
-        return norm(hidden.to(norm.weight.dtype)).to(self.dtype)
+        return self.normed(hidden)
 
     def forward(
         self,
