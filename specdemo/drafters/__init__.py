@@ -10,6 +10,7 @@ from specdemo.drafters import (
     eagle3,
     early_exit,
     lookup,
+    medusa,
     model,
     mtp,
     ngram,
@@ -65,5 +66,13 @@ METHODS = Methods(
 )
 DRAFTER_KINDS: dict[str, DrafterKind] = {
     kind.name: kind
-    for kind in (model.KIND, eagle.KIND, eagle3.KIND, assistant.KIND, dflash.KIND, dflash.DSPARK)
+    for kind in (
+        model.KIND,
+        eagle.KIND,
+        eagle3.KIND,
+        assistant.KIND,
+        medusa.KIND,
+        dflash.KIND,
+        dflash.DSPARK,
+    )
 }

@@ -11,7 +11,8 @@ from specdemo.errors import LoadError
 
 SPECULATOR = "speculators_model_type"  # the key of a config in the format of the speculators library
 Format = Literal["speculators", "authors"]
-EAGLE3_KIND, EAGLE_KIND, DFLASH_KIND, DSPARK_KIND = "EAGLE-3", "EAGLE", "DFlash", "DSpark"
+EAGLE3_KIND, EAGLE_KIND, MEDUSA_KIND = "EAGLE-3", "EAGLE", "Medusa"
+DFLASH_KIND, DSPARK_KIND = "DFlash", "DSpark"
 SPECULATORS = {"eagle3": EAGLE3_KIND, "dflash": DFLASH_KIND, "dspark": DSPARK_KIND}  # that can be run
 LONGEST_HEADER = 10_000_000  # bytes of a safetensors file that name its tensors
 # Heads as their authors publish them, by what the name of their class (`architectures`) or of their type
@@ -19,12 +20,12 @@ LONGEST_HEADER = 10_000_000  # bytes of a safetensors file that name its tensors
 AUTHORS = {
     r"eagle_?3": EAGLE3_KIND,
     r"^eagle(?![\d_]).*causallm|causallmeagle$|^eagle$": EAGLE_KIND,
-    r"medusa": "Medusa",
+    r"medusa": MEDUSA_KIND,
     r"mlp_?speculator": "MLP speculator",
     r"dflash_?2": "DFlash 2",
     r"dflash": DFLASH_KIND,
 }
-RUN_OF_AUTHORS = (EAGLE_KIND, EAGLE3_KIND, DFLASH_KIND)
+RUN_OF_AUTHORS = (EAGLE_KIND, EAGLE3_KIND, MEDUSA_KIND, DFLASH_KIND)
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def has_eagle_tensors(folder: Path) -> bool:
 def authors_kind(config: Mapping[str, object]) -> str | None:
     """The name of the kind of head that its authors publish with such a config; None for a whole model."""
     if "medusa_num_heads" in config:
-        return "Medusa"
+        return MEDUSA_KIND
     classes = config.get("architectures")
     names = [config.get("model_type"), *(classes if isinstance(classes, list) else [])]
     for pattern, kind in AUTHORS.items():

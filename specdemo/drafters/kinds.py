@@ -10,12 +10,20 @@ from specdemo.drafters.base import Kind
 from specdemo.drafters.dflash.drafter import DFlashKind
 from specdemo.drafters.eagle.drafter import EagleKind
 from specdemo.drafters.eagle3.drafter import Eagle3Kind
+from specdemo.drafters.medusa.drafter import MedusaKind
 from specdemo.drafters.model.kind import ModelKind
 from specdemo.drafters.speculators import AnyHead
 from specdemo.runtime.cache import Cached
 from specdemo.runtime.device import Clock
 
-KINDS: tuple[Kind, ...] = (Eagle3Kind(), EagleKind(), DFlashKind(), AssistantKind(), ModelKind())
+KINDS: tuple[Kind, ...] = (
+    Eagle3Kind(),
+    EagleKind(),
+    MedusaKind(),
+    DFlashKind(),
+    AssistantKind(),
+    ModelKind(),
+)
 IN_FILES: tuple[Kind, ...] = (AnyHead(), AssistantKind(), ModelKind())
 
 

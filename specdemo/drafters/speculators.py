@@ -21,6 +21,7 @@ from specdemo.drafters.formats import (
     DSPARK_KIND,
     EAGLE3_KIND,
     EAGLE_KIND,
+    MEDUSA_KIND,
     HeadFormat,
     describes_head,
     format_of,
@@ -28,6 +29,8 @@ from specdemo.drafters.formats import (
 )
 from specdemo.drafters.head_kind import HeadKind
 from specdemo.drafters.heads import CachedHead, DraftHead
+from specdemo.drafters.medusa.format import MedusaReader
+from specdemo.drafters.medusa.head import MedusaConfig, MedusaHead
 from specdemo.errors import LoadError, load_errors
 from specdemo.runtime.files import stored_tensors, weight_files
 
@@ -40,7 +43,7 @@ EMBEDDINGS, OUTPUT = "embed_tokens.weight", "lm_head.weight"
 class Speculator:
     """What a head's config.json says."""
 
-    config: Eagle3Config | EagleConfig | DFlashConfig
+    config: Eagle3Config | EagleConfig | MedusaConfig | DFlashConfig
     verifier: str | None  # the target that it was trained for: a hub id or a directory
     speculative_tokens: int | None  # how many it was trained to draft
     found: HeadFormat = HeadFormat(EAGLE3_KIND, "speculators")
@@ -59,7 +62,7 @@ class Speculator:
         """Tensors that are copies of the target's."""
         if isinstance(self.config, Eagle3Config):
             return UNUSED
-        is_whole = self.config.draft_vocab_size == self.config.layer.vocab_size
+        is_whole = self.config.draft_vocab_size == self.config.vocab_size
         return UNUSED | {EMBEDDINGS} | ({OUTPUT} if is_whole else set())
 
 
@@ -159,12 +162,14 @@ class Eagle3Reader(ConfigReader):
 READERS: dict[str, type[ConfigReader]] = {
     EAGLE3_KIND: Eagle3Reader,
     EAGLE_KIND: EagleReader,
+    MEDUSA_KIND: MedusaReader,
     DFLASH_KIND: DFlashReader,
     DSPARK_KIND: DFlashReader,
 }
 HEADS: dict[type, type[DraftHead]] = {
     Eagle3Config: Eagle3Head,
     EagleConfig: EagleHead,
+    MedusaConfig: MedusaHead,
     DFlashConfig: DFlashHead,
 }
 
@@ -180,7 +185,7 @@ def _check_tensor(
     name: str, shape: list[int], expected: dict[str, Tensor], head: str, speculator: Speculator
 ) -> None:
     config = speculator.config
-    if name in speculator.unused or (name in MAPS and config.draft_vocab_size == config.layer.vocab_size):
+    if name in speculator.unused or (name in MAPS and config.draft_vocab_size == config.vocab_size):
         return
     if name not in expected:
         raise LoadError(f"{head} has a tensor {name}, which its config.json does not ask for")
@@ -206,7 +211,7 @@ def _check_values(
         return
     if head.d2t is None and d2t.any():
         raise LoadError(f"{where}: its tensor d2t must be 0 everywhere, since draft_vocab_size is vocab_size")
-    width = head.config.layer.vocab_size
+    width = head.config.vocab_size
     ids = torch.arange(len(d2t)) + d2t.long()
     if ids.min() < 0 or ids.max() >= width or len(ids.unique()) != len(ids):
         raise LoadError(f"{where}: its tensor d2t does not give a different id below {width:,} to each token")

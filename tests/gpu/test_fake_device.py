@@ -26,6 +26,7 @@ from tests.fake_cuda import Properties
 from tests.gpu.counting import FROM_HOST, Counted, Models, count_round, operation_rows
 from tests.gpu.published import PAIRS
 from tests.heads import tiny_head
+from tests.medusa_heads import tiny_medusa_head
 from tests.small import small_config
 from tests.tiny import ARCHITECTURES, VOCAB, tiny
 
@@ -70,6 +71,7 @@ MOST = dict.fromkeys(COPYING, dict(draft=0, verify=114, on_device=3, others=2)) 
     "eagle": dict(draft=119, verify=116),
     "eagle3": dict(draft=119, verify=116),
     "eagle3, some tokens": dict(draft=127, verify=116),
+    "medusa": dict(draft=76, verify=116),
     "dflash": dict(draft=76, verify=116),
     "dspark": dict(draft=158, verify=116),
     "eagle3, Triton": dict(draft=77, verify=86),
@@ -122,6 +124,7 @@ DRAFTERS: dict[str, tuple[Models, dict]] = {
     "eagle": (llama_with(tiny_eagle_head), {}),
     "eagle3": (llama_with(tiny_head), {}),
     "eagle3, some tokens": (llama_with(tiny_head, draft_ids=list(range(0, VOCAB, 3))), {}),
+    "medusa": (llama_with(tiny_medusa_head), {}),
     "dflash": (llama_with(tiny_block_head), {}),
     "dspark": (llama_with(tiny_block_head, markov=Markov(6, "rnn"), has_confidence=True), {}),
     "assistant": (with_assistant, {}),

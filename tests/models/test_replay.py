@@ -20,6 +20,7 @@ from tests.block_heads import tiny_block_head
 from tests.eagle_heads import tiny_eagle_head
 from tests.gpu.soak import random_params
 from tests.heads import tiny_head
+from tests.medusa_heads import tiny_medusa_head
 from tests.models.test_capture import timeless
 from tests.models.test_dflash_drafter import HEADS
 from tests.runners import cached, run_by
@@ -31,6 +32,7 @@ DRAFTERS = {
     "model": noisy,
     "EAGLE": tiny_eagle_head,
     "EAGLE-3": tiny_head,
+    "Medusa": tiny_medusa_head,
     "DFlash": tiny_block_head,
     "DSpark": partial(tiny_block_head, **HEADS["dspark, rnn"]),
 }

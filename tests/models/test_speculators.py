@@ -235,7 +235,6 @@ def test_pickled_heads_are_refused_for_that(saved, shared, tmp_path, name, how):
 
 
 OTHER_HEADS = [
-    ({"medusa_num_heads": 3, "medusa_num_layers": 1}, "Medusa"),
     ({"model_type": "mlp_speculator"}, "MLP speculator"),
     ({"architectures": ["DFlash2DraftModel"], "model_type": "qwen3"}, "DFlash 2"),
 ]
@@ -252,7 +251,7 @@ def test_other_kinds_of_heads_are_refused_by_name_and_other_models_are_no_heads(
         (tmp_path / "config.json").write_text(json.dumps(config))
         assert refusal(shared.attach, tmp_path, kind=LoadError) == (
             f"drafter: {tmp_path} cannot be loaded, because of its config.json: heads of the kind {kind} "
-            "cannot be run here, only those of EAGLE, EAGLE-3 and DFlash"
+            "cannot be run here, only those of EAGLE, EAGLE-3, Medusa and DFlash"
         )
     for config in NO_HEADS:
         (tmp_path / "config.json").write_text(json.dumps(config))

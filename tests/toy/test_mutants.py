@@ -418,9 +418,9 @@ QUICK = [
     ),
     Mutant(
         "an EAGLE head continues what is not yet normed",
-        "drafters/eagle/head.py",
-        "return norm(hidden.to(norm.weight.dtype)).to(self.dtype)",
-        "return hidden",
+        "drafters/heads.py",
+        "return norm(states.to(norm.weight.dtype)).to(self.device, self.dtype)",
+        "return states.to(self.device, self.dtype)",
         EAGLE3,
     ),
     Mutant(
@@ -429,6 +429,13 @@ QUICK = [
         "torch.cat([embedded, g], -1)",
         "torch.cat([g, embedded], -1)",
         EAGLE3,
+    ),
+    Mutant(
+        "Medusa heads read the hidden state before the one that predicted the last token",
+        "drafters/medusa/drafter.py",
+        "len(ids) - 2, ids[-1:]",
+        "max(0, len(ids) - 3), ids[-1:]",
+        "tests/models/test_medusa_drafter.py",
     ),
     Mutant(
         "another tokenizer's cache forgets what was accepted",
