@@ -71,7 +71,7 @@ MOST = dict.fromkeys(COPYING, dict(draft=0, verify=114, on_device=3, others=2)) 
     "eagle": dict(draft=119, verify=116),
     "eagle3": dict(draft=119, verify=116),
     "eagle3, some tokens": dict(draft=127, verify=116),
-    "medusa": dict(draft=76, verify=116),
+    "medusa": dict(draft=30, verify=116),
     "dflash": dict(draft=76, verify=116),
     "dspark": dict(draft=158, verify=116),
     "eagle3, Triton": dict(draft=77, verify=86),

@@ -327,6 +327,7 @@ def steps_of(kind, head, sampler, k=4):
     [
         ("eagle3", HEADS["all but the norms"]),
         ("eagle3", HEADS["two layers, the first with a window"]),
+        ("eagle", {}),
         ("dflash", {}),
         ("dspark", {}),
     ],
@@ -350,9 +351,9 @@ class Launches(torch.utils._python_dispatch.TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-# Of a greedy draft, with room: on 2026-11-27 it launched 218 and 149. On a GPU a norm is one operation
+# Of a greedy draft, with room: on 2026-11-28 it launched 218, 155 and 149. On a GPU a norm is one operation
 # instead of five.
-MOST_LAUNCHES = {"eagle3": 240, "dflash": 164}
+MOST_LAUNCHES = {"eagle3": 240, "eagle": 170, "dflash": 164}
 
 
 @pytest.mark.parametrize("name", MOST_LAUNCHES)
@@ -368,7 +369,8 @@ def test_a_round_launches_not_much_more_than_it_did(name):
             counts[step_of, k] = launches.names.total()
     assert counts["draft", 4] <= MOST_LAUNCHES[name]
     assert counts["draft", 4] == counts["draft", 2], "a step has gamma rows"
-    assert counts["verify", 4] == counts["verify", 2] + 2
+    read = {"eagle": 1}.get(name, 2)
+    assert counts["verify", 4] == counts["verify", 2] + read
 
 
 EXACT = {
