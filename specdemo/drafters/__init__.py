@@ -6,9 +6,11 @@ from typing import Any
 from specdemo.drafters import (
     assistant,
     dflash,
+    eagle,
     eagle3,
     early_exit,
     lookup,
+    medusa,
     model,
     mtp,
     ngram,
@@ -69,9 +71,11 @@ DRAFTER_KINDS: dict[str, DrafterKind] = {
     for kind in (
         model.KIND,
         pard.KIND,
+        eagle.KIND,
         eagle3.KIND,
         peagle.KIND,
         assistant.KIND,
+        medusa.KIND,
         dflash.KIND,
         dflash.DSPARK,
     )

@@ -129,11 +129,6 @@ class Kind(Generic[M]):
         """Whether the model in this folder is of this kind, by its config.json."""
         raise NotImplementedError
 
-    def lacks_tokenizer(self, folder: Path) -> str | None:
-        """Why the model in this folder cannot be used without a tokenizer's files: the words after "drafter:
-        X"."""
-        return None
-
     def verifier(self, folder: Path, shown: str) -> str | None:
         """The target that the model in this folder was trained for, where its config.json names one. shown:
         what a sentence calls the model in place of its folder."""

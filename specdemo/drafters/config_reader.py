@@ -5,6 +5,7 @@ from transformers import LlamaConfig, Qwen3Config
 from transformers.activations import ACT2FN
 
 from specdemo.drafters.formats import HeadFormat
+from specdemo.drafters.heads import HeadConfig
 from specdemo.errors import LoadError
 
 LAYERS = {"llama": LlamaConfig, "qwen3": Qwen3Config}
@@ -29,6 +30,10 @@ class ConfigReader:
 
     def __init__(self, raw: dict, found: HeadFormat, start: str):
         self.raw, self.found, self.start = raw, found, start
+
+    def config(self, tensors: set[str]) -> HeadConfig:
+        """The head's config. tensors: the names of the tensors in the head's files."""
+        raise NotImplementedError
 
     def layer_config(self) -> LlamaConfig | Qwen3Config:
         """What the head's layers are built like, from a part of the config or, in the authors' format, all of

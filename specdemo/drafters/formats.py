@@ -11,7 +11,8 @@ from specdemo.errors import LoadError
 
 SPECULATOR = "speculators_model_type"  # the key of a config in the format of the speculators library
 Format = Literal["speculators", "authors"]
-EAGLE3_KIND, PEAGLE_KIND, DFLASH_KIND, DSPARK_KIND = "EAGLE-3", "P-EAGLE", "DFlash", "DSpark"
+EAGLE3_KIND, EAGLE_KIND, PEAGLE_KIND, MEDUSA_KIND = "EAGLE-3", "EAGLE", "P-EAGLE", "Medusa"
+DFLASH_KIND, DSPARK_KIND = "DFlash", "DSpark"
 # That can be run.
 SPECULATORS = {"eagle3": EAGLE3_KIND, "peagle": PEAGLE_KIND, "dflash": DFLASH_KIND, "dspark": DSPARK_KIND}
 LONGEST_HEADER = 10_000_000  # bytes of a safetensors file that name its tensors
@@ -19,21 +20,21 @@ LONGEST_HEADER = 10_000_000  # bytes of a safetensors file that name its tensors
 # (`model_type`) is like.
 AUTHORS = {
     r"eagle_?3": EAGLE3_KIND,
-    r"^eagle(?![\d_]).*causallm|causallmeagle$|^eagle$": "EAGLE",
-    r"medusa": "Medusa",
+    r"^eagle(?![\d_]).*causallm|causallmeagle$|^eagle$": EAGLE_KIND,
+    r"medusa": MEDUSA_KIND,
     r"mlp_?speculator": "MLP speculator",
     r"dflash_?2": "DFlash 2",
     r"dflash": DFLASH_KIND,
 }
 MASKS = ("pard_token", "ptd_token_id")  # the names of a mask token's id, of what drafts in parallel
-RUN_OF_AUTHORS = (EAGLE3_KIND, DFLASH_KIND)
+RUN_OF_AUTHORS = (EAGLE_KIND, EAGLE3_KIND, MEDUSA_KIND, DFLASH_KIND)
 
 
 @dataclass(frozen=True)
 class HeadFormat:
     """What a head's config.json describes: a kind of head, and in which format."""
 
-    kind: str  # EAGLE3_KIND, PEAGLE_KIND, DFLASH_KIND or DSPARK_KIND
+    kind: str  # EAGLE3_KIND, ...
     format: Format
 
 
@@ -74,7 +75,7 @@ def has_eagle_tensors(folder: Path) -> bool:
 def authors_kind(config: Mapping[str, object]) -> str | None:
     """The name of the kind of head that its authors publish with such a config; None for a whole model."""
     if "medusa_num_heads" in config:
-        return "Medusa"
+        return MEDUSA_KIND
     classes = config.get("architectures")
     names = [config.get("model_type"), *(classes if isinstance(classes, list) else [])]
     for pattern, kind in AUTHORS.items():
@@ -94,8 +95,9 @@ def format_of(config: Mapping[str, object], start: str) -> HeadFormat:
             allowed = f"{', '.join(most)} or {last}, the types that can be run here"
             raise LoadError(f"{start}: {SPECULATOR} must be {allowed}, not {ascii(name)[:60]}")
         return HeadFormat(SPECULATORS[name], "speculators")
-    kind = authors_kind(config) or "EAGLE, EAGLE-2 or HASS"  # told by their tensors alone
+    kind = authors_kind(config) or EAGLE_KIND  # told by their tensors alone
     if kind not in RUN_OF_AUTHORS:
-        can = " and ".join(RUN_OF_AUTHORS)
+        *most, last = RUN_OF_AUTHORS
+        can = f"{', '.join(most)} and {last}"
         raise LoadError(f"{start}: heads of the kind {kind} cannot be run here, only those of {can}")
     return HeadFormat(kind, "authors")

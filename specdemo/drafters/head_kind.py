@@ -7,15 +7,15 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specdemo.drafters.base import Kind
-from specdemo.drafters.heads import CachedHead, DraftHead
+from specdemo.drafters.heads import DraftHead
 from specdemo.errors import PairError
 from specdemo.runtime.cache import Cached
 from specdemo.runtime.device import Clock
-from specdemo.runtime.lm import CachedLM, context_of, evaluating, in_training, logits_width
+from specdemo.runtime.lm import CachedLM, context_of, evaluating, final_norm, in_training, logits_width
 from specdemo.runtime.probe import TRIED_TOKENS, alike, tried_tokens
 
 H = TypeVar("H", bound=DraftHead)
-C = TypeVar("C", bound=CachedHead)
+C = TypeVar("C", bound=Cached)
 
 
 class HeadKind(Kind[H], Generic[H, C]):
@@ -39,9 +39,9 @@ class HeadKind(Kind[H], Generic[H, C]):
                 f"{where}: it reads hidden states of size {config.feature_size}, and the target's have "
                 f"{of_target.hidden_size}"
             )
-        if config.layer.vocab_size != logits_width(target):
+        if config.vocab_size != logits_width(target):
             raise PairError(
-                f"{where}: it was made for a vocabulary of {config.layer.vocab_size:,} tokens, and the "
+                f"{where}: it was made for a vocabulary of {config.vocab_size:,} tokens, and the "
                 f"target's has {logits_width(target):,}"
             )
         if len(set(ids)) != len(ids) or min(ids) < 0 or max(ids) > depth:
@@ -55,6 +55,15 @@ class HeadKind(Kind[H], Generic[H, C]):
                 f"target's embeddings of size {of_target.hidden_size} cannot be used"
             )
 
+        if model.reads_normed:
+            try:
+                final_norm(target)
+            except ValueError:
+                raise PairError(
+                    f"{where}: it reads the target's hidden states after the last norm, which is not known "
+                    f"of a {type(target).__name__}"
+                ) from None
+
     def needs_targets_device(self, model: H) -> str | None:
         if not model.uses_target_s_embeddings:
             return None
@@ -66,7 +75,7 @@ class HeadKind(Kind[H], Generic[H, C]):
         with torch.no_grad(), evaluating(in_training(target)):
             lm, cached, whole = CachedLM(target), model.cached(target), model.cached(target)
             lm.features = cached.reads = whole.reads
-            ids = tried_tokens(lm, int(min(TRIED_TOKENS, context_of(target), cached.context)))
+            ids = tried_tokens(lm, int(min(TRIED_TOKENS, context_of(target), context_of(model))))
             lm.prefill(ids)
             expected, said = self.compared(whole, cached, ids)
             for each in (lm, cached, whole):

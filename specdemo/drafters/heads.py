@@ -14,11 +14,18 @@ from transformers import LlamaConfig, PreTrainedModel, Qwen3Config
 from specdemo.drafters.rotary import RotaryPositions
 from specdemo.errors import one_line
 from specdemo.runtime import cuda
-from specdemo.runtime.cache import NEW_BUFFERS, CachedByPosition, Features, PositionalCache, PositionalLayer
+from specdemo.runtime.cache import (
+    NEW_BUFFERS,
+    Cached,
+    CachedByPosition,
+    Features,
+    PositionalCache,
+    PositionalLayer,
+)
 from specdemo.runtime.decoder import Attention, Decoder, Heads, Layer, Norm, RowMask
 from specdemo.runtime.fused import KernelAttention, TorchAttention, as_table, triton_kernels
 from specdemo.runtime.linear import MOST_BY_TRITON
-from specdemo.runtime.lm import context_of, logits_tolerance
+from specdemo.runtime.lm import context_of, final_norm, logits_tolerance
 from specdemo.runtime.native import NATIVE_DTYPES, Native, NativeForward
 from specdemo.words.message import Message, message
 
@@ -31,14 +38,11 @@ LayerConfig = LlamaConfig | Qwen3Config
 
 
 class HeadConfig(Protocol):
-    """What all heads' configs tell. V and the rotary positions are in `layer`."""
+    """What all heads' configs tell."""
 
     @property
-    def layer(self) -> LayerConfig: ...
-
-    @property
-    def masks(self) -> list[RowMask]:
-        """The mask of each layer."""
+    def vocab_size(self) -> int:
+        """V: the number of the target's tokens."""
 
     @property
     def draft_vocab_size(self) -> int:
@@ -52,6 +56,17 @@ class HeadConfig(Protocol):
         """The target's layers whose inputs the head reads, for a target of so many layers; see `Features`."""
 
 
+class LayeredConfig(HeadConfig, Protocol):
+    """What the configs of heads with layers tell. The rotary positions are in `layer`."""
+
+    @property
+    def layer(self) -> LayerConfig: ...
+
+    @property
+    def masks(self) -> list[RowMask]:
+        """The mask of each layer."""
+
+
 class DraftHead(Module):
     """The weights of a head, all of one dtype. `.to(device)` moves them; a dtype is chosen when the head is
     built."""
@@ -59,34 +74,29 @@ class DraftHead(Module):
     target_ids: Tensor  # [Vd] int64: the target's id of each draft id
     d2t: Tensor | None  # [Vd] int64: the same as offsets, None where all tokens can be drafted
     t2d: Tensor | None  # [V] bool: whether a token can be drafted
-    fc: Linear  # from the target's hidden states, side by side, to one
-    layers: ModuleList  # of HeadLayer
-    reads_context: ClassVar[bool]  # see Layer
-    first_position: ClassVar[int]  # of the token of the cache's row 0
+    reads_normed: ClassVar[bool] = False  # whether it reads what the target's last norm gives
 
     def __init__(self, config: HeadConfig):
         super().__init__()
         self.config = config
-        layer, drafts = config.layer, config.draft_vocab_size
-        whole = drafts == layer.vocab_size
-        self.register_buffer("d2t", None if whole else torch.zeros(drafts, dtype=torch.long))
-        self.register_buffer("t2d", None if whole else torch.zeros(layer.vocab_size, dtype=torch.bool))
-        self.rotary = RotaryPositions(layer)
+        drafts, width = config.draft_vocab_size, config.vocab_size
+        self.register_buffer("d2t", None if drafts == width else torch.zeros(drafts, dtype=torch.long))
+        self.register_buffer("t2d", None if drafts == width else torch.zeros(width, dtype=torch.bool))
         with torch.device("cpu"):  # also where the weights are on the meta device
             ids = torch.arange(drafts)
         self.register_buffer("target_ids", ids, persistent=False)
-        self.decoding: list[Layer] = []  # its layers, by torch's operations
         self.verifier: tuple[PreTrainedModel, ...] = ()  # a tuple, so that its weights are not the head's
         self.verifier_head: tuple[Module, ...] = ()  # the target's output layer
+        self.verifier_norm: tuple[Module, ...] = ()  # its last norm, where that is read
         self.shared_embedding: tuple[Tensor, ...] = ()  # the target's [V, H]
 
     @property
     def device(self) -> torch.device:
-        return self.fc.weight.device
+        return next(self.parameters()).device
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.fc.weight.dtype
+        return next(self.parameters()).dtype
 
     @property
     def kind(self) -> str:
@@ -97,11 +107,11 @@ class DraftHead(Module):
     def uses_target_s_embeddings(self) -> bool:
         raise NotImplementedError
 
-    def cached(self, target: PreTrainedModel) -> "CachedHead":
+    def cached(self, target: PreTrainedModel) -> Cached:
         """The head with a cache, drafting for this target."""
         raise NotImplementedError
 
-    def compiled(self, target: PreTrainedModel) -> "NativeHead":
+    def compiled(self, target: PreTrainedModel) -> Cached:
         """The head with a cache on a CPU, as fast as it can be there."""
         raise NotImplementedError
 
@@ -112,23 +122,8 @@ class DraftHead(Module):
         """The head's own output layer; None where it uses the target's."""
         raise NotImplementedError
 
-    def layers_by(self, kernels: ModuleType | None) -> list[Layer]:
-        """The head's layers as they run. kernels: see Layer."""
-        config, layer = self.config, self.config.layer
-        sizes = layer.num_attention_heads, layer.num_key_value_heads, layer.head_dim, layer.head_dim**-0.5
-        return [
-            Layer(part, Heads(index, *sizes, mask), layer.hidden_act, kernels, self.reads_context)
-            for index, (part, mask) in enumerate(zip(self.layers, config.masks, strict=True))
-        ]
-
-    def decoder(self, target: PreTrainedModel) -> Decoder:
-        """The head as a Decoder, with its weights and its target's as they are now."""
-        raise NotImplementedError
-
     def begin_run(self) -> None:
         """Call when weights were loaded or moved, not inside a step."""
-        for layer in self.decoding:
-            layer.begin_run()
         if self.d2t is not None:
             self.target_ids = torch.arange(len(self.d2t), device=self.d2t.device) + self.d2t
 
@@ -136,7 +131,7 @@ class DraftHead(Module):
         """logits [N, Vd] -> [N, V]: a token that cannot be drafted gets -inf."""
         if self.d2t is None:
             return logits
-        wide = logits.new_full((len(logits), self.config.layer.vocab_size), -torch.inf)
+        wide = logits.new_full((len(logits), self.config.vocab_size), -torch.inf)
         return wide.index_copy_(1, self.target_ids, logits)
 
     @property
@@ -157,12 +152,15 @@ class DraftHead(Module):
         if self.uses_target_s_embeddings:
             self.shared_embedding = (target.get_input_embeddings().weight.detach(),)
         self.verifier_head = (target.get_output_embeddings(),)
+        if self.reads_normed:
+            self.verifier_norm = (final_norm(target),)
         if mode == "full":
             self.verifier = (target,)
 
     def detach_verifier(self) -> None:
         """Holds nothing of a target."""
         self.verifier, self.verifier_head, self.shared_embedding = (), (), ()
+        self.verifier_norm = ()
 
     def targets_embedding(self) -> Tensor:
         """The target's embeddings [V, H]. ValueError before the target is attached."""
@@ -170,10 +168,56 @@ class DraftHead(Module):
             raise ValueError("the head has no embeddings of its own: attach its target first")
         return self.shared_embedding[0]
 
+    def normed(self, states: Tensor) -> Tensor:
+        """The target's last hidden states [..., H], after its last norm, of what its last layer gives."""
+        norm = self.verifier_norm[0]
+        return norm(states.to(norm.weight.dtype)).to(self.device, self.dtype)
+
     def verifier_logits(self, last: Tensor) -> Tensor:
         """What the attached target predicts, [..., V], from its last hidden states [..., T], after its last
         norm."""
         return self.verifier_head[0](last)
+
+
+class LayeredHead(DraftHead):
+    """A head that has decoder layers, with keys and values of their own."""
+
+    config: LayeredConfig
+    fc: Linear  # from the target's hidden states, side by side, to one
+    layers: ModuleList  # of HeadLayer
+    reads_context: ClassVar[bool]  # see Layer
+    first_position: ClassVar[int]  # of the token of the cache's row 0
+
+    def __init__(self, config: LayeredConfig):
+        super().__init__(config)
+        self.rotary = RotaryPositions(config.layer)
+        self.decoding: list[Layer] = []  # its layers, by torch's operations
+
+    @property
+    def device(self) -> torch.device:
+        return self.fc.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.fc.weight.dtype
+
+    def layers_by(self, kernels: ModuleType | None) -> list[Layer]:
+        """The head's layers as they run. kernels: see Layer."""
+        config, layer = self.config, self.config.layer
+        sizes = layer.num_attention_heads, layer.num_key_value_heads, layer.head_dim, layer.head_dim**-0.5
+        return [
+            Layer(part, Heads(index, *sizes, mask), layer.hidden_act, kernels, self.reads_context)
+            for index, (part, mask) in enumerate(zip(self.layers, config.masks, strict=True))
+        ]
+
+    def decoder(self, target: PreTrainedModel) -> Decoder:
+        """The head as a Decoder, with its weights and its target's as they are now."""
+        raise NotImplementedError
+
+    def begin_run(self) -> None:
+        super().begin_run()
+        for layer in self.decoding:
+            layer.begin_run()
 
 
 class HeadLayer(Module):
@@ -222,7 +266,7 @@ class CachedHead(CachedByPosition):
     written_for_capture = True
     reads: Features
 
-    def __init__(self, head: DraftHead, target: PreTrainedModel):
+    def __init__(self, head: LayeredHead, target: PreTrainedModel):
         self.model = head
         self.target = target
         self.device = head.device

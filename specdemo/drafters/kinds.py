@@ -8,7 +8,9 @@ from transformers import PreTrainedModel
 from specdemo.drafters.assistant.drafter import AssistantKind
 from specdemo.drafters.base import Kind
 from specdemo.drafters.dflash.drafter import DFlashKind
+from specdemo.drafters.eagle.drafter import EagleKind
 from specdemo.drafters.eagle3.drafter import Eagle3Kind
+from specdemo.drafters.medusa.drafter import MedusaKind
 from specdemo.drafters.model.kind import ModelKind
 from specdemo.drafters.pard.drafter import PardKind
 from specdemo.drafters.peagle.drafter import PEagleKind
@@ -16,7 +18,16 @@ from specdemo.drafters.speculators import AnyHead
 from specdemo.runtime.cache import Cached
 from specdemo.runtime.device import Clock
 
-KINDS: tuple[Kind, ...] = (PEagleKind(), Eagle3Kind(), DFlashKind(), AssistantKind(), PardKind(), ModelKind())
+KINDS: tuple[Kind, ...] = (
+    PEagleKind(),
+    Eagle3Kind(),
+    EagleKind(),
+    MedusaKind(),
+    DFlashKind(),
+    AssistantKind(),
+    PardKind(),
+    ModelKind(),
+)
 IN_FILES: tuple[Kind, ...] = (AnyHead(), AssistantKind(), PardKind(), ModelKind())
 
 

@@ -13,9 +13,15 @@ from torch import Tensor
 from specdemo.drafters.config_reader import MOST_UNITS, ConfigReader
 from specdemo.drafters.dflash.format import DFlashReader
 from specdemo.drafters.dflash.head import DFlashConfig, DFlashHead
+from specdemo.drafters.eagle.format import EagleReader
+from specdemo.drafters.eagle.head import EagleConfig, EagleHead
 from specdemo.drafters.eagle3.head import Eagle3Config, Eagle3Head
 from specdemo.drafters.formats import (
+    DFLASH_KIND,
+    DSPARK_KIND,
     EAGLE3_KIND,
+    EAGLE_KIND,
+    MEDUSA_KIND,
     PEAGLE_KIND,
     HeadFormat,
     describes_head,
@@ -24,6 +30,8 @@ from specdemo.drafters.formats import (
 )
 from specdemo.drafters.head_kind import HeadKind
 from specdemo.drafters.heads import CachedHead, DraftHead
+from specdemo.drafters.medusa.format import MedusaReader
+from specdemo.drafters.medusa.head import MedusaConfig, MedusaHead
 from specdemo.drafters.peagle.head import PEagleConfig, PEagleHead
 from specdemo.errors import LoadError, load_errors
 from specdemo.runtime.files import stored_tensors, weight_files
@@ -37,7 +45,7 @@ EMBEDDINGS, OUTPUT = "embed_tokens.weight", "lm_head.weight"
 class Speculator:
     """What a head's config.json says."""
 
-    config: Eagle3Config | DFlashConfig
+    config: Eagle3Config | EagleConfig | MedusaConfig | DFlashConfig
     verifier: str | None  # the target that it was trained for: a hub id or a directory
     speculative_tokens: int | None  # how many it was trained to draft
     found: HeadFormat = HeadFormat(EAGLE3_KIND, "speculators")
@@ -49,17 +57,14 @@ class Speculator:
 
     def empty_head(self, dtype: torch.dtype = torch.float32) -> DraftHead:
         """The head without its weights: on the meta device, if that is torch's default device."""
-        config = self.config
-        if isinstance(config, DFlashConfig):
-            return DFlashHead(config, dtype)
-        return (PEagleHead if isinstance(config, PEagleConfig) else Eagle3Head)(config, dtype)
+        return HEADS[type(self.config)](self.config, dtype)
 
     @property
     def unused(self) -> set[str]:
         """Tensors that are copies of the target's."""
         if isinstance(self.config, Eagle3Config):
             return UNUSED
-        is_whole = self.config.draft_vocab_size == self.config.layer.vocab_size
+        is_whole = self.config.draft_vocab_size == self.config.vocab_size
         return UNUSED | {EMBEDDINGS} | ({OUTPUT} if is_whole else set())
 
 
@@ -73,16 +78,11 @@ def read_speculator(folder: Path, shown: str | None = None) -> Speculator:
         if not isinstance(raw, dict):
             raise LoadError(f"{start}: it must hold an object, not {type(raw).__name__}")
         found = format_of(raw, start)
-        if found.kind in (EAGLE3_KIND, PEAGLE_KIND):
-            # Before its weights have come from the hub, it counts as one with embeddings of its own.
-            with load_errors("drafter", str(folder), "weights", place):
-                names = set(stored_tensors(folder)) if _are_here(folder) else {EMBEDDINGS}
-            reader = Eagle3Reader(raw, found, start)
-            config = reader.config(names)
-        else:
-            reader = DFlashReader(raw, found, start)
-            config = reader.config()
-        return Speculator(config, *reader.origin(), found)
+        # Before its weights have come from the hub, it counts as one with embeddings of its own.
+        with load_errors("drafter", str(folder), "weights", place):
+            names = set(stored_tensors(folder)) if _are_here(folder) else {EMBEDDINGS}
+        reader = READERS[found.kind](raw, found, start)
+        return Speculator(reader.config(names), *reader.origin(), found)
 
 
 def read_head(
@@ -134,7 +134,6 @@ class AnyHead(HeadKind[DraftHead, CachedHead]):
 
 class Eagle3Reader(ConfigReader):
     def config(self, tensors: set[str]) -> Eagle3Config:
-        """The head's config. tensors: the names of the tensors in the head's files."""
         ids = self._layer_ids()
         layer = self.layer_config()
         default = 32000 if self.found.format == "speculators" else layer.vocab_size
@@ -165,6 +164,23 @@ class Eagle3Reader(ConfigReader):
         return self.ids_of_layers(name, ids)
 
 
+READERS: dict[str, type[ConfigReader]] = {
+    EAGLE3_KIND: Eagle3Reader,
+    PEAGLE_KIND: Eagle3Reader,
+    EAGLE_KIND: EagleReader,
+    MEDUSA_KIND: MedusaReader,
+    DFLASH_KIND: DFlashReader,
+    DSPARK_KIND: DFlashReader,
+}
+HEADS: dict[type, type[DraftHead]] = {
+    Eagle3Config: Eagle3Head,
+    PEagleConfig: PEagleHead,
+    EagleConfig: EagleHead,
+    MedusaConfig: MedusaHead,
+    DFlashConfig: DFlashHead,
+}
+
+
 def _are_here(folder: Path) -> bool:
     """Whether all files of its weights have come from the hub."""
     with suppress(OSError, ValueError):  # what is wrong is said when the weights are read
@@ -176,7 +192,7 @@ def _check_tensor(
     name: str, shape: list[int], expected: dict[str, Tensor], head: str, speculator: Speculator
 ) -> None:
     config = speculator.config
-    if name in speculator.unused or (name in MAPS and config.draft_vocab_size == config.layer.vocab_size):
+    if name in speculator.unused or (name in MAPS and config.draft_vocab_size == config.vocab_size):
         return
     if name not in expected:
         raise LoadError(f"{head} has a tensor {name}, which its config.json does not ask for")
@@ -202,7 +218,7 @@ def _check_values(
         return
     if head.d2t is None and d2t.any():
         raise LoadError(f"{where}: its tensor d2t must be 0 everywhere, since draft_vocab_size is vocab_size")
-    width = head.config.layer.vocab_size
+    width = head.config.vocab_size
     ids = torch.arange(len(d2t)) + d2t.long()
     if ids.min() < 0 or ids.max() >= width or len(ids.unique()) != len(ids):
         raise LoadError(f"{where}: its tensor d2t does not give a different id below {width:,} to each token")

@@ -158,15 +158,19 @@ def draft_in_turn(
 
 
 def draft_at_once(
-    own: Tensor, u: Tensor, sampler: Sampler, settings: Settings, seen: Tensor | None, told: Tensor | None
+    own: Tensor,
+    u: Tensor,
+    sampler: Sampler,
+    settings: Settings,
+    seen: Tensor | None,
+    told: Tensor | None = None,
 ) -> Draft:
-    """Drafts a token for each of u [B] from logits [B, V] that do not depend on the other tokens; what the
-    sampler makes of them does, where it penalises or has a grammar. seen, told: see draft_in_turn."""
+    """Drafts a token from each row of the logits own [B, V], none of which depends on the tokens drafted
+    before it; what the sampler adjusts may. The others are as in `draft_in_turn`."""
     if sampler.penalises or sampler.grammar is not None:
         rows = iter(own.split(1))
         return draft_in_turn(lambda _: next(rows), u, sampler, settings, seen, stops_below=0.0, told=told)
-    drawn = sampler.sample(own if told is None else told, u, settings)
-    return Draft.drawn(*drawn, own, told)
+    return Draft.drawn(*sampler.sample(own if told is None else told, u, settings), own, told)
 
 
 def _masked(logits: Tensor, drafted: list[Tensor], grammar: Grammar) -> Tensor | None:

@@ -201,10 +201,6 @@ def _missing(part: Part, code_only: bool) -> dict[str, int]:
             index = hf_hub_download(part.place, INDEX, revision=part.revision, tqdm_class=silent)
             weights = shards_of(Path(index))
             _check_shards(weights, sizes)
-    if part.role == "drafter" and not {*TOKENIZERS} & sizes.keys():
-        folder = Path(directory_of(part))
-        if why := kind_in(folder).lacks_tokenizer(folder):
-            raise LoadError(f"drafter: {part.id} {why}")
     return _uncached(part, sizes, [] if code_only else weights)
 
 

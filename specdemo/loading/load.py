@@ -59,7 +59,14 @@ from specdemo.loading.fetch import (
     with_base,
 )
 from specdemo.loading.pair import AnyPair, LoadedDrafter, Pair
-from specdemo.loading.plan import LoadPlan, check_depth, check_free_memory, check_memory, plan_from
+from specdemo.loading.plan import (
+    LoadPlan,
+    check_depth,
+    check_free_memory,
+    check_memory,
+    check_quantize,
+    plan_from,
+)
 from specdemo.loading.quantised import (
     check_scales,
     check_stored,
@@ -400,6 +407,7 @@ def _load_drafter(part: Part, dtype: torch.dtype, on_progress: OnProgress) -> Mo
         return _load(part, dtype, on_progress)
     on_progress(message(f"loading_{part.role}", name=part.id), None)
     head = kind.read(folder_of(part, offline=True), dtype, part.id)
+    check_quantize(part, dtype, head)  # before its weights were here, it may have counted as a model
     cuda.free_cache(part.device)  # as in _load
     return _placed(head, part, dtype)
 

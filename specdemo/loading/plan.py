@@ -70,7 +70,7 @@ def plan_from(request: PairRequest, skeletons: list[Module]) -> LoadPlan:
     automatic, reason = automatic_dtype(request.device, sum(model.num_parameters() for model in skeletons))
     dtypes = tuple(part.dtype or automatic for part in request.parts)
     for part, dtype, skeleton in zip(request.parts, dtypes, skeletons, strict=True):
-        _check_quantize(part, dtype, skeleton)
+        check_quantize(part, dtype, skeleton)
     given = [part.role for part in request.parts if part.dtype]
     if len(given) == len(dtypes):
         reason = message("requested")
@@ -84,7 +84,8 @@ def plan_from(request: PairRequest, skeletons: list[Module]) -> LoadPlan:
     return LoadPlan(request, dtypes, tuple(sizes), tuple(on_host), reason)
 
 
-def _check_quantize(part: Part, dtype: torch.dtype, skeleton: Module) -> None:
+def check_quantize(part: Part, dtype: torch.dtype, skeleton: Module) -> None:
+    """PairError if the model, or its skeleton, cannot be quantised as the part asks."""
     if part.quantize is None:
         return
     asked = {"model": _named(part), "given": part.quantize}

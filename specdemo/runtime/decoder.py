@@ -246,25 +246,28 @@ def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 class TargetStates:
     """What a head reads of its target: hidden states of some layers, side by side. norms: one of all as one,
     or one of each. fc: makes one hidden state of them, which `after` norms. are_keys: whether the layers make
-    keys and values of it; if not, the stream begins with it."""
+    keys and values of it; if not, the stream begins with it. with_embeddings: whether `fc` reads the token's
+    embedding before them, and, once there are none, before what the head goes on with."""
 
     norms: list[Norm]
     fc: Module
     after: Norm | None
     are_keys: bool
+    with_embeddings: bool = False
 
 
 @dataclass(frozen=True)
 class Decoder:
     """A decoder as a value. dtype: that of its cache and its features. rotations_at: gives the rotations at
-    positions [C], in float32, by the names that `Heads.rotation` uses. draft_ids: the token of each of the
+    positions [C], in float32, by the names that `Heads.rotation` uses. norm: before the output layer, None
+    where there is none. draft_ids: the token of each of the
     output layer's numbers [Vd] int64, if these are not all tokens' in their order; V: how many tokens there
     are then. norms_output: whether what a head goes on with is normed."""
 
     dtype: torch.dtype
     embed: Module
     layers: list[Layer]
-    norm: Norm
+    norm: Norm | None
     head: Module
     rotations_at: Callable[[Tensor], dict[str | None, Rotation]]
     embedding_scale: float = 1.0
@@ -278,7 +281,7 @@ class Decoder:
     @property
     def size(self) -> int:
         """The hidden size H."""
-        return len(self.norm.module.weight)
+        return self.embed.weight.shape[1]
 
     @property
     def weights(self) -> int:

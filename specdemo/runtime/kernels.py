@@ -54,10 +54,11 @@ from specdemo.runtime.shaping import add_bias, argmax, certainty, draw_token, pe
     READS,  # how features are read: see below; 0: they are not
     PARTS,  # of the features, each normed by itself
     BEGINS_WITH_READS,  # whether the stream begins with what is read, and embeddings are read beside it
+    READS_EMBEDDINGS,  # whether the product that reads features reads embeddings before them
     STREAM,  # [rows, HIDDEN]: where the last layer's output is left for later; 0: it is not
     STREAM_IS_NORMED,
     MODEL_FIELDS,
-) = range(26)
+) = range(27)
 # Real numbers of a model: a cap of 0 is none. The last two are the epsilons of norms of what is read.
 EMBEDDING_SCALE, LOGITS_SCALE, LOGITS_CAP, BEFORE_READS, AFTER_READS, MODEL_NUMBERS = range(6)
 # A product: its weight, how that is kept, what its outputs are multiplied by (0: nothing), its bias (0:
@@ -432,19 +433,29 @@ def keep(model, layer, x, rows, start):
 
 
 @njit(**INNER)
-def read_features(model, numbers, kernels, result, work, rows, blocks, start, team, me, threads):
-    """Reads the target's features at the positions from `start` on -> result [padded rows, HIDDEN]. work:
-    memory for as many features."""
+def read_features(
+    model, numbers, kernels, result, beside, work, rows, blocks, start, begins, team, me, threads
+):
+    """Reads the target's features at the positions from `start` on, or what the last forward has left ->
+    result [padded rows, HIDDEN]. beside [rows, HIDDEN]: the embeddings that are read before them, if any are.
+    work: memory for what is read."""
     apart()
     place = model[READS]
     own, width, parts = ints(place), model[STATES_WIDTH], model[PARTS]
+    before = model[HIDDEN] if model[READS_EMBEDDINGS] else 0
     if me == 0:
-        read_numbers(model[STATES], start * width, work, rows * width, model[NARROW_STATES])
-        if own[READ_NORM]:
-            size = width // parts
-            for n in range(rows):
+        for n in range(rows):
+            row = work + 4 * n * (before + width)
+            copy(beside + 4 * n * before, row, before)
+            row += 4 * before
+            if begins == LEFT:
+                copy(model[STREAM], row, width)
+                continue
+            read_numbers(model[STATES], (start + n) * width, row, width, model[NARROW_STATES])
+            if own[READ_NORM]:
+                size = width // parts
                 for part in range(parts):
-                    at = work + 4 * (n * width + part * size)
+                    at = row + 4 * part * size
                     norm(at, own[READ_NORM] + 4 * part * size, at, 1, size, size, numbers[BEFORE_READS])
     meet(team, threads)
     product(place + 8 * READ, kernels, work, result, rows, blocks, me, threads)
@@ -592,9 +603,11 @@ def run(
     beside, shared = x + 4 * padded * size, scratch + 4 * threads * own_size
     own = beside + 4 * beside_size
     embed(model, ids, beside if model[BEGINS_WITH_READS] else x, rows, numbers[EMBEDDING_SCALE])
-    if begins == FEATURES:
+    if begins == FEATURES or (begins == LEFT and model[READS_EMBEDDINGS]):
         work = shared + 4 * padded * size
-        read_features(model, numbers, kernels, shared, work, rows, blocks, start, team, me, threads)
+        read_features(
+            model, numbers, kernels, shared, beside, work, rows, blocks, start, begins, team, me, threads
+        )
         copy(shared, x, rows * size)
     elif begins == LEFT:
         copy(model[STREAM], x, size)
@@ -614,7 +627,9 @@ def run(
     if last_alone:
         x += 4 * (rows - 1) * size
         rows, blocks, kernels = 1, 1, of_one
-    if logits or model[STREAM_IS_NORMED]:
+    if not layer[LAST_NORM]:
+        copy(x, own, rows * size)
+    elif logits or model[STREAM_IS_NORMED]:
         norm(x, layer[LAST_NORM], own, rows, size, size, reals[0])
     if logits:
         product(place + 8 * LAST, kernels, own, logits, rows, blocks, me, threads)
@@ -800,7 +815,9 @@ def reading_function(cache: bool):
         blocks = (rows + block - 1) // block
         context, work = scratch, scratch + 4 * blocks * block * model[HIDDEN]
         k, v = work, work + 4 * blocks * block * model[GROUPS] * model[HEAD_DIM]
-        read_features(model, numbers, kernels, context, work, rows, blocks, begin, team, me, threads)
+        read_features(
+            model, numbers, kernels, context, 0, work, rows, blocks, begin, FEATURES, team, me, threads
+        )
         for index in range(model[LAYER_COUNT]):
             place = layers + 8 * index * LAYER_FIELDS
             reals = floats(layer_numbers + 4 * index * LAYER_NUMBERS)
@@ -835,5 +852,5 @@ def scratch_size(model: np.ndarray, padded: int, threads: int) -> int:
     hidden, capacity, features = (int(model[field]) for field in (HIDDEN, CAPACITY, STATES_WIDTH))
     heads, groups, d, width = (int(model[field]) for field in (HEADS, GROUPS, HEAD_DIM, WIDTH))
     own = padded * hidden * (4 if model[BEGINS_WITH_READS] else 2) + capacity
-    read = features if model[READS] else 0
+    read = features + (hidden if model[READS_EMBEDDINGS] else 0) if model[READS] else 0
     return threads * own + padded * (hidden + max((heads + 2 * groups) * d, 2 * width, read))

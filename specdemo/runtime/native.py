@@ -238,12 +238,12 @@ class NativeForward:
         if reads is None:
             return
         self._reading = np.zeros(k.LAYER_FIELDS, np.int64)
-        width = reads.fc.in_features
+        width = reads.fc.in_features - (size if reads.with_embeddings else 0)
         self._product(self._reading, k.READ, reads.fc, 0, size)
         if reads.norms:
             parts = len(reads.norms)
             for norm in reads.norms:
-                self._check_weight(norm.module.weight, width // parts)
+                self._check_weight(norm.module.weight, width // parts, of_target=reads.with_embeddings)
             weight = torch.cat([norm.weight for norm in reads.norms])
             self._reading[k.READ_NORM] = self._wide(weight)
             self._model[k.PARTS] = parts
@@ -253,7 +253,7 @@ class NativeForward:
             self._reading[k.READ_AFTER] = self._wide(reads.after.weight)
             self._numbers[k.AFTER_READS] = reads.after.eps
         self._model[[k.READS, k.STATES_WIDTH]] = self._reading.ctypes.data, width
-        self._model[k.BEGINS_WITH_READS] = begins
+        self._model[[k.BEGINS_WITH_READS, k.READS_EMBEDDINGS]] = begins, reads.with_embeddings
 
     def _describe_layer(self, row: np.ndarray, numbers: np.ndarray, layer: Layer) -> None:
         k, size, attends = self.kernels, self.decoder.size, layer.attends

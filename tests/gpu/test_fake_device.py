@@ -21,10 +21,12 @@ from specdemo.events import DRAFTER_KINDS, METHODS, RULES, Params
 from specdemo.runtime import cuda
 from tests.block_heads import tiny_block_head
 from tests.checkpoints import gemma4, gemma4_assistant
+from tests.eagle_heads import tiny_eagle_head
 from tests.fake_cuda import Properties
 from tests.gpu.counting import FROM_HOST, Counted, Models, count_round, operation_rows
 from tests.gpu.published import PAIRS
 from tests.heads import tiny_head
+from tests.medusa_heads import tiny_medusa_head
 from tests.small import small_config
 from tests.tiny import ARCHITECTURES, VOCAB, tiny
 
@@ -67,9 +69,11 @@ MOST = dict.fromkeys(COPYING, dict(draft=0, verify=114, on_device=3, others=2)) 
     # Ways of drafting, greedy; of "llama" where they allow it
     "model": dict(draft=213, verify=114),
     "pard": dict(draft=60, verify=114),  # as is P-EAGLE: reckoned from a count on a CPU, not counted yet
+    "eagle": dict(draft=119, verify=116),
     "eagle3": dict(draft=119, verify=116),
     "peagle": dict(draft=40, verify=116),
     "eagle3, some tokens": dict(draft=127, verify=116),
+    "medusa": dict(draft=30, verify=116),
     "dflash": dict(draft=76, verify=116),
     "dspark": dict(draft=158, verify=116),
     "eagle3, Triton": dict(draft=77, verify=86),
@@ -126,9 +130,11 @@ DRAFTERS: dict[str, tuple[Models, dict]] = {
     **{name: (alone, dict(draft_with=name)) for name in COPYING},
     "model": (pair_of("llama"), {}),
     "pard": (with_mask, {}),
+    "eagle": (llama_with(tiny_eagle_head), {}),
     "eagle3": (llama_with(tiny_head), {}),
     "eagle3, some tokens": (llama_with(tiny_head, draft_ids=list(range(0, VOCAB, 3))), {}),
     "peagle": (llama_with(tiny_head, mask_token_id=7), {}),
+    "medusa": (llama_with(tiny_medusa_head), {}),
     "dflash": (llama_with(tiny_block_head), {}),
     "dspark": (llama_with(tiny_block_head, markov=Markov(6, "rnn"), has_confidence=True), {}),
     "assistant": (with_assistant, {}),

@@ -26,6 +26,7 @@ from specdemo.loading.load import load_pair
 from specdemo.loading.pool import ModelPool
 from specdemo.loading.request import resolve
 from tests.checkpoints import change_config, change_tensors, saved_in
+from tests.eagle_heads import save_eagle_head, tiny_eagle_head
 from tests.heads import save_head, tiny_head
 from tests.hub import Hub
 from tests.sentences import assert_one_sentence, refusal
@@ -51,8 +52,8 @@ def models(tmp_path_factory):
     change_config(folder / "modelopt", quantization_config=method)
     change_tensors(folder / "target-refs-pr-1", lambda tensors: tensors["lm_head.weight"].add_(1))
     save_head(tiny_head(target), folder / "head", "own/target")
+    save_eagle_head(tiny_eagle_head(target), folder / "eagle", target)
     save_head(tiny_head(tiny(vocab_size=300)), folder / "misfit", "own/target")
-    shorter(target).save_pretrained(folder / "eagle2")  # without a tokenizer
     for name, file in (("gguf", "x-Q4.gguf"), ("notes", "notes.txt")):
         (folder / name).mkdir()
         (folder / name / file).write_text("{}")
@@ -168,6 +169,15 @@ def test_a_speculator_is_downloaded_with_the_target_that_it_names(hub):
     other = load_pair(target="own/target")
     other.attach("own/head@main")
     assert other.info.drafter == "own/head@main"
+
+
+def test_a_head_that_only_its_tensors_tell_is_downloaded(hub):
+    """Before that it counts as a model of one layer."""
+    pair = load_pair(target="own/target", drafter="own/eagle")
+    assert pair.info.drafter_kind == "eagle"
+    hub.silent = True
+    assert load_pair(target="own/target", drafter="own/eagle").info == pair.info
+    hub.silent = False
 
 
 def test_a_revision_is_another_model(hub):
@@ -422,7 +432,6 @@ def test_a_disk_that_is_full_in_the_middle(hub, monkeypatch, tmp_path):
 
 
 BAD = {  # the kind of error, what is said of it, and how it is given
-    "eagle2": (LoadError, "has no tokenizer files and one layer, as heads of EAGLE, EAGLE-2", ["drafter"]),
     "misfit": (PairError, "vocabulary of 300 tokens", ["drafter"]),
     "modelopt": (LoadError, "knows, not 'modelopt'", ["target", "drafter", "attach"]),
     "pickled": (

@@ -13,7 +13,9 @@ from specdemo.drafters.mtp import layers
 from specdemo.engine.grammar import Grammars
 from tests.block_heads import save_block_head, tiny_block_head
 from tests.checkpoints import gemma4, gemma4_assistant, model_with_mtp, saved_in, with_tokenizer
+from tests.eagle_heads import save_eagle_head, tiny_eagle_head
 from tests.heads import save_head, tiny_head
+from tests.medusa_heads import save_medusa_head, tiny_medusa_head
 from tests.tiny import noisy, tiny, tokenizer
 
 WIDTH = 304  # of the targets: a few tokens more than the tokenizer has
@@ -53,6 +55,8 @@ DRAFTERS = {
     "eagle3": lambda folder, target: save_head(tiny_head(target), folder),
     "peagle": lambda folder, target: save_head(tiny_head(target, mask_token_id=7), folder),
     "eagle3 of some tokens": lambda folder, target: save_head(tiny_head(target, draft_ids=SOME), folder),
+    "eagle": lambda folder, target: save_eagle_head(tiny_eagle_head(target), folder, target),
+    "medusa": lambda folder, target: save_medusa_head(tiny_medusa_head(target), folder),
     "dflash": lambda folder, target: save_block_head(tiny_block_head(target), folder),
     "dspark": lambda folder, target: save_block_head(
         tiny_block_head(target, markov=Markov(6, "rnn"), has_confidence=True), folder

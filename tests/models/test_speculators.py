@@ -9,7 +9,6 @@ from functools import partial
 
 import pytest
 import torch
-from safetensors.torch import save_file
 
 from specdemo import PairError, Params, generate, load_pair, stream
 from specdemo.bench.contestants import contestants
@@ -28,6 +27,7 @@ from specdemo.ui.runs.models import Choice, Models
 from tests.block_heads import LAYERS as BLOCK_LAYERS
 from tests.block_heads import save_authors_block_head, save_block_head, tiny_block_head
 from tests.checkpoints import change_config, change_tensors, cut_in_half, saved_in
+from tests.eagle_heads import save_eagle_head, tiny_eagle_head
 from tests.heads import save_authors_head, save_head, tiny_head
 from tests.oracle import assert_nearly_the_same
 from tests.sentences import refusal
@@ -235,9 +235,6 @@ def test_pickled_heads_are_refused_for_that(saved, shared, tmp_path, name, how):
 
 
 OTHER_HEADS = [
-    ({"architectures": ["EagleLlamaForCausalLM"], "model_type": "llama"}, "EAGLE"),
-    ({"architectures": ["LlamaForCausalLMEagle"], "model_type": "eagle"}, "EAGLE"),
-    ({"medusa_num_heads": 3, "medusa_num_layers": 1}, "Medusa"),
     ({"model_type": "mlp_speculator"}, "MLP speculator"),
     ({"architectures": ["DFlash2DraftModel"], "model_type": "qwen3"}, "DFlash 2"),
     (
@@ -258,23 +255,56 @@ def test_other_kinds_of_heads_are_refused_by_name_and_other_models_are_no_heads(
         (tmp_path / "config.json").write_text(json.dumps(config))
         assert refusal(shared.attach, tmp_path, kind=LoadError) == (
             f"drafter: {tmp_path} cannot be loaded, because of its config.json: heads of the kind {kind} "
-            "cannot be run here, only those of EAGLE-3 and DFlash"
+            "cannot be run here, only those of EAGLE, EAGLE-3, Medusa and DFlash"
         )
     for config in NO_HEADS:
         (tmp_path / "config.json").write_text(json.dumps(config))
         assert not describes_head(tmp_path)
 
 
-def test_heads_of_eagle_2_are_told_by_their_tensors(saved, shared, tmp_path):
-    """Their config.json is that of a Llama with one layer."""
-    names = ("fc.weight", "embed_tokens.weight", "layers.0.self_attn.q_proj.weight")
-    save_file({name: torch.zeros(2, 2) for name in names}, tmp_path / "model.safetensors")
-    config = shorter(tiny(**SHAPE)).config.to_dict() | {"architectures": ["LlamaForCausalLM"]}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    for call in (partial(load_pair, target=saved / "target"), shared.attach):
-        said = refusal(call, drafter=tmp_path, kind=LoadError)
-        assert "heads of the kind EAGLE, EAGLE-2 or HASS cannot be run here, only those of EAGLE-3" in said
+@pytest.mark.parametrize(
+    "options, changes",
+    [
+        ({"qkv_bias": True}, {"model_type": "qwen2"}),
+        ({"fc_bias": False, "layers": 2}, {"architectures": ["EagleLlamaForCausalLM"]}),
+    ],
+    ids=str,
+)
+def test_heads_of_eagle_are_told_by_their_tensors_or_their_class(saved, expected, tmp_path, options, changes):
+    """Their config.json is that of a small model, whose layers are Llama's whatever it says."""
+    target = tiny(**SHAPE)
+    head = tiny_eagle_head(target, **options)
+    folder = save_eagle_head(head, tmp_path / "eagle", target, **changes)
+    pair = load_pair(target=saved / "target", drafter=folder)
+    assert pair.info.drafter_kind == "eagle"
+    for name, value in head.state_dict().items():
+        assert torch.equal(pair.drafter.state_dict()[name], value)
+    assert_runs(pair, expected)
     assert not describes_head(saved / "drafter"), "a small model is none"
+
+
+WRONG_EAGLE = {
+    "a bias that is not there": (dict(bias=True), "lacks the tensor fc.bias, which its config.json asks for"),
+    "sizes elsewhere": (dict(model={}), "must stand beside each other, not in model"),
+    "another flag": (dict(qkv_bias=1), "qkv_bias must be true or false, not 1"),
+    "other sizes": (dict(intermediate_size=32), "has the shape"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_EAGLE)
+def test_what_is_wrong_with_a_head_of_eagle_is_said(shared, tmp_path, name):
+    changes, words = WRONG_EAGLE[name]
+    target = tiny(**SHAPE)
+    folder = save_eagle_head(tiny_eagle_head(target, fc_bias=False), tmp_path / "eagle", target, **changes)
+    assert words in refusal(shared.attach, folder, kind=LoadError)
+
+
+def test_a_head_of_eagle_needs_to_know_its_target_s_last_norm(tmp_path):
+    """GPT-2's has another name."""
+    target = tiny("gpt2")
+    folder = save_eagle_head(tiny_eagle_head(target), tmp_path / "eagle", target)
+    said = refusal(load_pair, target=target, drafter=folder, tokenizer=tokenizer())
+    assert said.endswith("after the last norm, which is not known of a GPT2LMHeadModel")
 
 
 # Attaching and detaching

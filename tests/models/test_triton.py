@@ -25,6 +25,7 @@ from specdemo.runtime.linear import MOST_BY_TRITON, JoinedLinear, int8_of, join_
 from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.weights import held_bytes
 from tests.block_heads import tiny_block_head
+from tests.eagle_heads import tiny_eagle_head
 from tests.fake_cuda import FakeCuda, install
 from tests.heads import tiny_head
 from tests.kernel_shapes import DEVICE, DTYPES, MODELS, products_of
@@ -175,6 +176,7 @@ HEADS = {
         tiny_head,
         dict(layer="qwen3", layers=2, fc_norm=True, norm_before_residual=True, shape=MIXED),
     ),
+    "eagle": (tiny_eagle_head, {}),
     "dflash": (tiny_block_head, {}),
     "dflash with windows": (
         tiny_block_head,

@@ -179,7 +179,8 @@ def test_an_entry_says_what_drafts():
             assert entry.drafter_kind == config.get("speculators_model_type", "model")
         else:
             named = [kind for kind in DRAFTER_KINDS if kind != "model" and kind in entry.drafter.lower()]
-            assert [entry.drafter_kind] == (named or ["model"]) and entry.tried.startswith("not yet")
+            assert entry.drafter_kind == max(named, key=len, default="model")  # "eagle" is in "eagle3"
+            assert entry.tried.startswith("not yet")
 
 
 def test_paths_relative_and_from_home(tmp_path, monkeypatch):

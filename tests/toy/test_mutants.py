@@ -439,6 +439,27 @@ QUICK = [
         f"{EAGLE3} tests/toy/test_exact_eagle3.py",
     ),
     Mutant(
+        "an EAGLE head continues what is not yet normed",
+        "drafters/heads.py",
+        "return norm(states.to(norm.weight.dtype)).to(self.device, self.dtype)",
+        "return states.to(self.device, self.dtype)",
+        EAGLE3,
+    ),
+    Mutant(
+        "an EAGLE head reads the hidden state before the embedding",
+        "drafters/eagle/head.py",
+        "torch.cat([embedded, g], -1)",
+        "torch.cat([g, embedded], -1)",
+        EAGLE3,
+    ),
+    Mutant(
+        "Medusa heads read the hidden state before the one that predicted the last token",
+        "drafters/medusa/drafter.py",
+        "len(ids) - 2, ids[-1:]",
+        "max(0, len(ids) - 3), ids[-1:]",
+        "tests/models/test_medusa_drafter.py",
+    ),
+    Mutant(
         "another tokenizer's cache forgets what was accepted",
         "drafters/model/other_tokenizer.py",
         "self.held += [self.own_ids[token_id] for token_id in accepted]",

@@ -12,7 +12,7 @@ OWN = "dflash_config"  # where its authors keep what is not the layers'
 
 
 class DFlashReader(ConfigReader):
-    def config(self) -> DFlashConfig:
+    def config(self, tensors: set[str]) -> DFlashConfig:
         layer = self.layer_config()
         if layer.model_type != "qwen3":
             raise self.error(f"its layers must be those of qwen3, not of {layer.model_type}")

@@ -23,8 +23,8 @@ from specdemo.drafters.heads import (
     HEAD_PREFILL_CHUNK,
     TRIED_BEFORE,
     CachedHead,
-    DraftHead,
     HeadLayer,
+    LayeredHead,
     NativeHead,
 )
 from specdemo.runtime.decoder import Attention, Decoder, Layer, Norm, RowMask, TargetStates
@@ -70,6 +70,10 @@ class DFlashConfig:
         return self.layer
 
     @property
+    def vocab_size(self) -> int:
+        return self.layer.vocab_size
+
+    @property
     def hidden_size(self) -> int:
         """H, the head's hidden size."""
         return self.layer.hidden_size
@@ -88,8 +92,8 @@ class DFlashConfig:
         return self.block_size - (0 if self.samples_from_anchor else 1)
 
 
-class DFlashHead(DraftHead):
-    """A DFlash or DSpark head, see `DraftHead`."""
+class DFlashHead(LayeredHead):
+    """A DFlash or DSpark head, see `LayeredHead`."""
 
     config: DFlashConfig
     reads_context: ClassVar[bool] = True

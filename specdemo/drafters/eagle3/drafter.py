@@ -11,6 +11,7 @@ from torch.nn import Module
 from specdemo.drafters.base import Materials
 from specdemo.drafters.eagle3.head import CachedEagle3, Eagle3Head
 from specdemo.drafters.head_kind import HeadKind
+from specdemo.drafters.heads import DraftHead
 from specdemo.drafters.model.drafter import DraftInput
 from specdemo.engine.draft import LONGEST_DRAFT, Draft, Drafter, draft_in_turn, one_hot_draft
 from specdemo.engine.sampling import Sampler
@@ -96,7 +97,7 @@ class Eagle3Drafter(Drafter):
         return draft_in_turn(predict, value.u, *how, told)
 
 
-class Eagle3Kind(HeadKind[Eagle3Head, CachedEagle3]):
+class Eagle3Kind(HeadKind[DraftHead, CachedEagle3]):
     def is_one(self, model: Module) -> bool:
         return isinstance(model, Eagle3Head)
 

@@ -20,9 +20,9 @@ from specdemo.drafters.heads import (
     HEAD_PREFILL_CHUNK,
     TRIED_BEFORE,
     CachedHead,
-    DraftHead,
     HeadLayer,
     LayerConfig,
+    LayeredHead,
     NativeHead,
     rms_norms,
 )
@@ -53,6 +53,10 @@ class Eagle3Config:
         return self.layer
 
     @property
+    def vocab_size(self) -> int:
+        return self.layer.vocab_size
+
+    @property
     def hidden_size(self) -> int:
         """H, the head's hidden size."""
         return self.layer.hidden_size
@@ -74,8 +78,8 @@ class Eagle3Config:
         return self.layer_ids or (2, depth // 2, depth - 3)
 
 
-class Eagle3Head(DraftHead):
-    """An EAGLE-3 head, see `DraftHead`."""
+class Eagle3Head(LayeredHead):
+    """An EAGLE-3 head, see `LayeredHead`."""
 
     config: Eagle3Config
     reads_context: ClassVar[bool] = False
@@ -167,8 +171,8 @@ class Eagle3Head(DraftHead):
 
 
 class CachedEagle3(CachedHead):
-    """An EAGLE-3 head with its cache, see `CachedHead`. Row t belongs to the pair of the target's feature at
-    position t and the token at position t + 1."""
+    """An EAGLE-3 head, or one that is called as it is, with its cache, see `CachedHead`. Row t belongs to the
+    pair of the target's feature at position t and the token at position t + 1."""
 
     model: Eagle3Head
 

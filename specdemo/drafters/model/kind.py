@@ -6,7 +6,6 @@ from torch.nn import Module
 from transformers import PreTrainedModel
 
 from specdemo.drafters.base import Kind, Materials
-from specdemo.drafters.formats import known_config
 from specdemo.drafters.model import KIND, other_tokenizer
 from specdemo.drafters.model.drafter import ModelDrafter
 from specdemo.engine.draft import Drafter
@@ -21,15 +20,6 @@ class ModelKind(Kind[PreTrainedModel]):
 
     def describes(self, folder: Path) -> bool:
         return True
-
-    def lacks_tokenizer(self, folder: Path) -> str | None:
-        """A head of a kind whose config.json does not say that it is one."""
-        if (known_config(folder) or {}).get("num_hidden_layers") != 1:
-            return None
-        return (
-            "has no tokenizer files and one layer, as heads of EAGLE, EAGLE-2 and HASS have: such heads "
-            "cannot be run here, only those of EAGLE-3"
-        )
 
     def is_one(self, model: Module) -> bool:
         return isinstance(model, PreTrainedModel)

@@ -6,7 +6,7 @@ from transformers import PreTrainedModel
 
 from specdemo.drafters.base import Materials
 from specdemo.drafters.eagle3.drafter import Eagle3Drafter, Eagle3Kind
-from specdemo.drafters.eagle3.head import Eagle3Head
+from specdemo.drafters.heads import DraftHead
 from specdemo.drafters.model.drafter import DraftInput
 from specdemo.drafters.peagle.head import CachedPEagle, PEagleHead
 from specdemo.engine.draft import Draft, draft_at_once
@@ -32,5 +32,5 @@ class PEagleKind(Eagle3Kind):
     def build(self, given: Materials) -> PEagleDrafter:
         return PEagleDrafter(given.drafter, given.target, given.sampler, *given.how_to_draft)
 
-    def cost(self, model: Eagle3Head, target: PreTrainedModel) -> DraftingCost:
+    def cost(self, model: DraftHead, target: PreTrainedModel) -> DraftingCost:
         return DraftingCost(draft=weight_bytes(model) / weight_bytes(target))

@@ -1,0 +1,11 @@
+"""Medusa heads."""
+
+from specdemo.drafters.row import DrafterKind
+
+KIND = DrafterKind(
+    "medusa",
+    "Medusa head",
+    "block",
+    "Medusa heads draft all tokens at once, a head for each place, all of them from the same hidden state of "
+    "the target: no token of the draft has seen the others.",
+)
