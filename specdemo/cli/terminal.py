@@ -121,7 +121,7 @@ def summary(stats: Stats, finish: Finish | None, params: Params, rounds: Sequenc
         f"ended by {finish}",
         f"seed {params.seed}" if params.temperature else "greedy",
     )
-    return verdict(stats, finish, rounds).text, ", ".join(filter(None, numbers))
+    return verdict(stats, finish, rounds, params).text, ", ".join(filter(None, numbers))
 
 
 def fork_report(report: "ForkReport") -> str:
