@@ -58,7 +58,7 @@ __all__ = [
 # Why a draft has no more tokens: it has gamma of them; the drafter was not sure enough (Params.confidence);
 # it has drafted an eos, or a token that the grammar forbids; the text has no room for more; the drafter has
 # no more to offer.
-EndedBy = Literal["gamma", "confidence", "eos", "grammar", "length", "drafter"]
+EndedBy = Literal["gamma", "confidence", "eos", "grammar", "length", "drafter", "pause"]
 
 
 @dataclass(frozen=True, slots=True)

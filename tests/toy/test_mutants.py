@@ -294,6 +294,20 @@ QUICK = [
         "is_unsure(value.raw_q, value.confidence, sure).cumsum(0) <= 1",
         LENGTH,
     ),
+    Mutant(
+        "auto: a pause has no end",
+        "engine/loop.py",
+        "        self.pause -= 1\n",
+        "",
+        LENGTH,
+    ),
+    Mutant(
+        "auto: the drafter is not told of a pause",
+        "engine/loop.py",
+        "        self.drafter.skip(ids)\n",
+        "",
+        "tests/models/test_lengths_of_models.py",
+    ),
     # Compiled code
     Mutant(
         "compiled: accepted by q/p",

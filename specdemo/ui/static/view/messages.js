@@ -97,7 +97,7 @@
  * @property {number | null} verify_ms
  * @property {Kept | null} kept
  * @property {number | null} gamma
- * @property {"gamma" | "confidence" | "eos" | "grammar" | "length" | "drafter" | null} ended_by
+ * @property {"gamma" | "confidence" | "eos" | "grammar" | "length" | "drafter" | "pause" | null} ended_by
  * @property {number | null} made
  * @property {number | null} arrival_ms
  * @property {boolean} drafts_told
