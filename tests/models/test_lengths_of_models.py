@@ -2,6 +2,7 @@
 rounds, and what a run cost is counted."""
 
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -91,19 +92,19 @@ def test_the_comparison_takes_it_and_a_plain_round_after_a_run_drafts_nothing():
     assert all(one.gamma in (0, 1, 2, 4, 8, 16) for one in run.trace.rounds)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "draft_with"),
+    ("load", "draft_with"),
     [
-        *(("embedded", method) for method in ("model", "suffix+model", "early-exit")),
-        *(("embedded-eagle3", "model"), ("embedded-dflash", "model")),
+        *((pair_of, method) for method in ("model", "suffix+model", "early-exit")),
+        pytest.param(partial(load_pair, "embedded-eagle3"), "model", marks=pytest.mark.slow),
+        pytest.param(partial(load_pair, "embedded-dflash"), "model", marks=pytest.mark.slow),
     ],
 )
-def test_what_is_drafted_after_a_pause_is_what_is_drafted_after_the_whole_text(name, draft_with, monkeypatch):
+def test_what_is_drafted_after_a_pause_is_what_is_drafted_after_the_whole_text(load, draft_with, monkeypatch):
     """The first draft of another run, whose prompt the text is so far."""
     monkeypatch.setattr(loop, "PAUSE", 3)
     monkeypatch.setattr(loop, "ROW_COST", 2.0)  # so that it never pays
-    pair, ids = load_pair(name), PROMPT
+    pair, ids = load(), PROMPT
     params = Params(draft_with=draft_with, gamma="auto", max_new_tokens=80, temperature=0, ignore_eos=True)
     rounds, after = generate(pair, ids, params, measure=False).rounds, 0
     for before, one in pairwise(rounds):
