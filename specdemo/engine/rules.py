@@ -154,7 +154,8 @@ class Fly:
         likeliest = p[:-1].topk(min(UNSURE_BY, p.shape[1])).values  # [K, UNSURE_BY]
         unsure = torch.special.entr(likeliest).sum(-1, dtype=torch.float64) >= self.entropy  # [K]
         may_keep = unsure & (accept_prob > 0)  # p is 0 where a filter or a grammar has removed the token
-        kept = may_keep & (self._following((u_accept < accept_prob).double()) == 1)
+        passes = u_accept < accept_prob
+        kept = may_keep & ~passes & (self._following(passes.double()) == 1)
         # Nothing passes in rows without a draft, where q is 0.
         passing = torch.where(q.gather(1, drafted[:, None])[:, 0] > 0, accept_prob, 0.0)
         distance = may_keep * (1.0 - passing) * self._following(passing)

@@ -254,7 +254,7 @@ def keep_by_window(given, memory, u_accept, accept_prob, distance, drafts):
             passes = passes and u_accept[behind] < accept_prob[behind]
             passing *= accept_prob[behind]
         distance[i] = (1.0 - accept_prob[i]) * passing
-        if passes:
+        if passes and not u_accept[i] < accept_prob[i]:
             accept_prob[i] = 1.0
 
 

@@ -279,9 +279,10 @@ def test_the_record_of_every_other_rule_decides_again(kind, rule):
             elif rule == "fly":
                 expected = [min(1, ratio) for ratio in ratios[: kept + 1]]
                 for place, (token, own) in enumerate(zip(judged, expected, strict=True)):
-                    if token.accept_prob != own:  # kept, because the draft behind it passes
-                        assert token.accept_prob == 1 and draft[place + 1].u < expected[place + 1]
-                        kept_less += token.u >= own
+                    if token.accept_prob != own:  # refused, and kept because the draft behind it passes
+                        assert token.accept_prob == 1 and token.u >= own
+                        assert draft[place + 1].u < expected[place + 1]
+                        kept_less += 1
             elif rule == "synthetic":
                 assert {token.accept_prob for token in judged} == {0.8}
             else:

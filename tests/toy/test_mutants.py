@@ -197,8 +197,8 @@ QUICK = [
     Mutant(
         "fly: kept without a window behind it",
         "engine/rules.py",
-        "kept = may_keep & (self._following((u_accept < accept_prob).double()) == 1)",
-        "kept = may_keep",
+        "kept = may_keep & ~passes & (self._following(passes.double()) == 1)",
+        "kept = may_keep & ~passes",
         f"{RULES} {ENUMERATED}",
     ),
     Mutant(
