@@ -9,8 +9,9 @@ from statistics import fmean
 from specdemo.bench.methods import WARM_UP_TOKENS, MethodRow, MethodsResult, winner
 from specdemo.drafters.kinds import kind_in
 from specdemo.errors import LoadError
-from specdemo.events import METHODS, PairInfo, Params, drafter_label, manner_of
+from specdemo.events import METHODS, PairInfo, Params, drafter_label, manner_of, rule_in_words
 from specdemo.events.metrics import ratio, total
+from specdemo.events.params import values_of_rule
 from specdemo.events.speedup import SpeedUp, speed_up, timed
 from specdemo.events.trace import Trace
 from specdemo.loading.catalog import CATALOGUE, ROOT
@@ -226,6 +227,7 @@ def result_of(
 ) -> MethodsResult:
     """The rows with how they were measured, for JSON. The first setting stands for all of them."""
     info, params = settings[0].pair.info, settings[0].params
+    notes = [note for setting in settings for note in setting.pair.notes]
     return MethodsResult(
         target=info.target,
         device=info.device,
@@ -241,5 +243,6 @@ def result_of(
         repeats=repeats,
         rows=rows,
         winner=winner(rows),
-        notes=list(dict.fromkeys(str(note) for setting in settings for note in setting.pair.notes)),
+        of_rule=values_of_rule(params),
+        notes=list(dict.fromkeys([*filter(None, [rule_in_words(params)]), *map(str, notes)])),
     )

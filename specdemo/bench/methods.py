@@ -53,7 +53,7 @@ class MethodsResult:
     top_p: float
     min_p: float
     rule: str
-    lenience: float  # of rule "lenient"
+    of_rule: dict[str, float]  # the fields of Params that the rule uses
     confidence: float
     exit_layer: int  # of early exit; 0: as Params has it
     seed: int | None  # None: another one for each run

@@ -104,7 +104,7 @@ def _write(value: float | None, pattern: str) -> str:
 def summary(stats: Stats, finish: Finish | None, params: Params, rounds: Sequence[Round]) -> tuple[str, str]:
     """Two lines: whether speculation paid, and the run's numbers."""
     per_round = _write(stats.mean_tokens_per_round, "{:.2f}")
-    chosen = [one.gamma for one in rounds if one.gamma] if params.gamma == "auto" else []
+    chosen = [one.gamma for one in rounds if one.gamma is not None] if params.gamma == "auto" else []
     by_arrival = stats.arrival_ms is not None  # a server's
     count = other_forwards(stats)
     fed_apart = any(one.target_forwards > 1 for one in rounds)
@@ -121,7 +121,7 @@ def summary(stats: Stats, finish: Finish | None, params: Params, rounds: Sequenc
         f"ended by {finish}",
         f"seed {params.seed}" if params.temperature else "greedy",
     )
-    return verdict(stats, finish, rounds).text, ", ".join(filter(None, numbers))
+    return verdict(stats, finish, rounds, params).text, ", ".join(filter(None, numbers))
 
 
 def fork_report(report: "ForkReport") -> str:

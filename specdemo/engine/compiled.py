@@ -3,12 +3,24 @@ They are the same functions of the same values as Sampler.sample and Verifier.ju
 operations of torch."""
 
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from specdemo.engine.rules import DELTA, EPSILON, Judge, Lenient, block, speculative, typical
+from specdemo.engine.rules import (
+    DELTA,
+    EPSILON,
+    UNSURE_BY,
+    Fly,
+    Judge,
+    Lenient,
+    Relaxed,
+    Synthetic,
+    block,
+    speculative,
+    typical,
+)
 from specdemo.engine.step import Verifier, VerifyInput, masked
 from specdemo.errors import one_line
 from specdemo.runtime.lm import Drawing
@@ -30,9 +42,10 @@ class CompiledVerdict:
     def __call__(self, verifier: Verifier, logits: Tensor, value: VerifyInput) -> Packed | None:
         """What `verifier` says of these logits [B+1, V]; None where its rule is none of those that are
         compiled."""
-        rule = self._code_of(verifier.rule)
-        if rule is None:
+        judging = self._judging(verifier.rule)
+        if judging is None:
             return None
+        rule = judging["rule"]
         rows, width = len(value.drafted), logits.shape[-1]
         alternatives, likely = min(verifier.alternatives, width), min(verifier.wants_top, width)
         layout, size = layout_of(
@@ -40,14 +53,15 @@ class CompiledVerdict:
             alternatives,
             likely,
             shows_block=alternatives > 0 or rule == self.code.BLOCK,
-            is_lossy=rule in (self.code.TYPICAL, self.code.LENIENT),
+            is_lossy=rule not in (self.code.SPECULATIVE, self.code.BLOCK),
             q_exact=0 if value.q_exact is None else rows,
         )
         numbers = torch.zeros(size, dtype=torch.float64)
         if value.q_exact is not None:
             start = layout["q_exact"].start
             numbers[start : start + rows] = value.q_exact
-        self._make_room(rows, width, max(alternatives, likely))
+        judging["likeliest"] = min(judging.get("likeliest", 0), width)
+        self._make_room(rows, width, max(alternatives, likely, judging["likeliest"]))
         read = {
             "logits": logits.float(),
             "allowed": None if value.allowed is None else masked(logits.float(), value.allowed),
@@ -62,23 +76,33 @@ class CompiledVerdict:
         held = {name: None if tensor is None else tensor.contiguous() for name, tensor in read.items()}
         addresses = {name: address(tensor) for name, tensor in held.items()}
         self._judge(
-            self._given(verifier, rule, value, (rows, width), addresses),
+            self._given(verifier, judging, value, (rows, width), addresses),
             self._recorded(numbers, layout, alternatives, likely),
             self.code.Memory(**{name: part.data_ptr() for name, part in self._memory.items()}),
         )
         return Packed(numbers, layout)
 
-    def _code_of(self, rule: Judge) -> int | None:
+    def _judging(self, rule: Judge) -> dict[str, Any] | None:
+        """The fields of Given that say how it judges."""
         code = self.code
-        if isinstance(rule, Lenient):
-            return code.LENIENT
-        codes = ((speculative, code.SPECULATIVE), (block, code.BLOCK), (typical, code.TYPICAL))
-        return next((number for one, number in codes if rule == one), None)
+        match rule:
+            case Lenient(lenience):
+                return {"rule": code.LENIENT, "lenience": lenience}
+            case Relaxed(top_k, delta):
+                return {"rule": code.RELAXED, "likeliest": top_k, "delta": delta}
+            case Fly(window, entropy):
+                return {"rule": code.FLY, "likeliest": UNSURE_BY, "window": window, "entropy": entropy}
+            case Synthetic(probability):
+                return {"rule": code.SYNTHETIC, "probability": probability}
+        if rule == typical:
+            return {"rule": code.TYPICAL, "epsilon": EPSILON, "delta": DELTA}
+        codes = ((speculative, code.SPECULATIVE), (block, code.BLOCK))
+        return next(({"rule": number} for one, number in codes if rule == one), None)
 
     def _given(
         self,
         verifier: Verifier,
-        rule: int,
+        judging: dict[str, Any],
         value: VerifyInput,
         shape: tuple[int, int],
         addresses: dict[str, int],
@@ -101,10 +125,7 @@ class CompiledVerdict:
             presence=number["presence"],
             frequency=number["frequency"],
             biased_count=sampler.biased,
-            rule=rule,
-            lenience=verifier.rule.lenience if isinstance(verifier.rule, Lenient) else 1.0,
-            epsilon=EPSILON,
-            delta=DELTA,
+            **judging,
             **addresses,
         )
 

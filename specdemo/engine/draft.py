@@ -86,7 +86,7 @@ class Drafter:
         raise NotImplementedError
 
     def skip(self, ids: list[int]) -> None:
-        """Takes note of a round in which another drafter drafts after `ids`, in place of `propose`."""
+        """Takes note of a round after `ids` in which it does not draft, in place of `propose`."""
 
     def learn(self, ids: list[int], draft: list[int], likely: list[list[tuple[int, float]]]) -> None:
         """Called after each round where `wants_top` is not 0. ids: the text before the round. likely[i]: the

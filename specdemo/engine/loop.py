@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from specdemo.engine.detokenize import Pieces
-from specdemo.engine.draft import LONGEST_DRAFT, Draft, Drafter, NoDrafter
+from specdemo.engine.draft import LONGEST_DRAFT, Draft, Drafter, NoDrafter, one_hot_draft
 from specdemo.engine.emit import Emitter, StopCriteria, Tokens
 from specdemo.engine.grammar import Allowed
 from specdemo.engine.sampling import Uniforms, uniforms
@@ -22,6 +22,8 @@ from specdemo.runtime.steps import AUTO_ROWS
 
 EXPECTED, WEIGHT = 0.7, 4.0  # before the first verdict: this acceptance rate, as if seen in so many verdicts
 HALF_LIFE = 32  # verdicts, after which one counts half
+# Where drafting does not pay, so many rounds draft nothing; then so many verdicts tell whether it does now.
+PAUSE, TRIAL = 32, 8
 # What a drafted token costs besides its drafting: a row in the target's forward, in parts of a plain forward.
 # It was 0.03 to 0.08 for the embedded target on a CPU, and was not measured on a GPU.
 ROW_COST = 0.05
@@ -162,7 +164,7 @@ class Decoder:
         before_draft = self.clock.timestamp(device)
         if grammar is not None:
             grammar.go_to(ids)
-        draft = self.drafter.propose(ids, k, u.draft)  # x_i drawn from q_i
+        draft = self._draft(ids, k, u.draft)  # x_i drawn from q_i
         after_draft = self.clock.timestamp(device)
         if grammar is not None:
             kept, allowed = grammar.allowed(draft.ids[: draft.k].tolist())
@@ -182,6 +184,12 @@ class Decoder:
             after_draft=after_draft,
             after_verify=self.clock.timestamp(device),
         )
+
+    def _draft(self, ids: list[int], k: int, u: list[float]) -> Draft:
+        if not self.length.is_paused:
+            return self.drafter.propose(ids, k, u)
+        self.drafter.skip(ids)
+        return one_hot_draft([], self.verifier.target.vocab_size, self.verifier.target.device)
 
     def _verdict(self, ids: list[int], launched: Launched) -> tuple[VerifiedOnHost, Tokens]:
         """Waits for the verdict, and learns from it what the next draft depends on. ids: the text before the
@@ -243,7 +251,7 @@ class Decoder:
         """Why a draft is no longer. kept: how many of its tokens the drafter was sure enough of."""
         gamma, k, draft = launched.gamma, launched.k, launched.draft
         if gamma == 0:
-            return None
+            return "pause" if self.length.is_auto else None
         if kept == draft.k and launched.allowed is not None and launched.allowed.is_cut:
             return "grammar"
         if emitted.draft and emitted.draft[-1].id in self.emitter.stop.eos:
@@ -273,34 +281,53 @@ class DraftLength:
     """`gamma` is the most tokens that the next round may draft.
 
     "auto" takes the length of AUTO_ROWS with the largest speed-up by Leviathan et al. 2023, theorem 3.8, for
-    the acceptance rate of the run's latest verdicts and a given cost. It depends on the rounds before, so
-    that the output keeps the target's distribution, and on no clock, so that the same seed gives the same
-    rounds again. longest: the most tokens that the drafter can draft; None where there is no such limit."""
+    the acceptance rate of the run's latest verdicts and a given cost. Where none makes the run faster, PAUSE
+    rounds draft nothing; then TRIAL verdicts are waited for, which count as much as the first ones did. It
+    depends on the rounds before, so that the output keeps the target's distribution, and on no clock, so that
+    the same seed gives the same rounds again. longest: the most tokens that the drafter can draft; None where
+    there is no such limit."""
 
     def __init__(self, gamma: Gamma, cost: DraftingCost = NO_COST, longest: int | None = None):
         self.is_auto = gamma == "auto"
         self.cost = cost
         self.lengths = sorted({min(rows, longest or rows) for rows in AUTO_ROWS})
         self.accepted, self.judged = EXPECTED * WEIGHT, WEIGHT
+        self.trial, self.pause = TRIAL, 0  # verdicts before it may pause; rounds that the pause still lasts
         self.gamma = self._best() if gamma == "auto" else gamma
+
+    @property
+    def is_paused(self) -> bool:
+        return self.pause > 0
 
     def learn(self, accepted: int, rejected: bool) -> None:
         """Takes how many tokens of a draft were accepted, and whether one was rejected."""
         if not self.is_auto:
             return
+        if self.is_paused:
+            self._wait()
+            return
         kept = 0.5 ** (1 / HALF_LIFE)
         for verdict in [1] * accepted + [0] * rejected:
             self.accepted = kept * self.accepted + verdict
             self.judged = kept * self.judged + 1
+            self.trial -= 1
         self.gamma = self._best()
+        if self.trial <= 0 and self._speedup(self.gamma) <= 1:
+            self.gamma, self.pause = 0, PAUSE
+
+    def _wait(self) -> None:
+        """One round of the pause. After the last one the same rate counts as if seen in few verdicts."""
+        self.pause -= 1
+        if self.pause == 0:
+            self.accepted, self.judged = WEIGHT * self.accepted / self.judged, WEIGHT
+            self.trial, self.gamma = TRIAL, self._best()
 
     def _best(self) -> int:
-        alpha = self.accepted / self.judged
+        return max(self.lengths, key=self._speedup)
 
-        def speedup(gamma: int) -> float:
-            return expected_speedup(alpha, gamma, self.cost.token + ROW_COST + self.cost.draft / gamma)
-
-        return max(self.lengths, key=speedup)
+    def _speedup(self, gamma: int) -> float:
+        cost = self.cost.token + ROW_COST + self.cost.draft / gamma
+        return expected_speedup(self.accepted / self.judged, gamma, cost)
 
 
 def plain_rounds(decoder: Decoder, pieces: Pieces, ids: list[int], stats: Stats) -> Iterator[Round]:

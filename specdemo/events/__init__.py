@@ -38,6 +38,7 @@ from specdemo.events.params import (
     is_auto,
     is_conversation,
     is_lossy,
+    is_nobodys,
     rule_in_words,
     template_arguments_json,
 )
@@ -50,14 +51,14 @@ __all__ = [
     "NO_PROMPT", "Next", "PARAMETERS", "PairInfo", "Params", "Prompt", "RULES", "Round", "Rule",
     "ServerInfo", "ServerStats", "Source", "Started", "Stats", "TOKEN_IDS", "allowed",
     "allowed_in_words", "check_messages", "check_number", "check_prompt", "check_text", "described",
-    "drafter_label", "drafting_sentence", "is_auto", "is_conversation", "is_lossy", "lossy_in_words",
-    "__version__", "manner_of", "rule_in_words", "template_arguments_json",
+    "drafter_label", "drafting_sentence", "is_auto", "is_conversation", "is_lossy", "is_nobodys",
+    "__version__", "lossy_in_words", "manner_of", "rule_in_words", "template_arguments_json",
 ]  # fmt: skip
 
 # Why a draft has no more tokens: it has gamma of them; the drafter was not sure enough (Params.confidence);
 # it has drafted an eos, or a token that the grammar forbids; the text has no room for more; the drafter has
 # no more to offer.
-EndedBy = Literal["gamma", "confidence", "eos", "grammar", "length", "drafter"]
+EndedBy = Literal["gamma", "confidence", "eos", "grammar", "length", "drafter", "pause"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +120,8 @@ class Judged:
     Rule `block`: accept_prob is h of Sun et al. 2024, and all up to the last with u < accept_prob are
     accepted. So all are judged, and all keep u and accept_prob.
 
-    Rules `typical` and `lenient`: as `speculative`, but with another accept_prob. distance: the total
-    variation distance, from 0 to 1, between p and the distribution of the token that the rule emits at this
+    The lossy rules: as `speculative`, but with another accept_prob. distance: the total variation
+    distance, from 0 to 1, between p and the distribution of the token that the rule emits at this
     place, whatever is drafted. None of a lossless rule, and of a token that was never judged.
 
     allowed: how many tokens the run's grammar allowed at this place; None without a grammar. forbidden:

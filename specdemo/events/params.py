@@ -121,6 +121,13 @@ class Params:
     draft_temperature: the drafter's own, where a model drafts; the filters are p's. 0: its likeliest tokens,
         so that q is one-hot, as vLLM drafts. None: the target's. With any, the text has the target's
         distribution.
+    relaxed_top_k, relaxed_delta: of rule "relaxed": a draft is accepted that is among the target's so many
+        likeliest tokens, and whose p is at most relaxed_delta below that of the likeliest one.
+    fly_window, fly_entropy: of rule "fly": a refused draft is kept if so many drafts after it pass, where the
+        entropy of the target's three likeliest tokens is at least fly_entropy. A draft of no more tokens than
+        fly_window is judged by the speculative rule.
+    synthetic_acceptance: of rule "synthetic": the probability with which each draft is accepted, whatever p
+        and q are. For measuring only: the text is nobody's.
     """
 
     draft_with: str = _described(
@@ -226,6 +233,23 @@ class Params:
         "the drafter's own temperature; 0 drafts its likeliest tokens",
         none_is="the target's",
         is_compared=False,
+    )
+    relaxed_top_k: int = _whole(
+        10, 1, 50, "of rule relaxed: a draft must be among so many likeliest tokens", step=1
+    )
+    relaxed_delta: float = _real(
+        *(0.6, 0.0, 1.0), "of rule relaxed: how far p may be below that of the likeliest token", step=0.05
+    )
+    fly_window: int = _whole(
+        3, 1, 15, "of rule fly: how many drafts must pass after one that is refused and kept", step=1
+    )
+    fly_entropy: float = _real(
+        *(0.3, 0.0, 1.1), "of rule fly: how unsure the target must be to keep a refused draft", step=0.05
+    )
+    synthetic_acceptance: float = _real(
+        *(0.8, 0.0, 1.0),
+        "of rule synthetic, for measuring only: the probability that a draft is accepted",
+        step=0.05,
     )
 
     def __new__(cls, *_: object, **given: object) -> "Params":
@@ -384,14 +408,20 @@ def of_drafter(params: Params) -> Params:
 
 
 def is_lossy(params: Params) -> bool:
-    """Whether a run's text can have another distribution than the target's. Greedily no rule changes it, and
-    without drafts there is nothing to accept."""
+    """Whether a run's text can have another distribution than the target's. Greedily only a rule for
+    measuring changes it, and without drafts there is nothing to accept."""
     rule = RULES[params.rule]
     is_exact = rule.lossless
     if rule.lossless_at is not None:
         field, value = rule.lossless_at
         is_exact = getattr(params, field) == value
-    return not is_exact and params.temperature > 0 and params.draft_with != "none"
+    can_differ = params.temperature > 0 or rule.is_for_measuring
+    return not is_exact and can_differ and params.draft_with != "none"
+
+
+def is_nobodys(params: Params) -> bool:
+    """Whether a run's text is nobody's, because its rule is for measuring only."""
+    return is_lossy(params) and RULES[params.rule].is_for_measuring
 
 
 def check_greedy_drafts(params: Params) -> None:
@@ -400,14 +430,22 @@ def check_greedy_drafts(params: Params) -> None:
         raise ValueError(refusal("temperature", "greedy_texts", params.temperature))
     if params.draft_with == "none":
         raise ValueError(refusal("draft_with", "drafted_text", params.draft_with))
+    if is_nobodys(params):
+        raise ValueError(refusal("rule", "somebodys_text", params.rule))
+
+
+def values_of_rule(params: Params) -> dict[str, float]:
+    """The fields that the run's rule uses, with their values."""
+    return {field: getattr(params, field) for field in RULES[params.rule].fields}
 
 
 def rule_in_words(params: Params) -> str | None:
     """The rule where it is not the speculative one and there are drafts to judge: "lossy rule typical"."""
     if params.rule == "speculative" or params.draft_with == "none":
         return None
-    values = "".join(f" {getattr(params, field):g}" for field in RULES[params.rule].fields)
-    return f"{'lossy ' if is_lossy(params) else ''}rule {params.rule}{values}"
+    values = "".join(f" {value:g}" for value in values_of_rule(params).values())
+    last = " (the text is nobody's)" if is_nobodys(params) else ""
+    return f"{'lossy ' if is_lossy(params) else ''}rule {params.rule}{values}{last}"
 
 
 def check_number(field: str, value: object, largest: float | None = None) -> int | float:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from specdemo.events import Finish, Round, Stats
+from specdemo.events import Finish, Params, Round, Stats, is_nobodys
 from specdemo.events.speedup import SHORTEST, break_even, is_wide
 from specdemo.words.catalogue import Speak, numeral, speaker_of
 
@@ -19,7 +19,9 @@ class Verdict:
     tone: Tone
 
 
-def verdict(stats: Stats, finish: Finish | None, rounds: Sequence[Round], speak: Speak = IN_WORDS) -> Verdict:
+def verdict(
+    stats: Stats, finish: Finish | None, rounds: Sequence[Round], params: Params, speak: Speak = IN_WORDS
+) -> Verdict:
     if not stats.tokens:
         return Verdict(speak("none") if finish else "", "neutral")
     counts = {
@@ -40,7 +42,8 @@ def verdict(stats: Stats, finish: Finish | None, rounds: Sequence[Round], speak:
     both = f"{text} {counted}" if tone == "slower" else f"{counted} {text}"
     if stats.distance is None:
         return Verdict(both, tone)
-    lossy = speak("lossy", distance=numeral(stats.distance, ".3f"))
+    key = "nobodys" if is_nobodys(params) else "lossy"
+    lossy = speak(key, distance=numeral(stats.distance, ".3f"))
     return Verdict(f"{lossy} {both}", "lossy")
 
 

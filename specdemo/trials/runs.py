@@ -10,6 +10,7 @@ from specdemo.engine.draft import LONGEST_DRAFT
 from specdemo.engine.emit import Emitter, StopCriteria
 from specdemo.engine.sampling import Sampler, Settings
 from specdemo.events import Params, Prompt
+from specdemo.events.params import values_of_rule
 from specdemo.events.trace import Trace, pieces
 from specdemo.loading.pair import Pair
 from specdemo.session import Alter, decoder_of, prepare, stream
@@ -31,8 +32,7 @@ def tiny_params(params: Params, mistake: str | None = None) -> Params:
     mistake: one of MISTAKES, which are made in the rule "speculative"; "soft" is one of greedy runs only."""
     return Params(
         gamma=USUAL_DRAFTED if params.gamma == "auto" else min(params.gamma, LONGEST_TINY),
-        rule=params.rule if mistake is None else "speculative",
-        lenience=params.lenience,
+        **({"rule": params.rule, **values_of_rule(params)} if mistake is None else {}),
         temperature=0.0 if mistake == "soft" else params.temperature,
         top_k=params.top_k,
         top_p=params.top_p,

@@ -87,7 +87,7 @@ function rejectedBy(rule, accept_prob, more = {}, p = 0.2) {
 
 test("typical acceptance compares p with a threshold, and then draws from p", () => {
   const { draft, next } = rejectedBy("typical", 0, {}, 0.05);
-  assert.match(verdictOn(draft[0]), /^Rejected: p = 0.05.* is not above min\(ε, δ·e\^−H\), the rule's threshold\./);
+  assert.match(verdictOn(draft[0]), /^Rejected: p = 0.05.* does not reach min\(ε, δ·e\^−H\), the rule's threshold\./);
   assert.match(verdictOn(next), /drawn in its place from p, by the number for the draw/);
   assert.deepEqual([drawnFrom(next).from, residualAt(next, 0.6, 0.1)], ["p", null]);
   assert.ok(alternativesTo(next).every(({ residual }) => residual === null));
@@ -106,13 +106,43 @@ test("by typical acceptance the rejected token can be drawn again", () => {
 });
 
 test("lenience divides the threshold, and weighs q in the residual", () => {
-  const round = rejectedBy("lenient", 0.5, { lenience: 0.5 });
+  const round = rejectedBy("lenient", 0.5, { of_rule: { lenience: 0.5 } });
   assert.match(verdictOn(round.draft[0]), /not below min\(1, p\/\(l·q\)\) = 0.5000\. /);
   assert.equal(residualAt(round.next, 0.6, 0.1), 0.6 - 0.05);
   assert.ok(isExact(recomputed(runOf(round))));
-  assert.ok(!isExact(recomputed(runOf(rejectedBy("lenient", 0.4, { lenience: 0.5 })))));
+  assert.ok(!isExact(recomputed(runOf(rejectedBy("lenient", 0.4, { of_rule: { lenience: 0.5 } })))));
   const distance = valuesOf(round.draft[0]).find(([symbol]) => symbol === "distance");
   assert.equal(distance[2], 0.25);
+});
+
+/** A draft that the target refuses by p and q, and two after it; FLy keeps it if these pass. */
+function keptByFly(last = 0.1) {
+  const draft = [
+    { ...drafted(1, { text: " a", p: 0.2, q: 0.8, u: 0.7 }), accept_prob: 1 },
+    { ...drafted(2, { text: " b", p: 0.6, q: 0.5, u: 0.9 }), accept_prob: 1 },
+    { ...drafted(3, { text: " c", p: 0.3, q: 0.6, u: last }), accept_prob: 0.5 },
+  ];
+  return linked({ draft, next: own(5), draft_ms: 1, verify_ms: 1 }, 0, by("fly", { of_rule: { fly_window: 2 } }));
+}
+
+test("FLy keeps a refused draft only if the window after it passes", () => {
+  const round = keptByFly();
+  assert.match(verdictOn(round.draft[0]), /^Accepted: the target refused it by u = 0.7.* min\(1, p\/q\) = 0.25/);
+  assert.match(verdictOn(round.draft[1]), /p is at least q, so it is always accepted/);
+  assert.ok(isExact(recomputed(runOf(round))));
+  assert.match(recomputed(runOf(keptByFly(0.55))).differences[0].what, /^a is 0.25.*, but 1.* was recorded$/);
+});
+
+test("relaxed acceptance accepts the target's likeliest token", () => {
+  assert.ok(isExact(recomputed(runOf(rejectedBy("relaxed", 0, {}, 0.4)))));
+  assert.ok(!isExact(recomputed(runOf(rejectedBy("relaxed", 0, {}, 0.6)))));
+});
+
+test("synthetic acceptance is judged by the given number, even where p is 0", () => {
+  const round = rejectedBy("synthetic", 0.6, { of_rule: { synthetic_acceptance: 0.6 } }, 0);
+  assert.match(verdictOn(round.draft[0]), /^Rejected: u = 0.7.* is not below a = 0.6/);
+  assert.ok(isExact(recomputed(runOf(round))));
+  assert.ok(!isExact(recomputed(runOf(rejectedBy("synthetic", 0.5, { of_rule: { synthetic_acceptance: 0.6 } })))));
 });
 
 test("what both lossless rules keep is a mean over the rounds with a draft", () => {

@@ -2,6 +2,8 @@
 rounds, and what a run cost is counted."""
 
 from dataclasses import replace
+from functools import partial
+from itertools import pairwise
 
 import pytest
 
@@ -10,6 +12,7 @@ from specdemo.bench.compare import compare, methods_of
 from specdemo.cli.main import main
 from specdemo.drafters.dflash.head import Markov
 from specdemo.drafters.ways import ByDrafter
+from specdemo.engine import loop
 from specdemo.events.speedup import DraftingCost
 from specdemo.events.trace import Trace
 from specdemo.runtime.weights import weight_bytes
@@ -86,7 +89,34 @@ def test_the_comparison_takes_it_and_a_plain_round_after_a_run_drafts_nothing():
         *_, finished = run
     step = finished.stats.target_step_ms
     assert step is None or step > 0
-    assert all(one.gamma in (1, 2, 4, 8, 16) for one in run.trace.rounds)
+    assert all(one.gamma in (0, 1, 2, 4, 8, 16) for one in run.trace.rounds)
+
+
+@pytest.mark.parametrize(
+    ("load", "draft_with"),
+    [
+        *((pair_of, method) for method in ("model", "suffix+model", "early-exit")),
+        pytest.param(partial(load_pair, "embedded-eagle3"), "model", marks=pytest.mark.slow),
+        pytest.param(partial(load_pair, "embedded-dflash"), "model", marks=pytest.mark.slow),
+    ],
+)
+def test_what_is_drafted_after_a_pause_is_what_is_drafted_after_the_whole_text(load, draft_with, monkeypatch):
+    """The first draft of another run, whose prompt the text is so far."""
+    monkeypatch.setattr(loop, "PAUSE", 3)
+    monkeypatch.setattr(loop, "ROW_COST", 2.0)  # so that it never pays
+    pair, ids = load(), PROMPT
+    params = Params(draft_with=draft_with, gamma="auto", max_new_tokens=80, temperature=0, ignore_eos=True)
+    rounds, after = generate(pair, ids, params, measure=False).rounds, 0
+    for before, one in pairwise(rounds):
+        ids = [*ids, *before.emitted]
+        if before.ended_by == "pause" and one.draft:
+            fresh = replace(params, gamma=one.gamma, max_new_tokens=one.gamma + 1)
+            again = generate(pair, ids, fresh, measure=False).rounds[0]
+            assert [token.id for token in one.draft] == [token.id for token in again.draft]
+            raw = [[token.raw_q for token in each.draft] for each in (one, again)]
+            assert raw[0] == pytest.approx(raw[1], abs=1e-4)
+            after += 1
+    assert after >= 3
 
 
 @pytest.mark.parametrize(

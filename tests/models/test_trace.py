@@ -206,7 +206,8 @@ def test_the_keys_are_those_of_the_schema():
         "draft_with gamma confidence exit_layer rule temperature top_k top_p min_p repetition_penalty "
         "presence_penalty frequency_penalty logit_bias seed max_new_tokens stop ignore_eos "
         "chat system chat_template_kwargs json_schema regex grammar ngram alternatives lenience "
-        "draft_temperature": data["params"],
+        "draft_temperature relaxed_top_k relaxed_delta fly_window fly_entropy "
+        "synthetic_acceptance": data["params"],
     }
     assert [*expected] == [" ".join(part) for part in expected.values()]
     assert data["pair"]["dtype"] == {"target": "float32", "drafter": None}

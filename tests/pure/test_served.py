@@ -87,16 +87,16 @@ def test_its_numbers_are_those_that_are_told(told):
 
 def test_no_speed_up_is_told(told):
     trace = served_trace(told)
-    found = verdict(trace.stats, "length", trace.rounds)
+    found = verdict(trace.stats, "length", trace.rounds, trace.params)
     assert found.tone == "neutral" and found.text == (
         "12 tokens in 5 target forwards; the target alone needs 12. No speed-up is known: a server made the "
         "run, and the target alone was not timed on it."
     )
     # A file can claim anything.
     claimed = replace(trace.stats, target_step_ms=9.0, target_step_spread=(9.0, 9.0), speedup=0.5)
-    assert verdict(claimed, "length", trace.rounds) == found
+    assert verdict(claimed, "length", trace.rounds, trace.params) == found
     none = replace(served_trace(False).stats, accepted=0)
-    assert "forwards; no draft was accepted. No speed-up" in verdict(none, "eos", ()).text
+    assert "forwards; no draft was accepted. No speed-up" in verdict(none, "eos", (), trace.params).text
 
 
 def test_tokens_a_round_follow_from_the_counters_where_the_rounds_do_not_tell_them():

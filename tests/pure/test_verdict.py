@@ -6,12 +6,16 @@ from statistics import mean
 
 import pytest
 
-from specdemo.events import Round, metrics
+from specdemo.events import Params, Round, metrics
 from specdemo.events.speedup import break_even, expected_tokens
-from specdemo.events.verdict import verdict
+from specdemo.events.verdict import verdict as verdict_of
 
 PLAIN_MS = (10.0, 10.5, 11.0, 11.5) * 2
 NONE_DRAFTED = {"rounds": 100, "drafted": 0, "accepted": 0, "rejected": 0, "acceptance_rate": None}
+
+
+def verdict(found, finish, rounds, **params):
+    return verdict_of(found, finish, rounds, Params(**params))
 
 
 def stats(step=PLAIN_MS, interval=(0.94, 1.06), **more):
@@ -120,3 +124,11 @@ def test_a_lossy_run_says_so_first_and_how_far_it_was_from_the_target():
     exact, lossy = (verdict(replace(stats(), distance=distance), "eos", ()) for distance in (None, 0.1236))
     assert lossy.text == f"Lossy: 0.124 from the target's distribution on average. {exact.text}"
     assert (exact.tone, lossy.tone) == ("faster", "lossy")
+
+
+def test_a_run_for_measuring_says_first_that_its_text_is_nobodys():
+    found = verdict(replace(stats(), distance=0.5), "eos", (), rule="synthetic", temperature=0)
+    assert found.text.startswith(
+        "For measuring only: drafts were accepted by chance, so the text is nobody's ("
+    )
+    assert found.tone == "lossy"

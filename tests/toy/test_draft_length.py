@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from specdemo.drafters.model.drafter import ModelDrafter
+from specdemo.engine import loop
 from specdemo.engine.draft import is_unsure
-from specdemo.engine.loop import ROW_COST, DraftLength
+from specdemo.engine.loop import PAUSE, ROW_COST, TRIAL, DraftLength
 from specdemo.engine.sampling import Sampler, probabilities
 from specdemo.events import Round
 from specdemo.events.speedup import DraftingCost, expected_speedup
@@ -163,10 +164,51 @@ def test_the_length_is_the_best_one_for_what_was_seen():
     for fate in ["accepted"] * 200 + ["rejected"] * 200 + ["accepted"] * 200:
         length.learn(int(fate == "accepted"), fate == "rejected")
         alpha = length.accepted / length.judged
-        best = max(AUTO_ROWS, key=lambda gamma: expected_speedup(alpha, gamma, 0.05 + ROW_COST))
-        assert length.gamma == best
+        speedups = {gamma: expected_speedup(alpha, gamma, 0.05 + ROW_COST) for gamma in AUTO_ROWS}
+        best = max(AUTO_ROWS, key=speedups.__getitem__)
+        assert length.gamma == (0 if length.is_paused else best)
+        assert not length.is_paused or speedups[best] <= 1
         seen.append(length.gamma)
-    assert (seen[199], seen[399], seen[599]) == (16, 1, 16)
+    assert (seen[199], seen[599]) == (16, 16) and set(seen[200:400]) >= {0, 1}
+
+
+def test_drafting_pauses_where_it_does_not_pay_and_comes_back():
+    """By a drafter that is as dear as the target: never before so many verdicts as make a trial. After a
+    pause few verdicts are enough to change the length, and one that pays stays."""
+    length = DraftLength("auto", DraftingCost(token=0.6))
+    lengths = []
+    for _ in range(3 * (PAUSE + TRIAL)):
+        lengths.append(length.gamma)
+        length.learn(0, rejected=length.gamma > 0)
+    assert lengths == ([1] * TRIAL + [0] * PAUSE) * 3
+    cheap = DraftLength("auto", DraftingCost(token=0.05))
+    while not cheap.is_paused:
+        cheap.learn(0, rejected=True)
+    for _ in range(PAUSE):
+        assert cheap.gamma == 0
+        cheap.learn(0, rejected=False)
+    for _ in range(TRIAL):
+        cheap.learn(1, rejected=False)
+    assert cheap.gamma >= 4
+
+
+def test_a_pause_ends_no_text_and_is_told():
+    params = replace(AUTO, seed=1, max_new_tokens=200)
+    events = decoding(TableLM(TARGET), TableLM(DRAFTER), params, PROMPT, cost=DraftingCost(token=2.0))
+    rounds = [one for one in events if isinstance(one, Round)]
+    paused = [one for one in rounds if one.ended_by == "pause"]
+    assert paused and all(one.gamma == 0 and not one.draft and len(one.emitted) == 1 for one in paused)
+    assert all(one.gamma for one in rounds if one.ended_by != "pause")
+
+
+def test_pauses_keep_the_distribution(monkeypatch):
+    """Which round is one depends on the verdicts before it."""
+    monkeypatch.setattr(loop, "PAUSE", 1)
+    monkeypatch.setattr(loop, "TRIAL", 1)
+    fates = Counter()
+    p = exactness(AUTO, RUNS, cost=DraftingCost(token=0.7), fates=fates)
+    assert p > SOUND, f"chi-square p = {p:.2g}"
+    assert min(fates["gamma 0"], fates["gamma 1"]) > RUNS / 50
 
 
 def test_a_dearer_drafter_gets_shorter_drafts_and_one_that_costs_the_same_for_each_length_longer_ones():

@@ -65,9 +65,10 @@ def test_greedy_runs_are_all_the_same_and_no_mistake_of_chance_changes_them():
     assert len(trials(GREEDY, "soft", 60).seen) > 1
 
 
-@pytest.mark.parametrize("rule", ["typical", "lenient"])
+@pytest.mark.parametrize("rule", ["typical", "lenient", "relaxed", "fly", "synthetic"])
 def test_a_lossy_rule_is_not_exact(rule):
-    assert p_value(trials(replace(SAMPLED, rule=rule, lenience=0.3), None, FEW)) < BROKEN
+    params = replace(SAMPLED, rule=rule, lenience=0.3, fly_window=1, fly_entropy=0.0)
+    assert p_value(trials(params, None, FEW)) < BROKEN
 
 
 def test_the_wrong_rules_row_by_row():

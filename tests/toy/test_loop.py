@@ -16,7 +16,7 @@ from specdemo.engine.draft import one_hot_draft
 from specdemo.engine.emit import Emitter, StopCriteria
 from specdemo.engine.loop import Prefilled
 from specdemo.engine.sampling import draw
-from specdemo.events import Params, Round
+from specdemo.events import RULES, Params, Round
 from tests.oracle import CPU, KINDS, ROUNDING, TableLM, decoding, random_table
 
 V = 6
@@ -246,11 +246,13 @@ def test_the_record_decides_every_verdict_again(kind, params):
 
 
 @pytest.mark.parametrize(
-    ("kind", "rule"), [("model", "block"), ("ngram", "block"), ("model", "typical"), ("model", "lenient")]
+    ("kind", "rule"),
+    [("ngram", "block"), *(("model", rule) for rule in RULES if rule != "speculative")],
 )
 def test_the_record_of_every_other_rule_decides_again(kind, rule):
     """An eos ends a draft: h of the place before it must not know what was drafted after it."""
-    params = replace(SAMPLED, temperature=1.5, rule=rule, lenience=0.4, draft_with=kind, gamma=4)
+    of_rules = {"rule": rule, "lenience": 0.4, "fly_window": 1}
+    params = replace(SAMPLED, temperature=1.5, draft_with=kind, gamma=4, **of_rules)
     kept_less = ended = 0
     for seed in range(12):
         events, _ = run(random_decoding(replace(params, seed=seed), PROMPT, eos=[EOS]))
@@ -274,10 +276,19 @@ def test_the_record_of_every_other_rule_decides_again(kind, rule):
             elif rule == "lenient":
                 expected = [min(1, ratio / 0.4) for ratio in ratios[: kept + 1]]
                 assert [token.accept_prob for token in judged] == expected
+            elif rule == "fly":
+                expected = [min(1, ratio) for ratio in ratios[: kept + 1]]
+                for place, (token, own) in enumerate(zip(judged, expected, strict=True)):
+                    if token.accept_prob != own:  # refused, and kept because the draft behind it passes
+                        assert token.accept_prob == 1 and token.u >= own
+                        assert draft[place + 1].u < expected[place + 1]
+                        kept_less += 1
+            elif rule == "synthetic":
+                assert {token.accept_prob for token in judged} == {0.8}
             else:
                 assert all(token.accept_prob in (0, 1) for token in judged)
             ended += len(draft) < this_round.gamma and draft[-1].id == EOS
-    assert rule != "block" or kept_less, "else the two rules are not told apart here"
+    assert rule not in ("block", "fly") or kept_less, "else the two rules are not told apart here"
     assert ended >= 3, "else no draft goes on after an eos"
 
 

@@ -182,6 +182,48 @@ QUICK = [
         ENUMERATED,
     ),
     Mutant(
+        "relaxed: the delta alone decides",
+        "engine/rules.py",
+        "torch.maximum(likeliest[:, -1:], likeliest[:, :1] - self.delta)",
+        "likeliest[:, :1] - self.delta",
+        f"{RULES} {COMPILED}",
+    ),
+    Mutant(
+        "relaxed: what a filter removed is accepted",
+        "engine/rules.py",
+        "(p[:-1] >= least) & (p[:-1] > 0)",
+        "p[:-1] >= least",
+        RULES,
+    ),
+    Mutant(
+        "fly: kept without a window behind it",
+        "engine/rules.py",
+        "kept = may_keep & ~passes & (self._following(passes.double()) == 1)",
+        "kept = may_keep & ~passes",
+        f"{RULES} {ENUMERATED}",
+    ),
+    Mutant(
+        "fly: the window begins at the refused draft",
+        "engine/rules.py",
+        "passing.unfold(0, self.window, 1).prod(-1)[1:]",
+        "passing.unfold(0, self.window, 1).prod(-1)[:-1]",
+        f"{RULES} {ENUMERATED}",
+    ),
+    Mutant(
+        "fly: kept where the target is sure",
+        "engine/rules.py",
+        ">= self.entropy  # [K]",
+        ">= 0.0  # [K]",
+        RULES,
+    ),
+    Mutant(
+        "synthetic: the distance is that of every draft accepted",
+        "engine/rules.py",
+        "self.probability * _distance(q, p[:-1])",
+        "_distance(q, p[:-1])",
+        ENUMERATED,
+    ),
+    Mutant(
         "typical: accepted by epsilon alone",
         "engine/rules.py",
         "DELTA * torch.special.entr(p[:-1])",
@@ -253,6 +295,20 @@ QUICK = [
         "is_unsure(value.raw_q, value.confidence, sure).cumsum(0) <= 1",
         LENGTH,
     ),
+    Mutant(
+        "auto: a pause has no end",
+        "engine/loop.py",
+        "        self.pause -= 1\n",
+        "",
+        LENGTH,
+    ),
+    Mutant(
+        "auto: the drafter is not told of a pause",
+        "engine/loop.py",
+        "        self.drafter.skip(ids)\n",
+        "",
+        "tests/models/test_lengths_of_models.py",
+    ),
     # Compiled code
     Mutant(
         "compiled: accepted by q/p",
@@ -264,7 +320,7 @@ QUICK = [
     Mutant(
         "compiled: the replacement is drawn from p",
         "runtime/verdict.py",
-        "return accepted, ONE, ZERO if rule == TYPICAL else lenience",
+        "return accepted, ONE, ZERO if rule in (TYPICAL, RELAXED, SYNTHETIC) else lenience",
         "return accepted, ONE, ZERO",
         COMPILED,
     ),

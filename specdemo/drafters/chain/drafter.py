@@ -38,6 +38,9 @@ class ChainDrafter(Drafter):
         self.second.skip(ids)
         return draft
 
+    def skip(self, ids: list[int]) -> None:
+        self.second.skip(ids)  # the first reads the text alone
+
     def learn(self, ids: list[int], draft: list[int], likely: list[list[tuple[int, float]]]) -> None:
         for one in (self.first, self.second):
             if one.wants_top:

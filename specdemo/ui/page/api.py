@@ -67,7 +67,7 @@ def trace_in_words(trace: Trace) -> str:
     numbers = (
         f"acceptance rate: {rate} ({stats.accepted:,} accepted, {rejected} rejected)",
         f"tokens a round: {per_round:.2f} ({stats.tokens:,} tokens, {stats.rounds:,} rounds)",
-        f"speed: {verdict(stats, trace.finish, trace.rounds).text}",
+        f"speed: {verdict(stats, trace.finish, trace.rounds, params).text}",
         f"pair {trace.pair.name}, {_drafting(trace)}, "
         f"{''.join(f'{words}, ' for words in judging_in_words(params))}"
         f"temperature {params.temperature:g}, seed {params.seed}; ended by: {trace.finish}",

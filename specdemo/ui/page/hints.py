@@ -18,8 +18,8 @@ from specdemo.ui.view.settings import (
     Values,
     fields_of,
     in_words,
-    is_lossy_choice,
     is_wrong_number,
+    lossy_choice,
     typed_address,
     usual_text,
     visible,
@@ -48,8 +48,9 @@ def hints(
     texts |= {"prompt": "", "pair": needs.server or _pair_line(values["pair"], needs)}
     if values["vllm"] and needs.server:
         texts["vllm"] = needs.server
-    if is_lossy_choice(values):
-        texts["draft_with"] = say("settings.rule_is_lossy")
+    if rule := lossy_choice(values):
+        key = "rule_is_for_measuring" if rule.is_for_measuring else "rule_is_lossy"
+        texts["draft_with"] = say(f"settings.{key}")
     if method := METHODS.get(values["draft_with"]):
         texts["draft_with"] = f"{_who_drafts(method, values['pair'], pair)}; {texts['draft_with']}"
     if names := pair.template_arguments() if pair and pair.runs_here else ():
@@ -126,8 +127,8 @@ def _warnings(
         yield "prompt", say("settings.prompt_is_long", **counts)
     elif length and _whole(values["max_new_tokens"]) and length + values["max_new_tokens"] > context:
         yield "max_new_tokens", context_end
-    if is_lossy_choice(values):
-        yield "rule", say("settings.lossy")
+    if rule := lossy_choice(values):
+        yield "rule", say("settings.for_measuring" if rule.is_for_measuring else "settings.lossy")
     if values["alternatives"] == 0:
         yield "alternatives", say("settings.no_alternatives")
     on_cpu = needs.device.startswith("cpu")

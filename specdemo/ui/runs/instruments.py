@@ -25,7 +25,7 @@ from specdemo.bench.compare import (
 from specdemo.bench.methods import COLUMNS, MethodRow, MethodsResult, cells, comparison_csv, winner
 from specdemo.bench.prompts import prompts_for
 from specdemo.errors import PairError
-from specdemo.events import DRAFTER_KINDS, METHODS, Params, check_prompt, drafter_label, is_lossy
+from specdemo.events import DRAFTER_KINDS, METHODS, Params, check_prompt, drafter_label, is_lossy, is_nobodys
 from specdemo.events.speedup import SpeedUp, after_plain_rounds, is_wide, speed_up, timed
 from specdemo.events.trace import Trace, round_objects
 from specdemo.events.verdict import speedup_in_words, verdict
@@ -295,7 +295,7 @@ def _head(alone: Trace, drafted: Trace, measured: SpeedUp | None) -> wire.Head:
         of_race.stats = after_plain_rounds(drafted.stats, drafted.rounds, plain_ms)
     elif measured:  # the two servers' rounds: a server's run by itself has no speed-up
         of_race.stats = replace(drafted.stats, speedup=measured.value, speedup_interval=measured.interval)
-    result = verdict(of_race.stats, of_race.finish, of_race.rounds, _of_race_in_words)
+    result = verdict(of_race.stats, of_race.finish, of_race.rounds, of_race.params, _of_race_in_words)
     return {
         "whose": say("run.this_race", whose=whose(of_race)),
         "numbers": number_texts(of_race),
@@ -331,7 +331,8 @@ def _lane(trace: Trace, title: str) -> wire.Lane:
 def same_text(alone: Trace, drafted: Trace) -> str:
     """The sense in which the two texts of a race are the same, in words."""
     if is_lossy(drafted.params):
-        return say("run.texts.lossy", rule=words_of_row("rules", drafted.params.rule, "name"))
+        key = "nobodys" if is_nobodys(drafted.params) else "lossy"
+        return say(f"run.texts.{key}", rule=words_of_row("rules", drafted.params.rule, "name"))
     if alone.params.temperature and alone.pair.server is not None:
         return say("run.texts.served")
     if alone.params.temperature:

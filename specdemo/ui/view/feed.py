@@ -21,9 +21,10 @@ from specdemo.events import (
     Round,
     Stats,
     is_lossy,
+    is_nobodys,
     manner_of,
 )
-from specdemo.events.params import GRAMMARS
+from specdemo.events.params import GRAMMARS, values_of_rule
 from specdemo.events.segments import MARKS
 from specdemo.events.speedup import Estimate, best_gamma, checks, counted_estimates, estimates, is_wide
 from specdemo.events.trace import Trace, round_objects
@@ -112,7 +113,7 @@ class RunFeed:
     def words_of(self, snapshot: Update) -> Update:
         """The parts of a snapshot that are words, in the language that is spoken now."""
         trace, finish = self.trace, snapshot["finish"]
-        result = verdict(trace.stats, finish, trace.rounds)
+        result = verdict(trace.stats, finish, trace.rounds, trace.params)
         words = {
             "numbers": number_texts(trace),
             "verdict": result.text,
@@ -136,7 +137,7 @@ class RunFeed:
         rounds = rounds_to_draw(trace.rounds[since:until])
         if since == 0 and finish:
             cut_output(rounds, trace.text)
-        result = verdict(trace.stats, finish, trace.rounds)
+        result = verdict(trace.stats, finish, trace.rounds, trace.params)
         update: Update = {
             "since": since,
             "until": until,
@@ -188,8 +189,9 @@ def setting(trace: Trace) -> RunSetting:
         "ngram": params.ngram,
         "gamma": params.gamma,
         "rule": wire_rule("speculative" if server else params.rule),  # a server's is its own matter
-        "lenience": params.lenience,
+        "of_rule": values_of_rule(params),
         "lossy": not server and is_lossy(params),
+        "nobodys": not server and is_nobodys(params),
         "greedy": greedy,
         "in_16_bits": trace.pair.dtype.target in ("bfloat16", "float16"),
         "temperature": params.temperature,

@@ -18,9 +18,10 @@ from specdemo.events import (
     Rule,
     check_number,
     is_lossy,
+    is_nobodys,
     template_arguments_json,
 )
-from specdemo.events.params import GRAMMARS, field_of_grammar
+from specdemo.events.params import GRAMMARS, field_of_grammar, values_of_rule
 from specdemo.loading import catalog
 from specdemo.ui.view.choices import words_of_row
 from specdemo.vllm.pair import SERVERS_OWN
@@ -46,6 +47,7 @@ AS_STARTED = "as the server was started"
 DTYPE_CHOICES = (AS_STARTED, "auto", *catalog.DTYPES)
 QUANTIZE_CHOICES = (AS_STARTED, "none", *catalog.QUANTIZE)
 
+OF_RULES = tuple(field for rule in RULES.values() for field in rule.fields)
 # The controls in the order of the page: those that are always there, and those of parts that can be opened,
 # by their names. The catalogues have the words: settings.controls.NAME, and settings.PART.
 SECTIONS = {
@@ -56,7 +58,7 @@ SECTIONS = {
     "penalties": ("repetition_penalty", "presence_penalty", "frequency_penalty"),
     "chat": ("chat", "system", "chat_template_kwargs"),
     "structure": tuple(GRAMMARS),
-    "ending": ("stop", "ignore_eos", "confidence", "rule", "lenience", "alternatives"),
+    "ending": ("stop", "ignore_eos", "confidence", "rule", *OF_RULES, "alternatives"),
     "weights": ("dtype", "quantize", "quantize_drafter"),
 }
 OF_CHAT = SECTIONS["chat"][1:]  # controls that have an effect with the chat template only
@@ -172,9 +174,10 @@ def judging_in_words(params: Params) -> list[str]:
     have an effect."""
     words = []
     if params.rule != "speculative" and params.draft_with != "none":
-        values = "".join(f" {number(getattr(params, field), 'g')}" for field in RULES[params.rule].fields)
+        values = "".join(f" {number(value, 'g')}" for value in values_of_rule(params).values())
         rule = words_of_row("rules", params.rule, "name") + values
-        words.append(say(f"said.{'lossy_rule' if is_lossy(params) else 'rule'}", rule=rule))
+        key = "nobodys_rule" if is_nobodys(params) else "lossy_rule" if is_lossy(params) else "rule"
+        words.append(say(f"said.{key}", rule=rule))
     if params.confidence > 0 and "confidence" in METHODS[params.draft_with].fields:
         words.append(say("said.confidence", value=number(params.confidence, "g")))
     own = params.draft_temperature
@@ -287,10 +290,10 @@ def fields_of(choice: Method | Rule | None) -> tuple[str, ...]:
     return choice.fields if choice else ()
 
 
-def is_lossy_choice(values: Values) -> bool:
-    """Whether a rule is chosen that has an effect and gives the text another distribution."""
+def lossy_choice(values: Values) -> Rule | None:
+    """The chosen rule if it has an effect and gives the text another distribution."""
     rule = RULES.get(values["rule"])
-    return rule is not None and not rule.lossless and visible(values)["rule"]
+    return rule if rule is not None and not rule.lossless and visible(values)["rule"] else None
 
 
 def in_words(told: Exception | Message | str) -> str:

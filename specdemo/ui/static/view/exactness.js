@@ -95,7 +95,8 @@ export function makeExactness(panel, pinned) {
     const recorded = byLikeliest(run) ? say("exactness.recordedGreedy") : run.setting?.rule.recorded ?? "";
     const sentences = [say("exactness.follow", { count: verdicts, follow, recorded })];
     if (follow === verdicts && !isExact(found)) sentences.push(say("exactness.but"));
-    if (run.setting?.lossy) sentences.push(say("exactness.lossy", { distance: run.numbers.distance }));
+    const { lossy = false, nobodys = false } = run.setting ?? {};
+    if (lossy) sentences.push(say(nobodys ? "exactness.nobodys" : "exactness.lossy", { distance: run.numbers.distance }));
     return sentences.join(" ");
   }
 

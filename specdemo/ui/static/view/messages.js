@@ -18,9 +18,9 @@
  * Rule `block`: accept_prob is h of Sun et al. 2024, and all up to the last with u < accept_prob are accepted.
  * So all are judged, and all keep u and accept_prob.
  *
- * Rules `typical` and `lenient`: as `speculative`, but with another accept_prob. distance: the total variation
- * distance, from 0 to 1, between p and the distribution of the token that the rule emits at this place, whatever
- * is drafted. null of a lossless rule, and of a token that was never judged.
+ * The lossy rules: as `speculative`, but with another accept_prob. distance: the total variation distance, from
+ * 0 to 1, between p and the distribution of the token that the rule emits at this place, whatever is drafted.
+ * null of a lossless rule, and of a token that was never judged.
  *
  * allowed: how many tokens the run's grammar allowed at this place; null without a grammar. forbidden: whether
  * it forbade this one, so that p is 0.
@@ -97,7 +97,7 @@
  * @property {number | null} verify_ms
  * @property {Kept | null} kept
  * @property {number | null} gamma
- * @property {"gamma" | "confidence" | "eos" | "grammar" | "length" | "drafter" | null} ended_by
+ * @property {"gamma" | "confidence" | "eos" | "grammar" | "length" | "drafter" | "pause" | null} ended_by
  * @property {number | null} made
  * @property {number | null} arrival_ms
  * @property {boolean} drafts_told
@@ -139,9 +139,11 @@
  * where nothing is drafted or a server does not tell. ngram: the most tokens that lookup matches. in_16_bits:
  * whether the target computed so. top_k 0, top_p 1 and min_p 0 are off. adjusted: penalties and biases in words;
  * empty where there are none, or where only a server knows. gamma: "auto" where it was chosen round by round.
- * chat: whether the prompt went through a chat template. marks: those of the template, by their ids, which have
- * no text in the run. machine: the device that the run was made on, as the pair named it. conditions: what a
- * measurement must share to be drawn with this run. served: null for a run of the engine here.
+ * of_rule: the fields of Params that the rule uses. nobodys: whether the text is nobody's, because the rule is
+ * for measuring only. chat: whether the prompt went through a chat template. marks: those of the template, by
+ * their ids, which have no text in the run. machine: the device that the run was made on, as the pair named it.
+ * conditions: what a measurement must share to be drawn with this run. served: null for a run of the engine
+ * here.
  * @typedef {object} RunSetting
  * @property {string} draft_with
  * @property {"chain" | "block" | "block and chain" | "copy" | null} manner
@@ -149,8 +151,9 @@
  * @property {number} ngram
  * @property {number | string} gamma
  * @property {WireRule} rule
- * @property {number} lenience
+ * @property {Record<string, number>} of_rule
  * @property {boolean} lossy
+ * @property {boolean} nobodys
  * @property {boolean} greedy
  * @property {boolean} in_16_bits
  * @property {number} temperature

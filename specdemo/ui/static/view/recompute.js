@@ -28,6 +28,10 @@ import { inLanguage, say } from "./words.js";
 
 // A device may round p/q in its last bit.
 const ROUNDING = 1e-12;
+// By a rule with a threshold a draft with a larger p is accepted, whatever the other tokens have: by the relaxed one
+// because it is the likeliest. Of another rule it is not known.
+/** @type {Record<string, number>} */
+const SURELY_ABOVE = { typical: 0.09, relaxed: 0.5 };
 
 /**
  * @param {Pick<Run, "rounds" | "numbers" | "outcome" | "complete">} run
@@ -81,7 +85,8 @@ function wrongVerdict(token) {
     const [is, was] = apart(probability, accept_prob);
     return say("exactness.differs.other", { symbol, is, was });
   }
-  if (ruleOf(token).name === "typical" && (p > 0.09 ? accept_prob !== 1 : accept_prob !== 0 && accept_prob !== 1)) {
+  const { name, threshold } = ruleOf(token);
+  if (threshold !== null && (p > SURELY_ABOVE[name] ? accept_prob !== 1 : accept_prob !== 0 && accept_prob !== 1)) {
     return say("exactness.differs.verdict", { p: digits(p), verdict: String(accept_prob) });
   }
   const kept = keptIn(round);
