@@ -71,12 +71,12 @@ MOST = dict.fromkeys(COPYING, dict(draft=0, verify=114, on_device=3, others=2)) 
     "synthetic": dict(verify=146),
     # Ways of drafting, greedy; of "llama" where they allow it
     "model": dict(draft=213, verify=114),
-    "pard": dict(draft=60, verify=114),  # as is P-EAGLE: reckoned from a count on a CPU, not counted yet
-    "eagle": dict(draft=119, verify=116),
+    "pard": dict(draft=60, verify=114),
+    "eagle": dict(draft=118, verify=115),
     "eagle3": dict(draft=119, verify=116),
-    "peagle": dict(draft=40, verify=116),
+    "peagle": dict(draft=41, verify=116),
     "eagle3, some tokens": dict(draft=127, verify=116),
-    "medusa": dict(draft=30, verify=116),
+    "medusa": dict(draft=32, verify=115),
     "dflash": dict(draft=76, verify=116),
     "dspark": dict(draft=158, verify=116),
     "eagle3, Triton": dict(draft=77, verify=86),
