@@ -312,6 +312,8 @@ class Params:
             raise ValueError(about(names[1], "one_grammar"))
         if names and self.ignore_eos:
             raise ValueError(about("ignore_eos", "grammar_ends_text"))
+        if names and RULES[self.rule].is_for_measuring:
+            raise ValueError(about("rule", "grammar_by_rule", name=self.rule))
 
 
 def _as_json(schema: Mapping) -> str | Mapping:

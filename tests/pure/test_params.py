@@ -135,6 +135,8 @@ def test_a_text_follows_one_thing_at_most_up_to_its_end():
         Params(regex="a", json_schema="{}")
     with pytest.raises(ValueError, match="^ignore_eos must be false for a text that follows a JSON schema"):
         Params(grammar='start: "a"', ignore_eos=True)
+    with pytest.raises(ValueError, match="^rule must not be synthetic for a text that follows a JSON schema"):
+        Params(regex="a", rule="synthetic")
 
 
 def test_every_choice_is_implemented():
