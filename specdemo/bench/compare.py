@@ -228,6 +228,7 @@ def result_of(
     """The rows with how they were measured, for JSON. The first setting stands for all of them."""
     info, params = settings[0].pair.info, settings[0].params
     notes = [note for setting in settings for note in setting.pair.notes]
+    rules = filter(None, (rule_in_words(setting.params) for setting in settings))  # none without drafts
     return MethodsResult(
         target=info.target,
         device=info.device,
@@ -244,5 +245,5 @@ def result_of(
         rows=rows,
         winner=winner(rows),
         of_rule=values_of_rule(params),
-        notes=list(dict.fromkeys([*filter(None, [rule_in_words(params)]), *map(str, notes)])),
+        notes=list(dict.fromkeys([*rules, *map(str, notes)])),
     )

@@ -4,7 +4,7 @@ import { test } from "node:test";
 
 import { deathsIn } from "../../specdemo/ui/static/view/deaths.js";
 import { isExact, recomputed } from "../../specdemo/ui/static/view/recompute.js";
-import { keptByBoth, keptIn, residualAt, shareAt, weightAfter } from "../../specdemo/ui/static/view/rules.js";
+import { keptByBoth, keptIn, residualAt, shareAt, weightAfter, uMatters } from "../../specdemo/ui/static/view/rules.js";
 import { inWords } from "../../specdemo/ui/static/view/steps.js";
 import { alternativesTo, drawnFrom, valuesOf, verdictOn } from "../../specdemo/ui/static/view/verdict.js";
 import { RULES, SETTING, drafted, linked, own } from "./runs.js";
@@ -136,6 +136,11 @@ test("FLy keeps a refused draft only if the window after it passes", () => {
 test("relaxed acceptance accepts the target's likeliest token", () => {
   assert.ok(isExact(recomputed(runOf(rejectedBy("relaxed", 0, {}, 0.4)))));
   assert.ok(!isExact(recomputed(runOf(rejectedBy("relaxed", 0, {}, 0.6)))));
+});
+
+test("u decides by synthetic acceptance, also in a greedy run", () => {
+  const at = (more) => uMatters(rejectedBy("synthetic", 1, { greedy: true, ...more }, 1).draft[0]);
+  assert.deepEqual([at({ nobodys: true }), at({})], [true, false]);
 });
 
 test("synthetic acceptance is judged by the given number, even where p is 0", () => {

@@ -155,7 +155,7 @@ export function makeInspector(panel, setting, copied) {
     part(".where").textContent = [placeOf(token), ...ofRound].filter(Boolean).join(", ");
     part(".verdict").textContent = verdictOn(token, setting(), known);
     part(".drafting").textContent = draftingOf(token);
-    part(".formulas .greedy").hidden = !setting()?.greedy;
+    part(".formulas .greedy").hidden = !setting()?.greedy || setting()?.nobodys === true;
     showJudgement(token, known);
     showWalk(known === "all" ? walkTo(token) : null, token);
     showValues(token, known);

@@ -79,7 +79,9 @@ export function partsOf({ residual }) {
  * @param {Drafted | Own} token
  */
 export function uMatters(token) {
-  const probability = "accept_prob" in token ? token.accept_prob : token.p;
+  const isDraft = "accept_prob" in token;
+  if (isDraft && token.round.setting?.nobodys) return true; // whatever p and q are
+  const probability = isDraft ? token.accept_prob : token.p;
   return !(token.round.setting?.greedy && (probability === 0 || probability === 1));
 }
 
