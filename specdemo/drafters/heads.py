@@ -4,7 +4,7 @@ positions, and a cache that is written by position."""
 
 from functools import partial
 from types import ModuleType
-from typing import ClassVar, Literal, Protocol, get_args
+from typing import Any, ClassVar, Literal, Protocol, get_args
 
 import torch
 from torch import Tensor
@@ -35,6 +35,26 @@ HEAD_PREFILL_CHUNK = 256  # rows per forward: a mask can have a row for each que
 Attachment = Literal["full", "train_only", "detached"]
 TRIED_BEFORE = 8  # rows of the cache before those that are tried
 LayerConfig = LlamaConfig | Qwen3Config
+
+
+class OfLayers:
+    """What the config of a head tells by the config of its layers."""
+
+    layer: Any
+
+    def get_text_config(self) -> Any:
+        """What `context_of` asks of a transformers config: here, the layers' config."""
+        return self.layer
+
+    @property
+    def vocab_size(self) -> int:
+        """V, the target's."""
+        return self.layer.vocab_size
+
+    @property
+    def hidden_size(self) -> int:
+        """H, the head's hidden size."""
+        return self.layer.hidden_size
 
 
 class HeadConfig(Protocol):

@@ -129,7 +129,7 @@ def draft_in_turn(
     that the tokens are drawn from in place of those predicted, which are still the draft's.
 
     Where the sampler has a grammar, each token is waited for, and the draft ends where the drafter has none
-    that is allowed. How sure it is of a place is told of what is allowed there."""
+    that is allowed. How sure the drafter is of a place then counts only what is allowed there."""
     token, drafted, qs, predicted, exacts, sures = None, [], [], [], [], []
     for i, u_token in enumerate(u.split(1)):
         own = predict(token)  # [1, V]

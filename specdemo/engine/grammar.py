@@ -3,9 +3,9 @@ same mask is laid over the logits of p and of q, at each place after the drafts 
 has the target's own distribution under the mask (Willard and Louf 2023, "Efficient Guided Generation for
 LLMs").
 
-llguidance compiles the grammars and tells the tokens. It needs no start-up time for a vocabulary of 150,000
-tokens beyond a second, its limits bound every step, and vLLM, SGLang and llama.cpp use it, too. Compiling is
-not bounded: a process of its own is let try first."""
+llguidance compiles the grammars and tells the tokens. It reads a vocabulary of 150,000 tokens in about a
+second, its limits bound every step, and vLLM, SGLang and llama.cpp use it, too. Its limits do not bound
+compiling, so a separate process tries that first (grammar_check.py)."""
 
 import json
 import re
@@ -54,7 +54,7 @@ class Allowed(NamedTuple):
 
 @dataclass
 class Grammar:
-    """Which tokens may follow, along one text. A matcher of llguidance goes forth and back along the text and
+    """Which tokens may follow, along one text. A matcher of llguidance goes back and forth along the text and
     the drafts after it.
 
     name: the field of Params that has it. prompt_tokens: how many tokens of each text come before what the

@@ -67,7 +67,7 @@ def _measured(stats: Stats, finish: Finish, rounds: Sequence[Round], speak: Spea
     if low > 1:
         return speak("faster", found=found), "faster"
     slower = speak("slower", found=found)
-    return f"{slower} {_why_slower(stats, speak)}" if stats.draft_ms is not None else slower, "slower"
+    return f"{slower} {_why_slower(stats, rounds, speak)}" if stats.draft_ms is not None else slower, "slower"
 
 
 def speedup_in_words(
@@ -96,11 +96,12 @@ def why_none(stats: Stats, finish: Finish | None, speak: Speak = IN_WORDS) -> st
     return speak("untimed")
 
 
-def _why_slower(stats: Stats, speak: Speak) -> str:
+def _why_slower(stats: Stats, rounds: Sequence[Round], speak: Speak) -> str:
     assert stats.draft_ms is not None, "it is compared with plain rounds of this engine"
     run_ms = stats.run_ms
     share = numeral(stats.draft_ms / run_ms, ".0%")
-    if not stats.drafted:
+    is_paused = any(one.ended_by == "pause" for one in rounds)  # then no mean stands for a round with a draft
+    if not stats.drafted or is_paused:
         return speak("drafting_takes", share=share)
     assert stats.target_step_ms is not None and stats.acceptance_rate is not None
     shares = {"share": share, "rate": numeral(stats.acceptance_rate, ".0%")}

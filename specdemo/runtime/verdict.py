@@ -240,7 +240,7 @@ def relaxed_threshold(p, given, ids, found):
 
 @njit(**INNER)
 def keep_by_window(given, memory, u_accept, accept_prob, distance, drafts):
-    """FLy: accepts what the window behind it saves, and writes the distances."""
+    """FLy: accepts what the window after it saves, and writes the distances."""
     width, ids, found = given.width, ints(memory.ids), floats(memory.found)
     for i in range(drafts):
         distance[i] = 0.0
@@ -250,9 +250,9 @@ def keep_by_window(given, memory, u_accept, accept_prob, distance, drafts):
         if entropy(found, given.likeliest) < given.entropy:
             continue
         passes, passing = True, 1.0
-        for behind in range(i + 1, i + 1 + given.window):
-            passes = passes and u_accept[behind] < accept_prob[behind]
-            passing *= accept_prob[behind]
+        for later in range(i + 1, i + 1 + given.window):
+            passes = passes and u_accept[later] < accept_prob[later]
+            passing *= accept_prob[later]
         distance[i] = (1.0 - accept_prob[i]) * passing
         if passes and not u_accept[i] < accept_prob[i]:
             accept_prob[i] = 1.0

@@ -52,6 +52,12 @@ def test_slower_says_why_and_from_which_acceptance_rate_it_pays():
     assert expected_tokens(needed, 4) == pytest.approx(45 / 10.75, rel=0.02)
 
 
+def test_after_a_pause_no_mean_of_its_rounds_is_told_as_that_of_a_draft():
+    pause = Round(0, (), None, (1,), 0.0, 1.0, gamma=0, ended_by="pause")
+    found = verdict(stats(draft_ms=900.0, verify_ms=900.0), "length", [pause])
+    assert "Drafting takes 50% of the time." in found.text and "at least" not in found.text
+
+
 def test_slower_beyond_all_hope_and_as_fast_as_the_target_alone():
     slower = verdict(stats(draft_ms=3000.0), "length", ())
     assert "it would not pay even if all were" in slower.text

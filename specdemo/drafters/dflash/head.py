@@ -26,6 +26,7 @@ from specdemo.drafters.heads import (
     HeadLayer,
     LayeredHead,
     NativeHead,
+    OfLayers,
 )
 from specdemo.runtime.decoder import Attention, Decoder, Layer, Norm, RowMask, TargetStates
 from specdemo.runtime.device import to_device
@@ -48,7 +49,7 @@ WHOLE_BLOCK = RowMask(later=True)  # a row attends to the text before the anchor
 
 
 @dataclass(frozen=True)
-class DFlashConfig:
+class DFlashConfig(OfLayers):
     """What a head is built like. The sizes of its layers, V and the rotary positions are in `layer`."""
 
     layer: Qwen3Config
@@ -64,19 +65,6 @@ class DFlashConfig:
     markov: Markov | None = None
     has_confidence: bool = False
     confidence_sees_token: bool = True  # the confidence head reads the token before a place, too
-
-    def get_text_config(self) -> Qwen3Config:
-        """What `context_of` asks of a transformers config: here, the layers' config."""
-        return self.layer
-
-    @property
-    def vocab_size(self) -> int:
-        return self.layer.vocab_size
-
-    @property
-    def hidden_size(self) -> int:
-        """H, the head's hidden size."""
-        return self.layer.hidden_size
 
     @property
     def feature_size(self) -> int:

@@ -16,32 +16,19 @@ from torch.nn.functional import embedding
 from transformers import LlamaConfig, PreTrainedModel
 
 from specdemo.drafters.eagle3.head import CachedEagle3, NativeEagle3
-from specdemo.drafters.heads import HeadLayer, LayeredHead
+from specdemo.drafters.heads import HeadLayer, LayeredHead, OfLayers
 from specdemo.runtime.decoder import Attention, Decoder, Layer, Norm, RowMask, TargetStates
 from specdemo.runtime.lm import final_norm
 
 
 @dataclass(frozen=True)
-class EagleConfig:
+class EagleConfig(OfLayers):
     """What a head is built like. The number and the sizes of its layers, V and the rotary positions are in
     `layer`."""
 
     layer: LlamaConfig  # of each layer, of which the first has no norm before its attention
     fc_bias: bool = True
     qkv_bias: bool = False  # of queries, keys and values alone
-
-    def get_text_config(self) -> LlamaConfig:
-        """What `context_of` asks of a transformers config: here, the layers' config."""
-        return self.layer
-
-    @property
-    def vocab_size(self) -> int:
-        return self.layer.vocab_size
-
-    @property
-    def hidden_size(self) -> int:
-        """H, the head's hidden size, which is the target's."""
-        return self.layer.hidden_size
 
     @property
     def feature_size(self) -> int:

@@ -24,6 +24,7 @@ from specdemo.drafters.heads import (
     LayerConfig,
     LayeredHead,
     NativeHead,
+    OfLayers,
     rms_norms,
 )
 from specdemo.runtime.decoder import Attention, Decoder, Layer, Norm, RowMask, TargetStates
@@ -33,7 +34,7 @@ from specdemo.runtime.native import MOST_PREFILLED
 
 
 @dataclass(frozen=True)
-class Eagle3Config:
+class Eagle3Config(OfLayers):
     """What a head is built like. The number and the sizes of its layers, V, their windows and the rotary
     positions are in `layer`."""
 
@@ -47,19 +48,6 @@ class Eagle3Config:
     fc_norm: bool = False  # one norm for each of them
     norm_output: bool = False  # the next step takes the normed output
     own_embeddings: bool = True  # False: it uses the target's
-
-    def get_text_config(self) -> LayerConfig:
-        """What `context_of` asks of a transformers config: here, the layers' config."""
-        return self.layer
-
-    @property
-    def vocab_size(self) -> int:
-        return self.layer.vocab_size
-
-    @property
-    def hidden_size(self) -> int:
-        """H, the head's hidden size."""
-        return self.layer.hidden_size
 
     @property
     def masks(self) -> list[RowMask]:

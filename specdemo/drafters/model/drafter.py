@@ -47,7 +47,7 @@ class DraftInput:
 
     @property
     def last(self) -> Tensor:
-        """[N] float64: the last tokens of the text, and what a drafter feeds behind them."""
+        """[N] float64: the last tokens of the text, and what a drafter feeds after them."""
         return self.host.parts["last"]
 
     @property
