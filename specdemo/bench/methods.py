@@ -110,12 +110,19 @@ def methods_table(result: MethodsResult) -> str:
         f"temperature {result.temperature:g}, {len(result.prompts)} prompts x {result.repeats}, "
         f"at most {result.max_new_tokens} tokens each, {result.date}; by the engine's clock, without prefill"
     )
-    lines = [tuple(COLUMNS), *(tuple(cells(row).values()) for row in result.rows)]
-    first, *others = (max(map(len, column)) for column in zip(*lines, strict=True))
-    padded = ([name.ljust(first), *map(str.rjust, texts, others)] for name, *texts in lines)
-    table = "\n".join(map("  ".join, padded))
+    table = aligned([tuple(COLUMNS), *(tuple(cells(row).values()) for row in result.rows)])
     notes = "\n".join(f"note: {note}" for note in result.notes)
     return "\n\n".join(part for part in (head, table, notes, result.winner) if part)
+
+
+def aligned(lines: Sequence[Sequence[str]], left: int = 1) -> str:
+    """The cells in columns: the first `left` ones flush left, the others flush right."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    sides = [str.ljust if at < left else str.rjust for at in range(len(widths))]
+    return "\n".join(
+        "  ".join(side(cell, width) for side, cell, width in zip(sides, line, widths, strict=True)).rstrip()
+        for line in lines
+    )
 
 
 def comparison_csv(rows: Sequence[MethodRow]) -> str:

@@ -1,4 +1,4 @@
-"""python -m specdemo: generate, bench, fork, pairs, doctor.
+"""python -m specdemo: generate, bench, advise, fork, pairs, doctor.
 
 Torch and transformers take seconds to import, so options and Params are checked before. (The names of pairs,
 devices and dtypes are checked after, with the request.) Errors are one sentence on standard error.
@@ -6,6 +6,7 @@ devices and dtypes are checked after, with the request.) Errors are one sentence
 
 import json
 import os
+import shlex
 import sys
 from argparse import Namespace
 from collections.abc import Callable
@@ -50,7 +51,8 @@ def main(argv: list[str] | None = None) -> int:
         return tell("standard output is closed, so there is nowhere to write to", WRONG)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(encoding="utf-8")  # whatever the locale is
-    commands = {"generate": _generate, "bench": _bench, "fork": _fork, "pairs": _pairs, "doctor": _doctor}
+    commands = {"generate": _generate, "bench": _bench, "advise": _advise, "fork": _fork}
+    commands |= {"pairs": _pairs, "doctor": _doctor}
     return run_command(commands[arguments.command], arguments)
 
 
@@ -259,6 +261,57 @@ def _check_plot(file: str) -> None:
     _check_writable("plot", file)
     if find_spec("matplotlib") is None:
         raise Failure("plot needs matplotlib, which is not installed: pip install matplotlib")
+
+
+def _advise(arguments: Namespace) -> int:
+    """What to set for a kind of work. If it is interrupted or fails, it tells what was measured before."""
+    from specdemo.advise.report import advice_object, advice_of, advice_table, compared, read_report
+
+    if arguments.compare is not None:
+        print(compared(arguments.compare, [read_report(file, "compare") for file in arguments.compare]))
+        return 0
+    params, request = params_from_arguments(arguments), pair_request(arguments)
+    check_advise_options(arguments)
+    if arguments.report is not None:
+        _check_writable("report", arguments.report)
+
+    from specdemo.advise.contenders import check_asked, field_of
+    from specdemo.advise.run import Task, advise, begin, fitting
+    from specdemo.advise.work import prompts_of, read_prompts
+
+    check_asked(arguments.drafters)
+    if arguments.prompts is not None:
+        prompts = {OWN: read_prompts(arguments.prompts)}
+    else:
+        prompts = prompts_of(arguments.work or WORK)
+    before = read_report(arguments.resume, "resume") if arguments.resume is not None else None
+    command = shlex.join(["python", "-m", "specdemo", *sys.argv[1:]])
+    pair = _load(request)
+    found = field_of(pair, arguments.drafters)
+    prompts, notes = fitting(pair, prompts, params)
+    for note in (*found.left_out, *notes):
+        tell(note)
+    measured = begin(
+        pair, found.contenders, prompts, params, [*found.left_out, *notes], command, before
+    )
+    task, status = Task(found.pairs, prompts, params, arguments.budget), 0
+    try:
+        for progress in advise(task, measured):
+            measured = progress.measured
+            if sys.stderr.isatty():
+                left = f"{progress.seconds_left:,.0f}"
+                tell(f"{progress.doing}; at most {left} s more")
+    except KeyboardInterrupt:
+        measured, status = replace(measured, ended="interrupted"), INTERRUPTED
+    except (PairError, LoadError) as error:
+        measured, status = replace(measured, ended="failed"), tell(error, FAILED)
+    advice = advice_of(measured)
+    if arguments.report is not None:
+        page = _advice_page(pair, advice, arguments.on)
+        _save("report", lambda file: Path(file).write_text(page, encoding="utf-8"), arguments.report)
+    print(advice_table(advice))
+    print(json.dumps(advice_object(advice)))
+    return status
 
 
 def _fork(arguments: Namespace) -> int:

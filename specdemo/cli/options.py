@@ -12,6 +12,10 @@ from specdemo.loading.catalog import DTYPES, QUANTIZE
 ALL = "all"  # of bench --methods
 BENCH_DEFAULTS = Params(temperature=0.0, max_new_tokens=128, seed=0)
 FORK_DEFAULTS = Params(temperature=0.0, seed=0)
+ADVISE_DEFAULTS = Params(temperature=0.0, max_new_tokens=64, seed=0)
+WORK = ("chat", "code", "json", "summary", "story", "translation")  # sets of prompts
+SHORTEST_BUDGET, LONGEST_BUDGET = 10.0, 86_400.0  # seconds
+UNITS = {"s": 1, "m": 60, "h": 3600}  # seconds
 
 
 class Parser(ArgumentParser):
@@ -24,7 +28,7 @@ def parser() -> Parser:
         prog="specdemo",
         description="Speculative decoding that shows every accepted and rejected token, and why.",
     )
-    names = "generate | bench | fork | pairs | doctor"
+    names = "generate | bench | advise | fork | pairs | doctor"
     commands = parser.add_subparsers(required=True, dest="command", metavar=names)
     generate = commands.add_parser("generate", help="continue a prompt; the text goes to standard output")
     generate.add_argument("prompt", metavar="PROMPT")
@@ -35,6 +39,8 @@ def parser() -> Parser:
     _add_params_options(generate, Params())
     about = "compare this engine with transformers, side by side"
     _add_bench_options(commands.add_parser("bench", help=about))
+    about = "find which drafter and draft length pay for your work, or that none does"
+    _add_advise_options(commands.add_parser("advise", help=about))
     about = "find where plain and speculative greedy text part, and whether that is rounding or a fault"
     fork = commands.add_parser("fork", help=about)
     fork.add_argument("prompt", metavar="PROMPT")
@@ -48,7 +54,8 @@ def parser() -> Parser:
     return parser
 
 
-def add_pair_options(parser: ArgumentParser) -> None:
+def add_pair_options(parser: ArgumentParser, several: bool = False) -> None:
+    """several: whether there can be several drafters, which have an option of their own."""
     kinds = f"none, {', '.join(QUANTIZE)}; on CUDA not all of them (see pairs)"
     target = "a hub id (ID or ID@REVISION) or a directory, instead of --pair"
     drafter = "the same for the drafter: a model, or a speculator, which names the target that it needs"
@@ -56,7 +63,7 @@ def add_pair_options(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("--pair", metavar="NAME", help="a pair from the catalogue (default: the embedded one)")
     add("--target", metavar="ID_OR_DIR", help=target)
-    add("--drafter", metavar="ID_OR_DIR", help=drafter)
+    add("--drafter", metavar="ID_OR_DIR", help=SUPPRESS if several else drafter)
     add("--trust-remote-code", action="store_true", help=code)
     add("--device", help="cpu, cuda or cuda:N (default: cuda if there is one)")
     add("--dtype", help=f"auto, {', '.join(DTYPES)} (default auto)")
@@ -163,6 +170,44 @@ def _add_bench_options(parser: ArgumentParser) -> None:
     add("--quantize-sweep", type=_names, metavar="KIND,KIND", help=sweep)
     add("--methods", type=_names, metavar="NAME,NAME", help=methods)
     add("--plot", metavar="FILE", help="draw the result: a .png or .svg file")
+
+
+def _add_advise_options(parser: ArgumentParser) -> None:
+    add_pair_options(parser, several=True)
+    left_out = [name for name, row in PARAMETERS.items() if not row.is_compared]
+    _add_params_options(parser, ADVISE_DEFAULTS, [*left_out, "draft_with", "gamma"])
+    add = parser.add_argument
+    drafters = f"hub ids or directories of drafters, and methods that need none; {ALL}: whatever is at hand"
+    prompts = "your own prompts: one a line, or JSON lines with messages, such as logged requests"
+    work = "prompts that come with the project, by kind of work"
+    budget = "the most time that it may take, like 90s, 5m or 1h (default 5m)"
+    cards = "count what it would bring on these cards, for the report"
+    add("--drafters", nargs="+", default=[ALL], metavar="ID_OR_DIR", help=f"{drafters} (default {ALL})")
+    add("--prompts", metavar="FILE", help=prompts)
+    add("--work", type=_names, metavar="KIND,KIND", help=f"{work} (default {','.join(WORK)})")
+    add("--budget", type=_seconds, default=300.0, metavar="TIME", help=budget)
+    add("--report", metavar="FILE.html", help="save a page with all that was measured")
+    add("--resume", metavar="FILE.html", help="go on with what such a report has measured")
+    add("--on", type=_names, metavar="CARD,CARD", help=cards)
+    add("--compare", nargs=2, metavar="FILE.html", help="show two reports beside each other; measure nothing")
+
+
+def check_advise_options(arguments: Namespace) -> None:
+    """ValueError for options that do not go together."""
+    if arguments.drafter is not None:
+        raise ValueError("drafter: give --drafters here")
+    if arguments.prompts is not None and arguments.work is not None:
+        raise ValueError("prompts: give --prompts or --work, not both")
+
+
+def _seconds(text: str) -> float:
+    """A type for argparse: "90s", "5m", "1h", or seconds."""
+    unit = UNITS.get(text[-1:])
+    number = _number(text[:-1] if unit else text)
+    seconds = number * (unit or 1) if not isinstance(number, str) else 0.0
+    if not SHORTEST_BUDGET <= seconds <= LONGEST_BUDGET:
+        raise ArgumentTypeError(f"must be a time from 10s to 24h, like 90s, 5m or 1h, not {ascii(text)}")
+    return float(seconds)
 
 
 def check_bench_options(arguments: Namespace) -> None:

@@ -118,7 +118,13 @@ class TimedTurn:
 FEWEST_TURNS = 12  # of which an interval is told
 TRIMMED = 0.2  # of the turns, at each end
 # Student's t for 90%, by degrees of freedom; between two rows that of the lower one.
-STUDENT = {7: 1.895, 9: 1.833, 12: 1.782, 16: 1.746, 24: 1.711, 40: 1.684}
+STUDENT = {1: 6.314, 2: 2.920, 3: 2.353, 4: 2.132, 5: 2.015, 7: 1.895, 9: 1.833, 12: 1.782, 16: 1.746}
+STUDENT |= {24: 1.711, 40: 1.684}
+
+
+def student(count: int) -> float:
+    """Student's t for 90% of a mean of so many values, at least two."""
+    return STUDENT[max(freedom for freedom in STUDENT if freedom < count)]
 
 
 def speed_up_in_turns(turns: Sequence[TimedTurn], rounds: Sequence[TimedRound]) -> SpeedUp | None:
@@ -149,8 +155,7 @@ def speed_up_in_turns(turns: Sequence[TimedTurn], rounds: Sequence[TimedRound]) 
     kept = ordered[cut : len(turns) - cut]
     value = sum(one.tokens for one in rounds) / len(rounds) / (usual(rounds) * exp(fmean(kept)))
     winsorized = [kept[0]] * cut + kept + [kept[-1]] * cut
-    student = STUDENT[max(freedom for freedom in STUDENT if freedom < len(kept))]
-    half = student * stdev(winsorized) * sqrt(len(turns)) / len(kept)
+    half = student(len(kept)) * stdev(winsorized) * sqrt(len(turns)) / len(kept)
     return SpeedUp(value, value * exp(-half), value * exp(half))
 
 

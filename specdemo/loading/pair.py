@@ -95,6 +95,14 @@ class Pair:
         runner = Runner(self.target, self.drafter, cached_drafter, capture, self.runner.cudnn_attention)
         return replace(self, runner=runner)
 
+    def with_drafter(self, drafter: str | os.PathLike) -> "Pair":
+        """A pair of the same target with another drafter, so that both can run in turns. They share the lock,
+        because they share the target. Raises as `attach` does."""
+        runner = Runner(self.target, None, cached_drafter, self.runner.capture, self.runner.cudnn_attention)
+        other = replace(self, drafter=None, other_tokenizer=None, runner=runner, states=())
+        other.attach(drafter)
+        return other
+
     def attach(self, drafter: str | os.PathLike) -> None:
         """Puts another drafter on, a model or a speculator by its hub id (ID or ID@REVISION) or directory, in
         place of the one that is there. The target stays as it is; the drafter gets its device and dtype.

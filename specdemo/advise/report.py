@@ -1,0 +1,245 @@
+"""The advice as text, as JSON, and as a page that keeps all that was measured. Without torch."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment
+from pydantic import ValidationError
+
+from specdemo.advise.decide import SettingRow, called, recommendations, rows_of
+from specdemo.advise.pictures import Curve, Interval, curves, intervals
+from specdemo.advise.results import (
+    ALL,
+    CheckTime,
+    Measured,
+    Recommendation,
+    check_ms,
+    from_object,
+    summed,
+    to_object,
+)
+from specdemo.bench.methods import aligned
+from specdemo.events.speedup import is_wide
+from specdemo.words.catalogue import Numeral, number, numeral, speaker_of
+from specdemo.words.message import about
+
+TEMPLATE = Path(__file__).with_name("report.html")
+DATA = '<script type="application/json" id="measured">'
+LARGEST_REPORT = 64_000_000  # bytes
+COLUMNS = ("work", "setting", "speedup", "accepted", "tokens", "cost", "prompts")
+
+_speak = speaker_of("advice")
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What was measured, and what to set for each kind of work."""
+
+    measured: Measured
+    recommended: list[Recommendation]
+
+
+def advice_of(measured: Measured) -> Advice:
+    return Advice(measured, recommendations(measured))
+
+
+def work_in_words(work: str) -> str:
+    return _speak(f"works.{work}")
+
+
+def setting_in_words(one: Recommendation) -> str:
+    """What to set."""
+    if one.draft_with != "none":
+        assert one.best is not None
+        return called(one.best)
+    return _speak("no_speculation" if one.best else "not_known")
+
+
+def speedup_cell(speedup: float, interval: tuple[float, float] | None) -> str:
+    if interval is None:
+        return f"{numeral(speedup, '.2f')}"
+    low, high = (numeral(end, ".2f") for end in interval)
+    return f"{low}–{high}" if is_wide(interval) else f"{numeral(speedup, '.2f')} ({low}–{high})"
+
+
+def cells(work: str, row: SettingRow) -> dict[str, str]:
+    """The row's texts by their columns."""
+    rate = row.acceptance_rate
+    return {
+        "work": work_in_words(work),
+        "setting": called(row.setting),
+        "speedup": speedup_cell(row.speedup, row.interval),
+        "accepted": Numeral("–") if rate is None else numeral(rate, ".0%"),
+        "tokens": numeral(row.tokens_per_round, ".2f"),
+        "cost": numeral(row.cost, ".2f"),
+        "prompts": numeral(row.prompts),
+    }
+
+
+def advice_table(advice: Advice) -> str:
+    """For each kind of work what to set and why; then what a check takes, and all that was measured."""
+    measured = advice.measured
+    head = _speak("head", **_how(measured))
+    width = max(len(work_in_words(one.work)) for one in advice.recommended)
+    advised = [
+        f"{work_in_words(one.work).ljust(width)}  {setting_in_words(one)}\n{' ' * width}  {one.reason}"
+        for one in advice.recommended
+    ]
+    table = aligned([[_speak(f"columns.{name}") for name in COLUMNS], *_lines(advice)], left=2)
+    notes = [f"note: {note}" for note in measured.notes]
+    parts = [head, "\n".join(advised), "\n".join(checks_in_words(measured.checks)), table]
+    return "\n\n".join(part for part in (*parts, "\n".join(notes), ended_in_words(measured)) if part)
+
+
+def _lines(advice: Advice) -> list[list[str]]:
+    """All that was measured, as lines of cells."""
+    rows = [cells(one.work, row) for one in advice.recommended for row in rows_of(advice.measured, one.work)]
+    return [[row[name] for name in COLUMNS] for row in rows]
+
+
+def _how(measured: Measured) -> dict[str, str]:
+    return {
+        "target": measured.target,
+        "device": measured.device,
+        "name": measured.device_name,
+        "dtype": measured.dtype or "–",
+        "temperature": number(measured.params.get("temperature", 0.0), "g"),
+        "tokens": number(measured.params.get("max_new_tokens", 0)),
+        "date": measured.date,
+    }
+
+
+def ended_in_words(measured: Measured) -> str:
+    """Why the measurement ended, and after how long."""
+    return _speak(f"ended.{measured.ended}", seconds=number(measured.seconds, ",.0f"))
+
+
+def by_context(checks: Sequence[CheckTime]) -> dict[int, list[CheckTime]]:
+    """The times by the text's length, each by their rows; empty where none were measured."""
+    known = sorted((one for one in checks if one.context), key=lambda one: (one.context, one.rows))
+    return {context: list(group) for context, group in groupby(known, key=lambda one: one.context)}
+
+
+def checks_in_words(checks: Sequence[CheckTime]) -> list[str]:
+    """A sentence for each length of text."""
+    sentences = []
+    for context, times in by_context(checks).items():
+        factors = {f"x{rows}": number(check_ms(times, rows) / times[0].ms, ".2f") for rows in (2, 5, 9, 17)}
+        sentences.append(_speak("checks", context=number(context), ms=number(times[0].ms, ".2f"), **factors))
+    return sentences
+
+
+def advice_object(advice: Advice) -> dict[str, Any]:
+    """The last line of the command: what is recommended, and the rows behind it."""
+    measured = advice.measured
+    return {
+        "recommendation": {one.work: recommended_object(one) for one in advice.recommended},
+        "rows": [
+            {"work": one.work, **asdict(row)}
+            for one in advice.recommended
+            for row in rows_of(measured, one.work)
+        ],
+        **{name: value for name, value in to_object(measured).items() if name not in ("samples", "probes")},
+    }
+
+
+def recommended_object(one: Recommendation) -> dict[str, Any]:
+    return {name: value for name, value in asdict(one).items() if name != "work"}
+
+
+def html_report(advice: Advice, typed: Sequence[Mapping[str, Any]] = (), elsewhere: str = "") -> str:
+    """The page, in English. typed: what to type into servers, by name, command and notes. elsewhere: the
+    picture of other cards."""
+    measured = advice.measured
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
+    return template.render(
+        how=_speak("head", **_how(measured)),
+        advised=[(work_in_words(one.work), setting_in_words(one), one.reason) for one in advice.recommended],
+        speedups=speedup_picture(advice),
+        checks=checks_picture(measured.checks),
+        sentences=checks_in_words(measured.checks),
+        acceptance=acceptance_picture(advice),
+        columns=[_speak(f"columns.{name}") for name in COLUMNS],
+        rows=_lines(advice),
+        typed=typed,
+        elsewhere=elsewhere,
+        notes=measured.notes,
+        ended=ended_in_words(measured),
+        command=measured.command,
+        versions=measured.versions,
+        measured=json.dumps(to_object(measured)).replace("<", "\\u003c"),
+        say=_speak,
+    )
+
+
+def speedup_picture(advice: Advice) -> str:
+    rows = [
+        Interval(f"{work_in_words(one.work)}: {called(one.best)}", one.speedup, *one.interval)
+        for one in advice.recommended
+        if one.best and one.speedup and one.interval
+    ]
+    return intervals(_speak("pictures.speedups"), rows) if rows else ""
+
+
+def checks_picture(checks: Sequence[CheckTime]) -> str:
+    found = [
+        Curve(_speak("pictures.after", context=number(context)), [(one.rows, one.ms) for one in times])
+        for context, times in by_context(checks).items()
+    ]
+    return curves(_speak("pictures.checks"), found, _speak("pictures.rows")) if found else ""
+
+
+def acceptance_picture(advice: Advice) -> str:
+    """The share of rounds in which the drafts up to each place were accepted, by kind of work, of the
+    contender that is best over all of it."""
+    best = advice.recommended[-1].best
+    if best is None:
+        return ""
+    found = []
+    for work in advice.measured.works:
+        probes = (one for one in advice.measured.probes if one.work == work)
+        if own := [one for one in probes if one.setting.contender == best.contender]:
+            together = summed(own)
+            shares = enumerate(together.accepted_at, start=1)
+            points = [(place, count / together.rounds) for place, count in shares]
+            found.append(Curve(work_in_words(work), points))
+    found = [curve for curve in found if curve.points]
+    title = _speak("pictures.acceptance", name=best.contender)
+    return curves(title, found, _speak("pictures.places"), form=".0%") if found else ""
+
+
+def read_report(file: str, field: str) -> Measured:
+    """What a report keeps. ValueError, about this field, for a file that is none."""
+    try:
+        if Path(file).stat().st_size > LARGEST_REPORT:
+            raise ValueError(about(field, "advice_no_report", file=file))
+        text = Path(file).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ValueError(about(field, "advice_unread", file=file, why=error.strerror or "")) from None
+    except UnicodeDecodeError:
+        raise ValueError(about(field, "advice_no_report", file=file)) from None
+    _, found, rest = text.partition(DATA)
+    try:
+        told, _ = json.JSONDecoder().raw_decode(rest.lstrip() if found else text)
+        return from_object(told)
+    except (ValueError, ValidationError, RecursionError):
+        raise ValueError(about(field, "advice_no_report", file=file)) from None
+
+
+def compared(names: Sequence[str], both: Sequence[Measured]) -> str:
+    """Two reports beside each other, by kind of work."""
+    parts = [f"{name}: {_speak('head', **_how(one))}" for name, one in zip(names, both, strict=True)]
+    advised = [{one.work: one for one in recommendations(measured)} for measured in both]
+    works = list(dict.fromkeys(work for side in advised for work in side))
+    for work in sorted(works, key=lambda work: work == ALL):
+        parts.append(work_in_words(work))
+        for name, side in zip(names, advised, strict=True):
+            one = side.get(work)
+            told = _speak("not_measured") if one is None else f"{setting_in_words(one)}. {one.reason}"
+            parts.append(f"  {name}: {told}")
+    return "\n".join(parts)
