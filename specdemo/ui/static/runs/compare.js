@@ -2,9 +2,10 @@
 // The comparison: drafters on the same prompts, as a table that grows while they are measured. Earlier tables
 // stay below it until they are cleared.
 
-import { appendAll, escaped, find, make, saveFile } from "../view/dom.js";
+import { escaped, find, make, saveFile } from "../view/dom.js";
 import { say } from "../view/words.js";
 import { isGoingOn, makeMeasuring } from "./measuring.js";
+import { fillTable } from "./tables.js";
 
 /** @import { Request, Server } from "./measuring.js" */
 /** @import { ComparisonTable, Measurement } from "../view/messages.js" */
@@ -21,7 +22,7 @@ const tableMarkup = () => `
   <p class="result" role="status"></p>
   <p class="of"></p>
   <p class="notes">${words("compare.notes")}</p>
-  <div class="scrolls" role="group" aria-label="${words("compare.table")}">
+  <div class="scrolls stacked" role="group" aria-label="${words("compare.table")}">
     <table><thead><tr></tr></thead><tbody></tbody></table></div>
   <div class="keeping"><button type="button" data-saves="csv" disabled>${words("compare.csv")}</button>
     <button type="button" data-saves="json" disabled>${words("compare.json")}</button></div>`;
@@ -102,10 +103,7 @@ function makeTable() {
     part(".of").textContent = whose;
     part("table").setAttribute("aria-label", whose);
     part(".result").textContent = news.winner;
-    part("thead tr").replaceChildren();
-    appendAll(part("thead tr"), news.columns.map(heading));
-    part("tbody").replaceChildren();
-    appendAll(part("tbody"), news.rows.map((row) => draw(news.columns, row)));
+    fillTable(part("table"), news.columns, news.rows);
     for (const button of buttons) button.disabled = busy;
   }
 
@@ -116,31 +114,4 @@ function makeTable() {
       saveFile(`specdemo-comparison.${kind}`, comparison[kind], TYPES[kind]);
     }
   }
-}
-
-/** @param {string} column */
-function heading(column) {
-  const [name, perRound] = column.split(/(?<=\/)(?=\p{L}{3})/u);
-  const cell = make("th", name);
-  if (perRound) cell.append(make("wbr"), perRound); // a line may end there
-  cell.scope = "col";
-  return cell;
-}
-
-/**
- * @param {string[]} columns
- * @param {string[]} row the first of its texts is the drafter's name
- */
-function draw(columns, row) {
-  const line = make("tr");
-  line.dataset.row = row[0];
-  row.forEach((text, at) => {
-    const [value, interval] = text.split(/(?= \()/);
-    const cell = at === 0 ? make("th", text) : make("td", value);
-    if (cell.tagName === "TH") cell.scope = "row";
-    else if (interval) cell.append(" ", make("small", interval.trim()));
-    cell.dataset.column = columns[at];
-    line.append(cell);
-  });
-  return line;
 }

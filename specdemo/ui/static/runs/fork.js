@@ -1,9 +1,10 @@
 // @ts-check
 // Beside a greedy run in 16 bits: where its prompt's text parts from plain text, and why. The server compares.
 
-import { appendAll, escaped, find, make, saveFile } from "../view/dom.js";
+import { escaped, find, make, saveFile } from "../view/dom.js";
 import { say } from "../view/words.js";
 import { isGoingOn, makeMeasuring } from "./measuring.js";
+import { fillTable } from "./tables.js";
 
 /** @import { Measurement } from "../view/messages.js" */
 /** @import { Run } from "../view/run.js" */
@@ -61,20 +62,6 @@ export function makeFork(place, server) {
     part(".notes").textContent = fork.notes;
     part(".of").textContent = whose;
     part(".scrolls").hidden = !fork.rows.length;
-    part("thead tr").replaceChildren();
-    appendAll(part("thead tr"), fork.columns.map((name) => scoped("col", name)));
-    part("tbody").replaceChildren();
-    appendAll(part("tbody"), fork.rows.map(([name, ...cells]) =>
-      make("tr", scoped("row", name), ...cells.map((text) => make("td", text)))));
+    fillTable(part("table"), fork.columns, fork.rows);
   }
-}
-
-/**
- * @param {"col" | "row"} scope
- * @param {string} text
- */
-function scoped(scope, text) {
-  const cell = make("th", text);
-  cell.scope = scope;
-  return cell;
 }

@@ -1,0 +1,115 @@
+"""The adviser on the page: what pays for kinds of work, with the chosen pair and whatever else is at hand for
+its target. Without Gradio."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from specdemo import zero
+from specdemo.advise.contenders import EVERY, field_of
+from specdemo.advise.decide import rows_of
+from specdemo.advise.page import page_of, typed_of
+from specdemo.advise.report import (
+    COLUMNS,
+    Advice,
+    advice_of,
+    cells,
+    checks_in_words,
+    ended_in_words,
+    setting_in_words,
+    work_in_words,
+)
+from specdemo.advise.results import Measured
+from specdemo.advise.run import Task, advise, begin, fitting
+from specdemo.advise.work import KINDS, prompts_of
+from specdemo.errors import PairError
+from specdemo.events import Params
+from specdemo.loading.pair import AnyPair, Pair
+from specdemo.ui.runs.measuring import Link, MeasurementRequest, Work
+from specdemo.ui.runs.models import Choice
+from specdemo.ui.runs.queue import Ticket
+from specdemo.ui.view import wire
+from specdemo.ui.view.settings import in_words
+from specdemo.vllm.pair import ServedPair
+from specdemo.words.catalogue import in_language, say, speaking
+from specdemo.words.message import about, message
+
+BUDGET = 120.0  # s
+TOKENS = 64  # of a text, at most
+
+
+@dataclass(frozen=True)
+class AdviseRequest(MeasurementRequest):
+    """What pays for these kinds of work."""
+
+    works: tuple[str, ...]
+
+    def work(self, ticket: Ticket) -> Work:
+        def advised(pair: AnyPair) -> Iterator[dict[str, Any]]:
+            if zero.GPU is not None or isinstance(pair, ServedPair):
+                raise PairError(message("advise_not_here"))
+            told: dict[str, Any] = {"whose": _whose(pair), "text": say("run.warming_up"), "share": 0.0}
+            yield told
+            most = min(TOKENS, self.params.max_new_tokens)
+            params = replace(self.params, max_new_tokens=most, alternatives=0)
+            found = field_of(pair, [EVERY])
+            prompts, notes = fitting(pair, prompts_of(self.works), params)
+            notes = [*found.left_out, *notes]
+            measured = begin(pair, found.contenders, prompts, params, notes, _command(self.works))
+            task = Task(found.pairs, prompts, params, BUDGET)
+            for progress in advise(task, measured, lambda: ticket.is_over):
+                measured = progress.measured
+                is_over = measured.ended not in ("running", "interrupted")
+                told |= {"text": in_words(progress.doing), "share": 1.0 if is_over else measured.seconds / BUDGET}
+                if measured.probes or is_over:
+                    told |= {"advice": advice_object(pair, measured, with_report=measured.ended != "running")}
+                yield told
+
+        return advised
+
+
+def advise_request(
+    wanted: dict[str, Any], choice: Choice, prompt: str, params: Params, link: Link
+) -> AdviseRequest:
+    """What the page's script asks for."""
+    works = wanted.get("works")
+    if not isinstance(works, list) or not works or any(work not in KINDS for work in works):
+        raise ValueError(about("works", "advice_works", names=", ".join(KINDS)))
+    return AdviseRequest("advise", choice, prompt, params, link, tuple(dict.fromkeys(works)))
+
+
+def _whose(pair: Pair) -> str:
+    return say("run.on_device", name=pair.info.target, device=pair.info.device_name)
+
+
+def _command(works: tuple[str, ...]) -> str:
+    return f"python -m specdemo advise --work {','.join(works)}"
+
+
+def advice_object(pair: Pair, measured: Measured, with_report: bool) -> wire.Advice:
+    advice: Advice = advice_of(measured)
+    report = ""
+    if with_report:
+        with speaking("en"):
+            report = page_of(pair, advice_of(measured))
+    return {
+        "advised": [
+            {
+                "work": work_in_words(one.work),
+                "setting": setting_in_words(one),
+                "reason": one.reason,
+                "pays": one.draft_with != "none",
+            }
+            for one in advice.recommended
+        ],
+        "ended": ended_in_words(measured),
+        "checks": checks_in_words(measured.checks),
+        "typed": typed_of(advice),
+        "columns": [say(f"advice.columns.{name}") for name in COLUMNS],
+        "rows": [
+            [in_language(text) for text in cells(one.work, row).values()]
+            for one in advice.recommended
+            for row in rows_of(measured, one.work)
+        ],
+        "report": report,
+    }
