@@ -220,10 +220,8 @@ def counted(
     layers = sum(one.read.layers for one in forwards)
     # Products with a single row, which are not the output layers'.
     single = 4 * sum(one.read.layers for one in forwards if one.rows == 1)
-    weights, positions = (
-        sum(size) for size in zip(*((one.read.weights, one.read.position) for one in forwards))
-    )
-    keys_and_values = positions * text * batch
+    weights = sum(one.read.weights for one in forwards)
+    keys_and_values = sum(one.read.position for one in forwards) * text * batch
     return CountedRound(
         limit=(weights + keys_and_values) / per_us,
         products=reading + single * how.row_us + (products - single) * LIBRARY_US,
