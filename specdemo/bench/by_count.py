@@ -1,12 +1,14 @@
 """How long a round would take, by count: of the bytes that it must read and of the kernels that it launches,
 with times that were measured on one GPU. The roofline and the doctor count bytes by the same function."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 import torch
 from transformers import PreTrainedModel
 
-from specdemo.bench.shapes import SHAPES, ModelShape
+from specdemo.bench.shapes import LLAMA_1B, LLAMA_3B, LLAMA_8B, SHAPES, ModelShape
 from specdemo.events.speedup import expected_tokens
 
 COUNTED_GAMMA, COUNTED_ACCEPTANCE = 4, 0.75
@@ -108,6 +110,7 @@ ENGINES = {
 class Accelerator:
     bandwidth: float  # bytes per second
     node_us: float  # of an empty kernel in a graph
+    peak: float = inf  # operations of products per second
 
 
 GIVEN = {"NVIDIA H200": Accelerator(3.78e12, 0.91)}  # as measured on one (2026-11-26, `doctor`)
@@ -120,6 +123,7 @@ class ForwardBytes:
     weights: int
     position: int = 0  # keys and values of one position of the text, in all layers
     layers: int = 0
+    parameters: int = 0  # that each row is multiplied with
 
     @property
     def products(self) -> int:
@@ -132,7 +136,8 @@ def bytes_of_shape(shape: ModelShape) -> ForwardBytes:
         parameters = shape.model().num_parameters()
     of_keys = 2 * shape.num_key_value_heads * shape.head_dim * shape.num_hidden_layers
     table = shape.vocab_size * shape.hidden_size  # of embeddings, of which only some rows are read
-    return ForwardBytes(ITEMSIZE * (parameters - table), ITEMSIZE * of_keys, shape.num_hidden_layers)
+    read = parameters - table
+    return ForwardBytes(ITEMSIZE * read, ITEMSIZE * of_keys, shape.num_hidden_layers, read)
 
 
 def bytes_of_model(model: PreTrainedModel, weights: int) -> ForwardBytes:
@@ -140,8 +145,11 @@ def bytes_of_model(model: PreTrainedModel, weights: int) -> ForwardBytes:
     config = model.config.get_text_config()
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    layers = config.num_hidden_layers
-    return ForwardBytes(weights, 2 * heads * width * layers * model.dtype.itemsize, layers)
+    layers, output = config.num_hidden_layers, model.get_output_embeddings()
+    parameters = model.num_parameters(exclude_embeddings=True)
+    if output is not None and output.weight is model.get_input_embeddings().weight:
+        parameters += output.weight.numel()
+    return ForwardBytes(weights, 2 * heads * width * layers * model.dtype.itemsize, layers, parameters)
 
 
 def round_bytes(target: ForwardBytes, drafter: ForwardBytes | None, gamma: int, text: int = 0) -> int:
@@ -171,30 +179,83 @@ class CountedRound:
         return self.limit / self.us
 
 
+@dataclass(frozen=True)
+class Forward:
+    """One forward of a round, and the rows that go through it: a token of one text each."""
+
+    read: ForwardBytes
+    rows: int
+
+
+def forwards_of_round(
+    target: ForwardBytes, drafter: ForwardBytes | None, gamma: int, batch: int = 1, at_once: bool = False
+) -> list[Forward]:
+    """The forwards of a round of `batch` texts, the target's first. drafter: None where drafting runs no
+    model. at_once: the drafter makes a whole draft in one forward."""
+    checks = [Forward(target, batch * (gamma + 1))]
+    if drafter is None or not gamma:
+        return checks
+    if at_once:
+        return [*checks, Forward(drafter, batch * (gamma + 1))]
+    # The first draft's forward has two rows.
+    return [*checks, Forward(drafter, 2 * batch), *[Forward(drafter, batch)] * (gamma - 1)]
+
+
+def counted(
+    forwards: Sequence[Forward],
+    launches: float,
+    machine: Accelerator,
+    text: int,
+    engine: str = "with Triton",
+    batch: int = 1,
+) -> CountedRound:
+    """A round of these forwards after `text` tokens of each of `batch` texts. launches: its kernels. engine:
+    one of ENGINES. A forward's products take as long as reading its weights, or as computing them where that
+    is longer."""
+    per_us, peak_us, how = machine.bandwidth / 1e6, machine.peak / 1e6, ENGINES[engine]  # bytes, operations
+    reading = sum(
+        max(one.read.weights / per_us, 2 * one.read.parameters * one.rows / peak_us) for one in forwards
+    )
+    products = sum(one.read.products for one in forwards)
+    layers = sum(one.read.layers for one in forwards)
+    # Products with a single row, which are not the output layers'.
+    single = 4 * sum(one.read.layers for one in forwards if one.rows == 1)
+    weights = sum(one.read.weights for one in forwards)
+    keys_and_values = sum(one.read.position for one in forwards) * text * batch
+    return CountedRound(
+        limit=(weights + keys_and_values) / per_us,
+        products=reading + single * how.row_us + (products - single) * LIBRARY_US,
+        attention=layers * how.attention_us + keys_and_values / per_us / how.attention_reach,
+        others=(launches - products - layers * how.attention_launches) * (machine.node_us + SMALL_KERNEL_US),
+        host=HOST_US,
+    )
+
+
 def counted_round(
     name: str, machine: Accelerator, text: int, gamma: int = COUNTED_GAMMA, engine: str = "with Triton"
 ) -> CountedRound:
     """A round of SHAPES[name] after `text` tokens. gamma 0: a round of the target alone. engine: one of
     ENGINES."""
     target, drafter = (bytes_of_shape(shape) for shape in SHAPES[name])
-    per_us, how = machine.bandwidth / 1e6, ENGINES[engine]  # bytes
-    of_steps = COUNTED_PAIRS[name].triton if how.triton else COUNTED_PAIRS[name].plain
+    of_steps = launches_of(name, engine)
     launches = of_steps.draft * gamma / COUNTED_GAMMA + of_steps.verify
-    forwards = [target, *[drafter] * gamma]
-    products = sum(model.products for model in forwards)
-    layers = sum(model.layers for model in forwards)
-    # Products with a single row, which are not the output layers'. The first draft's forward has two rows.
-    rows = 4 * ((gamma - 1) * drafter.layers if gamma else target.layers)
-    keys_and_values = sum(model.position for model in forwards) * text
-    return CountedRound(
-        limit=round_bytes(target, drafter, gamma, text) / per_us,
-        products=(
-            round_bytes(target, drafter, gamma) / per_us + rows * how.row_us + (products - rows) * LIBRARY_US
-        ),
-        attention=layers * how.attention_us + keys_and_values / per_us / how.attention_reach,
-        others=(launches - products - layers * how.attention_launches) * (machine.node_us + SMALL_KERNEL_US),
-        host=HOST_US,
-    )
+    return counted(forwards_of_round(target, drafter, gamma), launches, machine, text, engine)
+
+
+def launches_of(name: str, engine: str) -> CountedLaunches:
+    pair = COUNTED_PAIRS[name]
+    return pair.triton if ENGINES[engine].triton else pair.plain
+
+
+def usual_launches(forwards: Sequence[Forward], engine: str = "with Triton") -> float:
+    """The kernels of a round of Llama-like models, by their layers: on the straight line through two pairs of
+    COUNTED_PAIRS. The first forward is the target's."""
+    small, large = (launches_of(name, engine) for name in ("llama-3.2-3b-1b", "llama-3.1-8b-1b"))
+    of_layer = (large.verify - small.verify) / (LLAMA_8B.num_hidden_layers - LLAMA_3B.num_hidden_layers)
+    of_check = small.verify - of_layer * LLAMA_3B.num_hidden_layers  # beside its layers
+    of_draft = small.draft / COUNTED_GAMMA - of_layer * LLAMA_1B.num_hidden_layers
+    layers = sum(one.read.layers for one in forwards)
+    return of_layer * layers + of_check + of_draft * (len(forwards) - 1)
 
 
 COUNT_COLUMNS = ["engine", "text", "limit", "products", "attention", "others", "host", "round"]

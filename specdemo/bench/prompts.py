@@ -1,4 +1,4 @@
-"""The prompts: sets of texts in assets/prompts, and beginnings of stories as token ids."""
+"""The prompts: texts of each kind of work in assets/prompts, and beginnings of stories as token ids."""
 
 import json
 from collections.abc import Callable
@@ -11,28 +11,30 @@ from specdemo.loading.pair import AnyPair, Pair
 Prompts = Callable[[int, int | None], list[list[int]]]  # (how many, tokens each; None: as they are) -> [N][T]
 
 PROMPTS = ROOT / "assets" / "prompts"
+KINDS = ("chat", "code", "json", "summary", "story", "translation")  # of work, a file each
 
 
 @cache
 def prompt_sets() -> dict[str, tuple[str, ...]]:
-    """The texts by the name of their set: "stories" for the embedded pair, the others for larger ones."""
-    files = [(PROMPTS / name).read_text(encoding="utf-8") for name in ("stories.json", "general.json")]
-    return {name: tuple(texts) for file in files for name, texts in json.loads(file).items()}
+    """The texts of each kind of work: "story" for the embedded pair, too, the others for larger ones."""
+    files = {kind: PROMPTS / f"{kind}.json" for kind in KINDS}
+    return {kind: tuple(json.loads(file.read_text(encoding="utf-8"))) for kind, file in files.items()}
 
 
 def prompts_for(pair: AnyPair, count: int) -> list[str]:
-    """`count` texts that suit the pair: stories for embedded pairs, for others one text of each general set
-    in turn. After the last text the first comes again."""
-    stories, *general = prompt_sets().values()
+    """`count` texts that suit the pair: stories for embedded pairs, for others one text of each other kind in
+    turn. After the last text the first comes again."""
+    sets = prompt_sets()
+    others = [texts for kind, texts in sets.items() if kind != "story"]
     is_embedded = pair.info.name.startswith(EMBEDDED.name)
-    texts = stories if is_embedded else chain.from_iterable(zip(*general, strict=True))
+    texts = sets["story"] if is_embedded else chain.from_iterable(zip(*others, strict=True))
     return list(islice(cycle(texts), count))
 
 
 def story_prompts(pair: Pair, count: int, length: int | None = None) -> list[list[int]]:
     """`count` prompts; after the last beginning the first comes again. For prompts of `length` tokens, the
     beginnings that come next are appended."""
-    beginnings = [pair.tokenizer(text).input_ids for text in prompt_sets()["stories"]]
+    beginnings = [pair.tokenizer(text).input_ids for text in prompt_sets()["story"]]
     starts = [i % len(beginnings) for i in range(count)]
     if length is None:
         return [beginnings[start] for start in starts]

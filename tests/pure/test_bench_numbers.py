@@ -387,8 +387,8 @@ def test_the_pictures_axes_have_the_numbers_and_everything_is_inside():
 
 def test_stories_are_continued_with_the_next_ones_to_any_length():
     pair = SimpleNamespace(tokenizer=tokenizer())
-    beginnings = [pair.tokenizer(text).input_ids for text in prompt_sets()["stories"]]
-    assert story_prompts(pair, 12) == beginnings + beginnings[:2]
+    beginnings = [pair.tokenizer(text).input_ids for text in prompt_sets()["story"]]
+    assert story_prompts(pair, 22) == beginnings + beginnings[:2]
     one, two = story_prompts(pair, 2, 2000)
     assert len(one) == len(two) == 2000
     joined = sum(beginnings, []) * 9
@@ -396,16 +396,16 @@ def test_stories_are_continued_with_the_next_ones_to_any_length():
     assert story_prompts(pair, 1, 5) == [beginnings[0][:5]]
 
 
-def test_embedded_pairs_get_stories_and_others_each_general_set_in_turn():
+def test_embedded_pairs_get_stories_and_others_each_other_kind_in_turn():
     def named(name):
         return SimpleNamespace(info=SimpleNamespace(name=name))
 
     sets = prompt_sets()
-    stories, general = sets["stories"], [texts for name, texts in sets.items() if name != "stories"]
-    assert prompts_for(named("embedded-poor"), 12) == [*stories, *stories[:2]]
-    firsts, seconds = ([texts[i] for texts in general] for i in (0, 1))
+    stories, others = sets["story"], [texts for kind, texts in sets.items() if kind != "story"]
+    assert prompts_for(named("embedded-poor"), 22) == [*stories, *stories[:2]]
+    firsts, seconds = ([texts[i] for texts in others] for i in (0, 1))
     assert prompts_for(named("qwen3-8b"), 7) == [*firsts, *seconds[:2]]
-    assert prompts_for(named("qwen3-8b"), 21)[20] == firsts[0]
+    assert prompts_for(named("qwen3-8b"), 101)[100] == firsts[0]
 
 
 def test_the_cycle_goes_through_all_tokens_and_the_drafter_is_wrong_for_its_share():

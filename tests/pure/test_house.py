@@ -21,6 +21,7 @@ FLOORS = [  # a module imports from its own folder and from floors above its own
     {"session"},
     {"zero"},
     {"bench", "trials"},
+    {"advise"},
     {"ui", "doctor"},
     {"cli", "training"},
     {"__main__", ""},  # "" is the package itself, which loads the public names when they are asked for
