@@ -49,6 +49,7 @@ from specdemo.events.trace import Trace
 from specdemo.loading.assemble import look_at
 from specdemo.loading.load import load_pair
 from specdemo.loading.pair import AnyPair, Pair, encode
+from specdemo.runtime.lm import keeps_state
 from specdemo.runtime.steps import EagerSteps
 from specdemo.vllm.pair import ServedPair
 from specdemo.vllm.run import served_events
@@ -133,9 +134,16 @@ def _seeded(params: Params) -> Params:
     return params if params.seed is not None else replace(params, seed=SystemRandom().randrange(2**32))
 
 
-def generate(pair: AnyPair, prompt: Prompt, params: Params | None = None, *, measure: bool = True) -> Trace:
+def generate(
+    pair: AnyPair,
+    prompt: Prompt,
+    params: Params | None = None,
+    *,
+    measure: bool = True,
+    is_over: IsOver = lambda: False,
+) -> Trace:
     """The whole run at once: its trace. Raises as `stream` does, and what fails while it runs."""
-    run = stream(pair, prompt, params, measure=measure)
+    run = stream(pair, prompt, params, measure=measure, is_over=is_over)
     for _ in run:
         pass
     return run.trace
@@ -359,25 +367,84 @@ def _in_turns(
         return is_over() or late > 3 * seconds or (late > 0 and len(timings) >= FEWEST_TURNS)
 
     while not is_enough():
-        look_at(pair)
-        decoder = decoder_of(pair, started, is_enough)
-        if decoder.verifier.target.states is not None:
+        decoder = _at_its_prompt(pair, started, is_enough)
+        if decoder is None:
             return
-        with pair.runner.active():
-            next(decoder.decode(list(started.prompt_ids)))  # reads the prompt
-        each = partial(_as_in_a_run, pair, decoder, Trace.begin(started), is_enough)
         before = len(timings)
-        for own, alone in turns(decoder, Pieces(pair.tokenizer), started.prompt_ids, each, next(shifts)):
-            # The first round of each side finds the other's memory in the processor's caches; the last one of
-            # those that are launched ahead is written down in its own time.
-            counted = slice(1, -1 if decoder.ahead else None)
-            timings.append(TimedTurn(timed(alone[counted]), timed(own[counted])))
-            yield
+        for own, alone in _turns(pair, decoder, started, is_enough, next(shifts)):
+            if alone:
+                timings.append(_timed_turn(decoder, own, alone))
+                yield
         trace.stats = after_turns(trace.stats, timed(trace.rounds), timings)
         low, high = trace.stats.speedup_interval or (0.0, 1.0)
         is_narrow = len(timings) >= FEWEST_TURNS and high <= narrow * low
         if is_narrow or len(timings) == before:  # or the text is too short for a turn
             return
+
+
+def run_in_turns(
+    pair: Pair, prompt: Prompt, params: Params, is_over: IsOver = lambda: False
+) -> tuple[Trace, list[TimedTurn]]:
+    """A run whose rounds are made in turns with plain ones, so that both meet the same load: its trace, and
+    the turns. The trace's `finish` is "cancelled" where is_over got true before the end. A target with
+    recurrent layers cannot go back: its run is followed by one without drafts, and both are one turn. Raises
+    as `stream` does."""
+    if keeps_state(pair.target):
+        return _whole_turn(pair, prompt, params, is_over)
+    started = prepare(pair, prompt, params)
+    trace, timings = Trace.begin(started), list[TimedTurn]()
+    if not pair.lock.acquire(blocking=False):
+        raise PairError(BUSY)
+    try:
+        with no_mistakes():
+            decoder = _at_its_prompt(pair, started, is_over)
+            assert decoder is not None, "its target can go back"
+            for own, alone in _turns(pair, decoder, started, is_over, 0):
+                for one in own:
+                    trace.add(one)
+                if alone:
+                    timings.append(_timed_turn(decoder, own, alone))
+    finally:
+        pair.lock.release()
+    trace.end(decoder.finish or "cancelled")
+    return trace, timings
+
+
+def _whole_turn(pair: Pair, prompt: Prompt, params: Params, is_over: IsOver) -> tuple[Trace, list[TimedTurn]]:
+    own, alone = (
+        generate(pair, prompt, one, measure=False, is_over=is_over)
+        for one in (params, replace(params, draft_with="none"))
+    )
+    if alone.finish == "cancelled":
+        own.end("cancelled")
+    return own, [TimedTurn(timed(alone.rounds), timed(own.rounds))]
+
+
+def _at_its_prompt(pair: Pair, started: Started, is_over: IsOver) -> Decoder | None:
+    """The loop of a run that has read its prompt; None where the target has recurrent layers, and so cannot
+    go back."""
+    look_at(pair)
+    decoder = decoder_of(pair, started, is_over)
+    if decoder.verifier.target.states is not None:
+        return None
+    with pair.runner.active():
+        next(decoder.decode(list(started.prompt_ids)))
+    return decoder
+
+
+def _turns(
+    pair: Pair, decoder: Decoder, started: Started, is_over: IsOver, shift: int
+) -> Iterator[tuple[list[Round], list[Round]]]:
+    """See `turns`."""
+    each = partial(_as_in_a_run, pair, decoder, Trace.begin(started), is_over)
+    yield from turns(decoder, Pieces(pair.tokenizer), started.prompt_ids, each, shift)
+
+
+def _timed_turn(decoder: Decoder, own: Sequence[Round], alone: Sequence[Round]) -> TimedTurn:
+    """The first round of each side finds the other's memory in the processor's caches; the last one of those
+    that are launched ahead is written down in its own time."""
+    counted = slice(1, -1 if decoder.ahead else None)
+    return TimedTurn(timed(alone[counted]), timed(own[counted]))
 
 
 def decoder_of(pair: Pair, started: Started, is_over: IsOver) -> Decoder:

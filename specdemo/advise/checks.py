@@ -2,7 +2,7 @@
 after texts of several lengths. It decides whether long drafts can pay, and depends on the machine."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import cycle, islice
 from random import Random
@@ -79,7 +79,9 @@ def _times_after(
                     times[length].append(own[length].round(ids[:context], 0).ms)
     finally:
         pair.lock.release()
-    return [_time(context, 1 + length, times[length]) for length in LENGTHS if len(times[length]) > 1]
+    if len(times[LENGTHS[-1]]) < 2:
+        return []
+    return [_time(context, length, times) for length in LENGTHS]
 
 
 def _checking(decoder: Decoder, pair: Pair, following: Sequence[int], length: int) -> Decoder:
@@ -90,6 +92,7 @@ def _checking(decoder: Decoder, pair: Pair, following: Sequence[int], length: in
     return replace(own, drafter=drafter, verifier=verifier, length=DraftLength(length))
 
 
-def _time(context: int, rows: int, times_ms: Sequence[float]) -> CheckTime:
-    deciles = quantiles(times_ms, n=10, method="inclusive")
-    return CheckTime(context, rows, median(times_ms), deciles[0], deciles[-1])
+def _time(context: int, length: int, times: Mapping[int, Sequence[float]]) -> CheckTime:
+    ratios = [ms / one_row for ms, one_row in zip(times[length], times[0], strict=True)]
+    deciles = quantiles(ratios, n=10, method="inclusive")
+    return CheckTime(context, 1 + length, median(times[length]), median(ratios), deciles[0], deciles[-1])

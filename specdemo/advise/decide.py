@@ -1,30 +1,30 @@
 """What follows from the samples: what each draft length would bring, which settings are worth measuring,
 which are out, and what to recommend. Without torch.
 
-A setting's speed-up on some prompts is the time per token of the target alone over its own, over all rounds
-of these prompts. Its interval is for other prompts of the same kind, too: a jackknife over the prompts, on
-the logarithm, with Student's t (Tukey 1958)."""
+A setting's speed-up is the tokens a round that it brings over what its rounds take, in rounds of the target
+alone. The first is counted, and its interval is for other prompts of the same kind: a jackknife over the
+prompts, on the logarithm (Tukey 1958). The second is timed in turns (events/speedup.py). The squares of both
+intervals add up."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, log, sqrt
+from math import exp, hypot, log, sqrt
 from statistics import fmean
+from typing import Literal
 
 from specdemo.advise.results import (
     ALL,
-    PLAIN,
     CheckTime,
     Contender,
     Measured,
     Recommendation,
     Sample,
     Setting,
-    Sum,
-    check_ms,
-    summed,
+    Together,
+    check_ratio,
 )
-from specdemo.events.speedup import SpeedUp, break_even, is_wide, student
+from specdemo.events.speedup import SpeedUp, break_even, is_wide, speed_up_in_turns, student
 from specdemo.events.verdict import speedup_in_words
 from specdemo.words.catalogue import numeral, speaker_of
 
@@ -37,7 +37,7 @@ SAME = 1.03  # settings that differ by less are as good
 
 # A prompt, by its work and its number there.
 Place = tuple[str, int]
-ByPlace = dict[Place, Sample]
+ByPlace = Mapping[Place, Sample]
 
 
 @dataclass(frozen=True)
@@ -49,28 +49,19 @@ class Estimate:
     speedup: float
 
 
-def estimates(
-    contender: Contender, probe: Sum, plain_ms: float, checks: Sequence[CheckTime]
-) -> list[Estimate]:
-    """The estimates for all draft lengths, from texts with drafts of up to PROBED tokens. probe: these texts.
-    plain_ms: what a round of the target alone takes on them. checks: by their rows; the times of more rows
-    count relative to that of one."""
-    one_row = checks[0].ms
+def estimates(contender: Contender, probe: Together, checks: Sequence[CheckTime]) -> list[Estimate]:
+    """The estimates for all draft lengths, from texts with drafts of up to PROBED tokens. checks: of one
+    context, by their rows."""
     found = []
     for gamma in lengths_of(contender):
-        accepted, drafted = (_up_to(gamma, at, probe) for at in (probe.accepted_at, probe.drafted_at))
-        tokens = 1 + sum(accepted)
+        accepted, drafted = _up_to(gamma, probe, "accepted"), _up_to(gamma, probe, "drafted")
         # drafted[i]: the share of rounds with more than i drafts; so these are the shares with exactly i.
         exactly = [above - below for above, below in zip([1.0, *drafted], [*drafted, 0.0], strict=True)]
-        rows = sum(
-            share * check_ms(checks, 1 + length) / one_row for length, share in enumerate(exactly) if share
-        )
-        draft_ms = probe.draft_ms / probe.rounds
-        if not contender.at_once and probe.drafted_at:
-            draft_ms *= sum(drafted) / probe.drafted_per_round
-        found.append(
-            Estimate(Setting(contender.name, gamma), tokens, tokens * plain_ms / (draft_ms + plain_ms * rows))
-        )
+        cost = sum(share * check_ratio(checks, 1 + length) for length, share in enumerate(exactly))
+        made = probe.drafted_per_round
+        cost += probe.draft_cost * (sum(drafted) / made if made and not contender.at_once else 1.0)
+        tokens = 1 + sum(accepted)
+        found.append(Estimate(Setting(contender.name, gamma), tokens, tokens / cost))
     return found
 
 
@@ -78,14 +69,12 @@ def lengths_of(contender: Contender) -> list[int]:
     return sorted({min(length, contender.longest or length) for length in LENGTHS})
 
 
-def _up_to(gamma: int, at: Sequence[int], probe: Sum) -> list[float]:
+def _up_to(gamma: int, probe: Together, what: Literal["drafted", "accepted"]) -> list[float]:
     """The share of rounds with more than i tokens, for i below gamma. Beyond what was probed each share is
     less than the one before by the same factor, as it was on average."""
-    shares = [count / probe.rounds for count in at[:gamma]]
-    if len(at) >= PROBED and gamma > len(shares):
-        factor = shares[-1] ** (1 / len(shares))
-        shares += [shares[-1] * factor**more for more in range(1, gamma - len(shares) + 1)]
-    return shares + [0.0] * (gamma - len(shares))
+    shares = probe.share_above(what, min(gamma, PROBED))
+    factor = shares[-1] ** (1 / len(shares))
+    return shares + [shares[-1] * factor**more for more in range(1, gamma - len(shares) + 1)]
 
 
 def finalists(found: Iterable[Estimate]) -> list[Setting]:
@@ -96,61 +85,76 @@ def finalists(found: Iterable[Estimate]) -> list[Setting]:
 
 def estimates_of(measured: Measured, works: Iterable[str]) -> list[Estimate]:
     """The estimates of all contenders, from what was probed in these kinds of work together."""
-    wanted, checks = set(works), checks_at_hand(measured.checks)
-    by_contender: dict[str, list[Sample]] = defaultdict(list)
-    for one in measured.probes:
-        if one.work in wanted:
-            by_contender[one.setting.contender].append(one)
-    plain = by_contender.pop(PLAIN.contender, [])
-    if not plain or not checks:
-        return []
-    plain_ms = summed(plain).ms_per_token
-    return [
-        estimate
-        for contender in measured.contenders
-        if (own := by_contender.get(contender.name))
-        for estimate in estimates(contender, summed(own), plain_ms, checks)
-    ]
+    wanted, checks = set(works), shortest_context(measured.checks)
+    found = []
+    for contender in measured.contenders:
+        own = [one for one in measured.probes if one.setting.contender == contender.name]
+        if probe := tuple(one for one in own if one.work in wanted and one.turns):
+            found += estimates(contender, Together(probe), checks)
+    return found
 
 
-def checks_at_hand(checks: Sequence[CheckTime]) -> list[CheckTime]:
-    """The times of the shortest context, by their rows."""
+def shortest_context(checks: Sequence[CheckTime]) -> list[CheckTime]:
+    """The times after the shortest text, by their rows."""
     shortest = min((one.context for one in checks), default=0)
     return sorted((one for one in checks if one.context == shortest), key=lambda one: one.rows)
 
 
 def by_setting(samples: Sequence[Sample], work: str = ALL) -> dict[Setting, ByPlace]:
     """The samples of a kind of work, by what was set and on which prompt. ALL: as many prompts of each kind
-    as were written of the one with the fewest, so that they weigh alike."""
+    as were written of the one with the fewest, so that they weigh alike; and only what was set in each."""
     written: dict[str, int] = defaultdict(int)
     for one in samples:
         written[one.work] = max(written[one.work], one.prompt + 1)
     most = min(written.values(), default=0) if work == ALL else written[work]
-    found: dict[Setting, ByPlace] = defaultdict(dict)
+    found: dict[Setting, dict[Place, Sample]] = defaultdict(dict)
     for one in samples:
         if work in (ALL, one.work) and one.prompt < most:
             found[one.setting][one.work, one.prompt] = one
-    return found
+    kinds = set(written) if work == ALL else {work}
+    return {one: own for one, own in found.items() if {kind for kind, _ in own} == kinds}
 
 
-def times_as_fast(fast: ByPlace, slow: ByPlace) -> SpeedUp | None:
-    """How many times as fast the one is as the other, on the prompts that both have. None for fewer than
-    FEWEST_PROMPTS."""
-    both = [place for place in fast if place in slow]
-    if len(both) < FEWEST_PROMPTS:
+def speed_up_of(own: ByPlace) -> SpeedUp | None:
+    """How many times as fast as the target alone. None for fewer than FEWEST_PROMPTS prompts, and where too
+    few turns were timed."""
+    together = Together(tuple(own.values()))
+    timing = speed_up_in_turns(together.turns, together.rounds)
+    if timing is None or len(own) < FEWEST_PROMPTS:
         return None
-    factors = [_factor(fast, slow, [place for place in both if place != left_out]) for left_out in both]
-    whole, middle = _factor(fast, slow, both), fmean(factors)
-    count = len(both)
-    error = sqrt((count - 1) / count * sum((one - middle) ** 2 for one in factors))
-    half = student(count) * error
-    return SpeedUp(exp(whole), exp(whole - half), exp(whole + half))
+    counting = _half_width(list(own), lambda places: log(_tokens(own, places)))
+    return _interval(timing.value, hypot(counting, log(timing.high / timing.value)))
 
 
-def _factor(fast: ByPlace, slow: ByPlace, places: Sequence[Place]) -> float:
-    """The logarithm of the ratio of the times per token."""
-    mine, theirs = (summed(side[place] for place in places) for side in (fast, slow))
-    return log(theirs.ms_per_token / mine.ms_per_token)
+def times_as_fast(one: ByPlace, other: ByPlace) -> SpeedUp | None:
+    """How many times as fast the one setting is as the other, on the prompts of both."""
+    both = [place for place in one if place in other]
+    own, others = (speed_up_of({place: side[place] for place in both}) for side in (one, other))
+    timed = [
+        speed_up_in_turns(together.turns, together.rounds)
+        for together in (Together(tuple(side[place] for place in both)) for side in (one, other))
+    ]
+    if own is None or others is None or None in timed:
+        return None
+    counting = _half_width(both, lambda places: log(_tokens(one, places) / _tokens(other, places)))
+    timing = hypot(*(log(found.high / found.value) for found in timed if found))
+    return _interval(own.value / others.value, hypot(counting, timing))
+
+
+def _tokens(side: ByPlace, places: Sequence[Place]) -> float:
+    return Together(tuple(side[place] for place in places)).tokens_per_round
+
+
+def _half_width(places: Sequence[Place], of: Callable[[Sequence[Place]], float]) -> float:
+    """Half the width of the 90% interval of a function of the prompts, by the jackknife."""
+    count = len(places)
+    without = [of([*places[:at], *places[at + 1 :]]) for at in range(count)]
+    middle = fmean(without)
+    return student(count) * sqrt((count - 1) / count * sum((one - middle) ** 2 for one in without))
+
+
+def _interval(value: float, half: float) -> SpeedUp:
+    return SpeedUp(value, value * exp(-half), value * exp(half))
 
 
 def still_in(found: Mapping[Setting, ByPlace], running: Sequence[Setting]) -> list[Setting]:
@@ -169,7 +173,7 @@ def leader_of(found: Mapping[Setting, ByPlace], running: Iterable[Setting]) -> S
         {
             one: (len(found[one]), speedup.value)
             for one in running
-            if one in found and (speedup := times_as_fast(found[one], found[PLAIN]))
+            if one in found and (speedup := speed_up_of(found[one]))
         }
     )
 
@@ -187,7 +191,7 @@ def best_of(known: Mapping[Setting, tuple[int, float]]) -> Setting | None:
 def is_clear(found: Mapping[Setting, ByPlace], running: Sequence[Setting]) -> bool:
     """Whether it is known which of them is best, or that it hardly matters, and whether that one pays."""
     leader = leader_of(found, running)
-    if leader is None or (speedup := times_as_fast(found[leader], found[PLAIN])) is None:
+    if leader is None or (speedup := speed_up_of(found[leader])) is None:
         return False
     pays = (speedup.low > 1 and not is_wide(speedup.interval)) or speedup.high < SAME
     others = (times_as_fast(found[one], found[leader]) for one in running if one != leader)
@@ -205,44 +209,37 @@ def recommendations(measured: Measured) -> list[Recommendation]:
 
 @dataclass(frozen=True)
 class SettingRow:
-    """A setting on the prompts of a kind of work that the target alone wrote, too. cost: what a round takes,
-    in rounds of the target alone."""
+    """A setting on the prompts of a kind of work. cost: what a round takes, in rounds of the target alone. A
+    speed-up is tokens_per_round / cost; both are None where too little was measured."""
 
     setting: Setting
-    speedup: float
+    speedup: float | None
     interval: tuple[float, float] | None
+    cost: float | None
     drafted_per_round: float
     acceptance_rate: float | None
     tokens_per_round: float
-    cost: float
     prompts: int
 
 
 def rows_of(measured: Measured, work: str) -> list[SettingRow]:
     """The settings that were measured in a kind of work, the fastest first; in ALL those that were measured
     in each."""
-    found = by_setting(measured.samples, work)
-    plain = found.get(PLAIN, {})
     rows = []
-    for setting, own in found.items():
-        places = [place for place in own if place in plain]
-        if setting == PLAIN or not places or not _is_for(work, own, plain):
-            continue
-        mine, alone = (summed(side[place] for place in places) for side in (own, plain))
-        speedup = times_as_fast(own, plain)
-        rows.append(
-            SettingRow(
-                setting,
-                speedup=alone.ms_per_token / mine.ms_per_token,
-                interval=speedup and speedup.interval,
-                drafted_per_round=mine.drafted_per_round,
-                acceptance_rate=mine.acceptance_rate,
-                tokens_per_round=mine.tokens_per_round,
-                cost=mine.ms / mine.rounds / alone.ms_per_token,
-                prompts=len(places),
-            )
+    for setting, own in by_setting(measured.samples, work).items():
+        together, speedup = Together(tuple(own.values())), speed_up_of(own)
+        row = SettingRow(
+            setting,
+            speedup=speedup and speedup.value,
+            interval=speedup and speedup.interval,
+            cost=speedup and together.tokens_per_round / speedup.value,
+            drafted_per_round=together.drafted_per_round,
+            acceptance_rate=together.acceptance_rate,
+            tokens_per_round=together.tokens_per_round,
+            prompts=len(own),
         )
-    return sorted(rows, key=lambda row: row.speedup, reverse=True)
+        rows.append(row)
+    return sorted(rows, key=lambda row: row.speedup or 0.0, reverse=True)
 
 
 def recommendation(measured: Measured, work: str) -> Recommendation:
@@ -253,7 +250,7 @@ def recommendation(measured: Measured, work: str) -> Recommendation:
         reason = _speak("too_few" if count else "none_measured", count=count, least=FEWEST_PROMPTS)
         return Recommendation(work, "none", None, None, None, None, None, reason, None, count)
     best = rows[chosen]
-    assert best.interval is not None
+    assert best.interval is not None and best.speedup is not None
     contender = contender_of(measured, best.setting)
     low, high = (round(end, 2) for end in best.interval)  # as they are said
     pays = low > 1
@@ -276,11 +273,6 @@ def recommendation(measured: Measured, work: str) -> Recommendation:
     )
 
 
-def _is_for(work: str, own: ByPlace, plain: ByPlace) -> bool:
-    """Whether a setting was measured in all the kinds of work that the target alone was."""
-    return work != ALL or {kind for kind, _ in own} >= {kind for kind, _ in plain}
-
-
 def _why_not(row: SettingRow) -> str:
     """Why it does not pay: by the share of drafts that are accepted, where that tells it."""
     rate, drafted = row.acceptance_rate, row.drafted_per_round
@@ -288,6 +280,7 @@ def _why_not(row: SettingRow) -> str:
         return _speak("drafts_nothing")
     if not rate:
         return _speak("accepts_nothing", drafted=numeral(drafted, ".2f"))
+    assert row.cost is not None
     needed = break_even(drafted, row.cost)
     if needed is None:
         return _speak("hopeless", rate=numeral(rate, ".0%"), **_per_round(row))
@@ -297,6 +290,7 @@ def _why_not(row: SettingRow) -> str:
 
 
 def _per_round(row: SettingRow) -> dict[str, str]:
+    assert row.cost is not None
     return {"tokens": numeral(row.tokens_per_round, ".2f"), "cost": numeral(row.cost, ".2f")}
 
 

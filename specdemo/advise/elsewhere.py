@@ -97,13 +97,17 @@ class Elsewhere:
     free_until: float
 
 
+def check_cards(names: Sequence[str] | None) -> list[str]:
+    """The names of the cards that are asked for; None: of all. ValueError for what is not in CARDS."""
+    for name in names or ():
+        if name not in CARDS:
+            raise ValueError(refusal("on", "choice", name, names=", ".join(CARDS)))
+    return list(CARDS if names is None else names)
+
+
 def elsewhere(work: MeasuredWork, cards: Sequence[str], batches_on: str | None = None) -> Elsewhere:
-    """The work counted on `cards`, and for BATCHES on one of CARDS (None: the first of `cards`). ValueError
-    for a card that is not in CARDS."""
+    """The work counted on `cards`, and for BATCHES on one of CARDS (None: the first of `cards`)."""
     chosen = batches_on or cards[0]
-    for card in (*cards, chosen):
-        if card not in CARDS:
-            raise ValueError(refusal("on", "choice", card, names=", ".join(CARDS)))
     gamma = best_draft_length(work, chosen)
     return Elsewhere(
         tuple(counted_speed(work, card, best_draft_length(work, card)) for card in cards),

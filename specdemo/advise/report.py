@@ -17,9 +17,9 @@ from specdemo.advise.results import (
     CheckTime,
     Measured,
     Recommendation,
-    check_ms,
+    Together,
+    check_ratio,
     from_object,
-    summed,
     to_object,
 )
 from specdemo.bench.methods import aligned
@@ -59,9 +59,9 @@ def setting_in_words(one: Recommendation) -> str:
     return _speak("no_speculation" if one.best else "not_known")
 
 
-def speedup_cell(speedup: float, interval: tuple[float, float] | None) -> str:
-    if interval is None:
-        return f"{numeral(speedup, '.2f')}"
+def speedup_cell(speedup: float | None, interval: tuple[float, float] | None) -> str:
+    if speedup is None or interval is None:
+        return "–"
     low, high = (numeral(end, ".2f") for end in interval)
     return f"{low}–{high}" if is_wide(interval) else f"{numeral(speedup, '.2f')} ({low}–{high})"
 
@@ -75,7 +75,7 @@ def cells(work: str, row: SettingRow) -> dict[str, str]:
         "speedup": speedup_cell(row.speedup, row.interval),
         "accepted": Numeral("–") if rate is None else numeral(rate, ".0%"),
         "tokens": numeral(row.tokens_per_round, ".2f"),
-        "cost": numeral(row.cost, ".2f"),
+        "cost": Numeral("–") if row.cost is None else numeral(row.cost, ".2f"),
         "prompts": numeral(row.prompts),
     }
 
@@ -119,8 +119,8 @@ def ended_in_words(measured: Measured) -> str:
 
 
 def by_context(checks: Sequence[CheckTime]) -> dict[int, list[CheckTime]]:
-    """The times by the text's length, each by their rows; empty where none were measured."""
-    known = sorted((one for one in checks if one.context), key=lambda one: (one.context, one.rows))
+    """The times by the text's length, each by their rows."""
+    known = sorted(checks, key=lambda one: (one.context, one.rows))
     return {context: list(group) for context, group in groupby(known, key=lambda one: one.context)}
 
 
@@ -128,7 +128,7 @@ def checks_in_words(checks: Sequence[CheckTime]) -> list[str]:
     """A sentence for each length of text."""
     sentences = []
     for context, times in by_context(checks).items():
-        factors = {f"x{rows}": number(check_ms(times, rows) / times[0].ms, ".2f") for rows in (2, 5, 9, 17)}
+        factors = {f"x{rows}": number(check_ratio(times, rows), ".2f") for rows in (2, 5, 9, 17)}
         sentences.append(_speak("checks", context=number(context), ms=number(times[0].ms, ".2f"), **factors))
     return sentences
 
@@ -204,10 +204,8 @@ def acceptance_picture(advice: Advice) -> str:
     for work in advice.measured.works:
         probes = (one for one in advice.measured.probes if one.work == work)
         if own := [one for one in probes if one.setting.contender == best.contender]:
-            together = summed(own)
-            shares = enumerate(together.accepted_at, start=1)
-            points = [(place, count / together.rounds) for place, count in shares]
-            found.append(Curve(work_in_words(work), points))
+            shares = Together(tuple(own)).share_above("accepted", max(max(one.drafted) for one in own))
+            found.append(Curve(work_in_words(work), list(enumerate(shares, start=1))))
     found = [curve for curve in found if curve.points]
     title = _speak("pictures.acceptance", name=best.contender)
     return curves(title, found, _speak("pictures.places"), form=".0%") if found else ""

@@ -1,17 +1,20 @@
 """What the adviser measures and what comes of it. Without torch."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
+from statistics import fmean
 from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
+from specdemo.events.speedup import TimedRound, TimedTurn
 from specdemo.events.trace import Trace
 
 Ended = Literal["running", "clear", "all", "budget", "interrupted", "failed"]
 SCHEMA = "specdemo.advice/1"
 ALL = "all"  # the kind of work that stands for all that was measured
+OWN = "own"  # that of one's own prompts
 
 
 @dataclass(frozen=True)
@@ -33,128 +36,133 @@ ALONE = Contender("none", "none")
 
 @dataclass(frozen=True)
 class Setting:
-    """A contender with a draft length; 0 is the target alone."""
+    """A contender with a draft length."""
 
     contender: str
     gamma: int
 
 
-PLAIN = Setting(ALONE.name, 0)
+@dataclass(frozen=True)
+class Turn:
+    """Some rounds of a text, and right after them some of the target alone. plain_ms: the mean of those.
+    drafted, ms: of each of the text's own rounds."""
+
+    plain_ms: float
+    drafted: tuple[int, ...]
+    ms: tuple[float, ...]
+
+    @property
+    def timed(self) -> TimedTurn:
+        own = [TimedRound(1, drafted, ms) for drafted, ms in zip(self.drafted, self.ms, strict=True)]
+        return TimedTurn([TimedRound(1, 0, self.plain_ms)], own)
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One text. prompt: its number among those of its work. The times are of all rounds together.
-    drafted_at[i], accepted_at[i]: in how many rounds more than i tokens were drafted, accepted."""
+    """One text. prompt: its number among those of its work. length: tokens, the prompt's included. drafted,
+    accepted, emitted: tokens of each round. judged: drafted tokens. draft_ms: of all rounds."""
 
     work: str
     prompt: int
     setting: Setting
-    tokens: int
-    rounds: int
+    length: int
+    drafted: tuple[int, ...]
+    accepted: tuple[int, ...]
+    emitted: tuple[int, ...]
     judged: int
     draft_ms: float
-    verify_ms: float
-    drafted_at: tuple[int, ...] = ()
-    accepted_at: tuple[int, ...] = ()
-
-    @property
-    def ms(self) -> float:
-        return self.draft_ms + self.verify_ms
+    turns: tuple[Turn, ...]
 
 
-def sample_of(work: str, prompt: int, setting: Setting, trace: Trace) -> Sample:
-    """The sample of a run that has ended, of an engine that tells the times of drafting and verifying."""
+def sample_of(work: str, prompt: int, setting: Setting, trace: Trace, turns: Sequence[TimedTurn]) -> Sample:
     stats = trace.stats
-    assert stats.draft_ms is not None and stats.verify_ms is not None, "it was run here"
-    accepted = [sum(token.fate == "accepted" for token in one.draft) for one in trace.rounds]
     return Sample(
         work,
         prompt,
         setting,
-        tokens=stats.tokens,
-        rounds=stats.rounds,
+        length=len(trace.prompt_ids) + stats.tokens,
+        drafted=tuple(len(one.draft) for one in trace.rounds),
+        accepted=tuple(sum(token.fate == "accepted" for token in one.draft) for one in trace.rounds),
+        emitted=tuple(len(one.emitted) for one in trace.rounds),
         judged=stats.accepted + (stats.rejected or 0),
-        draft_ms=stats.draft_ms,
-        verify_ms=stats.verify_ms,
-        drafted_at=_rounds_above([len(one.draft) for one in trace.rounds]),
-        accepted_at=_rounds_above(accepted),
+        draft_ms=stats.draft_ms or 0.0,
+        turns=tuple(
+            Turn(
+                fmean(one.ms for one in turn.slow),
+                tuple(one.drafted for one in turn.fast),
+                tuple(one.ms for one in turn.fast),
+            )
+            for turn in turns
+        ),
     )
 
 
-def _rounds_above(lengths: Sequence[int]) -> tuple[int, ...]:
-    return tuple(sum(length > place for length in lengths) for place in range(max(lengths, default=0)))
-
-
 @dataclass(frozen=True)
-class Sum:
-    """Samples of one setting together, and the quotients that follow."""
+class Together:
+    """Samples of one setting together; at least one, with a round each."""
 
-    tokens: int
-    rounds: int
-    judged: int
-    draft_ms: float
-    verify_ms: float
-    drafted_at: tuple[int, ...]
-    accepted_at: tuple[int, ...]
+    samples: tuple[Sample, ...]
 
     @property
-    def ms(self) -> float:
-        return self.draft_ms + self.verify_ms
+    def rounds(self) -> list[TimedRound]:
+        """All rounds, without their times."""
+        return [
+            TimedRound(emitted, drafted, 0.0)
+            for one in self.samples
+            for emitted, drafted in zip(one.emitted, one.drafted, strict=True)
+        ]
+
+    @property
+    def turns(self) -> list[TimedTurn]:
+        return [turn.timed for one in self.samples for turn in one.turns]
 
     @property
     def tokens_per_round(self) -> float:
-        return self.tokens / self.rounds
-
-    @property
-    def ms_per_token(self) -> float:
-        return self.ms / self.tokens
-
-    @property
-    def acceptance_rate(self) -> float | None:
-        return sum(self.accepted_at) / self.judged if self.judged else None
+        return fmean(count for one in self.samples for count in one.emitted)
 
     @property
     def drafted_per_round(self) -> float:
-        return sum(self.drafted_at) / self.rounds
+        return fmean(count for one in self.samples for count in one.drafted)
 
+    @property
+    def acceptance_rate(self) -> float | None:
+        judged = sum(one.judged for one in self.samples)
+        return sum(sum(one.accepted) for one in self.samples) / judged if judged else None
 
-def summed(samples: Iterable[Sample]) -> Sum:
-    """The sum; of at least one sample."""
-    some = list(samples)
-    columns = {
-        name: sum(getattr(one, name) for one in some)
-        for name in ("tokens", "rounds", "judged", "draft_ms", "verify_ms")
-    }
-    places = {name: _added([getattr(one, name) for one in some]) for name in ("drafted_at", "accepted_at")}
-    return Sum(**columns, **places)
+    @property
+    def draft_cost(self) -> float:
+        """What drafting takes in a round, in rounds of the target alone."""
+        plain_ms = fmean(turn.plain_ms for one in self.samples for turn in one.turns)
+        return sum(one.draft_ms for one in self.samples) / len(self.rounds) / plain_ms
 
-
-def _added(rows: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    longest = max(map(len, rows), default=0)
-    return tuple(sum(row[place] for row in rows if place < len(row)) for place in range(longest))
+    def share_above(self, what: Literal["drafted", "accepted"], places: int) -> list[float]:
+        """The share of rounds with more than i such tokens, for i below `places`."""
+        counts = [count for one in self.samples for count in getattr(one, what)]
+        return [fmean(count > place for count in counts) for place in range(places)]
 
 
 @dataclass(frozen=True)
 class CheckTime:
     """What a forward of the target over so many rows takes after a text of `context` tokens, verdict
-    included: the median, and the 10th and 90th percentile, in ms."""
+    included: in ms, and relative to one row, which was timed right before or after; medians. low, high: the
+    10th and 90th percentile of `ratio`."""
 
     context: int
     rows: int
     ms: float
-    low_ms: float
-    high_ms: float
+    ratio: float
+    low: float
+    high: float
 
 
-def check_ms(times: Sequence[CheckTime], rows: float) -> float:
-    """The time of a check, by straight lines between those that were measured and the last one's slope beyond
-    them. times: of one context, by their rows, at least two."""
+def check_ratio(times: Sequence[CheckTime], rows: float) -> float:
+    """What a check takes relative to one row, by straight lines between those that were measured. times: of
+    one context, by their rows; 1 where there are none."""
     for before, after in pairwise(times):
-        if rows <= after.rows or after is times[-1]:
+        if rows <= after.rows:
             share = (rows - before.rows) / (after.rows - before.rows)
-            return max(before.ms + share * (after.ms - before.ms), 0.1 * before.ms)
-    return times[0].ms
+            return before.ratio + share * (after.ratio - before.ratio)
+    return times[-1].ratio if times else 1.0
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,9 @@
 its rows; from these all draft lengths are estimated. Then the most promising settings of each kind of work
 write whole texts in turns with the target alone, prompt by prompt, until it is clear which is best."""
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import date
 from time import perf_counter
 
@@ -18,16 +19,17 @@ from specdemo.advise.decide import (
     is_clear,
     still_in,
 )
-from specdemo.advise.results import PLAIN, CheckTime, Contender, Measured, Sample, Setting, sample_of
+from specdemo.advise.results import ALONE, Contender, Measured, Sample, Setting, sample_of
 from specdemo.bench.methods import WARM_UP_TOKENS
-from specdemo.events import PARAMETERS, Params, Prompt, __version__
+from specdemo.events import Params, Prompt, __version__
 from specdemo.loading.pair import Pair, encode
-from specdemo.session import prepare, stream
+from specdemo.session import prepare, run_in_turns
 from specdemo.words.catalogue import numeral
 from specdemo.words.message import Message, about, message, message_of
 
 PROBES = 2  # prompts of each kind of work
 OF_CHECKS, OF_PROBES = 0.15, 0.45  # the shares of the budget after which these end
+LONGEST_TEXT = 32_768  # tokens
 FOR_ALL = 2  # settings that are measured in every kind of work, for the one setting for all of it
 
 
@@ -42,7 +44,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Task:
-    """What is to be measured. pairs: what drafts, by the name of its contender; all have the same target.
+    """What is to be measured. pairs: by contender; all have the same target.
     prompts: by kind of work. budget: seconds."""
 
     pairs: Mapping[str, Pair]
@@ -105,7 +107,7 @@ def begin(
         versions={"specdemo": __version__, **pair.versions},
         date=date.today().isoformat(),
         command=command,
-        params={name: getattr(params, name) for name, row in PARAMETERS.items() if row.is_compared},
+        params=json.loads(json.dumps(asdict(params))),  # as a report has them
         works=tuple(prompts),
         contenders=tuple(contenders),
         prompts={work: len(some) for work, some in prompts.items()},
@@ -145,7 +147,7 @@ class _Course:
         self.task, self.measured, self.is_stopped = task, measured, is_stopped
         self.before, self.began = measured.seconds, perf_counter()
         self.ended = "all"
-        self.contenders = {one.name: one for one in measured.contenders}
+        self.contenders = {one.name: one for one in measured.contenders if one.draft_with != "none"}
 
     @property
     def seconds(self) -> float:
@@ -168,7 +170,7 @@ class _Course:
     def check(self) -> Iterator[Progress]:
         if self.measured.checks:
             return
-        pair = self.task.pairs[PLAIN.contender]
+        pair = self.task.pairs[ALONE.name]
         yield self.progress(message("advice_checking"))
         seconds = OF_CHECKS * self.task.budget - self.seconds
         ids = [
@@ -181,9 +183,6 @@ class _Course:
             yield self.progress(message("advice_checking"))
         if self.is_over():
             raise OutOfTime
-        if not self.measured.checks:  # of a target that cannot go back: as if a row cost nothing
-            alike = tuple(CheckTime(0, rows, 1.0, 1.0, 1.0) for rows in (1, 17))
-            self.measured = replace(self.measured, checks=alike)
 
     def probe(self) -> Iterator[Progress]:
         """Texts with long drafts. What is probed of a prompt counts when all contenders have written it."""
@@ -225,37 +224,28 @@ class _Course:
             self.ended = "clear"
 
     def turn(self, work: str, number: int, settings: Sequence[Setting]) -> Iterator[Progress]:
-        """A prompt by the target alone and by these settings, which begin with another one each time. It
-        counts when all have written it."""
-        order = [PLAIN, *settings]
-        at = number % len(order)
+        """A prompt with each of these settings, which begin with another one each time. It counts when all
+        have written it."""
+        at, found = number % len(settings), []
         doing = {"work": work, "number": number + 1, "count": len(self.task.prompts[work])}
-        found = []
-        for setting in order[at:] + order[:at]:
-            name = setting.contender if setting == PLAIN else called(setting)
-            yield self.progress(message("advice_comparing", name=name, **doing))
+        for setting in (*settings[at:], *settings[:at]):
+            yield self.progress(message("advice_comparing", name=called(setting), **doing))
             found.append(self.text(work, number, setting))
         self.measured = replace(self.measured, samples=(*self.measured.samples, *found))
 
     def longest(self, contender: Contender) -> Setting:
-        gamma = 0 if contender.draft_with == "none" else min(PROBED, contender.longest or PROBED)
-        return Setting(contender.name, gamma)
+        return Setting(contender.name, min(PROBED, contender.longest or PROBED))
 
-    def text(self, work: str, number: int, setting: Setting, most: int | None = None) -> Sample:
+    def text(self, work: str, number: int, setting: Setting, most: int = LONGEST_TEXT) -> Sample:
         """One text. OutOfTime if it was not written to its end."""
-        params = self.task.params
-        contender = self.contenders[setting.contender]
-        wanted = replace(
-            params,
-            draft_with=contender.draft_with,
-            gamma=setting.gamma or params.gamma,
-            max_new_tokens=min(most or params.max_new_tokens, params.max_new_tokens),
+        params = replace(
+            self.task.params,
+            draft_with=self.contenders[setting.contender].draft_with,
+            gamma=setting.gamma,
+            max_new_tokens=min(most, self.task.params.max_new_tokens),
         )
-        pair, prompt = self.task.pairs[contender.name], self.task.prompts[work][number]
-        with stream(pair, prompt, wanted, measure=False, is_over=self.is_over) as run:
-            for _ in run:
-                if self.is_over():
-                    break
-        if run.trace.finish not in ("eos", "stop", "length"):
+        pair, prompt = self.task.pairs[setting.contender], self.task.prompts[work][number]
+        trace, turns = run_in_turns(pair, prompt, params, self.is_over)
+        if trace.finish == "cancelled":
             raise OutOfTime
-        return sample_of(work, number, setting, run.trace)
+        return sample_of(work, number, setting, trace, turns)

@@ -20,13 +20,13 @@ WRAPPERS = ("body", "request")  # the names under which a log has a request
 FORMS = '{"prompt": "..."} or {"messages": [...]}'  # of a line, as sentences name them
 
 
-def prompts_of(kinds: Sequence[str], count: int) -> dict[str, list[Prompt]]:
-    """The first `count` prompts of each kind of work. ValueError for a kind that there is not."""
+def prompts_of(kinds: Sequence[str]) -> dict[str, list[Prompt]]:
+    """The prompts of each kind of work. ValueError for a kind that there is not."""
     sets = prompt_sets()
     for kind in kinds:
         if kind not in sets:
             raise ValueError(refusal("work", "choice", kind, names=", ".join(sets)))
-    return {kind: list(sets[kind][:count]) for kind in kinds}
+    return {kind: list(sets[kind]) for kind in kinds}
 
 
 def read_prompts(path: str | Path) -> list[Prompt]:

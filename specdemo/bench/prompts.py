@@ -5,19 +5,18 @@ from collections.abc import Callable
 from functools import cache
 from itertools import chain, cycle, islice
 
-from specdemo.loading.catalog import EMBEDDED, ROOT
+from specdemo.loading.catalog import EMBEDDED, ROOT, WORKS
 from specdemo.loading.pair import AnyPair, Pair
 
 Prompts = Callable[[int, int | None], list[list[int]]]  # (how many, tokens each; None: as they are) -> [N][T]
 
 PROMPTS = ROOT / "assets" / "prompts"
-KINDS = ("chat", "code", "json", "summary", "story", "translation")  # of work, a file each
 
 
 @cache
 def prompt_sets() -> dict[str, tuple[str, ...]]:
     """The texts of each kind of work: "story" for the embedded pair, too, the others for larger ones."""
-    files = {kind: PROMPTS / f"{kind}.json" for kind in KINDS}
+    files = {kind: PROMPTS / f"{kind}.json" for kind in WORKS}
     return {kind: tuple(json.loads(file.read_text(encoding="utf-8"))) for kind, file in files.items()}
 
 

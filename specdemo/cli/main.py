@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from specdemo.cli.options import (
     ALL,
+    check_advise_options,
     check_bench_options,
     is_given,
     pair_request,
@@ -29,7 +30,7 @@ from specdemo.cli.terminal import Printer, by_segment, fork_report, summary
 from specdemo.errors import LoadError, PairError, redacted
 from specdemo.events import DRAFTER_KINDS, METHODS, Params, Round
 from specdemo.events.params import check_greedy_drafts
-from specdemo.loading.catalog import CATALOGUE, QUANTIZE_WHERE
+from specdemo.loading.catalog import CATALOGUE, QUANTIZE_WHERE, WORKS
 from specdemo.words.message import message
 
 if TYPE_CHECKING:
@@ -276,14 +277,18 @@ def _advise(arguments: Namespace) -> int:
         _check_writable("report", arguments.report)
 
     from specdemo.advise.contenders import check_asked, field_of
+    from specdemo.advise.elsewhere import check_cards
+    from specdemo.advise.page import page_of
+    from specdemo.advise.results import OWN
     from specdemo.advise.run import Task, advise, begin, fitting
     from specdemo.advise.work import prompts_of, read_prompts
 
     check_asked(arguments.drafters)
+    cards = check_cards(arguments.on)
     if arguments.prompts is not None:
         prompts = {OWN: read_prompts(arguments.prompts)}
     else:
-        prompts = prompts_of(arguments.work or WORK)
+        prompts = prompts_of(arguments.work or WORKS)
     before = read_report(arguments.resume, "resume") if arguments.resume is not None else None
     command = shlex.join(["python", "-m", "specdemo", *sys.argv[1:]])
     pair = _load(request)
@@ -291,9 +296,7 @@ def _advise(arguments: Namespace) -> int:
     prompts, notes = fitting(pair, prompts, params)
     for note in (*found.left_out, *notes):
         tell(note)
-    measured = begin(
-        pair, found.contenders, prompts, params, [*found.left_out, *notes], command, before
-    )
+    measured = begin(pair, found.contenders, prompts, params, [*found.left_out, *notes], command, before)
     task, status = Task(found.pairs, prompts, params, arguments.budget), 0
     try:
         for progress in advise(task, measured):
@@ -307,7 +310,7 @@ def _advise(arguments: Namespace) -> int:
         measured, status = replace(measured, ended="failed"), tell(error, FAILED)
     advice = advice_of(measured)
     if arguments.report is not None:
-        page = _advice_page(pair, advice, arguments.on)
+        page = page_of(found.pairs, advice, cards)
         _save("report", lambda file: Path(file).write_text(page, encoding="utf-8"), arguments.report)
     print(advice_table(advice))
     print(json.dumps(advice_object(advice)))

@@ -7,13 +7,12 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from specdemo.events import LIMITS, METHODS, PARAMETERS, RULES, Params, allowed_in_words, described
-from specdemo.loading.catalog import DTYPES, QUANTIZE
+from specdemo.loading.catalog import DTYPES, QUANTIZE, WORKS
 
 ALL = "all"  # of bench --methods
 BENCH_DEFAULTS = Params(temperature=0.0, max_new_tokens=128, seed=0)
 FORK_DEFAULTS = Params(temperature=0.0, seed=0)
-ADVISE_DEFAULTS = Params(temperature=0.0, max_new_tokens=64, seed=0)
-WORK = ("chat", "code", "json", "summary", "story", "translation")  # sets of prompts
+ADVISE_DEFAULTS = Params(temperature=0.0, max_new_tokens=96, seed=0)
 SHORTEST_BUDGET, LONGEST_BUDGET = 10.0, 86_400.0  # seconds
 UNITS = {"s": 1, "m": 60, "h": 3600}  # seconds
 
@@ -174,8 +173,7 @@ def _add_bench_options(parser: ArgumentParser) -> None:
 
 def _add_advise_options(parser: ArgumentParser) -> None:
     add_pair_options(parser, several=True)
-    left_out = [name for name, row in PARAMETERS.items() if not row.is_compared]
-    _add_params_options(parser, ADVISE_DEFAULTS, [*left_out, "draft_with", "gamma"])
+    _add_params_options(parser, ADVISE_DEFAULTS, ["draft_with", "gamma", "alternatives"])
     add = parser.add_argument
     drafters = f"hub ids or directories of drafters, and methods that need none; {ALL}: whatever is at hand"
     prompts = "your own prompts: one a line, or JSON lines with messages, such as logged requests"
@@ -184,7 +182,7 @@ def _add_advise_options(parser: ArgumentParser) -> None:
     cards = "count what it would bring on these cards, for the report"
     add("--drafters", nargs="+", default=[ALL], metavar="ID_OR_DIR", help=f"{drafters} (default {ALL})")
     add("--prompts", metavar="FILE", help=prompts)
-    add("--work", type=_names, metavar="KIND,KIND", help=f"{work} (default {','.join(WORK)})")
+    add("--work", type=_names, metavar="KIND,KIND", help=f"{work} (default {','.join(WORKS)})")
     add("--budget", type=_seconds, default=300.0, metavar="TIME", help=budget)
     add("--report", metavar="FILE.html", help="save a page with all that was measured")
     add("--resume", metavar="FILE.html", help="go on with what such a report has measured")

@@ -375,8 +375,9 @@ def turns(
     each: Callable[[Iterator[Round]], Iterator[Round]],
     shift: int,
 ) -> Iterator[tuple[list[Round], list[Round]]]:
-    """A run once more, and plain rounds, in turns of some milliseconds: rounds of the run, and plain ones
-    on the stretch of text that these have written, until the text ends.
+    """A run, and plain rounds, in turns of some milliseconds: rounds of the run, and plain ones on the
+    stretch of text that these have written, until the text ends. What is too short for a turn has no plain
+    rounds.
 
     decoder: that of the run, which has read the prompt; its target keeps no state. pieces: fresh ones. each:
     what rounds pass through one by one as they are made. shift: how many rounds, of those of a turn, come
@@ -394,9 +395,11 @@ def turns(
         own = list(each(decoder.rounds(ids, index, following)))
         index += len(own)
         if decoder.finish is not None or len(own) < many:  # a last draft can have had less room
+            yield own, []
             return
         if shift:
             shift = 0
+            yield own, []
             continue
         features, target.features = target.features, None
         wanted = min(len(ids) - before, PLAIN_ROUNDS_A_TURN)

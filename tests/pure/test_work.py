@@ -44,10 +44,10 @@ def test_there_are_twenty_different_prompts_of_each_kind():
     assert all(len(set(texts)) == len(texts) == 20 for texts in sets.values())
     assert len(set().union(*sets.values())) == 120
     assert all(40 < len(text) < 1400 for texts in sets.values() for text in texts), "about 400 tokens at most"
-    chosen = prompts_of(["json", "chat"], 3)
+    chosen = prompts_of(["json", "chat"])
     assert chosen == {"json": list(sets["json"][:3]), "chat": list(sets["chat"][:3])}
     with pytest.raises(ValueError, match="work must be one of chat, code, .*, not 'poem'"):
-        prompts_of(["poem"], 1)
+        prompts_of(["poem"])
 
 
 def test_a_line_is_a_prompt(tmp_path):

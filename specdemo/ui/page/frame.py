@@ -9,6 +9,7 @@ from hashlib import sha256
 from html import escape
 from pathlib import Path
 
+from specdemo.loading.catalog import WORKS
 from specdemo.ui.runs.recorded import RECORDINGS, WORLDS
 from specdemo.ui.view.served import ENGINE_ONLY, FATES_SERVED, NUMBERS_SERVED, SERVER_NUMBERS
 from specdemo.ui.view.texts import FATES, HEADLINE, HIDEABLE, MEANWHILE, NUMBERS
@@ -16,7 +17,19 @@ from specdemo.ui.view.wire import MEASUREMENT_KINDS
 from specdemo.words.catalogue import LANGUAGES, WORDS, say
 
 STATIC = Path(__file__).parents[1] / "static"
-TABS = ("text", "worlds", "positions", "gamma", "race", "compare", "exactness", "figure", "trials", "guess")
+TABS = (
+    "text",
+    "worlds",
+    "positions",
+    "gamma",
+    "race",
+    "compare",
+    "advise",
+    "exactness",
+    "figure",
+    "trials",
+    "guess",
+)
 BESIDE_THE_TEXT = ("text", "positions")
 LECTURED = ("figure", "worlds")  # tabs that a lecture keeps; from any other it goes to the text
 SPEEDS = ("1", "0.2", "0.1", "0.04", "steps")
@@ -89,7 +102,7 @@ def frame(largest: int, names: Collection[str] = TABS) -> str:
     )
     return (
         f'<div class="run" data-state="empty" data-tab="text" data-first data-largest="{largest}" '
-        f'data-recorded="{" ".join(RECORDINGS)}">'
+        f'data-recorded="{" ".join(RECORDINGS)}" data-works="{" ".join(WORKS)}">'
         f'<p class="intro"><span class="words">{_say("page.introduction")}</span> '
         f'<button type="button" class="run-here" hidden>{_say("page.run_here")}</button> '
         f'<button type="button" class="show-how" disabled>{_say("tour.button")}</button></p>'

@@ -1,7 +1,7 @@
 """The adviser on the page: what pays for kinds of work, with the chosen pair and whatever else is at hand for
 its target. Without Gradio."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +11,6 @@ from specdemo.advise.decide import rows_of
 from specdemo.advise.page import page_of, typed_of
 from specdemo.advise.report import (
     COLUMNS,
-    Advice,
     advice_of,
     cells,
     checks_in_words,
@@ -21,9 +20,10 @@ from specdemo.advise.report import (
 )
 from specdemo.advise.results import Measured
 from specdemo.advise.run import Task, advise, begin, fitting
-from specdemo.advise.work import KINDS, prompts_of
+from specdemo.advise.work import prompts_of
 from specdemo.errors import PairError
 from specdemo.events import Params
+from specdemo.loading.catalog import WORKS
 from specdemo.loading.pair import AnyPair, Pair
 from specdemo.ui.runs.measuring import Link, MeasurementRequest, Work
 from specdemo.ui.runs.models import Choice
@@ -35,7 +35,7 @@ from specdemo.words.catalogue import in_language, say, speaking
 from specdemo.words.message import about, message
 
 BUDGET = 120.0  # s
-TOKENS = 64  # of a text, at most
+TOKENS = 96  # of a text, at most
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,10 @@ class AdviseRequest(MeasurementRequest):
             for progress in advise(task, measured, lambda: ticket.is_over):
                 measured = progress.measured
                 is_over = measured.ended not in ("running", "interrupted")
-                told |= {"text": in_words(progress.doing), "share": 1.0 if is_over else measured.seconds / BUDGET}
-                if measured.probes or is_over:
-                    told |= {"advice": advice_object(pair, measured, with_report=measured.ended != "running")}
+                share = 1.0 if is_over else min(0.99, measured.seconds / BUDGET)
+                told |= {"text": in_words(progress.doing), "share": share}
+                if measured.samples or measured.ended != "running":
+                    told |= {"advice": advice_object(found.pairs, measured)}
                 yield told
 
         return advised
@@ -73,8 +74,8 @@ def advise_request(
 ) -> AdviseRequest:
     """What the page's script asks for."""
     works = wanted.get("works")
-    if not isinstance(works, list) or not works or any(work not in KINDS for work in works):
-        raise ValueError(about("works", "advice_works", names=", ".join(KINDS)))
+    if not isinstance(works, list) or not works or any(work not in WORKS for work in works):
+        raise ValueError(about("works", "advice_works", names=", ".join(WORKS)))
     return AdviseRequest("advise", choice, prompt, params, link, tuple(dict.fromkeys(works)))
 
 
@@ -86,12 +87,12 @@ def _command(works: tuple[str, ...]) -> str:
     return f"python -m specdemo advise --work {','.join(works)}"
 
 
-def advice_object(pair: Pair, measured: Measured, with_report: bool) -> wire.Advice:
-    advice: Advice = advice_of(measured)
-    report = ""
-    if with_report:
+def advice_object(pairs: Mapping[str, Pair], measured: Measured) -> wire.Advice:
+    """What the page shows. The report is made at the end, in English."""
+    advice, report = advice_of(measured), ""
+    if measured.ended != "running":
         with speaking("en"):
-            report = page_of(pair, advice_of(measured))
+            report = page_of(pairs, advice_of(measured))
     return {
         "advised": [
             {

@@ -31,6 +31,7 @@ from specdemo.events.trace import Trace, round_objects
 from specdemo.events.verdict import speedup_in_words, verdict
 from specdemo.loading.catalog import others_at_hand
 from specdemo.loading.pair import AnyPair, Pair
+from specdemo.ui.runs.advise import advise_request
 from specdemo.ui.runs.fork import fork_request
 from specdemo.ui.runs.guess import guess_request
 from specdemo.ui.runs.measuring import Link, MeasurementRequest, Work, prompt_in_words
@@ -115,6 +116,7 @@ INSTRUMENTS: dict[MeasurementKind, Callable[..., MeasurementRequest]] = {
     "race": comparison_request,
     "gamma": comparison_request,
     "compare": comparison_request,
+    "advise": advise_request,
     "exactness": fork_request,
     "guess": guess_request,
     "trials": trials_request,

@@ -359,7 +359,39 @@ class Fork(TypedDict):
     json: str
 
 
-MeasurementKind = Literal["race", "gamma", "compare", "exactness", "guess", "trials", "worlds"]
+class Advised(TypedDict):
+    """What to set for a kind of work, in words. pays: whether it is to speculate."""
+
+    work: str
+    setting: str
+    reason: str
+    pays: bool
+
+
+class Typed(TypedDict):
+    """A setting as it is typed into a server. command: None where the server has no such method. notes: what
+    it means otherwise, or lacks."""
+
+    server: str
+    command: str | None
+    notes: list[str]
+
+
+class Advice(TypedDict):
+    """What the adviser has found so far, in words. ended: why, and after how long. checks: a sentence on each
+    length of text. typed: the setting for all of the work. columns, rows: all that was measured. report: a
+    page to save, once it has ended."""
+
+    advised: list[Advised]
+    ended: str
+    checks: list[str]
+    typed: list[Typed]
+    columns: list[str]
+    rows: list[list[str]]
+    report: str
+
+
+MeasurementKind = Literal["race", "gamma", "compare", "advise", "exactness", "guess", "trials", "worlds"]
 MEASUREMENT_KINDS: tuple[MeasurementKind, ...] = get_args(MeasurementKind)
 
 
@@ -378,6 +410,7 @@ class Measurement(TypedDict):
     gammas: NotRequired[list[GammaPoint]]
     conditions: NotRequired[str]
     comparison: NotRequired[ComparisonTable]
+    advice: NotRequired[Advice]
     fork: NotRequired[Fork]
     guess: NotRequired[Game]
     trials: NotRequired[Trials]

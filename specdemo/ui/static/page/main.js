@@ -1,6 +1,7 @@
 // @ts-check
 // What the page is made of, and what of it is to know of what.
 
+import { makeAdvise } from "../runs/advise.js";
 import { makeCompare } from "../runs/compare.js";
 import { makeFigure } from "../lesson/figure.js";
 import { makeGamma } from "../runs/gamma.js";
@@ -89,6 +90,7 @@ export function start({ element, props, watch, trigger }) {
     gamma: makeGamma(part("gamma"), server),
     race: makeRace(part("race"), server, heads.raced),
     compare: makeCompare(part("compare"), server),
+    advise: makeAdvise(part("advise"), server, (page.dataset.works ?? "").split(" ")),
     trials: makeTrials(part("trials"), server),
     guess: makeGuess(part("guess"), server),
   });

@@ -315,6 +315,38 @@
  */
 
 /**
+ * What to set for a kind of work, in words. pays: whether it is to speculate.
+ * @typedef {object} Advised
+ * @property {string} work
+ * @property {string} setting
+ * @property {string} reason
+ * @property {boolean} pays
+ */
+
+/**
+ * A setting as it is typed into a server. command: null where the server has no such method. notes: what it
+ * means otherwise, or lacks.
+ * @typedef {object} Typed
+ * @property {string} server
+ * @property {string | null} command
+ * @property {Array<string>} notes
+ */
+
+/**
+ * What the adviser has found so far, in words. ended: why, and after how long. checks: a sentence on each length
+ * of text. typed: the setting for all of the work. columns, rows: all that was measured. report: a page to save,
+ * once it has ended.
+ * @typedef {object} Advice
+ * @property {Array<Advised>} advised
+ * @property {string} ended
+ * @property {Array<string>} checks
+ * @property {Array<Typed>} typed
+ * @property {Array<string>} columns
+ * @property {Array<Array<string>>} rows
+ * @property {string} report
+ */
+
+/**
  * Where plain and speculative greedy text part, and why, in words. place: both candidates; empty where the texts
  * are equal. columns, rows: what each forward says there. notes: what was measured, and what could not be. json:
  * all of it.
@@ -460,7 +492,7 @@
  * RunSetting.
  * @typedef {object} Measurement
  * @property {string} id
- * @property {"race" | "gamma" | "compare" | "exactness" | "guess" | "trials" | "worlds"} kind
+ * @property {"race" | "gamma" | "compare" | "advise" | "exactness" | "guess" | "trials" | "worlds"} kind
  * @property {"waiting" | "running" | "ended" | "stopped" | "failed"} state
  * @property {string} whose
  * @property {string} text
@@ -469,6 +501,7 @@
  * @property {Array<GammaPoint>} [gammas]
  * @property {string} [conditions]
  * @property {ComparisonTable} [comparison]
+ * @property {Advice} [advice]
  * @property {Fork} [fork]
  * @property {Game} [guess]
  * @property {Trials} [trials]

@@ -1,0 +1,85 @@
+"""The report's page: what was measured, what to type into servers, and the count of other cards."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean
+from typing import Any
+
+from torch.nn import Module
+from transformers import PreTrainedModel
+
+from specdemo.advise.decide import contender_of
+from specdemo.advise.elsewhere import CARDS, MeasuredWork, elsewhere, picture
+from specdemo.advise.report import Advice, html_report
+from specdemo.advise.results import Measured, Setting, Together
+from specdemo.advise.typed import Choice, typed_into
+from specdemo.bench.by_count import ITEMSIZE, ForwardBytes, bytes_of_model
+from specdemo.events import METHODS
+from specdemo.loading.pair import Pair
+
+OF_PARAMS = ("confidence", "temperature", "draft_temperature", "ngram")  # that servers are told of
+
+
+def page_of(pairs: Mapping[str, Pair], advice: Advice, cards: Sequence[str] = tuple(CARDS)) -> str:
+    """The page, in the language that is spoken. pairs: by contender. cards: of CARDS, the first of them with
+    several texts at once."""
+    return html_report(advice, typed_of(advice), _picture(pairs, advice, cards))
+
+
+def typed_of(advice: Advice) -> list[dict[str, Any]]:
+    """The one setting for all of the work, as what is typed into servers; nothing where none is known."""
+    measured, one = advice.measured, advice.recommended[-1]
+    if one.best is None:
+        return []
+    contender = contender_of(measured, one.best)
+    choice = Choice(
+        target=measured.target,
+        drafter=contender.drafter,
+        drafter_kind=contender.drafter_kind,
+        draft_with=contender.draft_with,
+        gamma=one.best.gamma,
+        speculates=one.draft_with != "none",
+        **{name: measured.params[name] for name in OF_PARAMS},
+    )
+    return [
+        {"server": typed.server, "command": typed.command, "notes": list(typed.notes)}
+        for typed in typed_into(choice)
+    ]
+
+
+def _picture(pairs: Mapping[str, Pair], advice: Advice, cards: Sequence[str]) -> str:
+    """What the best setting for all of the work would bring on other cards; empty where that is not known, or
+    where a part of the target drafts, whose share of it is not counted."""
+    best = advice.recommended[-1].best
+    if best is None or not cards:
+        return ""
+    contender = contender_of(advice.measured, best)
+    method, pair = METHODS[contender.draft_with], pairs[contender.name]
+    if not method.needs_drafter and method.manner != "copy":
+        return ""
+    drafter = bytes_in_16_bits(pair.drafter) if method.needs_drafter and pair.drafter is not None else None
+    work = MeasuredWork(
+        target=bytes_in_16_bits(pair.target),
+        drafter=drafter,
+        at_once=contender.at_once,
+        survival=survival(advice.measured, best),
+        text=round(fmean(one.length for one in advice.measured.probes)),
+    )
+    return picture(elsewhere(work, cards))
+
+
+def survival(measured: Measured, setting: Setting) -> tuple[float, ...]:
+    """At each place, the share of rounds in which its draft and all before it were accepted, in the texts
+    with long drafts."""
+    own = tuple(one for one in measured.probes if one.setting.contender == setting.contender)
+    return tuple(Together(own).share_above("accepted", max(max(one.drafted, default=0) for one in own)))
+
+
+def bytes_in_16_bits(model: Module) -> ForwardBytes:
+    """What a forward reads where weights, keys and values have 16 bits, as servers load them."""
+    if isinstance(model, PreTrainedModel):
+        read = bytes_of_model(model, 0)
+        position = ITEMSIZE * read.position // model.dtype.itemsize
+        return replace(read, weights=ITEMSIZE * read.parameters, position=position)
+    parameters = sum(one.numel() for one in model.parameters())
+    return ForwardBytes(ITEMSIZE * parameters, layers=1, parameters=parameters)
