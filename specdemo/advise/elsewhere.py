@@ -4,7 +4,7 @@ bench/by_count.py from published bandwidths and peaks, never measured. And the p
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from math import log2
+from math import inf, log2
 from textwrap import wrap
 
 from specdemo.bench.by_count import (
@@ -144,7 +144,7 @@ def free_checks(work: MeasuredWork, card: str, gamma: int) -> float:
     machine, target = CARDS[card].accelerator, work.target
     reading = target.weights / machine.bandwidth  # seconds
     computing = 2 * target.parameters * (gamma + 1) / machine.peak  # seconds a text
-    return reading / computing
+    return reading / computing if computing else inf
 
 
 def _round_us(work: MeasuredWork, card: str, gamma: int, batch: int) -> float:

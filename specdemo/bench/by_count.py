@@ -123,7 +123,7 @@ class ForwardBytes:
     weights: int
     position: int = 0  # keys and values of one position of the text, in all layers
     layers: int = 0
-    parameters: int = 0  # that each row is multiplied with
+    parameters: int = 0  # that each row is multiplied with; 0: computing is taken to be free
 
     @property
     def products(self) -> int:
