@@ -24,15 +24,13 @@ from specdemo.advise.results import (
 )
 from specdemo.bench.methods import aligned
 from specdemo.events.speedup import is_wide
-from specdemo.words.catalogue import Numeral, number, numeral, speaker_of
+from specdemo.words.catalogue import Numeral, number, numeral, say
 from specdemo.words.message import about
 
 TEMPLATE = Path(__file__).with_name("report.html")
 DATA = '<script type="application/json" id="measured">'
 LARGEST_REPORT = 64_000_000  # bytes
 COLUMNS = ("work", "setting", "speedup", "accepted", "tokens", "cost", "prompts")
-
-_speak = speaker_of("advice")
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,7 @@ def advice_of(measured: Measured) -> Advice:
 
 
 def work_in_words(work: str) -> str:
-    return _speak(f"works.{work}")
+    return say(f"advice.works.{work}")
 
 
 def setting_in_words(one: Recommendation) -> str:
@@ -56,7 +54,7 @@ def setting_in_words(one: Recommendation) -> str:
     if one.draft_with != "none":
         assert one.best is not None
         return called(one.best)
-    return _speak("no_speculation" if one.best else "not_known")
+    return say("advice.no_speculation" if one.best else "advice.not_known")
 
 
 def speedup_cell(speedup: float | None, interval: tuple[float, float] | None) -> str:
@@ -83,13 +81,13 @@ def cells(work: str, row: SettingRow) -> dict[str, str]:
 def advice_table(advice: Advice) -> str:
     """For each kind of work what to set and why; then what a check takes, and all that was measured."""
     measured = advice.measured
-    head = _speak("head", **_how(measured))
+    head = say("advice.head", **_how(measured))
     width = max(len(work_in_words(one.work)) for one in advice.recommended)
     advised = [
         f"{work_in_words(one.work).ljust(width)}  {setting_in_words(one)}\n{' ' * width}  {one.reason}"
         for one in advice.recommended
     ]
-    table = aligned([[_speak(f"columns.{name}") for name in COLUMNS], *_lines(advice)], left=2)
+    table = aligned([[say(f"advice.columns.{name}") for name in COLUMNS], *_lines(advice)], left=2)
     notes = [f"note: {note}" for note in measured.notes]
     parts = [head, "\n".join(advised), "\n".join(checks_in_words(measured.checks)), table]
     return "\n\n".join(part for part in (*parts, "\n".join(notes), ended_in_words(measured)) if part)
@@ -115,7 +113,7 @@ def _how(measured: Measured) -> dict[str, str]:
 
 def ended_in_words(measured: Measured) -> str:
     """Why the measurement ended, and after how long."""
-    return _speak(f"ended.{measured.ended}", seconds=number(measured.seconds, ",.0f"))
+    return say(f"advice.ended.{measured.ended}", seconds=number(measured.seconds, ",.0f"))
 
 
 def by_context(checks: Sequence[CheckTime]) -> dict[int, list[CheckTime]]:
@@ -129,7 +127,9 @@ def checks_in_words(checks: Sequence[CheckTime]) -> list[str]:
     sentences = []
     for context, times in by_context(checks).items():
         factors = {f"x{rows}": number(check_ratio(times, rows), ".2f") for rows in (2, 5, 9, 17)}
-        sentences.append(_speak("checks", context=number(context), ms=number(times[0].ms, ".2f"), **factors))
+        sentences.append(
+            say("advice.checks", context=number(context), ms=number(times[0].ms, ".2f"), **factors)
+        )
     return sentences
 
 
@@ -158,13 +158,15 @@ def html_report(advice: Advice, typed: Sequence[Mapping[str, Any]] = (), elsewhe
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
     return template.render(
-        how=_speak("head", **_how(measured)),
+        how=say("advice.head", **_how(measured)),
         advised=[(work_in_words(one.work), setting_in_words(one), one.reason) for one in advice.recommended],
-        speedups=speedup_picture(advice),
-        checks=checks_picture(measured.checks),
+        pictures={
+            say("advice.pictures.speedups"): speedup_picture(advice),
+            say("advice.pictures.checks"): checks_picture(measured.checks),
+            say("advice.pictures.by_place"): acceptance_picture(advice),
+        },
         sentences=checks_in_words(measured.checks),
-        acceptance=acceptance_picture(advice),
-        columns=[_speak(f"columns.{name}") for name in COLUMNS],
+        columns=[say(f"advice.columns.{name}") for name in COLUMNS],
         rows=_lines(advice),
         typed=typed,
         elsewhere=elsewhere,
@@ -173,7 +175,13 @@ def html_report(advice: Advice, typed: Sequence[Mapping[str, Any]] = (), elsewhe
         command=measured.command,
         versions=measured.versions,
         measured=json.dumps(to_object(measured)).replace("<", "\\u003c"),
-        say=_speak,
+        words={
+            "title": say("advice.title"),
+            "typed": say("advice.typed"),
+            "elsewhere": say("advice.elsewhere"),
+            "measured": say("advice.measured"),
+            "how": say("advice.how"),
+        },
     )
 
 
@@ -183,15 +191,15 @@ def speedup_picture(advice: Advice) -> str:
         for one in advice.recommended
         if one.best and one.speedup and one.interval
     ]
-    return intervals(_speak("pictures.speedups"), rows) if rows else ""
+    return intervals(say("advice.pictures.speedups"), rows) if rows else ""
 
 
 def checks_picture(checks: Sequence[CheckTime]) -> str:
     found = [
-        Curve(_speak("pictures.after", context=number(context)), [(one.rows, one.ms) for one in times])
+        Curve(say("advice.pictures.after", context=number(context)), [(one.rows, one.ms) for one in times])
         for context, times in by_context(checks).items()
     ]
-    return curves(_speak("pictures.checks"), found, _speak("pictures.rows")) if found else ""
+    return curves(say("advice.pictures.checks"), found, say("advice.pictures.rows")) if found else ""
 
 
 def acceptance_picture(advice: Advice) -> str:
@@ -207,8 +215,8 @@ def acceptance_picture(advice: Advice) -> str:
             shares = Together(tuple(own)).share_above("accepted", max(max(one.drafted) for one in own))
             found.append(Curve(work_in_words(work), list(enumerate(shares, start=1))))
     found = [curve for curve in found if curve.points]
-    title = _speak("pictures.acceptance", name=best.contender)
-    return curves(title, found, _speak("pictures.places"), form=".0%") if found else ""
+    title = say("advice.pictures.acceptance", name=best.contender)
+    return curves(title, found, say("advice.pictures.places"), form=".0%") if found else ""
 
 
 def read_report(file: str, field: str) -> Measured:
@@ -231,13 +239,13 @@ def read_report(file: str, field: str) -> Measured:
 
 def compared(names: Sequence[str], both: Sequence[Measured]) -> str:
     """Two reports beside each other, by kind of work."""
-    parts = [f"{name}: {_speak('head', **_how(one))}" for name, one in zip(names, both, strict=True)]
+    parts = [f"{name}: {say('advice.head', **_how(one))}" for name, one in zip(names, both, strict=True)]
     advised = [{one.work: one for one in recommendations(measured)} for measured in both]
     works = list(dict.fromkeys(work for side in advised for work in side))
     for work in sorted(works, key=lambda work: work == ALL):
         parts.append(work_in_words(work))
         for name, side in zip(names, advised, strict=True):
             one = side.get(work)
-            told = _speak("not_measured") if one is None else f"{setting_in_words(one)}. {one.reason}"
+            told = say("advice.not_measured") if one is None else f"{setting_in_words(one)}. {one.reason}"
             parts.append(f"  {name}: {told}")
     return "\n".join(parts)

@@ -24,7 +24,6 @@ from specdemo.bench.methods import WARM_UP_TOKENS
 from specdemo.events import Params, Prompt, __version__
 from specdemo.loading.pair import Pair, encode
 from specdemo.session import prepare, run_in_turns
-from specdemo.words.catalogue import numeral
 from specdemo.words.message import Message, about, message, message_of
 
 PROBES = 2  # prompts of each kind of work
@@ -70,8 +69,8 @@ def fitting(
         if not kept[work]:
             raise ValueError(refused[0][1])
         if refused:
-            count = {"count": len(refused), "all": numeral(len(own))}
-            notes.append(message("advice_prompts_left_out", work=work, why=refused[0][1], **count))
+            why, count = refused[0][1], len(refused)
+            notes.append(message("advice_prompts_left_out", work=work, count=count, all=len(own), why=why))
     return kept, notes
 
 
@@ -83,8 +82,8 @@ def _refused(pair: Pair, prompt: Prompt, params: Params) -> Message | str | None
         return message_of(error)
     if length + params.max_new_tokens <= pair.context:
         return None
-    values = {"length": length, "tokens": params.max_new_tokens, "context": int(pair.context)}
-    return about("prompts", "advice_too_long", **values)
+    tokens, context = params.max_new_tokens, int(pair.context)
+    return about("prompts", "advice_too_long", length=length, tokens=tokens, context=context)
 
 
 def begin(
@@ -227,9 +226,10 @@ class _Course:
         """A prompt with each of these settings, which begin with another one each time. It counts when all
         have written it."""
         at, found = number % len(settings), []
-        doing = {"work": work, "number": number + 1, "count": len(self.task.prompts[work])}
+        count = len(self.task.prompts[work])
         for setting in (*settings[at:], *settings[:at]):
-            yield self.progress(message("advice_comparing", name=called(setting), **doing))
+            name, place = called(setting), number + 1
+            yield self.progress(message("advice_comparing", work=work, number=place, count=count, name=name))
             found.append(self.text(work, number, setting))
         self.measured = replace(self.measured, samples=(*self.measured.samples, *found))
 

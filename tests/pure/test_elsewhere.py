@@ -5,7 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from specdemo.advise.elsewhere import BATCHES, CARDS, MeasuredWork, counted_speed, elsewhere, picture
+from specdemo.advise.elsewhere import (
+    BATCHES,
+    CARDS,
+    MeasuredWork,
+    check_cards,
+    counted_speed,
+    elsewhere,
+    picture,
+)
 from specdemo.bench.by_count import GIVEN, TEXTS, bytes_of_shape, count_rows
 from specdemo.bench.shapes import SHAPES
 from specdemo.words.catalogue import speaking
@@ -56,4 +64,4 @@ def test_the_picture_says_that_it_is_counted_and_draws_no_bar_where_a_model_does
         assert counted in texts[0].text and min(float(one.get("font-size")) for one in texts) >= 11
         assert sum(one.tag.endswith("}rect") for one in elements) == 3, "H200, B200 and RTX PRO 6000"
     with pytest.raises(ValueError, match="on must be one of h100, .*, not 'tpu'"):
-        elsewhere(work, ["tpu"])
+        check_cards(["tpu"])
