@@ -20,7 +20,7 @@ FLOORS = [  # a module imports from its own folder and from floors above its own
     {"loading"},
     {"session"},
     {"zero"},
-    {"bench", "trials"},
+    {"bench", "trials", "advise"},
     {"ui", "doctor"},
     {"cli", "training"},
     {"__main__", ""},  # "" is the package itself, which loads the public names when they are asked for
@@ -36,7 +36,7 @@ ROOMS_OF_UI = {  # and what each may import from
 TORCH_FREE = """
 specdemo specdemo.words.message specdemo.errors specdemo.events specdemo.events.metrics specdemo.events.trace
 specdemo.events.segments specdemo.loading.catalog specdemo.loading.templates
-specdemo.bench.report specdemo.bench.methods specdemo.doctor.run
+specdemo.bench.report specdemo.bench.methods specdemo.advise.typed specdemo.doctor.run
 specdemo.cli.main specdemo.cli.options specdemo.cli.terminal
 specdemo.ui.view.feed specdemo.ui.view.settings specdemo.ui.view.texts specdemo.ui.view.wire
 specdemo.ui.runs.limits specdemo.ui.runs.opening specdemo.ui.runs.queue
