@@ -1,0 +1,398 @@
+"""A setting as what one types into a server. The flags were read in the versions of READ: of vLLM, SGLang,
+llama.cpp and transformers in their sources, of TensorRT-LLM in its documentation and older sources."""
+
+import json
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import PurePath
+
+from specdemo.events import METHODS
+from specdemo.events.phrase_book import READ as IN_THE_BOOK
+from specdemo.words.catalogue import numeral
+from specdemo.words.message import Message, message
+
+READ = IN_THE_BOOK | {"TensorRT-LLM": "1.4.0rc4", "transformers": "5.24.0"}
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What is to be typed. target, drafter: hub ids or directories. drafter_kind: a name in DRAFTER_KINDS.
+    draft_with: a name in METHODS. gamma to ngram: as in Params. speculates: False for the target alone."""
+
+    target: str
+    drafter: str | None
+    drafter_kind: str | None
+    draft_with: str
+    gamma: int
+    confidence: float
+    temperature: float
+    draft_temperature: float | None
+    ngram: int
+    speculates: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Typed:
+    """command: what a shell takes, or Python of transformers; None where the server has not the method.
+    notes: what the server lacks, or means differently, in sentences."""
+
+    server: str
+    version: str
+    command: str | None
+    notes: tuple[Message, ...]
+
+
+Value = bool | int | float | str | dict[str, int]
+Settings = Mapping[str, "Value | Callable[[Choice], Value]"]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """How a server is told to draft so, by its own names. drawn: what is added so that drafts are drawn from
+    the drafter's distribution at the request's temperature, and not the likeliest tokens; None where they
+    cannot be. always_drawn: whether they always are, where the temperature is not 0. confidence: the setting
+    for Params.confidence, where there is one. notes: keys of sentences; of_drawn and of_confidence, of those
+    that belong to these two."""
+
+    settings: Settings
+    drawn: Settings | None = None
+    always_drawn: bool = False
+    confidence: str | None = None
+    notes: tuple[str, ...] = ()
+    of_drawn: str | None = None
+    of_confidence: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """write: the command for the settings. rows: by kind of drafter, where a drafter drafts, or by method.
+    chained: of two rows, that of both, the first of which drafts where it can; or None. has_own_temperature:
+    whether it takes one of its own for requests that bring none. notes: keys of sentences on every
+    command."""
+
+    write: Callable[[Choice, Mapping[str, Value]], str]
+    rows: Mapping[str, Row]
+    chained: Callable[[Choice, Row, Row], Row | None] | None = None
+    has_own_temperature: bool = True
+    notes: tuple[str, ...] = ()
+
+
+def typed_into(choice: Choice) -> list[Typed]:
+    return [_typed(name, server, choice) for name, server in SERVERS.items()]
+
+
+def _typed(name: str, server: Server, choice: Choice) -> Typed:
+    notes = [message(key) for key in server.notes]
+    if server.has_own_temperature:
+        temperature = numeral(choice.temperature, "g")
+        notes.append(message("typed_temperature", temperature=temperature))
+    if not choice.speculates or choice.draft_with == "none":
+        return Typed(name, READ[name], server.write(choice, {}), tuple(notes))
+    row = _row(server, choice)
+    if row is None or not row.settings:
+        lacks = "typed_no_chain" if "+" in choice.draft_with else "typed_lacks"
+        own = map(message, row.notes if row else ())
+        return Typed(name, READ[name], None, (message(lacks, server=name), *own))
+    settings = dict(row.settings)
+    notes += map(message, row.notes)
+    notes += _drawing(name, row, choice, settings) + _confidence(name, row, choice, settings)
+    values = {key: value(choice) if callable(value) else value for key, value in settings.items()}
+    return Typed(name, READ[name], server.write(choice, values), tuple(notes))
+
+
+def _row(server: Server, choice: Choice) -> Row | None:
+    ways = [choice.drafter_kind or "model" if one == "model" else one for one in choice.draft_with.split("+")]
+    rows = [server.rows.get(way) for way in ways]
+    if len(rows) == 1 or None in rows:
+        return rows[0] if len(rows) == 1 else None
+    return server.chained(choice, *rows) if server.chained else None
+
+
+def _drawing(name: str, row: Row, choice: Choice, settings: dict) -> list[Message]:
+    """Adds what makes drafts come about as chosen, and says where the server cannot."""
+    if "draft_temperature" not in METHODS[choice.draft_with].fields or choice.temperature == 0:
+        return []
+    wanted = choice.temperature if choice.draft_temperature is None else choice.draft_temperature
+    if wanted not in (0, choice.temperature):
+        return [message("typed_no_draft_temperature", server=name)]
+    if wanted == 0:
+        return [message("typed_always_drawn", server=name)] if row.always_drawn else []
+    if row.drawn is None and not row.always_drawn:
+        return [message("typed_never_drawn", server=name)]
+    settings.update(row.drawn or {})
+    return [message(row.of_drawn)] if row.of_drawn else []
+
+
+def _confidence(name: str, row: Row, choice: Choice, settings: dict) -> list[Message]:
+    if "confidence" not in METHODS[choice.draft_with].fields or not choice.confidence:
+        return []
+    if row.confidence is None:
+        return [message("typed_no_confidence", server=name)]
+    settings[row.confidence] = choice.confidence
+    return [message(row.of_confidence)] if row.of_confidence else []
+
+
+def drafter_of(choice: Choice) -> str:
+    return choice.drafter or choice.target
+
+
+def gamma_of(choice: Choice) -> int:
+    return choice.gamma
+
+
+def window_of(choice: Choice) -> int:
+    """What the target checks at once: the draft and the token before it."""
+    return choice.gamma + 1
+
+
+def ngram_of(choice: Choice) -> int:
+    return choice.ngram
+
+
+# vLLM: config/speculative.py, --speculative-config.
+
+
+def _vllm(choice: Choice, values: Mapping[str, Value]) -> str:
+    config = ["--speculative-config", json.dumps(values)] if values else []
+    return shlex.join(["vllm", "serve", choice.target, *config])
+
+
+def _by_vllm(method: str, **more: Value) -> Row:
+    settings = {"method": method, "model": drafter_of, "num_speculative_tokens": gamma_of, **more}
+    drawn = {"draft_sample_method": "probabilistic"}
+    return Row(settings, drawn=None if method == "medusa" else drawn, of_drawn="typed_vllm_greedy")
+
+
+VLLM = {
+    "model": _by_vllm("draft_model"),
+    "pard": _by_vllm("draft_model", parallel_drafting=True),
+    "eagle": _by_vllm("eagle"),
+    "eagle3": _by_vllm("eagle3"),
+    "peagle": _by_vllm("eagle3", parallel_drafting=True),
+    "assistant": _by_vllm("mtp"),
+    "medusa": _by_vllm("medusa"),
+    "dflash": _by_vllm("dflash"),
+    "dspark": _by_vllm("dspark"),
+    "mtp": Row(
+        {"method": "mtp", "num_speculative_tokens": gamma_of},
+        drawn={"draft_sample_method": "probabilistic"},
+        of_drawn="typed_vllm_greedy",
+    ),
+    "lookup": Row(
+        {
+            "method": "ngram",
+            "num_speculative_tokens": gamma_of,
+            "prompt_lookup_max": ngram_of,
+            "prompt_lookup_min": 1,
+        }
+    ),
+    "suffix": Row({"method": "suffix", "num_speculative_tokens": gamma_of}, notes=("typed_vllm_suffix",)),
+}
+
+# SGLang: arg_groups/fields/spec.py and arg_groups/speculative_hook.py.
+
+
+def _sglang(choice: Choice, values: Mapping[str, Value]) -> str:
+    flags = [part for key, value in values.items() for part in _flag(f"--speculative-{key}", value)]
+    return shlex.join(["python", "-m", "sglang.launch_server", "--model-path", choice.target, *flags])
+
+
+def _flag(name: str, value: Value) -> list[str]:
+    return [name] if value is True else [name, str(value)]
+
+
+STEPS = {"num-steps": gamma_of, "eagle-topk": 1, "num-draft-tokens": window_of}
+PATH = {"draft-model-path": drafter_of}
+BY_HEAD = PATH | STEPS
+REJECTION = {"use-rejection-sampling": True}
+BY_NGRAMS = Row(
+    {"algorithm": "NGRAM", "num-draft-tokens": window_of, "ngram-max-bfs-breadth": 1},
+    notes=("typed_sglang_ngram",),
+)
+SGLANG = {
+    "model": Row({"algorithm": "STANDALONE", **BY_HEAD}),
+    "eagle": Row({"algorithm": "EAGLE", **BY_HEAD}, drawn=REJECTION, of_drawn="typed_sglang_greedy"),
+    "eagle3": Row({"algorithm": "EAGLE3", **BY_HEAD}, drawn=REJECTION, of_drawn="typed_sglang_greedy"),
+    "assistant": Row({"algorithm": "NEXTN", **BY_HEAD}),
+    "dflash": Row(
+        {"algorithm": "DFLASH", "draft-model-path": drafter_of, "num-draft-tokens": window_of},
+        always_drawn=True,
+    ),
+    "dspark": Row(
+        {"algorithm": "DSPARK", "draft-model-path": drafter_of, "dspark-block-size": gamma_of},
+        always_drawn=True,
+    ),
+    "mtp": Row({"algorithm": "NEXTN", **STEPS}, drawn=REJECTION, of_drawn="typed_sglang_greedy"),
+    "lookup": BY_NGRAMS,
+    "ngram": BY_NGRAMS,
+}
+
+# llama.cpp: common/arg.cpp and common/speculative.cpp.
+
+
+def _llama(choice: Choice, values: Mapping[str, Value]) -> str:
+    flags = [part for key, value in values.items() for part in _flag(key, value)]
+    return shlex.join(["llama-server", "-m", _gguf(choice.target), *flags])
+
+
+def _gguf(model: str) -> str:
+    """The file that a model is converted to, where llama.cpp is started."""
+    name = PurePath(model).name
+    return name if name.endswith(".gguf") else f"{name}.gguf"
+
+
+def _by_llama(kind: str, **more: str | Settings | tuple[str, ...]) -> Row:
+    settings = {
+        "-md": lambda choice: _gguf(drafter_of(choice)),
+        "--spec-type": kind,
+        "--spec-draft-n-max": gamma_of,
+    }
+    more = {"notes": ("typed_gguf_head",), "of_confidence": "typed_p_min", **more}
+    return Row(settings, confidence="--spec-draft-p-min", **more)
+
+
+PROBABILISTIC = {"--spec-draft-sampling": "probabilistic"}
+LLAMA = {
+    "model": _by_llama("draft-simple", notes=(), drawn=PROBABILISTIC, of_drawn="typed_llama_greedy"),
+    "eagle3": _by_llama("draft-eagle3"),
+    "assistant": _by_llama("draft-mtp", drawn=PROBABILISTIC, of_drawn="typed_llama_greedy"),
+    "dflash": _by_llama("draft-dflash"),
+    "dspark": _by_llama("draft-dspark", of_confidence="typed_p_min_dspark"),
+    "mtp": Row(
+        {"--spec-type": "draft-mtp", "--spec-draft-n-max": gamma_of},
+        drawn=PROBABILISTIC,
+        confidence="--spec-draft-p-min",
+        of_drawn="typed_llama_greedy",
+        of_confidence="typed_p_min",
+    ),
+    "lookup": Row(
+        {
+            "--spec-type": "ngram-simple",
+            # It drafts nothing where fewer tokens follow than an n-gram has.
+            "--spec-ngram-simple-size-n": lambda choice: min(choice.ngram, choice.gamma),
+            "--spec-ngram-simple-size-m": gamma_of,
+        },
+        notes=("typed_llama_lookup",),
+    ),
+    "ngram": Row({"--spec-type": "ngram-cache"}, notes=("typed_llama_cache",)),
+    "ngram-one-level": Row(
+        {
+            "--spec-type": "ngram-mod",
+            "--spec-ngram-mod-n-match": ngram_of,
+            "--spec-ngram-mod-n-min": 1,
+            "--spec-ngram-mod-n-max": gamma_of,
+        },
+        notes=("typed_llama_mod",),
+    ),
+}
+
+
+def _chained_by_llama(choice: Choice, first: Row, second: Row) -> Row | None:
+    """It asks what copies before what drafts, and of two that copy always the same one first."""
+    if METHODS[choice.draft_with.split("+")[1]].manner == "copy":
+        return None
+    kinds = f"{first.settings['--spec-type']},{second.settings['--spec-type']}"
+    settings = {**second.settings, **first.settings, "--spec-type": kinds}
+    return replace(second, settings=settings, notes=tuple(dict.fromkeys((*second.notes, *first.notes))))
+
+
+# TensorRT-LLM: tensorrt_llm/llmapi/llm_args.py, the classes named ...DecodingConfig.
+
+
+def _tensorrt(choice: Choice, values: Mapping[str, Value]) -> str:
+    serve = ["trtllm-serve", choice.target]
+    if not values:
+        return shlex.join(serve)
+    lines = [f"  {key}: {json.dumps(value)}" for key, value in values.items()]
+    file = ["cat > speculative.yaml <<'EOF'", "speculative_config:", *lines, "EOF"]
+    return "\n".join([*file, shlex.join([*serve, "--config", "speculative.yaml"])])
+
+
+def _by_tensorrt(kind: str, *notes: str, **more: Callable[[Choice], Value]) -> Row:
+    settings = {"decoding_type": kind, "max_draft_len": gamma_of, **more}
+    drawn = None if kind == "DSpark" else {"use_rejection_sampling": True}
+    return Row(settings, drawn=drawn, notes=notes, of_drawn="typed_tensorrt_exact")
+
+
+TENSORRT = {
+    "model": _by_tensorrt("Draft_Target", "typed_draft_target", speculative_model=drafter_of),
+    "pard": _by_tensorrt("PARD", speculative_model=drafter_of),
+    "eagle3": _by_tensorrt("Eagle3", speculative_model=drafter_of),
+    "dflash": _by_tensorrt("DFlash", speculative_model=drafter_of),
+    "dspark": _by_tensorrt("DSpark", speculative_model=drafter_of),
+    "mtp": _by_tensorrt("MTP"),
+    "lookup": Row(
+        {
+            "decoding_type": "NGram",
+            "max_draft_len": gamma_of,
+            "max_matching_ngram_size": ngram_of,
+            "is_use_oldest": False,
+            "is_public_pool": False,
+        }
+    ),
+    "suffix": Row({"decoding_type": "SA", "max_draft_len": gamma_of}, notes=("typed_tensorrt_suffix",)),
+}
+
+
+def _chained_by_tensorrt(choice: Choice, first: Row, second: Row) -> Row | None:
+    """Its suffix automaton can stand before three of its drafters."""
+    if first is not TENSORRT["suffix"] or second.settings["decoding_type"] not in ("MTP", "Eagle3", "PARD"):
+        return None
+    settings = {**second.settings, "sa_config": {"threshold": 4}}
+    return replace(second, settings=settings, notes=(*second.notes, *first.notes))
+
+
+# transformers: generation/utils.py and generation/candidate_generator.py.
+
+
+def _transformers(choice: Choice, values: Mapping[str, Value]) -> str:
+    """Settings with a dot are attributes; the others are arguments of generate."""
+    sampling = {"do_sample": True, "temperature": choice.temperature}
+    given = {key: repr(value) for key, value in values.items() if "." not in key}
+    assigned = [f"{key} = {value!r}" for key, value in values.items() if "." in key]
+    loaded = {
+        "tokenizer": ("AutoTokenizer", choice.target),
+        "target": ("AutoModelForCausalLM", choice.target),
+    }
+    if assigned:
+        loaded["drafter"] = ("AutoModelForCausalLM", drafter_of(choice))
+        given = {"assistant_model": "drafter", **given}
+    given |= {
+        key: repr(value) for key, value in (sampling if choice.temperature else {"do_sample": False}).items()
+    }
+    arguments = ", ".join(f"{key}={value}" for key, value in given.items())
+    return "\n".join(
+        [
+            "from transformers import AutoModelForCausalLM, AutoTokenizer",
+            *(f"{name} = {kind}.from_pretrained({model!r})" for name, (kind, model) in loaded.items()),
+            *assigned,
+            'inputs = tokenizer("Once upon a time", return_tensors="pt")',
+            f"output = target.generate(**inputs, {arguments})",
+        ]
+    )
+
+
+CONFIG = "drafter.generation_config"
+CONSTANT = {f"{CONFIG}.num_assistant_tokens": gamma_of, f"{CONFIG}.num_assistant_tokens_schedule": "constant"}
+THRESHOLD = f"{CONFIG}.assistant_confidence_threshold"
+TRANSFORMERS = {
+    "model": Row(
+        {**CONSTANT, THRESHOLD: 0.0},
+        always_drawn=True,
+        confidence=THRESHOLD,
+        of_confidence="typed_transformers_confidence",
+    ),
+    "assistant": Row(CONSTANT),
+    "mtp": Row({"use_mtp": True}, always_drawn=True, notes=("typed_transformers_mtp",)),
+    "lookup": Row({"prompt_lookup_num_tokens": gamma_of, "max_matching_ngram_size": ngram_of}),
+    "early-exit": Row({}, notes=("typed_transformers_exit",)),
+}
+
+SERVERS = {
+    "vLLM": Server(_vllm, VLLM),
+    "SGLang": Server(_sglang, SGLANG),
+    "llama.cpp": Server(_llama, LLAMA, _chained_by_llama, notes=("typed_gguf",)),
+    "TensorRT-LLM": Server(_tensorrt, TENSORRT, _chained_by_tensorrt),
+    "transformers": Server(_transformers, TRANSFORMERS, has_own_temperature=False),
+}
