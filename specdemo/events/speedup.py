@@ -453,7 +453,7 @@ def experts_of_checks(rounds: Sequence[Round], gamma: int | str) -> ExpertsOfChe
     """Of drafts of the length that `checks` takes. None without such drafts, and of a target without
     experts."""
     length = _checked_length(rounds, gamma)
-    read = [one.experts_read for one in rounds if one.draft and len(one.draft) == length and one.experts_read]
+    read = [one.experts_read for one in rounds if len(one.draft) == length and one.experts_read]
     if length is None or not read:
         return None
     means = ExpertsRead(fmean(one.check for one in read), fmean(one.row for one in read))
