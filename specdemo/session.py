@@ -51,6 +51,7 @@ from specdemo.loading.load import load_pair
 from specdemo.loading.pair import AnyPair, Pair, encode
 from specdemo.runtime.lm import keeps_state
 from specdemo.runtime.steps import EagerSteps
+from specdemo.runtime.weights import expert_weights, weight_bytes
 from specdemo.vllm.pair import ServedPair
 from specdemo.vllm.run import served_events
 from specdemo.words.message import message
@@ -491,7 +492,11 @@ def decoder_of(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
         draft_sampler=drafting,
         compiled_verdict=code.verdict,
     )
-    cost = way.cost(pair, params) if params.gamma == "auto" else NO_COST
+    cost = NO_COST
+    if params.gamma == "auto":
+        experts = expert_weights(pair.target)
+        share = experts.size * experts.chosen / weight_bytes(pair.target)
+        cost = replace(way.cost(pair, params), experts=share, chosen=experts.chosen)
     gamma = 0 if params.draft_with == "none" else params.gamma
     length = DraftLength(gamma, cost, way.longest_draft(pair))
     emitter = Emitter(Pieces(pair.tokenizer), pair.token_text, stop, params.rule, is_lossy(params))

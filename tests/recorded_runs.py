@@ -33,6 +33,7 @@ USUAL: dict[str, Any] = {
     "drafts_told": True,
     "fed_again": None,
     "target_forwards": 1,
+    "experts_read": None,
 }
 
 

@@ -14,7 +14,7 @@ from specdemo.events import Finish, Params, Round, Stats, rule_in_words
 from specdemo.events.metrics import other_forwards
 from specdemo.events.segments import Segment, segments_of
 from specdemo.events.trace import Trace
-from specdemo.events.verdict import verdict
+from specdemo.events.verdict import experts_in_words, verdict
 
 if TYPE_CHECKING:
     from specdemo.trials.fork import Candidate, ForkReport
@@ -102,7 +102,8 @@ def _write(value: float | None, pattern: str) -> str:
 
 
 def summary(stats: Stats, finish: Finish | None, params: Params, rounds: Sequence[Round]) -> tuple[str, str]:
-    """Two lines: whether speculation paid, and the run's numbers."""
+    """Two lines: whether speculation paid, with what checks read of a mixture of experts, and the run's
+    numbers."""
     per_round = _write(stats.mean_tokens_per_round, "{:.2f}")
     chosen = [one.gamma for one in rounds if one.gamma is not None] if params.gamma == "auto" else []
     by_arrival = stats.arrival_ms is not None  # a server's
@@ -121,7 +122,8 @@ def summary(stats: Stats, finish: Finish | None, params: Params, rounds: Sequenc
         f"ended by {finish}",
         f"seed {params.seed}" if params.temperature else "greedy",
     )
-    return verdict(stats, finish, rounds, params).text, ", ".join(filter(None, numbers))
+    paid = (verdict(stats, finish, rounds, params).text, experts_in_words(rounds, params))
+    return " ".join(filter(None, paid)), ", ".join(filter(None, numbers))
 
 
 def fork_report(report: "ForkReport") -> str:

@@ -39,9 +39,10 @@ class CompiledVerdict:
         self._memory: dict[str, Tensor] = {}
         self._room_for: tuple[int, ...] = ()
 
-    def __call__(self, verifier: Verifier, logits: Tensor, value: VerifyInput) -> Packed | None:
-        """What `verifier` says of these logits [B+1, V]; None where its rule is none of those that are
-        compiled."""
+    def __call__(
+        self, verifier: Verifier, logits: Tensor, value: VerifyInput, experts_read: Tensor | None = None
+    ) -> Packed | None:
+        """What `verifier.judge` says of these; None where its rule is none of those that are compiled."""
         judging = self._judging(verifier.rule)
         if judging is None:
             return None
@@ -55,11 +56,13 @@ class CompiledVerdict:
             shows_block=alternatives > 0 or rule == self.code.BLOCK,
             is_lossy=rule not in (self.code.SPECULATIVE, self.code.BLOCK),
             q_exact=0 if value.q_exact is None else rows,
+            experts_read=0 if experts_read is None else len(experts_read),
         )
         numbers = torch.zeros(size, dtype=torch.float64)
-        if value.q_exact is not None:
-            start = layout["q_exact"].start
-            numbers[start : start + rows] = value.q_exact
+        for name, given in (("q_exact", value.q_exact), ("experts_read", experts_read)):
+            if given is not None:
+                start = layout[name].start
+                numbers[start : start + len(given)] = given
         judging["likeliest"] = min(judging.get("likeliest", 0), width)
         self._make_room(rows, width, max(alternatives, likely, judging["likeliest"]))
         read = {
@@ -157,7 +160,14 @@ class CompiledVerdict:
 
 @cache
 def layout_of(
-    rows: int, alternatives: int, likely: int, *, shows_block: bool, is_lossy: bool, q_exact: int
+    rows: int,
+    alternatives: int,
+    likely: int,
+    *,
+    shows_block: bool,
+    is_lossy: bool,
+    q_exact: int,
+    experts_read: int,
 ) -> tuple[dict[str, Placed], int]:
     """Where each field of step.Verified stands among its numbers, and how many numbers these are."""
     real, single, whole = torch.float64, torch.float32, torch.int64
@@ -180,6 +190,7 @@ def layout_of(
         "likely_p": ((rows + 1, likely), single),
         "p_exact": ((0,), torch.bool),  # it always is: a nucleus is looked for among all tokens
         "q_exact": ((q_exact,), torch.bool),
+        "experts_read": ((experts_read,), real),
     }
     layout, end = {}, 0
     for name, (shape, dtype) in fields.items():

@@ -116,6 +116,7 @@ class Emitter:
             draft_ms=None,
             verify_ms=None,
             kept=events.kept(),
+            experts_read=verdict.experts(k),
         )
 
     def _push(self, token_id: int) -> str:

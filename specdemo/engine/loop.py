@@ -24,8 +24,9 @@ EXPECTED, WEIGHT = 0.7, 4.0  # before the first verdict: this acceptance rate, a
 HALF_LIFE = 32  # verdicts, after which one counts half
 # Where drafting does not pay, so many rounds draft nothing; then so many verdicts tell whether it does now.
 PAUSE, TRIAL = 32, 8
-# What a drafted token costs besides its drafting: a row in the target's forward, in parts of a plain forward.
-# It was 0.03 to 0.08 for the embedded target on a CPU, and was not measured on a GPU.
+# What a drafted token costs besides its drafting and the experts that it reads: a row in the target's
+# forward, in parts of a plain one. It was 0.03 to 0.08 for the embedded target on a CPU, and was not measured
+# on a GPU.
 ROW_COST = 0.05
 SHARE = 0.1  # of the run's own time, for plain rounds
 LEAST_MS = 250.0  # where that share is less
@@ -326,7 +327,7 @@ class DraftLength:
         return max(self.lengths, key=self._speedup)
 
     def _speedup(self, gamma: int) -> float:
-        cost = self.cost.token + ROW_COST + self.cost.draft / gamma
+        cost = self.cost.of_a_draft(gamma) / gamma + ROW_COST
         return expected_speedup(self.accepted / self.judged, gamma, cost)
 
 

@@ -2,6 +2,7 @@
 which come home in one copy. Nothing in the step waits for the device, so that it can be captured."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from math import isnan
 
@@ -13,7 +14,7 @@ from specdemo.engine.draft import Draft, is_unsure
 from specdemo.engine.grammar import Allowed
 from specdemo.engine.rules import Decision, Judge, block, block_probs
 from specdemo.engine.sampling import Sampler, Settings, Uniforms, one_hot, probabilities
-from specdemo.events import Gamma
+from specdemo.events import ExpertsRead, Gamma
 from specdemo.runtime.lm import LM
 from specdemo.runtime.steps import (
     HostNumbers,
@@ -54,6 +55,7 @@ class Verified:
     likely_p: Tensor  # [B+1, F] float32: their raw_p
     p_exact: Tensor  # [B+1] bool: whether p is what the sampler asks for (see Sampler.shape); [0]: it is
     q_exact: Tensor  # [B] bool; [0]: q is
+    experts_read: Tensor  # [B+1] float64, see Experts.read; [0] of a target without experts
 
 
 class VerifiedOnHost(OnHost):
@@ -76,6 +78,7 @@ class VerifiedOnHost(OnHost):
     likely_p: list[list[float]]
     p_exact: list[bool]
     q_exact: list[bool]
+    experts_read: list[float]
 
     def check(self) -> None:
         """Raises RuntimeError when probabilities are NaN."""
@@ -89,6 +92,12 @@ class VerifiedOnHost(OnHost):
     def drafted(self, k: int) -> list[int]:
         """The tokens of the first k rows."""
         return [row[DRAFTED] for row in self.token_ids[:k]]
+
+    def experts(self, k: int) -> ExpertsRead | None:
+        """What the k+1 rows of a draft of k tokens and the text's last one read. Rows that only fill a step
+        come after them."""
+        read = self.experts_read
+        return ExpertsRead(check=read[k], row=read[0]) if read else None
 
     def likely(self, k: int) -> list[list[tuple[int, float]]]:
         """The target's likeliest (token, raw_p) at each of the k+1 positions of a draft of k tokens."""
@@ -159,7 +168,8 @@ class VerifyInput:
 @dataclass(frozen=True)
 class VerifyOutput:
     verified: Packed  # a Verified
-    logits: Tensor  # [B+1, V], to judge again
+    logits: Tensor  # [B+1, V], to judge again, like the next one
+    experts_read: Tensor | None  # see Verified; None of a target without experts
 
 
 @dataclass(frozen=True)
@@ -188,7 +198,7 @@ class Verifier:
     eos: tuple[int, ...] = ()
     confidence: float = 0.0
     draft_sampler: Sampler | None = None
-    compiled_verdict: "Callable[[Verifier, Tensor, VerifyInput], Packed | None] | None" = None
+    compiled_verdict: "Callable[[Verifier, Tensor, VerifyInput, Tensor | None], Packed | None] | None" = None
 
     def rows(self, k: int) -> int:
         """How many rows the steps of a round with k drafts have."""
@@ -246,25 +256,34 @@ class Verifier:
         width = drafting.key
         while not _is_exact(verdict):  # rare: the nucleus of p is wider than what top-p looked at
             self.sampler.widen()
-            verdict = to_host(self.judge(judging.output.logits, judging.read), VerifiedOnHost)
+            output = judging.output
+            again = self.judge(output.logits, judging.read, output.experts_read)
+            verdict = to_host(again, VerifiedOnHost)
         if not all(verdict.q_exact[: int(verdict.k)]) and drafting.key == width:
             drafting.widen()  # for the next rounds; this one is lossless all the same
         return verdict
 
     def step(self, value: VerifyInput) -> VerifyOutput:
         tokens = torch.cat([value.last.long(), value.drafted])  # [B+1]
-        logits = self.target.forward(tokens, value.position[0].long())  # [B+1, V]
-        return VerifyOutput(self.judge(logits, value), logits)
+        start, experts, read = value.position[0].long(), self.target.experts, None
+        with nullcontext([]) if experts is None else experts.watching() as chosen:
+            logits = self.target.forward(tokens, start)  # [B+1, V]
+        if experts is not None:
+            read = experts.read(chosen, len(tokens))
+        return VerifyOutput(self.judge(logits, value, read), logits, read)
 
     def expected(self, value: VerifyInput, said: VerifyOutput) -> VerifyOutput:
         """What the step should have said (see RunStep): the target's own logits, and the verdict on those
-        that a graph has said."""
-        return VerifyOutput(self.judge(said.logits, value), self.step(value).logits)
+        that a graph has said. Rounding can choose other experts, too."""
+        read = said.experts_read
+        return VerifyOutput(self.judge(said.logits, value, read), self.step(value).logits, read)
 
-    def judge(self, logits: Tensor, value: VerifyInput) -> Packed:
-        """The verdict, a Verified, on logits [B+1, V]."""
-        if self.compiled_verdict and (verdict := self.compiled_verdict(self, logits, value)) is not None:
-            return verdict
+    def judge(self, logits: Tensor, value: VerifyInput, experts_read: Tensor | None = None) -> Packed:
+        """The verdict, a Verified, on logits [B+1, V]. experts_read: what belongs into it; None: [0]."""
+        if self.compiled_verdict:
+            verdict = self.compiled_verdict(self, logits, value, experts_read)
+            if verdict is not None:
+                return verdict
         ends = (value.drafted[:, None] == value.eos).any(1)  # [B]
         up_to_end = ends.cumsum(0) <= ends
         is_draft = (torch.arange(len(value.drafted), device=logits.device) < value.k) & up_to_end  # [B]
@@ -309,6 +328,7 @@ class Verifier:
                 likely_p=likely.values,
                 p_exact=is_draft[:0] if exact is None else exact,
                 q_exact=is_draft[:0] if value.q_exact is None else value.q_exact,
+                experts_read=u_accept[:0] if experts_read is None else experts_read,
             )
         )
 

@@ -45,7 +45,7 @@ from specdemo.events.params import (
 
 __version__ = "0.1.0"  # of the package, which traces and reports name
 __all__ = [
-    "Alternative", "ByModel", "ChatMessage", "DRAFTER_KINDS", "DrafterKind", "EndedBy", "Fate",
+    "Alternative", "ByModel", "ChatMessage", "DRAFTER_KINDS", "DrafterKind", "EndedBy", "ExpertsRead", "Fate",
     "Finish", "Finished", "Gamma", "Judged", "Kept", "LIMITS", "METHODS", "Manner", "Mark",
     "MarkRole", "Method",
     "NO_PROMPT", "Next", "PARAMETERS", "PairInfo", "Params", "Prompt", "RULES", "Round", "Rule",
@@ -180,6 +180,16 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertsRead:
+    """How many experts of a layer the target read in a round, each expert once: the mean over its layers that
+    are mixtures of experts. check: by all rows, those of the draft and of the token before it. row: by that
+    token's alone, as in a plain round."""
+
+    check: float
+    row: float
+
+
+@dataclass(frozen=True, slots=True)
 class Round:
     """One target forward over the draft, its verdicts, and the target's own token.
 
@@ -193,6 +203,8 @@ class Round:
     layer keeps one state for all of them, which rejected drafts have changed. None where neither model has
     such layers. target_forwards: how many forwards the target took; more than one where it had to be fed
     again by a forward of its own, or one token at a time. Older traces lack both.
+    experts_read: None of a target without experts, where they are not told which are chosen, where it was fed
+    one token at a time, in older traces and on a server.
 
     Of a server's round the times are None, and arrival_ms is the time since what came before it: the round
     before, or the request. drafts_told: whether it is known how many tokens were drafted; else `draft` has
@@ -213,6 +225,7 @@ class Round:
     drafts_told: bool = True
     fed_again: int | None = None
     target_forwards: int = 1
+    experts_read: ExpertsRead | None = None
 
     @property
     def ms(self) -> float:
@@ -258,6 +271,7 @@ class Stats:
     drafter_step_ms is draft_ms divided by it. Older traces lack it.
     distance: of a lossy rule, the mean over the text's tokens of the total variation distance between the
     target's distribution and the one that the token was drawn from. None of a lossless rule.
+    experts_read: the means over the rounds.
 
     Of a server's run the times of drafting and verifying are None; tokens_per_second is by arrival, from the
     first token on; server: what the server itself has counted. drafted, rejected and what follows from them
@@ -287,6 +301,7 @@ class Stats:
     made: int | None = None
     arrival_ms: float | None = None
     server: ServerStats | None = None
+    experts_read: ExpertsRead | None = None
 
     @property
     def run_ms(self) -> float:

@@ -22,7 +22,7 @@ from math import exp, log, sqrt
 from random import Random
 from statistics import StatisticsError, fmean, linear_regression, mean, mode, quantiles, stdev
 
-from specdemo.events import LIMITS, Round, ServerStats, Stats
+from specdemo.events import LIMITS, ExpertsRead, Round, ServerStats, Stats
 from specdemo.events.metrics import made_in, made_of, ratio
 
 SHORTEST = 24  # tokens of a run for which a speed-up is claimed
@@ -260,10 +260,19 @@ def expected_tokens(alpha: float, gamma: float) -> float:
 @dataclass(frozen=True)
 class DraftingCost:
     """What drafting costs, in parts of the target's forward: each drafted token, and a draft, however long it
-    is."""
+    is. experts: of a target that has some, those that a token goes through, in parts of all weights that are
+    read for it; chosen: which share of a layer's experts they are."""
 
     token: float = 0.0
     draft: float = 0.0
+    experts: float = 0.0
+    chosen: float = 1.0
+
+    def of_a_draft(self, gamma: int) -> float:
+        """What a draft of gamma tokens costs, with the experts that its check reads besides a token's own, as
+        if each row chose its experts independently of the others."""
+        by_all = (1 - (1 - self.chosen) ** (gamma + 1)) / self.chosen  # experts of all rows, in those of one
+        return gamma * self.token + self.draft + self.experts * (by_all - 1)
 
 
 NO_COST = DraftingCost()
@@ -432,6 +441,39 @@ def _ms_of_a_draft(rounds: Sequence[Round]) -> float | None:
     return mean(times_ms) if times_ms else None
 
 
+@dataclass(frozen=True)
+class ExpertsOfChecks:
+    """How many experts of a layer the checks of full drafts read, as means over them. rows: see Checks."""
+
+    rows: int
+    read: ExpertsRead
+
+    @property
+    def ratio(self) -> float:
+        """How many times the experts of one row they read."""
+        return self.read.check / self.read.row
+
+
+def experts_of_checks(rounds: Sequence[Round], gamma: int | str) -> ExpertsOfChecks | None:
+    """Of drafts of the length that `checks` takes. None without such drafts, and of a target without
+    experts."""
+    length = _checked_length(rounds, gamma)
+    read = [one.experts_read for one in rounds if len(one.draft) == length and one.experts_read]
+    if length is None or not read:
+        return None
+    means = ExpertsRead(fmean(one.check for one in read), fmean(one.row for one in read))
+    return ExpertsOfChecks(length + 1, means)
+
+
+def _checked_length(rounds: Sequence[Round], gamma: int | str) -> int | None:
+    """The length of full drafts; where gamma was chosen round by round, the one that came most often. None
+    where nothing was drafted."""
+    drafted = [len(one.draft) for one in rounds if one.draft]
+    if not drafted:
+        return None
+    return gamma if isinstance(gamma, int) else mode(drafted)
+
+
 FEWEST_CHECKS = 5  # of full drafts, of which a mean and a spread are told
 
 
@@ -454,14 +496,13 @@ class Checks:
 
 
 def checks(rounds: Sequence[Round], stats: Stats, gamma: int | str) -> Checks | None:
-    """The checks of drafts of `gamma` tokens; where gamma was chosen round by round, of the length that came
-    most often. None where no speed-up is known, or fewer than FEWEST_CHECKS drafts were that long. Rounds do
-    not count in which the target was fed more than the draft, or by more than one forward."""
+    """The checks of full drafts, see _checked_length. None where no speed-up is known, or fewer than
+    FEWEST_CHECKS drafts were that long. Rounds do not count in which the target was fed more than the draft,
+    or by more than one forward."""
     step_ms, spread, interval = stats.target_step_ms, stats.target_step_spread, stats.speedup_interval
-    drafted = [len(one.draft) for one in rounds if one.draft]
-    if not (step_ms and spread and interval and stats.speedup and drafted):
+    length = _checked_length(rounds, gamma)
+    if not (step_ms and spread and interval and stats.speedup and length):
         return None
-    length = gamma if isinstance(gamma, int) else mode(drafted)
     full = [
         (one.draft_ms, one.verify_ms)
         for one in rounds

@@ -207,6 +207,12 @@ def _faults(trace: Trace) -> Iterator[tuple[str, str]]:
             yield f"rounds.{index}.fed_again", "must be a number of tokens"
         if not 1 <= a_round.target_forwards < LARGEST_NUMBER:
             yield f"rounds.{index}.target_forwards", "must be at least 1"
+        read = a_round.experts_read
+        if read and not 0 < read.row <= read.check < LARGEST_NUMBER:
+            yield (
+                f"rounds.{index}.experts_read",
+                "must be numbers of experts, no fewer for a check",
+            )
         counted = metrics.after_round(counted, a_round)
     if trace.output_ids != [token_id for a_round in trace.rounds for token_id in a_round.emitted]:
         yield "output_ids", "must be what the rounds add up to"

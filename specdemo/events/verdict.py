@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from specdemo.events import Finish, Params, Round, Stats, is_nobodys
-from specdemo.events.speedup import SHORTEST, break_even, is_wide
-from specdemo.words.catalogue import Speak, numeral, speaker_of
+from specdemo.events.speedup import SHORTEST, break_even, experts_of_checks, is_wide
+from specdemo.words.catalogue import Speak, numeral, say, speaker_of
 
 Tone = Literal["neutral", "faster", "slower", "lossy"]
 IN_WORDS = speaker_of("said.verdict")
@@ -83,6 +83,15 @@ def _factor(key: str, interval: tuple[float, float], speedup: float, speak: Spea
     if is_wide(interval):
         return speak(f"{key}_wide", low=low, high=high)
     return speak(key, value=numeral(speedup, ".2f"), low=low, high=high)
+
+
+def experts_in_words(rounds: Sequence[Round], params: Params) -> str:
+    """How many times the experts of one row the checks of full drafts read, in a sentence; empty where that
+    is not known."""
+    checks = experts_of_checks(rounds, params.gamma)
+    if checks is None:
+        return ""
+    return say("said.experts_read", rows=checks.rows, ratio=numeral(checks.ratio, ".1f"))
 
 
 def why_none(stats: Stats, finish: Finish | None, speak: Speak = IN_WORDS) -> str:

@@ -41,6 +41,7 @@ from specdemo.runtime.cache import (
     PositionalLayer,
 )
 from specdemo.runtime.device import to_device
+from specdemo.runtime.experts import Experts
 from specdemo.runtime.fused import FusedForward
 from specdemo.runtime.linear import MOST_BY_TRITON
 from specdemo.runtime.shared import PutBack, Shared
@@ -78,6 +79,7 @@ class LM(Protocol):
     )
     features: Features | None  # what its forwards keep of their layers' inputs; None: nothing
     states: States | None  # what it keeps of recurrent layers; None: it has none
+    experts: Experts | None  # those that a check can be asked for; None: it has none
 
     @property
     def device(self) -> torch.device:
@@ -129,6 +131,8 @@ class CachedLM(CachedByPosition):
         self.last_position = context_of(model) - 1
         self.cache, self._cache_name = positional_cache(model, self), cache_argument(model)
         self.states = States.of(model, self.cache, self.device)
+        one_by_one = self.states is not None and self.states.rows == "one"  # a check has several forwards
+        self.experts = None if one_by_one else Experts.of(model)
         self.parameters = inspect.signature(model.forward).parameters
         # A prefill needs no logits, and [prompt, V] of them can be gigabytes.
         self._prefill_arguments = {"logits_to_keep": 1} if "logits_to_keep" in self.parameters else {}

@@ -1,12 +1,19 @@
 """A model's weights in memory: where they are, how many bytes it holds, and how many a forward reads."""
 
 import copy
+import inspect
+from functools import cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+# What transformers 5.24 calls the second argument of a layer's experts, which tells through which of them a
+# token goes, and the field of a config that says through how many.
+CHOSEN = ("top_k_index", "router_indices")
+EACH_TOKENS = ("num_experts_per_tok", "moe_topk", "top_k_experts")
 
 
 def modules_of(model: Module) -> list[Module]:
@@ -40,7 +47,8 @@ def held_bytes(*models: Module) -> int:
 
 
 def weight_bytes(model: Module) -> int:
-    """Bytes of weights that one forward of few tokens reads; quantised weights as they are in memory.
+    """Bytes of weights that a forward of one token reads, and in a model without experts one of few tokens;
+    quantised weights as they are in memory.
 
     An embedding table is not counted, because a forward reads only one row per token, unless it is the output
     matrix, too (tied). The cache of keys and values is not counted."""
@@ -52,7 +60,41 @@ def weight_bytes(model: Module) -> int:
         if isinstance(module, torch.nn.Embedding)
         for storage in (module.weight.untyped_storage(),)
     }
-    return held_bytes(model) - sum(size for address, size in tables.items() if address != output)
+    experts = expert_weights(model)
+    unread = round(experts.size * (1 - experts.chosen))
+    return held_bytes(model) - unread - sum(size for address, size in tables.items() if address != output)
+
+
+class ExpertWeights(NamedTuple):
+    """The weights of a model's experts. chosen: which share of a layer's experts a token goes through."""
+
+    size: int  # bytes
+    chosen: float
+
+
+def expert_weights(model: Module) -> ExpertWeights:
+    """No bytes for a model without experts, or whose config does not say how many a token goes through."""
+    layers = expert_layers(model)
+    if not layers:
+        return ExpertWeights(0, 1.0)
+    config = model.config.get_text_config()
+    each = next((count for name in EACH_TOKENS if (count := getattr(config, name, None))), None)
+    if not isinstance(each, int):  # a list, where layers differ
+        return ExpertWeights(0, 1.0)
+    return ExpertWeights(held_bytes(*layers), min(1.0, each / max(layer.num_experts for layer in layers)))
+
+
+def expert_layers(model: Module) -> dict[Module, str]:
+    """The parts of a model that hold a layer's experts, each with the name of the argument that tells which
+    of them are chosen."""
+    names = {module: _chosen_by(type(module)) for module in modules_of(model)}
+    return {module: name for module, name in names.items() if name and hasattr(module, "num_experts")}
+
+
+@cache
+def _chosen_by(kind: type[Module]) -> str | None:
+    second = [*inspect.signature(kind.forward).parameters][2:3]  # after `self`
+    return next((name for name in second if name in CHOSEN), None)
 
 
 def is_dense(tensor: Tensor) -> bool:

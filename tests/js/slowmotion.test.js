@@ -1,7 +1,7 @@
 import "./words.js";
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { comparedInWords, lanesOf } from "../../specdemo/ui/static/view/slowmotion.js";
+import { comparedInWords, lanesOf, readInWords } from "../../specdemo/ui/static/view/slowmotion.js";
 
 test("lanes are as long as their times, drafting first, and the longer one fills the width", () => {
   const [alone, together] = lanesOf({ rows: 5, plain_ms: 2, draft_ms: 1, verify_ms: 3 });
@@ -22,4 +22,9 @@ test("a check is longer than a plain round only where the interval says so", () 
   assert.equal(said(null, 0.5, 1), "By these times, 5 rows and 1 row can't be told apart: 0.50 to 1.00 × as long (90%).");
   const pace = "By these times, 5 rows took 0.70 to 0.95 × as long as 1 row (90%). A check does no less work, so the ";
   assert.equal(said(0.8, 0.7, 0.95), `${pace}machine's pace differed.`);
+});
+
+test("of a mixture of experts not all weights are read once", () => {
+  assert.match(readInWords(5, ""), /The weights are read once, for 1 row or for 5\.$/);
+  assert.match(readInWords(5, "A check read more."), /All weights but the experts are read once.* A check read more\.$/);
 });

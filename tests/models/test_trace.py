@@ -197,7 +197,7 @@ def test_the_keys_are_those_of_the_schema():
         "schema pair versions params prompt prompt_ids rounds finish error output_ids text stats messages "
         "marks date": data,
         "index draft next emitted draft_ms verify_ms kept gamma ended_by made arrival_ms drafts_told "
-        "fed_again target_forwards": first,
+        "fed_again target_forwards experts_read": first,
         "id text p q raw_p raw_q u accept_prob fate top distance allowed forbidden": first["draft"][0],
         "id text source p q raw_p raw_q u residual_mass top allowed": first["next"],
         "name target drafter device device_name dtype quantize server drafter_kind longest_draft": data[
@@ -257,6 +257,8 @@ def changed(path, value):
         (["rounds", 3, "made"], 1, "rounds.3.made"),
         (["rounds", 3, "fed_again"], -1, "rounds.3.fed_again"),
         (["rounds", 3, "target_forwards"], 0, "rounds.3.target_forwards"),
+        (["rounds", 3, "experts_read"], {"check": 1.5, "row": 2.0}, "rounds.3.experts_read"),
+        (["rounds", 3, "experts_read"], {"check": 2.0, "row": 0.0}, "rounds.3.experts_read"),
         (["output_ids", 0], 8, "output_ids"),
         (["stats", "made"], 1, "stats"),
         (["stats", "tokens_per_second"], 1e300, "stats"),

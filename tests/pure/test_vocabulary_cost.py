@@ -65,7 +65,7 @@ class NoModel:
     """Logits from nowhere: what is counted is all but the models' forwards."""
 
     device, vocab_size, kv_length, buffer_epoch = CPU, VOCAB_SIZE, 64, 0
-    drafts_itself = False
+    drafts_itself, experts = False, None
 
     def forward(self, ids, start):
         return torch.empty(len(ids), VOCAB_SIZE, dtype=torch.bfloat16)

@@ -36,6 +36,7 @@ EAGLE3 = "tests/models/test_eagle3_drafter.py"
 LENGTH, OTHER = "tests/toy/test_draft_length.py", "tests/toy/test_other_tokenizer.py"
 AHEAD, COMPILED = "tests/models/test_ahead.py", "tests/toy/test_compiled_verdict.py"
 GRAMMAR = "tests/toy/test_grammar.py"
+EXPERTS = "tests/models/test_experts.py"
 
 QUICK = [
     # The loop
@@ -580,6 +581,28 @@ SLOW = [
         "is_draft = (torch.arange(len(value.drafted), device=logits.device) < value.k) & up_to_end",
         "is_draft = up_to_end",
         "tests/models/test_capture.py",
+    ),
+    # Experts
+    Mutant(
+        "rows that fill a step read experts, too",
+        "engine/step.py",
+        "ExpertsRead(check=read[k],",
+        "ExpertsRead(check=read[-1],",
+        EXPERTS,
+    ),
+    Mutant(
+        "tokens that are fed again read experts, too",
+        "runtime/experts.py",
+        "[:, -rows:]",
+        "[:, :rows]",
+        EXPERTS,
+    ),
+    Mutant(
+        "what was read is forgotten where p is judged again",
+        "engine/step.py",
+        "judging.read, output.experts_read)",
+        "judging.read)",
+        EXPERTS,
     ),
 ]
 

@@ -28,7 +28,7 @@ from specdemo.events.params import GRAMMARS, values_of_rule
 from specdemo.events.segments import MARKS
 from specdemo.events.speedup import Estimate, best_gamma, checks, counted_estimates, estimates, is_wide
 from specdemo.events.trace import Trace, round_objects
-from specdemo.events.verdict import verdict, why_none
+from specdemo.events.verdict import experts_in_words, verdict, why_none
 from specdemo.ui.view.choices import words_of_row
 from specdemo.ui.view.durations import seconds
 from specdemo.ui.view.served import counted, printable, served
@@ -40,6 +40,7 @@ from specdemo.ui.view.wire import (
     Message,
     Notice,
     NoticeKind,
+    OutcomeWords,
     PromptToken,
     RoundObject,
     RunOutcome,
@@ -122,7 +123,7 @@ class RunFeed:
             "setting": setting(trace),
         }
         if "outcome" in snapshot:
-            words["outcome"] = snapshot["outcome"] | {"no_speedup": no_speedup(trace)}
+            words["outcome"] = snapshot["outcome"] | words_of_outcome(trace)
         return cast(Update, words)
 
     @property
@@ -256,6 +257,10 @@ def wire_rule(name: str) -> WireRule:
     return cast(WireRule, found | {field: words_of_row("rules", name, field) for field in RULE_WORDS})
 
 
+def words_of_outcome(trace: Trace) -> OutcomeWords:
+    return {"no_speedup": no_speedup(trace), "experts": experts_in_words(trace.rounds, trace.params)}
+
+
 def outcome(trace: Trace) -> RunOutcome:
     params, stats = trace.params, trace.stats
     at_once = how_it_drafts(trace)[0] in ("block", "block and chain")
@@ -268,7 +273,7 @@ def outcome(trace: Trace) -> RunOutcome:
         "estimates": [cast(WireEstimate, asdict(one)) for one in found],
         "best_gamma": best_gamma(found),
         "checks": cast(WireChecks, asdict(checked)) if checked else None,
-        "no_speedup": no_speedup(trace),
+        **words_of_outcome(trace),
         "seconds": seconds(trace, found),
         "text": trace.text,
     }

@@ -11,7 +11,7 @@ from specdemo.words.catalogue import number, say
 # Numbers that only the engine here can know: they are not shown for a server's run.
 ENGINE_ONLY = (
     *("speedup", "target_forwards", "target_step", "drafter_step", "cost_ratio", "distance"),
-    *("draft_ms", "verify_ms"),
+    *("experts_read", "draft_ms", "verify_ms"),
 )
 
 # Numbers that only a server's run has. The catalogues have the words: served.own_numbers.NAME.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from specdemo.events import DRAFTER_KINDS, METHODS, PairInfo, Params, ServerInfo, Stats
 from specdemo.events.phrase_book import BOOK, tally_of
 from specdemo.events.segments import segments_of
-from specdemo.events.speedup import is_wide
+from specdemo.events.speedup import experts_of_checks, is_wide
 from specdemo.events.trace import Trace
 from specdemo.ui.view.choices import words_of_row
 from specdemo.ui.view.served import drafting_in_words, printable, served_numbers, server_in_words
@@ -31,7 +31,7 @@ MEANWHILE = "mean_tokens_per_round"  # stands there while that one is not known,
 NUMBERS = (
     *("speedup", "tokens_per_second", "acceptance_rate", "mean_tokens_per_round", "tokens", "rounds"),
     *("target_forwards", "saved", "target_step", "drafter_step", "cost_ratio", "distance"),
-    *("draft_ms", "verify_ms", "ttft_ms", "seed", "finish", "segments"),
+    *("experts_read", "draft_ms", "verify_ms", "ttft_ms", "seed", "finish", "segments"),
 )
 
 
@@ -105,6 +105,7 @@ def number_texts(trace: Trace) -> dict[str, str]:
         "target_forwards": _forwards(trace),
         "saved": write(stats.tokens - stats.rounds, "{:,}"),
         "distance": write(stats.distance, "{:.3f}"),
+        "experts_read": _experts_read(trace) or "–",
         "speedup": _speedup(stats),
         "target_step": write(stats.target_step_ms if is_timed else None, "{:.2f} ms"),
         "drafter_step": write(stats.drafter_step_ms, "{:.2f} ms"),
@@ -145,6 +146,15 @@ def _phrases(trace: Trace) -> dict[str, str]:
         return {}
     values = {key: (phrase.value(tally), phrase.form) for key, phrase in BOOK.items()}
     return {key: number(value, form) for key, (value, form) in values.items() if value is not None}
+
+
+def _experts_read(trace: Trace) -> str:
+    """What checks of full drafts read of a layer's experts; empty where that is not known."""
+    checks = experts_of_checks(trace.rounds, trace.params.gamma)
+    if checks is None:
+        return ""
+    check, row = number(checks.read.check, ".2f"), number(checks.read.row, ".2f")
+    return say("run.experts_read", check=check, rows=checks.rows, row=row)
 
 
 def _forwards(trace: Trace) -> str:

@@ -48,16 +48,22 @@ class WireChecks(TypedDict):
     interval: list[float]
 
 
-class RunOutcome(TypedDict):
+class OutcomeWords(TypedDict):
+    """What is known of a run when it has ended, in words, each of which can be empty. no_speedup: why the
+    estimates have none. experts: what checks read of a mixture of experts."""
+
+    no_speedup: str
+    experts: str
+
+
+class RunOutcome(OutcomeWords):
     """What is known of a run when it has ended. best_gamma: of the estimates; None where they have no
-    speed-up. no_speedup: why they have none, in words, or empty. seconds: how long each kind of measurement
-    would take, by this run's times. text: as it was recorded, for the page to compare with its tokens.
-    checks: None where they are not known."""
+    speed-up. seconds: how long each kind of measurement would take, by this run's times. text: as it was
+    recorded, for the page to compare with its tokens. checks: None where they are not known."""
 
     estimates: list[WireEstimate]
     checks: WireChecks | None
     best_gamma: int | None
-    no_speedup: str
     seconds: dict[str, float]
     text: str
 

@@ -40,6 +40,7 @@ const markup = () => `
     <p class="apart"></p>
     <p class="of"></p>
     <p class="leaves-out">${words("gamma.leavesOut")}</p>
+    <p class="experts"></p>
     <div class="scrolls"><table aria-label="${words("gamma.table")}">
       <thead><tr><th rowspan="2" scope="col">γ</th><th colspan="3" scope="colgroup">${words("gamma.speedup")}</th>
         <th colspan="3" scope="colgroup">${words("gamma.tokens")}</th></tr>
@@ -124,6 +125,8 @@ export function makeGamma(panel, server) {
     part(".elsewhere ul").replaceChildren();
     appendAll(part(".elsewhere ul"), pointsInWords(points).map((line) => make("li", line)));
     part(".leaves-out").hidden = !rows.some((row) => valueOf(row, "speedup", "formula") !== null);
+    part(".experts").textContent = run.outcome?.experts ?? "";
+    part(".experts").hidden = !run.outcome?.experts;
     part(".apart").textContent = apartInWords(rows);
     part(".of").textContent = [estimated, measured].filter(Boolean).join("\n");
     part(".gammas").hidden = !rows.length;

@@ -73,6 +73,15 @@
  */
 
 /**
+ * How many experts of a layer the target read in a round, each expert once: the mean over its layers that are
+ * mixtures of experts. check: by all rows, those of the draft and of the token before it. row: by that token's
+ * alone, as in a plain round.
+ * @typedef {object} ExpertsRead
+ * @property {number} check
+ * @property {number} row
+ */
+
+/**
  * One target forward over the draft, its verdicts, and the target's own token.
  *
  * `next` is null only when the text ended inside the accepted drafts. draft_ms and verify_ms are the engine's
@@ -83,7 +92,8 @@
  * tokens of the text the target and the drafter were fed once more, because a recurrent layer keeps one state
  * for all of them, which rejected drafts have changed. null where neither model has such layers.
  * target_forwards: how many forwards the target took; more than one where it had to be fed again by a forward of
- * its own, or one token at a time. Older traces lack both.
+ * its own, or one token at a time. Older traces lack both. experts_read: null of a target without experts, where
+ * they are not told which are chosen, where it was fed one token at a time, in older traces and on a server.
  *
  * Of a server's round the times are null, and arrival_ms is the time since what came before it: the round
  * before, or the request. drafts_told: whether it is known how many tokens were drafted; else `draft` has only
@@ -103,6 +113,7 @@
  * @property {boolean} drafts_told
  * @property {number | null} fed_again
  * @property {number} target_forwards
+ * @property {ExpertsRead | null} experts_read
  */
 
 /**
@@ -195,14 +206,14 @@
 
 /**
  * What is known of a run when it has ended. best_gamma: of the estimates; null where they have no speed-up.
- * no_speedup: why they have none, in words, or empty. seconds: how long each kind of measurement would take, by
- * this run's times. text: as it was recorded, for the page to compare with its tokens. checks: null where they
- * are not known.
+ * seconds: how long each kind of measurement would take, by this run's times. text: as it was recorded, for the
+ * page to compare with its tokens. checks: null where they are not known.
  * @typedef {object} RunOutcome
+ * @property {string} no_speedup
+ * @property {string} experts
  * @property {Array<WireEstimate>} estimates
  * @property {WireChecks | null} checks
  * @property {number | null} best_gamma
- * @property {string} no_speedup
  * @property {Record<string, number>} seconds
  * @property {string} text
  */

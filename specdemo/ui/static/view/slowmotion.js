@@ -27,6 +27,7 @@ export function makeSlowMotion(panel) {
   let shown = null;
   /** @type {RunSetting | null} */
   let setting = null;
+  let experts = ""; // what checks read of a mixture of experts, in words
   let isAtRest = false; // whether all of the run is on the stage
   let isSeen = false;
   let hasPlayed = matchMedia("(prefers-reduced-motion: reduce)").matches; // it plays by itself once
@@ -44,6 +45,7 @@ export function makeSlowMotion(panel) {
     const checks = run.outcome?.checks ?? null;
     isAtRest = whole;
     setting = run.setting;
+    experts = run.outcome?.experts ?? "";
     figure.hidden = checks === null;
     if (checks && checks !== shown) draw(checks);
     shown = checks;
@@ -72,7 +74,7 @@ export function makeSlowMotion(panel) {
       heading(say("slowMotion.together", { rows }), say("slowMotion.togetherGoesOn", { rows }), checks.verify_ms),
       picture(together),
       later("small", say("slowMotion.drafting", { ...range(checks.verify_spread), ms: fixed(checks.draft_ms) })),
-      later("p", `${say("slowMotion.once", { rows })} ${comparedInWords(checks)}`),
+      later("p", [readInWords(rows, experts), comparedInWords(checks)].join(" ")),
       again,
     );
   }
@@ -91,6 +93,15 @@ export function lanesOf({ rows, plain_ms, draft_ms, verify_ms }) {
     { rows: 1, from: 0, to: plain_ms / longest },
     { rows, from: draft_ms / longest, to: (draft_ms + verify_ms) / longest },
   ];
+}
+
+/**
+ * How often weights are read.
+ * @param {number} rows
+ * @param {string} experts what a check reads of them, in words; empty where there are none
+ */
+export function readInWords(rows, experts) {
+  return experts ? `${say("slowMotion.onceButExperts", { rows })} ${experts}` : say("slowMotion.once", { rows });
 }
 
 /**
