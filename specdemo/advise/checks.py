@@ -95,4 +95,5 @@ def _checking(decoder: Decoder, pair: Pair, following: Sequence[int], length: in
 def _time(context: int, length: int, times: Mapping[int, Sequence[float]]) -> CheckTime:
     ratios = [ms / one_row for ms, one_row in zip(times[length], times[0], strict=True)]
     deciles = quantiles(ratios, n=10, method="inclusive")
-    return CheckTime(context, 1 + length, median(times[length]), median(ratios), deciles[0], deciles[-1])
+    ratio = median(ratios)
+    return CheckTime(context, 1 + length, ratio * median(times[0]), ratio, deciles[0], deciles[-1])

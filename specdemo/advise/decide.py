@@ -257,6 +257,7 @@ def recommendation(measured: Measured, work: str) -> Recommendation:
     said = {"who": called(best.setting), "speed": speedup_in_words(best.interval, best.speedup)}
     if pays:
         reason = _speak("pays", **said, **_per_round(best))
+        reason = f"{reason[0].upper()}{reason[1:]}"
     else:
         reason = f"{_speak('slower' if high < 1 else 'unclear', **said)} {_why_not(best)}"
     return Recommendation(

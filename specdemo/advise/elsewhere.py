@@ -3,10 +3,10 @@ bench/by_count.py from published bandwidths and peaks, never measured. And the p
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from math import inf, log2
 from textwrap import wrap
 
+from specdemo.advise.pictures import LINE, WIDTH, line, svg, text
 from specdemo.bench.by_count import (
     GIVEN,
     Accelerator,
@@ -155,11 +155,9 @@ def _round_us(work: MeasuredWork, card: str, gamma: int, batch: int) -> float:
 
 # The picture. Lengths are in px.
 
-WIDTH, LEFT, TOP = 440, 30, 24
-LETTERS = 62  # of a line of notes
-ROW, BAR = 42, 12
-PLOT, LINE = 130, 17
-STYLE = "font:13px system-ui,sans-serif;max-width:100%;height:auto"
+LEFT, TOP = 30, 24
+LETTERS = 60  # of a line of notes
+ROW, BAR, PLOT = 42, 12, 130
 
 
 def picture(found: Elsewhere) -> str:
@@ -169,39 +167,35 @@ def picture(found: Elsewhere) -> str:
     cards, below = _by_card(found.by_card, TOP + 2 * LINE)
     batches, below = _by_batch(found, below + 2 * LINE)
     notes = wrap(say("elsewhere.counted"), LETTERS)
-    told = [_text(0, below + LINE * (2 + line), words, size=12) for line, words in enumerate(notes)]
+    told = [text(0, below + LINE * (2 + at), words, size=12) for at, words in enumerate(notes)]
     height = below + LINE * (1 + len(notes)) + 8
-    parts = [_text(0, TOP - 6, title, weight=600), *cards, *batches, *told]
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
-        f'height="{height}" style="{STYLE}" fill="currentColor" role="img" aria-label="{escape(title)}">'
-        f"{''.join(parts)}</svg>"
-    )
+    parts = [text(0, TOP - 6, title, weight=600), *cards, *batches, *told]
+    return svg(title, height, parts)
 
 
 def _by_card(speeds: Sequence[CountedSpeed], top: float) -> tuple[list[str], float]:
     """The panel's elements, and where it ends."""
     longest = max(1.0, *(one.speedup for one in speeds if one.fits))
-    parts = [_text(0, top, say("elsewhere.by_card"))]
+    parts = [text(0, top, say("elsewhere.by_card"))]
     for index, one in enumerate(speeds):
         y = top + 12 + ROW * index
-        parts.append(_text(0, y + LINE - 4, CARDS[one.card].name))
+        parts.append(text(0, y + LINE - 4, CARDS[one.card].name))
         if not one.fits:
-            parts.append(_text(WIDTH, y + LINE - 4, _no_room(one.card), anchor="end"))
+            parts.append(text(WIDTH, y + LINE - 4, _no_room(one.card), anchor="end"))
             continue
         values = {"gamma": one.gamma, "tokens": number(one.speculative, ",.0f")}
         told = say("elsewhere.card", speedup=number(one.speedup, ".2f"), **values)
-        parts.append(_text(WIDTH, y + LINE - 4, told, anchor="end"))
+        parts.append(text(WIDTH, y + LINE - 4, told, anchor="end"))
         width, plain = (WIDTH * part / longest for part in (one.speedup, 1.0))
         parts.append(f'<rect x="0" y="{y + LINE + 2}" width="{width:.1f}" height="{BAR}" opacity="0.45"/>')
-        parts.append(_line(plain, y + LINE + 2, plain, y + LINE + BAR + 6, 2))
+        parts.append(line(plain, y + LINE + 2, plain, y + LINE + BAR + 6, 2))
     end = top + 12 + ROW * len(speeds)
-    return [*parts, _text(0, end + LINE - 4, say("elsewhere.plain"), size=12)], end + LINE
+    return [*parts, text(0, end + LINE - 4, say("elsewhere.plain"), size=12)], end + LINE
 
 
 def _by_batch(found: Elsewhere, top: float) -> tuple[list[str], float]:
     speeds, card = found.by_batch, CARDS[found.by_batch[0].card].name
-    parts = [_text(0, top, say("elsewhere.by_batch", card=card, gamma=speeds[0].gamma))]
+    parts = [text(0, top, say("elsewhere.by_batch", card=card, gamma=speeds[0].gamma))]
     low, high = (end([1.0, *(one.speedup for one in speeds)]) for end in (min, max))
     floor = top + LINE + PLOT
 
@@ -211,8 +205,8 @@ def _by_batch(found: Elsewhere, top: float) -> tuple[list[str], float]:
     def y(speedup: float) -> float:
         return floor - 22 - (PLOT - 44) * (speedup - low) / (high - low or 1.0)
 
-    parts.append(_line(LEFT, y(1.0), WIDTH, y(1.0), 1, 'stroke-dasharray="4 4" opacity="0.6"'))
-    parts.append(_text(0, y(1.0) + 4, "1×", size=12))
+    parts.append(line(LEFT, y(1.0), WIDTH, y(1.0), 1, 'stroke-dasharray="4 4" opacity="0.6"'))
+    parts.append(text(0, y(1.0) + 4, "1×", size=12))
     points = " ".join(f"{x(one.batch):.1f},{y(one.speedup):.1f}" for one in speeds if one.fits)
     parts.append(f'<polyline points="{points}" fill="none" stroke="currentColor" stroke-width="2"/>')
     for one in speeds:
@@ -221,15 +215,15 @@ def _by_batch(found: Elsewhere, top: float) -> tuple[list[str], float]:
         circle = f'cx="{x(one.batch):.1f}" cy="{at:.1f}" r="3.5" fill="{ground}" stroke="currentColor"'
         parts.append(f"<circle {circle}/>")
         told = number(one.speedup, ".2f")
-        parts.append(_text(x(one.batch), at - 8 if above else at + 18, told, anchor="middle", size=12))
-        parts.append(_text(x(one.batch), floor + LINE - 4, str(one.batch), anchor="middle", size=12))
+        parts.append(text(x(one.batch), at - 8 if above else at + 18, told, anchor="middle", size=12))
+        parts.append(text(x(one.batch), floor + LINE - 4, str(one.batch), anchor="middle", size=12))
     below = floor + LINE + 6
     if found.free_until >= 1:
-        parts.append(_line(x(1) - 8, below, x(min(found.free_until, BATCHES[-1])), below, 4))
+        parts.append(line(x(1) - 8, below, x(min(found.free_until, BATCHES[-1])), below, 4))
     notes = [_free_in_words(found.free_until)]
     if not all(one.fits for one in speeds):
         notes.append(f"○ {_no_room(speeds[0].card)}")
-    told = [_text(0, below + LINE * (1 + line) + 2, words, size=12) for line, words in enumerate(notes)]
+    told = [text(0, below + LINE * (1 + at) + 2, words, size=12) for at, words in enumerate(notes)]
     return [*parts, *told], below + LINE * len(notes) + 2
 
 
@@ -241,13 +235,3 @@ def _free_in_words(free_until: float) -> str:
     if free_until >= BATCHES[-1]:
         return say("elsewhere.free")
     return say("elsewhere.free_until" if free_until >= 1 else "elsewhere.never_free", count=int(free_until))
-
-
-def _text(x: float, y: float, words: str, anchor: str = "start", size: int = 13, weight: int = 400) -> str:
-    style = f'text-anchor="{anchor}" font-size="{size}" font-weight="{weight}"'
-    return f'<text x="{x:.1f}" y="{y:.1f}" {style}>{escape(words)}</text>'
-
-
-def _line(x1: float, y1: float, x2: float, y2: float, width: float, more: str = "") -> str:
-    ends = f'x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"'
-    return f'<line {ends} stroke="currentColor" stroke-width="{width}" {more}/>'

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
-from typing import Any
 
 from torch.nn import Module
 from transformers import PreTrainedModel
@@ -12,7 +11,7 @@ from specdemo.advise.decide import contender_of
 from specdemo.advise.elsewhere import CARDS, MeasuredWork, elsewhere, picture
 from specdemo.advise.report import Advice, html_report
 from specdemo.advise.results import Measured, Setting, Together
-from specdemo.advise.typed import Choice, typed_into
+from specdemo.advise.typed import Choice, Typed, typed_into
 from specdemo.bench.by_count import ITEMSIZE, ForwardBytes, bytes_of_model
 from specdemo.events import METHODS
 from specdemo.loading.pair import Pair
@@ -26,7 +25,7 @@ def page_of(pairs: Mapping[str, Pair], advice: Advice, cards: Sequence[str] = tu
     return html_report(advice, typed_of(advice), _picture(pairs, advice, cards))
 
 
-def typed_of(advice: Advice) -> list[dict[str, Any]]:
+def typed_of(advice: Advice) -> list[Typed]:
     """The one setting for all of the work, as what is typed into servers; nothing where none is known."""
     measured, one = advice.measured, advice.recommended[-1]
     if one.best is None:
@@ -41,10 +40,7 @@ def typed_of(advice: Advice) -> list[dict[str, Any]]:
         speculates=one.draft_with != "none",
         **{name: measured.params[name] for name in OF_PARAMS},
     )
-    return [
-        {"server": typed.server, "command": typed.command, "notes": list(typed.notes)}
-        for typed in typed_into(choice)
-    ]
+    return typed_into(choice)
 
 
 def _picture(pairs: Mapping[str, Pair], advice: Advice, cards: Sequence[str]) -> str:

@@ -8,16 +8,18 @@ from math import log2
 
 from specdemo.words.catalogue import number
 
-WIDTH, ROW, LINE, PLOT = 420, 40, 17, 170
+WIDTH, ROW, LINE, PLOT = 440, 40, 17, 170
+LEFT = 42  # of a curve's axis
 STYLE = "font:13px system-ui,sans-serif;max-width:100%;height:auto"
 DASHES = ("", "7 3", "2 3", "10 3 2 3")  # of curves, in turn
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A row of `intervals`."""
+    """A row of `intervals`. told: its value, in words."""
 
     label: str
+    told: str
     value: float
     low: float
     high: float
@@ -50,7 +52,7 @@ def line(x1: float, y1: float, x2: float, y2: float, width: float, more: str = "
 
 
 def intervals(title: str, rows: Sequence[Interval]) -> str:
-    """Values of factors with their intervals on one logarithmic axis, and a line at 1."""
+    """Values of factors with their intervals on one logarithmic axis, and a mark at 1."""
     ends = [1.0, *(end for row in rows for end in (row.low, row.high))]
     low, high = log2(min(ends)), log2(max(ends))
 
@@ -61,11 +63,11 @@ def intervals(title: str, rows: Sequence[Interval]) -> str:
     for index, row in enumerate(rows):
         y = ROW * index + LINE
         parts.append(text(0, y, row.label))
-        parts.append(text(WIDTH, y, f"{number(row.value, '.2f')} ×", anchor="end"))
+        parts.append(text(WIDTH, y, row.told, anchor="end"))
+        parts.append(line(x(1), y + 4, x(1), y + 17, 1.5))
         parts.append(line(x(row.low), y + 10, x(row.high), y + 10, 3, 'opacity="0.5"'))
         parts.append(f'<circle cx="{x(row.value):.1f}" cy="{y + 10}" r="4.5"/>')
     floor = ROW * len(rows)
-    parts.append(line(x(1), 4, x(1), floor, 1, 'stroke-dasharray="4 4"'))
     anchor = "start" if x(1) < 20 else "end" if x(1) > WIDTH - 20 else "middle"
     parts.append(text(x(1), floor + LINE - 2, "1 ×", anchor=anchor, size=12))
     return svg(title, floor + LINE + 4, parts)
@@ -78,13 +80,15 @@ def curves(title: str, found: Sequence[Curve], x_label: str, form: str = ".1f") 
     floor = PLOT + 12
 
     def place(x: float, y: float) -> tuple[float, float]:
-        return 34 + (WIDTH - 48) * (x - left) / (right - left or 1.0), floor - PLOT * y / (top or 1.0)
+        return LEFT + (WIDTH - LEFT - 14) * (x - left) / (right - left or 1.0), floor - PLOT * y / (
+            top or 1.0
+        )
 
-    parts = [line(34, floor, WIDTH, floor, 1)]
+    parts = [line(LEFT, floor, WIDTH, floor, 1)]
     for share in (0.0, 0.5, 1.0):
         _, y = place(left, top * share)
-        parts.append(line(34, y, WIDTH, y, 1, 'opacity="0.25"'))
-        parts.append(text(30, y + 4, number(top * share, form), anchor="end", size=12))
+        parts.append(line(LEFT, y, WIDTH, y, 1, 'opacity="0.25"'))
+        parts.append(text(LEFT - 4, y + 4, number(top * share, form), anchor="end", size=12))
     for at in sorted({x for x, _ in points}):
         parts.append(text(place(at, 0)[0], floor + LINE, f"{at:g}", anchor="middle", size=12))
     parts.append(text(WIDTH, floor + 2 * LINE, x_label, anchor="end", size=12))

@@ -1,7 +1,7 @@
 """The advice as text, as JSON, and as a page that keeps all that was measured. Without torch."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
@@ -22,6 +22,7 @@ from specdemo.advise.results import (
     from_object,
     to_object,
 )
+from specdemo.advise.typed import Typed
 from specdemo.bench.methods import aligned
 from specdemo.events.speedup import is_wide
 from specdemo.words.catalogue import Numeral, number, numeral, say
@@ -99,6 +100,15 @@ def _lines(advice: Advice) -> list[list[str]]:
     return [[row[name] for name in COLUMNS] for row in rows]
 
 
+def typed_text(typed: Sequence[Typed]) -> str:
+    """What to type into servers: each command, and below it what the server means otherwise."""
+    lines = [say("advice.typed") + ":"]
+    for one in typed:
+        lines += ["", f"{one.server} {one.version}", *(one.command or "").splitlines()]
+        lines += [f"note: {note}" for note in one.notes]
+    return "\n".join(lines)
+
+
 def _how(measured: Measured) -> dict[str, str]:
     return {
         "target": measured.target,
@@ -151,9 +161,8 @@ def recommended_object(one: Recommendation) -> dict[str, Any]:
     return {name: value for name, value in asdict(one).items() if name != "work"}
 
 
-def html_report(advice: Advice, typed: Sequence[Mapping[str, Any]] = (), elsewhere: str = "") -> str:
-    """The page, in English. typed: what to type into servers, by name, command and notes. elsewhere: the
-    picture of other cards."""
+def html_report(advice: Advice, typed: Sequence[Typed] = (), elsewhere: str = "") -> str:
+    """The page. typed: what to type into servers. elsewhere: the picture of other cards."""
     measured = advice.measured
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
@@ -187,7 +196,12 @@ def html_report(advice: Advice, typed: Sequence[Mapping[str, Any]] = (), elsewhe
 
 def speedup_picture(advice: Advice) -> str:
     rows = [
-        Interval(f"{work_in_words(one.work)}: {called(one.best)}", one.speedup, *one.interval)
+        Interval(
+            f"{work_in_words(one.work)}: {called(one.best)}",
+            f"{speedup_cell(one.speedup, one.interval)} ×",
+            one.speedup,
+            *one.interval,
+        )
         for one in advice.recommended
         if one.best and one.speedup and one.interval
     ]

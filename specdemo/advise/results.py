@@ -144,8 +144,8 @@ class Together:
 @dataclass(frozen=True)
 class CheckTime:
     """What a forward of the target over so many rows takes after a text of `context` tokens, verdict
-    included: in ms, and relative to one row, which was timed right before or after; medians. low, high: the
-    10th and 90th percentile of `ratio`."""
+    included. ratio: relative to one row, which was timed right before or after; the median. low, high: its
+    10th and 90th percentile. ms: that many times the median of one row."""
 
     context: int
     rows: int

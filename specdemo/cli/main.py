@@ -266,7 +266,14 @@ def _check_plot(file: str) -> None:
 
 def _advise(arguments: Namespace) -> int:
     """What to set for a kind of work. If it is interrupted or fails, it tells what was measured before."""
-    from specdemo.advise.report import advice_object, advice_of, advice_table, compared, read_report
+    from specdemo.advise.report import (
+        advice_object,
+        advice_of,
+        advice_table,
+        compared,
+        read_report,
+        typed_text,
+    )
 
     if arguments.compare is not None:
         print(compared(arguments.compare, [read_report(file, "compare") for file in arguments.compare]))
@@ -278,7 +285,7 @@ def _advise(arguments: Namespace) -> int:
 
     from specdemo.advise.contenders import check_asked, field_of
     from specdemo.advise.elsewhere import check_cards
-    from specdemo.advise.page import page_of
+    from specdemo.advise.page import page_of, typed_of
     from specdemo.advise.results import OWN
     from specdemo.advise.run import Task, advise, begin, fitting
     from specdemo.advise.work import prompts_of, read_prompts
@@ -313,6 +320,8 @@ def _advise(arguments: Namespace) -> int:
         page = page_of(found.pairs, advice, cards)
         _save("report", lambda file: Path(file).write_text(page, encoding="utf-8"), arguments.report)
     print(advice_table(advice))
+    if typed := typed_of(advice):
+        print(f"\n{typed_text(typed)}\n")
     print(json.dumps(advice_object(advice)))
     return status
 

@@ -42,12 +42,18 @@ class Written(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
         self.found: list[str] = []
+        self.within = ""  # the tag whose words are the same in all languages
 
     def handle_starttag(self, tag, attrs):
+        self.within = self.within or (tag if ("translate", "no") in attrs else "")
         self.found += [value or "" for name, value in attrs if name in NAMES]
 
+    def handle_endtag(self, tag):
+        self.within = "" if tag == self.within else self.within
+
     def handle_data(self, data):
-        self.found.append(data)
+        if not self.within:
+            self.found.append(data)
 
 
 def test_the_frame_of_the_page_has_no_words_of_its_own():

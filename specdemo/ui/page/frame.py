@@ -216,11 +216,12 @@ def _phrase_book() -> str:
     groups = ""
     for server, version in READ.items():
         rows = "".join(_phrase(key, phrase) for key, phrase in BOOK.items() if phrase.server == server)
-        head = f'<th scope="rowgroup" colspan="3">{server} <span>{version}</span></th>'
+        head = f'<th scope="rowgroup" colspan="3" translate="no">{server} <span>{version}</span></th>'
         groups += f'<tbody><tr class="server">{head}</tr>{rows}</tbody>'
     return (
         f'<div class="phrase-book"><dt>{_say("run.phrase_book.name")}</dt><dd><details>'
-        f"<summary>{', '.join(READ)}</summary><p>{_say('run.phrase_book.about')}</p>"
+        f'<summary translate="no">{", ".join(READ)}</summary>'
+        f"<p>{_say('run.phrase_book.about')}</p>"
         f"<table><thead><tr>{heads}</tr></thead>{groups}</table></details></dd></div>"
     )
 
@@ -228,8 +229,9 @@ def _phrase_book() -> str:
 def _phrase(key: str, phrase: Phrase) -> str:
     meaning = _say(f"run.phrase_book.of.{key}")
     return (
-        f'<tr data-unknown><th scope="row"><code>{escape(phrase.word)}</code></th>'
-        f'<td data-number="{key}">–</td><td>{meaning} <code>{escape(phrase.where)}</code></td></tr>'
+        f'<tr data-unknown><th scope="row"><code translate="no">{escape(phrase.word)}</code></th>'
+        f'<td data-number="{key}">–</td>'
+        f'<td>{meaning} <code translate="no">{escape(phrase.where)}</code></td></tr>'
     )
 
 

@@ -105,7 +105,14 @@ def advice_object(pairs: Mapping[str, Pair], measured: Measured) -> wire.Advice:
         ],
         "ended": ended_in_words(measured),
         "checks": checks_in_words(measured.checks),
-        "typed": typed_of(advice),
+        "typed": [
+            {
+                "server": f"{one.server} {one.version}",
+                "command": one.command,
+                "notes": list(map(in_words, one.notes)),
+            }
+            for one in typed_of(advice)
+        ],
         "columns": [say(f"advice.columns.{name}") for name in COLUMNS],
         "rows": [
             [in_language(text) for text in cells(one.work, row).values()]
