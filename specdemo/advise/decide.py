@@ -129,6 +129,8 @@ def speed_up_of(own: ByPlace) -> SpeedUp | None:
 def times_as_fast(one: ByPlace, other: ByPlace) -> SpeedUp | None:
     """How many times as fast the one setting is as the other, on the prompts of both."""
     both = [place for place in one if place in other]
+    if len(both) < FEWEST_PROMPTS:
+        return None
     own, others = (speed_up_of({place: side[place] for place in both}) for side in (one, other))
     timed = [
         speed_up_in_turns(together.turns, together.rounds)
@@ -163,7 +165,7 @@ def still_in(found: Mapping[Setting, ByPlace], running: Sequence[Setting]) -> li
     leader = leader_of(found, running)
     if leader is None:
         return list(running)
-    ahead = {one: times_as_fast(found[leader], found[one]) for one in running if one != leader}
+    ahead = {one: times_as_fast(found[leader], found.get(one, {})) for one in running if one != leader}
     return [one for one in running if one == leader or (lead := ahead[one]) is None or lead.low <= 1]
 
 
@@ -171,21 +173,21 @@ def leader_of(found: Mapping[Setting, ByPlace], running: Iterable[Setting]) -> S
     """The best setting so far, by `best_of`; None while nothing is known."""
     return best_of(
         {
-            one: (len(found[one]), speedup.value)
+            one: (len(found[one]), speedup)
             for one in running
             if one in found and (speedup := speed_up_of(found[one]))
         }
     )
 
 
-def best_of(known: Mapping[Setting, tuple[int, float]]) -> Setting | None:
-    """The setting with the largest speed-up; of those as good, the one with the shortest drafts. known: on
-    how many prompts, and the speed-up. What was dropped before the last prompt is none of the best."""
+def best_of(known: Mapping[Setting, tuple[int, SpeedUp]]) -> Setting | None:
+    """The setting with the largest speed-up; of those as good, the surest. known: on how many prompts, and
+    the speed-up. What was dropped before the last prompt is none of the best."""
     most = max((prompts for prompts, _ in known.values()), default=0)
     speedups = {one: speedup for one, (prompts, speedup) in known.items() if prompts == most}
-    enough = max(speedups.values(), default=0.0) / SAME
-    as_good = [one for one, speedup in speedups.items() if speedup >= enough]
-    return min(as_good, key=lambda one: one.gamma, default=None)
+    enough = max((one.value for one in speedups.values()), default=0.0) / SAME
+    as_good = [one for one, speedup in speedups.items() if speedup.value >= enough]
+    return max(as_good, key=lambda one: speedups[one].low, default=None)
 
 
 def is_clear(found: Mapping[Setting, ByPlace], running: Sequence[Setting]) -> bool:
@@ -194,7 +196,7 @@ def is_clear(found: Mapping[Setting, ByPlace], running: Sequence[Setting]) -> bo
     if leader is None or (speedup := speed_up_of(found[leader])) is None:
         return False
     pays = (speedup.low > 1 and not is_wide(speedup.interval)) or speedup.high < SAME
-    others = (times_as_fast(found[one], found[leader]) for one in running if one != leader)
+    others = (times_as_fast(found.get(one, {}), found[leader]) for one in running if one != leader)
     return pays and all(lead is not None and lead.high < SAME for lead in others)
 
 
@@ -213,8 +215,7 @@ class SettingRow:
     speed-up is tokens_per_round / cost; both are None where too little was measured."""
 
     setting: Setting
-    speedup: float | None
-    interval: tuple[float, float] | None
+    speedup: SpeedUp | None
     cost: float | None
     drafted_per_round: float
     acceptance_rate: float | None
@@ -230,8 +231,7 @@ def rows_of(measured: Measured, work: str) -> list[SettingRow]:
         together, speedup = Together(tuple(own.values())), speed_up_of(own)
         row = SettingRow(
             setting,
-            speedup=speedup and speedup.value,
-            interval=speedup and speedup.interval,
+            speedup=speedup,
             cost=speedup and together.tokens_per_round / speedup.value,
             drafted_per_round=together.drafted_per_round,
             acceptance_rate=together.acceptance_rate,
@@ -239,22 +239,22 @@ def rows_of(measured: Measured, work: str) -> list[SettingRow]:
             prompts=len(own),
         )
         rows.append(row)
-    return sorted(rows, key=lambda row: row.speedup or 0.0, reverse=True)
+    return sorted(rows, key=lambda row: row.speedup.value if row.speedup else 0.0, reverse=True)
 
 
 def recommendation(measured: Measured, work: str) -> Recommendation:
     rows = {row.setting: row for row in rows_of(measured, work)}
-    chosen = best_of({one: (row.prompts, row.speedup) for one, row in rows.items() if row.interval})
+    chosen = best_of({one: (row.prompts, row.speedup) for one, row in rows.items() if row.speedup})
     if chosen is None:
         count = max((row.prompts for row in rows.values()), default=0)
         reason = _speak("too_few" if count else "none_measured", count=count, least=FEWEST_PROMPTS)
         return Recommendation(work, "none", None, None, None, None, None, reason, None, count)
     best = rows[chosen]
-    assert best.interval is not None and best.speedup is not None
+    assert best.speedup is not None
     contender = contender_of(measured, best.setting)
-    low, high = (round(end, 2) for end in best.interval)  # as they are said
+    low, high = (round(end, 2) for end in best.speedup.interval)  # as they are said
     pays = low > 1
-    said = {"who": called(best.setting), "speed": speedup_in_words(best.interval, best.speedup)}
+    said = {"who": called(best.setting), "speed": speedup_in_words(best.speedup.interval, best.speedup.value)}
     if pays:
         reason = _speak("pays", **said, **_per_round(best))
         reason = f"{reason[0].upper()}{reason[1:]}"
@@ -266,8 +266,8 @@ def recommendation(measured: Measured, work: str) -> Recommendation:
         drafter=contender.drafter if pays else None,
         drafter_kind=contender.drafter_kind if pays else None,
         gamma=best.setting.gamma if pays else None,
-        speedup=best.speedup,
-        interval=best.interval,
+        speedup=best.speedup.value,
+        interval=best.speedup.interval,
         reason=reason,
         best=best.setting,
         prompts=best.prompts,

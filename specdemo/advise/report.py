@@ -24,7 +24,7 @@ from specdemo.advise.results import (
 )
 from specdemo.advise.typed import Typed
 from specdemo.bench.methods import aligned
-from specdemo.events.speedup import is_wide
+from specdemo.events.speedup import SpeedUp, is_wide
 from specdemo.words.catalogue import Numeral, number, numeral, say
 from specdemo.words.message import about
 
@@ -58,11 +58,11 @@ def setting_in_words(one: Recommendation) -> str:
     return say("advice.no_speculation" if one.best else "advice.not_known")
 
 
-def speedup_cell(speedup: float | None, interval: tuple[float, float] | None) -> str:
-    if speedup is None or interval is None:
+def speedup_cell(speedup: SpeedUp | None) -> str:
+    if speedup is None:
         return "–"
-    low, high = (numeral(end, ".2f") for end in interval)
-    return f"{low}–{high}" if is_wide(interval) else f"{numeral(speedup, '.2f')} ({low}–{high})"
+    low, high = (numeral(end, ".2f") for end in speedup.interval)
+    return f"{low}–{high}" if is_wide(speedup.interval) else f"{numeral(speedup.value, '.2f')} ({low}–{high})"
 
 
 def cells(work: str, row: SettingRow) -> dict[str, str]:
@@ -71,7 +71,7 @@ def cells(work: str, row: SettingRow) -> dict[str, str]:
     return {
         "work": work_in_words(work),
         "setting": called(row.setting),
-        "speedup": speedup_cell(row.speedup, row.interval),
+        "speedup": speedup_cell(row.speedup),
         "accepted": Numeral("–") if rate is None else numeral(rate, ".0%"),
         "tokens": numeral(row.tokens_per_round, ".2f"),
         "cost": Numeral("–") if row.cost is None else numeral(row.cost, ".2f"),
@@ -198,7 +198,7 @@ def speedup_picture(advice: Advice) -> str:
     rows = [
         Interval(
             f"{work_in_words(one.work)}: {called(one.best)}",
-            f"{speedup_cell(one.speedup, one.interval)} ×",
+            f"{speedup_cell(SpeedUp(one.speedup, *one.interval))} ×",
             one.speedup,
             *one.interval,
         )

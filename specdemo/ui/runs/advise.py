@@ -32,7 +32,7 @@ from specdemo.ui.view import wire
 from specdemo.ui.view.settings import in_words
 from specdemo.vllm.pair import ServedPair
 from specdemo.words.catalogue import in_language, say, speaking
-from specdemo.words.message import about, message
+from specdemo.words.message import message
 
 BUDGET = 120.0  # s
 TOKENS = 96  # of a text, at most
@@ -73,9 +73,9 @@ def advise_request(
     wanted: dict[str, Any], choice: Choice, prompt: str, params: Params, link: Link
 ) -> AdviseRequest:
     """What the page's script asks for."""
-    works = wanted.get("works")
-    if not isinstance(works, list) or not works or any(work not in WORKS for work in works):
-        raise ValueError(about("works", "advice_works", names=", ".join(WORKS)))
+    works = str(wanted.get("works", "")).split(",")
+    if any(work not in WORKS for work in works):
+        raise ValueError(message("advice_works", names=", ".join(map(work_in_words, WORKS))))
     return AdviseRequest("advise", choice, prompt, params, link, tuple(dict.fromkeys(works)))
 
 

@@ -46,7 +46,8 @@ export function makeAdvise(panel, server, works) {
 
   /** @param {Request} request */
   function ask(request) {
-    server.measure({ ...request, works: boxes.filter(({ checked }) => checked).map(({ value }) => value) });
+    const works = boxes.filter(({ checked }) => checked).map(({ value }) => value);
+    server.measure({ ...request, works: works.join(",") });
   }
 
   /** @param {Measurement} measurement */

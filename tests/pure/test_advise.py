@@ -1,0 +1,252 @@
+"""The adviser without a model: estimates, what is clear, what is recommended and why, and its reports."""
+
+import json
+import re
+from dataclasses import replace
+from math import log
+from random import Random
+from types import SimpleNamespace
+
+import pytest
+
+from specdemo.advise.decide import (
+    PROBED,
+    by_setting,
+    estimates_of,
+    finalists,
+    is_clear,
+    recommendations,
+    rows_of,
+    speed_up_of,
+    still_in,
+    times_as_fast,
+)
+from specdemo.advise.report import (
+    advice_object,
+    advice_of,
+    advice_table,
+    compared,
+    html_report,
+    read_report,
+)
+from specdemo.advise.results import (
+    ALL,
+    ALONE,
+    CheckTime,
+    Contender,
+    Measured,
+    Sample,
+    Setting,
+    Turn,
+    check_ratio,
+    from_object,
+    to_object,
+)
+from specdemo.advise.run import begin
+from specdemo.advise.typed import Typed
+from specdemo.cli.main import main
+from specdemo.events import ByModel, PairInfo, Params
+from specdemo.events.speedup import expected_speedup
+from specdemo.words.message import message
+
+MODEL, HEAD = (
+    Contender("the model", "model", "a/drafter", "model"),
+    Contender("a head", "model", "a/head", "dflash", True, 7),
+)
+INFO = PairInfo("a", "a/target", None, "cpu", "a processor", ByModel("float32", None), ByModel(None, None))
+FREE = tuple(CheckTime(64, rows, 10.0, 1.0, 1.0, 1.0) for rows in (1, 17))
+PLAIN_MS = 10.0
+
+
+def sample(
+    work: str, prompt: int, setting: Setting, alpha: float, draft_ms: float, rounds: int = 60
+) -> Sample:
+    """A text whose drafts are accepted with `alpha` each, and take draft_ms a token."""
+    dice, gamma = Random(f"{work} {prompt} {setting}"), setting.gamma
+    accepted = [next((i for i in range(gamma) if dice.random() >= alpha), gamma) for _ in range(rounds)]
+    ms = PLAIN_MS + gamma * draft_ms
+    turns = [Turn(PLAIN_MS * dice.uniform(0.99, 1.01), (gamma,) * 5, (ms,) * 5) for _ in range(rounds // 5)]
+    judged = sum(accepted) + sum(one < gamma for one in accepted)
+    emitted = tuple(one + 1 for one in accepted)
+    return Sample(
+        work, prompt, setting, 100, (gamma,) * rounds, tuple(accepted), emitted, judged,
+        rounds * gamma * draft_ms, tuple(turns),
+    )  # fmt: skip
+
+
+def measured(*samples: Sample, works=("chat",), **more) -> Measured:
+    about = (
+        "a/target",
+        "cpu",
+        "a processor",
+        "float32",
+        {"torch": "2"},
+        "2026-11-28",
+        "advise",
+        {"gamma": 4},
+    )
+    return Measured(
+        *about, tuple(works), (ALONE, MODEL, HEAD), dict.fromkeys(works, 20), samples=samples, **more
+    )
+
+
+@pytest.mark.parametrize(("alpha", "cost"), [(0.8, 0.05), (0.6, 0.2), (0.3, 0.3)])
+def test_estimates_are_leviathans_where_checks_cost_nothing(alpha, cost):
+    probe = sample("chat", 0, Setting(MODEL.name, PROBED), alpha, cost * PLAIN_MS, rounds=20_000)
+    found = {one.setting.gamma: one for one in estimates_of(measured(probes=(probe,), checks=FREE), ["chat"])}
+    for gamma, one in found.items():
+        assert one.speedup == pytest.approx(expected_speedup(alpha, gamma, cost), rel=0.05), gamma
+    best = max(found.values(), key=lambda one: one.speedup).setting
+    assert finalists(found.values())[0] == best
+
+
+def test_estimates_charge_for_the_rows_of_a_check_and_for_a_block_as_a_whole():
+    dear = tuple(CheckTime(64, rows, 10.0 * rows, float(rows), 1.0, 1.0) for rows in (1, 17))
+    assert check_ratio(dear, 5) == pytest.approx(5.0) and check_ratio(dear, 2.5) == pytest.approx(2.5)
+    model = sample("chat", 0, Setting(MODEL.name, PROBED), 0.9, 1.0, rounds=5000)
+    head = sample("chat", 0, Setting(HEAD.name, 7), 0.9, 1.0, rounds=5000)
+    costly = estimates_of(measured(probes=(model,), checks=dear), ["chat"])
+    assert max(one.speedup for one in costly) < 1, "a check of two rows takes as long as two rounds"
+    block = estimates_of(measured(probes=(head,), checks=FREE), ["chat"])
+    assert {one.setting.gamma for one in block} == {1, 2, 3, 4, 5, 6, 7}, "no longer than it can draft"
+    assert block[0].tokens / block[0].speedup == pytest.approx(1.7, rel=0.01), (
+        "all of its 7 ms, for one token"
+    )
+
+
+def test_a_speed_up_is_tokens_over_cost_and_its_interval_is_for_other_prompts_too():
+    setting = Setting(MODEL.name, 4)
+    alike = {("chat", at): sample("chat", at, setting, 0.75, 0.5) for at in range(8)}
+    unlike = {("chat", at): sample("chat", at, setting, 0.95 if at % 2 else 0.4, 0.5) for at in range(8)}
+    row = rows_of(measured(*alike.values()), "chat")[0]
+    assert row.speedup.value == pytest.approx(row.tokens_per_round / row.cost)
+    assert row.cost == pytest.approx(1.2, rel=0.01)
+    narrow, wide = speed_up_of(alike), speed_up_of(unlike)
+    assert log(wide.high / wide.low) > 2 * log(narrow.high / narrow.low)
+    assert speed_up_of(dict(list(alike.items())[:2])) is None, "two prompts tell nothing of a third"
+    same = times_as_fast(alike, alike)
+    assert same.value == 1 and same.low < 1 < same.high
+
+
+def test_what_is_surely_slower_is_out_and_the_answer_is_clear_when_nothing_else_is_left():
+    good, bad, twin = Setting(MODEL.name, 4), Setting(MODEL.name, 16), Setting(MODEL.name, 5)
+    texts = [sample("chat", at, good, 0.8, 0.3) for at in range(12)]
+    texts += [sample("chat", at, bad, 0.8, 3.0) for at in range(12)]
+    found = by_setting(texts)
+    assert still_in(found, [good, bad]) == [good]
+    assert is_clear(found, [good]) and not is_clear(found, [good, twin]), "nothing is known of the third"
+    few = by_setting([one for one in texts if one.prompt < 2])
+    assert still_in(few, [good, bad]) == [good, bad] and not is_clear(few, [good, bad])
+
+
+def test_what_was_dropped_early_is_not_recommended_for_its_lucky_prompts():
+    lucky, steady = Setting(MODEL.name, 8), Setting(MODEL.name, 4)
+    texts = [sample("chat", at, lucky, 0.99, 0.2) for at in range(3)]
+    texts += [sample("chat", at, steady, 0.8, 0.2) for at in range(9)]
+    (one,) = recommendations(measured(*texts))
+    assert one.best == steady and one.prompts == 9 and one.gamma == 4 and one.draft_with == "model"
+
+
+def test_each_kind_of_work_weighs_alike_in_the_one_setting_for_all():
+    setting, only_chat = Setting(MODEL.name, 4), Setting(MODEL.name, 2)
+    texts = [sample("chat", at, setting, 0.95, 0.3) for at in range(12)]
+    texts += [sample("chat", at, only_chat, 0.99, 0.0) for at in range(12)]
+    texts += [sample("code", at, setting, 0.3, 0.3) for at in range(4)]
+    *_, of_all = recommendations(measured(*texts, works=("chat", "code")))
+    assert of_all.work == ALL and of_all.best == setting and of_all.prompts == 8
+    kinds = [rows_of(measured(*texts, works=("chat", "code")), work)[0] for work in ("chat", "code")]
+    assert kinds[1].tokens_per_round < rows_of(measured(*texts), ALL)[0].tokens_per_round
+
+
+@pytest.mark.parametrize(
+    ("alpha", "draft_ms", "why"),
+    [
+        (0.3, 3.0, r"It has (29|30|31)% of its drafts accepted and needs (5|6)\d%\."),
+        (0.5, 12.0, r"but a round takes as long as 5\.\d+ of the target alone"),
+        (0.0, 1.0, r"None of its drafts were accepted \(4\.00 tokens a round\)"),
+    ],
+)
+def test_where_it_does_not_pay_the_reason_says_what_is_lacking(alpha, draft_ms, why):
+    setting = Setting(MODEL.name, 4)
+    texts = [sample("chat", at, setting, alpha, draft_ms, rounds=400) for at in range(6)]
+    (one,) = recommendations(measured(*texts))
+    assert (one.draft_with, one.gamma, one.drafter) == ("none", None, None) and one.best == setting
+    assert one.speedup < 1 and "is faster than the target alone" in one.reason
+    assert re.search(why, one.reason), one.reason
+
+
+def test_too_few_prompts_are_said_to_be_too_few():
+    setting = Setting(MODEL.name, 4)
+    texts = [sample("chat", at, setting, 0.8, 0.3) for at in range(2)]
+    assert "Only 2 prompts" in recommendations(measured(*texts))[0].reason
+    assert "Nothing was measured" in recommendations(measured())[0].reason
+
+
+def test_a_report_keeps_what_was_measured_and_can_be_read_again(tmp_path):
+    texts = [sample("chat", at, Setting(MODEL.name, 4), 0.8, 0.3) for at in range(4)]
+    own = measured(*texts, checks=FREE, notes=("</script><b>",), ended="clear", seconds=12.3)
+    assert from_object(json.loads(json.dumps(to_object(own)))) == own
+    advice = advice_of(own)
+    page = html_report(advice, [Typed("vLLM", "1", "serve <x>", (message("no_drafter"),))], "<svg/>")
+    assert page.count("</script>") == 1 and "<b>" not in page and "serve &lt;x&gt;" in page
+    file = tmp_path / "a.html"
+    file.write_text(page, encoding="utf-8")
+    assert read_report(str(file), "resume") == own
+    table, told = advice_table(advice), advice_object(advice)
+    best = told["recommendation"]["chat"]
+    assert best["draft_with"] == "model" and best["gamma"] == 4 and best["interval"][0] > 1
+    assert f"{best['speedup']:.2f}" in table and "The answer was clear after 12 s." in table
+    slower = measured(*(sample("chat", at, Setting(MODEL.name, 4), 0.1, 3.0) for at in range(4)))
+    beside = compared(["a", "b"], [own, slower])
+    assert "a: the model, γ 4" in beside and "b: don't speculate" in beside
+    for wrong in (
+        "x",
+        "",
+        page.replace("specdemo.advice/1", "specdemo.advice/2"),
+        page.replace('"works"', '"w"'),
+    ):
+        file.write_text(wrong, encoding="utf-8")
+        with pytest.raises(ValueError, match="^resume must be a report of advise: .* is none$"):
+            read_report(str(file), "resume")
+    with pytest.raises(ValueError, match="^compare cannot be read: "):
+        read_report(str(tmp_path / "none"), "compare")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--budget soon", "must be a time from 10s to 24h, like 90s, 5m or 1h, not 'soon'"),
+        ("--budget 1s", "must be a time from 10s to 24h"),
+        ("--drafter x", "drafter: give --drafters here"),
+        ("--prompts x --work chat", "prompts: give --prompts or --work, not both"),
+        ("--drafters all lookup", "drafters must be all alone, or names of drafters and methods"),
+        ("--drafters none", "drafters must not include none: the target alone is always measured"),
+        ("--work poem", "work must be one of chat, code, json, summary, story, translation, not 'poem'"),
+        ("--on tpu", "on must be one of h100, "),
+        ("--prompts nowhere.txt", "prompts"),
+        ("--resume nowhere.html", "resume cannot be read: nowhere.html"),
+        ("--report nowhere/a.html", "report cannot be saved: there is no directory nowhere"),
+    ],
+)
+def test_wrong_options_get_one_sentence_before_anything_is_loaded(
+    options, said, capsys, monkeypatch, tmp_path
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("specdemo.cli.main._load", lambda request: pytest.fail("it loads"))
+    try:
+        status = main(["advise", *options.split()])
+    except SystemExit as left:
+        status = left.code
+    told = capsys.readouterr().err.strip()
+    assert status == 2 and said in told and "\n" not in told and "Traceback" not in told
+
+
+def test_what_is_gone_on_with_must_be_the_same_measurement():
+    pair = SimpleNamespace(info=INFO, versions={}, notes=[])
+    how = (pair, [ALONE, MODEL], {"chat": ["a"] * 20})
+    new = begin(*how, Params(seed=0), [], "advise")
+    done = replace(new, samples=(sample("chat", 0, Setting(MODEL.name, 4), 0.5, 1.0),), seconds=5.0)
+    again = begin(*how, Params(seed=0), [], "advise", from_object(to_object(done)))
+    assert again.samples == done.samples and again.seconds == 5.0 and again.ended == "running"
+    with pytest.raises(ValueError, match="^resume must be a report of the same measurement: its params "):
+        begin(*how, Params(seed=1), [], "advise", done)
