@@ -1,5 +1,5 @@
-"""A setting as what one types into a server. The flags were read in the versions of READ: of vLLM, SGLang,
-llama.cpp and transformers in their sources, of TensorRT-LLM in its documentation and older sources."""
+"""A setting as what one types into a server. The flags were read in the versions of READ: those of
+TensorRT-LLM in its reference and in sources of 1.3, the others in the sources."""
 
 import json
 import shlex
@@ -68,14 +68,15 @@ class Row:
 class Server:
     """write: the command for the settings. rows: by kind of drafter, where a drafter drafts, or by method.
     chained: of two rows, that of both, the first of which drafts where it can; or None. has_own_temperature:
-    whether it takes one of its own for requests that bring none. notes: keys of sentences on every
-    command."""
+    whether it takes one of its own for requests that bring none. notes, if_sampled: keys of sentences on
+    every command, and on speculation where the temperature is not 0."""
 
     write: Callable[[Choice, Mapping[str, Value]], str]
     rows: Mapping[str, Row]
     chained: Callable[[Choice, Row, Row], Row | None] | None = None
     has_own_temperature: bool = True
     notes: tuple[str, ...] = ()
+    if_sampled: tuple[str, ...] = ()
 
 
 def typed_into(choice: Choice) -> list[Typed]:
@@ -95,7 +96,7 @@ def _typed(name: str, server: Server, choice: Choice) -> Typed:
         own = map(message, row.notes if row else ())
         return Typed(name, READ[name], None, (message(lacks, server=name), *own))
     settings = dict(row.settings)
-    notes += map(message, row.notes)
+    notes += map(message, (*(server.if_sampled if choice.temperature else ()), *row.notes))
     notes += _drawing(name, row, choice, settings) + _confidence(name, row, choice, settings)
     values = {key: value(choice) if callable(value) else value for key, value in settings.items()}
     return Typed(name, READ[name], server.write(choice, values), tuple(notes))
@@ -390,7 +391,7 @@ TRANSFORMERS = {
 }
 
 SERVERS = {
-    "vLLM": Server(_vllm, VLLM),
+    "vLLM": Server(_vllm, VLLM, if_sampled=("typed_vllm_cpu",)),
     "SGLang": Server(_sglang, SGLANG),
     "llama.cpp": Server(_llama, LLAMA, _chained_by_llama, notes=("typed_gguf",)),
     "TensorRT-LLM": Server(_tensorrt, TENSORRT, _chained_by_tensorrt),

@@ -105,6 +105,8 @@ def test_how_drafts_are_drawn_is_typed_where_it_can_be_and_said_where_it_cannot(
     for choice in (greedy, replace(CHOICE, temperature=0.0)):
         assert not any("probabilistic" in (into(server, choice).command) for server in SERVERS)
     assert "typed_vllm_greedy" in notes("vLLM", CHOICE) and "typed_vllm_greedy" not in notes("vLLM", greedy)
+    assert "typed_vllm_cpu" in notes("vLLM", chosen("lookup"))
+    assert "typed_vllm_cpu" not in notes("vLLM", replace(CHOICE, temperature=0.0)) | notes("vLLM", ALONE)
     assert "typed_never_drawn" in notes("SGLang", CHOICE) and "typed_always_drawn" in notes(
         "transformers", greedy
     )

@@ -73,7 +73,7 @@ def test_the_inspector_says_what_is_not_told(opened):
 
 def test_the_numbers_are_those_of_a_server_and_change_back_with_the_run(opened):
     def shown(page) -> set[str]:
-        page.locator(".metrics details").evaluate("details => { details.open = true; }")
+        page.locator(".all-numbers").evaluate("details => { details.open = true; }")
         numbers = page.locator("[data-number]:visible")
         return set(numbers.evaluate_all("numbers => numbers.map((one) => one.dataset.number)"))
 
@@ -88,7 +88,7 @@ def test_the_numbers_are_those_of_a_server_and_change_back_with_the_run(opened):
     opened(None)
     assert (label.text_content(), clock.text_content()) == ("tokens/s", "engine speed")
     assert shown(page) >= {*ENGINE_ONLY} and not shown(page) & {*SERVER_NUMBERS}
-    page.locator(".metrics details").evaluate("details => { details.open = false; }")
+    page.locator(".all-numbers").evaluate("details => { details.open = false; }")
 
 
 def test_the_other_views_offer_what_the_facts_allow(opened):
