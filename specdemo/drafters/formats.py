@@ -12,9 +12,10 @@ from specdemo.errors import LoadError
 SPECULATOR = "speculators_model_type"  # the key of a config in the format of the speculators library
 Format = Literal["speculators", "authors"]
 EAGLE3_KIND, EAGLE_KIND, PEAGLE_KIND, MEDUSA_KIND = "EAGLE-3", "EAGLE", "P-EAGLE", "Medusa"
-DFLASH_KIND, DSPARK_KIND = "DFlash", "DSpark"
+DFLASH_KIND, DFLASH2_KIND, DSPARK_KIND = "DFlash", "DFlash 2", "DSpark"
 # That can be run.
-SPECULATORS = {"eagle3": EAGLE3_KIND, "peagle": PEAGLE_KIND, "dflash": DFLASH_KIND, "dspark": DSPARK_KIND}
+SPECULATORS = {"eagle3": EAGLE3_KIND, "peagle": PEAGLE_KIND, "dflash": DFLASH_KIND, "dflash2": DFLASH2_KIND}
+SPECULATORS |= {"dspark": DSPARK_KIND}
 LONGEST_HEADER = 10_000_000  # bytes of a safetensors file that name its tensors
 # Heads as their authors publish them, by what the name of their class (`architectures`) or of their type
 # (`model_type`) is like.
@@ -23,11 +24,11 @@ AUTHORS = {
     r"^eagle(?![\d_]).*causallm|causallmeagle$|^eagle$": EAGLE_KIND,
     r"medusa": MEDUSA_KIND,
     r"mlp_?speculator": "MLP speculator",
-    r"dflash_?2": "DFlash 2",
+    r"dflash_?2": DFLASH2_KIND,
     r"dflash": DFLASH_KIND,
 }
 MASKS = ("pard_token", "ptd_token_id")  # the names of a mask token's id, of what drafts in parallel
-RUN_OF_AUTHORS = (EAGLE_KIND, EAGLE3_KIND, MEDUSA_KIND, DFLASH_KIND)
+RUN_OF_AUTHORS = (EAGLE_KIND, EAGLE3_KIND, MEDUSA_KIND, DFLASH_KIND, DFLASH2_KIND)
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,13 @@ from torch import Tensor
 from specdemo.drafters.config_reader import MOST_UNITS, ConfigReader
 from specdemo.drafters.dflash.format import DFlashReader
 from specdemo.drafters.dflash.head import DFlashConfig, DFlashHead
+from specdemo.drafters.dflash2.format import DFlash2Reader
+from specdemo.drafters.dflash2.head import DFlash2Config, DFlash2Head
 from specdemo.drafters.eagle.format import EagleReader
 from specdemo.drafters.eagle.head import EagleConfig, EagleHead
 from specdemo.drafters.eagle3.head import Eagle3Config, Eagle3Head
 from specdemo.drafters.formats import (
+    DFLASH2_KIND,
     DFLASH_KIND,
     DSPARK_KIND,
     EAGLE3_KIND,
@@ -170,6 +173,7 @@ READERS: dict[str, type[ConfigReader]] = {
     EAGLE_KIND: EagleReader,
     MEDUSA_KIND: MedusaReader,
     DFLASH_KIND: DFlashReader,
+    DFLASH2_KIND: DFlash2Reader,
     DSPARK_KIND: DFlashReader,
 }
 HEADS: dict[type, type[DraftHead]] = {
@@ -178,6 +182,7 @@ HEADS: dict[type, type[DraftHead]] = {
     EagleConfig: EagleHead,
     MedusaConfig: MedusaHead,
     DFlashConfig: DFlashHead,
+    DFlash2Config: DFlash2Head,
 }
 
 
