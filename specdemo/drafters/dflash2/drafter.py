@@ -18,11 +18,8 @@ class DFlash2Drafter(DFlashDrafter):
         model = self.head.model
         assert isinstance(model, DFlash2Head)
         selector = model.candidate_selector
-        gates = selector.hidden_projection(model.drafting_rows(hidden))  # [k, r]
-        # What is told has its own candidates, which rounding may have chosen otherwise.
-        ids = (logits if told is None else told).topk(model.config.candidates).indices  # [k, C]
-        likeliest = logits.gather(-1, ids)
-        places = zip(gates.split(1), likeliest.split(1), ids.split(1), strict=True)
+        found = selector.candidates(model.drafting_rows(hidden), logits, told)
+        places = zip(*(part.split(1) for part in found), strict=True)
 
         def predict(drafted: Tensor | None) -> Tensor:
             return selector(value.last.long() if drafted is None else drafted, *next(places))

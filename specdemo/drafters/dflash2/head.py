@@ -77,21 +77,31 @@ class ConvolvedLayer(Layer):
 
 
 class CandidateSelector(Module):
-    """Scores the candidates of a place by the token before them: their logits, plus a product of rank r."""
+    """Scores a place's candidates, its C likeliest tokens, by the token before: their logits, plus a product
+    of rank r."""
 
     def __init__(self, config: DFlash2Config, dtype: torch.dtype):
         super().__init__()
+        self.count = config.candidates
         self.predecessor_codebook, self.successor_codebook = (
             Parameter(torch.zeros(config.vocab_size, config.selector_rank, dtype=dtype)) for _ in range(2)
         )
         self.hidden_projection = Linear(config.hidden_size, config.selector_rank, bias=False, dtype=dtype)
 
-    def forward(self, before: Tensor, gate: Tensor, likeliest: Tensor, ids: Tensor) -> Tensor:
-        """before [1]: the token before. gate [1, r]: the row's hidden state, projected. likeliest, ids
-        [1, C]: the candidates' logits, and which they are -> the logits [1, V], -inf for all others."""
-        asked = embedding(before, self.predecessor_codebook) * gate  # [1, r]
+    def candidates(
+        self, hidden: Tensor, logits: Tensor, told: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """hidden [k, H] and logits [k, V] of the rows that draft -> what `forward` takes of each. told: see
+        draft_in_turn; it has candidates of its own, which rounding may have chosen otherwise."""
+        ids = (logits if told is None else told).topk(self.count).indices
+        return self.hidden_projection(hidden), logits.gather(-1, ids), ids
+
+    def forward(self, before: Tensor, gates: Tensor, likeliest: Tensor, ids: Tensor) -> Tensor:
+        """before [k]: the token before each place. gates [k, r]: of the places' hidden states. likeliest, ids
+        [k, C]: the candidates' logits, and which they are -> the logits [k, V], -inf for all others."""
+        asked = embedding(before, self.predecessor_codebook) * gates  # [k, r]
         scores = likeliest + (embedding(ids, self.successor_codebook) @ asked[..., None])[..., 0]
-        return scores.new_full((1, len(self.successor_codebook)), -torch.inf).scatter(-1, ids, scores)
+        return scores.new_full((len(ids), len(self.successor_codebook)), -torch.inf).scatter(-1, ids, scores)
 
 
 class DFlash2Head(DFlashHead):
