@@ -1,6 +1,8 @@
 """Reads the config.json of a head, whose numbers may be anything: each is checked before memory is taken for
 it."""
 
+from collections.abc import Mapping
+
 from transformers import LlamaConfig, Qwen3Config
 from transformers.activations import ACT2FN
 
@@ -31,9 +33,14 @@ class ConfigReader:
     def __init__(self, raw: dict, found: HeadFormat, start: str):
         self.raw, self.found, self.start = raw, found, start
 
-    def config(self, tensors: set[str]) -> HeadConfig:
-        """The head's config. tensors: the names of the tensors in the head's files."""
+    def config(self, tensors: Mapping[str, list[int]]) -> HeadConfig:
+        """The head's config. tensors: the shapes of the tensors in the head's files, by their names; of no
+        more than its embeddings before the files have come from the hub."""
         raise NotImplementedError
+
+    def in_file(self, name: str) -> str:
+        """What the format calls a tensor of the head's."""
+        return name
 
     def layer_config(self) -> LlamaConfig | Qwen3Config:
         """What the head's layers are built like, from a part of the config or, in the authors' format, all of

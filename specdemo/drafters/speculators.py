@@ -2,6 +2,7 @@
 and the one in which their authors publish them (config.json like a small model's, a class named *Eagle3* or
 DFlashDraftModel). Neither library is needed."""
 
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,6 @@ from specdemo.drafters.formats import (
     EAGLE_KIND,
     MEDUSA_KIND,
     PEAGLE_KIND,
-    HeadFormat,
     describes_head,
     format_of,
     read_config,
@@ -37,7 +37,7 @@ from specdemo.drafters.medusa.format import MedusaReader
 from specdemo.drafters.medusa.head import MedusaConfig, MedusaHead
 from specdemo.drafters.peagle.head import PEagleConfig, PEagleHead
 from specdemo.errors import LoadError, load_errors
-from specdemo.runtime.files import stored_tensors, weight_files
+from specdemo.runtime.files import stored_shapes, weight_files
 
 UNUSED = {"verifier_lm_head.weight", "verifier_norm.weight"}  # copies of the verifier's, for training alone
 MAPS = {"d2t", "t2d"}
@@ -51,12 +51,7 @@ class Speculator:
     config: Eagle3Config | EagleConfig | MedusaConfig | DFlashConfig
     verifier: str | None  # the target that it was trained for: a hub id or a directory
     speculative_tokens: int | None  # how many it was trained to draft
-    found: HeadFormat = HeadFormat(EAGLE3_KIND, "speculators")
-
-    def in_file(self, name: str) -> str:
-        """What the format calls a tensor of the head's."""
-        has_midlayer = self.found == HeadFormat(EAGLE3_KIND, "authors")
-        return name.replace("layers.0.", "midlayer.", 1) if has_midlayer else name
+    in_file: Callable[[str], str]  # what the format calls a tensor of the head's
 
     def empty_head(self, dtype: torch.dtype = torch.float32) -> DraftHead:
         """The head without its weights: on the meta device, if that is torch's default device."""
@@ -83,9 +78,9 @@ def read_speculator(folder: Path, shown: str | None = None) -> Speculator:
         found = format_of(raw, start)
         # Before its weights have come from the hub, it counts as one with embeddings of its own.
         with load_errors("drafter", str(folder), "weights", place):
-            names = set(stored_tensors(folder)) if _are_here(folder) else {EMBEDDINGS}
+            tensors = stored_shapes(folder) if _are_here(folder) else {EMBEDDINGS: []}
         reader = READERS[found.kind](raw, found, start)
-        return Speculator(reader.config(names), *reader.origin(), found)
+        return Speculator(reader.config(tensors), *reader.origin(), reader.in_file)
 
 
 def read_head(
@@ -136,7 +131,10 @@ class AnyHead(HeadKind[DraftHead, CachedHead]):
 
 
 class Eagle3Reader(ConfigReader):
-    def config(self, tensors: set[str]) -> Eagle3Config:
+    def in_file(self, name: str) -> str:
+        return name.replace("layers.0.", "midlayer.", 1) if self.found.format == "authors" else name
+
+    def config(self, tensors: Mapping[str, list[int]]) -> Eagle3Config:
         ids = self._layer_ids()
         layer = self.layer_config()
         default = 32000 if self.found.format == "speculators" else layer.vocab_size
