@@ -408,8 +408,9 @@ EXACT = {
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("runs", [150, pytest.param(4000, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", EXACT)
-def test_the_text_is_distributed_as_the_target_s(name):
+def test_the_text_is_distributed_as_the_target_s(name, runs):
     """Some tokens can be drafted only, or the confidence head ends drafts. toy/test_exact_eagle3.py shows it
     of EAGLE-3 heads."""
     kind, options, how = EXACT[name]
@@ -417,5 +418,5 @@ def test_the_text_is_distributed_as_the_target_s(name):
     pair = with_head(target, KINDS[kind].head(target, **options))
     params = Params(gamma=2, temperature=0.8, top_p=1.0, max_new_tokens=6, alternatives=0, **how)
     check(
-        params, [3, 1, 4, 1, 5], 150, target=target, drafter=None, pair=pair, wanted=("accepted", "rejected")
+        params, [3, 1, 4, 1, 5], runs, target=target, drafter=None, pair=pair, wanted=("accepted", "rejected")
     )

@@ -82,12 +82,13 @@ def test_a_run_over_captured_steps_is_the_run(monkeypatch, params):
 
 
 @pytest.mark.slow
-def test_the_text_is_distributed_as_the_target_s():
+@pytest.mark.parametrize("runs", [150, pytest.param(4000, marks=pytest.mark.long)])
+def test_the_text_is_distributed_as_the_target_s(runs):
     target = tiny_llama(3)
     pair = with_head(target, tiny_medusa_head(target))
     params = Params(gamma=2, temperature=0.8, top_p=1.0, max_new_tokens=6, alternatives=0)
     check(
-        params, [3, 1, 4, 1, 5], 150, target=target, drafter=None, pair=pair, wanted=("accepted", "rejected")
+        params, [3, 1, 4, 1, 5], runs, target=target, drafter=None, pair=pair, wanted=("accepted", "rejected")
     )
 
 
