@@ -2,16 +2,18 @@
 it."""
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 from transformers import LlamaConfig, Qwen3Config
 from transformers.activations import ACT2FN
 
 from specdemo.drafters.formats import HeadFormat
-from specdemo.drafters.heads import HeadConfig
+from specdemo.drafters.heads import DraftHead, HeadConfig
 from specdemo.errors import LoadError
 
 LAYERS = {"llama": LlamaConfig, "qwen3": Qwen3Config}
 LAYER_CONFIG = "transformer_layer_config"
+EMBEDDINGS = "embed_tokens.weight"  # the tensor
 # Far above what any head has, and small enough that a config that lies takes no memory before it is refused.
 MOST_TOKENS, MOST_UNITS, MOST_LAYERS = 10_000_000, 1_000_000, 1_000
 MOST_DRAFT_LAYERS = 64
@@ -29,6 +31,8 @@ def is_positive(value: object) -> bool:
 
 class ConfigReader:
     """One config.json. `start` begins each sentence about it."""
+
+    head: ClassVar[type[DraftHead]]  # what it describes
 
     def __init__(self, raw: dict, found: HeadFormat, start: str):
         self.raw, self.found, self.start = raw, found, start

@@ -4,12 +4,14 @@ from collections.abc import Mapping
 
 from specdemo.drafters.config_reader import MOST_TOKENS, MOST_UNITS
 from specdemo.drafters.dflash.format import DFlashReader
-from specdemo.drafters.dflash2.head import DFlash2Config
+from specdemo.drafters.dflash2.head import DFlash2Config, DFlash2Head
 
 DEFAULTS = {"conv_kernel_size": 2, "conv_group_size": 16, "selector_rank": 256, "selector_top_k": 16}
 
 
 class DFlash2Reader(DFlashReader):
+    head = DFlash2Head
+
     def config(self, tensors: Mapping[str, list[int]]) -> DFlash2Config:
         is_authors = self.found.format == "authors"  # who have no defaults
         defaults = dict.fromkeys(DEFAULTS) if is_authors else DEFAULTS | {"sliding_window_non_causal": True}

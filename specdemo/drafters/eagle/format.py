@@ -3,10 +3,12 @@
 from collections.abc import Mapping
 
 from specdemo.drafters.config_reader import ConfigReader
-from specdemo.drafters.eagle.head import EagleConfig
+from specdemo.drafters.eagle.head import EagleConfig, EagleHead
 
 
 class EagleReader(ConfigReader):
+    head = EagleHead
+
     def config(self, tensors: Mapping[str, list[int]]) -> EagleConfig:
         if "model" in self.raw:
             raise self.error("the sizes of its layers must stand beside each other, not in model")

@@ -5,10 +5,10 @@ import re
 from collections.abc import Mapping
 
 from specdemo.drafters.config_reader import MOST_DRAFT_LAYERS, MOST_TOKENS, MOST_UNITS, ConfigReader
-from specdemo.drafters.medusa.head import MedusaConfig
+from specdemo.drafters.medusa import OF_AUTHORS
+from specdemo.drafters.medusa.head import MedusaConfig, MedusaHead
 
 MOST_HEADS = 64
-OF_AUTHORS = "medusa_num_heads"  # that only their config has
 NAMES = (  # of tensors: vLLM's, which are the head's own, and what the authors call them
     (r"blocks\.(\d+)\.layers\.(\d+)\.", r"\1.\2.linear."),
     (r"lm_heads\.(\d+)\.", r"\1.{layers}."),
@@ -16,6 +16,8 @@ NAMES = (  # of tensors: vLLM's, which are the head's own, and what the authors 
 
 
 class MedusaReader(ConfigReader):
+    head = MedusaHead
+
     def config(self, tensors: Mapping[str, list[int]]) -> MedusaConfig:
         if OF_AUTHORS in self.raw:
             return self._of_authors(tensors)
