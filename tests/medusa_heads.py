@@ -58,7 +58,7 @@ def save_medusa_head(head: MedusaHead, path: Path, **changes) -> Path:
     return write_head(path, config | changes, head.state_dict())
 
 
-def save_authors_medusa_head(head: MedusaHead, path: Path, target: Path, **changes) -> Path:
+def save_authors_medusa_head(head: MedusaHead, path: Path, target: Path | str, **changes) -> Path:
     """Writes heads as their authors do, in safetensors. changes: of config.json."""
     own, tensors = head.config, {}
     for name, value in head.state_dict().items():
