@@ -1,5 +1,7 @@
-"""Tiny DFlash and DSpark heads for tiny targets, and what they must say, computed anew and in another way."""
+"""Tiny DFlash, DFlash 2 and DSpark heads for tiny targets, and what they must say, computed anew and in
+another way."""
 
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -7,11 +9,20 @@ from torch import Tensor
 from transformers import PreTrainedModel, Qwen3Config
 
 from specdemo.drafters.dflash.head import WHOLE_BLOCK, DFlashConfig, DFlashHead
+from specdemo.drafters.dflash2.head import DFlash2Config, DFlash2Head
 from specdemo.runtime.decoder import RowMask
 from specdemo.runtime.lm import logits_width
 from tests.heads import hidden_states, randomised, speculators_config, write_head
 
 LAYERS = 2
+DFLASH2 = dict(taps=2, group_size=8, selector_rank=6, candidates=4)  # the options of a DFlash 2 head
+# What config.json calls them.
+DFLASH2_NAMES = dict(
+    taps="conv_kernel_size",
+    group_size="conv_group_size",
+    selector_rank="selector_rank",
+    candidates="selector_top_k",
+)
 
 
 def tiny_block_head(
@@ -25,7 +36,7 @@ def tiny_block_head(
     **options,
 ) -> DFlashHead:
     """A head with random weights in the default dtype. draft_ids: the tokens that it can draft, None for all.
-    options: of DFlashConfig."""
+    options: of DFlashConfig, or of DFlash2Config."""
     config = target.config.get_text_config()
     width = logits_width(target)
     layer = Qwen3Config(
@@ -40,8 +51,11 @@ def tiny_block_head(
     )
     options = dict(masks=(WHOLE_BLOCK,) * LAYERS, layer_ids=(0, 1)) | options
     drafts = width if draft_ids is None else len(draft_ids)
-    head = DFlashHead(
-        DFlashConfig(layer, block_size, mask_token_id=1, draft_vocab_size=drafts, **options),
+    is_second = "taps" in options
+    head = (DFlash2Head if is_second else DFlashHead)(
+        (DFlash2Config if is_second else DFlashConfig)(
+            layer, block_size, mask_token_id=1, draft_vocab_size=drafts, **options
+        ),
         torch.get_default_dtype(),
     )
     return randomised(head, seed, 1.5, draft_ids)
@@ -69,6 +83,8 @@ def block_logits(head: DFlashHead, target: PreTrainedModel, text: list[int], dra
     logits = x @ output.T * config.logit_scale
     if config.logit_cap:
         logits = config.logit_cap * torch.tanh(logits / config.logit_cap)
+    if isinstance(config, DFlash2Config):
+        return selected(config, weights, x, logits, [text[-1], *draft[:-1]])
     if config.markov:
         logits = logits + markov_biases(head, weights, x, text[-1], draft)
     if head.d2t is None:
@@ -100,6 +116,8 @@ def decoder_layer(head, weights, index: int, x: Tensor, context: Tensor, mask: T
     d, eps = layer.head_dim, layer.rms_norm_eps
     part = {key.removeprefix(name): value for key, value in weights.items() if key.startswith(name)}
     h = normed(x, part["input_layernorm.weight"], eps)
+    if "attention_conv.base_kernel" in part:
+        h, finish = convolutions(head.config, part, "attention_conv", h)
     both = torch.cat([context, h])
     q = (h @ part["self_attn.q_proj.weight"].T).unflatten(-1, (-1, d))
     k = (both @ part["self_attn.k_proj.weight"].T).unflatten(-1, (-1, d))
@@ -110,10 +128,49 @@ def decoder_layer(head, weights, index: int, x: Tensor, context: Tensor, mask: T
     k, v = (each.repeat_interleave(q.shape[1] // k.shape[1], 1) for each in (k, v))
     scores = torch.einsum("nhd,lhd->hnl", q, k) / d**0.5
     attended = torch.einsum("hnl,lhd->nhd", scores.masked_fill(~mask, -torch.inf).softmax(-1), v)
-    x = x + attended.flatten(1) @ part["self_attn.o_proj.weight"].T
+    attended = attended.flatten(1) @ part["self_attn.o_proj.weight"].T
+    x = x + (finish(attended) if "attention_conv.base_kernel" in part else attended)
     h = normed(x, part["post_attention_layernorm.weight"], eps)
+    if "mlp_conv.base_kernel" in part:
+        h, finish = convolutions(head.config, part, "mlp_conv", h)
     gate, up = h @ part["mlp.gate_proj.weight"].T, h @ part["mlp.up_proj.weight"].T
-    return x + (torch.nn.functional.silu(gate) * up) @ part["mlp.down_proj.weight"].T
+    given = (torch.nn.functional.silu(gate) * up) @ part["mlp.down_proj.weight"].T
+    return x + (finish(given) if "mlp_conv.base_kernel" in part else given)
+
+
+def convolutions(config: DFlash2Config, part, name: str, h: Tensor):
+    """h [N, H] after the first of a pair of convolutions, and the second one: number by number, as vLLM
+    defines them."""
+    base, taps = part[f"{name}.base_kernel"], config.taps  # [2, taps, H]
+    added = h @ part[f"{name}.kernel_projection.weight"].T
+    added = added.view(len(h), 2, taps, config.hidden_size // config.group_size)
+
+    def convolve(side: int, x: Tensor) -> Tensor:
+        result = torch.zeros_like(x)
+        for row in range(len(x)):
+            for tap in range(min(taps, row + 1)):
+                for channel in range(config.hidden_size):
+                    weight = base[side, tap, channel] + added[row, side, tap, channel // config.group_size]
+                    result[row, channel] += weight * x[row - tap, channel]
+        return result
+
+    return convolve(0, h), partial(convolve, 1)
+
+
+def selected(config: DFlash2Config, weights, x: Tensor, logits: Tensor, before: list[int]) -> Tensor:
+    """The logits [K, V] of the places whose tokens before them are these, as the authors' class defines them:
+    U(b) + <A(a) * H x, B(b)> of the likeliest tokens b of a place."""
+    name = "candidate_selector."
+    first, second = (weights[f"{name}{which}_codebook"] for which in ("predecessor", "successor"))
+    gates, result = (
+        x @ weights[f"{name}hidden_projection.weight"].T,
+        torch.full_like(logits, -torch.inf),
+    )
+    for place, token in enumerate(before):
+        for candidate in logits[place].argsort(descending=True)[: config.candidates].tolist():
+            bilinear = (first[token] * gates[place] * second[candidate]).sum()
+            result[place, candidate] = logits[place, candidate] + bilinear
+    return result
 
 
 def rotated_by(x: Tensor, positions: Tensor, layer: Qwen3Config) -> Tensor:
@@ -150,11 +207,18 @@ def linear(weights: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
     return weights[f"{name}.weight"] @ x + weights[f"{name}.bias"]
 
 
+def sizes_of_second(config: DFlashConfig) -> dict[str, int]:
+    """What config.json says of a DFlash 2 head alone."""
+    is_second = isinstance(config, DFlash2Config)
+    return {key: getattr(config, name) for name, key in DFLASH2_NAMES.items()} if is_second else {}
+
+
 def save_block_head(head: DFlashHead, path: Path, verifier: str | None = None, **changes) -> Path:
     """Writes a head as the speculators library does. changes: of config.json."""
     own = head.config
-    config = {
-        "speculators_model_type": "dspark" if own.markov or own.has_confidence else "dflash",
+    is_dspark = own.markov is not None or own.has_confidence
+    config = sizes_of_second(own) | {
+        "speculators_model_type": "dspark" if is_dspark else head.kind,
         "block_size": own.block_size,
         "mask_token_id": own.mask_token_id,
         "draft_vocab_size": own.draft_vocab_size,
@@ -163,7 +227,7 @@ def save_block_head(head: DFlashHead, path: Path, verifier: str | None = None, *
         "transformer_layer_config": own.layer.to_dict(),
         "speculators_config": speculators_config("dflash", own.places, verifier),
     }
-    if own.markov or own.has_confidence:
+    if is_dspark:
         config |= {
             "markov_rank": own.markov.rank if own.markov else 0,
             "markov_head_type": own.markov.kind if own.markov else "vanilla",
@@ -177,12 +241,13 @@ def save_authors_block_head(head: DFlashHead, path: Path, **changes) -> Path:
     """Writes a head as its authors do. changes: of config.json."""
     own = head.config
     config = own.layer.to_dict() | {
-        "architectures": ["DFlashDraftModel"],
+        "architectures": [f"DFlash{'2' * (head.kind == 'dflash2')}DraftModel"],
         "auto_map": {"AutoModel": "dflash.DFlashDraftModel"},
         "block_size": own.block_size,
         "dflash_config": {
             "mask_token_id": own.mask_token_id,
             "target_layer_ids": [i - 1 for i in own.layer_ids],
-        },
+        }
+        | sizes_of_second(own),
     }
     return write_head(path, config | changes, head.state_dict())

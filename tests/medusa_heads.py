@@ -56,3 +56,17 @@ def save_medusa_head(head: MedusaHead, path: Path, **changes) -> Path:
         "original_lm_head": own.shares_output,
     }
     return write_head(path, config | changes, head.state_dict())
+
+
+def save_authors_medusa_head(head: MedusaHead, path: Path, target: Path | str, **changes) -> Path:
+    """Writes heads as their authors do, in safetensors. changes: of config.json."""
+    own, tensors = head.config, {}
+    for name, value in head.state_dict().items():
+        match name.split("."):
+            case "blocks", place, "layers", layer, what:
+                tensors[f"{place}.{layer}.linear.{what}"] = value
+            case "lm_heads", place, what:
+                tensors[f"{place}.{own.layers}.{what}"] = value
+    config = {"medusa_num_heads": own.heads, "medusa_num_layers": own.layers}
+    write_head(path, config | {"base_model_name_or_path": str(target)} | changes, tensors)
+    return (path / "model.safetensors").rename(path / "medusa_lm_head.safetensors").parent

@@ -6,6 +6,7 @@ from typing import Any
 from specdemo.drafters import (
     assistant,
     dflash,
+    dflash2,
     eagle,
     eagle3,
     early_exit,
@@ -77,6 +78,7 @@ DRAFTER_KINDS: dict[str, DrafterKind] = {
         assistant.KIND,
         medusa.KIND,
         dflash.KIND,
+        dflash2.KIND,
         dflash.DSPARK,
     )
 }

@@ -1,15 +1,19 @@
 """Reads the config.json of a head, whose numbers may be anything: each is checked before memory is taken for
 it."""
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 from transformers import LlamaConfig, Qwen3Config
 from transformers.activations import ACT2FN
 
 from specdemo.drafters.formats import HeadFormat
-from specdemo.drafters.heads import HeadConfig
+from specdemo.drafters.heads import DraftHead, HeadConfig
 from specdemo.errors import LoadError
 
 LAYERS = {"llama": LlamaConfig, "qwen3": Qwen3Config}
 LAYER_CONFIG = "transformer_layer_config"
+EMBEDDINGS = "embed_tokens.weight"  # the tensor
 # Far above what any head has, and small enough that a config that lies takes no memory before it is refused.
 MOST_TOKENS, MOST_UNITS, MOST_LAYERS = 10_000_000, 1_000_000, 1_000
 MOST_DRAFT_LAYERS = 64
@@ -28,12 +32,19 @@ def is_positive(value: object) -> bool:
 class ConfigReader:
     """One config.json. `start` begins each sentence about it."""
 
+    head: ClassVar[type[DraftHead]]  # what it describes
+
     def __init__(self, raw: dict, found: HeadFormat, start: str):
         self.raw, self.found, self.start = raw, found, start
 
-    def config(self, tensors: set[str]) -> HeadConfig:
-        """The head's config. tensors: the names of the tensors in the head's files."""
+    def config(self, tensors: Mapping[str, list[int]]) -> HeadConfig:
+        """The head's config. tensors: the shapes of the tensors in the head's files, by their names; of no
+        more than its embeddings before the files have come from the hub."""
         raise NotImplementedError
+
+    def in_file(self, name: str) -> str:
+        """What the format calls a tensor of the head's."""
+        return name
 
     def layer_config(self) -> LlamaConfig | Qwen3Config:
         """What the head's layers are built like, from a part of the config or, in the authors' format, all of

@@ -7,34 +7,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from specdemo.drafters import DRAFTER_KINDS, eagle, eagle3
 from specdemo.errors import LoadError
 
 SPECULATOR = "speculators_model_type"  # the key of a config in the format of the speculators library
 Format = Literal["speculators", "authors"]
-EAGLE3_KIND, EAGLE_KIND, PEAGLE_KIND, MEDUSA_KIND = "EAGLE-3", "EAGLE", "P-EAGLE", "Medusa"
-DFLASH_KIND, DSPARK_KIND = "DFlash", "DSpark"
-# That can be run.
-SPECULATORS = {"eagle3": EAGLE3_KIND, "peagle": PEAGLE_KIND, "dflash": DFLASH_KIND, "dspark": DSPARK_KIND}
 LONGEST_HEADER = 10_000_000  # bytes of a safetensors file that name its tensors
-# Heads as their authors publish them, by what the name of their class (`architectures`) or of their type
-# (`model_type`) is like.
-AUTHORS = {
-    r"eagle_?3": EAGLE3_KIND,
-    r"^eagle(?![\d_]).*causallm|causallmeagle$|^eagle$": EAGLE_KIND,
-    r"medusa": MEDUSA_KIND,
-    r"mlp_?speculator": "MLP speculator",
-    r"dflash_?2": "DFlash 2",
-    r"dflash": DFLASH_KIND,
-}
 MASKS = ("pard_token", "ptd_token_id")  # the names of a mask token's id, of what drafts in parallel
-RUN_OF_AUTHORS = (EAGLE_KIND, EAGLE3_KIND, MEDUSA_KIND, DFLASH_KIND)
+PUBLISHED = {kind.name: kind.authors for kind in DRAFTER_KINDS.values() if kind.authors is not None}
+NOT_RUN = {"MLP speculator": r"mlp_?speculator"}  # what is known besides
 
 
 @dataclass(frozen=True)
 class HeadFormat:
     """What a head's config.json describes: a kind of head, and in which format."""
 
-    kind: str  # EAGLE3_KIND, ...
+    kind: str  # a name in DRAFTER_KINDS
     format: Format
 
 
@@ -73,14 +61,16 @@ def has_eagle_tensors(folder: Path) -> bool:
 
 
 def authors_kind(config: Mapping[str, object]) -> str | None:
-    """The name of the kind of head that its authors publish with such a config; None for a whole model."""
-    if "medusa_num_heads" in config:
-        return MEDUSA_KIND
+    """The name of the kind of head that its authors publish with such a config: one in DRAFTER_KINDS, or what
+    a sentence calls a kind that cannot be run. None for a whole model."""
+    for kind in DRAFTER_KINDS.values():
+        if kind.authors_key in config:
+            return kind.name
     classes = config.get("architectures")
     names = [config.get("model_type"), *(classes if isinstance(classes, list) else [])]
-    for pattern, kind in AUTHORS.items():
+    for kind, pattern in (PUBLISHED | NOT_RUN).items():
         if any(isinstance(name, str) and re.search(pattern, name.lower()) for name in names):
-            is_parallel = kind == EAGLE3_KIND and any(config.get(mask) is not None for mask in MASKS)
+            is_parallel = kind == eagle3.KIND.name and any(config.get(mask) is not None for mask in MASKS)
             return "P-EAGLE outside of the speculators format" if is_parallel else kind
     return None
 
@@ -90,14 +80,15 @@ def format_of(config: Mapping[str, object], start: str) -> HeadFormat:
     that cannot be run."""
     if SPECULATOR in config:
         name = config[SPECULATOR]
-        if not isinstance(name, str) or name not in SPECULATORS:
-            *most, last = SPECULATORS
+        types = [kind.name for kind in DRAFTER_KINDS.values() if kind.in_speculators]
+        if name not in types:
+            *most, last = types
             allowed = f"{', '.join(most)} or {last}, the types that can be run here"
             raise LoadError(f"{start}: {SPECULATOR} must be {allowed}, not {ascii(name)[:60]}")
-        return HeadFormat(SPECULATORS[name], "speculators")
-    kind = authors_kind(config) or EAGLE_KIND  # told by their tensors alone
-    if kind not in RUN_OF_AUTHORS:
-        *most, last = RUN_OF_AUTHORS
+        return HeadFormat(str(name), "speculators")
+    kind = authors_kind(config) or eagle.KIND.name  # told by their tensors alone
+    if kind not in PUBLISHED:
+        *most, last = (DRAFTER_KINDS[name].label.removesuffix(" head") for name in PUBLISHED)
         can = f"{', '.join(most)} and {last}"
         raise LoadError(f"{start}: heads of the kind {kind} cannot be run here, only those of {can}")
     return HeadFormat(kind, "authors")

@@ -205,6 +205,7 @@ class LayeredHead(DraftHead):
     config: LayeredConfig
     fc: Linear  # from the target's hidden states, side by side, to one
     layers: ModuleList  # of HeadLayer
+    layer_type: ClassVar[type[Layer]] = Layer  # what runs its layers
     reads_context: ClassVar[bool]  # see Layer
     first_position: ClassVar[int]  # of the token of the cache's row 0
 
@@ -226,7 +227,7 @@ class LayeredHead(DraftHead):
         config, layer = self.config, self.config.layer
         sizes = layer.num_attention_heads, layer.num_key_value_heads, layer.head_dim, layer.head_dim**-0.5
         return [
-            Layer(part, Heads(index, *sizes, mask), layer.hidden_act, kernels, self.reads_context)
+            self.layer_type(part, Heads(index, *sizes, mask), layer.hidden_act, kernels, self.reads_context)
             for index, (part, mask) in enumerate(zip(self.layers, config.masks, strict=True))
         ]
 

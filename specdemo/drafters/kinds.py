@@ -8,6 +8,7 @@ from transformers import PreTrainedModel
 from specdemo.drafters.assistant.drafter import AssistantKind
 from specdemo.drafters.base import Kind
 from specdemo.drafters.dflash.drafter import DFlashKind
+from specdemo.drafters.dflash2.drafter import DFlash2Kind
 from specdemo.drafters.eagle.drafter import EagleKind
 from specdemo.drafters.eagle3.drafter import Eagle3Kind
 from specdemo.drafters.medusa.drafter import MedusaKind
@@ -23,6 +24,7 @@ KINDS: tuple[Kind, ...] = (
     Eagle3Kind(),
     EagleKind(),
     MedusaKind(),
+    DFlash2Kind(),
     DFlashKind(),
     AssistantKind(),
     PardKind(),

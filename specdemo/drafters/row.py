@@ -30,9 +30,12 @@ class Method:
 
 @dataclass(frozen=True, slots=True)
 class DrafterKind:
-    """What a pair's drafter can be."""
+    """What a pair's drafter can be. What is told of a head's files is in formats.py."""
 
     name: str  # PairInfo.drafter_kind
     label: str  # in tables and before the drafter's name
     manner: Manner
     sentence: str  # how it drafts
+    in_speculators: bool = False  # whether the library speculators has such heads, of the type `name`
+    authors: str | None = None  # a pattern of what their authors call class or type, in small letters
+    authors_key: str | None = None  # what only their authors' config.json has

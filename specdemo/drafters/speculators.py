@@ -10,62 +10,37 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from specdemo.drafters.config_reader import MOST_UNITS, ConfigReader
+from specdemo.drafters import dflash, dflash2, eagle, eagle3, medusa, peagle
+from specdemo.drafters.config_reader import EMBEDDINGS, ConfigReader
 from specdemo.drafters.dflash.format import DFlashReader
-from specdemo.drafters.dflash.head import DFlashConfig, DFlashHead
+from specdemo.drafters.dflash2.format import DFlash2Reader
 from specdemo.drafters.eagle.format import EagleReader
-from specdemo.drafters.eagle.head import EagleConfig, EagleHead
-from specdemo.drafters.eagle3.head import Eagle3Config, Eagle3Head
-from specdemo.drafters.formats import (
-    DFLASH_KIND,
-    DSPARK_KIND,
-    EAGLE3_KIND,
-    EAGLE_KIND,
-    MEDUSA_KIND,
-    PEAGLE_KIND,
-    HeadFormat,
-    describes_head,
-    format_of,
-    read_config,
-)
+from specdemo.drafters.eagle3.format import Eagle3Reader
+from specdemo.drafters.formats import describes_head, format_of, read_config
 from specdemo.drafters.head_kind import HeadKind
-from specdemo.drafters.heads import CachedHead, DraftHead
+from specdemo.drafters.heads import CachedHead, DraftHead, HeadConfig
 from specdemo.drafters.medusa.format import MedusaReader
-from specdemo.drafters.medusa.head import MedusaConfig, MedusaHead
-from specdemo.drafters.peagle.head import PEagleConfig, PEagleHead
+from specdemo.drafters.peagle.format import PEagleReader
 from specdemo.errors import LoadError, load_errors
-from specdemo.runtime.files import stored_tensors, weight_files
+from specdemo.runtime.files import stored_shapes, weight_files
 
-UNUSED = {"verifier_lm_head.weight", "verifier_norm.weight"}  # copies of the verifier's, for training alone
+# What may be copies of the target's, some of them for training alone.
+COPIES = {"verifier_lm_head.weight", "verifier_norm.weight", EMBEDDINGS, "lm_head.weight"}
 MAPS = {"d2t", "t2d"}
-EMBEDDINGS, OUTPUT = "embed_tokens.weight", "lm_head.weight"
 
 
 @dataclass(frozen=True)
 class Speculator:
     """What a head's config.json says."""
 
-    config: Eagle3Config | EagleConfig | MedusaConfig | DFlashConfig
+    config: HeadConfig
     verifier: str | None  # the target that it was trained for: a hub id or a directory
     speculative_tokens: int | None  # how many it was trained to draft
-    found: HeadFormat = HeadFormat(EAGLE3_KIND, "speculators")
-
-    def in_file(self, name: str) -> str:
-        """What the format calls a tensor of the head's."""
-        has_midlayer = self.found == HeadFormat(EAGLE3_KIND, "authors")
-        return name.replace("layers.0.", "midlayer.", 1) if has_midlayer else name
+    reader: ConfigReader
 
     def empty_head(self, dtype: torch.dtype = torch.float32) -> DraftHead:
         """The head without its weights: on the meta device, if that is torch's default device."""
-        return HEADS[type(self.config)](self.config, dtype)
-
-    @property
-    def unused(self) -> set[str]:
-        """Tensors that are copies of the target's."""
-        if isinstance(self.config, Eagle3Config):
-            return UNUSED
-        is_whole = self.config.draft_vocab_size == self.config.vocab_size
-        return UNUSED | {EMBEDDINGS} | ({OUTPUT} if is_whole else set())
+        return self.reader.head(self.config, dtype)
 
 
 def read_speculator(folder: Path, shown: str | None = None) -> Speculator:
@@ -80,9 +55,9 @@ def read_speculator(folder: Path, shown: str | None = None) -> Speculator:
         found = format_of(raw, start)
         # Before its weights have come from the hub, it counts as one with embeddings of its own.
         with load_errors("drafter", str(folder), "weights", place):
-            names = set(stored_tensors(folder)) if _are_here(folder) else {EMBEDDINGS}
+            tensors = stored_shapes(folder) if _are_here(folder) else {EMBEDDINGS: []}
         reader = READERS[found.kind](raw, found, start)
-        return Speculator(reader.config(names), *reader.origin(), found)
+        return Speculator(reader.config(tensors), *reader.origin(), reader)
 
 
 def read_head(
@@ -95,7 +70,7 @@ def read_head(
     with load_errors("drafter", str(folder), "weights", place):
         with torch.device("meta"):
             head = speculator.empty_head(dtype)
-        own_names = {speculator.in_file(name): name for name in head.state_dict()}
+        own_names = {speculator.reader.in_file(name): name for name in head.state_dict()}
         expected = {name: head.state_dict()[own] for name, own in own_names.items()}
         tensors: dict[str, Tensor] = {}
         for file in weight_files(folder):
@@ -132,52 +107,14 @@ class AnyHead(HeadKind[DraftHead, CachedHead]):
         return read_speculator(folder, shown).verifier
 
 
-class Eagle3Reader(ConfigReader):
-    def config(self, tensors: set[str]) -> Eagle3Config:
-        ids = self._layer_ids()
-        layer = self.layer_config()
-        default = 32000 if self.found.format == "speculators" else layer.vocab_size
-        parallel = self.found.kind == PEAGLE_KIND
-        mask = {"mask_token_id": self.mask_token(layer.vocab_size)} if parallel else {}
-        config = (PEagleConfig if parallel else Eagle3Config)(
-            layer=layer,
-            draft_vocab_size=self.draft_vocab_size(default, layer.vocab_size),
-            layer_ids=ids,
-            features=len(ids or (0, 0, 0)),
-            target_hidden_size=self.number("target_hidden_size", MOST_UNITS),
-            norm_before_residual=self.flag("norm_before_residual"),
-            norm_before_fc=self.flag("norm_before_fc"),
-            fc_norm=self.flag("fc_norm"),
-            norm_output=self.flag("norm_output"),
-            own_embeddings=EMBEDDINGS in tensors,
-            **mask,
-        )
-        if config.norm_before_fc and config.fc_norm:
-            raise self.error("norm_before_fc and fc_norm cannot both be true")
-        return config
-
-    def _layer_ids(self) -> tuple[int, ...] | None:
-        name = "eagle_aux_hidden_state_layer_ids"
-        ids, own = self.raw.get(name), self.raw.get("eagle_config")  # some authors' place for it
-        if ids is None and isinstance(own, dict):
-            ids = own.get(name)
-        return self.ids_of_layers(name, ids)
-
-
 READERS: dict[str, type[ConfigReader]] = {
-    EAGLE3_KIND: Eagle3Reader,
-    PEAGLE_KIND: Eagle3Reader,
-    EAGLE_KIND: EagleReader,
-    MEDUSA_KIND: MedusaReader,
-    DFLASH_KIND: DFlashReader,
-    DSPARK_KIND: DFlashReader,
-}
-HEADS: dict[type, type[DraftHead]] = {
-    Eagle3Config: Eagle3Head,
-    PEagleConfig: PEagleHead,
-    EagleConfig: EagleHead,
-    MedusaConfig: MedusaHead,
-    DFlashConfig: DFlashHead,
+    eagle3.KIND.name: Eagle3Reader,
+    peagle.KIND.name: PEagleReader,
+    eagle.KIND.name: EagleReader,
+    medusa.KIND.name: MedusaReader,
+    dflash.KIND.name: DFlashReader,
+    dflash2.KIND.name: DFlash2Reader,
+    dflash.DSPARK.name: DFlashReader,
 }
 
 
@@ -192,7 +129,8 @@ def _check_tensor(
     name: str, shape: list[int], expected: dict[str, Tensor], head: str, speculator: Speculator
 ) -> None:
     config = speculator.config
-    if name in speculator.unused or (name in MAPS and config.draft_vocab_size == config.vocab_size):
+    is_unused = name in COPIES or (name in MAPS and config.draft_vocab_size == config.vocab_size)
+    if name not in expected and is_unused:
         return
     if name not in expected:
         raise LoadError(f"{head} has a tensor {name}, which its config.json does not ask for")

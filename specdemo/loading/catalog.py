@@ -77,6 +77,8 @@ CATALOGUE = {
               tried=HEAD_NOT_TRIED, drafter_kind="eagle3"),
         Entry("qwen3-8b-dflash", "Qwen/Qwen3-8B", "z-lab/Qwen3-8B-DFlash-b16", 18.5, 2.1,
               tried=HEAD_NOT_TRIED, drafter_kind="dflash"),
+        Entry("qwen3-4b-dflash2", "Qwen/Qwen3-4B", "mgoin/Qwen3-4B-speculator.dflash2", 9.3, 1.3,
+              tried=HEAD_NOT_TRIED, drafter_kind="dflash2"),
         Entry("qwen3-8b-pard", "Qwen/Qwen3-8B", "amd/PARD-Qwen3-0.6B", 17.9, 1.2, drafter_kind="pard"),
         Entry("qwen3.5-4b", "Qwen/Qwen3.5-4B", "Qwen/Qwen3.5-0.8B", 9.9, 1.5),
         Entry("qwen3.5-4b-dflash", "Qwen/Qwen3.5-4B", "z-lab/Qwen3.5-4B-DFlash", 9.7, 1.3,

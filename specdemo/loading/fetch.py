@@ -21,12 +21,12 @@ from specdemo.errors import LoadError, PairError, load_errors, no_config, other_
 from specdemo.loading.adapters import ADAPTER_CONFIG, ADAPTER_WEIGHTS, base_of
 from specdemo.loading.request import Part
 from specdemo.runtime.device import amount
-from specdemo.runtime.files import INDEX, WEIGHTS_FILE, shards_of, stored_tensors
+from specdemo.runtime.files import INDEX, WEIGHTS_FILE, WEIGHTS_FILES, shards_of, stored_tensors
 from specdemo.words.catalogue import numeral
 from specdemo.words.message import Message, message
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")  # each tokenizer has one of them
-OF_MODELS = (WEIGHTS_FILE, INDEX)
+OF_MODELS = (*WEIGHTS_FILES, INDEX)
 OF_ADAPTERS = (ADAPTER_CONFIG, ADAPTER_WEIGHTS)
 DATA = re.compile(r"[\w.-]+\.(json|txt|model|jinja)")  # configs and tokenizers
 CODE = re.compile(r"[\w.-]+\.py")
@@ -97,7 +97,7 @@ def _is_here(part: Part) -> bool:
         return False
     if part.code and not all(_cached(part, name) for name in _code_files(part)):
         return False
-    if _cached(part, WEIGHTS_FILE):
+    if any(_cached(part, name) for name in WEIGHTS_FILES):
         return True
     index = _cached(part, INDEX)
     with suppress(OSError, ValueError):  # a wrong index is fetched again, and what is wrong is said then
@@ -192,10 +192,10 @@ def _missing(part: Part, code_only: bool) -> dict[str, int]:
     """The files that loading the model needs and the cache lacks, with their bytes; the weights last, so that
     a model whose weights are there is complete. code_only: see `fetch`."""
     sizes = _sizes(part)
-    if not {WEIGHTS_FILE, INDEX} & sizes.keys():
+    if not {*OF_MODELS} & sizes.keys():
         raise no_weights(part, sizes)
-    weights = [WEIGHTS_FILE]
-    if WEIGHTS_FILE not in sizes:
+    weights = [name for name in WEIGHTS_FILES if name in sizes][:1]
+    if not weights:
         with load_errors(part.role, part.place, INDEX, part.id):
             silent = download_bar(part, 0, 0, lambda *_: None)
             index = hf_hub_download(part.place, INDEX, revision=part.revision, tqdm_class=silent)
@@ -228,9 +228,9 @@ def check_weights(part: Part) -> None:
     those that are beside it."""
     folder = Path(directory_of(part))
     names = os.listdir(folder) if folder.is_dir() else []
-    if names and not {WEIGHTS_FILE, INDEX} & set(names):
+    if names and not {*OF_MODELS} & set(names):
         raise no_weights(part, names)
-    if INDEX in names and WEIGHTS_FILE not in names:
+    if INDEX in names and not {*WEIGHTS_FILES} & set(names):
         with load_errors(part.role, part.place, INDEX, part.id):
             _check_shards(shards_of(folder / INDEX), names)
 

@@ -2,16 +2,21 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any, TypeVar
 
 from safetensors import safe_open
 
 WEIGHTS_FILE = "model.safetensors"
+# What a file that holds all weights may be called: the second of Medusa heads, as their authors have it.
+WEIGHTS_FILES = (WEIGHTS_FILE, "medusa_lm_head.safetensors")
 INDEX = "model.safetensors.index.json"  # names the files of weights that are in several
 SHARD = re.compile(r"[\w-][\w.-]*\.safetensors")  # beside the index that names it
 # The names of scales of activations, and of keys and values in a cache, which are not quantised here.
 NOT_OF_WEIGHTS = re.compile(r"((input|output|act)\w*|[qkv]|kv|qk|logit)_scales?|scale_(input|output)")
+
+T = TypeVar("T")
 
 
 def shards_of(index: Path) -> list[str]:
@@ -31,17 +36,26 @@ def shards_of(index: Path) -> list[str]:
 
 def weight_files(folder: Path) -> list[Path]:
     """The files of weights of the model in this folder. Raises what `shards_of` does."""
-    is_one = (folder / WEIGHTS_FILE).is_file()
-    return [folder / name for name in ([WEIGHTS_FILE] if is_one else shards_of(folder / INDEX))]
+    one = next((name for name in WEIGHTS_FILES if (folder / name).is_file()), None)
+    return [folder / name for name in (shards_of(folder / INDEX) if one is None else [one])]
 
 
 def stored_tensors(folder: Path) -> dict[str, str]:
     """The tensors in a model's files: their names, and their dtypes as safetensors calls them. Raises what
     reading the files does."""
+    return _stored(folder, lambda tensor: tensor.get_dtype())
+
+
+def stored_shapes(folder: Path) -> dict[str, list[int]]:
+    """The shapes of the tensors in a model's files, by their names. Raises what reading the files does."""
+    return _stored(folder, lambda tensor: tensor.get_shape())
+
+
+def _stored(folder: Path, told: Callable[[Any], T]) -> dict[str, T]:
     found = {}
     for file in weight_files(folder):
         with safe_open(file, "pt") as content:
-            found |= {name: content.get_slice(name).get_dtype() for name in content.keys()}  # noqa: SIM118
+            found |= {name: told(content.get_slice(name)) for name in content.keys()}  # noqa: SIM118
     return found
 
 

@@ -14,11 +14,12 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from specdemo.drafters.config_reader import EMBEDDINGS
 from specdemo.drafters.eagle3.head import Eagle3Config, Eagle3Head
 from specdemo.drafters.formats import SPECULATOR
 from specdemo.drafters.heads import DraftHead
 from specdemo.drafters.kinds import kind_of
-from specdemo.drafters.speculators import EMBEDDINGS, read_head, read_speculator
+from specdemo.drafters.speculators import read_head, read_speculator
 from specdemo.runtime.decoder import Layer
 from specdemo.training.data import BadInput, Encoded, Rows, encode_documents, fingerprint, read_documents
 from specdemo.training.models import (

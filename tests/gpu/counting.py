@@ -43,8 +43,8 @@ EMITTED = [4, 1, 5, 9, 3]  # by a round after it
 # Operations that only look at memory in another way.
 VIEWS = {
     "_reshape_alias", "_unsafe_view", "alias", "as_strided", "detach", "device", "expand", "lift_fresh",
-    "permute", "select", "slice", "split", "split_with_sizes", "squeeze", "t", "transpose", "unsqueeze",
-    "view",
+    "permute", "select", "slice", "split", "split_with_sizes", "squeeze", "t", "transpose", "unbind",
+    "unsqueeze", "view",
 }  # fmt: skip
 NOTHING_WRITTEN = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
 SEVERAL_KERNELS = {"few_rows_attention": 2, "qbytes_mm": 2}  # operations that launch more than one

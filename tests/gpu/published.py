@@ -9,9 +9,10 @@ from torch.nn import Module
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from specdemo.bench.shapes import LLAMA_8B, SHAPES
+from specdemo.drafters.config_reader import EMBEDDINGS
+from specdemo.drafters.eagle3.format import Eagle3Reader
 from specdemo.drafters.eagle3.head import Eagle3Head
 from specdemo.drafters.formats import format_of
-from specdemo.drafters.speculators import EMBEDDINGS, Eagle3Reader
 
 SIZES = ("vocab_size", "hidden_size", "intermediate_size")
 SIZES += ("num_hidden_layers", "num_attention_heads", "num_key_value_heads")
@@ -47,7 +48,7 @@ def _shapes(name: str) -> tuple[PreTrainedModel, PreTrainedModel]:
 
 def _with_eagle3() -> tuple[PreTrainedModel, Eagle3Head]:
     reader = Eagle3Reader(EAGLE3_FOR_LLAMA_8B, format_of(EAGLE3_FOR_LLAMA_8B, ""), "")
-    head = Eagle3Head(reader.config({EMBEDDINGS}), torch.get_default_dtype())
+    head = Eagle3Head(reader.config({EMBEDDINGS: []}), torch.get_default_dtype())
     head.begin_run()
     return LLAMA_8B.model().eval(), head.eval()
 

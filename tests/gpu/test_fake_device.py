@@ -19,7 +19,7 @@ from specdemo.drafters.dflash.head import Markov
 from specdemo.drafters.mtp.layers import CachedMtp, MtpModel, as_mtp_owner
 from specdemo.events import DRAFTER_KINDS, METHODS, RULES, Params
 from specdemo.runtime import cuda
-from tests.block_heads import tiny_block_head
+from tests.block_heads import DFLASH2, tiny_block_head
 from tests.checkpoints import gemma4, gemma4_assistant
 from tests.eagle_heads import tiny_eagle_head
 from tests.fake_cuda import Properties
@@ -78,6 +78,7 @@ MOST = dict.fromkeys(COPYING, dict(draft=0, verify=114, on_device=3, others=2)) 
     "eagle3, some tokens": dict(draft=127, verify=116),
     "medusa": dict(draft=32, verify=115),
     "dflash": dict(draft=76, verify=116),
+    "dflash2": dict(draft=149, verify=116),
     "dspark": dict(draft=158, verify=116),
     "eagle3, Triton": dict(draft=77, verify=86),
     "dflash, Triton": dict(draft=51, verify=86),
@@ -139,6 +140,7 @@ DRAFTERS: dict[str, tuple[Models, dict]] = {
     "peagle": (llama_with(tiny_head, mask_token_id=7), {}),
     "medusa": (llama_with(tiny_medusa_head), {}),
     "dflash": (llama_with(tiny_block_head), {}),
+    "dflash2": (llama_with(tiny_block_head, **DFLASH2), {}),
     "dspark": (llama_with(tiny_block_head, markov=Markov(6, "rnn"), has_confidence=True), {}),
     "assistant": (with_assistant, {}),
     "mtp": (with_mtp, dict(draft_with="mtp")),

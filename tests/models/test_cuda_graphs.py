@@ -18,7 +18,7 @@ from specdemo.loading.request import Part, resolve
 from specdemo.runtime import cuda, probe
 from specdemo.runtime.device import Clock
 from specdemo.runtime.graphs import Graphs
-from tests.block_heads import tiny_block_head
+from tests.block_heads import DFLASH2, tiny_block_head
 from tests.fake_cuda import FakeCuda, install
 from tests.heads import tiny_head
 from tests.models.test_capture import PROMPT, timeless
@@ -140,6 +140,7 @@ DRAFTERS_16 = {
     "model": lambda: noisy(llama).bfloat16(),
     "EAGLE-3": lambda: tiny_head(target_16).bfloat16(),
     "DFlash": lambda: tiny_block_head(target_16).bfloat16(),
+    "DFlash 2": lambda: tiny_block_head(target_16, **DFLASH2).bfloat16(),
     "DSpark": lambda: tiny_block_head(target_16, **HEADS["dspark, rnn"]).bfloat16(),
 }
 SAMPLED_16 = dict(temperature=0.8, top_p=0.9, alternatives=5)

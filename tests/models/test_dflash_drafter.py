@@ -1,5 +1,5 @@
-"""Drafting with DFlash and DSpark heads: the text is the target's own, and what the head says in each round
-is what it says when everything is computed anew, by other code."""
+"""Drafting with DFlash, DFlash 2 and DSpark heads: the text is the target's own, and what the head says in
+each round is what it says when everything is computed anew, by other code."""
 
 import copy
 from dataclasses import replace
@@ -14,7 +14,7 @@ from specdemo.engine.sampling import Sampler, uniforms
 from specdemo.runtime.decoder import RowMask
 from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.steps import EagerSteps
-from tests.block_heads import block_logits, tiny_block_head
+from tests.block_heads import DFLASH2, block_logits, tiny_block_head
 from tests.models.test_no_sync import TEXT
 from tests.oracle import said_anew
 from tests.runners import with_head
@@ -31,6 +31,8 @@ HEADS = {
     "scale and cap": dict(embedding_scale=2.0, logit_scale=0.5, logit_cap=3.0),
     "dspark": dict(samples_from_anchor=True, markov=Markov(6, "vanilla")),
     "dspark, gated": dict(markov=Markov(6, "gated"), draft_ids=[1, 2, 4, 8]),
+    "dflash2": DFLASH2,
+    "dflash2, three taps": DFLASH2 | dict(taps=3, masks=WINDOWED, logit_cap=3.0, embedding_scale=2.0),
     "dspark, rnn": dict(samples_from_anchor=True, markov=Markov(6, "rnn"), has_confidence=True),
 }
 

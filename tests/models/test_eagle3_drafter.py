@@ -1,5 +1,5 @@
 """Drafting with heads of every kind: the text is the target's own, and what a head says in each round is what
-it says when everything is computed anew. What DFlash and DSpark heads alone have is in
+it says when everything is computed anew. What DFlash, DFlash 2 and DSpark heads alone have is in
 test_dflash_drafter.py."""
 
 from collections import Counter
@@ -16,6 +16,7 @@ import specdemo.runtime.lm
 from specdemo import Params, Round, generate, stream
 from specdemo.drafters.dflash.drafter import DFlashDrafter
 from specdemo.drafters.dflash.head import CachedDFlash
+from specdemo.drafters.dflash2.drafter import DFlash2Drafter
 from specdemo.drafters.eagle3.drafter import Eagle3Drafter
 from specdemo.drafters.eagle3.head import CachedEagle3
 from specdemo.drafters.peagle.drafter import PEagleDrafter
@@ -26,7 +27,7 @@ from specdemo.runtime.graphs import Graphs
 from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.steps import EagerSteps
 from tests import oracle
-from tests.block_heads import block_logits, tiny_block_head
+from tests.block_heads import DFLASH2, block_logits, tiny_block_head
 from tests.eagle_heads import eagle_logits, tiny_eagle_head
 from tests.fake_cuda import FakeCuda, install
 from tests.gpu.counting import VIEWS
@@ -81,11 +82,12 @@ KINDS = {
     "peagle": Kind(partial(tiny_head, mask_token_id=7), CachedPEagle, PEagleDrafter, parallel_logits, 40),
     "eagle": Kind(tiny_eagle_head, CachedEagle3, Eagle3Drafter, eagle_logits, 40),
     "dflash": Kind(tiny_block_head, CachedDFlash, DFlashDrafter, block_logits, 39),
+    "dflash2": Kind(partial(tiny_block_head, **DFLASH2), CachedDFlash, DFlash2Drafter, block_logits, 39),
     "dspark": Kind(
         partial(tiny_block_head, **BLOCK_HEADS["dspark, rnn"]), CachedDFlash, DFlashDrafter, block_logits, 39
     ),
 }
-COMPILES = [name for name in KINDS if name != "peagle"]
+COMPILES = [name for name in KINDS if name not in ("peagle", "dflash2")]
 EVERY_KIND = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 
 
@@ -170,6 +172,7 @@ def test_prompts_of_any_length(name, length, gamma, monkeypatch):
         ("eagle3", "gpt2", "auto"),
         ("peagle", "qwen3", "auto"),
         ("dflash", "llama", "auto"),
+        ("dflash2", "llama", "off"),
         ("dspark", "gemma3", "off"),
     ],
 )
@@ -350,6 +353,7 @@ def steps_of(kind, head, sampler, k=4):
         ("peagle", {}),
         ("eagle", {}),
         ("dflash", {}),
+        ("dflash2", {}),
         ("dspark", {}),
     ],
 )
@@ -398,13 +402,15 @@ EXACT = {
     "peagle": ("peagle", dict(mask_token_id=2, layer_ids=(0,), features=1), {}),
     "eagle": ("eagle", {}, {}),
     "dflash": ("dflash", dict(draft_ids=[1, 3, 4, 6], block_size=4, layer_ids=(0,)), {}),
+    "dflash2": ("dflash2", dict(block_size=4, layer_ids=(0,)), {}),
     "dspark": ("dspark", dict(block_size=4, layer_ids=(0,)), dict(confidence=0.3)),
 }
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("runs", [150, pytest.param(4000, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", EXACT)
-def test_the_text_is_distributed_as_the_target_s(name):
+def test_the_text_is_distributed_as_the_target_s(name, runs):
     """Some tokens can be drafted only, or the confidence head ends drafts. toy/test_exact_eagle3.py shows it
     of EAGLE-3 heads."""
     kind, options, how = EXACT[name]
@@ -412,5 +418,5 @@ def test_the_text_is_distributed_as_the_target_s(name):
     pair = with_head(target, KINDS[kind].head(target, **options))
     params = Params(gamma=2, temperature=0.8, top_p=1.0, max_new_tokens=6, alternatives=0, **how)
     check(
-        params, [3, 1, 4, 1, 5], 150, target=target, drafter=None, pair=pair, wanted=("accepted", "rejected")
+        params, [3, 1, 4, 1, 5], runs, target=target, drafter=None, pair=pair, wanted=("accepted", "rejected")
     )

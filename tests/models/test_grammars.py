@@ -11,7 +11,7 @@ from specdemo import Params, Trace, generate, load_pair
 from specdemo.drafters.dflash.head import Markov
 from specdemo.drafters.mtp import layers
 from specdemo.engine.grammar import Grammars
-from tests.block_heads import save_block_head, tiny_block_head
+from tests.block_heads import DFLASH2, save_block_head, tiny_block_head
 from tests.checkpoints import gemma4, gemma4_assistant, model_with_mtp, saved_in, with_tokenizer
 from tests.eagle_heads import save_eagle_head, tiny_eagle_head
 from tests.heads import save_head, tiny_head
@@ -58,6 +58,9 @@ DRAFTERS = {
     "eagle": lambda folder, target: save_eagle_head(tiny_eagle_head(target), folder, target),
     "medusa": lambda folder, target: save_medusa_head(tiny_medusa_head(target), folder),
     "dflash": lambda folder, target: save_block_head(tiny_block_head(target), folder),
+    "dflash2": lambda folder, target: save_block_head(
+        tiny_block_head(target, **DFLASH2 | dict(candidates=WIDTH)), folder
+    ),
     "dspark": lambda folder, target: save_block_head(
         tiny_block_head(target, markov=Markov(6, "rnn"), has_confidence=True), folder
     ),

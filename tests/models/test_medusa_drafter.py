@@ -12,8 +12,14 @@ from specdemo.runtime.device import Clock
 from specdemo.runtime.graphs import Graphs
 from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.steps import EagerSteps
+from tests.checkpoints import saved_in
 from tests.fake_cuda import FakeCuda, install
-from tests.medusa_heads import medusa_logits, save_medusa_head, tiny_medusa_head
+from tests.medusa_heads import (
+    medusa_logits,
+    save_authors_medusa_head,
+    save_medusa_head,
+    tiny_medusa_head,
+)
 from tests.models.test_capture import Filled, timeless
 from tests.models.test_eagle3_drafter import said_anew
 from tests.models.test_exact_stream import check, tiny_llama
@@ -76,12 +82,13 @@ def test_a_run_over_captured_steps_is_the_run(monkeypatch, params):
 
 
 @pytest.mark.slow
-def test_the_text_is_distributed_as_the_target_s():
+@pytest.mark.parametrize("runs", [150, pytest.param(4000, marks=pytest.mark.long)])
+def test_the_text_is_distributed_as_the_target_s(runs):
     target = tiny_llama(3)
     pair = with_head(target, tiny_medusa_head(target))
     params = Params(gamma=2, temperature=0.8, top_p=1.0, max_new_tokens=6, alternatives=0)
     check(
-        params, [3, 1, 4, 1, 5], 150, target=target, drafter=None, pair=pair, wanted=("accepted", "rejected")
+        params, [3, 1, 4, 1, 5], runs, target=target, drafter=None, pair=pair, wanted=("accepted", "rejected")
     )
 
 
@@ -96,8 +103,32 @@ def test_they_are_read_from_files(tmp_path):
     assert trace.stats.drafted
 
 
+@pytest.mark.parametrize("options", HEADS[:2], ids=str)
+def test_they_are_read_as_their_authors_write_them(tmp_path, options):
+    """Their config names the target, and nothing of sizes."""
+    target = saved_in(tmp_path / "target", tiny(vocab_size=304), tokenizer())
+    heads = tiny_medusa_head(tiny(vocab_size=304), **options)
+    pair = load_pair(drafter=save_authors_medusa_head(heads, tmp_path / "heads", target), device="cpu")
+    assert pair.info.target == str(target) and pair.drafter.config == heads.config
+    assert all(map(torch.equal, pair.drafter.state_dict().values(), heads.state_dict().values()))
+    trace = generate(pair, "the cat sat", Params(gamma="auto", max_new_tokens=20, seed=1), measure=False)
+    assert trace.stats.drafted
+
+
+@pytest.mark.parametrize("name", ["medusa_lm_head.pt", "other.safetensors"])
+def test_heads_of_the_authors_without_safetensors_are_refused_for_that(tmp_path, name):
+    target = tiny(vocab_size=304)
+    folder = save_authors_medusa_head(tiny_medusa_head(target), tmp_path, tmp_path)
+    (folder / "medusa_lm_head.safetensors").rename(folder / name)
+    said = refusal(load_pair, target=target, drafter=folder, tokenizer=tokenizer(), kind=LoadError)
+    assert "medusa_lm_head.safetensors must be here already, with a tensor 0.1.weight (a pickled" in said
+
+
 WRONG = {
-    "the authors' format": (dict(vocab_size=None), "vocab_size must be given, as in vLLM's format"),
+    "no size": (
+        dict(vocab_size=None),
+        "vocab_size must be a whole number from 1 to 10,",
+    ),
     "fewer tokens": (dict(truncated_vocab_size=99), "truncated_vocab_size must be vocab_size, 304, not 99"),
     "many heads": (dict(num_heads=65), "num_heads must be a whole number from 1 to 64, not 65"),
     "another bias": (dict(medusa_fc_bias=True), "lacks 4 tensors, first blocks.0.layers.0.bias"),

@@ -16,6 +16,7 @@ from specdemo import Params, generate, load_pair
 from specdemo.bench.contestants import ENTRANTS
 from specdemo.bench.run import RATIOS
 from specdemo.drafters.dflash.head import CachedDFlash
+from specdemo.drafters.dflash2.head import DFlash2Head
 from specdemo.drafters.peagle.head import CachedPEagle
 from specdemo.drafters.speculators import read_head, read_speculator
 from specdemo.training.eagle3 import UnrolledAttention
@@ -38,11 +39,14 @@ PARALLEL_MODES = {
     "qwen3": {"layers": 1, "layer": "qwen3", "norm_before_fc": True, "norm_before_residual": True},
 }
 DFLASH = {"kind": "dflash", "layers": 2, "block_size": 5}
+DFLASH2 = DFLASH | {"kind": "dflash2", "conv_group_size": 8, "selector_rank": 8, "selector_top_k": 6}
 DSPARK = {"kind": "dspark", "layers": 2, "block_size": 4, "markov_rank": 8}
 BLOCK_MODES = {
     "dflash, some tokens": DFLASH | {"reduced": True},
     "dflash, windows": DFLASH | {"window": 6},
     "dflash, windows that see later": DFLASH | {"window": 6, "sliding_window_non_causal": True},
+    "dflash2": DFLASH2,
+    "dflash2, windows": DFLASH2 | {"window": 6, "conv_kernel_size": 3},
     "dspark": DSPARK,
     "dspark, gated": DSPARK | {"markov_head_type": "gated"},
     "dspark, rnn": DSPARK | {"markov_head_type": "rnn", "reduced": True},
@@ -69,15 +73,14 @@ def logits_of_ours(folder: Path, tokens, hidden, steps: int, target=None) -> lis
     head = read_head(folder, read_speculator(folder), torch.float32)
     if target is not None:
         head.attach_verifier(target)
-    if any(head.config.windows):
-        y = head(tokens, head.features(hidden), 1 + torch.arange(len(tokens)), causal_in(head))
+    if any(mask.window for mask in head.config.masks):
+        y = head(tokens, head.features(hidden), causal_in(head))
         return [head.predict(y)[1]]
     g, found = head.features(hidden)[None], []
-    attention = [UnrolledAttention() for _ in head.layers]
+    attention = [UnrolledAttention(head) for _ in head.layers]
     for step in range(steps):
         rest = tokens[None, step:]
-        positions = torch.arange(1 + step, 1 + step + rest.shape[1])
-        g, logits = head.predict(head(rest, g[:, : rest.shape[1]], positions, attention))
+        g, logits = head.predict(head(rest, g[:, : rest.shape[1]], attention))
         found.append(logits[0])
     return found
 
@@ -134,8 +137,8 @@ def test_masks_of_heads_that_speculators_writes(with_speculators, mode, tmp_path
 
 @torch.no_grad()
 def blocks_of_ours(cached: CachedDFlash, theirs: dict) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """The logits [B, Vd] of the rows of each block, given the text's own tokens before each place, and how
-    sure the head is of them."""
+    """The logits [B, Vd] of the rows of each block, given the text's own tokens before each place, 0 of those
+    that are no candidates, and how sure the head is of them."""
     head, tokens = cached.model, theirs["tokens"]
     config, logits, sure = head.config, [], []
     cached.reads.states = theirs["hidden"]
@@ -154,6 +157,9 @@ def blocks_of_ours(cached: CachedDFlash, theirs: dict) -> tuple[list[torch.Tenso
                 bias, state = head.markov_head(each[None], row[None], state)
                 rows.append(bias)
             said = said + torch.cat(rows)
+        if isinstance(head, DFlash2Head):
+            selector = head.candidate_selector
+            said = selector(before, *selector.candidates(hidden, said)).nan_to_num(neginf=0.0)
         if head.confidence_head is not None:
             sure.append(head.confidence_head(hidden, None if head.markov_head is None else embedded))
         logits.append(said)

@@ -16,7 +16,7 @@ from specdemo.runtime.device import Clock
 from specdemo.runtime.graphs import Graphs
 from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.steps import AUTO_ROWS, EagerSteps
-from tests.block_heads import tiny_block_head
+from tests.block_heads import DFLASH2, tiny_block_head
 from tests.eagle_heads import tiny_eagle_head
 from tests.gpu.soak import random_params
 from tests.heads import tiny_head
@@ -35,6 +35,7 @@ DRAFTERS = {
     "EAGLE-3": tiny_head,
     "P-EAGLE": partial(tiny_head, mask_token_id=7),
     "DFlash": tiny_block_head,
+    "DFlash 2": partial(tiny_block_head, **DFLASH2),
     "DSpark": partial(tiny_block_head, **HEADS["dspark, rnn"]),
     "EAGLE": tiny_eagle_head,
     "Medusa": tiny_medusa_head,

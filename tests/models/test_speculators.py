@@ -24,8 +24,8 @@ from specdemo.loading.request import resolve
 from specdemo.runtime.decoder import RowMask
 from specdemo.runtime.weights import held_bytes, weight_bytes
 from specdemo.ui.runs.models import Choice, Models
+from tests.block_heads import DFLASH2, save_authors_block_head, save_block_head, tiny_block_head
 from tests.block_heads import LAYERS as BLOCK_LAYERS
-from tests.block_heads import save_authors_block_head, save_block_head, tiny_block_head
 from tests.checkpoints import change_config, change_tensors, cut_in_half, saved_in
 from tests.eagle_heads import save_eagle_head, tiny_eagle_head
 from tests.heads import save_authors_head, save_head, tiny_head
@@ -236,7 +236,6 @@ def test_pickled_heads_are_refused_for_that(saved, shared, tmp_path, name, how):
 
 OTHER_HEADS = [
     ({"model_type": "mlp_speculator"}, "MLP speculator"),
-    ({"architectures": ["DFlash2DraftModel"], "model_type": "qwen3"}, "DFlash 2"),
     (
         {"architectures": ["LlamaForCausalLMEagle3"], "pard_token": 7},
         "P-EAGLE outside of the speculators format",
@@ -255,7 +254,7 @@ def test_other_kinds_of_heads_are_refused_by_name_and_other_models_are_no_heads(
         (tmp_path / "config.json").write_text(json.dumps(config))
         assert refusal(shared.attach, tmp_path, kind=LoadError) == (
             f"drafter: {tmp_path} cannot be loaded, because of its config.json: heads of the kind {kind} "
-            "cannot be run here, only those of EAGLE, EAGLE-3, Medusa and DFlash"
+            "cannot be run here, only those of EAGLE, EAGLE-3, Medusa, DFlash and DFlash 2"
         )
     for config in NO_HEADS:
         (tmp_path / "config.json").write_text(json.dumps(config))
@@ -377,7 +376,10 @@ def without(name):
 UP, IDS = "layers.0.mlp.up_proj.weight", "a list of at most 1,000 whole numbers from 0 to 1,000, not"
 # What was done to it, and words that the message must hold.
 BROKEN = {
-    "another type": (config_with(speculators_model_type="mtp"), "must be eagle3, peagle, dflash or dspark"),
+    "another type": (
+        config_with(speculators_model_type="mtp"),
+        "must be eagle3, peagle, dflash, dflash2 or dspark",
+    ),
     "no layer": (config_with(transformer_layer_config=None), "transformer_layer_config"),
     "a huge vocabulary": (
         layer_with(vocab_size=10**12),
@@ -433,11 +435,12 @@ def test_a_target_whose_layers_cannot_be_found(saved):
     assert generate(pair, [1, 2, 3], Params(draft_with="none", max_new_tokens=4)).stats.tokens == 4
 
 
-# DFlash and DSpark heads, which draft a block at once
+# DFlash, DFlash 2 and DSpark heads, which draft a block at once
 
 BLOCK_KINDS = {
     "dflash": {},
     "a draft vocabulary": dict(draft_ids=list(range(0, 304, 2))),
+    "dflash2": DFLASH2,
     "dspark": dict(samples_from_anchor=True, markov=Markov(8, "vanilla"), has_confidence=True),
     "dspark, rnn": dict(markov=Markov(8, "rnn"), has_confidence=True, confidence_sees_token=False),
     "dspark without a Markov head": dict(has_confidence=True, confidence_sees_token=False),
@@ -471,9 +474,10 @@ def test_a_block_head_uses_the_target_s_embeddings_which_are_not_counted(saved):
 
 
 @pytest.mark.slow
-def test_a_block_head_in_its_authors_format_is_the_same_head(saved, with_blocks, expected, tmp_path):
+@pytest.mark.parametrize("options", [{}, DFLASH2], ids=["dflash", "dflash2"])
+def test_a_block_head_in_its_authors_format_is_the_same_head(saved, with_blocks, expected, tmp_path, options):
     """It names no target, has program code that is not run, and counts layers otherwise."""
-    head = tiny_block_head(tiny(**SHAPE), layer_ids=(1,))
+    head = tiny_block_head(tiny(**SHAPE), layer_ids=(1,), **options)
     folder = save_authors_block_head(head, tmp_path / "head")
     assert refusal(load_pair, drafter=folder).startswith("target must be given")
     sampled, traces = Params(temperature=1, seed=4, max_new_tokens=30), []
@@ -536,6 +540,7 @@ def test_it_drafts_for_a_quantised_target_takes_an_eagle_head_s_place_and_is_tak
 
 LAYER = "transformer_layer_config"
 DSPARK = dict(speculators_model_type="dspark")
+SECOND = dict(speculators_model_type="dflash2")
 WRONG_BLOCKS = [  # which part of config.json, its changes, and words of the sentence
     (None, dict(mask_token_id=None), "mask_token_id must be a whole number from 0 to 303, not None"),
     (None, dict(mask_token_id=304), "mask_token_id must be a whole number"),
@@ -545,6 +550,11 @@ WRONG_BLOCKS = [  # which part of config.json, its changes, and words of the sen
     (None, DSPARK | dict(markov_head_type="hidden"), "must be one of vanilla, gated, rnn, not 'hidden'"),
     (None, DSPARK | dict(markov_rank=0), "confidence_head_with_markov must be false where markov_rank is 0"),
     (None, dict(draft_vocab_size=400), "draft_vocab_size must be at most vocab_size, 304"),
+    (None, SECOND | dict(sample_from_anchor=True), "sample_from_anchor must be false"),
+    (None, SECOND | dict(draft_vocab_size=96), "draft_vocab_size must be vocab_size, 304, not 96"),
+    (None, SECOND | dict(conv_group_size=24), "conv_group_size must divide hidden_size, 64, and 24 does not"),
+    (None, SECOND | dict(conv_kernel_size=6), "conv_kernel_size must be a whole number from 1 to 5, not 6"),
+    (None, SECOND | dict(selector_top_k=305), "selector_top_k must be a whole number from 1 to 304, not 305"),
     (LAYER, dict(model_type="llama"), "its layers must be those of qwen3, not of llama"),
     (LAYER, dict(MIXED, sliding_window=4, use_sliding_window=False), "use_sliding_window must be true"),
     (LAYER, dict(model_type=["qwen3"]), "model_type must be llama or qwen3"),

@@ -24,7 +24,7 @@ from specdemo.runtime.graphs import Graphs
 from specdemo.runtime.linear import MOST_BY_TRITON, JoinedLinear, int8_of, join_weights
 from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.weights import held_bytes
-from tests.block_heads import tiny_block_head
+from tests.block_heads import DFLASH2, tiny_block_head
 from tests.eagle_heads import tiny_eagle_head
 from tests.fake_cuda import FakeCuda, install
 from tests.heads import tiny_head
@@ -178,6 +178,7 @@ HEADS = {
     ),
     "eagle": (tiny_eagle_head, {}),
     "dflash": (tiny_block_head, {}),
+    "dflash2": (tiny_block_head, DFLASH2),
     "dflash with windows": (
         tiny_block_head,
         dict(masks=(RowMask(3, from_first=True), RowMask(4, from_first=True, later=True))),

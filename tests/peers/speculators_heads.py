@@ -1,6 +1,6 @@
-"""Runs in an environment that has the package `speculators`: makes an EAGLE-3, P-EAGLE, DFlash or DSpark
-head, or reads one, and writes down the logits of its own forward. The tests of this project compare them with
-theirs.
+"""Runs in an environment that has the package `speculators`: makes an EAGLE-3, P-EAGLE, DFlash, DFlash 2 or
+DSpark head, or reads one, and writes down the logits of its own forward. The tests of this project compare
+them with theirs.
 
     python speculators_heads.py read FOLDER OUTPUT
     python speculators_heads.py make FOLDER OUTPUT '{"kind": "dflash", ...}' VERIFIER
@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import save_file
 from speculators.config import SpeculatorsConfig, VerifierConfig
 from speculators.models.dflash import DFlashDraftModel, DFlashSpeculatorConfig
+from speculators.models.dflash2 import DFlash2DraftModel, DFlash2SpeculatorConfig
 from speculators.models.dspark import DSparkDraftModel, DSparkSpeculatorConfig
 from speculators.models.eagle3 import Eagle3DraftModel, Eagle3SpeculatorConfig
 from speculators.models.peagle import PEagleDraftModel, PEagleSpeculatorConfig, core
@@ -20,11 +21,12 @@ from speculators.proposals.greedy import GreedyTokenProposalConfig
 from transformers import LlamaConfig, Qwen3Config
 
 STEPS, BLOCKS = 4, 6
-TOKENS = {"eagle3": 12, "peagle": 12, "dflash": 40, "dspark": 40}
+TOKENS = {"eagle3": 12, "peagle": 12, "dflash": 40, "dflash2": 40, "dspark": 40}
 KINDS = {
     "eagle3": (Eagle3DraftModel, Eagle3SpeculatorConfig),
     "peagle": (PEagleDraftModel, PEagleSpeculatorConfig),
     "dflash": (DFlashDraftModel, DFlashSpeculatorConfig),
+    "dflash2": (DFlash2DraftModel, DFlash2SpeculatorConfig),
     "dspark": (DSparkDraftModel, DSparkSpeculatorConfig),
 }
 LAYERS = {"llama": LlamaConfig, "qwen3": Qwen3Config}
@@ -99,7 +101,7 @@ def masks_of(model, hidden: torch.Tensor, tokens: torch.Tensor) -> dict:
 
 
 def blocks_of(model, hidden: torch.Tensor, tokens: torch.Tensor, generator: torch.Generator) -> dict:
-    """What a DFlash or DSpark head says in some blocks."""
+    """What a DFlash, DFlash 2 or DSpark head says in some blocks. Of tokens that are no candidates: 0."""
     config, count = model.config, tokens.shape[1]
     size = config.transformer_layer_config.hidden_size
     rows, logits, _, _, places = model._backbone_forward(
@@ -119,6 +121,9 @@ def blocks_of(model, hidden: torch.Tensor, tokens: torch.Tensor, generator: torc
         before = model.markov_head.prev_embeddings(blocks)
         bias = model.markov_head.block_bias(prev_token_ids=blocks, hidden_states=rows)
         written["logits"] = logits[0] + bias.flatten(0, 1)
+    if getattr(model, "candidate_selector", None) is not None:
+        ids, scores = model.candidate_selector.select(logits[0], rows.flatten(0, 1), blocks.flatten())
+        written["logits"] = torch.zeros_like(logits[0]).scatter(-1, ids, scores)
     if getattr(model, "confidence_head", None) is not None:
         seen = torch.cat([rows, before], -1) if config.confidence_head_with_markov else rows
         written["sure"] = model.confidence_head(seen).sigmoid().flatten()

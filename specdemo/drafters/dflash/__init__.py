@@ -8,6 +8,8 @@ KIND = DrafterKind(
     "block",
     "A DFlash head drafts all tokens in one forward, from the target's own hidden states: no token of the "
     "draft has seen the others.",
+    in_speculators=True,
+    authors=r"dflash(?!_?2)",
 )
 DSPARK = DrafterKind(
     "dspark",
@@ -15,4 +17,5 @@ DSPARK = DrafterKind(
     "block and chain",
     "A DSpark head drafts a block in one forward, from the target's own hidden states, and then corrects "
     "each place by the token drafted before it.",
+    in_speculators=True,
 )

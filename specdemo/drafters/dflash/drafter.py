@@ -82,7 +82,12 @@ class DFlashDrafter(Drafter):
         if new:
             head.read(position - new, new)
         count = len(value.u) + len(anchor) - model.config.samples_from_anchor
-        hidden, logits = head.block(anchor, position, count)  # [count, H], [k, Vd]
+        return self.drafted(value, *head.block(anchor, position, count), told)
+
+    def drafted(self, value: DraftInput, hidden: Tensor, logits: Tensor, told: Tensor | None) -> Draft:
+        """The draft of a block. hidden [N, H]: the hidden states of all rows. logits [k, Vd]: of those that
+        draft. told: see draft_in_turn."""
+        model = self.head.model
         if model.markov_head is not None:
             return self._in_turn(value, hidden, logits, told)
         own = model.for_target(logits)  # [k, V]

@@ -1,9 +1,11 @@
 """Reads the config.json of DFlash and DSpark heads: that of the speculators library, and for DFlash that of
 its authors (a class DFlashDraftModel, and a `dflash_config`)."""
 
+from collections.abc import Mapping
+
 from specdemo.drafters.config_reader import MOST_UNITS, ConfigReader
-from specdemo.drafters.dflash.head import DFlashConfig, Markov, MarkovKind
-from specdemo.drafters.formats import DSPARK_KIND
+from specdemo.drafters.dflash import DSPARK
+from specdemo.drafters.dflash.head import DFlashConfig, DFlashHead, Markov, MarkovKind
 from specdemo.runtime.decoder import RowMask
 
 LARGEST_BLOCK = 1_000
@@ -12,7 +14,9 @@ OWN = "dflash_config"  # where its authors keep what is not the layers'
 
 
 class DFlashReader(ConfigReader):
-    def config(self, tensors: set[str]) -> DFlashConfig:
+    head = DFlashHead
+
+    def config(self, tensors: Mapping[str, list[int]]) -> DFlashConfig:
         layer = self.layer_config()
         if layer.model_type != "qwen3":
             raise self.error(f"its layers must be those of qwen3, not of {layer.model_type}")
@@ -23,7 +27,7 @@ class DFlashReader(ConfigReader):
                 raise self.error(f"{OWN} must be an object, not {type(own).__name__}")
             self.raw = self.raw | own  # either place is used
         block = self.number("block_size", LARGEST_BLOCK, 16 if is_authors else 8)
-        anchor = self.flag("sample_from_anchor", self.found.kind == DSPARK_KIND)
+        anchor = self.flag("sample_from_anchor", self.found.kind == DSPARK.name)
         if block < 2 - anchor:
             raise self.error(f"block_size must be at least {2 - anchor}, not {block}")
         size = self.raw.get("target_hidden_size")
@@ -33,7 +37,7 @@ class DFlashReader(ConfigReader):
                 f"are used, not {ascii(size)[:60]}"
             )
         tokens = layer.vocab_size if is_authors else 32000  # by default
-        with_confidence = self.found.kind == DSPARK_KIND and self.flag("enable_confidence_head", True)
+        with_confidence = self.found.kind == DSPARK.name and self.flag("enable_confidence_head", True)
         return DFlashConfig(
             layer,
             block,
@@ -45,7 +49,7 @@ class DFlashReader(ConfigReader):
             embedding_scale=self._factor("input_embedding_scale", 1.0) or 1.0,
             logit_scale=self._factor("output_multiplier", 1.0) or 1.0,
             logit_cap=self._factor("final_logit_softcapping", None),
-            markov=self._markov() if self.found.kind == DSPARK_KIND else None,
+            markov=self._markov() if self.found.kind == DSPARK.name else None,
             has_confidence=with_confidence,
             confidence_sees_token=self.flag("confidence_head_with_markov", True),
         )

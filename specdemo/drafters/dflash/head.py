@@ -93,7 +93,7 @@ class DFlashHead(LayeredHead):
         norm = {"eps": layer.rms_norm_eps, "dtype": dtype}
         self.fc = Linear(len(config.layer_ids) * size, size, bias=False, dtype=dtype)
         self.hidden_norm = RMSNorm(size, **norm)
-        self.layers = ModuleList(HeadLayer(layer, dtype) for _ in range(layer.num_hidden_layers))
+        self.layers = ModuleList(self.new_layer(dtype) for _ in range(layer.num_hidden_layers))
         self.norm = RMSNorm(size, **norm)
         # Where all tokens can be drafted, the target's own output layer is used.
         own = self.d2t is not None
@@ -101,6 +101,9 @@ class DFlashHead(LayeredHead):
         self.markov_head = MarkovHead(config, config.markov, dtype) if config.markov else None
         self.confidence_head = ConfidenceHead(config, dtype) if config.has_confidence else None
         self.decoding = self.layers_by(None)
+
+    def new_layer(self, dtype: torch.dtype) -> Module:
+        return HeadLayer(self.config.layer, dtype)
 
     @property
     def kind(self) -> str:

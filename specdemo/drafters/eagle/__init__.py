@@ -8,4 +8,5 @@ KIND = DrafterKind(
     "chain",
     "An EAGLE head drafts one token after another, each from the token before it and the hidden state there: "
     "the first from the target's last one, each later one from its own.",
+    authors=r"^eagle(?![\d_]).*causallm|causallmeagle$|^eagle$",
 )

@@ -1,11 +1,15 @@
 """Reads the config.json of EAGLE heads, which is that of a Llama with one layer."""
 
+from collections.abc import Mapping
+
 from specdemo.drafters.config_reader import ConfigReader
-from specdemo.drafters.eagle.head import EagleConfig
+from specdemo.drafters.eagle.head import EagleConfig, EagleHead
 
 
 class EagleReader(ConfigReader):
-    def config(self, tensors: set[str]) -> EagleConfig:
+    head = EagleHead
+
+    def config(self, tensors: Mapping[str, list[int]]) -> EagleConfig:
         if "model" in self.raw:
             raise self.error("the sizes of its layers must stand beside each other, not in model")
         self.raw = self.raw | {"model_type": "llama"}  # its layers are Llama's whatever the target is

@@ -8,4 +8,6 @@ KIND = DrafterKind(
     "chain",
     "An EAGLE-3 head drafts one token after another: the first from the target's own hidden states, each "
     "later one from its own.",
+    in_speculators=True,
+    authors=r"eagle_?3",
 )

@@ -1,13 +1,26 @@
-"""Reads the config.json of Medusa heads in vLLM's format: a model_type "medusa", and the heads' sizes."""
+"""Reads the config.json of Medusa heads: vLLM's, with a model_type "medusa" and the heads' sizes, and that of
+their authors, which says how many heads there are and nothing of their sizes."""
+
+import re
+from collections.abc import Mapping
 
 from specdemo.drafters.config_reader import MOST_DRAFT_LAYERS, MOST_TOKENS, MOST_UNITS, ConfigReader
-from specdemo.drafters.medusa.head import MedusaConfig
+from specdemo.drafters.medusa import OF_AUTHORS
+from specdemo.drafters.medusa.head import MedusaConfig, MedusaHead
 
 MOST_HEADS = 64
+NAMES = (  # of tensors: vLLM's, which are the head's own, and what the authors call them
+    (r"blocks\.(\d+)\.layers\.(\d+)\.", r"\1.\2.linear."),
+    (r"lm_heads\.(\d+)\.", r"\1.{layers}."),
+)
 
 
 class MedusaReader(ConfigReader):
-    def config(self, tensors: set[str]) -> MedusaConfig:
+    head = MedusaHead
+
+    def config(self, tensors: Mapping[str, list[int]]) -> MedusaConfig:
+        if OF_AUTHORS in self.raw:
+            return self._of_authors(tensors)
         vocab_size = self._required("vocab_size", MOST_TOKENS)
         truncated = self.raw.get("truncated_vocab_size")
         if truncated not in (None, vocab_size):
@@ -23,10 +36,31 @@ class MedusaReader(ConfigReader):
             shares_output=self.flag("original_lm_head"),
         )
 
+    def _of_authors(self, tensors: Mapping[str, list[int]]) -> MedusaConfig:
+        heads, layers = self._required(OF_AUTHORS, MOST_HEADS), self._layers()
+        output = tensors.get(f"0.{layers}.weight", [])
+        if len(output) != 2:
+            raise self.error(
+                "it says nothing of sizes, so medusa_lm_head.safetensors must be here already, with a tensor "
+                f"0.{layers}.weight (a pickled medusa_lm_head.pt is not loaded)"
+            )
+        return MedusaConfig(*output, heads, layers, bias="0.0.linear.bias" in tensors)
+
+    def _layers(self) -> int:
+        return self._required("medusa_num_layers", MOST_DRAFT_LAYERS)
+
+    def in_file(self, name: str) -> str:
+        if OF_AUTHORS in self.raw:
+            for own, theirs in NAMES:
+                name = re.sub(own, theirs.format(layers=self._layers()), name)
+        return name
+
+    def origin(self) -> tuple[str | None, int | None]:
+        base = self.raw.get("base_model_name_or_path")
+        return base if isinstance(base, str) else None, None
+
     def _required(self, name: str, most: int) -> int:
         value = self.number(name, most)
         if value is None:
-            raise self.error(
-                f"{name} must be given, as in vLLM's format (its authors' names no sizes and is not read)"
-            )
+            raise self.error(f"{name} must be a whole number from 1 to {most:,}, and is not given")
         return value

@@ -8,4 +8,5 @@ KIND = DrafterKind(
     "block",
     "A P-EAGLE head drafts all tokens in one forward: the first from the target's own hidden states, each "
     "other from a mask, so no token of the draft has seen the others.",
+    in_speculators=True,
 )
