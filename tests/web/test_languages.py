@@ -8,7 +8,7 @@ import pytest
 from specdemo.words.catalogue import catalogue
 from tests.web.screen import first_token, generate, notice, run, wait_for_end, wait_for_state
 
-TABS = ("text", "positions", "gamma", "race", "compare", "exactness", "figure", "trials", "guess")
+TABS = ("text", "positions", "gamma", "race", "compare", "advise", "exactness", "figure", "trials", "guess")
 # What has words that are not in the scripts' messages. Each element is left out with all in it.
 NOT_OURS = ", ".join(
     (
