@@ -21,7 +21,7 @@ def test_it_says_what_pays_for_the_chosen_work_and_saves_a_report(visit_for_all,
     wait_for_state(page, "advise", "stopped")
     assert panel.locator(".advised dt").all_inner_texts()[0].startswith("Story: ")
     assert panel.locator(".advised dt").count() == 1, "one kind of work needs no setting for all"
-    panel.get_by_text("It was interrupted after").wait_for()
+    panel.get_by_text("Measured so far for").wait_for()
     panel.locator("summary", has_text="All that was measured").click()
     assert panel.locator("tbody tr").count() >= 2
     with page.expect_download() as saved:

@@ -185,7 +185,7 @@ DOORS = (
     Door(r"/specdemo/traces", ("POST",), "trace"),
     Door(r"/specdemo/halls/[0-9a-f]{32}", ("GET",)),
     Door(r"/specdemo/halls/[0-9a-f]{16}", ("POST",), "raw"),
-    Door(r"/specdemo/runs/\w{1,64}(/whole|/trace|/html)?", ("GET",)),
+    Door(r"/specdemo/runs/\w{1,64}(/whole|/trace|/html|/report)?", ("GET",)),
     Door(r"/specdemo/runs/\w{1,64}/stop", ("POST",), "raw"),
 )
 PATTERNS = tuple((re.compile(door.path, re.ASCII), door) for door in DOORS)

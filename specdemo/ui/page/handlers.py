@@ -185,7 +185,7 @@ class Handlers:
 
             asked = measurement_request(wanted, Choice(**choice_of(values)), prompt, params, link)
             self.limits.check(prompt, params)
-            one = FollowedMeasurement(self.limits, wanted)
+            one = FollowedMeasurement(self.limits, wanted, asked.report)
             ticket = self._join(request, "measurement", one)
             reports = measure(self.models, ticket, asked, one.name)
             if isinstance(asked, GuessRequest) and asked.hall:

@@ -1,7 +1,7 @@
 """The adviser on the page: what pays for kinds of work, with the chosen pair and whatever else is at hand for
 its target. Without Gradio."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,11 +31,12 @@ from specdemo.ui.runs.queue import Ticket
 from specdemo.ui.view import wire
 from specdemo.ui.view.settings import in_words
 from specdemo.vllm.pair import ServedPair
-from specdemo.words.catalogue import in_language, say, speaking
+from specdemo.words.catalogue import in_language, say
 from specdemo.words.message import message
 
 BUDGET = 120.0  # s
 TOKENS = 96  # of a text, at most
+SAVED_EVERY = 5.0  # s, after which the report is made anew
 
 
 @dataclass(frozen=True)
@@ -56,14 +57,17 @@ class AdviseRequest(MeasurementRequest):
             prompts, notes = fitting(pair, prompts_of(self.works), params)
             notes = [*found.left_out, *notes]
             measured = begin(pair, found.contenders, prompts, params, notes, _command(self.works))
-            task = Task(found.pairs, prompts, params, BUDGET)
+            task, saved = Task(found.pairs, prompts, params, BUDGET), 0.0
             for progress in advise(task, measured, lambda: ticket.is_over):
                 measured = progress.measured
                 is_over = measured.ended not in ("running", "interrupted")
                 share = 1.0 if is_over else min(0.99, measured.seconds / BUDGET)
                 told |= {"text": in_words(progress.doing), "share": share}
-                if measured.samples or measured.ended != "running":
-                    told |= {"advice": advice_object(found.pairs, measured)}
+                if measured.samples or is_over:
+                    told |= {"advice": advice_object(measured)}
+                    if is_over or measured.seconds > saved + SAVED_EVERY:
+                        saved = measured.seconds
+                        self.report.append(page_of(found.pairs, advice_of(measured)))
                 yield told
 
         return advised
@@ -87,12 +91,8 @@ def _command(works: tuple[str, ...]) -> str:
     return f"python -m specdemo advise --work {','.join(works)}"
 
 
-def advice_object(pairs: Mapping[str, Pair], measured: Measured) -> wire.Advice:
-    """What the page shows. The report is made at the end, in English."""
-    advice, report = advice_of(measured), ""
-    if measured.ended != "running":
-        with speaking("en"):
-            report = page_of(pairs, advice_of(measured))
+def advice_object(measured: Measured) -> wire.Advice:
+    advice = advice_of(measured)
     return {
         "advised": [
             {
@@ -119,5 +119,4 @@ def advice_object(pairs: Mapping[str, Pair], measured: Measured) -> wire.Advice:
             for one in advice.recommended
             for row in rows_of(measured, one.work)
         ],
-        "report": report,
     }

@@ -212,11 +212,17 @@ class FollowedRun(Followed):
 
 
 class FollowedMeasurement(Followed):
-    """What an instrument measures. Every message has all that is measured so far."""
+    """What an instrument measures. Every message has all that is measured so far. report: the latest page
+    that tells of it, for those that have one."""
 
-    def __init__(self, limits: Limits, wanted: object, **who: str) -> None:
+    def __init__(self, limits: Limits, wanted: object, report: Sequence[str] = (), **who: str) -> None:
         super().__init__(limits, **who)
+        self.report = report
         self.latest, self.stopped = nothing_yet(wanted, self.name), False
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.report))
 
     async def news(self, since: int) -> AsyncIterator[StreamEvent | None]:
         shown = None

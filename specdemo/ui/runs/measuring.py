@@ -1,9 +1,10 @@
 """What all instruments have in common that the server measures for: what they are asked, and what they
 tell. Without Gradio."""
 
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from specdemo.events import Params
@@ -30,6 +31,7 @@ class MeasurementRequest:
     prompt: str
     params: Params
     link: Link
+    report: deque[str] = field(default_factory=lambda: deque(maxlen=1), init=False)  # a page to save, if any
     period: ClassVar[float | None] = PERIOD  # s between two looks; None: it is shown at its end only
 
     async def choices(self, models: Models) -> list[Choice]:

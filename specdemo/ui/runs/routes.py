@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from specdemo.ui.runs.board import Board, Followed, FollowedRun, opened_run
+from specdemo.ui.runs.board import Board, Followed, FollowedMeasurement, FollowedRun, opened_run
 from specdemo.ui.runs.halls import Halls
 from specdemo.ui.runs.limits import Limits, request_address
 from specdemo.ui.runs.models import Choice, Models
@@ -82,6 +82,13 @@ def following_routes(board: Board, queue: RunQueue, one_file: Callable[[bytes, s
 
         return await _kept(one, file)
 
+    async def report(request: Request) -> Response:
+        """The page that tells of a measurement."""
+        one = asked_for(request)
+        if not isinstance(one, FollowedMeasurement) or not one.report:
+            return PlainTextResponse(say("run.gone"), HTTPStatus.NOT_FOUND)
+        return HTMLResponse(one.report[-1], headers=NOT_STORED | _saved_as("specdemo-advice.html"))
+
     async def stop(request: Request) -> Response:
         """Ends what is followed, if it goes on."""
         if one := asked_for(request):
@@ -93,6 +100,7 @@ def following_routes(board: Board, queue: RunQueue, one_file: Callable[[bytes, s
         Route(f"{RUNS}/{{name}}/whole", whole, methods=["GET"]),
         Route(f"{RUNS}/{{name}}/trace", trace, methods=["GET"]),
         Route(f"{RUNS}/{{name}}/html", html, methods=["GET"]),
+        Route(f"{RUNS}/{{name}}/report", report, methods=["GET"]),
         Route(f"{RUNS}/{{name}}/stop", stop, methods=["POST"]),
     ]
 

@@ -385,8 +385,7 @@ class Typed(TypedDict):
 
 class Advice(TypedDict):
     """What the adviser has found so far, in words. ended: why, and after how long. checks: a sentence on each
-    length of text. typed: the setting for all of the work. columns, rows: all that was measured. report: a
-    page to save, once it has ended."""
+    length of text. typed: the setting for all of the work. columns, rows: all that was measured."""
 
     advised: list[Advised]
     ended: str
@@ -394,7 +393,6 @@ class Advice(TypedDict):
     typed: list[Typed]
     columns: list[str]
     rows: list[list[str]]
-    report: str
 
 
 MeasurementKind = Literal["race", "gamma", "compare", "advise", "exactness", "guess", "trials", "worlds"]

@@ -90,7 +90,7 @@ export function start({ element, props, watch, trigger }) {
     gamma: makeGamma(part("gamma"), server),
     race: makeRace(part("race"), server, heads.raced),
     compare: makeCompare(part("compare"), server),
-    advise: makeAdvise(part("advise"), server, (page.dataset.works ?? "").split(" ")),
+    advise: makeAdvise(part("advise"), server, (page.dataset.works ?? "").split(" "), (error) => notice.refuse(error)),
     trials: makeTrials(part("trials"), server),
     guess: makeGuess(part("guess"), server),
   });

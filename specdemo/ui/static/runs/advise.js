@@ -1,6 +1,7 @@
 // @ts-check
 // The adviser: which setting pays for each kind of work, and what to type into a server. The server measures.
 
+import { fetchFile } from "../traces/traces.js";
 import { appendAll, escaped, find, make, saveFile } from "../view/dom.js";
 import { say } from "../view/words.js";
 import { isGoingOn, makeMeasuring } from "./measuring.js";
@@ -31,17 +32,19 @@ const markup = () => `
  * @param {HTMLElement} panel
  * @param {Server} server
  * @param {string[]} works the kinds of work that there are prompts for
+ * @param {(error: Error) => void} refuse tells why a report cannot be saved
  * @returns {Panel}
  */
-export function makeAdvise(panel, server, works) {
+export function makeAdvise(panel, server, works, refuse) {
   panel.innerHTML = markup();
   const part = (/** @type {string} */ selector) => find(panel, selector);
   appendAll(part(".works"), works.map(choice));
   const boxes = /** @type {HTMLInputElement[]} */ ([...panel.querySelectorAll(".works input")]);
   const asks = { measure: ask, stop: server.stop };
   const measuring = makeMeasuring(part(".measuring"), asks, { [say("advice.button")]: { kind: "advise" } }, say("advice.what"));
-  let report = "";
-  part(".save").addEventListener("click", () => saveFile("specdemo-advice.html", report, "text/html"));
+  let id = "";
+  part(".save").addEventListener("click", () =>
+    fetchFile(id, "report").then(({ name, text }) => saveFile(name, text, "text/html"), refuse));
   return { show() {}, take };
 
   /** @param {Request} request */
@@ -57,8 +60,8 @@ export function makeAdvise(panel, server, works) {
     panel.dataset.state = state;
     part(".found").hidden = !advice;
     if (!advice) return;
-    report = advice.report;
-    part(".save").toggleAttribute("disabled", isGoingOn(state) || !report);
+    id = measurement.id;
+    part(".save").toggleAttribute("disabled", isGoingOn(state));
     part(".of").textContent = whose;
     draw(advice);
   }

@@ -77,7 +77,7 @@ export async function fetchWhole(name) {
 
 /**
  * @param {string} name
- * @param {"trace" | "html"} kind
+ * @param {"trace" | "html" | "report"} kind
  * @returns {Promise<{ name: string, text: string }>} the run as a file
  */
 export async function fetchFile(name, kind) {

@@ -345,8 +345,7 @@
 
 /**
  * What the adviser has found so far, in words. ended: why, and after how long. checks: a sentence on each length
- * of text. typed: the setting for all of the work. columns, rows: all that was measured. report: a page to save,
- * once it has ended.
+ * of text. typed: the setting for all of the work. columns, rows: all that was measured.
  * @typedef {object} Advice
  * @property {Array<Advised>} advised
  * @property {string} ended
@@ -354,7 +353,6 @@
  * @property {Array<Typed>} typed
  * @property {Array<string>} columns
  * @property {Array<Array<string>>} rows
- * @property {string} report
  */
 
 /**
