@@ -1,6 +1,5 @@
 """The adviser in a real browser: what is measured before it is stopped is shown, and can be saved."""
 
-from tests.web.screen import notice
 from tests.web.test_measurements import tab, wait_for_state
 
 
@@ -28,4 +27,3 @@ def test_it_says_what_pays_for_the_chosen_work_and_saves_a_report(visit_for_all,
         panel.get_by_role("button", name="Save report").click()
     report = saved.value.path().read_text(encoding="utf-8")
     assert report.startswith("<!doctype html>") and "specdemo.advice/1" in report
-    assert notice(page) == ""

@@ -11,7 +11,7 @@ const TRIES = 30; // when the server is busy
 /**
  * Where the server has a run.
  * @param {string} name
- * @param {"" | "whole" | "trace" | "html" | "stop"} part
+ * @param {"" | "report" | "whole" | "trace" | "html" | "stop"} part
  */
 export function addressOf(name, part = "") {
   return new URL(["specdemo/runs", name, ...(part ? [part] : [])].join("/"), document.baseURI);
