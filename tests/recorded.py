@@ -10,11 +10,11 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from specdemo import Params
+from specdemo.servers.client import run_in_loop
+from specdemo.servers.counters import COUNTER_NAMES, TIMES
+from specdemo.servers.pair import ServedPair
+from specdemo.servers.run import server_request
 from specdemo.session import prepare
-from specdemo.vllm.client import run_in_loop
-from specdemo.vllm.counters import COUNTER_NAMES, TIMES
-from specdemo.vllm.pair import ServedPair
-from specdemo.vllm.run import server_request
 
 FOLDER = Path(__file__).parent / "recordings"
 RECORD = os.environ.get("SPECDEMO_RECORD") == "1"
@@ -35,14 +35,16 @@ def save(name: str, recording: dict[str, Any]) -> None:
 def record(pair: ServedPair, key: str | None, prompt: str) -> dict[str, Any]:
     """A greedy run of 24 tokens, as the server sends it."""
     params = Params(temperature=0, max_new_tokens=24, seed=1, alternatives=2)
-    path, body = server_request(pair, prepare(pair, prompt, params))
+    asked_for = server_request(pair, prepare(pair, prompt, params))
 
     def get(at: str) -> str | None:
         return run_in_loop(pair.client.ask("GET", at)).result()
 
     before = get("/metrics")
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
-    asked = urllib.request.Request(f"{pair.client.address}{path}", json.dumps(body).encode(), headers)
+    asked = urllib.request.Request(
+        f"{pair.client.address}{asked_for.path}", json.dumps(asked_for.body).encode(), headers
+    )
     with urllib.request.urlopen(asked, timeout=600) as answer:
         lines = [line.decode().strip() for line in answer]
     events = [line.removeprefix("data: ") for line in lines if line]
@@ -51,7 +53,7 @@ def record(pair: ServedPair, key: str | None, prompt: str) -> dict[str, Any]:
         "version": json.loads(get("/version"))["version"],
         "models": json.loads(get("/v1/models")),
         "metrics": [counted(before), counted(get("/metrics"))],
-        "request": body,
+        "request": asked_for.body,
         "events": [json.loads(event) for event in events],
     }
 
