@@ -45,8 +45,8 @@ class Piece:
 class Chunk:
     """What a chunk says. pieces: empty in a chunk that only says something else. finish: why the text ends
     here, in the server's word. prompt_ids: what the server has made of the prompt, once. told: what the
-    server tells of the request at the very end, if it does. drafted, accepted: how many tokens were in this
-    round, where the server tells it with the round."""
+    server tells of the request at the very end, if it does. accepted: how many tokens were in this round,
+    where the server tells it with the round; drafted: how many tokens were then, if it tells that, too."""
 
     pieces: tuple[Piece, ...]
     finish: str | None
@@ -54,7 +54,7 @@ class Chunk:
     prompt_ids: tuple[int, ...] | None
     told: "PerRequest | None" = None
     drafted: int | None = None
-    accepted: int = 0
+    accepted: int | None = None
 
 
 TokenId = Annotated[int, Field(ge=0, lt=TOKEN_IDS)]
@@ -78,7 +78,7 @@ class Steps(Sent):
     forward that judged a draft, at the level "detailed"."""
 
     num_spec_tokens: DraftTokens
-    num_spec_steps: Count
+    num_spec_steps: Count | None  # None: not told
     num_draft_tokens: Count
     num_accepted_draft_tokens: Count
     per_step_accepted: PerStep | None = None
@@ -92,7 +92,7 @@ class Steps(Sent):
         return tuple(sum(times for n, times in accepted if n > place) for place in places)
 
     @property
-    def totals(self) -> tuple[int, int, int]:
+    def totals(self) -> tuple[int | None, int, int]:
         """Drafts, and tokens that were drafted and accepted."""
         return self.num_spec_steps, self.num_draft_tokens, self.num_accepted_draft_tokens
 

@@ -16,7 +16,7 @@ def round_of(index: int, chunk: Chunk, arrival_ms: float, longest: int | None, a
     """The round that a chunk holds. longest: the most tokens of a draft, 0 if the server does not draft, None
     if it is not known. always: whether every draft has so many."""
     pieces = chunk.pieces
-    if chunk.drafted is not None:
+    if chunk.accepted is not None:
         return made(index, pieces, chunk.accepted, chunk.drafted, longest, arrival_ms)
     if index == 0:
         if len(pieces) > 1:
