@@ -13,6 +13,7 @@ from specdemo.servers.chunks import first_fault
 from specdemo.servers.client import Client, Condition, host_of, never, readable, run_in_loop, server_address
 from specdemo.servers.counters import Counters
 from specdemo.servers.llama_cpp import LlamaCpp
+from specdemo.servers.sglang import SGLang
 from specdemo.servers.software import Software
 from specdemo.servers.vllm import Vllm
 from specdemo.words.catalogue import numeral
@@ -21,7 +22,7 @@ from specdemo.words.message import refusal
 LONGEST_MODEL_NAME = 1_000  # characters: it can be a path
 MOST_MODELS = 1_000  # adapters are models, too
 MOST_CONTEXT = 2**31  # tokens; the longest of today's have 10,000,000
-SOFTWARE: dict[str, type[Software]] = {"vllm": Vllm, "llamacpp": LlamaCpp}  # by owned_by
+SOFTWARE: dict[str, type[Software]] = {"vllm": Vllm, "llamacpp": LlamaCpp, "sglang": SGLang}  # by owned_by
 SERVER_PREFIX = "Server "  # begins the names of servers
 # Fields of Params: what the server has chosen when it was started, and what it has not at all.
 OF_CHOICES = [field for choice in (*METHODS.values(), *RULES.values()) for field in choice.fields]
