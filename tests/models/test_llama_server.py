@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from specdemo import Params, Trace, generate, load_pair
+from specdemo import Params, Trace, generate, load_pair, stream
 from tests import recorded
 from tests.llama_server import GAMMA, serving_llama
 from tests.vllm_server import ROOT, environment
@@ -98,6 +98,15 @@ def test_the_filters_come_behind_the_temperature(server, ours):
     assert generate(pair, STORY, replace(sampled, min_p=0.999)).output_ids == greedy
     first, again = (generate(pair, STORY, sampled) for _ in range(2))
     assert first.output_ids == again.output_ids != greedy
+
+
+def test_a_run_that_is_closed_leaves_the_server_to_the_next_one(server):
+    pair = server[1]
+    with stream(pair, OPENING, replace(GREEDY, temperature=1, max_new_tokens=900)) as run:
+        for _ in range(4):
+            next(run)
+    assert run.trace.finish == "cancelled" and len(run.trace.rounds) == 3
+    assert generate(pair, STORY, replace(GREEDY, max_new_tokens=8)).stats.tokens == 8
 
 
 def test_a_character_of_several_tokens_has_one_id(server):

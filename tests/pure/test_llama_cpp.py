@@ -10,7 +10,12 @@ import pytest
 from specdemo import Params, Trace, generate, load_pair, stream
 from specdemo.servers.client import Room, ServerError
 from specdemo.servers.llama_cpp import LlamaReader
+from specdemo.ui.page.hints import hints
+from specdemo.ui.runs.models import Choice
+from specdemo.ui.view.settings import AS_STARTED, FIRST, WEIGHT_CHOICES
+from specdemo.ui.view.texts import whose
 from tests.pure.test_vllm_hostile import mutated, replayed
+from tests.pure.test_vllm_page import models_with
 from tests.recorded import recorded
 from tests.stand_ins.replayed import breaks_off_at, llama
 from tests.stand_ins.vllm import fates
@@ -97,6 +102,19 @@ def test_what_it_does_not_take_is_refused_by_name(change, words):
         with pytest.raises(ValueError, match=words):
             stream(pair, [1, 2], Params(**change))
         assert len(server.requests) == before
+
+
+def test_the_page_says_whose_run_it_is_and_what_the_server_does_not_take():
+    with llama().serving() as url:
+        models = models_with(url)
+        pair, needs = models.get(), models.needs(Choice())
+        trace = generate(pair, "Once upon a time", SHORT)
+    held = FIRST | dict.fromkeys(WEIGHT_CHOICES, AS_STARTED) | {"pair": models.default}
+    beside = hints(held | {"presence_penalty": 1, "ignore_eos": True}, "Once", needs, pair)
+    words = whose(trace)
+    assert "drafting by draft-simple" in words and f"llama.cpp {pair.server.version}" in words
+    for name in ("presence_penalty", "ignore_eos"):
+        assert beside[name].startswith("⚠ must be ") and "llama.cpp would" in beside[name]
 
 
 def with_timings(**changes):
