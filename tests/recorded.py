@@ -47,14 +47,19 @@ def record(pair: ServedPair, key: str | None, prompt: str) -> dict[str, Any]:
 
 
 def record_llama(pair: ServedPair, prompt: str, params: Params) -> dict[str, Any]:
-    """A run as llama.cpp sends it."""
+    """A run as llama.cpp sends it, of its settings those of drafting."""
     body, events = _sent(pair, None, prompt, params)
-    props = json.loads(_got(pair, "/props"))
+    props, read = json.loads(_got(pair, "/props")), [json.loads(event) for event in events]
+    settings = read[-1]["generation_settings"]
+    read[-1]["generation_settings"] = {name: settings[name] for name in settings if "speculative" in name}
     return {
         "models": json.loads(_got(pair, "/v1/models")),
-        "props": {name: props[name] for name in ("build_info", "default_generation_settings")},
+        "props": {
+            "build_info": props["build_info"],
+            "default_generation_settings": {"n_ctx": props["default_generation_settings"]["n_ctx"]},
+        },
         "request": body,
-        "events": [json.loads(event) for event in events],
+        "events": read,
     }
 
 
