@@ -4,7 +4,7 @@ to then, so that they tell where a round begins and how long it is."""
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from pydantic import AliasChoices, BaseModel, Field, ValidationError
 
@@ -45,7 +45,6 @@ from specdemo.words.message import Message, about
 RANDOM_SEED = 2**32 - 1  # it takes the seed's last 32 bits, and these for none
 LOST = Piece(None, "", None, ())  # it sends no token that ends inside a character
 NOTE = "the server tells no p, q and u, and the target's probabilities only where nothing was drafted"
-_Answer = TypeVar("_Answer", bound=BaseModel)
 
 
 class LlamaCpp(Software):
@@ -53,7 +52,7 @@ class LlamaCpp(Software):
     tells_rounds = True
 
     def look(self, context: float | None) -> Looked:
-        props = self._told("/props", _Props) or _Props()
+        props = self._props()
         _, _, reader = self.probed()
         assert isinstance(reader, LlamaReader)
         settings = reader.settings
@@ -62,11 +61,11 @@ class LlamaCpp(Software):
         method = settings.kind and readable(settings.kind)
         return Looked(readable(props.build_info) or None, known, longest, False, method, None, (NOTE,))
 
-    def _told(self, path: str, of: type[_Answer]) -> _Answer | None:
+    def _props(self) -> "_Props":
         try:
-            return of.model_validate_json(self.client.optional(path, seconds=ASK_SECONDS) or "")
+            return _Props.model_validate_json(self.client.optional("/props", seconds=ASK_SECONDS) or "")
         except ValidationError:
-            return None
+            return _Props()
 
     def request(self, asked: Asked) -> Request:
         params = asked.params

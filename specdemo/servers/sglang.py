@@ -48,24 +48,23 @@ class SGLang(Software):
         super().__init__(client, model)
         self.info = self._info()
 
-    def _info(self) -> "_Info":
+    def _info(self) -> "HowStarted":
         for path in ("/server_info", "/get_server_info"):
             try:
-                return _Info.model_validate_json(self.client.optional(path, seconds=ASK_SECONDS) or "")
+                return HowStarted.model_validate_json(self.client.optional(path, seconds=ASK_SECONDS) or "")
             except ValidationError:
                 continue
-        return _Info()
+        return HowStarted()
 
     def look(self, context: float | None) -> Looked:
         info = self.info
         self.tried(self.probed)
         notes = ["the server tells no p, q and u, and the target's probabilities at temperature 0 and 1 only"]
         if info.longest and not info.is_chain:
-            notes.append("how many tokens were refused in a round is not known: its drafts have branches")
+            why = "its drafts have branches, or not all of them the same length"
+            notes.append(f"how many tokens were refused in a round is not known: {why}")
         if not info.enable_deterministic_inference:
-            notes.append(
-                "a seed has no effect unless the server was started with --enable-deterministic-inference"
-            )
+            notes.append(f"the seed has no effect: {DETERMINISTIC}")
         if not info.incremental:
             notes.append(f"the server sends its whole text again with each chunk: {INCREMENTAL}")
         known = float("inf") if context is None else context
@@ -134,7 +133,7 @@ def named(name: str, older: str, default: Any) -> Any:
     return Field(default, validation_alias=AliasChoices(name, older))
 
 
-class _Info(BaseModel):
+class HowStarted(BaseModel):
     """How the server was started. method, gamma: see ServerInfo. Where drafts have branches,
     speculative_num_draft_tokens counts all their tokens and speculative_num_steps those of a branch."""
 
@@ -216,7 +215,7 @@ class _Event(Sent):
 
 
 class SGLangReader(ChunkReader):
-    def __init__(self, request: Request, info: _Info):
+    def __init__(self, request: Request, info: HowStarted):
         super().__init__(request.room)
         self.info, self.text, self.kept = info, "", ""
         # It takes the temperature into account, and divides by none where it is 0.

@@ -8,7 +8,7 @@ import pytest
 
 from specdemo import Params, Trace, generate, load_pair, stream
 from specdemo.servers.client import Request, Room, ServerError
-from specdemo.servers.sglang import SGLangReader, _Info
+from specdemo.servers.sglang import HowStarted, SGLangReader
 from tests.pure.test_vllm_hostile import mutated, replayed
 from tests.stand_ins.replayed import Replayed, breaks_off_at
 from tests.stand_ins.vllm import fates
@@ -196,5 +196,5 @@ def test_mutations_of_an_answer_end_in_sentences():
         sent = events(chance.choice([True, False]))
         place = chance.randrange(len(sent))
         sent[place] = mutated(sent[place], chance)
-        outcomes.add(replayed(sent, SGLangReader(request, _Info.model_validate(CHAIN))))
+        outcomes.add(replayed(sent, SGLangReader(request, HowStarted.model_validate(CHAIN))))
     assert outcomes == {"read", "refused"}
