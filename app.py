@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, NoReturn
 from specdemo.cli.main import FAILED, run_command, tell
 from specdemo.cli.options import Parser, add_pair_options, add_server_options, pair_request, server_key
 from specdemo.errors import LoadError, TookTooLong
-from specdemo.vllm.client import ServerError
-from specdemo.vllm.pair import ServedPair
+from specdemo.servers.client import ServerError
+from specdemo.servers.pair import ServedPair
 
 if TYPE_CHECKING:
     from specdemo.ui.page.serve import Ended
@@ -77,7 +77,7 @@ def _serve(arguments: Namespace) -> int:
 
     logging.disable_progress_bar()  # the hub's, too: the page shows the progress
     limits = replace(HOSTED if arguments.hosted else LOCAL, behind_proxy=arguments.behind_proxy)
-    models = Models(request, limits, arguments.allow, [Given(url, key) for url in arguments.vllm or []])
+    models = Models(request, limits, arguments.allow, [Given(url, key) for url in arguments.server or []])
     if request["target"] is not None or request["drafter"] is not None:
         plan(models.default_request)  # a mistyped directory is reported before the page starts
     queue = RunQueue(limits)
@@ -102,7 +102,7 @@ def _serve(arguments: Namespace) -> int:
 
 def _load_first(models: "Models", ended: "Ended") -> None:
     """Loads the pair that the server was started with, and tells how. In public the page goes on without it,
-    since there are other pairs; on one's own machine only while a slow download goes on, or where a vLLM
+    since there are other pairs; on one's own machine only while a slow download goes on, or where a
     server cannot be used now. Any other error ends the server."""
     try:
         pair = models.get()

@@ -52,8 +52,8 @@ from specdemo.loading.pair import AnyPair, Pair, encode
 from specdemo.runtime.lm import keeps_state
 from specdemo.runtime.steps import EagerSteps
 from specdemo.runtime.weights import expert_weights, weight_bytes
-from specdemo.vllm.pair import ServedPair
-from specdemo.vllm.run import served_events
+from specdemo.servers.pair import ServedPair
+from specdemo.servers.run import served_events
 from specdemo.words.message import message
 
 Event = Started | Round | Finished
@@ -190,7 +190,8 @@ def one_round(
 def _embedded_text(device: str) -> list[int]:
     pair = load_pair(device=device, dtype="float32")
     params = Params(temperature=0, max_new_tokens=60, ignore_eos=True)
-    return generate(pair, "Once upon a time there was a little fox who", params, measure=False).output_ids
+    trace = generate(pair, "Once upon a time there was a little fox who", params, measure=False)
+    return [token_id for one in trace.rounds for token_id in one.ids]
 
 
 class Run:
@@ -335,7 +336,7 @@ def _plain_rounds(
     pair: Pair, decoder: Decoder, started: Started, trace: Trace, is_closing: IsOver
 ) -> Iterator[Round]:
     """Plain rounds after the run's text."""
-    ids = list(started.prompt_ids) + trace.output_ids
+    ids = list(started.prompt_ids) + [token_id for one in trace.rounds for token_id in one.ids]
     rounds = plain_rounds(decoder, Pieces(pair.tokenizer), ids, trace.stats)
     yield from _as_in_a_run(pair, decoder, Trace.begin(started), is_closing, rounds)
 

@@ -1,5 +1,5 @@
-"""What a real vLLM server has sent: one greedy run a way of drafting, kept in tests/recordings. tests/models/
-test_vllm_server.py records it (SPECDEMO_RECORD=1)."""
+"""What real servers have sent: one greedy run a way of drafting, kept in tests/recordings. tests/models/
+test_vllm_server.py and test_llama_server.py record it (SPECDEMO_RECORD=1)."""
 
 import json
 import os
@@ -10,50 +10,71 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from specdemo import Params
+from specdemo.servers.client import run_in_loop
+from specdemo.servers.counters import COUNTER_NAMES, TIMES
+from specdemo.servers.pair import ServedPair
+from specdemo.servers.run import server_request
 from specdemo.session import prepare
-from specdemo.vllm.client import run_in_loop
-from specdemo.vllm.counters import COUNTER_NAMES, TIMES
-from specdemo.vllm.pair import ServedPair
-from specdemo.vllm.run import server_request
 
 FOLDER = Path(__file__).parent / "recordings"
 RECORD = os.environ.get("SPECDEMO_RECORD") == "1"
 
 
-def recorded(name: str) -> dict[str, Any]:
-    return json.loads((FOLDER / f"vllm-{name}.json").read_text(encoding="utf-8"))
+def recorded(name: str, of: str = "vllm") -> dict[str, Any]:
+    return json.loads((FOLDER / f"{of}-{name}.json").read_text(encoding="utf-8"))
 
 
-def save(name: str, recording: dict[str, Any]) -> None:
+def save(name: str, recording: dict[str, Any], of: str = "vllm") -> None:
     FOLDER.mkdir(exist_ok=True)
     rows = ",\n".join(json.dumps(event, ensure_ascii=False) for event in recording["events"])
     rest = json.dumps({**recording, "events": []}, indent=1, ensure_ascii=False)
     text = rest.replace('"events": []', f'"events": [\n{rows}\n]') + "\n"
-    (FOLDER / f"vllm-{name}.json").write_text(text, encoding="utf-8")
+    (FOLDER / f"{of}-{name}.json").write_text(text, encoding="utf-8")
 
 
 def record(pair: ServedPair, key: str | None, prompt: str) -> dict[str, Any]:
-    """A greedy run of 24 tokens, as the server sends it."""
-    params = Params(temperature=0, max_new_tokens=24, seed=1, alternatives=2)
-    path, body = server_request(pair, prepare(pair, prompt, params))
-
-    def get(at: str) -> str | None:
-        return run_in_loop(pair.client.ask("GET", at)).result()
-
-    before = get("/metrics")
-    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
-    asked = urllib.request.Request(f"{pair.client.address}{path}", json.dumps(body).encode(), headers)
-    with urllib.request.urlopen(asked, timeout=600) as answer:
-        lines = [line.decode().strip() for line in answer]
-    events = [line.removeprefix("data: ") for line in lines if line]
+    """A greedy run of 24 tokens, as vLLM sends it."""
+    before = _got(pair, "/metrics")
+    body, events = _sent(pair, key, prompt, Params(temperature=0, max_new_tokens=24, seed=1, alternatives=2))
     assert events.pop() == "[DONE]"
     return {
-        "version": json.loads(get("/version"))["version"],
-        "models": json.loads(get("/v1/models")),
-        "metrics": [counted(before), counted(get("/metrics"))],
+        "version": json.loads(_got(pair, "/version"))["version"],
+        "models": json.loads(_got(pair, "/v1/models")),
+        "metrics": [counted(before), counted(_got(pair, "/metrics"))],
         "request": body,
         "events": [json.loads(event) for event in events],
     }
+
+
+def record_llama(pair: ServedPair, prompt: str, params: Params) -> dict[str, Any]:
+    """A run as llama.cpp sends it, of its settings those of drafting."""
+    body, events = _sent(pair, None, prompt, params)
+    props, read = json.loads(_got(pair, "/props")), [json.loads(event) for event in events]
+    settings = read[-1]["generation_settings"]
+    read[-1]["generation_settings"] = {name: settings[name] for name in settings if "speculative" in name}
+    return {
+        "models": json.loads(_got(pair, "/v1/models")),
+        "props": {
+            "build_info": props["build_info"],
+            "default_generation_settings": {"n_ctx": props["default_generation_settings"]["n_ctx"]},
+        },
+        "request": body,
+        "events": read,
+    }
+
+
+def _sent(pair: ServedPair, key: str | None, prompt: str, params: Params) -> tuple[dict[str, Any], list[str]]:
+    """A run's request, and the events that answer it."""
+    request = server_request(pair, prepare(pair, prompt, params))
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
+    url, content = f"{pair.client.address}{request.path}", json.dumps(request.body).encode()
+    with urllib.request.urlopen(urllib.request.Request(url, content, headers), timeout=600) as answer:
+        lines = [line.decode().strip() for line in answer]
+    return request.body, [line.removeprefix("data: ") for line in lines if line]
+
+
+def _got(pair: ServedPair, path: str) -> str:
+    return run_in_loop(pair.client.ask("GET", path)).result()
 
 
 def counted(metrics: str) -> list[str]:

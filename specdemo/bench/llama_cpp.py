@@ -1,6 +1,8 @@
 """llama.cpp as a contestant, through the package xllamacpp. A Llama model is written as a GGUF file."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from torch import Tensor
@@ -8,6 +10,9 @@ from transformers import LlamaForCausalLM
 
 from specdemo.bench.measure import RunIds
 from specdemo.bench.peers import Work
+
+if TYPE_CHECKING:
+    from gguf import GGUFWriter
 
 
 def run_llama_cpp(work: Work) -> RunIds:
@@ -22,14 +27,14 @@ def run_llama_cpp(work: Work) -> RunIds:
             part.cache_type_k = part.cache_type_v = kinds.GGML_TYPE_F32
 
     pair, params, common = work.pair, work.params, xllamacpp.CommonParams()
-    common.model.path = _file(work.folder, "target", pair.target, work.precision)
+    common.model.path = gguf_file(work.folder, "target", pair.target, work.precision)
     common.n_ctx, common.n_gpu_layers = pair.context, 0
     common.verbosity, common.fit_params = 0, False
     prepare(common, (common.cpuparams, common.cpuparams_batch))
     if params.draft_with == "model":
         draft, kinds = common.speculative.draft, type(common.speculative.types[0])
         common.speculative.types = [kinds.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE]
-        draft.mparams.path = _file(work.folder, "drafter", pair.drafter, work.precision)
+        draft.mparams.path = gguf_file(work.folder, "drafter", pair.drafter, work.precision)
         draft.n_max, draft.n_min, draft.p_min = params.gamma, 0, 0.0
         prepare(draft, (draft.cpuparams, draft.cpuparams_batch))
     server = xllamacpp.Server(common)
@@ -48,10 +53,25 @@ def run_llama_cpp(work: Work) -> RunIds:
     return run
 
 
-def _file(folder: Path, role: str, model: LlamaForCausalLM, precision: str) -> str:
-    """Writes the model into the folder, once. A token's text is its id and a comma, since prompts are token
-    ids and the texts are to be token ids, too. The tokenizer is one that does not end a text at any token."""
-    from gguf import MODEL_ARCH, GGUFWriter, LlamaFileType, TokenType, get_tensor_name_map
+def ids_as_texts(writer: "GGUFWriter", size: int) -> None:
+    """A token's text is its id and a comma, since prompts are token ids and the texts are to be token ids,
+    too. The tokenizer is one that does not end a text at any token."""
+    from gguf import TokenType
+
+    writer.add_tokenizer_model("rwkv")
+    writer.add_token_list([f"{i}," for i in range(size)])
+    writer.add_token_types([TokenType.NORMAL] * size)
+
+
+def gguf_file(
+    folder: Path,
+    role: str,
+    model: LlamaForCausalLM,
+    precision: str,
+    add_tokenizer: Callable[["GGUFWriter", int], None] = ids_as_texts,
+) -> str:
+    """Writes the model into the folder, once."""
+    from gguf import MODEL_ARCH, GGUFWriter, LlamaFileType, get_tensor_name_map
 
     path = folder / f"{role}-{precision}.gguf"
     if path.exists():
@@ -71,9 +91,7 @@ def _file(folder: Path, role: str, model: LlamaForCausalLM, precision: str) -> s
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_vocab_size(config.vocab_size)
     writer.add_file_type(LlamaFileType.MOSTLY_F16 if half else LlamaFileType.ALL_F32)
-    writer.add_tokenizer_model("rwkv")
-    writer.add_token_list([f"{i}," for i in range(config.vocab_size)])
-    writer.add_token_types([TokenType.NORMAL] * config.vocab_size)
+    add_tokenizer(writer, config.vocab_size)
     names = get_tensor_name_map(MODEL_ARCH.LLAMA, config.num_hidden_layers)
     weights = dict(model.named_parameters())  # a tied head is not among them
     for name, weight in weights.items():

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from specdemo.bench.prompts import Prompts
     from specdemo.bench.results import ShapesInfo
     from specdemo.loading.pair import Pair
-    from specdemo.vllm.pair import ServedPair
+    from specdemo.servers.pair import ServedPair
 
 FAILED, WRONG, INTERRUPTED = 1, 2, 130  # exit statuses
 
@@ -86,14 +86,14 @@ def tell(message: object, status: int = 0, program: str = "specdemo") -> int:
 def _generate(arguments: Namespace) -> int:
     params, request = params_from_arguments(arguments), pair_request(arguments)
     key = server_key(arguments)
-    if arguments.vllm is not None and any(is_given(value) for value in request.values()):
-        raise ValueError("vllm: give --vllm or options about a pair, not both")
+    if arguments.server is not None and any(is_given(value) for value in request.values()):
+        raise ValueError("server: give --server or options about a pair, not both")
     if arguments.trace not in (None, "-"):
         _check_writable("trace", arguments.trace)
 
     from specdemo.session import stream
 
-    pair = _load(request) if arguments.vllm is None else _connect(arguments.vllm, key)
+    pair = _load(request) if arguments.server is None else _connect(arguments.server, key)
     known_notes = pair.notes
     printer = None if arguments.trace == "-" else Printer(params.stop, sys.stdout, sys.stderr)
     with stream(pair, arguments.prompt, params) as run:
@@ -135,7 +135,7 @@ def _load(request: dict[str, Any]) -> "Pair":
 
 
 def _connect(url: str, key: str | None) -> "ServedPair":
-    from specdemo.vllm.pair import connect
+    from specdemo.servers.pair import connect
 
     pair = connect(url, key)
     for line in (f"{pair.info.name}: {pair.about}", *pair.notes):
@@ -329,7 +329,7 @@ def _advise(arguments: Namespace) -> int:
 def _fork(arguments: Namespace) -> int:
     """Where the texts part, and why. A fault is a failure."""
     params, request = params_from_arguments(arguments), pair_request(arguments)
-    if arguments.vllm is not None:
+    if arguments.server is not None:
         raise ValueError(message("fork_served"))
     check_greedy_drafts(params)
 

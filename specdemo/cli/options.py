@@ -44,7 +44,7 @@ def parser() -> Parser:
     fork = commands.add_parser("fork", help=about)
     fork.add_argument("prompt", metavar="PROMPT")
     add_pair_options(fork)
-    fork.add_argument("--vllm", help=SUPPRESS)  # is refused in a sentence
+    fork.add_argument("--server", "--vllm", help=SUPPRESS)  # is refused in a sentence
     _add_params_options(fork, FORK_DEFAULTS, ["alternatives"])
     commands.add_parser("pairs", help="list the pairs that have a name, and what each needs")
     doctor = commands.add_parser("doctor", help="find out what works on this machine's GPU, and how fast")
@@ -72,22 +72,22 @@ def add_pair_options(parser: ArgumentParser, several: bool = False) -> None:
 
 def add_server_options(parser: ArgumentParser, several: bool) -> None:
     more, action = ("; can be given more than once", "append") if several else ("", "store")
-    url = f"a running vLLM server as the engine, like http://host:8000{more}"
-    key = "the environment variable that has the key (--api-key) of the vLLM server, or of all given ones"
-    parser.add_argument("--vllm", metavar="URL", action=action, help=url)
-    parser.add_argument("--vllm-key-from-env", metavar="NAME", help=key)
+    url = f"a running server as the engine (vLLM, llama.cpp or SGLang), like http://host:8000{more}"
+    key = "the environment variable that has the key (--api-key) of the server, or of all given ones"
+    parser.add_argument("--server", "--vllm", metavar="URL", action=action, help=url)
+    parser.add_argument("--server-key-from-env", "--vllm-key-from-env", metavar="NAME", help=key)
 
 
 def server_key(arguments: Namespace) -> str | None:
-    """The key of the vLLM server, or of all vLLM servers."""
-    name = arguments.vllm_key_from_env
+    """The key of the server, or of all servers."""
+    name = arguments.server_key_from_env
     if name is None:
         return None
-    if not arguments.vllm:
-        raise ValueError("vllm_key_from_env is for a vLLM server, so it needs --vllm")
+    if not arguments.server:
+        raise ValueError("server_key_from_env is for a server, so it needs --server")
     if not (key := os.environ.get(name)):
         unset = "must name an environment variable that is set"
-        raise ValueError(f"vllm_key_from_env {unset}, not {ascii(name)[:60]}")
+        raise ValueError(f"server_key_from_env {unset}, not {ascii(name)[:60]}")
     return key
 
 

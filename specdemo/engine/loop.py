@@ -110,7 +110,7 @@ class Decoder:
             yield this_round
             if self.finish is not None:
                 return
-            text, index = following(this_round.emitted), index + 1
+            text, index = following(this_round.ids), index + 1
 
     def _rounds_ahead(
         self, ids: list[int], index: int, following: Callable[[Sequence[int]], list[int] | None]

@@ -154,11 +154,12 @@ class Next:
     p. u is the uniform number it was drawn with. q and raw_q are None unless it was resampled. allowed: as of
     Judged.
 
-    A server tells raw_p only. Where it does not tell how much was drafted, either, the source is "sampled",
+    A server tells raw_p only, or not even that; llama.cpp tells no id of a token that ends inside a
+    character. Where it does not tell how much was drafted, either, the source is "sampled",
     whatever it was, and the round's `drafts_told` is False.
     """
 
-    id: int
+    id: int | None
     text: str
     source: Source
     p: float | None
@@ -214,7 +215,7 @@ class Round:
     index: int
     draft: tuple[Judged, ...]
     next: Next | None
-    emitted: tuple[int, ...]
+    emitted: tuple[int | None, ...]
     draft_ms: float | None
     verify_ms: float | None
     kept: Kept | None = None
@@ -226,6 +227,11 @@ class Round:
     fed_again: int | None = None
     target_forwards: int = 1
     experts_read: ExpertsRead | None = None
+
+    @property
+    def ids(self) -> list[int]:
+        """What it emitted, of a round that no server has made: all have an id."""
+        return [token_id for token_id in self.emitted if token_id is not None]
 
     @property
     def ms(self) -> float:
@@ -354,6 +360,6 @@ class Finished:
 
     finish: Finish
     error: str | None
-    output_ids: tuple[int, ...]
+    output_ids: tuple[int | None, ...]
     text: str
     stats: Stats

@@ -78,18 +78,18 @@ def segments_of(trace: Trace) -> list[Segment]:
 
 def _kinds_of(marks: Iterable[Mark], prompt_ids: Sequence[int], rounds: Iterable[Round]) -> list[SegmentKind]:
     """The kind of each token of the output. The prompt's marks count, too: it can end in an open segment."""
-    read = [(token_id, "") for token_id in prompt_ids]
+    read: list[tuple[int | None, str]] = [(token_id, "") for token_id in prompt_ids]
     read += [pair for one in rounds for pair in zip(one.emitted, pieces(one), strict=True)]
     return [*_kinds({mark.id: mark.role for mark in marks}, read)][len(prompt_ids) :]
 
 
-def _kinds(roles: Mapping[int, MarkRole], tokens: Iterable[tuple[int, str]]) -> Iterator[SegmentKind]:
-    """The kind of each token, which is its id and its text. A mark belongs to the segment that it begins or
-    ends; a header to the one that it names."""
+def _kinds(roles: Mapping[int, MarkRole], tokens: Iterable[tuple[int | None, str]]) -> Iterator[SegmentKind]:
+    """The kind of each token, which is its id, if that is told, and its text. A mark belongs to the segment
+    that it begins or ends; a header to the one that it names."""
     kind: SegmentKind = "answer"
     header: list[str] = []  # the texts of its tokens so far
     for token_id, text in tokens:
-        role = roles.get(token_id)
+        role = None if token_id is None else roles.get(token_id)
         if header or role == "header":
             header.append(text)
             if role in ("body", "end"):

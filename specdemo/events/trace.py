@@ -61,7 +61,7 @@ class Trace:
     rounds: list[Round] = field(default_factory=list)
     finish: Finish | None = None
     error: str | None = None
-    output_ids: list[int] = field(default_factory=list)
+    output_ids: list[int | None] = field(default_factory=list)
     text: str = ""
     stats: Stats = field(default_factory=metrics.fresh)
     messages: tuple[ChatMessage, ...] | None = None  # see Started
@@ -243,11 +243,13 @@ def _untold(trace: Trace) -> Iterator[tuple[str, str]]:
     """What only the run of a server may leave out."""
     for index, a_round in enumerate(trace.rounds):
         where = f"rounds.{index}"
+        if None in a_round.emitted:
+            yield f"{where}.emitted", "must be token ids, since no server has made this run"
         needed: dict[str, tuple[object, tuple[str, ...]]] = {where: (a_round, ("draft_ms", "verify_ms"))}
         for place, token in enumerate(a_round.draft):
             needed[f"{where}.draft.{place}"] = (token, ("id", "p", "q", "raw_p", "raw_q"))
         if a_round.next:
-            needed[f"{where}.next"] = (a_round.next, ("p", "raw_p", "u"))
+            needed[f"{where}.next"] = (a_round.next, ("id", "p", "raw_p", "u"))
         for place, (value, names) in needed.items():
             for name in names:
                 if getattr(value, name) is None:

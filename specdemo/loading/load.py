@@ -81,7 +81,7 @@ from specdemo.runtime import cuda
 from specdemo.runtime.files import stored_tensors
 from specdemo.runtime.linear import align_weights, join_weights, use_skinny_linear
 from specdemo.runtime.native import is_small
-from specdemo.vllm.pair import connect
+from specdemo.servers.pair import connect
 from specdemo.words.message import about, message
 
 FROM_DISK = {"local_files_only": True}
@@ -101,6 +101,8 @@ def load_pair(
     quantize: ByRole = None,
     cudnn_attention: bool = False,
     trust_remote_code: bool = False,
+    server: str | None = None,
+    server_key: str | None = None,
     vllm: str | None = None,
     vllm_key: str | None = None,
 ) -> AnyPair:
@@ -116,16 +118,21 @@ def load_pair(
     trust_remote_code: runs program code that comes with the models, of the same revision. Raises PairError
     for a wrong request, LoadError when loading failed.
 
-    vllm: the address of a running vLLM server, http://host:8000, which takes the place of all the rest.
-    vllm_key: the key of its --api-key, kept out of all that is shown and saved.
+    server: the address of a running server, http://host:8000, of vLLM, llama.cpp or SGLang, which takes the
+    place of all the rest. server_key: the key of its --api-key, kept out of all that is shown and saved.
+    vllm, vllm_key: their older names.
     """
-    if vllm is not None:
-        others = (name, target, drafter, tokenizer, device, dtype, quantize)
+    if server is None:
+        server, vllm = vllm, None
+    if server_key is None:
+        server_key, vllm_key = vllm_key, None
+    if server is not None:
+        others = (name, target, drafter, tokenizer, device, dtype, quantize, vllm, vllm_key)
         if any(value is not None for value in others) or trust_remote_code:
-            raise PairError("vllm must be given alone: the server has loaded its models")
-        return connect(vllm, vllm_key)
-    if vllm_key is not None:
-        raise PairError("vllm_key must be left out without vllm: it is the key of a server")
+            raise PairError("server must be given alone: it has loaded its models")
+        return connect(server, server_key)
+    if server_key is not None:
+        raise PairError("server_key must be left out without server: it is the key of a server")
     how = {"device": device, "dtype": dtype, "quantize": quantize}
     if isinstance(target, PreTrainedModel) and name is None:
         for option, value in how.items():

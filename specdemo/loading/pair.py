@@ -43,7 +43,8 @@ from specdemo.runtime.device import device_name, has_bfloat16
 from specdemo.runtime.lm import context_of, embedded_ids, logits_width, longrope_end, positions_of, state_of
 from specdemo.runtime.runner import Capture, Runner
 from specdemo.runtime.weights import held_bytes, rounds_activations
-from specdemo.vllm.pair import ServedPair, messages_of
+from specdemo.servers.pair import ServedPair
+from specdemo.servers.software import messages_of
 from specdemo.words.catalogue import numeral
 from specdemo.words.message import Given, Message, about, given, message, refusal, shown
 

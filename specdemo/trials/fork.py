@@ -38,8 +38,8 @@ from specdemo.runtime.device import amount, free_memory
 from specdemo.runtime.lm import cache_argument, logits_tolerance
 from specdemo.runtime.precision import full_float32
 from specdemo.runtime.weights import in_float32, is_dense
+from specdemo.servers.pair import ServedPair
 from specdemo.session import BUSY, IsOver, begin, prepare
-from specdemo.vllm.pair import ServedPair
 from specdemo.words.catalogue import numeral
 from specdemo.words.message import Message, message
 

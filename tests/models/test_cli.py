@@ -191,7 +191,7 @@ ANSWERED_WITHOUT_TORCH = {
     "fork --help": (0, ""),
     "fork x --temperature 0.8": (2, "temperature must be 0, since greedy texts are compared, not 0.8"),
     "fork x --draft-with none": (2, "draft_with must be a method that drafts, since plain text is what is"),
-    "fork x --vllm http://host": (2, "a vLLM server cannot be asked why texts part"),
+    "fork x --vllm http://host": (2, "a server cannot be asked why texts part"),
     "pairs": (0, ""),
 }
 

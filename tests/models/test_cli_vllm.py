@@ -48,11 +48,11 @@ def test_the_key_comes_from_the_environment_and_is_never_said(capsys, monkeypatc
 @pytest.mark.parametrize(
     ("options", "status", "sentence"),
     [
-        (["--vllm", "host"], 2, "vllm must be an address that begins with http"),
+        (["--vllm", "host"], 2, "server must be an address that begins with http"),
         (["--vllm", "http://127.0.0.1:9"], 1, "the server at http://127.0.0.1:9 cannot be reached"),
-        (["--vllm", "http://127.0.0.1:9", "--pair", "embedded"], 2, "give --vllm or options about a pair"),
-        (["--vllm", "http://127.0.0.1:9", "--dtype", "bfloat16"], 2, "give --vllm or options about a pair"),
-        (["--vllm-key-from-env", "X"], 2, "so it needs --vllm"),
+        (["--vllm", "http://127.0.0.1:9", "--pair", "embedded"], 2, "give --server or options about a pair"),
+        (["--vllm", "http://127.0.0.1:9", "--dtype", "bfloat16"], 2, "give --server or options about a pair"),
+        (["--vllm-key-from-env", "X"], 2, "so it needs --server"),
         (["--vllm", "http://127.0.0.1:9", "--vllm-key-from-env", "NO_SUCH"], 2, "that is set, not 'NO_SUCH'"),
     ],
 )

@@ -15,8 +15,8 @@ from specdemo.engine.rules import speculative
 from specdemo.engine.sampling import Sampler
 from specdemo.runtime.cache import PositionalCache
 from specdemo.runtime.weights import in_float32
+from specdemo.servers.pair import ServedPair
 from specdemo.trials.fork import Candidate, Fork, Rounding, Said, find_fork, verdict_on
-from specdemo.vllm.pair import ServedPair
 from tests.models.test_cli import run
 from tests.tiny import greedy, noisy, tiny, tokenizer
 
@@ -210,7 +210,7 @@ def test_what_a_float32_model_s_own_forwards_differ_by_is_not_all_rounding():
 
 def test_what_cannot_be_compared_is_refused():
     served = ServedPair.__new__(ServedPair)
-    with pytest.raises(PairError, match="a vLLM server cannot be asked why texts part"):
+    with pytest.raises(PairError, match="a server cannot be asked why texts part"):
         find_fork(served, PROMPT, GREEDY)
     with pytest.raises(ValueError, match="temperature must be 0, since greedy texts are compared, not 0.8"):
         find_fork(pair_of(), PROMPT, Params())

@@ -130,7 +130,7 @@ def test_the_page_has_no_controls_for_the_weights_and_for_addresses():
         public = controls(Models({"device": "cpu"}, HOSTED))
         local = controls(Models({"device": "cpu"}, LOCAL))
     assert tuple(local) == CONTROL_NAMES and tuple(public) == names_of(hosted=True)
-    assert set(local) - set(public) == {*WEIGHT_CHOICES, "vllm"}
+    assert set(local) - set(public) == {*WEIGHT_CHOICES, "server"}
     assert [name for _, name in public["pair"].choices] == ALWAYS
     values = values_held([box.value for box in public.values()], hosted=True)
     assert set(values) == set(CONTROL_NAMES) and {values[name] for name in WEIGHT_CHOICES} == {AS_STARTED}

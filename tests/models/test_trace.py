@@ -242,6 +242,8 @@ def changed(path, value):
         (["rounds", 3, "draft", 0, "top", 2], [1, "a", 0.5], "rounds.3.draft.0.top.2"),
         (["rounds", 3, "next", "source"], "guessed", "rounds.3.next.source"),
         (["rounds", 3, "next", "u"], None, "rounds.3.next.u"),
+        (["rounds", 3, "next", "id"], None, "rounds.3.next.id"),
+        (["rounds", 3, "emitted", 0], None, "rounds.3.emitted"),
         # The types are right, but it cannot be a run.
         (["prompt_ids", 1], -1, "prompt_ids"),
         (["prompt_ids", 1], 10**400, "prompt_ids"),

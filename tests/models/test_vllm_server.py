@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from specdemo import Params, Trace, generate, load_pair, stream
-from specdemo.vllm.client import ServerError
-from specdemo.vllm.counters import RUNNING
-from specdemo.vllm.pair import ServedPair
+from specdemo.servers.client import ServerError
+from specdemo.servers.counters import RUNNING
+from specdemo.servers.pair import ServedPair
 from tests import recorded
 from tests.vllm_server import CONTEXT, PAIR, python_with_vllm, serving
 
@@ -271,7 +271,7 @@ class TestEagle3(OfEachServer):
 
     @pytest.mark.parametrize("key", [None, "another-key"])
     def test_a_wrong_key_and_none_are_told_in_a_sentence(self, server, key):
-        with pytest.raises(ServerError, match="refuses the key, or wants one: set --vllm-key-from-env"):
+        with pytest.raises(ServerError, match="refuses the key, or wants one: set --server-key-from-env"):
             load_pair(vllm=server.address, vllm_key=key)
 
     def test_the_key_is_in_no_trace(self, server):

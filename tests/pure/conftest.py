@@ -2,7 +2,7 @@
 
 import pytest
 
-from specdemo.vllm.client import READ_SECONDS
+from specdemo.servers.client import READ_SECONDS
 from tests.stand_ins.vllm import connected
 
 

@@ -14,7 +14,7 @@ PACKAGE = ROOT / "specdemo"
 FLOORS = [  # a module imports from its own folder and from floors above its own line
     {"words"},
     {"events", "errors"},
-    {"runtime", "vllm"},
+    {"runtime", "servers"},
     {"engine"},
     {"drafters"},
     {"loading"},

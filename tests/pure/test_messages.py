@@ -13,6 +13,7 @@ from specdemo.errors import PairError, failure
 from specdemo.events import Params, check_prompt
 from specdemo.events.params import LIMITS, check_number
 from specdemo.loading.catalog import CATALOGUE
+from specdemo.servers.client import server_address
 from specdemo.ui.page.links import read_link
 from specdemo.ui.runs.instruments import measurement_request
 from specdemo.ui.runs.limits import HOSTED, LOCAL, Visitor
@@ -20,7 +21,6 @@ from specdemo.ui.runs.models import Choice
 from specdemo.ui.runs.queue import Refused, RunQueue
 from specdemo.ui.runs.run import Waiting, message_about
 from specdemo.ui.view.settings import in_words
-from specdemo.vllm.client import server_address
 from specdemo.words.catalogue import catalogue, numeral, speaking
 from specdemo.words.message import Message, message, message_of, refusal
 from tests.pure.test_words import flat

@@ -75,7 +75,7 @@ def test_what_is_told_of_a_run_is_in_the_catalogue(name):
 
 def test_hints_and_warnings_are_in_the_catalogue():
     pair = SmallPair(dtype_reason=automatic_dtype("cpu", 1_000)[1])
-    wrong = {name: 10**9 for name in LIMITS if name in FIRST} | {"vllm": "x", "sampler": "all filters"}
+    wrong = {name: 10**9 for name in LIMITS if name in FIRST} | {"server": "x", "sampler": "all filters"}
     for values in (
         holding(),
         holding(chat=True, rule="typical"),

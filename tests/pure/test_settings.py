@@ -84,7 +84,7 @@ def words(text: str) -> SimpleNamespace:
 
 def holding(**values) -> dict:
     weights = dict.fromkeys(("dtype", "quantize", "quantize_drafter"), AS_STARTED)
-    return values_of(Params()) | {"pair": "embedded", "vllm": ""} | weights | values
+    return values_of(Params()) | {"pair": "embedded", "server": ""} | weights | values
 
 
 PAIR, NEEDS = SmallPair(), Needs()
@@ -280,7 +280,13 @@ def test_a_choice_that_makes_the_run_impossible_or_pointless_says_so_beside_it(
 
 
 def test_the_weights_go_as_asked_and_come_back_from_a_trace():
-    asked = {"pair": "embedded", "dtype": "auto", "quantize": "int8", "quantize_drafter": None, "vllm": None}
+    asked = {
+        "pair": "embedded",
+        "dtype": "auto",
+        "quantize": "int8",
+        "quantize_drafter": None,
+        "server": None,
+    }
     assert choice_of(holding(quantize="int8", dtype="auto")) == asked
     info = PairInfo(
         "embedded", "t", "d", "cpu", "a CPU", ByModel("bfloat16", "float32"), ByModel("int8", None)

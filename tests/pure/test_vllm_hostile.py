@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from specdemo import Params, Trace, generate, load_pair, stream
-from specdemo.vllm.chunks import ChunkReader, Misread
-from specdemo.vllm.client import Client, Room, ServerError
-from specdemo.vllm.counters import counters_of, server_stats
-from specdemo.vllm.rounds import round_of, settled, with_last
+from specdemo.servers.chunks import ChunkReader, Misread
+from specdemo.servers.client import Client, Room, ServerError
+from specdemo.servers.counters import counters_of, server_stats
+from specdemo.servers.rounds import round_of, settled, with_last
+from specdemo.servers.software import most_ids
+from specdemo.servers.vllm import VllmReader
 from tests.recorded import recorded
 from tests.stand_ins.vllm import MODEL, TEXT, BreakOff, Gate, StandIn, connected, line
 
@@ -99,7 +101,7 @@ def test_a_run_that_goes_wrong_keeps_what_came_and_the_next_one_works(served, ki
 
 @pytest.mark.parametrize("data", [b'{"x": NaN}', b'"\\ud800"', b"9" * 5_000, b"[" * 300 + b"]" * 300])
 def test_json_that_is_not_as_vllm_sends_it_is_refused(data):
-    with pytest.raises(ServerError, match="sent something that is not JSON, or not as vLLM sends it: "):
+    with pytest.raises(ServerError, match="sent something that is not JSON, or not as a server sends it: "):
         Client("http://host").parsed(data)
 
 
@@ -138,7 +140,7 @@ def at(path: str, *given: Any, **headers: Any) -> dict[str, Any]:
 LIST, RUN = "/v1/models", "/v1/completions"
 GZIP = {"Content_Encoding": "gzip"}
 UNUSABLE = [
-    (at(LIST, b"", 404), "has no /v1/models: this needs a vLLM server"),
+    (at(LIST, b"", 404), "has no /v1/models: this needs a server of vLLM"),
     (at(LIST, b"<html>"), "sent something that is not JSON"),
     (at(LIST, b'{"data": []}'), "serves no model"),
     (at(LIST, b"[1]"), "serves no model"),
@@ -147,14 +149,23 @@ UNUSABLE = [
         at(LIST, b"", 302, Location="http://127.0.0.1:9/"),
         "answers from another address, which is not followed",
     ),
-    (at(LIST, models(max_model_len=10**400)), "would not send: data.0.max_model_len: Input should be less"),
-    (at(LIST, models(max_model_len=-1)), "would not send: data.0.max_model_len: Input should be greater"),
-    (at(LIST, models(id="x" * 5_000)), "would not send: data.0.id: String should have at most 1000 char"),
+    (
+        at(LIST, models(max_model_len=10**400)),
+        "would send: data.0.max_model_len: Input should be less",
+    ),
+    (
+        at(LIST, models(max_model_len=-1)),
+        "would send: data.0.max_model_len: Input should be greater",
+    ),
+    (
+        at(LIST, models(id="x" * 5_000)),
+        "would send: data.0.id: String should have at most 1000 char",
+    ),
     (at(LIST, b" " * 2_000_001), "sent an answer to /v1/models of more than 2,000,000 bytes"),
     (at("/metrics", b"# no\n" * 1_600_001), "sent an answer to /metrics of more than 8,000,000 bytes"),
     (at(LIST, gzip.compress(b"\n"), **GZIP), "compresses its answers, although"),
     (at(RUN, gzip.compress(b"\n"), **GZIP), "compresses its answers, although"),
-    ({"owner": "sglang"}, "is of sglang and not vLLM"),
+    ({"owner": "ollama"}, "is of ollama and not vLLM"),
     (at(RUN, b'{"error": {"message": "no"}}', 400), "with status 400: no"),
     (at(RUN, b"data: [DONE]\n\n"), "has sent no token"),
     ({"rounds": ((1, 2), (3,))}, "sends several rounds in a chunk"),
@@ -254,8 +265,8 @@ def test_stop_ends_a_run_whatever_is_sent(served, hostile):
 @pytest.mark.parametrize("path", ["/metrics", "/tokenize"])
 def test_stop_ends_a_run_that_waits_for_an_answer(served, path, monkeypatch):
     """Both are asked before the text."""
-    monkeypatch.setattr("specdemo.vllm.client.ASK_SECONDS", 600.0)
-    monkeypatch.setattr("specdemo.vllm.client.OPTIONAL_SECONDS", 600.0)
+    monkeypatch.setattr("specdemo.servers.client.ASK_SECONDS", 600.0)
+    monkeypatch.setattr("specdemo.servers.client.OPTIONAL_SECONDS", 600.0)
     (server, pair), gate = served, Gate()
     server.before_answer = lambda asked: gate.hold() if asked == path else None
     with stream(pair, "Once", SHORT, is_over=gate.reached.is_set) as run:
@@ -268,7 +279,7 @@ def test_stop_ends_a_run_that_waits_for_an_answer(served, path, monkeypatch):
 
 @pytest.mark.parametrize("hostile", [silence, endless(EMPTY)], ids=["silence", "empty"])
 def test_a_load_does_not_wait_for_a_server_that_goes_on_without_tokens(served, hostile, monkeypatch):
-    monkeypatch.setattr("specdemo.vllm.client.READ_SECONDS", 0.5)
+    monkeypatch.setattr("specdemo.servers.client.READ_SECONDS", 0.5)
     (server, pair), gate = served, Gate()
     server.before_chunk = lambda number, write: hostile(write, gate) if number == 1 else None
     with pytest.raises(ServerError, match="has sent no token for 0.5 s"):
@@ -289,17 +300,17 @@ def test_a_prompt_s_tokens_that_cannot_be_are_not_told(served):
 def test_what_a_large_request_brings_has_room():
     """A prompt of 300,000 tokens; a draft of 256 tokens with fifty alternatives each."""
     ids = list(range(300_000))
-    room = Room.of({"prompt": ids, "max_tokens": 1, "logprobs": 50})
+    room = Room(1, 50, most_ids(ids))
     event = {"choices": [{"text": "a", "token_ids": [5], "prompt_token_ids": ids}]}
     assert len(json.dumps(event)) < room.line < room.stream
-    assert len(ChunkReader(room).read(event).prompt_ids) == len(ids)
+    assert len(VllmReader(room).read(event)[0].prompt_ids) == len(ids)
     one = {"token": " 知識", "logprob": -12.345678901234, "bytes": list(" 知識".encode())}
     content = [one | {"top_logprobs": [one | {"token": f"{number}"} for number in range(51)]}] * 256
     choice = {"delta": {"content": " 知識" * 256}, "token_ids": [299_999] * 256}
     event = {"choices": [choice | {"logprobs": {"content": content}}]}
-    room = Room.of({"prompt": "a", "max_tokens": 256, "logprobs": True, "top_logprobs": 50})
+    room = Room(256, 50, most_ids("a"))
     assert len(json.dumps(event, ensure_ascii=False).encode()) < room.line
-    assert len(ChunkReader(room).read(event).pieces) == 256
+    assert len(VllmReader(room).read(event)[0].pieces) == 256
 
 
 # Mutations of what a real server sends.
@@ -342,21 +353,21 @@ def test_mutations_of_what_was_recorded_end_in_sentences():
         for _ in range(chance.choice([1, 1, 3])):
             place = chance.choice([0, 1, len(events) - 1, chance.randrange(len(events))])
             events[place] = mutated(events[place], chance)
-        outcomes.add(replayed(events, Room.of(kept["request"])))
+        outcomes.add(replayed(events, VllmReader(Room(24, 2, 100))))
     assert outcomes == {"read", "refused"}
 
 
-def replayed(events: list[Any], room: Room) -> str:
+def replayed(events: list[Any], reader: ChunkReader) -> str:
     """Whether they are read, or refused in a sentence; any other error is raised."""
-    reader, rounds, told = ChunkReader(room), [], None
+    rounds, told = [], None
     try:
         for event in events:
             if not isinstance(event, dict):
                 return "refused"  # before a chunk is read of it
-            one = reader.read(event)
-            told = one.told or told
-            if one.pieces:
-                rounds.append(round_of(len(rounds), one, 1.0, 4, True))
+            for one in reader.read(event):
+                told = one.told or told
+                if one.pieces:
+                    rounds.append(round_of(len(rounds), one, 1.0, 4, True))
         if rounds and told and told.steps:
             settled(rounds, told.steps)
             server_stats(None, told, 1.0)

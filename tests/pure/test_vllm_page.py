@@ -12,6 +12,9 @@ from specdemo import Params
 from specdemo.errors import PairError
 from specdemo.events import Started
 from specdemo.events.trace import Trace
+from specdemo.servers.client import ServerError
+from specdemo.servers.rounds import round_of
+from specdemo.servers.vllm import chunk_of
 from specdemo.ui.page import links
 from specdemo.ui.page.hints import hints
 from specdemo.ui.runs.board import FollowedRun
@@ -24,9 +27,6 @@ from specdemo.ui.runs.run import follow
 from specdemo.ui.view import settings
 from specdemo.ui.view.settings import FIRST, choice_of, params_from_controls, visible
 from specdemo.ui.view.texts import describe_pair
-from specdemo.vllm.chunks import chunk_of
-from specdemo.vllm.client import ServerError
-from specdemo.vllm.rounds import round_of
 from tests.pure.test_following import messages
 from tests.runs_served import served_trace
 from tests.stand_ins.vllm import BreakOff, StandIn, slowly
@@ -59,7 +59,7 @@ def models_with(*urls: str, limits=LOCAL, **default) -> Models:
 
 
 def host(url: str) -> str:
-    return f"vLLM {url.removeprefix('http://')}"
+    return f"Server {url.removeprefix('http://')}"
 
 
 def test_given_servers_are_chosen_by_name_and_the_first_one_is_the_default(two):
@@ -73,36 +73,36 @@ def test_given_servers_are_chosen_by_name_and_the_first_one_is_the_default(two):
     assert models.loaded(Choice()) is pair and models.get(Choice(host(urls[0]))) is pair
     assert models.get(Choice(host(urls[1]))).server.gamma == 0
     assert models_with(urls[0], name="embedded").default == "embedded"
-    with pytest.raises(PairError, match="pair must be one of vLLM 127"):
-        models.get(Choice("vLLM other:8000"))
+    with pytest.raises(PairError, match="pair must be one of Server 127"):
+        models.get(Choice("Server other:8000"))
 
 
 def test_a_typed_address_is_used_on_an_own_page_and_gets_no_key_of_another(two):
     (drafting, alone), urls = two
     models = models_with(urls[0])
-    assert models.get(Choice("embedded", vllm=urls[1])).server.gamma == 0
+    assert models.get(Choice("embedded", server=urls[1])).server.gamma == 0
     assert set(alone.keys) == {None}
-    models.get(Choice("embedded", vllm=f"{urls[0]}/"))
+    models.get(Choice("embedded", server=f"{urls[0]}/"))
     assert set(drafting.keys) == {"Bearer the-key"}
     with pytest.raises(PairError, match="must be an address that begins with"):
-        models.get(Choice(vllm="host"))
+        models.get(Choice(server="host"))
 
 
 def test_a_hosted_page_fetches_no_address_of_a_visitor_and_shows_none(two):
     (drafting, _), urls = two
     models = models_with(urls[0], limits=HOSTED)
-    with pytest.raises(PairError, match="vllm cannot be chosen here"):
-        models.get(Choice(vllm=urls[1]))
-    assert not drafting.keys and "vllm" not in settings.names_of(hosted=True)
-    pair = models.get(Choice("vLLM 1"))
+    with pytest.raises(PairError, match="server cannot be chosen here"):
+        models.get(Choice(server=urls[1]))
+    assert not drafting.keys and "server" not in settings.names_of(hosted=True)
+    pair = models.get(Choice("Server 1"))
     drafting.answers["/v1/completions"] = (500, {}, b"{}")
     told = [*describe_pair(pair, GREEDY), json.dumps(models.listed()), repr(pair.info)]
     with pytest.raises(ServerError) as caught:
-        Servers([Given(urls[0])], hosted=True).get("vLLM 1", (urls[0], None))
+        Servers([Given(urls[0])], hosted=True).get("Server 1", (urls[0], None))
     port = urls[0].rpartition(":")[2]
     assert not any(port in text for text in (*told, str(caught.value)))
-    with pytest.raises(ServerError, match="vLLM 1 cannot be reached$"):
-        Servers([Given(NOBODY)], hosted=True).get("vLLM 1", (NOBODY, None))
+    with pytest.raises(ServerError, match="Server 1 cannot be reached$"):
+        Servers([Given(NOBODY)], hosted=True).get("Server 1", (NOBODY, None))
 
 
 def test_a_server_that_failed_is_asked_again_what_it_is(two):
@@ -117,14 +117,14 @@ def test_a_server_that_failed_is_asked_again_what_it_is(two):
 
 def values(**changes):
     weights = dict.fromkeys(settings.WEIGHT_CHOICES, settings.AS_STARTED)
-    return FIRST | weights | {"pair": "vLLM host:8000"} | changes
+    return FIRST | weights | {"pair": "Server host:8000"} | changes
 
 
 def test_what_the_server_has_chosen_has_no_controls():
     shown = visible(values())
     hidden = {name for name, is_shown in shown.items() if not is_shown}
     assert {"draft_with", "gamma", "gamma_auto", "rule", "confidence", "dtype", "quantize"} <= hidden
-    assert shown["pair"] and not visible(values(vllm="http://host"))["pair"]
+    assert shown["pair"] and not visible(values(server="http://host"))["pair"]
     assert visible(values(pair="embedded"))["draft_with"]
 
 
@@ -133,8 +133,8 @@ def test_what_hidden_controls_hold_is_not_asked_for():
     params = params_from_controls(held)
     assert params == Params(top_p=1.0)  # the first sampler is multinomial
     assert params_from_controls(held | {"pair": "embedded", "gamma_auto": False}).gamma == 9
-    assert choice_of(values(vllm=" http://host "))["vllm"] == "http://host"
-    assert links.read_link("pair=embedded", ["embedded"]).values["vllm"] == ""
+    assert choice_of(values(server=" http://host "))["server"] == "http://host"
+    assert links.read_link("pair=embedded", ["embedded"]).values["server"] == ""
 
 
 def test_what_is_known_of_a_server_stands_beside_its_control(two):
@@ -305,6 +305,6 @@ def test_a_race_that_cannot_begin_leaves_the_line():
 
 def test_a_key_goes_to_the_address_that_it_was_given_for():
     servers = Servers([Given("http://host:1", "of-http"), Given("https://host:1", "of-https")])
-    assert servers.names == ["vLLM host:1", "vLLM https://host:1"]
+    assert servers.names == ["Server host:1", "Server https://host:1"]
     assert servers.place(None, "https://host:1")[1] == ("https://host:1", "of-https")
     assert servers.place(None, "https://host:2")[1] == ("https://host:2", None)

@@ -6,9 +6,9 @@ import urllib.request
 
 import pytest
 
-from specdemo.vllm.chunks import chunk_of
-from specdemo.vllm.counters import counters_of
-from specdemo.vllm.rounds import round_of, settled
+from specdemo.servers.counters import counters_of
+from specdemo.servers.rounds import round_of, settled
+from specdemo.servers.vllm import chunk_of
 from tests.recorded import keys_of, labels_of, recorded
 from tests.stand_ins.vllm import StandIn, fates
 

@@ -6,10 +6,11 @@ import pytest
 
 from specdemo.events import Round
 from specdemo.events.speedup import _verdicts_by_place
-from specdemo.vllm.chunks import ChunkReader, Misread, PerRequest, Piece, Steps, chunk_of, texts_of
-from specdemo.vllm.client import Room
-from specdemo.vllm.counters import server_stats
-from specdemo.vllm.rounds import MOST_DRAFTED, round_of, settled
+from specdemo.servers.chunks import Misread, PerRequest, Piece, Steps, texts_of
+from specdemo.servers.client import Room
+from specdemo.servers.counters import server_stats
+from specdemo.servers.rounds import MOST_DRAFTED, round_of, settled
+from specdemo.servers.vllm import VllmReader, chunk_of
 from tests.stand_ins.vllm import fates
 
 WORD = -0.5  # log-probability
@@ -185,7 +186,7 @@ def test_a_chunk_that_vllm_would_not_send_is_refused_in_words(event, words):
     ],
 )
 def test_chunks_that_are_too_many_together_are_refused(sent, words):
-    reader = ChunkReader(Room(tokens=8, alternatives=5, prompt_ids=20))
+    reader = VllmReader(Room(tokens=8, alternatives=5, prompt_ids=20))
     for one in sent[:-1]:
         reader.read(one)
     with pytest.raises(Misread, match=words):

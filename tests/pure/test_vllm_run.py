@@ -16,7 +16,7 @@ import pytest
 
 from specdemo import Params, Trace, generate, load_pair, stream
 from specdemo.errors import PairError
-from specdemo.vllm.client import ServerError
+from specdemo.servers.client import ServerError
 from tests.stand_ins.vllm import MODEL, ROUNDS, TEXT, Gate, StandIn, connected, fates, line, slowly
 
 SHORT = Params(max_new_tokens=8, temperature=0)
@@ -129,8 +129,8 @@ def test_a_server_that_is_late_with_its_first_answer_is_asked_again():
 def test_a_run_waits_neither_for_counters_that_do_not_come_nor_long_for_what_comes_after_the_text(
     served, monkeypatch
 ):
-    monkeypatch.setattr("specdemo.vllm.client.OPTIONAL_SECONDS", 0.1)
-    monkeypatch.setattr("specdemo.vllm.run.TAIL_SECONDS", 0.1)
+    monkeypatch.setattr("specdemo.servers.client.OPTIONAL_SECONDS", 0.1)
+    monkeypatch.setattr("specdemo.servers.run.TAIL_SECONDS", 0.1)
     (server, pair), gate = served, Gate()
     server.before_answer = lambda path: gate.hold() if path == "/metrics" else None
     server.before_chunk = lambda number, write: gate.hold() if number == len(ROUNDS) else None
@@ -244,7 +244,7 @@ def test_stop_closes_the_connection_and_the_next_run_waits_until_the_server_has_
 
 def test_no_run_keeps_its_connection(served, monkeypatch):
     """Each that stayed took a place of the 100 in a pool, after which every request waited for ever."""
-    monkeypatch.setattr("specdemo.vllm.counters.LATE", 0.0)
+    monkeypatch.setattr("specdemo.servers.counters.LATE", 0.0)
     server, pair = served
 
     def runs(*last_events: int | None) -> None:
@@ -263,7 +263,7 @@ def test_no_run_keeps_its_connection(served, monkeypatch):
     )
     runs(None, None)
     server.behave()
-    monkeypatch.setattr("specdemo.vllm.client.OPTIONAL_SECONDS", 0.0)
+    monkeypatch.setattr("specdemo.servers.client.OPTIONAL_SECONDS", 0.0)
     runs(*[None] * 8)
     until = time.monotonic() + 60
     while connections(pair.client.address):
@@ -314,9 +314,9 @@ def test_what_is_no_address(url, words):
 
 
 def test_it_is_given_alone():
-    with pytest.raises(PairError, match="vllm must be given alone"):
+    with pytest.raises(PairError, match="server must be given alone"):
         load_pair("embedded", vllm="http://host:8000")
-    with pytest.raises(PairError, match="vllm_key must be left out without vllm"):
+    with pytest.raises(PairError, match="server_key must be left out without server"):
         load_pair(vllm_key="k")
 
 
@@ -341,7 +341,7 @@ def test_the_key_is_sent_and_is_in_no_trace_log_or_error(caplog):
 
 @pytest.mark.parametrize("key", ["", " ", "a\nb", "schlüssel"])
 def test_a_key_that_cannot_be_sent(key):
-    with pytest.raises(ServerError, match="the key for the server is empty or cannot be sent"):
+    with pytest.raises(ServerError, match="the key for it is empty or cannot be sent"):
         load_pair(vllm="http://127.0.0.1:9", vllm_key=key)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from specdemo import load_pair
 from specdemo.events import Round
-from specdemo.vllm.pair import ServedPair
+from specdemo.servers.pair import ServedPair
 
 MODEL = "stand-in"
 ENDED = "vllm:request_success_total"

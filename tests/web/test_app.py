@@ -28,8 +28,8 @@ def ended(capsys, *arguments: str) -> tuple[int, str]:
         (["--port", "70000"], 2, "must be a whole number from 0 to 65535"),
         (["--host", "203.0.113.7"], 1, "cannot listen on 203.0.113.7"),
         (["--allow-host", "https://lab.example"], 2, "--allow-host: must be the name or address of a host"),
-        (["--vllm", "host:8000"], 2, "vllm must be an address that begins with http:// or https://"),
-        (["--vllm-key-from-env", "KEY"], 2, "vllm_key_from_env is for a vLLM server, so it needs --vllm"),
+        (["--vllm", "host:8000"], 2, "server must be an address that begins with http:// or https://"),
+        (["--vllm-key-from-env", "KEY"], 2, "server_key_from_env is for a server, so it needs --server"),
         (["--quantize-drafter", "x"], 2, "quantize must be one of none, int8, int4, int2, float8, not 'x'"),
     ],
 )

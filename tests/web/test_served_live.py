@@ -63,7 +63,7 @@ def test_what_the_server_decides_has_no_controls_and_the_two_servers_race(page):
     page.get_by_role("tab", name="Race").click()
     page.get_by_role("button", name="Race: the target alone against this setting").click()
     race = page.get_by_test_id("race")
-    race.get_by_text("drafting (vLLM").first.wait_for(timeout=120_000)
+    race.get_by_text("drafting (Server").first.wait_for(timeout=120_000)
     race.get_by_text("cannot be seen from here").wait_for()
     page.get_by_role("tab", name="Text", exact=True).click()
 
@@ -85,13 +85,13 @@ def test_a_server_that_dies_leaves_what_came_and_the_next_run_works(page, drafti
 
 def test_an_address_that_is_typed_takes_the_place_of_the_pair(page):
     with StandIn([(5,), (6,), (7,)], gamma=None, model="typed").serving() as url:
-        set_field(page, "vLLM server", url)
+        set_field(page, "Server", url)
         run(page, "Once")
         assert saved(page).pair.server.model == "typed"
         assert page.get_by_label("Pair", exact=True).count() == 0
-        set_field(page, "vLLM server", "host")
+        set_field(page, "Server", "host")
         page.get_by_role("button", name="Generate").click()
-        wrong = "vLLM server must be an address that begins with http"
+        wrong = "Server must be an address that begins with http"
         page.locator('[data-kind="error"]').filter(has_text=wrong).wait_for()
-        set_field(page, "vLLM server", "")
+        set_field(page, "Server", "")
         page.get_by_label("Pair", exact=True).wait_for()

@@ -111,7 +111,7 @@ def keep_hints_current(
         try:
             needs, pair = models.needs(choice), models.loaded(choice)
         except PairError:  # a wrong address, of which the hints tell
-            choice = replace(choice, vllm=None)
+            choice = replace(choice, server=None)
             needs, pair = models.needs(choice), models.loaded(choice)
         texts = hints(values, prompt, needs, pair, models.limits)
         shown = visible(values)

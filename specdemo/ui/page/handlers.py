@@ -85,7 +85,7 @@ class Handlers:
             self.limits.check(asked, params)
 
             def link(trace: Trace) -> str:
-                if choice.vllm:  # an address must not name servers
+                if choice.server:  # an address must not name servers
                     return ""
                 return links.write(prompt, trace.pair.name, choice_of(values), trace.params, messages)
 
@@ -161,7 +161,7 @@ class Handlers:
         if choice in (Choice(), Choice(self.models.default)):
             return ""
         try:
-            return "" if self.models.loaded(choice) else str(choice.vllm or choice.pair)
+            return "" if self.models.loaded(choice) else str(choice.server or choice.pair)
         except PairError:  # its own run says so
             return ""
 

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from specdemo.errors import PairError
@@ -9,6 +10,8 @@ from specdemo.events import DRAFTER_KINDS, LIMITS, METHODS, Method, Params, allo
 from specdemo.events.params import GRAMMARS
 from specdemo.loading.catalog import CATALOGUE
 from specdemo.loading.templates import check_arguments
+from specdemo.servers.client import server_address
+from specdemo.servers.pair import ServedPair
 from specdemo.ui.runs.limits import LOCAL, Limits
 from specdemo.ui.view.choices import words_of_row
 from specdemo.ui.view.settings import (
@@ -20,12 +23,11 @@ from specdemo.ui.view.settings import (
     in_words,
     is_wrong_number,
     lossy_choice,
+    params_from_controls,
     typed_address,
     usual_text,
     visible,
 )
-from specdemo.vllm.client import server_address
-from specdemo.vllm.pair import NO_MIN_P, ServedPair
 from specdemo.words.catalogue import number, say
 from specdemo.words.message import Message, about, message_of
 
@@ -46,8 +48,8 @@ def hints(
         most, usual = number(limits.max_new_tokens), texts["max_new_tokens"]
         texts["max_new_tokens"] = say("settings.most_here", most=most, usual=usual)
     texts |= {"prompt": "", "pair": needs.server or _pair_line(values["pair"], needs)}
-    if values["vllm"] and needs.server:
-        texts["vllm"] = needs.server
+    if values["server"] and needs.server:
+        texts["server"] = needs.server
     if rule := lossy_choice(values):
         key = "rule_is_for_measuring" if rule.is_for_measuring else "rule_is_lossy"
         texts["draft_with"] = say(f"settings.{key}")
@@ -167,7 +169,7 @@ def _warnings(
         try:
             server_address(address)
         except PairError as error:
-            yield "vllm", in_words(error)
+            yield "server", in_words(error)
     for name, text in (("prompt", prompt), ("stop", values["stop"]), ("system", values["system"])):
         try:
             check_text(name, text)
@@ -202,9 +204,12 @@ def _arguments(typed: str, pair: "Pair | None", limits: Limits) -> Iterator[tupl
 
 def _servers(values: Values, pair: ServedPair) -> Iterator[tuple[str, str]]:
     """The warnings about a server's run alone."""
-    if pair.drafts and "min_p" in SAMPLERS[values["sampler"]] and values["min_p"]:
-        yield "min_p", NO_MIN_P.said()
-    if _whole(values["alternatives"]) and values["alternatives"] > 20:
+    with suppress(ValueError):  # what is wrong by itself is said by its own control
+        for fault in pair.software.faults(params_from_controls(values), pair.drafts):
+            if isinstance(fault, Message) and fault.field:
+                yield fault.field, fault.said()
+    is_many = _whole(values["alternatives"]) and values["alternatives"] > 20
+    if is_many and pair.server.software == "vLLM":
         yield "alternatives", say("settings.vllm_alternatives")
 
 

@@ -110,7 +110,7 @@ def read_link(query: str, pairs: Collection[str], limits: Limits = LOCAL) -> Lin
         name: _one_of(name, given[name], WEIGHT_CHOICES[name]) for name in WEIGHT_CHOICES if name in given
     }
     if "pair" in given:
-        chosen |= {"pair": _one_of("pair", given["pair"], pairs), "vllm": ""}
+        chosen |= {"pair": _one_of("pair", given["pair"], pairs), "server": ""}
     asks = any(name in given for name in GENERATING)
     unchosen = dict.fromkeys(WEIGHT_CHOICES, AS_STARTED)
     values = unchosen | values_of(params) | chosen if asks else {}

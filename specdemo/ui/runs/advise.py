@@ -25,12 +25,12 @@ from specdemo.errors import PairError
 from specdemo.events import Params
 from specdemo.loading.catalog import WORKS
 from specdemo.loading.pair import AnyPair, Pair
+from specdemo.servers.pair import ServedPair
 from specdemo.ui.runs.measuring import Link, MeasurementRequest, Work
 from specdemo.ui.runs.models import Choice
 from specdemo.ui.runs.queue import Ticket
 from specdemo.ui.view import wire
 from specdemo.ui.view.settings import in_words
-from specdemo.vllm.pair import ServedPair
 from specdemo.words.catalogue import in_language, say
 from specdemo.words.message import message
 

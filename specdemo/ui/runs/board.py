@@ -266,7 +266,7 @@ def recorded_run(limits: Limits, trace: Trace, name: str, pairs: Collection[str]
     kept = kept_run(feed, lambda: notice("recorded", describe_recorded(trace)))
     values: Values = {"prompt": trace.prompt} | values_of(trace.params)
     if trace.pair.name in pairs:
-        values |= {"pair": trace.pair.name, "vllm": ""} | dict.fromkeys(WEIGHT_CHOICES, AS_STARTED)
+        values |= {"pair": trace.pair.name, "server": ""} | dict.fromkeys(WEIGHT_CHOICES, AS_STARTED)
     return opened_run(limits, replace(kept, values=values), name, "")
 
 

@@ -31,6 +31,7 @@ from specdemo.events.trace import Trace, round_objects
 from specdemo.events.verdict import speedup_in_words, verdict
 from specdemo.loading.catalog import others_at_hand
 from specdemo.loading.pair import AnyPair, Pair
+from specdemo.servers.pair import ServedPair
 from specdemo.ui.runs.advise import advise_request
 from specdemo.ui.runs.fork import fork_request
 from specdemo.ui.runs.guess import guess_request
@@ -47,7 +48,6 @@ from specdemo.ui.view.feed import conditions_of, cut_output, tokens_of
 from specdemo.ui.view.settings import judging_in_words, sampler_in_words
 from specdemo.ui.view.texts import drafter_in_words, number_texts, whose
 from specdemo.ui.view.wire import MEASUREMENT_KINDS, MeasurementKind
-from specdemo.vllm.pair import ServedPair
 from specdemo.words.catalogue import in_language, number, say
 from specdemo.words.message import message
 from specdemo.zero import can_be_timed_in_turns

@@ -1,4 +1,4 @@
-"""What a visitor can choose (pairs, and vLLM servers in their place), how much memory it needs, and whether
+"""What a visitor can choose (pairs, and servers in their place), how much memory it needs, and whether
 it is loaded. Without Gradio."""
 
 import os
@@ -34,10 +34,10 @@ from specdemo.loading.pool import ModelPool
 from specdemo.loading.request import ROLES, PairRequest, Part, for_role, resolve
 from specdemo.runtime.cuda import is_cuda
 from specdemo.runtime.device import device_name, free_memory, memory_of, why
+from specdemo.servers.client import host_of, server_address
+from specdemo.servers.pair import SERVER_PREFIX, ServedPair, connect
 from specdemo.ui.runs.limits import LOCAL, Limits
-from specdemo.ui.view.settings import SERVER_PREFIX, WEIGHT_CHOICES
-from specdemo.vllm.client import host_of, server_address
-from specdemo.vllm.pair import ServedPair, connect
+from specdemo.ui.view.settings import WEIGHT_CHOICES
 from specdemo.words.message import Message, about, refusal
 
 
@@ -50,7 +50,7 @@ class Given:
 
 
 class Servers:
-    """The vLLM servers that can be chosen. hosted: visitors do not see addresses, and cannot give one."""
+    """The servers that can be chosen. hosted: visitors do not see addresses, and cannot give one."""
 
     def __init__(self, given: Sequence[Given] = (), hosted: bool = False):
         self.hosted = hosted
@@ -75,7 +75,7 @@ class Servers:
         a visitor of an own page has typed; it gets no key but one that was given for it."""
         if typed:
             if self.hosted:
-                raise PairError(about("vllm", "owners"))
+                raise PairError(about("server", "owners"))
             address = server_address(typed)
             name = self._name(address)
             return name, self.places.get(name, (address, None))
@@ -110,14 +110,14 @@ EMBEDDED_PAIRS = ("embedded", POOR, EAGLE3, DFLASH)
 
 @dataclass(frozen=True)
 class Choice:
-    """What a visitor has chosen. A field that is None is as the server was started. vllm: the address of a
+    """What a visitor has chosen. A field that is None is as the server was started. server: the address of a
     server, in the place of the pair."""
 
     pair: str | None = None
     dtype: str | None = None
     quantize: str | None = None
     quantize_drafter: str | None = None
-    vllm: str | None = None
+    server: str | None = None
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class Needs:
     device: str
     device_name: str
     why: Message | str  # it is computed there
-    server: str = ""  # what is known of the vLLM server that is chosen; empty for a pair
+    server: str = ""  # what is known of the server that is chosen; empty for a pair
 
 
 class Models:
@@ -152,8 +152,8 @@ class Models:
     ):
         """The models of a server. default: the arguments of `load_pair` for the pair that the server was
         started with. Its device, dtype and quantisation apply to all pairs. allowed: names of pairs that a
-        public server's owner offers besides the usual ones. servers: vLLM servers; the first is what the page
-        begins with, unless a pair is given."""
+        public server's owner offers besides the usual ones. servers: running servers; the first is what the
+        page begins with, unless a pair is given."""
         self.limits = limits
         self.servers = Servers(servers, limits.hosted)
         is_given = any(default.get(option) is not None for option in ("name", "target", "drafter"))
@@ -181,7 +181,7 @@ class Models:
         return [*self.servers.names, *self.arguments]
 
     def _server(self, choice: Choice) -> tuple[str, tuple[str, str | None]] | None:
-        return self.servers.place(choice.pair or self.default, choice.vllm)
+        return self.servers.place(choice.pair or self.default, choice.server)
 
     def _public_names(self, how: dict[str, Any], allowed: Sequence[str]) -> list[str]:
         """The pairs of the catalogue that anyone may choose: the embedded ones, and those for this device
@@ -305,7 +305,7 @@ class Models:
             if name in self.arguments
         ]
         no_models: dict[str, None] = dict.fromkeys(ROLES)
-        served = [{"name": name, **no_models, "about": "a vLLM server"} for name in self.servers.names]
+        served = [{"name": name, **no_models, "about": "a server"} for name in self.servers.names]
         if self.default_request.name in CATALOGUE:
             return [*served, *entries]
         shown = self._as_shown(self.default_request)
@@ -316,7 +316,7 @@ class Models:
 
 def _nothing(pair: ServedPair | None) -> Needs:
     """What a server needs here. pair: the server, if it has been asked what it is."""
-    about = "a vLLM server; it is asked what it is at the first run" if pair is None else pair.about
+    about = "a server; it is asked what it is at the first run" if pair is None else pair.about
     return Needs(None, None, 0, 0, True, pair is not None, False, "", "server", "", "", about)
 
 

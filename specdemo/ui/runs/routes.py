@@ -215,7 +215,9 @@ class TraceUploads:
             asked = trace.messages[-1].content if trace.messages else trace.prompt
             values: Values = {"prompt": asked} | values_of(trace.params)
             if known:
-                values |= {"pair": trace.pair.name, "vllm": ""} | weights_of(trace.pair, usual and usual.info)
+                values |= {"pair": trace.pair.name, "server": ""} | weights_of(
+                    trace.pair, usual and usual.info
+                )
             name_of_file, seed = file_name(trace.params), trace.params.seed
             kept = KeptRun(message, one.file, name_of_file, seed, values, conversation(trace), starts)
             self.board.put(opened_run(self.limits, kept, name, owner))

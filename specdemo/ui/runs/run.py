@@ -192,8 +192,8 @@ async def loaded(models: Models, ticket: Ticket, choice: Choice) -> AsyncIterato
     start, left = time.monotonic(), threading.Event()
     nothing: tuple[Message | None, float | None] = (None, None)
     latest = deque([nothing], maxlen=1)  # what the loader does
-    name = choice.vllm or choice.pair or models.default
-    before = ("run.loading_server" if choice.vllm else "run.loading_pair", {"name": name})
+    name = choice.server or choice.pair or models.default
+    before = ("run.loading_server" if choice.server else "run.loading_pair", {"name": name})
 
     def load() -> AnyPair:
         return models.get(choice, lambda *news: latest.append(news), lambda: not left.is_set())

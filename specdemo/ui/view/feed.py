@@ -29,6 +29,7 @@ from specdemo.events.segments import MARKS
 from specdemo.events.speedup import Estimate, best_gamma, checks, counted_estimates, estimates, is_wide
 from specdemo.events.trace import Trace, round_objects
 from specdemo.events.verdict import experts_in_words, verdict, why_none
+from specdemo.servers.software import messages_of
 from specdemo.ui.view.choices import words_of_row
 from specdemo.ui.view.durations import seconds
 from specdemo.ui.view.served import counted, printable, served
@@ -51,7 +52,6 @@ from specdemo.ui.view.wire import (
     WireEstimate,
     WireRule,
 )
-from specdemo.vllm.pair import messages_of
 from specdemo.words.catalogue import LANGUAGES, number, say, speaking
 
 MOST_PROMPT_TOKENS = 50_000  # a prompt with more is shown as one piece

@@ -23,8 +23,8 @@ from specdemo.events import (
 )
 from specdemo.events.params import GRAMMARS, field_of_grammar, values_of_rule
 from specdemo.loading import catalog
+from specdemo.servers.pair import SERVER_PREFIX, SERVERS_OWN
 from specdemo.ui.view.choices import words_of_row
-from specdemo.vllm.pair import SERVERS_OWN
 from specdemo.words.catalogue import number, say
 from specdemo.words.message import Message, message_of
 
@@ -42,7 +42,6 @@ SAMPLERS = {
 }
 OFF = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 
-SERVER_PREFIX = "vLLM "  # begins the names of servers in the control of the pair
 AS_STARTED = "as the server was started"
 DTYPE_CHOICES = (AS_STARTED, "auto", *catalog.DTYPES)
 QUANTIZE_CHOICES = (AS_STARTED, "none", *catalog.QUANTIZE)
@@ -52,7 +51,7 @@ OF_RULES = tuple(field for rule in RULES.values() for field in rule.fields)
 # by their names. The catalogues have the words: settings.controls.NAME, and settings.PART.
 SECTIONS = {
     "": (
-        *("pair", "vllm", "draft_with", "gamma", "gamma_auto", "exit_layer", "ngram"),
+        *("pair", "server", "draft_with", "gamma", "gamma_auto", "exit_layer", "ngram"),
         *("sampler", "temperature", "top_k", "top_p", "min_p", "draft_temperature", "max_new_tokens", "seed"),
     ),
     "penalties": ("repetition_penalty", "presence_penalty", "frequency_penalty"),
@@ -87,24 +86,24 @@ def choice_in_words(name: str) -> str:
 
 def names_of(hosted: bool) -> tuple[str, ...]:
     """The controls on the page, in order."""
-    return tuple(name for name in CONTROL_NAMES if not (hosted and name in (*WEIGHT_CHOICES, "vllm")))
+    return tuple(name for name in CONTROL_NAMES if not (hosted and name in (*WEIGHT_CHOICES, "server")))
 
 
 def values_held(held: Sequence[Any], hosted: bool) -> Values:
     """What the controls on the page hold, by name. Where the weights have no controls, they are as the server
     was started."""
-    usual = dict.fromkeys(WEIGHT_CHOICES, AS_STARTED) | {"vllm": ""}
+    usual = dict.fromkeys(WEIGHT_CHOICES, AS_STARTED) | {"server": ""}
     return usual | dict(zip(names_of(hosted), held, strict=True))
 
 
 def is_served(values: Values) -> bool:
-    """Whether a vLLM server is chosen, which drafts as it was started."""
+    """Whether a server is chosen, which drafts as it was started."""
     return bool(typed_address(values)) or str(values.get("pair")).startswith(SERVER_PREFIX)
 
 
 def typed_address(values: Values) -> str | None:
-    """The address of a vLLM server; None where there is none."""
-    return (values.get("vllm") or "").strip() or None
+    """The address of a server; None where there is none."""
+    return (values.get("server") or "").strip() or None
 
 
 def params_from_controls(values: Values) -> Params:
@@ -261,7 +260,7 @@ def as_typed(value: float | None) -> str:
 
 
 # What the controls hold at first: no filters, so that the coin of the rule often has to decide.
-FIRST = values_of(DEFAULTS) | {"sampler": "multinomial", "pair": "", "vllm": ""}
+FIRST = values_of(DEFAULTS) | {"sampler": "multinomial", "pair": "", "server": ""}
 
 
 def visible(values: Values) -> dict[str, bool]:
@@ -318,7 +317,7 @@ def choice_of(values: Values) -> dict[str, str | None]:
     return {
         name: None if values[name] == AS_STARTED else values[name]
         for name in ("pair", "dtype", "quantize", "quantize_drafter")
-    } | {"vllm": typed_address(values)}
+    } | {"server": typed_address(values)}
 
 
 def weights_of(recorded: PairInfo, usual: PairInfo | None) -> Values:

@@ -49,10 +49,11 @@
  * `residual_mass`; "bonus" when all drafts were accepted and "sampled" when nothing was drafted, both from p. u
  * is the uniform number it was drawn with. q and raw_q are null unless it was resampled. allowed: as of Judged.
  *
- * A server tells raw_p only. Where it does not tell how much was drafted, either, the source is "sampled",
- * whatever it was, and the round's `drafts_told` is false.
+ * A server tells raw_p only, or not even that; llama.cpp tells no id of a token that ends inside a character.
+ * Where it does not tell how much was drafted, either, the source is "sampled", whatever it was, and the round's
+ * `drafts_told` is false.
  * @typedef {object} Next
- * @property {number} id
+ * @property {number | null} id
  * @property {string} text
  * @property {"resampled" | "bonus" | "sampled"} source
  * @property {number | null} p
@@ -102,7 +103,7 @@
  * @property {number} index
  * @property {Array<Judged>} draft
  * @property {Next | null} next
- * @property {Array<number>} emitted
+ * @property {Array<number | null>} emitted
  * @property {number | null} draft_ms
  * @property {number | null} verify_ms
  * @property {Kept | null} kept

@@ -8,13 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 from specdemo.errors import PairError, failure
-from specdemo.events import PARAMETERS, Finish, Finished, Round, Started
+from specdemo.events import Finish, Finished, Round, Started
 from specdemo.events.trace import Trace
-from specdemo.vllm.chunks import Chunk, ChunkReader, Misread, PerRequest, Steps
-from specdemo.vllm.client import Condition, ServerError, Stream, run_in_loop
-from specdemo.vllm.counters import LONGEST_METRICS, Counters, counters_of, read_counters, server_stats
-from specdemo.vllm.pair import WANTED, ServedPair, chat_of
-from specdemo.vllm.rounds import check_drafted, round_of, settled, untold, with_last
+from specdemo.servers.chunks import Chunk, Misread, PerRequest, Steps
+from specdemo.servers.client import Condition, Request, ServerError, Stream, run_in_loop
+from specdemo.servers.counters import LONGEST_METRICS, Counters, counters_of, server_stats
+from specdemo.servers.pair import ServedPair
+from specdemo.servers.rounds import check_drafted, round_of, settled, untold, with_last
+from specdemo.servers.software import Asked
 
 STOP_PERIOD = 0.1  # s between two looks whether the run is to end
 COUNT_PERIOD = 1.0  # s between two readings of the counters while the run goes on
@@ -71,9 +72,9 @@ class _Answer:
             raise Misread("drafts otherwise than when it was asked before: load it again")
         pair.left = True  # until the text has ended
         self.counting: Future[str | None] | None = None  # a reading of the counters that is under way
-        path, body = server_request(pair, started)
-        self.stream = Stream(self.client, path, body)
-        self.reader = ChunkReader(self.stream.room)
+        request = server_request(pair, started)
+        self.stream = Stream(self.client, request)
+        self.reader = pair.software.reader(request)
         self.counted_at = self.last_at = self.stream.asked_at
 
     def chunks(self) -> Iterator[tuple[Chunk, float]]:
@@ -87,20 +88,21 @@ class _Answer:
                 if arrived is None:
                     return
                 event, at = arrived
-                chunk = self.reader.read(event)
-                if not chunk.pieces and at - self.last_at > seconds:
+                chunks = self.reader.read(event)
+                if not any(chunk.pieces for chunk in chunks) and at - self.last_at > seconds:
                     raise self.client.silent()
             except ServerError:
                 if has_ended:
                     return
                 raise
-            if has_ended and (chunk.pieces or chunk.finish):
-                raise Misread("goes on after the end of its text")
-            has_ended = has_ended or chunk.finish is not None
-            self.told = chunk.told or self.told
-            yield chunk, 1000 * (at - self.last_at)
-            if chunk.pieces:
-                self.last_at = at
+            for chunk in chunks:
+                if has_ended and (chunk.pieces or chunk.finish):
+                    raise Misread("goes on after the end of its text")
+                has_ended = has_ended or chunk.finish is not None
+                self.told = chunk.told or self.told
+                yield chunk, 1000 * (at - self.last_at)
+                if chunk.pieces:
+                    self.last_at = at
 
     def _next(self, seconds: float) -> tuple[dict[str, Any], float] | None:
         """The next event of the stream, and its arrival; None at its end and once `is_closing`. seconds: the
@@ -121,7 +123,7 @@ class _Answer:
         if self.counting is not None and self.counting.done():
             reading, self.counting, self.counted_at = self.counting, None, time.perf_counter()
             with suppress(ServerError):  # the run goes on without the counters
-                now = counters_of(reading.result() or "", self.pair.model)
+                now = counters_of(reading.result() or "", self.pair.software.model)
                 if now is not None and (added := now.since(self.before)) is not None:
                     trace.count(server_stats(added, None, None))
 
@@ -131,7 +133,7 @@ class _Answer:
         self.pair.left = False
         if self.before is not None:
             with suppress(ServerError):
-                now = read_counters(self.client, self.pair.model, self.before, was_stopped, self.is_closing)
+                now = self.pair.software.counters(self.before, was_stopped, self.is_closing)
         added = now.since(self.before) if now and self.before else None
         ours_ms = 1000 * (self.last_at - self.stream.asked_at)
         steps = self.told.steps if self.told else None
@@ -139,7 +141,9 @@ class _Answer:
         ours = added is not None and (added.generated == trace.stats.tokens or was_stopped)
         if added is not None and not ours:  # their aborted requests are not counted as ended
             added = replace(added, ended=max(added.ended, 2))
-        revised = settled(trace.rounds, steps) if steps is not None else None
+        revised = trace.rounds if self.pair.software.tells_rounds else None
+        if revised is None and steps is not None:
+            revised = settled(trace.rounds, steps)
         if revised is None:
             counted = steps or (added if added is not None and added.is_of_one else None)
             revised = self._checked(trace.rounds, was_stopped, counted)
@@ -181,25 +185,8 @@ def _finish(chunk: Chunk) -> Finish:
     return "stop" if isinstance(chunk.stop, str) else "eos"
 
 
-def server_request(pair: ServedPair, started: Started) -> tuple[str, dict[str, Any]]:
-    """Path and body of the request for a run."""
-    params = started.params
-    room = pair.context - len(started.prompt_ids)
-    same = [name for name, row in PARAMETERS.items() if row.on_vllm]
-    body = {
-        "model": pair.model,
-        "max_tokens": int(min(params.max_new_tokens, room)),
-        **{name: getattr(params, name) for name in same},
-        "stop": list(params.stop),
-        "include_stop_str_in_output": True,
-        **WANTED,
-    }
-    if params.repetition_penalty is not None:  # else the server takes the model's own
-        body["repetition_penalty"] = params.repetition_penalty
-    if params.logit_bias:
-        body["logit_bias"] = {str(token_id): bias for token_id, bias in params.logit_bias.items()}
-    if params.chat:
-        body |= {**chat_of(started.messages or started.prompt, params), "logprobs": True}
-        return "/v1/chat/completions", body | {"top_logprobs": params.alternatives}
-    prompt = started.prompt if started.prompt else list(started.prompt_ids)
-    return "/v1/completions", body | {"prompt": prompt, "logprobs": params.alternatives}
+def server_request(pair: ServedPair, started: Started) -> Request:
+    """The request for a run."""
+    ids, params = started.prompt_ids, started.params
+    most = int(min(params.max_new_tokens, pair.context - len(ids)))
+    return pair.software.request(Asked(started.prompt, ids, started.messages, params, most))

@@ -1,4 +1,4 @@
-"""What a server counts: its /metrics, in Prometheus' text format, read at one moment. Other visitors'
+"""What vLLM counts: its /metrics, in Prometheus' text format, read at one moment. Other visitors'
 requests count there, too. And what follows for one run: from two readings, or from what the server tells of
 that request alone."""
 
@@ -11,8 +11,8 @@ from itertools import islice
 from prometheus_client.parser import text_string_to_metric_families
 
 from specdemo.events import ServerStats
-from specdemo.vllm.chunks import MOST_DRAFT, MOST_OF_A_RUN, PerRequest
-from specdemo.vllm.client import Client, Condition, never
+from specdemo.servers.chunks import MOST_DRAFT, MOST_OF_A_RUN, PerRequest
+from specdemo.servers.client import Client, Condition, never
 
 LONGEST_METRICS = 8_000_000  # bytes; those of many engines take about 1,000,000
 LONGEST_SAMPLE = 10_000  # characters: a line of /metrics
@@ -147,10 +147,7 @@ def server_stats(added: Counters | None, told: PerRequest | None, ours_ms: float
     steps = told.steps if told else None
     alone, totals, places = False, (None, None, None), ()
     if steps is not None:
-        alone, totals = True, steps.totals
-        if accepted := Counter(steps.per_step_accepted or []).items():  # (how many, in how many drafts)
-            most = steps.num_spec_tokens
-            places = tuple(sum(times for n, times in accepted if n > place) for place in range(most))
+        alone, totals, places = True, steps.totals, steps.by_place
     elif added is not None:
         alone, totals, places = added.ended + added.running == 1, added.totals, added.by_place
     *times, total = _times(added, told)
@@ -174,10 +171,8 @@ def server_stats(added: Counters | None, told: PerRequest | None, ours_ms: float
 def _times(added: Counters | None, told: PerRequest | None) -> tuple[float | None, ...]:
     """ms of waiting, reading the prompt, generating, and all together; None where they are not this request's
     alone."""
-    if told is not None:
-        times = (told.queue_time_ms, told.time_to_first_token_ms, told.generation_time_ms)
-        if None not in times:
-            return (*times, sum(times))
+    if told is not None and any(ms is not None for ms in told.times):
+        return told.times
     if added is None or not added.is_of_one:
         return (None,) * 4
     seconds = (added.times.get(name) for name in TIMES)

@@ -35,6 +35,7 @@ ID_BYTES = 12  # a token id in JSON: the first event of a run has those of the p
 RUN_BYTES = 4_000_000  # of a whole stream, besides what each of its tokens may take
 TOKEN_BYTES = 2_000  # a chunk around one token, with the model's name
 ALTERNATIVE_BYTES = 400  # on average; in a chat a token of seven Chinese characters takes 230
+REPEATED_BYTES = 150  # a token that each later event has again: its id, text and log-probability
 SPARE_IDS = 20_000  # of a prompt besides one for each of its bytes: what a chat template adds
 SPARE_EVENTS = 8  # of a stream besides those with tokens: a chat's first one, the usage
 LONGEST_TOKEN = 1_000  # characters; the longest in known vocabularies are 128 to 256 blanks or signs
@@ -51,20 +52,20 @@ def server_address(url: object) -> str:
     """The server's address without the API's path and without a slash at its end; PairError for what is no
     address."""
     if not isinstance(url, str) or not url.strip() or len(url) > LONGEST_ADDRESS or not url.isprintable():
-        raise PairError(refusal("vllm", "address", url))
+        raise PairError(refusal("server", "address", url))
     try:
         parts = urlsplit(url.strip())
         is_read = parts.port != 0  # raises where it is no number
     except ValueError:
         is_read = False
     if not is_read:
-        raise PairError(about("vllm", "unreadable_address"))
+        raise PairError(about("server", "unreadable_address"))
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise PairError(refusal("vllm", "scheme", url.rpartition("@")[2]))
+        raise PairError(refusal("server", "scheme", url.rpartition("@")[2]))
     if parts.username is not None or parts.password is not None:
-        raise PairError(about("vllm", "password"))
+        raise PairError(about("server", "password"))
     if parts.query or parts.fragment:
-        raise PairError(about("vllm", "query"))
+        raise PairError(about("server", "query"))
     path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
     return f"{parts.scheme}://{parts.netloc}{path}"
 
@@ -89,17 +90,12 @@ class ServerError(LoadError):
 @dataclass(frozen=True)
 class Room:
     """The most that the answer to one request may have. tokens: those of the text; prompt_ids: those of the
-    prompt."""
+    prompt. repeats: whether each event has all that those before it had."""
 
     tokens: int
     alternatives: int
     prompt_ids: int
-
-    @classmethod
-    def of(cls, body: dict[str, Any]) -> "Room":
-        """The room for the answer to a request for a stream. body: the request's."""
-        alternatives = int(body.get("top_logprobs", body["logprobs"]))
-        return cls(body["max_tokens"], alternatives, most_ids(body))
+    repeats: bool = False
 
     @property
     def events(self) -> int:
@@ -108,13 +104,14 @@ class Room:
     @property
     def line(self) -> int:
         """The most bytes of one event."""
-        return LONGEST_EVENT + ID_BYTES * self.prompt_ids
+        return LONGEST_EVENT + ID_BYTES * self.prompt_ids + REPEATED_BYTES * self.repeats * self.tokens
 
     @property
     def stream(self) -> int:
         """The most bytes of all events."""
         token = TOKEN_BYTES + ALTERNATIVE_BYTES * (1 + self.alternatives)
-        return RUN_BYTES + ID_BYTES * self.prompt_ids + token * self.tokens
+        repeated = REPEATED_BYTES * self.repeats * self.tokens * self.tokens // 2
+        return RUN_BYTES + ID_BYTES * self.prompt_ids + token * self.tokens + repeated
 
     @property
     def text(self) -> int:
@@ -122,13 +119,14 @@ class Room:
         return TEXT_A_TOKEN * self.tokens + LONGEST_TOKEN
 
 
-def most_ids(body: dict[str, Any]) -> int:
-    """The most tokens that a request's prompt can have."""
-    prompt = body.get("prompt", "")
-    if isinstance(prompt, list):
-        return len(prompt) + SPARE_IDS
-    texts = [prompt, *(message["content"] for message in body.get("messages", []))]
-    return sum(len(text.encode()) for text in texts) + SPARE_IDS
+@dataclass(frozen=True)
+class Request:
+    """A request for a stream. room: what the answer may have. done: whether [DONE] ends it."""
+
+    path: str
+    body: Body
+    room: Room
+    done: bool = True
 
 
 class Arrived(NamedTuple):
@@ -161,7 +159,7 @@ class Client:
         headers = {"User-Agent": "specdemo", "Accept-Encoding": "identity"}
         if key is not None:
             if not key.isascii() or not key.isprintable() or not key.strip():
-                raise ServerError("vllm: the key for the server is empty or cannot be sent")
+                raise ServerError("server: the key for it is empty or cannot be sent")
             hide(key)
             headers["Authorization"] = f"Bearer {key}"
         self.read_seconds = READ_SECONDS  # the longest silence
@@ -220,11 +218,11 @@ class Client:
         finally:
             await asyncio.shield(asyncio.ensure_future(http.aclose()))
 
-    async def events(self, path: str, body: dict[str, Any]) -> AsyncIterator[Arrived]:
-        """The events of a stream up to its [DONE]."""
-        count, room = 0, Room.of(body)
+    async def events(self, request: Request) -> AsyncIterator[Arrived]:
+        """The events of a stream, up to its [DONE] if it has one."""
+        count, room = 0, request.room
         try:
-            async with self._answer("POST", path, body) as response:
+            async with self._answer("POST", request.path, request.body) as response:
                 if response.status_code != 200:
                     self._check_status(response, await self._content(response, LONGEST_ANSWER))
                 async for line, at in self._lines(response, room):
@@ -237,7 +235,8 @@ class Client:
                     yield Arrived(data, at)
         except (httpx.HTTPError, ssl.SSLError, OSError) as error:
             raise self.failed(error) from None
-        raise self.error("broke off in the middle of its answer")
+        if request.done:
+            raise self.error("broke off in the middle of its answer")
 
     async def _lines(self, response: httpx.Response, room: Room) -> AsyncIterator[tuple[bytes, float]]:
         """The lines with data as bytes, so that what is not UTF-8 is seen, each with its arrival. Other
@@ -274,7 +273,9 @@ class Client:
         except UnicodeDecodeError:
             raise self.error("sent bytes that are not UTF-8") from None
         except ValueError as error:
-            raise self.error(f"sent something that is not JSON, or not as vLLM sends it: {error}") from None
+            raise self.error(
+                f"sent something that is not JSON, or not as a server sends it: {error}"
+            ) from None
 
     async def _content(self, response: httpx.Response, most: int) -> bytes:
         content = bytearray()
@@ -295,7 +296,7 @@ class Client:
     def _check_status(self, response: httpx.Response, content: bytes) -> None:
         status = response.status_code
         if status in (401, 403):
-            advice = "set --vllm-key-from-env to a variable that has it"
+            advice = "set --server-key-from-env to a variable that has it"
             raise self.error(f"refuses the key, or wants one: {advice}")
         if response.is_redirect:
             raise self.error("answers from another address, which is not followed: give that address")
@@ -349,11 +350,11 @@ def _awaited(asked: "Future[str | None]", seconds: float, is_over: Condition) ->
 class Stream:
     """Asks for a stream of events. `next` reads it; `close` ends it, and its connection, from any thread."""
 
-    def __init__(self, client: Client, path: str, body: dict[str, Any]):
+    def __init__(self, client: Client, request: Request):
         self._arrived: queue.SimpleQueue[Arrived | BaseException | None] = queue.SimpleQueue()
         self.asked_at = time.perf_counter()
-        self.client, self.room = client, Room.of(body)
-        self._reading = run_in_loop(self._read(client.events(path, body)))
+        self.client = client
+        self._reading = run_in_loop(self._read(client.events(request)))
 
     async def _read(self, events: AsyncIterator[Arrived]) -> None:
         try:

@@ -1,12 +1,13 @@
 """A chunk of k ids is a round: k - 1 accepted drafts, and the target's own token. What was refused is not
-told, so its number follows from the draft's length where that is known, and its tokens have no id."""
+told, so its number follows from the draft's length where that is known, and its tokens have no id. llama.cpp
+tells the number."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from specdemo.events import Fate, Judged, Next, Round, Source
-from specdemo.vllm.chunks import Chunk, Merged, Misread, Piece, Steps
+from specdemo.servers.chunks import Chunk, Merged, Misread, Piece, Steps
 
 MOST_DRAFTED = 1_000_000  # tokens in a run, each of which is shown: 30 for each of the longest text's
 
@@ -15,6 +16,8 @@ def round_of(index: int, chunk: Chunk, arrival_ms: float, longest: int | None, a
     """The round that a chunk holds. longest: the most tokens of a draft, 0 if the server does not draft, None
     if it is not known. always: whether every draft has so many."""
     pieces = chunk.pieces
+    if chunk.accepted is not None:
+        return made(index, pieces, chunk.accepted, chunk.drafted, longest, arrival_ms)
     if index == 0:
         if len(pieces) > 1:
             raise Merged("sends several rounds in a chunk: the first must have one token, the prefill's")

@@ -1,0 +1,184 @@
+"""Runs on llama.cpp's server, by what the real one has sent: its rounds are read off the counts of each
+token, and what contradicts them ends the run in a sentence."""
+
+import random
+from contextlib import contextmanager
+from copy import deepcopy
+
+import pytest
+
+from specdemo import Params, Trace, generate, load_pair, stream
+from specdemo.servers.client import Room, ServerError
+from specdemo.servers.llama_cpp import LlamaReader
+from specdemo.ui.page.hints import hints
+from specdemo.ui.runs.models import Choice
+from specdemo.ui.view.settings import AS_STARTED, FIRST, WEIGHT_CHOICES
+from specdemo.ui.view.texts import whose
+from tests.pure.test_vllm_hostile import mutated, replayed
+from tests.pure.test_vllm_page import models_with
+from tests.recorded import recorded
+from tests.stand_ins.replayed import breaks_off_at, llama
+from tests.stand_ins.vllm import fates
+
+SHORT = Params(temperature=0, max_new_tokens=24, seed=1, alternatives=2)
+
+
+@contextmanager
+def connected(name="draft"):
+    server = llama(name)
+    with server.serving() as url:
+        yield server, load_pair(server=url)
+
+
+def test_each_round_has_its_drafts_and_the_sums_are_the_servers():
+    with connected() as (_, pair):
+        trace = generate(pair, "Once upon a time", SHORT)
+    end = recorded("draft", "llama-cpp")["events"][-1]["timings"]
+    assert (len(trace.output_ids), trace.finish) == (end["predicted_n"], "length")
+    counted = trace.stats.server
+    assert trace.stats.drafted == counted.drafted == end["draft_n"] > 0
+    assert (counted.accepted, counted.drafts) == (end["draft_n_accepted"], len(trace.rounds) - 1)
+    assert (counted.prefill_ms, counted.decode_ms) == (end["prompt_ms"], end["predicted_ms"])
+    assert [fates(one) for one in trace.rounds][:2] == [" sampled", "aaaa bonus"]
+    assert trace.rounds[0].next.raw_p and trace.rounds[1].next.raw_p is None
+    assert pair.server.software == "llama.cpp" and pair.server.method == "draft-simple" and pair.drafts
+    assert Trace.from_json(trace.to_json()).to_json() == trace.to_json()
+
+
+def test_drafts_of_any_length_and_none_are_rounds_of_their_own():
+    with connected("sure") as (_, pair):
+        trace = generate(pair, "Once upon a time", SHORT)
+    events = recorded("sure", "llama-cpp")["events"]
+    counts = [event["timings"].get("draft_n", 0) for event in events if event["tokens"]]
+    begun = [now - before for before, now in zip(counts, counts[1:], strict=False) if now > before]
+    assert [len(one.draft) for one in trace.rounds if one.draft] == begun
+    assert {len(one.draft) for one in trace.rounds[1:]} > {0} and trace.stats.server.drafts == len(begun)
+
+
+def test_a_server_that_does_not_draft_tells_each_token_s_probability():
+    with connected("target") as (_, pair):
+        trace = generate(pair, "Once upon a time", SHORT)
+    assert (pair.server.gamma, pair.server.method) == (0, "none") and trace.params.draft_with == "none"
+    assert len(trace.rounds) == 24 and trace.stats.drafted == 0 == trace.stats.server.drafted
+    assert all(0 < one.next.raw_p <= 1 and len(one.next.top) == 2 for one in trace.rounds)
+
+
+def test_tokens_that_end_inside_a_character_are_counted_without_an_id():
+    for name in ("target-bytes", "draft-bytes"):
+        with connected(name) as (_, pair):
+            trace = generate(pair, "Once upon a time", SHORT)
+        end = recorded(name, "llama-cpp")["events"][-1]["timings"]
+        assert trace.text == '"é😊 naïve"' and trace.finish == "eos"
+        assert len(trace.output_ids) == end["predicted_n"] and None in trace.output_ids
+        assert Trace.from_json(trace.to_json()).to_json() == trace.to_json()
+    assert trace.stats.server.drafted == end["draft_n"]
+    assert trace.stats.drafted is None and max(len(one.draft) for one in trace.rounds) <= 4
+
+
+def test_what_is_asked_for():
+    with connected() as (server, pair):
+        generate(pair, "Hi", Params(chat=True, max_new_tokens=24, min_p=0.1, repetition_penalty=1.2, seed=3))
+        (*_, (_, template), (_, text), (_, sent)) = server.requests
+    assert template["messages"] == [{"role": "user", "content": "Hi"}] and text["content"] == "<user>Hi"
+    ids = server.answers["/tokenize"]["tokens"]
+    assert sent["prompt"] == ids and sent["repeat_last_n"] == len(ids) + 24
+    assert sent["samplers"] == ["penalties", "temperature", "top_k", "top_p", "min_p"]
+    wanted = {"min_p": 0.1, "seed": 3, "repeat_penalty": 1.2, "n_predict": 24, "timings_per_token": True}
+    assert wanted.items() <= sent.items()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"presence_penalty": 0.5}, "presence_penalty must be 0 here: llama.cpp would count the prompt"),
+        ({"ignore_eos": True}, "ignore_eos must be off here: llama.cpp would forbid"),
+        ({"seed": 2**32}, "seed must be at most 4,294,967,294 here"),
+        ({"regex": "a+"}, "regex must be left out for a server"),
+    ],
+)
+def test_what_it_does_not_take_is_refused_by_name(change, words):
+    with connected() as (server, pair):
+        before = len(server.requests)
+        with pytest.raises(ValueError, match=words):
+            stream(pair, [1, 2], Params(**change))
+        assert len(server.requests) == before
+
+
+def test_the_page_says_whose_run_it_is_and_what_the_server_does_not_take():
+    with llama().serving() as url:
+        models = models_with(url)
+        pair, needs = models.get(), models.needs(Choice())
+        trace = generate(pair, "Once upon a time", SHORT)
+    held = FIRST | dict.fromkeys(WEIGHT_CHOICES, AS_STARTED) | {"pair": models.default}
+    beside = hints(held | {"presence_penalty": 1, "ignore_eos": True}, "Once", needs, pair)
+    words = whose(trace)
+    assert "drafting by draft-simple" in words and f"llama.cpp {pair.server.version}" in words
+    for name in ("presence_penalty", "ignore_eos"):
+        assert beside[name].startswith("⚠ must be ") and "llama.cpp would" in beside[name]
+
+
+def with_timings(**changes):
+    def wrong(events):
+        events[9]["timings"] |= changes
+
+    return wrong
+
+
+def without_timings(events):
+    del events[0]["timings"]
+
+
+def another_end(events):
+    events[-1]["timings"]["draft_n_accepted"] += 1
+
+
+WRONG = {  # what is done to the events, and what is said of it
+    "no timings": (without_timings, "sends tokens without their timings"),
+    "more accepted than drafted": (
+        with_timings(draft_n_accepted=20),
+        "which cannot follow what it has counted",
+    ),
+    "fewer than before": (with_timings(draft_n=1), "which cannot follow what it has counted"),
+    "a draft inside another": (
+        with_timings(draft_n=13),
+        "counts another draft before all tokens of the last",
+    ),
+    "tokens beyond all": (with_timings(predicted_n=10**8), "has sent more tokens than was asked for"),
+    "a token not counted": (with_timings(predicted_n=9), "which cannot follow what it has counted"),
+    "another sum at the end": (another_end, "which cannot follow what it has counted"),
+    "two tokens": (lambda events: events[5]["tokens"].append(7), "would not send: tokens: List should have"),
+    "cut off": (lambda events: events.pop(), "ended its answer without saying why"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_counts_that_cannot_be_end_the_run_and_what_came_stays(name):
+    change, words = WRONG[name]
+    with connected() as (server, pair):
+        server.events = deepcopy(server.events)
+        change(server.events)
+        run = stream(pair, "Once upon a time", SHORT)
+        with pytest.raises(ServerError, match=words):
+            list(run)
+    assert run.trace.finish == "error" and words in run.trace.error
+    if name != "no timings":
+        assert Trace.from_json(run.trace.to_json()).text.startswith(",")
+
+
+def test_a_server_that_goes_away_leaves_the_rounds_that_came():
+    with connected() as (server, pair):
+        server.before = breaks_off_at(10)
+        run = stream(pair, "Once upon a time", SHORT)
+        with pytest.raises(ServerError, match="broke off|ended its answer without saying why"):
+            list(run)
+    assert [len(one.emitted) for one in run.trace.rounds] == [1, 5] and run.trace.finish == "error"
+
+
+def test_mutations_of_what_was_recorded_end_in_sentences():
+    kept, chance, outcomes = recorded("draft", "llama-cpp")["events"], random.Random(7), set()
+    for _ in range(150):
+        events = kept.copy()
+        place = chance.choice([0, len(events) - 1, chance.randrange(len(events))])
+        events[place] = mutated(events[place], chance)
+        outcomes.add(replayed(events, LlamaReader(Room(24, 2, 100))))
+    assert outcomes == {"read", "refused"}
