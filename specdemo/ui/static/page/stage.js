@@ -183,8 +183,12 @@ export function makeStage(page, run, { stage, text, player }, { address, heads, 
 
   // What the page is about; over an example, what to look at.
   function introduce() {
-    find(page, ".intro .words").textContent = say(isExample() ? `recorded.${shown}.about` : "page.introduction");
+    find(page, ".intro .words").textContent = say(isExample() ? `recorded.${shown}.about` : introduction());
     find(page, ".run-here").hidden = !isExample();
+  }
+
+  function introduction() {
+    return run.setting?.lossy ? "page.introduction_of_lossy" : "page.introduction";
   }
 
   function isExample() {
