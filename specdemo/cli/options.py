@@ -124,6 +124,9 @@ def _add_params_options(parser: ArgumentParser, defaults: Params, leave_out: Seq
             text = "add N (-100 to 100) to the logit of the token ID; can be given more than once"
             text += f" (default {row.none_is})"
             parser.add_argument(option, action="append", type=_bias, metavar="ID=N", help=text)
+        elif name == "tree":
+            text = f"{described(name)} (default empty)"
+            parser.add_argument(option, default="", metavar="N,N", help=text)
         elif name in LIMITS:
             usual = row.none_is if default is None else default
             text = f"{described(name)}; {allowed_in_words(name)} (default {usual})"

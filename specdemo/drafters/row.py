@@ -36,3 +36,4 @@ class DrafterKind:
     label: str  # in tables and before the drafter's name
     manner: Manner
     sentence: str  # how it drafts
+    drafts_trees: bool = False  # Params.tree

@@ -196,7 +196,11 @@ def _set_signature(generate: Callable, default: str) -> None:
         ("prompt", str | list[int] | list[dict[str, str]], Parameter.empty),
         ("pair", str, default),
     ]
-    in_json = {"stop": (list[str], []), "logit_bias": (dict[str, float] | None, None)}
+    in_json = {
+        "stop": (list[str], []),
+        "tree": (list[int] | str, []),
+        "logit_bias": (dict[str, float] | None, None),
+    }
     in_json |= dict.fromkeys(PLAIN_JSON, (dict[str, Any] | str | None, None))
     for field in fields(Params):
         arguments.append((field.name, *in_json.get(field.name, (field.type, field.default))))
