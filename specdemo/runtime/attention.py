@@ -12,6 +12,7 @@ registries, under one name."""
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from functools import cache
 
 import torch
@@ -34,6 +35,34 @@ SPLIT_FROM = 1024
 SMALLEST_PART = 128  # keys: torch's kernel reads as many at a time, or 64
 BLOCKS_A_PROCESSOR = 2  # of either kernel, which fit on one at the same time
 ALIGNED = 8  # head_dim and the keys of a part are multiples of it, or that kernel refuses them
+
+
+@dataclass(frozen=True)
+class Branches:
+    """The newest rows of a cache, W of them, that do not all follow each other: branches of a tree. The last
+    N of the W are those of a forward, which sees the text before the W rows, and of these only some.
+
+    depths [W] int64: how many places behind the first of them a row stands. A row's place in the text is told
+    by it, and not by where the cache has the row. hidden [N, W] bool: which rows are hidden from each."""
+
+    depths: Tensor
+    hidden: Tensor
+
+    def positions(self, slots: Tensor) -> Tensor:
+        """The places in the text of a forward's rows, which the cache has at `slots` [N]."""
+        rows, newest = self.hidden.shape
+        return slots[:1] - (newest - rows) + self.depths[newest - rows :]
+
+    def seen(self, slots: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+        """keys [L] = 0, 1, ... -> the places in the text of the cache's rows [L], and which of them are
+        hidden from each of the forward's rows, [N, L]. What is left over behind the newest rows has a later
+        place than any row."""
+        rows, newest = self.hidden.shape
+        first = slots[:1] - (newest - rows)  # [1]
+        at = first + keys[:newest]
+        places = keys.index_copy(0, at, first + self.depths)
+        hidden = torch.zeros(rows, len(keys), dtype=torch.bool, device=keys.device)
+        return places, hidden.index_copy(1, at, self.hidden)
 
 
 def masking(dtype: torch.dtype) -> float:
