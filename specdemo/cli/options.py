@@ -46,7 +46,7 @@ def parser() -> Parser:
     fork.add_argument("prompt", metavar="PROMPT")
     add_pair_options(fork)
     fork.add_argument("--vllm", help=SUPPRESS)  # is refused in a sentence
-    _add_params_options(fork, FORK_DEFAULTS, ["alternatives"])
+    _add_params_options(fork, FORK_DEFAULTS, ["alternatives", "tree"])
     commands.add_parser("pairs", help="list the pairs that have a name, and what each needs")
     doctor = commands.add_parser("doctor", help="find out what works on this machine's GPU, and how fast")
     about = "only these, for example versions,parity"

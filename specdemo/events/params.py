@@ -469,6 +469,8 @@ def check_greedy_drafts(params: Params) -> None:
         raise ValueError(refusal("draft_with", "drafted_text", params.draft_with))
     if is_nobodys(params):
         raise ValueError(refusal("rule", "somebodys_text", params.rule))
+    if params.tree:
+        raise ValueError(refusal("tree", "chain_of_fork", params.tree))
 
 
 def values_of_rule(params: Params) -> dict[str, float]:

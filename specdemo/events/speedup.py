@@ -22,7 +22,7 @@ from math import exp, log, sqrt
 from random import Random
 from statistics import StatisticsError, fmean, linear_regression, mean, mode, quantiles, stdev
 
-from specdemo.events import LIMITS, Round, ServerStats, Stats
+from specdemo.events import LIMITS, Round, ServerStats, Stats, is_tree
 from specdemo.events.metrics import made_in, made_of, ratio
 
 SHORTEST = 24  # tokens of a run for which a speed-up is claimed
@@ -312,10 +312,13 @@ def estimates(
     own: int | None = None,
 ) -> list[Estimate]:
     """The estimates for gamma 0 to the largest that Params allows, or to the longest draft where p and q are
-    not known; empty if nothing was judged. at_once: whether drafts were made in one forward,
-    and so take as long whatever their length. longest_draft: the longest that the drafter can make. own: the
-    run's draft length, None where it was chosen round by round or is not known. Up to it, tokens a round are
-    counted: each round's, cut to that length; they grow with gamma, and at `own` they are the run's own."""
+    not known; empty if nothing was judged, and of trees, whose places have several drafts. at_once: whether
+    drafts were made in one forward, and so take as long whatever their length. longest_draft: the longest
+    that the drafter can make. own: the run's draft length, None where it was chosen round by round or is not
+    known. Up to it, tokens a round are counted: each round's, cut to that length; they grow with gamma, and
+    at `own` they are the run's own."""
+    if any(is_tree(one.draft) for one in rounds):
+        return []
     by_place = _verdicts_by_place(rounds)
     judged = [verdict for verdicts in by_place for verdict in verdicts]
     if not judged:
@@ -454,14 +457,16 @@ class Checks:
 
 
 def checks(rounds: Sequence[Round], stats: Stats, gamma: int | str) -> Checks | None:
-    """The checks of drafts of `gamma` tokens; where gamma was chosen round by round, of the length that came
-    most often. None where no speed-up is known, or fewer than FEWEST_CHECKS drafts were that long. Rounds do
-    not count in which the target was fed more than the draft, or by more than one forward."""
+    """The checks of drafts of `gamma` tokens; of trees, and where gamma was chosen round by round, of the
+    length that came most often. None where no speed-up is known, or fewer than FEWEST_CHECKS drafts were that
+    long. Rounds do not count in which the target was fed more than the draft, or by more than one
+    forward."""
     step_ms, spread, interval = stats.target_step_ms, stats.target_step_spread, stats.speedup_interval
     drafted = [len(one.draft) for one in rounds if one.draft]
     if not (step_ms and spread and interval and stats.speedup and drafted):
         return None
-    length = gamma if isinstance(gamma, int) else mode(drafted)
+    is_chosen = isinstance(gamma, int) and not any(is_tree(one.draft) for one in rounds)
+    length = gamma if is_chosen else mode(drafted)
     full = [
         (one.draft_ms, one.verify_ms)
         for one in rounds

@@ -239,8 +239,8 @@ class Pair:
         """ValueError if the pair cannot draft trees."""
         if "tree" not in METHODS[params.draft_with].fields:
             raise ValueError(about("tree", "tree_method", name=params.draft_with))
-        kind = self.info.drafter_kind
-        if kind is not None and not DRAFTER_KINDS[kind].drafts_trees:
+        kind = kind_of(self.drafter).name_of(self.drafter)
+        if not DRAFTER_KINDS[kind].drafts_trees:
             raise ValueError(about("tree", "tree_kind", name=kind))
         if self.other_tokenizer is not None:
             raise ValueError(about("tree", "tree_tokenizer"))

@@ -9,6 +9,7 @@ transformers' own mask asks the device whether it can be left out, and its atten
 values once per query head in every forward of several tokens. Both are replaced through transformers' own
 registries, under one name."""
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -25,7 +26,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from specdemo.runtime import cuda
 from specdemo.runtime.shared import PutBack, Shared
 
-ATTENTION_NAME = "specdemo"
+ATTENTION_NAME, EAGER_NAME = "specdemo", "specdemo_eager"
 LOCK = threading.RLock()
 MAX_GROUPED_QUERIES = 32  # beyond that (a prefill) a mask for every group costs more than repeated keys
 
@@ -77,6 +78,13 @@ def additive(hidden: Tensor, dtype: torch.dtype) -> Tensor:
     return hidden.to(dtype).mul_(masking(dtype))[None, None]
 
 
+class _OfThread(threading.local):
+    branches: Branches | None = None  # of the forward that runs in this thread
+
+
+_of_thread = _OfThread()
+
+
 def additive_mask(
     q_length: int,
     kv_length: int,
@@ -92,13 +100,18 @@ def additive_mask(
     """What `mask_function` allows, as an additive mask [1, 1, N, L]; None where plain causal attention of the
     last N of L tokens does the same (a prompt). Called by transformers, with its own argument names."""
     are_last = isinstance(q_offset, int) and q_offset + q_length == kv_length
-    if allow_is_causal_skip and local_size is None and are_last and q_length > 1:
+    is_causal = allow_is_causal_skip and local_size is None and _of_thread.branches is None
+    if is_causal and are_last and q_length > 1:
         return None
-    queries = torch.arange(q_length, device=device)[:, None] + q_offset  # [N, 1]
-    keys = torch.arange(kv_length, device=device)[None] + kv_offset  # [1, L]
+    queries = torch.arange(q_length, device=device) + q_offset  # [N]
+    keys = torch.arange(kv_length, device=device) + kv_offset  # [L]
+    hidden = None
+    if _of_thread.branches is not None:
+        slots, queries = queries, _of_thread.branches.positions(queries)
+        keys, hidden = _of_thread.branches.seen(slots, keys)
     zero = torch.zeros((), dtype=torch.long, device=device)
-    allowed = mask_function(zero, zero, queries, keys)  # [N, L]
-    return additive(~allowed, dtype)
+    allowed = mask_function(zero, zero, queries[:, None], keys[None])  # [N, L]
+    return additive(~allowed if hidden is None else ~allowed | hidden, dtype)
 
 
 def grouped_attention(
@@ -232,23 +245,34 @@ def _leave_out_cudnn(_: object) -> PutBack:
 
 
 _without_cudnn = Shared(_leave_out_cudnn)
+
+
+def own_eager_attention(module: torch.nn.Module, *given: object, **named: object) -> tuple[Tensor, object]:
+    """The eager attention of the module's own model, which then has the mask of this module."""
+    return sys.modules[type(module).__module__].eager_attention_forward(module, *given, **named)
+
+
 AttentionInterface.register(ATTENTION_NAME, grouped_attention)
-AttentionMaskInterface.register(ATTENTION_NAME, additive_mask)
+AttentionInterface.register(EAGER_NAME, own_eager_attention)
+for _name in (ATTENTION_NAME, EAGER_NAME):
+    AttentionMaskInterface.register(_name, additive_mask)
 
 
 @contextmanager
-def static_attention(config: PretrainedConfig) -> Iterator[None]:
+def static_attention(config: PretrainedConfig, branches: Branches | None = None) -> Iterator[None]:
     """A context in which the model uses the attention of this module, unless its own is eager (which some
-    models need, and whose mask never looks at the device)."""
+    models need, and whose mask never looks at the device). branches: those of the forward that runs in it."""
+    eager = "eager" if branches is None else EAGER_NAME
     parts = {"": config} | {
         name: part for name in config.sub_configs if (part := getattr(config, name, None)) is not None
     }
     own = {name: part._attn_implementation for name, part in parts.items()}
     with LOCK:  # two pairs may share a model
         config._attn_implementation = {
-            name: "eager" if before == "eager" else ATTENTION_NAME for name, before in own.items()
+            name: eager if before == "eager" else ATTENTION_NAME for name, before in own.items()
         }
+        _of_thread.branches = branches
         try:
             yield
         finally:
-            config._attn_implementation = own
+            config._attn_implementation, _of_thread.branches = own, None

@@ -27,6 +27,7 @@ from torch.profiler import record_function
 from transformers import PreTrainedModel
 
 from specdemo.errors import one_line
+from specdemo.runtime.attention import Branches
 from specdemo.runtime.cache import Cached, CachedByPosition
 from specdemo.runtime.decoder import Decoder, Layer, Norm
 from specdemo.runtime.device import Clock, free_memory
@@ -694,10 +695,10 @@ class NativeLM(Native, CachedLM):
             raise ValueError("its compiled forward predicts something other than the model")
         self.blocks.add(block)
 
-    def forward(self, ids: Tensor, start: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, start: Tensor, branches: Branches | None = None) -> Tensor:
         native = self.native
-        if not self.static or native is None:
-            return super().forward(ids, start)
+        if not self.static or native is None or branches is not None:
+            return super().forward(ids, start, branches)
         rows = len(ids)
         block = native.block_for(rows)
         if block not in self.blocks and block not in self.refused:

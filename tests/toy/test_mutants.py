@@ -542,8 +542,8 @@ SLOW = [
     Mutant(
         "a round that is launched ahead has the dice of the one before",
         "engine/loop.py",
-        "uniforms(self.seed, index + 2, LONGEST_DRAFT)",
-        "uniforms(self.seed, index + 1, LONGEST_DRAFT)",
+        "uniforms(self.seed, index + 2, MOST_DRAFTED)",
+        "uniforms(self.seed, index + 1, MOST_DRAFTED)",
         AHEAD,
     ),
     Mutant(

@@ -74,9 +74,9 @@ def outcomes(children, p, q, captured, padding=0):
         q_rows = torch.tensor(np.stack([*qs, *[np.zeros(V)] * more]))
         drafted = torch.tensor([*(text[-1] for text in texts), *[0] * more])
 
-        def judged(passing, ps=ps, q_rows=q_rows, drafted=drafted, drafts=len(texts)):
-            u = [0.0 if token in passing else 1 - 2**-53 for token in range(drafts)]
-            u = torch.tensor(u + [torch.inf] * (size - drafts), dtype=torch.float64)
+        def judged(passing, ps=ps, q_rows=q_rows, drafted=drafted, more=more):
+            u = [0.0 if token in passing else 1 - 2**-53 for token in range(size - more)]
+            u = torch.tensor(u + [torch.inf] * more, dtype=torch.float64)
             return speculative_tree(ps, q_rows, drafted, on, u, u[:1])
 
         probs = judged(()).accept_prob.tolist()

@@ -1,0 +1,90 @@
+"""Trees of drafts with real models: a tree changes no greedy text, whatever the architecture, and what cannot
+draft or read one says so."""
+
+from functools import cache
+
+import pytest
+
+from specdemo import Params, generate, load_pair
+from specdemo.errors import PairError
+from specdemo.loading.pair import Pair
+from specdemo.vllm.pair import SERVERS_OWN
+from tests.heads import tiny_head
+from tests.runners import with_head
+from tests.sentences import assert_one_sentence
+from tests.small import small_model
+from tests.tiny import ARCHITECTURES, greedy, noisy, tiny
+
+PROMPT = [5, 17, 3, 88, 42, 9, 9, 17, 61, 30, 2, 71]
+NEW = 50  # with the prompt several sliding windows
+
+
+@cache
+def target_of(name):
+    return tiny(name)
+
+
+@cache
+def drafter_of(name):
+    return noisy(target_of(name))
+
+
+def run_of(target, drafter, **params):
+    params = Params(**{"temperature": 0, "max_new_tokens": NEW, "seed": 1, "tree": (3, 2, 1)} | params)
+    pair = target if isinstance(target, Pair) else load_pair(target=target, drafter=drafter)
+    return generate(pair, PROMPT, params, measure=False)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_a_tree_changes_no_greedy_text(name):
+    target = target_of(name)
+    trace = run_of(target, drafter_of(name))
+    assert trace.output_ids == greedy(target, PROMPT, NEW)
+    fates = [token.fate for one in trace.rounds for token in one.draft]
+    assert trace.stats.target_forwards == trace.stats.rounds + 1
+    assert fates.count("rejected") > 3 and fates.count("accepted") > 10
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3", "gpt2"])
+def test_a_tree_of_one_branch_is_a_chain(name):
+    """The same tokens by the same dice."""
+    how = {"temperature": 0.9, "top_p": 0.8}
+    tree = run_of(target_of(name), drafter_of(name), tree=(1, 1, 1), **how)
+    chain = run_of(target_of(name), drafter_of(name), tree=(), gamma=3, **how)
+    assert tree.output_ids == chain.output_ids
+    assert [one.emitted for one in tree.rounds] == [one.emitted for one in chain.rounds]
+
+
+def test_a_second_guess_brings_tokens():
+    """At a temperature at which the first one is often refused."""
+    how = {"temperature": 1.0, "top_p": 1.0, "max_new_tokens": 150}
+    found = [run_of(target_of("llama"), drafter_of("llama"), tree=tree, **how) for tree in ((1, 1), (4, 4))]
+    one, several = (trace.stats.mean_tokens_per_round for trace in found)
+    assert several > 1.1 * one
+
+
+def refused(target, drafter, **params):
+    with pytest.raises((ValueError, PairError)) as error:
+        run_of(target, drafter, **params)
+    assert_one_sentence(str(error.value))
+    return str(error.value)
+
+
+def test_what_cannot_draft_a_tree_says_so():
+    target = target_of("llama")
+    for method in ("lookup", "ngram", "suffix", "early-exit", "lookup+model"):
+        said = refused(target, drafter_of("llama"), draft_with=method)
+        assert said == f"tree must be empty for {method}: only a drafter model drafts trees"
+    assert "of the kind eagle3" in refused(with_head(target, tiny_head(target)), None)
+    run_of(target, None, draft_with="none")  # where it has no effect
+
+
+def test_models_that_cannot_read_a_tree_say_so():
+    recurrent = small_model("lfm2")
+    assert "the target has recurrent layers" in refused(recurrent, noisy(recurrent))
+    by_distance = small_model("bloom")  # ALiBi: by where the cache has a token
+    assert "the target does not predict the same" in refused(by_distance, noisy(by_distance))
+
+
+def test_a_server_refuses_a_tree():
+    assert "tree" in SERVERS_OWN
