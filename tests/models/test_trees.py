@@ -4,16 +4,22 @@ draft or read one says so."""
 from functools import cache
 
 import pytest
+import torch
 
 from specdemo import Params, generate, load_pair
+from specdemo.engine.tree import Tree
 from specdemo.errors import PairError
 from specdemo.loading.pair import Pair
+from specdemo.runtime.device import Clock
+from specdemo.runtime.lm import CachedLM
+from specdemo.runtime.native import NativeLM
 from specdemo.vllm.pair import SERVERS_OWN
 from tests.heads import tiny_head
+from tests.models.test_fused import FUSED
 from tests.runners import with_head
 from tests.sentences import assert_one_sentence
 from tests.small import small_model
-from tests.tiny import ARCHITECTURES, greedy, noisy, tiny
+from tests.tiny import ARCHITECTURES, VOCAB, WINDOW, greedy, noisy, tiny
 
 PROMPT = [5, 17, 3, 88, 42, 9, 9, 17, 61, 30, 2, 71]
 NEW = 50  # with the prompt several sliding windows
@@ -33,6 +39,47 @@ def run_of(target, drafter, **params):
     params = Params(**{"temperature": 0, "max_new_tokens": NEW, "seed": 1, "tree": (3, 2, 1)} | params)
     pair = target if isinstance(target, Pair) else load_pair(target=target, drafter=drafter)
     return generate(pair, PROMPT, params, measure=False)
+
+
+def lm_of(name, way):
+    lm = NativeLM(target_of(name), Clock()) if way == "compiled" else CachedLM(target_of(name))
+    lm.begin_run(static=way != "plain")
+    assert way != "compiled" or lm.native is not None
+    return lm
+
+
+WAYS = [(name, way) for name in ARCHITECTURES for way in ("plain", "static")]
+WAYS += [(name, "compiled") for name in FUSED]
+
+
+@pytest.mark.parametrize(("name", "way"), WAYS)
+@pytest.mark.parametrize("children", [(3, 2, 1), (2, 2, 2, 2)], ids=str)
+@torch.no_grad()
+def test_each_row_sees_the_text_and_its_own_path(name, way, children):
+    """After a text that is longer than a sliding window; and the branch that is kept is the text from then
+    on."""
+    model, lm, tree = target_of(name), lm_of(name, way), Tree(children)
+    text = [7 * i % VOCAB for i in range(2 * WINDOW)]
+    drafted = [(11 * i + 5) % VOCAB for i in range(tree.size)]
+
+    def expected(ids):
+        return model(torch.tensor([ids]), use_cache=False).logits[0, -1]
+
+    lm.prefill(torch.tensor(text[:-1]))
+    lm.reserve(len(text) - 1, len(text) + tree.size)
+    start = torch.tensor(len(text) - 1)
+    said = lm.forward(torch.tensor([text[-1], *drafted]), start, tree.on(start.device).branches)
+    for token in (None, *range(tree.size)):
+        path = [drafted[one] for one in sorted(tree.path_to(token))]
+        row = said[0 if token is None else token + 1]
+        assert torch.allclose(row, expected(text + path), atol=2e-4), f"token {token}"
+
+    kept = sorted(tree.path_to(tree.size - 2))
+    following = [*text, *(drafted[token] for token in kept)]
+    lm.keep(len(text), kept)
+    lm.reserve(len(following), len(following) + 1)
+    after = lm.forward(torch.tensor([3]), torch.tensor(len(following)))
+    assert torch.allclose(after[-1], expected([*following, 3]), atol=2e-4)
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
