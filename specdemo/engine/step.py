@@ -359,7 +359,7 @@ class Verifier:
         if seen is not None:
             seen = seen + tree.path.to(seen.dtype) @ one_hot(value.drafted, width)  # [B+1, V]
         logits = logits.float()
-        p, exact = self.sampler.shape(logits, value.settings, seen)  # [B+1, V], [B+1]
+        p, exact = self.sampler.probabilities(logits, value.settings, seen)  # [B+1, V], [B+1]
         raw_p = probabilities(logits)
         decision = speculative_tree(p, q, value.drafted, tree, u_accept, value.u_next)
 

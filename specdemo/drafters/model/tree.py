@@ -43,7 +43,7 @@ class TreeDrafter(ModelDrafter):
             own = self.in_targets_ids(own)
             predicted.append(own)
             logits = own if (given := told_parts[depth]) is None else given
-            probs, exact = self.sampler.shape(logits, value.settings, seen)
+            probs, exact = self.sampler.probabilities(logits, value.settings, seen)
             preferred = self.sampler.adjusted(logits, value.settings, seen).float()
             tokens, q = draw_children(probs, preferred, u.view(-1, count))  # [P, C], [P, C, V]
             drafted.append(tokens.flatten())
