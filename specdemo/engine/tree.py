@@ -121,10 +121,8 @@ def draw_children(probs: Tensor, preferred: Tensor, u: Tensor) -> tuple[Tensor, 
         token = draw(q, u_rank)  # [P]
         tokens.append(token)
         qs.append(q)
-        left, preferred = (
-            left.scatter(1, token[:, None], 0.0),
-            preferred.scatter(1, token[:, None], -torch.inf),
-        )
+        left = left.scatter(1, token[:, None], 0.0)
+        preferred = preferred.scatter(1, token[:, None], -torch.inf)
     return torch.stack(tokens, 1), torch.stack(qs, 1)
 
 

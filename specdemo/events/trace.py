@@ -142,7 +142,8 @@ class Trace:
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             refused = first["ctx"]["error"] if first["type"] == "value_error" else None
-            where, is_json = ".".join(map(str, first["loc"])), first["type"] != "json_invalid"
+            places = (str(place) for place in first["loc"] if place not in OF_DRAFT)
+            where, is_json = ".".join(places), first["type"] != "json_invalid"
             raise NotATrace(where or "it", first["msg"], is_json, refused) from None
         for where, what in _faults(trace):
             raise NotATrace(where, what) from None
@@ -315,6 +316,7 @@ def round_objects(rounds: list[Round]) -> list[dict[str, Any]]:
     return [_ROUND.dump_python(a_round, mode="json") for a_round in rounds]
 
 
+OF_DRAFT = (Judged.__name__, JudgedInTree.__name__)  # pydantic names which of them it has tried
 ROUNDS = '"rounds":'
 NO_ROUNDS = f"{ROUNDS}[]"
 PORTION = 10  # rounds that are written at once: 5 ms for the largest

@@ -37,7 +37,7 @@ LENGTH, OTHER = "tests/toy/test_draft_length.py", "tests/toy/test_other_tokenize
 AHEAD, COMPILED = "tests/models/test_ahead.py", "tests/toy/test_compiled_verdict.py"
 GRAMMAR = "tests/toy/test_grammar.py"
 TREES, TREES_OF_FOUR = "tests/toy/test_trees.py", "tests/toy/test_trees_enumerated.py"
-TREES_READ = "tests/models/test_trees.py"
+TREES_READ = "tests/models/test_read_trees.py"
 
 QUICK = [
     # The loop
@@ -292,8 +292,8 @@ QUICK = [
     Mutant(
         "the drafter keeps another branch",
         "drafters/model/tree.py",
-        "        self.lm.keep(len(ids), path)\n",
-        "",
+        "self.lm.keep(len(ids), path)",
+        "pass",
         TREES,
     ),
     Mutant(
