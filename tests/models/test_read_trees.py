@@ -92,6 +92,25 @@ def test_a_tree_changes_no_greedy_text(name):
     assert fates.count("rejected") > 3 and fates.count("accepted") > 10
 
 
+@torch.no_grad()
+def test_what_the_record_says_is_what_both_models_say_without_a_cache():
+    """Of each token: the drafter's cache has the branch that was kept, and the target's, too."""
+    models = target_of("llama"), drafter_of("llama")
+    trace, text, kept = run_of(*models, temperature=1.0, top_p=1.0), list(PROMPT), 0
+    for one in trace.rounds:
+        paths: list[list[int]] = []
+        for token in one.draft:
+            paths.append([*(paths[token.parent] if token.parent is not None else []), token.id])
+            ids = torch.tensor([text + paths[-1][:-1]])
+            raw_p, raw_q = (model(ids, use_cache=False).logits[0, -1].softmax(-1) for model in models)
+            assert token.raw_p == pytest.approx(raw_p[token.id].item(), abs=1e-5)
+            assert token.raw_q == pytest.approx(raw_q[token.id].item(), abs=1e-5)
+        path = [place for place, token in enumerate(one.draft) if token.fate == "accepted"]
+        kept += path != [*range(len(path))]
+        text += one.emitted
+    assert kept > 3, "no branch had to be moved"
+
+
 @pytest.mark.parametrize("name", ["llama", "gemma3", "gpt2"])
 def test_a_tree_of_one_branch_is_a_chain(name):
     """The same tokens by the same dice."""

@@ -294,7 +294,7 @@ QUICK = [
         "drafters/model/tree.py",
         "self.lm.keep(len(ids), path)",
         "pass",
-        TREES,
+        TREES_READ,
     ),
     Mutant(
         "a token of a tree stands where the cache has it",
