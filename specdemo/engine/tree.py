@@ -187,5 +187,5 @@ def speculative_tree(
         refused=refused,
         p=torch.cat([judged_by, p[end[None]]]),
         next=draw(left[end[None]], u_next)[0],
-        residual_mass=torch.cat([mass, mass.new_ones(1)])[refused],
+        residual_mass=torch.cat([mass, mass.new_ones(1)])[refused[None]][0],
     )

@@ -134,6 +134,7 @@ class CachedLM(CachedByPosition):
         self.not_triton: str | None = None  # why it does not use Triton
         self._is_chosen = False  # whether `fused` was
         self._reads_branches: dict[bool, bool] = {}  # by `static`
+        self.branches_by_torch = False  # whether they were read more slowly than other rows are
         self.known_ids = embedded_ids(model)
         self.last_position = context_of(model) - 1
         self.cache, self._cache_name = positional_cache(model, self), cache_argument(model)
@@ -198,7 +199,7 @@ class CachedLM(CachedByPosition):
             return [message("one_by_one", who=who)]
         if self.not_triton:
             return [message("no_triton", who=who, why=self.not_triton)]
-        return []
+        return [message("branches_by_torch", who=who)] if self.branches_by_torch else []
 
     def free(self) -> None:
         super().free()
@@ -243,6 +244,7 @@ class CachedLM(CachedByPosition):
     def _static(self, ids: Tensor, rows: Tensor, branches: Branches | None) -> Tensor:
         """A forward with masks of this project. rows [N]: where the cache is written."""
         if self.fused is not None:
+            self.branches_by_torch |= branches is not None and self.fused.triton
             keep = None if self.features is None else self.features.keep
             return self.fused(
                 self._known(ids), rows, self.key_positions, self.cache, self.last_position, keep, branches

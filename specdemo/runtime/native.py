@@ -729,6 +729,7 @@ class NativeLM(Native, CachedLM):
     def forward(self, ids: Tensor, start: Tensor, branches: Branches | None = None) -> Tensor:
         native = self.native
         if not self.static or native is None or not native.takes(branches):
+            self.branches_by_torch |= self.static and native is not None
             return super().forward(ids, start, branches)
         rows = len(ids)
         block = native.block_for(rows)

@@ -53,7 +53,8 @@ class TreeDrafter(ModelDrafter):
             if depth == len(shape.levels):
                 break
             if seen is not None:
-                seen = seen.repeat_interleave(count, 0) + one_hot(drafted[-1], self.vocab_size)
+                seen = seen[:, None].expand(-1, count, -1).flatten(0, 1)
+                seen = seen + one_hot(drafted[-1], self.vocab_size)
             own = self.lm.forward(self.in_own_ids(drafted[-1]), slot, shape.levels[depth])
             slot = slot + len(drafted[-1])
         logits, ids = torch.cat(predicted), torch.cat(drafted)
