@@ -1,6 +1,7 @@
 """Trees of drafts with real models: a tree changes no greedy text, whatever the architecture, and what cannot
 draft or read one says so."""
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from specdemo import Params, generate, load_pair
 from specdemo.engine.tree import Tree
 from specdemo.errors import PairError
+from specdemo.events.trace import Trace
 from specdemo.loading.pair import Pair
 from specdemo.runtime.device import Clock
 from specdemo.runtime.lm import CachedLM
@@ -127,6 +129,21 @@ def test_a_second_guess_brings_tokens():
     found = [run_of(target_of("llama"), drafter_of("llama"), tree=tree, **how) for tree in ((1, 1), (4, 4))]
     one, several = (trace.stats.mean_tokens_per_round for trace in found)
     assert several > 1.1 * one
+
+
+def test_the_text_is_that_of_its_tokens_up_to_a_stop_string():
+    """The pieces of all branches are told where they stand, and leave no trace in the text."""
+    pair = load_pair()
+    params = Params(temperature=1.2, top_p=1.0, tree=(3, 2, 1), seed=4, max_new_tokens=120, ignore_eos=True)
+    trace = generate(pair, "Once upon a time", params, measure=False)
+    whole = pair.tokenizer.decode([*trace.prompt_ids, *trace.output_ids], skip_special_tokens=True)
+    assert whole == "Once upon a time" + trace.text
+    texts = [token.text for one in trace.rounds for token in one.draft]
+    assert sum(map(bool, texts)) > 0.9 * len(texts)
+    stop = trace.text[40:47]
+    stopped = generate(pair, "Once upon a time", replace(params, stop=(stop,)), measure=False)
+    assert (stopped.finish, stopped.text) == ("stop", trace.text[: trace.text.index(stop)])
+    assert Trace.from_json(stopped.to_json()) == stopped
 
 
 def refused(target, drafter, **params):

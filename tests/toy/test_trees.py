@@ -1,17 +1,21 @@
 """Trees of drafts through the engine's loop over tables: token for token what a naive reference writes with
 the same dice, the target's own distribution, and a record from which every verdict follows."""
 
+import io
 import json
 from collections import Counter
 from dataclasses import replace
 
 import pytest
 
+from specdemo.cli.terminal import Printer, summary
 from specdemo.engine.sampling import uniforms
 from specdemo.events import ByModel, JudgedInTree, PairInfo, Params, Round, Started, places_of
 from specdemo.events.segments import segments_of
 from specdemo.events.speedup import checks, estimates
 from specdemo.events.trace import NotATrace, Trace
+from specdemo.ui.page.api import _parts
+from specdemo.ui.view.feed import RunFeed, json_of
 from tests import oracle
 from tests.oracle import TableLM, decoding, naive_tree, random_table, shaped
 
@@ -226,3 +230,21 @@ def test_what_folds_rounds_counts_all_judged_tokens_and_tells_nothing_by_place()
     assert estimates(trace.rounds, stats) == [] and checks(trace.rounds, stats, 4) is None
     (segment,) = segments_of(trace)
     assert (segment.accepted, segment.rejected) == (stats.accepted, stats.rejected)
+
+
+def test_pages_tools_and_terminals_tell_of_trees():
+    trace = trace_of(replace(PLAIN, alternatives=2), 3)
+    update = RunFeed(trace, recorded=True).update(0)
+    assert json.loads(json_of(update))["rounds"][0]["draft"][2]["parent"] == 0
+    assert update["outcome"]["estimates"] == [] and update["outcome"]["best_gamma"] is None
+    assert "tree 2,2,1" in update["whose"] and "γ" not in update["whose"]
+    _, numbers = summary(trace.stats, trace.finish, trace.params, trace.rounds)
+    assert "tree 2,2,1" in numbers and "gamma" not in numbers
+    told = [part for one in trace.rounds for part in _parts(one)]
+    assert sum(part.startswith("[rejected") for part in told) > 1
+    out = io.StringIO()
+    printer = Printer((), out, io.StringIO())
+    for one in trace.rounds:
+        printer.round(one)
+    printer.finish(trace.text)
+    assert out.getvalue() == trace.text + "\n"
