@@ -14,12 +14,13 @@ from specdemo.drafters.base import Materials
 from specdemo.drafters.ways import way_of
 from specdemo.engine.compiled import Compiled, compiled
 from specdemo.engine.detokenize import Pieces
-from specdemo.engine.draft import LONGEST_DRAFT, GivenDrafter
+from specdemo.engine.draft import MOST_DRAFTED, GivenDrafter
 from specdemo.engine.emit import Emitter, StopCriteria
 from specdemo.engine.loop import Decoder, DraftLength, Prefilled, plain_rounds, turns
 from specdemo.engine.rules import rule_of
 from specdemo.engine.sampling import Sampler
 from specdemo.engine.step import Verifier
+from specdemo.engine.tree import Tree
 from specdemo.errors import PairError, failure, no_mistakes
 from specdemo.events import (
     Finish,
@@ -49,12 +50,12 @@ from specdemo.events.trace import Trace
 from specdemo.loading.assemble import look_at
 from specdemo.loading.load import load_pair
 from specdemo.loading.pair import AnyPair, Pair, encode
-from specdemo.runtime.lm import keeps_state
+from specdemo.runtime.lm import CachedLM, keeps_state
 from specdemo.runtime.steps import EagerSteps
 from specdemo.runtime.weights import expert_weights, weight_bytes
 from specdemo.servers.pair import ServedPair
 from specdemo.servers.run import served_events
-from specdemo.words.message import message
+from specdemo.words.message import about, message
 
 Event = Started | Round | Finished
 IsOver = Callable[[], bool]
@@ -461,7 +462,13 @@ def decoder_of(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
     sampler = Sampler(params, of_prompt, code.sampling, grammar)
     drafting = sampler if theirs == params else Sampler(theirs, of_prompt, code.sampling, grammar)
     longest = int(min(len(started.prompt_ids) + params.max_new_tokens, pair.context))
-    setup.make_room(longest + LONGEST_DRAFT)  # rows that only fill a step lie beyond the end
+    tree = Tree(params.tree) if params.tree and params.draft_with != "none" else None
+    if tree is not None:
+        with pair.runner.active():
+            for role, lm in (("target", setup.target), ("drafter", setup.drafter)):
+                if not (isinstance(lm, CachedLM) and lm.reads_branches()):
+                    raise PairError(about("tree", "tree_forward", who=message(f"the_{role}")))
+    setup.make_room(longest + MOST_DRAFTED)  # rows that only fill a step lie beyond the end
     eos = frozenset() if params.ignore_eos else pair.eos
     room = longest - len(started.prompt_ids)
     stop = StopCriteria(eos, params.stop, room, pair.stop_ids(params.stop))
@@ -485,22 +492,23 @@ def decoder_of(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
         sampler=sampler,
         rule=rule_of(params),
         run_step=setup.run_step,
-        gamma=params.gamma,
+        gamma=params.gamma if tree is None else tree.size,
         alternatives=params.alternatives,
         wants_top=drafter.wants_top,
         eos=tuple(sorted(eos)),
         confidence=params.confidence,
         draft_sampler=drafting,
         compiled_verdict=code.verdict,
+        tree=tree,
     )
     cost = NO_COST
     if params.gamma == "auto":
         experts = expert_weights(pair.target)
         share = experts.size * experts.chosen / weight_bytes(pair.target)
         cost = replace(way.cost(pair, params), experts=share, chosen=experts.chosen)
-    gamma = 0 if params.draft_with == "none" else params.gamma
+    gamma = 0 if params.draft_with == "none" else verifier.gamma
     length = DraftLength(gamma, cost, way.longest_draft(pair))
-    emitter = Emitter(Pieces(pair.tokenizer), pair.token_text, stop, params.rule, is_lossy(params))
+    emitter = Emitter(Pieces(pair.tokenizer), pair.token_text, stop, params.rule, is_lossy(params), tree)
     assert params.seed is not None, "stream has drawn one"
     clock, ahead = pair.runner.clock, setup.runs_ahead and not drafter.waits and grammar is None
     return Decoder(drafter, verifier, emitter, length, longest, params.seed, clock, is_over, ahead)

@@ -21,6 +21,7 @@ from specdemo.engine.loop import Decoder, DraftLength
 from specdemo.engine.rules import rule_of
 from specdemo.engine.sampling import Sampler, Settings
 from specdemo.engine.step import Verifier
+from specdemo.engine.tree import Tree
 from specdemo.events import METHODS, Params, Round, is_lossy
 from specdemo.events.speedup import DraftingCost
 from specdemo.runtime.device import Clock
@@ -76,6 +77,44 @@ def naive_block(ps, qs, draft, u):
         if u[i - 1] < h:
             return i, rest
     return 0, np.maximum(ps[0] - qs[0], 0) if draft else ps[0]
+
+
+def naive_tree(p_of, q_of, text, children, length, uniforms):
+    """`naive` with trees: the children of a token are drawn without those drawn before, and judged one after
+    another by what is left of p."""
+    text = list(text)
+    for this_round in count():
+        if len(text) == length:
+            return text
+        shape = children[: length - len(text) - 1]
+        numbers = uniforms(this_round, sum(math.prod(shape[: i + 1]) for i in range(len(shape))))
+        families, place = {}, 0  # by the path before: (the child, its place, what it was drawn from)
+        paths = [()]
+        for many in shape:
+            for path in paths:
+                q, likeliest = q_of(text + [*path]), q_of(text + [*path], raw=True)
+                families[path] = []
+                for _ in range(many):
+                    if q.sum() < 1e-12:
+                        q = np.eye(len(q))[likeliest.argmax()]
+                    q = q / q.sum()
+                    child = pick(q, numbers.draft[place])
+                    families[path].append((child, place, q))
+                    place += 1
+                    q, likeliest = q * (np.arange(len(q)) != child), likeliest.copy()
+                    likeliest[child] = -1
+            paths = [(*path, child) for path in paths for child, _, _ in families[path]]
+        path, p = (), p_of(text)
+        while path in families:
+            for child, at, q in families[path]:
+                if numbers.accept[at] < min(1, p[child] / q[child]):
+                    path, p = (*path, child), p_of(text + [*path, child])
+                    break
+                p = np.maximum(p - q, 0)
+                p = p / p.sum()
+            else:
+                break
+        text += [*path, pick(p, numbers.next)]
 
 
 def pick(p, u):
@@ -214,7 +253,9 @@ class TableLM:
     def reserve(self, start, length):
         self.next, self.reserved = start, length
 
-    def forward(self, ids, start):
+    def forward(self, ids, start, branches=None):
+        if branches is not None:
+            return self._of_branches(ids, start, branches)
         assert ids.dtype == start.dtype == torch.long and ids.ndim == 1 and len(ids) > 0 and start.ndim == 0
         start = start.item()
         assert start == self.next, "the device and the host disagree about where it stands"
@@ -226,6 +267,30 @@ class TableLM:
         self.forwards += 1
         before = [self.ids[i - 1] if i else -1 for i in range(start, len(self.ids))]
         return self.logits[before, self.ids[start:]]
+
+    def _of_branches(self, ids, start, branches):
+        """Each row's context is what its mask lets it see: the text, and its own path by depth."""
+        start, (rows, newest) = start.item(), branches.hidden.shape
+        first = start + rows - newest
+        assert start == self.next and len(ids) == rows and start + rows <= self.reserved
+        self.next += rows
+        self.ids[start:] = ids.tolist()
+        self.fed += enumerate(self.ids[start:], start)
+        self.forwards += 1
+        said = []
+        for hidden in branches.hidden.tolist():
+            seen = [at for at in range(newest) if not hidden[at]]
+            seen.sort(key=lambda at: branches.depths[at].item())
+            assert branches.depths[seen].tolist() == [*range(len(seen))], "a row sees one token at each depth"
+            path = self.ids[:first] + [self.ids[first + at] for at in seen]
+            said.append(self.row(path))
+        return torch.stack(said)
+
+    def keep(self, start, kept):
+        self.ids[start:] = [self.ids[start + at] for at in kept if start + at < len(self.ids)]
+
+    def reads_branches(self):
+        return True
 
     def prefill(self, ids, is_over=lambda: False):
         if len(ids):
@@ -247,10 +312,11 @@ def random_table(seed, vocab_size=5, width=None, scale=1.5, never=()):
 
 
 def make_drafter(
-    kind, sampler, vocab_size, drafter=None, ngram=2, context=math.inf, gamma=4, run_step=None, confidence=0.0
-):
+    kind, sampler, vocab_size, drafter=None, ngram=2, context=math.inf, gamma=4, run_step=None,
+    confidence=0.0, tree=(),
+):  # fmt: skip
     """The drafter that `draft_with` names; `drafter` is a TableLM."""
-    params = Params(draft_with=kind, ngram=ngram, gamma=gamma, confidence=confidence)
+    params = Params(draft_with=kind, ngram=ngram, gamma=gamma, confidence=confidence, tree=tree)
     target = SimpleNamespace(vocab_size=vocab_size, device=CPU)
     run_step = run_step or EagerSteps()
     materials = dict(params=params, sampler=sampler, target=target, drafter=drafter, run_step=run_step)
@@ -288,9 +354,11 @@ def decoding(
     sampler, run_step = sampler or Sampler(params, len(prompt)), run_step or EagerSteps()
     if drafter is None or isinstance(drafter, TableLM):
         tables = (target.vocab_size, drafter, params.ngram, drafter_context)
-        how = (params.gamma, run_step, params.confidence)
+        how = (params.gamma, run_step, params.confidence, params.tree)
         drafter = make_drafter(params.draft_with, sampler, *tables, *how)
     longest = int(min(len(prompt) + params.max_new_tokens, context))
+    tree = Tree(params.tree) if params.tree and params.draft_with != "none" else None
+    gamma = params.gamma if tree is None else tree.size
     stop = StopCriteria(frozenset(eos), params.stop, longest - len(prompt), frozenset(stop_ids))
     rule, tops = rule or rule_of(params), (params.alternatives, drafter.wants_top)
     verifier = Verifier(
@@ -298,14 +366,15 @@ def decoding(
         sampler,
         rule,
         run_step,
-        params.gamma,
+        gamma,
         *tops,
         tuple(eos),
         params.confidence,
         compiled_verdict=compiled,
+        tree=tree,
     )
-    emitter = Emitter(Pieces(tokenizer), lambda token_id: "", stop, params.rule, is_lossy(params))
-    length = DraftLength(0 if params.draft_with == "none" else params.gamma, cost)
+    emitter = Emitter(Pieces(tokenizer), lambda token_id: "", stop, params.rule, is_lossy(params), tree)
+    length = DraftLength(0 if params.draft_with == "none" else gamma, cost)
     return Decoding(Decoder(drafter, verifier, emitter, length, longest, params.seed, Clock()), prompt)
 
 

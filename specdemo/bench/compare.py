@@ -48,9 +48,15 @@ def methods_at_hand(pair: Pair) -> list[str]:
     return [name for name in METHODS if pair.lacks(name) is None]
 
 
+def drafting_by(name: str, params: Params) -> Params:
+    """The Params with another method, without the tree that it may not draft."""
+    own = replace(params, draft_with=name, tree=())
+    return replace(own, tree=params.tree) if "tree" in METHODS[name].fields else own
+
+
 def methods_of(pair: Pair, names: Sequence[str], params: Params) -> list[Setting]:
     """One setting for each of these names in METHODS. ValueError for what the pair cannot have."""
-    own = {name: replace(params, draft_with=name) for name in names}
+    own = {name: drafting_by(name, params) for name in names}
     for name in names:
         if why := pair.lacks(name):
             raise ValueError(f'methods must not include "{name}" for this pair: {why}')

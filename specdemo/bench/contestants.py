@@ -74,7 +74,7 @@ def _plain(work: Work) -> Work:
 
 
 def _lookup(work: Work) -> Work:
-    return replace(work, params=replace(work.params, draft_with="lookup"))
+    return replace(work, params=replace(work.params, draft_with="lookup", tree=()))
 
 
 def _sampled(work: Work) -> Work:

@@ -45,7 +45,7 @@ def parser() -> Parser:
     fork.add_argument("prompt", metavar="PROMPT")
     add_pair_options(fork)
     fork.add_argument("--server", "--vllm", help=SUPPRESS)  # is refused in a sentence
-    _add_params_options(fork, FORK_DEFAULTS, ["alternatives"])
+    _add_params_options(fork, FORK_DEFAULTS, ["alternatives", "tree"])
     commands.add_parser("pairs", help="list the pairs that have a name, and what each needs")
     doctor = commands.add_parser("doctor", help="find out what works on this machine's GPU, and how fast")
     about = "only these, for example versions,parity"
@@ -123,6 +123,9 @@ def _add_params_options(parser: ArgumentParser, defaults: Params, leave_out: Seq
             text = "add N (-100 to 100) to the logit of the token ID; can be given more than once"
             text += f" (default {row.none_is})"
             parser.add_argument(option, action="append", type=_bias, metavar="ID=N", help=text)
+        elif name == "tree":
+            text = f"{described(name)} (default empty)"
+            parser.add_argument(option, default="", metavar="N,N", help=text)
         elif name in LIMITS:
             usual = row.none_is if default is None else default
             text = f"{described(name)}; {allowed_in_words(name)} (default {usual})"
@@ -173,7 +176,7 @@ def _add_bench_options(parser: ArgumentParser) -> None:
 
 def _add_advise_options(parser: ArgumentParser) -> None:
     add_pair_options(parser, several=True)
-    _add_params_options(parser, ADVISE_DEFAULTS, ["draft_with", "gamma", "alternatives"])
+    _add_params_options(parser, ADVISE_DEFAULTS, ["draft_with", "gamma", "alternatives", "tree"])
     add = parser.add_argument
     drafters = f"hub ids or directories of drafters, and methods that need none; {ALL}: whatever is at hand"
     prompts = "your own prompts: one a line, or JSON lines with messages, such as logged requests"

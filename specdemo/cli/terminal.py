@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from specdemo.doctor.run import as_text
 from specdemo.doctor.trials import Table
-from specdemo.events import Finish, Params, Round, Stats, rule_in_words
+from specdemo.events import Finish, Params, Round, Stats, is_tree, rule_in_words
 from specdemo.events.metrics import other_forwards
 from specdemo.events.segments import Segment, segments_of
 from specdemo.events.trace import Trace
@@ -105,7 +105,8 @@ def summary(stats: Stats, finish: Finish | None, params: Params, rounds: Sequenc
     """Two lines: whether speculation paid, with what checks read of a mixture of experts, and the run's
     numbers."""
     per_round = _write(stats.mean_tokens_per_round, "{:.2f}")
-    chosen = [one.gamma for one in rounds if one.gamma is not None] if params.gamma == "auto" else []
+    is_auto = params.gamma == "auto" and not params.tree
+    chosen = [one.gamma for one in rounds if one.gamma is not None] if is_auto else []
     by_arrival = stats.arrival_ms is not None  # a server's
     count = other_forwards(stats)
     fed_apart = any(one.target_forwards > 1 for one in rounds)
@@ -113,6 +114,7 @@ def summary(stats: Stats, finish: Finish | None, params: Params, rounds: Sequenc
     numbers = (
         f"{stats.tokens} tokens in {stats.rounds} rounds ({per_round} a round)",
         f"gamma {min(chosen)} to {max(chosen)}" if chosen else "",
+        f"tree {','.join(map(str, params.tree))}" if any(is_tree(one.draft) for one in rounds) else "",
         f"acceptance rate {_write(stats.acceptance_rate, '{:.0%}')}",
         f"{_write(stats.tokens_per_second, '{:.1f}')} tokens/s{' by arrival' if by_arrival else ''}",
         "" if by_arrival else f"cost ratio {_write(stats.cost_ratio, '{:.3f}')}",

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from specdemo.drafters.vocabulary import OtherTokenizer
 from specdemo.engine.draft import Drafter
 from specdemo.engine.sampling import Sampler
+from specdemo.engine.tree import Tree
 from specdemo.events import Gamma, Params
 from specdemo.events.speedup import NO_COST, DraftingCost
 from specdemo.runtime.cache import Cached
@@ -52,7 +53,13 @@ class Materials:
     @property
     def how_to_draft(self) -> tuple[RunStep, Gamma, Callable[[], bool], float]:
         """What each drafter that is a model takes."""
-        return self.run_step, self.params.gamma, self.is_over, self.params.confidence
+        most = self.params.gamma if self.tree is None else self.tree.size
+        return self.run_step, most, self.is_over, self.params.confidence
+
+    @property
+    def tree(self) -> Tree | None:
+        """What is drafted in each round, if not a chain."""
+        return Tree(self.params.tree) if self.params.tree else None
 
 
 class Models(Protocol):

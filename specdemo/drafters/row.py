@@ -36,6 +36,7 @@ class DrafterKind:
     label: str  # in tables and before the drafter's name
     manner: Manner
     sentence: str  # how it drafts
+    drafts_trees: bool = False  # Params.tree
     in_speculators: bool = False  # whether the library speculators has such heads, of the type `name`
     authors: str | None = None  # a pattern of what their authors call class or type, in small letters
     authors_key: str | None = None  # what only their authors' config.json has

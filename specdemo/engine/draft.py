@@ -11,10 +11,12 @@ from torch.nn.functional import pad
 from specdemo.engine.grammar import Grammar
 from specdemo.engine.sampling import Sampler, Settings, one_hot, probabilities
 from specdemo.events import LIMITS
+from specdemo.events.params import MOST_NODES
 from specdemo.runtime.device import to_device
 from specdemo.runtime.states import States
 
 LONGEST_DRAFT = int(LIMITS["gamma"].largest)  # tokens in a draft
+MOST_DRAFTED = max(LONGEST_DRAFT, MOST_NODES)  # tokens in a draft or a tree
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,10 @@ class Drafter:
         """At most k tokens to follow `ids`, each drawn from the q that is returned with it. u: k or more
         uniform numbers to draw them with."""
         raise NotImplementedError
+
+    def keep(self, ids: list[int], path: list[int]) -> None:
+        """Called after each round that has drafted a tree. ids: the text before the round. path: the numbers
+        of the tree's tokens that were accepted."""
 
     def skip(self, ids: list[int]) -> None:
         """Takes note of a round after `ids` in which it does not draft, in place of `propose`."""

@@ -1,12 +1,14 @@
 """From a verdict to the round that everybody reads: fates, text pieces, and where the text ends."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, fields
 
 from specdemo.engine.detokenize import Pieces
 from specdemo.engine.grammar import Allowed
 from specdemo.engine.step import ALTERNATIVES, DRAFTED, NEXT, VerifiedOnHost
-from specdemo.events import RULES, Alternative, Fate, Finish, Judged, Kept, Next, Round, Source
+from specdemo.engine.tree import Tree
+from specdemo.events import RULES, Alternative, Fate, Finish, Judged, JudgedInTree, Kept, Next, Round, Source
 
 
 class StopCriteria:
@@ -59,22 +61,27 @@ class Tokens:
 class Emitter:
     """Turns verdicts into rounds. pieces: the text so far, token by token. token_text: a token's text out of
     context, for the alternatives. rule: the name of the rule that judged. is_lossy: whether its distance from
-    the target is recorded."""
+    the target is recorded. tree: what is drafted; None: chains."""
 
     pieces: Pieces
     token_text: Callable[[int], str]
     stop: StopCriteria
     rule: str = "speculative"
     is_lossy: bool = False
+    tree: Tree | None = None
 
     def tokens(self, verdict: VerifiedOnHost, k: int) -> Tokens:
         """What the verdict on a draft of k tokens says without its text."""
-        drafted_ids = self._drafted(verdict, k)
-        accepted = verdict.accepted
-        emitted = (*drafted_ids[:accepted], verdict.token_ids[accepted][NEXT])
+        drafted_ids, accepted = self._drafted(verdict, k), verdict.accepted
+        path, rejected = range(accepted), accepted < len(drafted_ids)
+        if verdict.is_tree:
+            drafted_ids, path = verdict.drafted(k), path_of(verdict)
+            rejected = any(verdict.judged[number] and not verdict.path[number] for number in range(k))
+        next_id = verdict.token_ids[verdict.position_of_next][NEXT]
+        emitted = (*(drafted_ids[number] for number in path), next_id)
         end_ids = self.stop.eos | self.stop.stop_ids
         ends = 0 < self.stop.room <= len(emitted) or not end_ids.isdisjoint(emitted)
-        return Tokens(accepted, accepted < len(drafted_ids), emitted, ends)
+        return Tokens(accepted, rejected, emitted, ends)
 
     def _drafted(self, verdict: VerifiedOnHost, k: int) -> list[int]:
         """The drafted tokens up to an eos, which ends a draft. A drafter on the device cannot know that it
@@ -86,6 +93,8 @@ class Emitter:
     def emit(self, index: int, verdict: VerifiedOnHost, k: int, allowed: Allowed | None = None) -> Round:
         """Round `index`, of a verified draft of k tokens, without its times; `stop.finish` then says whether
         the text has ended. allowed: what the grammar allows; None without one."""
+        if verdict.is_tree:
+            return self._emit_tree(index, verdict, k)
         drafted_ids = self._drafted(verdict, k)
         k, accepted = len(drafted_ids), verdict.accepted
         events = _Events(verdict, k, self, allowed)
@@ -119,9 +128,49 @@ class Emitter:
             experts_read=verdict.experts(k),
         )
 
+    def _emit_tree(self, index: int, verdict: VerifiedOnHost, k: int) -> Round:
+        assert self.tree is not None, "it was drafted"
+        drafted_ids, parents = verdict.drafted(k), self.tree.parents
+        counted: dict[int, int] = {}  # the tree's numbers -> those in the draft, which ends behind an eos
+        states: dict[int | None, Pieces] = {None: copy(self.pieces)}  # of the text up to each token
+        texts: dict[int, str] = {}
+        for number, token_id in enumerate(drafted_ids):
+            parent = parents[number]
+            if parent is None or (parent in counted and drafted_ids[parent] not in self.stop.eos):
+                counted[number] = len(counted)
+                state = states[number] = copy(states[parent])
+                texts[number] = state.push(token_id) + state.flush()
+        kept: list[int] = []
+        for number in path_of(verdict):
+            texts[number] = self._push(drafted_ids[number])
+            kept.append(number)
+            if self.stop.finish:
+                break
+
+        events = _Events(verdict, len(verdict.judged), self, None)
+        draft: list[JudgedInTree] = []
+        for number in counted:
+            refused = verdict.judged[number] and not verdict.path[number]
+            fate: Fate = "accepted" if number in kept else "rejected" if refused else "discarded"
+            token, parent = events.judged(number, texts[number], fate), parents[number]
+            own = {field.name: getattr(token, field.name) for field in fields(token)}
+            draft.append(JudgedInTree(**own, parent=None if parent is None else counted[parent]))
+        emitted = [drafted_ids[number] for number in kept]
+        next_token = None
+        if not self.stop.finish:
+            emitted.append(verdict.token_ids[verdict.refused][NEXT])
+            source: Source = "bonus" if verdict.refused == len(verdict.judged) else "resampled"
+            next_token = events.next(self._push(emitted[-1]), source)
+        return Round(index, tuple(draft), next_token, tuple(emitted), draft_ms=None, verify_ms=None)
+
     def _push(self, token_id: int) -> str:
         piece = self.pieces.push(token_id)
         return piece + (self.pieces.flush() if self.stop.add(token_id, piece) else "")
+
+
+def path_of(verdict: VerifiedOnHost) -> list[int]:
+    """The numbers of a tree's tokens that are accepted, in the order of the text."""
+    return [number for number, is_accepted in enumerate(verdict.path) if is_accepted]
 
 
 class _Events:
@@ -138,6 +187,8 @@ class _Events:
     def judged(self, i: int, text: str, fate: Fate) -> Judged:
         verdict = self.verdict
         was_judged = i <= verdict.accepted or self.judges_whole_draft
+        if verdict.is_tree:
+            was_judged = verdict.judged[i]
         u, accept_prob = (verdict.u_accept[i], verdict.accept_prob[i]) if was_judged else (None, None)
         distance = verdict.distance[i] if was_judged and self.is_lossy else None
         return Judged(
@@ -178,7 +229,7 @@ class _Events:
 
     def next(self, text: str, source: Source) -> Next:
         verdict = self.verdict
-        i = verdict.accepted
+        i = verdict.position_of_next
         q, raw_q = (verdict.q[i][NEXT], verdict.raw_q[i][NEXT]) if i < self.k else (None, None)
         return Next(
             id=verdict.token_ids[i][NEXT],

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from specdemo.engine.detokenize import Pieces
-from specdemo.engine.draft import LONGEST_DRAFT, Draft, Drafter, NoDrafter, one_hot_draft
-from specdemo.engine.emit import Emitter, StopCriteria, Tokens
+from specdemo.engine.draft import MOST_DRAFTED, Draft, Drafter, NoDrafter, one_hot_draft
+from specdemo.engine.emit import Emitter, StopCriteria, Tokens, path_of
 from specdemo.engine.grammar import Allowed
 from specdemo.engine.sampling import Uniforms, uniforms
 from specdemo.engine.step import Judging, VerifiedOnHost, Verifier
@@ -126,7 +126,7 @@ class Decoder:
             arrived, ahead = self.clock.timestamp(), None
             if not tokens.ends and (text := following(tokens.emitted)) is not None:
                 ids, ahead = text, self._launched(text, index + 1, u)
-                u = uniforms(self.seed, index + 2, LONGEST_DRAFT)
+                u = uniforms(self.seed, index + 2, MOST_DRAFTED)
             this_round = self._record(launched, verdict, arrived, is_last=ahead is None, away_ms=away_ms)
             away = self.clock.timestamp()
             yield this_round
@@ -156,8 +156,9 @@ class Decoder:
     def _launch(self, ids: list[int], index: int, u: Uniforms | None = None) -> Launched:
         device = self.verifier.target.device
         start = self.clock.timestamp()
-        gamma = self.length.gamma
-        k = min(gamma, self.longest - len(ids) - 1)
+        gamma, tree = self.length.gamma, self.verifier.tree
+        room = self.longest - len(ids) - 1  # of the longest path of a tree
+        k = min(gamma, room) if tree is None or not gamma else tree.cut(room).size
         u = u or uniforms(self.seed, index, self.verifier.rows(k))
 
         fed_before, forwards_before = self._fed_again, self._extra_forwards
@@ -192,6 +193,7 @@ class Decoder:
         self.drafter.skip(ids)
         return one_hot_draft([], self.verifier.target.vocab_size, self.verifier.target.device)
 
+    @torch.no_grad()
     def _verdict(self, ids: list[int], launched: Launched) -> tuple[VerifiedOnHost, Tokens]:
         """Waits for the verdict, and learns from it what the next draft depends on. ids: the text before the
         round."""
@@ -200,6 +202,10 @@ class Decoder:
         tokens = self.emitter.tokens(verdict, kept)
         if self.drafter.wants_top:
             self.drafter.learn(ids, verdict.drafted(kept), verdict.likely(kept))
+        if verdict.is_tree:
+            path = path_of(verdict)
+            self.verifier.target.keep(len(ids), path)
+            self.drafter.keep(ids, path)
         self.length.learn(tokens.accepted, tokens.rejected)
         return verdict, tokens
 
@@ -255,7 +261,8 @@ class Decoder:
             return "pause" if self.length.is_auto else None
         if kept == draft.k and launched.allowed is not None and launched.allowed.is_cut:
             return "grammar"
-        if emitted.draft and emitted.draft[-1].id in self.emitter.stop.eos:
+        ends = emitted.draft and emitted.draft[-1].id in self.emitter.stop.eos
+        if len(emitted.draft) < kept if self.verifier.tree is not None else ends:
             return "eos"
         if kept < draft.k or draft.dropped:
             return "confidence"

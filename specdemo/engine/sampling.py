@@ -174,6 +174,16 @@ class Sampler:
         probs = _normalised(logits.exp()) if _one_block_is_slow(logits) else logits.softmax(-1)
         return probs, exact
 
+    def probabilities(
+        self, logits: Tensor, settings: Settings, seen: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """What `shape` gives, by compiled code on a CPU where nothing is penalised."""
+        if self.compiled_draw is None or logits.device.type != "cpu" or seen is not None:
+            return self.shape(logits, settings, seen)
+        u = torch.zeros(len(logits), dtype=torch.float64)
+        tokens, probs = self.compiled_draw(logits, self.drawing(settings, u, None, stops_below=0.0))
+        return one_hot(tokens, logits.shape[-1]) if probs is None else probs, None
+
     def adjusted(self, logits: Tensor, settings: Settings, seen: Tensor | None) -> Tensor:
         """Adds the bias and applies the penalties.
 

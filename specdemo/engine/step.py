@@ -14,6 +14,7 @@ from specdemo.engine.draft import Draft, is_unsure
 from specdemo.engine.grammar import Allowed
 from specdemo.engine.rules import Decision, Judge, block, block_probs
 from specdemo.engine.sampling import Sampler, Settings, Uniforms, one_hot, probabilities
+from specdemo.engine.tree import Tree, TreeOnDevice, speculative_tree
 from specdemo.events import ExpertsRead, Gamma
 from specdemo.runtime.lm import LM
 from specdemo.runtime.steps import (
@@ -58,6 +59,17 @@ class Verified:
     experts_read: Tensor  # [B+1] float64, see Experts.read; [0] of a target without experts
 
 
+@dataclass(frozen=True)
+class VerifiedTree(Verified):
+    """A verified tree (tree.py). The first B of the B+1 positions are those of its tokens, and the last one
+    follows the path: p of a judged token is what its earlier siblings have left. accepted: how long the path
+    is."""
+
+    judged: Tensor  # [B] bool
+    path: Tensor  # [B] bool: whether the token is accepted
+    refused: Tensor  # [] int64: the token that was refused last, at the end of the path; B: none was
+
+
 class VerifiedOnHost(OnHost):
     """A Verified on the host."""
 
@@ -79,6 +91,18 @@ class VerifiedOnHost(OnHost):
     p_exact: list[bool]
     q_exact: list[bool]
     experts_read: list[float]
+    judged: list[bool]  # these three of a tree only
+    path: list[bool]
+    refused: int
+
+    @property
+    def is_tree(self) -> bool:
+        return "path" in self._layout
+
+    @property
+    def position_of_next(self) -> int:
+        """The position that has the round's next token, with the q of the token that was refused there."""
+        return self.refused if self.is_tree else self.accepted
 
     def check(self) -> None:
         """Raises RuntimeError when probabilities are NaN."""
@@ -86,7 +110,8 @@ class VerifiedOnHost(OnHost):
         # One NaN in the logits makes all of a softmax NaN.
         if any(isnan(row[DRAFTED]) for row in self.raw_q[:k]):
             raise RuntimeError(NAN.format("drafter"))
-        if any(isnan(row[DRAFTED]) for row in self.raw_p[: k + 1]):
+        rows = self.raw_p if self.is_tree else self.raw_p[: k + 1]
+        if any(isnan(row[DRAFTED]) for row in rows):
             raise RuntimeError(NAN.format("target"))
 
     def drafted(self, k: int) -> list[int]:
@@ -118,6 +143,7 @@ class VerifyInput:
     sure: Tensor  # [B] float32, see Draft; [0] where the drafter has none
     seen: Tensor | None  # see Sampler.seen
     allowed: Tensor | None = None  # [B+1, V] bool: the tokens that the grammar allows; None: all
+    tree: Tree | None = None  # of which the rows are tokens; None: they follow each other
 
     @property
     def position(self) -> Tensor:
@@ -186,7 +212,9 @@ class Verifier:
     `wants_top`: how many likely tokens are reported at each position for the trace, and for the drafter to
     learn from. eos: the tokens that end a text; what is drafted after one is not judged. `confidence`: that
     of Params. draft_sampler: the drafter's, if it is another one. compiled_verdict:
-    the same function as `judge`, compiled; it returns None for a rule that is not."""
+    the same function as `judge`, compiled; it returns None for a rule that is not. tree: what is drafted in
+    each round, unless a text's end leaves room for its first depths only; None: chains. gamma: then its
+    size."""
 
     target: LM
     sampler: Sampler
@@ -199,6 +227,7 @@ class Verifier:
     confidence: float = 0.0
     draft_sampler: Sampler | None = None
     compiled_verdict: "Callable[[Verifier, Tensor, VerifyInput, Tensor | None], Packed | None] | None" = None
+    tree: Tree | None = None
 
     def rows(self, k: int) -> int:
         """How many rows the steps of a round with k drafts have."""
@@ -233,6 +262,7 @@ class Verifier:
             sure=padded.raw_q.new_zeros(0) if padded.sure is None else padded.sure,
             seen=self.sampler.seen(ids, self.target.vocab_size, padded.ids.device),
             allowed=None if allowed is None else self._of_rows(allowed.masks, rows, padded.ids.device),
+            tree=self.tree.first(rows) if self.tree is not None and rows else None,
         )
         # The key has which features the target keeps, not only whether: two drafters of it can need different
         # ones.
@@ -241,7 +271,8 @@ class Verifier:
         shapes = (rows, self.target.kv_length, self.target.buffer_epoch, kept)
         reported = (self.alternatives, self.wants_top)
         looked_at = (self.confidence > 0, len(value.sure), value.q_exact is None, value.allowed is None)
-        key = ("verify", *shapes, self.sampler.key, self.rule, len(self.eos), *looked_at, *reported)
+        how = (self.sampler.key, self.rule, value.tree, len(self.eos))
+        key = ("verify", *shapes, *how, *looked_at, *reported)
         return Judging(*self.run_step(key, self.step, value, self.expected))
 
     def _of_rows(self, masks: Tensor, rows: int, device: torch.device) -> Tensor:
@@ -265,9 +296,10 @@ class Verifier:
 
     def step(self, value: VerifyInput) -> VerifyOutput:
         tokens = torch.cat([value.last.long(), value.drafted])  # [B+1]
+        branches = () if value.tree is None else (value.tree.on(tokens.device).branches,)
         start, experts, read = value.position[0].long(), self.target.experts, None
         with nullcontext([]) if experts is None else experts.watching() as chosen:
-            logits = self.target.forward(tokens, start)  # [B+1, V]
+            logits = self.target.forward(tokens, start, *branches)  # [B+1, V]
         if experts is not None:
             read = experts.read(chosen, len(tokens))
         return VerifyOutput(self.judge(logits, value, read), logits, read)
@@ -280,6 +312,8 @@ class Verifier:
 
     def judge(self, logits: Tensor, value: VerifyInput, experts_read: Tensor | None = None) -> Packed:
         """The verdict, a Verified, on logits [B+1, V]. experts_read: what belongs into it; None: [0]."""
+        if value.tree is not None:
+            return self._judge_tree(logits, value, value.tree.on(logits.device), experts_read)
         if self.compiled_verdict:
             verdict = self.compiled_verdict(self, logits, value, experts_read)
             if verdict is not None:
@@ -332,6 +366,58 @@ class Verifier:
             )
         )
 
+    def _judge_tree(
+        self, logits: Tensor, value: VerifyInput, tree: TreeOnDevice, experts_read: Tensor | None
+    ) -> Packed:
+        """The verdict, a VerifiedTree, on logits [B+1, V]."""
+        size, width = value.q.shape
+        ends = (value.drafted[:, None] == value.eos).any(1)  # [B]
+        is_behind = (tree.path[tree.rows] & ends).any(1)  # the end of a text
+        is_draft = (torch.arange(size, device=logits.device) < value.k) & ~is_behind  # [B]
+        q = torch.where(is_draft[:, None], value.q, 0.0)
+        raw_q = torch.where(is_draft[:, None], value.raw_q, 0.0)
+        u_accept = torch.where(is_draft, value.u_accept, torch.inf)
+        seen = value.seen
+        if seen is not None:
+            seen = seen + tree.path.to(seen.dtype) @ one_hot(value.drafted, width)  # [B+1, V]
+        logits = logits.float()
+        p, exact = self.sampler.probabilities(logits, value.settings, seen)  # [B+1, V], [B+1]
+        raw_p = probabilities(logits)
+        decision = speculative_tree(p, q, value.drafted, tree, u_accept, value.u_next)
+
+        rows = torch.cat([tree.rows, decision.end[None]])  # [B+1]: of p, by position
+        p, raw_p = decision.p, raw_p[rows]
+        next_id = decision.next.expand(size + 1, 1)
+        here = torch.cat([value.drafted[:, None], next_id[:1]])
+        likeliest = _likeliest(p, raw_p, q, raw_q, min(self.alternatives, width))
+        token_ids = torch.cat([here, next_id, likeliest], 1)  # [B+1, 2+A]
+        likely = raw_p.topk(min(self.wants_top, width))
+        return pack(
+            VerifiedTree(
+                k=value.k[0],
+                accepted=decision.accepted.sum(),
+                accept_prob=decision.accept_prob,
+                block_prob=decision.accept_prob[:0],
+                distance=decision.accept_prob[:0],
+                u_accept=u_accept,
+                u_next=value.u_next[0],
+                residual_mass=decision.residual_mass,
+                token_ids=token_ids,
+                p=p.gather(1, token_ids),
+                q=q.gather(1, token_ids[:size]),
+                raw_p=raw_p.gather(1, token_ids),
+                raw_q=raw_q.gather(1, token_ids[:size]),
+                likely_ids=likely.indices,
+                likely_p=likely.values,
+                p_exact=is_draft[:0] if exact is None else exact[rows],
+                q_exact=is_draft[:0] if value.q_exact is None else value.q_exact,
+                experts_read=u_accept[:0] if experts_read is None else experts_read,
+                judged=decision.judged,
+                path=decision.accepted,
+                refused=decision.refused,
+            )
+        )
+
     def _seen_by_row(self, drafted: Tensor, seen: Tensor) -> Tensor:
         """The `seen` of the text and of the drafts before each row, [B+1, V] (see Sampler.seen)."""
         before = one_hot(drafted, self.target.vocab_size).cumsum(0)  # [B, V]
@@ -354,7 +440,7 @@ def _is_exact(verdict: VerifiedOnHost) -> bool:
     """Whether p is exact at each position that the verdict depends on: those of the draft, and that of the
     next token."""
     exact = verdict.p_exact
-    return not exact or (all(exact[: int(verdict.k)]) and exact[verdict.accepted])
+    return not exact or (all(exact[: int(verdict.k)]) and exact[verdict.position_of_next])
 
 
 def _likeliest(p: Tensor, raw_p: Tensor, q: Tensor, raw_q: Tensor, count: int) -> Tensor:

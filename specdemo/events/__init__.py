@@ -6,7 +6,8 @@ They are named like the keys of the trace's JSON. p is the target's distribution
 after temperature and filters; raw_p and raw_q are the same two at temperature 1 without filters (Leviathan et
 al. 2023, Chen et al. 2023)."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 from specdemo.drafters import DRAFTER_KINDS, METHODS
@@ -46,13 +47,14 @@ from specdemo.events.params import (
 __version__ = "0.1.0"  # of the package, which traces and reports name
 __all__ = [
     "Alternative", "ByModel", "ChatMessage", "DRAFTER_KINDS", "DrafterKind", "EndedBy", "ExpertsRead", "Fate",
-    "Finish", "Finished", "Gamma", "Judged", "Kept", "LIMITS", "METHODS", "Manner", "Mark",
+    "Finish", "Finished", "Gamma", "Judged", "JudgedInTree", "Kept", "LIMITS", "METHODS", "Manner", "Mark",
     "MarkRole", "Method",
     "NO_PROMPT", "Next", "PARAMETERS", "PairInfo", "Params", "Prompt", "RULES", "Round", "Rule",
     "ServerInfo", "ServerStats", "Source", "Started", "Stats", "TOKEN_IDS", "allowed",
     "allowed_in_words", "check_messages", "check_number", "check_prompt", "check_text", "described",
     "drafter_label", "drafting_sentence", "is_auto", "is_conversation", "is_lossy", "is_nobodys",
-    "__version__", "lossy_in_words", "manner_of", "rule_in_words", "template_arguments_json",
+    "is_tree", "places_of", "__version__", "lossy_in_words", "manner_of", "rule_in_words",
+    "template_arguments_json",
 ]  # fmt: skip
 
 # Why a draft has no more tokens: it has gamma of them; the drafter was not sure enough (Params.confidence);
@@ -146,6 +148,32 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True)
+class JudgedInTree(Judged):
+    """A drafted token of a tree. parent: the index in the draft of the token that it follows; None where it
+    follows the text.
+
+    The children of a token are judged one after another, until one is accepted: p is what the refused ones
+    before have left of the target's distribution, and q what this one was drawn from without them. So
+    several tokens of a draft can be rejected. One that the path did not come to is discarded; its p is the
+    target's at its place. top: the likeliest tokens of the same two distributions."""
+
+    parent: int | None = field(kw_only=True)
+
+
+def places_of(draft: Sequence[Judged]) -> list[int]:
+    """How many tokens of the draft stand before each of them in a text: in a tree, those on its path."""
+    places: list[int] = []
+    for index, token in enumerate(draft):
+        before = index - 1 if not isinstance(token, JudgedInTree) else token.parent
+        places.append(0 if before is None or before < 0 else places[before] + 1)
+    return places
+
+
+def is_tree(draft: Sequence[Judged]) -> bool:
+    return any(isinstance(token, JudgedInTree) for token in draft)
+
+
+@dataclass(frozen=True, slots=True)
 class Next:
     """The token that the target itself adds at the end of a round.
 
@@ -213,7 +241,7 @@ class Round:
     """
 
     index: int
-    draft: tuple[Judged, ...]
+    draft: tuple[JudgedInTree | Judged, ...]
     next: Next | None
     emitted: tuple[int | None, ...]
     draft_ms: float | None

@@ -22,7 +22,9 @@ def after_prefill(stats: Stats, forwards: int, prefill_ms: float) -> Stats:
 
 
 def after_round(stats: Stats, a_round: Round) -> Stats:
-    """Adds one round. The acceptance rate counts judged drafts only: accepted / (accepted + rejected)."""
+    """Adds one round. The acceptance rate counts judged drafts only: accepted / (accepted + rejected). In a
+    tree these are all tokens that the path has come to, several at a place, so that its rate is lower than
+    that of a chain which keeps as many tokens; `drafted` counts all of its tokens."""
     fates = [token.fate for token in a_round.draft]
     tokens = stats.tokens + len(a_round.emitted)
     rounds = stats.rounds + 1

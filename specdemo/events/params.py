@@ -72,6 +72,7 @@ MOST_BIASES, LARGEST_BIAS = 300, 100.0  # tokens, either way: their ids go to th
 MOST_ARGUMENTS, DEEPEST_ARGUMENT = 32_768, 16  # characters as JSON; objects and lists within each other
 # The fields of Params that a text can have to follow, and how many characters they can have.
 GRAMMARS = {"json_schema": 20_000, "regex": 4_000, "grammar": 10_000}
+MOST_NODES, DEEPEST_TREE = 32, 8  # tokens of a tree, and how many of them can follow each other
 TOKEN_IDS = 2**31  # a token's id is below this, whatever the vocabulary
 
 
@@ -83,6 +84,10 @@ class Params:
     draft_with: what drafts, a name in METHODS (drafters/__init__.py); "none" is plain decoding. Two
         names can be joined by "+", if the first copies from the text: the first that has a draft gives it.
     gamma: the most tokens drafted in a round; "auto" chooses it round by round.
+    tree: how many children each drafted token has, and the text before them all, by depth: (3, 2, 1) drafts 3
+        tokens, 2 after each of these, and 1 after each of those; at most 8 numbers and 32 tokens. Text such
+        as "3,2,1" will do. (): a chain. With a tree, gamma is not used. Only by rule "speculative", and not
+        with a confidence or a grammar.
     confidence: a draft ends before the first token at which the drafter's likeliest token has a probability
         (temperature 1, unfiltered) below this; 0 is off. It ends no draft of a drafter without a distribution
         ("lookup", "ngram").
@@ -137,6 +142,9 @@ class Params:
     )
     gamma: Gamma = _whole(
         4, 1, 16, "the most tokens drafted in a round; auto chooses it round by round", step=1
+    )
+    tree: tuple[int, ...] = _described(
+        (), "the children of each drafted token, by depth: 3,2,1; empty drafts a chain", is_compared=False
     )
     confidence: float = _real(
         *(0.0, 0.0, 1.0),
@@ -296,6 +304,12 @@ class Params:
             for text in texts:
                 check_text(field, text)
         self._check_grammar()
+        object.__setattr__(self, "tree", _checked_tree(self.tree))
+        if self.tree and self.rule != "speculative":
+            raise ValueError(about("tree", "tree_by_rule", name=self.rule))
+        beside = "confidence" if self.confidence else field_of_grammar(self)
+        if self.tree and beside:
+            raise ValueError(about("tree", "tree_beside", name=beside))
 
     def _check_grammar(self) -> None:
         if isinstance(self.json_schema, Mapping):
@@ -314,6 +328,27 @@ class Params:
             raise ValueError(about("ignore_eos", "grammar_ends_text"))
         if names and RULES[self.rule].is_for_measuring:
             raise ValueError(about("rule", "grammar_by_rule", name=self.rule))
+
+
+def nodes_of(tree: Sequence[int]) -> int:
+    """How many tokens a tree has (Params.tree)."""
+    return sum(math.prod(tree[: depth + 1]) for depth in range(len(tree)))
+
+
+def _checked_tree(given: object) -> tuple[int, ...]:
+    """The checked tree. given: numbers, or their text with commas."""
+    numbers = given
+    if isinstance(given, str):
+        parts = [part.strip() for part in given.split(",")] if given.strip() else []
+        is_short = all(part.isascii() and part.isdecimal() and len(part) < 3 for part in parts)
+        numbers = tuple(map(int, parts)) if is_short else None
+    is_tree = isinstance(numbers, (list, tuple)) and len(numbers) <= DEEPEST_TREE
+    if not is_tree or not all(_is_between(1, one, MOST_NODES, Integral) for one in cast(Sequence, numbers)):
+        raise ValueError(refusal("tree", "tree", given, deepest=DEEPEST_TREE, most=MOST_NODES))
+    tree = tuple(int(one) for one in cast(Sequence, numbers))
+    if nodes_of(tree) > MOST_NODES:
+        raise ValueError(refusal("tree", "tree", given, deepest=DEEPEST_TREE, most=MOST_NODES))
+    return tree
 
 
 def _as_json(schema: Mapping) -> str | Mapping:
@@ -434,6 +469,8 @@ def check_greedy_drafts(params: Params) -> None:
         raise ValueError(refusal("draft_with", "drafted_text", params.draft_with))
     if is_nobodys(params):
         raise ValueError(refusal("rule", "somebodys_text", params.rule))
+    if params.tree:
+        raise ValueError(refusal("tree", "chain_of_fork", params.tree))
 
 
 def values_of_rule(params: Params) -> dict[str, float]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from specdemo.events import Mark, MarkRole, Round
+from specdemo.events import Mark, MarkRole, Round, places_of
 from specdemo.events.metrics import ratio
 from specdemo.events.trace import Trace, pieces
 
@@ -63,16 +63,16 @@ def segments_of(trace: Trace) -> list[Segment]:
     kinds = iter(_kinds_of(trace.marks, trace.prompt_ids, trace.rounds))
     for a_round in trace.rounds:
         own = [next(kinds) for _ in a_round.emitted]
-        fates = [token.fate for token in a_round.draft]
-        accepted = fates.count("accepted")
+        accepted = sum(token.fate == "accepted" for token in a_round.draft)
         for place, kind in enumerate(own):
             segment = found.setdefault(kind, Segment(kind))
             segment.tokens += 1
             segment.accepted += place < accepted
             segment.rounds += 1 / len(own)
             segment.ms += a_round.ms / len(own)
-        if own:  # a rejected token's place is that of the one that replaced it
-            found[own[min(accepted, len(own) - 1)]].rejected += fates.count("rejected")
+        for place, token in zip(places_of(a_round.draft), a_round.draft, strict=True):
+            if own and token.fate == "rejected":  # its place is that of the one that replaced it
+                found[own[min(place, len(own) - 1)]].rejected += 1
     return [*found.values()]
 
 

@@ -22,7 +22,7 @@ from math import exp, log, sqrt
 from random import Random
 from statistics import StatisticsError, fmean, linear_regression, mean, mode, quantiles, stdev
 
-from specdemo.events import LIMITS, ExpertsRead, Round, ServerStats, Stats
+from specdemo.events import LIMITS, ExpertsRead, Round, ServerStats, Stats, is_tree
 from specdemo.events.metrics import made_in, made_of, ratio
 
 SHORTEST = 24  # tokens of a run for which a speed-up is claimed
@@ -321,10 +321,13 @@ def estimates(
     own: int | None = None,
 ) -> list[Estimate]:
     """The estimates for gamma 0 to the largest that Params allows, or to the longest draft where p and q are
-    not known; empty if nothing was judged. at_once: whether drafts were made in one forward,
-    and so take as long whatever their length. longest_draft: the longest that the drafter can make. own: the
-    run's draft length, None where it was chosen round by round or is not known. Up to it, tokens a round are
-    counted: each round's, cut to that length; they grow with gamma, and at `own` they are the run's own."""
+    not known; empty if nothing was judged, and of trees, whose places have several drafts. at_once: whether
+    drafts were made in one forward, and so take as long whatever their length. longest_draft: the longest
+    that the drafter can make. own: the run's draft length, None where it was chosen round by round or is not
+    known. Up to it, tokens a round are counted: each round's, cut to that length; they grow with gamma, and
+    at `own` they are the run's own."""
+    if any(is_tree(one.draft) for one in rounds):
+        return []
     by_place = _verdicts_by_place(rounds)
     judged = [verdict for verdicts in by_place for verdict in verdicts]
     if not judged:
@@ -466,12 +469,13 @@ def experts_of_checks(rounds: Sequence[Round], gamma: int | str) -> ExpertsOfChe
 
 
 def _checked_length(rounds: Sequence[Round], gamma: int | str) -> int | None:
-    """The length of full drafts; where gamma was chosen round by round, the one that came most often. None
-    where nothing was drafted."""
+    """The length of full drafts; of trees, and where gamma was chosen round by round, the one that came most
+    often. None where nothing was drafted."""
     drafted = [len(one.draft) for one in rounds if one.draft]
     if not drafted:
         return None
-    return gamma if isinstance(gamma, int) else mode(drafted)
+    is_chosen = isinstance(gamma, int) and not any(is_tree(one.draft) for one in rounds)
+    return gamma if is_chosen else mode(drafted)
 
 
 FEWEST_CHECKS = 5  # of full drafts, of which a mean and a spread are told

@@ -2,7 +2,7 @@
 
 import datetime
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from secrets import token_hex
@@ -18,6 +18,7 @@ from specdemo.events import (
     Finish,
     Finished,
     Judged,
+    JudgedInTree,
     Mark,
     Next,
     PairInfo,
@@ -26,8 +27,10 @@ from specdemo.events import (
     ServerStats,
     Started,
     Stats,
+    is_tree,
     metrics,
 )
+from specdemo.events.params import nodes_of
 
 SCHEMA: Final = "specdemo.trace/1"
 LARGEST_NUMBER = 1e12  # what no time (in ms) and no count of a real run reaches
@@ -139,7 +142,8 @@ class Trace:
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             refused = first["ctx"]["error"] if first["type"] == "value_error" else None
-            where, is_json = ".".join(map(str, first["loc"])), first["type"] != "json_invalid"
+            places = (str(place) for place in first["loc"] if place not in OF_DRAFT)
+            where, is_json = ".".join(places), first["type"] != "json_invalid"
             raise NotATrace(where or "it", first["msg"], is_json, refused) from None
         for where, what in _faults(trace):
             raise NotATrace(where, what) from None
@@ -197,7 +201,9 @@ def _faults(trace: Trace) -> Iterator[tuple[str, str]]:
         times = (a_round.draft_ms, a_round.verify_ms, a_round.arrival_ms)
         if not all(ms is None or 0 <= ms < LARGEST_NUMBER for ms in times):
             yield f"rounds.{index}", "its times must be milliseconds"
+        yield from _tree_faults(f"rounds.{index}.draft", a_round.draft)
         longest = LARGEST_NUMBER if trace.pair.server else int(LIMITS["gamma"].largest)
+        longest = nodes_of(trace.params.tree) or longest
         if a_round.gamma is not None and not len(a_round.draft) <= a_round.gamma <= longest:
             yield f"rounds.{index}.gamma", "must be a length that its draft can have"
         most = longest if a_round.gamma is None else a_round.gamma
@@ -229,6 +235,20 @@ def _faults(trace: Trace) -> Iterator[tuple[str, str]]:
             yield f"stats.{name}", "must have its lower end first"
     if trace.stats.target_step_ms == 0 or (spread and trace.stats.target_step_ms is None):
         yield "stats", "must have a target_step_ms above 0 where it has its spread"
+
+
+def _tree_faults(where: str, draft: Sequence[Judged]) -> Iterator[tuple[str, str]]:
+    """What is wrong with the shape of a drafted tree, if it is one."""
+    for index, token in enumerate(draft):
+        if not isinstance(token, JudgedInTree):
+            if is_tree(draft):
+                yield f"{where}.{index}.parent", "must be there, as it is of others"
+            continue
+        parent = token.parent
+        if parent is not None and not 0 <= parent < index:
+            yield f"{where}.{index}.parent", "must be the index of a token before it"
+        elif token.fate == "accepted" and parent is not None and draft[parent].fate != "accepted":
+            yield f"{where}.{index}.fate", "must not be accepted after a token that is not"
 
 
 def _numbers_in(values: tuple) -> Iterator[float | None]:
@@ -288,8 +308,7 @@ def _is_token_id(value: int) -> bool:
 
 def pieces(a_round: Round) -> Iterator[str]:
     """The texts of the tokens that the round added, in order."""
-    kept = len(a_round.emitted) - (a_round.next is not None)
-    yield from (token.text for token in a_round.draft[:kept])
+    yield from (token.text for token in a_round.draft if token.fate == "accepted")
     if a_round.next:
         yield a_round.next.text
 
@@ -305,6 +324,7 @@ def round_objects(rounds: list[Round]) -> list[dict[str, Any]]:
     return [_ROUND.dump_python(a_round, mode="json") for a_round in rounds]
 
 
+OF_DRAFT = (Judged.__name__, JudgedInTree.__name__)  # pydantic names which of them it has tried
 ROUNDS = '"rounds":'
 NO_ROUNDS = f"{ROUNDS}[]"
 PORTION = 10  # rounds that are written at once: 5 ms for the largest

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from specdemo.events import Finish, Params, Round, Stats, is_nobodys
+from specdemo.events import Finish, Params, Round, Stats, is_nobodys, is_tree
 from specdemo.events.speedup import SHORTEST, break_even, experts_of_checks, is_wide
 from specdemo.words.catalogue import Speak, numeral, say, speaker_of
 
@@ -110,7 +110,7 @@ def _why_slower(stats: Stats, rounds: Sequence[Round], speak: Speak) -> str:
     run_ms = stats.run_ms
     share = numeral(stats.draft_ms / run_ms, ".0%")
     is_paused = any(one.ended_by == "pause" for one in rounds)  # then no mean stands for a round with a draft
-    if not stats.drafted or is_paused:
+    if not stats.drafted or is_paused or any(is_tree(one.draft) for one in rounds):
         return speak("drafting_takes", share=share)
     assert stats.target_step_ms is not None and stats.acceptance_rate is not None
     shares = {"share": share, "rate": numeral(stats.acceptance_rate, ".0%")}

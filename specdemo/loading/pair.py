@@ -22,6 +22,8 @@ from specdemo.engine import compiled
 from specdemo.engine.grammar import Grammars
 from specdemo.errors import PairError
 from specdemo.events import (
+    DRAFTER_KINDS,
+    METHODS,
     NO_PROMPT,
     TOKEN_IDS,
     ByModel,
@@ -40,7 +42,15 @@ from specdemo.loading.request import ROLES, dtype_name
 from specdemo.loading.templates import arguments_of, marks_of, render
 from specdemo.runtime import cuda, probe
 from specdemo.runtime.device import device_name, has_bfloat16
-from specdemo.runtime.lm import context_of, embedded_ids, logits_width, longrope_end, positions_of, state_of
+from specdemo.runtime.lm import (
+    context_of,
+    embedded_ids,
+    keeps_state,
+    logits_width,
+    longrope_end,
+    positions_of,
+    state_of,
+)
 from specdemo.runtime.runner import Capture, Runner
 from specdemo.runtime.weights import held_bytes, rounds_activations
 from specdemo.servers.pair import ServedPair
@@ -222,7 +232,22 @@ class Pair:
             )
         self._check_stops(params.stop)
         self.grammars.compiled(params)
+        if params.tree and params.draft_with != "none":
+            self._check_tree(params)
         return params
+
+    def _check_tree(self, params: Params) -> None:
+        """ValueError if the pair cannot draft trees."""
+        if "tree" not in METHODS[params.draft_with].fields:
+            raise ValueError(about("tree", "tree_method", name=params.draft_with))
+        kind = kind_of(self.drafter).name_of(self.drafter)
+        if not DRAFTER_KINDS[kind].drafts_trees:
+            raise ValueError(about("tree", "tree_kind", name=kind))
+        if self.other_tokenizer is not None:
+            raise ValueError(about("tree", "tree_tokenizer"))
+        for role, model in (("target", self.target), ("drafter", self.drafter)):
+            if isinstance(model, PreTrainedModel) and keeps_state(model):
+                raise ValueError(about("tree", "tree_states", who=message(f"the_{role}")))
 
     @cached_property
     def grammars(self) -> Grammars:

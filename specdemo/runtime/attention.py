@@ -9,9 +9,11 @@ transformers' own mask asks the device whether it can be left out, and its atten
 values once per query head in every forward of several tokens. Both are replaced through transformers' own
 registries, under one name."""
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from functools import cache
 
 import torch
@@ -24,7 +26,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from specdemo.runtime import cuda
 from specdemo.runtime.shared import PutBack, Shared
 
-ATTENTION_NAME = "specdemo"
+ATTENTION_NAME, EAGER_NAME = "specdemo", "specdemo_eager"
 LOCK = threading.RLock()
 MAX_GROUPED_QUERIES = 32  # beyond that (a prefill) a mask for every group costs more than repeated keys
 
@@ -34,6 +36,34 @@ SPLIT_FROM = 1024
 SMALLEST_PART = 128  # keys: torch's kernel reads as many at a time, or 64
 BLOCKS_A_PROCESSOR = 2  # of either kernel, which fit on one at the same time
 ALIGNED = 8  # head_dim and the keys of a part are multiples of it, or that kernel refuses them
+
+
+@dataclass(frozen=True)
+class Branches:
+    """The newest rows of a cache, W of them, that do not all follow each other: branches of a tree. The last
+    N of the W are those of a forward, which sees the text before the W rows, and of these only some.
+
+    depths [W] int64: how many places behind the first of them a row stands. A row's place in the text is told
+    by it, and not by where the cache has the row. hidden [N, W] bool: which rows are hidden from each."""
+
+    depths: Tensor
+    hidden: Tensor
+
+    def positions(self, slots: Tensor) -> Tensor:
+        """The places in the text of a forward's rows, which the cache has at `slots` [N]."""
+        rows, newest = self.hidden.shape
+        return slots[:1] - (newest - rows) + self.depths[newest - rows :]
+
+    def seen(self, slots: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+        """keys [L] = 0, 1, ... -> the places in the text of the cache's rows [L], and which of them are
+        hidden from each of the forward's rows, [N, L]. What is left over behind the newest rows has a later
+        place than any row."""
+        rows, newest = self.hidden.shape
+        first = slots[:1] - (newest - rows)  # [1]
+        at = first + keys[:newest]
+        places = keys.index_copy(0, at, first + self.depths)
+        hidden = torch.zeros(rows, len(keys), dtype=torch.bool, device=keys.device)
+        return places, hidden.index_copy(1, at, self.hidden)
 
 
 def masking(dtype: torch.dtype) -> float:
@@ -46,6 +76,13 @@ def masking(dtype: torch.dtype) -> float:
 def additive(hidden: Tensor, dtype: torch.dtype) -> Tensor:
     """hidden [R, L] bool -> the mask [1, 1, R, L] that attention adds."""
     return hidden.to(dtype).mul_(masking(dtype))[None, None]
+
+
+class _OfThread(threading.local):
+    branches: Branches | None = None  # of the forward that runs in this thread
+
+
+_of_thread = _OfThread()
 
 
 def additive_mask(
@@ -63,13 +100,18 @@ def additive_mask(
     """What `mask_function` allows, as an additive mask [1, 1, N, L]; None where plain causal attention of the
     last N of L tokens does the same (a prompt). Called by transformers, with its own argument names."""
     are_last = isinstance(q_offset, int) and q_offset + q_length == kv_length
-    if allow_is_causal_skip and local_size is None and are_last and q_length > 1:
+    is_causal = allow_is_causal_skip and local_size is None and _of_thread.branches is None
+    if is_causal and are_last and q_length > 1:
         return None
-    queries = torch.arange(q_length, device=device)[:, None] + q_offset  # [N, 1]
-    keys = torch.arange(kv_length, device=device)[None] + kv_offset  # [1, L]
+    queries = torch.arange(q_length, device=device) + q_offset  # [N]
+    keys = torch.arange(kv_length, device=device) + kv_offset  # [L]
+    hidden = None
+    if _of_thread.branches is not None:
+        slots, queries = queries, _of_thread.branches.positions(queries)
+        keys, hidden = _of_thread.branches.seen(slots, keys)
     zero = torch.zeros((), dtype=torch.long, device=device)
-    allowed = mask_function(zero, zero, queries, keys)  # [N, L]
-    return additive(~allowed, dtype)
+    allowed = mask_function(zero, zero, queries[:, None], keys[None])  # [N, L]
+    return additive(~allowed if hidden is None else ~allowed | hidden, dtype)
 
 
 def grouped_attention(
@@ -203,23 +245,34 @@ def _leave_out_cudnn(_: object) -> PutBack:
 
 
 _without_cudnn = Shared(_leave_out_cudnn)
+
+
+def own_eager_attention(module: torch.nn.Module, *given: object, **named: object) -> tuple[Tensor, object]:
+    """The eager attention of the module's own model, which then has the mask of this module."""
+    return sys.modules[type(module).__module__].eager_attention_forward(module, *given, **named)
+
+
 AttentionInterface.register(ATTENTION_NAME, grouped_attention)
-AttentionMaskInterface.register(ATTENTION_NAME, additive_mask)
+AttentionInterface.register(EAGER_NAME, own_eager_attention)
+for _name in (ATTENTION_NAME, EAGER_NAME):
+    AttentionMaskInterface.register(_name, additive_mask)
 
 
 @contextmanager
-def static_attention(config: PretrainedConfig) -> Iterator[None]:
+def static_attention(config: PretrainedConfig, branches: Branches | None = None) -> Iterator[None]:
     """A context in which the model uses the attention of this module, unless its own is eager (which some
-    models need, and whose mask never looks at the device)."""
+    models need, and whose mask never looks at the device). branches: those of the forward that runs in it."""
+    eager = "eager" if branches is None else EAGER_NAME
     parts = {"": config} | {
         name: part for name in config.sub_configs if (part := getattr(config, name, None)) is not None
     }
     own = {name: part._attn_implementation for name, part in parts.items()}
     with LOCK:  # two pairs may share a model
         config._attn_implementation = {
-            name: "eager" if before == "eager" else ATTENTION_NAME for name, before in own.items()
+            name: eager if before == "eager" else ATTENTION_NAME for name, before in own.items()
         }
+        _of_thread.branches = branches
         try:
             yield
         finally:
-            config._attn_implementation = own
+            config._attn_implementation, _of_thread.branches = own, None

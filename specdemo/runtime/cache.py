@@ -14,6 +14,7 @@ from torch.nn import Module, ModuleList
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicLayer
 
+from specdemo.runtime.device import to_device
 from specdemo.runtime.states import StateLayer
 from specdemo.words.message import Message
 
@@ -167,6 +168,17 @@ class CachedByPosition(Cached):
         is_there = count == 1 and isinstance(start, Tensor)  # which spares a launch
         self.positions = start.view(1) if is_there else start + self.key_positions[:count]
         return self.positions
+
+    def keep(self, start: int, kept: list[int]) -> None:
+        """Puts rows that do not follow each other where they would stand if they did: row start + kept[i] of
+        the cache becomes row start + i, by one gather in each layer. kept: ascending numbers."""
+        moved = [(start + to, start + at) for to, at in enumerate(kept) if to != at]
+        if not moved:
+            return
+        to, at = to_device([*zip(*moved, strict=True)], torch.long, self.device)
+        for layer in self.layers:
+            for cached in (layer.keys, layer.values):
+                cached.index_copy_(2, to, cached.index_select(2, at))
 
     def free(self) -> None:
         """Also empties the cache: its layers point back here, so the collector would have to find them."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 
-from specdemo.runtime.attention import additive, masked_attention
+from specdemo.runtime.attention import Branches, additive, masked_attention
 from specdemo.runtime.decoder import Attention, Decoder, Layer, Norm, Rotation, RowMask
 from specdemo.runtime.families import (
     decoder_of_family,
@@ -71,17 +71,20 @@ class FusedForward:
         cache: Cache,
         last_position: float,
         keep: Callable[[int, Tensor, Tensor], None] | None,
+        branches: Branches | None = None,
     ) -> Tensor:
         """ids [N] at consecutive positions `rows` [N], over the cache's first keys [L] = 0, 1, ... -> logits
         [N, V]. Rows that only fill a captured step may lie beyond the model's last position. keep: takes each
-        layer's index, its input and the rows, and last the output."""
+        layer's index, its input and the rows, and last the output. branches: see LM.forward; torch's
+        attention reads them."""
         x = self.model.model.embed_tokens(ids)  # [N, H]
-        if self.triton and len(ids) <= MOST_BY_TRITON:
+        if self.triton and len(ids) <= MOST_BY_TRITON and branches is None:
             tables = self._rotation_tables(x, len(keys), last_position)
             attention: Attention = KernelAttention(cache, rows, tables)
         else:
-            turned = rotations(self.model, x, rows.clamp(max=last_position), self.layers)
-            attention = TorchAttention.over(cache, turned, rows, keys, self.layers, x.dtype)
+            positions = rows if branches is None else branches.positions(rows)
+            turned = rotations(self.model, x, positions.clamp(max=last_position), self.layers)
+            attention = TorchAttention.over(cache, turned, rows, keys, self.layers, x.dtype, branches)
         for index, layer in enumerate(self.layers):
             if keep is not None:
                 keep(index, x, rows)
@@ -145,11 +148,19 @@ class TorchAttention:
         keys: Tensor,
         layers: list[Layer],
         dtype: torch.dtype,
+        branches: Branches | None = None,
     ) -> "TorchAttention":
         """The attention of a forward at consecutive positions `rows` [N] over keys [L] = 0, 1, ..."""
         shared = layers[0].attends.heads // layers[0].attends.groups
+
+        def hidden(mask: RowMask) -> Tensor:  # [N, L]
+            if branches is None:
+                return mask.hidden(rows, keys)
+            places, elsewhere = branches.seen(rows, keys)
+            return mask.hidden(branches.positions(rows), places) | elsewhere
+
         masks = {
-            mask: additive(mask.hidden(rows, keys).repeat(shared, 1), dtype)  # [1, 1, R, L]
+            mask: additive(hidden(mask).repeat(shared, 1), dtype)  # [1, 1, R, L]
             for mask in dict.fromkeys(layer.attends.mask for layer in layers)
         }
         return TorchAttention(cache, rotations, masks)

@@ -57,8 +57,11 @@ from specdemo.runtime.shaping import add_bias, argmax, certainty, draw_token, pe
     READS_EMBEDDINGS,  # whether the product that reads features reads embeddings before them
     STREAM,  # [rows, HIDDEN]: where the last layer's output is left for later; 0: it is not
     STREAM_IS_NORMED,
+    NEWEST,  # rows of the cache that do not all follow each other, see attention.Branches; 0: all do
+    DEPTHS,  # [NEWEST]
+    HIDDEN_ROWS,  # [rows, NEWEST], float32: what is added to the scores of these rows
     MODEL_FIELDS,
-) = range(27)
+) = range(30)
 # Real numbers of a model: a cap of 0 is none. The last two are the epsilons of norms of what is read.
 EMBEDDING_SCALE, LOGITS_SCALE, LOGITS_CAP, BEFORE_READS, AFTER_READS, MODEL_NUMBERS = range(6)
 # A product: its weight, how that is kept, what its outputs are multiplied by (0: nothing), its bias (0:
@@ -307,13 +310,22 @@ def meet(team, threads):
 
 
 @njit(**INNER)
-def rotate(x, rows, heads, d, rotated, cos, sin, start):
-    """Rotates the first channels of x [rows, heads, d], `rotated` of them, by the positions from `start`
-    on."""
+def place_of(model, start, rows, n):
+    """The position in the text of row n of a forward, whose rows the cache has from `start` on."""
+    newest = model[NEWEST]
+    return start + rows - newest + ints(model[DEPTHS])[newest - rows + n] if newest else start + n
+
+
+@njit(**INNER)
+def rotate(model, x, rows, heads, cos, sin, start):
+    """Rotates the first channels of x [rows, heads, HEAD_DIM], ROTATED of them, by the positions of a
+    forward's rows."""
     apart()
+    d, rotated = model[HEAD_DIM], model[ROTATED]
     half = rotated // 2
     for n in range(rows):
-        c, s = floats(cos + 4 * (start + n) * rotated), floats(sin + 4 * (start + n) * rotated)
+        at = 4 * place_of(model, start, rows, n) * rotated
+        c, s = floats(cos + at), floats(sin + at)
         for head in range(heads):
             v = floats(x + 4 * (n * heads + head) * d)
             for j in range(half):
@@ -333,13 +345,20 @@ def store(x, cache, rows, groups, d, capacity, start, narrow):
             )
 
 
+@njit(fastmath=REORDERED, **INNER)
+def scaled(score, scaling, cap):
+    score *= scaling
+    return tanh(score / cap) * cap if cap else score
+
+
 def attend_over(numbers, size, wide):
     """The attention of one head over a cache of numbers of `size` bytes, which `wide` makes float32."""
 
     @njit(fastmath=REORDERED, **INNER)
-    def attend(q, out, keys, values, scores, d, count, scaling, cap):
+    def attend(q, out, keys, values, scores, d, count, scaling, cap, hidden, newest):
         """The attention of one head's query [d] over `count` keys and values [count, d] -> out [d]. It takes
-        four keys at a time, so that sums stay in registers longer."""
+        four keys at a time, so that sums stay in registers longer. hidden [newest]: what is added to the
+        scores of the last keys."""
         apart()
         query, weight, result = floats(q), floats(scores), floats(out)
         whole = count // 4 * 4
@@ -359,12 +378,14 @@ def attend_over(numbers, size, wide):
                 s0 += query[j] * wide(a[j])
             weight[p] = s0
         most = np.float32(-np.inf)
-        for p in range(count):
-            score = weight[p] * scaling
-            if cap:
-                score = tanh(score / cap) * cap
+        for p in range(count - newest):
+            score = scaled(weight[p], scaling, cap)
             weight[p] = score
             most = most if score <= most else score  # NaN, if there is one
+        for i in range(newest):
+            score = scaled(weight[count - newest + i], scaling, cap) + floats(hidden)[i]
+            weight[count - newest + i] = score
+            most = most if score <= most else score
         total = ZERO
         for p in range(count):
             weight[p] = exp(weight[p] - most)
@@ -485,7 +506,7 @@ def write_keys(model, layer, numbers, k, v, rows, start):
     if layer[K_NORM]:
         norm_heads(model, k, layer[K_NORM], rows, groups, numbers[5])
     if layer[COS]:
-        rotate(k, rows, groups, d, model[ROTATED], layer[COS], layer[SIN], start)
+        rotate(model, k, rows, groups, layer[COS], layer[SIN], start)
     store(k, layer[KEY_CACHE], rows, groups, d, model[CAPACITY], start, model[NARROW])
     store(v, layer[VALUE_CACHE], rows, groups, d, model[CAPACITY], start, model[NARROW])
 
@@ -525,23 +546,25 @@ def run_layer(
         if layer[Q_NORM]:
             norm_heads(model, q, layer[Q_NORM], rows, heads, numbers[4])
         if layer[COS]:
-            rotate(q, rows, heads, d, model[ROTATED], layer[COS], layer[SIN], start)
+            rotate(model, q, rows, heads, layer[COS], layer[SIN], start)
         write_keys(model, layer, numbers, k, v, rows, start)
     meet(team, threads)
     scaling, cap = np.float32(numbers[SCALING]), np.float32(numbers[SCORES_CAP])
+    newest = model[NEWEST]
     for n in range(rows):
-        end = start + (rows if layer[LATER] else n + 1)
-        first = 0
+        end = start + (rows if layer[LATER] or newest else n + 1)
+        first, hidden = 0, model[HIDDEN_ROWS] + 4 * n * newest
         if layer[WINDOW]:
-            first = max(0, (start if layer[FROM_FIRST] else start + n + 1) - layer[WINDOW])
+            after = start if layer[FROM_FIRST] else place_of(model, start, rows, n) + 1
+            first = max(0, after - layer[WINDOW])
         for head in range(me, heads, threads):
             at = q + 4 * (n * heads + head) * d
             cached = (2 if model[NARROW] else 4) * (head // (heads // groups) * model[CAPACITY] + first) * d
             keys, values = layer[KEY_CACHE] + cached, layer[VALUE_CACHE] + cached
             if model[NARROW]:
-                attend_narrow(at, at, keys, values, scores, d, end - first, scaling, cap)
+                attend_narrow(at, at, keys, values, scores, d, end - first, scaling, cap, hidden, newest)
             else:
-                attend(at, at, keys, values, scores, d, end - first, scaling, cap)
+                attend(at, at, keys, values, scores, d, end - first, scaling, cap, hidden, newest)
     meet(team, threads)
     product(place + 8 * OUT, kernels, q, result, rows, blocks, me, threads)
     meet(team, threads)

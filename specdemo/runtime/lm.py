@@ -30,7 +30,7 @@ from transformers.cache_utils import (
 )
 
 from specdemo.runtime import cuda
-from specdemo.runtime.attention import static_attention
+from specdemo.runtime.attention import Branches, static_attention
 from specdemo.runtime.cache import (
     NEW_BUFFERS,
     Cached,
@@ -93,9 +93,14 @@ class LM(Protocol):
         """Call before consecutive forwards: the first begins at position `start`, none reaches position
         `length`."""
 
-    def forward(self, ids: Tensor, start: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, start: Tensor, branches: Branches | None = None) -> Tensor:
         """ids [N] at the positions start [], start + 1, ... -> logits [N, V]: row i predicts the token after
-        ids[i]."""
+        ids[i]. branches: where they stand in the text, and what each of them sees, where they do not follow
+        each other; start: then of their rows in the cache."""
+
+    def keep(self, start: int, kept: list[int]) -> None:
+        """Leaves one branch of what forwards with branches have written: row start + kept[i] of the cache
+        becomes row start + i."""
 
     @property
     def drafts_itself(self) -> bool:
@@ -106,6 +111,9 @@ class LM(Protocol):
         that it draws, each from the last logits. Returns these K tokens [K], what they were drawn from [K, V]
         (None when greedy), and the logits [K, V]. K is less than what is asked for where the draft ends at a
         place that the model is not sure of."""
+
+    def reads_branches(self) -> bool:
+        """Whether its forwards can be given branches."""
 
     def prefill(self, ids: Tensor, is_over: Callable[[], bool] = lambda: False) -> int:
         """Fills the cache with ids [N] from position 0 on; N may be 0. Returns the number of forwards that it
@@ -127,6 +135,8 @@ class CachedLM(CachedByPosition):
         self.not_fused: str | None = None  # why its fused forward is not used
         self.not_triton: str | None = None  # why it does not use Triton
         self._is_chosen = False  # whether `fused` was
+        self._reads_branches: dict[bool, bool] = {}  # by `static`
+        self.branches_by_torch = False  # whether they were read more slowly than other rows are
         self.known_ids = embedded_ids(model)
         self.last_position = context_of(model) - 1
         self.cache, self._cache_name = positional_cache(model, self), cache_argument(model)
@@ -193,7 +203,7 @@ class CachedLM(CachedByPosition):
             return [message("one_by_one", who=who)]
         if self.not_triton:
             return [message("no_triton", who=who, why=self.not_triton)]
-        return []
+        return [message("branches_by_torch", who=who)] if self.branches_by_torch else []
 
     def free(self) -> None:
         super().free()
@@ -214,8 +224,10 @@ class CachedLM(CachedByPosition):
         if self.states is not None:
             self.states.reserve(start, self.capacity)
 
-    def forward(self, ids: Tensor, start: Tensor) -> Tensor:
-        return self.static_forward(ids, start) if self.static else self._plain_forward(ids)
+    def forward(self, ids: Tensor, start: Tensor, branches: Branches | None = None) -> Tensor:
+        if self.static:
+            return self.static_forward(ids, start, branches)
+        return self._plain_forward(ids) if branches is None else self._plain_branches(ids, branches)
 
     @property
     def drafts_itself(self) -> bool:
@@ -224,23 +236,71 @@ class CachedLM(CachedByPosition):
     def draft(self, ids: Tensor, start: Tensor, drawing: Drawing) -> tuple[Tensor, Tensor | None, Tensor]:
         raise NotImplementedError
 
-    def static_forward(self, ids: Tensor, start: Tensor) -> Tensor:
+    def static_forward(self, ids: Tensor, start: Tensor, branches: Branches | None = None) -> Tensor:
         self._next += len(ids)
-        rows = self.write_at(start, len(ids))
+        return self._static(ids, self.write_at(start, len(ids)), branches)
+
+    def _plain_branches(self, ids: Tensor, branches: Branches) -> Tensor:
+        start, self._next = self._next, self._next + len(ids)
+        self.key_positions = self.all_positions[: self._next]
+        return self._static(ids, self.write_at(start, len(ids)), branches)
+
+    def _static(self, ids: Tensor, rows: Tensor, branches: Branches | None) -> Tensor:
+        """A forward with masks of this project. rows [N]: where the cache is written."""
         if self.fused is not None:
+            self.branches_by_torch |= branches is not None and self.fused.triton
             keep = None if self.features is None else self.features.keep
             return self.fused(
-                self._known(ids), rows, self.key_positions, self.cache, self.last_position, keep
+                self._known(ids), rows, self.key_positions, self.cache, self.last_position, keep, branches
             )
+        positions = rows if branches is None else branches.positions(rows)
         # Rows that only fill a captured step may lie beyond the model's last position.
-        positions = rows.clamp(max=self.last_position)
+        positions = positions.clamp(max=self.last_position)
         arguments = {
             "position_ids": positions[None],
             "attention_mask": torch.ones_like(self.key_positions)[None],  # nothing is padding
         }
         arguments = {name: value for name, value in arguments.items() if name in self.parameters}
-        with static_attention(self.model.config):
+        with static_attention(self.model.config, branches):
             return self._call(ids, arguments)
+
+    @torch.no_grad()
+    def reads_branches(self) -> bool:
+        """Whether forwards with branches predict what the others do. It is tried once, in the mode of the
+        run, before the prompt is read: what places a model knows of a token beside those that it is told
+        (ALiBi, a mask of its own) shows in what it predicts."""
+        if self.static not in self._reads_branches:
+            try:
+                self._reads_branches[self.static] = self._try_branches()
+            except torch.OutOfMemoryError:
+                raise
+            except Exception:  # of transformers, or of a model's own code
+                self._reads_branches[self.static] = False
+        return self._reads_branches[self.static]
+
+    def _try_branches(self) -> bool:
+        """Reads a tree of four tokens after a text (the last of them follows the third, which is a sibling of
+        the second), and goes on after the longer branch."""
+        if "position_ids" not in self.parameters or self.last_position < 12:
+            return False
+        ids = torch.arange(3, 12, device=self.device) % self.known_ids
+        text, tree, following = ids[:4], ids[4:8], ids[8:]
+        depths = torch.tensor([0, 1, 1, 2], device=self.device)
+        seen = torch.tensor([[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 0, 1, 1]], device=self.device)
+        start = torch.tensor(len(text), device=self.device)
+
+        def read(part: Tensor, at: Tensor, branches: Branches | None = None) -> Tensor:
+            self.reserve(int(at), int(at) + len(part))
+            return self.forward(part, at, branches)
+
+        read(text, start - len(text))
+        one = read(tree[:2], start)
+        other = read(torch.cat([tree[:1], tree[2:], following]), start)
+        both = read(tree, start, Branches(depths, seen == 0))
+        self.keep(len(text), [0, 2, 3])
+        said = torch.cat([both, read(following, start + 3)])
+        expected = torch.cat([other[:1], one[1:], other[1:]])
+        return bool((said - expected).abs().max() <= logits_tolerance(expected, self.dtype))
 
     def _plain_forward(self, ids: Tensor, **arguments: object) -> Tensor:
         if self.states is None:

@@ -27,6 +27,7 @@ from torch.profiler import record_function
 from transformers import PreTrainedModel
 
 from specdemo.errors import one_line
+from specdemo.runtime.attention import Branches, masking
 from specdemo.runtime.cache import Cached, CachedByPosition
 from specdemo.runtime.decoder import Decoder, Layer, Norm
 from specdemo.runtime.device import Clock, free_memory
@@ -402,14 +403,37 @@ class NativeForward:
             self.compile(block)
 
     def __call__(
-        self, lm: CachedByPosition, ids: Tensor, start: Tensor, block: int, with_logits: bool = True
+        self,
+        lm: CachedByPosition,
+        ids: Tensor,
+        start: Tensor,
+        block: int,
+        with_logits: bool = True,
+        branches: Branches | None = None,
     ) -> Tensor:
         """ids [N] at the positions start [], start + 1, ... of the LM's cache -> logits [N, V], if asked for.
-        It takes `block` rows at once, for which products must have been compiled."""
+        It takes `block` rows at once, for which products must have been compiled. branches: see LM.forward,
+        and `takes`."""
         padded = -(-len(ids) // block) * block
         logits = float32(padded if with_logits else 0, int(self._model[self.kernels.OUTPUT_WIDTH]))
-        self._run(lm, ids.contiguous(), start, len(ids), block, logits)
+        if branches is None:
+            self._run(lm, ids.contiguous(), start, len(ids), block, logits)
+            return logits[: len(ids)]
+        k, depths = self.kernels, branches.depths.contiguous()
+        hidden = branches.hidden.float().mul_(masking(torch.float32))
+        self._model[[k.NEWEST, k.DEPTHS, k.HIDDEN_ROWS]] = len(depths), address(depths), address(hidden)
+        try:
+            self._run(lm, ids.contiguous(), start, len(ids), block, logits)
+        finally:
+            self._model[k.NEWEST] = 0
         return logits[: len(ids)]
+
+    def takes(self, branches: Branches | None) -> bool:
+        """Whether it computes forwards with these: no window may end within them."""
+        if branches is None:
+            return True
+        windows = [layer.attends.mask.window for layer in self.decoder.layers]
+        return all(window is None or window >= len(branches.depths) for window in windows)
 
     def fill(self, lm: CachedByPosition, ids: Tensor, start: Tensor) -> None:
         """Runs a forward that begins with the target's features, without logits."""
@@ -685,36 +709,48 @@ class NativeLM(Native, CachedLM):
     def _shared_copies(self) -> Copies | None:
         return None
 
-    def _try(self, native: NativeForward, block: int, ids: Tensor, start: Tensor, expected: Tensor) -> None:
+    def _try(
+        self,
+        native: NativeForward,
+        block: int,
+        ids: Tensor,
+        start: Tensor,
+        expected: Tensor,
+        branches: Branches | None = None,
+    ) -> None:
         """Raises ValueError if its forward in blocks of so many rows predicts something other than the
         model."""
         native.compile(block)
-        logits = native(self, ids, start, block)
+        logits = native(self, ids, start, block, branches=branches)
         if not (logits - expected).abs().max() <= logits_tolerance(expected, self.dtype):
             raise ValueError("its compiled forward predicts something other than the model")
         self.blocks.add(block)
 
-    def forward(self, ids: Tensor, start: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, start: Tensor, branches: Branches | None = None) -> Tensor:
         native = self.native
-        if not self.static or native is None:
-            return super().forward(ids, start)
+        if not self.static or native is None or not native.takes(branches):
+            self.branches_by_torch |= self.static and native is not None
+            return super().forward(ids, start, branches)
         rows = len(ids)
         block = native.block_for(rows)
         if block not in self.blocks and block not in self.refused:
             self._seen[block] += 1
             if self._seen[block] >= COMPILED_AFTER:
-                self._try_in_run(native, block, ids, start)
+                self._try_in_run(native, block, ids, start, branches)
         if block not in self.blocks:
             block = self._cover(rows)
-        return native(self, ids, start, block)
+        return native(self, ids, start, block, branches=branches)
 
-    def _try_in_run(self, native: NativeForward, block: int, ids: Tensor, start: Tensor) -> None:
+    def _try_in_run(
+        self, native: NativeForward, block: int, ids: Tensor, start: Tensor, branches: Branches | None
+    ) -> None:
         """Tries a new block on this forward. Nothing that it computes is kept: the forward that is used comes
         after it, writes the same rows of the cache, and says the same in any block."""
         self.warming_up = message("compiling", rows=len(ids))
         try:
             with self.clock.paused():
-                self._try(native, block, ids, start, self.static_forward(ids, start))
+                expected = self.static_forward(ids, start, branches)
+                self._try(native, block, ids, start, expected, branches)
         except Exception as error:  # of numba, among others
             self.refused[block] = one_line(error) or type(error).__name__
         finally:

@@ -6,6 +6,7 @@ import {
   addends, differenceInWords, identityAt, isExact, recomputed, tokenToDraw,
 } from "../../specdemo/ui/static/view/recompute.js";
 import { massAt } from "../../specdemo/ui/static/view/rules.js";
+import { depthOf } from "../../specdemo/ui/static/view/run.js";
 import { PROMPT, allAccepted, drafted, linked, own, plain, rejection } from "./runs.js";
 
 /** A run that has ended, with the numbers and the text that its rounds bring, unless others are given. */
@@ -67,6 +68,31 @@ test("a token that was accepted after the end of the text has a verdict, and is 
   const run = ended([{ draft, next: null, draft_ms: 1, verify_ms: 1 }]);
   assert.deepEqual(verdicts(run), { verdicts: 2, follow: 2, accepted: 1, rejected: 0, afterEnd: 1 });
   assert.ok(isExact(recomputed(run)));
+});
+
+/** Three children of the text, of which the second is accepted, and two of its own, both refused. */
+function tree() {
+  const refused = { fate: "rejected", p: 0.2, q: 0.8, u: 0.5 };
+  const draft = [
+    drafted(1, { ...refused, parent: null }), drafted(2, { parent: null }),
+    drafted(3, { fate: "discarded", u: null, parent: null }), drafted(4, { fate: "discarded", u: null, parent: 0 }),
+    drafted(5, { ...refused, parent: 1 }), drafted(6, { ...refused, parent: 1 }),
+  ];
+  const next = own(7, { source: "resampled", p: 0.5, q: 0.1, residual_mass: 0.8 });
+  return { draft, next, draft_ms: 1, verify_ms: 1 };
+}
+
+test("in a tree each family on the path is judged up to the first that is accepted", () => {
+  const run = ended([tree()]);
+  assert.deepEqual(verdicts(run), { verdicts: 4, follow: 4, accepted: 1, rejected: 3, afterEnd: 0 });
+  assert.ok(isExact(recomputed(run)));
+  assert.deepEqual(run.rounds[0].draft.map(depthOf), [0, 0, 0, 1, 1, 1]);
+  const wrong = (at, more) => brokenRound({ ...tree(), draft: tree().draft.with(at, more) });
+  assert.deepEqual(wrong(2, drafted(3, { fate: "discarded", parent: null })), ["0: a draft after the rejection was judged"]);
+  assert.deepEqual(wrong(3, drafted(4, { fate: "discarded", parent: 0 })), ["0: a draft after the rejection was judged"]);
+  assert.deepEqual(wrong(5, drafted(6, { fate: "discarded", u: null, parent: 1 })), ["0: a draft was not judged"]);
+  const bonus = { ...tree(), next: own(7) };
+  assert.deepEqual(brokenRound(bonus), ["0: the target's own token is bonus, and should be resampled"]);
 });
 
 test("a round has at most one rejection, nothing judged after it, and then the target's own token", () => {

@@ -237,6 +237,23 @@ def test_what_a_grammar_allows_is_an_input_of_verifying_and_such_drafts_are_not_
     assert not recorded(pair, filled, eager, **how)
 
 
+def test_trees_are_recorded_by_their_shape():
+    """The end of a text has room for their first depths only, and needs no recording of its own."""
+    how = dict(temperature=0.9, top_p=0.8, max_new_tokens=23)
+    pair, filled = captured(llama, near), run_by(llama, near, Filled())
+    eager = load_pair(target=llama, drafter=near)
+
+    def made(*tree, **more):
+        keys = recorded(pair, filled, eager, tree=tree, **how, **more)
+        return {key[:2] for key in keys if key[1]}  # not a round in which there is no room for a draft
+
+    assert made(2, 2, 1) == {("draft", 10), ("verify", 10)}
+    assert not made(2, 2, 1, seed=8)
+    assert made(1, 2, 1, 1) == {("draft", 7), ("verify", 7)}
+    assert made(2, 1, 1, 1, 1) == {("draft", 10), ("verify", 10)}, "as many tokens in another shape"
+    assert not pair.runner.graphs.refused and pair.runner.graphs.blocker is None
+
+
 def recorded(pair, filled, eager, **how):
     """What was recorded in runs of one pair, which are those of the others."""
     before = set(pair.runner.graphs.made)
@@ -254,8 +271,8 @@ def test_a_recording_that_is_rounded_otherwise_decides_from_its_first_round_on(m
         replay(self)
         playing.pop()
 
-    def rounded(self, ids, start):
-        return own(self, ids, start) * (1 + 2e-6 * len(playing))
+    def rounded(self, *given):
+        return own(self, *given) * (1 + 2e-6 * len(playing))
 
     monkeypatch.setattr(Played, "replay", played)
     monkeypatch.setattr(CachedLM, "static_forward", rounded)

@@ -63,6 +63,7 @@ def test_every_field_of_params_is_an_option(capsys):
     assert params == {
         "draft_with": "lookup",
         "gamma": 2,
+        "tree": [],
         "confidence": 0.2,
         "exit_layer": 1,
         "rule": "lenient",

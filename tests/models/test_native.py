@@ -357,7 +357,7 @@ def test_no_id_reads_memory_outside_of_the_embeddings_and_no_ids_give_no_logits(
 
 def test_a_forward_that_lies_is_not_used(monkeypatch):
     own = NativeForward.__call__
-    monkeypatch.setattr(NativeForward, "__call__", lambda *args: own(*args) * 1.01)
+    monkeypatch.setattr(NativeForward, "__call__", lambda *args, **more: own(*args, **more) * 1.01)
     lm = native_lm(tiny())
     assert lm.native is None and "something other than the model" in str(lm.notes_as("target")[0])
 
@@ -365,7 +365,9 @@ def test_a_forward_that_lies_is_not_used(monkeypatch):
 def test_a_forward_that_lies_for_other_rows_is_refused_for_those(monkeypatch):
     model, own = tiny(), NativeForward.__call__
     lm = native_lm(model)
-    monkeypatch.setattr(NativeForward, "__call__", lambda *args: own(*args) * (1 + 0.01 * (args[4] == 3)))
+    monkeypatch.setattr(
+        NativeForward, "__call__", lambda *args, **more: own(*args, **more) * (1 + 0.01 * (args[4] == 3))
+    )
     logits = torch.cat([predicted(lm, 3), predicted(lm, 3)])
     (note,) = map(str, lm.notes_as("target"))
     assert lm.native is not None and "3 rows at once" in note and "something other than the model" in note
@@ -378,7 +380,7 @@ def test_what_is_tried_in_a_run_decides_nothing():
     lm, other = native_lm(tiny()), native_lm(tiny())
     right = predicted(other, 3)
     own = lm.static_forward
-    lm.static_forward = lambda ids, start: own(ids, start) + 1e-6
+    lm.static_forward = lambda *args: own(*args) + 1e-6
     before, parts = set(lm.blocks), []
     with torch.no_grad():
         for start in range(0, len(TEXT), 3):

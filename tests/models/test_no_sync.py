@@ -2,6 +2,8 @@
 nothing waits, so the operations are counted that would make the host wait on a GPU; and the same steps are
 run with tensors that have a shape but no numbers, which nobody can look at."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
@@ -12,8 +14,10 @@ from transformers import AutoModelForCausalLM
 from specdemo.drafters.early_exit.layers import first_layers_lm
 from specdemo.drafters.lookup.drafter import LookupDrafter
 from specdemo.drafters.model.drafter import DraftInput, ModelDrafter
+from specdemo.drafters.model.tree import TreeDrafter
 from specdemo.engine.draft import NoDrafter
 from specdemo.engine.sampling import Sampler, uniforms
+from specdemo.engine.tree import Tree
 from specdemo.events import RULES, Params
 from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.steps import EagerSteps
@@ -139,6 +143,10 @@ def steps_of(target, drafter, kind, sampler, k=4, **settings):
     match kind:
         case "model":
             drafting = ModelDrafter(drafter, 1000, shared, target.vocab_size, CPU, run, 4)
+        case "tree":
+            tree = Tree((2, 1))
+            params = replace(params, tree=tree.children)
+            drafting = TreeDrafter(drafter, 1000, shared, target.vocab_size, CPU, run, tree.size, tree=tree)
         case "early-exit":
             exit_layers = first_layers_lm(target, 1)
             exit_layers.begin_run(static=True)
@@ -169,6 +177,7 @@ def waits_of(steps):
 
 NOTHING = {
     "model": {"draft": [], "verify": []},
+    "tree": {"draft": [], "verify": []},
     "early-exit": {"draft": [], "verify": []},
     "lookup": {"verify": []},
     "none": {"verify": []},
@@ -200,7 +209,7 @@ def test_no_way_of_drafting_waits(wide, kind):
     """Also with rows that fill up. A drafter on a CPU reads numbers to stop early; on a GPU the verifying
     step alone ends the draft."""
     check_nothing_waits(wide, kind, "adjusted", k=2)
-    if kind != "early-exit":
+    if kind not in ("early-exit", "tree"):
         check_nothing_waits(wide, kind, "all", confidence=0.5)
 
 
@@ -208,6 +217,7 @@ def test_no_way_of_drafting_waits(wide, kind):
 def test_no_architecture_waits(name):
     model = tiny(name)
     check_nothing_waits((model, model), "model", "all")
+    check_nothing_waits((model, model), "tree", "all")
 
 
 class Enough(Exception):

@@ -203,7 +203,7 @@ def test_the_keys_are_those_of_the_schema():
         "name target drafter device device_name dtype quantize server drafter_kind longest_draft": data[
             "pair"
         ],
-        "draft_with gamma confidence exit_layer rule temperature top_k top_p min_p repetition_penalty "
+        "draft_with gamma tree confidence exit_layer rule temperature top_k top_p min_p repetition_penalty "
         "presence_penalty frequency_penalty logit_bias seed max_new_tokens stop ignore_eos "
         "chat system chat_template_kwargs json_schema regex grammar ngram alternatives lenience "
         "draft_temperature relaxed_top_k relaxed_delta fly_window fly_entropy "

@@ -34,6 +34,21 @@ OTHERS = {
     "min_p": (1,),
     "confidence": (1,),
     "gamma": ("AUTO",),
+    "tree": (
+        3,
+        None,
+        True,
+        "3;2",
+        "3,,2",
+        "-1",
+        (0,),
+        (33,),
+        (4, 4, 1),
+        (1,) * 9,
+        (True,),
+        (1.0,),
+        "9" * 5000,
+    ),
     "temperature": (-1e-9,),
     **dict.fromkeys(("draft_with", "rule"), ("", "Model", "eagle", None, 3, ["model"], {"model"})),
     "logit_bias": BIASES,
@@ -168,6 +183,16 @@ def test_every_choice_is_implemented():
 def test_a_run_is_lossy_only_where_its_text_can_have_another_distribution(how, lossy, words):
     assert is_lossy(Params(**how)) == lossy
     assert rule_in_words(Params(**how)) == words
+
+
+def test_a_tree_is_kept_as_numbers_and_stands_beside_what_judges_it_only():
+    assert Params(tree="3, 2,1").tree == Params(tree=[3, 2, 1]).tree == (3, 2, 1)
+    assert Params(tree="").tree == () and Params(tree=(3, 2, 1, 1)).tree and Params(tree=(1,) * 8).tree
+    for beside in ({"rule": "block"}, {"confidence": 0.1}, {"regex": "a"}):
+        Params(**beside)
+        with pytest.raises(ValueError, match="^tree must be empty") as refused:
+            Params(tree=(2,), **beside)
+        assert "\n" not in str(refused.value)
 
 
 def test_an_unknown_field_gets_the_sentence_of_a_wrong_value():

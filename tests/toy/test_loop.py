@@ -146,7 +146,13 @@ def test_what_stands_after_a_stop_string_keeps_its_numbers():
 
 
 def test_nothing_is_launched_after_a_stop_token():
-    verdict = SimpleNamespace(accepted=1, token_ids=[[1, 5], [2, 2]], drafted=lambda k: [1, 3][:k])
+    verdict = SimpleNamespace(
+        accepted=1,
+        is_tree=False,
+        position_of_next=1,
+        token_ids=[[1, 5], [2, 2]],
+        drafted=lambda k: [1, 3][:k],
+    )
     for stop, ends in ((2, True), (3, False)):
         emitter = Emitter(None, None, StopCriteria(frozenset(), (), 9, frozenset([stop])))
         assert emitter.tokens(verdict, 2).ends == ends

@@ -37,6 +37,8 @@ LENGTH, OTHER = "tests/toy/test_draft_length.py", "tests/toy/test_other_tokenize
 AHEAD, COMPILED = "tests/models/test_ahead.py", "tests/toy/test_compiled_verdict.py"
 GRAMMAR = "tests/toy/test_grammar.py"
 EXPERTS = "tests/models/test_experts.py"
+TREES, TREES_OF_FOUR = "tests/toy/test_trees.py", "tests/toy/test_trees_enumerated.py"
+TREES_READ = "tests/models/test_read_trees.py"
 
 QUICK = [
     # The loop
@@ -230,6 +232,98 @@ QUICK = [
         "DELTA * torch.special.entr(p[:-1])",
         "9 * DELTA * torch.special.entr(p[:-1])",
         f"{RULES} {ENUMERATED}",
+    ),
+    # Trees
+    Mutant(
+        "a row of a tree sees its cousins",
+        "engine/tree.py",
+        "~own_row.to(device)",
+        "~torch.ones_like(own_row).tril().to(device)",
+        TREES_READ,
+    ),
+    Mutant(
+        "a row of the drafter's tree sees its cousins",
+        "engine/tree.py",
+        "~path[end - width + 1 : end + 1, :end]",
+        "~torch.ones_like(path[end - width + 1 : end + 1, :end])",
+        TREES,
+    ),
+    Mutant(
+        "a sibling is judged by the old p",
+        "engine/tree.py",
+        "changes = is_draft[tokens] & (sums > 0)",
+        "changes = is_draft[tokens] & (sums > 2)",
+        TREES_OF_FOUR,
+    ),
+    Mutant(
+        "what is left of p is not normalised",
+        "engine/tree.py",
+        "residual / sums[:, None].to(p.dtype)",
+        "residual",
+        TREES_OF_FOUR,
+    ),
+    Mutant(
+        "a sibling is followed although an earlier one was accepted",
+        "engine/tree.py",
+        "follows = passes & ~(tree.earlier & passes).any(1)",
+        "follows = passes",
+        TREES_OF_FOUR,
+    ),
+    Mutant(
+        "siblings are drawn with replacement",
+        "engine/tree.py",
+        "left = left.scatter(1, token[:, None], 0.0)",
+        "left = left.clone()",
+        TREES_OF_FOUR,
+    ),
+    Mutant(
+        "after refused siblings the replacement is drawn from p",
+        "engine/tree.py",
+        "next=draw(left[end[None]], u_next)[0]",
+        "next=draw(p[end[None]], u_next)[0]",
+        TREES_OF_FOUR,
+    ),
+    Mutant(
+        "the path's keys and values come from one row too late",
+        "runtime/cache.py",
+        "(start + to, start + at) for to, at in",
+        "(start + to, start + at + 1) for to, at in",
+        TREES_READ,
+    ),
+    Mutant(
+        "the drafter keeps another branch",
+        "drafters/model/tree.py",
+        "self.lm.keep(len(ids), path)",
+        "pass",
+        TREES_READ,
+    ),
+    Mutant(
+        "a token of a tree stands where the cache has it",
+        "runtime/attention.py",
+        "return slots[:1] - (newest - rows) + self.depths[newest - rows :]",
+        "return slots",
+        TREES_READ,
+    ),
+    Mutant(
+        "compiled: a token of a tree stands where the cache has it",
+        "runtime/kernels.py",
+        "if newest else start + n",
+        "if newest < 0 else start + n",
+        TREES_READ,
+    ),
+    Mutant(
+        "compiled: a row sees all of the tree",
+        "runtime/kernels.py",
+        " + floats(hidden)[i]",
+        "",
+        TREES_READ,
+    ),
+    Mutant(
+        "a refused sibling is called discarded",
+        "engine/emit.py",
+        "refused = verdict.judged[number] and not verdict.path[number]",
+        "refused = number == verdict.refused",
+        TREES,
     ),
     # Sampling
     Mutant(
@@ -543,8 +637,8 @@ SLOW = [
     Mutant(
         "a round that is launched ahead has the dice of the one before",
         "engine/loop.py",
-        "uniforms(self.seed, index + 2, LONGEST_DRAFT)",
-        "uniforms(self.seed, index + 1, LONGEST_DRAFT)",
+        "uniforms(self.seed, index + 2, MOST_DRAFTED)",
+        "uniforms(self.seed, index + 1, MOST_DRAFTED)",
         AHEAD,
     ),
     Mutant(

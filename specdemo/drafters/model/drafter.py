@@ -11,6 +11,7 @@ from torch.nn.functional import pad
 
 from specdemo.engine.draft import Draft, Drafter, draft_in_turn, one_hot_draft
 from specdemo.engine.sampling import Sampler, Settings
+from specdemo.engine.tree import Tree
 from specdemo.events import Gamma
 from specdemo.runtime.device import to_device
 from specdemo.runtime.lm import LM
@@ -85,6 +86,7 @@ class ModelDrafter(Drafter):
     is_over: Callable[[], bool] = lambda: False  # of Decoder
     confidence: float = 0.0
     exit_layer: int | None = None
+    tree: Tree | None = None  # see TreeDrafter
     other_ids: ClassVar[bool] = False  # whether its ids are not the target's
     follows_any = True
 
@@ -108,7 +110,7 @@ class ModelDrafter(Drafter):
             self.lm.prefill(torch.tensor(ids[:-2], dtype=torch.long), self.is_over)
 
     def propose(self, ids: list[int], k: int, u: list[float]) -> Draft:
-        k = int(min(k, self.context - len(ids) + 1))
+        k = self.room(ids, k)
         if k <= 0:
             return one_hot_draft([], self.vocab_size, self.device)
         self._feed_skipped(ids)
@@ -121,9 +123,13 @@ class ModelDrafter(Drafter):
         self.lm.reserve(start, len(ids) + rows)
         value = DraftInput.of(self.lm.device, start, last, self.sampler, u[:rows], self.seen(ids))
         shapes = (rows, len(last), self.lm.kv_length, self.lm.buffer_epoch)
-        key = ("draft", *shapes, self.sampler.key, self.exit_layer)
+        key = ("draft", *shapes, self.sampler.key, self.exit_layer, self.tree)
         _, draft = self.run_step(key, self.step, value, self.expected)
         return replace(draft.on(self.device), k=min(k, len(draft.ids)))
+
+    def room(self, ids: list[int], k: int) -> int:
+        """How many of k tokens its context has room for."""
+        return int(min(k, self.context - len(ids) + 1))
 
     def skip(self, ids: list[int]) -> None:
         if self.lacks_from is None:  # of the text, the cache has all but the tokens that a draft begins with

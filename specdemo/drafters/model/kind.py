@@ -8,6 +8,7 @@ from transformers import PreTrainedModel
 from specdemo.drafters.base import Kind, Materials
 from specdemo.drafters.model import KIND, other_tokenizer
 from specdemo.drafters.model.drafter import ModelDrafter
+from specdemo.drafters.model.tree import TreeDrafter
 from specdemo.engine.draft import Drafter
 from specdemo.runtime.device import Clock
 from specdemo.runtime.lm import CachedLM, check_writes_text, positional_cache
@@ -33,9 +34,8 @@ class ModelKind(Kind[PreTrainedModel]):
     def build(self, given: Materials) -> Drafter:
         if given.other_tokenizer is not None:
             return other_tokenizer.build(given, given.drafter, given.other_tokenizer)
-        return ModelDrafter(
-            given.drafter, given.drafter_context, given.sampler, *given.of_target, *given.how_to_draft
-        )
+        own = (given.drafter, given.drafter_context, given.sampler, *given.of_target, *given.how_to_draft)
+        return ModelDrafter(*own) if given.tree is None else TreeDrafter(*own, tree=given.tree)
 
     def check_cache(self, model: PreTrainedModel) -> None:
         check_writes_text(model)

@@ -10,7 +10,7 @@ from typing import Any
 
 import gradio as gr
 
-from specdemo.events import LIMITS, PARAMETERS, Params, Round, allowed_in_words, described
+from specdemo.events import LIMITS, PARAMETERS, Params, Round, allowed_in_words, described, is_tree
 from specdemo.events.trace import Trace, rounds_json
 from specdemo.events.verdict import verdict
 from specdemo.ui.front.checks import PLAIN_JSON
@@ -83,7 +83,9 @@ def trace_in_words(trace: Trace) -> str:
 def _drafting(trace: Trace) -> str:
     if trace.pair.server is not None:
         return f"{drafting_in_words(trace.pair.server)} (p, q, u and rejected tokens are not told)"
-    return f"drafting with {trace.params.draft_with}, gamma {trace.params.gamma}"
+    tree = ",".join(map(str, trace.params.tree))
+    how = f"tree {tree}" if tree else f"gamma {trace.params.gamma}"
+    return f"drafting with {trace.params.draft_with}, {how}"
 
 
 def _length(a_round: Round, params: Params) -> str:
@@ -101,8 +103,10 @@ def _parts(a_round: Round) -> Iterable[str]:
     """Such as [accepted: there] [rejected: lived -> resampled: was] [discarded: a]."""
     own = f"{a_round.next.source}: {_shown(a_round.next.text)}" if a_round.next else None
     dropped = ""
-    for fate, tokens in groupby(a_round.draft, key=lambda token: token.fate):
-        part = f"{fate}: {_shown(''.join('?' if token.id is None else token.text for token in tokens))}"
+    between = " | " if is_tree(a_round.draft) else ""  # its discarded tokens stand between the others
+    draft = sorted(a_round.draft, key=lambda token: bool(between) and token.fate == "discarded")
+    for fate, tokens in groupby(draft, key=lambda token: token.fate):
+        part = f"{fate}: {_shown(between.join('?' if token.id is None else token.text for token in tokens))}"
         if fate == "discarded":
             dropped = f"[{part}]"
         elif fate == "rejected" and own:
@@ -196,7 +200,11 @@ def _set_signature(generate: Callable, default: str) -> None:
         ("prompt", str | list[int] | list[dict[str, str]], Parameter.empty),
         ("pair", str, default),
     ]
-    in_json = {"stop": (list[str], []), "logit_bias": (dict[str, float] | None, None)}
+    in_json = {
+        "stop": (list[str], []),
+        "tree": (list[int] | str, []),
+        "logit_bias": (dict[str, float] | None, None),
+    }
     in_json |= dict.fromkeys(PLAIN_JSON, (dict[str, Any] | str | None, None))
     for field in fields(Params):
         arguments.append((field.name, *in_json.get(field.name, (field.type, field.default))))

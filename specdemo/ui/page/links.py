@@ -148,6 +148,8 @@ def write(
         value = getattr(params, name)
         if name == "stop":
             items += [("stop", stop) for stop in value]
+        elif name == "tree":
+            items += [(name, ",".join(map(str, value)))] if value else []
         elif name == "chat_template_kwargs":
             items += [(name, text)] if (text := template_arguments_json(params)) else []
         elif value != (None if default is MISSING else default):

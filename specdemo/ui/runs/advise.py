@@ -52,7 +52,7 @@ class AdviseRequest(MeasurementRequest):
             told: dict[str, Any] = {"whose": _whose(pair), "text": say("run.warming_up"), "share": 0.0}
             yield told
             most = min(TOKENS, self.params.max_new_tokens)
-            params = replace(self.params, max_new_tokens=most, alternatives=0)
+            params = replace(self.params, max_new_tokens=most, alternatives=0, tree=())
             found = field_of(pair, [EVERY])
             prompts, notes = fitting(pair, prompts_of(self.works), params)
             notes = [*found.left_out, *notes]

@@ -68,6 +68,7 @@ def guess_request(
         raise ValueError(refusal("rule", "somebodys_text", params.rule))
     if params.gamma == "auto":
         params = replace(params, gamma=Params().gamma)
+    params = replace(params, tree=())  # a visitor's words are one guess at each place
     if wanted.get("seed") is not None:
         params = replace(params, seed=wanted["seed"])
     written, index = wanted.get("ids") or "", wanted.get("round") or 0

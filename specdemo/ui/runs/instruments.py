@@ -179,7 +179,7 @@ def _gammas(request: ComparisonRequest, pairs: list[Pair]) -> MeasurementPlan:
     own = () if params.gamma == "auto" else (params.gamma,)
     gammas = sorted({*GAMMAS, *own})
     settings = [Setting(_method("none"), pairs[0], replace(params, draft_with="none"))]
-    settings += [Setting(f"γ {gamma}", pairs[0], replace(params, gamma=gamma)) for gamma in gammas]
+    settings += [Setting(f"γ {gamma}", pairs[0], replace(params, gamma=gamma, tree=())) for gamma in gammas]
     whose = f"{_in_words(pairs, request)}, {drafter_in_words(params, pairs[0].info)}"
     return _on_one_prompt(settings, pairs, request.prompt, whose)
 

@@ -72,6 +72,7 @@ def params_of(params: Params) -> Params:
         params,
         draft_with="model",
         draft_temperature=None,
+        tree=(),
         gamma=usual.gamma if params.gamma == "auto" else params.gamma,
         confidence=0.0,
         rule="speculative",

@@ -51,7 +51,7 @@ OF_RULES = tuple(field for rule in RULES.values() for field in rule.fields)
 # by their names. The catalogues have the words: settings.controls.NAME, and settings.PART.
 SECTIONS = {
     "": (
-        *("pair", "server", "draft_with", "gamma", "gamma_auto", "exit_layer", "ngram"),
+        *("pair", "server", "draft_with", "gamma", "gamma_auto", "tree", "exit_layer", "ngram"),
         *("sampler", "temperature", "top_k", "top_p", "min_p", "draft_temperature", "max_new_tokens", "seed"),
     ),
     "penalties": ("repetition_penalty", "presence_penalty", "frequency_penalty"),
@@ -117,6 +117,7 @@ def params_from_controls(values: Values) -> Params:
     held |= {field: values[field] if field in filters else off for field, off in OFF.items()}
     held |= {name: typed(values[name]) for name, typed in TYPED.items()}
     held["stop"] = tuple(_unescaped(line) for line in values["stop"].split("\n") if line)
+    held["tree"] = values["tree"] if visible(values)["tree"] else ()
     held["system"] = values["system"] if values["chat"] and values["system"] else None
     held["chat_template_kwargs"] = values["chat_template_kwargs"].strip() or None if values["chat"] else None
     held |= {name: values[name] if values[name].strip() else None for name in GRAMMARS}
@@ -160,6 +161,7 @@ def values_of(params: Params) -> Values:
     return values | {
         "gamma": DEFAULTS.gamma if params.gamma == "auto" else params.gamma,
         "gamma_auto": params.gamma == "auto",
+        "tree": ",".join(map(str, params.tree)),
         "sampler": sampler,
         "stop": "\n".join(map(_escaped, params.stop)),
         "system": params.system or "",
@@ -179,6 +181,8 @@ def judging_in_words(params: Params) -> list[str]:
         words.append(say(f"said.{key}", rule=rule))
     if params.confidence > 0 and "confidence" in METHODS[params.draft_with].fields:
         words.append(say("said.confidence", value=number(params.confidence, "g")))
+    if params.tree and "tree" in METHODS[params.draft_with].fields:
+        words.append(say("said.tree", value=",".join(map(str, params.tree))))
     own = params.draft_temperature
     if own is not None and "draft_temperature" in METHODS[params.draft_with].fields:
         words.append(say("said.draft_temperature", value=number(own, "g")))
@@ -273,7 +277,12 @@ def visible(values: Values) -> dict[str, bool]:
     shown = {field: field in filters for field in OFF}
     shown |= {field: field in drafting for method in METHODS.values() for field in method.fields}
     shown |= {field: field in judging for rule in RULES.values() for field in rule.fields}
-    shown |= {"gamma": drafts and not values["gamma_auto"], "gamma_auto": drafts, "rule": drafts}
+    is_tree = "tree" in drafting and bool(values["tree"].strip())
+    shown |= {
+        "gamma": drafts and not values["gamma_auto"] and not is_tree,
+        "gamma_auto": drafts and not is_tree,
+    }
+    shown["rule"] = drafts
     served = is_served(values)
     shown |= {name: not served for name in ("draft_with", *WEIGHT_CHOICES)}
     if served:

@@ -43,7 +43,7 @@ def whose(trace: Trace, recorded: bool = False) -> str:
     parts = [
         printable(pair.name),
         drafter_in_words(params, pair),
-        *([f"γ {params.gamma}"] if params.draft_with != "none" else []),
+        *([f"γ {params.gamma}"] if params.draft_with != "none" and not params.tree else []),
         *judging_in_words(params),
         sampler_in_words(params),
         *([say("said.seed", seed=params.seed)] if params.temperature else []),

@@ -3,6 +3,7 @@
 
 import { percent } from "./format.js";
 import { keptIn } from "./rules.js";
+import { depthOf, isTree } from "./run.js";
 import { isUntold } from "./served.js";
 import { say } from "./words.js";
 
@@ -50,7 +51,7 @@ const SENTENCE_BEGINS =
  */
 export function deathsIn({ prompt, rounds }) {
   if (rounds.some(isUntold)) rounds = []; // what was rejected there is not known
-  const longest = rounds.reduce((most, { draft }) => Math.max(most, draft.length), 0);
+  const longest = rounds.reduce((most, { draft }) => Math.max(most, ...draft.map((token) => depthOf(token) + 1)), 0);
   const places = Array.from({ length: longest }, (_, place) => placeRow(place + 1));
   const kinds = new Map(
     KINDS.map((kind) => [
@@ -65,8 +66,8 @@ export function deathsIn({ prompt, rounds }) {
     for (const token of draft) {
       before = before.slice(-REACH);
       const kind = /** @type {Row} */ (kinds.get(kindOf(token.text, before)));
-      if (token.fate !== "discarded") for (const row of [places[token.place], kind, all]) count(row, token);
-      if (token.place < kept) before += token.text;
+      if (token.fate !== "discarded") for (const row of [places[depthOf(token)], kind, all]) count(row, token);
+      if (isTree(round) ? token.fate === "accepted" : token.place < kept) before += token.text;
     }
     before += next?.text ?? "";
   }

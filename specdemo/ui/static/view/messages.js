@@ -9,6 +9,31 @@
  */
 
 /**
+ * A drafted token of a tree. parent: the index in the draft of the token that it follows; null where it follows
+ * the text.
+ *
+ * The children of a token are judged one after another, until one is accepted: p is what the refused ones before
+ * have left of the target's distribution, and q what this one was drawn from without them. So several tokens of
+ * a draft can be rejected. One that the path did not come to is discarded; its p is the target's at its place.
+ * top: the likeliest tokens of the same two distributions.
+ * @typedef {object} JudgedInTree
+ * @property {number | null} id
+ * @property {string} text
+ * @property {number | null} p
+ * @property {number | null} q
+ * @property {number | null} raw_p
+ * @property {number | null} raw_q
+ * @property {number | null} u
+ * @property {number | null} accept_prob
+ * @property {"accepted" | "rejected" | "discarded"} fate
+ * @property {Array<Alternative>} top
+ * @property {number | null} distance
+ * @property {number | null} allowed
+ * @property {boolean} forbidden
+ * @property {number | null} parent
+ */
+
+/**
  * A drafted token and its fate: "accepted", "rejected" or "discarded".
  *
  * Rule `speculative`: accept_prob = min(1, p/q); accepted exactly when u < accept_prob. A token after the
@@ -101,7 +126,7 @@
  * those that were accepted.
  * @typedef {object} Round
  * @property {number} index
- * @property {Array<Judged>} draft
+ * @property {Array<JudgedInTree | Judged>} draft
  * @property {Next | null} next
  * @property {Array<number | null>} emitted
  * @property {number | null} draft_ms

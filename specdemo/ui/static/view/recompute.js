@@ -3,7 +3,7 @@
 
 import { apart, digits, grouped } from "./format.js";
 import { isBlock, keptIn, probabilityOf, ruleOf } from "./rules.js";
-import { acceptedIn, rejectedIn, tokensOf } from "./run.js";
+import { acceptedIn, isTree, parentOf, rejectedIn, tokensOf } from "./run.js";
 import { alternativesTo, judgement, placeOf } from "./verdict.js";
 import { inLanguage, say } from "./words.js";
 
@@ -109,6 +109,7 @@ const BUT = {
  */
 function wrongRound(round, isLast) {
   const { draft, next } = round;
+  if (isTree(round)) return wrongTree(round, isLast);
   const rejections = draft.filter(({ fate }) => fate === "rejected").length;
   if (rejections > 1) return say("exactness.differs.rejections", { rejections });
   const at = draft.findIndex(({ fate }) => fate === "rejected");
@@ -117,14 +118,47 @@ function wrongRound(round, isLast) {
   if (wrong >= 0) return say(wrong < toJudge ? "exactness.differs.unjudged" : "exactness.differs.judgedAfter");
   if (!next) return isLast ? null : say("exactness.differs.missing");
   const source = at >= 0 ? "resampled" : draft.length ? "bonus" : "sampled";
-  if (next.fate !== source) {
-    const [is, should] = [say(`view.fates.${next.fate}`), say(`view.fates.${source}`)];
-    return say("exactness.differs.source", { is, should });
-  }
+  if (next.fate !== source) return wrongSource(next, source);
   const dropped = draft.some(({ fate, u, place }) => {
     return fate === "discarded" && u !== null && place < keptIn(round);
   });
   return dropped ? say("exactness.differs.lost") : null;
+}
+
+/**
+ * @param {NonNullable<Round["next"]>} next
+ * @param {"resampled" | "bonus" | "sampled"} source what it has to be
+ */
+function wrongSource(next, source) {
+  const [is, should] = [say(`view.fates.${next.fate}`), say(`view.fates.${source}`)];
+  return say("exactness.differs.source", { is, should });
+}
+
+/**
+ * The same of a round that has drafted a tree: the children of the text, and of each token that is followed, are judged
+ * one after another up to the first that is accepted.
+ * @param {Round} round
+ * @param {boolean} isLast
+ */
+function wrongTree({ draft, next }, isLast) {
+  /** @param {Drafted} token */
+  const passes = ({ u, accept_prob }) => u !== null && accept_prob !== null && u < accept_prob;
+  const toJudge = new Set();
+  let family = draft.filter((token) => parentOf(token) === null);
+  let path = 0;
+  for (let end = family.findIndex(passes); end >= 0; end = family.findIndex(passes)) {
+    for (const token of family.slice(0, end + 1)) toJudge.add(token);
+    const followed = family[end].place;
+    family = draft.filter((token) => parentOf(token) === followed);
+    path++;
+  }
+  for (const token of family) toJudge.add(token); // all are refused
+  const wrong = draft.find((token) => (token.u !== null) !== toJudge.has(token));
+  if (wrong) return say(toJudge.has(wrong) ? "exactness.differs.unjudged" : "exactness.differs.judgedAfter");
+  if (!next) return isLast ? null : say("exactness.differs.missing");
+  const source = family.length ? "resampled" : "bonus";
+  if (next.fate !== source) return wrongSource(next, source);
+  return draft.filter(({ fate }) => fate === "accepted").length < path ? say("exactness.differs.lost") : null;
 }
 
 /**

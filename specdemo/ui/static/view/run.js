@@ -2,10 +2,10 @@
 // The run that the page knows, put together from the server's updates. Its rounds are those of the trace's JSON,
 // with what `linked` adds.
 
-/** @import { Counted, Judged, Next, RunOutcome, PromptToken, RunSetting, Turn, Update, Round as RoundOfTrace } from "./messages.js" */
+/** @import { Counted, Judged, JudgedInTree, Next, RunOutcome, PromptToken, RunSetting, Turn, Update, Round as RoundOfTrace } from "./messages.js" */
 /** @typedef {{ setting: RunSetting | null, draft: Drafted[], next: Own | null }} Linked */
 /** @typedef {Omit<RoundOfTrace, "draft" | "next"> & Linked} Round */
-/** @typedef {Judged & { round: Round, place: number }} Drafted */
+/** @typedef {(Judged | JudgedInTree) & { round: Round, place: number }} Drafted */
 /** @typedef {Next & { round: Round, fate: Next["source"] }} Own */
 /** @typedef {PromptToken | Drafted | Own} Token */
 
@@ -162,6 +162,30 @@ export function acceptedIn(round) {
  */
 export function msOf({ draft_ms, verify_ms, arrival_ms }) {
   return arrival_ms ?? (draft_ms ?? 0) + (verify_ms ?? 0);
+}
+
+/**
+ * The index of the token that it follows in a tree, null where it follows the text; undefined in a chain.
+ * @param {Drafted} token
+ */
+export function parentOf(token) {
+  return "parent" in token ? token.parent : undefined;
+}
+
+/**
+ * How many drafted tokens stand before it on its path.
+ * @param {Drafted} token
+ * @returns {number}
+ */
+export function depthOf(token) {
+  const parent = parentOf(token);
+  if (parent === undefined) return token.place;
+  return parent === null ? 0 : 1 + depthOf(token.round.draft[parent]);
+}
+
+/** @param {Round} round */
+export function isTree({ draft }) {
+  return draft.some((token) => parentOf(token) !== undefined);
 }
 
 /** @param {Round} round */
