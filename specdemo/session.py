@@ -16,7 +16,7 @@ from specdemo.engine.compiled import Compiled, compiled
 from specdemo.engine.detokenize import Pieces
 from specdemo.engine.draft import MOST_DRAFTED, GivenDrafter
 from specdemo.engine.emit import Emitter, StopCriteria
-from specdemo.engine.loop import Decoder, DraftLength, Prefilled, plain_rounds, turns
+from specdemo.engine.loop import USUAL_TURN, Decoder, DraftLength, Prefilled, TurnLength, plain_rounds, turns
 from specdemo.engine.rules import rule_of
 from specdemo.engine.sampling import Sampler
 from specdemo.engine.step import Verifier
@@ -385,6 +385,9 @@ def _in_turns(
             return
 
 
+SHORT_TURN = TurnLength(own=3, alone=5)  # so that short texts and long drafts have several
+
+
 def run_in_turns(
     pair: Pair, prompt: Prompt, params: Params, is_over: IsOver = lambda: False
 ) -> tuple[Trace, list[TimedTurn]]:
@@ -402,7 +405,7 @@ def run_in_turns(
         with no_mistakes():
             decoder = _at_its_prompt(pair, started, is_over)
             assert decoder is not None, "its target can go back"
-            for own, alone in _turns(pair, decoder, started, is_over, 0):
+            for own, alone in _turns(pair, decoder, started, is_over, 0, SHORT_TURN):
                 for one in own:
                     trace.add(one)
                 if alone:
@@ -436,11 +439,16 @@ def _at_its_prompt(pair: Pair, started: Started, is_over: IsOver) -> Decoder | N
 
 
 def _turns(
-    pair: Pair, decoder: Decoder, started: Started, is_over: IsOver, shift: int
+    pair: Pair,
+    decoder: Decoder,
+    started: Started,
+    is_over: IsOver,
+    shift: int,
+    most: TurnLength = USUAL_TURN,
 ) -> Iterator[tuple[list[Round], list[Round]]]:
     """See `turns`."""
     each = partial(_as_in_a_run, pair, decoder, Trace.begin(started), is_over)
-    yield from turns(decoder, Pieces(pair.tokenizer), started.prompt_ids, each, shift)
+    yield from turns(decoder, Pieces(pair.tokenizer), started.prompt_ids, each, shift, most)
 
 
 def _timed_turn(decoder: Decoder, own: Sequence[Round], alone: Sequence[Round]) -> TimedTurn:

@@ -2,7 +2,7 @@
 after texts of several lengths. It decides whether long drafts can pay, and depends on the machine."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import cycle, islice
 from random import Random
@@ -15,6 +15,7 @@ from specdemo.engine.draft import LONGEST_DRAFT, GivenDrafter
 from specdemo.engine.loop import Decoder, DraftLength, plain_decoder
 from specdemo.errors import PairError, no_mistakes
 from specdemo.events import Params
+from specdemo.events.params import GRAMMARS
 from specdemo.loading.assemble import look_at
 from specdemo.loading.pair import Pair
 from specdemo.session import BUSY, decoder_of, prepare
@@ -30,31 +31,33 @@ def check_times(
     params: Params,
     seconds: float,
     is_over: Callable[[], bool] = lambda: False,
+    known: Collection[int] = (),
 ) -> Iterator[list[CheckTime]]:
     """Yields the times after one length of text after another, until the time is up: a next length is left
-    out where what it reads anew would take longer than what is left. text: token ids, repeated as often as
-    needed. Nothing is yielded for a target with recurrent layers, which cannot go back in its text."""
-    end, last = perf_counter() + seconds, 0.0
+    out where reading it would take longer than what is left. text: token ids, repeated as often as needed.
+    known: lengths that are left out. Nothing is yielded for a target with recurrent layers, which cannot go
+    back in its text."""
+    end, read = perf_counter() + seconds, 0.0
     contexts = [length for length in CONTEXTS if length + LONGEST_DRAFT + 1 < pair.context]
     for before, context in zip([0, *contexts], contexts, strict=False):
         began = perf_counter()
-        if before and last * context / before > end - began:
-            return
+        if context in known or (before and read * context / before > end - began):
+            continue
         share = (end - began) / (len(contexts) - contexts.index(context))
         ids = list(islice(cycle(text), context + LONGEST_DRAFT))
-        found = _times_after(pair, ids, context, params, began + share, is_over)
+        found, read = _times_after(pair, ids, context, params, began + share, is_over)
         if not found:
             return
         yield found
-        last = perf_counter() - began
 
 
 def _times_after(
     pair: Pair, ids: list[int], context: int, params: Params, end: float, is_over: Callable[[], bool]
-) -> list[CheckTime]:
-    """The times after the first `context` tokens, of checks of those that follow; empty if they are not all
-    known when it is over."""
-    alone = replace(params, draft_with="none", max_new_tokens=LONGEST_DRAFT + 1, ignore_eos=True, stop=())
+) -> tuple[list[CheckTime], float]:
+    """The times after the first `context` tokens, of checks of those that follow, and how many seconds
+    reading these took; no times if they are not all known when it is over."""
+    alone = replace(params, **dict.fromkeys(GRAMMARS))  # the text is given, and follows none
+    alone = replace(alone, draft_with="none", max_new_tokens=LONGEST_DRAFT + 1, ignore_eos=True, stop=())
     started = prepare(pair, ids[:context], alone)
     times: dict[int, list[float]] = defaultdict(list)
     if not pair.lock.acquire(blocking=False):
@@ -64,8 +67,10 @@ def _times_after(
         with no_mistakes(), pair.runner.active():
             decoder = replace(decoder_of(pair, started, is_over), ahead=False)
             if decoder.verifier.target.states is not None:
-                return []
+                return [], 0.0
+            began = perf_counter()
             next(decoder.decode(ids[:context]))
+            read = perf_counter() - began
             own = {length: _checking(decoder, pair, ids[context:], length) for length in LENGTHS}
             for one in own.values():  # not timed: what happens at a first use
                 one.round(ids[:context], 0)
@@ -80,8 +85,8 @@ def _times_after(
     finally:
         pair.lock.release()
     if len(times[LENGTHS[-1]]) < 2:
-        return []
-    return [_time(context, length, times) for length in LENGTHS]
+        return [], read
+    return [_time(context, length, times) for length in LENGTHS], read
 
 
 def _checking(decoder: Decoder, pair: Pair, following: Sequence[int], length: int) -> Decoder:

@@ -60,7 +60,7 @@ def field_of(pair: Pair, asked: Sequence[str]) -> Field:
         methods = [name for name in methods_at_hand(pair) if name != "none"]
         drafters = {name: ROOT / CATALOGUE[name].drafter for name in others_at_hand(pair.info.name)}
     else:
-        methods = [name for name in asked if name in METHODS]
+        methods = [name for name in dict.fromkeys(asked) if name in METHODS]
         drafters = {name: name for name in asked if name not in METHODS}
     own = pair.info.name if drafters else ""
     for method in methods:

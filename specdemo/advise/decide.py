@@ -2,15 +2,15 @@
 which are out, and what to recommend. Without torch.
 
 A setting's speed-up is the tokens a round that it brings over what its rounds take, in rounds of the target
-alone. The first is counted, and its interval is for other prompts of the same kind: a jackknife over the
-prompts, on the logarithm (Tukey 1958). The second is timed in turns (events/speedup.py). The squares of both
-intervals add up."""
+alone. Both are known of each prompt, the second from turns (see `run_in_turns` in session.py). The interval
+is for other prompts of the same kind: a jackknife over the prompts, on the logarithm (Tukey 1958). What is
+looked at several times is decided by wider intervals, so that chance does not end it."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, hypot, log, sqrt
-from statistics import fmean
+from math import exp, log, sqrt
+from statistics import StatisticsError, fmean, linear_regression
 from typing import Literal
 
 from specdemo.advise.results import (
@@ -24,16 +24,19 @@ from specdemo.advise.results import (
     Together,
     check_ratio,
 )
-from specdemo.events.speedup import SpeedUp, break_even, is_wide, speed_up_in_turns, student
+from specdemo.events.speedup import SpeedUp, break_even, is_wide, student
 from specdemo.events.verdict import speedup_in_words
 from specdemo.words.catalogue import numeral, speaker_of
 
 LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)  # of drafts, that are compared
 PROBED = 8  # tokens of a draft of the first texts, from which all lengths are estimated
-FEWEST_PROMPTS = 3  # of which an interval is told
+FEWEST_PROMPTS, FEWEST_TURNS = 3, 6  # of which an interval is told
 MOST_FINALISTS = 6  # settings of a kind of work that are measured
-WORTH = 0.9  # of the best estimate, from which on a setting is measured
+# Parts of the best estimate from which on a setting is measured: each contender's best one, and all others.
+WORTH, WORTH_MORE = 0.75, 0.9
 SAME = 1.03  # settings that differ by less are as good
+STRICT = 1.5  # times as wide as what is told is the interval that decides before the last prompt: about 98%
+TRIMMED = 0.2  # of a prompt's turns, at each end
 
 # A prompt, by its work and its number there.
 Place = tuple[str, int]
@@ -78,105 +81,142 @@ def _up_to(gamma: int, probe: Together, what: Literal["drafted", "accepted"]) ->
 
 
 def finalists(found: Iterable[Estimate]) -> list[Setting]:
-    """The settings that are worth measuring, the most promising first."""
+    """The settings that are worth measuring, the most promising first: the best one of each contender, and
+    others that are nearly as good as the best of all."""
     ordered = sorted(found, key=lambda one: one.speedup, reverse=True)
-    return [one.setting for one in ordered[:MOST_FINALISTS] if one.speedup >= WORTH * ordered[0].speedup]
+    best_of_each = {one.setting.contender: one for one in reversed(ordered)}.values()
+    enough = ordered[0].speedup if ordered else 0.0
+    chosen = [
+        one for one in ordered if one.speedup >= (WORTH if one in best_of_each else WORTH_MORE) * enough
+    ]
+    first = sorted(chosen, key=lambda one: one not in best_of_each)[:MOST_FINALISTS]
+    return [one.setting for one in chosen if one in first]
 
 
 def estimates_of(measured: Measured, works: Iterable[str]) -> list[Estimate]:
     """The estimates of all contenders, from what was probed in these kinds of work together."""
-    wanted, checks = set(works), shortest_context(measured.checks)
+    wanted = set(works)
+    probes = [one for one in measured.probes if one.work in wanted and one.turns]
+    checks = nearest_context(measured.checks, fmean(one.length for one in probes)) if probes else []
     found = []
     for contender in measured.contenders:
-        own = [one for one in measured.probes if one.setting.contender == contender.name]
-        if probe := tuple(one for one in own if one.work in wanted and one.turns):
-            found += estimates(contender, Together(probe), checks)
+        if own := tuple(one for one in probes if one.setting.contender == contender.name):
+            found += estimates(contender, Together(own), checks)
     return found
 
 
-def shortest_context(checks: Sequence[CheckTime]) -> list[CheckTime]:
-    """The times after the shortest text, by their rows."""
-    shortest = min((one.context for one in checks), default=0)
-    return sorted((one for one in checks if one.context == shortest), key=lambda one: one.rows)
+def nearest_context(checks: Sequence[CheckTime], length: float) -> list[CheckTime]:
+    """The times after the text whose length is nearest to `length`, by their rows."""
+    nearest = min((one.context for one in checks), key=lambda context: abs(context - length), default=0)
+    return sorted((one for one in checks if one.context == nearest), key=lambda one: one.rows)
 
 
-def by_setting(samples: Sequence[Sample], work: str = ALL) -> dict[Setting, ByPlace]:
-    """The samples of a kind of work, by what was set and on which prompt. ALL: as many prompts of each kind
-    as were written of the one with the fewest, so that they weigh alike; and only what was set in each."""
-    written: dict[str, int] = defaultdict(int)
+def by_setting(samples: Sequence[Sample], works: Sequence[str]) -> dict[Setting, ByPlace]:
+    """The samples of these kinds of work, by what was set and on which prompt: as many prompts of each kind
+    as were written of the one with the fewest, so that they weigh alike; only what was set in each kind."""
+    written = dict.fromkeys(works, 0)
     for one in samples:
-        written[one.work] = max(written[one.work], one.prompt + 1)
-    most = min(written.values(), default=0) if work == ALL else written[work]
+        if one.work in written:
+            written[one.work] = max(written[one.work], one.prompt + 1)
+    most = min(written.values(), default=0)
     found: dict[Setting, dict[Place, Sample]] = defaultdict(dict)
     for one in samples:
-        if work in (ALL, one.work) and one.prompt < most:
+        if one.work in written and one.prompt < most:
             found[one.setting][one.work, one.prompt] = one
-    kinds = set(written) if work == ALL else {work}
-    return {one: own for one, own in found.items() if {kind for kind, _ in own} == kinds}
+    return {one: own for one, own in found.items() if {kind for kind, _ in own} == set(works)}
+
+
+@dataclass(frozen=True)
+class OfPrompt:
+    """A prompt's part. cost: of all its rounds, in rounds of the target alone."""
+
+    tokens: int
+    cost: float
+
+
+def parts_of(own: ByPlace) -> dict[Place, OfPrompt] | None:
+    """Each prompt's part; None where too little was timed.
+
+    A round is taken to cost the more, the more it drafts, by a straight line through the turns of all
+    prompts, so that rounds count that were not timed; what a prompt's turns are off by that, without the
+    largest and the smallest, holds for all of its rounds."""
+    turns = [turn for one in own.values() for turn in one.turns]
+    if len(turns) < FEWEST_TURNS or len(own) < FEWEST_PROMPTS:
+        return None
+    drafted, costs = [fmean(turn.drafted) for turn in turns], [turn.cost for turn in turns]
+    try:
+        slope, intercept = linear_regression(drafted, costs)
+    except StatisticsError:  # all drafts have the same length
+        slope, intercept = 0.0, fmean(costs)
+
+    def usual(drafted: float) -> float:
+        return max(intercept + slope * drafted, 0.1 * fmean(costs))
+
+    found = {}
+    for place, one in own.items():
+        off = sorted(log(turn.cost / usual(fmean(turn.drafted))) for turn in one.turns)
+        cut = int(TRIMMED * len(off))
+        factor = exp(fmean(off[cut : len(off) - cut])) if off else 1.0
+        cost = len(one.drafted) * usual(fmean(one.drafted)) * factor
+        found[place] = OfPrompt(sum(one.emitted), cost)
+    return found
 
 
 def speed_up_of(own: ByPlace) -> SpeedUp | None:
-    """How many times as fast as the target alone. None for fewer than FEWEST_PROMPTS prompts, and where too
-    few turns were timed."""
-    together = Together(tuple(own.values()))
-    timing = speed_up_in_turns(together.turns, together.rounds)
-    if timing is None or len(own) < FEWEST_PROMPTS:
-        return None
-    counting = _half_width(list(own), lambda places: log(_tokens(own, places)))
-    return _interval(timing.value, hypot(counting, log(timing.high / timing.value)))
+    """How many times as fast as the target alone; None where too little was measured."""
+    return _speed_up([parts_of(own)])
 
 
 def times_as_fast(one: ByPlace, other: ByPlace) -> SpeedUp | None:
     """How many times as fast the one setting is as the other, on the prompts of both."""
     both = [place for place in one if place in other]
-    if len(both) < FEWEST_PROMPTS:
+    return _speed_up([parts_of({place: side[place] for place in both}) for side in (one, other)])
+
+
+def _speed_up(sides: Sequence[dict[Place, OfPrompt] | None]) -> SpeedUp | None:
+    """The quotient of tokens and cost of the first side, over that of the second if there is one, with its
+    90% interval by the jackknife over the prompts that they share."""
+    if not all(sides):
         return None
-    own, others = (speed_up_of({place: side[place] for place in both}) for side in (one, other))
-    timed = [
-        speed_up_in_turns(together.turns, together.rounds)
-        for together in (Together(tuple(side[place] for place in both)) for side in (one, other))
-    ]
-    if own is None or others is None or None in timed:
+    places = list(sides[0] or {})
+
+    def factor(left_out: Place | None = None) -> float:
+        signs = zip((1, -1), sides, strict=False)
+        return sum(sign * _log_quotient(side or {}, left_out) for sign, side in signs)
+
+    without = [factor(place) for place in places]
+    middle, count = fmean(without), len(places)
+    half = student(count) * sqrt((count - 1) / count * sum((one - middle) ** 2 for one in without))
+    return SpeedUp(*(exp(factor() + off) for off in (0.0, -half, half)))
+
+
+def _log_quotient(side: Mapping[Place, OfPrompt], left_out: Place | None) -> float:
+    kept = [part for place, part in side.items() if place != left_out]
+    return log(sum(part.tokens for part in kept) / sum(part.cost for part in kept))
+
+
+def strictly(speedup: SpeedUp | None) -> SpeedUp | None:
+    """With the wider interval that decides before the last prompt."""
+    if speedup is None:
         return None
-    counting = _half_width(both, lambda places: log(_tokens(one, places) / _tokens(other, places)))
-    timing = hypot(*(log(found.high / found.value) for found in timed if found))
-    return _interval(own.value / others.value, hypot(counting, timing))
-
-
-def _tokens(side: ByPlace, places: Sequence[Place]) -> float:
-    return Together(tuple(side[place] for place in places)).tokens_per_round
-
-
-def _half_width(places: Sequence[Place], of: Callable[[Sequence[Place]], float]) -> float:
-    """Half the width of the 90% interval of a function of the prompts, by the jackknife."""
-    count = len(places)
-    without = [of([*places[:at], *places[at + 1 :]]) for at in range(count)]
-    middle = fmean(without)
-    return student(count) * sqrt((count - 1) / count * sum((one - middle) ** 2 for one in without))
-
-
-def _interval(value: float, half: float) -> SpeedUp:
-    return SpeedUp(value, value * exp(-half), value * exp(half))
+    low, high = (speedup.value * (end / speedup.value) ** STRICT for end in speedup.interval)
+    return SpeedUp(speedup.value, low, high)
 
 
 def still_in(found: Mapping[Setting, ByPlace], running: Sequence[Setting]) -> list[Setting]:
     """The settings that may still be the best of those in the running: all that the one that leads is not
     surely faster than."""
-    leader = leader_of(found, running)
+    leader = leader_of(found)
     if leader is None:
         return list(running)
-    ahead = {one: times_as_fast(found[leader], found.get(one, {})) for one in running if one != leader}
+    ahead = {one: strictly(times_as_fast(found[leader], found.get(one, {}))) for one in running}
     return [one for one in running if one == leader or (lead := ahead[one]) is None or lead.low <= 1]
 
 
-def leader_of(found: Mapping[Setting, ByPlace], running: Iterable[Setting]) -> Setting | None:
+def leader_of(found: Mapping[Setting, ByPlace]) -> Setting | None:
     """The best setting so far, by `best_of`; None while nothing is known."""
     return best_of(
-        {
-            one: (len(found[one]), speedup)
-            for one in running
-            if one in found and (speedup := speed_up_of(found[one]))
-        }
+        {one: (len(own), speedup) for one, own in found.items() if (speedup := speed_up_of(own)) is not None}
     )
 
 
@@ -192,11 +232,11 @@ def best_of(known: Mapping[Setting, tuple[int, SpeedUp]]) -> Setting | None:
 
 def is_clear(found: Mapping[Setting, ByPlace], running: Sequence[Setting]) -> bool:
     """Whether it is known which of them is best, or that it hardly matters, and whether that one pays."""
-    leader = leader_of(found, running)
-    if leader is None or (speedup := speed_up_of(found[leader])) is None:
+    leader = leader_of(found)
+    if leader is None or (speedup := strictly(speed_up_of(found[leader]))) is None:
         return False
     pays = (speedup.low > 1 and not is_wide(speedup.interval)) or speedup.high < SAME
-    others = (times_as_fast(found.get(one, {}), found[leader]) for one in running if one != leader)
+    others = (strictly(times_as_fast(found.get(one, {}), found[leader])) for one in running if one != leader)
     return pays and all(lead is not None and lead.high < SAME for lead in others)
 
 
@@ -207,6 +247,11 @@ def recommendations(measured: Measured) -> list[Recommendation]:
     """One for each kind of work that was asked for, and the one for all of it where there are several."""
     several = [ALL] if len(measured.works) > 1 else []
     return [recommendation(measured, work) for work in (*measured.works, *several)]
+
+
+def works_of(measured: Measured, work: str) -> Sequence[str]:
+    """The kinds of work that one stands for."""
+    return measured.works if work == ALL else [work]
 
 
 @dataclass(frozen=True)
@@ -224,10 +269,10 @@ class SettingRow:
 
 
 def rows_of(measured: Measured, work: str) -> list[SettingRow]:
-    """The settings that were measured in a kind of work, the fastest first; in ALL those that were measured
-    in each."""
+    """The settings that were measured in a kind of work, the fastest first; before those that were dropped,
+    which have fewer prompts. In ALL those that were measured in each kind."""
     rows = []
-    for setting, own in by_setting(measured.samples, work).items():
+    for setting, own in by_setting(measured.samples, works_of(measured, work)).items():
         together, speedup = Together(tuple(own.values())), speed_up_of(own)
         row = SettingRow(
             setting,
@@ -239,15 +284,23 @@ def rows_of(measured: Measured, work: str) -> list[SettingRow]:
             prompts=len(own),
         )
         rows.append(row)
-    return sorted(rows, key=lambda row: row.speedup.value if row.speedup else 0.0, reverse=True)
+    return sorted(rows, key=_by_prompts_and_speed, reverse=True)
+
+
+def _by_prompts_and_speed(row: SettingRow) -> tuple[int, float]:
+    return row.prompts, row.speedup.value if row.speedup else 0.0
 
 
 def recommendation(measured: Measured, work: str) -> Recommendation:
     rows = {row.setting: row for row in rows_of(measured, work)}
     chosen = best_of({one: (row.prompts, row.speedup) for one, row in rows.items() if row.speedup})
-    if chosen is None:
-        count = max((row.prompts for row in rows.values()), default=0)
-        reason = _speak("too_few" if count else "none_measured", count=count, least=FEWEST_PROMPTS)
+    kinds = len(works_of(measured, work))
+    if chosen is None or rows[chosen].prompts < kinds * FEWEST_PROMPTS:
+        count = max((row.prompts for row in rows.values()), default=0) // kinds
+        has_none = bool(measured.finalists) and not any(map(measured.finalists.get, works_of(measured, work)))
+        is_short = has_none or count >= FEWEST_PROMPTS
+        key = "too_short" if is_short else "too_few" if count else "none_measured"
+        reason = _speak(key, count=count, least=FEWEST_PROMPTS)
         return Recommendation(work, "none", None, None, None, None, None, reason, None, count)
     best = rows[chosen]
     assert best.speedup is not None

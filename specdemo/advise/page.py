@@ -15,8 +15,10 @@ from specdemo.advise.typed import Choice, Typed, typed_into
 from specdemo.bench.by_count import ITEMSIZE, ForwardBytes, bytes_of_model
 from specdemo.events import METHODS
 from specdemo.loading.pair import Pair
+from specdemo.runtime.weights import expert_weights
 
-OF_PARAMS = ("confidence", "temperature", "draft_temperature", "ngram")  # that servers are told of
+# What servers are told of besides drafter and draft length.
+OF_PARAMS = ("confidence", "temperature", "top_k", "top_p", "min_p", "draft_temperature", "ngram")
 
 
 def page_of(pairs: Mapping[str, Pair], advice: Advice, cards: Sequence[str] = tuple(CARDS)) -> str:
@@ -44,10 +46,10 @@ def typed_of(advice: Advice) -> list[Typed]:
 
 
 def _picture(pairs: Mapping[str, Pair], advice: Advice, cards: Sequence[str]) -> str:
-    """What the best setting for all of the work would bring on other cards; empty where that is not known, or
-    where a part of the target drafts, whose share of it is not counted."""
+    """What the best setting for all of the work would bring on other cards; empty where that is not known,
+    where a part of the target drafts, whose share of it is not counted, and of a mixture of experts."""
     best = advice.recommended[-1].best
-    if best is None or not cards:
+    if best is None or not cards or expert_weights(pairs[best.contender].target).size:
         return ""
     contender = contender_of(advice.measured, best)
     method, pair = METHODS[contender.draft_with], pairs[contender.name]
@@ -68,7 +70,7 @@ def survival(measured: Measured, setting: Setting) -> tuple[float, ...]:
     """At each place, the share of rounds in which its draft and all before it were accepted, in the texts
     with long drafts."""
     own = tuple(one for one in measured.probes if one.setting.contender == setting.contender)
-    return tuple(Together(own).share_above("accepted", max(max(one.drafted, default=0) for one in own)))
+    return tuple(Together(own).share_above("accepted", max((max(one.drafted) for one in own), default=0)))
 
 
 def bytes_in_16_bits(model: Module) -> ForwardBytes:

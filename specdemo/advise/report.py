@@ -1,7 +1,7 @@
 """The advice as text, as JSON, and as a page that keeps all that was measured. Without torch."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 from jinja2 import Environment
 from pydantic import ValidationError
 
-from specdemo.advise.decide import SettingRow, called, recommendations, rows_of
+from specdemo.advise.decide import PROBED, SettingRow, called, recommendations, rows_of
 from specdemo.advise.pictures import Curve, Interval, curves, intervals
 from specdemo.advise.results import (
     ALL,
@@ -18,7 +18,6 @@ from specdemo.advise.results import (
     Measured,
     Recommendation,
     Together,
-    check_ratio,
     from_object,
     to_object,
 )
@@ -31,6 +30,8 @@ from specdemo.words.message import about
 TEMPLATE = Path(__file__).with_name("report.html")
 DATA = '<script type="application/json" id="measured">'
 LARGEST_REPORT = 64_000_000  # bytes
+TOLD_ROWS = (2, 5, 9, 17)  # of checks
+PLACES = (1, 2, 3, 4, 6, 8)  # in a draft, of which the first texts tell
 COLUMNS = ("work", "setting", "speedup", "accepted", "tokens", "cost", "prompts")
 
 
@@ -88,9 +89,13 @@ def advice_table(advice: Advice) -> str:
         f"{work_in_words(one.work).ljust(width)}  {setting_in_words(one)}\n{' ' * width}  {one.reason}"
         for one in advice.recommended
     ]
-    table = aligned([[say(f"advice.columns.{name}") for name in COLUMNS], *_lines(advice)], left=2)
+    lines = _lines(advice)
+    table = aligned([[say(f"advice.columns.{name}") for name in COLUMNS], *lines], left=2)
+    probed = probe_lines(measured)
+    tables = [f"{table}\n{say('advice.dropped')}"] if lines else []
+    tables += [f"{say('advice.probes', most=PROBED)}\n{aligned(probed, left=2)}"] if len(probed) > 1 else []
     notes = [f"note: {note}" for note in measured.notes]
-    parts = [head, "\n".join(advised), "\n".join(checks_in_words(measured.checks)), table]
+    parts = [head, "\n".join(advised), "\n".join(checks_in_words(measured.checks)), *tables]
     return "\n\n".join(part for part in (*parts, "\n".join(notes), ended_in_words(measured)) if part)
 
 
@@ -98,6 +103,23 @@ def _lines(advice: Advice) -> list[list[str]]:
     """All that was measured, as lines of cells."""
     rows = [cells(one.work, row) for one in advice.recommended for row in rows_of(advice.measured, one.work)]
     return [[row[name] for name in COLUMNS] for row in rows]
+
+
+def probe_lines(measured: Measured) -> list[list[str]]:
+    """What the first texts say of each contender and kind of work, below a line with what each cell is."""
+    heads = [say(f"advice.probe_columns.{name}") for name in ("work", "drafter")]
+    heads += [say("advice.probe_columns.place", place=place) for place in PLACES]
+    lines = [[*heads, say("advice.probe_columns.cost")]]
+    for work in measured.works:
+        for contender in measured.contenders:
+            of_work = [one for one in measured.probes if one.work == work and one.turns]
+            if own := tuple(one for one in of_work if one.setting.contender == contender.name):
+                together = Together(own)
+                shares = together.share_above("accepted", max(PLACES))
+                told = [number(shares[place - 1], ".0%") for place in PLACES]
+                cost = number(together.draft_cost, ".2f")
+                lines.append([work_in_words(work), contender.name, *told, cost])
+    return lines
 
 
 def typed_text(typed: Sequence[Typed]) -> str:
@@ -114,11 +136,18 @@ def _how(measured: Measured) -> dict[str, str]:
         "target": measured.target,
         "device": measured.device,
         "name": measured.device_name,
-        "dtype": measured.dtype or "–",
-        "temperature": number(measured.params.get("temperature", 0.0), "g"),
+        "dtype": ", ".join(filter(None, (measured.dtype, measured.quantize.get("target")))),
+        "sampler": _sampler(measured.params),
         "tokens": number(measured.params.get("max_new_tokens", 0)),
         "date": measured.date,
     }
+
+
+def _sampler(params: Mapping[str, Any]) -> str:
+    """The sampler by the names of Params, without what is off."""
+    off = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
+    filters = [name for name, value in off.items() if params["temperature"] and params[name] != value]
+    return ", ".join(f"{name} {number(params[name], 'g')}" for name in ("temperature", *filters))
 
 
 def ended_in_words(measured: Measured) -> str:
@@ -134,20 +163,30 @@ def by_context(checks: Sequence[CheckTime]) -> dict[int, list[CheckTime]]:
 
 def checks_in_words(checks: Sequence[CheckTime]) -> list[str]:
     """A sentence for each length of text."""
-    sentences = []
-    for context, times in by_context(checks).items():
-        factors = {f"x{rows}": number(check_ratio(times, rows), ".2f") for rows in (2, 5, 9, 17)}
-        sentences.append(
-            say("advice.checks", context=number(context), ms=number(times[0].ms, ".2f"), **factors)
+    return [
+        say(
+            "advice.checks",
+            context=number(context),
+            ms=number(times[0].ms, ".2f"),
+            rows=", ".join(str(one.rows) for one in times if one.rows in TOLD_ROWS),
+            times=", ".join(_ratio(one) for one in times if one.rows in TOLD_ROWS),
         )
-    return sentences
+        for context, times in by_context(checks).items()
+    ]
+
+
+def _ratio(one: CheckTime) -> str:
+    return f"{number(one.ratio, '.2f')} ({number(one.low, '.2f')}–{number(one.high, '.2f')})"
 
 
 def advice_object(advice: Advice) -> dict[str, Any]:
     """The last line of the command: what is recommended, and the rows behind it."""
     measured = advice.measured
     return {
-        "recommendation": {one.work: recommended_object(one) for one in advice.recommended},
+        "recommendation": {
+            **{one.work: recommended_object(one) for one in advice.recommended},
+            ALL: recommended_object(advice.recommended[-1]),
+        },
         "rows": [
             {"work": one.work, **asdict(row)}
             for one in advice.recommended
@@ -177,6 +216,9 @@ def html_report(advice: Advice, typed: Sequence[Typed] = (), elsewhere: str = ""
         sentences=checks_in_words(measured.checks),
         columns=[say(f"advice.columns.{name}") for name in COLUMNS],
         rows=_lines(advice),
+        dropped=say("advice.dropped"),
+        probes=say("advice.probes", most=PROBED),
+        probed=probe_lines(measured),
         typed=typed,
         elsewhere=elsewhere,
         notes=measured.notes,
@@ -257,7 +299,9 @@ def compared(names: Sequence[str], both: Sequence[Measured]) -> str:
     advised = [{one.work: one for one in recommendations(measured)} for measured in both]
     works = list(dict.fromkeys(work for side in advised for work in side))
     for work in sorted(works, key=lambda work: work == ALL):
-        parts.append(work_in_words(work))
+        answers = {(one.draft_with, one.drafter, one.gamma) for side in advised if (one := side.get(work))}
+        is_same = len(answers) == 1 and all(work in side for side in advised)
+        parts.append(f"{work_in_words(work)}: {say('advice.same' if is_same else 'advice.differs')}")
         for name, side in zip(names, advised, strict=True):
             one = side.get(work)
             told = say("advice.not_measured") if one is None else f"{setting_in_words(one)}. {one.reason}"

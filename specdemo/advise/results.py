@@ -1,15 +1,16 @@
 """What the adviser measures and what comes of it. Without torch."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from statistics import fmean
 from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
-from specdemo.events.speedup import TimedRound, TimedTurn
+from specdemo.events.speedup import TimedTurn
 from specdemo.events.trace import Trace
+from specdemo.loading.catalog import WORKS
 
 Ended = Literal["running", "clear", "all", "budget", "interrupted", "failed"]
 SCHEMA = "specdemo.advice/1"
@@ -52,9 +53,9 @@ class Turn:
     ms: tuple[float, ...]
 
     @property
-    def timed(self) -> TimedTurn:
-        own = [TimedRound(1, drafted, ms) for drafted, ms in zip(self.drafted, self.ms, strict=True)]
-        return TimedTurn([TimedRound(1, 0, self.plain_ms)], own)
+    def cost(self) -> float:
+        """What one of its rounds took, in rounds of the target alone."""
+        return fmean(self.ms) / self.plain_ms
 
 
 @dataclass(frozen=True)
@@ -104,19 +105,6 @@ class Together:
     samples: tuple[Sample, ...]
 
     @property
-    def rounds(self) -> list[TimedRound]:
-        """All rounds, without their times."""
-        return [
-            TimedRound(emitted, drafted, 0.0)
-            for one in self.samples
-            for emitted, drafted in zip(one.emitted, one.drafted, strict=True)
-        ]
-
-    @property
-    def turns(self) -> list[TimedTurn]:
-        return [turn.timed for one in self.samples for turn in one.turns]
-
-    @property
     def tokens_per_round(self) -> float:
         return fmean(count for one in self.samples for count in one.emitted)
 
@@ -133,7 +121,8 @@ class Together:
     def draft_cost(self) -> float:
         """What drafting takes in a round, in rounds of the target alone."""
         plain_ms = fmean(turn.plain_ms for one in self.samples for turn in one.turns)
-        return sum(one.draft_ms for one in self.samples) / len(self.rounds) / plain_ms
+        rounds = sum(len(one.drafted) for one in self.samples)
+        return sum(one.draft_ms for one in self.samples) / rounds / plain_ms
 
     def share_above(self, what: Literal["drafted", "accepted"], places: int) -> list[float]:
         """The share of rounds with more than i such tokens, for i below `places`."""
@@ -185,24 +174,27 @@ class Recommendation:
 
 @dataclass(frozen=True)
 class Measured:
-    """All that was measured, and how, which is what a report keeps and what can be gone on with. params: what
-    all texts were written with. prompts: how many there are of each kind of work. probes: the texts of which
-    the estimates are; samples: those that were written in turns. ended: whether the answer is clear, or all
-    prompts are used, or why it ended before."""
+    """All that was measured, and how, which is what a report keeps and what can be gone on with. quantize: of
+    target and drafter. params: what all texts were written with, but for draft_with and gamma. prompts: of
+    each kind of work, told from others by a digest. probes: the texts with long drafts, of which the
+    estimates are. finalists: what was then measured, samples: its texts. ended: whether the answer is clear,
+    or all prompts are used, or why it ended before."""
 
     target: str
     device: str
     device_name: str
     dtype: str | None
+    quantize: dict[str, str | None]
     versions: dict[str, str]
     date: str
     command: str
     params: dict[str, Any]
     works: tuple[str, ...]
     contenders: tuple[Contender, ...]
-    prompts: dict[str, int]
+    prompts: dict[str, tuple[str, ...]]
     checks: tuple[CheckTime, ...] = ()
     probes: tuple[Sample, ...] = ()
+    finalists: dict[str, tuple[Setting, ...]] = field(default_factory=dict)
     samples: tuple[Sample, ...] = ()
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
@@ -220,7 +212,25 @@ def from_object(told: dict[str, Any]) -> Measured:
     """The inverse. ValueError for what is none."""
     if not isinstance(told, dict) or told.get("schema") != SCHEMA:
         raise ValueError(f"has no measurement of {SCHEMA}")
-    return _CODEC.validate_python({name: value for name, value in told.items() if name in _FIELDS})
+    found = _CODEC.validate_python({name: value for name, value in told.items() if name in _FIELDS})
+    names = {one.name for one in found.contenders}
+    texts = (*found.probes, *found.samples)
+    if not found.works or not all(map(_is_sound, texts)) or not {*found.works} <= {*WORKS, OWN}:
+        raise ValueError("has a text without rounds, or an unknown kind of work")
+    chosen = [one for some in found.finalists.values() for one in some]
+    by = {one.contender for one in chosen} | {one.setting.contender for one in texts}
+    if not by <= names or not {one.work for one in texts} <= {*found.works}:
+        raise ValueError("has a text of nobody's")
+    return found
+
+
+def _is_sound(one: Sample) -> bool:
+    return (
+        len(one.drafted) == len(one.accepted) == len(one.emitted) > 0
+        and min(*one.drafted, *one.accepted, one.prompt, one.judged) >= 0
+        and min(one.emitted) > 0
+        and all(turn.plain_ms > 0 and turn.ms and min(turn.ms) > 0 for turn in one.turns)
+    )
 
 
 _FIELDS = frozenset(Measured.__dataclass_fields__)

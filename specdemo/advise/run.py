@@ -1,16 +1,17 @@
-"""The adviser's measurement: first a few texts of each contender with long drafts, and what a check takes by
-its rows; from these all draft lengths are estimated. Then the most promising settings of each kind of work
+"""The adviser's measurement: first what a check takes by its rows, and a few texts of each contender with
+long drafts; from these all draft lengths are estimated. Then the most promising settings of each kind of work
 write whole texts in turns with the target alone, prompt by prompt, until it is clear which is best."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import date
+from hashlib import sha256
 from time import perf_counter
+from typing import Any
 
 from specdemo.advise.checks import check_times
 from specdemo.advise.decide import (
-    FEWEST_PROMPTS,
     PROBED,
     by_setting,
     called,
@@ -19,7 +20,7 @@ from specdemo.advise.decide import (
     is_clear,
     still_in,
 )
-from specdemo.advise.results import ALONE, Contender, Measured, Sample, Setting, sample_of
+from specdemo.advise.results import ALONE, Contender, Ended, Measured, Sample, Setting, sample_of
 from specdemo.bench.methods import WARM_UP_TOKENS
 from specdemo.events import Params, Prompt, __version__
 from specdemo.loading.pair import Pair, encode
@@ -28,8 +29,10 @@ from specdemo.words.message import Message, about, message, message_of
 
 PROBES = 2  # prompts of each kind of work
 OF_CHECKS, OF_PROBES = 0.15, 0.45  # the shares of the budget after which these end
-LONGEST_TEXT = 32_768  # tokens
 FOR_ALL = 2  # settings that are measured in every kind of work, for the one setting for all of it
+LOOKS = (6, 10, 15)  # prompts after which a kind of work can be clear, and settings are dropped
+LONGEST_TEXT = 32_768  # tokens
+MOST_PROMPTS = 100  # of one kind of work
 
 
 @dataclass(frozen=True)
@@ -59,25 +62,29 @@ class OutOfTime(Exception):
 def fitting(
     pair: Pair, prompts: Mapping[str, Sequence[Prompt]], params: Params
 ) -> tuple[dict[str, list[Prompt]], list[Message]]:
-    """The prompts that leave a text its room, and a note on those that do not. ValueError where none of a
-    kind does, with what is wrong with the first."""
+    """The prompts that leave a text its room, at most MOST_PROMPTS of each kind of work, and notes on the
+    others. ValueError where none of a kind does, with what is wrong with the first."""
     kept: dict[str, list[Prompt]] = {}
     notes = []
     for work, own in prompts.items():
-        refused = [(prompt, why) for prompt in own if (why := _refused(pair, prompt, params))]
-        kept[work] = [prompt for prompt in own if prompt not in (one for one, _ in refused)]
+        some = own[:: -(-len(own) // MOST_PROMPTS)]
+        if len(some) < len(own):
+            notes.append(message("advice_some_prompts", work=work, count=len(some), all=len(own)))
+        whys = [_refused(pair, prompt, params) for prompt in some]
+        kept[work] = [prompt for prompt, why in zip(some, whys, strict=True) if why is None]
+        refused = [why for why in whys if why is not None]
         if not kept[work]:
-            raise ValueError(refused[0][1])
+            raise ValueError(refused[0])
         if refused:
-            why, count = refused[0][1], len(refused)
-            notes.append(message("advice_prompts_left_out", work=work, count=count, all=len(own), why=why))
+            why, count = refused[0], len(refused)
+            notes.append(message("advice_prompts_left_out", work=work, count=count, all=len(some), why=why))
     return kept, notes
 
 
 def _refused(pair: Pair, prompt: Prompt, params: Params) -> Message | str | None:
     """Why a prompt cannot be used, if it cannot."""
     try:
-        length = len(prepare(pair, prompt, params).prompt_ids)
+        length = len(prepare(pair, prompt, replace(params, draft_with="none")).prompt_ids)
     except ValueError as error:
         return message_of(error)
     if length + params.max_new_tokens <= pair.context:
@@ -103,22 +110,35 @@ def begin(
         device=info.device,
         device_name=info.device_name,
         dtype=info.dtype.target,
+        quantize=asdict(info.quantize),
         versions={"specdemo": __version__, **pair.versions},
         date=date.today().isoformat(),
         command=command,
-        params=json.loads(json.dumps(asdict(params))),  # as a report has them
+        params=_as_kept(params),
         works=tuple(prompts),
         contenders=tuple(contenders),
-        prompts={work: len(some) for work, some in prompts.items()},
+        prompts={work: tuple(map(_digest, some)) for work, some in prompts.items()},
         notes=tuple(map(str, (*notes, *pair.notes))),
     )
     if before is None:
         return own
-    for name in ("target", "device_name", "dtype", "params", "works", "contenders", "prompts"):
+    before = replace(before, params={**_as_kept(Params()), **before.params})  # older ones have fewer
+    same = ("target", "device_name", "dtype", "quantize", "versions", "params", "works", "contenders")
+    for name in (*same, "prompts"):
         if getattr(before, name) != getattr(own, name):
             raise ValueError(about("resume", "advice_other", what=name))
-    known = {name: getattr(before, name) for name in ("checks", "probes", "samples", "seconds", "date")}
-    return replace(own, **known)
+    known = ("checks", "probes", "finalists", "samples", "seconds", "date")
+    return replace(own, **{name: getattr(before, name) for name in known})
+
+
+def _as_kept(params: Params) -> dict[str, Any]:
+    """What all texts are written with, as a report has it."""
+    given = json.loads(json.dumps(asdict(params)))
+    return {name: value for name, value in given.items() if name not in ("draft_with", "gamma")}
+
+
+def _digest(prompt: Prompt) -> str:
+    return sha256(json.dumps(prompt).encode()).hexdigest()[:12]
 
 
 def advise(
@@ -133,31 +153,33 @@ def advise(
         yield from course.check()
         yield from course.probe()
         yield from course.compare()
-        ended = course.ended
+        ended: Ended = course.ended
     except OutOfTime:
         ended = "interrupted" if is_stopped() else "budget"
     yield course.progress(message("advice_done"), ended)
 
 
 class _Course:
-    """The measurement as it goes on."""
+    """The measurement as it goes on. The budget is that of this run, whatever was measured before."""
 
     def __init__(self, task: Task, measured: Measured, is_stopped: Callable[[], bool]):
         self.task, self.measured, self.is_stopped = task, measured, is_stopped
         self.before, self.began = measured.seconds, perf_counter()
-        self.ended = "all"
+        self.ended: Ended = "all"
         self.contenders = {one.name: one for one in measured.contenders if one.draft_with != "none"}
 
     @property
-    def seconds(self) -> float:
-        return self.before + perf_counter() - self.began
+    def share(self) -> float:
+        """Of the budget that is used."""
+        return (perf_counter() - self.began) / self.task.budget
 
     def is_over(self) -> bool:
-        return self.is_stopped() or self.seconds > self.task.budget
+        return self.is_stopped() or self.share > 1
 
-    def progress(self, doing: Message, ended: str = "running") -> Progress:
-        self.measured = replace(self.measured, seconds=self.seconds, ended=ended)
-        return Progress(self.measured, doing, max(0.0, self.task.budget - self.seconds))
+    def progress(self, doing: Message, ended: Ended = "running") -> Progress:
+        own = perf_counter() - self.began
+        self.measured = replace(self.measured, seconds=self.before + own, ended=ended)
+        return Progress(self.measured, doing, max(0.0, self.task.budget - own))
 
     def warm_up(self) -> Iterator[Progress]:
         """What happens at a first use: not measured."""
@@ -167,17 +189,13 @@ class _Course:
             self.text(work, 0, self.longest(contender), WARM_UP_TOKENS)
 
     def check(self) -> Iterator[Progress]:
-        if self.measured.checks:
-            return
         pair = self.task.pairs[ALONE.name]
         yield self.progress(message("advice_checking"))
-        seconds = OF_CHECKS * self.task.budget - self.seconds
-        ids = [
-            one
-            for prompts in self.task.prompts.values()
-            for one in encode(pair, prompts[0], self.task.params)
-        ]
-        for found in check_times(pair, ids, self.task.params, max(seconds, 0.0), self.is_over):
+        seconds = max(0.0, (OF_CHECKS - self.share) * self.task.budget)
+        params = replace(self.task.params, draft_with="none")
+        text = [one for some in self.task.prompts.values() for one in encode(pair, some[0], params)]
+        known = {one.context for one in self.measured.checks}
+        for found in check_times(pair, text, params, seconds, self.is_over, known):
             self.measured = replace(self.measured, checks=(*self.measured.checks, *found))
             yield self.progress(message("advice_checking"))
         if self.is_over():
@@ -190,7 +208,7 @@ class _Course:
             for work in self.measured.works:
                 if (work, number) in done or number >= len(self.task.prompts[work]):
                     continue
-                if number and self.seconds > OF_PROBES * self.task.budget:
+                if self.measured.finalists or (number and self.share > OF_PROBES):
                     return
                 found = []
                 for contender in self.contenders.values():
@@ -200,27 +218,45 @@ class _Course:
                 self.measured = replace(self.measured, probes=(*self.measured.probes, *found))
 
     def compare(self) -> Iterator[Progress]:
+        """Whole texts of the settings that the estimates leave, until each kind of work is clear, and then of
+        those for all of it, until that is."""
         works = self.measured.works
         for_all = finalists(estimates_of(self.measured, works))[:FOR_ALL] if len(works) > 1 else []
-        running = {
-            work: list(dict.fromkeys([*finalists(estimates_of(self.measured, [work])), *for_all]))
-            for work in works
-            if any(one.work == work for one in self.measured.probes)
-        }
-        clear = set()
-        for number in range(max(map(len, self.task.prompts.values()))):
-            for work in running:
-                if work in clear or number >= len(self.task.prompts[work]):
-                    continue
+        if not self.measured.finalists:
+            chosen = {work: finalists(estimates_of(self.measured, [work])) for work in works}
+            both = {work: tuple(dict.fromkeys([*own, *for_all])) for work, own in chosen.items()}
+            self.measured = replace(self.measured, finalists=both)
+        running = {work: list(own) for work, own in self.measured.finalists.items() if own}
+        yield from self.until_clear(running, for_all)
+        if not for_all or running:
+            return
+        self.ended = "all"
+        yield from self.until_clear({work: list(for_all) for work in works}, for_all, together=True)
+
+    def until_clear(
+        self, running: dict[str, list[Setting]], for_all: Sequence[Setting], together: bool = False
+    ) -> Iterator[Progress]:
+        """Prompt after prompt of each kind of work with what is in the running there. Drops what is out, and
+        in the end a kind of work that is clear. together: all kinds are clear at once, by all their texts."""
+        prompts = {work: len(self.task.prompts[work]) for work in running}
+        for number in range(max(prompts.values(), default=0)):
+            for work in [work for work in running if number < prompts[work]]:
                 if not any((one.work, one.prompt) == (work, number) for one in self.measured.samples):
                     yield from self.turn(work, number, running[work])
-                found = by_setting(self.measured.samples, work)
+                last = number + 1 == prompts[work]
+                if together or not (number + 1 in LOOKS or last):
+                    continue
+                found = by_setting(self.measured.samples, [work])
                 left = still_in(found, running[work])
-                if number + 1 >= FEWEST_PROMPTS and is_clear(found, left):
-                    clear.add(work)
                 running[work] = [one for one in running[work] if one in left or one in for_all]
-        if clear == set(works):
-            self.ended = "clear"
+                if is_clear(found, left):
+                    del running[work]
+            is_look = number + 1 in LOOKS
+            if together and is_look and is_clear(by_setting(self.measured.samples, list(running)), for_all):
+                running.clear()
+            if not running:
+                self.ended = "clear"
+                return
 
     def turn(self, work: str, number: int, settings: Sequence[Setting]) -> Iterator[Progress]:
         """A prompt with each of these settings, which begin with another one each time. It counts when all

@@ -9,7 +9,6 @@ from pathlib import PurePath
 
 from specdemo.events import METHODS
 from specdemo.events.phrase_book import READ as IN_THE_BOOK
-from specdemo.words.catalogue import numeral
 from specdemo.words.message import Message, message
 
 READ = IN_THE_BOOK | {"TensorRT-LLM": "1.4.0rc4", "transformers": "5.24.0"}
@@ -30,6 +29,15 @@ class Choice:
     draft_temperature: float | None
     ngram: int
     speculates: bool
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+
+    @property
+    def sampling(self) -> dict[str, float]:
+        """What decides how tokens are drawn, by the names that all servers have."""
+        filters = {"top_k": self.top_k, "top_p": self.top_p, "min_p": self.min_p} if self.temperature else {}
+        return {"temperature": self.temperature, **filters}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +94,8 @@ def typed_into(choice: Choice) -> list[Typed]:
 def _typed(name: str, server: Server, choice: Choice) -> Typed:
     notes = [message(key) for key in server.notes]
     if server.has_own_temperature:
-        temperature = numeral(choice.temperature, "g")
-        notes.append(message("typed_temperature", temperature=temperature))
+        sampler = ", ".join(f"{key} {value:g}" for key, value in choice.sampling.items())
+        notes.append(message("typed_temperature", sampler=sampler))
     if not choice.speculates or choice.draft_with == "none":
         return Typed(name, READ[name], server.write(choice, {}), tuple(notes))
     row = _row(server, choice)
@@ -349,7 +357,7 @@ def _chained_by_tensorrt(choice: Choice, first: Row, second: Row) -> Row | None:
 
 def _transformers(choice: Choice, values: Mapping[str, Value]) -> str:
     """Settings with a dot are attributes; the others are arguments of generate."""
-    sampling = {"do_sample": True, "temperature": choice.temperature}
+    sampling = {"do_sample": True, **choice.sampling}
     given = {key: repr(value) for key, value in values.items() if "." not in key}
     assigned = [f"{key} = {value!r}" for key, value in values.items() if "." in key]
     loaded = {

@@ -27,11 +27,11 @@ from specdemo.cli.options import (
     server_key,
 )
 from specdemo.cli.terminal import Printer, by_segment, fork_report, summary
-from specdemo.errors import LoadError, PairError, redacted
+from specdemo.errors import LoadError, PairError, failure, redacted
 from specdemo.events import DRAFTER_KINDS, METHODS, Params, Round
 from specdemo.events.params import check_greedy_drafts
 from specdemo.loading.catalog import CATALOGUE, QUANTIZE_WHERE, WORKS
-from specdemo.words.message import message
+from specdemo.words.message import about, message
 
 if TYPE_CHECKING:
     from specdemo.bench.prompts import Prompts
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from specdemo.servers.pair import ServedPair
 
 FAILED, WRONG, INTERRUPTED = 1, 2, 130  # exit statuses
+TOLD_EVERY, SAVED_EVERY = 30.0, 60.0  # s: a long measurement, where nobody sees each step
 
 
 class Failure(Exception):
@@ -276,9 +277,12 @@ def _advise(arguments: Namespace) -> int:
     )
 
     if arguments.compare is not None:
+        if any(map(is_given, (arguments.report, arguments.resume, arguments.prompts, arguments.work))):
+            raise ValueError(about("compare", "advice_compare_alone"))
         print(compared(arguments.compare, [read_report(file, "compare") for file in arguments.compare]))
         return 0
     params, request = params_from_arguments(arguments), pair_request(arguments)
+    params = replace(params, alternatives=0)
     check_advise_options(arguments)
     if arguments.report is not None:
         _check_writable("report", arguments.report)
@@ -301,29 +305,50 @@ def _advise(arguments: Namespace) -> int:
     pair = _load(request)
     found = field_of(pair, arguments.drafters)
     prompts, notes = fitting(pair, prompts, params)
-    for note in (*found.left_out, *notes):
+    notes = [*found.left_out, *notes]
+    if kind := pair.info.quantize.target:
+        notes.append(message("advice_quantized", kind=kind))
+    for note in notes:
         tell(note)
-    measured = begin(pair, found.contenders, prompts, params, [*found.left_out, *notes], command, before)
+    measured = begin(pair, found.contenders, prompts, params, notes, command, before)
     task, status = Task(found.pairs, prompts, params, arguments.budget), 0
+    told = saved = -SAVED_EVERY
     try:
         for progress in advise(task, measured):
             measured = progress.measured
-            if sys.stderr.isatty():
-                left = f"{progress.seconds_left:,.0f}"
+            if sys.stderr.isatty() or measured.seconds > told + TOLD_EVERY:
+                told, left = measured.seconds, f"{progress.seconds_left:,.0f}"
                 tell(f"{progress.doing}; at most {left} s more")
+            if arguments.report is not None and measured.seconds > saved + SAVED_EVERY:
+                saved = measured.seconds
+                _save_report(arguments.report, page_of(found.pairs, advice_of(measured), cards))
     except KeyboardInterrupt:
         measured, status = replace(measured, ended="interrupted"), INTERRUPTED
-    except (PairError, LoadError) as error:
-        measured, status = replace(measured, ended="failed"), tell(error, FAILED)
+    except Exception as error:  # what was measured before stays
+        measured, status = replace(measured, ended="failed"), tell(failure(error), FAILED)
     advice = advice_of(measured)
-    if arguments.report is not None:
-        page = page_of(found.pairs, advice, cards)
-        _save("report", lambda file: Path(file).write_text(page, encoding="utf-8"), arguments.report)
     print(advice_table(advice))
     if typed := typed_of(advice):
         print(f"\n{typed_text(typed)}\n")
-    print(json.dumps(advice_object(advice)))
+    print(json.dumps(advice_object(advice)), flush=True)
+    if arguments.report is not None:
+        _save_report(arguments.report, page_of(found.pairs, advice, cards))
     return status
+
+
+def _save_report(file: str, page: str) -> None:
+    """Puts the page in place of what was there, in one step."""
+
+    def write(file: str) -> None:
+        path = Path(file)
+        if path.exists() and not path.is_file():  # a device
+            path.write_text(page, encoding="utf-8")
+            return
+        beside = path.with_name(f".{path.name}.part")
+        beside.write_text(page, encoding="utf-8")
+        beside.replace(path)
+
+    _save("report", write, file)
 
 
 def _fork(arguments: Namespace) -> int:

@@ -8,11 +8,12 @@ from typing import Any, NoReturn
 
 from specdemo.events import LIMITS, METHODS, PARAMETERS, RULES, Params, allowed_in_words, described
 from specdemo.loading.catalog import DTYPES, QUANTIZE, WORKS
+from specdemo.words.message import about
 
 ALL = "all"  # of bench --methods
 BENCH_DEFAULTS = Params(temperature=0.0, max_new_tokens=128, seed=0)
 FORK_DEFAULTS = Params(temperature=0.0, seed=0)
-ADVISE_DEFAULTS = Params(temperature=0.0, max_new_tokens=96, seed=0)
+ADVISE_DEFAULTS = Params(temperature=0.0, max_new_tokens=96, seed=0, alternatives=0)
 SHORTEST_BUDGET, LONGEST_BUDGET = 10.0, 86_400.0  # seconds
 UNITS = {"s": 1, "m": 60, "h": 3600}  # seconds
 
@@ -197,6 +198,10 @@ def check_advise_options(arguments: Namespace) -> None:
     """ValueError for options that do not go together."""
     if arguments.drafter is not None:
         raise ValueError("drafter: give --drafters here")
+    if arguments.quantize_drafter is not None:
+        raise ValueError(about("quantize_drafter", "advice_drafters_weights"))
+    if arguments.on is not None and arguments.report is None:
+        raise ValueError(about("on", "advice_on_needs_report"))
     if arguments.prompts is not None and arguments.work is not None:
         raise ValueError("prompts: give --prompts or --work, not both")
 

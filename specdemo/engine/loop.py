@@ -37,6 +37,17 @@ ROUNDS_A_TURN, PLAIN_ROUNDS_A_TURN = 5, 9
 
 
 @dataclass(frozen=True)
+class TurnLength:
+    """How many rounds a turn has of the run, and at most of the target alone."""
+
+    own: int
+    alone: int
+
+
+USUAL_TURN = TurnLength(ROUNDS_A_TURN, PLAIN_ROUNDS_A_TURN)
+
+
+@dataclass(frozen=True)
 class Prefilled:
     """The prompt is in both caches, except for its last token, which the first round feeds."""
 
@@ -382,6 +393,7 @@ def turns(
     prompt_ids: Sequence[int],
     each: Callable[[Iterator[Round]], Iterator[Round]],
     shift: int,
+    most: TurnLength = USUAL_TURN,
 ) -> Iterator[tuple[list[Round], list[Round]]]:
     """A run, and plain rounds, in turns of some milliseconds: rounds of the run, and plain ones on the
     stretch of text that these have written, until the text ends. What is too short for a turn has no plain
@@ -389,11 +401,12 @@ def turns(
 
     decoder: that of the run, which has read the prompt; its target keeps no state. pieces: fresh ones. each:
     what rounds pass through one by one as they are made. shift: how many rounds, of those of a turn, come
-    before the first one, so that turns begin at other places when a run is made again."""
-    shift %= ROUNDS_A_TURN
+    before the first one, so that turns begin at other places when a run is made again. most: rounds of a
+    turn."""
+    shift %= most.own
     target, plain, index, ids = decoder.verifier.target, plain_decoder(decoder, pieces), 0, list(prompt_ids)
     while decoder.finish is None:
-        before, many = len(ids), shift or ROUNDS_A_TURN
+        before, many = len(ids), shift or most.own
         left = iter(range(many - 1, -1, -1))
 
         def following(emitted: Sequence[int], left: Iterator[int] = left) -> list[int] | None:
@@ -410,7 +423,7 @@ def turns(
             yield own, []
             continue
         features, target.features = target.features, None
-        wanted = min(len(ids) - before, PLAIN_ROUNDS_A_TURN)
+        wanted = min(len(ids) - before, most.alone)
         ends = [before + at * (len(ids) - before) // wanted for at in range(wanted)]
         alone = list(each(rounds_after(plain, ids, ends, index)))
         target.features = features

@@ -6,6 +6,7 @@ the verdict accepted, those behind the end of the text too: the three servers co
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from specdemo.events import is_tree
 from specdemo.events.trace import Trace
 
 # The versions whose sources were read, and when they were published.
@@ -90,9 +91,10 @@ BOOK: dict[str, Phrase] = {
 
 
 def tally_of(trace: Trace) -> Tally | None:
-    """The run's counts; None where nothing was drafted, and of a server's run, which has its own."""
+    """The run's counts; None where nothing was drafted, where trees were, whose places these servers count
+    otherwise, and of a server's run, which has its own."""
     drafts = [one.draft for one in trace.rounds if one.draft]
-    if trace.pair.server or not drafts:
+    if trace.pair.server or not drafts or any(map(is_tree, drafts)):
         return None
     kept = []  # of each draft
     for draft in drafts:

@@ -90,7 +90,11 @@ def test_it_measures_until_it_is_stopped_and_goes_on_where_it_was(field):
 
 
 def test_checks_are_timed_by_their_rows_and_after_texts_that_the_context_has_room_for(pair):
-    found = [times for times in check_times(pair, [5, 6, 7], PARAMS, seconds=0.0)]
+    structured = replace(PARAMS, regex="[a-z ]+")
+    found = list(check_times(pair, [5, 6, 7], structured, seconds=0.0))
+    assert not any(
+        one.context == 64 for times in check_times(pair, [5], PARAMS, 0.0, known=[64]) for one in times
+    )
     assert [one.rows for one in found[0]] == [1 + length for length in LENGTHS]
     assert {one.context for times in found for one in times} <= {64, 512}
     assert all(one.ms > 0 and one.low <= one.ratio <= one.high for times in found for one in times)
@@ -121,13 +125,16 @@ def test_what_does_not_fit_is_left_out_with_a_sentence(pair, tmp_path):
 
 def test_the_command_ends_with_its_advice_as_json_and_a_report(tmp_path, capsys):
     file, prompts = tmp_path / "a.html", tmp_path / "mine.jsonl"
+    assert main(["advise", "--target", str(ROOT / CATALOGUE["embedded"].target), "--drafters", "lookup",
+                 "--work", "story", "--budget", "10s", "--max-new-tokens", "3"]) == 0  # fmt: skip
+    assert "too short to be timed" in capsys.readouterr().out
     prompts.write_text('{"prompt": "Once upon a time"}\n{"prompt": "The fox"}\n', encoding="utf-8")
     options = ["--prompts", str(prompts), "--drafters", "lookup", "--budget", "60s", "--report", str(file)]
     assert main(["advise", *options, "--max-new-tokens", "24"]) == 0
     out = capsys.readouterr().out.splitlines()
     told = json.loads(out[-1])
     own = told["recommendation"]["own"]
-    assert list(told["recommendation"]) == ["own"], "one kind of work needs no setting for all"
+    assert list(told["recommendation"]) == ["own", "all"]
     assert set(own) >= {"draft_with", "drafter", "gamma", "speedup", "interval", "reason"}
     assert own["draft_with"] == "none" and "Only 2 prompts" in own["reason"]
     assert file.read_text(encoding="utf-8").startswith("<!doctype html>")

@@ -1,6 +1,7 @@
 """The adviser on the page: what pays for kinds of work, with the chosen pair and whatever else is at hand for
 its target. Without Gradio."""
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -56,12 +57,13 @@ class AdviseRequest(MeasurementRequest):
             found = field_of(pair, [EVERY])
             prompts, notes = fitting(pair, prompts_of(self.works), params)
             notes = [*found.left_out, *notes]
-            measured = begin(pair, found.contenders, prompts, params, notes, _command(self.works))
+            measured = begin(pair, found.contenders, prompts, params, notes, _command(self.works, params))
             task, saved = Task(found.pairs, prompts, params, BUDGET), 0.0
             for progress in advise(task, measured, lambda: ticket.is_over):
                 measured = progress.measured
-                is_over = measured.ended not in ("running", "interrupted")
-                share = 1.0 if is_over else min(0.99, measured.seconds / BUDGET)
+                is_over = measured.ended != "running"
+                is_whole = is_over and measured.ended != "interrupted"
+                share = 1.0 if is_whole else min(0.99, measured.seconds / BUDGET)
                 told |= {"text": in_words(progress.doing), "share": share}
                 if measured.samples or is_over:
                     told |= {"advice": advice_object(measured)}
@@ -87,8 +89,14 @@ def _whose(pair: Pair) -> str:
     return say("run.on_device", name=pair.info.target, device=pair.info.device_name)
 
 
-def _command(works: tuple[str, ...]) -> str:
-    return f"python -m specdemo advise --work {','.join(works)}"
+def _command(works: tuple[str, ...], params: Params) -> str:
+    """What would measure the same, but for the pair, which the report names."""
+    options = [f"--work={','.join(works)}", f"--budget={BUDGET:g}s"]
+    for name in ("temperature", "top_k", "top_p", "min_p", "rule", "seed", "max_new_tokens"):
+        options.append(f"--{name.replace('_', '-')}={getattr(params, name)}")
+    if params.chat:
+        options.append("--chat")
+    return shlex.join(["python", "-m", "specdemo", "advise", *options])
 
 
 def advice_object(measured: Measured) -> wire.Advice:
