@@ -65,9 +65,8 @@ def test_transformers_has_python_that_names_the_drafter_and_its_length():
     assert "target = AutoModelForCausalLM.from_pretrained('a\"b')" in lines
     assert "drafter.generation_config.num_assistant_tokens = 4" in lines
     assert "drafter.generation_config.assistant_confidence_threshold = 0.4" in lines
-    assert lines[-1].endswith(
-        "generate(**inputs, assistant_model=drafter, do_sample=True, temperature=0.8, top_k=0, top_p=1.0, min_p=0.0)"
-    )
+    sampling = "do_sample=True, temperature=0.8, top_k=0, top_p=1.0, min_p=0.0"
+    assert lines[-1].endswith(f"generate(**inputs, assistant_model=drafter, {sampling})")
 
 
 WAYS = [*DRAFTER_KINDS, *METHODS, "suffix+eagle3", "ngram+lookup"]
