@@ -173,7 +173,7 @@ ANSWERED_WITHOUT_TORCH = {
     "--help": (0, ""),
     "generate --help": (0, ""),
     "bench --help": (0, ""),
-    "": (2, "the following arguments are required: generate | bench | fork"),
+    "": (2, "the following arguments are required: generate | bench | advise | fork"),
     "generate": (2, "the following arguments are required: PROMPT"),
     "generate x --nonsense": (2, "unrecognized arguments: --nonsense"),
     "generate x --gamma x": (2, "gamma must be a whole number from 1 to 16 or auto, not 'x'"),
