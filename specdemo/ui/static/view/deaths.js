@@ -51,7 +51,8 @@ const SENTENCE_BEGINS =
  */
 export function deathsIn({ prompt, rounds }) {
   if (rounds.some(isUntold)) rounds = []; // what was rejected there is not known
-  const longest = rounds.reduce((most, { draft }) => Math.max(most, ...draft.map((token) => depthOf(token) + 1)), 0);
+  const drafted = rounds.flatMap(({ draft }) => draft);
+  const longest = drafted.reduce((most, token) => Math.max(most, depthOf(token) + 1), 0);
   const places = Array.from({ length: longest }, (_, place) => placeRow(place + 1));
   const kinds = new Map(
     KINDS.map((kind) => [
