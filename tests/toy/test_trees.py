@@ -83,7 +83,7 @@ def test_token_for_token_like_the_naive_reference(name, eos):
     assert len(texts) >= 10 or params.temperature == 0
 
 
-@pytest.mark.parametrize("runs", [400, pytest.param(20_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("runs", [400, pytest.param(6_000, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", ["multinomial", "wide", "narrow nuclei", "penalties and biases"])
 def test_the_text_has_the_targets_distribution(name, runs):
     params, fates = CASES[name], Counter()

@@ -82,7 +82,7 @@ def test_its_arguments_are_those_of_params_and_nothing_else_is_public(client, ur
     assert [one["parameter_name"] for one in parameters] == names
     assert [one["parameter_name"] for one in parameters if not one["parameter_has_default"]] == ["prompt"]
     for field, parameter in zip(fields(Params), parameters[2:], strict=True):
-        default = list(field.default) if field.name == "stop" else field.default
+        default = list(field.default) if isinstance(field.default, tuple) else field.default
         assert parameter["parameter_default"] == default
     pairs = [pair["name"] for pair in client.predict(api_name="/pairs")]
     assert pairs[0] == parameters[1]["parameter_default"] and {"embedded", "smollm2-1.7b"} <= {*pairs}
@@ -91,7 +91,15 @@ def test_its_arguments_are_those_of_params_and_nothing_else_is_public(client, ur
 
 
 def test_a_wrong_value_is_answered_in_the_sentence_of_params(client):
-    for wrong in ({"gamma": 17}, {"gamma": "4"}, {"draft_with": ["model"]}, {"stop": [""]}, {"chat": "yes"}):
+    wrong_ones = (
+        {"gamma": 17},
+        {"gamma": "4"},
+        {"tree": [9, 9]},
+        {"draft_with": ["model"]},
+        {"stop": [""]},
+        {"chat": "yes"},
+    )
+    for wrong in wrong_ones:
         with pytest.raises(ValueError) as sentence:
             Params(**wrong)
         with pytest.raises(AppError) as answer:
