@@ -14,7 +14,7 @@ from specdemo.drafters.base import Materials
 from specdemo.drafters.ways import way_of
 from specdemo.engine.compiled import Compiled, compiled
 from specdemo.engine.detokenize import Pieces
-from specdemo.engine.draft import MOST_DRAFTED, GivenDrafter
+from specdemo.engine.draft import LONGEST_DRAFT, GivenDrafter
 from specdemo.engine.emit import Emitter, StopCriteria
 from specdemo.engine.loop import USUAL_TURN, Decoder, DraftLength, Prefilled, TurnLength, plain_rounds, turns
 from specdemo.engine.rules import rule_of
@@ -476,7 +476,9 @@ def decoder_of(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
             for role, lm in (("target", setup.target), ("drafter", setup.drafter)):
                 if not (isinstance(lm, CachedLM) and lm.reads_branches()):
                     raise PairError(about("tree", "tree_forward", who=message(f"the_{role}")))
-    setup.make_room(longest + MOST_DRAFTED)  # rows that only fill a step lie beyond the end
+    setup.make_room(
+        longest + (LONGEST_DRAFT if tree is None else tree.size)
+    )  # rows that only fill a step lie beyond the end
     eos = frozenset() if params.ignore_eos else pair.eos
     room = longest - len(started.prompt_ids)
     stop = StopCriteria(eos, params.stop, room, pair.stop_ids(params.stop))
@@ -510,7 +512,7 @@ def decoder_of(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
         tree=tree,
     )
     cost = NO_COST
-    if params.gamma == "auto":
+    if params.gamma == "auto" and tree is None:
         experts = expert_weights(pair.target)
         share = experts.size * experts.chosen / weight_bytes(pair.target)
         cost = replace(way.cost(pair, params), experts=share, chosen=experts.chosen)

@@ -3,7 +3,7 @@ keeps one path of them (SpecInfer, Miao et al. 2024; Sequoia, Chen et al. 2024).
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property, lru_cache
 from itertools import accumulate
 from operator import mul
 
@@ -64,7 +64,7 @@ class Tree:
 
 @dataclass(frozen=True)
 class TreeOnDevice:
-    """A tree's shape as tensors. They are kept while the process lives, since captured steps read them."""
+    """A tree's shape as tensors. They are kept, since captured steps read them."""
 
     rows: Tensor  # [N] int64: the row of its parent
     path: Tensor  # [N+1, N] bool: which tokens the text has up to each row: those before it, and its own
@@ -75,7 +75,7 @@ class TreeOnDevice:
     levels: tuple[Branches, ...]  # of the drafter's forward over each depth but the last
 
 
-@cache
+@lru_cache(maxsize=256)  # more than steps are kept that read them
 def _on_device(tree: Tree, device: torch.device) -> TreeOnDevice:
     size, parents = tree.size, tree.parents
     path = torch.zeros(size + 1, size, dtype=torch.bool)

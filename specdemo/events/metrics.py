@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import TypedDict, TypeVar
 
-from specdemo.events import ExpertsRead, Round, Stats
+from specdemo.events import ExpertsRead, Round, Stats, is_tree
 
 N = TypeVar("N", int, float)
 
@@ -73,7 +73,8 @@ def _times(before: Stats, a_round: Round, tokens: int, drafted: int | None) -> T
         "verify_ms": verify_ms,
         "ttft_ms": before.ttft_ms if before.rounds else total(before.prefill_ms, run_ms),
         "tokens_per_second": ratio(1000 * tokens, run_ms),
-        "drafter_step_ms": ratio(draft_ms, drafted),
+        # A tree's tokens come several to a forward.
+        "drafter_step_ms": None if is_tree(a_round.draft) else ratio(draft_ms, drafted),
     }
 
 

@@ -30,7 +30,7 @@ from specdemo.events import (
     is_tree,
     metrics,
 )
-from specdemo.events.params import nodes_of
+from specdemo.events.params import MOST_NODES, nodes_of
 
 SCHEMA: Final = "specdemo.trace/1"
 LARGEST_NUMBER = 1e12  # what no time (in ms) and no count of a real run reaches
@@ -239,16 +239,23 @@ def _faults(trace: Trace) -> Iterator[tuple[str, str]]:
 
 def _tree_faults(where: str, draft: Sequence[Judged]) -> Iterator[tuple[str, str]]:
     """What is wrong with the shape of a drafted tree, if it is one."""
+    if not is_tree(draft):
+        return
+    if len(draft) > MOST_NODES:
+        yield where, f"must be a tree of at most {MOST_NODES} tokens"
+        return
+    followed: set[int | None] = set()  # tokens after which one was accepted
     for index, token in enumerate(draft):
         if not isinstance(token, JudgedInTree):
-            if is_tree(draft):
-                yield f"{where}.{index}.parent", "must be there, as it is of others"
+            yield f"{where}.{index}.parent", "must be there, as it is of others"
             continue
         parent = token.parent
         if parent is not None and not 0 <= parent < index:
             yield f"{where}.{index}.parent", "must be the index of a token before it"
-        elif token.fate == "accepted" and parent is not None and draft[parent].fate != "accepted":
-            yield f"{where}.{index}.fate", "must not be accepted after a token that is not"
+        elif token.fate == "accepted":
+            if parent in followed or (parent is not None and draft[parent].fate != "accepted"):
+                yield f"{where}.{index}.fate", "must be accepted once after a token that is"
+            followed.add(parent)
 
 
 def _numbers_in(values: tuple) -> Iterator[float | None]:

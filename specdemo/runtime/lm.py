@@ -150,7 +150,7 @@ class CachedLM(CachedByPosition):
 
     def begin_run(self, static: bool) -> None:
         """Sets the mode of the forwards that follow."""
-        self.static = static
+        self.static, self.branches_by_torch = static, False
         if static and not self._is_chosen:
             self._choose_forward()
             self._is_chosen = True

@@ -6,7 +6,6 @@ from functools import cache
 
 import pytest
 import torch
-from specdemo.vllm.pair import SERVERS_OWN
 
 from specdemo import Params, generate, load_pair
 from specdemo.engine.tree import Tree
@@ -16,6 +15,7 @@ from specdemo.loading.pair import Pair
 from specdemo.runtime.device import Clock
 from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.native import NativeLM
+from specdemo.servers.pair import SERVERS_OWN
 from tests.heads import tiny_head
 from tests.models.test_fused import FUSED
 from tests.runners import with_head

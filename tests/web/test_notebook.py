@@ -123,12 +123,12 @@ def test_hostile_texts_are_shown_to_the_letter(cells, hostile):
 
 
 def test_a_language_is_one_of_the_pages_and_a_file_is_as_small_as_the_readme_says():
-    """At most 300 kB for 150 tokens."""
+    """At most 350 kB for 150 tokens."""
     for language in LANGUAGES:
         cell = show(TRACE, language)
         run = len(re.search(r'id="kept-run">(.*?)<', cell.file)[1])
         of_150 = len(cell.file.encode()) + run * (150 / TRACE.stats.tokens - 1)
-        assert f'lang="{language}"' in cell.file and of_150 < 300_000, f"{of_150:,.0f} bytes"
+        assert f'lang="{language}"' in cell.file and of_150 < 350_000, f"{of_150:,.0f} bytes"
         assert len(html_of(TRACE)) < 1.05 * len(cell.file)  # and a cell needs little more
     for wrong in ("xx", ["de"]):
         with pytest.raises(ValueError, match="language must be one of en, de, not "):

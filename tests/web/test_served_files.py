@@ -87,7 +87,7 @@ def test_the_numbers_are_those_of_a_server_and_change_back_with_the_run(opened):
     assert number(opened(False), "acceptance_rate") == "not told"
     opened(None)
     assert (label.text_content(), clock.text_content()) == ("tokens/s", "engine speed")
-    assert shown(page) >= {*ENGINE_ONLY} and not shown(page) & {*SERVER_NUMBERS}
+    assert shown(page) >= {*ENGINE_ONLY} - {"experts_read"} and not shown(page) & {*SERVER_NUMBERS}
     page.locator(".all-numbers").evaluate("details => { details.open = false; }")
 
 

@@ -83,7 +83,8 @@ def trace_in_words(trace: Trace) -> str:
 def _drafting(trace: Trace) -> str:
     if trace.pair.server is not None:
         return f"{drafting_in_words(trace.pair.server)} (p, q, u and rejected tokens are not told)"
-    tree = ",".join(map(str, trace.params.tree))
+    has_trees = any(is_tree(one.draft) for one in trace.rounds)
+    tree = ",".join(map(str, trace.params.tree)) if has_trees else ""
     how = f"tree {tree}" if tree else f"gamma {trace.params.gamma}"
     return f"drafting with {trace.params.draft_with}, {how}"
 
