@@ -302,7 +302,8 @@ class Stats:
     goes on, after one that was cancelled or failed, and after one of fewer than 24 tokens. Older traces lack
     the interval.
     made: how many tokens the drafter made, with those that were dropped because it was not sure enough;
-    drafter_step_ms is draft_ms divided by it; None of trees, whose tokens come several to a forward. Older traces lack it.
+    drafter_step_ms is draft_ms divided by it; None of trees, whose tokens come several to a forward. Older
+    traces lack it.
     distance: of a lossy rule, the mean over the text's tokens of the total variation distance between the
     target's distribution and the one that the token was drawn from. None of a lossless rule.
     experts_read: the means over the rounds.
