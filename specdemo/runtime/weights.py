@@ -60,8 +60,7 @@ def weight_bytes(model: Module) -> int:
         if isinstance(module, torch.nn.Embedding)
         for storage in (module.weight.untyped_storage(),)
     }
-    experts = expert_weights(model)
-    unread = round(experts.size * (1 - experts.chosen))
+    unread = round(expert_weights(model).unread)
     return held_bytes(model) - unread - sum(size for address, size in tables.items() if address != output)
 
 
@@ -70,6 +69,11 @@ class ExpertWeights(NamedTuple):
 
     size: int  # bytes
     chosen: float
+
+    @property
+    def unread(self) -> float:
+        """Bytes that a token does not go through."""
+        return self.size * (1 - self.chosen)
 
 
 def expert_weights(model: Module) -> ExpertWeights:
