@@ -10,8 +10,8 @@ from specdemo.drafters.medusa.drafter import MedusaDrafter
 from specdemo.engine.sampling import Sampler
 from specdemo.errors import LoadError
 from specdemo.runtime.device import Clock
-from specdemo.runtime.graphs import Graphs
 from specdemo.runtime.files import weight_files
+from specdemo.runtime.graphs import Graphs
 from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.steps import EagerSteps
 from tests.checkpoints import saved_in
@@ -124,7 +124,7 @@ def test_heads_of_the_authors_without_safetensors_are_refused_for_that(tmp_path,
     folder = save_authors_medusa_head(tiny_medusa_head(target), tmp_path, tmp_path)
     (folder / "medusa_lm_head.safetensors").rename(folder / name)
     said = refusal(load_pair, target=target, drafter=folder, tokenizer=tokenizer(), kind=LoadError)
-    assert "medusa_lm_head.safetensors must be here already (`hf download ID` gets it), with a tensor 0.1.weight" in said
+    assert "medusa_lm_head.safetensors must be here already (`hf download ID` gets it), with a tensor" in said
 
 
 @pytest.mark.parametrize("shape, words", [((11_000_000, 0), "11,000,000 tokens"), ((304, 0), "0 units")])

@@ -42,8 +42,8 @@ class MedusaReader(ConfigReader):
         output = tensors.get(f"0.{layers}.weight", [])
         if len(output) != 2:
             raise self.error(
-                f"it says nothing of sizes, so {MEDUSA_FILE} must be here already (`hf download ID` gets it), "
-                f"with a tensor 0.{layers}.weight (a pickled medusa_lm_head.pt is not loaded)"
+                f"it says nothing of sizes, so {MEDUSA_FILE} must be here already (`hf download ID` gets "
+                f"it), with a tensor 0.{layers}.weight (a pickled medusa_lm_head.pt is not loaded)"
             )
         heads = sum(re.fullmatch(rf"\d+\.{layers}\.weight", name) is not None for name in tensors)
         sizes = (("tokens", output[0], MOST_TOKENS), ("units", output[1], MOST_UNITS))
