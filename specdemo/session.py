@@ -503,9 +503,11 @@ def decoder_of(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
     )
     cost = NO_COST
     if params.gamma == "auto":
-        experts = expert_weights(pair.target)
-        share = experts.size * experts.chosen / weight_bytes(pair.target)
-        cost = replace(way.cost(pair, params), experts=share, chosen=experts.chosen)
+        cost = way.cost(pair, params)
+        if setup.target.experts is not None:  # a forward reads what any of its rows goes through
+            experts = expert_weights(pair.target)
+            share = experts.size * experts.chosen / weight_bytes(pair.target)
+            cost = replace(cost, experts=share, chosen=experts.chosen)
     gamma = 0 if params.draft_with == "none" else verifier.gamma
     length = DraftLength(gamma, cost, way.longest_draft(pair))
     emitter = Emitter(Pieces(pair.tokenizer), pair.token_text, stop, params.rule, is_lossy(params), tree)
