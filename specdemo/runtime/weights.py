@@ -48,8 +48,8 @@ def held_bytes(*models: Module) -> int:
 
 
 def weight_bytes(model: Module) -> int:
-    """Bytes of weights that a forward of one token reads, and in a model without experts one of few tokens;
-    quantised weights as they are in memory.
+    """Bytes of weights that a forward of one token reads; quantised weights as they are in memory. A forward
+    of a few tokens reads as many, but for a model with experts.
 
     An embedding table is not counted, because a forward reads only one row per token, unless it is the output
     matrix, too (tied). The cache of keys and values is not counted."""
