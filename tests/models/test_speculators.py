@@ -398,7 +398,7 @@ BROKEN = {
         "its tensor fc.weight cannot be of torch.float8_e4m3fn",
     ),
     "a scale": (set_to("fc.weight_scale", torch.ones(1)), "fc.weight_scale"),
-    "cut in half": (lambda path: cut_in_half(path / "model.safetensors"), "model.safetensors"),
+    "cut in half": (lambda path: cut_in_half(path / "model.safetensors"), "its safetensors file is broken"),
     "a config that is cut off": (lambda path: cut_in_half(path / "config.json"), "config"),
 }
 UNFIT = {
