@@ -211,7 +211,7 @@ PLAIN_WORDS = {
         "there is no model.safetensors, and weights are loaded from no other format"
     ),
     r"ignore_mismatched_sizes": "the weights have other shapes than config.json gives",
-    r"deserializing header: (.+)": r"model.safetensors is broken or incomplete (\1)",
+    r"deserializing header: (.+)": r"its safetensors file is broken or incomplete (\1)",
     r"instantiate the backend tokenizer": "there are no tokenizer files",
 }
 

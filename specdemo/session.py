@@ -476,9 +476,8 @@ def decoder_of(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
             for role, lm in (("target", setup.target), ("drafter", setup.drafter)):
                 if not (isinstance(lm, CachedLM) and lm.reads_branches()):
                     raise PairError(about("tree", "tree_forward", who=message(f"the_{role}")))
-    setup.make_room(
-        longest + (LONGEST_DRAFT if tree is None else tree.size)
-    )  # rows that only fill a step lie beyond the end
+    beyond = LONGEST_DRAFT if tree is None else tree.size  # rows that only fill a step
+    setup.make_room(longest + beyond)
     eos = frozenset() if params.ignore_eos else pair.eos
     room = longest - len(started.prompt_ids)
     stop = StopCriteria(eos, params.stop, room, pair.stop_ids(params.stop))
@@ -513,9 +512,11 @@ def decoder_of(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
     )
     cost = NO_COST
     if params.gamma == "auto" and tree is None:
-        experts = expert_weights(pair.target)
-        share = experts.size * experts.chosen / weight_bytes(pair.target)
-        cost = replace(way.cost(pair, params), experts=share, chosen=experts.chosen)
+        cost = way.cost(pair, params)
+        if setup.target.experts is not None:  # a forward reads what any of its rows goes through
+            experts = expert_weights(pair.target)
+            share = experts.size * experts.chosen / weight_bytes(pair.target)
+            cost = replace(cost, experts=share, chosen=experts.chosen)
     gamma = 0 if params.draft_with == "none" else verifier.gamma
     length = DraftLength(gamma, cost, way.longest_draft(pair))
     emitter = Emitter(Pieces(pair.tokenizer), pair.token_text, stop, params.rule, is_lossy(params), tree)

@@ -182,6 +182,7 @@ VLLM = {
     "assistant": _by_vllm("mtp"),
     "medusa": _by_vllm("medusa"),
     "dflash": _by_vllm("dflash"),
+    "dflash2": _by_vllm("dflash"),
     "dspark": _by_vllm("dspark"),
     "mtp": Row(
         {"method": "mtp", "num_speculative_tokens": gamma_of},
@@ -219,15 +220,16 @@ BY_NGRAMS = Row(
     {"algorithm": "NGRAM", "num-draft-tokens": window_of, "ngram-max-bfs-breadth": 1},
     notes=("typed_sglang_ngram",),
 )
+BY_BLOCKS = Row(
+    {"algorithm": "DFLASH", "draft-model-path": drafter_of, "num-draft-tokens": window_of}, always_drawn=True
+)
 SGLANG = {
     "model": Row({"algorithm": "STANDALONE", **BY_HEAD}),
     "eagle": Row({"algorithm": "EAGLE", **BY_HEAD}, drawn=REJECTION, of_drawn="typed_sglang_greedy"),
     "eagle3": Row({"algorithm": "EAGLE3", **BY_HEAD}, drawn=REJECTION, of_drawn="typed_sglang_greedy"),
     "assistant": Row({"algorithm": "NEXTN", **BY_HEAD}),
-    "dflash": Row(
-        {"algorithm": "DFLASH", "draft-model-path": drafter_of, "num-draft-tokens": window_of},
-        always_drawn=True,
-    ),
+    "dflash": BY_BLOCKS,
+    "dflash2": BY_BLOCKS,
     "dspark": Row(
         {"algorithm": "DSPARK", "draft-model-path": drafter_of, "dspark-block-size": gamma_of},
         always_drawn=True,
@@ -251,7 +253,7 @@ def _gguf(model: str) -> str:
     return name if name.endswith(".gguf") else f"{name}.gguf"
 
 
-def _by_llama(kind: str, **more: str | Settings | tuple[str, ...]) -> Row:
+def _by_llama(kind: str, **more: str | None | Settings | tuple[str, ...]) -> Row:
     settings = {
         "-md": lambda choice: _gguf(drafter_of(choice)),
         "--spec-type": kind,
@@ -267,6 +269,8 @@ LLAMA = {
     "eagle3": _by_llama("draft-eagle3"),
     "assistant": _by_llama("draft-mtp", drawn=PROBABILISTIC, of_drawn="typed_llama_greedy"),
     "dflash": _by_llama("draft-dflash"),
+    # p_min is compared with the share among the place's candidates, which is q here, too.
+    "dflash2": _by_llama("draft-dflash", of_confidence=None),
     "dspark": _by_llama("draft-dspark", of_confidence="typed_p_min_dspark"),
     "mtp": Row(
         {"--spec-type": "draft-mtp", "--spec-draft-n-max": gamma_of},

@@ -38,8 +38,8 @@ class ConfigReader:
         self.raw, self.found, self.start = raw, found, start
 
     def config(self, tensors: Mapping[str, list[int]]) -> HeadConfig:
-        """The head's config. tensors: the shapes of the tensors in the head's files, by their names; of no
-        more than its embeddings before the files have come from the hub."""
+        """The head's config. tensors: the shapes of the tensors in the head's files, by their names. Before
+        the files have come from the hub, only the embeddings are there, with an empty shape."""
         raise NotImplementedError
 
     def in_file(self, name: str) -> str:

@@ -1,6 +1,6 @@
 """Reads heads in two formats: that of the speculators library (config.json with a `speculators_model_type`),
-and the one in which their authors publish them (config.json like a small model's, a class named *Eagle3* or
-DFlashDraftModel). Neither library is needed."""
+and those in which their authors publish them, which formats.py tells by classes, keys and tensors. Neither
+library is needed."""
 
 from contextlib import suppress
 from dataclasses import dataclass

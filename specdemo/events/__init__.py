@@ -232,8 +232,8 @@ class Round:
     layer keeps one state for all of them, which rejected drafts have changed. None where neither model has
     such layers. target_forwards: how many forwards the target took; more than one where it had to be fed
     again by a forward of its own, or one token at a time. Older traces lack both.
-    experts_read: None of a target without experts, where they are not told which are chosen, where it was fed
-    one token at a time, in older traces and on a server.
+    experts_read: without rows behind a drafted eos. None of a target without experts, where they are not told
+    which are chosen, where it was fed one token at a time, with a tree, in older traces and on a server.
 
     Of a server's round the times are None, and arrival_ms is the time since what came before it: the round
     before, or the request. drafts_told: whether it is known how many tokens were drafted; else `draft` has
@@ -306,7 +306,6 @@ class Stats:
     traces lack it.
     distance: of a lossy rule, the mean over the text's tokens of the total variation distance between the
     target's distribution and the one that the token was drawn from. None of a lossless rule.
-    experts_read: the means over the rounds.
 
     Of a server's run the times of drafting and verifying are None; tokens_per_second is by arrival, from the
     first token on; server: what the server itself has counted. drafted, rejected and what follows from them
@@ -336,7 +335,6 @@ class Stats:
     made: int | None = None
     arrival_ms: float | None = None
     server: ServerStats | None = None
-    experts_read: ExpertsRead | None = None
 
     @property
     def run_ms(self) -> float:

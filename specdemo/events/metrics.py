@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import TypedDict, TypeVar
 
-from specdemo.events import ExpertsRead, Round, Stats, is_tree
+from specdemo.events import Round, Stats, is_tree
 
 N = TypeVar("N", int, float)
 
@@ -45,7 +45,6 @@ def after_round(stats: Stats, a_round: Round) -> Stats:
         target_forwards=stats.target_forwards + a_round.target_forwards,
         distance=_distance(stats, a_round),
         made=total(made_of(stats), made_in(a_round) if told else None),
-        experts_read=_experts_read(stats, a_round),
     )
 
 
@@ -113,17 +112,6 @@ def _distance(stats: Stats, a_round: Round) -> float | None:
         return None
     before = (stats.distance or 0.0) * stats.tokens
     return (before + sum(known)) / (stats.tokens + len(a_round.emitted))
-
-
-def _experts_read(stats: Stats, a_round: Round) -> ExpertsRead | None:
-    """The means over all rounds so far."""
-    before, here, rounds = stats.experts_read, a_round.experts_read, stats.rounds
-    if before is None or here is None:
-        return before or here
-    return ExpertsRead(
-        check=(before.check * rounds + here.check) / (rounds + 1),
-        row=(before.row * rounds + here.row) / (rounds + 1),
-    )
 
 
 def other_forwards(stats: Stats) -> int:

@@ -214,7 +214,7 @@ def _faults(trace: Trace) -> Iterator[tuple[str, str]]:
         if not 1 <= a_round.target_forwards < LARGEST_NUMBER:
             yield f"rounds.{index}.target_forwards", "must be at least 1"
         read = a_round.experts_read
-        if read and not 0 < read.row <= read.check < LARGEST_NUMBER:
+        if read and not 0 <= read.row <= read.check < LARGEST_NUMBER:
             yield (
                 f"rounds.{index}.experts_read",
                 "must be numbers of experts, no fewer for a check",

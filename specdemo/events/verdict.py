@@ -87,11 +87,14 @@ def _factor(key: str, interval: tuple[float, float], speedup: float, speak: Spea
 
 def experts_in_words(rounds: Sequence[Round], params: Params) -> str:
     """How many times the experts of one row the checks of full drafts read, in a sentence; empty where that
-    is not known."""
+    is not known, or one row read none."""
     checks = experts_of_checks(rounds, params.gamma)
-    if checks is None:
+    if checks is None or not checks.read.row:
         return ""
-    return say("said.experts_read", rows=checks.rows, ratio=numeral(checks.ratio, ".1f"))
+    ratio = numeral(checks.ratio, ".1f")
+    return say(
+        "said.experts_read" if checks.ratio >= 1.05 else "said.experts_alike", rows=checks.rows, ratio=ratio
+    )
 
 
 def why_none(stats: Stats, finish: Finish | None, speak: Speak = IN_WORDS) -> str:

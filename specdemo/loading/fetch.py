@@ -21,12 +21,11 @@ from specdemo.errors import LoadError, PairError, load_errors, no_config, other_
 from specdemo.loading.adapters import ADAPTER_CONFIG, ADAPTER_WEIGHTS, base_of
 from specdemo.loading.request import Part
 from specdemo.runtime.device import amount
-from specdemo.runtime.files import INDEX, WEIGHTS_FILE, WEIGHTS_FILES, shards_of, stored_tensors
+from specdemo.runtime.files import INDEX, OF_MODELS, WEIGHTS_FILE, shards_of, stored_tensors
 from specdemo.words.catalogue import numeral
 from specdemo.words.message import Message, message
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")  # each tokenizer has one of them
-OF_MODELS = (*WEIGHTS_FILES, INDEX)
 OF_ADAPTERS = (ADAPTER_CONFIG, ADAPTER_WEIGHTS)
 DATA = re.compile(r"[\w.-]+\.(json|txt|model|jinja)")  # configs and tokenizers
 CODE = re.compile(r"[\w.-]+\.py")
@@ -97,8 +96,9 @@ def _is_here(part: Part) -> bool:
         return False
     if part.code and not all(_cached(part, name) for name in _code_files(part)):
         return False
-    if any(_cached(part, name) for name in WEIGHTS_FILES):
-        return True
+    found = next((name for name in OF_MODELS if _cached(part, name)), None)
+    if found != INDEX:
+        return found is not None
     index = _cached(part, INDEX)
     with suppress(OSError, ValueError):  # a wrong index is fetched again, and what is wrong is said then
         return index is not None and all(_cached(part, name) for name in shards_of(Path(index)))
@@ -192,10 +192,11 @@ def _missing(part: Part, code_only: bool) -> dict[str, int]:
     """The files that loading the model needs and the cache lacks, with their bytes; the weights last, so that
     a model whose weights are there is complete. code_only: see `fetch`."""
     sizes = _sizes(part)
-    if not {*OF_MODELS} & sizes.keys():
+    found = next((name for name in OF_MODELS if name in sizes), None)
+    if found is None:
         raise no_weights(part, sizes)
-    weights = [name for name in WEIGHTS_FILES if name in sizes][:1]
-    if not weights:
+    weights = [found]
+    if found == INDEX:
         with load_errors(part.role, part.place, INDEX, part.id):
             silent = download_bar(part, 0, 0, lambda *_: None)
             index = hf_hub_download(part.place, INDEX, revision=part.revision, tqdm_class=silent)
@@ -230,7 +231,7 @@ def check_weights(part: Part) -> None:
     names = os.listdir(folder) if folder.is_dir() else []
     if names and not {*OF_MODELS} & set(names):
         raise no_weights(part, names)
-    if INDEX in names and not {*WEIGHTS_FILES} & set(names):
+    if INDEX in names and WEIGHTS_FILE not in names:
         with load_errors(part.role, part.place, INDEX, part.id):
             _check_shards(shards_of(folder / INDEX), names)
 

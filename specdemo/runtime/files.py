@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 from safetensors import safe_open
 
 WEIGHTS_FILE = "model.safetensors"
-# What a file that holds all weights may be called: the second of Medusa heads, as their authors have it.
-WEIGHTS_FILES = (WEIGHTS_FILE, "medusa_lm_head.safetensors")
 INDEX = "model.safetensors.index.json"  # names the files of weights that are in several
+MEDUSA_FILE = "medusa_lm_head.safetensors"  # Medusa heads, as their authors have them
+OF_MODELS = (WEIGHTS_FILE, INDEX, MEDUSA_FILE)  # a model's weights are read by the first that is there
 SHARD = re.compile(r"[\w-][\w.-]*\.safetensors")  # beside the index that names it
 # The names of scales of activations, and of keys and values in a cache, which are not quantised here.
 NOT_OF_WEIGHTS = re.compile(r"((input|output|act)\w*|[qkv]|kv|qk|logit)_scales?|scale_(input|output)")
@@ -36,8 +36,8 @@ def shards_of(index: Path) -> list[str]:
 
 def weight_files(folder: Path) -> list[Path]:
     """The files of weights of the model in this folder. Raises what `shards_of` does."""
-    one = next((name for name in WEIGHTS_FILES if (folder / name).is_file()), None)
-    return [folder / name for name in (shards_of(folder / INDEX) if one is None else [one])]
+    found = next((name for name in OF_MODELS if (folder / name).is_file()), INDEX)
+    return [folder / name for name in (shards_of(folder / INDEX) if found == INDEX else [found])]
 
 
 def stored_tensors(folder: Path) -> dict[str, str]:

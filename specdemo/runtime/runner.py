@@ -14,8 +14,9 @@ from transformers import PreTrainedModel
 
 from specdemo.runtime import cuda
 from specdemo.runtime.attention import without_cudnn
-from specdemo.runtime.cache import Cached
+from specdemo.runtime.cache import Cached, Features
 from specdemo.runtime.device import Clock
+from specdemo.runtime.experts import Experts
 from specdemo.runtime.graphs import Graphs
 from specdemo.runtime.lm import CachedLM, OfTarget, evaluating, in_training
 from specdemo.runtime.native import cached_lm, is_small
@@ -266,13 +267,19 @@ class Runner:
                     target.warm_up(1 + gamma)
 
 
+WATCHING = (Features.__module__, Experts.__module__)  # where hooks are from that last for one forward
+
+
 def has_hooks(model: Module) -> bool:
     """Whether forward hooks are registered on the model or globally, or a forward was replaced. A captured
-    step would call none of them."""
-    hooks = torch.nn.modules.module
-    return bool(hooks._global_forward_hooks or hooks._global_forward_pre_hooks) or any(
-        module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module)
-        for module in modules_of(model)
+    step would call none of them. What another pair that shares the model watches it with does not count."""
+    globally, modules = torch.nn.modules.module, modules_of(model)
+    kept = [each for module in modules for each in (module._forward_hooks, module._forward_pre_hooks) if each]
+    hooks = [hook for each in kept for hook in list(each.values())]
+    return (
+        bool(globally._global_forward_hooks or globally._global_forward_pre_hooks)
+        or any("forward" in vars(module) for module in modules)
+        or any(getattr(hook, "__module__", None) not in WATCHING for hook in hooks)
     )
 
 

@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+from contextlib import suppress
 from functools import cache
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 # What transformers 5.24 calls the second argument of a layer's experts, which tells through which of them a
 # token goes, and the field of a config that says through how many.
 CHOSEN = ("top_k_index", "router_indices")
-EACH_TOKENS = ("num_experts_per_tok", "moe_topk", "top_k_experts")
+EACH_TOKENS = ("num_experts_per_tok", "moe_topk", "top_k_experts", "moe_top_k")
 
 
 def modules_of(model: Module) -> list[Module]:
@@ -47,8 +48,8 @@ def held_bytes(*models: Module) -> int:
 
 
 def weight_bytes(model: Module) -> int:
-    """Bytes of weights that a forward of one token reads, and in a model without experts one of few tokens;
-    quantised weights as they are in memory.
+    """Bytes of weights that a forward of one token reads; quantised weights as they are in memory. A forward
+    of a few tokens reads as many, but for a model with experts.
 
     An embedding table is not counted, because a forward reads only one row per token, unless it is the output
     matrix, too (tied). The cache of keys and values is not counted."""
@@ -60,8 +61,7 @@ def weight_bytes(model: Module) -> int:
         if isinstance(module, torch.nn.Embedding)
         for storage in (module.weight.untyped_storage(),)
     }
-    experts = expert_weights(model)
-    unread = round(experts.size * (1 - experts.chosen))
+    unread = round(expert_weights(model).unread)
     return held_bytes(model) - unread - sum(size for address, size in tables.items() if address != output)
 
 
@@ -71,6 +71,11 @@ class ExpertWeights(NamedTuple):
     size: int  # bytes
     chosen: float
 
+    @property
+    def unread(self) -> float:
+        """Bytes that a token does not go through."""
+        return self.size * (1 - self.chosen)
+
 
 def expert_weights(model: Module) -> ExpertWeights:
     """No bytes for a model without experts, or whose config does not say how many a token goes through."""
@@ -78,7 +83,9 @@ def expert_weights(model: Module) -> ExpertWeights:
     if not layers:
         return ExpertWeights(0, 1.0)
     config = model.config.get_text_config()
-    each = next((count for name in EACH_TOKENS if (count := getattr(config, name, None))), None)
+    places = (config, getattr(config, "ffn_config", None))  # DBRX has it in the second
+    counts = (getattr(place, name, None) for place in places for name in EACH_TOKENS)
+    each = next(filter(None, counts), None)
     if not isinstance(each, int):  # a list, where layers differ
         return ExpertWeights(0, 1.0)
     return ExpertWeights(held_bytes(*layers), min(1.0, each / max(layer.num_experts for layer in layers)))
@@ -87,14 +94,16 @@ def expert_weights(model: Module) -> ExpertWeights:
 def expert_layers(model: Module) -> dict[Module, str]:
     """The parts of a model that hold a layer's experts, each with the name of the argument that tells which
     of them are chosen."""
-    names = {module: _chosen_by(type(module)) for module in modules_of(model)}
-    return {module: name for module, name in names.items() if name and hasattr(module, "num_experts")}
+    names = {part: _chosen_by(type(part)) for part in modules_of(model) if hasattr(part, "num_experts")}
+    return {part: name for part, name in names.items() if name}
 
 
 @cache
 def _chosen_by(kind: type[Module]) -> str | None:
-    second = [*inspect.signature(kind.forward).parameters][2:3]  # after `self`
-    return next((name for name in second if name in CHOSEN), None)
+    with suppress(TypeError, ValueError, AttributeError):  # a forward may have no signature
+        second = [*inspect.signature(kind.forward).parameters][2:3]  # after `self`
+        return next((name for name in second if name in CHOSEN), None)
+    return None
 
 
 def is_dense(tensor: Tensor) -> bool:

@@ -239,7 +239,7 @@ WRONG = {  # what was done to it, and words that the sentence holds
     ),
     "weights that are cut off": (
         lambda path: (path / "adapter_model.safetensors").write_bytes(b"x"),
-        "cannot be merged into its base: model.safetensors is broken",
+        "cannot be merged into its base: its safetensors file is broken",
     ),
     "a config that is cut off": (
         lambda path: (path / "adapter_config.json").write_text("{"),

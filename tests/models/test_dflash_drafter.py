@@ -33,6 +33,7 @@ HEADS = {
     "dspark, gated": dict(markov=Markov(6, "gated"), draft_ids=[1, 2, 4, 8]),
     "dflash2": DFLASH2,
     "dflash2, three taps": DFLASH2 | dict(taps=3, masks=WINDOWED, logit_cap=3.0, embedding_scale=2.0),
+    "dflash2, the anchor drafts": DFLASH2 | dict(samples_from_anchor=True),
     "dspark, rnn": dict(samples_from_anchor=True, markov=Markov(6, "rnn"), has_confidence=True),
 }
 

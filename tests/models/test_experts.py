@@ -15,7 +15,7 @@ from specdemo.runtime.experts import Experts
 from specdemo.runtime.graphs import Graphs
 from specdemo.runtime.runner import has_hooks
 from specdemo.runtime.steps import EagerSteps
-from specdemo.runtime.weights import expert_weights, held_bytes, weight_bytes
+from specdemo.runtime.weights import expert_layers, expert_weights, held_bytes, weight_bytes
 from specdemo.session import decoder_of, prepare
 from tests.fake_cuda import FakeCuda, install
 from tests.runners import run_by
@@ -123,7 +123,12 @@ def test_a_target_without_experts_tells_none_and_a_drafters_do_not_count():
     pair = load_pair(target=tiny(), drafter=noisy(mixture("mixtral")))
     trace = generate(pair, PROMPT, Params(**SHORT), measure=False)
     assert trace.stats.drafted
-    assert {one.experts_read for one in trace.rounds} == {trace.stats.experts_read} == {None}
+    assert {one.experts_read for one in trace.rounds} == {None}
+
+
+def test_parts_that_torch_has_compiled_are_no_layers_of_experts():
+    model = torch.nn.Sequential(torch.jit.script(torch.nn.Linear(2, 2)))
+    assert expert_layers(model) == {}
 
 
 def test_a_forward_in_another_thread_is_not_counted():
@@ -132,10 +137,13 @@ def test_a_forward_in_another_thread_is_not_counted():
     with torch.no_grad(), experts.watching() as chosen:
         model(torch.tensor([PROMPT]))
         seen = list(chosen)
+        assert not has_hooks(model), "another pair that shares the model captures its steps"
         with ThreadPoolExecutor(1) as pool:
             pool.submit(model, torch.tensor([PROMPT[:2]])).result()
     assert len(seen) == 3 and all(one is other for one, other in zip(seen, chosen, strict=True))
-    assert not has_hooks(model)
+    assert not any(part._forward_hooks or part._forward_pre_hooks for part in model.modules())
+    model.register_forward_pre_hook(lambda *_: None)
+    assert has_hooks(model)
 
 
 def test_a_token_reads_the_weights_of_its_experts_alone():
@@ -144,6 +152,15 @@ def test_a_token_reads_the_weights_of_its_experts_alone():
     assert expert_weights(model) == (own, EACH / COUNT) and expert_weights(dense) == (0, 1.0)
     tables = 4 * model.get_input_embeddings().weight.numel()
     assert weight_bytes(model) == held_bytes(model) - tables - own + own * EACH // COUNT
+
+
+def test_dbrx_tells_in_its_ffn_config_through_how_many_a_token_goes():
+    config = AutoConfig.for_model("dbrx", d_model=32, n_heads=4, n_layers=1, vocab_size=12)
+    config.attn_config.rope_theta = 1e4
+    config.ffn_config.moe_num_experts, config.ffn_config.moe_top_k = 8, 2
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    assert expert_weights(model).size > 0 and expert_weights(model).chosen == 2 / 8
 
 
 def test_the_length_is_chosen_by_what_the_experts_of_more_rows_weigh():

@@ -3,12 +3,14 @@ the text is the target's own, and what can be wrong with them in files."""
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from specdemo import Params, generate, load_pair
 from specdemo.drafters.medusa.drafter import MedusaDrafter
 from specdemo.engine.sampling import Sampler
 from specdemo.errors import LoadError
 from specdemo.runtime.device import Clock
+from specdemo.runtime.files import weight_files
 from specdemo.runtime.graphs import Graphs
 from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.steps import EagerSteps
@@ -105,10 +107,11 @@ def test_they_are_read_from_files(tmp_path):
 
 @pytest.mark.parametrize("options", HEADS[:2], ids=str)
 def test_they_are_read_as_their_authors_write_them(tmp_path, options):
-    """Their config names the target, and nothing of sizes."""
+    """Their config names the target, nothing of sizes, and fewer heads than there are."""
     target = saved_in(tmp_path / "target", tiny(vocab_size=304), tokenizer())
     heads = tiny_medusa_head(tiny(vocab_size=304), **options)
-    pair = load_pair(drafter=save_authors_medusa_head(heads, tmp_path / "heads", target), device="cpu")
+    folder = save_authors_medusa_head(heads, tmp_path / "heads", target, medusa_num_heads=2)
+    pair = load_pair(drafter=folder, device="cpu")
     assert pair.info.target == str(target) and pair.drafter.config == heads.config
     assert all(map(torch.equal, pair.drafter.state_dict().values(), heads.state_dict().values()))
     trace = generate(pair, "the cat sat", Params(gamma="auto", max_new_tokens=20, seed=1), measure=False)
@@ -121,7 +124,22 @@ def test_heads_of_the_authors_without_safetensors_are_refused_for_that(tmp_path,
     folder = save_authors_medusa_head(tiny_medusa_head(target), tmp_path, tmp_path)
     (folder / "medusa_lm_head.safetensors").rename(folder / name)
     said = refusal(load_pair, target=target, drafter=folder, tokenizer=tokenizer(), kind=LoadError)
-    assert "medusa_lm_head.safetensors must be here already, with a tensor 0.1.weight (a pickled" in said
+    assert "medusa_lm_head.safetensors must be here already (`hf download ID` gets it), with a tensor" in said
+
+
+@pytest.mark.parametrize("shape, words", [((11_000_000, 0), "11,000,000 tokens"), ((304, 0), "0 units")])
+def test_sizes_in_a_file_of_the_authors_are_checked_before_memory_is_taken(tmp_path, shape, words):
+    target = tiny(vocab_size=304)
+    folder = save_authors_medusa_head(tiny_medusa_head(target), tmp_path, tmp_path)
+    save_file({"0.1.weight": torch.zeros(shape)}, folder / "medusa_lm_head.safetensors")
+    said = refusal(load_pair, target=target, drafter=folder, tokenizer=tokenizer(), kind=LoadError)
+    assert f"medusa_lm_head.safetensors is of {words}, where 1 to" in said
+
+
+def test_a_model_s_own_files_come_before_a_file_of_medusa_heads(tmp_path):
+    for name in ("medusa_lm_head.safetensors", "model.safetensors.index.json"):
+        (tmp_path / name).write_text('{"weight_map": {"a": "model-1.safetensors"}}')
+    assert weight_files(tmp_path) == [tmp_path / "model-1.safetensors"]
 
 
 WRONG = {

@@ -30,7 +30,7 @@ from specdemo.loading.request import resolve
 from specdemo.runtime import cuda
 from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.steps import EagerSteps
-from specdemo.runtime.weights import held_bytes
+from specdemo.runtime.weights import held_bytes, weight_bytes
 from tests.checkpoints import DEEPSEEK, MTP_KINDS, model_with_mtp, with_tokenizer
 from tests.oracle import decoding, said_anew
 from tests.runners import drafts_after
@@ -261,6 +261,19 @@ def test_16_bits():
     assert {one.dtype for one in pair.carried["mtp"].parameters()} == {torch.bfloat16}
     trace = generate(pair, PROMPT, Params(draft_with="mtp", gamma=3, max_new_tokens=20, seed=0))
     assert trace.stats.drafted and trace.stats.tokens == 20
+
+
+def test_of_a_layer_s_experts_a_token_costs_those_that_it_goes_through():
+    pair = pair_of("glm4_moe")
+    layers, target = pair.carried["mtp"], pair.target
+    own = own_parameters(layers, target)
+    experts = [one.numel() for name, one in own.items() if ".experts." in name]
+    chosen = target.config.num_experts_per_tok / target.config.n_routed_experts
+    assert experts and chosen < 1
+    read = sum(one.numel() for one in own.values()) - sum(experts) * (1 - chosen)
+    read = read / len(layers.layers) + target.lm_head.weight.numel()
+    expected = 4 * read / weight_bytes(target)
+    assert WAYS["mtp"].cost(pair, Params()).token == pytest.approx(expected, rel=0.01)
 
 
 @pytest.mark.slow

@@ -398,7 +398,7 @@ BROKEN = {
         "its tensor fc.weight cannot be of torch.float8_e4m3fn",
     ),
     "a scale": (set_to("fc.weight_scale", torch.ones(1)), "fc.weight_scale"),
-    "cut in half": (lambda path: cut_in_half(path / "model.safetensors"), "model.safetensors"),
+    "cut in half": (lambda path: cut_in_half(path / "model.safetensors"), "its safetensors file is broken"),
     "a config that is cut off": (lambda path: cut_in_half(path / "config.json"), "config"),
 }
 UNFIT = {
@@ -550,7 +550,6 @@ WRONG_BLOCKS = [  # which part of config.json, its changes, and words of the sen
     (None, DSPARK | dict(markov_head_type="hidden"), "must be one of vanilla, gated, rnn, not 'hidden'"),
     (None, DSPARK | dict(markov_rank=0), "confidence_head_with_markov must be false where markov_rank is 0"),
     (None, dict(draft_vocab_size=400), "draft_vocab_size must be at most vocab_size, 304"),
-    (None, SECOND | dict(sample_from_anchor=True), "sample_from_anchor must be false"),
     (None, SECOND | dict(draft_vocab_size=96), "draft_vocab_size must be vocab_size, 304, not 96"),
     (None, SECOND | dict(conv_group_size=24), "conv_group_size must divide hidden_size, 64, and 24 does not"),
     (None, SECOND | dict(conv_kernel_size=6), "conv_kernel_size must be a whole number from 1 to 5, not 6"),

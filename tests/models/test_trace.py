@@ -260,7 +260,7 @@ def changed(path, value):
         (["rounds", 3, "fed_again"], -1, "rounds.3.fed_again"),
         (["rounds", 3, "target_forwards"], 0, "rounds.3.target_forwards"),
         (["rounds", 3, "experts_read"], {"check": 1.5, "row": 2.0}, "rounds.3.experts_read"),
-        (["rounds", 3, "experts_read"], {"check": 2.0, "row": 0.0}, "rounds.3.experts_read"),
+        (["rounds", 3, "experts_read"], {"check": 2.0, "row": -1.0}, "rounds.3.experts_read"),
         (["output_ids", 0], 8, "output_ids"),
         (["stats", "made"], 1, "stats"),
         (["stats", "tokens_per_second"], 1e300, "stats"),

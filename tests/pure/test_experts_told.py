@@ -9,6 +9,7 @@ from specdemo.engine.loop import DraftLength
 from specdemo.events import ByModel, ExpertsRead, PairInfo, Params, Started
 from specdemo.events.speedup import DraftingCost, experts_of_checks
 from specdemo.events.trace import Trace
+from specdemo.events.verdict import experts_in_words
 from specdemo.ui.view.feed import RunFeed
 from specdemo.ui.view.texts import number_texts
 from specdemo.words.catalogue import speaking
@@ -18,12 +19,12 @@ NONE = ByModel(None, None)
 PAIR = PairInfo("p", "t", "d", "cpu", "a CPU", NONE, NONE)
 
 
-def run_of(experts=True):
+def run_of(experts=True, row=2.0):
     """Two full drafts, which read 5 and 7.5 experts, a shorter one, and a round without a draft."""
     trace = Trace.begin(Started(PAIR, {}, Params(gamma="auto", seed=1), "x", (5,)))
     for index, (length, read) in enumerate([(4, 5.0), (4, 7.5), (2, 3.5), (0, 2.0)]):
         (one,) = simulated(length, lambda place: 1.0, 1)
-        read = ExpertsRead(read, 2.0) if experts else None
+        read = ExpertsRead(read, row) if experts else None
         trace.add(replace(one, index=index, experts_read=read))
     trace.end("length")
     return trace
@@ -37,7 +38,6 @@ def test_full_drafts_are_told_and_all_rounds_add_up():
     assert experts_of_checks(trace.rounds, 2).read == ExpertsRead(3.5, 2.0)
     assert experts_of_checks(trace.rounds, 8) is None, "no draft was that long"
     assert experts_of_checks(trace.rounds[3:], 4) is None, "nothing was drafted"
-    assert trace.stats.experts_read == ExpertsRead(4.5, 2.0)
     assert Trace.from_json(trace.to_json()) == trace
 
 
@@ -57,9 +57,16 @@ def test_the_same_is_said_everywhere():
     assert words["numbers"]["experts_read"] == "6,25 für 5 Zeilen, 2,00 für 1"
 
 
+def test_where_rows_choose_alike_or_none_no_reason_is_given():
+    alike = [replace(one, experts_read=ExpertsRead(2.05, 2.0)) for one in run_of().rounds]
+    assert experts_in_words(alike, Params(gamma=4)) == "A check of 5 rows read 1.0 times the experts of one."
+    none = run_of(row=0.0)
+    assert Trace.from_json(none.to_json()) == none and experts_in_words(none.rounds, none.params) == ""
+
+
 def test_of_other_targets_nothing_is_said():
     trace = run_of(experts=False)
-    assert trace.stats.experts_read is None and number_texts(trace)["experts_read"] == "–"
+    assert number_texts(trace)["experts_read"] == "–"
     assert "expert" not in " ".join(summary(trace.stats, trace.finish, trace.params, trace.rounds))
     feed = RunFeed(trace)
     feed.ended = True

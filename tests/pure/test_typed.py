@@ -54,6 +54,20 @@ def into(server: str, choice: Choice):
     return next(typed for typed in typed_into(choice) if typed.server == server)
 
 
+LACKED = {  # the kinds of drafters that a server cannot run
+    "vLLM": set(),
+    "SGLang": {"pard", "peagle", "medusa"},
+    "llama.cpp": {"pard", "eagle", "peagle", "medusa"},
+    "TensorRT-LLM": {"eagle", "peagle", "assistant", "medusa", "dflash2"},
+    "transformers": DRAFTER_KINDS.keys() - {"model", "assistant"},
+}
+
+
+def test_a_kind_without_a_command_is_one_that_was_looked_for():
+    lacked = {name: DRAFTER_KINDS.keys() - server.rows.keys() for name, server in SERVERS.items()}
+    assert lacked == LACKED
+
+
 @pytest.mark.parametrize("server, way", COMMANDS, ids=" ".join)
 def test_a_command_is_this(server, way):
     assert into(server, chosen(way)).command == COMMANDS[server, way]

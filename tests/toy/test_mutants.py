@@ -31,6 +31,7 @@ class Mutant:
 LOOP, EXACT, RULES = "tests/toy/test_loop.py", "tests/toy/test_exact_table.py", "tests/pure/test_rules.py"
 ENUMERATED, SAMPLING = "tests/toy/test_rules_enumerated.py", "tests/pure/test_sampling.py"
 DRAFTERS, LM = "tests/toy/test_drafters.py", "tests/models/test_lm.py tests/models/test_greedy.py"
+DFLASH = "tests/models/test_dflash_drafter.py"
 PARD = "tests/models/test_pard.py"
 EAGLE3 = "tests/models/test_eagle3_drafter.py"
 LENGTH, OTHER = "tests/toy/test_draft_length.py", "tests/toy/test_other_tokenizer.py"
@@ -697,6 +698,27 @@ SLOW = [
         "judging.read, output.experts_read)",
         "judging.read)",
         EXPERTS,
+    ),
+    Mutant(
+        "a block begins with the mask",
+        "drafters/dflash/head.py",
+        "return torch.cat([anchor, masks], -1)",
+        "return torch.cat([masks, anchor], -1)",
+        DFLASH,
+    ),
+    Mutant(
+        "DFlash 2's selector is asked by the anchor at each place",
+        "drafters/dflash2/drafter.py",
+        "value.last.long() if drafted is None else drafted,",
+        "value.last.long(),",
+        DFLASH,
+    ),
+    Mutant(
+        "DFlash 2's convolution reads the row after",
+        "drafters/dflash2/head.py",
+        "pad(x, (0, 0, back, 0))[..., : x.shape[-2], :]",
+        "pad(x, (0, 0, 0, back))[..., back:, :]",
+        DFLASH,
     ),
 ]
 

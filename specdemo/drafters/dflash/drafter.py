@@ -125,7 +125,7 @@ class DFlashDrafter(Drafter):
 
 class DFlashKind(HeadKind[DFlashHead, CachedDFlash]):
     def is_one(self, model: Module) -> bool:
-        return isinstance(model, DFlashHead)
+        return type(model) is DFlashHead  # a DFlash2Head is another kind
 
     def build(self, given: Materials) -> DFlashDrafter:
         run_step, gamma, is_over, _ = given.how_to_draft

@@ -17,8 +17,6 @@ class DFlash2Reader(DFlashReader):
         defaults = dict.fromkeys(DEFAULTS) if is_authors else DEFAULTS | {"sliding_window_non_causal": True}
         self.raw = defaults | self.raw
         of_block = super().config(tensors)
-        if of_block.samples_from_anchor:
-            raise self.error("sample_from_anchor must be false, because the selector begins with the anchor")
         tokens, size = of_block.vocab_size, of_block.hidden_size
         if of_block.draft_vocab_size != tokens:
             raise self.error(

@@ -91,8 +91,8 @@ class CandidateSelector(Module):
     def candidates(
         self, hidden: Tensor, logits: Tensor, told: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """hidden [k, H] and logits [k, V] of the rows that draft -> what `forward` takes of each. told: see
-        draft_in_turn; it has candidates of its own, which rounding may have chosen otherwise."""
+        """hidden [k, H] and logits [k, V] of the rows that draft -> gates, likeliest and ids, see `forward`.
+        told: see draft_in_turn. Its candidates are taken, since rounding may have chosen others there."""
         ids = (logits if told is None else told).topk(self.count).indices
         return self.hidden_projection(hidden), logits.gather(-1, ids), ids
 

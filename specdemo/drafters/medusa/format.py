@@ -1,5 +1,5 @@
 """Reads the config.json of Medusa heads: vLLM's, with a model_type "medusa" and the heads' sizes, and that of
-their authors, which says how many heads there are and nothing of their sizes."""
+their authors, which says nothing of sizes."""
 
 import re
 from collections.abc import Mapping
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from specdemo.drafters.config_reader import MOST_DRAFT_LAYERS, MOST_TOKENS, MOST_UNITS, ConfigReader
 from specdemo.drafters.medusa import OF_AUTHORS
 from specdemo.drafters.medusa.head import MedusaConfig, MedusaHead
+from specdemo.runtime.files import MEDUSA_FILE
 
 MOST_HEADS = 64
 NAMES = (  # of tensors: vLLM's, which are the head's own, and what the authors call them
@@ -19,8 +20,8 @@ class MedusaReader(ConfigReader):
     head = MedusaHead
 
     def config(self, tensors: Mapping[str, list[int]]) -> MedusaConfig:
-        if OF_AUTHORS in self.raw:
-            return self._of_authors(tensors)
+        if (layers := self._authors_layers()) is not None:
+            return self._of_authors(layers, tensors)
         vocab_size = self._required("vocab_size", MOST_TOKENS)
         truncated = self.raw.get("truncated_vocab_size")
         if truncated not in (None, vocab_size):
@@ -36,23 +37,32 @@ class MedusaReader(ConfigReader):
             shares_output=self.flag("original_lm_head"),
         )
 
-    def _of_authors(self, tensors: Mapping[str, list[int]]) -> MedusaConfig:
-        heads, layers = self._required(OF_AUTHORS, MOST_HEADS), self._layers()
+    def _of_authors(self, layers: int, tensors: Mapping[str, list[int]]) -> MedusaConfig:
+        """The heads that the file holds: those that were published are more than their config.json says."""
         output = tensors.get(f"0.{layers}.weight", [])
         if len(output) != 2:
             raise self.error(
-                "it says nothing of sizes, so medusa_lm_head.safetensors must be here already, with a tensor "
-                f"0.{layers}.weight (a pickled medusa_lm_head.pt is not loaded)"
+                f"it says nothing of sizes, so {MEDUSA_FILE} must be here already (`hf download ID` gets "
+                f"it), with a tensor 0.{layers}.weight (a pickled medusa_lm_head.pt is not loaded)"
             )
+        heads = sum(re.fullmatch(rf"\d+\.{layers}\.weight", name) is not None for name in tensors)
+        sizes = (("tokens", output[0], MOST_TOKENS), ("units", output[1], MOST_UNITS))
+        for what, size, most in (*sizes, ("heads", heads, MOST_HEADS)):
+            if not 1 <= size <= most:
+                raise self.error(
+                    f"it says nothing of sizes, and {MEDUSA_FILE} is of {size:,} {what}, where 1 to {most:,} "
+                    "are allowed"
+                )
         return MedusaConfig(*output, heads, layers, bias="0.0.linear.bias" in tensors)
 
-    def _layers(self) -> int:
-        return self._required("medusa_num_layers", MOST_DRAFT_LAYERS)
+    def _authors_layers(self) -> int | None:
+        """The residual layers of each head in the authors' format; None in vLLM's."""
+        return self._required("medusa_num_layers", MOST_DRAFT_LAYERS) if OF_AUTHORS in self.raw else None
 
     def in_file(self, name: str) -> str:
-        if OF_AUTHORS in self.raw:
+        if (layers := self._authors_layers()) is not None:
             for own, theirs in NAMES:
-                name = re.sub(own, theirs.format(layers=self._layers()), name)
+                name = re.sub(own, theirs.format(layers=layers), name)
         return name
 
     def origin(self) -> tuple[str | None, int | None]:

@@ -24,7 +24,7 @@ from specdemo.runtime import cuda
 from specdemo.runtime.lm import LM, CachedLM, OfTarget, context_of, evaluating, in_training
 from specdemo.runtime.probe import TRIED_TOKENS, alike, mostly, tried_tokens
 from specdemo.runtime.steps import RunStep
-from specdemo.runtime.weights import held_bytes, not_finite, weight_bytes
+from specdemo.runtime.weights import expert_weights, held_bytes, not_finite, weight_bytes
 
 MOST_ROWS_FED = int(
     LIMITS["gamma"].largest
@@ -145,7 +145,8 @@ class MtpWay(Way):
         target, layers = pair.target, _layers_of(pair)
         own, output = held_bytes(target, layers) - held_bytes(target), target.get_output_embeddings()
         assert output is not None
-        return DraftingCost(token=(own / len(layers.layers) + held_bytes(output)) / weight_bytes(target))
+        read = (own - expert_weights(layers).unread) / len(layers.layers) + held_bytes(output)
+        return DraftingCost(token=read / weight_bytes(target))
 
     def build(self, given: Materials) -> MtpDrafter:
         return MtpDrafter(given.drafter, given.target, given.sampler, *given.how_to_draft)

@@ -118,8 +118,9 @@
  * tokens of the text the target and the drafter were fed once more, because a recurrent layer keeps one state
  * for all of them, which rejected drafts have changed. null where neither model has such layers.
  * target_forwards: how many forwards the target took; more than one where it had to be fed again by a forward of
- * its own, or one token at a time. Older traces lack both. experts_read: null of a target without experts, where
- * they are not told which are chosen, where it was fed one token at a time, in older traces and on a server.
+ * its own, or one token at a time. Older traces lack both. experts_read: without rows behind a drafted eos. null
+ * of a target without experts, where they are not told which are chosen, where it was fed one token at a time,
+ * with a tree, in older traces and on a server.
  *
  * Of a server's round the times are null, and arrival_ms is the time since what came before it: the round
  * before, or the request. drafts_told: whether it is known how many tokens were drafted; else `draft` has only
