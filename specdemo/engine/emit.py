@@ -161,15 +161,7 @@ class Emitter:
             emitted.append(verdict.token_ids[verdict.refused][NEXT])
             source: Source = "bonus" if verdict.refused == len(verdict.judged) else "resampled"
             next_token = events.next(self._push(emitted[-1]), source)
-        return Round(
-            index,
-            tuple(draft),
-            next_token,
-            tuple(emitted),
-            draft_ms=None,
-            verify_ms=None,
-            experts_read=verdict.experts(len(verdict.judged)),
-        )
+        return Round(index, tuple(draft), next_token, tuple(emitted), draft_ms=None, verify_ms=None)
 
     def _push(self, token_id: int) -> str:
         piece = self.pieces.push(token_id)

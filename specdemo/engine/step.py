@@ -297,7 +297,8 @@ class Verifier:
     def step(self, value: VerifyInput) -> VerifyOutput:
         tokens = torch.cat([value.last.long(), value.drafted])  # [B+1]
         branches = () if value.tree is None else (value.tree.on(tokens.device).branches,)
-        start, experts, read = value.position[0].long(), self.target.experts, None
+        start, read = value.position[0].long(), None
+        experts = self.target.experts if value.tree is None else None
         with nullcontext([]) if experts is None else experts.watching() as chosen:
             logits = self.target.forward(tokens, start, *branches)  # [B+1, V]
         if experts is not None:
