@@ -156,6 +156,11 @@ function acceptedOf({ draft }) {
   return draft.filter(({ fate }) => fate === "accepted");
 }
 
+/** Those that were judged and refused: one of a chain at most. @param {Round} round */
+export function rejectedOf({ draft }) {
+  return draft.filter(({ fate }) => fate === "rejected");
+}
+
 /** @param {Round} round */
 export function acceptedIn(round) {
   return acceptedOf(round).length;
