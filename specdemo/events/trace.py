@@ -30,7 +30,7 @@ from specdemo.events import (
     is_tree,
     metrics,
 )
-from specdemo.events.params import nodes_of
+from specdemo.events.params import MOST_NODES, nodes_of
 
 SCHEMA: Final = "specdemo.trace/1"
 LARGEST_NUMBER = 1e12  # what no time (in ms) and no count of a real run reaches
@@ -239,6 +239,8 @@ def _faults(trace: Trace) -> Iterator[tuple[str, str]]:
 
 def _tree_faults(where: str, draft: Sequence[Judged]) -> Iterator[tuple[str, str]]:
     """What is wrong with the shape of a drafted tree, if it is one."""
+    if is_tree(draft) and len(draft) > MOST_NODES:
+        yield where, f"must not be a tree of more than {MOST_NODES} tokens"
     for index, token in enumerate(draft):
         if not isinstance(token, JudgedInTree):
             if is_tree(draft):

@@ -193,6 +193,11 @@ export function depthOf(token) {
   return parent === null ? 0 : 1 + depthOf(token.round.draft[parent]);
 }
 
+/** How many drafted tokens can follow each other. @param {Round} round */
+export function depthsOf({ draft }) {
+  return draft.reduce((most, token) => Math.max(most, depthOf(token) + 1), 0);
+}
+
 /** @param {Round} round */
 export function isTree({ draft }) {
   return draft.some((token) => parentOf(token) !== undefined);

@@ -7,7 +7,7 @@
 import { digits } from "./format.js";
 import { isBlock, ruleOf, uMatters } from "./rules.js";
 import {
-  acceptedIn, comesAtOnce, depthOf, familyOf, inReadingOrder, isDrafted, isTree, parentOf, rejectedIn, tokensOf,
+  acceptedIn, comesAtOnce, depthOf, depthsOf, familyOf, inReadingOrder, isDrafted, isTree, parentOf, rejectedIn, tokensOf,
 } from "./run.js";
 import { isFromServer, isServed, nameOf, servedDrawn, servedRoundDone } from "./served.js";
 import { named } from "./textless.js";
@@ -65,7 +65,7 @@ export function stepsIn(round) {
  */
 export function draftingSteps(round) {
   const count = round.draft.length;
-  if (isTree(round)) return 1 + Math.max(...round.draft.map(depthOf));
+  if (isTree(round)) return depthsOf(round);
   return count && Number(comesAtOnce(round)) + (comesInTurn(round) ? count : 0);
 }
 
@@ -184,8 +184,8 @@ export function between(rounds, from, to) {
     const [before, now] = [tokensAt(round, from), tokensAt(round, to)];
     const differs = now.findIndex((token, at) => token !== before[at]);
     const same = differs < 0 ? now.length : differs;
-    gone.push(...before.slice(same));
-    added.push(...now.slice(same));
+    for (const token of before.slice(same)) gone.push(token);
+    for (const token of now.slice(same)) added.push(token);
     for (const token of now.filter(isDrafted)) drafted.push({ token, shown: shownAs(token, to) });
   }
   return { gone, added, drafted };

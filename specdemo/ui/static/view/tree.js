@@ -127,13 +127,15 @@ export function makeTree(panel, fateNow, choose) {
     const rows = familyOf(token);
     family.hidden = rows.length === 0 || fateNow(rows[0]) === "pending" || fateNow(token) === "pending";
     if (family.hidden) return;
-    const heads = ["", "p", "q", "u", say("inspector.tree.left")].map((name) => {
+    const heads = make("tr");
+    for (const name of ["", "p", "q", "u", say("inspector.tree.left")]) {
       const cell = make("th", name);
       cell.scope = "col";
-      return cell;
-    });
-    find(family, "thead").replaceChildren(make("tr", ...heads));
-    find(family, "tbody").replaceChildren(...rows.map((one) => familyRow(one, one === token)));
+      heads.append(cell);
+    }
+    find(family, "thead").replaceChildren(heads);
+    find(family, "tbody").replaceChildren();
+    for (const one of rows) find(family, "tbody").append(familyRow(one, one === token));
   }
 
   /**
@@ -149,12 +151,12 @@ export function makeTree(panel, fateNow, choose) {
     name.scope = "row";
     const isJudged = fate === "accepted" || fate === "rejected";
     const values = isJudged ? [token.p, token.q, token.u, fate === "rejected" ? massAt(token) : null] : [null, token.q, null, null];
-    const cells = values.map((value) => {
+    const row = make("tr", name);
+    for (const value of values) {
       const cell = make("td", value === null ? "–" : short(value));
       if (value !== null) cell.title = inLanguage(String(value));
-      return cell;
-    });
-    const row = make("tr", name, ...cells);
+      row.append(cell);
+    }
     if (isShown) row.className = "shown";
     return row;
   }
