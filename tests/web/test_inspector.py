@@ -278,7 +278,7 @@ def test_below_the_cue_is_a_round_in_slow_motion_and_the_cue_goes_when_followed(
     share = drafting.bounding_box()["width"] / reading.bounding_box()["width"]
     assert share == pytest.approx(ms[0] / ms[1], rel=0.03) and slow.locator(".rows > i").count() == 1 + 5
     assert slow.evaluate(ANIMATIONS) == 0, "it is still"
-    cue, hint, formulas = (inspector(page).locator(name) for name in (".cue", ".hint", "summary"))
+    cue, hint, formulas = (inspector(page).locator(name) for name in (".cue", ".hint", ".formulas summary"))
     assert cue.text_content() == "Point at a red word to see why."
     assert cue.is_visible() and not hint.is_visible() and not formulas.is_visible()
     page.locator('.stage [data-fate="accepted"] > b').first.hover()
