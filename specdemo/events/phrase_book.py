@@ -3,10 +3,10 @@
 Drafted are all tokens that the target was given to judge, those behind a rejection too. Accepted are all that
 the verdict accepted, those behind the end of the text too: the three servers count before they cut it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from specdemo.events import is_tree
+from specdemo.events import Judged, is_tree
 from specdemo.events.trace import Trace
 
 # The versions whose sources were read, and when they were published.
@@ -21,7 +21,7 @@ READ = {
 class Tally:
     """A run's counts as a server keeps them. steps: rounds. drafts: how many of them had a draft, at least
     one; hit: drafts of which a token was accepted. drafted, accepted: tokens of drafts. tokens: of the text.
-    gamma: the draft length; None where it was chosen round by round."""
+    gamma: the draft length; None where it was chosen round by round, and of trees."""
 
     steps: int
     drafts: int
@@ -91,16 +91,12 @@ BOOK: dict[str, Phrase] = {
 
 
 def tally_of(trace: Trace) -> Tally | None:
-    """The run's counts; None where nothing was drafted, where trees were, whose places these servers count
-    otherwise, and of a server's run, which has its own."""
+    """The run's counts; None where nothing was drafted, and of a server's run, which has its own."""
     drafts = [one.draft for one in trace.rounds if one.draft]
-    if trace.pair.server or not drafts or any(map(is_tree, drafts)):
+    if trace.pair.server or not drafts:
         return None
-    kept = []  # of each draft
-    for draft in drafts:
-        fates = [token.fate for token in draft]
-        kept.append(fates.index("rejected") if "rejected" in fates else len(fates))
-    gamma = trace.params.gamma
+    kept = [_kept(draft) for draft in drafts]
+    gamma = None if any(map(is_tree, drafts)) else trace.params.gamma
     return Tally(
         steps=len(trace.rounds),
         drafts=len(drafts),
@@ -110,3 +106,14 @@ def tally_of(trace: Trace) -> Tally | None:
         tokens=trace.stats.tokens,
         gamma=gamma if isinstance(gamma, int) else None,
     )
+
+
+def _kept(draft: Sequence[Judged]) -> int:
+    """How many tokens of a draft the verdict accepted. In a tree these are the ones that were judged with a u
+    below what it is compared with."""
+    if is_tree(draft):
+        return sum(
+            one.u is not None and one.accept_prob is not None and one.u < one.accept_prob for one in draft
+        )
+    fates = [token.fate for token in draft]
+    return fates.index("rejected") if "rejected" in fates else len(fates)

@@ -242,7 +242,7 @@ def _tree_faults(where: str, draft: Sequence[Judged]) -> Iterator[tuple[str, str
     if not is_tree(draft):
         return
     if len(draft) > MOST_NODES:
-        yield where, f"must be a tree of at most {MOST_NODES} tokens"
+        yield where, f"must not be a tree of more than {MOST_NODES} tokens"
         return
     followed: set[int | None] = set()  # tokens after which one was accepted
     for index, token in enumerate(draft):

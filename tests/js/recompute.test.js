@@ -7,7 +7,7 @@ import {
 } from "../../specdemo/ui/static/view/recompute.js";
 import { massAt } from "../../specdemo/ui/static/view/rules.js";
 import { depthOf } from "../../specdemo/ui/static/view/run.js";
-import { PROMPT, allAccepted, drafted, linked, own, plain, rejection } from "./runs.js";
+import { PROMPT, allAccepted, drafted, linked, own, plain, rejection, tree } from "./runs.js";
 
 /** A run that has ended, with the numbers and the text that its rounds bring, unless others are given. */
 function ended(rounds, more = {}) {
@@ -69,18 +69,6 @@ test("a token that was accepted after the end of the text has a verdict, and is 
   assert.deepEqual(verdicts(run), { verdicts: 2, follow: 2, accepted: 1, rejected: 0, afterEnd: 1 });
   assert.ok(isExact(recomputed(run)));
 });
-
-/** Three children of the text, of which the second is accepted, and two of its own, both refused. */
-function tree() {
-  const refused = { fate: "rejected", p: 0.2, q: 0.8, u: 0.5 };
-  const draft = [
-    drafted(1, { ...refused, parent: null }), drafted(2, { parent: null }),
-    drafted(3, { fate: "discarded", u: null, parent: null }), drafted(4, { fate: "discarded", u: null, parent: 0 }),
-    drafted(5, { ...refused, parent: 1 }), drafted(6, { ...refused, parent: 1 }),
-  ];
-  const next = own(7, { source: "resampled", p: 0.5, q: 0.1, residual_mass: 0.8 });
-  return { draft, next, draft_ms: 1, verify_ms: 1 };
-}
 
 test("in a tree each family on the path is judged up to the first that is accepted", () => {
   const run = ended([tree()]);

@@ -36,6 +36,18 @@ export function allAccepted(count = 2, draft_ms = 10, verify_ms = 20) {
   return { draft, next: own(20), draft_ms, verify_ms };
 }
 
+/** Three children of the text, of which the second is accepted, and two of its own, both refused. */
+export function tree() {
+  const refused = { fate: "rejected", p: 0.2, q: 0.8, u: 0.5 };
+  const draft = [
+    drafted(1, { ...refused, parent: null, top: [[2, " 2", 0.5, 0.1, 0.3, 0.6]] }), drafted(2, { parent: null }),
+    drafted(3, { fate: "discarded", u: null, parent: null }), drafted(4, { fate: "discarded", u: null, parent: 0 }),
+    drafted(5, { ...refused, parent: 1 }), drafted(6, { ...refused, parent: 1 }),
+  ];
+  const next = own(7, { source: "resampled", p: 0.5, q: 0.1, residual_mass: 0.8 });
+  return { draft, next, draft_ms: 1, verify_ms: 1 };
+}
+
 export function plain() {
   return { draft: [], next: own(30, { source: "sampled" }), draft_ms: 0, verify_ms: 20 };
 }

@@ -5,7 +5,7 @@ import { tokensOf } from "../../specdemo/ui/static/view/run.js";
 import {
   after, before, between, draftedIn, endOf, inWords, isBefore, onTheWay, placeAfter, stepsIn, stepsTo,
 } from "../../specdemo/ui/static/view/steps.js";
-import { SETTING, allAccepted, drafted, linked, plain, rejection } from "./runs.js";
+import { SETTING, allAccepted, drafted, linked, plain, rejection, tree } from "./runs.js";
 
 const START = { round: 0, step: 0 };
 
@@ -194,4 +194,25 @@ test("a round is told in words", () => {
     'Nothing was drafted; " 30" sampled from p.',
     "1 of 2 drafted tokens accepted; the text ends here.",
   ]);
+});
+
+test("a tree appears depth by depth, and the text has the guesses at the places that were come to", () => {
+  const rounds = [linked(tree(), 0)];
+  const walked = walk(after, START, "token", rounds);
+  const [stage, back] = [new Stage(), new Stage().go(endOf(rounds), rounds)];
+  const seen = walked.map((place) => stage.go(place, rounds).seen.join(""));
+  const first = " 1:? 2:? 3:?";
+  const all = " 1:rejected 4:discarded 2:accepted 5:rejected 6:rejected 3:discarded";
+  assert.deepEqual(seen, [
+    "", first, first, " 1:rejected 2:? 3:?", " 1:rejected 2:accepted 5:? 6:? 3:discarded",
+    " 1:rejected 2:accepted 5:rejected 6:? 3:discarded", all, `${all} 7:resampled`,
+  ]);
+  assert.deepEqual(walked.reverse().map((place) => back.go(place, rounds).seen.join("")), seen.reverse());
+  const said = walked.reverse().map((place) => inWords(rounds, place, "token"));
+  assert.equal(said[1], "3 tokens are guessed for the next place.");
+  assert.equal(said[2], "The tree grows to depth 2: 3 guesses follow those before. Now all 6 wait for their verdict.");
+  assert.match(said[3], /^" 1" is rejected: .* The next guess here is judged by what is left of p\.$/);
+  assert.match(said[6], /^" 6" is rejected: .* The 2 guesses that were not judged are dropped\.$/);
+  assert.match(said[7], /^" 7" is resampled from the residual in place of " 6"/);
+  assert.equal(inWords(rounds, endOf(rounds), "round"), '1 of 4 judged guesses accepted, in a tree of 6; " 7" resampled from the residual.');
 });

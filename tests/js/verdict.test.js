@@ -1,10 +1,11 @@
 import "./words.js";
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { massAt } from "../../specdemo/ui/static/view/rules.js";
 import {
   alternativesTo, drawnFrom, fedAgainInWords, isJudged, judgement, lengthInWords, placeOf, roundInWords, valuesOf, verdictOn, walkTo,
 } from "../../specdemo/ui/static/view/verdict.js";
-import { PROMPT, SETTING, allAccepted, drafted, linked, own, plain, rejection } from "./runs.js";
+import { PROMPT, SETTING, allAccepted, drafted, linked, own, plain, rejection, tree } from "./runs.js";
 
 const [accepted, rejected, discarded] = linked(rejection(), 3).draft;
 const resampled = rejected.round.next;
@@ -189,4 +190,19 @@ test("no draw is shown where none was made: in greedy decoding, and of a drafted
   assert.equal(walkTo(accepted), null);
   assert.equal(walkTo(linked({ ...plain(), next: own(1, { source: "sampled", p: 1 }) }, 0, greedy).next), null);
   assert.notEqual(walkTo(sampled), null);
+});
+
+test("in a tree each guess is judged by what those before it at its place have left of p", () => {
+  const { draft, next } = linked(tree(), 3);
+  assert.equal(placeOf(draft[1]), "round 4, depth 1, guess 2 of 3");
+  assert.match(verdictOn(draft[0]), /^Rejected: .* The next guess here, " 2", was judged by what was then left of p\.$/);
+  assert.match(verdictOn(draft[2]), /^Discarded .*: " 2", which comes before it here, was accepted\.$/);
+  assert.match(verdictOn(draft[3]), /^Discarded .*: it follows " 1", which was not kept\.$/);
+  assert.match(verdictOn(draft[5]), /" 7" was drawn in its place\.$/);
+  assert.match(verdictOn(next), /^Resampled: " 6" was rejected/);
+  assert.match(valuesOf(draft[1])[0][1], /^what the guesses before it left/);
+  const masses = draft.map((token) => massAt(token));
+  assert.deepEqual(masses.map((mass) => mass === null ? null : Number(mass.toFixed(9))), [0.8, null, null, null, null, 0.8]);
+  const whole = { ...tree(), draft: tree().draft.slice(1, 2).map((token) => ({ ...token, parent: null })), next: own(7) };
+  assert.match(verdictOn(linked(whole, 0).next), /^Bonus: the path through the tree ends after 1 accepted guess, /);
 });

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from specdemo.events import ByModel, Judged, Next, PairInfo, Params, Round, ServerInfo, Started
+from specdemo.events import ByModel, Judged, JudgedInTree, Next, PairInfo, Params, Round, ServerInfo, Started
 from specdemo.events.phrase_book import BOOK, tally_of
 from specdemo.events.trace import Trace
 from specdemo.ui.view.texts import number_texts
@@ -76,3 +76,18 @@ SERVED = replace(PAIR, server=ServerInfo("http://h", "vLLM", "0.32.0", "t", "eag
 @pytest.mark.parametrize("trace", [run_of("", ""), run_of(*DRAFTS, pair=SERVED)], ids=["plain", "a server's"])
 def test_where_nothing_was_drafted_and_of_a_server_s_run_there_are_none(trace):
     assert tally_of(trace) is None
+
+
+def test_a_tree_counts_the_guesses_that_the_verdict_kept():
+    """Two siblings, of which the second is kept, and two after it that the verdict refuses."""
+    numbers = {"+": (0.1, 0.5), "x": (0.9, 0.5), ".": (None, None)}
+    draft = tuple(
+        JudgedInTree(7, "a", 0.5, 0.5, 0.5, 0.5, *numbers[sign], FATES[sign], (), parent=parent)
+        for sign, parent in (("x", None), ("+", None), (".", 0), ("x", 1), ("x", 1))
+    )
+    trace = Trace.begin(Started(PAIR, {}, Params(tree="2,2"), "x", (5,)))
+    trace.add(Round(0, draft, replace(OWN, source="resampled"), (7, 8), 1.0, 1.0))
+    tally = tally_of(trace)
+    assert (tally.drafted, tally.accepted, tally.hit, tally.tokens) == (5, 1, 1, 2)
+    assert BOOK["vllm_length"].value(tally) == BOOK["sglang_text"].value(tally) == 2
+    assert BOOK["sglang_rate"].value(tally) is None, "its denominator is a chain's length"

@@ -211,7 +211,11 @@ def accepted_elsewhere(draft):
     child |= {"fate": "accepted", "u": 0.5, "accept_prob": 1.0}
 
 
-@pytest.mark.parametrize("spoil", [set_parent, no_parent, accepted_elsewhere])
+def too_many(draft):
+    draft += [draft[-1] | {"fate": "discarded", "u": None, "accept_prob": None}] * 32
+
+
+@pytest.mark.parametrize("spoil", [set_parent, no_parent, accepted_elsewhere, too_many])
 def test_a_tree_that_is_none_is_no_trace(spoil):
     data = json.loads(trace_of(PLAIN, 1).to_json())
     spoil(data["rounds"][0]["draft"])

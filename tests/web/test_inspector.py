@@ -160,7 +160,7 @@ def test_nothing_scrolls_inside_the_inspector(page):
             for width in (820, 1024, 1280):
                 page.set_viewport_size({"width": width, "height": 800})
                 assert inspector(page).evaluate(INSIDE) == [], width
-        inspector(page).locator("summary").click()
+        inspector(page).locator(".formulas summary").click()
     page.keyboard.press("Escape")
 
 
@@ -278,7 +278,7 @@ def test_below_the_cue_is_a_round_in_slow_motion_and_the_cue_goes_when_followed(
     share = drafting.bounding_box()["width"] / reading.bounding_box()["width"]
     assert share == pytest.approx(ms[0] / ms[1], rel=0.03) and slow.locator(".rows > i").count() == 1 + 5
     assert slow.evaluate(ANIMATIONS) == 0, "it is still"
-    cue, hint, formulas = (inspector(page).locator(name) for name in (".cue", ".hint", "summary"))
+    cue, hint, formulas = (inspector(page).locator(name) for name in (".cue", ".hint", ".formulas summary"))
     assert cue.text_content() == "Point at a red word to see why."
     assert cue.is_visible() and not hint.is_visible() and not formulas.is_visible()
     page.locator('.stage [data-fate="accepted"] > b').first.hover()

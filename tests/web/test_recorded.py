@@ -69,7 +69,7 @@ def test_a_link_shows_one_fills_the_controls_and_nothing_says_u_of_a_greedy_run(
         page.locator(f'.stage [data-fate="{fate}"] > b').first.hover()
         shown = inspector(page).inner_text()
         assert "likeliest" in shown and not re.search(r"\bu\b", shown), shown
-    inspector(page).locator("summary").click()
+    inspector(page).locator(".formulas summary").click()
     assert "u cannot matter" in inspector(page).inner_text()
     page.get_by_role("tab", name="Exactness").click()
     checks = page.get_by_test_id("exactness").locator(".answer, .checks")

@@ -3,8 +3,8 @@
 
 import { inQuotes } from "../view/format.js";
 import { massAt, ruleOf } from "../view/rules.js";
-import { rejectedIn } from "../view/run.js";
-import { alternativesTo } from "../view/verdict.js";
+import { replacementOf } from "../view/run.js";
+import { alternativesTo, replacedBy } from "../view/verdict.js";
 import { NEUTRAL, normalised, sumOf } from "./shaping.js";
 
 /** @import { Token } from "../view/run.js" */
@@ -42,8 +42,8 @@ const ROUNDING = 1e-5; // what sums of a trace's numbers, which have six digits,
 export function placeAt(token) {
   if (!token || token.fate === "prompt") return null;
   const greedy = token.round.setting?.greedy ?? false;
-  const drafted = "place" in token ? token : rejectedIn(token.round);
-  const replaced = drafted?.fate === "rejected" ? token.round.next : null;
+  const drafted = "place" in token ? token : replacedBy(token);
+  const replaced = replacementOf(drafted);
   const own = [drafted?.id, replaced?.id];
   const rows = alternativesTo(token).flatMap(({ id, text, p, q, raw_p, raw_q }) => {
     const [ofTarget, ofDrafter] = greedy ? [raw_p, raw_q] : [p, q];

@@ -72,7 +72,9 @@ export function makeGuess(panel, server) {
   let goesOn = false; // whether the box's words continue the text's last word
   const touched = matchMedia("(pointer: coarse)").matches;
   const text = makeText(stage);
-  const inspector = makeInspector(part(".inspector"), () => run.setting, () => []);
+  const inspector = makeInspector(
+    part(".inspector"), () => run.setting, () => [], text.fateNow, (token) => reader.chooseInTree(token),
+  );
   const reader = makeReader(panel, stage, text, inspector, { light() {} }, () => []);
   const [yours, drafters] = ["yours", "drafters"].map((name) => makeText(part(`.${name} .stage`)));
   stage.setAttribute("aria-label", say("guess.stage"));

@@ -3,7 +3,7 @@
 
 import { percent } from "./format.js";
 import { keptIn } from "./rules.js";
-import { depthOf, isTree } from "./run.js";
+import { depthOf, depthsOf, isTree } from "./run.js";
 import { isUntold } from "./served.js";
 import { say } from "./words.js";
 
@@ -51,8 +51,7 @@ const SENTENCE_BEGINS =
  */
 export function deathsIn({ prompt, rounds }) {
   if (rounds.some(isUntold)) rounds = []; // what was rejected there is not known
-  const drafted = rounds.flatMap(({ draft }) => draft);
-  const longest = drafted.reduce((most, token) => Math.max(most, depthOf(token) + 1), 0);
+  const longest = rounds.reduce((most, round) => Math.max(most, depthsOf(round)), 0);
   const places = Array.from({ length: longest }, (_, place) => placeRow(place + 1));
   const kinds = new Map(
     KINDS.map((kind) => [

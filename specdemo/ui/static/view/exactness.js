@@ -5,6 +5,7 @@ import { escaped, find, make } from "./dom.js";
 import { fixed, grouped, inQuotes, roundedUp } from "./format.js";
 import { addends, differenceInWords, identityAt, isExact, recomputed, tokenToDraw } from "./recompute.js";
 import { keptByBoth, massAt, uMatters } from "./rules.js";
+import { isTree } from "./run.js";
 import { named } from "./textless.js";
 import { placeOf } from "./verdict.js";
 import { say } from "./words.js";
@@ -129,7 +130,8 @@ export function makeExactness(panel, pinned) {
     if (afterEnd) fates.push(say("exactness.afterEnd", { count: afterEnd }));
     const rule = run.setting?.rule;
     const rounds = { fitting: run.rounds.length - brokenRounds.length, all: run.rounds.length };
-    const order = say(rule?.judges_whole_draft ? "exactness.orderOfBlock" : "exactness.order", rounds);
+    const ofChain = rule?.judges_whole_draft ? "exactness.orderOfBlock" : "exactness.order";
+    const order = say(run.rounds.some(isTree) ? "exactness.orderOfTree" : ofChain, rounds);
     const isCut = own < run.rounds.length && !brokenRounds.length;
     const howAccepted = byLikeliest(run) ? "exactness.acceptedIfLikeliest" : "exactness.acceptedExactly";
     const sum = `${grouped(accepted)} + ${grouped(own)} = ${grouped(accepted + own)}`;

@@ -5,17 +5,19 @@
 import { escaped, find, make } from "./dom.js";
 import { apart, digits, inQuotes, short } from "./format.js";
 import { isBlock, ruleOf, uMatters } from "./rules.js";
-import { isDrafted } from "./run.js";
+import { isDrafted, isTree } from "./run.js";
 import { isServed, isUnknown } from "./served.js";
 import { explained, named, sign } from "./textless.js";
+import { makeTree } from "./tree.js";
 import {
   alternativesTo, fedAgainInWords, isJudged, lengthInWords, placeOf, replacedBy, valuesOf, verdictOn, walkTo,
 } from "./verdict.js";
 import { inLanguage, say } from "./words.js";
 
 /** @import { RunSetting } from "./messages.js" */
-/** @import { Token } from "./run.js" */
+/** @import { Drafted, Own, Token } from "./run.js" */
 /** @import { Kind } from "./textless.js" */
+/** @import { FateNow } from "./tree.js" */
 /** @import { Column, Known, Row, Walk } from "./verdict.js" */
 /** @typedef {ReturnType<typeof makeInspector>} Inspector */
 
@@ -68,6 +70,9 @@ const markup = () => `
     </div>
     <div class="walk" role="img"><p class="u"><span></span></p><div class="parts"></div></div>
     <p class="walk-how"></p>
+    <details class="tree" hidden><summary></summary><p class="bars"><i></i>p <i></i>q</p><div
+      class="branches"></div></details>
+    <table class="family" hidden><caption>${words("inspector.tree.family")}</caption><thead></thead><tbody></tbody></table>
     <details class="formulas"><summary>${words("inspector.formulas")}</summary>${formulas()}</details>
     <table class="likely"><caption></caption><thead></thead><tbody></tbody></table>
     <p class="raw">${words("inspector.raw")}</p>
@@ -98,9 +103,12 @@ function headingOf(column) {
  * @param {HTMLElement} panel
  * @param {() => RunSetting | null} setting of the run on the stage
  * @param {(index: number) => Token[]} copied what the round's draft is a copy of
+ * @param {FateNow} fateNow
+ * @param {(token: Drafted | Own) => void} choose is told of a token that was chosen in a tree
  */
-export function makeInspector(panel, setting, copied) {
+export function makeInspector(panel, setting, copied, fateNow, choose) {
   panel.innerHTML = markup();
+  const tree = makeTree(panel, fateNow, choose);
   const part = (/** @type {string} */ selector) => find(panel, selector);
   const likely = /** @type {HTMLTableElement} */ (part(".likely"));
   const unpin = () => panel.dispatchEvent(new CustomEvent("unpin", { bubbles: true }));
@@ -135,8 +143,9 @@ export function makeInspector(panel, setting, copied) {
    * @param {boolean} chosen pinned, or reached by keyboard; what the pointer passes is not read out
    * @param {Known} known what comes later is not given away
    * @param {Kind | null} kind of a token without a text
+   * @param {number} depths of its round's tree that are drafted
    */
-  function show(token, pinned, chosen = pinned, known = "all", kind = null) {
+  function show(token, pinned, chosen = pinned, known = "all", kind = null, depths = Infinity) {
     const fate = isJudged(known) ? token.fate : "pending";
     const isPlace = known === "place";
     part(".spoken").setAttribute("aria-live", chosen ? "polite" : "off");
@@ -157,6 +166,7 @@ export function makeInspector(panel, setting, copied) {
     part(".drafting").textContent = draftingOf(token);
     part(".formulas .greedy").hidden = !setting()?.greedy || setting()?.nobodys === true;
     showJudgement(token, known);
+    tree.show(token, depths);
     showWalk(known === "all" ? walkTo(token) : null, token);
     showValues(token, known);
     showLikely(token, known);
@@ -169,6 +179,7 @@ export function makeInspector(panel, setting, copied) {
   function draftingOf(token) {
     const sentence = setting()?.drafting;
     if (!sentence || !isDrafted(token)) return "";
+    if (isTree(token.round)) return say("inspector.tree.drafting");
     return copied(token.round.index).length ? `${sentence} ${say("inspector.copied")}` : sentence;
   }
 

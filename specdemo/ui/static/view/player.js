@@ -174,7 +174,8 @@ export function makePlayer(page, run, { text, timeline, reader }, showOutcome) {
 
   function tell() {
     untold = false;
-    reader.present(stepTo(run.rounds, place)?.token ?? null);
+    const step = stepTo(run.rounds, place);
+    reader.present(step?.token ?? null, step?.kind === "depth" ? step.depths : Infinity);
     said.textContent = inWords(run.rounds, place, stride);
   }
 

@@ -46,7 +46,7 @@ export function makeReader(page, stage, text, inspector, timeline, copied) {
   const legend = page.querySelector(".legend");
   if (legend instanceof HTMLElement) watchLegend(legend, stage);
   return {
-    clear, refresh, releaseHidden, pointAtRound, jump, choose, present, withdraw, pinned: () => pinned,
+    clear, refresh, releaseHidden, pointAtRound, jump, choose, chooseInTree, present, withdraw, pinned: () => pinned,
   };
 
   function clear() {
@@ -66,8 +66,9 @@ export function makeReader(page, stage, text, inspector, timeline, copied) {
   /**
    * Shows what a step of the player was about, in place of anything else.
    * @param {Token | null} token
+   * @param {number} [depths] of its round's tree that are drafted
    */
-  function present(token) {
+  function present(token, depths) {
     if (now) text.elementOf(now).classList.remove("now");
     now = token;
     pin(null);
@@ -77,7 +78,7 @@ export function makeReader(page, stage, text, inspector, timeline, copied) {
     }
     text.elementOf(token).classList.add("now");
     light(roundOf(token), true);
-    show(token, false);
+    show(token, false, false, depths);
   }
 
   // What was presented is no longer what has just happened.
@@ -90,11 +91,12 @@ export function makeReader(page, stage, text, inspector, timeline, copied) {
   /**
    * @param {Token} token
    * @param {boolean} isPinned
+   * @param {number} [depths]
    */
-  function show(token, isPinned, chosen = isPinned) {
+  function show(token, isPinned, chosen = isPinned, depths) {
     seen = token;
     seenAs = knownOf(token);
-    inspector.show(token, isPinned, chosen, seenAs, seenAs === "place" ? null : text.kindOf(token));
+    inspector.show(token, isPinned, chosen, seenAs, seenAs === "place" ? null : text.kindOf(token), depths);
   }
 
   /**
@@ -103,7 +105,7 @@ export function makeReader(page, stage, text, inspector, timeline, copied) {
    */
   function knownOf(token) {
     if (text.isPlace(token)) return "place";
-    if (text.isOpen(token)) return "draft";
+    if (text.fateNow(token) === "pending") return "draft";
     const own = token.fate === "prompt" ? null : token.round.next;
     return own && !text.isOnStage(own) ? "verdict" : "all";
   }
@@ -296,6 +298,15 @@ export function makeReader(page, stage, text, inspector, timeline, copied) {
   function choose(token) {
     setTabStop(token);
     pin(token);
+  }
+
+  /**
+   * One that the text does not show is not pinned.
+   * @param {Token} token
+   */
+  function chooseInTree(token) {
+    if (text.isShown(token)) choose(token);
+    else show(token, false, true);
   }
 
   /** @param {number} index */

@@ -3,7 +3,7 @@
 // clock of its own and is given the time (ms) at every call.
 
 import { fixed, grouped, percent } from "./format.js";
-import { acceptedIn, msOf } from "./run.js";
+import { acceptedIn, msOf, rejectedOf } from "./run.js";
 import { say } from "./words.js";
 
 /** @import { Round } from "./run.js" */
@@ -110,7 +110,7 @@ function sumsAfter(rounds, count) {
     const more = acceptedIn(round);
     sums.push({
       accepted: accepted + more,
-      rejected: rejected + round.draft.filter(({ fate }) => fate === "rejected").length,
+      rejected: rejected + rejectedOf(round).length,
       tokens: tokens + more + (round.next ? 1 : 0),
       untold: untold || round.drafts_told === false,
     });

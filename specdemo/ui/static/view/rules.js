@@ -2,6 +2,8 @@
 // The rules' arithmetic once more: what decided a verdict, and what the target's own token was drawn from after
 // a rejection. What is said of a rule comes with the run (events/choices.py).
 
+import { familyOf, rejectedIn } from "./run.js";
+
 /** @import { PromptToken, WireRule } from "./messages.js" */
 /** @import { Drafted, Own, Round, Token } from "./run.js" */
 
@@ -130,8 +132,36 @@ export function residualAt(token, p, q) {
  * @param {Token} token
  */
 export function massAt(token) {
-  if (token.fate === "rejected") return token.round.next?.residual_mass ?? null;
+  if (token.fate === "rejected") {
+    return rejectedIn(token.round) === token ? token.round.next?.residual_mass ?? null : massBefore(siblingAfter(token), token);
+  }
   return token.fate === "resampled" ? token.residual_mass : null;
+}
+
+/** @param {Drafted} token */
+function siblingAfter(token) {
+  const family = familyOf(token);
+  return family[family.indexOf(token) + 1];
+}
+
+/**
+ * The mass that the residual of a guess had before it became the p of the next one: by what a token that both list has
+ * in each. Null where there is none.
+ * @param {Drafted | undefined} next
+ * @param {Drafted} refused
+ */
+function massBefore(next, refused) {
+  const pOfNext = new Map(next ? listed(next).map(({ id, p }) => [id, p]) : []);
+  const both = listed(refused).flatMap(({ id, p, q }) => {
+    const after = pOfNext.get(id) ?? 0;
+    return after > 0 && p !== null && q !== null && p > q ? [{ after, mass: (p - q) / after }] : [];
+  });
+  return both.reduce((most, one) => one.after > most.after ? one : most, { after: 0, mass: /** @type {number | null} */ (null) }).mass;
+}
+
+/** The token and its alternatives. @param {Drafted} token */
+function listed(token) {
+  return [token, ...token.top.map(([id, , p, q]) => ({ id, p, q }))];
 }
 
 /**

@@ -152,8 +152,18 @@ export function isDrafted(token) {
 }
 
 /** @param {Round} round */
+function acceptedOf({ draft }) {
+  return draft.filter(({ fate }) => fate === "accepted");
+}
+
+/** Those that were judged and refused: one of a chain at most. @param {Round} round */
+export function rejectedOf({ draft }) {
+  return draft.filter(({ fate }) => fate === "rejected");
+}
+
+/** @param {Round} round */
 export function acceptedIn(round) {
-  return round.draft.filter(({ fate }) => fate === "accepted").length;
+  return acceptedOf(round).length;
 }
 
 /**
@@ -183,12 +193,55 @@ export function depthOf(token) {
   return parent === null ? 0 : 1 + depthOf(token.round.draft[parent]);
 }
 
+/** How many drafted tokens can follow each other. @param {Round} round */
+export function depthsOf({ draft }) {
+  return draft.reduce((most, token) => Math.max(most, depthOf(token) + 1), 0);
+}
+
 /** @param {Round} round */
 export function isTree({ draft }) {
   return draft.some((token) => parentOf(token) !== undefined);
 }
 
-/** @param {Round} round */
+/**
+ * The guesses at one place of a tree, in the order in which they are judged: the token's siblings with itself; of the
+ * target's own token, those that follow the last accepted one. Empty in a chain.
+ * @param {Drafted | Own} token
+ */
+export function familyOf(token) {
+  const { draft } = token.round;
+  if (!isTree(token.round)) return [];
+  const parent = isDrafted(token) ? parentOf(token) : acceptedOf(token.round).at(-1)?.place ?? null;
+  return draft.filter((other) => parentOf(other) === parent);
+}
+
+/**
+ * The round's tokens in reading order. A tree's are so that each is followed by its own children, and what was kept
+ * stands in the order of the text.
+ * @param {Round} round
+ * @returns {(Drafted | Own)[]}
+ */
+export function inReadingOrder(round) {
+  if (!isTree(round)) return /** @type {(Drafted | Own)[]} */ (tokensOf(round));
+  /** @param {number | null} parent @returns {Drafted[]} */
+  const below = (parent) => round.draft.filter((token) => parentOf(token) === parent)
+    .flatMap((token) => [token, ...below(token.place)]);
+  return round.next ? [...below(null), round.next] : below(null);
+}
+
+/**
+ * The draft that the target's own token replaces: the last that was judged, if it was rejected.
+ * @param {Round} round
+ */
 export function rejectedIn(round) {
-  return round.draft.find(({ fate }) => fate === "rejected");
+  const last = round.draft.filter(({ fate }) => fate !== "discarded").at(-1);
+  return last?.fate === "rejected" ? last : undefined;
+}
+
+/**
+ * The target's own token, if it replaces this one.
+ * @param {Token | undefined} token
+ */
+export function replacementOf(token) {
+  return token?.fate === "rejected" && rejectedIn(token.round) === token ? token.round.next : null;
 }

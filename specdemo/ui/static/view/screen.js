@@ -33,7 +33,10 @@ export function makeScreen(page, run, showOutcome) {
     point: (index) => reader.pointAtRound(index),
   });
   const copied = (/** @type {number} */ index) => copiedFrom(run, index);
-  const inspector = makeInspector(part("inspector"), () => run.setting, copied);
+  const inspector = makeInspector(
+    part("inspector"), () => run.setting, copied, text.fateNow, (token) => reader.chooseInTree(token),
+  );
+  find(part("inspector"), ".tree").dataset.testid = "tree";
   /** @type {Reader} */
   const reader = makeReader(page, stage, text, inspector, timeline, copied);
   const slowMotion = makeSlowMotion(part("inspector"));

@@ -1,11 +1,14 @@
 // @ts-check
 // A run as a list of steps. In each round the draft appears as it was made, and waits: token by token; at once,
 // as a block; or as a block of empty places, each of which then gets its token. Then one token after another is
-// judged, and what was drafted after the last of these is dropped; then the round's own token is drawn.
+// judged, and what was drafted after the last of these is dropped; then the round's own token is drawn. A tree appears
+// depth by depth; in the text are only the guesses at the places that the verdicts have come to.
 
 import { digits } from "./format.js";
 import { isBlock, ruleOf, uMatters } from "./rules.js";
-import { acceptedIn, comesAtOnce, rejectedIn, tokensOf } from "./run.js";
+import {
+  acceptedIn, comesAtOnce, depthOf, depthsOf, familyOf, inReadingOrder, isDrafted, isTree, parentOf, rejectedIn, tokensOf,
+} from "./run.js";
 import { isFromServer, isServed, nameOf, servedDrawn, servedRoundDone } from "./served.js";
 import { named } from "./textless.js";
 import { comparison, judgement, whyNoMore } from "./verdict.js";
@@ -20,6 +23,7 @@ import { say } from "./words.js";
 /** How a drafted token is shown: as an empty place, waiting for its verdict, or judged. @typedef {"place" | "waits" | "judged"} Shown */
 /**
  * @typedef {{ kind: "block" | "drafted" | "judged", round: Round, token: Drafted }
+ *   | { kind: "depth", round: Round, token: Drafted, depths: number }
  *   | { kind: "drawn", round: Round, token: Own | null }} Step
  */
 
@@ -55,11 +59,13 @@ export function stepsIn(round) {
 }
 
 /**
- * How many steps the round's draft takes: one for a block, one for each token that comes in its turn.
+ * How many steps the round's draft takes: one for a block, one for each token that comes in its turn, and one for each
+ * depth of a tree.
  * @param {Round} round
  */
 export function draftingSteps(round) {
   const count = round.draft.length;
+  if (isTree(round)) return depthsOf(round);
   return count && Number(comesAtOnce(round)) + (comesInTurn(round) ? count : 0);
 }
 
@@ -175,24 +181,39 @@ export function between(rounds, from, to) {
   const drafted = [];
   const first = Math.min(from.round, to.round);
   for (const round of rounds.slice(first, Math.max(from.round, to.round) + 1)) {
-    const tokens = /** @type {(Drafted | Own)[]} */ (tokensOf(round));
-    for (const token of tokens.slice(shownOf(round, to), shownOf(round, from))) gone.push(token);
-    for (const token of tokens.slice(shownOf(round, from), shownOf(round, to))) added.push(token);
-    for (const token of round.draft.slice(0, shownOf(round, to))) {
-      drafted.push({ token, shown: shownAs(token, to) });
-    }
+    const [before, now] = [tokensAt(round, from), tokensAt(round, to)];
+    const differs = now.findIndex((token, at) => token !== before[at]);
+    const same = differs < 0 ? now.length : differs;
+    for (const token of before.slice(same)) gone.push(token);
+    for (const token of now.slice(same)) added.push(token);
+    for (const token of now.filter(isDrafted)) drafted.push({ token, shown: shownAs(token, to) });
   }
   return { gone, added, drafted };
 }
 
 /**
- * How many of the round's tokens are on the stage at that place.
+ * The round's tokens that are on the stage at that place, in reading order.
  * @param {Round} round
  * @param {Place} place
  */
-function shownOf(round, place) {
-  if (round.index < place.round) return tokensOf(round).length;
-  return round.index > place.round ? 0 : placesAfter(round, place.step);
+function tokensAt(round, place) {
+  const tokens = inReadingOrder(round);
+  if (round.index !== place.round) return round.index < place.round ? tokens : [];
+  if (!isTree(round)) return tokens.slice(0, placesAfter(round, place.step));
+  const known = verdictsAt(round, place);
+  if (place.step === 0) return [];
+  if (known.length > 0 && known.length === judgedIn(round.draft).length) return tokens.filter(isDrafted);
+  const followed = [null, ...known.filter(({ fate }) => fate === "accepted").map((token) => token.place)];
+  return tokens.filter((token) => isDrafted(token) && followed.includes(parentOf(token) ?? null));
+}
+
+/**
+ * The drafts of the round whose verdicts are known at that place of it.
+ * @param {Round} round
+ * @param {Place} place
+ */
+function verdictsAt(round, { step }) {
+  return judgedIn(round.draft).slice(0, Math.max(0, step - draftingSteps(round)));
 }
 
 /**
@@ -203,11 +224,11 @@ function shownOf(round, place) {
 function shownAs(token, place) {
   const { round } = token;
   if (round.index !== place.round) return "judged";
-  if (token.place >= tokensAfter(round, place.step)) return "place";
-  const judged = judgedIn(round.draft);
-  const verdicts = Math.max(0, place.step - draftingSteps(round));
-  const allFallen = verdicts > 0 && verdicts >= judged.length;
-  return allFallen || judged.slice(0, verdicts).includes(token) ? "judged" : "waits";
+  if (!isTree(round) && token.place >= tokensAfter(round, place.step)) return "place";
+  const known = verdictsAt(round, place);
+  const allFallen = known.length > 0 && known.length === judgedIn(round.draft).length;
+  const isFollowed = familyOf(token).some((one) => one.fate === "accepted" && known.includes(one));
+  return allFallen || isFollowed || known.includes(token) ? "judged" : "waits";
 }
 
 /**
@@ -223,6 +244,7 @@ export function stepTo(rounds, place) {
   const { draft, next } = round;
   const judged = judgedIn(draft);
   const [blocks, drafting] = [Number(comesAtOnce(round)), draftingSteps(round)];
+  if (isTree(round) && step < drafting) return { kind: "depth", round, token: draft[0], depths: step + 1 };
   if (step < Math.min(blocks, drafting)) return { kind: "block", round, token: draft[0] };
   if (step < drafting) return { kind: "drafted", round, token: draft[step - blocks] };
   if (step < drafting + judged.length) return { kind: "judged", round, token: judged[step - drafting] };
@@ -241,6 +263,7 @@ export function inWords(rounds, place, stride) {
   if (stride === "round" && place.step === 0) return roundDone(step.round);
   if (step.kind === "drawn") return drawnInWords(step.token);
   if (step.kind === "block") return blockInWords(step.round);
+  if (step.kind === "depth") return depthInWords(step.round, step.depths);
   return step.kind === "drafted" ? draftedInWords(step.token) : judgedInWords(step.token);
 }
 
@@ -248,7 +271,10 @@ export function inWords(rounds, place, stride) {
 function roundDone(round) {
   const { draft, next } = round;
   if (isFromServer(round)) return servedRoundDone(round);
-  const what = draft.length
+  const judged = judgedIn(draft).length;
+  const what = isTree(round)
+    ? say("player.tree.drafts", { accepted: acceptedIn(round), count: judged, all: draft.length })
+    : draft.length
     ? say("player.drafts", { count: draft.length, accepted: acceptedIn(round) })
     : say("player.nothingDrafted");
   const why = whyNoMore(round);
@@ -267,6 +293,20 @@ function blockInWords(round) {
     ? say("player.block.one", { token: nameOf(round.draft[0]) })
     : say("player.block.tokens", { all });
   return sentences(waits, endOfDraft(round));
+}
+
+/**
+ * @param {Round} round
+ * @param {number} depths of its tree that are drafted now
+ */
+function depthInWords(round, depths) {
+  const count = round.draft.filter((token) => depthOf(token) === depths - 1).length;
+  if (depths === 1) return say("player.tree.first", { count });
+  const isLast = depths === draftingSteps(round);
+  return sentences(
+    say("player.tree.deeper", { count, depth: depths }),
+    isLast ? say("player.tree.last", { all: round.draft.length }) : "",
+  );
 }
 
 /** @param {Round} round */
@@ -291,10 +331,13 @@ function judgedInWords(token) {
   const verdict = isServed(token)
     ? say(`player.judged.${fate}`, { token: name })
     : say(`player.judgedWhy.${fate}`, { token: name, why: isBlock(round) ? judgement(token) : comparison(token) });
-  if (token !== judgedIn(round.draft).at(-1)) return verdict;
+  if (token !== judgedIn(round.draft).at(-1)) {
+    return sentences(verdict, isTree(round) && fate === "rejected" ? say("player.tree.left") : "");
+  }
   const dropped = round.draft.length - judgedIn(round.draft).length;
   const ends = !round.next && fate === "accepted" ? say("player.textEnds") : "";
-  return sentences(verdict, ends, dropped ? say("player.dropped", { count: dropped }) : "");
+  const words = isTree(round) ? "player.tree.dropped" : "player.dropped";
+  return sentences(verdict, ends, dropped ? say(words, { count: dropped }) : "");
 }
 
 /** @param {Own | null} token */
@@ -305,7 +348,7 @@ function drawnInWords(token) {
   const why = whyNoMore(token.round);
   if (!uMatters(token)) return likeliestInWords(token, why);
   if (token.fate === "sampled") return say(why ? "player.sampledWhy" : "player.sampled", { ...drawn, why });
-  if (token.fate === "bonus") return say("player.bonus", drawn);
+  if (token.fate === "bonus") return say(isTree(token.round) ? "player.tree.bonus" : "player.bonus", drawn);
   const replaced = rejectedIn(token.round);
   const isFromP = ruleOf(token).residual === null;
   if (!replaced) return say(isFromP ? "player.resampledFromP" : "player.resampled", drawn);
@@ -321,7 +364,7 @@ function drawnInWords(token) {
 function likeliestInWords(own, why) {
   const token = named(own);
   if (own.fate === "sampled") return say(why ? "player.sampledWhyGreedy" : "player.sampledGreedy", { token, why });
-  if (own.fate === "bonus") return say("player.bonusGreedy", { token });
+  if (own.fate === "bonus") return say(isTree(own.round) ? "player.tree.bonusGreedy" : "player.bonusGreedy", { token });
   const replaced = rejectedIn(own.round);
   if (!replaced) return say("player.resampledGreedy", { token });
   return say("player.resampledInsteadGreedy", { token, replaced: named(replaced) });

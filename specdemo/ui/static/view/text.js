@@ -46,7 +46,7 @@ export function makeText(stage) {
   clear();
   return {
     clear, add, removeFrom, setShown, isOpen, isPlace, isOnStage, hold, follow, rewrite, reflow, outline, reveal, shown,
-    isShown, tokenAt, elementOf, kindOf,
+    fateNow, isShown, tokenAt, elementOf, kindOf,
   };
 
   /** @param {boolean} follows whether the end is to stay in view */
@@ -97,6 +97,11 @@ export function makeText(stage) {
   /** Whether it waits for its verdict. @param {Token} token */
   function isOpen(token) {
     return elements.get(token)?.dataset.fate === "pending";
+  }
+
+  /** Its fate as far as it is known. @param {Token} token */
+  function fateNow(token) {
+    return (isOnStage(token) && elementOf(token).dataset.fate) || "pending";
   }
 
   /** Whether only its place in a block is shown, and not which token it is. @param {Token} token */

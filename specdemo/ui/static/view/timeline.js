@@ -4,7 +4,7 @@
 // stay cheap.
 
 import { escaped, find, make } from "./dom.js";
-import { acceptedIn } from "./run.js";
+import { acceptedIn, isTree, rejectedOf } from "./run.js";
 import { scaleFor } from "./scale.js";
 import { isFromServer } from "./served.js";
 import { roundInWords } from "./verdict.js";
@@ -89,7 +89,7 @@ export function makeTimeline(strip, { jump, point }) {
     const before = costs.length;
     let most = tallest;
     for (const round of rounds) {
-      most = Math.max(most, round.draft.length + 1);
+      most = Math.max(most, acceptedIn(round) + droppedOf(round) + 1);
       if (isWhole || 2 * round.index < costs.length) continue;
       const [drafting, verifying] = scaledCosts(round);
       costs.push(drafting, verifying);
@@ -153,12 +153,18 @@ export function makeTimeline(strip, { jump, point }) {
     mark.tabIndex = index === tabStop ? 0 : -1;
     mark.setAttribute("aria-label", roundInWords(round));
     const accepted = acceptedIn(round);
-    const dropped = draft.length - accepted;
+    const dropped = droppedOf(round);
+    mark.classList.toggle("of-tree", isTree(round));
     const [draft_ms, verify_ms] = costsOf(round);
     const numbers = { accepted, own: next ? 1 : 0, dropped, draft: draft_ms, verify: verify_ms };
     for (const [name, value] of Object.entries(numbers)) mark.style.setProperty(`--${name}`, String(value));
     marks[index] = mark;
     return mark;
+  }
+
+  /** The drafts that stand above the others: of a tree those that were judged. @param {Round} round */
+  function droppedOf(round) {
+    return isTree(round) ? rejectedOf(round).length : round.draft.length - acceptedIn(round);
   }
 
   /**

@@ -3,7 +3,9 @@
 
 import { apart, digits, milliseconds } from "./format.js";
 import { isBlock, isKeptByWindow, keptIn, massAt, partsOf, ruleOf, shareAt, uMatters } from "./rules.js";
-import { acceptedIn, comesAtOnce, isDrafted, rejectedIn } from "./run.js";
+import {
+  acceptedIn, comesAtOnce, depthOf, familyOf, isDrafted, isTree, parentOf, rejectedIn, replacementOf,
+} from "./run.js";
 import {
   isFromServer, isServed, isUnknown, isUntold, roundOf, servedRoundInWords, servedValues, servedVerdict,
 } from "./served.js";
@@ -47,6 +49,11 @@ export function placeOf(token) {
   if (token.fate === "prompt") return say("inspector.where.prompt");
   const { index, draft } = token.round;
   if (!isDrafted(token)) return say("inspector.where.own", { round: index + 1 });
+  if (isTree(token.round)) {
+    const family = familyOf(token);
+    const guess = { guess: family.indexOf(token) + 1, guesses: family.length };
+    return say("inspector.where.tree", { round: index + 1, depth: depthOf(token) + 1, ...guess });
+  }
   const where = { round: index + 1, draft: token.place + 1, drafts: draft.length };
   return say(isUntold(token.round) ? "inspector.where.draft" : "inspector.where.draftOf", where);
 }
@@ -87,8 +94,11 @@ function fateInWords(token, setting, known) {
     case "accepted":
       return say("inspector.verdict.accepted", { why: judgement(token) });
     case "rejected": {
-      const { next } = token.round;
+      const next = replacementOf(token);
       const rejected = say("inspector.verdict.rejected", { why: judgement(token, setting) });
+      const family = familyOf(token);
+      const after = family[family.indexOf(token) + 1];
+      if (after) return `${rejected} ${say("inspector.verdict.leftToNext", { token: named(after) })}`;
       if (known !== "all") return rejected;
       if (!next) return `${rejected} ${say("inspector.verdict.nothingInstead")}`;
       const how = uMatters(next) ? "inspector.verdict.drawnInstead" : "inspector.verdict.standsInstead";
@@ -101,6 +111,7 @@ function fateInWords(token, setting, known) {
         return say("inspector.verdict.failed", { why: judgement(token) });
       }
       if (token.u !== null) return say("inspector.verdict.afterEnd", { why: judgement(token) });
+      if (isTree(token.round)) return unreachedInWords(token);
       return rejected
         ? say("inspector.verdict.unjudged", draftNamed(rejected))
         : say("inspector.verdict.unjudgedUnknown");
@@ -121,7 +132,12 @@ function fateInWords(token, setting, known) {
       return `${why} ${how}`;
     }
     case "bonus": {
-      const count = token.round.draft.length;
+      const inTree = isTree(token.round);
+      const count = inTree ? acceptedIn(token.round) : token.round.draft.length;
+      if (inTree) {
+        const path = { count, number: digits(token.u) };
+        return say(uMatters(token) ? "inspector.verdict.bonusTree" : "inspector.verdict.bonusTreeGreedy", path);
+      }
       if (!uMatters(token)) return say("inspector.verdict.bonusGreedy", { count });
       return say("inspector.verdict.bonus", { count, number: digits(token.u) });
     }
@@ -133,6 +149,15 @@ function fateInWords(token, setting, known) {
       return say(why ? "inspector.verdict.sampledWhy" : "inspector.verdict.sampled", { why, number: digits(token.u) });
     }
   }
+}
+
+/** Why a guess of a tree was not judged. @param {Drafted} token */
+function unreachedInWords(token) {
+  const followed = familyOf(token).find(({ fate }) => fate === "accepted");
+  if (followed) return say("inspector.verdict.notNeeded", { token: named(followed) });
+  const parent = token.round.draft[parentOf(token) ?? -1];
+  if (!parent) return say("inspector.verdict.unjudgedUnknown");
+  return say("inspector.verdict.notReached", { token: named(parent) });
 }
 
 /** @param {Drafted} rejected */
@@ -171,6 +196,9 @@ export function judgement(token, setting = null) {
   }
   if (isKeptByWindow(token)) return keptByWindowInWords(token);
   const { over: least } = partsOf(ruleOf(token));
+  if (p === 0 && familyOf(token).indexOf(token) > 0) {
+    return say("inspector.judged.nothingLeft", { comparison: words, before: digits(raw_p, 2) });
+  }
   if (p === 0 && accept_prob === 0) return neverInWords(words, raw_p, setting);
   return accept_prob === 1 && least ? say("inspector.judged.always", { comparison: words, least }) : words;
 }
@@ -266,8 +294,10 @@ export function valuesOf(token, known = "all") {
   if (token.fate === "prompt" || known === "place") return [];
   if (isServed(token)) return known === "draft" ? [] : servedValues(token);
   const { p, q, u } = token;
+  const isLater = isDrafted(token) && u !== null && familyOf(token).indexOf(token) > 0;
+  const meanings = isLater ? ["pLeft", "qLeft"] : ["p", "q"];
   /** @type {[string, string, number | null][]} */
-  const rows = [["p", say("inspector.meaning.p"), p], ["q", say("inspector.meaning.q"), q]];
+  const rows = [["p", say(`inspector.meaning.${meanings[0]}`), p], ["q", say(`inspector.meaning.${meanings[1]}`), q]];
   const { symbol, meaning, residual } = ruleOf(token);
   if (isDrafted(token)) {
     rows.push([symbol, meaning, token.accept_prob]);
@@ -314,7 +344,7 @@ export function alternativesTo(token, known = "all") {
  * @param {Drafted | Own} token
  */
 function drawnAt(token) {
-  const other = token.fate === "rejected" ? token.round.next : replacedBy(token);
+  const other = token.fate === "rejected" ? replacementOf(token) : replacedBy(token);
   return other ? [token, other] : [token];
 }
 
@@ -365,9 +395,11 @@ export function roundInWords(round) {
   const { index, draft, next, draft_ms, verify_ms } = round;
   const accepted = acceptedIn(round);
   const tokens = accepted + (next ? 1 : 0);
+  const judged = draft.filter(({ fate }) => fate !== "discarded").length;
+  const ofTree = () => say("timeline.tree", { accepted, judged, drafts: draft.length });
   const times = { drafting: milliseconds(draft_ms ?? 0), verifying: milliseconds(verify_ms ?? 0) };
   return roundOf(index, [
-    draft.length ? say("timeline.accepted", { accepted, drafts: draft.length }) : say("timeline.nothingDrafted"),
+    isTree(round) ? ofTree() : draft.length ? say("timeline.accepted", { accepted, drafts: draft.length }) : say("timeline.nothingDrafted"),
     say("view.tokens", { count: tokens, number: tokens }),
     say(draft.length && comesAtOnce(round) ? "timeline.timesOfBlock" : "timeline.times", times),
     lengthInWords(round),
@@ -399,7 +431,7 @@ export function whyNoMore({ ended_by }) {
  */
 export function lengthInWords(round) {
   const { gamma } = round;
-  if (!gamma) return "";
+  if (!gamma || isTree(round)) return "";
   const why = whyNoMore(round);
   return why ? say("timeline.shorter", { gamma, why }) : `γ ${gamma}`;
 }

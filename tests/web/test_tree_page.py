@@ -1,0 +1,145 @@
+"""A run that drafts trees, on the page, against its trace."""
+
+import pytest
+
+from specdemo.events import JudgedInTree, Round
+from tests.web.screen import (
+    IN_TEXT,
+    PHONE,
+    inspector,
+    joined,
+    number,
+    on_stage,
+    saved,
+    tokens,
+    wait_for_state,
+)
+
+SETTING = "tree=3,2,1&temperature=1&top_p=1&seed=7&max_new_tokens=60&ignore_eos=true"
+LINK = f"/?prompt=Once+upon+a+time&{SETTING}&run=1"
+NODES = """tree => [...tree.querySelectorAll("button")]
+  .filter((node) => node.checkVisibility({ visibilityProperty: true }))
+  .map(({ dataset: { fate }, firstChild }) => [firstChild.textContent, fate])"""
+ROWS = """table => [...table.tBodies[0].rows].map((row) => [row.cells[0].textContent,
+  ...[...row.cells].slice(1).map(({ title, textContent }) => title === "" ? textContent : Number(title))])"""
+
+
+def in_reading_order(one: Round) -> list[tuple[str, str]]:
+    """(fate, id) of the round's tokens, each drafted one before its own children."""
+
+    def below(parent: int | None) -> list[tuple[str, str]]:
+        found = []
+        for place, token in enumerate(one.draft):
+            assert isinstance(token, JudgedInTree)
+            if token.parent == parent:
+                found += [(token.fate, str(token.id)), *below(place)]
+        return found
+
+    return [*below(None), *([(one.next.source, str(one.next.id))] if one.next else [])]
+
+
+@pytest.fixture(scope="module")
+def grown(visit_for_all, url):
+    """A page with a run that has drafted trees, and its trace."""
+    page = visit_for_all(url + LINK, still=True)
+    wait_for_state(page, "ended")
+    return page, saved(page)
+
+
+@pytest.fixture
+def page(grown):
+    page = grown[0]
+    page.get_by_test_id("replay").get_by_role("button", name="Skip").click()
+    page.keyboard.press("Escape")
+    return page
+
+
+@pytest.fixture(scope="module")
+def refused(grown) -> Round:
+    """The first round in which two guesses at its first place are refused, and the text goes on."""
+    return next(
+        one
+        for one in grown[1].rounds
+        if one.next and [token.fate for token in one.draft[:2]] == ["rejected", "rejected"]
+    )
+
+
+def point_at(page, one: Round, fate: str):
+    token = page.get_by_test_id("stage").locator(f'[data-round="{one.index}"][data-fate="{fate}"]').first
+    token.locator("b").click()
+    return token
+
+
+def test_the_text_has_each_guess_before_what_came_in_its_place(page, grown):
+    trace = grown[1]
+    expected = [
+        (fate, id_, str(at)) for at, one in enumerate(trace.rounds) for fate, id_ in in_reading_order(one)
+    ]
+    assert [shown[:3] for shown in on_stage(page)] == expected
+    assert joined(tokens(page), *IN_TEXT) == trace.text
+    assert number(page, "sglang_length") == f"{1 + trace.stats.accepted / trace.stats.rounds:.2f}"
+
+
+def test_the_inspector_has_all_guesses_at_a_place_with_what_each_was_judged_by(page, refused):
+    point_at(page, refused, "rejected")
+    rows = inspector(page).locator(".family").evaluate(ROWS)
+    family = refused.draft[:3]
+    assert [row[0].strip() for row in rows] == [token.text.strip() for token in family]
+    for (_, p, q, u, left), token in zip(rows[:2], family[:2], strict=True):
+        assert (p, q, u) == (token.p, token.q, token.u)
+        listed = [(p, q) for _, _, p, q, *_ in token.top]
+        known = sum(max(0, p - q) for p, q in listed)
+        assert known - 1e-4 < left < known + 1 - sum(p for p, _ in listed) + 1e-4, "others have the rest of p"
+    if family[2].fate == "rejected":
+        assert rows[2][4] == refused.next.residual_mass
+
+
+def test_the_tree_has_every_guess_with_its_fate_and_brings_its_token(page, refused):
+    point_at(page, refused, "rejected")
+    tree = page.get_by_test_id("tree")
+    nodes = tree.evaluate(NODES)
+    fates = [fate for _, fate in nodes]
+    assert sorted(fates) == sorted([*(token.fate for token in refused.draft), refused.next.source])
+    tree.locator('button[data-fate="rejected"]').nth(1).click()
+    pinned = page.locator(".stage .pinned")
+    assert pinned.get_attribute("data-token") == str(refused.draft[1].id)
+    tree.locator('button[data-fate="discarded"]').first.click()
+    assert inspector(page).locator(".what .token").text_content() == "discarded"
+    assert "which was not kept" in inspector(page).locator(".verdict").text_content()
+    mark = page.locator(f'.timeline .mark[data-index="{refused.index}"]')
+    assert "in a tree of" in mark.get_attribute("aria-label")
+
+
+def test_the_player_grows_the_tree_and_walks_its_verdicts(page, refused):
+    player = page.get_by_test_id("replay")
+    point_at(page, refused, "rejected")
+    scrubber = page.get_by_role("slider", name="Place in the run")
+    page.locator(f'.timeline .mark[data-index="{refused.index}"]').click()
+    steps = scrubber.evaluate("(e) => { e.value = 0; e.dispatchEvent(new Event('input')); return e.max }")
+    assert int(steps) > len(refused.draft)
+    for _ in range(refused.index):
+        player.get_by_role("button", name="One round on").click()
+    tree = page.get_by_test_id("tree")
+    grown, known = [], []
+    for _ in range(5):
+        player.get_by_role("button", name="One token on").click()
+        nodes = tree.evaluate(NODES)
+        grown.append(len(nodes))
+        known.append([fate for _, fate in nodes if fate != "pending"])
+    assert grown == [3, 9, 15, 15, 15]
+    assert known == [[], [], [], ["rejected"], ["rejected", "rejected"]]
+    shown = [fate for fate, _, at, _ in on_stage(page) if at == str(refused.index)]
+    assert shown == ["rejected", "rejected", "pending"], "of the tree the text has the place that is judged"
+
+
+def test_on_a_phone_the_tree_is_folded_and_opens_within_the_screen(browser, url):
+    page = browser.new_page(**PHONE)
+    page.goto(url + LINK)
+    wait_for_state(page, "ended")
+    page.locator('.stage [data-fate="rejected"] b').first.tap()
+    tree = page.get_by_test_id("tree")
+    assert not tree.evaluate("tree => tree.open")
+    tree.locator("summary").tap()
+    assert len(tree.evaluate(NODES)) > 9
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    page.close()
