@@ -33,9 +33,9 @@ PROBED = 8  # tokens of a draft of the first texts, from which all lengths are e
 FEWEST_PROMPTS, FEWEST_TURNS = 3, 6  # of which an interval is told
 MOST_FINALISTS = 6  # settings of a kind of work that are measured
 # Parts of the best estimate from which on a setting is measured: each contender's best one, and all others.
-WORTH, WORTH_MORE = 0.75, 0.9
+WORTH, WORTH_MORE = 0.8, 0.9
 SAME = 1.03  # settings that differ by less are as good
-STRICT = 1.5  # times as wide as what is told is the interval that decides before the last prompt: about 98%
+STRICT = 1.75  # times as wide as what is told is the interval that decides before the last prompt: about 99%
 TRIMMED = 0.2  # of a prompt's turns, at each end
 
 # A prompt, by its work and its number there.

@@ -30,7 +30,7 @@ from specdemo.words.message import Message, about, message, message_of
 PROBES = 2  # prompts of each kind of work
 OF_CHECKS, OF_PROBES = 0.15, 0.45  # the shares of the budget after which these end
 FOR_ALL = 2  # settings that are measured in every kind of work, for the one setting for all of it
-LOOKS = (6, 10, 15)  # prompts after which a kind of work can be clear, and settings are dropped
+LOOKS = (4, 7, 11, 15)  # prompts after which a kind of work can be clear, and settings are dropped
 LONGEST_TEXT = 32_768  # tokens
 MOST_PROMPTS = 100  # of one kind of work
 
@@ -202,7 +202,8 @@ class _Course:
             raise OutOfTime
 
     def probe(self) -> Iterator[Progress]:
-        """Texts with long drafts. What is probed of a prompt counts when all contenders have written it."""
+        """Texts with long drafts: of each contender, and then of those that may be worth measuring. What is
+        probed of a prompt counts when all have written it."""
         done = {(one.work, one.prompt) for one in self.measured.probes}
         for number in range(PROBES):
             for work in self.measured.works:
@@ -210,8 +211,10 @@ class _Course:
                     continue
                 if self.measured.finalists or (number and self.share > OF_PROBES):
                     return
+                before = estimates_of(self.measured, [work])
+                likely = {one.contender for one in finalists(before)} or set(self.contenders)
                 found = []
-                for contender in self.contenders.values():
+                for contender in (self.contenders[name] for name in self.contenders if name in likely):
                     setting = self.longest(contender)
                     yield self.progress(message("advice_probing", work=work, name=contender.name))
                     found.append(self.text(work, number, setting))

@@ -140,7 +140,7 @@ def test_chance_rarely_ends_it_where_nothing_pays():
         texts = [sample("chat", at, setting, 0.5, 2.34, rounds=25) for at in range(20)]
         looks = (by_setting([one for one in texts if one.prompt < look], ["chat"]) for look in LOOKS)
         ended += any(strictly(speed_up_of(found[setting])).low > 1 for found in looks)
-    assert ended <= 9, "2 % and some luck"
+    assert ended <= 10, "3 % and some luck; 12 % and more by the interval that is told"
 
 
 def test_what_was_dropped_early_is_not_recommended_for_its_lucky_prompts():
