@@ -105,9 +105,9 @@ def check_cards(names: Sequence[str] | None) -> list[str]:
     return list(CARDS if names is None else names)
 
 
-def elsewhere(work: MeasuredWork, cards: Sequence[str], batches_on: str | None = None) -> Elsewhere:
-    """The work counted on `cards`, and for BATCHES on one of CARDS (None: the first of `cards`)."""
-    chosen = batches_on or cards[0]
+def elsewhere(work: MeasuredWork, cards: Sequence[str]) -> Elsewhere:
+    """The work counted on `cards`, and for BATCHES on the first of them."""
+    chosen = cards[0]
     gamma = best_draft_length(work, chosen)
     return Elsewhere(
         tuple(counted_speed(work, card, best_draft_length(work, card)) for card in cards),

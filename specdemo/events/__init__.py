@@ -232,7 +232,7 @@ class Round:
     layer keeps one state for all of them, which rejected drafts have changed. None where neither model has
     such layers. target_forwards: how many forwards the target took; more than one where it had to be fed
     again by a forward of its own, or one token at a time. Older traces lack both.
-    experts_read: without rows behind a drafted eos. None of a target without experts, where they are not told
+    experts_read: without rows after a drafted eos. None of a target without experts, where they are not told
     which are chosen, where it was fed one token at a time, with a tree, in older traces and on a server.
 
     Of a server's round the times are None, and arrival_ms is the time since what came before it: the round

@@ -43,7 +43,7 @@ class Branches:
     """The newest rows of a cache, W of them, that do not all follow each other: branches of a tree. The last
     N of the W are those of a forward, which sees the text before the W rows, and of these only some.
 
-    depths [W] int64: how many places behind the first of them a row stands. A row's place in the text is told
+    depths [W] int64: how many places after the first of them a row stands. A row's place in the text is told
     by it, and not by where the cache has the row. hidden [N, W] bool: which rows are hidden from each."""
 
     depths: Tensor
@@ -56,7 +56,7 @@ class Branches:
 
     def seen(self, slots: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
         """keys [L] = 0, 1, ... -> the places in the text of the cache's rows [L], and which of them are
-        hidden from each of the forward's rows, [N, L]. What is left over behind the newest rows has a later
+        hidden from each of the forward's rows, [N, L]. What is left over after the newest rows has a later
         place than any row."""
         rows, newest = self.hidden.shape
         first = slots[:1] - (newest - rows)  # [1]

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import AliasChoices, BaseModel, Field, ValidationError
 
-from specdemo.events import ChatMessage, Params
+from specdemo.events import Params
 from specdemo.servers.chunks import (
     LONGEST_WORD,
     MOST_ALTERNATIVES,
@@ -31,8 +31,8 @@ from specdemo.servers.chunks import (
     probability_of,
     texts_of,
 )
-from specdemo.servers.client import ASK_SECONDS, LONGEST_TOKEN, Client, Condition, Request, Room, readable
-from specdemo.servers.software import Asked, Looked, Software, chat_of, most_ids, turns_of
+from specdemo.servers.client import ASK_SECONDS, LONGEST_TOKEN, Client, Request, Room, readable
+from specdemo.servers.software import Asked, Looked, Software, most_ids
 from specdemo.words.message import Message, about, refusal
 
 MOST_REPEATED = 4_096  # tokens of a text of which each chunk has all
@@ -101,13 +101,6 @@ class SGLang(Software):
 
     def reader(self, request: Request) -> ChunkReader:
         return SGLangReader(request, self.info)
-
-    def prompt_ids(
-        self, prompt: str | tuple[ChatMessage, ...], params: Params, is_over: Condition
-    ) -> list[int] | None:
-        turns = turns_of(prompt, params) if params.chat else prompt
-        body = {"model": self.model, **(chat_of(turns, params) if params.chat else {"prompt": prompt})}
-        return self.told_ids("/tokenize", body, most_ids(turns), is_over)
 
     def faults(self, params: Params, drafts: bool) -> Iterator[Message | str]:
         if params.min_p and params.temperature and drafts:

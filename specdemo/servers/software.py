@@ -77,11 +77,13 @@ class Software(ABC):
     @abstractmethod
     def reader(self, request: Request) -> ChunkReader: ...
 
-    @abstractmethod
     def prompt_ids(
         self, prompt: str | tuple[ChatMessage, ...], params: Params, is_over: Condition
     ) -> list[int] | None:
         """The prompt as the server will read it; None if it does not tell before, and once `is_over`."""
+        turns = turns_of(prompt, params) if params.chat else prompt
+        body = {"model": self.model, **(chat_of(turns, params) if params.chat else {"prompt": prompt})}
+        return self.told_ids("/tokenize", body, most_ids(turns), is_over)
 
     @abstractmethod
     def faults(self, params: Params, drafts: bool) -> Iterator[Message | str]:

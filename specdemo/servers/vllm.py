@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError
 
-from specdemo.events import PARAMETERS, Alternative, ChatMessage, Params
+from specdemo.events import PARAMETERS, Alternative, Params
 from specdemo.events.params import field_of_grammar
 from specdemo.servers.chunks import (
     LONGEST_WORD,
@@ -95,13 +95,6 @@ class Vllm(Software):
 
     def reader(self, request: Request) -> ChunkReader:
         return VllmReader(request.room)
-
-    def prompt_ids(
-        self, prompt: str | tuple[ChatMessage, ...], params: Params, is_over: Condition
-    ) -> list[int] | None:
-        turns = turns_of(prompt, params) if params.chat else prompt
-        body = {"model": self.model, **(chat_of(turns, params) if params.chat else {"prompt": prompt})}
-        return self.told_ids("/tokenize", body, most_ids(turns), is_over)
 
     def faults(self, params: Params, drafts: bool) -> Iterator[Message | str]:
         if params.min_p and params.temperature and drafts:

@@ -56,7 +56,7 @@ def test_a_drafter_of_whole_blocks_reads_its_weights_once():
 def test_the_picture_says_that_it_is_counted_and_draws_no_bar_where_a_model_does_not_fit():
     target = replace(work_of("llama-3.1-8b-1b").target, weights=90_000_000_000)
     work = replace(work_of("llama-3.1-8b-1b"), target=target)
-    found = elsewhere(work, list(CARDS), "l4")
+    found = elsewhere(work, ["l4", *(card for card in CARDS if card != "l4")])
     for tag, counted in (("en", "Counted"), ("de", "Gezählt")):
         with speaking(tag):
             elements = list(ET.fromstring(picture(found)).iter())

@@ -118,7 +118,7 @@
  * tokens of the text the target and the drafter were fed once more, because a recurrent layer keeps one state
  * for all of them, which rejected drafts have changed. null where neither model has such layers.
  * target_forwards: how many forwards the target took; more than one where it had to be fed again by a forward of
- * its own, or one token at a time. Older traces lack both. experts_read: without rows behind a drafted eos. null
+ * its own, or one token at a time. Older traces lack both. experts_read: without rows after a drafted eos. null
  * of a target without experts, where they are not told which are chosen, where it was fed one token at a time,
  * with a tree, in older traces and on a server.
  *
