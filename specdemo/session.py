@@ -519,7 +519,7 @@ def decoder_of(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
             cost = replace(cost, experts=share, chosen=experts.chosen)
     gamma = 0 if params.draft_with == "none" else verifier.gamma
     length = DraftLength(gamma, cost, way.longest_draft(pair))
-    emitter = Emitter(Pieces(pair.tokenizer), pair.token_text, stop, params.rule, is_lossy(params), tree)
+    emitter = Emitter(Pieces(pair.tokenizer), pair.token_text, stop, params.rule, is_lossy(params))
     assert params.seed is not None, "stream has drawn one"
     clock, ahead = pair.runner.clock, setup.runs_ahead and not drafter.waits and grammar is None
     return Decoder(drafter, verifier, emitter, length, longest, params.seed, clock, is_over, ahead)

@@ -79,6 +79,21 @@ def naive_block(ps, qs, draft, u):
     return 0, np.maximum(ps[0] - qs[0], 0) if draft else ps[0]
 
 
+def parents_of(children):
+    """The parents of a tree's tokens, depth by depth; -1: the text. children: of each token, by depth."""
+    parents, before = [], [-1]
+    for many in children:
+        start = len(parents)
+        parents += [parent for parent in before for _ in range(many)]
+        before = range(start, len(parents))
+    return parents
+
+
+def path_to(parents, token):
+    """A tree's token and those before it, the first one first; none of the text."""
+    return [] if token < 0 else [*path_to(parents, parents[token]), token]
+
+
 def naive_tree(p_of, q_of, text, children, length, uniforms):
     """`naive` with trees: the children of a token are drawn without those drawn before, and judged one after
     another by what is left of p."""
@@ -373,7 +388,7 @@ def decoding(
         compiled_verdict=compiled,
         tree=tree,
     )
-    emitter = Emitter(Pieces(tokenizer), lambda token_id: "", stop, params.rule, is_lossy(params), tree)
+    emitter = Emitter(Pieces(tokenizer), lambda token_id: "", stop, params.rule, is_lossy(params))
     length = DraftLength(0 if params.draft_with == "none" else gamma, cost)
     return Decoding(Decoder(drafter, verifier, emitter, length, longest, params.seed, Clock()), prompt)
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, fields
 from specdemo.engine.detokenize import Pieces
 from specdemo.engine.grammar import Allowed
 from specdemo.engine.step import ALTERNATIVES, DRAFTED, NEXT, VerifiedOnHost
-from specdemo.engine.tree import Tree
 from specdemo.events import RULES, Alternative, Fate, Finish, Judged, JudgedInTree, Kept, Next, Round, Source
 
 
@@ -61,14 +60,13 @@ class Tokens:
 class Emitter:
     """Turns verdicts into rounds. pieces: the text so far, token by token. token_text: a token's text out of
     context, for the alternatives. rule: the name of the rule that judged. is_lossy: whether its distance from
-    the target is recorded. tree: what is drafted; None: chains."""
+    the target is recorded."""
 
     pieces: Pieces
     token_text: Callable[[int], str]
     stop: StopCriteria
     rule: str = "speculative"
     is_lossy: bool = False
-    tree: Tree | None = None
 
     def tokens(self, verdict: VerifiedOnHost, k: int) -> Tokens:
         """What the verdict on a draft of k tokens says without its text."""
@@ -129,8 +127,8 @@ class Emitter:
         )
 
     def _emit_tree(self, index: int, verdict: VerifiedOnHost, k: int) -> Round:
-        assert self.tree is not None, "it was drafted"
-        drafted_ids, parents = verdict.drafted(k), self.tree.parents
+        drafted_ids = verdict.drafted(k)
+        parents = [None if parent < 0 else parent for parent in verdict.parents]
         counted: dict[int, int] = {}  # the tree's numbers -> those in the draft, which ends behind an eos
         states: dict[int | None, Pieces] = {None: copy(self.pieces)}  # of the text up to each token
         texts: dict[int, str] = {}

@@ -1,16 +1,18 @@
 """Trees of drafts: several guesses at each place, which one forward of the target reads, and the rule that
 keeps one path of them (SpecInfer, Miao et al. 2024; Sequoia, Chen et al. 2024)."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import accumulate
 from operator import mul
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from specdemo.engine.draft import Draft
+from specdemo.engine.rules import Decision
 from specdemo.engine.sampling import Sampler, Settings, draw, most_likely, one_hot, probabilities
 from specdemo.runtime.attention import Branches
 
@@ -20,8 +22,7 @@ class Tree:
     """A tree of N drafted tokens. children: how many each token has, and the text before them, by depth
     (Params.tree).
 
-    Its tokens are numbered as they are drafted: depth by depth, and at each depth parent by parent. Row 0 of
-    the target's forward is that of the text's last token, and row i + 1 that of token i."""
+    Its tokens are numbered as they are drafted: depth by depth, and at each depth parent by parent."""
 
     children: tuple[int, ...]
 
@@ -42,61 +43,35 @@ class Tree:
         """The tree's first depths, which have `size` tokens together."""
         return self.cut([0, *accumulate(self.widths)].index(size))
 
-    @cached_property
-    def parents(self) -> tuple[int | None, ...]:
-        """The number of the token before each; None: the text."""
-        known: list[int | None] = []
-        before: Sequence[int | None] = [None]  # the tokens of the depth before
-        for count in self.children:
-            start = len(known)
-            known += [parent for parent in before for _ in range(count)]
-            before = range(start, len(known))
-        return tuple(known)
-
-    def path_to(self, token: int | None) -> Iterator[int]:
-        """The token and those before it, the last first."""
-        while token is not None:
-            yield token
-            token = self.parents[token]
-
-    def on(self, device: torch.device) -> "TreeOnDevice":
-        return _on_device(self, device)
-
 
 @dataclass(frozen=True)
-class TreeOnDevice:
-    """A tree's shape as tensors. They are kept, since captured steps read them."""
+class Nodes:
+    """What follows from the parents of N drafted tokens. Row 0 of the target's forward is that of the text's
+    last token, and row i + 1 that of token i. most: children of a token, at most."""
 
-    rows: Tensor  # [N] int64: the row of its parent
+    rows: Tensor  # [N] int64: the row of each token's parent
     path: Tensor  # [N+1, N] bool: which tokens the text has up to each row: those before it, and its own
-    earlier: Tensor  # [N, N] bool: which tokens are siblings that were drawn before each
-    # The first children, the second ones, and so on: their numbers [P], and their parents' rows [P].
-    by_rank: tuple[tuple[Tensor, Tensor], ...]
-    branches: Branches  # of the target's forward
+    earlier: Tensor  # [N, N] bool: which tokens are siblings that come before each
+    most: int
 
+    @classmethod
+    def of(cls, parents: Tensor, tree: Tree) -> "Nodes":
+        """parents [N] int64: the number of the token before each, which is smaller than its own; -1: the
+        text. tree: no token stands deeper, or has more children. Nothing here waits for the device."""
+        size, rows = len(parents), parents + 1
+        numbers = torch.arange(size + 1, device=parents.device)
+        before, upwards = pad(rows, (1, 0)), [numbers]  # [N+1]: the row before each; those 0, 1, ... steps up
+        for _ in tree.children[1:]:
+            upwards.append(before[upwards[-1]])
+        path = torch.zeros(size + 1, size + 1, dtype=torch.bool, device=parents.device)
+        path = path.scatter_(1, torch.stack(upwards, 1), True)[:, 1:]
+        earlier = (rows[:, None] == rows) & (numbers[1:, None] > numbers[1:])
+        return cls(rows, path, earlier, max(tree.children))
 
-@lru_cache(maxsize=256)  # more than steps are kept that read them
-def _on_device(tree: Tree, device: torch.device) -> TreeOnDevice:
-    size, parents = tree.size, tree.parents
-    path = torch.zeros(size + 1, size, dtype=torch.bool)
-    for token in range(size):
-        path[token + 1, list(tree.path_to(token))] = True
-    rows = torch.tensor([0 if parent is None else parent + 1 for parent in parents])
-    ranks = [parents[:token].count(parent) for token, parent in enumerate(parents)]
-    earlier = (rows[:, None] == rows) & (torch.arange(size)[:, None] > torch.arange(size))
-    by_rank = [
-        torch.tensor([token for token in range(size) if ranks[token] == rank])
-        for rank in range(max(tree.children))
-    ]
-    depths = path.sum(1)  # [N+1]
-    own_row = torch.cat([torch.ones(size + 1, 1, dtype=torch.bool), path], 1)  # [N+1, N+1]: what a row sees
-    return TreeOnDevice(
-        rows.to(device),
-        path.to(device),
-        earlier.to(device),
-        tuple((tokens.to(device), rows[tokens].to(device)) for tokens in by_rank),
-        Branches(depths.to(device), ~own_row.to(device)),
-    )
+    @property
+    def branches(self) -> Branches:
+        """Of the target's forward."""
+        return Branches(self.path.sum(1), ~pad(self.path, (1, 0), value=True))
 
 
 @dataclass(frozen=True)
@@ -189,26 +164,29 @@ def draw_children(probs: Tensor, preferred: Tensor, u: Tensor) -> tuple[Tensor, 
 
 
 @dataclass(frozen=True)
-class TreeDecision:
-    """The verdict on a tree of N drafted tokens, on the device; nothing here waits for it.
+class Fates:
+    """What has become of a tree of N drafted tokens. judged: those that the path comes to: all children of
+    its tokens and of the text, up to the first one accepted of each family."""
 
-    judged: those that the path comes to: all children of its tokens and of the text, up to the first one
-    accepted of each family. p: what each was judged by, which is what its earlier siblings have left of the
-    target's p; of a token that was not judged, the target's own p at its place; and in the last row, p after
-    the path."""
-
-    accept_prob: Tensor  # [N] float64: what u is compared with, if the token is judged
     judged: Tensor  # [N] bool
-    accepted: Tensor  # [N] bool: the path
-    end: Tensor  # [] int64: the row of the path's last token
+    path: Tensor  # [N] bool: the accepted ones
+    masses: Tensor  # [N] float64: of the residual that each leaves, if it is refused
     refused: Tensor  # [] int64: the token that was refused last, after the path's last one; N: there is none
+
+
+@dataclass(frozen=True, kw_only=True)
+class TreeDecision(Decision):
+    """The verdict on a tree, on the device; nothing here waits for it. p: what each token was judged by,
+    which is what its earlier siblings have left of the target's p; of a token that was not judged, the
+    target's own p at its place; and in the last row, p after the path."""
+
+    fates: Fates
+    end: Tensor  # [] int64: the row of the path's last token
     p: Tensor  # [N+1, V]
-    next: Tensor  # [] int64: the target's own token after the path
-    residual_mass: Tensor  # [] float64: of the residual where `next` was drawn
 
 
 def speculative_tree(
-    p: Tensor, q: Tensor, drafted: Tensor, tree: TreeOnDevice, u_accept: Tensor, u_next: Tensor
+    p: Tensor, q: Tensor, drafted: Tensor, nodes: Nodes, u_accept: Tensor, u_next: Tensor
 ) -> TreeDecision:
     """Rejection without replacement (Miao et al. 2024, section 4.3; Chen et al. 2024, "Sequoia"). A token's
     children are judged one after another. A child x is accepted with probability min(1, p(x)/q(x)), where q
@@ -218,36 +196,43 @@ def speculative_tree(
 
     p [N+1, V]: the target's, by rows. q [N, V]: what each token was drawn from, given its earlier siblings.
     drafted [N], u_accept [N], u_next [1]. Tokens that are no drafts have q = 0 and u = inf."""
-    is_draft = u_accept < torch.inf  # [N]
-    left, judged_by, mass = p.clone(), p[tree.rows], torch.ones_like(u_accept)
-    for tokens, rows in tree.by_rank:
+    size = len(drafted)
+    is_draft, rank = u_accept < torch.inf, nodes.earlier.sum(1)  # [N]
+    judged_by = p[pad(nodes.rows, (0, 1))]  # [N+1, V], like the next one with a row for what does not count
+    left, masses = pad(p, (0, 0, 0, 1)), p.new_ones(size + 1, dtype=torch.float64)  # left: [N+2, V]
+    # The first children of all tokens at once, then the second ones, and so on: a token whose rank is r has r
+    # siblings before it, so that they are no more than N / (r + 1).
+    for turn in range(min(nodes.most, size)):
+        tokens = (rank - turn).abs().argsort(stable=True)[: size // (turn + 1)]
+        counts = rank[tokens] == turn
+        rows, numbers = nodes.rows[tokens], torch.where(counts, tokens, size)
         before = left[rows]  # [P, V]: what the earlier siblings have left
-        judged_by = judged_by.index_copy(0, tokens, before)
-        residual = (before - q[tokens]).clamp(min=0.0)
+        judged_by.index_copy_(0, numbers, before)
+        residual = (before - q[tokens]).clamp_(min=0.0)
         sums = residual.sum(-1, dtype=torch.float64)  # [P]
-        mass = mass.index_copy(0, tokens, sums)
-        changes = is_draft[tokens] & (sums > 0)  # 0 where p = q to the last bit: any draw from p is right
-        left = left.index_copy(
-            0, rows, torch.where(changes[:, None], residual / sums[:, None].to(p.dtype), before)
-        )
-    p_drafted = judged_by.gather(1, drafted[:, None])[:, 0].double()
+        masses.index_copy_(0, numbers, sums)
+        # Where p = q to the last bit the residual is 0, and any draw from p is right.
+        rows = torch.where(counts & is_draft[tokens] & (sums > 0), rows, size + 1)
+        left.index_copy_(0, rows, residual / sums[:, None].to(p.dtype))
+    p_drafted = judged_by[:size].gather(1, drafted[:, None])[:, 0].double()
     accept_prob = (p_drafted / q.gather(1, drafted[:, None])[:, 0]).clamp(max=1.0)
     passes = u_accept < accept_prob
-    follows = passes & ~(tree.earlier & passes).any(1)  # if the path comes to its parent
-    accepted = (follows | ~tree.path[1:]).all(1)
-    judged = is_draft & (follows | ~tree.path[tree.rows]).all(1) & ~(tree.earlier & passes).any(1)
-    number = torch.arange(1, len(drafted) + 1, device=p.device)
-    end = (number * accepted).amax()
-    last = (number * (judged & ~passes & (tree.rows == end))).amax() - 1
-    refused = torch.where(last < 0, len(drafted), last)
-    judged_by = torch.where(judged[:, None], judged_by, p[tree.rows])
+    is_first = ~(nodes.earlier & passes).any(1)  # of its siblings that pass, or none before it does
+    follows = passes & is_first  # if the path comes to its parent
+    judged = is_draft & is_first & (follows | ~nodes.path[nodes.rows]).all(1)
+    path = (follows | ~nodes.path[1:]).all(1)
+    number = torch.arange(1, size + 1, device=p.device)
+    end = (number * path).amax()
+    last = (number * (judged & ~passes & (nodes.rows == end))).amax() - 1
+    refused = torch.where(last < 0, size, last)
+    masses[size] = 1.0
+    judged_by = torch.where(pad(judged, (0, 1))[:, None], judged_by, p[torch.cat([nodes.rows, end[None]])])
     return TreeDecision(
         accept_prob=accept_prob,
-        judged=judged,
-        accepted=accepted,
-        end=end,
-        refused=refused,
-        p=torch.cat([judged_by, p[end[None]]]),
+        accepted=path.sum(),
         next=draw(left[end[None]], u_next)[0],
-        residual_mass=torch.cat([mass, mass.new_ones(1)])[refused[None]][0],
+        residual_mass=masses[refused],
+        fates=Fates(judged, path, masses[:size], refused),
+        end=end,
+        p=judged_by,
     )

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from specdemo import Params, generate, load_pair
-from specdemo.engine.tree import Tree
+from specdemo.engine.tree import Nodes, Tree
 from specdemo.errors import PairError
 from specdemo.events.trace import Trace
 from specdemo.loading.pair import Pair
@@ -18,6 +18,7 @@ from specdemo.runtime.native import NativeLM
 from specdemo.servers.pair import SERVERS_OWN
 from tests.heads import tiny_head
 from tests.models.test_fused import FUSED
+from tests.oracle import parents_of, path_to
 from tests.runners import with_head
 from tests.sentences import assert_one_sentence
 from tests.small import small_model
@@ -60,23 +61,23 @@ WAYS += [(name, "compiled") for name in FUSED]
 def test_each_row_sees_the_text_and_its_own_path(name, way, children):
     """After a text that is longer than a sliding window; and the branch that is kept is the text from then
     on."""
-    model, lm, tree = target_of(name), lm_of(name, way), Tree(children)
+    model, lm, parents = target_of(name), lm_of(name, way), parents_of(children)
     text = [7 * i % VOCAB for i in range(2 * WINDOW)]
-    drafted = [(11 * i + 5) % VOCAB for i in range(tree.size)]
+    drafted = [(11 * i + 5) % VOCAB for i in range(len(parents))]
 
     def expected(ids):
         return model(torch.tensor([ids]), use_cache=False).logits[0, -1]
 
     lm.prefill(torch.tensor(text[:-1]))
-    lm.reserve(len(text) - 1, len(text) + tree.size)
+    lm.reserve(len(text) - 1, len(text) + len(parents))
     start = torch.tensor(len(text) - 1)
-    said = lm.forward(torch.tensor([text[-1], *drafted]), start, tree.on(start.device).branches)
-    for token in (None, *range(tree.size)):
-        path = [drafted[one] for one in sorted(tree.path_to(token))]
-        row = said[0 if token is None else token + 1]
-        assert torch.allclose(row, expected(text + path), atol=2e-4), f"token {token}"
+    branches = Nodes.of(torch.tensor(parents), Tree(children)).branches
+    said = lm.forward(torch.tensor([text[-1], *drafted]), start, branches)
+    for token in range(-1, len(parents)):
+        path = [drafted[one] for one in path_to(parents, token)]
+        assert torch.allclose(said[token + 1], expected(text + path), atol=2e-4), f"token {token}"
 
-    kept = sorted(tree.path_to(tree.size - 2))
+    kept = path_to(parents, len(parents) - 2)
     following = [*text, *(drafted[token] for token in kept)]
     lm.keep(len(text), kept)
     lm.reserve(len(following), len(following) + 1)

@@ -238,8 +238,8 @@ QUICK = [
     Mutant(
         "a row of a tree sees its cousins",
         "engine/tree.py",
-        "~own_row.to(device)",
-        "~torch.ones_like(own_row).tril().to(device)",
+        "~pad(self.path, (1, 0), value=True)",
+        "~torch.ones_like(pad(self.path, (1, 0))).tril()",
         TREES_READ,
     ),
     Mutant(
@@ -252,8 +252,8 @@ QUICK = [
     Mutant(
         "a sibling is judged by the old p",
         "engine/tree.py",
-        "changes = is_draft[tokens] & (sums > 0)",
-        "changes = is_draft[tokens] & (sums > 2)",
+        "counts & is_draft[tokens] & (sums > 0)",
+        "counts & is_draft[tokens] & (sums > 2)",
         TREES_OF_FOUR,
     ),
     Mutant(
@@ -266,7 +266,7 @@ QUICK = [
     Mutant(
         "a sibling is followed although an earlier one was accepted",
         "engine/tree.py",
-        "follows = passes & ~(tree.earlier & passes).any(1)",
+        "follows = passes & is_first",
         "follows = passes",
         TREES_OF_FOUR,
     ),
