@@ -20,7 +20,7 @@ from specdemo.engine.loop import USUAL_TURN, Decoder, DraftLength, Prefilled, Tu
 from specdemo.engine.rules import rule_of
 from specdemo.engine.sampling import Sampler
 from specdemo.engine.step import Verifier
-from specdemo.engine.tree import Tree
+from specdemo.engine.tree import tree_of
 from specdemo.errors import PairError, failure, no_mistakes
 from specdemo.events import (
     Finish,
@@ -470,7 +470,7 @@ def decoder_of(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
     sampler = Sampler(params, of_prompt, code.sampling, grammar)
     drafting = sampler if theirs == params else Sampler(theirs, of_prompt, code.sampling, grammar)
     longest = int(min(len(started.prompt_ids) + params.max_new_tokens, pair.context))
-    tree = Tree(params.tree) if params.tree and params.draft_with != "none" else None
+    tree = tree_of(params)
     if tree is not None:
         with pair.runner.active():
             for role, lm in (("target", setup.target), ("drafter", setup.drafter)):

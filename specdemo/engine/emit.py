@@ -73,7 +73,7 @@ class Emitter:
         drafted_ids, accepted = self._drafted(verdict, k), verdict.accepted
         path, rejected = range(accepted), accepted < len(drafted_ids)
         if verdict.is_tree:
-            drafted_ids, path = verdict.drafted(k), path_of(verdict)
+            drafted_ids, path = verdict.drafted(k), verdict.whole_path
             rejected = any(verdict.judged[number] and not verdict.path[number] for number in range(k))
         next_id = verdict.token_ids[verdict.position_of_next][NEXT]
         emitted = (*(drafted_ids[number] for number in path), next_id)
@@ -130,16 +130,18 @@ class Emitter:
         drafted_ids = verdict.drafted(k)
         parents = [None if parent < 0 else parent for parent in verdict.parents]
         counted: dict[int, int] = {}  # the tree's numbers -> those in the draft, which ends behind an eos
+        depths: dict[int | None, int] = {None: 0}
         states: dict[int | None, Pieces] = {None: copy(self.pieces)}  # of the text up to each token
         texts: dict[int, str] = {}
         for number, token_id in enumerate(drafted_ids):
             parent = parents[number]
-            if parent is None or (parent in counted and drafted_ids[parent] not in self.stop.eos):
-                counted[number] = len(counted)
+            follows = parent is None or (parent in counted and drafted_ids[parent] not in self.stop.eos)
+            if follows and depths[parent] + 1 < self.stop.room:
+                counted[number], depths[number] = len(counted), depths[parent] + 1
                 state = states[number] = copy(states[parent])
                 texts[number] = state.push(token_id) + state.flush()
         kept: list[int] = []
-        for number in path_of(verdict):
+        for number in verdict.whole_path:
             texts[number] = self._push(drafted_ids[number])
             kept.append(number)
             if self.stop.finish:
@@ -164,11 +166,6 @@ class Emitter:
     def _push(self, token_id: int) -> str:
         piece = self.pieces.push(token_id)
         return piece + (self.pieces.flush() if self.stop.add(token_id, piece) else "")
-
-
-def path_of(verdict: VerifiedOnHost) -> list[int]:
-    """The numbers of a tree's tokens that are accepted, in the order of the text."""
-    return [number for number, is_accepted in enumerate(verdict.path) if is_accepted]
 
 
 class _Events:

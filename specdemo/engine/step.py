@@ -4,7 +4,7 @@ which come home in one copy. Nothing in the step waits for the device, so that i
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from math import isnan
+from math import inf, isnan
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from specdemo.engine.draft import Draft, is_unsure
 from specdemo.engine.grammar import Allowed
 from specdemo.engine.rules import Decision, Judge, block, block_probs
 from specdemo.engine.sampling import Sampler, Settings, Uniforms, one_hot, probabilities
-from specdemo.engine.tree import Fates, Nodes, Tree, speculative_tree
+from specdemo.engine.tree import AnyTree, Fates, Nodes, speculative_tree
 from specdemo.events import ExpertsRead, Gamma
 from specdemo.runtime.lm import LM
 from specdemo.runtime.steps import (
@@ -40,7 +40,7 @@ class Verified:
     2+A tokens, in the columns above. q and raw_q are 0 in rows without a draft.
 
     Of a tree (tree.py) the first B positions are those of its tokens, and the last one follows the path: p of
-    a judged token is what its earlier siblings have left. Only a tree has the last two fields."""
+    a judged token is what its earlier siblings have left. Only a tree has the last three fields."""
 
     accepted: Tensor  # [] int64: how many drafted tokens are accepted
     k: Tensor  # [] float64 or int64: how many rows are drafts
@@ -60,7 +60,8 @@ class Verified:
     p_exact: Tensor  # [B+1] bool: whether p is what the sampler asks for (see Sampler.shape); [0]: it is
     q_exact: Tensor  # [B] bool; [0]: q is
     experts_read: Tensor  # [B+1] float64, see Experts.read; [0] of a target without experts
-    parents: Tensor | None  # [B] int64, see Draft
+    parents: Tensor | None  # [B] int64, see Draft, like the next one
+    fed: Tensor | None  # [B] int64
     fates: Fates | None
 
 
@@ -86,6 +87,7 @@ class VerifiedOnHost(OnHost):
     q_exact: list[bool]
     experts_read: list[float]
     parents: list[int]  # these of a tree only
+    fed: list[int]  # of one that does not show its tokens in their order
     judged: list[bool]
     path: list[bool]
     masses: list[float]
@@ -99,6 +101,17 @@ class VerifiedOnHost(OnHost):
     def position_of_next(self) -> int:
         """The position that has the round's next token, with the q of the token that was refused there."""
         return self.refused if self.is_tree else self.accepted
+
+    @property
+    def whole_path(self) -> list[int]:
+        """The numbers of a tree's tokens that are accepted, in the order of the text."""
+        return [number for number, is_accepted in enumerate(self.path) if is_accepted]
+
+    @property
+    def fed_path(self) -> list[int]:
+        """Which of the tokens that the drafter was shown are accepted."""
+        path = self.whole_path
+        return [at for at in map(self.fed.__getitem__, path) if at >= 0] if "fed" in self._layout else path
 
     def check(self) -> None:
         """Raises RuntimeError when probabilities are NaN."""
@@ -139,11 +152,12 @@ class VerifyInput:
     sure: Tensor  # [B] float32, see Draft; [0] where the drafter has none
     seen: Tensor | None  # see Sampler.seen
     allowed: Tensor | None = None  # [B+1, V] bool: the tokens that the grammar allows; None: all
-    parents: Tensor | None = None  # [B] int64, see Draft
+    parents: Tensor | None = None  # [B] int64, see Draft, like the next one
+    fed: Tensor | None = None  # [B] int64
 
     @property
     def position(self) -> Tensor:
-        """The position of the last token of the text: [1] float64, like the next three."""
+        """The position of the last token of the text: [1] float64, like the next five."""
         return self.host.parts["position"]
 
     @property
@@ -158,6 +172,11 @@ class VerifyInput:
     @property
     def confidence(self) -> Tensor:
         return self.host.parts["confidence"]
+
+    @property
+    def room(self) -> Tensor:
+        """How many tokens the text has room for before the next one: what is deeper in a tree is no draft."""
+        return self.host.parts["room"]
 
     @property
     def u_next(self) -> Tensor:
@@ -222,7 +241,7 @@ class Verifier:
     confidence: float = 0.0
     draft_sampler: Sampler | None = None
     compiled_verdict: "Callable[[Verifier, Tensor, VerifyInput, Tensor | None], Packed | None] | None" = None
-    tree: Tree | None = None
+    tree: AnyTree | None = None
 
     def rows(self, k: int) -> int:
         """How many rows the steps of a round with k drafts have."""
@@ -232,9 +251,11 @@ class Verifier:
         """The verdict on a draft that follows `ids`."""
         return self.verdict(self.launch(ids, draft, u))
 
-    def launch(self, ids: list[int], draft: Draft, u: Uniforms, allowed: Allowed | None = None) -> Judging:
+    def launch(
+        self, ids: list[int], draft: Draft, u: Uniforms, allowed: Allowed | None = None, room: float = inf
+    ) -> Judging:
         """Gives the device the step that verifies, and does not wait for it. allowed: what the grammar
-        allows; None without one."""
+        allows; None without one. room: see VerifyInput."""
         rows = self.rows(draft.k)
         padded = draft.padded(rows)
         self.target.reserve(len(ids) - 1, len(ids) + rows)
@@ -243,6 +264,7 @@ class Verifier:
             "last": ids[-1:],
             "k": [draft.k],
             "confidence": [self.confidence],
+            "room": [room],
             "u_next": [u.next],
             **self.sampler.numbers,
             "eos": self.eos,
@@ -258,6 +280,7 @@ class Verifier:
             seen=self.sampler.seen(ids, self.target.vocab_size, padded.ids.device),
             allowed=None if allowed is None else self._of_rows(allowed.masks, rows, padded.ids.device),
             parents=padded.parents,
+            fed=padded.fed,
         )
         # The key has which features the target keeps, not only whether: two drafters of it can need different
         # ones.
@@ -328,7 +351,11 @@ class Verifier:
                 return verdict
         nodes = nodes or self._nodes(value)
         ends = (value.drafted[:, None] == value.eos).any(1)  # [B]
-        behind_end = ends.cumsum(0) > ends if nodes is None else (nodes.path[nodes.rows] & ends).any(1)
+        if nodes is None:
+            behind_end = ends.cumsum(0) > ends
+        else:
+            is_too_deep = nodes.path[1:].sum(1) > value.room
+            behind_end = (nodes.path[nodes.rows] & ends).any(1) | is_too_deep
         is_draft = (torch.arange(len(value.drafted), device=logits.device) < value.k) & ~behind_end  # [B]
         k = value.k[0]
         if self.confidence > 0:  # up to the first unsure place
@@ -383,6 +410,7 @@ class Verifier:
                 q_exact=is_draft[:0] if value.q_exact is None else value.q_exact,
                 experts_read=u_accept[:0] if experts_read is None else experts_read,
                 parents=value.parents,
+                fed=value.fed,
                 fates=fates,
             )
         )

@@ -2,7 +2,7 @@
 keeps one path of them (SpecInfer, Miao et al. 2024; Sequoia, Chen et al. 2024)."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import accumulate
 from operator import mul
@@ -14,6 +14,8 @@ from torch.nn.functional import pad
 from specdemo.engine.draft import Draft
 from specdemo.engine.rules import Decision
 from specdemo.engine.sampling import Sampler, Settings, draw, most_likely, one_hot, probabilities
+from specdemo.events import Params
+from specdemo.events.params import GROWN
 from specdemo.runtime.attention import Branches
 
 
@@ -35,6 +37,19 @@ class Tree:
     def size(self) -> int:
         return sum(self.widths)
 
+    @property
+    def depth(self) -> int:
+        return len(self.children)
+
+    @property
+    def most(self) -> int:
+        """Children of a token, at most."""
+        return max(self.children, default=0)
+
+    def in_room(self, room: int) -> "Tree":
+        """What is drafted where the text has room for so many tokens."""
+        return self.cut(room)
+
     def cut(self, depth: int) -> "Tree":
         """The tree's first `depth` depths."""
         return Tree(self.children[: max(0, depth)])
@@ -42,6 +57,37 @@ class Tree:
     def first(self, size: int) -> "Tree":
         """The tree's first depths, which have `size` tokens together."""
         return self.cut([0, *accumulate(self.widths)].index(size))
+
+
+@dataclass(frozen=True)
+class GrownTree:
+    """A tree that grows where its drafter is sure (EAGLE-2, Li et al. 2024). size: its tokens. At each depth
+    the `most` likeliest tokens are shown to the drafter, each of which then has as many children; the others
+    have none. What is shown needs no more rows of the drafter's cache than there are tokens."""
+
+    size: int
+    depth: int
+    most: int
+
+    def __post_init__(self) -> None:
+        assert self.most * (self.depth - 1) <= self.size
+
+    def in_room(self, room: int) -> "GrownTree | Tree":
+        """It grows as ever where the text has room for any token; the verifier drops what is too deep."""
+        return self if room > 0 else Tree(())
+
+    def first(self, size: int) -> "GrownTree | Tree":
+        return self.in_room(size)
+
+
+AnyTree = Tree | GrownTree
+
+
+def tree_of(params: Params) -> AnyTree | None:
+    """What is drafted in each round, if not a chain."""
+    if not params.tree or params.draft_with == "none":
+        return None
+    return Tree(params.tree) if isinstance(params.tree, tuple) else GrownTree(**asdict(GROWN))
 
 
 @dataclass(frozen=True)
@@ -55,18 +101,18 @@ class Nodes:
     most: int
 
     @classmethod
-    def of(cls, parents: Tensor, tree: Tree) -> "Nodes":
+    def of(cls, parents: Tensor, tree: AnyTree) -> "Nodes":
         """parents [N] int64: the number of the token before each, which is smaller than its own; -1: the
         text. tree: no token stands deeper, or has more children. Nothing here waits for the device."""
         size, rows = len(parents), parents + 1
         numbers = torch.arange(size + 1, device=parents.device)
         before, upwards = pad(rows, (1, 0)), [numbers]  # [N+1]: the row before each; those 0, 1, ... steps up
-        for _ in tree.children[1:]:
+        for _ in range(tree.depth - 1):
             upwards.append(before[upwards[-1]])
         path = torch.zeros(size + 1, size + 1, dtype=torch.bool, device=parents.device)
         path = path.scatter_(1, torch.stack(upwards, 1), True)[:, 1:]
         earlier = (rows[:, None] == rows) & (numbers[1:, None] > numbers[1:])
-        return cls(rows, path, earlier, max(tree.children))
+        return cls(rows, path, earlier, tree.most)
 
     @property
     def branches(self) -> Branches:
@@ -86,11 +132,21 @@ class Shown:
     parents: Tensor  # [P] int64
     branches: Branches
 
+    @classmethod
+    def after(cls, before: "Shown | None", tokens: Tensor, parents: Tensor) -> "Shown":
+        """The tokens of the next depth."""
+        own = torch.eye(len(tokens), dtype=torch.bool, device=tokens.device)
+        if before is None:
+            return cls(tokens, parents, Branches(torch.zeros_like(tokens), ~own))
+        depths, hidden = before.branches.depths, before.branches.hidden
+        depths = torch.cat([depths, (depths[-1:] + 1).expand(len(tokens))])
+        return cls(tokens, parents, Branches(depths, torch.cat([hidden[parents], ~own], 1)))
+
 
 def draft_tree(
     predict: Callable[[Shown | None], Tensor],
     u: Tensor,
-    tree: Tree,
+    tree: AnyTree,
     sampler: Sampler,
     settings: Settings,
     seen: Tensor | None,
@@ -102,13 +158,13 @@ def draft_tree(
     after each [P, V]; those after the text [1, V] at first. The last depth is not shown. seen: that of the
     text before, see Sampler.seen. told: logits, one after another, that the tokens are drawn from in place of
     those predicted, which are still the draft's."""
+    if isinstance(tree, GrownTree):
+        return _grow_tree(predict, tree, sampler, settings, seen, told)
     widths, device = tree.widths, u.device
     told_at = [None] * len(widths) if told is None else told.split([1, *widths[:-1]])
     seen = None if seen is None else seen[None]  # [P, V], like the next ones
     drafted, qs, raw_qs, parents, exacts, predicted = [], [], [], [], [], []
     shown, first = None, -1  # the number of the first token shown; the text has -1
-    path = torch.ones(1, 0, dtype=torch.bool, device=device)  # [P, W]: of the rows shown, what each follows
-    depths = torch.zeros(0, dtype=torch.long, device=device)  # [W]
     for depth, (u_depth, count) in enumerate(zip(u.split(widths), tree.children, strict=True)):
         own = predict(shown)
         predicted.append(own)
@@ -127,9 +183,7 @@ def draft_tree(
             break
         if seen is not None:
             seen = seen[rows] + one_hot(drafted[-1], seen.shape[1])
-        path = torch.cat([path[rows], torch.eye(len(rows), dtype=torch.bool, device=device)], 1)
-        depths = torch.cat([depths, torch.full_like(rows, depth)])
-        shown = Shown(drafted[-1], rows, Branches(depths, ~path))
+        shown = Shown.after(shown, drafted[-1], rows)
         first += len(own)
     return Draft(
         len(u),
@@ -161,6 +215,67 @@ def draw_children(probs: Tensor, preferred: Tensor, u: Tensor) -> tuple[Tensor, 
         left = left.scatter(1, token[:, None], 0.0)
         preferred = preferred.scatter(1, token[:, None], -torch.inf)
     return torch.stack(tokens, 1), torch.stack(qs, 1)
+
+
+def _grow_tree(
+    predict: Callable[[Shown | None], Tensor],
+    tree: GrownTree,
+    sampler: Sampler,
+    settings: Settings,
+    seen: Tensor | None,
+    told: Tensor | None,
+) -> Draft:
+    """`draft_tree` by the drafter's probabilities. Its children are a token's likeliest ones. A token is as
+    likely as the product of the probabilities on its path; the likeliest are shown at each depth, and the
+    likeliest of all are the draft. No token is more likely than the one before it, so that they are a tree.
+
+    A probability is the drafter's at the temperature at which it would draw, with biases and penalties but
+    unfiltered; when greedy, at temperature 1.
+
+    Lossless: the children are chosen and not drawn, so that the tree follows from the text alone, and q is
+    one-hot at each of them. A tree whose shape depended on tokens that were drawn would not be."""
+    device = settings.temperature.device
+    seen = None if seen is None else seen[None]  # [P, V], like the next ones
+    shown, score = None, torch.ones(1, device=device)  # [P]: how likely each token shown is
+    numbers = torch.full((1,), -1, device=device)  # [P]: of the tokens shown; the text has -1
+    tokens, scores, parents, rows_of, predicted, shown_numbers = [], [], [], [], [], []
+    for depth in range(tree.depth):
+        own, first, count = predict(shown), sum(map(len, predicted)), sum(map(len, tokens))
+        predicted.append(own)
+        logits = own if told is None else told[first : first + len(own)]
+        adjusted = sampler.adjusted(logits, settings, seen).float()
+        probs = probabilities(adjusted if sampler.greedy else adjusted / settings.temperature)
+        likeliest = probs.topk(min(tree.most, probs.shape[1]))  # [P, C]
+        rows = torch.arange(len(own), device=device)[:, None].expand_as(likeliest.indices).flatten()
+        tokens.append(likeliest.indices.flatten())
+        scores.append((score[:, None] * likeliest.values).flatten())
+        parents.append(numbers[rows])
+        rows_of.append(first + rows)
+        if depth == tree.depth - 1:
+            break
+        best = scores[-1].argsort(descending=True, stable=True)[: tree.most]
+        score, numbers = scores[-1][best], count + best
+        shown_numbers.append(numbers)
+        if seen is not None:
+            seen = seen[rows[best]] + one_hot(tokens[-1][best], seen.shape[1])
+        shown = Shown.after(shown, tokens[-1][best], rows[best])
+    # Of two that are as likely the first one is kept, which a token's parent is.
+    kept = torch.cat(scores).argsort(descending=True, stable=True)[: tree.size].sort().values  # [N]
+    is_kept = torch.zeros(sum(map(len, tokens)), dtype=torch.bool, device=device).index_fill_(0, kept, True)
+    renumbered = pad(is_kept.cumsum(0) - 1, (1, 0), value=-1)  # after the text's own number
+    fed = torch.full_like(is_kept, -1, dtype=torch.long)
+    in_turn = torch.cat(shown_numbers)
+    fed.index_copy_(0, in_turn, torch.arange(len(in_turn), device=device))
+    ids, logits = torch.cat(tokens)[kept], torch.cat(predicted)
+    return Draft(
+        len(kept),
+        ids,
+        one_hot(ids, logits.shape[1]),
+        probabilities(logits if told is None else told)[torch.cat(rows_of)[kept]],
+        parents=renumbered[torch.cat(parents)[kept] + 1],
+        fed=fed[kept],
+        logits=logits,
+    )
 
 
 @dataclass(frozen=True)
@@ -231,7 +346,7 @@ def speculative_tree(
         accept_prob=accept_prob,
         accepted=path.sum(),
         next=draw(left[end[None]], u_next)[0],
-        residual_mass=masses[refused],
+        residual_mass=masses[refused[None]][0],
         fates=Fates(judged, path, masses[:size], refused),
         end=end,
         p=judged_by,

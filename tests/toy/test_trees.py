@@ -39,6 +39,9 @@ CASES = {
     "narrow nuclei": replace(PLAIN, temperature=1.3, top_k=3, top_p=0.6, tree=(3, 2, 1)),
     "min-p": replace(PLAIN, temperature=1.3, min_p=0.25),
     "penalties and biases": replace(PLAIN, temperature=1.2, top_p=0.9, **ADJUSTED),
+    "auto": replace(PLAIN, tree="auto"),
+    "auto when greedy": replace(PLAIN, tree="auto", temperature=0.0),
+    "auto with penalties": replace(PLAIN, tree="auto", temperature=1.2, top_p=0.9, **ADJUSTED),
     "penalties when greedy": replace(PLAIN, temperature=0.0, **ADJUSTED),
 }
 # p-values: a right engine falls below the first once in 10^9 choices of seeds, and a broken one far below.
@@ -46,8 +49,8 @@ SOUND = 1e-9
 
 
 def dist_of(table, params):
-    """text -> p; with raw=True unfiltered, in the order in which a drafter prefers its tokens."""
-    unfiltered = replace(params, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
+    """text -> p; with raw=True unfiltered, which tells which tokens a drafter prefers."""
+    unfiltered = replace(params, temperature=params.temperature or 1.0, top_k=0, top_p=1.0, min_p=0.0)
 
     def dist(text, raw=False):
         return shaped(TableLM(table).row(text), unfiltered if raw else params, text, len(PROMPT))
@@ -84,14 +87,14 @@ def test_token_for_token_like_the_naive_reference(name, eos):
 
 
 @pytest.mark.parametrize("runs", [400, pytest.param(6_000, marks=pytest.mark.long)])
-@pytest.mark.parametrize("name", ["multinomial", "wide", "narrow nuclei", "penalties and biases"])
+@pytest.mark.parametrize("name", ["multinomial", "wide", "narrow nuclei", "penalties and biases", "auto"])
 def test_the_text_has_the_targets_distribution(name, runs):
     params, fates = CASES[name], Counter()
     p_of = dist_of(TARGET, params)
     p = oracle.exactness(lambda prompt, seed: run_of(params, seed), p_of, [PROMPT], TOKENS, runs, fates=fates)
     assert p > SOUND, f"chi-square p = {p:.2g}"
     for fate in ("accepted", "rejected", "discarded", "resampled", "bonus"):
-        assert fates[fate] > runs / 20, f"too few {fate}: the test shows little about them"
+        assert fates[fate] > runs / 40, f"too few {fate}: the test shows little about them"
 
 
 def test_the_naive_reference_has_the_targets_distribution():
@@ -106,7 +109,7 @@ def test_the_naive_reference_has_the_targets_distribution():
     assert oracle.p_value(seen, oracle.enumerated(p_of, PROMPT, TOKENS)) > SOUND
 
 
-@pytest.mark.parametrize("name", ["multinomial", "wide", "narrow nuclei", "greedy"])
+@pytest.mark.parametrize("name", ["multinomial", "wide", "narrow nuclei", "greedy", "auto"])
 def test_every_verdict_follows_from_the_record(name):
     """What is left of p after each refused child is computed again from the record of all tokens."""
     params, several = replace(CASES[name], alternatives=V), 0
@@ -160,6 +163,21 @@ def test_the_end_of_a_text_leaves_room_for_the_first_depths():
             assert one.gamma == 10 and one.ended_by == ("gamma" if depth == 3 else "length")
             left -= len(one.emitted)
         assert left == 0
+
+
+def test_a_grown_tree_stops_where_there_is_no_room():
+    depths = set()
+    for seed in range(20):
+        left = PLAIN.max_new_tokens
+        for one in rounds_of(CASES["auto"], seed):
+            depth = max(places_of(one.draft), default=-1) + 1
+            assert depth <= min(5, left - 1) and len(one.draft) <= one.gamma == one.made == 16 or left == 1
+            if len(one.draft) < one.gamma:
+                assert one.ended_by == "length" and depth == left - 1
+            depths.add(depth)
+            left -= len(one.emitted)
+        assert left == 0
+    assert depths >= {0, 1, 2, 3, 4}
 
 
 def test_nothing_follows_a_drafted_end_of_the_text():

@@ -10,7 +10,9 @@ import torch
 
 from specdemo.engine import tree as engine
 from specdemo.engine.rules import speculative
-from specdemo.engine.tree import Nodes, Tree, draw_children, speculative_tree
+from specdemo.engine.sampling import Sampler, Settings
+from specdemo.engine.tree import GrownTree, Nodes, Tree, draft_tree, draw_children, speculative_tree
+from specdemo.events import Params
 from tests.oracle import parents_of, path_to
 
 V = 4
@@ -74,11 +76,31 @@ def drafts(parents, q):
     return found
 
 
-def outcomes(parents, p, q, captured, padding=0):
-    """{text: probability} of one round. padding: rows without a draft, as a captured step has them."""
+def grown(tree, q):
+    """The draft of a tree that grows where the drafter is sure: its parents, and what `drafts` has."""
+    paths = [()]
+
+    def predict(shown):
+        if shown is not None:
+            paths[:] = [
+                (*paths[at], token)
+                for at, token in zip(shown.parents.tolist(), shown.tokens.tolist(), strict=True)
+            ]
+        return torch.tensor(np.stack([q[path] for path in paths])).log()
+
+    sampler = Sampler(Params(temperature=1.0, top_p=1.0))
+    draft = draft_tree(predict, torch.zeros(tree.size), tree, sampler, Settings.on_host(sampler), None)
+    parents, ids = draft.parents.tolist(), draft.ids.tolist()
+    texts = [tuple(ids[one] for one in path_to(parents, token)) for token in range(len(ids))]
+    return parents, [(texts, draft.q.double().numpy(), 1.0)]
+
+
+def outcomes(parents, p, made, captured, padding=0):
+    """{text: probability} of one round. made: its drafts. padding: rows without a draft, as a captured step
+    has them."""
     found, size = Counter(), len(parents) + padding
     nodes = Nodes.of(torch.tensor([*parents, *[-1] * padding]), bounds_of(parents))
-    for texts, qs, chance in drafts(parents, q):
+    for texts, qs, chance in made:
         ps = torch.tensor(np.stack([p[text] for text in ((), *texts)] + [np.eye(V)[0]] * padding))
         q_rows = torch.tensor(np.stack([*qs, *[np.zeros(V)] * padding]))
         drafted = torch.tensor([*(text[-1] for text in texts), *[0] * padding])
@@ -124,9 +146,14 @@ def joint(found, p, length):
 
 
 def farthest(parents, seed, captured, padding=0):
-    depth = len(bounds_of(parents).children)
-    p, q = models(seed, depth)
-    emitted = joint(outcomes(parents, p, q, captured, padding), p, depth + 1)
+    p, q = models(seed, bounds_of(parents).depth)
+    return distance(parents, p, drafts(parents, q), captured, padding)
+
+
+def distance(parents, p, made, captured, padding=0):
+    """Between what a round emits, and what the target alone would write."""
+    depth = bounds_of(parents).depth
+    emitted = joint(outcomes(parents, p, made, captured, padding), p, depth + 1)
     texts = product(range(V), repeat=depth + 1)
     return max(abs(emitted[t] - np.prod([p[t[:i]][x] for i, x in enumerate(t)])) for t in texts)
 
@@ -159,6 +186,16 @@ def test_a_larger_tree_emits_what_the_target_would(parents, captured):
 @pytest.mark.parametrize("parents", [(-1, -1, 0, 0), (-1, 0, 0), (-1, -1, 1, 2)], ids=str)
 def test_rows_without_a_draft_change_nothing(parents, captured):
     assert farthest(parents, 3, captured, padding=2) < 1e-9
+
+
+def test_a_grown_tree_emits_what_the_target_would(captured):
+    shapes = set()
+    for seed in range(12):
+        p, q = models(seed, 3, sharpness=3)
+        parents, made = grown(GrownTree(size=5, depth=3, most=2), q)
+        shapes.add(tuple(parents))
+        assert distance(parents, p, made, captured) < 1e-9
+    assert len(shapes) > 3, "its shape follows from q"
 
 
 def test_a_chain_is_judged_as_by_the_speculative_rule():

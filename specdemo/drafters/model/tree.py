@@ -6,25 +6,25 @@ from torch import Tensor
 
 from specdemo.drafters.model.drafter import DraftInput, ModelDrafter
 from specdemo.engine.draft import Draft
-from specdemo.engine.tree import Shown, Tree, draft_tree
+from specdemo.engine.tree import AnyTree, Shown, draft_tree
 
 
 @dataclass(eq=False)
 class TreeDrafter(ModelDrafter):
     """Drafts a tree, by one forward for each depth over all tokens of the depth before, each of which sees
-    the text and the tokens on its own path. The tree is cut where there is no room for its depth."""
+    the text and the tokens on its own path."""
 
     def room(self, ids: list[int], k: int) -> int:
-        return self._tree.first(k).cut(int(min(k, self.context - len(ids) + 1))).size
+        return self._tree.first(k).in_room(int(min(k, self.context - len(ids) + 1))).size
 
     @property
-    def _tree(self) -> Tree:
+    def _tree(self) -> AnyTree:
         assert self.tree is not None, "kind.py gives one"
         return self.tree
 
     def keep(self, ids: list[int], path: list[int]) -> None:
-        # The tokens of the last depth were not fed. What is copied of their rows is overwritten: a path with
-        # such a token ends with it, and the next draft feeds it first.
+        # Of the tokens of the last depth no row was fed. What is copied in its place is overwritten: a path
+        # with such a token ends with it, and the next draft feeds it first.
         self.lm.keep(len(ids), path)
 
     def step(self, value: DraftInput, told: Tensor | None = None) -> Draft:
