@@ -160,7 +160,7 @@ def steps_of(target, drafter, kind, sampler, k=4, **settings):
     drafting.start(TEXT)
     u = uniforms(1, 0, 16)
     draft = drafting.propose(TEXT, k, u.draft)
-    assert draft.k == (0 if kind == "none" else k)
+    assert draft.k == {"none": 0, "grown tree": 16}.get(kind, k)
     verifier.verify(TEXT, draft, u)
     assert set(run.steps) == NOTHING[kind].keys()
     return run.steps
