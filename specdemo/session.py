@@ -23,6 +23,7 @@ from specdemo.engine.step import Verifier
 from specdemo.engine.tree import tree_of
 from specdemo.errors import PairError, failure, no_mistakes
 from specdemo.events import (
+    METHODS,
     Finish,
     Finished,
     Params,
@@ -473,7 +474,9 @@ def decoder_of(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
     tree = tree_of(params)
     if tree is not None:
         with pair.runner.active():
-            for role, lm in (("target", setup.target), ("drafter", setup.drafter)):
+            by_drafter = METHODS[params.draft_with].is_by_drafter
+            readers = [("target", setup.target), *([("drafter", setup.drafter)] if by_drafter else [])]
+            for role, lm in readers:
                 if not (isinstance(lm, CachedLM) and lm.reads_branches()):
                     raise PairError(about("tree", "tree_forward", who=message(f"the_{role}")))
     beyond = LONGEST_DRAFT if tree is None else tree.size  # rows that only fill a step

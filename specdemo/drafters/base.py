@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from specdemo.drafters.vocabulary import OtherTokenizer
 from specdemo.engine.draft import Drafter
 from specdemo.engine.sampling import Sampler
-from specdemo.engine.tree import AnyTree, tree_of
+from specdemo.engine.tree import AnyTree, GrownTree, Tree, tree_of
 from specdemo.events import Gamma, Params
 from specdemo.events.speedup import NO_COST, DraftingCost
 from specdemo.runtime.cache import Cached
@@ -60,6 +60,12 @@ class Materials:
     def tree(self) -> AnyTree | None:
         """What is drafted in each round, if not a chain."""
         return tree_of(self.params)
+
+
+def regular(tree: AnyTree | None) -> Tree | None:
+    """The tree of a drafter that grows none by probabilities."""
+    assert not isinstance(tree, GrownTree), "Pair.check refuses it"
+    return tree
 
 
 class Models(Protocol):

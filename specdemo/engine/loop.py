@@ -211,7 +211,10 @@ class Decoder:
         verdict = self.verifier.verdict(launched.judging)
         kept = int(verdict.k)
         tokens = self.emitter.tokens(verdict, kept)
-        if self.drafter.wants_top:
+        if self.drafter.wants_top and verdict.is_tree:
+            for path, likely in verdict.likely_by_path(kept):
+                self.drafter.learn([*ids, *path], [], [likely])
+        elif self.drafter.wants_top:
             self.drafter.learn(ids, verdict.drafted(kept), verdict.likely(kept))
         if verdict.is_tree:
             self.verifier.target.keep(len(ids), verdict.whole_path)

@@ -1,7 +1,7 @@
 """What the target computes in a round: one forward over the draft, the verdict, and the numbers of the trace,
 which come home in one copy. Nothing in the step waits for the device, so that it can be captured."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from math import inf, isnan
@@ -132,6 +132,21 @@ class VerifiedOnHost(OnHost):
         come after them."""
         read = self.experts_read
         return ExpertsRead(check=read[k], row=read[0]) if read else None
+
+    def likely_by_path(self, k: int) -> Iterator[tuple[list[int], list[tuple[int, float]]]]:
+        """The target's likeliest (token, raw_p) after the text and each token of a tree of k that has
+        children, and after its path; and the tokens up to there."""
+        rows = self.likely(len(self.parents))
+        paths: dict[int, list[int]] = {-1: []}
+        told = set()
+        for number, (token, parent) in enumerate(zip(self.drafted(k), self.parents, strict=False)):
+            paths[number] = [*paths[parent], token]
+            if parent not in told:
+                told.add(parent)
+                yield paths[parent], rows[number]
+        end = self.whole_path[-1] if self.accepted else -1
+        if end not in told:
+            yield paths[end], rows[-1]
 
     def likely(self, k: int) -> list[list[tuple[int, float]]]:
         """The target's likeliest (token, raw_p) at each of the k+1 positions of a draft of k tokens."""

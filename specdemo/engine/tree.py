@@ -2,7 +2,7 @@
 keeps one path of them (SpecInfer, Miao et al. 2024; Sequoia, Chen et al. 2024)."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from operator import mul
@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from specdemo.engine.draft import Draft
+from specdemo.engine.draft import Draft, one_hot_draft
 from specdemo.engine.rules import Decision
 from specdemo.engine.sampling import Sampler, Settings, draw, most_likely, one_hot, probabilities
 from specdemo.events import Params
 from specdemo.events.params import GROWN
 from specdemo.runtime.attention import Branches
+from specdemo.runtime.device import to_device
 
 
 @dataclass(frozen=True)
@@ -276,6 +277,34 @@ def _grow_tree(
         fed=fed[kept],
         logits=logits,
     )
+
+
+def listed_draft(
+    following: Callable[[list[int], int], list[int]],
+    tree: Tree | None,
+    k: int,
+    vocab_size: int,
+    device: torch.device,
+) -> Draft:
+    """Drafts at most k tokens that are looked up, with q one-hot at each: a tree; None: a chain.
+
+    following: is given tokens drafted after the text and a number, and returns as many different tokens that
+    can come after them, the best first, or fewer. Then the tree is smaller. It is lossless because nothing is
+    drawn: which tokens are drafted follows from the text before."""
+    ids: list[int] = []
+    parents: list[int] = []
+    known: list[tuple[int, list[int]]] = [(-1, [])]  # of one depth: each token, and its path
+    for count in (1,) * k if tree is None else tree.first(k).children:
+        before, known = known, []
+        for number, path in before:
+            for token in following(path, count):
+                known.append((len(ids), [*path, token]))
+                ids.append(token)
+                parents.append(number)
+    draft = one_hot_draft(ids, vocab_size, device)
+    if tree is None or not ids:
+        return draft
+    return replace(draft, parents=to_device(parents, torch.long, device))
 
 
 @dataclass(frozen=True)

@@ -355,6 +355,12 @@ def nodes_of(tree: DraftTree) -> int:
     return sum(math.prod(tree[: depth + 1]) for depth in range(len(tree)))
 
 
+def takes_tree(method: str, tree: DraftTree) -> bool:
+    """Whether a method drafts such a tree. What copies from the text has no probabilities to grow one by."""
+    row = METHODS[method]
+    return "tree" in row.fields and not (tree == "auto" and row.manner == "copy")
+
+
 def tree_text(tree: DraftTree) -> str:
     """A tree as it is typed; empty for a chain."""
     return tree if isinstance(tree, str) else ",".join(map(str, tree))

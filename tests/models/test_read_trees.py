@@ -1,6 +1,7 @@
 """Trees of drafts with real models: a tree changes no greedy text, whatever the architecture, and what cannot
 draft or read one says so."""
 
+from collections import Counter
 from dataclasses import replace
 from functools import cache
 
@@ -125,6 +126,22 @@ def test_a_tree_of_one_branch_is_a_chain(name):
     assert [one.emitted for one in tree.rounds] == [one.emitted for one in chain.rounds]
 
 
+@pytest.mark.parametrize("method", ["ngram", "ngram-one-level", "suffix"])
+def test_what_is_looked_up_is_a_tree_too(method):
+    """Without a drafter, and of a text that comes back to itself. A store has fewer guesses than it may."""
+    target = target_of("llama")
+    trace = run_of(target, None, draft_with=method, ngram=2, max_new_tokens=90)
+    assert trace.output_ids == greedy(target, PROMPT, 90)
+    drafts = [one.draft for one in trace.rounds]
+    assert {len(draft) for draft in drafts} & set(range(2, 14)), "an irregular tree"
+    for draft in drafts:
+        families = Counter(token.parent for token in draft)
+        assert all(count <= 3 for count in families.values())
+        assert len({(token.parent, token.id) for token in draft}) == len(draft)
+        assert all(token.q == 1 for token in draft if token.u is not None)
+    assert Trace.from_json(trace.to_json()) == trace
+
+
 def test_a_second_guess_brings_tokens():
     """At a temperature at which the first one is often refused."""
     how = {"temperature": 1.0, "top_p": 1.0, "max_new_tokens": 150}
@@ -157,9 +174,10 @@ def refused(target, drafter, **params):
 
 def test_what_cannot_draft_a_tree_says_so():
     target = target_of("llama")
-    for method in ("lookup", "ngram", "suffix", "early-exit", "lookup+model"):
+    for method in ("lookup", "early-exit", "lookup+model", "ngram+model"):
         said = refused(target, drafter_of("llama"), draft_with=method)
-        assert said == f"tree must be empty for {method}: only a drafter model drafts trees"
+        assert said == f"tree must be empty for {method}, which drafts chains only"
+    assert "must not be auto for suffix" in refused(target, None, draft_with="suffix", tree="auto")
     assert "of the kind eagle3" in refused(with_head(target, tiny_head(target)), None)
     run_of(target, None, draft_with="none")  # where it has no effect
 

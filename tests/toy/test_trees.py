@@ -97,6 +97,19 @@ def test_the_text_has_the_targets_distribution(name, runs):
         assert fates[fate] > runs / 40, f"too few {fate}: the test shows little about them"
 
 
+@pytest.mark.parametrize("method", ["ngram", "suffix"])
+def test_the_text_of_what_is_looked_up_has_the_targets_distribution(method):
+    params, fates, prompt = replace(PLAIN, draft_with=method, ngram=1), Counter(), [0, 1, 0, 1, 3, 0, 3, 1]
+
+    def run(prompt, seed):
+        return decoding(TableLM(TARGET), None, replace(params, seed=seed), prompt)
+
+    p = oracle.exactness(run, dist_of(TARGET, params), [prompt], TOKENS, 400, fates=fates)
+    assert p > SOUND, f"chi-square p = {p:.2g}"
+    for fate in ("accepted", "rejected", "resampled"):
+        assert fates[fate] > 20, f"too few {fate}: the test shows little about them"
+
+
 def test_the_naive_reference_has_the_targets_distribution():
     p_of, q_of, seen = dist_of(TARGET, PLAIN), dist_of(DRAFTER, PLAIN), Counter()
     for seed in range(1500):
