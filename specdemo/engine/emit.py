@@ -149,12 +149,16 @@ class Emitter:
 
         events = _Events(verdict, len(verdict.judged), self, None)
         draft: list[JudgedInTree] = []
+        reached = {None, *(kept[:-1] if self.stop.finish else kept)}  # nothing follows the end of the text
         for number in counted:
-            refused = verdict.judged[number] and not verdict.path[number]
-            fate: Fate = "accepted" if number in kept else "rejected" if refused else "discarded"
-            token, parent = events.judged(number, texts[number], fate), parents[number]
+            parent, refused = parents[number], verdict.judged[number] and not verdict.path[number]
+            rejected = refused and parent in reached
+            fate: Fate = "accepted" if number in kept else "rejected" if rejected else "discarded"
+            token = events.judged(number, texts[number], fate)
             own = {field.name: getattr(token, field.name) for field in fields(token)}
-            draft.append(JudgedInTree(**own, parent=None if parent is None else counted[parent]))
+            mass = verdict.masses[number] if refused else None
+            parent = None if parent is None else counted[parent]
+            draft.append(JudgedInTree(**own, parent=parent, residual_mass=mass))
         emitted = [drafted_ids[number] for number in kept]
         next_token = None
         if not self.stop.finish:

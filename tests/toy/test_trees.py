@@ -150,6 +150,7 @@ def test_every_verdict_follows_from_the_record(name):
                         break
                     residual = {one: max(p[one] - q[one], 0.0) for one in p}
                     left = {one: part / sum(residual.values()) for one, part in residual.items()}
+                    assert token.residual_mass == pytest.approx(sum(residual.values()))
                 several += families[at].index(token) > 1
                 for unreached in families[at][families[at].index(token) + 1 :]:
                     assert (unreached.fate, unreached.u, unreached.accept_prob) == ("discarded", None, None)
@@ -203,6 +204,24 @@ def test_nothing_follows_a_drafted_end_of_the_text():
                 ended += 1
                 assert one.made == len(one.draft)
     assert ended > 10
+
+
+def test_nothing_is_rejected_after_the_end_of_the_text():
+    """A stop string is found only when the text is written: the verdict has gone on."""
+    after = 0
+    for seed in range(60):
+        tables = TableLM(TARGET), TableLM(DRAFTER), replace(PLAIN, tree=(2, 2, 2), seed=seed)
+        for one in decoding(*tables, PROMPT, stop_ids=(EOS,)):
+            if not isinstance(one, Round) or one.next is not None:
+                continue
+            path = [index for index, token in enumerate(one.draft) if token.fate == "accepted"]
+            behind = {path[-1]}
+            for index, token in enumerate(one.draft):
+                if token.parent in behind:
+                    behind.add(index)
+                    assert token.fate == "discarded"
+                    after += token.residual_mass is not None
+    assert after > 5
 
 
 def trace_of(params, seed):
