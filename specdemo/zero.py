@@ -60,8 +60,8 @@ class Spent:
     """The GPU's time that the last runs of a pair took, in seconds, and how much the next one asks for.
 
     prepared: until the first round was there, in new processes alone: nobody knows whether the next one is.
-    by_way: of a token after that round, by what its speed depends on most. Filters, alternatives and lengths
-    change it less than the margin allows for."""
+    by_way: of a token after that round, by what its speed depends on most: how it is drafted, and whether
+    greedily or with a grammar. Other settings and lengths change it by less than the margin."""
 
     prepared: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
     by_way: dict[Hashable, deque[float]] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class Spent:
 
 def _way(params: Params) -> Hashable:
     drafts = (params.tree or params.gamma) if params.draft_with != "none" else 0
-    return params.draft_with, drafts, field_of_grammar(params) is not None
+    return params.draft_with, drafts, params.temperature == 0, field_of_grammar(params) is not None
 
 
 @dataclass(frozen=True)

@@ -39,14 +39,21 @@ def test_the_slowest_of_the_last_runs_counts():
     assert spent.seconds_for(PARAMS) == 6
 
 
-@pytest.mark.parametrize("field, value", [("seed", 3), ("temperature", 0.0), ("top_k", 20), ("stop", ("x",))])
+@pytest.mark.parametrize("field, value", [("seed", 3), ("temperature", 0.5), ("top_k", 20), ("stop", ("x",))])
 def test_what_hardly_matters_shares_what_is_known(field, value):
     assert spent_on().seconds_for(replace(PARAMS, **{field: value})) == 12
 
 
 @pytest.mark.parametrize(
     "fields",
-    [{"draft_with": "none"}, {"draft_with": "lookup"}, {"gamma": 8}, {"tree": (2, 1)}, {"regex": "a"}],
+    [
+        {"draft_with": "none"},
+        {"draft_with": "lookup"},
+        {"gamma": 8},
+        {"tree": (2, 1)},
+        {"regex": "a"},
+        {"temperature": 0.0},
+    ],
 )
 def test_what_matters_has_its_own(fields):
     assert spent_on().seconds_for(replace(PARAMS, **fields)) == 16, "1.5 x 4 + 200 x 0.05"
