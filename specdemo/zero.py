@@ -23,7 +23,6 @@ import torch
 from specdemo import session
 from specdemo.errors import PairError, failure, redacted, without_directories
 from specdemo.events import Finish, Finished, Params, Prompt, Round, Started, Stats
-from specdemo.events.params import field_of_grammar
 from specdemo.events.speedup import NARROW, SHORTEST
 from specdemo.events.trace import Trace
 from specdemo.loading.pair import AnyPair, Pair
@@ -61,7 +60,7 @@ class Spent:
 
     prepared: until the first round was there, in new processes alone: nobody knows whether the next one is.
     by_way: of a token after that round, by what its speed depends on most: how it is drafted, and whether
-    greedily or with a grammar. Other settings and lengths change it by less than the margin."""
+    greedily. Other settings change it by less than the margin."""
 
     prepared: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
     by_way: dict[Hashable, deque[float]] = field(default_factory=dict)
@@ -85,7 +84,7 @@ class Spent:
 
 def _way(params: Params) -> Hashable:
     drafts = (params.tree or params.gamma) if params.draft_with != "none" else 0
-    return params.draft_with, drafts, params.temperature == 0, field_of_grammar(params) is not None
+    return params.draft_with, drafts, params.temperature == 0
 
 
 @dataclass(frozen=True)
