@@ -12,25 +12,30 @@ import os
 import re
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+from typing import Any, NamedTuple
 
 import torch
 
 from specdemo import session
 from specdemo.errors import PairError, failure, redacted, without_directories
 from specdemo.events import Finish, Finished, Params, Prompt, Round, Started, Stats
-from specdemo.events.speedup import NARROW
+from specdemo.events.speedup import NARROW, SHORTEST
 from specdemo.events.trace import Trace
 from specdemo.loading.pair import AnyPair, Pair
 from specdemo.runtime import attention, cuda, shared
 from specdemo.runtime.lm import keeps_state
-from specdemo.words.message import Message, message
+from specdemo.words.message import Message, message, message_of
 
-PREPARE_SECONDS = 5  # for the models to reach the GPU, and for the prompt
+# Seconds for which the GPU is asked for. The first two are for what no run has shown yet.
+PREPARE_SECONDS = 5.0  # until the first round: for the models to reach the GPU, and for the prompt
 TOKEN_SECONDS = 0.05  # for a token; a pair of 8 billion parameters needs about half of it
-LONGEST_SECONDS = 60
+LEAST_SECONDS, MOST_SECONDS = 3, 60
+MARGIN = 1.5  # for texts in which fewer drafts are accepted, and for a slower host
+KEPT = 8  # runs that are remembered, the slowest of which counts
 TAKEN_BACK = message("taken_back")
 
 
@@ -49,18 +54,72 @@ def _decorator() -> Callable[..., Any] | None:
 GPU = _decorator()
 
 
+@dataclass
+class Spent:
+    """The GPU's time that the last runs of a pair took, in seconds, and how much the next one asks for.
+
+    prepared: until the first round was there, in new processes alone: nobody knows whether the next one is.
+    by_way: of a token after that round, by what its speed depends on most: how it is drafted, and whether
+    greedily. Other settings change it by less than the margin."""
+
+    prepared: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
+    by_way: dict[Hashable, deque[float]] = field(default_factory=dict)
+
+    def seconds_for(self, params: Params) -> int:
+        """A visitor's quota must have room for them; only what is used counts."""
+        prepare = MARGIN * max(self.prepared) if self.prepared else PREPARE_SECONDS
+        taken = self.by_way.get(_way(params))
+        a_token = MARGIN * max(taken) if taken else TOKEN_SECONDS
+        needed = math.ceil(prepare + a_token * params.max_new_tokens)
+        return min(MOST_SECONDS, max(LEAST_SECONDS, needed))
+
+    def add(self, params: Params, is_new: bool, prepared: float, later: float, tokens: int) -> None:
+        """A run that took `later` seconds for `tokens` tokens after the first round. Of one that was cut
+        short they go on to the cut, so the next one asks for more than it had."""
+        if is_new:
+            self.prepared.append(prepared)
+        if tokens:
+            self.by_way.setdefault(_way(params), deque(maxlen=KEPT)).append(later / tokens)
+
+
+def _way(params: Params) -> Hashable:
+    drafts = (params.tree or params.gamma) if params.draft_with != "none" else 0
+    return params.draft_with, drafts, params.temperature == 0
+
+
 @dataclass(frozen=True)
 class News:
-    """What the forked process tells: an event, and what the trace has after it."""
+    """What the forked process tells: an event, and what the trace has after it. seconds: since the GPU was
+    lent for this run. is_new: whether the process was made for it, and so had the models to move."""
 
     event: Started | Round | Finished
     stats: Stats
     unfinished: str
     finish: Finish | None
+    seconds: float
+    is_new: bool
 
 
 Task = Callable[[Started, bool], Iterator[News | Message]]  # a message: what went wrong, as the trace has it
-_tasks: weakref.WeakKeyDictionary[Pair, Task] = weakref.WeakKeyDictionary()
+
+
+class Place(NamedTuple):
+    """Where a pair runs, and what its runs took there."""
+
+    task: Task
+    spent: Spent
+
+
+_places: weakref.WeakKeyDictionary[Pair, Place] = weakref.WeakKeyDictionary()
+_forked_at: float | None = None  # by perf_counter; None in the server, and once a run has begun in a fork
+
+
+def _note_fork() -> None:
+    global _forked_at
+    _forked_at = perf_counter()
+
+
+os.register_at_fork(after_in_child=_note_fork)
 
 
 def start_run(
@@ -85,12 +144,12 @@ def start_run(
         raise
 
 
-def place(pair: Pair) -> Task:
+def place(pair: Pair) -> Place:
     """The function that runs this pair on ZeroGPU. It is made once for each pair, since the package reuses a
     function's process, which knows only the pairs that were there when it was forked. The first one must be
     made before the server starts."""
-    if pair not in _tasks:
-        known = weakref.ref(pair)  # the package keeps the function for ever
+    if pair not in _places:
+        known, spent = weakref.ref(pair), Spent()  # the package keeps the function for ever
 
         def run_on_gpu(started: Started, measure: bool) -> Iterator[News | Message]:
             held = known()
@@ -98,8 +157,9 @@ def place(pair: Pair) -> Task:
             yield from _in_fork(held, started, measure)
 
         assert GPU is not None
-        _tasks[pair] = GPU(run_on_gpu, duration=lambda started, measure: seconds_for(started.params))
-    return _tasks[pair]
+        task = GPU(run_on_gpu, duration=lambda started, measure: spent.seconds_for(started.params))
+        _places[pair] = Place(task, spent)
+    return _places[pair]
 
 
 def can_be_timed_in_turns(pair: AnyPair) -> bool:
@@ -107,12 +167,9 @@ def can_be_timed_in_turns(pair: AnyPair) -> bool:
     return GPU is None and isinstance(pair, Pair) and not keeps_state(pair.target)
 
 
-def seconds_for(params: Params) -> int:
-    """How long the GPU is asked for. A visitor's quota must have room for it; only what is used counts."""
-    return min(LONGEST_SECONDS, math.ceil(PREPARE_SECONDS + TOKEN_SECONDS * params.max_new_tokens))
-
-
 def _in_fork(pair: Pair, started: Started, measure: bool) -> Iterator[News | Message]:
+    global _forked_at
+    begun, is_new, _forked_at = _forked_at or perf_counter(), _forked_at is not None, None
     cuda.ALONE, attention.LOCK, shared.SHARED_LOCK = threading.RLock(), threading.RLock(), threading.Lock()
     torch.set_num_threads(1)  # OpenMP's threads are gone after a fork, and more than one would wait for them
     pair = replace(pair.with_capture("off"), lock=threading.Lock())
@@ -121,7 +178,8 @@ def _in_fork(pair: Pair, started: Started, measure: bool) -> Iterator[News | Mes
         with session.Run(pair, started, measure) as run:
             for event in run:
                 trace = run.trace
-                yield News(event, trace.stats, trace.unfinished, trace.finish)
+                seconds = perf_counter() - begun
+                yield News(event, trace.stats, trace.unfinished, trace.finish, seconds, is_new)
     except Exception as error:
         yield failure(error)
 
@@ -132,7 +190,10 @@ class ForkedRun:
 
     def __init__(self, pair: Pair, started: Started, measure: bool):
         self.trace = Trace.begin(started)
-        self._news = place(pair)(started, measure)
+        task, self._spent = place(pair)
+        self._news, self._params = task(started, measure), started.params
+        self._begun = perf_counter()  # here; later, when the GPU was lent
+        self._first: News | None = None  # with a round
         self._computing = threading.Lock()  # held while an event is awaited
         self._telling = threading.Lock()  # held while the trace changes
         self._closing = threading.Event()
@@ -157,9 +218,18 @@ class ForkedRun:
         try:
             news = self._next_news()
         except PairError as error:
+            if message_of(error) == TAKEN_BACK:
+                self._learn_of_cut()
             self._end("error", str(error))
             self._leave()
             raise
+        self._begun = perf_counter() - news.seconds
+        if isinstance(news.event, Round):
+            self._first = self._first or news
+        elif isinstance(news.event, Finished):
+            later = news.stats.tokens - (self._first or news).stats.tokens
+            if later >= SHORTEST:  # few tell too little
+                self._learn(news.seconds, later)
         with self._telling:
             if self._closing.is_set():
                 return None
@@ -180,6 +250,22 @@ class ForkedRun:
         if isinstance(news, Message):
             raise PairError(message("failed", why=news))
         return news
+
+    def _learn(self, seconds: float, tokens: int) -> None:
+        first = self._first
+        assert first is not None, "it has rounds"
+        self._spent.add(self._params, first.is_new, first.seconds, seconds - first.seconds, tokens)
+
+    def _learn_of_cut(self) -> None:
+        """What a run that has lost the GPU tells, if its time was over: it would have taken longer."""
+        reserved, seconds = self._spent.seconds_for(self._params), perf_counter() - self._begun
+        if seconds < 0.9 * reserved:  # the process has died before
+            return
+        seconds = max(seconds, reserved)
+        if self._first is None:
+            self._spent.add(self._params, True, seconds, 0.0, 0)
+        else:
+            self._learn(seconds, max(1, self.trace.stats.tokens - self._first.stats.tokens))
 
     def settle(self, is_over: Callable[[], bool] = lambda: False) -> Iterator[None]:
         """Nothing: the GPU that was lent for the run is given back."""

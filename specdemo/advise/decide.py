@@ -143,7 +143,7 @@ def parts_of(own: ByPlace) -> dict[Place, OfPrompt] | None:
     turns = [turn for one in own.values() for turn in one.turns]
     if len(turns) < FEWEST_TURNS or len(own) < FEWEST_PROMPTS:
         return None
-    drafted, costs = [fmean(turn.drafted) for turn in turns], [turn.cost for turn in turns]
+    drafted, costs = [turn.drafted for turn in turns], [turn.cost for turn in turns]
     try:
         slope, intercept = linear_regression(drafted, costs)
     except StatisticsError:  # all drafts have the same length
@@ -154,7 +154,7 @@ def parts_of(own: ByPlace) -> dict[Place, OfPrompt] | None:
 
     found = {}
     for place, one in own.items():
-        off = sorted(log(turn.cost / usual(fmean(turn.drafted))) for turn in one.turns)
+        off = sorted(log(turn.cost / usual(turn.drafted)) for turn in one.turns)
         cut = int(TRIMMED * len(off))
         factor = exp(fmean(off[cut : len(off) - cut])) if off else 1.0
         cost = len(one.drafted) * usual(fmean(one.drafted)) * factor

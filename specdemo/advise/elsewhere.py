@@ -8,50 +8,17 @@ from textwrap import wrap
 
 from specdemo.advise.pictures import LINE, WIDTH, line, svg, text
 from specdemo.bench.by_count import (
-    GIVEN,
-    Accelerator,
     ForwardBytes,
     counted,
     forwards_of_round,
     usual_launches,
 )
+from specdemo.bench.cards import CARDS
 from specdemo.events.speedup import Estimate, best_gamma
 from specdemo.words.catalogue import number, say
 from specdemo.words.message import refusal
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64)  # texts at once
-H200 = GIVEN["NVIDIA H200"]
-
-
-@dataclass(frozen=True)
-class Card:
-    """A graphics card by what its maker publishes. bandwidth: of its memory, bytes a second. peak: of dense
-    products in bfloat16 with sums in float32, operations a second. memory: bytes. copied: what a copy reached
-    on one, bytes a second (bench/README.md); None: the same share of the bandwidth as on the H200."""
-
-    name: str
-    bandwidth: float
-    peak: float
-    memory: float
-    copied: float | None = None
-
-    @property
-    def accelerator(self) -> Accelerator:
-        """Kernels are taken to cost on each card what they cost on the H200."""
-        share = H200.bandwidth / CARDS["h200"].bandwidth
-        return Accelerator(self.copied or share * self.bandwidth, H200.node_us, self.peak)
-
-
-# From NVIDIA's data sheets of the H100 SXM, H200 SXM, L4 and DGX B200 (of one of its eight GPUs), and its
-# white papers on Ada and RTX Blackwell (RTX PRO 6000: Workstation Edition). Peaks are without sparsity.
-CARDS = {
-    "h100": Card("H100 SXM", 3.35e12, 989e12, 80e9, copied=2.75e12),
-    "h200": Card("H200 SXM", 4.8e12, 989e12, 141e9, copied=H200.bandwidth),
-    "b200": Card("B200", 8.0e12, 2250e12, 180e9),
-    "rtx-4090": Card("RTX 4090", 1.008e12, 165.2e12, 24e9),
-    "l4": Card("L4", 0.3e12, 121e12, 24e9),
-    "rtx-pro-6000": Card("RTX PRO 6000", 1.792e12, 503.8e12, 96e9),
-}
 
 
 @dataclass(frozen=True)

@@ -45,17 +45,17 @@ class Setting:
 
 @dataclass(frozen=True)
 class Turn:
-    """Some rounds of a text, and right after them some of the target alone. plain_ms: the mean of those.
-    drafted, ms: of each of the text's own rounds."""
+    """Some rounds of a text, and right after them some of the target alone, whose mean is plain_ms. drafted,
+    ms: means of the text's own rounds."""
 
     plain_ms: float
-    drafted: tuple[int, ...]
-    ms: tuple[float, ...]
+    drafted: float
+    ms: float
 
     @property
     def cost(self) -> float:
         """What one of its rounds took, in rounds of the target alone."""
-        return fmean(self.ms) / self.plain_ms
+        return self.ms / self.plain_ms
 
 
 @dataclass(frozen=True)
@@ -89,9 +89,9 @@ def sample_of(work: str, prompt: int, setting: Setting, trace: Trace, turns: Seq
         draft_ms=stats.draft_ms or 0.0,
         turns=tuple(
             Turn(
-                fmean(one.ms for one in turn.slow),
-                tuple(one.drafted for one in turn.fast),
-                tuple(one.ms for one in turn.fast),
+                plain_ms=fmean(one.ms for one in turn.slow),
+                drafted=fmean(one.drafted for one in turn.fast),
+                ms=fmean(one.ms for one in turn.fast),
             )
             for turn in turns
         ),
@@ -229,7 +229,7 @@ def _is_sound(one: Sample) -> bool:
         len(one.drafted) == len(one.accepted) == len(one.emitted) > 0
         and min(*one.drafted, *one.accepted, one.prompt, one.judged) >= 0
         and min(one.emitted) > 0
-        and all(turn.plain_ms > 0 and turn.ms and min(turn.ms) > 0 for turn in one.turns)
+        and all(turn.plain_ms > 0 and turn.ms > 0 and turn.drafted >= 0 for turn in one.turns)
     )
 
 

@@ -4,8 +4,10 @@ TensorRT-LLM in its reference and in sources of 1.3, the others in the sources."
 import json
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from pathlib import PurePath
+from typing import Literal
 
 from specdemo.events import METHODS
 from specdemo.events.phrase_book import READ as IN_THE_BOOK
@@ -52,35 +54,37 @@ class Typed:
 
 
 Value = bool | int | float | str | dict[str, int]
+Given = Value | Callable[[Choice], Value] | None
 Settings = Mapping[str, "Value | Callable[[Choice], Value]"]
+Draws = Literal["asked", "always", "never"]
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """How a server is told to draft so, by its own names. drawn: what is added so that drafts are drawn from
-    the drafter's distribution at the request's temperature, and not the likeliest tokens; None where they
-    cannot be. always_drawn: whether they always are, where the temperature is not 0. confidence: the setting
-    for Params.confidence, where there is one. notes: keys of sentences; of_drawn and of_confidence, of those
-    that belong to these two."""
+    """How a server is told to draft so, by its own names. draws: whether drafts are drawn from the drafter's
+    distribution at the request's temperature, and not the likeliest tokens: where the server is asked to,
+    always, or never. confidence: the setting for Params.confidence, where there is one. notes: keys of
+    sentences; of_confidence: of what that setting means there."""
 
     settings: Settings
-    drawn: Settings | None = None
-    always_drawn: bool = False
+    draws: Draws = "never"
     confidence: str | None = None
-    notes: tuple[str, ...] = ()
-    of_drawn: str | None = None
     of_confidence: str | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
     """write: the command for the settings. rows: by kind of drafter, where a drafter drafts, or by method.
-    chained: of two rows, that of both, the first of which drafts where it can; or None. has_own_temperature:
-    whether it takes one of its own for requests that bring none. notes, if_sampled: keys of sentences on
-    every command, and on speculation where the temperature is not 0."""
+    drawn: the setting that asks for drawn drafts, and of_drawn, the key of what is to be said of it. chained:
+    of two rows, that of both, the first of which drafts where it can; or None. has_own_temperature: whether
+    it takes one of its own for requests that bring none. notes, if_sampled: keys of sentences on every
+    command, and on speculation where the temperature is not 0."""
 
     write: Callable[[Choice, Mapping[str, Value]], str]
     rows: Mapping[str, Row]
+    drawn: Settings = field(default_factory=dict)
+    of_drawn: str = ""
     chained: Callable[[Choice, Row, Row], Row | None] | None = None
     has_own_temperature: bool = True
     notes: tuple[str, ...] = ()
@@ -105,7 +109,7 @@ def _typed(name: str, server: Server, choice: Choice) -> Typed:
         return Typed(name, READ[name], None, (message(lacks, server=name), *own))
     settings = dict(row.settings)
     notes += map(message, (*(server.if_sampled if choice.temperature else ()), *row.notes))
-    notes += _drawing(name, row, choice, settings) + _confidence(name, row, choice, settings)
+    notes += _drawing(name, server, row, choice, settings) + _confidence(name, row, choice, settings)
     values = {key: value(choice) if callable(value) else value for key, value in settings.items()}
     return Typed(name, READ[name], server.write(choice, values), tuple(notes))
 
@@ -118,7 +122,7 @@ def _row(server: Server, choice: Choice) -> Row | None:
     return server.chained(choice, *rows) if server.chained else None
 
 
-def _drawing(name: str, row: Row, choice: Choice, settings: dict) -> list[Message]:
+def _drawing(name: str, server: Server, row: Row, choice: Choice, settings: dict) -> list[Message]:
     """Adds what makes drafts come about as chosen, and says where the server cannot."""
     if "draft_temperature" not in METHODS[choice.draft_with].fields or choice.temperature == 0:
         return []
@@ -126,11 +130,11 @@ def _drawing(name: str, row: Row, choice: Choice, settings: dict) -> list[Messag
     if wanted not in (0, choice.temperature):
         return [message("typed_no_draft_temperature", server=name)]
     if wanted == 0:
-        return [message("typed_always_drawn", server=name)] if row.always_drawn else []
-    if row.drawn is None and not row.always_drawn:
-        return [message("typed_never_drawn", server=name)]
-    settings.update(row.drawn or {})
-    return [message(row.of_drawn)] if row.of_drawn else []
+        return [message("typed_always_drawn", server=name)] if row.draws == "always" else []
+    if row.draws != "asked":
+        return [message("typed_never_drawn", server=name)] if row.draws == "never" else []
+    settings.update(server.drawn)
+    return [message(server.of_drawn)]
 
 
 def _confidence(name: str, row: Row, choice: Choice, settings: dict) -> list[Message]:
@@ -146,18 +150,12 @@ def drafter_of(choice: Choice) -> str:
     return choice.drafter or choice.target
 
 
-def gamma_of(choice: Choice) -> int:
-    return choice.gamma
-
-
 def window_of(choice: Choice) -> int:
     """What the target checks at once: the draft and the token before it."""
     return choice.gamma + 1
 
 
-def ngram_of(choice: Choice) -> int:
-    return choice.ngram
-
+gamma_of, ngram_of = attrgetter("gamma"), attrgetter("ngram")
 
 # vLLM: config/speculative.py, --speculative-config.
 
@@ -167,10 +165,14 @@ def _vllm(choice: Choice, values: Mapping[str, Value]) -> str:
     return shlex.join(["vllm", "serve", choice.target, *config])
 
 
-def _by_vllm(method: str, **more: Value) -> Row:
+def _by_vllm(method: str, draws: Draws = "asked", notes: tuple[str, ...] = (), **more: Given) -> Row:
+    """more: with None what is left out."""
     settings = {"method": method, "model": drafter_of, "num_speculative_tokens": gamma_of, **more}
-    drawn = {"draft_sample_method": "probabilistic"}
-    return Row(settings, drawn=None if method == "medusa" else drawn, of_drawn="typed_vllm_greedy")
+    return Row(_given(settings), draws, notes=notes)
+
+
+def _given(settings: Mapping[str, Given]) -> Settings:
+    return {key: value for key, value in settings.items() if value is not None}
 
 
 VLLM = {
@@ -180,61 +182,44 @@ VLLM = {
     "eagle3": _by_vllm("eagle3"),
     "peagle": _by_vllm("eagle3", parallel_drafting=True),
     "assistant": _by_vllm("mtp"),
-    "medusa": _by_vllm("medusa"),
+    "medusa": _by_vllm("medusa", "never"),
     "dflash": _by_vllm("dflash"),
     "dflash2": _by_vllm("dflash"),
     "dspark": _by_vllm("dspark"),
-    "mtp": Row(
-        {"method": "mtp", "num_speculative_tokens": gamma_of},
-        drawn={"draft_sample_method": "probabilistic"},
-        of_drawn="typed_vllm_greedy",
-    ),
-    "lookup": Row(
-        {
-            "method": "ngram",
-            "num_speculative_tokens": gamma_of,
-            "prompt_lookup_max": ngram_of,
-            "prompt_lookup_min": 1,
-        }
-    ),
-    "suffix": Row({"method": "suffix", "num_speculative_tokens": gamma_of}, notes=("typed_vllm_suffix",)),
+    "mtp": _by_vllm("mtp", model=None),
+    "lookup": _by_vllm("ngram", "never", model=None, prompt_lookup_max=ngram_of, prompt_lookup_min=1),
+    "suffix": _by_vllm("suffix", "never", ("typed_vllm_suffix",), model=None),
 }
 
 # SGLang: arg_groups/fields/spec.py and arg_groups/speculative_hook.py.
 
 
 def _sglang(choice: Choice, values: Mapping[str, Value]) -> str:
-    flags = [part for key, value in values.items() for part in _flag(f"--speculative-{key}", value)]
+    flags = _flags({f"--speculative-{key}": value for key, value in values.items()})
     return shlex.join(["python", "-m", "sglang.launch_server", "--model-path", choice.target, *flags])
 
 
-def _flag(name: str, value: Value) -> list[str]:
-    return [name] if value is True else [name, str(value)]
+def _flags(values: Mapping[str, Value]) -> list[str]:
+    flags = ([name] if value is True else [name, str(value)] for name, value in values.items())
+    return [part for flag in flags for part in flag]
 
 
 STEPS = {"num-steps": gamma_of, "eagle-topk": 1, "num-draft-tokens": window_of}
 PATH = {"draft-model-path": drafter_of}
-BY_HEAD = PATH | STEPS
-REJECTION = {"use-rejection-sampling": True}
 BY_NGRAMS = Row(
     {"algorithm": "NGRAM", "num-draft-tokens": window_of, "ngram-max-bfs-breadth": 1},
     notes=("typed_sglang_ngram",),
 )
-BY_BLOCKS = Row(
-    {"algorithm": "DFLASH", "draft-model-path": drafter_of, "num-draft-tokens": window_of}, always_drawn=True
-)
+BY_BLOCKS = Row({"algorithm": "DFLASH", **PATH, "num-draft-tokens": window_of}, "always")
 SGLANG = {
-    "model": Row({"algorithm": "STANDALONE", **BY_HEAD}),
-    "eagle": Row({"algorithm": "EAGLE", **BY_HEAD}, drawn=REJECTION, of_drawn="typed_sglang_greedy"),
-    "eagle3": Row({"algorithm": "EAGLE3", **BY_HEAD}, drawn=REJECTION, of_drawn="typed_sglang_greedy"),
-    "assistant": Row({"algorithm": "NEXTN", **BY_HEAD}),
+    "model": Row({"algorithm": "STANDALONE", **PATH, **STEPS}),
+    "eagle": Row({"algorithm": "EAGLE", **PATH, **STEPS}, "asked"),
+    "eagle3": Row({"algorithm": "EAGLE3", **PATH, **STEPS}, "asked"),
+    "assistant": Row({"algorithm": "NEXTN", **PATH, **STEPS}),
     "dflash": BY_BLOCKS,
     "dflash2": BY_BLOCKS,
-    "dspark": Row(
-        {"algorithm": "DSPARK", "draft-model-path": drafter_of, "dspark-block-size": gamma_of},
-        always_drawn=True,
-    ),
-    "mtp": Row({"algorithm": "NEXTN", **STEPS}, drawn=REJECTION, of_drawn="typed_sglang_greedy"),
+    "dspark": Row({"algorithm": "DSPARK", **PATH, "dspark-block-size": gamma_of}, "always"),
+    "mtp": Row({"algorithm": "NEXTN", **STEPS}, "asked"),
     "lookup": BY_NGRAMS,
     "ngram": BY_NGRAMS,
 }
@@ -243,8 +228,7 @@ SGLANG = {
 
 
 def _llama(choice: Choice, values: Mapping[str, Value]) -> str:
-    flags = [part for key, value in values.items() for part in _flag(key, value)]
-    return shlex.join(["llama-server", "-m", _gguf(choice.target), *flags])
+    return shlex.join(["llama-server", "-m", _gguf(choice.target), *_flags(values)])
 
 
 def _gguf(model: str) -> str:
@@ -253,32 +237,30 @@ def _gguf(model: str) -> str:
     return name if name.endswith(".gguf") else f"{name}.gguf"
 
 
-def _by_llama(kind: str, **more: str | None | Settings | tuple[str, ...]) -> Row:
-    settings = {
-        "-md": lambda choice: _gguf(drafter_of(choice)),
-        "--spec-type": kind,
-        "--spec-draft-n-max": gamma_of,
-    }
-    more = {"notes": ("typed_gguf_head",), "of_confidence": "typed_p_min", **more}
-    return Row(settings, confidence="--spec-draft-p-min", **more)
+def _file(choice: Choice) -> str:
+    return _gguf(drafter_of(choice))
 
 
-PROBABILISTIC = {"--spec-draft-sampling": "probabilistic"}
+def _by_llama(
+    kind: str,
+    draws: Draws = "never",
+    of_confidence: str | None = "typed_p_min",
+    notes: tuple[str, ...] = ("typed_gguf_head",),
+    file: Given = _file,
+) -> Row:
+    settings = _given({"-md": file, "--spec-type": kind, "--spec-draft-n-max": gamma_of})
+    return Row(settings, draws, "--spec-draft-p-min", of_confidence, notes)
+
+
 LLAMA = {
-    "model": _by_llama("draft-simple", notes=(), drawn=PROBABILISTIC, of_drawn="typed_llama_greedy"),
+    "model": _by_llama("draft-simple", "asked", notes=()),
     "eagle3": _by_llama("draft-eagle3"),
-    "assistant": _by_llama("draft-mtp", drawn=PROBABILISTIC, of_drawn="typed_llama_greedy"),
+    "assistant": _by_llama("draft-mtp", "asked"),
     "dflash": _by_llama("draft-dflash"),
     # p_min is compared with the share among the place's candidates, which is q here, too.
     "dflash2": _by_llama("draft-dflash", of_confidence=None),
     "dspark": _by_llama("draft-dspark", of_confidence="typed_p_min_dspark"),
-    "mtp": Row(
-        {"--spec-type": "draft-mtp", "--spec-draft-n-max": gamma_of},
-        drawn=PROBABILISTIC,
-        confidence="--spec-draft-p-min",
-        of_drawn="typed_llama_greedy",
-        of_confidence="typed_p_min",
-    ),
+    "mtp": _by_llama("draft-mtp", "asked", notes=(), file=None),
     "lookup": Row(
         {
             "--spec-type": "ngram-simple",
@@ -322,29 +304,21 @@ def _tensorrt(choice: Choice, values: Mapping[str, Value]) -> str:
     return "\n".join([*file, shlex.join([*serve, "--config", "speculative.yaml"])])
 
 
-def _by_tensorrt(kind: str, *notes: str, **more: Callable[[Choice], Value]) -> Row:
+def _by_tensorrt(kind: str, draws: Draws = "asked", notes: tuple[str, ...] = (), **more: Given) -> Row:
     settings = {"decoding_type": kind, "max_draft_len": gamma_of, **more}
-    drawn = None if kind == "DSpark" else {"use_rejection_sampling": True}
-    return Row(settings, drawn=drawn, notes=notes, of_drawn="typed_tensorrt_exact")
+    return Row(settings, draws, notes=notes)
 
 
+PUBLIC = {"is_use_oldest": False, "is_public_pool": False}
 TENSORRT = {
-    "model": _by_tensorrt("Draft_Target", "typed_draft_target", speculative_model=drafter_of),
+    "model": _by_tensorrt("Draft_Target", notes=("typed_draft_target",), speculative_model=drafter_of),
     "pard": _by_tensorrt("PARD", speculative_model=drafter_of),
     "eagle3": _by_tensorrt("Eagle3", speculative_model=drafter_of),
     "dflash": _by_tensorrt("DFlash", speculative_model=drafter_of),
-    "dspark": _by_tensorrt("DSpark", speculative_model=drafter_of),
+    "dspark": _by_tensorrt("DSpark", "never", speculative_model=drafter_of),
     "mtp": _by_tensorrt("MTP"),
-    "lookup": Row(
-        {
-            "decoding_type": "NGram",
-            "max_draft_len": gamma_of,
-            "max_matching_ngram_size": ngram_of,
-            "is_use_oldest": False,
-            "is_public_pool": False,
-        }
-    ),
-    "suffix": Row({"decoding_type": "SA", "max_draft_len": gamma_of}, notes=("typed_tensorrt_suffix",)),
+    "lookup": _by_tensorrt("NGram", "never", max_matching_ngram_size=ngram_of, **PUBLIC),
+    "suffix": _by_tensorrt("SA", "never", ("typed_tensorrt_suffix",)),
 }
 
 
@@ -361,7 +335,7 @@ def _chained_by_tensorrt(choice: Choice, first: Row, second: Row) -> Row | None:
 
 def _transformers(choice: Choice, values: Mapping[str, Value]) -> str:
     """Settings with a dot are attributes; the others are arguments of generate."""
-    sampling = {"do_sample": True, **choice.sampling}
+    sampling = {"do_sample": True, **choice.sampling} if choice.temperature else {"do_sample": False}
     given = {key: repr(value) for key, value in values.items() if "." not in key}
     assigned = [f"{key} = {value!r}" for key, value in values.items() if "." in key]
     loaded = {
@@ -371,9 +345,7 @@ def _transformers(choice: Choice, values: Mapping[str, Value]) -> str:
     if assigned:
         loaded["drafter"] = ("AutoModelForCausalLM", drafter_of(choice))
         given = {"assistant_model": "drafter", **given}
-    given |= {
-        key: repr(value) for key, value in (sampling if choice.temperature else {"do_sample": False}).items()
-    }
+    given |= {key: repr(value) for key, value in sampling.items()}
     arguments = ", ".join(f"{key}={value}" for key, value in given.items())
     return "\n".join(
         [
@@ -392,20 +364,35 @@ THRESHOLD = f"{CONFIG}.assistant_confidence_threshold"
 TRANSFORMERS = {
     "model": Row(
         {**CONSTANT, THRESHOLD: 0.0},
-        always_drawn=True,
+        "always",
         confidence=THRESHOLD,
         of_confidence="typed_transformers_confidence",
     ),
     "assistant": Row(CONSTANT),
-    "mtp": Row({"use_mtp": True}, always_drawn=True, notes=("typed_transformers_mtp",)),
+    "mtp": Row({"use_mtp": True}, "always", notes=("typed_transformers_mtp",)),
     "lookup": Row({"prompt_lookup_num_tokens": gamma_of, "max_matching_ngram_size": ngram_of}),
     "early-exit": Row({}, notes=("typed_transformers_exit",)),
 }
 
 SERVERS = {
-    "vLLM": Server(_vllm, VLLM, if_sampled=("typed_vllm_cpu",)),
-    "SGLang": Server(_sglang, SGLANG),
-    "llama.cpp": Server(_llama, LLAMA, _chained_by_llama, notes=("typed_gguf",)),
-    "TensorRT-LLM": Server(_tensorrt, TENSORRT, _chained_by_tensorrt),
+    "vLLM": Server(
+        _vllm,
+        VLLM,
+        {"draft_sample_method": "probabilistic"},
+        "typed_vllm_greedy",
+        if_sampled=("typed_vllm_cpu",),
+    ),
+    "SGLang": Server(_sglang, SGLANG, {"use-rejection-sampling": True}, "typed_sglang_greedy"),
+    "llama.cpp": Server(
+        _llama,
+        LLAMA,
+        {"--spec-draft-sampling": "probabilistic"},
+        "typed_llama_greedy",
+        _chained_by_llama,
+        notes=("typed_gguf",),
+    ),
+    "TensorRT-LLM": Server(
+        _tensorrt, TENSORRT, {"use_rejection_sampling": True}, "typed_tensorrt_exact", _chained_by_tensorrt
+    ),
     "transformers": Server(_transformers, TRANSFORMERS, has_own_temperature=False),
 }

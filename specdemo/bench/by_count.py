@@ -3,11 +3,11 @@ with times that were measured on one GPU. The roofline and the doctor count byte
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
 
 import torch
 from transformers import PreTrainedModel
 
+from specdemo.bench.cards import Accelerator, reached
 from specdemo.bench.shapes import LLAMA_1B, LLAMA_3B, LLAMA_8B, SHAPES, ModelShape
 from specdemo.events.speedup import expected_tokens
 
@@ -86,7 +86,7 @@ COUNTED_PAIRS = {
 class CountedEngine:
     """The engine, with or without Triton. row_us: the time of a product with a single row, beyond reading its
     weight. A layer's attention takes `attention_us`, and reads its keys and values at `attention_reach` of
-    the memory's bandwidth. attention_launches: the attention's kernels in CountedLaunches. The times were
+    the copy bandwidth. attention_launches: the attention's kernels in CountedLaunches. The times were
     measured as those above."""
 
     triton: bool
@@ -104,16 +104,6 @@ ENGINES = {
         triton=False, row_us=LIBRARY_US, attention_us=27.0, attention_launches=1, attention_reach=0.6
     ),
 }
-
-
-@dataclass(frozen=True)
-class Accelerator:
-    bandwidth: float  # bytes per second
-    node_us: float  # of an empty kernel in a graph
-    peak: float = inf  # operations of products per second
-
-
-GIVEN = {"NVIDIA H200": Accelerator(3.78e12, 0.91)}  # as measured on one (2026-11-26, `doctor`)
 
 
 @dataclass(frozen=True)
@@ -161,7 +151,7 @@ def round_bytes(target: ForwardBytes, drafter: ForwardBytes | None, gamma: int, 
 
 @dataclass(frozen=True)
 class CountedRound:
-    """The times of a round in microseconds. The limit is the time of what must be read, at the memory's
+    """The times of a round in microseconds. The limit is the time of what must be read, at the copy
     bandwidth."""
 
     limit: float
@@ -173,10 +163,6 @@ class CountedRound:
     @property
     def us(self) -> float:
         return self.products + self.attention + self.others + self.host
-
-    @property
-    def share(self) -> float:
-        return self.limit / self.us
 
 
 @dataclass(frozen=True)
@@ -259,17 +245,20 @@ def usual_launches(forwards: Sequence[Forward], engine: str = "with Triton") -> 
 
 
 COUNT_COLUMNS = ["engine", "text", "limit", "products", "attention", "others", "host", "round"]
-COUNT_COLUMNS += ["of the limit", "tokens/s", "x plain"]
+COUNT_COLUMNS += ["of copy", "of spec.", "tokens/s", "x plain"]
 
 
 def count_rows(name: str, machine: Accelerator) -> list[list[str | float | None]]:
-    """A table by COUNT_COLUMNS, times in us, with COUNTED_GAMMA and COUNTED_ACCEPTANCE."""
+    """A table by COUNT_COLUMNS, times in us, with COUNTED_GAMMA and COUNTED_ACCEPTANCE. of copy, of spec.:
+    the shares of the copy bandwidth and of the specified one that are reached."""
     tokens, rows = expected_tokens(COUNTED_ACCEPTANCE, COUNTED_GAMMA), []
     for engine in ENGINES:
         for text in TEXTS:
             one = counted_round(name, machine, text, engine=engine)
             plain = counted_round(name, machine, text, gamma=0, engine=engine)
             times = (one.limit, one.products, one.attention, one.others, one.host, one.us)
-            speed = (f"{one.share:.0%}", round(tokens * 1e6 / one.us), f"{tokens * plain.us / one.us:.2f}")
-            rows.append([engine, text, *map(round, times), *speed])
+            share = reached(machine.bandwidth * one.limit / one.us, machine.bandwidth, machine.specified)
+            shares = [one and f"{one:.0%}" for one in (share.of_copy, share.of_specification)]
+            speed = (round(tokens * 1e6 / one.us), f"{tokens * plain.us / one.us:.2f}")
+            rows.append([engine, text, *map(round, times), *shares, *speed])
     return rows

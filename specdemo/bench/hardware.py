@@ -9,6 +9,7 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from specdemo.bench.by_count import ForwardBytes, round_bytes
+from specdemo.bench.cards import reached, specified_bandwidth
 from specdemo.bench.results import Bound, DeviceIdle, Roofline
 from specdemo.events import Params
 from specdemo.events.metrics import ratio
@@ -47,15 +48,17 @@ def roofline(
     target = weight_bytes(pair.target) - copied.target
     drafter = weight_bytes(pair.drafter) - (copied.drafter or 0) if pair.drafter is not None else 0
 
+    specified = specified_bandwidth(pair.info.device_name)
+
     def bound(size: int, measured_ms: float | None) -> Bound:
-        shortest = 1000 * size / bandwidth
-        return Bound(shortest, measured_ms, ratio(shortest, measured_ms))
+        share = reached(ratio(1000 * size, measured_ms), bandwidth, specified)
+        return Bound(1000 * size / bandwidth, measured_ms, share)
 
     both = ForwardBytes(target), ForwardBytes(drafter)
     of_round, of_plain = (
         bound(round_bytes(*both, count), ms) for count, ms in ((gamma, round_ms), (0, plain_ms))
     )
-    return Roofline(bandwidth, target, drafter, of_round, of_plain)
+    return Roofline(bandwidth, specified, target, drafter, of_round, of_plain)
 
 
 def device_idle(pair: Pair, prompt: list[int], params: Params) -> DeviceIdle | None:

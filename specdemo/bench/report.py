@@ -3,6 +3,7 @@
 from textwrap import shorten
 from typing import TYPE_CHECKING
 
+from specdemo.bench.cards import bandwidth_in_words
 from specdemo.bench.methods import rounded, size
 from specdemo.bench.results import Bound, CannotRun, QuantizedRow, Result, Row
 
@@ -116,16 +117,16 @@ def _roofline(result: Result) -> str:
     target = size(line.target_bytes)
     drafts = f" + {result.gamma} x {size(line.drafter_bytes)}" if line.drafter_bytes else ""
     return (
-        f"roofline: memory is copied at {line.bandwidth / 1e9:,.1f} GB/s, read and written "
-        "(weights only, not keys and values; weights that fit the processor's cache can be read faster)\n"
+        f"roofline: memory is copied at {bandwidth_in_words(line.bandwidth, line.specified)}; weights "
+        "only, not keys and values; weights that fit the processor's cache can be read faster\n"
         f"  a round reads {target}{drafts}: at least {_bound(line.round)}\n"
         f"  a plain step reads {target}: at least {_bound(line.plain)}"
     )
 
 
 def _bound(bound: Bound) -> str:
-    reached = bound.round_ms and f"measured {bound.round_ms:.2f} ms, {bound.reached:.1%} of it reached"
-    return f"{bound.shortest_round_ms:.2f} ms, {reached or 'not measured'}"
+    measured = bound.round_ms and f"measured {bound.round_ms:.2f} ms: {bound.reached.in_words(1)}"
+    return f"{bound.shortest_round_ms:.2f} ms by the copy bandwidth, {measured or 'not measured'}"
 
 
 def _gammas(result: Result) -> str:

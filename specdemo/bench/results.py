@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from specdemo.bench.cards import Reached
+
 
 @dataclass(frozen=True, kw_only=True)
 class Speed:
@@ -64,16 +66,17 @@ class Differences:
 
 @dataclass(frozen=True)
 class Bound:
-    """The shortest possible time of a round at the memory's bandwidth, and the measured median."""
+    """The shortest time of a round at the copy bandwidth, the measured median, and what that reaches."""
 
     shortest_round_ms: float
     round_ms: float | None
-    reached: float | None  # shortest / measured
+    reached: Reached
 
 
 @dataclass(frozen=True)
 class Roofline:
-    bandwidth: float  # bytes read and written per second
+    bandwidth: float  # of copies, bytes read and written per second
+    specified: float | None  # bandwidth of the card, bytes per second; None: not known
     target_bytes: int  # of weights that one forward reads
     drafter_bytes: int
     round: Bound

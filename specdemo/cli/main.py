@@ -359,10 +359,11 @@ def _fork(arguments: Namespace) -> int:
     check_greedy_drafts(params)
 
     from specdemo.trials.fork import find_fork
+    from specdemo.trials.fork_told import told
 
     report = find_fork(_load(request), arguments.prompt, replace(params, alternatives=0))
     assert report is not None, "nothing ends it early"
-    print(fork_report(report))
+    print(fork_report(told(report)))
     print(json.dumps(asdict(report)))
     return FAILED if report.verdict == "fault" else 0
 

@@ -16,9 +16,10 @@ from specdemo.events.params import tree_text
 from specdemo.events.segments import Segment, segments_of
 from specdemo.events.trace import Trace
 from specdemo.events.verdict import experts_in_words, verdict
+from specdemo.words.catalogue import say
 
 if TYPE_CHECKING:
-    from specdemo.trials.fork import Candidate, ForkReport
+    from specdemo.trials.fork_told import ForkTold
 
 STYLES = {
     "accepted": "\033[4;32m",  # green, underlined
@@ -129,35 +130,9 @@ def summary(stats: Stats, finish: Finish | None, params: Params, rounds: Sequenc
     return " ".join(filter(None, paid)), ", ".join(filter(None, numbers))
 
 
-def fork_report(report: "ForkReport") -> str:
+def fork_report(told: "ForkTold") -> str:
     """Where the texts part and why, for a reader."""
-    fork = report.fork
-    if fork is None:
-        return report.sentence
-    lines = [f"The texts part at token {fork.place + 1}, after {fork.before!r}."]
-    for text, candidate in (("plain", fork.plain), ("speculative", fork.speculative)):
-        lines.append(f"  {text:<11}  {'has ended' if candidate is None else _named(candidate)}")
-    if rounding := fork.rounding:
-        title = "The logits there; apart: from those of the last line, at most"
-        columns = ["forward", "plain", "speculative", "margin", "likeliest", "apart"]
-        rows = []
-        for said in fork.said:
-            logits = [f"{value:.4f}" for value in (said.plain, said.speculative, said.margin)]
-            several = f"{fork.rows} row{'s' * (fork.rows > 1)}"
-            name = several if said.forward == "several rows" else said.forward
-            rows.append([name, *logits, _named(said.likeliest), f"{said.apart:.2g}"])
-        lines += ["", as_text(Table(title, columns, rows)), ""]
-        measured = f"rows {rounding.rows:.2g}"
-        if rounding.float32 is not None:
-            measured += f", 16 bits {rounding.float32:.2g}"
-        lines.append(
-            f"What moves a logit of the model's own forwards, at {rounding.places} places: {measured}; "
-            f"one unit of rounding is {rounding.unit:.2g}."
-        )
-        if rounding.not_float32:
-            lines.append(f"Float32 was not compared: {rounding.not_float32}.")
-    return "\n".join([*lines, report.sentence])
-
-
-def _named(candidate: "Candidate") -> str:
-    return f"{candidate.text!r} ({candidate.id})"
+    if not told.place:
+        return told.sentence
+    table = as_text(Table(say("exactness.fork.table"), told.columns, told.rows)) if told.rows else ""
+    return "\n\n".join(filter(None, (told.place, table, f"{told.notes}\n{told.sentence}".strip())))

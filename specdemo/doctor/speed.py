@@ -13,13 +13,12 @@ from specdemo.bench.by_count import (
     COUNT_COLUMNS,
     COUNTED_ACCEPTANCE,
     COUNTED_GAMMA,
-    GIVEN,
-    Accelerator,
     bytes_of_model,
     count_rows,
     counted_round,
     round_bytes,
 )
+from specdemo.bench.cards import CARDS, Accelerator, bandwidth_in_words, specified_bandwidth
 from specdemo.bench.contestants import plain_and_speculative
 from specdemo.bench.hardware import copy_bandwidth, device_idle, roofline
 from specdemo.bench.measure import in_turns, round_ms
@@ -34,6 +33,7 @@ from specdemo.loading.load import plan
 from specdemo.loading.pair import Pair
 from specdemo.loading.request import resolve
 from specdemo.runtime import cuda
+from specdemo.runtime.device import device_name
 from specdemo.runtime.weights import weight_bytes
 from specdemo.session import generate, stream
 
@@ -51,8 +51,14 @@ def bandwidth() -> float:
 
 
 def copying() -> Finding:
-    gigabytes = round(bandwidth() / 1e9, 1)
-    return Finding(f"{gigabytes:,} GB/s read and written", {"measured": {"copy_gb_per_s": gigabytes}})
+    specified = specified_here()
+    in_gb = {"copy_gb_per_s": bandwidth(), "specified_gb_per_s": specified}
+    measured = {name: rate and round(rate / 1e9, 1) for name, rate in in_gb.items()}
+    return Finding(bandwidth_in_words(bandwidth(), specified), {"measured": measured})
+
+
+def specified_here() -> float | None:
+    return specified_bandwidth(device_name(device()))
 
 
 @cache
@@ -68,17 +74,21 @@ def empty_node() -> Finding:
 
 
 def counted_rounds() -> Finding:
-    """The rounds that this machine's bandwidth and launches would allow; without a GPU, those that GIVEN's
-    would allow."""
+    """The rounds that this machine's copies and launches would allow; without a GPU, those that an H200's
+    would."""
     if device() == "cuda":
         machines = {torch.cuda.get_device_name(): this_gpu()}
-        return Finding("counted with this machine's bandwidth and launches", tables=count_tables(machines))
-    how = f"this CPU by its bandwidth; {' and '.join(GIVEN)} by what was measured on one"
-    return Finding(how, tables=[embedded_table(), *count_tables(GIVEN)])
+        return Finding(
+            "counted with this machine's copy bandwidth and launches", tables=count_tables(machines)
+        )
+    h200 = CARDS["h200"]
+    how = f"this CPU by its copy bandwidth; {h200.device_name} by what was measured on one"
+    tables = count_tables({h200.device_name: h200.accelerator})
+    return Finding(how, tables=[embedded_table(), *tables])
 
 
 def this_gpu() -> Accelerator:
-    return Accelerator(bandwidth(), node_us())
+    return Accelerator(bandwidth(), node_us(), specified=specified_here())
 
 
 def count_tables(machines: Mapping[str, Accelerator]) -> list[Table]:
@@ -128,14 +138,15 @@ def shaped_rounds(name: str) -> Finding:
 
 
 def rounds(name: str, pair: Pair, prompts: list[list[int]]) -> Finding:
-    """Measures rounds, greedy and with top-p: the share of the roofline, and the operations that take
+    """Measures rounds, greedy and with top-p: the shares of the bandwidth, and the operations that take
     longest."""
     sentences, measured, tables = [], {}, []
     for sampler in ("greedy", "top-p"):
         run = {"max_new_tokens": SPEED_TOKENS[device()], "ignore_eos": True, "seed": 0, "alternatives": 0}
         params = replace(SAMPLER_PARAMS[sampler], **run)
-        measured[f"{name}, {sampler}"] = numbers = medians(pair, prompts, params)
-        share = "" if numbers["roofline"] is None else f" ({numbers['roofline']:.0%} of the roofline)"
+        numbers, share = medians(pair, prompts, params)
+        measured[f"{name}, {sampler}"] = numbers
+        share = share and f" ({share})"
         if device() == "cuda" and name in SPEED_SHAPES and sampler == "greedy":
             length = len(prompts[0]) + SPEED_TOKENS["cuda"]
             engine = "with Triton" if cuda.has_triton("cuda") else "without Triton"
@@ -153,23 +164,27 @@ def rounds(name: str, pair: Pair, prompts: list[list[int]]) -> Finding:
     return Finding("; ".join(sentences), {"measured": measured}, tables)
 
 
-def medians(pair: Pair, prompts: list[list[int]], params: Params) -> dict[str, float | None]:
-    """Medians of full rounds, and on a GPU how long the GPU waits for the host."""
+def medians(pair: Pair, prompts: list[list[int]], params: Params) -> tuple[dict[str, float | None], str]:
+    """Medians of full rounds, on a GPU how long the GPU waits for the host, and in words what share of the
+    bandwidth the rounds reach."""
     with pair.runner.torch_settings():
         samples, _ = in_turns(plain_and_speculative(pair, params), prompts, repeats=2)
         of_round = round_ms(samples["speculative"], params.gamma)
         of_plain = round_ms(samples["plain"], 0)
-        reached = roofline(pair, params.gamma, bandwidth(), of_round, of_plain)
+        line = roofline(pair, params.gamma, bandwidth(), of_round, of_plain)
         idle = device_idle(pair, prompts[0], params)
-    return {
+    numbers = {
         "round_ms": of_round,
-        "shortest_round_ms": reached.round.shortest_round_ms,
-        "roofline": reached.round.reached,
+        "shortest_round_ms": line.round.shortest_round_ms,
+        "roofline": line.round.reached.of_copy,
+        "roofline_of_specification": line.round.reached.of_specification,
         "plain_round_ms": of_plain,
-        "plain_roofline": reached.plain.reached,
+        "plain_roofline": line.plain.reached.of_copy,
+        "plain_roofline_of_specification": line.plain.reached.of_specification,
         "idle_between_rounds_ms": idle and idle.between,
         "idle_in_all_ms": idle and idle.all,
     }
+    return numbers, line.round.reached.in_words()
 
 
 def operations(pair: Pair, prompt: list[int], params: Params) -> list[list[str | float | None]]:

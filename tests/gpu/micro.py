@@ -16,12 +16,14 @@ from torch import Tensor
 from torch.nn.functional import rms_norm, scaled_dot_product_attention, silu
 
 from specdemo import Params, load_pair
+from specdemo.bench.cards import bandwidth_in_words, reached, specified_bandwidth
 from specdemo.bench.hardware import copy_bandwidth
 from specdemo.bench.shapes import SHAPES, ModelShape
 from specdemo.doctor.machine import device, replayed_us
 from specdemo.drafters.model.drafter import ModelDrafter
 from specdemo.runtime import cuda, steps
 from specdemo.runtime.attention import additive, grouped_attention, without_cudnn
+from specdemo.runtime.device import device_name
 from specdemo.runtime.linear import JoinedLinear
 from specdemo.runtime.steps import RunStep
 from specdemo.session import decoder_of, prepare
@@ -108,7 +110,9 @@ def products(rows: int, outputs: int, inputs: int, kind: str, bandwidth: float) 
             call(x)
 
     us = microseconds(all_of_them, 4) / count
-    return f"{us:.1f} us, {weight_bytes / us / 1e3:,.0f} GB/s, {weight_bytes / us * 1e6 / bandwidth:.0%}"
+    rate = 1e6 * weight_bytes / us
+    share = reached(rate, bandwidth, specified_bandwidth(device_name(where)))
+    return f"{us:.1f} us, {rate / 1e9:,.0f} GB/s, {share.in_words()}"
 
 
 def kinds() -> list[str]:
@@ -197,7 +201,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if device() == "cpu" and not small:
         options().error("there is no CUDA device: on a CPU it runs with --small")
     bandwidth = copy_bandwidth(device())
-    print(f"{device()}: memory is copied at {bandwidth / 1e9:,.1f} GB/s")
+    specified = specified_bandwidth(device_name(device()))
+    print(f"{device()}: memory is copied at {bandwidth_in_words(bandwidth, specified)}")
     target, drafter = SHAPES[PAIR]
     torch.manual_seed(0)
     for name, shape, rows in (("verifying", target, GAMMA + 1), ("drafting", drafter, 1)):

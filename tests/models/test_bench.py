@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from specdemo import Params, generate, load_pair
+from specdemo.bench.cards import Reached
 from specdemo.bench.contestants import contestants
 from specdemo.bench.hardware import copy_bandwidth, device_idle, roofline
 from specdemo.bench.peers import Package
@@ -50,9 +51,14 @@ def test_the_roofline_divides_bytes_by_bandwidth(shaped):
     line = roofline(pair, gamma=3, bandwidth=1e9, round_ms=50.0, plain_ms=10.0)
     assert (line.target_bytes, line.drafter_bytes) == (target, drafter)
     assert line.round.shortest_round_ms == pytest.approx(1000 * (target + 3 * drafter) / 1e9)
-    assert line.round.reached == pytest.approx(line.round.shortest_round_ms / 50)
-    assert line.plain.reached == pytest.approx(1000 * target / 1e9 / 10)
-    assert roofline(pair, 3, 1e9, None, 10.0).round.reached is None
+    assert line.round.reached.of_copy == pytest.approx(line.round.shortest_round_ms / 50)
+    assert line.plain.reached.of_copy == pytest.approx(1000 * target / 1e9 / 10)
+    assert roofline(pair, 3, 1e9, None, 10.0).round.reached == Reached(None, None)
+    assert line.specified is None and line.plain.reached.of_specification is None
+    h200 = replace(pair, info=replace(pair.info, device_name="NVIDIA H200"))
+    line = roofline(h200, gamma=3, bandwidth=1e9, round_ms=50.0, plain_ms=10.0)
+    assert line.specified == 4.8e12
+    assert line.round.reached.of_specification == pytest.approx(line.round.reached.of_copy / 4800)
 
 
 # A Llama of two layers, counted by hand: 2 query heads and 1 of keys and values, each 64 wide.
@@ -351,7 +357,7 @@ def test_bench_prints_a_table_and_json_last(capsys):
     assert result["pair"] == "embedded" and result["gamma"] == 2
     assert result["host_ms"] is result["attention"] is None, "on a CPU"
     assert result["differing_argmaxes"] == {"prompts": 0, "first_at": [None]}
-    assert "roofline: memory is copied at" in out and "of it reached" in out
+    assert "roofline: memory is copied at" in out and "of the copy bandwidth, specification not known" in out
 
 
 @pytest.mark.long

@@ -236,5 +236,7 @@ def test_the_command_ends_with_1_after_a_fault(capsys, monkeypatch):
     assert status == 1 and report["verdict"] == "fault"
     assert "Float32 was not compared: the target's weights are quantised." in out
     fork = report["fork"]
-    assert f"The texts part at token {fork['place'] + 1}, after '" in out
+    assert f"The texts part at token {fork['place'] + 1}, after “" in out
+    rows = [line.split("  ") for line in out.splitlines() if "Verifying, 5 rows" in line]
+    assert len(rows) == 1 and f"{fork['said'][1]['margin']:.4f}" in rows[0]
     assert fork["before"].startswith("Once upon a time") and fork["plain"]["text"]

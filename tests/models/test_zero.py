@@ -3,11 +3,14 @@
 import asyncio
 import contextvars
 import gc
+import math
 import os
 import pickle
 import signal
 import sys
 import threading
+import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +19,7 @@ import gradio as gr
 import pytest
 
 import app
-from specdemo import PairError, Params, stream, zero
+from specdemo import PairError, Params, Round, stream, zero
 from specdemo.runtime import attention, cuda
 from specdemo.ui.page import page
 from specdemo.ui.runs.limits import Visitor
@@ -149,12 +152,58 @@ def test_all_that_crosses_between_the_processes_is_small(pair):
     assert max(len(pickle.dumps(one)) for one in news) < 20_000
 
 
-def test_the_gpu_is_asked_for_a_short_time_and_not_for_what_a_pair_cannot_take(pair, on_zero):
+def test_no_gpu_is_asked_for_what_a_pair_cannot_take(pair, on_zero):
     with pytest.raises(ValueError, match="prompt must not be empty"):
         zero.start_run(pair, "", PARAMS)
     assert on_zero.calls == []
-    for tokens, seconds in ((1, 6), (200, 15), (1000, 55), (30_000, 60)):
-        assert zero.seconds_for(replace(PARAMS, max_new_tokens=tokens)) == seconds
+
+
+def test_what_a_run_took_decides_what_the_next_one_asks_for(pair, on_zero, monkeypatch):
+    long = replace(PARAMS, max_new_tokens=60)
+    monkeypatch.setattr(zero, "_places", weakref.WeakKeyDictionary())
+    begun = time.perf_counter()
+    trace = finished(zero.start_run(pair, PROMPT, long))
+    in_all, spent = time.perf_counter() - begun, zero.place(pair).spent
+    (prepared,), ((rate,),) = spent.prepared, spent.by_way.values()
+    later = 60 - len(trace.rounds[0].emitted)
+    assert prepared > trace.stats.ttft_ms / 1000 and rate > 0 and prepared + later * rate < in_all
+    finished(zero.start_run(pair, PROMPT, long))
+    asked = max(3, math.ceil(1.5 * (prepared + 60 * rate)))
+    assert [seconds for _, seconds in on_zero.calls] == [8, asked]
+
+
+@pytest.mark.parametrize("rounds", [0, 3])
+def test_a_run_that_loses_the_gpu_at_its_end_makes_the_next_one_ask_for_more(pair, monkeypatch, rounds):
+    in_fork, spent = zero._in_fork, zero.Spent()
+    spent.add(PARAMS, True, 0.1, 0.1, 100)
+
+    def lost(*arguments):
+        for news in in_fork(*arguments):
+            if isinstance(news.event, Round) and news.event.index == rounds:
+                time.sleep(2)
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield news
+
+    monkeypatch.setattr(zero, "_in_fork", lost)
+    monkeypatch.setattr(zero, "Spent", lambda: spent)
+    monkeypatch.setattr(zero, "_places", weakref.WeakKeyDictionary())
+    monkeypatch.setattr(zero, "MOST_SECONDS", 2)
+    with pytest.raises(PairError, match="took the GPU back"):
+        finished(zero.start_run(pair, PROMPT, PARAMS))
+    monkeypatch.undo()
+    assert spent.seconds_for(PARAMS) > 3
+
+
+def test_a_run_whose_process_dies_before_changes_nothing(pair, monkeypatch):
+    def lost(*_):
+        os.kill(os.getpid(), signal.SIGKILL)
+        yield
+
+    monkeypatch.setattr(zero, "_in_fork", lost)
+    monkeypatch.setattr(zero, "_places", weakref.WeakKeyDictionary())
+    with pytest.raises(PairError, match="took the GPU back"):
+        finished(zero.start_run(pair, PROMPT, PARAMS))
+    assert zero.place(pair).spent == zero.Spent()
 
 
 def test_a_visitors_run_goes_through_it_in_the_visitors_context(models, pair, monkeypatch):
@@ -165,7 +214,7 @@ def test_a_visitors_run_goes_through_it_in_the_visitors_context(models, pair, mo
         return spaces.GPU(task, lambda *given: seen.append(visitor.get(None)) or duration(*given))
 
     monkeypatch.setattr(zero, "GPU", noting)
-    monkeypatch.setattr(zero, "_tasks", {})
+    monkeypatch.setattr(zero, "_places", weakref.WeakKeyDictionary())
 
     async def visit():
         visitor.set("Mia")

@@ -66,7 +66,7 @@ def sample(
     dice, gamma = Random(f"{work} {prompt} {setting}"), setting.gamma
     accepted = [next((i for i in range(gamma) if dice.random() >= alpha), gamma) for _ in range(rounds)]
     ms = PLAIN_MS + gamma * draft_ms
-    turns = [Turn(PLAIN_MS * dice.uniform(0.99, 1.01), (gamma,) * 5, (ms,) * 5) for _ in range(rounds // 5)]
+    turns = [Turn(PLAIN_MS * dice.uniform(0.99, 1.01), gamma, ms) for _ in range(rounds // 5)]
     judged = sum(accepted) + sum(one < gamma for one in accepted)
     emitted = tuple(one + 1 for one in accepted)
     return Sample(

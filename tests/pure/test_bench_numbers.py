@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from specdemo.bench.cards import Reached
 from specdemo.bench.contestants import ENTRANTS
 from specdemo.bench.hardware import by_round, idle, idle_per_round
 from specdemo.bench.measure import (
@@ -279,12 +280,12 @@ def result(**changes) -> Result:
         return Row(name=name, temperature=0.0, **vars(speed(ms)), x_plain=x, x_assisted=None, **texts)
 
     none = dict.fromkeys(("acceptance_rate", "mean_tokens_per_round", "cost_ratio"))
-    bound = Bound(2.0, 8.0, 0.25)
+    bound = Bound(2.0, 8.0, Reached(0.25, 0.2))
     values = dict(pair="small + smaller", device="cuda", device_name="Some GPU", dtype="bfloat16")
     values |= dict(date="2026-01-02", threads=2, own_threads=8, attention=["flash", "math"], notes=["a note"])
     values |= dict(gamma=4, temperature=0.0, top_p=0.9, max_new_tokens=8, prompts=2, repeats=1)
     values |= none | dict(expected_x_plain=None, differing_argmaxes=Differences(0, [None, None]))
-    values |= dict(roofline=Roofline(5e9, 6_000_000, 1_000_000, bound, bound), host_ms=None)
+    values |= dict(roofline=Roofline(5e9, 6.25e9, 6_000_000, 1_000_000, bound, bound), host_ms=None)
     values["rows"] = [
         made("transformers plain", 10.0, 1.0),
         CannotRun("transformers compiled", "no compiler"),
@@ -324,8 +325,10 @@ def test_the_table_has_a_line_for_each_contestant_and_for_each_value_of_a_sweep(
     assert "transformers compiled – failed: no compiler" in lines
     assert "1 4.00 250.0 – – – 1.20 1.50" in lines
     assert "1,024 1.0 – 9.00 – 6.00 1.50 2.00" in lines
-    reached = "at least 2.00 ms, measured 8.00 ms, 25.0% of it reached"
-    assert f"a round reads 6.0 MB + 4 x 1.0 MB: {reached}" in lines
+    shares = "25.0% of the copy bandwidth, 20.0% of the specification"
+    shortest = "at least 2.00 ms by the copy bandwidth"
+    assert f"a round reads 6.0 MB + 4 x 1.0 MB: {shortest}, measured 8.00 ms: {shares}" in lines
+    assert any("copied at 5.0 GB/s, read and written (80% of the specification)" in line for line in lines)
     assert "note: a note" in lines
 
 

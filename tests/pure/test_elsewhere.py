@@ -7,14 +7,14 @@ import pytest
 
 from specdemo.advise.elsewhere import (
     BATCHES,
-    CARDS,
     MeasuredWork,
     check_cards,
     counted_speed,
     elsewhere,
     picture,
 )
-from specdemo.bench.by_count import GIVEN, TEXTS, bytes_of_shape, count_rows
+from specdemo.bench.by_count import TEXTS, bytes_of_shape, count_rows
+from specdemo.bench.cards import CARDS
 from specdemo.bench.shapes import SHAPES
 from specdemo.words.catalogue import speaking
 
@@ -27,7 +27,7 @@ def work_of(name: str, text: int = 512) -> MeasuredWork:
 
 
 def test_the_h200_has_the_speeds_of_by_counts_own_table():
-    rows = count_rows("llama-3.2-3b-1b", GIVEN["NVIDIA H200"])[: len(TEXTS)]
+    rows = count_rows("llama-3.2-3b-1b", CARDS["h200"].accelerator)[: len(TEXTS)]
     for text, row in zip(TEXTS, rows, strict=True):
         found = counted_speed(work_of("llama-3.2-3b-1b", text), "h200", gamma=4)
         assert [text, round(found.speculative), f"{found.speedup:.2f}"] == [row[1], *row[-2:]]

@@ -9,7 +9,7 @@ import pytest
 
 from specdemo.words.catalogue import LANGUAGES, WORDS, catalogue, say, speaking
 
-UI, ADVISE = WORDS.parent / "ui", WORDS.parent / "advise"
+UI, ADVISE, TRIALS = (WORDS.parent / name for name in ("ui", "advise", "trials"))
 SCRIPTS = sorted(UI.glob("static/*/*.js"))
 VALUE = re.compile(r"\{\{(\w+)\}\}")
 
@@ -77,7 +77,8 @@ def test_scripts_have_no_words_before_a_language_is_known():
 
 
 def test_no_words_are_left_over():
-    asked = set().union(*(literals(file) for file in (*SCRIPTS, *UI.rglob("*.py"), *ADVISE.rglob("*.py"))))
+    python = [file for folder in (UI, ADVISE, TRIALS) for file in folder.rglob("*.py")]
+    asked = set().union(*map(literals, (*SCRIPTS, *python)))
     used = set().union(*map(names_of, asked))
     empty = {name for name in NAMES if ENGLISH.get(name) == ""}  # of a section that has no words yet
     messages = {name for name in NAMES if name.startswith("messages.")}  # test_messages.py looks for these
