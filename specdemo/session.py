@@ -20,9 +20,10 @@ from specdemo.engine.loop import USUAL_TURN, Decoder, DraftLength, Prefilled, Tu
 from specdemo.engine.rules import rule_of
 from specdemo.engine.sampling import Sampler
 from specdemo.engine.step import Verifier
-from specdemo.engine.tree import Tree
+from specdemo.engine.tree import tree_of
 from specdemo.errors import PairError, failure, no_mistakes
 from specdemo.events import (
+    METHODS,
     Finish,
     Finished,
     Params,
@@ -470,10 +471,12 @@ def decoder_of(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
     sampler = Sampler(params, of_prompt, code.sampling, grammar)
     drafting = sampler if theirs == params else Sampler(theirs, of_prompt, code.sampling, grammar)
     longest = int(min(len(started.prompt_ids) + params.max_new_tokens, pair.context))
-    tree = Tree(params.tree) if params.tree and params.draft_with != "none" else None
+    tree = tree_of(params)
     if tree is not None:
         with pair.runner.active():
-            for role, lm in (("target", setup.target), ("drafter", setup.drafter)):
+            by_drafter = METHODS[params.draft_with].is_by_drafter
+            readers = [("target", setup.target), *([("drafter", setup.drafter)] if by_drafter else [])]
+            for role, lm in readers:
                 if not (isinstance(lm, CachedLM) and lm.reads_branches()):
                     raise PairError(about("tree", "tree_forward", who=message(f"the_{role}")))
     beyond = LONGEST_DRAFT if tree is None else tree.size  # rows that only fill a step
@@ -519,7 +522,7 @@ def decoder_of(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
             cost = replace(cost, experts=share, chosen=experts.chosen)
     gamma = 0 if params.draft_with == "none" else verifier.gamma
     length = DraftLength(gamma, cost, way.longest_draft(pair))
-    emitter = Emitter(Pieces(pair.tokenizer), pair.token_text, stop, params.rule, is_lossy(params), tree)
+    emitter = Emitter(Pieces(pair.tokenizer), pair.token_text, stop, params.rule, is_lossy(params))
     assert params.seed is not None, "stream has drawn one"
     clock, ahead = pair.runner.clock, setup.runs_ahead and not drafter.waits and grammar is None
     return Decoder(drafter, verifier, emitter, length, longest, params.seed, clock, is_over, ahead)

@@ -21,8 +21,9 @@ from specdemo.engine.loop import Decoder, DraftLength
 from specdemo.engine.rules import rule_of
 from specdemo.engine.sampling import Sampler, Settings
 from specdemo.engine.step import Verifier
-from specdemo.engine.tree import Tree
+from specdemo.engine.tree import tree_of
 from specdemo.events import METHODS, Params, Round, is_lossy
+from specdemo.events.params import GROWN, MOST_NODES
 from specdemo.events.speedup import DraftingCost
 from specdemo.runtime.device import Clock
 from specdemo.runtime.steps import EagerSteps
@@ -79,31 +80,75 @@ def naive_block(ps, qs, draft, u):
     return 0, np.maximum(ps[0] - qs[0], 0) if draft else ps[0]
 
 
-def naive_tree(p_of, q_of, text, children, length, uniforms):
+def parents_of(children):
+    """The parents of a tree's tokens, depth by depth; -1: the text. children: of each token, by depth."""
+    parents, before = [], [-1]
+    for many in children:
+        start = len(parents)
+        parents += [parent for parent in before for _ in range(many)]
+        before = range(start, len(parents))
+    return parents
+
+
+def path_to(parents, token):
+    """A tree's token and those before it, the first one first; none of the text."""
+    return [] if token < 0 else [*path_to(parents, parents[token]), token]
+
+
+def naive_families(q_of, text, children, room, u):
+    """A round's tree: by the path before, (the child, its place, what it was drawn from)."""
+    families, place = {}, 0
+    paths = [()]
+    for many in children[:room]:
+        for path in paths:
+            q, likeliest = q_of(text + [*path]), q_of(text + [*path], raw=True)
+            families[path] = []
+            for _ in range(many):
+                if q.sum() < 1e-12:
+                    q = np.eye(len(q))[likeliest.argmax()]
+                q = q / q.sum()
+                child = pick(q, u[place])
+                families[path].append((child, place, q))
+                place += 1
+                q, likeliest = q * (np.arange(len(q)) != child), likeliest.copy()
+                likeliest[child] = -1
+        paths = [(*path, child) for path in paths for child, _, _ in families[path]]
+    return families
+
+
+def naive_grown(q_of, text, grown, room):
+    """The same of a tree that grows where the drafter is sure, whose children are chosen."""
+    shown, known = {(): 1.0}, []  # paths, and how likely each is
+    for _ in range(grown.depth):
+        deeper = []
+        for path, share in shown.items():
+            q = q_of(text + [*path], raw=True)
+            likeliest = np.argsort(-q, kind="stable")[: grown.most]
+            deeper += [((*path, int(token)), share * q[token]) for token in likeliest]
+        known += deeper
+        shown = dict(sorted(deeper, key=lambda one: -one[1])[: grown.most])
+    least = sorted((share for _, share in known), reverse=True)[: grown.size][-1]
+    families = {}
+    for place, path in enumerate(path for path, share in known if share >= least):
+        if len(path) <= room:
+            q = np.eye(len(q_of(text)))[path[-1]]
+            families.setdefault(path[:-1], []).append((path[-1], place, q))
+    return families
+
+
+def naive_tree(p_of, q_of, text, tree, length, uniforms):
     """`naive` with trees: the children of a token are drawn without those drawn before, and judged one after
     another by what is left of p."""
     text = list(text)
     for this_round in count():
         if len(text) == length:
             return text
-        shape = children[: length - len(text) - 1]
-        numbers = uniforms(this_round, sum(math.prod(shape[: i + 1]) for i in range(len(shape))))
-        families, place = {}, 0  # by the path before: (the child, its place, what it was drawn from)
-        paths = [()]
-        for many in shape:
-            for path in paths:
-                q, likeliest = q_of(text + [*path]), q_of(text + [*path], raw=True)
-                families[path] = []
-                for _ in range(many):
-                    if q.sum() < 1e-12:
-                        q = np.eye(len(q))[likeliest.argmax()]
-                    q = q / q.sum()
-                    child = pick(q, numbers.draft[place])
-                    families[path].append((child, place, q))
-                    place += 1
-                    q, likeliest = q * (np.arange(len(q)) != child), likeliest.copy()
-                    likeliest[child] = -1
-            paths = [(*path, child) for path in paths for child, _, _ in families[path]]
+        room = length - len(text) - 1
+        numbers = uniforms(this_round, MOST_NODES)
+        if tree == "auto":
+            families = naive_grown(q_of, text, GROWN, room)
+        else:
+            families = naive_families(q_of, text, tree, room, numbers.draft)
         path, p = (), p_of(text)
         while path in families:
             for child, at, q in families[path]:
@@ -357,7 +402,7 @@ def decoding(
         how = (params.gamma, run_step, params.confidence, params.tree)
         drafter = make_drafter(params.draft_with, sampler, *tables, *how)
     longest = int(min(len(prompt) + params.max_new_tokens, context))
-    tree = Tree(params.tree) if params.tree and params.draft_with != "none" else None
+    tree = tree_of(params)
     gamma = params.gamma if tree is None else tree.size
     stop = StopCriteria(frozenset(eos), params.stop, longest - len(prompt), frozenset(stop_ids))
     rule, tops = rule or rule_of(params), (params.alternatives, drafter.wants_top)
@@ -373,7 +418,7 @@ def decoding(
         compiled_verdict=compiled,
         tree=tree,
     )
-    emitter = Emitter(Pieces(tokenizer), lambda token_id: "", stop, params.rule, is_lossy(params), tree)
+    emitter = Emitter(Pieces(tokenizer), lambda token_id: "", stop, params.rule, is_lossy(params))
     length = DraftLength(0 if params.draft_with == "none" else gamma, cost)
     return Decoding(Decoder(drafter, verifier, emitter, length, longest, params.seed, Clock()), prompt)
 

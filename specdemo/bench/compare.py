@@ -11,7 +11,7 @@ from specdemo.drafters.kinds import kind_in
 from specdemo.errors import LoadError
 from specdemo.events import METHODS, PairInfo, Params, drafter_label, manner_of, rule_in_words
 from specdemo.events.metrics import ratio, total
-from specdemo.events.params import values_of_rule
+from specdemo.events.params import takes_tree, values_of_rule
 from specdemo.events.speedup import SpeedUp, speed_up, timed
 from specdemo.events.trace import Trace
 from specdemo.loading.catalog import CATALOGUE, ROOT
@@ -51,7 +51,7 @@ def methods_at_hand(pair: Pair) -> list[str]:
 def drafting_by(name: str, params: Params) -> Params:
     """The Params with another method, without the tree that it may not draft."""
     own = replace(params, draft_with=name, tree=())
-    return replace(own, tree=params.tree) if "tree" in METHODS[name].fields else own
+    return replace(own, tree=params.tree) if takes_tree(name, params.tree) else own
 
 
 def methods_of(pair: Pair, names: Sequence[str], params: Params) -> list[Setting]:

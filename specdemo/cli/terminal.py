@@ -12,6 +12,7 @@ from specdemo.doctor.run import as_text
 from specdemo.doctor.trials import Table
 from specdemo.events import Finish, Params, Round, Stats, is_tree, rule_in_words
 from specdemo.events.metrics import other_forwards
+from specdemo.events.params import tree_text
 from specdemo.events.segments import Segment, segments_of
 from specdemo.events.trace import Trace
 from specdemo.events.verdict import experts_in_words, verdict
@@ -114,7 +115,7 @@ def summary(stats: Stats, finish: Finish | None, params: Params, rounds: Sequenc
     numbers = (
         f"{stats.tokens} tokens in {stats.rounds} rounds ({per_round} a round)",
         f"gamma {min(chosen)} to {max(chosen)}" if chosen else "",
-        f"tree {','.join(map(str, params.tree))}" if any(is_tree(one.draft) for one in rounds) else "",
+        f"tree {tree_text(params.tree)}" if any(is_tree(one.draft) for one in rounds) else "",
         f"acceptance rate {_write(stats.acceptance_rate, '{:.0%}')}",
         f"{_write(stats.tokens_per_second, '{:.1f}')} tokens/s{' by arrival' if by_arrival else ''}",
         "" if by_arrival else f"cost ratio {_write(stats.cost_ratio, '{:.3f}')}",

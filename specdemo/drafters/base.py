@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from specdemo.drafters.vocabulary import OtherTokenizer
 from specdemo.engine.draft import Drafter
 from specdemo.engine.sampling import Sampler
-from specdemo.engine.tree import Tree
+from specdemo.engine.tree import AnyTree, GrownTree, Tree, tree_of
 from specdemo.events import Gamma, Params
 from specdemo.events.speedup import NO_COST, DraftingCost
 from specdemo.runtime.cache import Cached
@@ -57,9 +57,15 @@ class Materials:
         return self.run_step, most, self.is_over, self.params.confidence
 
     @property
-    def tree(self) -> Tree | None:
+    def tree(self) -> AnyTree | None:
         """What is drafted in each round, if not a chain."""
-        return Tree(self.params.tree) if self.params.tree else None
+        return tree_of(self.params)
+
+
+def regular(tree: AnyTree | None) -> Tree | None:
+    """The tree of a drafter that grows none by probabilities."""
+    assert not isinstance(tree, GrownTree), "Pair.check refuses it"
+    return tree
 
 
 class Models(Protocol):

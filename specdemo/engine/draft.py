@@ -23,8 +23,11 @@ MOST_DRAFTED = max(LONGEST_DRAFT, MOST_NODES)  # tokens in a draft or a tree
 class Draft:
     """k drafted tokens and the distributions that they were drawn from, on the target's device and at its
     width V; k may be 0. There may be more rows than k, B in all, which only fill a captured step. dropped:
-    how many tokens the drafter made besides these and dropped itself, because it was not sure enough. logits:
-    what ids, q and raw_q come from, where the drafter is; None: from no model."""
+    how many tokens the drafter made besides these and dropped itself, because it was not sure enough.
+    parents: of a tree, the number of the token that each follows; -1: the text. fed: of a tree, which of the
+    tokens that were shown to the drafter each is; -1: it was not. logits: what ids, q and raw_q come from,
+    where the drafter is; of a tree, those after the text and after each token that was shown to the drafter.
+    None: from no model."""
 
     k: int
     ids: Tensor  # [B] int64
@@ -33,6 +36,8 @@ class Draft:
     exact: Tensor | None = None  # [B] bool: whether q is what the sampler asks for; None: see Sampler.shape
     sure: Tensor | None = None  # [B] float32: how sure the drafter is of each place; None: see `is_unsure`
     dropped: int = field(default=0, kw_only=True)
+    parents: Tensor | None = field(default=None, kw_only=True)  # [B] int64; None: each follows the one before
+    fed: Tensor | None = field(default=None, kw_only=True)  # [B] int64; None: the first, the second, ...
     logits: Tensor | None = field(default=None, kw_only=True)  # [B, V]
 
     @classmethod
@@ -46,7 +51,7 @@ class Draft:
 
     def on(self, device: torch.device) -> "Draft":
         """The draft on a device."""
-        names = ("ids", "q", "raw_q", "exact", "sure")
+        names = ("ids", "q", "raw_q", "exact", "sure", "parents", "fed")
         parts = ((name, getattr(self, name)) for name in names)
         return replace(self, **{name: part.to(device) for name, part in parts if part is not None})
 
@@ -59,7 +64,10 @@ class Draft:
         q, raw_q = (pad(probs, (0, 0, 0, new)) for probs in (self.q, self.raw_q))
         exact = None if self.exact is None else pad(self.exact, (0, new), value=True)
         sure = None if self.sure is None else pad(self.sure, (0, new), value=1.0)
-        return replace(self, ids=ids, q=q, raw_q=raw_q, exact=exact, sure=sure)
+        parents, fed = (
+            None if one is None else pad(one, (0, new), value=-1) for one in (self.parents, self.fed)
+        )
+        return replace(self, ids=ids, q=q, raw_q=raw_q, exact=exact, sure=sure, parents=parents, fed=fed)
 
 
 class Drafter:
@@ -88,8 +96,8 @@ class Drafter:
         raise NotImplementedError
 
     def keep(self, ids: list[int], path: list[int]) -> None:
-        """Called after each round that has drafted a tree. ids: the text before the round. path: the numbers
-        of the tree's tokens that were accepted."""
+        """Called after each round that has drafted a tree. ids: the text before the round. path: which of the
+        tokens that it was shown were accepted."""
 
     def skip(self, ids: list[int]) -> None:
         """Takes note of a round after `ids` in which it does not draft, in place of `propose`."""

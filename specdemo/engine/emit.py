@@ -7,7 +7,6 @@ from dataclasses import dataclass, fields
 from specdemo.engine.detokenize import Pieces
 from specdemo.engine.grammar import Allowed
 from specdemo.engine.step import ALTERNATIVES, DRAFTED, NEXT, VerifiedOnHost
-from specdemo.engine.tree import Tree
 from specdemo.events import RULES, Alternative, Fate, Finish, Judged, JudgedInTree, Kept, Next, Round, Source
 
 
@@ -61,21 +60,20 @@ class Tokens:
 class Emitter:
     """Turns verdicts into rounds. pieces: the text so far, token by token. token_text: a token's text out of
     context, for the alternatives. rule: the name of the rule that judged. is_lossy: whether its distance from
-    the target is recorded. tree: what is drafted; None: chains."""
+    the target is recorded."""
 
     pieces: Pieces
     token_text: Callable[[int], str]
     stop: StopCriteria
     rule: str = "speculative"
     is_lossy: bool = False
-    tree: Tree | None = None
 
     def tokens(self, verdict: VerifiedOnHost, k: int) -> Tokens:
         """What the verdict on a draft of k tokens says without its text."""
         drafted_ids, accepted = self._drafted(verdict, k), verdict.accepted
         path, rejected = range(accepted), accepted < len(drafted_ids)
         if verdict.is_tree:
-            drafted_ids, path = verdict.drafted(k), path_of(verdict)
+            drafted_ids, path = verdict.drafted(k), verdict.whole_path
             rejected = any(verdict.judged[number] and not verdict.path[number] for number in range(k))
         next_id = verdict.token_ids[verdict.position_of_next][NEXT]
         emitted = (*(drafted_ids[number] for number in path), next_id)
@@ -129,19 +127,21 @@ class Emitter:
         )
 
     def _emit_tree(self, index: int, verdict: VerifiedOnHost, k: int) -> Round:
-        assert self.tree is not None, "it was drafted"
-        drafted_ids, parents = verdict.drafted(k), self.tree.parents
+        drafted_ids = verdict.drafted(k)
+        parents = [None if parent < 0 else parent for parent in verdict.parents]
         counted: dict[int, int] = {}  # the tree's numbers -> those in the draft, which ends behind an eos
+        depths: dict[int | None, int] = {None: 0}
         states: dict[int | None, Pieces] = {None: copy(self.pieces)}  # of the text up to each token
         texts: dict[int, str] = {}
         for number, token_id in enumerate(drafted_ids):
             parent = parents[number]
-            if parent is None or (parent in counted and drafted_ids[parent] not in self.stop.eos):
-                counted[number] = len(counted)
+            follows = parent is None or (parent in counted and drafted_ids[parent] not in self.stop.eos)
+            if follows and depths[parent] + 1 < self.stop.room:
+                counted[number], depths[number] = len(counted), depths[parent] + 1
                 state = states[number] = copy(states[parent])
                 texts[number] = state.push(token_id) + state.flush()
         kept: list[int] = []
-        for number in path_of(verdict):
+        for number in verdict.whole_path:
             texts[number] = self._push(drafted_ids[number])
             kept.append(number)
             if self.stop.finish:
@@ -149,12 +149,16 @@ class Emitter:
 
         events = _Events(verdict, len(verdict.judged), self, None)
         draft: list[JudgedInTree] = []
+        reached = {None, *(kept[:-1] if self.stop.finish else kept)}  # nothing follows the end of the text
         for number in counted:
-            refused = verdict.judged[number] and not verdict.path[number]
-            fate: Fate = "accepted" if number in kept else "rejected" if refused else "discarded"
-            token, parent = events.judged(number, texts[number], fate), parents[number]
+            parent, refused = parents[number], verdict.judged[number] and not verdict.path[number]
+            rejected = refused and parent in reached
+            fate: Fate = "accepted" if number in kept else "rejected" if rejected else "discarded"
+            token = events.judged(number, texts[number], fate)
             own = {field.name: getattr(token, field.name) for field in fields(token)}
-            draft.append(JudgedInTree(**own, parent=None if parent is None else counted[parent]))
+            mass = verdict.masses[number] if refused else None
+            parent = None if parent is None else counted[parent]
+            draft.append(JudgedInTree(**own, parent=parent, residual_mass=mass))
         emitted = [drafted_ids[number] for number in kept]
         next_token = None
         if not self.stop.finish:
@@ -166,11 +170,6 @@ class Emitter:
     def _push(self, token_id: int) -> str:
         piece = self.pieces.push(token_id)
         return piece + (self.pieces.flush() if self.stop.add(token_id, piece) else "")
-
-
-def path_of(verdict: VerifiedOnHost) -> list[int]:
-    """The numbers of a tree's tokens that are accepted, in the order of the text."""
-    return [number for number, is_accepted in enumerate(verdict.path) if is_accepted]
 
 
 class _Events:

@@ -11,7 +11,7 @@ import torch
 
 from specdemo.engine.detokenize import Pieces
 from specdemo.engine.draft import MOST_DRAFTED, Draft, Drafter, NoDrafter, one_hot_draft
-from specdemo.engine.emit import Emitter, StopCriteria, Tokens, path_of
+from specdemo.engine.emit import Emitter, StopCriteria, Tokens
 from specdemo.engine.grammar import Allowed
 from specdemo.engine.sampling import Uniforms, uniforms
 from specdemo.engine.step import Judging, VerifiedOnHost, Verifier
@@ -169,7 +169,7 @@ class Decoder:
         start = self.clock.timestamp()
         gamma, tree = self.length.gamma, self.verifier.tree
         room = self.longest - len(ids) - 1  # of the longest path of a tree
-        k = min(gamma, room) if tree is None or not gamma else tree.cut(room).size
+        k = min(gamma, room) if tree is None or not gamma else tree.in_room(room).size
         u = u or uniforms(self.seed, index, self.verifier.rows(k))
 
         fed_before, forwards_before = self._fed_again, self._extra_forwards
@@ -182,7 +182,7 @@ class Decoder:
         if grammar is not None:
             kept, allowed = grammar.allowed(draft.ids[: draft.k].tolist())
             draft = replace(draft, k=kept, dropped=draft.dropped + draft.k - kept)
-        judging = self.verifier.launch(ids, draft, u, allowed)  # p_i, the accepted x_i, one token more
+        judging = self.verifier.launch(ids, draft, u, allowed, room)  # p_i, the accepted x_i, one token more
         return Launched(
             index=index,
             gamma=gamma,
@@ -211,12 +211,14 @@ class Decoder:
         verdict = self.verifier.verdict(launched.judging)
         kept = int(verdict.k)
         tokens = self.emitter.tokens(verdict, kept)
-        if self.drafter.wants_top:
+        if self.drafter.wants_top and verdict.is_tree:
+            for path, likely in verdict.likely_by_path(kept):
+                self.drafter.learn([*ids, *path], [], [likely])
+        elif self.drafter.wants_top:
             self.drafter.learn(ids, verdict.drafted(kept), verdict.likely(kept))
         if verdict.is_tree:
-            path = path_of(verdict)
-            self.verifier.target.keep(len(ids), path)
-            self.drafter.keep(ids, path)
+            self.verifier.target.keep(len(ids), verdict.whole_path)
+            self.drafter.keep(ids, verdict.fed_path)
         self.length.learn(tokens.accepted, tokens.rejected)
         return verdict, tokens
 
@@ -272,8 +274,14 @@ class Decoder:
             return "pause" if self.length.is_auto else None
         if kept == draft.k and launched.allowed is not None and launched.allowed.is_cut:
             return "grammar"
-        ends = emitted.draft and emitted.draft[-1].id in self.emitter.stop.eos
-        if len(emitted.draft) < kept if self.verifier.tree is not None else ends:
+        if self.verifier.tree is None:
+            ends = emitted.draft and emitted.draft[-1].id in self.emitter.stop.eos
+        else:
+            is_cut = len(emitted.draft) < kept
+            ends = is_cut and any(token.id in self.emitter.stop.eos for token in emitted.draft)
+            if is_cut and not ends:  # the others were too deep
+                return "length"
+        if ends:
             return "eos"
         if kept < draft.k or draft.dropped:
             return "confidence"

@@ -1,10 +1,10 @@
 """What the target computes in a round: one forward over the draft, the verdict, and the numbers of the trace,
 which come home in one copy. Nothing in the step waits for the device, so that it can be captured."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from math import isnan
+from math import inf, isnan
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from specdemo.engine.draft import Draft, is_unsure
 from specdemo.engine.grammar import Allowed
 from specdemo.engine.rules import Decision, Judge, block, block_probs
 from specdemo.engine.sampling import Sampler, Settings, Uniforms, one_hot, probabilities
-from specdemo.engine.tree import Tree, TreeOnDevice, speculative_tree
+from specdemo.engine.tree import AnyTree, Fates, Nodes, speculative_tree
 from specdemo.events import ExpertsRead, Gamma
 from specdemo.runtime.lm import LM
 from specdemo.runtime.steps import (
@@ -37,7 +37,10 @@ DRAFTED, NEXT, ALTERNATIVES = 0, 1, slice(2, None)
 @dataclass(frozen=True)
 class Verified:
     """A verified round of B rows, the first of which are drafts, on the device. Each of the B+1 positions has
-    2+A tokens, in the columns above. q and raw_q are 0 in rows without a draft."""
+    2+A tokens, in the columns above. q and raw_q are 0 in rows without a draft.
+
+    Of a tree (tree.py) the first B positions are those of its tokens, and the last one follows the path: p of
+    a judged token is what its earlier siblings have left. Only a tree has the last three fields."""
 
     accepted: Tensor  # [] int64: how many drafted tokens are accepted
     k: Tensor  # [] float64 or int64: how many rows are drafts
@@ -57,17 +60,9 @@ class Verified:
     p_exact: Tensor  # [B+1] bool: whether p is what the sampler asks for (see Sampler.shape); [0]: it is
     q_exact: Tensor  # [B] bool; [0]: q is
     experts_read: Tensor  # [B+1] float64, see Experts.read; [0] of a target without experts
-
-
-@dataclass(frozen=True)
-class VerifiedTree(Verified):
-    """A verified tree (tree.py). The first B of the B+1 positions are those of its tokens, and the last one
-    follows the path: p of a judged token is what its earlier siblings have left. accepted: how long the path
-    is."""
-
-    judged: Tensor  # [B] bool
-    path: Tensor  # [B] bool: whether the token is accepted
-    refused: Tensor  # [] int64: the token that was refused last, at the end of the path; B: none was
+    parents: Tensor | None  # [B] int64, see Draft, like the next one
+    fed: Tensor | None  # [B] int64
+    fates: Fates | None
 
 
 class VerifiedOnHost(OnHost):
@@ -91,18 +86,32 @@ class VerifiedOnHost(OnHost):
     p_exact: list[bool]
     q_exact: list[bool]
     experts_read: list[float]
-    judged: list[bool]  # these three of a tree only
+    parents: list[int]  # these of a tree only
+    fed: list[int]  # of one that does not show its tokens in their order
+    judged: list[bool]
     path: list[bool]
+    masses: list[float]
     refused: int
 
     @property
     def is_tree(self) -> bool:
-        return "path" in self._layout
+        return "parents" in self._layout
 
     @property
     def position_of_next(self) -> int:
         """The position that has the round's next token, with the q of the token that was refused there."""
         return self.refused if self.is_tree else self.accepted
+
+    @property
+    def whole_path(self) -> list[int]:
+        """The numbers of a tree's tokens that are accepted, in the order of the text."""
+        return [number for number, is_accepted in enumerate(self.path) if is_accepted]
+
+    @property
+    def fed_path(self) -> list[int]:
+        """Which of the tokens that the drafter was shown are accepted."""
+        path = self.whole_path
+        return [at for at in map(self.fed.__getitem__, path) if at >= 0] if "fed" in self._layout else path
 
     def check(self) -> None:
         """Raises RuntimeError when probabilities are NaN."""
@@ -124,6 +133,21 @@ class VerifiedOnHost(OnHost):
         read = self.experts_read
         return ExpertsRead(check=read[k], row=read[0]) if read else None
 
+    def likely_by_path(self, k: int) -> Iterator[tuple[list[int], list[tuple[int, float]]]]:
+        """The target's likeliest (token, raw_p) after the text and each token of a tree of k that has
+        children, and after its path; and the tokens up to there."""
+        rows = self.likely(len(self.parents))
+        paths: dict[int, list[int]] = {-1: []}
+        told = set()
+        for number, (token, parent) in enumerate(zip(self.drafted(k), self.parents, strict=False)):
+            paths[number] = [*paths[parent], token]
+            if parent not in told:
+                told.add(parent)
+                yield paths[parent], rows[number]
+        end = self.whole_path[-1] if self.accepted else -1
+        if end not in told:
+            yield paths[end], rows[-1]
+
     def likely(self, k: int) -> list[list[tuple[int, float]]]:
         """The target's likeliest (token, raw_p) at each of the k+1 positions of a draft of k tokens."""
         rows = zip(self.likely_ids[: k + 1], self.likely_p[: k + 1], strict=True)
@@ -143,11 +167,12 @@ class VerifyInput:
     sure: Tensor  # [B] float32, see Draft; [0] where the drafter has none
     seen: Tensor | None  # see Sampler.seen
     allowed: Tensor | None = None  # [B+1, V] bool: the tokens that the grammar allows; None: all
-    tree: Tree | None = None  # of which the rows are tokens; None: they follow each other
+    parents: Tensor | None = None  # [B] int64, see Draft, like the next one
+    fed: Tensor | None = None  # [B] int64
 
     @property
     def position(self) -> Tensor:
-        """The position of the last token of the text: [1] float64, like the next three."""
+        """The position of the last token of the text: [1] float64, like the next five."""
         return self.host.parts["position"]
 
     @property
@@ -162,6 +187,11 @@ class VerifyInput:
     @property
     def confidence(self) -> Tensor:
         return self.host.parts["confidence"]
+
+    @property
+    def room(self) -> Tensor:
+        """How many tokens the text has room for before the next one: what is deeper in a tree is no draft."""
+        return self.host.parts["room"]
 
     @property
     def u_next(self) -> Tensor:
@@ -212,9 +242,8 @@ class Verifier:
     `wants_top`: how many likely tokens are reported at each position for the trace, and for the drafter to
     learn from. eos: the tokens that end a text; what is drafted after one is not judged. `confidence`: that
     of Params. draft_sampler: the drafter's, if it is another one. compiled_verdict:
-    the same function as `judge`, compiled; it returns None for a rule that is not. tree: what is drafted in
-    each round, unless a text's end leaves room for its first depths only; None: chains. gamma: then its
-    size."""
+    the same function as `judge`, compiled; it returns None for a rule that is not. tree: what a drafted tree
+    is a part of; None: chains are drafted. gamma: then its size."""
 
     target: LM
     sampler: Sampler
@@ -227,7 +256,7 @@ class Verifier:
     confidence: float = 0.0
     draft_sampler: Sampler | None = None
     compiled_verdict: "Callable[[Verifier, Tensor, VerifyInput, Tensor | None], Packed | None] | None" = None
-    tree: Tree | None = None
+    tree: AnyTree | None = None
 
     def rows(self, k: int) -> int:
         """How many rows the steps of a round with k drafts have."""
@@ -237,9 +266,11 @@ class Verifier:
         """The verdict on a draft that follows `ids`."""
         return self.verdict(self.launch(ids, draft, u))
 
-    def launch(self, ids: list[int], draft: Draft, u: Uniforms, allowed: Allowed | None = None) -> Judging:
+    def launch(
+        self, ids: list[int], draft: Draft, u: Uniforms, allowed: Allowed | None = None, room: float = inf
+    ) -> Judging:
         """Gives the device the step that verifies, and does not wait for it. allowed: what the grammar
-        allows; None without one."""
+        allows; None without one. room: see VerifyInput."""
         rows = self.rows(draft.k)
         padded = draft.padded(rows)
         self.target.reserve(len(ids) - 1, len(ids) + rows)
@@ -248,6 +279,7 @@ class Verifier:
             "last": ids[-1:],
             "k": [draft.k],
             "confidence": [self.confidence],
+            "room": [room],
             "u_next": [u.next],
             **self.sampler.numbers,
             "eos": self.eos,
@@ -262,7 +294,8 @@ class Verifier:
             sure=padded.raw_q.new_zeros(0) if padded.sure is None else padded.sure,
             seen=self.sampler.seen(ids, self.target.vocab_size, padded.ids.device),
             allowed=None if allowed is None else self._of_rows(allowed.masks, rows, padded.ids.device),
-            tree=self.tree.first(rows) if self.tree is not None and rows else None,
+            parents=padded.parents,
+            fed=padded.fed,
         )
         # The key has which features the target keeps, not only whether: two drafters of it can need different
         # ones.
@@ -271,7 +304,7 @@ class Verifier:
         shapes = (rows, self.target.kv_length, self.target.buffer_epoch, kept)
         reported = (self.alternatives, self.wants_top)
         looked_at = (self.confidence > 0, len(value.sure), value.q_exact is None, value.allowed is None)
-        how = (self.sampler.key, self.rule, value.tree, len(self.eos))
+        how = (self.sampler.key, self.rule, value.parents is not None and self.tree, len(self.eos))
         key = ("verify", *shapes, *how, *looked_at, *reported)
         return Judging(*self.run_step(key, self.step, value, self.expected))
 
@@ -296,14 +329,21 @@ class Verifier:
 
     def step(self, value: VerifyInput) -> VerifyOutput:
         tokens = torch.cat([value.last.long(), value.drafted])  # [B+1]
-        branches = () if value.tree is None else (value.tree.on(tokens.device).branches,)
+        nodes = self._nodes(value)
+        branches = () if nodes is None else (nodes.branches,)
         start, read = value.position[0].long(), None
-        experts = self.target.experts if value.tree is None else None
+        experts = self.target.experts if nodes is None else None
         with nullcontext([]) if experts is None else experts.watching() as chosen:
             logits = self.target.forward(tokens, start, *branches)  # [B+1, V]
         if experts is not None:
             read = experts.read(chosen, len(tokens))
-        return VerifyOutput(self.judge(logits, value, read), logits, read)
+        return VerifyOutput(self.judge(logits, value, read, nodes), logits, read)
+
+    def _nodes(self, value: VerifyInput) -> Nodes | None:
+        if value.parents is None:
+            return None
+        assert self.tree is not None, "what was drafted is a part of it"
+        return Nodes.of(value.parents, self.tree)
 
     def expected(self, value: VerifyInput, said: VerifyOutput) -> VerifyOutput:
         """What the step should have said (see RunStep): the target's own logits, and the verdict on those
@@ -311,17 +351,27 @@ class Verifier:
         read = said.experts_read
         return VerifyOutput(self.judge(said.logits, value, read), self.step(value).logits, read)
 
-    def judge(self, logits: Tensor, value: VerifyInput, experts_read: Tensor | None = None) -> Packed:
-        """The verdict, a Verified, on logits [B+1, V]. experts_read: what belongs into it; None: [0]."""
-        if value.tree is not None:
-            return self._judge_tree(logits, value, value.tree.on(logits.device), experts_read)
-        if self.compiled_verdict:
+    def judge(
+        self,
+        logits: Tensor,
+        value: VerifyInput,
+        experts_read: Tensor | None = None,
+        nodes: Nodes | None = None,
+    ) -> Packed:
+        """The verdict, a Verified, on logits [B+1, V]. experts_read: what belongs into it; None: [0]. nodes:
+        those of the value, if they are known."""
+        if self.compiled_verdict and value.parents is None:
             verdict = self.compiled_verdict(self, logits, value, experts_read)
             if verdict is not None:
                 return verdict
+        nodes = nodes or self._nodes(value)
         ends = (value.drafted[:, None] == value.eos).any(1)  # [B]
-        up_to_end = ends.cumsum(0) <= ends
-        is_draft = (torch.arange(len(value.drafted), device=logits.device) < value.k) & up_to_end  # [B]
+        if nodes is None:
+            behind_end = ends.cumsum(0) > ends
+        else:
+            is_too_deep = nodes.path[1:].sum(1) > value.room
+            behind_end = (nodes.path[nodes.rows] & ends).any(1) | is_too_deep
+        is_draft = (torch.arange(len(value.drafted), device=logits.device) < value.k) & ~behind_end  # [B]
         k = value.k[0]
         if self.confidence > 0:  # up to the first unsure place
             sure = value.sure if len(value.sure) else None
@@ -331,15 +381,25 @@ class Verifier:
         raw_q = torch.where(is_draft[:, None], value.raw_q, 0.0)
         # Rejects what is no draft; as q is 0 there, the next token is drawn from p.
         u_accept = torch.where(is_draft, value.u_accept, torch.inf)
-        seen = None if value.seen is None else self._seen_by_row(value.drafted, value.seen)
+        seen = None if value.seen is None else self._seen_by_row(value.drafted, value.seen, nodes)
         logits = logits.float()
-        p, exact = self.sampler.shape(masked(logits, value.allowed), value.settings, seen)  # [B+1, V], [B+1]
+        allowed = masked(logits, value.allowed)
+        p, exact = self.sampler.probabilities(allowed, value.settings, seen)  # [B+1, V], [B+1]
         raw_p = probabilities(logits)
-        decision = self.rule(p, q, value.drafted, u_accept, value.u_next)
+        decision: Decision
+        fates, judging = None, (p, q, value.drafted)
+        if nodes is None:
+            decision = self.rule(*judging, u_accept, value.u_next)
+            block_prob = self._block_prob(decision, *judging)
+        else:
+            decision = speculative_tree(*judging, nodes, u_accept, value.u_next)
+            fates, p, block_prob = decision.fates, decision.p, decision.accept_prob[:0]
+            rows = torch.cat([nodes.rows, decision.end[None]])  # [B+1]: of the forward, by position
+            raw_p, exact = raw_p[rows], None if exact is None else exact[rows]
 
         # What the trace needs of the distributions.
-        width, rows = self.target.vocab_size, len(q)
-        next_id = decision.next.expand(rows + 1, 1)
+        width, size = self.target.vocab_size, len(q)
+        next_id = decision.next.expand(size + 1, 1)
         here = torch.cat([value.drafted[:, None], next_id[:1]])  # [B+1, 1]; no token is drafted in the last
         likeliest = _likeliest(p, raw_p, q, raw_q, min(self.alternatives, width))
         token_ids = torch.cat([here, next_id, likeliest], 1)  # [B+1, 2+A]
@@ -349,57 +409,8 @@ class Verifier:
                 k=k,
                 accepted=decision.accepted,
                 accept_prob=decision.accept_prob,
-                block_prob=self._block_prob(decision, p, q, value.drafted),
+                block_prob=block_prob,
                 distance=decision.accept_prob[:0] if decision.distance is None else decision.distance,
-                u_accept=u_accept,
-                u_next=value.u_next[0],
-                residual_mass=decision.residual_mass,
-                token_ids=token_ids,
-                p=p.gather(1, token_ids),
-                q=q.gather(1, token_ids[:rows]),
-                raw_p=raw_p.gather(1, token_ids),
-                raw_q=raw_q.gather(1, token_ids[:rows]),
-                likely_ids=likely.indices,
-                likely_p=likely.values,
-                p_exact=is_draft[:0] if exact is None else exact,
-                q_exact=is_draft[:0] if value.q_exact is None else value.q_exact,
-                experts_read=u_accept[:0] if experts_read is None else experts_read,
-            )
-        )
-
-    def _judge_tree(
-        self, logits: Tensor, value: VerifyInput, tree: TreeOnDevice, experts_read: Tensor | None
-    ) -> Packed:
-        """The verdict, a VerifiedTree, on logits [B+1, V]."""
-        size, width = value.q.shape
-        ends = (value.drafted[:, None] == value.eos).any(1)  # [B]
-        is_behind = (tree.path[tree.rows] & ends).any(1)  # the end of a text
-        is_draft = (torch.arange(size, device=logits.device) < value.k) & ~is_behind  # [B]
-        q = torch.where(is_draft[:, None], value.q, 0.0)
-        raw_q = torch.where(is_draft[:, None], value.raw_q, 0.0)
-        u_accept = torch.where(is_draft, value.u_accept, torch.inf)
-        seen = value.seen
-        if seen is not None:
-            seen = seen + tree.path.to(seen.dtype) @ one_hot(value.drafted, width)  # [B+1, V]
-        logits = logits.float()
-        p, exact = self.sampler.probabilities(logits, value.settings, seen)  # [B+1, V], [B+1]
-        raw_p = probabilities(logits)
-        decision = speculative_tree(p, q, value.drafted, tree, u_accept, value.u_next)
-
-        rows = torch.cat([tree.rows, decision.end[None]])  # [B+1]: of p, by position
-        p, raw_p = decision.p, raw_p[rows]
-        next_id = decision.next.expand(size + 1, 1)
-        here = torch.cat([value.drafted[:, None], next_id[:1]])
-        likeliest = _likeliest(p, raw_p, q, raw_q, min(self.alternatives, width))
-        token_ids = torch.cat([here, next_id, likeliest], 1)  # [B+1, 2+A]
-        likely = raw_p.topk(min(self.wants_top, width))
-        return pack(
-            VerifiedTree(
-                k=value.k[0],
-                accepted=decision.accepted.sum(),
-                accept_prob=decision.accept_prob,
-                block_prob=decision.accept_prob[:0],
-                distance=decision.accept_prob[:0],
                 u_accept=u_accept,
                 u_next=value.u_next[0],
                 residual_mass=decision.residual_mass,
@@ -410,19 +421,21 @@ class Verifier:
                 raw_q=raw_q.gather(1, token_ids[:size]),
                 likely_ids=likely.indices,
                 likely_p=likely.values,
-                p_exact=is_draft[:0] if exact is None else exact[rows],
+                p_exact=is_draft[:0] if exact is None else exact,
                 q_exact=is_draft[:0] if value.q_exact is None else value.q_exact,
                 experts_read=u_accept[:0] if experts_read is None else experts_read,
-                judged=decision.judged,
-                path=decision.accepted,
-                refused=decision.refused,
+                parents=value.parents,
+                fed=value.fed,
+                fates=fates,
             )
         )
 
-    def _seen_by_row(self, drafted: Tensor, seen: Tensor) -> Tensor:
+    def _seen_by_row(self, drafted: Tensor, seen: Tensor, nodes: Nodes | None) -> Tensor:
         """The `seen` of the text and of the drafts before each row, [B+1, V] (see Sampler.seen)."""
-        before = one_hot(drafted, self.target.vocab_size).cumsum(0)  # [B, V]
-        return seen + pad(before, (0, 0, 1, 0))
+        each = one_hot(drafted, self.target.vocab_size)  # [B, V]
+        if nodes is not None:
+            return seen + nodes.path.to(each.dtype) @ each
+        return seen + pad(each.cumsum(0), (0, 0, 1, 0))
 
     def _block_prob(self, decision: Decision, p: Tensor, q: Tensor, drafted: Tensor) -> Tensor:
         """h of block verification [B], whatever the rule; [0] in a run without alternatives, since h takes a

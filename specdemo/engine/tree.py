@@ -1,17 +1,23 @@
 """Trees of drafts: several guesses at each place, which one forward of the target reads, and the rule that
 keeps one path of them (SpecInfer, Miao et al. 2024; Sequoia, Chen et al. 2024)."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from itertools import accumulate
 from operator import mul
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from specdemo.engine.sampling import draw, most_likely, one_hot
+from specdemo.engine.draft import Draft, one_hot_draft
+from specdemo.engine.rules import Decision
+from specdemo.engine.sampling import Sampler, Settings, draw, most_likely, one_hot, probabilities
+from specdemo.events import Params
+from specdemo.events.params import GROWN
 from specdemo.runtime.attention import Branches
+from specdemo.runtime.device import to_device
 
 
 @dataclass(frozen=True)
@@ -19,8 +25,7 @@ class Tree:
     """A tree of N drafted tokens. children: how many each token has, and the text before them, by depth
     (Params.tree).
 
-    Its tokens are numbered as they are drafted: depth by depth, and at each depth parent by parent. Row 0 of
-    the target's forward is that of the text's last token, and row i + 1 that of token i."""
+    Its tokens are numbered as they are drafted: depth by depth, and at each depth parent by parent."""
 
     children: tuple[int, ...]
 
@@ -33,6 +38,19 @@ class Tree:
     def size(self) -> int:
         return sum(self.widths)
 
+    @property
+    def depth(self) -> int:
+        return len(self.children)
+
+    @property
+    def most(self) -> int:
+        """Children of a token, at most."""
+        return max(self.children, default=0)
+
+    def in_room(self, room: int) -> "Tree":
+        """What is drafted where the text has room for so many tokens."""
+        return self.cut(room)
+
     def cut(self, depth: int) -> "Tree":
         """The tree's first `depth` depths."""
         return Tree(self.children[: max(0, depth)])
@@ -41,67 +59,141 @@ class Tree:
         """The tree's first depths, which have `size` tokens together."""
         return self.cut([0, *accumulate(self.widths)].index(size))
 
-    @cached_property
-    def parents(self) -> tuple[int | None, ...]:
-        """The number of the token before each; None: the text."""
-        known: list[int | None] = []
-        before: Sequence[int | None] = [None]  # the tokens of the depth before
-        for count in self.children:
-            start = len(known)
-            known += [parent for parent in before for _ in range(count)]
-            before = range(start, len(known))
-        return tuple(known)
 
-    def path_to(self, token: int | None) -> Iterator[int]:
-        """The token and those before it, the last first."""
-        while token is not None:
-            yield token
-            token = self.parents[token]
+@dataclass(frozen=True)
+class GrownTree:
+    """A tree that grows where its drafter is sure (EAGLE-2, Li et al. 2024). size: its tokens. At each depth
+    the `most` likeliest tokens are shown to the drafter, each of which then has as many children; the others
+    have none. What is shown needs no more rows of the drafter's cache than there are tokens."""
 
-    def on(self, device: torch.device) -> "TreeOnDevice":
-        return _on_device(self, device)
+    size: int
+    depth: int
+    most: int
+
+    def __post_init__(self) -> None:
+        assert self.most * (self.depth - 1) <= self.size
+
+    def in_room(self, room: int) -> "GrownTree | Tree":
+        """It grows as ever where the text has room for any token; the verifier drops what is too deep."""
+        return self if room > 0 else Tree(())
+
+    def first(self, size: int) -> "GrownTree | Tree":
+        return self.in_room(size)
+
+
+AnyTree = Tree | GrownTree
+
+
+def tree_of(params: Params) -> AnyTree | None:
+    """What is drafted in each round, if not a chain."""
+    if not params.tree or params.draft_with == "none":
+        return None
+    return Tree(params.tree) if isinstance(params.tree, tuple) else GrownTree(**asdict(GROWN))
 
 
 @dataclass(frozen=True)
-class TreeOnDevice:
-    """A tree's shape as tensors. They are kept, since captured steps read them."""
+class Nodes:
+    """What follows from the parents of N drafted tokens. Row 0 of the target's forward is that of the text's
+    last token, and row i + 1 that of token i. most: children of a token, at most."""
 
-    rows: Tensor  # [N] int64: the row of its parent
+    rows: Tensor  # [N] int64: the row of each token's parent
     path: Tensor  # [N+1, N] bool: which tokens the text has up to each row: those before it, and its own
-    earlier: Tensor  # [N, N] bool: which tokens are siblings that were drawn before each
-    # The first children, the second ones, and so on: their numbers [P], and their parents' rows [P].
-    by_rank: tuple[tuple[Tensor, Tensor], ...]
-    branches: Branches  # of the target's forward
-    levels: tuple[Branches, ...]  # of the drafter's forward over each depth but the last
+    earlier: Tensor  # [N, N] bool: which tokens are siblings that come before each
+    most: int
+
+    @classmethod
+    def of(cls, parents: Tensor, tree: AnyTree) -> "Nodes":
+        """parents [N] int64: the number of the token before each, which is smaller than its own; -1: the
+        text. tree: no token stands deeper, or has more children. Nothing here waits for the device."""
+        size, rows = len(parents), parents + 1
+        numbers = torch.arange(size + 1, device=parents.device)
+        before, upwards = pad(rows, (1, 0)), [numbers]  # [N+1]: the row before each; those 0, 1, ... steps up
+        for _ in range(tree.depth - 1):
+            upwards.append(before[upwards[-1]])
+        path = torch.zeros(size + 1, size + 1, dtype=torch.bool, device=parents.device)
+        path = path.scatter_(1, torch.stack(upwards, 1), True)[:, 1:]
+        earlier = (rows[:, None] == rows) & (numbers[1:, None] > numbers[1:])
+        return cls(rows, path, earlier, tree.most)
+
+    @property
+    def branches(self) -> Branches:
+        """Of the target's forward."""
+        return Branches(self.path.sum(1), ~pad(self.path, (1, 0), value=True))
 
 
-@lru_cache(maxsize=256)  # more than steps are kept that read them
-def _on_device(tree: Tree, device: torch.device) -> TreeOnDevice:
-    size, parents = tree.size, tree.parents
-    path = torch.zeros(size + 1, size, dtype=torch.bool)
-    for token in range(size):
-        path[token + 1, list(tree.path_to(token))] = True
-    rows = torch.tensor([0 if parent is None else parent + 1 for parent in parents])
-    ranks = [parents[:token].count(parent) for token, parent in enumerate(parents)]
-    earlier = (rows[:, None] == rows) & (torch.arange(size)[:, None] > torch.arange(size))
-    by_rank = [
-        torch.tensor([token for token in range(size) if ranks[token] == rank])
-        for rank in range(max(tree.children))
-    ]
-    depths = path.sum(1)  # [N+1]
-    own_row = torch.cat([torch.ones(size + 1, 1, dtype=torch.bool), path], 1)  # [N+1, N+1]: what a row sees
-    ends = [*accumulate(tree.widths)]
-    levels = [
-        Branches(depths[1 : end + 1].to(device) - 1, ~path[end - width + 1 : end + 1, :end].to(device))
-        for end, width in zip(ends, tree.widths, strict=True)
-    ]
-    return TreeOnDevice(
-        rows.to(device),
-        path.to(device),
-        earlier.to(device),
-        tuple((tokens.to(device), rows[tokens].to(device)) for tokens in by_rank),
-        Branches(depths.to(device), ~own_row.to(device)),
-        tuple(levels[:-1]),
+@dataclass(frozen=True)
+class Shown:
+    """The P tokens of one depth that a drafter is shown, to say what follows each.
+
+    parents: the row of the token before each, among the rows of the call before; 0 at the first depth.
+    branches: of a forward over them, whose cache has the rows of all calls since the first one behind the
+    text's, one after another."""
+
+    tokens: Tensor  # [P] int64, in the target's ids
+    parents: Tensor  # [P] int64
+    branches: Branches
+
+    @classmethod
+    def after(cls, before: "Shown | None", tokens: Tensor, parents: Tensor) -> "Shown":
+        """The tokens of the next depth."""
+        own = torch.eye(len(tokens), dtype=torch.bool, device=tokens.device)
+        if before is None:
+            return cls(tokens, parents, Branches(torch.zeros_like(tokens), ~own))
+        depths, hidden = before.branches.depths, before.branches.hidden
+        depths = torch.cat([depths, (depths[-1:] + 1).expand(len(tokens))])
+        return cls(tokens, parents, Branches(depths, torch.cat([hidden[parents], ~own], 1)))
+
+
+def draft_tree(
+    predict: Callable[[Shown | None], Tensor],
+    u: Tensor,
+    tree: AnyTree,
+    sampler: Sampler,
+    settings: Settings,
+    seen: Tensor | None,
+    told: Tensor | None = None,
+) -> Draft:
+    """Drafts the tokens of a tree, depth by depth: a token for each of u [N].
+
+    predict: is given the tokens of the depth that was drafted last, None at first, and returns the logits
+    after each [P, V]; those after the text [1, V] at first. The last depth is not shown. seen: that of the
+    text before, see Sampler.seen. told: logits, one after another, that the tokens are drawn from in place of
+    those predicted, which are still the draft's."""
+    if isinstance(tree, GrownTree):
+        return _grow_tree(predict, tree, sampler, settings, seen, told)
+    widths, device = tree.widths, u.device
+    told_at = [None] * len(widths) if told is None else told.split([1, *widths[:-1]])
+    seen = None if seen is None else seen[None]  # [P, V], like the next ones
+    drafted, qs, raw_qs, parents, exacts, predicted = [], [], [], [], [], []
+    shown, first = None, -1  # the number of the first token shown; the text has -1
+    for depth, (u_depth, count) in enumerate(zip(u.split(widths), tree.children, strict=True)):
+        own = predict(shown)
+        predicted.append(own)
+        logits = own if (given := told_at[depth]) is None else given
+        probs, exact = sampler.probabilities(logits, settings, seen)
+        preferred = sampler.adjusted(logits, settings, seen).float()
+        tokens, q = draw_children(probs, preferred, u_depth.view(-1, count))  # [P, C], [P, C, V]
+        rows = torch.arange(len(own), device=device)[:, None].expand(-1, count).flatten()  # [P * C]
+        drafted.append(tokens.flatten())
+        qs.append(q.flatten(0, 1))
+        raw_qs.append(probabilities(logits)[rows])
+        parents.append(rows + first)
+        if exact is not None:
+            exacts.append(exact[rows])
+        if depth == len(widths) - 1:
+            break
+        if seen is not None:
+            seen = seen[rows] + one_hot(drafted[-1], seen.shape[1])
+        shown = Shown.after(shown, drafted[-1], rows)
+        first += len(own)
+    return Draft(
+        len(u),
+        torch.cat(drafted),
+        torch.cat(qs),
+        torch.cat(raw_qs),
+        torch.cat(exacts) if exacts else None,
+        parents=torch.cat(parents),
+        logits=torch.cat(predicted),
     )
 
 
@@ -126,27 +218,119 @@ def draw_children(probs: Tensor, preferred: Tensor, u: Tensor) -> tuple[Tensor, 
     return torch.stack(tokens, 1), torch.stack(qs, 1)
 
 
+def _grow_tree(
+    predict: Callable[[Shown | None], Tensor],
+    tree: GrownTree,
+    sampler: Sampler,
+    settings: Settings,
+    seen: Tensor | None,
+    told: Tensor | None,
+) -> Draft:
+    """`draft_tree` by the drafter's probabilities. Its children are a token's likeliest ones. A token is as
+    likely as the product of the probabilities on its path; the likeliest are shown at each depth, and the
+    likeliest of all are the draft. No token is more likely than the one before it, so that they are a tree.
+
+    A probability is the drafter's at the temperature at which it would draw, with biases and penalties but
+    unfiltered; when greedy, at temperature 1.
+
+    Lossless: the children are chosen and not drawn, so that the tree follows from the text alone, and q is
+    one-hot at each of them. A tree whose shape depended on tokens that were drawn would not be."""
+    device = settings.temperature.device
+    seen = None if seen is None else seen[None]  # [P, V], like the next ones
+    shown, score = None, torch.ones(1, device=device)  # [P]: how likely each token shown is
+    numbers = torch.full((1,), -1, device=device)  # [P]: of the tokens shown; the text has -1
+    tokens, scores, parents, rows_of, predicted, shown_numbers = [], [], [], [], [], []
+    for depth in range(tree.depth):
+        own, first, count = predict(shown), sum(map(len, predicted)), sum(map(len, tokens))
+        predicted.append(own)
+        logits = own if told is None else told[first : first + len(own)]
+        adjusted = sampler.adjusted(logits, settings, seen).float()
+        probs = probabilities(adjusted if sampler.greedy else adjusted / settings.temperature)
+        likeliest = probs.topk(min(tree.most, probs.shape[1]))  # [P, C]
+        rows = torch.arange(len(own), device=device)[:, None].expand_as(likeliest.indices).flatten()
+        tokens.append(likeliest.indices.flatten())
+        scores.append((score[:, None] * likeliest.values).flatten())
+        parents.append(numbers[rows])
+        rows_of.append(first + rows)
+        if depth == tree.depth - 1:
+            break
+        best = scores[-1].argsort(descending=True, stable=True)[: tree.most]
+        score, numbers = scores[-1][best], count + best
+        shown_numbers.append(numbers)
+        if seen is not None:
+            seen = seen[rows[best]] + one_hot(tokens[-1][best], seen.shape[1])
+        shown = Shown.after(shown, tokens[-1][best], rows[best])
+    # Of two that are as likely the first one is kept, which a token's parent is.
+    kept = torch.cat(scores).argsort(descending=True, stable=True)[: tree.size].sort().values  # [N]
+    is_kept = torch.zeros(sum(map(len, tokens)), dtype=torch.bool, device=device).index_fill_(0, kept, True)
+    renumbered = pad(is_kept.cumsum(0) - 1, (1, 0), value=-1)  # after the text's own number
+    fed = torch.full_like(is_kept, -1, dtype=torch.long)
+    in_turn = torch.cat(shown_numbers)
+    fed.index_copy_(0, in_turn, torch.arange(len(in_turn), device=device))
+    ids, logits = torch.cat(tokens)[kept], torch.cat(predicted)
+    return Draft(
+        len(kept),
+        ids,
+        one_hot(ids, logits.shape[1]),
+        probabilities(logits if told is None else told)[torch.cat(rows_of)[kept]],
+        parents=renumbered[torch.cat(parents)[kept] + 1],
+        fed=fed[kept],
+        logits=logits,
+    )
+
+
+def listed_draft(
+    following: Callable[[list[int], int], list[int]],
+    tree: Tree | None,
+    k: int,
+    vocab_size: int,
+    device: torch.device,
+) -> Draft:
+    """Drafts at most k tokens that are looked up, with q one-hot at each: a tree; None: a chain.
+
+    following: is given tokens drafted after the text and a number, and returns as many different tokens that
+    can come after them, the best first, or fewer. Then the tree is smaller. It is lossless because nothing is
+    drawn: which tokens are drafted follows from the text before."""
+    ids: list[int] = []
+    parents: list[int] = []
+    known: list[tuple[int, list[int]]] = [(-1, [])]  # of one depth: each token, and its path
+    for count in (1,) * k if tree is None else tree.first(k).children:
+        before, known = known, []
+        for number, path in before:
+            for token in following(path, count):
+                known.append((len(ids), [*path, token]))
+                ids.append(token)
+                parents.append(number)
+    draft = one_hot_draft(ids, vocab_size, device)
+    if tree is None or not ids:
+        return draft
+    return replace(draft, parents=to_device(parents, torch.long, device))
+
+
 @dataclass(frozen=True)
-class TreeDecision:
-    """The verdict on a tree of N drafted tokens, on the device; nothing here waits for it.
+class Fates:
+    """What has become of a tree of N drafted tokens. judged: those that the path comes to: all children of
+    its tokens and of the text, up to the first one accepted of each family."""
 
-    judged: those that the path comes to: all children of its tokens and of the text, up to the first one
-    accepted of each family. p: what each was judged by, which is what its earlier siblings have left of the
-    target's p; of a token that was not judged, the target's own p at its place; and in the last row, p after
-    the path."""
-
-    accept_prob: Tensor  # [N] float64: what u is compared with, if the token is judged
     judged: Tensor  # [N] bool
-    accepted: Tensor  # [N] bool: the path
-    end: Tensor  # [] int64: the row of the path's last token
+    path: Tensor  # [N] bool: the accepted ones
+    masses: Tensor  # [N] float64: of the residual that each leaves, if it is refused
     refused: Tensor  # [] int64: the token that was refused last, after the path's last one; N: there is none
+
+
+@dataclass(frozen=True, kw_only=True)
+class TreeDecision(Decision):
+    """The verdict on a tree, on the device; nothing here waits for it. p: what each token was judged by,
+    which is what its earlier siblings have left of the target's p; of a token that was not judged, the
+    target's own p at its place; and in the last row, p after the path."""
+
+    fates: Fates
+    end: Tensor  # [] int64: the row of the path's last token
     p: Tensor  # [N+1, V]
-    next: Tensor  # [] int64: the target's own token after the path
-    residual_mass: Tensor  # [] float64: of the residual where `next` was drawn
 
 
 def speculative_tree(
-    p: Tensor, q: Tensor, drafted: Tensor, tree: TreeOnDevice, u_accept: Tensor, u_next: Tensor
+    p: Tensor, q: Tensor, drafted: Tensor, nodes: Nodes, u_accept: Tensor, u_next: Tensor
 ) -> TreeDecision:
     """Rejection without replacement (Miao et al. 2024, section 4.3; Chen et al. 2024, "Sequoia"). A token's
     children are judged one after another. A child x is accepted with probability min(1, p(x)/q(x)), where q
@@ -156,36 +340,43 @@ def speculative_tree(
 
     p [N+1, V]: the target's, by rows. q [N, V]: what each token was drawn from, given its earlier siblings.
     drafted [N], u_accept [N], u_next [1]. Tokens that are no drafts have q = 0 and u = inf."""
-    is_draft = u_accept < torch.inf  # [N]
-    left, judged_by, mass = p.clone(), p[tree.rows], torch.ones_like(u_accept)
-    for tokens, rows in tree.by_rank:
+    size = len(drafted)
+    is_draft, rank = u_accept < torch.inf, nodes.earlier.sum(1)  # [N]
+    judged_by = p[pad(nodes.rows, (0, 1))]  # [N+1, V], like the next one with a row for what does not count
+    left, masses = pad(p, (0, 0, 0, 1)), p.new_ones(size + 1, dtype=torch.float64)  # left: [N+2, V]
+    # The first children of all tokens at once, then the second ones, and so on: a token whose rank is r has r
+    # siblings before it, so that they are no more than N / (r + 1).
+    for turn in range(min(nodes.most, size)):
+        tokens = (rank - turn).abs().argsort(stable=True)[: size // (turn + 1)]
+        counts = rank[tokens] == turn
+        rows, numbers = nodes.rows[tokens], torch.where(counts, tokens, size)
         before = left[rows]  # [P, V]: what the earlier siblings have left
-        judged_by = judged_by.index_copy(0, tokens, before)
-        residual = (before - q[tokens]).clamp(min=0.0)
+        judged_by.index_copy_(0, numbers, before)
+        residual = (before - q[tokens]).clamp_(min=0.0)
         sums = residual.sum(-1, dtype=torch.float64)  # [P]
-        mass = mass.index_copy(0, tokens, sums)
-        changes = is_draft[tokens] & (sums > 0)  # 0 where p = q to the last bit: any draw from p is right
-        left = left.index_copy(
-            0, rows, torch.where(changes[:, None], residual / sums[:, None].to(p.dtype), before)
-        )
-    p_drafted = judged_by.gather(1, drafted[:, None])[:, 0].double()
+        masses.index_copy_(0, numbers, sums)
+        # Where p = q to the last bit the residual is 0, and any draw from p is right.
+        rows = torch.where(counts & is_draft[tokens] & (sums > 0), rows, size + 1)
+        left.index_copy_(0, rows, residual / sums[:, None].to(p.dtype))
+    p_drafted = judged_by[:size].gather(1, drafted[:, None])[:, 0].double()
     accept_prob = (p_drafted / q.gather(1, drafted[:, None])[:, 0]).clamp(max=1.0)
     passes = u_accept < accept_prob
-    follows = passes & ~(tree.earlier & passes).any(1)  # if the path comes to its parent
-    accepted = (follows | ~tree.path[1:]).all(1)
-    judged = is_draft & (follows | ~tree.path[tree.rows]).all(1) & ~(tree.earlier & passes).any(1)
-    number = torch.arange(1, len(drafted) + 1, device=p.device)
-    end = (number * accepted).amax()
-    last = (number * (judged & ~passes & (tree.rows == end))).amax() - 1
-    refused = torch.where(last < 0, len(drafted), last)
-    judged_by = torch.where(judged[:, None], judged_by, p[tree.rows])
+    is_first = ~(nodes.earlier & passes).any(1)  # of its siblings that pass, or none before it does
+    follows = passes & is_first  # if the path comes to its parent
+    judged = is_draft & is_first & (follows | ~nodes.path[nodes.rows]).all(1)
+    path = (follows | ~nodes.path[1:]).all(1)
+    number = torch.arange(1, size + 1, device=p.device)
+    end = (number * path).amax()
+    last = (number * (judged & ~passes & (nodes.rows == end))).amax() - 1
+    refused = torch.where(last < 0, size, last)
+    masses[size] = 1.0
+    judged_by = torch.where(pad(judged, (0, 1))[:, None], judged_by, p[torch.cat([nodes.rows, end[None]])])
     return TreeDecision(
         accept_prob=accept_prob,
-        judged=judged,
-        accepted=accepted,
-        end=end,
-        refused=refused,
-        p=torch.cat([judged_by, p[end[None]]]),
+        accepted=path.sum(),
         next=draw(left[end[None]], u_next)[0],
-        residual_mass=torch.cat([mass, mass.new_ones(1)])[refused[None]][0],
+        residual_mass=masses[refused[None]][0],
+        fates=Fates(judged, path, masses[:size], refused),
+        end=end,
+        p=judged_by,
     )

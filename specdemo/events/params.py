@@ -15,6 +15,7 @@ from specdemo.words.catalogue import numeral
 from specdemo.words.message import Message, about, given, refusal, shown
 
 Gamma = int | Literal["auto"]
+DraftTree = tuple[int, ...] | Literal["auto"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,19 @@ MOST_ARGUMENTS, DEEPEST_ARGUMENT = 32_768, 16  # characters as JSON; objects and
 # The fields of Params that a text can have to follow, and how many characters they can have.
 GRAMMARS = {"json_schema": 20_000, "regex": 4_000, "grammar": 10_000}
 MOST_NODES, DEEPEST_TREE = 32, 8  # tokens of a tree, and how many of them can follow each other
+
+
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """What a tree of Params.tree "auto" has: so many tokens, so many of them after each other and after one
+    token, at most."""
+
+    size: int
+    depth: int
+    most: int
+
+
+GROWN = Grown(size=16, depth=5, most=4)
 TOKEN_IDS = 2**31  # a token's id is below this, whatever the vocabulary
 
 
@@ -86,8 +100,9 @@ class Params:
     gamma: the most tokens drafted in a round; "auto" chooses it round by round.
     tree: how many children each drafted token has, and the text before them all, by depth: (3, 2, 1) drafts 3
         tokens, 2 after each of these, and 1 after each of those; at most 8 numbers and 32 tokens. Text such
-        as "3,2,1" will do. (): a chain. With a tree, gamma is not used. Only by rule "speculative", and not
-        with a confidence or a grammar.
+        as "3,2,1" will do. "auto": a tree of 16 tokens and at most 5 depths, which grows where the drafter's
+        probabilities are largest. (): a chain. With a tree, gamma is not used. Only by rule "speculative",
+        and not with a confidence or a grammar.
     confidence: a draft ends before the first token at which the drafter's likeliest token has a probability
         (temperature 1, unfiltered) below this; 0 is off. It ends no draft of a drafter without a distribution
         ("lookup", "ngram").
@@ -143,8 +158,11 @@ class Params:
     gamma: Gamma = _whole(
         4, 1, 16, "the most tokens drafted in a round; auto chooses it round by round", step=1
     )
-    tree: tuple[int, ...] = _described(
-        (), "the children of each drafted token, by depth: 3,2,1; empty drafts a chain", is_compared=False
+    tree: DraftTree = _described(
+        (),
+        "the children of each drafted token, by depth: 3,2,1; auto: more where the drafter is surer; empty "
+        "drafts a chain",
+        is_compared=False,
     )
     confidence: float = _real(
         *(0.0, 0.0, 1.0),
@@ -330,13 +348,28 @@ class Params:
             raise ValueError(about("rule", "grammar_by_rule", name=self.rule))
 
 
-def nodes_of(tree: Sequence[int]) -> int:
+def nodes_of(tree: DraftTree) -> int:
     """How many tokens a tree has (Params.tree)."""
+    if tree == "auto":
+        return GROWN.size
     return sum(math.prod(tree[: depth + 1]) for depth in range(len(tree)))
 
 
-def _checked_tree(given: object) -> tuple[int, ...]:
-    """The checked tree. given: numbers, or their text with commas."""
+def takes_tree(method: str, tree: DraftTree) -> bool:
+    """Whether a method drafts such a tree. What copies from the text has no probabilities to grow one by."""
+    row = METHODS[method]
+    return "tree" in row.fields and not (tree == "auto" and row.manner == "copy")
+
+
+def tree_text(tree: DraftTree) -> str:
+    """A tree as it is typed; empty for a chain."""
+    return tree if isinstance(tree, str) else ",".join(map(str, tree))
+
+
+def _checked_tree(given: object) -> DraftTree:
+    """The checked tree. given: numbers, their text with commas, or "auto"."""
+    if isinstance(given, str) and given.strip() == "auto":
+        return "auto"
     numbers = given
     if isinstance(given, str):
         parts = [part.strip() for part in given.split(",")] if given.strip() else []
@@ -470,7 +503,7 @@ def check_greedy_drafts(params: Params) -> None:
     if is_nobodys(params):
         raise ValueError(refusal("rule", "somebodys_text", params.rule))
     if params.tree:
-        raise ValueError(refusal("tree", "chain_of_fork", params.tree))
+        raise ValueError(refusal("tree", "chain_of_fork", tree_text(params.tree)))
 
 
 def values_of_rule(params: Params) -> dict[str, float]:

@@ -298,6 +298,7 @@ def _token_faults(where: str, token: Judged | Next, decided: float | None) -> It
         yield where, "its ids must be token ids"
     numbers = [token.p, token.q, token.raw_p, token.raw_q, token.u, decided]
     numbers += [token.distance] if isinstance(token, Judged) else []
+    numbers += [token.residual_mass] if isinstance(token, JudgedInTree) else []
     for _, _, *row in token.top:
         numbers += row
     if token.allowed is not None and not 0 <= token.allowed < TOKEN_IDS:

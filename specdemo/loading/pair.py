@@ -36,6 +36,7 @@ from specdemo.events import (
     check_prompt,
     is_conversation,
 )
+from specdemo.events.params import takes_tree
 from specdemo.loading.generation import read_options, with_models_own
 from specdemo.loading.quantised import little_quantised
 from specdemo.loading.request import ROLES, dtype_name
@@ -240,14 +241,23 @@ class Pair:
         """ValueError if the pair cannot draft trees."""
         if "tree" not in METHODS[params.draft_with].fields:
             raise ValueError(about("tree", "tree_method", name=params.draft_with))
+        if not takes_tree(params.draft_with, params.tree):
+            raise ValueError(about("tree", "tree_auto", name=params.draft_with))
+        self._check_reads_trees("target", self.target)
+        if METHODS[params.draft_with].is_by_drafter:
+            self._check_drafts_trees()
+
+    def _check_drafts_trees(self) -> None:
         kind = kind_of(self.drafter).name_of(self.drafter)
         if not DRAFTER_KINDS[kind].drafts_trees:
             raise ValueError(about("tree", "tree_kind", name=kind))
         if self.other_tokenizer is not None:
             raise ValueError(about("tree", "tree_tokenizer"))
-        for role, model in (("target", self.target), ("drafter", self.drafter)):
-            if isinstance(model, PreTrainedModel) and keeps_state(model):
-                raise ValueError(about("tree", "tree_states", who=message(f"the_{role}")))
+        self._check_reads_trees("drafter", self.drafter)
+
+    def _check_reads_trees(self, role: str, model: Module | None) -> None:
+        if isinstance(model, PreTrainedModel) and keeps_state(model):
+            raise ValueError(about("tree", "tree_states", who=message(f"the_{role}")))
 
     @cached_property
     def grammars(self) -> Grammars:

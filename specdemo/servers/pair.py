@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from specdemo.errors import without_directories
 from specdemo.events import METHODS, RULES, ByModel, ChatMessage, PairInfo, Params, ServerInfo
+from specdemo.events.params import tree_text
 from specdemo.servers.chunks import first_fault
 from specdemo.servers.client import Client, Condition, host_of, never, readable, run_in_loop, server_address
 from specdemo.servers.counters import Counters
@@ -87,7 +88,8 @@ class ServedPair:
             value, own = getattr(params, name), getattr(usual, name)
             if value not in (own, *also.get(name, ())):
                 usual_value = own if isinstance(own, str) else numeral(own, "")
-                raise ValueError(refusal(name, "servers_own", value, name=usual_value))
+                said = tree_text(params.tree) if name == "tree" else value
+                raise ValueError(refusal(name, "servers_own", said, name=usual_value))
         for fault in self.software.faults(params, self.drafts):
             raise ValueError(fault)
         if self.longest == 0:

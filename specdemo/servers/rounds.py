@@ -9,7 +9,7 @@ from typing import Any
 from specdemo.events import Fate, Judged, Next, Round, Source
 from specdemo.servers.chunks import Chunk, Merged, Misread, Piece, Steps
 
-MOST_DRAFTED = 1_000_000  # tokens in a run, each of which is shown: 30 for each of the longest text's
+MOST_COUNTED = 1_000_000  # tokens in a run, each of which is shown: 30 for each of the longest text's
 
 
 def round_of(index: int, chunk: Chunk, arrival_ms: float, longest: int | None, always: bool) -> Round:
@@ -95,10 +95,10 @@ def settled(rounds: Sequence[Round], steps: Steps) -> list[Round] | None:
 
 
 def check_drafted(count: int | None) -> None:
-    """Misread if a run has drafted more than MOST_DRAFTED tokens. count: how many tokens were drafted in a
+    """Misread if a run has drafted more than MOST_COUNTED tokens. count: how many tokens were drafted in a
     run, None where it is not known."""
-    if count and count > MOST_DRAFTED:
-        raise Misread(f"has drafted more than {MOST_DRAFTED:,} tokens: ask for a shorter text")
+    if count and count > MOST_COUNTED:
+        raise Misread(f"has drafted more than {MOST_COUNTED:,} tokens: ask for a shorter text")
 
 
 def with_last(rounds: list[Round], accepted: int, drafted: int) -> list[Round]:

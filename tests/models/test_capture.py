@@ -251,6 +251,8 @@ def test_trees_are_recorded_by_their_shape():
     assert not made(2, 2, 1, seed=8)
     assert made(1, 2, 1, 1) == {("draft", 7), ("verify", 7)}
     assert made(2, 1, 1, 1, 1) == {("draft", 10), ("verify", 10)}, "as many tokens in another shape"
+    grown = recorded(pair, filled, eager, tree="auto", **how)
+    assert {key[:2] for key in grown if key[1]} == {("draft", 16), ("verify", 16)}
     assert not pair.runner.graphs.refused and pair.runner.graphs.blocker is None
 
 

@@ -17,7 +17,7 @@ from specdemo.drafters.model.drafter import DraftInput, ModelDrafter
 from specdemo.drafters.model.tree import TreeDrafter
 from specdemo.engine.draft import NoDrafter
 from specdemo.engine.sampling import Sampler, uniforms
-from specdemo.engine.tree import Tree
+from specdemo.engine.tree import tree_of
 from specdemo.events import RULES, Params
 from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.steps import EagerSteps
@@ -143,9 +143,9 @@ def steps_of(target, drafter, kind, sampler, k=4, **settings):
     match kind:
         case "model":
             drafting = ModelDrafter(drafter, 1000, shared, target.vocab_size, CPU, run, 4)
-        case "tree":
-            tree = Tree((2, 1))
-            params = replace(params, tree=tree.children)
+        case "tree" | "grown tree":
+            params = replace(params, tree=(2, 1) if kind == "tree" else "auto")
+            tree = tree_of(params)
             drafting = TreeDrafter(drafter, 1000, shared, target.vocab_size, CPU, run, tree.size, tree=tree)
         case "early-exit":
             exit_layers = first_layers_lm(target, 1)
@@ -158,9 +158,9 @@ def steps_of(target, drafter, kind, sampler, k=4, **settings):
     verifier = decoding(target, drafting, params, TEXT, run_step=run, sampler=shared).decoder.verifier
     target.prefill(torch.tensor(TEXT[:-1]))
     drafting.start(TEXT)
-    u = uniforms(1, 0, 4)
+    u = uniforms(1, 0, 16)
     draft = drafting.propose(TEXT, k, u.draft)
-    assert draft.k == (0 if kind == "none" else k)
+    assert draft.k == {"none": 0, "grown tree": 16}.get(kind, k)
     verifier.verify(TEXT, draft, u)
     assert set(run.steps) == NOTHING[kind].keys()
     return run.steps
@@ -178,6 +178,7 @@ def waits_of(steps):
 NOTHING = {
     "model": {"draft": [], "verify": []},
     "tree": {"draft": [], "verify": []},
+    "grown tree": {"draft": [], "verify": []},
     "early-exit": {"draft": [], "verify": []},
     "lookup": {"verify": []},
     "none": {"verify": []},
@@ -209,7 +210,7 @@ def test_no_way_of_drafting_waits(wide, kind):
     """Also with rows that fill up. A drafter on a CPU reads numbers to stop early; on a GPU the verifying
     step alone ends the draft."""
     check_nothing_waits(wide, kind, "adjusted", k=2)
-    if kind not in ("early-exit", "tree"):
+    if kind not in ("early-exit", "tree", "grown tree"):
         check_nothing_waits(wide, kind, "all", confidence=0.5)
 
 

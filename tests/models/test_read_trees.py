@@ -1,6 +1,7 @@
 """Trees of drafts with real models: a tree changes no greedy text, whatever the architecture, and what cannot
 draft or read one says so."""
 
+from collections import Counter
 from dataclasses import replace
 from functools import cache
 
@@ -8,7 +9,7 @@ import pytest
 import torch
 
 from specdemo import Params, generate, load_pair
-from specdemo.engine.tree import Tree
+from specdemo.engine.tree import Nodes, Tree
 from specdemo.errors import PairError
 from specdemo.events.trace import Trace
 from specdemo.loading.pair import Pair
@@ -18,6 +19,7 @@ from specdemo.runtime.native import NativeLM
 from specdemo.servers.pair import SERVERS_OWN
 from tests.heads import tiny_head
 from tests.models.test_fused import FUSED
+from tests.oracle import parents_of, path_to
 from tests.runners import with_head
 from tests.sentences import assert_one_sentence
 from tests.small import small_model
@@ -60,23 +62,23 @@ WAYS += [(name, "compiled") for name in FUSED]
 def test_each_row_sees_the_text_and_its_own_path(name, way, children):
     """After a text that is longer than a sliding window; and the branch that is kept is the text from then
     on."""
-    model, lm, tree = target_of(name), lm_of(name, way), Tree(children)
+    model, lm, parents = target_of(name), lm_of(name, way), parents_of(children)
     text = [7 * i % VOCAB for i in range(2 * WINDOW)]
-    drafted = [(11 * i + 5) % VOCAB for i in range(tree.size)]
+    drafted = [(11 * i + 5) % VOCAB for i in range(len(parents))]
 
     def expected(ids):
         return model(torch.tensor([ids]), use_cache=False).logits[0, -1]
 
     lm.prefill(torch.tensor(text[:-1]))
-    lm.reserve(len(text) - 1, len(text) + tree.size)
+    lm.reserve(len(text) - 1, len(text) + len(parents))
     start = torch.tensor(len(text) - 1)
-    said = lm.forward(torch.tensor([text[-1], *drafted]), start, tree.on(start.device).branches)
-    for token in (None, *range(tree.size)):
-        path = [drafted[one] for one in sorted(tree.path_to(token))]
-        row = said[0 if token is None else token + 1]
-        assert torch.allclose(row, expected(text + path), atol=2e-4), f"token {token}"
+    branches = Nodes.of(torch.tensor(parents), Tree(children)).branches
+    said = lm.forward(torch.tensor([text[-1], *drafted]), start, branches)
+    for token in range(-1, len(parents)):
+        path = [drafted[one] for one in path_to(parents, token)]
+        assert torch.allclose(said[token + 1], expected(text + path), atol=2e-4), f"token {token}"
 
-    kept = sorted(tree.path_to(tree.size - 2))
+    kept = path_to(parents, len(parents) - 2)
     following = [*text, *(drafted[token] for token in kept)]
     lm.keep(len(text), kept)
     lm.reserve(len(following), len(following) + 1)
@@ -94,11 +96,12 @@ def test_a_tree_changes_no_greedy_text(name):
     assert fates.count("rejected") > 3 and fates.count("accepted") > 10
 
 
+@pytest.mark.parametrize("tree", [(3, 2, 1), "auto"], ids=str)
 @torch.no_grad()
-def test_what_the_record_says_is_what_both_models_say_without_a_cache():
+def test_what_the_record_says_is_what_both_models_say_without_a_cache(tree):
     """Of each token: the drafter's cache has the branch that was kept, and the target's, too."""
     models = target_of("llama"), drafter_of("llama")
-    trace, text, kept = run_of(*models, temperature=1.0, top_p=1.0), list(PROMPT), 0
+    trace, text, kept = run_of(*models, temperature=1.0, top_p=1.0, tree=tree), list(PROMPT), 0
     for one in trace.rounds:
         paths: list[list[int]] = []
         for token in one.draft:
@@ -121,6 +124,22 @@ def test_a_tree_of_one_branch_is_a_chain(name):
     chain = run_of(target_of(name), drafter_of(name), tree=(), gamma=3, **how)
     assert tree.output_ids == chain.output_ids
     assert [one.emitted for one in tree.rounds] == [one.emitted for one in chain.rounds]
+
+
+@pytest.mark.parametrize("method", ["ngram", "ngram-one-level", "suffix"])
+def test_what_is_looked_up_is_a_tree_too(method):
+    """Without a drafter, and of a text that comes back to itself. A store has fewer guesses than it may."""
+    target = target_of("llama")
+    trace = run_of(target, None, draft_with=method, ngram=2, max_new_tokens=90)
+    assert trace.output_ids == greedy(target, PROMPT, 90)
+    drafts = [one.draft for one in trace.rounds]
+    assert {len(draft) for draft in drafts} & set(range(2, 14)), "an irregular tree"
+    for draft in drafts:
+        families = Counter(token.parent for token in draft)
+        assert all(count <= 3 for count in families.values())
+        assert len({(token.parent, token.id) for token in draft}) == len(draft)
+        assert all(token.q == 1 for token in draft if token.u is not None)
+    assert Trace.from_json(trace.to_json()) == trace
 
 
 def test_a_second_guess_brings_tokens():
@@ -155,9 +174,10 @@ def refused(target, drafter, **params):
 
 def test_what_cannot_draft_a_tree_says_so():
     target = target_of("llama")
-    for method in ("lookup", "ngram", "suffix", "early-exit", "lookup+model"):
+    for method in ("lookup", "early-exit", "lookup+model", "ngram+model"):
         said = refused(target, drafter_of("llama"), draft_with=method)
-        assert said == f"tree must be empty for {method}: only a drafter model drafts trees"
+        assert said == f"tree must be empty for {method}, which drafts chains only"
+    assert "must not be auto for suffix" in refused(target, None, draft_with="suffix", tree="auto")
     assert "of the kind eagle3" in refused(with_head(target, tiny_head(target)), None)
     run_of(target, None, draft_with="none")  # where it has no effect
 

@@ -9,7 +9,7 @@ from specdemo.events.speedup import _verdicts_by_place
 from specdemo.servers.chunks import Misread, PerRequest, Piece, Steps, texts_of
 from specdemo.servers.client import Room
 from specdemo.servers.counters import server_stats
-from specdemo.servers.rounds import MOST_DRAFTED, round_of, settled
+from specdemo.servers.rounds import MOST_COUNTED, round_of, settled
 from specdemo.servers.vllm import VllmReader, chunk_of
 from tests.stand_ins.vllm import fates
 
@@ -95,7 +95,7 @@ def test_lists_that_contradict_the_chunks_are_seen():
 
 
 def test_so_many_drafts_that_nobody_can_look_at_them_are_refused():
-    count = MOST_DRAFTED // 1_000 + 1
+    count = MOST_COUNTED // 1_000 + 1
     with pytest.raises(Misread, match="has drafted more than 1,000,000 tokens: ask for a shorter text"):
         settled(shown(*[1] * (count + 1)), steps([0] * count, [1_000] * count, 1_000))
 

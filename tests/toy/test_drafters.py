@@ -6,8 +6,10 @@ import torch
 from specdemo.drafters.lookup.drafter import LookupDrafter
 from specdemo.drafters.model.drafter import ModelDrafter
 from specdemo.drafters.ngram.drafter import NgramDrafter
+from specdemo.drafters.suffix.drafter import SuffixDrafter
 from specdemo.engine.draft import NoDrafter
 from specdemo.engine.sampling import Sampler
+from specdemo.engine.tree import Tree
 from specdemo.events import Params
 from specdemo.runtime.steps import EagerSteps
 from tests.oracle import CPU, ROUNDING, TableLM, pick, random_table, shaped
@@ -84,6 +86,29 @@ def slow_lookup(text, longest, k):
 )
 def test_ngrams(text, longest, all_levels, k, expected):
     assert ids_of(NgramDrafter(longest, all_levels, V, CPU), text, k) == expected
+
+
+def drafted_tree(drafter, text, tree):
+    """{the path to each token: its place among its siblings}"""
+    draft, paths = drafter.propose(text, tree.size, [0.5] * tree.size), {-1: ()}
+    for number, (token, parent) in enumerate(zip(draft.ids.tolist(), draft.parents.tolist(), strict=True)):
+        paths[number] = (*paths[parent], token)
+    return [*paths.values()][1:]
+
+
+def test_a_tree_has_the_likeliest_of_a_store_first_and_no_more_than_it_has():
+    text = [1, 2, 3, 1, 2, 4, 1, 2, 4, 5, 1, 2]
+    drafter = NgramDrafter(2, True, V, CPU, Tree((3, 2)))
+    assert drafted_tree(drafter, text, Tree((3, 2))) == [(4,), (3,), (4, 1), (4, 5), (3, 1)]
+    drafter.learn([1, 2], [], [[(3, 1.5), (6, 0.1)]])
+    assert drafted_tree(drafter, text, Tree((3,))) == [(3,), (4,), (6,)]
+    assert NgramDrafter(2, True, V, CPU, Tree((3, 2))).propose([1], 9, [0.5] * 9).k == 0
+
+
+def test_a_suffix_tree_drafts_a_tree_of_what_has_followed():
+    text = [1, 2, 3, 1, 2, 4, 5, 1, 2, 4, 1, 2]  # two tokens have matched, so that no path is longer
+    drafted = drafted_tree(SuffixDrafter(V, CPU, Tree((2, 2, 1))), text, Tree((2, 2, 1)))
+    assert drafted == [(4,), (3,), (4, 5), (4, 1), (3, 1)]
 
 
 def test_ngrams_count_each_token_once_and_the_new_ones_of_a_longer_text():

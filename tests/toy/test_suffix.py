@@ -47,7 +47,7 @@ def test_the_text_is_read_once_as_it_grows():
     drafter.start(text[:3])
     for end in (3, 5, 7):
         drafter.propose(text[:end], 2, [0.5] * 2)
-    assert {token: node.count for token, node in drafter.tree.root.after.items()} == Counter(text)
+    assert {token: node.count for token, node in drafter.store.root.after.items()} == Counter(text)
 
 
 def test_the_text_has_the_targets_distribution():

@@ -39,6 +39,9 @@ CASES = {
     "narrow nuclei": replace(PLAIN, temperature=1.3, top_k=3, top_p=0.6, tree=(3, 2, 1)),
     "min-p": replace(PLAIN, temperature=1.3, min_p=0.25),
     "penalties and biases": replace(PLAIN, temperature=1.2, top_p=0.9, **ADJUSTED),
+    "auto": replace(PLAIN, tree="auto"),
+    "auto when greedy": replace(PLAIN, tree="auto", temperature=0.0),
+    "auto with penalties": replace(PLAIN, tree="auto", temperature=1.2, top_p=0.9, **ADJUSTED),
     "penalties when greedy": replace(PLAIN, temperature=0.0, **ADJUSTED),
 }
 # p-values: a right engine falls below the first once in 10^9 choices of seeds, and a broken one far below.
@@ -46,8 +49,8 @@ SOUND = 1e-9
 
 
 def dist_of(table, params):
-    """text -> p; with raw=True unfiltered, in the order in which a drafter prefers its tokens."""
-    unfiltered = replace(params, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
+    """text -> p; with raw=True unfiltered, which tells which tokens a drafter prefers."""
+    unfiltered = replace(params, temperature=params.temperature or 1.0, top_k=0, top_p=1.0, min_p=0.0)
 
     def dist(text, raw=False):
         return shaped(TableLM(table).row(text), unfiltered if raw else params, text, len(PROMPT))
@@ -84,14 +87,27 @@ def test_token_for_token_like_the_naive_reference(name, eos):
 
 
 @pytest.mark.parametrize("runs", [400, pytest.param(6_000, marks=pytest.mark.long)])
-@pytest.mark.parametrize("name", ["multinomial", "wide", "narrow nuclei", "penalties and biases"])
+@pytest.mark.parametrize("name", ["multinomial", "wide", "narrow nuclei", "penalties and biases", "auto"])
 def test_the_text_has_the_targets_distribution(name, runs):
     params, fates = CASES[name], Counter()
     p_of = dist_of(TARGET, params)
     p = oracle.exactness(lambda prompt, seed: run_of(params, seed), p_of, [PROMPT], TOKENS, runs, fates=fates)
     assert p > SOUND, f"chi-square p = {p:.2g}"
     for fate in ("accepted", "rejected", "discarded", "resampled", "bonus"):
-        assert fates[fate] > runs / 20, f"too few {fate}: the test shows little about them"
+        assert fates[fate] > runs / 40, f"too few {fate}: the test shows little about them"
+
+
+@pytest.mark.parametrize("method", ["ngram", "suffix"])
+def test_the_text_of_what_is_looked_up_has_the_targets_distribution(method):
+    params, fates, prompt = replace(PLAIN, draft_with=method, ngram=1), Counter(), [0, 1, 0, 1, 3, 0, 3, 1]
+
+    def run(prompt, seed):
+        return decoding(TableLM(TARGET), None, replace(params, seed=seed), prompt)
+
+    p = oracle.exactness(run, dist_of(TARGET, params), [prompt], TOKENS, 400, fates=fates)
+    assert p > SOUND, f"chi-square p = {p:.2g}"
+    for fate in ("accepted", "rejected", "resampled"):
+        assert fates[fate] > 20, f"too few {fate}: the test shows little about them"
 
 
 def test_the_naive_reference_has_the_targets_distribution():
@@ -106,7 +122,7 @@ def test_the_naive_reference_has_the_targets_distribution():
     assert oracle.p_value(seen, oracle.enumerated(p_of, PROMPT, TOKENS)) > SOUND
 
 
-@pytest.mark.parametrize("name", ["multinomial", "wide", "narrow nuclei", "greedy"])
+@pytest.mark.parametrize("name", ["multinomial", "wide", "narrow nuclei", "greedy", "auto"])
 def test_every_verdict_follows_from_the_record(name):
     """What is left of p after each refused child is computed again from the record of all tokens."""
     params, several = replace(CASES[name], alternatives=V), 0
@@ -134,6 +150,7 @@ def test_every_verdict_follows_from_the_record(name):
                         break
                     residual = {one: max(p[one] - q[one], 0.0) for one in p}
                     left = {one: part / sum(residual.values()) for one, part in residual.items()}
+                    assert token.residual_mass == pytest.approx(sum(residual.values()))
                 several += families[at].index(token) > 1
                 for unreached in families[at][families[at].index(token) + 1 :]:
                     assert (unreached.fate, unreached.u, unreached.accept_prob) == ("discarded", None, None)
@@ -162,6 +179,21 @@ def test_the_end_of_a_text_leaves_room_for_the_first_depths():
         assert left == 0
 
 
+def test_a_grown_tree_stops_where_there_is_no_room():
+    depths = set()
+    for seed in range(20):
+        left = PLAIN.max_new_tokens
+        for one in rounds_of(CASES["auto"], seed):
+            depth = max(places_of(one.draft), default=-1) + 1
+            assert depth <= min(5, left - 1) and len(one.draft) <= one.gamma == one.made == 16 or left == 1
+            if len(one.draft) < one.gamma:
+                assert one.ended_by == "length" and depth == left - 1
+            depths.add(depth)
+            left -= len(one.emitted)
+        assert left == 0
+    assert depths >= {0, 1, 2, 3, 4}
+
+
 def test_nothing_follows_a_drafted_end_of_the_text():
     ended = 0
     for seed in range(60):
@@ -172,6 +204,24 @@ def test_nothing_follows_a_drafted_end_of_the_text():
                 ended += 1
                 assert one.made == len(one.draft)
     assert ended > 10
+
+
+def test_nothing_is_rejected_after_the_end_of_the_text():
+    """A stop string is found only when the text is written: the verdict has gone on."""
+    after = 0
+    for seed in range(60):
+        tables = TableLM(TARGET), TableLM(DRAFTER), replace(PLAIN, tree=(2, 2, 2), seed=seed)
+        for one in decoding(*tables, PROMPT, stop_ids=(EOS,)):
+            if not isinstance(one, Round) or one.next is not None:
+                continue
+            path = [index for index, token in enumerate(one.draft) if token.fate == "accepted"]
+            behind = {path[-1]}
+            for index, token in enumerate(one.draft):
+                if token.parent in behind:
+                    behind.add(index)
+                    assert token.fate == "discarded"
+                    after += token.residual_mass is not None
+    assert after > 5
 
 
 def trace_of(params, seed):

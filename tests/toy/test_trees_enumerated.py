@@ -10,21 +10,34 @@ import torch
 
 from specdemo.engine import tree as engine
 from specdemo.engine.rules import speculative
-from specdemo.engine.tree import Tree, draw_children, speculative_tree
+from specdemo.engine.sampling import Sampler, Settings
+from specdemo.engine.tree import GrownTree, Nodes, Tree, draft_tree, draw_children, speculative_tree
+from specdemo.events import Params
+from tests.oracle import parents_of, path_to
 
 V = 4
-CPU = torch.device("cpu")
 
 
 def trees_of(size):
-    """All trees of up to so many tokens, none of which has more than V children."""
-    found = [(count,) for count in range(1, V + 1)]
-    for tree in found:
-        found += [(*tree, count) for count in range(1, V + 1) if Tree((*tree, count)).size <= size]
-    return [tree for tree in found if Tree(tree).size <= size]
+    """The parents of all trees of so many tokens, breadth first; -1: the text."""
+    found = [()]
+    for token in range(size):
+        found = [
+            (*one, parent)
+            for one in found
+            for parent in range(one[-1] if one else -1, token)
+            if one.count(parent) < V
+        ]
+    return found
 
 
-SMALL, LARGE = trees_of(4), trees_of(7)
+SMALL = [*(tree for size in range(1, 5) for tree in trees_of(size)), (-1, 0, 1, 0, -1), (-1, -1, 1, 2, 0)]
+LARGE = [*trees_of(5), *map(parents_of, [(2, 2), (3, 1), (2, 1, 1), (1, 1, 4), (1, 2, 2), (1, 3, 1)])]
+
+
+def bounds_of(parents):
+    depth = max(len(path_to(parents, token)) for token in range(len(parents)))
+    return Tree((max(map(parents.count, parents)),) * depth)
 
 
 def models(seed, depth, sharpness=1.5):
@@ -47,13 +60,13 @@ def without(q, drawn):
     return left / left.sum()
 
 
-def drafts(tree, q):
+def drafts(parents, q):
     """Every draft with its probability: (the texts up to each token, what each was drawn from)."""
     found = [((), (), 1.0)]
-    for parent in tree.parents:
+    for parent in parents:
         longer = []
         for texts, qs, chance in found:
-            before = () if parent is None else texts[parent]
+            before = () if parent < 0 else texts[parent]
             drawn = [text[-1] for text in texts if text[:-1] == before]
             own = without(q[before], drawn)
             longer += [
@@ -63,47 +76,60 @@ def drafts(tree, q):
     return found
 
 
-def outcomes(children, p, q, captured, padding=0):
-    """{text: probability} of one round. padding: rows without a draft, as a captured step has them."""
-    found, tree = Counter(), Tree(children)
-    kept = tree.cut(len(children) - padding)
-    size, on = tree.size, tree.on(CPU)
-    for texts, qs, chance in drafts(kept, q):
-        more = size - len(texts)
-        ps = torch.tensor(np.stack([p[text] for text in ((), *texts)] + [np.eye(V)[0]] * more))
-        q_rows = torch.tensor(np.stack([*qs, *[np.zeros(V)] * more]))
-        drafted = torch.tensor([*(text[-1] for text in texts), *[0] * more])
+def grown(tree, q):
+    """The draft of a tree that grows where the drafter is sure: its parents, and what `drafts` has."""
+    paths = [()]
 
-        def judged(passing, ps=ps, q_rows=q_rows, drafted=drafted, more=more):
-            u = [0.0 if token in passing else 1 - 2**-53 for token in range(size - more)]
-            u = torch.tensor(u + [torch.inf] * more, dtype=torch.float64)
-            return speculative_tree(ps, q_rows, drafted, on, u, u[:1])
+    def predict(shown):
+        if shown is not None:
+            paths[:] = [
+                (*paths[at], token)
+                for at, token in zip(shown.parents.tolist(), shown.tokens.tolist(), strict=True)
+            ]
+        return torch.tensor(np.stack([q[path] for path in paths])).log()
+
+    sampler = Sampler(Params(temperature=1.0, top_p=1.0))
+    draft = draft_tree(predict, torch.zeros(tree.size), tree, sampler, Settings.on_host(sampler), None)
+    parents, ids = draft.parents.tolist(), draft.ids.tolist()
+    texts = [tuple(ids[one] for one in path_to(parents, token)) for token in range(len(ids))]
+    return parents, [(texts, draft.q.double().numpy(), 1.0)]
+
+
+def outcomes(parents, p, made, captured, padding=0):
+    """{text: probability} of one round. made: its drafts. padding: rows without a draft, as a captured step
+    has them."""
+    found, size = Counter(), len(parents) + padding
+    nodes = Nodes.of(torch.tensor([*parents, *[-1] * padding]), bounds_of(parents))
+    for texts, qs, chance in made:
+        ps = torch.tensor(np.stack([p[text] for text in ((), *texts)] + [np.eye(V)[0]] * padding))
+        q_rows = torch.tensor(np.stack([*qs, *[np.zeros(V)] * padding]))
+        drafted = torch.tensor([*(text[-1] for text in texts), *[0] * padding])
+
+        def judged(passing, ps=ps, q_rows=q_rows, drafted=drafted):
+            u = [0.0 if token in passing else 1 - 2**-53 for token in range(len(parents))]
+            u = torch.tensor(u + [torch.inf] * padding, dtype=torch.float64)
+            return speculative_tree(ps, q_rows, drafted, nodes, u, u[:1])
 
         probs = judged(()).accept_prob.tolist()
-        for end in (None, *range(len(texts))):
-            path = [*kept.path_to(end)]
+        for end in range(-1, len(texts)):
+            path = path_to(parents, end)
             # Every sibling before a token of the path was refused, and so were all children of its end.
-            parents = [kept.parents[token] for token in path]
             refused = [
                 token
-                for token, parent in enumerate(kept.parents)
+                for token, parent in enumerate(parents)
                 if token not in path
-                and (
-                    parent == end
-                    or any(
-                        parent == up and token < on_path for on_path, up in zip(path, parents, strict=True)
-                    )
-                )
+                and (parent == end or any(parent == parents[one] and token < one for one in path))
             ]
             verdict = prod(probs[token] for token in path) * prod(1 - probs[token] for token in refused)
             if verdict < 1e-14:
                 continue
             decision = judged(path)
-            assert [*decision.accepted.nonzero()[:, 0].tolist()] == sorted(path)
-            assert [*decision.judged.nonzero()[:, 0].tolist()] == sorted([*path, *refused])
-            assert int(decision.refused) == max((t for t in refused if kept.parents[t] == end), default=size)
+            assert [*decision.fates.path.nonzero()[:, 0].tolist()] == path
+            assert [*decision.fates.judged.nonzero()[:, 0].tolist()] == sorted([*path, *refused])
+            last = max((token for token in refused if parents[token] == end), default=size)
+            assert int(decision.fates.refused) == last
             following = captured[-1][0].double()
-            text = () if end is None else texts[end]
+            text = () if end < 0 else texts[end]
             for token, share in enumerate((following / following.sum()).tolist()):
                 found[*text, token] += chance * verdict * share
     return found
@@ -119,11 +145,16 @@ def joint(found, p, length):
     return whole
 
 
-def farthest(children, seed, captured, padding=0):
-    p, q = models(seed, len(children))
-    length = len(children) + 1
-    emitted = joint(outcomes(children, p, q, captured, padding), p, length)
-    texts = product(range(V), repeat=length)
+def farthest(parents, seed, captured, padding=0):
+    p, q = models(seed, bounds_of(parents).depth)
+    return distance(parents, p, drafts(parents, q), captured, padding)
+
+
+def distance(parents, p, made, captured, padding=0):
+    """Between what a round emits, and what the target alone would write."""
+    depth = bounds_of(parents).depth
+    emitted = joint(outcomes(parents, p, made, captured, padding), p, depth + 1)
+    texts = product(range(V), repeat=depth + 1)
     return max(abs(emitted[t] - np.prod([p[t[:i]][x] for i, x in enumerate(t)])) for t in texts)
 
 
@@ -140,34 +171,44 @@ def captured(monkeypatch):
     return weights
 
 
-@pytest.mark.parametrize("children", SMALL, ids=str)
-def test_a_tree_emits_what_the_target_would(children, captured):
-    assert farthest(children, 1, captured) < 1e-9
+@pytest.mark.parametrize("parents", SMALL, ids=str)
+def test_a_tree_emits_what_the_target_would(parents, captured):
+    assert farthest(parents, 1, captured) < 1e-9
 
 
 @pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.parametrize("children", [one for one in LARGE if one not in SMALL], ids=str)
-def test_a_larger_tree_emits_what_the_target_would(children, captured):
-    assert farthest(children, 2, captured) < 1e-9
+@pytest.mark.parametrize("parents", LARGE, ids=str)
+def test_a_larger_tree_emits_what_the_target_would(parents, captured):
+    assert farthest(parents, 2, captured) < 1e-9
 
 
-@pytest.mark.parametrize("children", [(2, 2), (1, 3), (2, 1, 1)], ids=str)
-def test_rows_without_a_draft_change_nothing(children, captured):
-    assert farthest(children, 3, captured, padding=1) < 1e-9
+@pytest.mark.parametrize("parents", [(-1, -1, 0, 0), (-1, 0, 0), (-1, -1, 1, 2)], ids=str)
+def test_rows_without_a_draft_change_nothing(parents, captured):
+    assert farthest(parents, 3, captured, padding=2) < 1e-9
+
+
+def test_a_grown_tree_emits_what_the_target_would(captured):
+    shapes = set()
+    for seed in range(12):
+        p, q = models(seed, 3, sharpness=3)
+        parents, made = grown(GrownTree(size=5, depth=3, most=2), q)
+        shapes.add(tuple(parents))
+        assert distance(parents, p, made, captured) < 1e-9
+    assert len(shapes) > 3, "its shape follows from q"
 
 
 def test_a_chain_is_judged_as_by_the_speculative_rule():
     random = torch.Generator().manual_seed(1)
-    tree = Tree((1, 1, 1)).on(CPU)
+    nodes = Nodes.of(torch.tensor([-1, 0, 1]), Tree((1, 1, 1)))
     for _ in range(200):
         p = torch.rand(4, V, generator=random).softmax(-1)
         q = torch.rand(3, V, generator=random).softmax(-1)
         drafted = torch.randint(V, (3,), generator=random)
         u = torch.rand(4, generator=random, dtype=torch.float64)
         chain = speculative(p, q, drafted, u[:3], u[3:])
-        said = speculative_tree(p, q, drafted, tree, u[:3], u[3:])
-        assert said.accepted.sum() == chain.accepted == said.end and said.next == chain.next
+        said = speculative_tree(p, q, drafted, nodes, u[:3], u[3:])
+        assert said.accepted == chain.accepted == said.end and said.next == chain.next
         assert torch.equal(said.accept_prob, chain.accept_prob)
 
 

@@ -9,7 +9,7 @@ def chained(first: Method, second: Method) -> Method:
         f"{first.name}+{second.name}",
         f"{first.label}, else {second.label}",
         f"{first.sentence}; where that finds nothing, {second.sentence}",
-        fields=tuple(dict.fromkeys((*first.fields, *(one for one in second.fields if one != "tree")))),
+        fields=tuple(one for one in dict.fromkeys((*first.fields, *second.fields)) if one != "tree"),
         needs_drafter=second.needs_drafter,
         is_usual=second.is_usual,
         takes_the=False,

@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 
 from specdemo.engine.draft import Draft, Drafter, draft_in_turn, one_hot_draft
 from specdemo.engine.sampling import Sampler, Settings
-from specdemo.engine.tree import Tree
+from specdemo.engine.tree import AnyTree
 from specdemo.events import Gamma
 from specdemo.runtime.device import to_device
 from specdemo.runtime.lm import LM
@@ -86,7 +86,7 @@ class ModelDrafter(Drafter):
     is_over: Callable[[], bool] = lambda: False  # of Decoder
     confidence: float = 0.0
     exit_layer: int | None = None
-    tree: Tree | None = None  # see TreeDrafter
+    tree: AnyTree | None = None  # see TreeDrafter
     other_ids: ClassVar[bool] = False  # whether its ids are not the target's
     follows_any = True
 

@@ -6,6 +6,6 @@ METHOD = Method(
     "suffix",
     "suffix tree",
     "copies what most often followed the end of the text, as long as that is likely",
-    fields=("gamma",),
+    fields=("gamma", "tree"),
     manner="copy",
 )

@@ -11,6 +11,7 @@ from typing import Any
 import gradio as gr
 
 from specdemo.events import LIMITS, PARAMETERS, Params, Round, allowed_in_words, described, is_tree
+from specdemo.events.params import tree_text
 from specdemo.events.trace import Trace, rounds_json
 from specdemo.events.verdict import verdict
 from specdemo.ui.front.checks import PLAIN_JSON
@@ -84,7 +85,7 @@ def _drafting(trace: Trace) -> str:
     if trace.pair.server is not None:
         return f"{drafting_in_words(trace.pair.server)} (p, q, u and rejected tokens are not told)"
     has_trees = any(is_tree(one.draft) for one in trace.rounds)
-    tree = ",".join(map(str, trace.params.tree)) if has_trees else ""
+    tree = tree_text(trace.params.tree) if has_trees else ""
     how = f"tree {tree}" if tree else f"gamma {trace.params.gamma}"
     return f"drafting with {trace.params.draft_with}, {how}"
 

@@ -21,6 +21,7 @@ from specdemo.events import (
     is_conversation,
     template_arguments_json,
 )
+from specdemo.events.params import tree_text
 from specdemo.ui.page.frame import TABS
 from specdemo.ui.runs.board import RECORDED_RUN
 from specdemo.ui.runs.guess import HALL
@@ -149,7 +150,7 @@ def write(
         if name == "stop":
             items += [("stop", stop) for stop in value]
         elif name == "tree":
-            items += [(name, ",".join(map(str, value)))] if value else []
+            items += [(name, tree_text(value))] if value else []
         elif name == "chat_template_kwargs":
             items += [(name, text)] if (text := template_arguments_json(params)) else []
         elif value != (None if default is MISSING else default):

@@ -21,7 +21,7 @@ from specdemo.events import (
     is_nobodys,
     template_arguments_json,
 )
-from specdemo.events.params import GRAMMARS, field_of_grammar, values_of_rule
+from specdemo.events.params import GRAMMARS, field_of_grammar, tree_text, values_of_rule
 from specdemo.loading import catalog
 from specdemo.servers.pair import SERVER_PREFIX, SERVERS_OWN
 from specdemo.ui.view.choices import words_of_row
@@ -161,7 +161,7 @@ def values_of(params: Params) -> Values:
     return values | {
         "gamma": DEFAULTS.gamma if params.gamma == "auto" else params.gamma,
         "gamma_auto": params.gamma == "auto",
-        "tree": ",".join(map(str, params.tree)),
+        "tree": tree_text(params.tree),
         "sampler": sampler,
         "stop": "\n".join(map(_escaped, params.stop)),
         "system": params.system or "",
@@ -182,7 +182,7 @@ def judging_in_words(params: Params) -> list[str]:
     if params.confidence > 0 and "confidence" in METHODS[params.draft_with].fields:
         words.append(say("said.confidence", value=number(params.confidence, "g")))
     if params.tree and "tree" in METHODS[params.draft_with].fields:
-        words.append(say("said.tree", value=",".join(map(str, params.tree))))
+        words.append(say("said.tree", value=tree_text(params.tree)))
     own = params.draft_temperature
     if own is not None and "draft_temperature" in METHODS[params.draft_with].fields:
         words.append(say("said.draft_temperature", value=number(own, "g")))

@@ -15,7 +15,9 @@
  * The children of a token are judged one after another, until one is accepted: p is what the refused ones before
  * have left of the target's distribution, and q what this one was drawn from without them. So several tokens of
  * a draft can be rejected. One that the path did not come to is discarded; its p is the target's at its place.
- * top: the likeliest tokens of the same two distributions.
+ * One that was refused after the end of the text is discarded, too, and keeps its u and accept_prob. top: the
+ * likeliest tokens of the same two distributions. residual_mass: of a refused one, the mass of what it leaves of
+ * p, max(p - q, 0), before normalising. Older traces lack it.
  * @typedef {object} JudgedInTree
  * @property {number | null} id
  * @property {string} text
@@ -31,6 +33,7 @@
  * @property {number | null} allowed
  * @property {boolean} forbidden
  * @property {number | null} parent
+ * @property {number | null} residual_mass
  */
 
 /**

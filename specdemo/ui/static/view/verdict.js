@@ -110,7 +110,10 @@ function fateInWords(token, setting, known) {
         if (rejected && !uMatters(token)) return say("inspector.verdict.droppedAfter", draftNamed(rejected));
         return say("inspector.verdict.failed", { why: judgement(token) });
       }
-      if (token.u !== null) return say("inspector.verdict.afterEnd", { why: judgement(token) });
+      if (token.u !== null) {
+        const said = { why: judgement(token) };
+        return passes(token) ? say("inspector.verdict.afterEnd", said) : say("inspector.verdict.refusedAfterEnd", said);
+      }
       if (isTree(token.round)) return unreachedInWords(token);
       return rejected
         ? say("inspector.verdict.unjudged", draftNamed(rejected))
