@@ -380,7 +380,7 @@ def _few_rows_attention(
             n,
             parts,
             HEADS=heads,
-            AT_ONCE=COMBINED,
+            AT_ONCE=COMBINED if how.width <= 128 else COMBINED // 2,  # which have registers
             D=d,
             WIDTH=how.width,
             num_warps=1,
