@@ -53,6 +53,8 @@ def launch_all(model: ModelShape, dtype: torch.dtype) -> None:
     for (of_norms, rotations, softcap, mask), nodes in forwards:
         of_layer = 1e-6, rotations, *cache, softcap, *mask, *nodes
         triton_attention._few_rows_attention(*given, *of_norms, *of_layer)
+    for norm in (None, number(d)):
+        triton_attention._keep_rows(number(n, 2 * groups * d), norm, 1e-6, table, *cache[:3])
     triton_between._gate(number(1, 2 * model.intermediate_size), model.kind == "gemma3")
     size = model.hidden_size
     for weight, adds in ((number(size), False), (float32(size), True)):  # Gemma's norms are float32
@@ -98,7 +100,12 @@ def print_all(capability: int) -> None:
         }
 
     kernels = [triton_products.int8_kernel, triton_products.row_kernel, triton_attention.attend_kernel]
-    kernels += [triton_attention.combine_kernel, triton_between.gate_kernel, triton_between.norm_kernel]
+    kernels += [
+        triton_attention.combine_kernel,
+        triton_attention.keep_kernel,
+        triton_between.gate_kernel,
+        triton_between.norm_kernel,
+    ]
     for name, dtype in DTYPES.items():
         for kernel in kernels:
             kernel.run = partial(compiled, kernel, name)

@@ -213,3 +213,11 @@ class KernelAttention:
         return layer.kernels.few_rows_attention(
             q, k, v, *norms, table, self.rows, cached.keys, cached.values, *of_layer, *seen, *nodes
         )
+
+    def keep(self, layer: Layer, context: Tensor) -> None:
+        """Writes the keys and values that the layer makes of another model's hidden states [N, H]."""
+        assert layer.kv is not None
+        norm, cached = layer.k_norm, self.cache.layers[layer.attends.index]
+        of_norm = (None, 0.0) if norm is None else (norm.weight, norm.eps)
+        table = self.rotation_tables[layer.attends.rotation]
+        layer.kernels.keep_rows(layer.kv(context), *of_norm, table, self.rows, cached.keys, cached.values)

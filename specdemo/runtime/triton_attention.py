@@ -28,6 +28,10 @@ _LIBRARY.define(
     "Tensor? rotation_table, Tensor rows, Tensor(a!) keys, Tensor(b!) values, float scale, float softcap, "
     "int window, bool from_first, bool later, Tensor? depths, Tensor? hidden) -> Tensor"
 )
+_LIBRARY.define(
+    "keep_rows(Tensor kv, Tensor? k_norm, float eps, Tensor rotation_table, Tensor rows, Tensor(a!) keys, "
+    "Tensor(b!) values) -> Tensor(a!)"
+)
 SMALLEST = 16  # rows or columns that a tensor core multiplies at once
 KEYS_AT_ONCE = 64  # that a block reads, at most
 COMBINED = 32  # parts at a time
@@ -129,6 +133,66 @@ def with_more(output, total, most, scores, v):
     return output, total * before + tl.sum(weights, 1), higher
 
 
+@triton.jit
+def kept(
+    k,  # [M] pointers: where each row begins
+    v,
+    norm,
+    eps,
+    rotation,  # [M] pointers, see normed_and_rotated
+    keys,
+    values,
+    there,  # [M]: where each row goes in keys and values
+    is_row,  # [M]
+    writes,
+    D: tl.constexpr,
+    WIDTH: tl.constexpr,
+    NORMS: tl.constexpr,
+    ROTATES: tl.constexpr,
+):
+    """Rows of keys, normed and rotated, and of values, as the cache keeps them: [M, WIDTH] each."""
+    i = tl.arange(0, WIDTH)
+    known = is_row[:, None] & (i < D)[None, :]
+    key = normed_and_rotated(k, norm, eps, rotation, is_row, D, WIDTH, NORMS, ROTATES).to(
+        keys.dtype.element_ty
+    )
+    value = tl.load(v[:, None] + i[None, :], known, other=0.0).to(values.dtype.element_ty)
+    if writes:
+        tl.store(keys + there[:, None] + i[None, :], key, known)
+        tl.store(values + there[:, None] + i[None, :], value, known)
+    return key, value
+
+
+@triton.jit(do_not_specialize=["tokens"])
+def keep_kernel(
+    k,  # [N, GROUPS, D], rows `stride` numbers apart, like the next one
+    v,
+    k_norm,  # [D], read if NORMS
+    eps,
+    rotation_table,  # [capacity, 2, D]
+    rows,  # [N]: where keys and values go, one after the other
+    keys,  # [GROUPS, capacity, D], heads `cache_stride` numbers apart
+    values,
+    stride,
+    cache_stride,
+    tokens,  # N
+    D: tl.constexpr,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    NORMS: tl.constexpr,
+):
+    """Writes some rows of one key head."""
+    group, row = tl.program_id(0).to(tl.int64), tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    at = tl.load(rows).to(tl.int64) + row
+    place = row * stride + group * D
+    keys += group * cache_stride
+    values += group * cache_stride
+    kept(
+        k + place, v + place, k_norm, eps, rotation_table + at * 2 * D, keys, values, at * D, row < tokens,
+        True, D, WIDTH, NORMS, True,
+    )  # fmt: skip
+
+
 @triton.jit(do_not_specialize=["hidden_stride", "tokens", "newest"])
 def attend_kernel(
     q,  # [N, HEADS, D], rows `q_stride` numbers apart
@@ -227,20 +291,16 @@ def attend_kernel(
         for first_new in tl.range(0, tokens, ROWS, num_stages=1):
             new = first_new + tl.arange(0, ROWS)
             is_new = new < tokens
-            of_new = is_new[:, None] & (i < D)[None, :]
             new_at = first + new
             if BRANCHES:
                 new_at = text + tl.load(depths + before + new, is_new, other=0)
             new_rotation = rotation_table + new_at * 2 * D
-            new_keys = normed_and_rotated(
-                k + new * k_stride + group * D, k_norm, eps, new_rotation, is_new, D, WIDTH, NORMS, ROTATES
-            ).to(keys.dtype.element_ty)  # [ROWS, WIDTH]
-            new_places = v + new[:, None] * v_stride + group * D + i[None, :]
-            new_values = tl.load(new_places, of_new, other=0.0).to(values.dtype.element_ty)
-            if block == 0:
-                there = (first + new)[:, None] * D + i[None, :]
-                tl.store(keys + there, new_keys, of_new)
-                tl.store(values + there, new_values, of_new)
+            k_places, v_places = k + new * k_stride + group * D, v + new * v_stride + group * D
+            there = (first + new) * D
+            new_keys, new_values = kept(
+                k_places, v_places, k_norm, eps, new_rotation, keys, values, there, is_new, block == 0,
+                D, WIDTH, NORMS, ROTATES,
+            )  # fmt: skip
             sees = is_new[None, :] & is_row[:, None]
             if BRANCHES:
                 elsewhere = hidden + token[:, None] * hidden_stride + before + new[None, :]
@@ -388,11 +448,42 @@ def _few_rows_attention(
     return y
 
 
-# The kernels are an operation of torch, so that tensors without numbers have their shapes. The CPU is for
+def _keep_rows(
+    kv: Tensor, k_norm: Tensor | None, eps: float, table: Tensor, rows: Tensor, keys: Tensor, values: Tensor
+) -> Tensor:
+    """kv [N, 2 * groups * d]: keys, not yet normed or rotated, and values, that the cache gets at the
+    consecutive positions rows [N]. The others are as of `_few_rows_attention`. -> keys"""
+    _, groups, _, d = keys.shape
+    k, v = kv.split(groups * d, 1)
+    with device_of(kv):
+        keep_kernel[(groups, triton.cdiv(len(kv), SMALLEST))](
+            k,
+            v,
+            k if k_norm is None else k_norm,
+            eps,
+            table,
+            rows,
+            keys,
+            values,
+            kv.stride(0),
+            keys.stride(1),
+            len(kv),
+            D=d,
+            WIDTH=division_for(d, keys.dtype).width,
+            ROWS=SMALLEST,
+            NORMS=k_norm is not None,
+        )
+    return keys
+
+
+# The kernels are operations of torch, so that tensors without numbers have their shapes. The CPU is for
 # Triton's interpreter.
 for backend in ("CUDA", "CPU"):
     _LIBRARY.impl("few_rows_attention", _few_rows_attention, backend)
+    _LIBRARY.impl("keep_rows", _keep_rows, backend)
 _LIBRARY.impl(
     "few_rows_attention", lambda q, *_: torch.empty_like(q, memory_format=torch.contiguous_format), "Meta"
 )
+_LIBRARY.impl("keep_rows", lambda *given: given[-2], "Meta")
+keep_rows = torch.ops.specdemo.keep_rows
 few_rows_attention = torch.ops.specdemo.few_rows_attention

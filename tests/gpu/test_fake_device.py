@@ -81,7 +81,7 @@ MOST = dict.fromkeys(COPYING, dict(draft=0, verify=114, on_device=3, others=2)) 
     "dflash2": dict(draft=149, verify=116),
     "dspark": dict(draft=158, verify=116),
     "eagle3, Triton": dict(draft=77, verify=86),
-    "dflash, Triton": dict(draft=51, verify=86),
+    "dflash, Triton": dict(draft=40, verify=86),
     "a tree": dict(draft=327, verify=247),
     "a tree, Triton": dict(draft=215, verify=206),
     "assistant": dict(draft=646, verify=498, on_device=3),
