@@ -201,6 +201,8 @@ def _faults(trace: Trace) -> Iterator[tuple[str, str]]:
         times = (a_round.draft_ms, a_round.verify_ms, a_round.arrival_ms)
         if not all(ms is None or 0 <= ms < LARGEST_NUMBER for ms in times):
             yield f"rounds.{index}", "its times must be milliseconds"
+        if a_round.draft and is_tree(a_round.draft) != bool(trace.params.tree):
+            yield f"rounds.{index}.draft", "must be a tree where params.tree has one, and only there"
         yield from _tree_faults(f"rounds.{index}.draft", a_round.draft)
         longest = LARGEST_NUMBER if trace.pair.server else int(LIMITS["gamma"].largest)
         longest = nodes_of(trace.params.tree) or longest

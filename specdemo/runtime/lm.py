@@ -29,6 +29,7 @@ from transformers.cache_utils import (
     LinearAttentionLayer,
 )
 
+from specdemo.errors import is_out_of_memory
 from specdemo.runtime import cuda
 from specdemo.runtime.attention import Branches, static_attention
 from specdemo.runtime.cache import (
@@ -271,9 +272,11 @@ class CachedLM(CachedByPosition):
         if self.static not in self._reads_branches:
             try:
                 self._reads_branches[self.static] = self._try_branches()
-            except torch.OutOfMemoryError:
-                raise
-            except Exception:  # of transformers, or of a model's own code
+            except (TypeError, ValueError, RuntimeError) as error:  # it cannot take them
+                if is_out_of_memory(error):
+                    raise
+                if isinstance(error, RuntimeError):
+                    cuda.raise_if_lost(error, self.device)
                 self._reads_branches[self.static] = False
         return self._reads_branches[self.static]
 

@@ -88,8 +88,9 @@ class ServedPair:
             value, own = getattr(params, name), getattr(usual, name)
             if value not in (own, *also.get(name, ())):
                 usual_value = own if isinstance(own, str) else numeral(own, "")
-                said = tree_text(params.tree) if name == "tree" else value
-                raise ValueError(refusal(name, "servers_own", said, name=usual_value))
+                if name == "tree":
+                    raise ValueError(refusal(name, "servers_own_empty", tree_text(params.tree)))
+                raise ValueError(refusal(name, "servers_own", value, name=usual_value))
         for fault in self.software.faults(params, self.drafts):
             raise ValueError(fault)
         if self.longest == 0:

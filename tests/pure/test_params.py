@@ -36,6 +36,8 @@ OTHERS = {
     "gamma": ("AUTO",),
     "tree": (
         3,
+        "AUTO",
+        ("auto",),
         None,
         True,
         "3;2",
@@ -187,12 +189,15 @@ def test_a_run_is_lossy_only_where_its_text_can_have_another_distribution(how, l
 
 def test_a_tree_is_kept_as_numbers_and_stands_beside_what_judges_it_only():
     assert Params(tree="3, 2,1").tree == Params(tree=[3, 2, 1]).tree == (3, 2, 1)
+    assert Params(tree=" auto").tree == "auto"
     assert Params(tree="").tree == () and Params(tree=(3, 2, 1, 1)).tree and Params(tree=(1,) * 8).tree
     for beside in ({"rule": "block"}, {"confidence": 0.1}, {"regex": "a"}):
         Params(**beside)
         with pytest.raises(ValueError, match="^tree must be empty") as refused:
             Params(tree=(2,), **beside)
         assert "\n" not in str(refused.value)
+        with pytest.raises(ValueError, match="^tree must be empty"):
+            Params(tree="auto", **beside)
 
 
 def test_an_unknown_field_gets_the_sentence_of_a_wrong_value():

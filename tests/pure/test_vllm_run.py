@@ -190,6 +190,7 @@ def test_prompts_of_ids_the_context_and_a_vocabulary_that_is_not_known():
         ({"gamma": 7}, "gamma must be left at 4 for a server"),
         ({"draft_with": "lookup"}, "draft_with must be left at model"),
         ({"rule": "block"}, "rule must be left at speculative"),
+        ({"tree": (2, 1)}, "tree must be empty for a server, which drafts as it was started, not '2,1'"),
         ({"min_p": 0.1, "temperature": 0.5}, "min_p must be 0 here: vLLM does not take min-p where"),
         ({"logit_bias": {3: 1}}, "logit_bias must be empty here: vLLM does not take it where it drafts"),
     ],

@@ -245,8 +245,8 @@ QUICK = [
     Mutant(
         "a row of the drafter's tree sees its cousins",
         "engine/tree.py",
-        "Branches(depths, ~path)",
-        "Branches(depths, path & ~path)",
+        "torch.cat([hidden[parents], ~own], 1)",
+        "torch.zeros(len(own), len(depths), dtype=torch.bool)",
         TREES,
     ),
     Mutant(

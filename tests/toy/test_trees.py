@@ -265,11 +265,23 @@ def too_many(draft):
     draft += [draft[-1] | {"fate": "discarded", "u": None, "accept_prob": None}] * 32
 
 
-@pytest.mark.parametrize("spoil", [set_parent, no_parent, accepted_elsewhere, too_many])
+def no_parents(draft):
+    for token in draft:
+        del token["parent"]
+
+
+@pytest.mark.parametrize("spoil", [set_parent, no_parent, no_parents, accepted_elsewhere, too_many])
 def test_a_tree_that_is_none_is_no_trace(spoil):
     data = json.loads(trace_of(PLAIN, 1).to_json())
     spoil(data["rounds"][0]["draft"])
     with pytest.raises(NotATrace, match=r"rounds\.0\.draft"):
+        Trace.from_json(json.dumps(data))
+
+
+def test_a_trace_of_chains_has_no_trees():
+    data = json.loads(trace_of(PLAIN, 1).to_json())
+    data["params"]["tree"] = []
+    with pytest.raises(NotATrace, match=r"draft: must be a tree where params.tree has"):
         Trace.from_json(json.dumps(data))
 
 
