@@ -2,7 +2,10 @@
 them for the sizes of the catalogue's models. In a process without Triton's interpreter."""
 
 import json
+import re
+from contextlib import redirect_stdout
 from functools import partial
+from io import StringIO
 
 import torch
 import triton
@@ -15,9 +18,11 @@ from specdemo.runtime.linear import MOST_BY_TRITON
 from tests.kernel_shapes import DTYPES, MODELS, products_of
 
 NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
-NAMES |= {torch.int8: "i8", torch.int64: "i64"}
+NAMES |= {torch.int8: "i8", torch.int64: "i64", torch.uint8: "u8"}
 OTHERS = ("SmolLM2-135M", "Llama-3.2-1B")  # of which other number formats than bfloat16 are compiled, too
 GAMMA, CAPACITY = 4, 4096
+# What ptxas says of a kernel, which Triton prints where TRITON_DUMP_PTXAS_LOG is set.
+REGISTERS, SPILLED = re.compile(r"Used (\d+) registers"), re.compile(r"(\d+) bytes spill")
 
 
 def launch_all(model: ModelShape, dtype: torch.dtype) -> None:
@@ -28,7 +33,8 @@ def launch_all(model: ModelShape, dtype: torch.dtype) -> None:
         int8, scale = number(outputs, inputs, dtype=torch.int8), number(outputs)
         plain, one = (number(outputs, inputs), None), number(outputs)
         launched = [(GAMMA + 1, (int8, scale), None), (MOST_BY_TRITON, (int8, scale), one)]
-        for rows, weight, bias in (*launched, (1, plain, None), (1, plain, one)):
+        launched += [(rows, plain, bias) for rows in (1, 2) for bias in (None, one)]
+        for rows, weight, bias in launched:
             x, y, adds = number(rows, inputs), number(rows, outputs), bias is None
             triton_products._launch(y, x, *weight, bias, adds)
     heads, groups, d = model.num_attention_heads, model.num_key_value_heads, model.head_dim
@@ -36,12 +42,19 @@ def launch_all(model: ModelShape, dtype: torch.dtype) -> None:
     of_gemma = [float32(d), float32(d)], table, 50.0, (1024, False, False)
     whole = (0, False, False)
     ways = [([None, None], table, 0.0, whole), of_gemma]
-    for n in (1, GAMMA + 1, MOST_BY_TRITON):
-        given = [number(n, heads * d), number(n, groups * d), number(n, groups * d)]
-        cache = [number(n, dtype=torch.int64), *[number(1, groups, CAPACITY, d)] * 2, d**-0.5]
-        others = [(norms, table, 0.0, whole), ([None, None], None, 0.0, whole)] if n == GAMMA + 1 else []
-        for of_norms, rotations, softcap, mask in ways + others:
-            triton_attention._few_rows_attention(*given, *of_norms, 1e-6, rotations, *cache, softcap, *mask)
+    n = GAMMA + 1
+    given = [number(n, heads * d), number(n, groups * d), number(n, groups * d)]
+    cache = [number(n, dtype=torch.int64), *[number(1, groups, CAPACITY, d)] * 2, d**-0.5]
+    of_chains = [*ways, (norms, table, 0.0, whole), ([None, None], None, 0.0, whole)]
+    forwards = [(way, (None, None)) for way in of_chains]
+    for size in (n, 2 * n):  # of a tree, whose last n rows these are
+        tree = number(size, dtype=torch.int64), number(n, size, dtype=torch.bool)
+        forwards += [(way, tree) for way in ways]
+    for (of_norms, rotations, softcap, mask), nodes in forwards:
+        of_layer = 1e-6, rotations, *cache, softcap, *mask, *nodes
+        triton_attention._few_rows_attention(*given, *of_norms, *of_layer)
+    for norm in (None, number(d)):
+        triton_attention._keep_rows(number(n, 2 * groups * d), norm, 1e-6, table, *cache[:3])
     triton_between._gate(number(1, 2 * model.intermediate_size), model.kind == "gemma3")
     size = model.hidden_size
     for weight, adds in ((number(size), False), (float32(size), True)):  # Gemma's norms are float32
@@ -70,20 +83,29 @@ def print_all(capability: int) -> None:
         }
         options = {name: value for name, value in named.items() if name not in constants}
         source = ASTSource(kernel, signature, constants, aligned)
-        result = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
-        ptx = result.asm["ptx"]
+        with redirect_stdout(StringIO()) as assembled:
+            result = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+        ptx, told = result.asm["ptx"], assembled.getvalue()
         found[key] = {
             "name": kernel.fn.__name__,
             "dtype": dtype,
             "sizes": constants,
             "machine_code": len(result.asm["cubin"]),
             "shared": result.metadata.shared,
+            "threads": 32 * result.metadata.num_warps,
+            "registers": int(REGISTERS.search(told)[1]),
+            "spilled": sum(map(int, SPILLED.findall(told))),  # bytes a thread
             "target": next(line for line in ptx.splitlines() if line.startswith(".target")),
             "tensor_cores": "mma" in ptx,
         }
 
     kernels = [triton_products.int8_kernel, triton_products.row_kernel, triton_attention.attend_kernel]
-    kernels += [triton_attention.combine_kernel, triton_between.gate_kernel, triton_between.norm_kernel]
+    kernels += [
+        triton_attention.combine_kernel,
+        triton_attention.keep_kernel,
+        triton_between.gate_kernel,
+        triton_between.norm_kernel,
+    ]
     for name, dtype in DTYPES.items():
         for kernel in kernels:
             kernel.run = partial(compiled, kernel, name)

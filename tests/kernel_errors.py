@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, silu
 
 from specdemo.runtime import triton_between, triton_products
+from specdemo.runtime.attention import Branches
 from specdemo.runtime.decoder import RowMask, rotated
 from tests.kernel_shapes import DEVICE, DTYPES
 
@@ -79,14 +80,38 @@ class Attending:
     window: int
     from_first: bool
     later: bool
+    depths: Tensor | None  # [W], as of Branches, like the next one
+    hidden: Tensor | None  # [N, W]
 
 
 CAUSAL = RowMask()
 
 
+def branches_of(parents: list[int], rows: int) -> Branches:
+    """Of a forward with the last `rows` rows of a tree. parents: the row of each one's parent; -1: none."""
+    size = len(parents)
+    hidden = torch.ones(size, size, dtype=torch.bool)
+    for row in range(size):
+        at = row
+        while at >= 0:
+            hidden[row, at], at = False, parents[at]
+    return Branches((~hidden).sum(1).to(DEVICE) - 1, hidden[-rows:].to(DEVICE))
+
+
 def attending(
-    heads, groups, d, dtype, n=5, first=700, capacity=1024, how="rotated", softcap=0.0, mask=CAUSAL
+    heads,
+    groups,
+    d,
+    dtype,
+    n=5,
+    first=700,
+    capacity=1024,
+    how="rotated",
+    softcap=0.0,
+    mask=CAUSAL,
+    parents=None,
 ) -> Attending:
+    """parents: as of `branches_of`, of a tree whose last n rows these are; None: they follow each other."""
     qkv = randn(n, (heads + 2 * groups) * d, dtype=dtype)
     keys, values = (randn(1, groups, capacity, d, dtype=dtype, seed=seed) for seed in (3, 4))
     for cached in (keys, values):
@@ -100,7 +125,9 @@ def attending(
     rows = torch.arange(first, first + n, device=DEVICE)
     parts = qkv.split([heads * d, groups * d, groups * d], -1)
     seen = mask.window or 0, mask.from_first, mask.later
-    return Attending(*parts, *norms, 1e-6, rotation_table, rows, keys, values, 2 * d**-0.5, softcap, *seen)
+    nodes = (None, None) if parents is None else vars(branches_of(parents, n)).values()
+    of_layer = 2 * d**-0.5, softcap
+    return Attending(*parts, *norms, 1e-6, rotation_table, rows, keys, values, *of_layer, *seen, *nodes)
 
 
 def attended(given: Attending) -> Tensor:
@@ -111,14 +138,18 @@ def attended_exactly(given: Attending) -> tuple[Tensor, Tensor, Tensor]:
     """In float64: the output [N, heads * d], and the tokens' keys and values [groups, N, d]. Queries, keys
     and values are rounded to the cache's dtype first."""
     n, groups, d = len(given.rows), given.keys.shape[1], given.keys.shape[3]
-    first = int(given.rows[0])
+    first, position = int(given.rows[0]), torch.arange(int(given.rows[0]) + n, device=DEVICE)
+    if given.depths is not None:
+        tree = len(position) - len(given.depths)  # where it begins
+        position[tree:] = tree + given.depths
+    own = position[first:, None]
 
     def one(x, norm):
         x = x.double().view(n, -1, d)
         if norm is not None:
             x = nn.functional.rms_norm(x, (d,), norm.double(), given.eps)
         if given.rotation_table is not None:
-            cos, sin = given.rotation_table[given.rows].double().split(1, 1)
+            cos, sin = given.rotation_table[own[:, 0]].double().split(1, 1)
             x = rotated(x, cos, sin)
         return x.to(given.keys.dtype).double()
 
@@ -130,9 +161,9 @@ def attended_exactly(given: Attending) -> tuple[Tensor, Tensor, Tensor]:
     scores = given.scale * queries.transpose(0, 1) @ keys.transpose(1, 2)  # [heads, N, L]
     if given.softcap:
         scores = given.softcap * (scores / given.softcap).tanh()
-    position = torch.arange(first + n, device=DEVICE)
-    own = given.rows[:, None]
     hidden = position > (own[-1:] if given.later else own)
+    if given.hidden is not None:
+        hidden[:, tree:] = given.hidden
     if given.window:
         hidden = hidden | (position < (first - given.window if given.from_first else own - given.window + 1))
     output = scores.masked_fill(hidden, -torch.inf).softmax(-1) @ values

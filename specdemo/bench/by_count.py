@@ -84,9 +84,9 @@ COUNTED_PAIRS = {
 
 @dataclass(frozen=True)
 class CountedEngine:
-    """The engine, with or without Triton. row_us: the time of a product with a single row, beyond reading its
-    weight. A layer's attention takes `attention_us`, and reads its keys and values at `attention_reach` of
-    the copy bandwidth. attention_launches: the attention's kernels in CountedLaunches. The times were
+    """The engine, with or without Triton. row_us: the time of a product with one row or two, beyond reading
+    its weight. A layer's attention takes `attention_us`, and reads its keys and values at `attention_reach`
+    of the copy bandwidth. attention_launches: the attention's kernels in CountedLaunches. The times were
     measured as those above."""
 
     triton: bool
@@ -204,13 +204,13 @@ def counted(
     )
     products = sum(one.read.products for one in forwards)
     layers = sum(one.read.layers for one in forwards)
-    # Products with a single row, which are not the output layers'.
-    single = 4 * sum(one.read.layers for one in forwards if one.rows == 1)
+    # Products with one row or two, which are not the output layers'.
+    few = 4 * sum(one.read.layers for one in forwards if one.rows <= 2)
     weights = sum(one.read.weights for one in forwards)
     keys_and_values = sum(one.read.position for one in forwards) * text * batch
     return CountedRound(
         limit=(weights + keys_and_values) / per_us,
-        products=reading + single * how.row_us + (products - single) * LIBRARY_US,
+        products=reading + few * how.row_us + (products - few) * LIBRARY_US,
         attention=layers * how.attention_us + keys_and_values / per_us / how.attention_reach,
         others=(launches - products - layers * how.attention_launches) * (machine.node_us + SMALL_KERNEL_US),
         host=HOST_US,

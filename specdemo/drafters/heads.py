@@ -377,10 +377,13 @@ class CachedHead(CachedByPosition):
         """The rows [N] of a forward of `count` rows from start [] on, and how its layers attend."""
         rows = self.write_at(start, count)
         if self.decoding[0].kernels is not None and count <= MOST_BY_TRITON:
-            return rows, KernelAttention(self.cache, rows, {None: self._table})
+            return rows, self.attention_by_kernels(rows)
         turned = {None: self.rotation(rows)}
         layers = self.model.decoding
         return rows, TorchAttention.over(self.cache, turned, rows, self.key_positions, layers, self.dtype)
+
+    def attention_by_kernels(self, rows: Tensor) -> KernelAttention:
+        return KernelAttention(self.cache, rows, {None: self._table})
 
     def rotation(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """cos and sin [N, 1, r] of the rows."""

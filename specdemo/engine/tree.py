@@ -369,7 +369,7 @@ def speculative_tree(
     end = (number * path).amax()
     last = (number * (judged & ~passes & (nodes.rows == end))).amax() - 1
     refused = torch.where(last < 0, size, last)
-    masses[size] = 1.0
+    masses[size].fill_(1.0)
     judged_by = torch.where(pad(judged, (0, 1))[:, None], judged_by, p[torch.cat([nodes.rows, end[None]])])
     return TreeDecision(
         accept_prob=accept_prob,

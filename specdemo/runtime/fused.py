@@ -26,6 +26,8 @@ from specdemo.runtime.families import (
 from specdemo.runtime.linear import MOST_BY_TRITON
 from specdemo.runtime.weights import weights_address
 
+MOST_OF_TREE = 33  # rows of a forward: the largest tree, and the token before it
+
 
 class FusedForward:
     """Computes a model's logits. It reads the model's own modules and weights, and is used only where it
@@ -75,12 +77,11 @@ class FusedForward:
     ) -> Tensor:
         """ids [N] at consecutive positions `rows` [N], over the cache's first keys [L] = 0, 1, ... -> logits
         [N, V]. Rows that only fill a captured step may lie beyond the model's last position. keep: takes each
-        layer's index, its input and the rows, and last the output. branches: see LM.forward; torch's
-        attention reads them."""
+        layer's index, its input and the rows, and last the output. branches: see LM.forward."""
         x = self.model.model.embed_tokens(ids)  # [N, H]
-        if self.triton and len(ids) <= MOST_BY_TRITON and branches is None:
+        if self.triton and len(ids) <= (MOST_BY_TRITON if branches is None else MOST_OF_TREE):
             tables = self._rotation_tables(x, len(keys), last_position)
-            attention: Attention = KernelAttention(cache, rows, tables)
+            attention: Attention = KernelAttention(cache, rows, tables, branches)
         else:
             positions = rows if branches is None else branches.positions(rows)
             turned = rotations(self.model, x, positions.clamp(max=last_position), self.layers)
@@ -188,6 +189,7 @@ class KernelAttention:
     cache: Cache
     rows: Tensor  # [N]: where the cache is written
     rotation_tables: dict[str | None, Tensor]  # see as_table
+    branches: Branches | None = None
 
     def __call__(self, layer: Layer, qkv: Tensor) -> Tensor:
         attends = layer.attends
@@ -207,6 +209,15 @@ class KernelAttention:
         mask = attends.mask
         norms, of_layer = (q_norm, k_norm, eps), (attends.scaling, attends.softcap or 0.0)
         seen = (mask.window or 0, mask.from_first, mask.later)
+        nodes = (None, None) if self.branches is None else (self.branches.depths, self.branches.hidden)
         return layer.kernels.few_rows_attention(
-            q, k, v, *norms, table, self.rows, cached.keys, cached.values, *of_layer, *seen
+            q, k, v, *norms, table, self.rows, cached.keys, cached.values, *of_layer, *seen, *nodes
         )
+
+    def keep(self, layer: Layer, context: Tensor) -> None:
+        """Writes the keys and values that the layer makes of another model's hidden states [N, H]."""
+        assert layer.kv is not None
+        norm, cached = layer.k_norm, self.cache.layers[layer.attends.index]
+        of_norm = (None, 0.0) if norm is None else (norm.weight, norm.eps)
+        table = self.rotation_tables[layer.attends.rotation]
+        layer.kernels.keep_rows(layer.kv(context), *of_norm, table, self.rows, cached.keys, cached.values)

@@ -70,7 +70,7 @@ class JoinedLinear:
     """Linear layers of the same input. Where their weights lie one after the other in memory (see
     `join_weights`), they are one product.
 
-    triton: whether a single row, and few rows with int8 weights, are multiplied by triton_products.py with
+    triton: whether one row or two, and few rows with int8 weights, are multiplied by triton_products.py with
     weights as these lie in memory."""
 
     def __init__(self, *layers: Module, triton: bool = False):
@@ -98,7 +98,7 @@ class JoinedLinear:
             self.joined.update((name, tensor) for name, tensor in named if tensor is not None)
         if self.kernels is not None:
             self.stored = each if whole is None else [whole]
-            self.most_rows = 1 if plain else MOST_BY_TRITON
+            self.most_rows = 2 if plain else MOST_BY_TRITON
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [..., N, in] -> [..., N, sum of the layers' outputs]"""

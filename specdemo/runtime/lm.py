@@ -190,7 +190,7 @@ class CachedLM(CachedByPosition):
         if n > few:
             self._plain_forward(ids[:-few], **self._prefill_arguments)
         expected = self._plain_forward(ids[-few:]).double()  # [few, V]
-        for rows in (few, min(9, few), 1) if triton else (few, 1):
+        for rows in (few, min(9, few), min(2, few), 1) if triton else (few, 1):
             self.reserve(n - rows, n)
             logits = self.static_forward(ids[-rows:], positions[-rows]).double()
             if not (logits - expected[-rows:]).abs().max() <= logits_tolerance(expected, self.dtype):
@@ -249,7 +249,6 @@ class CachedLM(CachedByPosition):
     def _static(self, ids: Tensor, rows: Tensor, branches: Branches | None) -> Tensor:
         """A forward with masks of this project. rows [N]: where the cache is written."""
         if self.fused is not None:
-            self.branches_by_torch |= branches is not None and self.fused.triton
             keep = None if self.features is None else self.features.keep
             return self.fused(
                 self._known(ids), rows, self.key_positions, self.cache, self.last_position, keep, branches

@@ -5,8 +5,9 @@ on the scores are part of it.
 The keys that a text has so far are divided among many blocks, whose outputs are combined by their log-sum-exp
 (flash-decoding, Dao et al. 2023). Each block keeps a running softmax (FlashAttention, Dao et al. 2022). Where
 the text ends is read on the device, so one captured graph serves a text of any length, and nothing is read
-that no row sees. Scores, sums and rotations are float32; queries, keys and a softmax's numbers are rounded to
-the cache's dtype before they are multiplied.
+that no row sees; but a tree's window begins where that of its first row does. Where a tree's rows stand and
+what they see are read on the device, too. Scores, sums and rotations are float32; queries, keys and a
+softmax's numbers are rounded to the cache's dtype before they are multiplied.
 
 Imports Triton, which comes with torch's CUDA builds. The kernels are compiled at their first call for the
 sizes of a model. Nothing is tuned by timing, so a call can be captured after that."""
@@ -25,7 +26,11 @@ _LIBRARY = library.Library("specdemo", "FRAGMENT")  # keeps what is defined thro
 _LIBRARY.define(
     "few_rows_attention(Tensor q, Tensor k, Tensor v, Tensor? q_norm, Tensor? k_norm, float eps, "
     "Tensor? rotation_table, Tensor rows, Tensor(a!) keys, Tensor(b!) values, float scale, float softcap, "
-    "int window, bool from_first, bool later) -> Tensor"
+    "int window, bool from_first, bool later, Tensor? depths, Tensor? hidden) -> Tensor"
+)
+_LIBRARY.define(
+    "keep_rows(Tensor kv, Tensor? k_norm, float eps, Tensor rotation_table, Tensor rows, Tensor(a!) keys, "
+    "Tensor(b!) values) -> Tensor(a!)"
 )
 SMALLEST = 16  # rows or columns that a tensor core multiplies at once
 KEYS_AT_ONCE = 64  # that a block reads, at most
@@ -41,12 +46,11 @@ class Division:
 
     keys: int
     width: int  # of a head, padded
-    new: int  # tokens of the forward, padded
     warps: int
     stages: int  # reads of keys and values that are on their way
 
 
-def division_for(tokens: int, d: int, dtype: torch.dtype) -> Division:
+def division_for(d: int, dtype: torch.dtype) -> Division:
     """A division so large that a block's numbers fit into its registers, or nearly (what compilers for
     capabilities 8.6 and 9.0 said). With heads of 64 and 128 numbers in bfloat16, it took near the least time
     over 512, 4,096 and 32,768 tokens of what was timed on an NVIDIA H100 (2026-11-26)."""
@@ -54,7 +58,6 @@ def division_for(tokens: int, d: int, dtype: torch.dtype) -> Division:
     return Division(
         keys=max(SMALLEST, min(KEYS_AT_ONCE, MOST_BYTES // (width * dtype.itemsize))),
         width=width,
-        new=max(SMALLEST, triton.next_power_of_2(tokens)),
         warps=4 if width <= 128 else 8,
         stages=3 if width * dtype.itemsize <= 128 else 2,
     )
@@ -130,7 +133,67 @@ def with_more(output, total, most, scores, v):
     return output, total * before + tl.sum(weights, 1), higher
 
 
+@triton.jit
+def kept(
+    k,  # [M] pointers: where each row begins
+    v,
+    norm,
+    eps,
+    rotation,  # [M] pointers, see normed_and_rotated
+    keys,
+    values,
+    there,  # [M]: where each row goes in keys and values
+    is_row,  # [M]
+    writes,
+    D: tl.constexpr,
+    WIDTH: tl.constexpr,
+    NORMS: tl.constexpr,
+    ROTATES: tl.constexpr,
+):
+    """Rows of keys, normed and rotated, and of values, as the cache keeps them: [M, WIDTH] each."""
+    i = tl.arange(0, WIDTH)
+    known = is_row[:, None] & (i < D)[None, :]
+    key = normed_and_rotated(k, norm, eps, rotation, is_row, D, WIDTH, NORMS, ROTATES).to(
+        keys.dtype.element_ty
+    )
+    value = tl.load(v[:, None] + i[None, :], known, other=0.0).to(values.dtype.element_ty)
+    if writes:
+        tl.store(keys + there[:, None] + i[None, :], key, known)
+        tl.store(values + there[:, None] + i[None, :], value, known)
+    return key, value
+
+
 @triton.jit(do_not_specialize=["tokens"])
+def keep_kernel(
+    k,  # [N, GROUPS, D], rows `stride` numbers apart, like the next one
+    v,
+    k_norm,  # [D], read if NORMS
+    eps,
+    rotation_table,  # [capacity, 2, D]
+    rows,  # [N]: where keys and values go, one after the other
+    keys,  # [GROUPS, capacity, D], heads `cache_stride` numbers apart
+    values,
+    stride,
+    cache_stride,
+    tokens,  # N
+    D: tl.constexpr,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    NORMS: tl.constexpr,
+):
+    """Writes some rows of one key head."""
+    group, row = tl.program_id(0).to(tl.int64), tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    at = tl.load(rows).to(tl.int64) + row
+    place = row * stride + group * D
+    keys += group * cache_stride
+    values += group * cache_stride
+    kept(
+        k + place, v + place, k_norm, eps, rotation_table + at * 2 * D, keys, values, at * D, row < tokens,
+        True, D, WIDTH, NORMS, True,
+    )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["hidden_stride", "tokens", "newest"])
 def attend_kernel(
     q,  # [N, HEADS, D], rows `q_stride` numbers apart
     k,  # [N, GROUPS, D]
@@ -140,6 +203,8 @@ def attend_kernel(
     eps,
     rotation_table,  # [capacity, 2, D], read if ROTATES
     rows,  # [N]: where keys and values go, one after the other
+    depths,  # [W] int64, as of Branches, like the next one; read if BRANCHES
+    hidden,  # [N, W], rows `hidden_stride` numbers apart
     keys,  # [GROUPS, capacity, D], heads `cache_stride` numbers apart
     values,
     outputs,  # [parts, GROUPS, SHARED * N, D] float32
@@ -148,7 +213,9 @@ def attend_kernel(
     k_stride,
     v_stride,
     cache_stride,
+    hidden_stride,
     tokens,  # N
+    newest,  # W
     scale,
     softcap,  # read if CAPS
     SHARED: tl.constexpr,  # heads that share a key head
@@ -157,10 +224,11 @@ def attend_kernel(
     ROWS: tl.constexpr,
     KEYS: tl.constexpr,
     LEAST: tl.constexpr,  # keys of a part, a multiple of KEYS
-    NEW: tl.constexpr,
     WINDOW: tl.constexpr,  # of the tokens that each sees, its own included; 0: all before it
     FROM_FIRST: tl.constexpr,  # whether it is of those before the forward's first one, for all rows
     LATER: tl.constexpr,  # whether each sees the forward's later rows, too
+    BRANCHES: tl.constexpr,  # whether the newest rows are those of a tree
+    EARLIER: tl.constexpr,  # whether earlier forwards have written some of these
     CAPS: tl.constexpr,
     NORMS: tl.constexpr,
     ROTATES: tl.constexpr,
@@ -180,7 +248,12 @@ def attend_kernel(
     row = block * ROWS + tl.arange(0, ROWS)
     is_row = row < SHARED * tokens
     head, token = group * SHARED + row // tokens, row % tokens
-    places, rotation = q + token * q_stride + head * D, rotation_table + (first + token) * 2 * D
+    before = newest - tokens if EARLIER else 0
+    text = first - before  # where the tree begins
+    at = first + token  # [ROWS]: places in the text
+    if BRANCHES:
+        at = text + tl.load(depths + before + token)
+    places, rotation = q + token * q_stride + head * D, rotation_table + at * 2 * D
     queries = normed_and_rotated(places, q_norm, eps, rotation, is_row, D, WIDTH, NORMS, ROTATES).to(
         keys.dtype.element_ty
     )
@@ -191,44 +264,53 @@ def attend_kernel(
     if FROM_FIRST:
         lowest = tl.maximum(first - WINDOW, 0)  # that any row sees
     else:
-        lowest = tl.maximum(first - WINDOW + 1, 0) if WINDOW else first * 0
+        lowest = tl.maximum(text - WINDOW + 1, 0) if WINDOW else first * 0
     share = tl.cdiv(tl.cdiv(first - lowest, LEAST), parts) * LEAST
     begin = lowest + part * share
     end = tl.minimum(begin + share, first)
-    for at in range(begin, end, KEYS):
-        position = at + tl.arange(0, KEYS)
-        is_key = position < end
+    for start in range(begin, end, KEYS):
+        slot = start + tl.arange(0, KEYS)
+        is_key = slot < end
         known = is_key[None, :] & (i < D)[:, None]
-        old_keys = tl.load(keys + position[None, :] * D + i[:, None], known, other=0.0)  # [WIDTH, KEYS]
-        visible = is_key[None, :] & is_row[:, None]
+        old_keys = tl.load(keys + slot[None, :] * D + i[:, None], known, other=0.0)  # [WIDTH, KEYS]
+        visible, position = is_key[None, :] & is_row[:, None], slot
+        if EARLIER:
+            node, is_node = slot - text, is_key & (slot >= text)
+            position = tl.where(is_node, text + tl.load(depths + node, is_node, other=0), slot)
+            elsewhere = hidden + token[:, None] * hidden_stride + node[None, :]
+            visible = visible & (tl.load(elsewhere, is_row[:, None] & is_node[None, :], other=0) == 0)
         if WINDOW and not FROM_FIRST:
-            visible = visible & (position[None, :] > first + token[:, None] - WINDOW)
+            visible = visible & (position[None, :] > at[:, None] - WINDOW)
         scores = scored(queries, old_keys, visible, scale, softcap, CAPS)
         known = is_key[:, None] & (i < D)[None, :]
-        old_values = tl.load(values + position[:, None] * D + i[None, :], known, other=0.0)
+        old_values = tl.load(values + slot[:, None] * D + i[None, :], known, other=0.0)
         output, total, most = with_more(output, total, most, scores, old_values)
 
     if part == 0:
-        new = tl.arange(0, NEW)
-        is_new = new < tokens
-        of_new = is_new[:, None] & (i < D)[None, :]
-        new_rotation = rotation_table + (first + new) * 2 * D
-        new_keys = normed_and_rotated(
-            k + new * k_stride + group * D, k_norm, eps, new_rotation, is_new, D, WIDTH, NORMS, ROTATES
-        ).to(keys.dtype.element_ty)  # [NEW, WIDTH]
-        new_places = v + new[:, None] * v_stride + group * D + i[None, :]
-        new_values = tl.load(new_places, of_new, other=0.0).to(values.dtype.element_ty)
-        if block == 0:
-            there = (first + new)[:, None] * D + i[None, :]
-            tl.store(keys + there, new_keys, of_new)
-            tl.store(values + there, new_values, of_new)
-        sees = is_new[None, :] & is_row[:, None]
-        if not LATER:
-            sees = sees & (new[None, :] <= token[:, None])
-        if WINDOW and not FROM_FIRST:
-            sees = sees & (new[None, :] > token[:, None] - WINDOW)
-        new_scores = scored(queries, tl.trans(new_keys), sees, scale, softcap, CAPS)
-        output, total, most = with_more(output, total, most, new_scores, new_values)
+        # As many at a time as a block has rows.
+        for first_new in tl.range(0, tokens, ROWS, num_stages=1):
+            new = first_new + tl.arange(0, ROWS)
+            is_new = new < tokens
+            new_at = first + new
+            if BRANCHES:
+                new_at = text + tl.load(depths + before + new, is_new, other=0)
+            new_rotation = rotation_table + new_at * 2 * D
+            k_places, v_places = k + new * k_stride + group * D, v + new * v_stride + group * D
+            there = (first + new) * D
+            new_keys, new_values = kept(
+                k_places, v_places, k_norm, eps, new_rotation, keys, values, there, is_new, block == 0,
+                D, WIDTH, NORMS, ROTATES,
+            )  # fmt: skip
+            sees = is_new[None, :] & is_row[:, None]
+            if BRANCHES:
+                elsewhere = hidden + token[:, None] * hidden_stride + before + new[None, :]
+                sees = sees & (tl.load(elsewhere, sees, other=1) == 0)
+            elif not LATER:
+                sees = sees & (new[None, :] <= token[:, None])
+            if WINDOW and not FROM_FIRST:
+                sees = sees & (new_at[None, :] > at[:, None] - WINDOW)
+            new_scores = scored(queries, tl.trans(new_keys), sees, scale, softcap, CAPS)
+            output, total, most = with_more(output, total, most, new_scores, new_values)
 
     place = (part * tl.num_programs(1) + group) * SHARED * tokens + row
     has_seen = total != 0  # else `most` is -inf. NaN goes on
@@ -291,15 +373,19 @@ def _few_rows_attention(
     window: int,
     from_first: bool,
     later: bool,
+    depths: Tensor | None,
+    hidden: Tensor | None,
 ) -> Tensor:
     """q [N, heads * d], k and v [N, groups * d], of rows that may lie apart. keys and values
     [1, groups, C, d]: the cache, which is read below rows[0], and written at the consecutive positions
     rows [N]. rotation_table [C, 2, d]: see `normed_and_rotated`. softcap and window: 0 where there is none;
-    from_first, later: see decoder.RowMask. -> [N, heads * d]"""
+    from_first, later: see decoder.RowMask. depths [W], hidden [N, W]: see attention.Branches, whose rows see
+    no later ones and no window from the first one. -> [N, heads * d]"""
+    assert hidden is None or not (from_first or later)
     _, groups, capacity, d = keys.shape
     n, heads = len(q), q.shape[1] // d
     shared = heads // groups
-    how = division_for(n, d, keys.dtype)
+    how = division_for(d, keys.dtype)
     processors = processors_of(keys.device)[0] if keys.is_cuda else INTERPRETED
     parts = parts_of_text(capacity, groups, processors)
     outputs = q.new_empty(parts, heads * n, d, dtype=torch.float32)
@@ -315,6 +401,8 @@ def _few_rows_attention(
             eps,
             q if rotation_table is None else rotation_table,
             rows,
+            rows if depths is None else depths,
+            rows if hidden is None else hidden.view(torch.uint8),
             keys,
             values,
             outputs,
@@ -323,7 +411,9 @@ def _few_rows_attention(
             k.stride(0),
             v.stride(0),
             keys.stride(1),
+            0 if hidden is None else hidden.stride(0),
             n,
+            n if hidden is None else hidden.shape[1],
             scale,
             softcap,
             SHARED=shared,
@@ -332,10 +422,11 @@ def _few_rows_attention(
             ROWS=SMALLEST,
             KEYS=how.keys,
             LEAST=KEYS_AT_ONCE,
-            NEW=how.new,
             WINDOW=window,
             FROM_FIRST=from_first and window > 0,
             LATER=later,
+            BRANCHES=hidden is not None,
+            EARLIER=hidden is not None and hidden.shape[1] > n,
             CAPS=softcap > 0,
             NORMS=q_norm is not None,
             ROTATES=rotation_table is not None,
@@ -349,7 +440,7 @@ def _few_rows_attention(
             n,
             parts,
             HEADS=heads,
-            AT_ONCE=COMBINED,
+            AT_ONCE=COMBINED if how.width <= 128 else COMBINED // 2,  # which have registers
             D=d,
             WIDTH=how.width,
             num_warps=1,
@@ -357,11 +448,42 @@ def _few_rows_attention(
     return y
 
 
-# The kernels are an operation of torch, so that tensors without numbers have their shapes. The CPU is for
+def _keep_rows(
+    kv: Tensor, k_norm: Tensor | None, eps: float, table: Tensor, rows: Tensor, keys: Tensor, values: Tensor
+) -> Tensor:
+    """kv [N, 2 * groups * d]: keys, not yet normed or rotated, and values, that the cache gets at the
+    consecutive positions rows [N]. The others are as of `_few_rows_attention`. -> keys"""
+    _, groups, _, d = keys.shape
+    k, v = kv.split(groups * d, 1)
+    with device_of(kv):
+        keep_kernel[(groups, triton.cdiv(len(kv), SMALLEST))](
+            k,
+            v,
+            k if k_norm is None else k_norm,
+            eps,
+            table,
+            rows,
+            keys,
+            values,
+            kv.stride(0),
+            keys.stride(1),
+            len(kv),
+            D=d,
+            WIDTH=division_for(d, keys.dtype).width,
+            ROWS=SMALLEST,
+            NORMS=k_norm is not None,
+        )
+    return keys
+
+
+# The kernels are operations of torch, so that tensors without numbers have their shapes. The CPU is for
 # Triton's interpreter.
 for backend in ("CUDA", "CPU"):
     _LIBRARY.impl("few_rows_attention", _few_rows_attention, backend)
+    _LIBRARY.impl("keep_rows", _keep_rows, backend)
 _LIBRARY.impl(
     "few_rows_attention", lambda q, *_: torch.empty_like(q, memory_format=torch.contiguous_format), "Meta"
 )
+_LIBRARY.impl("keep_rows", lambda *given: given[-2], "Meta")
+keep_rows = torch.ops.specdemo.keep_rows
 few_rows_attention = torch.ops.specdemo.few_rows_attention

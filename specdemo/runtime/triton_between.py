@@ -10,9 +10,9 @@ import triton.language as tl
 from torch import Tensor, library
 
 from specdemo.runtime.cuda import device_of
-from specdemo.runtime.triton_attention import few_rows_attention
+from specdemo.runtime.triton_attention import few_rows_attention, keep_rows
 
-__all__ = ["add_normed", "few_rows_attention", "gate", "normed"]
+__all__ = ["add_normed", "few_rows_attention", "gate", "keep_rows", "normed"]
 _LIBRARY = library.Library("specdemo", "FRAGMENT")  # keeps what is defined through it
 _LIBRARY.define("gate(Tensor gate_up, bool gelu) -> Tensor")
 _LIBRARY.define("normed(Tensor x, Tensor weight, float eps) -> Tensor")

@@ -2,8 +2,8 @@
 as they are kept, and nothing else is written than the result.
 
 A weight that is quantised to int8 is multiplied with 1 to 17 rows (optimum-quanto's own product writes the
-whole weight in the dtype first), another one with a single row. For products of more rows, BLAS libraries are
-as fast.
+whole weight in the dtype first), another one with one row or two. For products of more rows, BLAS libraries
+are as fast.
 
 Imports Triton, which comes with torch's CUDA builds. A kernel is compiled at its first call for each shape
 of a weight. Nothing is tuned by timing in a run, so a call can be captured after that, and the same numbers
@@ -24,9 +24,9 @@ _LIBRARY.define(
     "add_few_rows_product(Tensor(a!) stream, Tensor x, Tensor weight, Tensor? scale, Tensor? bias) "
     "-> Tensor(a!)"
 )
-# The division of a product with a single row: outputs of a program, inputs at a time, and warps. Of the
-# divisions that were timed with each of ten weights of Llama 3.2 1B and 3B in bfloat16, these took the least
-# time in all (NVIDIA H100, 2026-11-26).
+# The division of a product with one row or two: outputs of a program, inputs at a time, and warps. Of the
+# divisions that were timed with one row and each of ten weights of Llama 3.2 1B and 3B in bfloat16, these
+# took the least time in all (NVIDIA H100, 2026-11-26).
 ROW_TILE, ROW_STEP, ROW_WARPS = 4, 1024, 8
 
 
@@ -99,44 +99,54 @@ def int8_kernel(
 
 @triton.jit
 def row_kernel(
-    x,  # [INPUTS]
+    x,  # [ROWS, INPUTS]
     weight,  # [outputs, INPUTS]
     bias,  # [outputs], read if HAS_BIAS
-    y,  # [outputs]; if ADDS, the result is added to what is there
+    y,  # [ROWS, outputs]; if ADDS, the result is added to what is there
     outputs,
     INPUTS: tl.constexpr,
+    ROWS: tl.constexpr,  # 1 or 2
     TILE: tl.constexpr,
     STEP: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     ADDS: tl.constexpr,
 ):
-    """Multiplies a single row without tensor cores, which multiply 8 rows or more: what is on its way from
-    memory fills the registers."""
+    """Multiplies without tensor cores, which multiply 8 rows or more: what is on its way from memory fills
+    the registers. Each row's sums are those of a row by itself."""
     output, step = tl.program_id(0) * TILE + tl.arange(0, TILE), tl.arange(0, STEP)
     is_output = output < outputs
     places = weight + output.to(tl.int64)[:, None] * INPUTS + step[None, :]
     sums = tl.zeros((TILE, STEP), tl.float32)
+    second = tl.zeros((TILE, STEP), tl.float32)  # sums of the second row
     for at in range(0, INPUTS, STEP):
         of_x, of_weight = step < INPUTS - at, is_output[:, None]
         if INPUTS % STEP:
             of_weight = of_weight & of_x[None, :]
         w = tl.load(places + at, of_weight, other=0, eviction_policy="evict_first").to(tl.float32)
         sums += w * tl.load(x + at + step, of_x, other=0.0).to(tl.float32)[None, :]
-    result = tl.sum(sums, 1)
+        if ROWS == 2:
+            second += w * tl.load(x + INPUTS + at + step, of_x, other=0.0).to(tl.float32)[None, :]
+    store_row(y + output, tl.sum(sums, 1), bias + output, is_output, HAS_BIAS, ADDS)
+    if ROWS == 2:
+        store_row(y + outputs + output, tl.sum(second, 1), bias + output, is_output, HAS_BIAS, ADDS)
+
+
+@triton.jit
+def store_row(places, result, bias, is_output, HAS_BIAS: tl.constexpr, ADDS: tl.constexpr):
     if HAS_BIAS:
-        result += tl.load(bias + output, is_output, other=0.0).to(tl.float32)
+        result += tl.load(bias, is_output, other=0.0).to(tl.float32)
     if ADDS:
-        result += tl.load(y + output, is_output, other=0.0).to(tl.float32)
-    tl.store(y + output, result.to(y.dtype.element_ty), is_output)
+        result += tl.load(places, is_output, other=0.0).to(tl.float32)
+    tl.store(places, result.to(places.dtype.element_ty), is_output)
 
 
 def _launch(
     y: Tensor, x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor | None, adds: bool
 ) -> None:
-    """Launches a product's kernel. scale: None for a weight that is not quantised, which takes a single
-    row."""
+    """Launches a product's kernel. scale: None for a weight that is not quantised, which takes one row or
+    two."""
     (rows, inputs), outputs = x.shape, len(weight)
-    assert y.is_contiguous() and (rows == 1 or scale is not None), (x.shape, y.stride())
+    assert y.is_contiguous() and (rows <= 2 or scale is not None), (x.shape, y.stride())
     x, flags = x.contiguous(), {"HAS_BIAS": bias is not None, "ADDS": adds}
     with device_of(x):
         if scale is None:
@@ -147,6 +157,7 @@ def _launch(
                 y,
                 outputs,
                 INPUTS=inputs,
+                ROWS=rows,
                 TILE=ROW_TILE,
                 STEP=min(ROW_STEP, triton.next_power_of_2(inputs)),
                 **flags,

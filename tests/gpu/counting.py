@@ -190,12 +190,12 @@ def count_round(models: Models, params: Params, dtype: torch.dtype = torch.bfloa
         starts = drafts.first if isinstance(drafts, ChainDrafter) else drafts
         if not isinstance(starts, ModelDrafter):
             starts.start(TEXT)
-        captured_before = {}
+        captured_before, longest = {}, verifier.gamma if params.tree else COUNTED_GAMMA
         with launches:
             for index, ids in enumerate((TEXT, TEXT + EMITTED)):
-                captured_before, u = dict(graphs.graphs), uniforms(1, index, COUNTED_GAMMA)
+                captured_before, u = dict(graphs.graphs), uniforms(1, index, longest)
                 with launches.of("host"):
-                    draft = drafts.propose(ids, COUNTED_GAMMA, u.draft)
+                    draft = drafts.propose(ids, longest, u.draft)
                     verifier.launch(ids, draft, u)
     assert graphs.graphs.keys() == captured_before.keys(), "the second round replays"
     names = {"draft": []} | launches.names

@@ -74,7 +74,7 @@ def attention(shape: ModelShape, rows: int, length: int, bandwidth: float) -> st
 
         new = (each[0, :, first : first + rows].transpose(0, 1).flatten(1) for each in (key, value))
         given = query[0].transpose(0, 1).flatten(1), *(each.contiguous() for each in new)
-        others = None, None, 0.0, None, position, key, value, width**-0.5, 0.0, 0, False, False
+        others = None, None, 0.0, None, position, key, value, width**-0.5, 0.0, 0, False, False, None, None
         ways["ours"] = lambda: few_rows_attention(*given, *others).view(1, rows, heads, width)
 
     exact = scaled_dot_product_attention(*(each.double() for each in (grouped, key, value)), wide.double())
@@ -122,8 +122,8 @@ def kinds() -> list[str]:
 
 
 def rows_of(kind: str) -> tuple[int, ...]:
-    """A single one where our own kernel multiplies no more with weights that are not quantised."""
-    return ROWS if kind.startswith("int8") or not kind.endswith(BY_TRITON) else ROWS[:1]
+    """One and two where our own kernel multiplies no more with weights that are not quantised."""
+    return ROWS if kind.startswith("int8") or not kind.endswith(BY_TRITON) else ROWS[:2]
 
 
 def small_kernels(hidden: int) -> dict[str, Callable[[], object]]:

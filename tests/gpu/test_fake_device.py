@@ -81,7 +81,9 @@ MOST = dict.fromkeys(COPYING, dict(draft=0, verify=114, on_device=3, others=2)) 
     "dflash2": dict(draft=149, verify=116),
     "dspark": dict(draft=158, verify=116),
     "eagle3, Triton": dict(draft=77, verify=86),
-    "dflash, Triton": dict(draft=51, verify=86),
+    "dflash, Triton": dict(draft=40, verify=86),
+    "a tree": dict(draft=327, verify=247),
+    "a tree, Triton": dict(draft=215, verify=206),
     "assistant": dict(draft=646, verify=498, on_device=3),
     "mtp": dict(draft=502, verify=219, on_device=3),
     "lookup+model": dict(draft=0, verify=114, on_device=3, others=2),
@@ -190,6 +192,8 @@ CASES: dict[str, Callable[[], Counted]] = {
     **{rule: partial(of_architecture, "llama", rule=rule, **FILTERS) for rule in RULES},
     **{name: partial(of_drafter, name, **GREEDY) for name in DRAFTERS},
     **{f"{name}, Triton": partial(of_drafter, name, True, **GREEDY) for name in ("eagle3", "dflash")},
+    "a tree": partial(of_drafter, "model", **GREEDY, tree=(3, 2, 1)),
+    "a tree, Triton": partial(of_drafter, "model", True, **GREEDY, tree=(3, 2, 1)),
 }
 
 

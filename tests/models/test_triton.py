@@ -20,6 +20,7 @@ from specdemo.engine import loop
 from specdemo.runtime import cuda
 from specdemo.runtime.decoder import RowMask
 from specdemo.runtime.device import Clock
+from specdemo.runtime.fused import MOST_OF_TREE, TorchAttention
 from specdemo.runtime.graphs import Graphs
 from specdemo.runtime.linear import MOST_BY_TRITON, JoinedLinear, int8_of, join_weights
 from specdemo.runtime.lm import CachedLM
@@ -54,6 +55,12 @@ with_stand_ins = pytest.mark.skipif(DEVICE == "cuda", reason="a stand-in for CUD
 MIXED = dict(sliding_window=4, layer_types=["sliding_attention", "full_attention"])
 TEXT = torch.arange(20) * 37 % VOCAB  # longer than the sliding windows
 ROUNDED = {torch.float32: 1e-5, torch.bfloat16: 2**-8, torch.float16: 2**-11}  # of a result, by its own size
+
+
+# By capability, KiB of memory that the blocks on a processor share. 1 of each block's is the system's.
+MEMORY = {80: 164, 86: 100, 89: 100, 90: 228, 100: 228, 120: 100}
+REGISTERS = 65_536  # of a processor
+SPILLED = 256  # bytes of a thread, at most, that have no register, in 16 bits
 
 
 @pytest.fixture(autouse=True)
@@ -92,12 +99,14 @@ def test_int8_products_of_few_rows(outputs, inputs, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 @pytest.mark.parametrize(("outputs", "inputs"), [(1, 1), (33, 63), (6, 1024), (9, 1030)])
-def test_a_row_with_a_weight_that_is_not_quantised(outputs, inputs, dtype):
-    weight, x = randn(outputs, inputs, dtype=dtype), randn(1, inputs, dtype=dtype, seed=3)
-    bias, stream = randn(outputs, dtype=dtype, seed=4), randn(1, outputs, dtype=dtype, seed=2)
+def test_one_row_or_two_with_a_weight_that_is_not_quantised(outputs, inputs, dtype):
+    weight, x = randn(outputs, inputs, dtype=dtype), randn(2, inputs, dtype=dtype, seed=3)
+    bias, stream = randn(outputs, dtype=dtype, seed=4), randn(2, outputs, dtype=dtype, seed=2)
     expected = x.double() @ weight.double().T
     how = {"dtype": dtype, "roundings": 3 if dtype == torch.float32 else 1}  # sums of up to 1030 numbers
-    assert_exact(triton_products.few_rows_product(x, weight, None, None), expected, **how)
+    both = triton_products.few_rows_product(x, weight, None, None)
+    assert_exact(both, expected, **how)
+    assert torch.equal(both[:1], triton_products.few_rows_product(x[:1], weight, None, None))
     assert_exact(triton_products.few_rows_product(x, weight, None, bias), expected + bias.double(), **how)
     triton_products.add_few_rows_product(there := stream.clone(), x, weight, None, bias)
     assert_exact(there, stream.double() + expected + bias.double(), **how)
@@ -162,12 +171,14 @@ def our_logits(lm, rows):
 
 
 @pytest.mark.parametrize("name", ["qwen3", "gemma2", "phi3", "smollm3", "olmo2"])
-def test_fused_forwards_with_kernels_predict_the_model_s_own_logits(name):
+def test_fused_forwards_with_kernels_predict_the_model_s_own_logits(name, monkeypatch):
     model = tiny(name).to(DEVICE)
     join_weights(model)
     lm = static_on(model)
     assert lm.fused is not None and lm.fused.triton and not lm.notes_as("target")
     assert_same(our_logits(lm, 7), own_logits(model))
+    monkeypatch.setattr(TorchAttention, "over", None)  # which is not needed
+    assert lm.reads_branches()
 
 
 HEADS = {
@@ -229,7 +240,7 @@ def test_a_head_whose_kernels_lie_runs_without_them(monkeypatch):
     assert "without kernels written in Triton, which is slower" in str(cached.notes_as("drafter")[0])
 
 
-def test_a_single_row_is_multiplied_by_our_kernel(monkeypatch):
+def test_one_row_or_two_are_multiplied_by_our_kernel(monkeypatch):
     """Two joined products and two that are added in each of two layers."""
     launched = []
     for name in ("few_rows_product", "add_few_rows_product"):
@@ -239,9 +250,10 @@ def test_a_single_row_is_multiplied_by_our_kernel(monkeypatch):
     model = tiny().to(DEVICE)
     join_weights(model)
     lm = static_on(model)
-    launched.clear()
-    assert_same(our_logits(lm, 1), own_logits(model))
-    assert launched == len(TEXT) * 2 * 2 * ["few_rows_product", "add_few_rows_product"]
+    for rows in (1, 2):
+        launched.clear()
+        assert_same(our_logits(lm, rows), own_logits(model))
+        assert launched == len(TEXT) // rows * 2 * 2 * ["few_rows_product", "add_few_rows_product"]
     launched.clear()
     our_logits(lm, 5)
     assert not launched, "torch's product of more rows is as fast"
@@ -418,6 +430,8 @@ def check_attention(given: Attending):
 
 FLOAT32, BFLOAT16, FLOAT16 = DTYPES.values()
 SMALL = (4, 2, 16, FLOAT32)  # heads, key heads, head_dim, dtype
+TREE = [-1, 0, 0, 1, 1, 2, 2, 5, 3, 8]  # by rows: the row of each one's parent
+WIDE = [-1, *(i // 3 for i in range(MOST_OF_TREE - 1))]
 ATTENTION = {
     "rotated": attending(6, 2, 16, FLOAT32),
     "a head that is padded": attending(3, 1, 20, BFLOAT16),
@@ -437,6 +451,13 @@ ATTENTION = {
     "a window of 3 in the draft": attending(*SMALL, MOST_BY_TRITON, 2, mask=RowMask(3)),
     "capped": attending(*SMALL, softcap=2.0),
     "capped in 16 bits": attending(4, 2, 16, BFLOAT16, softcap=2.0),
+    "a tree": attending(*SMALL, len(TREE), 700, parents=TREE),
+    "a tree without a text": attending(*SMALL, len(TREE), 0, 256, parents=TREE),
+    "a tree in a window": attending(*SMALL, len(TREE), 700, parents=TREE, mask=RowMask(2)),
+    "a depth of a tree": attending(*SMALL, 4, 703, parents=TREE[:7], how="normed and rotated"),
+    "the same in a window": attending(*SMALL, 2, 706, parents=TREE[:8], mask=RowMask(2)),
+    "the same across parts": attending(4, 2, 64, BFLOAT16, 4, 67, parents=TREE[:7]),
+    "the largest tree": attending(6, 2, 16, FLOAT32, MOST_OF_TREE, 100, parents=WIDE, mask=RowMask(30)),
     # Whose heads are more rows than one block makes.
     "the longest draft": attending(28, 4, 16, FLOAT32, MOST_BY_TRITON, 90, 256, "rotated", mask=RowMask(70)),
     "the same, wider": attending(7, 1, 256, BFLOAT16, MOST_BY_TRITON, 90, 256, "rotated", mask=RowMask(70)),
@@ -522,19 +543,28 @@ def test_nothing_is_read_or_written_beyond_the_rows():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("capability", [80, 86, 89, 90])
+@pytest.mark.parametrize("capability", MEMORY)
 def test_every_kernel_is_compiled_for_a_device(capability, tmp_path):
     """For all sizes of the catalogue, without a device, in a process of its own, because the interpreter is
     chosen when Triton is imported: there is machine code, what is on its way fits into the memory that a
-    program has, and products in 16 bits are those of tensor cores."""
+    program has, a processor has room for as many blocks of attention as its division counts on, and products
+    in 16 bits are those of tensor cores."""
     code = f"from tests.compiled_kernels import print_all; print_all({capability})"
-    environment = os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
+    environment = os.environ | {
+        "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path), "TRITON_DUMP_PTXAS_LOG": "1"
+    }  # fmt: skip
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout)
     assert len(found) > 100
     for kernel in found:
         assert kernel["machine_code"] > 1000 and f".target sm_{capability}" in kernel["target"], kernel
-        assert kernel["shared"] <= (99 if capability in (86, 89) else 163) * 1024, kernel
+        assert kernel["shared"] <= (MEMORY[capability] - 1) * 1024, kernel
+        in_16_bits = kernel["dtype"] != "float32"
+        assert kernel["spilled"] <= SPILLED or not in_16_bits, kernel
+        if kernel["name"] == "attend_kernel" and in_16_bits and kernel["threads"] == 128:
+            blocks = triton_attention.BLOCKS_A_PROCESSOR
+            assert blocks * (kernel["shared"] + 1024) <= MEMORY[capability] * 1024, kernel
+            assert blocks * kernel["threads"] * kernel["registers"] <= REGISTERS, kernel
         if kernel["name"] == "int8_kernel":
-            assert kernel["tensor_cores"] == (kernel["dtype"] != "float32"), kernel
+            assert kernel["tensor_cores"] == in_16_bits, kernel

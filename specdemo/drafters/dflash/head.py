@@ -242,6 +242,11 @@ class CachedDFlash(CachedHead):
         """Makes keys and values of the target's features at `count` positions from start [] on."""
         rows = self.write_at(start, count)
         context = self.model.context(self.true_features(rows))  # [N, H]
+        if self.decoding[0].kernels is not None:
+            attention = self.attention_by_kernels(rows)
+            for layer in self.decoding:
+                attention.keep(layer, context)
+            return
         turned = self.rotation(rows)
         for index, layer in enumerate(self.decoding):
             k, v = layer.keys_and_values(context, turned)
