@@ -23,8 +23,10 @@ MOST_DRAFTED = max(LONGEST_DRAFT, MOST_NODES)  # tokens in a draft or a tree
 class Draft:
     """k drafted tokens and the distributions that they were drawn from, on the target's device and at its
     width V; k may be 0. There may be more rows than k, B in all, which only fill a captured step. dropped:
-    how many tokens the drafter made besides these and dropped itself, because it was not sure enough. logits:
-    what ids, q and raw_q come from, where the drafter is; None: from no model."""
+    how many tokens the drafter made besides these and dropped itself, because it was not sure enough.
+    parents: of a tree, the number of the token that each follows; -1: the text. logits: what ids, q and raw_q
+    come from, where the drafter is; of a tree, those after the text and after each token that was shown to
+    the drafter. None: from no model."""
 
     k: int
     ids: Tensor  # [B] int64
@@ -33,6 +35,7 @@ class Draft:
     exact: Tensor | None = None  # [B] bool: whether q is what the sampler asks for; None: see Sampler.shape
     sure: Tensor | None = None  # [B] float32: how sure the drafter is of each place; None: see `is_unsure`
     dropped: int = field(default=0, kw_only=True)
+    parents: Tensor | None = field(default=None, kw_only=True)  # [B] int64; None: each follows the one before
     logits: Tensor | None = field(default=None, kw_only=True)  # [B, V]
 
     @classmethod
@@ -46,7 +49,7 @@ class Draft:
 
     def on(self, device: torch.device) -> "Draft":
         """The draft on a device."""
-        names = ("ids", "q", "raw_q", "exact", "sure")
+        names = ("ids", "q", "raw_q", "exact", "sure", "parents")
         parts = ((name, getattr(self, name)) for name in names)
         return replace(self, **{name: part.to(device) for name, part in parts if part is not None})
 
@@ -59,7 +62,8 @@ class Draft:
         q, raw_q = (pad(probs, (0, 0, 0, new)) for probs in (self.q, self.raw_q))
         exact = None if self.exact is None else pad(self.exact, (0, new), value=True)
         sure = None if self.sure is None else pad(self.sure, (0, new), value=1.0)
-        return replace(self, ids=ids, q=q, raw_q=raw_q, exact=exact, sure=sure)
+        parents = None if self.parents is None else pad(self.parents, (0, new), value=-1)
+        return replace(self, ids=ids, q=q, raw_q=raw_q, exact=exact, sure=sure, parents=parents)
 
 
 class Drafter:

@@ -1,7 +1,7 @@
 """Trees of drafts: several guesses at each place, which one forward of the target reads, and the rule that
 keeps one path of them (SpecInfer, Miao et al. 2024; Sequoia, Chen et al. 2024)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import accumulate
@@ -10,7 +10,8 @@ from operator import mul
 import torch
 from torch import Tensor
 
-from specdemo.engine.sampling import draw, most_likely, one_hot
+from specdemo.engine.draft import Draft
+from specdemo.engine.sampling import Sampler, Settings, draw, most_likely, one_hot, probabilities
 from specdemo.runtime.attention import Branches
 
 
@@ -72,7 +73,6 @@ class TreeOnDevice:
     # The first children, the second ones, and so on: their numbers [P], and their parents' rows [P].
     by_rank: tuple[tuple[Tensor, Tensor], ...]
     branches: Branches  # of the target's forward
-    levels: tuple[Branches, ...]  # of the drafter's forward over each depth but the last
 
 
 @lru_cache(maxsize=256)  # more than steps are kept that read them
@@ -90,18 +90,80 @@ def _on_device(tree: Tree, device: torch.device) -> TreeOnDevice:
     ]
     depths = path.sum(1)  # [N+1]
     own_row = torch.cat([torch.ones(size + 1, 1, dtype=torch.bool), path], 1)  # [N+1, N+1]: what a row sees
-    ends = [*accumulate(tree.widths)]
-    levels = [
-        Branches(depths[1 : end + 1].to(device) - 1, ~path[end - width + 1 : end + 1, :end].to(device))
-        for end, width in zip(ends, tree.widths, strict=True)
-    ]
     return TreeOnDevice(
         rows.to(device),
         path.to(device),
         earlier.to(device),
         tuple((tokens.to(device), rows[tokens].to(device)) for tokens in by_rank),
         Branches(depths.to(device), ~own_row.to(device)),
-        tuple(levels[:-1]),
+    )
+
+
+@dataclass(frozen=True)
+class Shown:
+    """The P tokens of one depth that a drafter is shown, to say what follows each.
+
+    parents: the row of the token before each, among the rows of the call before; 0 at the first depth.
+    branches: of a forward over them, whose cache has the rows of all calls since the first one behind the
+    text's, one after another."""
+
+    tokens: Tensor  # [P] int64, in the target's ids
+    parents: Tensor  # [P] int64
+    branches: Branches
+
+
+def draft_tree(
+    predict: Callable[[Shown | None], Tensor],
+    u: Tensor,
+    tree: Tree,
+    sampler: Sampler,
+    settings: Settings,
+    seen: Tensor | None,
+    told: Tensor | None = None,
+) -> Draft:
+    """Drafts the tokens of a tree, depth by depth: a token for each of u [N].
+
+    predict: is given the tokens of the depth that was drafted last, None at first, and returns the logits
+    after each [P, V]; those after the text [1, V] at first. The last depth is not shown. seen: that of the
+    text before, see Sampler.seen. told: logits, one after another, that the tokens are drawn from in place of
+    those predicted, which are still the draft's."""
+    widths, device = tree.widths, u.device
+    told_at = [None] * len(widths) if told is None else told.split([1, *widths[:-1]])
+    seen = None if seen is None else seen[None]  # [P, V], like the next ones
+    drafted, qs, raw_qs, parents, exacts, predicted = [], [], [], [], [], []
+    shown, first = None, -1  # the number of the first token shown; the text has -1
+    path = torch.ones(1, 0, dtype=torch.bool, device=device)  # [P, W]: of the rows shown, what each follows
+    depths = torch.zeros(0, dtype=torch.long, device=device)  # [W]
+    for depth, (u_depth, count) in enumerate(zip(u.split(widths), tree.children, strict=True)):
+        own = predict(shown)
+        predicted.append(own)
+        logits = own if (given := told_at[depth]) is None else given
+        probs, exact = sampler.probabilities(logits, settings, seen)
+        preferred = sampler.adjusted(logits, settings, seen).float()
+        tokens, q = draw_children(probs, preferred, u_depth.view(-1, count))  # [P, C], [P, C, V]
+        rows = torch.arange(len(own), device=device)[:, None].expand(-1, count).flatten()  # [P * C]
+        drafted.append(tokens.flatten())
+        qs.append(q.flatten(0, 1))
+        raw_qs.append(probabilities(logits)[rows])
+        parents.append(rows + first)
+        if exact is not None:
+            exacts.append(exact[rows])
+        if depth == len(widths) - 1:
+            break
+        if seen is not None:
+            seen = seen[rows] + one_hot(drafted[-1], seen.shape[1])
+        path = torch.cat([path[rows], torch.eye(len(rows), dtype=torch.bool, device=device)], 1)
+        depths = torch.cat([depths, torch.full_like(rows, depth)])
+        shown = Shown(drafted[-1], rows, Branches(depths, ~path))
+        first += len(own)
+    return Draft(
+        len(u),
+        torch.cat(drafted),
+        torch.cat(qs),
+        torch.cat(raw_qs),
+        torch.cat(exacts) if exacts else None,
+        parents=torch.cat(parents),
+        logits=torch.cat(predicted),
     )
 
 

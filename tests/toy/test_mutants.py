@@ -245,8 +245,8 @@ QUICK = [
     Mutant(
         "a row of the drafter's tree sees its cousins",
         "engine/tree.py",
-        "~path[end - width + 1 : end + 1, :end]",
-        "~torch.ones_like(path[end - width + 1 : end + 1, :end])",
+        "Branches(depths, ~path)",
+        "Branches(depths, path & ~path)",
         TREES,
     ),
     Mutant(
