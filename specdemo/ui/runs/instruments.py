@@ -45,7 +45,7 @@ from specdemo.ui.view import wire
 from specdemo.ui.view.choices import words_of_row
 from specdemo.ui.view.durations import GAMMAS, REPEATS, SECONDS_IN_TURNS, SET_SIZE
 from specdemo.ui.view.feed import conditions_of, cut_output, tokens_of
-from specdemo.ui.view.settings import judging_in_words, sampler_in_words
+from specdemo.ui.view.settings import judging_in_words, length_in_words, sampler_in_words
 from specdemo.ui.view.texts import drafter_in_words, number_texts, whose
 from specdemo.ui.view.wire import MEASUREMENT_KINDS, MeasurementKind
 from specdemo.words.catalogue import in_language, number, say
@@ -161,7 +161,7 @@ async def _others(models: Models, request: ComparisonRequest) -> list[Choice]:
 
 def _race(request: ComparisonRequest, pairs: list[Pair]) -> MeasurementPlan:
     params = request.params
-    drafting = [_method(params.draft_with), f"γ {params.gamma}", *judging_in_words(params)]
+    drafting = [_method(params.draft_with), *length_in_words(params), *judging_in_words(params)]
     settings = [
         Setting(_method("none"), pairs[0], replace(params, draft_with="none")),
         Setting(", ".join(drafting), pairs[0], params),
