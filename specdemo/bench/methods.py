@@ -12,6 +12,9 @@ from specdemo.events.verdict import speedup_in_words
 from specdemo.words.catalogue import Numeral, numeral, speaker_of
 
 WARM_UP_TOKENS = 48  # tokens that each setting writes before it is measured
+# Trees (Params.tree) that are measured beside chains, of whatever drafts them: one as deep as a usual chain,
+# with a second guess at its first place, and a wide one.
+TREES = ((2, 1, 1, 1), (3, 2, 1))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +26,8 @@ class MethodRow:
     name: str
     draft_with: str
     manner: Manner | None  # how its drafts come about; None for "none", and where it is not known
-    gamma: Gamma | None  # None for "none"
+    gamma: Gamma | None  # None for "none" and of a tree
+    tree: str  # Params.tree with commas; "": chains
     drafted_per_round: float | None  # None where a server does not tell it
     accepted_per_round: float
     tokens_per_round: float

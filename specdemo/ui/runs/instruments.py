@@ -21,6 +21,8 @@ from specdemo.bench.compare import (
     methods_at_hand,
     result_of,
     settings_for,
+    with_trees,
+    written,
 )
 from specdemo.bench.methods import COLUMNS, MethodRow, MethodsResult, cells, comparison_csv, winner
 from specdemo.bench.prompts import prompts_for
@@ -189,7 +191,7 @@ def _drafters(request: ComparisonRequest, pairs: list[Pair]) -> MeasurementPlan:
     if "exit_layer" not in METHODS[params.draft_with].fields:
         # The control of exit_layer is hidden, and can hold what another target allows.
         params = replace(params, exit_layer=0)
-    settings = settings_for(pairs, methods_at_hand(pairs[0]), params)
+    settings = with_trees(settings_for(pairs, methods_at_hand(pairs[0]), params), params)
     whose = f"{_in_words(pairs, request)}, γ {request.params.gamma}"
     names = {one.name: _name_on_page(one) for one in settings}
     return replace(_on_prompts(settings, pairs, request, whose), names=names)
@@ -201,7 +203,10 @@ def _name_on_page(setting: Setting) -> str:
     label = _method(method)
     if METHODS[method].is_by_drafter and kind in DRAFTER_KINDS:
         label = words_of_row("kinds", kind, "label")
-    return label + setting.name.removeprefix(drafter_label(method, kind))
+    name = label + setting.name.removeprefix(drafter_label(method, kind))
+    if not (tree := written(setting.params.tree)):
+        return name
+    return f"{name.removesuffix(f', tree {tree}')}, {say('said.tree', value=tree)}"
 
 
 PLANS: dict[MeasurementKind, Callable[[ComparisonRequest, list[Pair]], MeasurementPlan]] = {
