@@ -225,7 +225,7 @@ def _row(
     return MethodRow(
         name=setting.name,
         draft_with=params.draft_with,
-        manner=manner_of(params.draft_with, _kind(setting.pair.info)),
+        manner=None if params.tree else manner_of(params.draft_with, _kind(setting.pair.info)),
         gamma=None if is_plain or params.tree else params.gamma,
         tree=written(params.tree),
         drafted_per_round=ratio(sum_of("drafted"), rounds),

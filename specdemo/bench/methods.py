@@ -25,7 +25,7 @@ class MethodRow:
 
     name: str
     draft_with: str
-    manner: Manner | None  # how its drafts come about; None for "none", and where it is not known
+    manner: Manner | None  # how its drafts come about; None for "none", of a tree, and where it is not known
     gamma: Gamma | None  # None for "none" and of a tree
     tree: str  # Params.tree with commas; "": chains
     drafted_per_round: float | None  # None where a server does not tell it

@@ -303,7 +303,7 @@ def _advise(arguments: Namespace) -> int:
     before = read_report(arguments.resume, "resume") if arguments.resume is not None else None
     command = shlex.join(["python", "-m", "specdemo", *sys.argv[1:]])
     pair = _load(request)
-    found = field_of(pair, arguments.drafters)
+    found = field_of(pair, arguments.drafters, params)
     prompts, notes = fitting(pair, prompts, params)
     notes = [*found.left_out, *notes]
     if kind := pair.info.quantize.target:
