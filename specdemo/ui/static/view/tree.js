@@ -4,7 +4,7 @@
 
 import { find, make, write } from "./dom.js";
 import { digits, inQuotes, short } from "./format.js";
-import { massAt } from "./rules.js";
+import { massAt, uMatters } from "./rules.js";
 import { depthOf, familyOf, isDrafted, isTree, parentOf } from "./run.js";
 import { named } from "./textless.js";
 import { inLanguage, say } from "./words.js";
@@ -135,21 +135,23 @@ export function makeTree(panel, fateNow, choose) {
     family.hidden = rows.length === 0 || fateNow(rows[0]) === "pending" || fateNow(token) === "pending";
     if (family.hidden) return;
     const heads = make("tr");
-    for (const name of ["", "p", "q", "u", say("inspector.tree.left")]) {
+    const isDrawn = rows.some(uMatters);
+    for (const name of ["", "p", "q", ...(isDrawn ? ["u"] : []), say("inspector.tree.left")]) {
       const cell = make("th", name);
       cell.scope = "col";
       heads.append(cell);
     }
     find(family, "thead").replaceChildren(heads);
     find(family, "tbody").replaceChildren();
-    for (const one of rows) find(family, "tbody").append(familyRow(one, one === token));
+    for (const one of rows) find(family, "tbody").append(familyRow(one, one === token, isDrawn));
   }
 
   /**
    * @param {Drafted} token
    * @param {boolean} isShown
+   * @param {boolean} isDrawn whether u is shown
    */
-  function familyRow(token, isShown) {
+  function familyRow(token, isShown, isDrawn) {
     const fate = fateNow(token);
     const word = make("span", token.text.trim() || named(token));
     word.className = `token ${fate}`;
@@ -157,7 +159,8 @@ export function makeTree(panel, fateNow, choose) {
     const name = make("th", word);
     name.scope = "row";
     const isJudged = fate === "accepted" || fate === "rejected";
-    const values = isJudged ? [token.p, token.q, token.u, fate === "rejected" ? massAt(token) : null] : [null, token.q, null, null];
+    const [p, u, left] = isJudged ? [token.p, token.u, fate === "rejected" ? massAt(token) : null] : [null, null, null];
+    const values = [p, token.q, ...(isDrawn ? [u] : []), left];
     const row = make("tr", name);
     for (const value of values) {
       const cell = make("td", value === null ? "–" : short(value));
