@@ -1,13 +1,13 @@
 """What can draft for a target, with the pairs that it drafts in."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from specdemo.advise.results import ALONE, Contender
-from specdemo.bench.compare import methods_at_hand
+from specdemo.bench.compare import Setting, methods_at_hand, with_trees
 from specdemo.drafters.ways import way_called
 from specdemo.errors import LoadError, PairError
-from specdemo.events import METHODS, drafter_label, manner_of
+from specdemo.events import METHODS, Params, drafter_label, manner_of
 from specdemo.loading.catalog import CATALOGUE, ROOT, others_at_hand
 from specdemo.loading.pair import Pair
 from specdemo.words.message import Message, about, message, message_of
@@ -23,22 +23,26 @@ class Field:
     pairs: dict[str, Pair] = field(default_factory=dict)
     left_out: list[Message] = field(default_factory=list)
 
-    def add(self, pair: Pair, method: str, told: str = "") -> None:
-        """told: the drafter's name, where several are compared."""
+    def add(self, pair: Pair, method: str, params: Params, told: str = "") -> None:
+        """Adds what drafts chains so, and then each tree that it can draft with such Params. told: the
+        drafter's name, where several are compared."""
         info, needs_drafter = pair.info, METHODS[method].needs_drafter
         name = drafter_label(method, info.drafter_kind)
         if told and needs_drafter:
             name += f" ({told})"
-        contender = Contender(
-            name,
-            method,
-            drafter=info.drafter if needs_drafter else None,
-            drafter_kind=info.drafter_kind if needs_drafter else None,
-            at_once=manner_of(method, info.drafter_kind) in ("block", "block and chain"),
-            longest=way_called(method).longest_draft(pair),
-        )
-        self.contenders.append(contender)
-        self.pairs[name] = pair
+        chains = Setting(name, pair, replace(params, draft_with=method, tree=()))
+        for setting in with_trees([chains], params):
+            contender = Contender(
+                setting.name,
+                method,
+                drafter=info.drafter if needs_drafter else None,
+                drafter_kind=info.drafter_kind if needs_drafter else None,
+                at_once=manner_of(method, info.drafter_kind) in ("block", "block and chain"),
+                longest=way_called(method).longest_draft(pair),
+                tree=setting.params.tree,
+            )
+            self.contenders.append(contender)
+            self.pairs[setting.name] = pair
 
     def leave_out(self, name: str, why: Message | str) -> None:
         self.left_out.append(message("advice_left_out", name=name, why=why))
@@ -52,7 +56,7 @@ def check_asked(asked: Sequence[str]) -> None:
         raise ValueError(about("drafters", "advice_not_none"))
 
 
-def field_of(pair: Pair, asked: Sequence[str]) -> Field:
+def field_of(pair: Pair, asked: Sequence[str], params: Params) -> Field:
     """asked: as `check_asked` takes them: drafters (hub ids, directories), methods (names in METHODS), or
     EVERY. What cannot draft for the target is left out; PairError or LoadError where nothing is left."""
     found = Field(pairs={ALONE.name: pair})
@@ -67,11 +71,11 @@ def field_of(pair: Pair, asked: Sequence[str]) -> Field:
         if why := pair.lacks(method):
             found.leave_out(method, why)
         else:
-            found.add(pair, method, own)
+            found.add(pair, method, params, own)
     error: Exception | None = None
     for name, place in drafters.items():
         try:
-            found.add(pair.with_drafter(place), "model", name if own else "")
+            found.add(pair.with_drafter(place), "model", params, name if own else "")
         except (PairError, LoadError) as failed:
             error = failed
             found.leave_out(name, message_of(failed))

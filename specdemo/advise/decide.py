@@ -55,6 +55,10 @@ class Estimate:
 def estimates(contender: Contender, probe: Together, checks: Sequence[CheckTime]) -> list[Estimate]:
     """The estimates for all draft lengths, from texts with drafts of up to PROBED tokens. checks: of one
     context, by their rows."""
+    if contender.tree:  # as it was probed; what a verdict on it takes beyond that on a chain is not known yet
+        tokens = probe.tokens_per_round
+        cost = check_ratio(checks, 1 + probe.drafted_per_round) + probe.draft_cost
+        return [Estimate(Setting(contender.name, 0), tokens, tokens / cost)]
     found = []
     for gamma in lengths_of(contender):
         accepted, drafted = _up_to(gamma, probe, "accepted"), _up_to(gamma, probe, "drafted")
@@ -318,12 +322,13 @@ def recommendation(measured: Measured, work: str) -> Recommendation:
         draft_with=contender.draft_with if pays else "none",
         drafter=contender.drafter if pays else None,
         drafter_kind=contender.drafter_kind if pays else None,
-        gamma=best.setting.gamma if pays else None,
+        gamma=(best.setting.gamma or None) if pays else None,
         speedup=best.speedup.value,
         interval=best.speedup.interval,
         reason=reason,
         best=best.setting,
         prompts=best.prompts,
+        tree=contender.tree if pays else (),
     )
 
 
@@ -335,6 +340,8 @@ def _why_not(row: SettingRow) -> str:
     if not rate:
         return _speak("accepts_nothing", drafted=numeral(drafted, ".2f"))
     assert row.cost is not None
+    if not row.setting.gamma:  # a tree, of which the formula knows nothing
+        return _speak("costs", **_per_round(row))
     needed = break_even(drafted, row.cost)
     if needed is None:
         return _speak("hopeless", rate=numeral(rate, ".0%"), **_per_round(row))
@@ -353,4 +360,4 @@ def contender_of(measured: Measured, setting: Setting) -> Contender:
 
 
 def called(setting: Setting) -> str:
-    return f"{setting.contender}, γ {setting.gamma}"
+    return f"{setting.contender}, γ {setting.gamma}" if setting.gamma else setting.contender

@@ -40,6 +40,7 @@ def typed_of(advice: Advice) -> list[Typed]:
         draft_with=contender.draft_with,
         gamma=one.best.gamma,
         speculates=one.draft_with != "none",
+        tree=contender.tree,
         **{name: measured.params[name] for name in OF_PARAMS},
     )
     return typed_into(choice)
@@ -47,13 +48,14 @@ def typed_of(advice: Advice) -> list[Typed]:
 
 def _picture(pairs: Mapping[str, Pair], advice: Advice, cards: Sequence[str]) -> str:
     """What the best setting for all of the work would bring on other cards; empty where that is not known,
-    where a part of the target drafts, whose share of it is not counted, and of a mixture of experts."""
+    where a part of the target drafts, whose share of it is not counted, of a tree, and of a mixture of
+    experts."""
     best = advice.recommended[-1].best
     if best is None or not cards or expert_weights(pairs[best.contender].target).size:
         return ""
     contender = contender_of(advice.measured, best)
     method, pair = METHODS[contender.draft_with], pairs[contender.name]
-    if not method.needs_drafter and method.manner != "copy":
+    if contender.tree or (not method.needs_drafter and method.manner != "copy"):
         return ""
     drafter = bytes_in_16_bits(pair.drafter) if method.needs_drafter and pair.drafter is not None else None
     work = MeasuredWork(

@@ -10,7 +10,7 @@ from typing import Any
 from jinja2 import Environment
 from pydantic import ValidationError
 
-from specdemo.advise.decide import PROBED, SettingRow, called, recommendations, rows_of
+from specdemo.advise.decide import PROBED, SettingRow, called, contender_of, recommendations, rows_of
 from specdemo.advise.pictures import Curve, Interval, curves, intervals
 from specdemo.advise.results import (
     ALL,
@@ -23,6 +23,7 @@ from specdemo.advise.results import (
 )
 from specdemo.advise.typed import Typed
 from specdemo.bench.methods import aligned
+from specdemo.events.params import depth_of
 from specdemo.events.speedup import SpeedUp, is_wide
 from specdemo.words.catalogue import Numeral, number, numeral, say
 from specdemo.words.message import about
@@ -268,7 +269,9 @@ def acceptance_picture(advice: Advice) -> str:
     for work in advice.measured.works:
         probes = (one for one in advice.measured.probes if one.work == work)
         if own := [one for one in probes if one.setting.contender == best.contender]:
-            shares = Together(tuple(own)).share_above("accepted", max(max(one.drafted) for one in own))
+            tree = contender_of(advice.measured, best).tree
+            places = depth_of(tree) or max(max(one.drafted) for one in own)
+            shares = Together(tuple(own)).share_above("accepted", places)
             found.append(Curve(work_in_words(work), list(enumerate(shares, start=1))))
     found = [curve for curve in found if curve.points]
     title = say("advice.pictures.acceptance", name=best.contender)
@@ -299,7 +302,8 @@ def compared(names: Sequence[str], both: Sequence[Measured]) -> str:
     advised = [{one.work: one for one in recommendations(measured)} for measured in both]
     works = list(dict.fromkeys(work for side in advised for work in side))
     for work in sorted(works, key=lambda work: work == ALL):
-        answers = {(one.draft_with, one.drafter, one.gamma) for side in advised if (one := side.get(work))}
+        known = [side[work] for side in advised if work in side]
+        answers = {(one.draft_with, one.drafter, one.gamma, one.tree) for one in known}
         is_same = len(answers) == 1 and all(work in side for side in advised)
         parts.append(f"{work_in_words(work)}: {say('advice.same' if is_same else 'advice.differs')}")
         for name, side in zip(names, advised, strict=True):

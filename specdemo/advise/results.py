@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
+from specdemo.events.params import DraftTree
 from specdemo.events.speedup import TimedTurn
 from specdemo.events.trace import Trace
 from specdemo.loading.catalog import WORKS
@@ -22,7 +23,8 @@ OWN = "own"  # that of one's own prompts
 class Contender:
     """What can draft. name: as tables have it, another one for each. draft_with: in METHODS; "none" for the
     target alone. drafter, drafter_kind: as in PairInfo, of a method that needs the drafter. at_once: whether
-    a draft takes as long whatever its length. longest: the most tokens of a draft; None: no such limit."""
+    a draft takes as long whatever its length. longest: the most tokens of a draft; None: no such limit. tree:
+    what it drafts (Params.tree), in place of chains of any length; (): chains."""
 
     name: str
     draft_with: str
@@ -30,6 +32,7 @@ class Contender:
     drafter_kind: str | None = None
     at_once: bool = False
     longest: int | None = None
+    tree: DraftTree = ()
 
 
 ALONE = Contender("none", "none")
@@ -37,7 +40,7 @@ ALONE = Contender("none", "none")
 
 @dataclass(frozen=True)
 class Setting:
-    """A contender with a draft length."""
+    """A contender with a draft length; 0 of one that drafts a tree."""
 
     contender: str
     gamma: int
@@ -156,9 +159,9 @@ def check_ratio(times: Sequence[CheckTime], rows: float) -> float:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """What to set for a kind of work. draft_with "none": don't speculate; drafter and gamma are None then.
-    speedup, interval: of the best setting that was measured, which `best` names, even where it does not pay;
-    None where too little was measured. reason: in a sentence or two."""
+    """What to set for a kind of work. draft_with "none": don't speculate; drafter and gamma are None then,
+    and gamma also of a tree. speedup, interval: of the best setting that was measured, which `best` names,
+    even where it does not pay; None where too little was measured. reason: in a sentence or two."""
 
     work: str
     draft_with: str
@@ -170,6 +173,7 @@ class Recommendation:
     reason: str
     best: Setting | None
     prompts: int  # on which it was measured
+    tree: DraftTree = ()
 
 
 @dataclass(frozen=True)

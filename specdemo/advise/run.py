@@ -273,14 +273,16 @@ class _Course:
         self.measured = replace(self.measured, samples=(*self.measured.samples, *found))
 
     def longest(self, contender: Contender) -> Setting:
-        return Setting(contender.name, min(PROBED, contender.longest or PROBED))
+        return Setting(contender.name, 0 if contender.tree else min(PROBED, contender.longest or PROBED))
 
     def text(self, work: str, number: int, setting: Setting, most: int = LONGEST_TEXT) -> Sample:
         """One text. OutOfTime if it was not written to its end."""
+        contender = self.contenders[setting.contender]
         params = replace(
             self.task.params,
-            draft_with=self.contenders[setting.contender].draft_with,
-            gamma=setting.gamma,
+            draft_with=contender.draft_with,
+            gamma=setting.gamma or self.task.params.gamma,
+            tree=contender.tree,
             max_new_tokens=min(most, self.task.params.max_new_tokens),
         )
         pair, prompt = self.task.pairs[setting.contender], self.task.prompts[work][number]

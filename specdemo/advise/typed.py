@@ -10,6 +10,7 @@ from pathlib import PurePath
 from typing import Literal
 
 from specdemo.events import METHODS
+from specdemo.events.params import DraftTree, tree_text
 from specdemo.events.phrase_book import READ as IN_THE_BOOK
 from specdemo.words.message import Message, message
 
@@ -19,7 +20,7 @@ READ = IN_THE_BOOK | {"TensorRT-LLM": "1.4.0rc4", "transformers": "5.24.0"}
 @dataclass(frozen=True, slots=True)
 class Choice:
     """What is to be typed. target, drafter: hub ids or directories. drafter_kind: a name in DRAFTER_KINDS.
-    draft_with: a name in METHODS. gamma to ngram: as in Params. speculates: False for the target alone."""
+    draft_with: a name in METHODS. gamma to tree: as in Params. speculates: False for the target alone."""
 
     target: str
     drafter: str | None
@@ -34,6 +35,7 @@ class Choice:
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
+    tree: DraftTree = ()
 
     @property
     def sampling(self) -> dict[str, float]:
@@ -102,6 +104,8 @@ def _typed(name: str, server: Server, choice: Choice) -> Typed:
         notes.append(message("typed_temperature", sampler=sampler))
     if not choice.speculates or choice.draft_with == "none":
         return Typed(name, READ[name], server.write(choice, {}), tuple(notes))
+    if choice.tree:
+        return Typed(name, READ[name], None, (message("typed_no_tree", tree=tree_text(choice.tree)),))
     row = _row(server, choice)
     if row is None or not row.settings:
         lacks = "typed_no_chain" if "+" in choice.draft_with else "typed_lacks"

@@ -6,12 +6,12 @@ from datetime import date
 from functools import reduce
 from statistics import fmean
 
-from specdemo.bench.methods import WARM_UP_TOKENS, MethodRow, MethodsResult, winner
+from specdemo.bench.methods import TREES, WARM_UP_TOKENS, MethodRow, MethodsResult, winner
 from specdemo.drafters.kinds import kind_in
 from specdemo.errors import LoadError
 from specdemo.events import METHODS, PairInfo, Params, drafter_label, manner_of, rule_in_words
 from specdemo.events.metrics import ratio, total
-from specdemo.events.params import takes_tree, values_of_rule
+from specdemo.events.params import takes_tree, tree_text, values_of_rule
 from specdemo.events.speedup import SpeedUp, speed_up, timed
 from specdemo.events.trace import Trace
 from specdemo.loading.catalog import CATALOGUE, ROOT
@@ -48,15 +48,10 @@ def methods_at_hand(pair: Pair) -> list[str]:
     return [name for name in METHODS if pair.lacks(name) is None]
 
 
-def drafting_by(name: str, params: Params) -> Params:
-    """The Params with another method, without the tree that it may not draft."""
-    own = replace(params, draft_with=name, tree=())
-    return replace(own, tree=params.tree) if takes_tree(name, params.tree) else own
-
-
 def methods_of(pair: Pair, names: Sequence[str], params: Params) -> list[Setting]:
-    """One setting for each of these names in METHODS. ValueError for what the pair cannot have."""
-    own = {name: drafting_by(name, params) for name in names}
+    """One setting, which drafts chains, for each of these names in METHODS. ValueError for what the pair
+    cannot have."""
+    own = {name: replace(params, draft_with=name, tree=()) for name in names}
     for name in names:
         if why := pair.lacks(name):
             raise ValueError(f'methods must not include "{name}" for this pair: {why}')
@@ -77,6 +72,27 @@ def settings_for(pairs: Sequence[Pair], names: Sequence[str], params: Params) ->
         for setting in methods_of(pair, by_drafter, params)
     ]
     return of_each + [one for one in settings if one.params.draft_with not in by_drafter]
+
+
+def with_trees(settings: Sequence[Setting], params: Params) -> list[Setting]:
+    """The settings, each followed by those with TREES and the tree of `params` in place of its chains, as far
+    as its pair drafts trees with such Params. ValueError where no pair drafts that of `params`."""
+    found: list[Setting] = []
+    refused: ValueError | None = None
+    for setting in settings:
+        found.append(setting)
+        for tree in dict.fromkeys([*TREES, *([params.tree] if params.tree else [])]):
+            if not takes_tree(setting.params.draft_with, tree):
+                continue
+            try:
+                own = setting.pair.check(replace(setting.params, tree=tree))
+            except ValueError as error:
+                refused = error if tree == params.tree else refused
+            else:
+                found.append(replace(setting, name=f"{setting.name}, tree {tree_text(tree)}", params=own))
+    if refused and not any(one.params.tree == params.tree for one in found):
+        raise refused
+    return found
 
 
 def has_head(name: str) -> bool:
@@ -204,8 +220,9 @@ def _row(
     return MethodRow(
         name=setting.name,
         draft_with=params.draft_with,
-        manner=manner_of(params.draft_with, _kind(setting.pair.info)),
-        gamma=None if is_plain else params.gamma,
+        manner=None if params.tree else manner_of(params.draft_with, _kind(setting.pair.info)),
+        gamma=None if is_plain or params.tree else params.gamma,
+        tree=tree_text(params.tree),
         drafted_per_round=ratio(sum_of("drafted"), rounds),
         accepted_per_round=accepted / rounds,
         tokens_per_round=sum_of("tokens") / rounds,

@@ -7,11 +7,15 @@ from io import StringIO
 
 from specdemo.events import DRAFTER_KINDS, METHODS, Gamma, Manner
 from specdemo.events.metrics import ratio
+from specdemo.events.params import DraftTree
 from specdemo.events.speedup import SHORTEST, is_wide
 from specdemo.events.verdict import speedup_in_words
 from specdemo.words.catalogue import Numeral, numeral, speaker_of
 
 WARM_UP_TOKENS = 48  # tokens that each setting writes before it is measured
+# Trees (Params.tree) that are measured beside chains, of whatever drafts them: one as deep as a usual chain,
+# with a second guess at its first place, and one that grows where the drafter is sure.
+TREES: tuple[DraftTree, ...] = ((2, 1, 1, 1), "auto")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,8 +26,9 @@ class MethodRow:
 
     name: str
     draft_with: str
-    manner: Manner | None  # how its drafts come about; None for "none", and where it is not known
-    gamma: Gamma | None  # None for "none"
+    manner: Manner | None  # how its drafts come about; None for "none", of a tree, and where it is not known
+    gamma: Gamma | None  # None for "none" and of a tree
+    tree: str  # Params.tree with commas; "": chains
     drafted_per_round: float | None  # None where a server does not tell it
     accepted_per_round: float
     tokens_per_round: float

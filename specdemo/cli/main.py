@@ -210,7 +210,7 @@ def _bench(arguments: Namespace) -> int:
 
 def _compare(arguments: Namespace, params: Params, request: dict[str, Any]) -> int:
     """The table of drafters. If the comparison is interrupted, the table has what is measured so far."""
-    from specdemo.bench.compare import compare, has_head, methods_at_hand, result_of, settings_for
+    from specdemo.bench.compare import compare, has_head, methods_at_hand, result_of, settings_for, with_trees
     from specdemo.bench.methods import methods_table
     from specdemo.bench.prompts import prompts_for
     from specdemo.loading.catalog import others_at_hand
@@ -221,7 +221,7 @@ def _compare(arguments: Namespace, params: Params, request: dict[str, Any]) -> i
         for name in others_at_hand(pairs[0].info.name):
             kinds = request["quantize"] | ({"drafter": None} if has_head(name) else {})
             pairs.append(_load(request | {"name": name, "quantize": kinds}))
-    settings = settings_for(pairs, list(dict.fromkeys(names)), params)
+    settings = with_trees(settings_for(pairs, list(dict.fromkeys(names)), params), params)
     prompts = prompts_for(pairs[0], arguments.prompts)
     rows, status = [], 0
     try:
@@ -303,7 +303,7 @@ def _advise(arguments: Namespace) -> int:
     before = read_report(arguments.resume, "resume") if arguments.resume is not None else None
     command = shlex.join(["python", "-m", "specdemo", *sys.argv[1:]])
     pair = _load(request)
-    found = field_of(pair, arguments.drafters)
+    found = field_of(pair, arguments.drafters, params)
     prompts, notes = fitting(pair, prompts, params)
     notes = [*found.left_out, *notes]
     if kind := pair.info.quantize.target:

@@ -355,6 +355,11 @@ def nodes_of(tree: DraftTree) -> int:
     return sum(math.prod(tree[: depth + 1]) for depth in range(len(tree)))
 
 
+def depth_of(tree: DraftTree) -> int:
+    """How many tokens of a tree can follow each other, at most."""
+    return GROWN.depth if tree == "auto" else len(tree)
+
+
 def takes_tree(method: str, tree: DraftTree) -> bool:
     """Whether a method drafts such a tree. What copies from the text has no probabilities to grow one by."""
     row = METHODS[method]

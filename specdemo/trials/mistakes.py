@@ -44,6 +44,9 @@ class Misreporting(Drafter):
     def states(self):
         return self.drafter.states
 
+    def keep(self, ids: list[int], path: list[int]) -> None:
+        self.drafter.keep(ids, path)
+
     def start(self, ids: list[int]) -> None:
         self.drafter.start(ids)
 
@@ -82,3 +85,4 @@ MISTAKES: dict[str, Callable[[Decoder], Decoder]] = {
     "soft": _soft_greedy,
     "likelier": _accept_when_larger,
 }
+IN_TREES = ("told", "soft")  # those that can be made where several guesses are drafted at a place

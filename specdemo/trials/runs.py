@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from specdemo.engine.detokenize import Pieces
 from specdemo.engine.draft import LONGEST_DRAFT
-from specdemo.engine.emit import Emitter, StopCriteria
+from specdemo.engine.emit import StopCriteria
 from specdemo.engine.sampling import Sampler, Settings
 from specdemo.events import Params, Prompt
 from specdemo.events.params import values_of_rule
@@ -27,12 +27,16 @@ FirstTokens = tuple[
 ]  # the first TOKENS tokens of a run, by their ids; fewer where the text ended before
 
 
-def tiny_params(params: Params, mistake: str | None = None) -> Params:
+def tiny_params(params: Params, mistake: str | None = None, guesses: int = 1) -> Params:
     """The Params of the tiny pair's runs: sampler, rule, draft length and seed are those of `params`.
-    mistake: one of MISTAKES, which are made in the rule "speculative"; "soft" is one of greedy runs only."""
+    mistake: one of MISTAKES, which are made in the rule "speculative"; "soft" is one of greedy runs only.
+    guesses: at each place. Several are a tree, which has that rule, too, and is no deeper than TOKENS."""
+    gamma = USUAL_DRAFTED if params.gamma == "auto" else min(params.gamma, LONGEST_TINY)
+    has_own_rule = mistake is None and guesses == 1
     return Params(
-        gamma=USUAL_DRAFTED if params.gamma == "auto" else min(params.gamma, LONGEST_TINY),
-        **({"rule": params.rule, **values_of_rule(params)} if mistake is None else {}),
+        gamma=gamma,
+        tree=(guesses,) * min(gamma, TOKENS) if guesses > 1 else (),
+        **({"rule": params.rule, **values_of_rule(params)} if has_own_rule else {}),
         temperature=0.0 if mistake == "soft" else params.temperature,
         top_k=params.top_k,
         top_p=params.top_p,
@@ -71,7 +75,7 @@ class TinyTrials:
         """Makes one run more, until its first TOKENS tokens stand. It begins after the prompt, in the caches
         of the run before: keys and values are written by position."""
         stop = StopCriteria(frozenset(), (), ROOM)
-        emitter = Emitter(Pieces(None), lambda token_id: "", stop, self.params.rule)
+        emitter = replace(self.decoder.emitter, pieces=Pieces(None), stop=stop)
         decoder, ids, index = replace(self.decoder, seed=self.seed, emitter=emitter), list(TINY_PROMPT), 0
         with self.pair.runner.active():
             while len(ids) < len(TINY_PROMPT) + TOKENS:

@@ -1,8 +1,10 @@
+import "./words.js";
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { roundsAsCsv } from "../../specdemo/ui/static/keep/csv.js";
 import { brokenInto, inXml, partsOf, pictureOf } from "../../specdemo/ui/static/keep/picture.js";
-import { drafted, linked, own, rejection } from "./runs.js";
+import { branchesOf, shapeInWords } from "../../specdemo/ui/static/view/tree.js";
+import { drafted, linked, own, rejection, tree } from "./runs.js";
 
 const inked = (text, fate = "accepted", sign = "") => ({ text, fate, sign });
 const widthOf = ({ text, sign }) => 10 * [...(sign || text)].length;
@@ -56,4 +58,36 @@ test("every token is in the picture, and its height grows with the text", () => 
   for (const fate of ["accepted", "rejected", "discarded", "resampled"]) assert.match(one.svg, new RegExp(`data-fate="${fate}">${" ?"}`));
   assert.ok(one.svg.includes("var(--rejected-paper)") && one.svg.includes(">One.<") && one.svg.includes(">me<"));
   assert.ok(many.height > one.height + 200 && many.width === one.width);
+});
+
+const known = ({ fate }) => fate;
+
+test("a tree's guesses stand by depth, each in the middle of those that follow it, and the target's own token last", () => {
+  const branches = branchesOf(linked(tree(), 0), known, Infinity);
+  assert.deepEqual(branches.map(({ text, column, row, after }) => [text, column, row, after]), [
+    ["1", 0, 0, null], ["4", 1, 0, 0], ["2", 0, 2, null], ["5", 1, 1, 2], ["6", 1, 2, 2], ["7", 1, 3, 2], ["3", 0, 4, null],
+  ]);
+});
+
+test("of a tree that is still drafted or judged, nothing is given away", () => {
+  const round = linked(tree(), 0);
+  const first = branchesOf(round, () => "pending", 1);
+  assert.deepEqual(first.map(({ text, fate, p, q }) => [text, fate, p, q]), [["1", "pending", null, 0.8], ["2", "pending", null, 0.5], ["3", "pending", null, 0.5]]);
+  assert.equal(branchesOf(round, (token) => token === round.next ? "pending" : token.fate, 2).length, 6);
+  assert.equal(shapeInWords(round, known), "Tree of 6 guesses: 4 judged, 1 accepted");
+});
+
+test("a tree's picture has each guess once, its line green on the path, and a long word cut inside its box", () => {
+  const round = linked(tree(), 0);
+  round.draft[2].text = " a<very>longword";
+  const content = {
+    tokens: [inked("Once", "prompt")], legend: [], verdict: [], whose: "",
+    colour: (name) => `var(${name})`, measure: (text, size) => size * text.length * 0.8,
+  };
+  const { svg, height } = pictureOf({ ...content, tree: branchesOf(round, known, Infinity) });
+  const fates = [...svg.matchAll(/data-fate="(\w+)"/g)].map(([, fate]) => fate).filter((fate) => fate !== "prompt").sort();
+  assert.deepEqual(fates, ["accepted", "discarded", "discarded", "rejected", "rejected", "rejected", "resampled"]);
+  assert.equal(svg.match(/stroke="var\(--accepted-line\)" stroke-width="3"/g).length, 1);
+  assert.ok(svg.includes(">a&#60;very&#62;l…<") && !svg.includes("<very>"));
+  assert.ok(height > pictureOf(content).height + 5 * 40);
 });

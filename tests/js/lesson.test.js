@@ -4,7 +4,7 @@ import "./words.js";
 import { rightTail } from "../../specdemo/ui/static/lesson/chisquare.js";
 import { DEFAULTS } from "../../specdemo/ui/static/lesson/defaults.js";
 import { compared, draw, noCounts, randomNumbers } from "../../specdemo/ui/static/lesson/draws.js";
-import { MISTAKES, isExact, pick, trialOf } from "../../specdemo/ui/static/lesson/identity.js";
+import { MISTAKES, isExact, pick, secondOf, trialOf, twoOf } from "../../specdemo/ui/static/lesson/identity.js";
 import { readFrom, written } from "../../specdemo/ui/static/lesson/linked.js";
 import { byDefault } from "../../specdemo/ui/static/lesson/chosen.js";
 import { placeAt } from "../../specdemo/ui/static/lesson/place.js";
@@ -73,6 +73,41 @@ test("what a wrong rule gives, calculated by hand", () => {
   // Greedy drafts token 1, and by the probabilities before the sampler it is kept with 0.25 / 0.5.
   const soft = trialOf([1, 0], [0, 1], new Set(["soft"]), { p: two, q: one });
   near(soft.out, [0.5, 0.5]);
+});
+
+test("with a second guess p still comes out, by the formula and calculated by hand", () => {
+  for (const [p, q] of [[DEFAULTS.p, DEFAULTS.q], [[1, 0, 0], [0, 1, 0]], [[0.5, 0.5, 0], [0, 0, 1]], [[0.2, 0.3, 0.5], [0.2, 0.3, 0.5]]]) {
+    const trial = trialOf(p, q);
+    const two = twoOf(trial, q);
+    near(two.out, p);
+    assert.ok(isExact(two));
+  }
+  // Token 0 is kept with 1/2, and then token 1 is the only other guess: kept, since (0, 1) is left of p and of q.
+  const two = twoOf(trialOf([0.5, 0.5], [1, 0]), [1, 0]);
+  near(two.second, [0, 0.5]);
+  near(two.replaced, [0, 0]);
+  // Greedy: nothing is left of q, so the second guess is the next likeliest before the sampler, which p does not have.
+  const greedy = secondOf(trialOf([0, 0, 1], [1, 0, 0]), 0, [0.6, 0.3, 0.1]);
+  assert.deepEqual([greedy.drawn, greedy.accept], [[0, 1, 0], [1, 0, 1]]);
+});
+
+test("a second guess that is judged by p again makes another distribution, and two guesses keep more", () => {
+  const trial = defaultTrial();
+  const [right, wrong] = [twoOf(trial, q), twoOf(trial, q, true)];
+  assert.ok(!isExact(wrong) && wrong.distance > 0.02);
+  assert.ok(right.second.every((one) => one >= 0) && right.second.reduce((sum, one) => sum + one) > 0.1);
+  const counts = Array(p.length).fill(0);
+  const random = randomNumbers(3);
+  for (let drawn = 0; drawn < DRAWS; drawn++) {
+    const first = pick(q, random());
+    const next = secondOf(trial, first, q);
+    const second = pick(next.drawn, random());
+    if (random() < trial.accept[first]) counts[first]++;
+    else if (random() < next.accept[second]) counts[second]++;
+    else counts[pick(next.replacement, random())]++;
+  }
+  const found = (expected) => compared({ accepted: counts, replaced: Array(p.length).fill(0) }, expected).chance;
+  assert.ok(found(p) > 0.001 && found(wrong.out) < 1e-6);
 });
 
 test("a rule without anything to reject draws from p when it rejects all the same", () => {

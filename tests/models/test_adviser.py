@@ -30,7 +30,7 @@ def pair():
 
 @pytest.fixture(scope="module")
 def field(pair):
-    return field_of(pair, ["model", "lookup", str(ROOT / CATALOGUE["embedded-dflash"].drafter)])
+    return field_of(pair, ["model", "lookup", str(ROOT / CATALOGUE["embedded-dflash"].drafter)], PARAMS)
 
 
 def measured_until(field, works, stop_after: int, before=None):
@@ -111,11 +111,11 @@ def test_a_target_that_cannot_go_back_is_compared_text_by_text():
 
 
 def test_what_does_not_fit_is_left_out_with_a_sentence(pair, tmp_path):
-    found = field_of(pair, ["lookup", "mtp", str(tmp_path)])
+    found = field_of(pair, ["lookup", "mtp", str(tmp_path)], PARAMS)
     assert list(found.pairs) == ["none", "lookup"] and len(found.left_out) == 2
     assert found.left_out[0].startswith("mtp is left out: ") and str(tmp_path) in found.left_out[1]
     with pytest.raises(PairError):
-        field_of(pair, ["mtp"])
+        field_of(pair, ["mtp"], PARAMS)
     long = {"own": ["x " * 3000, "Once"]}
     kept, notes = fitting(pair, long, PARAMS)
     assert kept == {"own": ["Once"]} and "1 of 2 prompts left out" in notes[0]

@@ -131,6 +131,18 @@ def test_a_request_that_was_stopped_between_two_pieces_is_told_so():
 
 
 @pytest.mark.slow
+def test_two_guesses_at_each_place_are_said_and_a_chains_mistakes_are_not_made_in_them():
+    def of(trial):
+        wanted = {"kind": "trials", "trial": trial, "guesses": 2}
+        return measurement_request(wanted, Choice(), PROMPT, PARAMS)
+
+    trials = trials_of(of("none"))
+    trials.run(lambda: False)
+    assert ", tree 2,2, " in trials.whose and "γ" not in trials.whose and trials.so_far()["guesses"] == 2
+    with pytest.raises(ValueError, match="trial must be one of none, told, soft, not 'from_p'"):
+        of("from_p")
+
+
 @pytest.mark.parametrize("mistake", ["soft", "told"])  # toy/test_exact_trials.py has all of them
 def test_a_mistake_is_found_and_its_bars_tell_where(mistake):
     found = counted(mistake, 100 if mistake == "soft" else 300)

@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 from math import log
 from random import Random
+from statistics import fmean
 from types import SimpleNamespace
 
 import pytest
@@ -105,6 +106,28 @@ def test_estimates_charge_for_the_rows_of_a_check_and_for_a_block_as_a_whole():
     assert block[0].tokens / block[0].speedup == pytest.approx(1.7, rel=0.01), (
         "all of its 7 ms, for one token"
     )
+
+
+TREE = Contender("the model, tree 3,2,1", "model", "a/drafter", "model", tree=(3, 2, 1))
+
+
+def test_a_tree_is_a_contender_of_one_shape():
+    chain = sample("chat", 0, Setting(TREE.name, 3), 0.8, 0.2, rounds=2000)
+    probe = replace(chain, setting=Setting(TREE.name, 0), drafted=(15,) * 2000, judged=9 * 2000)
+    rows = tuple(CheckTime(64, count, 10.0, 1 + (count - 1) / 16, 1.0, 1.0) for count in (1, 17))
+    own = replace(measured(probes=(probe,), checks=rows), contenders=(ALONE, MODEL, TREE))
+    (one,) = estimates_of(own, ["chat"])
+    assert one.setting == Setting(TREE.name, 0) and one.tokens == fmean(probe.emitted)
+    assert one.tokens / one.speedup == pytest.approx(1 + 15 / 16 + 3 * 0.2 / PLAIN_MS, rel=0.01), "16 rows"
+    texts = [
+        replace(sample("chat", at, Setting(TREE.name, 3), 0.8, 0.2), setting=Setting(TREE.name, 0))
+        for at in range(8)
+    ]
+    advice = advice_of(replace(own, samples=tuple(texts), finalists={"chat": (Setting(TREE.name, 0),)}))
+    (found,) = advice.recommended
+    assert (found.draft_with, found.gamma, found.tree) == ("model", None, (3, 2, 1))
+    assert "the model, tree 3,2,1" in advice_table(advice) and "γ 0" not in advice_table(advice)
+    assert from_object(json.loads(json.dumps(to_object(own)))) == own
 
 
 def test_a_speed_up_is_tokens_over_cost_and_its_interval_is_for_other_prompts_too():

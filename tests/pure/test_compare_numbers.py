@@ -4,6 +4,7 @@ import csv
 import json
 import re
 from dataclasses import asdict, fields, replace
+from functools import partial
 from io import StringIO
 from types import SimpleNamespace
 
@@ -16,6 +17,7 @@ from specdemo.bench.compare import (
     result_of,
     rows_of,
     settings_for,
+    with_trees,
 )
 from specdemo.bench.methods import MethodRow, cells, comparison_csv, methods_table, winner
 from specdemo.drafters.ways import way_called
@@ -142,6 +144,38 @@ def test_several_pairs_give_several_drafter_models_and_each_other_method_once():
     assert [each.name for each in settings_for([one], ["model"], GREEDY)] == ["drafter model"]
 
 
+def taking(*kinds):
+    """What a pair makes of Params, of which only these kinds draft trees."""
+
+    def check(made, params):
+        if made.info.drafter_kind not in kinds:
+            raise ValueError("tree must be empty")
+        return params
+
+    return check
+
+
+def test_what_drafts_trees_is_compared_with_trees_too():
+    pairs = [pair("one"), pair("two", kind="eagle3")]
+    for one in pairs:
+        one.check = partial(taking("model"), one)
+    settings = settings_for(pairs, ["model", "lookup"], replace(GREEDY, tree=(2, 2)))
+    assert not any(each.params.tree for each in settings)
+    found = with_trees(settings, replace(GREEDY, tree=(2, 2)))
+    assert [each.name for each in found if each.params.tree] == [
+        f"drafter model (one), tree {tree}" for tree in ("2,1,1,1", "auto", "2,2")
+    ]
+    assert [each for each in found if not each.params.tree] == settings
+    row = rows_of(found, {each.name: [sample()] for each in found})[1]
+    assert (row.gamma, row.tree, cells(row)["gamma"]) == (None, "2,1,1,1", "–")
+    lossy = settings_for(pairs, ["model"], replace(GREEDY, rule="typical"))
+    assert with_trees(lossy, replace(GREEDY, rule="typical")) == lossy, "the rule is one of chains"
+    pairs[0].check = partial(taking(), pairs[0])
+    assert with_trees(settings, GREEDY) == settings
+    with pytest.raises(ValueError, match="tree must be empty"):
+        with_trees(settings, replace(GREEDY, tree=(2, 2)))
+
+
 def test_a_row_is_named_by_the_kind_of_its_drafter_and_tells_how_it_drafts():
     pairs = [pair(f"of {kind}", kind=kind) for kind in DRAFTER_KINDS]
     settings = settings_for(pairs, ["model", "lookup"], GREEDY)
@@ -180,6 +214,7 @@ def made(name, speedup=1.0, interval=None, **changes) -> MethodRow:
         draft_with=kind,
         manner=None if kind == "none" else "chain",
         gamma=None if kind == "none" else 4,
+        tree="",
         drafted_per_round=0.0 if kind == "none" else 4.0,
         accepted_per_round=0.0 if kind == "none" else 2.104,
         tokens_per_round=1.0 if kind == "none" else 3.104,

@@ -24,7 +24,7 @@ def share(name, fate):
 def test_there_are_no_other_files_and_all_together_are_small():
     files = sorted(TRACES_FOLDER.iterdir())
     assert {file.name for file in files} == {f"{name}.json" for name in (RECORDED_RUN, *RECORDINGS)}
-    assert sum(file.stat().st_size for file in files) < 300_000
+    assert sum(file.stat().st_size for file in files) < 350_000
     assert WORLDS.stat().st_size < 150_000
 
 
@@ -65,6 +65,11 @@ def test_each_shows_what_its_sentence_claims():
     assert poor.acceptance_rate < warm.stats.acceptance_rate / 2 and poor.speedup_interval[1] < 1
     assert share("long", "discarded") > 0.5 > share("warm", "discarded")
     assert long.speedup_interval[1] < 1 < warm.stats.speedup_interval[0]
+    trees = [one.draft for one in RUNS["tree"].rounds]
+    firsts = [draft for draft in trees if [token.fate for token in draft[:2]] == ["rejected", "accepted"]]
+    assert firsts and all(token.parent is None for draft in firsts for token in draft[:2]), (
+        "the next one is kept"
+    )
     assert RUNS["lookup"].stats.acceptance_rate > 0.5
     rounds = RUNS["ngram"].rounds
     halves = rounds[: len(rounds) // 2], rounds[-(len(rounds) // 2) :]

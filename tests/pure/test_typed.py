@@ -144,3 +144,8 @@ def test_llama_cpp_is_not_asked_for_longer_n_grams_than_drafts():
         command
         == f"{GGUF} --spec-type ngram-simple --spec-ngram-simple-size-n 2 --spec-ngram-simple-size-m 2"
     )
+
+
+def test_a_tree_has_no_flags_and_says_so():
+    for one in typed_into(replace(CHOICE, tree=(3, 2, 1))):
+        assert one.command is None and "the tree 3,2,1" in str(one.notes[0])

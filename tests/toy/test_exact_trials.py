@@ -20,8 +20,8 @@ GREEDY = Params(temperature=0.0, seed=0)
 USUAL = {"soft": GREEDY}  # the others need a sampler that leaves something to chance
 
 
-def trials(params, mistake, runs) -> TinyTrials:
-    made = TinyTrials(tiny_params(params, mistake), mistake)
+def trials(params, mistake, runs, guesses=1) -> TinyTrials:
+    made = TinyTrials(tiny_params(params, mistake, guesses), mistake)
     for _ in range(runs):
         made.run()
     assert made.seen.total() == runs
@@ -48,6 +48,14 @@ def test_the_engine_as_it_is_has_the_targets_distribution(params):
     made = trials(params, None, FEW)
     assert p_value(made) > SOUND
     assert 0.2 < made.accepted / made.judged < 0.9, "both verdicts are common"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("mistake", "is_right"), [(None, True), ("told", False)])
+def test_two_guesses_at_each_place_are_exact_and_a_wrong_q_is_found(mistake, is_right):
+    made = trials(SAMPLED, mistake, FEW, guesses=2)
+    assert made.params.tree == (2, 2)
+    assert p_value(made) > SOUND if is_right else p_value(made) < BROKEN
 
 
 @pytest.mark.slow

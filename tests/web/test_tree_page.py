@@ -1,5 +1,7 @@
 """A run that drafts trees, on the page, against its trace."""
 
+import xml.etree.ElementTree as ET
+
 import pytest
 
 from specdemo.events import JudgedInTree, Round
@@ -100,6 +102,14 @@ def test_the_tree_has_every_guess_with_its_fate_and_brings_its_token(page, refus
     nodes = tree.evaluate(NODES)
     fates = [fate for _, fate in nodes]
     assert sorted(fates) == sorted([*(token.fate for token in refused.draft), refused.next.source])
+    page.locator(".save-as summary").click()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Tree as SVG").click()
+    picture = ET.fromstring(download.value.path().read_bytes()).iter()
+    drawn = [
+        one.get("data-fate") for one in picture if one.get("font-weight") == "600" and one.get("data-fate")
+    ]
+    assert sorted(drawn) == sorted(fates), "the picture has the same guesses"
     tree.locator('button[data-fate="rejected"]').nth(1).click()
     pinned = page.locator(".stage .pinned")
     assert pinned.get_attribute("data-token") == str(refused.draft[1].id)

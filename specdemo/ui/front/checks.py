@@ -20,7 +20,7 @@ PLAIN_JSON = ("chat_template_kwargs", "json_schema")  # arguments of the API tha
 DEPTH = 32  # of lists and objects within each other; a page sends 5
 # What the page's scripts tell with an event. The names on the second line come with a guess.
 EVENT_DATA = (
-    *("kind", "prompts", "gamma", "run", "query", "trial", "stop", "works"),
+    *("kind", "prompts", "gamma", "run", "query", "trial", "guesses", "stop", "works"),
     *("ids", "round", "guess", "game", "seed", "hall"),
 )
 

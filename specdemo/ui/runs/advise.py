@@ -54,7 +54,7 @@ class AdviseRequest(MeasurementRequest):
             yield told
             most = min(TOKENS, self.params.max_new_tokens)
             params = replace(self.params, max_new_tokens=most, alternatives=0, tree=())
-            found = field_of(pair, [EVERY])
+            found = field_of(pair, [EVERY], params)
             prompts, notes = fitting(pair, prompts_of(self.works), params)
             notes = [*found.left_out, *notes]
             measured = begin(pair, found.contenders, prompts, params, notes, _command(self.works, params))

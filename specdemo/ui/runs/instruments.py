@@ -21,11 +21,13 @@ from specdemo.bench.compare import (
     methods_at_hand,
     result_of,
     settings_for,
+    with_trees,
 )
 from specdemo.bench.methods import COLUMNS, MethodRow, MethodsResult, cells, comparison_csv, winner
 from specdemo.bench.prompts import prompts_for
 from specdemo.errors import PairError
 from specdemo.events import DRAFTER_KINDS, METHODS, Params, check_prompt, drafter_label, is_lossy, is_nobodys
+from specdemo.events.params import tree_text
 from specdemo.events.speedup import SpeedUp, after_plain_rounds, is_wide, speed_up, timed
 from specdemo.events.trace import Trace, round_objects
 from specdemo.events.verdict import speedup_in_words, verdict
@@ -45,7 +47,7 @@ from specdemo.ui.view import wire
 from specdemo.ui.view.choices import words_of_row
 from specdemo.ui.view.durations import GAMMAS, REPEATS, SECONDS_IN_TURNS, SET_SIZE
 from specdemo.ui.view.feed import conditions_of, cut_output, tokens_of
-from specdemo.ui.view.settings import judging_in_words, sampler_in_words
+from specdemo.ui.view.settings import judging_in_words, length_in_words, sampler_in_words
 from specdemo.ui.view.texts import drafter_in_words, number_texts, whose
 from specdemo.ui.view.wire import MEASUREMENT_KINDS, MeasurementKind
 from specdemo.words.catalogue import in_language, number, say
@@ -161,7 +163,7 @@ async def _others(models: Models, request: ComparisonRequest) -> list[Choice]:
 
 def _race(request: ComparisonRequest, pairs: list[Pair]) -> MeasurementPlan:
     params = request.params
-    drafting = [_method(params.draft_with), f"γ {params.gamma}", *judging_in_words(params)]
+    drafting = [_method(params.draft_with), *length_in_words(params), *judging_in_words(params)]
     settings = [
         Setting(_method("none"), pairs[0], replace(params, draft_with="none")),
         Setting(", ".join(drafting), pairs[0], params),
@@ -189,7 +191,7 @@ def _drafters(request: ComparisonRequest, pairs: list[Pair]) -> MeasurementPlan:
     if "exit_layer" not in METHODS[params.draft_with].fields:
         # The control of exit_layer is hidden, and can hold what another target allows.
         params = replace(params, exit_layer=0)
-    settings = settings_for(pairs, methods_at_hand(pairs[0]), params)
+    settings = with_trees(settings_for(pairs, methods_at_hand(pairs[0]), params), params)
     whose = f"{_in_words(pairs, request)}, γ {request.params.gamma}"
     names = {one.name: _name_on_page(one) for one in settings}
     return replace(_on_prompts(settings, pairs, request, whose), names=names)
@@ -201,7 +203,10 @@ def _name_on_page(setting: Setting) -> str:
     label = _method(method)
     if METHODS[method].is_by_drafter and kind in DRAFTER_KINDS:
         label = words_of_row("kinds", kind, "label")
-    return label + setting.name.removeprefix(drafter_label(method, kind))
+    name = label + setting.name.removeprefix(drafter_label(method, kind))
+    if not (tree := tree_text(setting.params.tree)):
+        return name
+    return f"{name.removesuffix(f', tree {tree}')}, {say('said.tree', value=tree)}"
 
 
 PLANS: dict[MeasurementKind, Callable[[ComparisonRequest, list[Pair]], MeasurementPlan]] = {

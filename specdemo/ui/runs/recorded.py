@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from specdemo.events import Params
+from specdemo.events.params import DraftTree
 from specdemo.events.trace import Trace
 from specdemo.loading.catalog import POOR, ROOT
 
@@ -38,6 +39,7 @@ def _recording(
     *,
     draft_with: str = "model",
     gamma: int = 4,
+    tree: DraftTree = (),
     tokens: int = 44,
     pair: str = "embedded",
 ) -> Recording:
@@ -45,6 +47,7 @@ def _recording(
     params = Params(
         draft_with=draft_with,
         gamma=gamma,
+        tree=tree,
         temperature=temperature,
         top_p=1.0,
         seed=1,
@@ -54,14 +57,15 @@ def _recording(
     return Recording(prompt, params, pair)
 
 
-# In the order of the examples. "greedy", "warm" and "hot" are one prompt at three temperatures. "poor" and
-# "long" differ from "warm" in one setting each, and are shorter.
+# In the order of the examples. "greedy", "warm" and "hot" are one prompt at three temperatures. "poor",
+# "long" and "tree" differ from "warm" in one setting each, and are shorter.
 RECORDINGS = {
     "poor": _recording(STORY, 0.7, pair=POOR, tokens=32),
     "long": _recording(STORY, 0.7, gamma=16, tokens=32),
     "greedy": _recording(STORY, 0.0),
     "warm": _recording(STORY, 0.7),
     "hot": _recording(STORY, 1.2),
+    "tree": _recording(STORY, 0.7, tree=(2, 2, 1), tokens=32),
     "lookup": _recording(_TRAIN, 0.0, draft_with="lookup", tokens=48),
     "ngram": _recording(_WHEELS, 0.0, draft_with="ngram", tokens=52),
 }

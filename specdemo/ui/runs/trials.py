@@ -23,7 +23,7 @@ from specdemo.trials.chi_square import (
     shares_of,
     total_variation,
 )
-from specdemo.trials.mistakes import MISTAKES
+from specdemo.trials.mistakes import IN_TREES, MISTAKES
 from specdemo.trials.runs import FirstTokens, PairTrials, TinyTrials, tiny_params
 from specdemo.trials.tiny import TINY_PROMPT, TINY_WORDS
 from specdemo.ui.runs.measuring import Link, MeasurementRequest, Work, prompt_in_words
@@ -31,7 +31,7 @@ from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import Ticket
 from specdemo.ui.view import wire
 from specdemo.ui.view.choices import words_of_row
-from specdemo.ui.view.settings import judging_in_words, sampler_in_words
+from specdemo.ui.view.settings import judging_in_words, length_in_words, sampler_in_words
 from specdemo.words.catalogue import say
 from specdemo.words.message import message, refusal
 
@@ -48,9 +48,10 @@ FEWEST_RUNS = 100  # of which something is said
 class TrialsRequest(MeasurementRequest):
     """The trials that a visitor asks for. Where others wait, they give their turn back every TURN_PIECE
     seconds and go on after them. trial: one of TRIALS: "none" is the tiny pair without a mistake, "pair" the
-    chosen one."""
+    chosen one. guesses: of the tiny pair, how many are drafted at each place."""
 
     trial: str
+    guesses: int = 1
 
     @property
     def mistake(self) -> str | None:
@@ -86,14 +87,15 @@ def trials_request(
     wanted: dict[str, Any], choice: Choice, prompt: str, params: Params, link: Link
 ) -> TrialsRequest:
     """The trials that the page's script asks for, by its trial."""
-    trial = wanted.get("trial")
-    if trial not in TRIALS:
-        raise ValueError(refusal("trial", "choice", trial, names=", ".join(TRIALS)))
+    trial, guesses = wanted.get("trial"), 2 if wanted.get("guesses") == 2 else 1
+    possible = TRIALS if guesses == 1 else ("none", *IN_TREES)
+    if trial not in possible:
+        raise ValueError(refusal("trial", "choice", trial, names=", ".join(possible)))
     if trial == "pair":
         check_prompt(prompt)
         if params.draft_with == "none":
             raise ValueError(message("off_already"))
-    return TrialsRequest("trials", choice, prompt, params, link, trial)
+    return TrialsRequest("trials", choice, prompt, params, link, trial, guesses)
 
 
 class OfTiny:
@@ -103,7 +105,8 @@ class OfTiny:
 
     def __init__(self, request: TrialsRequest):
         self.request = request
-        self.trials = TinyTrials(tiny_params(request.params, request.mistake), request.mistake)
+        params = tiny_params(request.params, request.mistake, request.guesses)
+        self.trials = TinyTrials(params, request.mistake)
 
     def with_pair(self) -> "OfTiny":
         return self
@@ -123,8 +126,8 @@ class OfTiny:
         params = self.trials.params
         prompt = " ".join(TINY_WORDS[token_id] for token_id in TINY_PROMPT)
         its = "trials.own_gamma" if self.request.params.gamma != params.gamma else "trials.gamma"
-        length = say(its, gamma=params.gamma)
-        how = ", ".join([*judging_in_words(params), sampler_in_words(params), length])
+        length = [] if params.tree else [say(its, gamma=params.gamma)]
+        how = ", ".join([*judging_in_words(params), sampler_in_words(params), *length])
         return say("trials.of_tiny", prompt=prompt, how=how, seed=self.request.params.seed)
 
     def so_far(self) -> wire.Trials:
@@ -174,7 +177,7 @@ class OfPair:
 
     def _in_words(self, info: PairInfo) -> str:
         params = self.params
-        how = ", ".join([*judging_in_words(params), sampler_in_words(params), f"γ {params.gamma}"])
+        how = ", ".join([*judging_in_words(params), sampler_in_words(params), *length_in_words(params)])
         where = say("run.on_device", name=info.name, device=info.device_name)
         prompt = prompt_in_words(self.request.prompt)
         return say("trials.of_pair", prompt=prompt, pair=where, how=how, seed=params.seed)
@@ -199,6 +202,7 @@ def trials_of(request: TrialsRequest, *pairs: AnyPair) -> OfTiny | OfPair:
 def _so_far(of: OfTiny | OfPair, params: Params, counts: wire.Counts) -> wire.Trials:
     return {
         "trial": of.request.trial,
+        "guesses": of.request.guesses,
         "most": of.most,
         "greedy": params.temperature == 0,
         "lossy": words_of_row("rules", params.rule, "name") if is_lossy(params) else "",

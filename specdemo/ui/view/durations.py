@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
-from specdemo.bench.methods import WARM_UP_TOKENS
-from specdemo.events import METHODS
+from specdemo.bench.methods import TREES, WARM_UP_TOKENS
+from specdemo.events import DRAFTER_KINDS, METHODS
+from specdemo.events.params import takes_tree
 from specdemo.events.speedup import Estimate
 from specdemo.events.trace import Trace
 from specdemo.loading.catalog import others_at_hand
@@ -51,6 +52,8 @@ def _drafters(trace: Trace) -> Iterator[str]:
         usual = bool(trace.pair.drafter) if method.needs_drafter else method.is_usual
         if usual or trace.params.draft_with == name:
             yield name
+            if "tree" in method.fields and DRAFTER_KINDS[trace.pair.drafter_kind or "model"].drafts_trees:
+                yield from (f"{name}, {tree}" for tree in TREES if takes_tree(name, tree))
     yield from others_at_hand(trace.pair.name)
 
 

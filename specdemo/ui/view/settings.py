@@ -170,6 +170,11 @@ def values_of(params: Params) -> Values:
     }
 
 
+def length_in_words(params: Params) -> list[str]:
+    """The draft length in words; none of a tree, which `judging_in_words` tells, and in plain decoding."""
+    return [f"γ {params.gamma}"] if params.draft_with != "none" and not params.tree else []
+
+
 def judging_in_words(params: Params) -> list[str]:
     """The rule, the confidence and the drafts' temperature in words, where they are not the usual ones and
     have an effect."""

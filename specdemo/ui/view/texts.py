@@ -14,7 +14,7 @@ from specdemo.events.speedup import experts_of_checks, is_wide
 from specdemo.events.trace import Trace
 from specdemo.ui.view.choices import words_of_row
 from specdemo.ui.view.served import drafting_in_words, printable, served_numbers, server_in_words
-from specdemo.ui.view.settings import in_words, judging_in_words, sampler_in_words
+from specdemo.ui.view.settings import in_words, judging_in_words, length_in_words, sampler_in_words
 from specdemo.words.catalogue import in_language, number, say
 from specdemo.words.message import Message
 
@@ -43,7 +43,7 @@ def whose(trace: Trace, recorded: bool = False) -> str:
     parts = [
         printable(pair.name),
         drafter_in_words(params, pair),
-        *([f"γ {params.gamma}"] if params.draft_with != "none" and not params.tree else []),
+        *length_in_words(params),
         *judging_in_words(params),
         sampler_in_words(params),
         *([say("said.seed", seed=params.seed)] if params.temperature else []),

@@ -288,10 +288,11 @@ class Counts(TypedDict):
 
 
 class Trials(Counts):
-    """The trials so far, of `most` runs at the most. trial: "none", a mistake, or "pair". lossy: the rule, if
-    it is one."""
+    """The trials so far, of `most` runs at the most. trial: "none", a mistake, or "pair". guesses: of the
+    tiny pair, how many at each place. lossy: the rule, if it is one."""
 
     trial: str
+    guesses: int
     most: int
     greedy: bool
     lossy: str

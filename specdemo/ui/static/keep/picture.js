@@ -1,6 +1,8 @@
 // @ts-check
-// The coloured text as an SVG that stands alone: legend, tokens, verdict, and whose run it is. Lines are broken here, by
-// widths that the caller measures. All text is escaped: what a model wrote is never markup.
+// The coloured text as an SVG that stands alone: legend, tokens, a round's tree, verdict, and whose run it is. Lines are
+// broken here, by widths that the caller measures. All text is escaped: what a model wrote is never markup.
+
+/** @import { Branch } from "../view/tree.js" */
 
 /** @typedef {{ text: string, fate: string, sign: string }} Inked sign: drawn in place of a text that shows nothing */
 /** @typedef {Inked & { word: boolean, end: boolean }} Part of a token; end: a line ends behind it */
@@ -9,6 +11,7 @@
  * @typedef {object} Content
  * @property {Inked[]} tokens in reading order
  * @property {Inked[]} legend a word for each fate
+ * @property {Branch[]} [tree]
  * @property {string[]} verdict its first sentence, and the rest
  * @property {string} whose
  * @property {(name: string) => string} colour of a style sheet's variable
@@ -19,6 +22,8 @@ const WIDTH = 900;
 const MARGIN = 24;
 const [SIZE, LINE] = [21, 38]; // of the text
 const [SMALL, SMALL_LINE] = [13, 20];
+const [NODE, GAP, ROW] = [110, 26, 44]; // of a tree: the widest token, the room before it, and how high a row is
+const BARS = 4; // pixels, how high a bar of p or q is
 const BOLD = ["resampled", "bonus"];
 const STRUCK = ["rejected", "discarded"];
 /** How the line below a token is drawn. @type {Record<string, { thick: number, dashes?: string, twice?: boolean }>} */
@@ -36,7 +41,7 @@ const LINES = {
  * @param {Content} content
  * @returns {{ svg: string, width: number, height: number }}
  */
-export function pictureOf({ tokens, legend, verdict, whose, colour, measure }) {
+export function pictureOf({ tokens, legend, tree = [], verdict, whose, colour, measure }) {
   const inner = WIDTH - 2 * MARGIN;
   /** @type {string[]} */
   const drawn = [];
@@ -44,6 +49,7 @@ export function pictureOf({ tokens, legend, verdict, whose, colour, measure }) {
   drawLines(legend.flatMap((entry) => [entry, { text: "  ", fate: "prompt", sign: "" }]), SMALL, 26, true);
   y += 8;
   drawLines(tokens, SIZE, LINE);
+  if (tree.length) drawTree(tree);
   y += 12;
   const [first, ...rest] = verdict.filter(Boolean);
   if (first) drawWords(first, 17, 25, "--ink", true);
@@ -67,6 +73,63 @@ export function pictureOf({ tokens, legend, verdict, whose, colour, measure }) {
       y += lineHeight;
       for (const part of line) drawn.push(tokenPart(part, size, y - lineHeight / 3, isLegend));
     }
+  }
+
+  /** @param {Branch[]} branches */
+  function drawTree(branches) {
+    for (const [name, tone, x] of /** @type {const} */ ([["p", "--target", MARGIN], ["q", "--drafter", MARGIN + 50]])) {
+      const base = y + SMALL_LINE;
+      drawn.push(`<rect x="${x}" y="${round(base - 7)}" width="16" height="5" fill="${inXml(colour(tone))}"/><text x="${x + 22}" `
+        + `y="${round(base)}" font-family="sans-serif" font-size="${SMALL}" fill="${inXml(colour("--ink"))}">${name}</text>`);
+    }
+    const top = y + SMALL_LINE + 12;
+    const column = Math.min(NODE + GAP, inner / (1 + Math.max(...branches.map((one) => one.column))));
+    const width = column - GAP;
+    const leftOf = (/** @type {Branch} */ one) => MARGIN + GAP + one.column * column;
+    const middleOf = (/** @type {number} */ row) => top + (row + 0.5) * ROW;
+    const first = branches.filter(({ after }) => after === null);
+    const root = middleOf((first[0].row + first[first.length - 1].row) / 2);
+    for (const one of [...branches].sort(byKept)) {
+      const before = one.after === null ? null : branches[one.after];
+      const start = before ? `M${round(leftOf(before) + width)} ${round(middleOf(before.row))}` : `M${MARGIN} ${round(root)}`;
+      const way = `${start}H${round(leftOf(one) - GAP / 2)}V${round(middleOf(one.row))}H${round(leftOf(one))}`;
+      const [ink, thick] = one.fate === "accepted" ? ["--accepted-line", 3] : ["--mark", 1];
+      drawn.push(`<path d="${way}" fill="none" stroke="${inXml(colour(ink))}" stroke-width="${thick}"/>`);
+    }
+    for (const one of branches) drawn.push(guess(one, leftOf(one), middleOf(one.row), width));
+    y = top + ROW * (1 + Math.max(...branches.map(({ row }) => row)));
+  }
+
+  /**
+   * @param {Branch} branch
+   * @param {number} x its left end
+   * @param {number} middle
+   * @param {number} width
+   */
+  function guess({ text, fate, p, q }, x, middle, width) {
+    const [ink, paper, line] = colourNames(fate).map((name) => inXml(colour(name)));
+    const { thick, dashes } = LINES[fate];
+    const [top, room] = [middle - 17, width - 10];
+    const dashed = dashes ? ` stroke-dasharray="${dashes}"` : "";
+    const box = `<rect x="${round(x)}" y="${round(top)}" width="${round(width)}" height="34" rx="3" fill="${paper}" `
+      + `stroke="${line}" stroke-width="${thick}"${dashed}/>`;
+    const bar = (/** @type {number} */ at, /** @type {number} */ long, /** @type {string} */ tone) =>
+      `<rect x="${round(x + 5)}" y="${round(top + 21 + at * (BARS + 1))}" width="${round(long)}" height="${BARS}" fill="${inXml(colour(tone))}"/>`;
+    const bars = [bar(0, room, "--rule"), bar(0, room * (p ?? 0), "--target"), bar(1, room, "--rule"), bar(1, room * (q ?? 0), "--drafter")];
+    const struck = STRUCK.includes(fate) ? ' text-decoration="line-through"' : "";
+    const words = `<text x="${round(x + 5)}" y="${round(top + 15)}" font-family="sans-serif" font-size="${SMALL}" `
+      + `font-weight="600" fill="${ink}"${struck} data-fate="${inXml(fate)}">${inXml(cut(text, room))}</text>`;
+    return box + bars.join("") + words;
+  }
+
+  /**
+   * @param {string} text
+   * @param {number} room
+   */
+  function cut(text, room) {
+    const signs = [...text];
+    while (signs.length > 1 && measure(signs.join(""), SMALL, true) > room) signs.splice(-2, 2, "…");
+    return signs.join("");
   }
 
   /**
@@ -202,6 +265,11 @@ export function inXml(text) {
   return text
     .replace(/[^\t\n\r\u{20}-\u{d7ff}\u{e000}-\u{fffd}\u{10000}-\u{10ffff}]/gu, "\ufffd")
     .replace(/[&<>"\r\n\t]/g, (sign) => `&#${sign.codePointAt(0)};`);
+}
+
+/** What was kept is drawn last. @param {Branch} one @param {Branch} other */
+function byKept(one, other) {
+  return Number(one.fate === "accepted") - Number(other.fate === "accepted");
 }
 
 /** @param {number} value */

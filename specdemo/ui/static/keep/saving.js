@@ -1,30 +1,32 @@
 // @ts-check
-// "Save as": the run as one HTML file; and, as the stage shows them now, the coloured text as a picture and the rounds as
-// a table.
+// "Save as": the run as one HTML file; and, as the page shows them now, the coloured text and a round's tree as pictures,
+// and the rounds as a table.
 
 import { appendAll, find, make, saveFile } from "../view/dom.js";
 import { isUnknown } from "../view/served.js";
 import { signOf } from "../view/textless.js";
+import { branchesOf, shapeInWords } from "../view/tree.js";
 import { say } from "../view/words.js";
 import { roundsAsCsv } from "./csv.js";
 import { pictureOf } from "./picture.js";
 
 /** @import { Run, Token } from "../view/run.js" */
-/** @import { Text } from "../view/text.js" */
+/** @import { Screen } from "../view/screen.js" */
 /** @import { Inked } from "./picture.js" */
 
-const KINDS = /** @type {const} */ (["html", "svg", "png", "csv"]);
+const KINDS = /** @type {const} */ (["html", "svg", "png", "tree", "csv"]);
 const HIGHEST = 16_000; // pixels of a picture that browsers can still draw
+const BEFORE = 24; // tokens of the text before a tree
 const SHARPNESS = 2; // pixels of a PNG to one of the SVG, if it has room
 
 /**
  * Puts the menu behind the button that saves the trace.
  * @param {HTMLElement} page
  * @param {Run} run
- * @param {Text} text
+ * @param {Screen} screen
  * @param {() => Promise<{ name: string, text: string }>} [fetchHtml] gives the HTML file; without it, none is offered
  */
-export function offerSaving(page, run, text, fetchHtml) {
+export function offerSaving(page, run, { text, shownTree }, fetchHtml) {
   const part = (/** @type {string} */ id) => find(page, `[data-testid="${id}"]`);
   const menu = make("details");
   menu.className = "save-as";
@@ -39,6 +41,9 @@ export function offerSaving(page, run, text, fetchHtml) {
   appendAll(choices, buttons);
   menu.append(make("summary", say("keep.save_as")), choices);
   find(page, "#save").after(menu);
+  menu.addEventListener("toggle", () => {
+    find(menu, '[data-saves="tree"]').hidden = !part("tree").checkVisibility();
+  });
   document.addEventListener("click", ({ target }) => {
     if (target instanceof Node && !menu.contains(target)) menu.open = false;
   });
@@ -59,11 +64,24 @@ export function offerSaving(page, run, text, fetchHtml) {
     if (kind === "html") return fetchHtml?.().then((file) => saveFile(file.name, file.text, "text/html"));
     const name = `specdemo-${/^\d+$/.test(run.numbers.seed ?? "") ? `seed-${run.numbers.seed}` : "greedy"}.${kind}`;
     if (kind === "csv") return saveFile(name, roundsAsCsv(run.rounds), "text/csv");
+    if (kind === "tree") return saveTree();
     const picture = pictureOf(content());
     if (kind === "svg") return saveFile(name, picture.svg, "image/svg+xml");
     const { height } = picture;
     if (height > HIGHEST) return refuse(say("keep.too_high", { pixels: height, most: HIGHEST }));
     saveFile(name, await pixelsOf(picture), "image/png");
+  }
+
+  /** That of the round that the inspector shows, and the end of the text that it goes on from. */
+  function saveTree() {
+    const tree = shownTree();
+    if (!tree) throw new Error("the inspector shows no tree");
+    const { round, depths } = tree;
+    const before = text.shown().filter((token) => token.fate === "prompt" || token.round.index < round.index);
+    const verdict = [shapeInWords(round, text.fateNow)];
+    const branches = branchesOf(round, text.fateNow, depths);
+    const { svg } = pictureOf({ ...content(), tokens: before.slice(-BEFORE).map(inked), tree: branches, verdict });
+    saveFile(`specdemo-tree-of-round-${round.index + 1}.svg`, svg, "image/svg+xml");
   }
 
   function content() {

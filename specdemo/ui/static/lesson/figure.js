@@ -16,6 +16,7 @@ import { placeAt } from "./place.js";
 import { makePull } from "./pull.js";
 import { shaped } from "./shaping.js";
 import { makeSwitches } from "./switches.js";
+import { makeTwo } from "./two.js";
 
 /** @import { Run, Token } from "../view/run.js" */
 /** @import { Chosen } from "./chosen.js" */
@@ -33,6 +34,8 @@ const FIGURE = `
     <section class="parts"></section>
     <section class="one"></section>
     <section class="many"></section>
+    <section class="two made"></section>
+    <section class="two told"></section>
   </div>`;
 const HALF = 0.5; // how far the bars' scale goes while none is longer
 
@@ -83,6 +86,7 @@ function fill(panel, pinned, changed) {
   const parts = makeParts(part(".parts"), chosen);
   const one = makeOne(panel, part(".one"), chosen, drawOne);
   const many = makeMany(panel, part(".many"), chosen);
+  const two = makeTwo(part(".two.made"), part(".two.told"), chosen);
   for (const element of /** @type {NodeListOf<HTMLElement>} */ (panel.querySelectorAll("[data-say]"))) {
     element.textContent = say(element.dataset.say ?? "");
   }
@@ -149,7 +153,7 @@ function fill(panel, pinned, changed) {
 
   /** Draws everything anew, when there are other tokens. */
   function build() {
-    for (const section of [pull, parts, one, many]) section.build();
+    for (const section of [pull, parts, one, many, two]) section.build();
     change();
   }
 
@@ -169,6 +173,7 @@ function fill(panel, pinned, changed) {
     parts.draw(trial);
     drawOne();
     many.draw(trial);
+    two.draw(trial);
   }
 
   function drawLead() {

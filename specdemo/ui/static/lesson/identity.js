@@ -3,7 +3,7 @@
 // accepted, what replaces it, and what comes out. By formula, for all tokens at once. Leviathan et al. 2023,
 // algorithm 1; the same as `speculative` in specdemo/engine/rules.py.
 
-import { normalised, sumOf } from "./shaping.js";
+import { normalised, oneHot, sumOf } from "./shaping.js";
 
 /**
  * What can be done wrong. from_p: a rejected draft is replaced by a draw from p. told: the drafter draws from q
@@ -55,7 +55,44 @@ export function trialOf(p, q, mistakes = new Set(), raw = { p, q }) {
   return { p, drawn: q, judged, told, accept, replacement, accepted, replaced, out, rate, distance };
 }
 
-/** Whether what comes out is p. @param {Trial} trial */
+/**
+ * The second guess at the place, after the first one, which was rejected: it is drawn from q without that, and judged by
+ * what the first has left of p. Where nothing is left of q, it is the drafter's next likeliest token, as in
+ * specdemo/engine/tree.py.
+ * @param {Trial} trial of one guess
+ * @param {number} first
+ * @param {number[]} rawQ before the sampler
+ * @param {boolean} [isAgain] the mistake: it is judged by p, as if there had been no first one
+ * @returns {Trial}
+ */
+export function secondOf({ p, drawn, replacement }, first, rawQ, isAgain = false) {
+  const rest = drawn.map((one, at) => (at === first ? 0 : one));
+  const others = rawQ.map((one, at) => (at === first ? -1 : one));
+  const left = sumOf(rest) > 0 ? normalised(rest) : oneHot(others.indexOf(Math.max(...others)), others.length);
+  return trialOf(isAgain ? p : replacement, left);
+}
+
+/**
+ * What comes out with two guesses: of each token the probability that it comes as the second guess, and as what replaces
+ * both. `trial.accepted` is what comes as the first one.
+ * @param {Trial} trial of one guess
+ * @param {number[]} rawQ
+ * @param {boolean} [isAgain]
+ */
+export function twoOf(trial, rawQ, isAgain = false) {
+  const [second, replaced] = [trial.p.map(() => 0), trial.p.map(() => 0)];
+  trial.drawn.forEach((q, first) => {
+    const rejected = q * (1 - trial.accept[first]);
+    if (rejected <= 0) return;
+    const next = secondOf(trial, first, rawQ, isAgain);
+    next.accepted.forEach((one, at) => { second[at] += rejected * one; });
+    next.replaced.forEach((one, at) => { replaced[at] += rejected * one; });
+  });
+  const out = trial.accepted.map((one, at) => one + second[at] + replaced[at]);
+  return { second, replaced, out, distance: distanceOf(out, trial.p) };
+}
+
+/** Whether what comes out is p. @param {Pick<Trial, "distance">} trial */
 export function isExact({ distance }) {
   return distance < ROUNDING;
 }

@@ -34,10 +34,10 @@ async function show(page) {
   page.removeAttribute("data-first");
   const run = new Run();
   const screen = makeScreen(page, run, (visible) => screen.showHead(screen.headOf(visible)));
-  const { player, reader, text } = screen;
+  const { player, reader } = screen;
   const figure = makeFigure(find(page, '[data-testid="figure"]'), reader.pinned);
   const tabs = makeTabs(page, () => {}, { figure });
-  offerSaving(page, run, text);
+  offerSaving(page, run, screen);
   run.take(1, update);
   player.begin();
   player.proceed();

@@ -131,7 +131,7 @@ export function start({ element, props, watch, trigger }) {
     stage, notice, tabs, tour, allowStop: controls.allowStop, unfold: unfoldPage,
   });
   offerLanguages(find(page, ".language"));
-  offerSaving(page, run, text, () => fetchFile(stage.name(), "html"));
+  offerSaving(page, run, screen, () => fetchFile(stage.name(), "html"));
   for (const begins of [".replay", ".timeline", ".unfold"]) find(page, begins).addEventListener("click", unfoldPage);
   if (isFramed()) addWayOut(find(page, ".foot"));
   watch("value", () => requests.answered(JSON.parse(props.value || "{}")));

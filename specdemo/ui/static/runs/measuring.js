@@ -8,7 +8,7 @@ import { say } from "../view/words.js";
 
 /** @import { Measurement } from "../view/messages.js" */
 /** @import { Guess } from "./guessing.js" */
-/** @typedef {{ kind: Measurement["kind"], prompts?: "this" | "set", trial?: string, stop?: number, works?: string } & Partial<Guess>} Request */
+/** @typedef {{ kind: Measurement["kind"], prompts?: "this" | "set", trial?: string, guesses?: number, stop?: number, works?: string } & Partial<Guess>} Request */
 /**
  * @typedef {object} Server
  * @property {(request: Request) => void} measure

@@ -14,11 +14,13 @@ import { isGoingOn, makeMeasuring } from "./measuring.js";
 /** @import { Panel } from "../page/tabs.js" */
 /** @import { Request, Server } from "./measuring.js" */
 
+const IN_TREES = ["told", "soft"]; // the mistakes that can be made with several guesses at a place
 const NUMBERS = ["runs", "chance", "statistic", "distance", "accepted"];
 const markup = () => `
   <p class="about">${escaped(say("trials.about"))}</p>
   <div class="mistakes" role="group" aria-label="${escaped(say("trials.wrong"))}">
     <span>${escaped(say("trials.wrong"))}</span></div>
+  <p class="guesses"><button type="button" class="two" aria-pressed="false">${escaped(say("trials.two"))}</button></p>
   <p class="why" role="status"></p>
   <div class="measuring"></div>
   <div class="counted" hidden>
@@ -41,7 +43,7 @@ export function makeTrials(panel, server) {
   panel.innerHTML = markup();
   const part = (/** @type {string} */ selector) => find(panel, selector);
   /** @type {Request} */
-  const tiny = { kind: "trials", trial: "none" }; // with the mistake that is switched on
+  const tiny = { kind: "trials", trial: "none", guesses: 1 }; // with the mistake that is switched on
   const measuring = makeMeasuring(part(".measuring"), server, {
     [say("trials.tiny")]: tiny,
     [say("trials.pair")]: { kind: "trials", trial: "pair" },
@@ -54,26 +56,47 @@ export function makeTrials(panel, server) {
     return button;
   });
   appendAll(part(".mistakes"), switches);
+  const two = /** @type {HTMLButtonElement} */ (part(".two"));
+  two.addEventListener("click", () => {
+    tiny.guesses = 3 - (tiny.guesses ?? 1);
+    turned();
+  });
   appendAll(part("dl"), NUMBERS.map((name) => {
     const value = make("dd");
     value.dataset.count = name;
     return make("div", make("dt"), value);
   }));
-  turn(null);
+  turned();
   return { take };
 
-  /** @param {Mistake | null} mistake the one that is switched on, or off if it was on */
+  /** @param {Mistake} mistake that is switched on, or off if it was on */
   function turn(mistake) {
-    const on = mistake === tiny.trial ? null : mistake;
-    tiny.trial = on ?? "none";
+    tiny.trial = mistake === tiny.trial ? "none" : mistake;
+    turned();
+  }
+
+  function turned() {
+    const isOne = tiny.guesses === 1;
+    if (!isOne && !IN_TREES.includes(tiny.trial ?? "")) tiny.trial = "none";
+    const on = MISTAKES.find((mistake) => mistake === tiny.trial);
+    two.setAttribute("aria-pressed", String(!isOne));
     for (const button of switches) button.setAttribute("aria-pressed", String(button.dataset.mistake === on));
-    part(".why").textContent = on ? say(MISTAKE_WORDS[on][1]) : say("trials.none");
-    part(".why").toggleAttribute("data-mistaken", on !== null);
-    const { trial } = panel.dataset; // of the runs that are counted
-    if (!trial || trial === "pair" || trial === tiny.trial) return;
+    allowSwitching(true);
+    part(".why").textContent = on ? say(MISTAKE_WORDS[on][1]) : say(isOne ? "trials.none" : "trials.none_of_two");
+    part(".why").toggleAttribute("data-mistaken", on !== undefined);
+    const { trial, guesses } = panel.dataset; // of the runs that are counted
+    if (!trial || trial === "pair" || (trial === tiny.trial && guesses === String(tiny.guesses))) return;
     delete panel.dataset.trial;
     delete panel.dataset.found;
     write(part(".result"), say("trials.before"));
+  }
+
+  /** @param {boolean} isAllowed */
+  function allowSwitching(isAllowed) {
+    two.disabled = !isAllowed;
+    for (const button of switches) {
+      button.disabled = !isAllowed || (tiny.guesses !== 1 && !IN_TREES.includes(button.dataset.mistake ?? ""));
+    }
   }
 
   /** @param {Measurement} measurement */
@@ -81,13 +104,14 @@ export function makeTrials(panel, server) {
     const { state, whose, trials } = measurement;
     measuring.take({ ...measurement, whose: trials ? "" : whose }); // which stands over the counts
     panel.dataset.state = state;
-    for (const button of switches) button.disabled = isGoingOn(state);
+    allowSwitching(!isGoingOn(state));
     if (!trials) { // what the runs before have shown stays until there is more
       if (isGoingOn(state)) delete panel.dataset.trial;
       return;
     }
     part(".counted").hidden = false;
     panel.dataset.trial = trials.trial;
+    panel.dataset.guesses = String(trials.guesses);
     panel.dataset.found = trials.found;
     write(part(".of"), whose);
     write(part(".result"), verdictInWords(trials));

@@ -429,8 +429,8 @@
  */
 
 /**
- * The trials so far, of `most` runs at the most. trial: "none", a mistake, or "pair". lossy: the rule, if it is
- * one.
+ * The trials so far, of `most` runs at the most. trial: "none", a mistake, or "pair". guesses: of the tiny pair,
+ * how many at each place. lossy: the rule, if it is one.
  * @typedef {object} Trials
  * @property {number} runs
  * @property {number} judged
@@ -443,6 +443,7 @@
  * @property {number} p_value
  * @property {"few" | "alike" | "fits" | "unclear" | "differs"} found
  * @property {string} trial
+ * @property {number} guesses
  * @property {number} most
  * @property {boolean} greedy
  * @property {string} lossy

@@ -207,13 +207,15 @@ export function identityAt(token) {
 }
 
 /**
- * A part, the rest and the whole with three decimals, of which the first two add up to the last.
+ * The parts, the rest and the whole with three decimals, of which the others add up to the last.
  * @param {number} whole
- * @param {number} part
+ * @param {number[]} parts
  */
-export function addends(whole, part) {
-  const [all, first] = [Math.round(1000 * whole), Math.round(1000 * part)];
-  return [first, all - first, all].map((thousandths) => inLanguage((thousandths / 1000).toFixed(3)));
+export function addends(whole, ...parts) {
+  const sums = parts.map((_, at) => parts.slice(0, at + 1).reduce((sum, one) => sum + one, 0));
+  const ends = [...sums, whole].map((one) => Math.round(1000 * one));
+  const written = [...ends.map((end, at) => end - (ends[at - 1] ?? 0)), ends[ends.length - 1]];
+  return written.map((thousandths) => inLanguage((thousandths / 1000).toFixed(3)));
 }
 
 /** @param {Difference} difference */

@@ -55,7 +55,7 @@ export function makeScreen(page, run, showOutcome) {
   });
   part("legend").addEventListener("click", hideOrShow);
   find(page, ".to-end").addEventListener("click", text.follow);
-  return { stage, text, reader, player, headOf, showHead, pinAt };
+  return { stage, text, reader, player, headOf, showHead, pinAt, shownTree: inspector.shownTree };
 
   /**
    * @param {number | null} visible how many rounds are, where it is not the whole run that is shown

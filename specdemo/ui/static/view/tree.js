@@ -1,16 +1,21 @@
 // @ts-check
 // A round's tree: its guesses as nested lists, each beside the token that it follows, with the fates that are known.
-// Below it the guesses at one place, as a table in the order of judging.
+// Below it the guesses at one place, as a table in the order of judging. `branchesOf` is the same tree for a picture.
 
 import { find, make, write } from "./dom.js";
 import { digits, inQuotes, short } from "./format.js";
-import { massAt } from "./rules.js";
-import { acceptedIn, depthOf, familyOf, isDrafted, isTree, parentOf } from "./run.js";
+import { massAt, uMatters } from "./rules.js";
+import { depthOf, familyOf, isDrafted, isTree, parentOf } from "./run.js";
 import { named } from "./textless.js";
 import { inLanguage, say } from "./words.js";
 
 /** @import { Drafted, Own, Round, Token } from "./run.js" */
 /** @typedef {(token: Drafted | Own) => string} FateNow as far as it is known: "pending", or that of the token */
+/**
+ * A token of a tree. column: how many drafted tokens stand before it. row: of its middle; a token stands in the middle of
+ * those that follow it. after: the index of the token that it follows, null at the root. p: null while it is pending.
+ * @typedef {{ text: string, fate: string, column: number, row: number, after: number | null, p: number | null, q: number | null }} Branch
+ */
 
 const TALL = 8; // rows; a taller tree is folded at first
 
@@ -35,7 +40,9 @@ export function makeTree(panel, fateNow, choose) {
     const token = node && nodes.get(node);
     if (token) choose(token);
   });
-  return { show };
+  /** The tree that is shown, and how many of its depths are drafted. @type {{ round: Round, depths: number } | null} */
+  let shown = null;
+  return { show, shown: () => shown };
 
   /**
    * @param {Token} token
@@ -44,15 +51,15 @@ export function makeTree(panel, fateNow, choose) {
   function show(token, depths) {
     const round = token.fate !== "prompt" && isTree(token.round) ? token.round : null;
     folded.hidden = family.hidden = true;
+    shown = round && { round, depths };
     if (!round || token.fate === "prompt") return;
     folded.hidden = false;
     if (round !== drawn) draw(round);
     for (const [node, one] of nodes) fill(node, one, one === token, depths);
     showOwn(round);
-    const judged = round.draft.filter((one) => ["accepted", "rejected"].includes(fateNow(one)));
-    const accepted = judged.filter(({ fate }) => fate === "accepted").length;
-    const counts = { count: round.draft.length, judged: judged.length, accepted };
-    write(find(folded, "summary"), say(judged.length ? "inspector.tree.shape" : "inspector.tree.waits", counts));
+    write(find(folded, "summary"), shapeInWords(round, fateNow));
+    const lit = folded.querySelector('[aria-current="true"]');
+    if (lit && panel.closest("[data-lecture]")) lit.scrollIntoView({ block: "nearest" }); // nobody else can scroll there
     showFamily(token);
   }
 
@@ -128,21 +135,23 @@ export function makeTree(panel, fateNow, choose) {
     family.hidden = rows.length === 0 || fateNow(rows[0]) === "pending" || fateNow(token) === "pending";
     if (family.hidden) return;
     const heads = make("tr");
-    for (const name of ["", "p", "q", "u", say("inspector.tree.left")]) {
+    const isDrawn = rows.some(uMatters);
+    for (const name of ["", "p", "q", ...(isDrawn ? ["u"] : []), say("inspector.tree.left")]) {
       const cell = make("th", name);
       cell.scope = "col";
       heads.append(cell);
     }
     find(family, "thead").replaceChildren(heads);
     find(family, "tbody").replaceChildren();
-    for (const one of rows) find(family, "tbody").append(familyRow(one, one === token));
+    for (const one of rows) find(family, "tbody").append(familyRow(one, one === token, isDrawn));
   }
 
   /**
    * @param {Drafted} token
    * @param {boolean} isShown
+   * @param {boolean} isDrawn whether u is shown
    */
-  function familyRow(token, isShown) {
+  function familyRow(token, isShown, isDrawn) {
     const fate = fateNow(token);
     const word = make("span", token.text.trim() || named(token));
     word.className = `token ${fate}`;
@@ -150,7 +159,8 @@ export function makeTree(panel, fateNow, choose) {
     const name = make("th", word);
     name.scope = "row";
     const isJudged = fate === "accepted" || fate === "rejected";
-    const values = isJudged ? [token.p, token.q, token.u, fate === "rejected" ? massAt(token) : null] : [null, token.q, null, null];
+    const [p, u, left] = isJudged ? [token.p, token.u, fate === "rejected" ? massAt(token) : null] : [null, null, null];
+    const values = [p, token.q, ...(isDrawn ? [u] : []), left];
     const row = make("tr", name);
     for (const value of values) {
       const cell = make("td", value === null ? "–" : short(value));
@@ -159,5 +169,61 @@ export function makeTree(panel, fateNow, choose) {
     }
     if (isShown) row.className = "shown";
     return row;
+  }
+}
+
+/**
+ * How many guesses the round's tree has, and how many of them are judged and accepted as far as it is known.
+ * @param {Round} round
+ * @param {FateNow} fateNow
+ */
+export function shapeInWords(round, fateNow) {
+  const judged = round.draft.filter((one) => ["accepted", "rejected"].includes(fateNow(one)));
+  const accepted = judged.filter(({ fate }) => fate === "accepted").length;
+  const counts = { count: round.draft.length, judged: judged.length, accepted };
+  return say(judged.length ? "inspector.tree.shape" : "inspector.tree.waits", counts);
+}
+
+/**
+ * The tokens of a round's tree, each after the one that it follows, as far as they are there.
+ * @param {Round} round
+ * @param {FateNow} fateNow
+ * @param {number} depths that are drafted
+ * @returns {Branch[]}
+ */
+export function branchesOf(round, fateNow, depths) {
+  const end = round.draft.filter(({ fate }) => fate === "accepted").at(-1)?.place ?? null;
+  const own = round.next && fateNow(round.next) !== "pending" ? round.next : null;
+  /** @type {Branch[]} */
+  const branches = [];
+  let rows = 0;
+  addBelow(null, null, 0);
+  return branches;
+
+  /**
+   * @param {number | null} parent its place
+   * @param {number | null} after its index among the branches
+   * @param {number} column
+   * @returns {number | null} the row of their middle, null where nothing follows
+   */
+  function addBelow(parent, after, column) {
+    const drafted = column < depths ? round.draft.filter((one) => parentOf(one) === parent) : [];
+    const found = [...drafted, ...(own && parent === end ? [own] : [])].map((one) => add(one, after, column));
+    return found.length ? (found[0] + found[found.length - 1]) / 2 : null;
+  }
+
+  /**
+   * @param {Drafted | Own} token
+   * @param {number | null} after
+   * @param {number} column
+   * @returns {number} its row
+   */
+  function add(token, after, column) {
+    const fate = fateNow(token);
+    const text = token.text.trim() || named(token);
+    const branch = { text, fate, column, row: 0, after, p: fate === "pending" ? null : token.p, q: token.q };
+    const index = branches.push(branch) - 1;
+    branch.row = (isDrafted(token) ? addBelow(token.place, index, column + 1) : null) ?? rows++;
+    return branch.row;
   }
 }

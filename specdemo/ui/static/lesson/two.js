@@ -1,0 +1,152 @@
+// @ts-check
+// A second guess at the same place: what p is then made of, and two guesses with their random numbers, of which the
+// second is judged by what the first has left of p and of q.
+
+import { appendAll, find, make, write } from "../view/dom.js";
+import { fixed } from "../view/format.js";
+import { addends } from "../view/recompute.js";
+import { say } from "../view/words.js";
+import { classed, headsOf, inColumn, makeColumns, setHeads, setNumber } from "./columns.js";
+import { randomNumbers } from "./draws.js";
+import { isExact, pick, secondOf, twoOf } from "./identity.js";
+import { sumOf } from "./shaping.js";
+
+/** @import { Chosen } from "./chosen.js" */
+/** @import { Columns } from "./columns.js" */
+/** @import { Trial } from "./identity.js" */
+
+const PARTS = `
+  <h2></h2>
+  <p class="key"><span><i class="kept"></i><span data-say="figure.two.first"></span></span>
+    <span><i class="second"></i><span data-say="figure.two.second"></span></span>
+    <span><i class="added"></i><span data-say="figure.two.both"></span></span>
+    <span><i class="due"></i><span data-say="figure.parts.due"></span></span></p>
+  <div class="chart"></div>
+  <p class="sums"><b class="rates"></b><span class="missed"></span></p>
+  <p class="wrong"><button type="button" aria-pressed="false" data-say="figure.two.again"></button></p>
+  <p class="note"></p>`;
+const STORY = `
+  <h2 data-say="figure.two.title"></h2>
+  <p class="key"><span><i class="of-p"></i><span data-say="figure.two.left_p"></span></span>
+    <span><i class="of-q"></i><span data-say="figure.two.left_q"></span></span></p>
+  <div class="chart"></div>
+  <ol class="story" role="status"></ol>
+  <button type="button" class="draw-two" data-say="figure.two.draw"></button>`;
+const SEED = 20_000; // of the guesses that are drawn here
+const TRIES = 50; // to begin with a first guess that is rejected
+
+/**
+ * @param {HTMLElement} parts the section with what p is made of
+ * @param {HTMLElement} story the section with two guesses
+ * @param {Chosen} chosen
+ */
+export function makeTwo(parts, story, chosen) {
+  parts.innerHTML = PARTS;
+  story.innerHTML = STORY;
+  const random = randomNumbers(SEED);
+  const dice = () => ({ first: random(), u: random(), second: random(), uOfSecond: random(), last: random() });
+  let drawn = dice();
+  let isAgain = false; // whether the second guess is judged by p, as if there had been no first one
+  /** @type {{ parts: Columns, left: Columns }} */
+  let columns;
+  /** Without a second guess. @type {Trial} */
+  let trial;
+  const wrong = find(parts, "button");
+  wrong.addEventListener("click", () => {
+    isAgain = !isAgain;
+    show();
+  });
+  find(story, ".draw-two").addEventListener("click", () => {
+    drawn = dice();
+    show();
+  });
+  return { build, draw };
+
+  /** Makes the columns, when there are other tokens. */
+  function build() {
+    const { names, others } = chosen;
+    const made = (/** @type {HTMLElement} */ section, /** @type {string} */ label, /** @type {string[]} */ rows, /** @type {string[]} */ bars) => {
+      const own = makeColumns(find(section, ".chart"), names.length, label, rows);
+      setHeads(own, headsOf(names), others.length);
+      for (const column of own.columns) appendAll(column, bars.map((kind) => classed(make("i"), kind)));
+      return own;
+    };
+    columns = {
+      parts: made(parts, say("figure.two.table"), ["of-kept", "of-second", "of-added", "sum"], ["kept", "second", "added", "due"]),
+      left: made(story, say("figure.two.table_left"), ["left-p", "left-q"], ["of-p", "of-q"]),
+    };
+  }
+
+  /**
+   * With a mistake in the rule there is no second guess, and none where one column stands for several tokens: the first
+   * guess takes only one of them from q.
+   * @param {Trial} other
+   */
+  function draw(other) {
+    const isFirst = !trial;
+    trial = other;
+    parts.hidden = story.hidden = chosen.mistakes.size > 0 || chosen.others.length > 0;
+    for (let tries = 0; isFirst && tries < TRIES && firstOf().isAccepted; tries++) drawn = dice();
+    show();
+  }
+
+  function firstOf() {
+    const at = pick(trial.drawn, drawn.first);
+    return { at, isAccepted: drawn.u < trial.accept[at] };
+  }
+
+  function show() {
+    showParts();
+    showStory();
+  }
+
+  function showParts() {
+    const two = twoOf(trial, chosen.raw.q, isAgain);
+    const exact = isExact(two);
+    wrong.setAttribute("aria-pressed", String(isAgain));
+    write(find(parts, "h2"), exact ? say("figure.two.parts") : say("figure.two.parts_off"));
+    columns.parts.columns.forEach((column, at) => {
+      setNumber(column, "kept", trial.accepted[at]);
+      setNumber(column, "second", two.second[at]);
+      setNumber(column, "added", two.replaced[at]);
+      setNumber(column, "due", trial.p[at]);
+    });
+    const written = two.out.map((one, at) => addends(one, trial.accepted[at], two.second[at]));
+    const heads = [say("figure.two.row_first"), say("figure.two.row_second"), say("figure.two.row_both")];
+    heads.forEach((head, row) => columns.parts.write(row, head, written.map((texts) => texts[row])));
+    columns.parts.write(3, exact ? say("figure.parts.out") : say("figure.parts.out_off"), inColumn(two.out));
+    const rates = { one: fixed(trial.rate, 3), two: fixed(trial.rate + sumOf(two.second), 3) };
+    write(find(parts, ".rates"), say("figure.two.rate", rates));
+    write(find(parts, ".missed"), exact ? "" : say("figure.two.off", { share: fixed(100 * two.distance, 1) }));
+    write(find(parts, ".note"), exact ? say(isAgain ? "figure.mistakes.harmless" : "figure.two.why") : say("figure.two.why_off"));
+  }
+
+  function showStory() {
+    const { names } = chosen;
+    const { at, isAccepted } = firstOf();
+    const next = secondOf(trial, at, chosen.raw.q, isAgain);
+    const plot = find(story, ".plot");
+    plot.dataset.top = "1";
+    setNumber(plot, "top", 1);
+    columns.left.columns.forEach((column, index) => {
+      setNumber(column, "p", next.p[index]);
+      setNumber(column, "q", next.drawn[index]);
+    });
+    columns.left.write(0, say("figure.two.row_p"), inColumn(next.p));
+    columns.left.write(1, say("figure.two.row_q"), inColumn(next.drawn));
+    const second = pick(next.drawn, drawn.second);
+    const isSecond = drawn.uOfSecond < next.accept[second];
+    const told = (/** @type {number} */ token, /** @type {number} */ u, /** @type {number} */ threshold) =>
+      ({ token: names[token], u: fixed(u, 3), threshold: fixed(threshold, 3) });
+    const first = told(at, drawn.u, trial.accept[at]);
+    const sentences = [say(isAccepted ? "figure.two.accepted" : "figure.two.rejected", first)];
+    if (isAccepted) sentences.push(say("figure.two.unseen", { token: names[second] }));
+    else {
+      sentences.push(say(isSecond ? "figure.two.second_accepted" : "figure.two.second_rejected", told(second, drawn.uOfSecond, next.accept[second])));
+      if (!isSecond) sentences.push(say("figure.two.replaced", { token: names[pick(next.replacement, drawn.last)] }));
+    }
+    const list = find(story, ".story");
+    list.replaceChildren();
+    appendAll(list, sentences.map((words) => make("li", words)));
+  }
+}
