@@ -145,7 +145,6 @@ def test_a_tree_emits_what_the_target_would(children, captured):
     assert farthest(children, 1, captured) < 1e-9
 
 
-@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("children", [one for one in LARGE if one not in SMALL], ids=str)
 def test_a_larger_tree_emits_what_the_target_would(children, captured):
