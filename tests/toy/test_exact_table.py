@@ -211,8 +211,10 @@ def some_quick(names, *quick):
     return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
-@pytest.mark.parametrize("judge", VERDICTS)
-@pytest.mark.parametrize("runs", [RUNS, pytest.param(FULL, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("runs", "judge"),
+    [(RUNS, "torch"), *(pytest.param(FULL, judge, marks=pytest.mark.long) for judge in VERDICTS)],
+)
 @pytest.mark.parametrize("name", some_quick(EXACT, "a model", "a model, in blocks"))
 def test_the_text_has_the_targets_distribution(name, runs, judge, monkeypatch):
     """Where a nucleus is cut, q is a part of it only, until the sampler looks at more tokens."""
