@@ -6,7 +6,7 @@ from tests.web.test_measurements import tab, wait_for_state
 
 def test_it_says_what_pays_for_the_chosen_work_and_saves_a_report(visit_for_all, url):
     page = visit_for_all(url, still=True)
-    set_field(page, "Max new tokens", 16)
+    set_field(page, "Max new tokens", 24)
     close_settings(page)
     panel = tab(page, "Advise", "advise")
     works = panel.locator(".works input")
