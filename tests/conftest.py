@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+gc.disable()  # while all is imported: two seconds fewer
+
 # One thread suits models this small, and leaves the other core to the other worker.
 torch.set_num_threads(1)
 
@@ -40,26 +42,35 @@ def give_memory_back() -> Iterator[None]:
         trim(0)
 
 
-def pytest_collection_finish() -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
     """What is imported stays, and is not looked at in each collection."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest chooses by marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What the line leaves out is slow, too, since -m "not slow" takes the place of the line's own choice."""
+    for item in items:
+        if {"long", "peers", "vllm"} & {mark.name for mark in item.iter_markers()}:
+            item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: FOLDERS.index(item.path.parent.name))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log):
-    """Which tests `-n 2` keeps in one worker: those of a file, which share what it sets up. Tests over tables
-    share nothing, so each is a unit."""
+    """Which tests `-n 2` keeps in one worker: those of a file, which share what it sets up. Those of the web
+    share servers and a browser, and often wait: one worker has all of them, while the other one computes.
+    Tests over tables share nothing, so each is a unit."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduler(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.split("::")[0]
-            return nodeid if Path(file).parent.name == "toy" else file
+            folder = Path(file).parent.name
+            return {"toy": nodeid, "web": folder}.get(folder, file)
 
     config.option.loadscopereorder = False
     return Scheduler(config, log)

@@ -35,7 +35,7 @@ WITHOUT_MODEL = [
 ]
 KINDS = ["model", *WITHOUT_MODEL]
 ROUNDING = 1e-6  # of probabilities, which are float32
-SOUND, BROKEN = 1e-3, 1e-6  # p-values of `exactness`: of a right engine above, of a broken one below
+SOUND = 1e-3  # the p-value of `exactness` of a right engine is above it
 
 
 def naive(p_of, q_of, text, gamma, length, uniforms, judge=None, is_unsure=lambda text: False):

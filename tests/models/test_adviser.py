@@ -21,6 +21,7 @@ from specdemo.session import run_in_turns
 from tests.small import PROMPT, small_model
 
 PARAMS = Params(temperature=0.0, max_new_tokens=40, seed=0, alternatives=0)
+SHORT = replace(PARAMS, max_new_tokens=24)
 
 
 @pytest.fixture(scope="module")
@@ -36,10 +37,10 @@ def field(pair):
 def measured_until(field, works, stop_after: int, before=None):
     """What is known when so many texts have begun, and how many that were."""
     pair = field.pairs["none"]
-    prompts, _ = fitting(pair, prompts_of(works), PARAMS)
+    prompts, _ = fitting(pair, prompts_of(works), SHORT)
     begun = []
-    known = begin(pair, field.contenders, prompts, PARAMS, field.left_out, "advise", before)
-    task = Task(field.pairs, prompts, PARAMS, budget=1e9)
+    known = begin(pair, field.contenders, prompts, SHORT, field.left_out, "advise", before)
+    task = Task(field.pairs, prompts, SHORT, budget=1e9)
     for progress in advise(task, known, lambda: len(begun) >= stop_after):
         begun.append(str(progress.doing))
         known = progress.measured

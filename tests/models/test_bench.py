@@ -361,7 +361,6 @@ def test_bench_prints_a_table_and_json_last(capsys):
 
 
 @pytest.mark.long
-@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler on a CPU")
 def test_bench_with_peers():
     # In its own process, because what is compiled stays in memory.

@@ -296,23 +296,24 @@ def assert_the_same_draft(fast, plain, tokens, start):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtypes", [("float32", "bfloat16"), ("bfloat16", "float32")])
-@EVERY_KIND
-def test_16_bits(kind, dtypes):
+@pytest.mark.parametrize(
+    ("name", "dtypes"),
+    [*((name, ("float32", "bfloat16")) for name in KINDS), ("eagle3", ("bfloat16", "float32"))],
+)
+def test_16_bits(name, dtypes):
     """The features come in the target's dtype, and the head computes in its own."""
     of_target, of_head = (getattr(torch, name) for name in dtypes)
     target = tiny(vocab_size=12).to(of_target)
-    head = kind.head(target).to(of_head)
+    head = KINDS[name].head(target).to(of_head)
     trace = generate(with_head(target, head), TEXT, Params(gamma=3, max_new_tokens=20, seed=0), measure=False)
     assert trace.stats.drafted and trace.stats.tokens == 20
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("params", [dict(temperature=0.0), dict(temperature=0.9, top_p=0.9)], ids=str)
 @EVERY_KIND
-def test_a_run_over_captured_steps_is_the_run(monkeypatch, kind, params):
+def test_a_run_over_captured_steps_is_the_run(monkeypatch, kind):
     """Both steps as CUDA graphs, without a GPU: features pass from one graph to the other."""
-    params = Params(**params, seed=3, max_new_tokens=30)
+    params = Params(temperature=0.9, top_p=0.9, seed=3, max_new_tokens=30)
     monkeypatch.setattr(Clock, "ms_between", lambda *_: 0.0)
 
     def rounds_of(run_step):

@@ -14,7 +14,7 @@ GREEDY = Params(temperature=0, max_new_tokens=60, alternatives=2)
 OPENING, STORY = "Once upon a time", "The big dog ran"
 BYTES = {"json_schema": {"enum": ["é😊 naïve"]}, "max_new_tokens": 30}  # characters of several tokens
 
-pytestmark = [pytest.mark.slow, pytest.mark.peers, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.peers, pytest.mark.timeout(3600)]
 
 
 @pytest.fixture(scope="module")

@@ -150,7 +150,7 @@ def test_no_step_waits(sampler, k):
     assert waits_of(run.steps) == {"draft": [], "verify": []}
 
 
-@pytest.mark.parametrize("runs", [60, pytest.param(4000, marks=[pytest.mark.slow, pytest.mark.long])])
+@pytest.mark.parametrize("runs", [60, pytest.param(4000, marks=pytest.mark.long)])
 def test_the_text_has_the_targets_distribution(runs):
     check(PARAMS, FIVE, runs, target=tiny_llama(3), drafter=parallel(tiny_llama(6), 2))
 

@@ -56,7 +56,7 @@ BLOCK_MODES = {
 PROMPTS = ["Once upon a time", "One day, a girl named Lily went to", "Tom and Sam were", "The big dog ran"]
 GAMMA, NEW_TOKENS = 4, 60
 
-pytestmark = [pytest.mark.slow, pytest.mark.peers, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.peers, pytest.mark.timeout(3600)]
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from specdemo import Params, generate, load_pair, stream
 from specdemo.events import Round, Stats
 from specdemo.events.speedup import is_wide
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
 PROMPT = "One day, a girl named Mia found a tiny kitten in the rain."
 RUNS, ENOUGH, TURNS = 40, 36, 20

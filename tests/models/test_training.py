@@ -130,7 +130,6 @@ def test_resuming_after_a_kill_gives_the_same_weights(texts, tmp_path, monkeypat
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_the_card_reports_every_drafter_and_its_commands_make_the_same_weights(texts, tmp_path, monkeypatch):
     monkeypatch.setattr("specdemo.training.card.NEW_TOKENS", 24)
     pair, again = tmp_path / "my pair", tmp_path / "again"
@@ -242,7 +241,6 @@ def test_a_model_in_one_file_replaces_a_model_in_several_and_vice_versa(texts, t
 
 
 @pytest.mark.long
-@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler on a CPU")
 def test_compiled_training_learns_the_same(texts, tmp_path):
     """Rows of one shape only, because each shape is compiled on its own; both losses are used."""

@@ -29,7 +29,7 @@ ENDS = [  # a stop string, the end of the text, and that of the context
 ]
 GENERATED = "vllm:generation_tokens_total"
 
-pytestmark = [pytest.mark.slow, pytest.mark.vllm, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(3600)]
 
 
 @dataclass

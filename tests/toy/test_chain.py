@@ -45,10 +45,9 @@ def test_the_text_has_the_targets_distribution():
     assert min(fates["accepted"], fates["resampled"]) > RUNS / 20
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen2"])
-def test_what_the_drafter_says_is_what_it_says_of_the_whole_text(name):
+def test_what_the_drafter_says_is_what_it_says_of_the_whole_text():
     """In rounds after any number of rounds that were copies, also where drafts were rejected before."""
-    target, drafter = tiny(name, vocab_size=12, seed=2), tiny(name, vocab_size=12, seed=3)
+    target, drafter = tiny(vocab_size=12, seed=2), tiny(vocab_size=12, seed=3)
     pair = load_pair(target=target, drafter=drafter)
     how = dict(draft_with="lookup+model", ngram=2, temperature=1.5, top_p=1.0)
     params = Params(**how, gamma=3, seed=1, max_new_tokens=120)

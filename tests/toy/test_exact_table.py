@@ -142,8 +142,7 @@ def test_token_for_token_like_the_naive_reference(name, judge):
     """Same dice, no caches, for every path of the engine on which a model drafts."""
     params, of_drafter, context, eos = CASES[name]
     texts = set()
-    for seed in range(30):
-        prompt = EVERY_PROMPT[seed % len(EVERY_PROMPT)]
+    for seed, prompt in enumerate(EVERY_PROMPT):
         drafter = model_drafter(
             Sampler(of_drafter, len(prompt)), context=context, confidence=params.confidence
         )
@@ -211,8 +210,10 @@ def some_quick(names, *quick):
     return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
-@pytest.mark.parametrize("judge", VERDICTS)
-@pytest.mark.parametrize("runs", [RUNS, pytest.param(FULL, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("runs", "judge"),
+    [(RUNS, "torch"), *(pytest.param(FULL, judge, marks=pytest.mark.long) for judge in VERDICTS)],
+)
 @pytest.mark.parametrize("name", some_quick(EXACT, "a model", "a model, in blocks"))
 def test_the_text_has_the_targets_distribution(name, runs, judge, monkeypatch):
     """Where a nucleus is cut, q is a part of it only, until the sampler looks at more tokens."""

@@ -52,8 +52,8 @@ def test_q_is_what_the_token_was_drawn_from(pair, stop):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stop", [0, 2, 6, STOPS - 1])
-def test_the_text_has_the_targets_distribution_at_every_stop(stop):
+@pytest.mark.parametrize("stop", [2, STOPS - 1])
+def test_the_text_has_the_targets_distribution(stop):
     made = TinyTrials(tiny_params(HOW), alter=mixed(stop))
     for _ in range(FEW):
         made.run()

@@ -117,7 +117,7 @@ def kept_on_average(rule, p, q, k):
         (1, 1, 0, 1.0),
         (2, 2, 0, 1.0),
         (3, 2, 2, 3.0),
-        pytest.param(4, 3, 0, 1.0, marks=pytest.mark.slow),
+        pytest.param(4, 3, 0, 1.0, marks=pytest.mark.long),
     ],
 )
 def test_a_lossless_rule_emits_what_the_target_would(way, rule, seed, k, padding, sharpness):

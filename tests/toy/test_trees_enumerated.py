@@ -176,7 +176,6 @@ def test_a_tree_emits_what_the_target_would(parents, captured):
     assert farthest(parents, 1, captured) < 1e-9
 
 
-@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("parents", LARGE, ids=str)
 def test_a_larger_tree_emits_what_the_target_would(parents, captured):

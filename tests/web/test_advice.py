@@ -1,10 +1,13 @@
 """The adviser in a real browser: what is measured before it is stopped is shown, and can be saved."""
 
+from tests.web.screen import close_settings, set_field
 from tests.web.test_measurements import tab, wait_for_state
 
 
 def test_it_says_what_pays_for_the_chosen_work_and_saves_a_report(visit_for_all, url):
     page = visit_for_all(url, still=True)
+    set_field(page, "Max new tokens", 24)
+    close_settings(page)
     panel = tab(page, "Advise", "advise")
     works = panel.locator(".works input")
     assert works.count() == 6 and all(works.nth(at).is_checked() for at in range(6))

@@ -20,7 +20,7 @@ from tests.web.screen import (
 )
 from tests.web.server import served_here
 
-pytestmark = [pytest.mark.slow, pytest.mark.long]
+pytestmark = pytest.mark.long
 
 LONG = 30_000  # tokens; the tiny pair is busy for minutes
 

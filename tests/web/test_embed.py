@@ -41,14 +41,15 @@ def course(framed: str):
 
 
 @pytest.fixture
-def tab(browser):
-    page = browser.new_page(viewport={"width": 1000, "height": 700})
+def tab(desk):
+    page = desk.new_page()
+    page.set_viewport_size({"width": 1000, "height": 700})
     page.set_default_timeout(PATIENCE)
     page.broken = []
     page.on("pageerror", lambda error: page.broken.append(str(error)))
     page.on("console", lambda said: page.broken.append(said.text) if said.type == "error" else None)
     yield page
-    page.context.close()
+    page.close()
 
 
 def ended(page):
@@ -105,11 +106,13 @@ def test_a_hosted_page_in_a_page_of_another_origin(tab, hosted):
         with tab.context.expect_page() as opened:
             tab.keyboard.press("Enter")
         whole = opened.value
+        whole.set_default_timeout(PATIENCE)
         token = parse_qs(frame.evaluate("location.search.slice(1)"))["token"]
         whole.get_by_role("button", name="Generate").wait_for()
         query = parse_qs(urlsplit(whole.url).query)
         assert "frame" not in query and query["token"] == token and query["prompt"] == [ASKED["prompt"]]
         assert asked == [] and frame.locator(".run").get_attribute("data-state") == "ended"
+        whole.close()
         assert tab.broken == []
 
 

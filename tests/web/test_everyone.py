@@ -124,7 +124,10 @@ def test_the_system_s_colours_leave_each_fate_its_lines(opened):
     page.emulate_media(forced_colors="none", reduced_motion="reduce")
 
 
-@pytest.mark.parametrize(("theme", "width", "height"), [("light", 1280, 800), ("dark", 390, 844)])
+@pytest.mark.parametrize(
+    ("theme", "width", "height"),
+    [("light", 1280, 800), pytest.param("dark", 390, 844, marks=pytest.mark.long)],  # half a minute each
+)
 def test_axe_finds_nothing_wrong(visit, url, theme, width, height):
     """At first sight, with each thing open that opens, after a run, in each view, and in a hall; and nothing
     is wider than the screen."""

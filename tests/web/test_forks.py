@@ -30,7 +30,7 @@ def opened(page):
 
 
 def test_a_greedy_run_in_16_bits_is_compared_and_the_report_saved(visit, in_16_bits):
-    page = visit(in_16_bits)
+    page = visit(in_16_bits, still=True)
     run(page, "Once upon a time", temperature=0.8, max_new_tokens=24)
     close_settings(page)
     assert not opened(page).is_visible(), "it is sampled"
@@ -50,7 +50,7 @@ def test_a_greedy_run_in_16_bits_is_compared_and_the_report_saved(visit, in_16_b
 
 
 def test_a_run_in_float32_offers_none(visit, url):
-    page = visit(url)
+    page = visit(url, still=True)
     run(page, "Once upon a time", temperature=0, max_new_tokens=24)
     close_settings(page)
     assert not opened(page).is_visible()

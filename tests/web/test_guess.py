@@ -45,7 +45,7 @@ def score(panel) -> list[list[str]]:
 @pytest.fixture(scope="module")
 def table(visit_for_all, url):
     """A page with a game that the tests of one player share."""
-    return visit_for_all(hall(url))
+    return visit_for_all(hall(url), still=True)
 
 
 def anew(page):
@@ -64,7 +64,7 @@ def test_all_who_open_the_hall_s_link_get_the_same_verdicts_for_the_same_words(t
     link = page.evaluate("navigator.clipboard.readText()")
     assert "guess=1" in link and "seed=" in link and "run=1" not in link
     seen = []
-    for one in (page, visit(link)):
+    for one in (page, visit(link, still=True)):
         panel = begun(one)
         suggested = panel.locator(".suggested").inner_text()
         for words in ("who lived", "He was"):
@@ -86,7 +86,7 @@ def test_the_lecturer_sees_how_the_hall_plays_once_it_is_opened(table, visit, ur
     plays.get_by_text("No game has been played in the hall yet.").wait_for()
     guess(page, "who")  # the lecturer's own game, which is not the hall's
     page.wait_for_function("() => navigator.clipboard.readText().then((text) => text.includes('hall='))")
-    player = visit(page.evaluate("navigator.clipboard.readText()"))
+    player = visit(page.evaluate("navigator.clipboard.readText()"), still=True)
     table_of_player = begun(player)
     for words in ("who lived", "He was"):
         guess(player, words)
@@ -98,7 +98,7 @@ def test_the_lecturer_sees_how_the_hall_plays_once_it_is_opened(table, visit, ur
     anew(player).get_by_text("Your first game in this hall was counted; this one is not.").wait_for()
     page.reload()
     plays.get_by_text("1 game", exact=True).wait_for()
-    stranger = visit(hall(url, hall="0" * 32))
+    stranger = visit(hall(url, hall="0" * 32), still=True)
     begun(stranger).get_by_text("You can play, but nothing is counted").wait_for()
 
 
@@ -165,7 +165,7 @@ def test_other_settings_in_the_middle_are_told_and_a_greedy_game_names_no_u(tabl
 
 def test_by_touch_on_a_hosted_page_which_refuses_what_is_too_much(browser, visit, hosted):
     context = browser.new_context(**PHONE)
-    page = visit(hall(hosted), context=context)
+    page = visit(hall(hosted), still=True, context=context)
     panel = begun(page)
     panel.locator(".suggested button").nth(2).tap()
     panel.get_by_role("button", name="Send").tap()

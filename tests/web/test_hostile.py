@@ -70,7 +70,7 @@ def test_in_what_a_visitor_writes(visit, url):
 
 
 def test_in_what_a_model_writes(visit, endless):
-    page = visit(endless)
+    page = visit(endless, still=True)
     choose(page, "Sampler", "multinomial")
     run(page, "Once", seed=1, temperature=2, max_new_tokens=200)
     trace = saved(page)

@@ -144,8 +144,26 @@ def reader(browser, visit, url: str, locale: str = "en-US"):
     return visit(url, still=True, context=browser.new_context(locale=locale))
 
 
-def test_two_readers_are_each_told_in_their_own_language(browser, visit, url):
-    page, english = reader(browser, visit, url, "de-AT"), reader(browser, visit, url)
+@pytest.fixture(scope="module")
+def german(browser, visit_for_all, url):
+    return reader(browser, visit_for_all, url, "de-AT")
+
+
+def test_german_numbers_have_a_comma_wherever_they_are_written(german):
+    page = german
+    page.locator('.stage [data-fate="accepted"]').first.click()
+    panels = ".inspector, .run > .panel, .workspace > .panel, .timeline"
+    written = []
+    for tab in TABS:
+        select(page, tab)
+        written += page.locator(panels).evaluate_all(WRITTEN)
+    assert any(re.search(r"\d,\d", text) for text in written)
+    assert [text for text in written if re.search(r"\d\.\d{1,2}(?!\d)|\d\.\d{4}", text)] == []
+
+
+def test_two_readers_are_each_told_in_their_own_language(german, visit, url):
+    page, english = german, visit(url, still=True)
+    select(page, "text")
     assert page.title() == "Spekulatives Dekodieren, Token für Token"
     assert page.evaluate("document.documentElement.lang") == "de"
     assert page.get_by_test_id("whose").text_content().startswith("Aufgezeichneter Lauf: ")
@@ -165,18 +183,6 @@ def test_two_readers_are_each_told_in_their_own_language(browser, visit, url):
     assert "Gewichte im Speicher" in page.get_by_test_id("notice").text_content()
     run(english, "Once", max_new_tokens=12, seed=1)
     assert "target forward" in english.get_by_test_id("verdict").text_content()
-
-
-def test_german_numbers_have_a_comma_wherever_they_are_written(browser, visit, url):
-    page = reader(browser, visit, url, "de-AT")
-    page.locator('.stage [data-fate="accepted"]').first.click()
-    panels = ".inspector, .run > .panel, .workspace > .panel, .timeline"
-    written = []
-    for tab in TABS:
-        select(page, tab)
-        written += page.locator(panels).evaluate_all(WRITTEN)
-    assert any(re.search(r"\d,\d", text) for text in written)
-    assert [text for text in written if re.search(r"\d\.\d{1,2}(?!\d)|\d\.\d{4}", text)] == []
 
 
 def test_a_chosen_language_is_kept_and_refusals_name_the_controls_in_it(browser, visit, bare):

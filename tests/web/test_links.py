@@ -183,16 +183,11 @@ def test_a_copied_link_names_the_start_run_and_brings_back_the_figure_with_its_m
     assert copied == page.url and held["trace"] == "first" and held["tab"] == "figure" and "token" not in held
     assert (held["figure_mistakes"], held["figure_u"]) == ("from_p", "0") and "figure_p" not in held
     page.reload()
-    for again in (page, visit(copied, still=True)):
-        figure = again.get_by_test_id("figure")
-        figure.get_by_role("button", name="replace from p", pressed=True).wait_for()
-        assert shown_by(figure) == before and again.url == copied
-    earlier = copied.replace(held["digest"], "00000000")
-    for other, said in (
-        (copied.replace("figure_u=0", "figure_u=2"), "figure_u must be a number from 0 to 0.999, not '2'"),
-        (earlier, 'The recording "first" was made again after this link was copied'),
-    ):
-        visit(other, still=True).get_by_test_id("notice").get_by_text(said).wait_for()
+    figure.get_by_role("button", name="replace from p", pressed=True).wait_for()
+    assert shown_by(figure) == before and page.url == copied
+    said = 'The recording "first" was made again after this link was copied'
+    earlier = visit(copied.replace(held["digest"], "00000000"), still=True)
+    earlier.get_by_test_id("notice").get_by_text(said).wait_for()
 
 
 def shown_by(figure) -> list[str]:

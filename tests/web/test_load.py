@@ -13,7 +13,7 @@ from gradio_client import Client
 from specdemo.ui.runs.limits import HOSTED
 from tests.web.server import awaited
 
-pytestmark = [pytest.mark.slow, pytest.mark.long]
+pytestmark = pytest.mark.long
 
 CLIENTS, SEEDS = 50, 10
 GREEDY = 600

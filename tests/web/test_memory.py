@@ -17,7 +17,6 @@ from tests.web.dense import dense_trace
 from tests.web.server import Server, watched
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.long,
     pytest.mark.skipif(sys.platform != "linux", reason="it reads the process's memory from /proc"),
 ]

@@ -28,7 +28,7 @@ REPEATING = '"Row, row, row your boat," sang Mia. "Row, row, row your boat," san
 @pytest.fixture(scope="module")
 def shared(visit_for_all, url):
     """A page for the tests that set all they need."""
-    return visit_for_all(url)
+    return visit_for_all(url, still=True)
 
 
 WAYS = {  # (what is chosen on the page, the same for the API, what must be seen)

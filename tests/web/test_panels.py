@@ -166,17 +166,3 @@ def test_a_wide_interval_is_small_below_the_tokens_a_round(page, show):
     show(TRACE.rounds, speedup=11.0, speedup_interval=(10.0, 12.0))
     assert speedup.text_content() == "11.00 ×" and not tokens.is_visible()
     assert page.get_by_test_id("stage").bounding_box()["y"] == before, "the text stays where it is"
-
-
-def test_a_run_of_trees_is_shown_and_checked_like_any_other(url, visit):
-    page = visit(url)
-    page.goto(f"{url}/?prompt=Once+upon+a+time&tree=3,2&temperature=1&top_p=1&max_new_tokens=40&seed=5&run=1")
-    wait_for_state(page, "ended")
-    said = choose_tab(page, "Exactness").inner_text()
-    judged = re.search(r"(\d+) of (\d+) verdicts follow from the recorded p, q and u\.", said)
-    assert judged and judged[1] == judged[2] and int(judged[1]) > 20
-    assert page.get_by_role("tabpanel", name="Exactness").locator("[data-holds='false']").count() == 0
-    places = table(choose_tab(page, "Where drafts die"), "By place in the draft")
-    assert [row[0] for row in places] == ["place 1", "place 2", "all"]
-    assert "estimated from runs that draft chains" in choose_tab(page, "Gamma").inner_text()
-    assert "tree 3,2" in page.get_by_test_id("whose").inner_text()

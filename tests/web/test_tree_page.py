@@ -1,5 +1,6 @@
 """A run that drafts trees, on the page, against its trace."""
 
+import re
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -16,6 +17,7 @@ from tests.web.screen import (
     tokens,
     wait_for_state,
 )
+from tests.web.test_panels import choose_tab, table
 
 SETTING = "tree=3,2,1&temperature=1&top_p=1&seed=7&max_new_tokens=60&ignore_eos=true"
 LINK = f"/?prompt=Once+upon+a+time&{SETTING}&run=1"
@@ -140,6 +142,17 @@ def test_the_player_grows_the_tree_and_walks_its_verdicts(page, refused):
     assert known == [[], [], [], ["rejected"], ["rejected", "rejected"]]
     shown = [fate for fate, _, at, _ in on_stage(page) if at == str(refused.index)]
     assert shown == ["rejected", "rejected", "pending"], "of the tree the text has the place that is judged"
+
+
+def test_its_verdicts_are_checked_and_counted_by_place_and_no_gamma_is_estimated(page):
+    said = choose_tab(page, "Exactness").inner_text()
+    judged = re.search(r"(\d+) of (\d+) verdicts follow from the recorded p, q and u\.", said)
+    assert judged and judged[1] == judged[2] and int(judged[1]) > 20
+    assert page.get_by_role("tabpanel", name="Exactness").locator("[data-holds='false']").count() == 0
+    places = table(choose_tab(page, "Where drafts die"), "By place in the draft")
+    assert [row[0] for row in places] == ["place 1", "place 2", "place 3", "all"]
+    assert "estimated from runs that draft chains" in choose_tab(page, "Gamma").inner_text()
+    assert "tree 3,2,1" in page.get_by_test_id("whose").inner_text()
 
 
 def test_on_a_phone_the_tree_is_folded_and_opens_within_the_screen(browser, url):

@@ -49,7 +49,7 @@ def turn(panel, name: str) -> None:
 
 @pytest.fixture(scope="module")
 def page(visit_for_all, url):
-    page = visit_for_all(url)
+    page = visit_for_all(url, still=True)
     set_field(page, "Seed", 7)
     opened(page)
     return page
@@ -90,7 +90,7 @@ def test_this_prompt_with_drafting_on_and_off(page):
 
 
 def test_stop_ends_them_where_they_are(visit, endless):
-    page = visit(endless)
+    page = visit(endless, still=True)
     panel = opened(page)
     count, end = panel.locator("[data-count=runs]"), panel.get_by_role("button", name="Stop")
     panel.get_by_role("button", name=PAIR).click()

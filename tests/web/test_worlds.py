@@ -68,7 +68,7 @@ def test_recorded_stops_are_there_at_once_by_link_by_keyboard_and_in_a_lecture(v
 
 
 def test_the_visitors_own_prompt_runs_at_every_stop_first_at_the_one_that_is_shown(visit, url):
-    page = visit(f"{url}/?worlds=6")
+    page = visit(f"{url}/?worlds=6", still=True)
     set_field(page, "Prompt", "Tom and Lily")
     set_field(page, "Max new tokens", 30)
     panel = page.get_by_test_id("worlds")

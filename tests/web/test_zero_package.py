@@ -24,7 +24,7 @@ from tests.web.conftest import address_of
 TORCH, SPACES = "torch==2.11.0", "spaces==0.51.3"
 OWN_PYTHON = "SPECDEMO_ZERO_PYTHON"  # a Python that has both, which spares the installation (4.9 GB)
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 
 
 @pytest.fixture(scope="module")
