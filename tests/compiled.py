@@ -16,26 +16,29 @@ CPU = torch.device("cpu")
 compiled_verdict = cache(CompiledVerdict)  # compiled when a test first needs it
 
 
-def verifier_of(params, rule, width, wants_top=0, eos=()):
+def verifier_of(params, rule, width, wants_top=0, eos=(), tree=None):
     target = SimpleNamespace(vocab_size=width, device=CPU)
     how = (params.gamma, params.alternatives, wants_top, eos, params.confidence)
-    return Verifier(target, Sampler(params, 2), rule, EagerSteps(), *how)
+    return Verifier(target, Sampler(params, 2), rule, EagerSteps(), *how, tree=tree)
 
 
-def input_of(verifier, drafted, q, raw_q, u_accept, u_next, k=None, seen=None, sure=None):
+def input_of(
+    verifier, drafted, q, raw_q, u_accept, u_next, k=None, seen=None, sure=None, parents=None, room=9
+):
     """What that verifier reads of a draft."""
     numbers = {
         "position": [0],
         "last": [0],
         "k": [len(drafted) if k is None else k],
         "confidence": [verifier.confidence],
+        "room": [room],
         "u_next": [u_next],
         **verifier.sampler.numbers,
         "eos": verifier.eos,
         "u_accept": u_accept,
     }
     sure = torch.zeros(0) if sure is None else sure
-    return VerifyInput(HostNumbers.of(CPU, **numbers), drafted, q, raw_q, None, sure, seen)
+    return VerifyInput(HostNumbers.of(CPU, **numbers), drafted, q, raw_q, None, sure, seen, parents=parents)
 
 
 def compiled(rule):

@@ -53,13 +53,15 @@ class CompiledVerdict:
             rows,
             alternatives,
             likely,
-            shows_block=alternatives > 0 or rule == self.code.BLOCK,
+            shows_block=value.parents is None and (alternatives > 0 or rule == self.code.BLOCK),
             is_lossy=rule not in (self.code.SPECULATIVE, self.code.BLOCK),
             q_exact=0 if value.q_exact is None else rows,
             experts_read=0 if experts_read is None else len(experts_read),
+            of_tree=() if value.parents is None else ("parents", *(["fed"] if value.fed is not None else [])),
         )
         numbers = torch.zeros(size, dtype=torch.float64)
-        for name, given in (("q_exact", value.q_exact), ("experts_read", experts_read)):
+        copied = {"q_exact": value.q_exact, "experts_read": experts_read}
+        for name, given in (copied | {"parents": value.parents, "fed": value.fed}).items():
             if given is not None:
                 start = layout[name].start
                 numbers[start : start + len(given)] = given
@@ -71,6 +73,7 @@ class CompiledVerdict:
             "drafted": value.drafted,
             "q": value.q,
             "raw_q": value.raw_q,
+            "parents": value.parents,
             "sure": value.sure if len(value.sure) else None,
             "seen": None if value.seen is None else value.seen.clone(),  # the verdict changes it
             **{name: value.host.parts[name] for name in ("u_accept", "eos", "biased", "bias")},
@@ -118,6 +121,7 @@ class CompiledVerdict:
             u_next=float(told["u_next"]),
             k=float(told["k"]),
             confidence=float(told["confidence"]),
+            room=0.0 if value.parents is None else float(told["room"]),
             eos_count=len(told["eos"]),
             is_greedy=sampler.greedy,
             temperature=number["temperature"],
@@ -153,6 +157,10 @@ class CompiledVerdict:
                 "sums": torch.empty(self.buckets, dtype=real),
                 "weights": torch.empty(rows + 1, dtype=real),
                 "probs": torch.empty(rows, dtype=real),
+                "p_of": torch.empty(rows + 1, dtype=whole),
+                "raw_p_of": torch.empty(rows + 1, dtype=whole),
+                "depths": torch.empty(rows, dtype=whole),
+                "left": float32(rows, width),
                 "ids": torch.empty(likeliest, dtype=whole),
                 "found": float32(likeliest),
             }
@@ -168,6 +176,7 @@ def layout_of(
     is_lossy: bool,
     q_exact: int,
     experts_read: int,
+    of_tree: tuple[str, ...],
 ) -> tuple[dict[str, Placed], int]:
     """Where each field of step.Verified stands among its numbers, and how many numbers these are."""
     real, single, whole = torch.float64, torch.float32, torch.int64
@@ -192,6 +201,10 @@ def layout_of(
         "q_exact": ((q_exact,), torch.bool),
         "experts_read": ((experts_read,), real),
     }
+    if of_tree:
+        fields |= dict.fromkeys(of_tree, ((rows,), whole))
+        fields |= dict.fromkeys(("judged", "path"), ((rows,), torch.bool))
+        fields |= {"masses": ((rows,), real), "refused": ((), whole)}
     layout, end = {}, 0
     for name, (shape, dtype) in fields.items():
         layout[name] = Placed(end, torch.Size(shape), dtype)

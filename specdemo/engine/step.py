@@ -360,7 +360,7 @@ class Verifier:
     ) -> Packed:
         """The verdict, a Verified, on logits [B+1, V]. experts_read: what belongs into it; None: [0]. nodes:
         those of the value, if they are known."""
-        if self.compiled_verdict and value.parents is None:
+        if self.compiled_verdict:
             verdict = self.compiled_verdict(self, logits, value, experts_read)
             if verdict is not None:
                 return verdict
