@@ -89,6 +89,12 @@ MOST = dict.fromkeys(COPYING, dict(draft=0, verify=114, on_device=3, others=2)) 
     "ngram-one-level": dict(draft=0, verify=115, on_device=3, others=2),
     "early-exit": dict(draft=152, verify=114),
     "none": dict(draft=0, verify=87, from_host=1),
+    # Trees of four depths, greedy
+    "model, tree": dict(draft=382, verify=224),
+    "eagle3, tree": dict(draft=285, verify=226),
+    "dflash, tree": dict(draft=202, verify=226),
+    "dspark, tree": dict(draft=264, verify=226),
+    "medusa, tree": dict(draft=158, verify=225),
 }
 COPIES = dict(from_host=2, on_device=0, others=0)  # and other launches, where no row says otherwise
 
@@ -183,6 +189,7 @@ def check_all_is_there(counted: Counted) -> None:
     assert counted.verify and FROM_HOST not in [*counted.draft, *counted.verify]
 
 
+TREES = ("model", "eagle3", "dflash", "dspark", "medusa")  # of these a tree as deep as a chain is counted
 # What is counted for each row of MOST.
 CASES: dict[str, Callable[[], Counted]] = {
     **{name: partial(of_architecture, name, **GREEDY) for name in ARCHITECTURES},
@@ -190,6 +197,7 @@ CASES: dict[str, Callable[[], Counted]] = {
     **{rule: partial(of_architecture, "llama", rule=rule, **FILTERS) for rule in RULES},
     **{name: partial(of_drafter, name, **GREEDY) for name in DRAFTERS},
     **{f"{name}, Triton": partial(of_drafter, name, True, **GREEDY) for name in ("eagle3", "dflash")},
+    **{f"{name}, tree": partial(of_drafter, name, tree=(2, 1, 1, 1), **GREEDY) for name in TREES},
 }
 
 
