@@ -477,7 +477,7 @@ def decoder_of(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
             by_drafter = METHODS[params.draft_with].is_by_drafter
             readers = [("target", setup.target), *([("drafter", setup.drafter)] if by_drafter else [])]
             for role, lm in readers:
-                if not (isinstance(lm, CachedLM) and lm.reads_branches()):
+                if isinstance(lm, CachedLM) and not lm.reads_branches():  # heads are this project's own
                     raise PairError(about("tree", "tree_forward", who=message(f"the_{role}")))
     beyond = LONGEST_DRAFT if tree is None else tree.size  # rows that only fill a step
     setup.make_room(longest + beyond)

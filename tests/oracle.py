@@ -439,6 +439,15 @@ def said_anew(says, prompt, rounds):
     return accepted
 
 
+def leaves_of(draft):
+    """The paths of a recorded tree, from the text to each token that nothing follows: places in the draft."""
+    paths = []
+    for at, token in enumerate(draft):
+        paths.append([*([] if token.parent is None else paths[token.parent]), at])
+    before = {token.parent for token in draft}
+    return [path for at, path in enumerate(paths) if at not in before]
+
+
 def assert_nearly_the_same(rounds, others, apart=2e-4):
     """The same tokens and fates, and the same numbers but for rounding: by at most `apart`, which is for two
     different forwards. One forward over weights that two loads have put elsewhere stays within 1e-5."""

@@ -1,12 +1,13 @@
 """Heads as a pair's drafter: what all kinds of them have in common."""
 
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specdemo.drafters.base import Kind
+from specdemo.drafters.base import Kind, Materials
+from specdemo.drafters.head_drafter import HeadDrafter
 from specdemo.drafters.heads import DraftHead
 from specdemo.errors import PairError
 from specdemo.runtime.cache import Cached
@@ -22,6 +23,7 @@ class HeadKind(Kind[H], Generic[H, C]):
     is_head = True
     is_for_a_target = "a head"
     reads_hidden_states = True
+    drafter: ClassVar[type[HeadDrafter]]
 
     def name_of(self, model: H) -> str:
         return model.kind
@@ -29,6 +31,9 @@ class HeadKind(Kind[H], Generic[H, C]):
     def cached(self, model: H, target: PreTrainedModel, clock: Clock) -> Cached:
         is_here = model.device.type == target.get_input_embeddings().weight.device.type == "cpu"
         return model.compiled(target) if is_here else model.cached(target)
+
+    def build(self, given: Materials) -> HeadDrafter:
+        return self.drafter(given.drafter, given.target, given.sampler, *given.how_to_draft, given.tree)
 
     def check_fit(self, model: H, target: PreTrainedModel, drafter_id: str, target_id: str) -> None:
         config, of_target = model.config, target.config.get_text_config()

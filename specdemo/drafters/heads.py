@@ -14,6 +14,7 @@ from transformers import LlamaConfig, PreTrainedModel, Qwen3Config
 from specdemo.drafters.rotary import RotaryPositions
 from specdemo.errors import one_line
 from specdemo.runtime import cuda
+from specdemo.runtime.attention import Branches
 from specdemo.runtime.cache import (
     NEW_BUFFERS,
     Cached,
@@ -23,7 +24,7 @@ from specdemo.runtime.cache import (
     PositionalLayer,
 )
 from specdemo.runtime.decoder import Attention, Decoder, Heads, Layer, Norm, RowMask
-from specdemo.runtime.fused import KernelAttention, TorchAttention, as_table, triton_kernels
+from specdemo.runtime.fused import MOST_OF_TREE, KernelAttention, TorchAttention, as_table, triton_kernels
 from specdemo.runtime.linear import MOST_BY_TRITON
 from specdemo.runtime.lm import context_of, final_norm, logits_tolerance
 from specdemo.runtime.native import NATIVE_DTYPES, Native, NativeForward
@@ -373,17 +374,19 @@ class CachedHead(CachedByPosition):
         if not same or not apart <= logits_tolerance(expected[known], dtype):
             raise ValueError("it predicts something other than the head")
 
-    def attention_at(self, start: Tensor, count: int) -> tuple[Tensor, Attention]:
-        """The rows [N] of a forward of `count` rows from start [] on, and how its layers attend."""
+    def attention_at(self, start: Tensor, count: int, branches: Branches | None = None) -> Attention:
+        """How the layers of a forward of `count` rows from start [] on attend. branches: as in
+        LM.forward."""
         rows = self.write_at(start, count)
-        if self.decoding[0].kernels is not None and count <= MOST_BY_TRITON:
-            return rows, self.attention_by_kernels(rows)
-        turned = {None: self.rotation(rows)}
-        layers = self.model.decoding
-        return rows, TorchAttention.over(self.cache, turned, rows, self.key_positions, layers, self.dtype)
+        most = MOST_BY_TRITON if branches is None else MOST_OF_TREE
+        if self.decoding[0].kernels is not None and count <= most:
+            return self.attention_by_kernels(rows, branches)
+        turned = {None: self.rotation(rows if branches is None else branches.positions(rows))}
+        seen = turned, rows, self.key_positions, self.model.decoding, self.dtype, branches
+        return TorchAttention.over(self.cache, *seen)
 
-    def attention_by_kernels(self, rows: Tensor) -> KernelAttention:
-        return KernelAttention(self.cache, rows, {None: self._table})
+    def attention_by_kernels(self, rows: Tensor, branches: Branches | None = None) -> KernelAttention:
+        return KernelAttention(self.cache, rows, {None: self._table}, branches)
 
     def rotation(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """cos and sin [N, 1, r] of the rows."""

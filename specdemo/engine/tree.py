@@ -47,6 +47,11 @@ class Tree:
         """Children of a token, at most."""
         return max(self.children, default=0)
 
+    @property
+    def shown(self) -> list[int]:
+        """How many rows of predictions each depth is drawn from."""
+        return [1, *self.widths[:-1]]
+
     def in_room(self, room: int) -> "Tree":
         """What is drafted where the text has room for so many tokens."""
         return self.cut(room)
@@ -72,6 +77,11 @@ class GrownTree:
 
     def __post_init__(self) -> None:
         assert self.most * (self.depth - 1) <= self.size
+
+    @property
+    def shown(self) -> list[int]:
+        """As of a Tree."""
+        return [1] + [self.most] * (self.depth - 1)
 
     def in_room(self, room: int) -> "GrownTree | Tree":
         """It grows as ever where the text has room for any token; the verifier drops what is too deep."""
@@ -127,17 +137,21 @@ class Shown:
 
     parents: the row of the token before each, among the rows of the call before; 0 at the first depth.
     branches: of a forward over them, whose cache has the rows of all calls since the first one behind the
-    text's, one after another."""
+    text's, one after another. Both are None of a chain, whose only token follows the one before."""
 
     tokens: Tensor  # [P] int64, in the target's ids
-    parents: Tensor  # [P] int64
-    branches: Branches
+    parents: Tensor | None = None  # [P] int64
+    branches: Branches | None = None
+
+    def of_parents(self, rows: Tensor) -> Tensor:
+        """Of what was made of the rows of the call before, that of each token's parent: [P, ...]."""
+        return rows if self.parents is None else rows.index_select(0, self.parents)
 
     @classmethod
     def after(cls, before: "Shown | None", tokens: Tensor, parents: Tensor) -> "Shown":
         """The tokens of the next depth."""
         own = torch.eye(len(tokens), dtype=torch.bool, device=tokens.device)
-        if before is None:
+        if before is None or before.branches is None:
             return cls(tokens, parents, Branches(torch.zeros_like(tokens), ~own))
         depths, hidden = before.branches.depths, before.branches.hidden
         depths = torch.cat([depths, (depths[-1:] + 1).expand(len(tokens))])
@@ -162,7 +176,7 @@ def draft_tree(
     if isinstance(tree, GrownTree):
         return _grow_tree(predict, tree, sampler, settings, seen, told)
     widths, device = tree.widths, u.device
-    told_at = [None] * len(widths) if told is None else told.split([1, *widths[:-1]])
+    told_at = [None] * len(widths) if told is None else told.split(tree.shown)
     seen = None if seen is None else seen[None]  # [P, V], like the next ones
     drafted, qs, raw_qs, parents, exacts, predicted = [], [], [], [], [], []
     shown, first = None, -1  # the number of the first token shown; the text has -1

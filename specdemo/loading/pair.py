@@ -36,7 +36,7 @@ from specdemo.events import (
     check_prompt,
     is_conversation,
 )
-from specdemo.events.params import takes_tree
+from specdemo.events.params import DraftTree, takes_tree, tree_text
 from specdemo.loading.generation import read_options, with_models_own
 from specdemo.loading.quantised import little_quantised
 from specdemo.loading.request import ROLES, dtype_name
@@ -245,12 +245,15 @@ class Pair:
             raise ValueError(about("tree", "tree_auto", name=params.draft_with))
         self._check_reads_trees("target", self.target)
         if METHODS[params.draft_with].is_by_drafter:
-            self._check_drafts_trees()
+            self._check_drafts_trees(params.tree)
 
-    def _check_drafts_trees(self) -> None:
-        kind = kind_of(self.drafter).name_of(self.drafter)
-        if not DRAFTER_KINDS[kind].drafts_trees:
-            raise ValueError(about("tree", "tree_kind", name=kind))
+    def _check_drafts_trees(self, tree: DraftTree) -> None:
+        kind = kind_of(self.drafter)
+        name, longest = kind.name_of(self.drafter), kind.longest_draft(self.drafter)
+        if not DRAFTER_KINDS[name].drafts_trees:
+            raise ValueError(about("tree", "tree_kind", name=name))
+        if longest is not None and isinstance(tree, tuple) and len(tree) > longest:
+            raise ValueError(refusal("tree", "tree_depth", tree_text(tree), deepest=longest))
         if self.other_tokenizer is not None:
             raise ValueError(about("tree", "tree_tokenizer"))
         self._check_reads_trees("drafter", self.drafter)

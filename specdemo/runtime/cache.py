@@ -135,6 +135,7 @@ class CachedByPosition(Cached):
     key_positions: Tensor  # [visible]: 0, 1, ...
     capacity = 0
     buffer_epoch: int  # see LM
+    features: Features | None = None  # see LM
 
     @property
     def layers(self) -> "list[PositionalLayer]":
@@ -171,14 +172,15 @@ class CachedByPosition(Cached):
 
     def keep(self, start: int, kept: list[int]) -> None:
         """Puts rows that do not follow each other where they would stand if they did: row start + kept[i] of
-        the cache becomes row start + i, by one gather in each layer. kept: ascending numbers."""
+        the cache and of the features becomes row start + i, by one gather in each layer. kept: ascending
+        numbers."""
         moved = [(start + to, start + at) for to, at in enumerate(kept) if to != at]
         if not moved:
             return
         to, at = to_device([*zip(*moved, strict=True)], torch.long, self.device)
-        for layer in self.layers:
-            for cached in (layer.keys, layer.values):
-                cached.index_copy_(2, to, cached.index_select(2, at))
+        kept_by_row = [] if self.features is None else [self.features.states]
+        for rows in (*kept_by_row, *(each for layer in self.layers for each in (layer.keys, layer.values))):
+            rows.index_copy_(-2, to, rows.index_select(-2, at))
 
     def free(self) -> None:
         """Also empties the cache: its layers point back here, so the collector would have to find them."""

@@ -470,7 +470,7 @@ def read_features(
             copy(beside + 4 * n * before, row, before)
             row += 4 * before
             if begins == LEFT:
-                copy(model[STREAM], row, width)
+                copy(model[STREAM] + 4 * n * width, row, width)
                 continue
             read_numbers(model[STATES], (start + n) * width, row, width, model[NARROW_STATES])
             if own[READ_NORM]:
@@ -633,7 +633,7 @@ def run(
         )
         copy(shared, x, rows * size)
     elif begins == LEFT:
-        copy(model[STREAM], x, size)
+        copy(model[STREAM], x, rows * size)
     for index in range(model[LAYER_COUNT]):
         place, reals = layers + 8 * index * LAYER_FIELDS, floats(layer_numbers + 4 * index * LAYER_NUMBERS)
         if me == 0:

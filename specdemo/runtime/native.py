@@ -27,6 +27,7 @@ from torch.profiler import record_function
 from transformers import PreTrainedModel
 
 from specdemo.errors import one_line
+from specdemo.events.params import MOST_NODES
 from specdemo.runtime.attention import Branches, masking
 from specdemo.runtime.cache import Cached, CachedByPosition
 from specdemo.runtime.decoder import Decoder, Layer, Norm
@@ -232,7 +233,7 @@ class NativeForward:
         output."""
         k, reads, size = self.kernels, self.decoder.reads, self.decoder.size
         begins = reads is not None and not reads.are_keys
-        rows = self._leaves or int(begins)
+        rows = self._leaves or (MOST_NODES if begins else 0)
         self.stream = float32(rows, size).zero_()  # [rows, H]
         self._model[k.STREAM] = self.stream.data_ptr() if rows else 0
         self._model[k.STREAM_IS_NORMED] = bool(self._leaves) or self.decoder.norms_output
@@ -410,20 +411,25 @@ class NativeForward:
         block: int,
         with_logits: bool = True,
         branches: Branches | None = None,
+        left: Tensor | None = None,
     ) -> Tensor:
         """ids [N] at the positions start [], start + 1, ... of the LM's cache -> logits [N, V], if asked for.
         It takes `block` rows at once, for which products must have been compiled. branches: see LM.forward,
-        and `takes`."""
+        and `takes`. left [N, H]: what the stream of a head begins with, in place of embeddings."""
+        k = self.kernels
         padded = -(-len(ids) // block) * block
-        logits = float32(padded if with_logits else 0, int(self._model[self.kernels.OUTPUT_WIDTH]))
+        logits = float32(padded if with_logits else 0, int(self._model[k.OUTPUT_WIDTH]))
+        begins = k.EMBEDDINGS
+        if left is not None:
+            self.stream[: len(left)], begins = left, k.LEFT
         if branches is None:
-            self._run(lm, ids.contiguous(), start, len(ids), block, logits)
+            self._run(lm, ids.contiguous(), start, len(ids), block, logits, begins)
             return logits[: len(ids)]
-        k, depths = self.kernels, branches.depths.contiguous()
+        depths = branches.depths.contiguous()
         hidden = branches.hidden.float().mul_(masking(torch.float32))
         self._model[[k.NEWEST, k.DEPTHS, k.HIDDEN_ROWS]] = len(depths), address(depths), address(hidden)
         try:
-            self._run(lm, ids.contiguous(), start, len(ids), block, logits)
+            self._run(lm, ids.contiguous(), start, len(ids), block, logits, begins)
         finally:
             self._model[k.NEWEST] = 0
         return logits[: len(ids)]

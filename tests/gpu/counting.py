@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedModel
 
-from specdemo.bench.by_count import COUNTED_GAMMA, CountedPair
+from specdemo.bench.by_count import CountedPair
 from specdemo.bench.shapes import _default_dtype
 from specdemo.drafters.assistant.model import CachedAssistant, is_assistant
 from specdemo.drafters.base import Materials
@@ -190,12 +190,12 @@ def count_round(models: Models, params: Params, dtype: torch.dtype = torch.bfloa
         starts = drafts.first if isinstance(drafts, ChainDrafter) else drafts
         if not isinstance(starts, ModelDrafter):
             starts.start(TEXT)
-        captured_before, longest = {}, verifier.gamma if params.tree else COUNTED_GAMMA
+        captured_before = {}
         with launches:
             for index, ids in enumerate((TEXT, TEXT + EMITTED)):
-                captured_before, u = dict(graphs.graphs), uniforms(1, index, longest)
+                captured_before, u = dict(graphs.graphs), uniforms(1, index, verifier.gamma)
                 with launches.of("host"):
-                    draft = drafts.propose(ids, longest, u.draft)
+                    draft = drafts.propose(ids, verifier.gamma, u.draft)
                     verifier.launch(ids, draft, u)
     assert graphs.graphs.keys() == captured_before.keys(), "the second round replays"
     names = {"draft": []} | launches.names

@@ -22,6 +22,7 @@ from specdemo.drafters.eagle3.head import CachedEagle3
 from specdemo.drafters.peagle.drafter import PEagleDrafter
 from specdemo.drafters.peagle.head import CachedPEagle
 from specdemo.engine.sampling import Sampler, Settings, draw, uniforms
+from specdemo.engine.tree import Shown, tree_of
 from specdemo.runtime.device import Clock
 from specdemo.runtime.graphs import Graphs
 from specdemo.runtime.lm import CachedLM
@@ -255,6 +256,7 @@ def test_compiled_drafts_say_what_the_head_says(make, options):
         for start, rows in ((0, 1), (1, 2), (20, 5), (29, 9)):
             tokens, start = torch.arange(rows), torch.tensor(start)
             assert_the_same_draft(fast, plain, tokens, start)
+            assert_the_same_branches(fast, plain, tokens, start)
 
 
 @pytest.mark.parametrize("dtypes", [("float32", "bfloat16"), ("bfloat16", "float32"), ("float16", "float32")])
@@ -295,6 +297,20 @@ def assert_the_same_draft(fast, plain, tokens, start):
             assert drafted.tolist() == draw(right, u).tolist()
 
 
+def assert_the_same_branches(fast, plain, tokens, start):
+    """Three tokens after the text, and two after the first and one after the last of them."""
+    parents, said = torch.tensor([0, 0, 2]), []
+    for cached in (fast, plain):
+        g, _ = cached.begin(tokens, start)
+        shown = Shown.after(None, torch.tensor([5, 17, 30]), torch.zeros(3, dtype=torch.long))
+        for at in (0, 3):
+            row = start + len(tokens) + at
+            g, logits = cached.go_on(shown.tokens, shown.of_parents(g), row, shown.branches)
+            said.append(logits)
+            shown = Shown.after(shown, torch.tensor([8, 9, 8]), parents)
+    torch.testing.assert_close(torch.cat(said[:2]), torch.cat(said[2:]), atol=2e-4, rtol=1e-4)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "dtypes"),
@@ -310,10 +326,12 @@ def test_16_bits(name, dtypes):
 
 
 @pytest.mark.slow
-@EVERY_KIND
-def test_a_run_over_captured_steps_is_the_run(monkeypatch, kind):
+@pytest.mark.parametrize(
+    ("name", "tree"), [*((name, ()) for name in KINDS), ("eagle3", "auto"), ("dspark", "auto")]
+)
+def test_a_run_over_captured_steps_is_the_run(monkeypatch, name, tree):
     """Both steps as CUDA graphs, without a GPU: features pass from one graph to the other."""
-    params = Params(temperature=0.9, top_p=0.9, seed=3, max_new_tokens=30)
+    params, kind = Params(temperature=0.9, top_p=0.9, seed=3, max_new_tokens=30, tree=tree), KINDS[name]
     monkeypatch.setattr(Clock, "ms_between", lambda *_: 0.0)
 
     def rounds_of(run_step):
@@ -330,22 +348,27 @@ def test_a_run_over_captured_steps_is_the_run(monkeypatch, kind):
     assert rounds == expected
 
 
-def steps_of(kind, head, sampler, k=4):
+def steps_of(kind, head, sampler, k=4, tree=()):
     """One round's two steps, with what they read."""
-    params = Params(gamma=4, max_new_tokens=40, alternatives=3, seed=1, **SAMPLERS[sampler])
+    params = Params(gamma=4, max_new_tokens=40, alternatives=3, seed=1, tree=tree, **SAMPLERS[sampler])
     run, shared, target = Kept(), Sampler(params), target_of("llama")
     lm = recordable(target)
-    drafter = kind.drafter(kind.cached(head, target), lm, shared, run, 4)
+    shape = tree_of(params)
+    gamma = 4 if shape is None else shape.size
+    drafter = kind.drafter(kind.cached(head, target), lm, shared, run, gamma, tree=shape)
     verifier = decoding(lm, drafter, params, TEXT, run_step=run, sampler=shared).decoder.verifier
     with torch.no_grad():
         lm.prefill(torch.tensor(TEXT[:-1]))
         drafter.start(TEXT)
-        u = uniforms(1, 0, 4)
-        verifier.verify(TEXT, drafter.propose(TEXT, k, u.draft), u)
+        u = uniforms(1, 0, gamma)
+        verifier.verify(TEXT, drafter.propose(TEXT, k if shape is None else gamma, u.draft), u)
     return run.steps
 
 
-@pytest.mark.parametrize(("sampler", "k"), [("greedy", 4), ("all", 2), ("adjusted", 4)])
+@pytest.mark.parametrize(
+    ("sampler", "k", "tree"),
+    [("greedy", 4, ()), ("all", 2, ()), ("adjusted", 4, ()), ("all", 4, (2, 2)), ("adjusted", 4, "auto")],
+)
 @pytest.mark.parametrize(
     ("name", "options"),
     [
@@ -358,9 +381,9 @@ def steps_of(kind, head, sampler, k=4):
         ("dspark", {}),
     ],
 )
-def test_no_step_waits(name, options, sampler, k):
+def test_no_step_waits(name, options, sampler, k, tree):
     kind = KINDS[name]
-    steps = steps_of(kind, kind.head(target_of("llama"), **options), sampler, k)
+    steps = steps_of(kind, kind.head(target_of("llama"), **options), sampler, k, tree)
     assert waits_of(steps) == {"draft": [], "verify": []}
 
 

@@ -17,10 +17,8 @@ from specdemo.runtime.device import Clock
 from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.native import NativeLM
 from specdemo.servers.pair import SERVERS_OWN
-from tests.heads import tiny_head
 from tests.models.test_fused import FUSED
 from tests.oracle import parents_of, path_to
-from tests.runners import with_head
 from tests.sentences import assert_one_sentence
 from tests.small import small_model
 from tests.tiny import ARCHITECTURES, VOCAB, WINDOW, greedy, noisy, tiny
@@ -177,7 +175,9 @@ def test_what_cannot_draft_a_tree_says_so():
         said = refused(target, drafter_of("llama"), draft_with=method)
         assert said == f"tree must be empty for {method}, which drafts chains only"
     assert "must not be auto for suffix" in refused(target, None, draft_with="suffix", tree="auto")
-    assert "of the kind eagle3" in refused(with_head(target, tiny_head(target)), None)
+    parallel = noisy(target)
+    parallel.config.pard_token = 7
+    assert "of the kind pard" in refused(target, parallel)
     run_of(target, None, draft_with="none")  # where it has no effect
 
 

@@ -4,10 +4,12 @@ own, and the head is given true features wherever the text stands."""
 from collections import Counter
 from dataclasses import replace
 
+import pytest
 import torch
 
 from specdemo.drafters.eagle3.drafter import Eagle3Drafter
 from specdemo.engine.sampling import Sampler, draw
+from specdemo.engine.tree import tree_of
 from specdemo.events import Round
 from specdemo.runtime.steps import EagerSteps
 from tests import oracle
@@ -28,9 +30,13 @@ class TableFeatures(dict):
 class TableTarget(TableLM):
     """Its feature at a position is the token there."""
 
-    def forward(self, ids, start):
+    def forward(self, ids, start, branches=None):
         self.features |= {start.item() + i: token_id for i, token_id in enumerate(ids.tolist())}
-        return super().forward(ids, start)
+        return super().forward(ids, start, branches)
+
+    def keep(self, start, kept):
+        self.features |= {start + to: self.features[start + at] for to, at in enumerate(kept)}
+        super().keep(start, kept)
 
 
 class TableHead:
@@ -61,10 +67,10 @@ class TableHead:
         self.next = start + len(tokens)
         return self.predict(torch.tensor([[before[-1], tokens[-1].item()]]))
 
-    def go_on(self, token, g, start):
-        assert start.item() == self.next < self.reserved
-        self.next += 1
-        return self.predict(torch.stack([g[:, 1], token], 1))
+    def go_on(self, tokens, g, start, branches=None):
+        assert start.item() == self.next and self.next + len(tokens) <= self.reserved
+        self.next += len(tokens)
+        return self.predict(torch.stack([g[:, 1], tokens], 1))
 
     def predict(self, y):
         logits = WIDE[y[:, 0], y[:, 1]]
@@ -83,9 +89,10 @@ class ForgetsItsVocabulary(Sampler):
 def events_of(params, sampler):
     """One run over a target and a head, which knows its text as it grows."""
     text, target = list(PROMPT), TableTarget(TARGET)
-    drafter = Eagle3Drafter(
-        TableHead(TableFeatures(), text), target, sampler(params), EagerSteps(), params.gamma
-    )
+    tree = tree_of(params)
+    gamma = params.gamma if tree is None else tree.size
+    head = TableHead(TableFeatures(), text)
+    drafter = Eagle3Drafter(head, target, sampler(params), EagerSteps(), gamma, tree=tree)
     for event in decoding(target, drafter, params, PROMPT):
         if isinstance(event, Round):
             text += event.emitted
@@ -108,9 +115,13 @@ def exactness(events_of, params, runs, sampler=Sampler, wanted=()):
     return p
 
 
-def test_the_text_has_the_targets_distribution():
+@pytest.mark.parametrize(
+    "params", [SAMPLERS["top-p"], replace(PLAIN, tree=(2, 2, 1)), replace(PLAIN, tree="auto")]
+)
+def test_the_text_has_the_targets_distribution(params):
     wanted = ("accepted", "rejected", "discarded", "resampled", "bonus")
-    assert exactness(events_of, SAMPLERS["top-p"], RUNS, wanted=wanted) > SOUND
+    wanted = tuple(fate for fate in wanted if params.tree != "auto" or fate != "bonus")
+    assert exactness(events_of, params, RUNS, wanted=wanted) > SOUND
 
 
 def test_a_head_that_forgets_its_vocabulary_is_noticed():

@@ -1,135 +1,95 @@
 """A DFlash head drafts a whole block in one forward; a DSpark head corrects it token by token (see
 head.py)."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 from torch.nn import Module
 from transformers import PreTrainedModel
 
-from specdemo.drafters.base import Materials
 from specdemo.drafters.dflash.head import CachedDFlash, DFlashHead
+from specdemo.drafters.head_drafter import HeadDrafter
 from specdemo.drafters.head_kind import HeadKind
 from specdemo.drafters.model.drafter import DraftInput
-from specdemo.engine.draft import LONGEST_DRAFT, Draft, Drafter, draft_at_once, draft_in_turn, one_hot_draft
-from specdemo.engine.sampling import Sampler
-from specdemo.events import Gamma
+from specdemo.engine.draft import Draft
+from specdemo.engine.tree import Shown
 from specdemo.events.speedup import DraftingCost
-from specdemo.runtime.lm import LM
-from specdemo.runtime.steps import RunStep
 from specdemo.runtime.weights import weight_bytes
 
 
 @dataclass(eq=False)
-class DFlashDrafter(Drafter):
-    """Drafts all tokens of a round at once, at most as many as its block has places.
+class DFlashDrafter(HeadDrafter):
+    """Drafts all places of a round at once, at most as many as its block has.
 
-    Each round begins with the target's true features of the tokens that the last round has accepted: of gamma
-    + 1 tokens where steps are captured, so that the shapes are the same however many they were. q of a place
-    does not depend on the tokens drafted before it, except through a Markov head (DSpark), and through a
-    penalty of the sampler's. Beyond the head's own context nothing is drafted."""
+    q of a place does not depend on the tokens drafted before it, except through a Markov head (DSpark), and
+    through a penalty of the sampler's. Beyond the head's own context nothing is drafted."""
 
     head: CachedDFlash
-    target: LM
-    sampler: Sampler
-    run_step: RunStep
-    gamma: Gamma
-    is_over: Callable[[], bool] = lambda: False  # of Decoder
-    filled: int = field(default=0, init=False)  # rows of the head's cache that hold true features
 
-    def __post_init__(self) -> None:
-        self.target.features = self.head.reads
+    @property
+    def places(self) -> int:
+        return self.head.model.config.places
 
-    def start(self, ids: list[int]) -> None:
-        self._fill(ids, len(ids) - 1)
+    def longest(self, ids: list[int]) -> float:
+        return self.head.context - len(ids)
 
-    def _fill(self, ids: list[int], end: int) -> None:
-        if len(ids) <= self.head.context:
-            self.head.prefill(self.filled, end, self.is_over)
-            self.filled = max(self.filled, end)
-
-    def propose(self, ids: list[int], k: int, u: list[float]) -> Draft:
-        places = self.head.model.config.places
-        k = int(min(k, places, self.head.context - len(ids)))
-        if k <= 0:
-            return one_hot_draft([], self.target.vocab_size, self.target.device)
-        rows = min(self.run_step.rows(k, self.gamma), places)
-        more = min(max(1, len(ids) - 2 - self.filled), LONGEST_DRAFT)  # new tokens besides the last
-        new = min(1 + self.run_step.rows(more, self.gamma), len(ids) - 1)
-        self._fill(ids, len(ids) - 1 - new)  # nothing, unless rounds have drafted nothing
-        self.head.grow(len(ids) + rows)
-        seen = self.sampler.seen(ids, self.target.vocab_size, self.head.device)
-        value = DraftInput.of(self.head.device, len(ids) - 1, ids[-1:], self.sampler, u[:rows], seen)
-        buffers = (self.head.kv_length, self.head.buffer_epoch, self.target.buffer_epoch)
-        key = ("draft", rows, new, *buffers, self.sampler.key)
-        _, draft = self.run_step(key, partial(self.step, new), value, partial(self.expected, new))
-        self.filled = len(ids) - 1
-        return replace(draft.on(self.target.device), k=min(k, len(draft.ids)))
-
-    def expected(self, new: int, value: DraftInput, said: Draft) -> Draft:
-        """What the step should have said, see RunStep: the head's own logits after the tokens that a graph
-        has drawn."""
-        return self.step(new, value, said.logits)
-
-    def step(self, new: int, value: DraftInput, told: Tensor | None = None) -> Draft:
-        """The draft made from `value`. new: how many of the target's features are read before the block is
-        drafted. told: see draft_in_turn."""
-        head, model = self.head, self.head.model
-        position, anchor = value.position[0].long(), value.last.long()
+    def step(self, value: DraftInput, told: Tensor | None = None) -> Draft:
+        head, config = self.head, self.head.model.config
+        start, last = value.position[0].long(), value.last.long()
+        new = len(last) - 1
         if new:
-            head.read(position - new, new)
-        count = len(value.u) + len(anchor) - model.config.samples_from_anchor
-        return self.drafted(value, *head.block(anchor, position, count), told)
+            head.read(start, new)
+        count = self.depth_of(value) + 1 - config.samples_from_anchor
+        return self.drafted(value, last[-1:], *head.block(last[-1:], start + new, count), told)
 
-    def drafted(self, value: DraftInput, hidden: Tensor, logits: Tensor, told: Tensor | None) -> Draft:
-        """The draft of a block. hidden [N, H]: the hidden states of all rows. logits [k, Vd]: of those that
-        draft. told: see draft_in_turn."""
+    def drafted(
+        self, value: DraftInput, anchor: Tensor, hidden: Tensor, logits: Tensor, told: Tensor | None
+    ) -> Draft:
+        """The draft of a block. anchor [1]: the text's last token. hidden [N, H]: the hidden states of all
+        rows. logits [k, Vd]: of those that draft. told: see draft_in_turn."""
         model = self.head.model
         if model.markov_head is not None:
-            return self._in_turn(value, hidden, logits, told)
-        own = model.for_target(logits)  # [k, V]
-        draft = draft_at_once(own, value.u, self.sampler, value.settings, value.seen, told)
-        if model.confidence_head is None:
+            return self._corrected(value, anchor, hidden, logits, told)
+        draft = self.at_once(model.for_target(logits), value, told)
+        if model.confidence_head is None or self.tree is not None:
             return draft
         sure = model.confidence_head(model.drafting_rows(hidden), None)
         return replace(draft, sure=sure[: len(draft.ids)])
 
-    def _in_turn(self, value: DraftInput, hidden: Tensor, logits: Tensor, told: Tensor | None) -> Draft:
-        """The draft of one token after another, each with the Markov head's bias from the one before it.
-        hidden [N, H]: the hidden states of all rows. logits: [k, Vd]."""
+    def _corrected(
+        self, value: DraftInput, anchor: Tensor, hidden: Tensor, logits: Tensor, told: Tensor | None
+    ) -> Draft:
+        """The draft of one token after another, each with the Markov head's bias from the one before it; the
+        others are as in `drafted`."""
         model, markov = self.head.model, self.head.model.markov_head
-        drafting = model.drafting_rows(hidden)  # [k, H]
         assert markov is not None
-        anchor = markov.markov_w1(value.last.long())  # [1, r]
+        first = markov.markov_w1(anchor)  # [1, r]
         state, sure = markov.start(1), []
         if not model.config.samples_from_anchor:
-            _, state = markov(anchor, hidden[:1], state)
-        rows = iter(zip(drafting.split(1), logits.split(1), strict=True))
+            _, state = markov(first, hidden[:1], state)
+        places = zip(model.drafting_rows(hidden).split(1), logits.split(1), strict=True)
 
-        def predict(drafted: Tensor | None) -> Tensor:
+        def predict(shown: Shown | None) -> Tensor:
             nonlocal state
-            before = anchor if drafted is None else markov.markov_w1(drafted)  # [1, r]
-            row, unbiased = next(rows)
-            bias, state = markov(before, row, state)
-            if model.confidence_head is not None:
+            row, unbiased = next(places)  # [1, H], [1, Vd]
+            before = first
+            if shown is not None:
+                before, state = markov.markov_w1(shown.tokens), shown.of_parents(state)  # [P, r]
+            bias, state = markov(before, row.expand(len(before), -1), state)
+            if model.confidence_head is not None and self.tree is None:
                 sure.append(model.confidence_head(row, before))
             return model.for_target(unbiased + bias)
 
-        how = (self.sampler, value.settings, value.seen)
-        draft = draft_in_turn(predict, value.u, *how, stops_below=0.0, told=told)
+        draft = self.in_turn(predict, value, told)
         return replace(draft, sure=torch.cat(sure)[: len(draft.ids)]) if sure else draft
 
 
 class DFlashKind(HeadKind[DFlashHead, CachedDFlash]):
+    drafter = DFlashDrafter
+
     def is_one(self, model: Module) -> bool:
         return type(model) is DFlashHead  # a DFlash2Head is another kind
-
-    def build(self, given: Materials) -> DFlashDrafter:
-        run_step, gamma, is_over, _ = given.how_to_draft
-        return DFlashDrafter(given.drafter, given.target, given.sampler, run_step, gamma, is_over)
 
     def cost(self, model: DFlashHead, target: PreTrainedModel) -> DraftingCost:
         read = weight_bytes(target)

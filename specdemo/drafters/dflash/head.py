@@ -255,12 +255,12 @@ class CachedDFlash(CachedHead):
     def block(self, anchor: Tensor, start: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """The hidden states [count, H] of the first rows of a block, see DFlashHead, and the logits [k, Vd]
         of those that draft, without a Markov head's biases. anchor [1] at position start []."""
-        _, attention = self.attention_at(start, count)
+        attention = self.attention_at(start, count)
         hidden = self.model(self.model.block_of(anchor, count), attention, self.decoding)
         return hidden, self.model.logits(self.model.drafting_rows(hidden))
 
-    def prefill(self, start: int, end: int, is_over: Callable[[], bool]) -> None:
-        """Fills the rows from `start` to before `end`. is_over: as in LM.prefill."""
+    def prefill(self, ids: list[int], start: int, end: int, is_over: Callable[[], bool]) -> None:
+        """Fills the rows from `start` to before `end`, whatever the tokens. is_over: as in LM.prefill."""
         for first in range(start, end, HEAD_PREFILL_CHUNK):
             if is_over():
                 return

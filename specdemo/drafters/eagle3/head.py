@@ -27,6 +27,7 @@ from specdemo.drafters.heads import (
     OfLayers,
     rms_norms,
 )
+from specdemo.runtime.attention import Branches
 from specdemo.runtime.decoder import Attention, Decoder, Layer, Norm, RowMask, TargetStates
 from specdemo.runtime.device import to_device
 from specdemo.runtime.lm import Drawing
@@ -164,10 +165,10 @@ class CachedEagle3(CachedHead):
 
     model: Eagle3Head
 
-    def rows(self, tokens: Tensor, g: Tensor, start: Tensor) -> Tensor:
+    def rows(self, tokens: Tensor, g: Tensor, start: Tensor, branches: Branches | None = None) -> Tensor:
         """tokens [N] and what came before each, g [N, H], in the rows start [], start + 1, ... -> y [N, H],
-        see Eagle3Head."""
-        _, attention = self.attention_at(start, len(tokens))
+        see Eagle3Head. branches: as in LM.forward."""
+        attention = self.attention_at(start, len(tokens), branches)
         return self.model(tokens, g, [attention] * len(self.decoding), self.decoding)
 
     def true_rows(self, tokens: Tensor, start: Tensor) -> Tensor:
@@ -180,10 +181,12 @@ class CachedEagle3(CachedHead):
         what `go_on` takes, and the logits [1, V] of the token after the last one."""
         return self.predict(self.true_rows(tokens, start)[-1:])
 
-    def go_on(self, token: Tensor, g: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
-        """A drafted token [1] and what it came from, g [1, H], in the row start [] -> what `begin`
-        returns."""
-        return self.predict(self.rows(token, g, start))
+    def go_on(
+        self, tokens: Tensor, g: Tensor, start: Tensor, branches: Branches | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """A drafted token [1] and what it came from, g [1, H], in the row start [] -> what `begin` returns.
+        branches: of several drafted tokens [N] with g [N, H], see LM.forward; then the logits are [N, V]."""
+        return self.predict(self.rows(tokens, g, start, branches))
 
     def predict(self, y: Tensor) -> tuple[Tensor, Tensor]:
         """y [N, H] -> what the next forward takes as g [N, H], and the logits [N, V] of the token after
@@ -226,12 +229,19 @@ class NativeEagle3(NativeHead, CachedEagle3):
     def begin(self, tokens: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
         if self.native is None:
             return super().begin(tokens, start)
-        return self.native.stream, self.native.last(self, tokens, start, from_features=True)
+        return self.native.stream[:1], self.native.last(self, tokens, start, from_features=True)
 
-    def go_on(self, token: Tensor, g: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
-        if self.native is None:
-            return super().go_on(token, g, start)
-        return self.native.stream, self.native.last(self, token, start, from_features=False)
+    def go_on(
+        self, tokens: Tensor, g: Tensor, start: Tensor, branches: Branches | None = None
+    ) -> tuple[Tensor, Tensor]:
+        native = self.native
+        if native is None or not native.takes(branches):
+            return super().go_on(tokens, g, start, branches)
+        if branches is None:
+            return native.stream[:1], native.last(self, tokens, start, from_features=False)
+        block = native.block_for(len(tokens))
+        logits = native(self, tokens, start, block, branches=branches, left=g)  # [N, Vd]
+        return native.stream[: len(tokens)], self.model.for_target(logits)
 
     @property
     def drafts_itself(self) -> bool:

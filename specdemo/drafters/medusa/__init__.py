@@ -9,6 +9,7 @@ KIND = DrafterKind(
     "block",
     "Medusa heads draft all tokens at once, a head for each place, all of them from the same hidden state of "
     "the target: no token of the draft has seen the others.",
+    drafts_trees=True,
     authors=r"medusa",
     authors_key=OF_AUTHORS,
 )

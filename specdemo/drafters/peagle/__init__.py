@@ -8,5 +8,6 @@ KIND = DrafterKind(
     "block",
     "A P-EAGLE head drafts all tokens in one forward: the first from the target's own hidden states, each "
     "other from a mask, so no token of the draft has seen the others.",
+    drafts_trees=True,
     in_speculators=True,
 )
