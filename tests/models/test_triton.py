@@ -368,7 +368,8 @@ def test_an_int8_product_that_differs_with_17_rows_only_is_found(monkeypatch):
 
 @pytest.mark.slow
 @with_stand_ins
-def test_a_captured_run_with_kernels_is_the_run(monkeypatch):
+@pytest.mark.parametrize("tree", [(), (2, 1)], ids=["chains", "trees"])
+def test_a_captured_run_with_kernels_is_the_run(monkeypatch, tree):
     """Over the real capturing code. What is captured has each kernel as one operation."""
     fake = install(monkeypatch, FakeCuda())
     monkeypatch.setattr(cuda, "has_triton", lambda device: True)
@@ -377,7 +378,7 @@ def test_a_captured_run_with_kernels_is_the_run(monkeypatch):
     models = quantised(tiny()), quantised(near)
     for model in models:
         join_weights(model)
-    params = Params(seed=3, max_new_tokens=5, gamma=2, temperature=0.9)
+    params = Params(seed=3, max_new_tokens=5, gamma=2, temperature=0.9, tree=tree)
 
     def rounds(run):
         pair = run_by(*models, run)
