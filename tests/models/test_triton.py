@@ -45,6 +45,7 @@ from tests.kernel_errors import (  # noqa: E402
     attended,
     attended_exactly,
     attending,
+    branches_of,
     exact,
     int8_layer,
     randn,
@@ -216,7 +217,7 @@ def test_heads_with_kernels_say_what_they_say_without(make, options):
 
 
 def after_parts(cached):
-    """Logits, after 26 rows in parts."""
+    """Logits, after 26 rows in parts, also of a tree."""
     token, start = torch.tensor([3], device=DEVICE), torch.tensor(0, device=DEVICE)
     if isinstance(cached, CachedDFlash):
         for _ in range(2):
@@ -227,7 +228,9 @@ def after_parts(cached):
         g, _ = cached.begin(torch.arange(13, device=DEVICE), start)
         start = start + 13
     g, first = cached.go_on(token, g, start)
-    return torch.cat([first, cached.go_on(token, g, start + 1)[1]])
+    siblings = torch.cat([token, token + 1]), g.repeat(2, 1), start + 1, branches_of([-1, -1], 2)
+    _, both = cached.go_on(*siblings)
+    return torch.cat([first, both, cached.go_on(token, g, start + 1)[1]])
 
 
 def test_a_head_whose_kernels_lie_runs_without_them(monkeypatch):
