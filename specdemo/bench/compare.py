@@ -6,7 +6,7 @@ from datetime import date
 from functools import reduce
 from statistics import fmean
 
-from specdemo.bench.methods import TREES, WARM_UP_TOKENS, MethodRow, MethodsResult, winner
+from specdemo.bench.methods import WARM_UP_TOKENS, MethodRow, MethodsResult, usual_tree, winner
 from specdemo.drafters.kinds import kind_in
 from specdemo.errors import LoadError
 from specdemo.events import METHODS, PairInfo, Params, drafter_label, manner_of, rule_in_words
@@ -75,14 +75,17 @@ def settings_for(pairs: Sequence[Pair], names: Sequence[str], params: Params) ->
 
 
 def with_trees(settings: Sequence[Setting], params: Params) -> list[Setting]:
-    """The settings, each followed by those with TREES and the tree of `params` in place of its chains, as far
-    as its pair drafts trees with such Params. ValueError where no pair drafts that of `params`."""
+    """The settings, each followed by those with trees in place of its chains, as far as its pair drafts trees
+    with such Params: the usual tree, where a model drafts, and that of `params`. ValueError where no pair
+    drafts that."""
     found: list[Setting] = []
     refused: ValueError | None = None
     for setting in settings:
         found.append(setting)
-        for tree in dict.fromkeys([*TREES, *([params.tree] if params.tree else [])]):
-            if not takes_tree(setting.params.draft_with, tree):
+        method = setting.params.draft_with
+        usual = [usual_tree(params)] if METHODS[method].is_by_drafter else []
+        for tree in dict.fromkeys([*usual, *([params.tree] if params.tree else [])]):
+            if not takes_tree(method, tree):
                 continue
             try:
                 own = setting.pair.check(replace(setting.params, tree=tree))

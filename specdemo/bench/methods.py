@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from io import StringIO
 
-from specdemo.events import DRAFTER_KINDS, METHODS, Gamma, Manner
+from specdemo.events import DRAFTER_KINDS, METHODS, Gamma, Manner, Params
 from specdemo.events.metrics import ratio
 from specdemo.events.params import DraftTree
 from specdemo.events.speedup import SHORTEST, is_wide
@@ -13,9 +13,12 @@ from specdemo.events.verdict import speedup_in_words
 from specdemo.words.catalogue import Numeral, numeral, speaker_of
 
 WARM_UP_TOKENS = 48  # tokens that each setting writes before it is measured
-# Trees (Params.tree) that are measured beside chains, of whatever drafts them: one as deep as a usual chain,
-# with a second guess at its first place, and one that grows where the drafter is sure.
-TREES: tuple[DraftTree, ...] = ((2, 1, 1, 1), "auto")
+
+
+def usual_tree(params: Params) -> DraftTree:
+    """The tree that is measured beside the chains of a drafter that is a model. When greedy the one that
+    grows brought most tokens; else one whose children are drawn, as deep as a usual chain (engine/README)."""
+    return (2, 1, 1, 1) if params.temperature else "auto"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from specdemo.bench.methods import TREES, WARM_UP_TOKENS
+from specdemo.bench.methods import WARM_UP_TOKENS
 from specdemo.events import DRAFTER_KINDS, METHODS
 from specdemo.events.params import takes_tree
 from specdemo.events.speedup import Estimate
@@ -52,9 +52,11 @@ def _drafters(trace: Trace) -> Iterator[str]:
         usual = bool(trace.pair.drafter) if method.needs_drafter else method.is_usual
         if usual or trace.params.draft_with == name:
             yield name
-            if "tree" in method.fields and DRAFTER_KINDS[trace.pair.drafter_kind or "model"].drafts_trees:
-                yield from (f"{name}, {tree}" for tree in TREES if takes_tree(name, tree))
-    yield from others_at_hand(trace.pair.name)
+            kind = DRAFTER_KINDS[trace.pair.drafter_kind or "model"]
+            if method.is_by_drafter and takes_tree(name, "auto") and kind.drafts_trees:
+                yield f"{name}, tree"
+    for other in others_at_hand(trace.pair.name):
+        yield from (other, f"{other}, tree")
 
 
 def _in_seconds(times_ms: dict[str, float]) -> dict[str, float]:
