@@ -112,7 +112,7 @@ SAMPLERS = {
 def test_token_for_token_like_the_naive_reference(grammars, name, judge):
     params, texts = SAMPLERS[name], set()
     p_of, q_of = (of_table(table, params) for table in (TARGET, DRAFTER))
-    for seed in range(20):
+    for seed in range(30):
         run = run_of(grammars, replace(params, seed=seed), VERDICTS[judge]())
         ids = [token_id for one in run for token_id in getattr(one, "emitted", ())]
         expected = naive_until_the_end(p_of, q_of, params, seed)

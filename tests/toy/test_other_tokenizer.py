@@ -110,6 +110,7 @@ class SaysThatAGreedyDraftWasDrawn(Shared):
         return replace(draft, ids=draft.q.argmax(-1))
 
 
+@pytest.mark.long
 def test_a_broken_drafter_fails():
     p = exactness(PLAIN, FEW, lambda sampler: other(sampler, SaysThatAGreedyDraftWasDrawn))
     assert p < BROKEN, f"the test does not notice it: p = {p:.2g}"

@@ -79,7 +79,7 @@ def has_ipv6() -> bool:
     return True
 
 
-@pytest.mark.slow
+@pytest.mark.long  # a server for one flag
 @pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
 def test_it_listens_on_an_ipv6_address(tmp_path):
     with watched(tmp_path, *tiny_pair(tmp_path), "--host", "::1") as server:
