@@ -327,6 +327,13 @@ QUICK = [
         TREES,
     ),
     Mutant(
+        "compiled: a sibling is judged by the old p",
+        "runtime/verdict.py",
+        "left = memory.left + 4 * i * width",
+        "left = left",
+        COMPILED,
+    ),
+    Mutant(
         "a guess after the end of the text is called rejected",
         "engine/emit.py",
         "(kept[:-1] if self.stop.finish else kept)",
