@@ -218,6 +218,8 @@ def draw_children(probs: Tensor, preferred: Tensor, u: Tensor) -> tuple[Tensor, 
     Where nothing is left of a distribution (it is one-hot when greedy, and a nucleus can be as narrow), the
     next token is the one with the largest of the numbers `preferred` [P, V] among the others, and q is
     one-hot at it. For a temperature that goes to 0, sampling without replacement does the same."""
+    # What a head cannot draft has -inf, too, and comes before what was drawn.
+    preferred = preferred.clamp(min=torch.finfo(preferred.dtype).min)
     tokens, qs, left = [], [], probs
     for rank, u_rank in enumerate(u.unbind(1)):
         q = left

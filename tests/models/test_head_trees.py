@@ -2,10 +2,12 @@
 everything is computed anew, and the text is the target's own."""
 
 import pytest
+import torch
 
 from specdemo import Params, generate
 from specdemo.drafters.medusa.drafter import MedusaDrafter
 from specdemo.drafters.medusa.head import CachedMedusa
+from specdemo.engine.tree import draw_children
 from tests.medusa_heads import medusa_logits, tiny_medusa_head
 from tests.models.test_eagle3_drafter import KINDS, Kind
 from tests.models.test_greedy import NEW, PROMPT, expected_of, target_of
@@ -58,3 +60,10 @@ def test_a_tree_is_no_deeper_than_a_draft_can_be_long():
         pair.check(Params(tree=(1, 1, 1)))
     assert_one_sentence(str(error.value))
     pair.check(Params(tree=(3, 1)))
+
+
+def test_a_head_that_can_draft_few_tokens_drafts_none_twice():
+    logits = torch.tensor([[-torch.inf, -torch.inf, 2.0, 1.0, -torch.inf]])
+    tokens, q = draw_children(logits.softmax(-1), logits, torch.zeros(1, 5, dtype=torch.float64))
+    assert sorted(tokens[0].tolist()) == [0, 1, 2, 3, 4]
+    assert (q.gather(2, tokens[..., None]) > 0).all()
