@@ -152,6 +152,7 @@ def test_the_command_prints_the_table_the_sentence_and_json_last(capsys):
     result = json.loads(lines[-1])
     names = {row["name"] for row in result["rows"]}
     models = {"drafter model (embedded)", "drafter model (embedded-poor)"}
+    models |= {f"{name}, tree {tree}" for name in models for tree in ("2,1,1,1", "3,2,1")}
     models |= {"EAGLE-3 head (embedded-eagle3)", "DFlash head (embedded-dflash)"}
     assert names == {*models, "lookup", "target alone"}
     for row in result["rows"]:

@@ -83,7 +83,8 @@ export function pictureOf({ tokens, legend, tree = [], verdict, whose, colour, m
         + `y="${round(base)}" font-family="sans-serif" font-size="${SMALL}" fill="${inXml(colour("--ink"))}">${name}</text>`);
     }
     const top = y + SMALL_LINE + 12;
-    const column = Math.min(NODE + GAP, inner / (1 + Math.max(...branches.map((one) => one.column))));
+    const [columns, rows] = branches.reduce(([wide, high], one) => [Math.max(wide, one.column + 1), Math.max(high, one.row + 1)], [1, 1]);
+    const column = Math.min(NODE + GAP, inner / columns);
     const width = column - GAP;
     const leftOf = (/** @type {Branch} */ one) => MARGIN + GAP + one.column * column;
     const middleOf = (/** @type {number} */ row) => top + (row + 0.5) * ROW;
@@ -97,7 +98,7 @@ export function pictureOf({ tokens, legend, tree = [], verdict, whose, colour, m
       drawn.push(`<path d="${way}" fill="none" stroke="${inXml(colour(ink))}" stroke-width="${thick}"/>`);
     }
     for (const one of branches) drawn.push(guess(one, leftOf(one), middleOf(one.row), width));
-    y = top + ROW * (1 + Math.max(...branches.map(({ row }) => row)));
+    y = top + ROW * rows;
   }
 
   /**

@@ -68,8 +68,8 @@ export function trialOf(p, q, mistakes = new Set(), raw = { p, q }) {
 export function secondOf({ p, drawn, replacement }, first, rawQ, isAgain = false) {
   const rest = drawn.map((one, at) => (at === first ? 0 : one));
   const others = rawQ.map((one, at) => (at === first ? -1 : one));
-  const next = others.reduce((best, one, at) => (one > others[best] ? at : best), 0);
-  const left = sumOf(rest) > 0 ? normalised(rest) : oneHot(next, others.length);
+  const likeliest = others.reduce((best, one, at) => (one > others[best] ? at : best), 0);
+  const left = sumOf(rest) > 0 ? normalised(rest) : oneHot(likeliest, others.length);
   return trialOf(isAgain ? p : replacement, left);
 }
 
