@@ -22,6 +22,7 @@ from specdemo.advise.decide import (
 )
 from specdemo.advise.results import ALONE, Contender, Ended, Measured, Sample, Setting, sample_of
 from specdemo.bench.methods import WARM_UP_TOKENS
+from specdemo.errors import CannotReadTrees
 from specdemo.events import Params, Prompt, __version__
 from specdemo.loading.pair import Pair, encode
 from specdemo.session import prepare, run_in_turns
@@ -184,9 +185,14 @@ class _Course:
     def warm_up(self) -> Iterator[Progress]:
         """What happens at a first use: not measured."""
         work = self.measured.works[0]
-        for contender in self.contenders.values():
+        for contender in list(self.contenders.values()):
             yield self.progress(message("advice_warming_up", name=contender.name))
-            self.text(work, 0, self.longest(contender), WARM_UP_TOKENS)
+            try:
+                self.text(work, 0, self.longest(contender), WARM_UP_TOKENS)
+            except CannotReadTrees as error:
+                del self.contenders[contender.name]
+                note = str(message("advice_left_out", name=contender.name, why=message_of(error)))
+                self.measured = replace(self.measured, notes=(*self.measured.notes, note))
 
     def check(self) -> Iterator[Progress]:
         pair = self.task.pairs[ALONE.name]

@@ -8,7 +8,7 @@ from statistics import fmean
 
 from specdemo.bench.methods import WARM_UP_TOKENS, MethodRow, MethodsResult, usual_tree, winner
 from specdemo.drafters.kinds import kind_in
-from specdemo.errors import LoadError
+from specdemo.errors import CannotReadTrees, LoadError
 from specdemo.events import METHODS, PairInfo, Params, drafter_label, manner_of, rule_in_words
 from specdemo.events.metrics import ratio, total
 from specdemo.events.params import takes_tree, tree_text, values_of_rule
@@ -24,11 +24,16 @@ ENOUGH = 1.03  # where the interval's ends differ by less than this factor, timi
 
 @dataclass(frozen=True)
 class Setting:
-    """One row to measure. name: the row's name, which no other row has."""
+    """One row to measure. name: the row's name, which no other row has. is_extra: whether it is left out
+    where it turns out that the pair's models cannot read its trees."""
 
     name: str
     pair: AnyPair
     params: Params
+    is_extra: bool = False
+
+
+Text = tuple[Setting, str | list[int]]  # to be written
 
 
 @dataclass(frozen=True)
@@ -92,7 +97,8 @@ def with_trees(settings: Sequence[Setting], params: Params) -> list[Setting]:
             except ValueError as error:
                 refused = error if tree == params.tree else refused
             else:
-                found.append(replace(setting, name=f"{setting.name}, tree {tree_text(tree)}", params=own))
+                name, is_extra = f"{setting.name}, tree {tree_text(tree)}", tree != params.tree
+                found.append(replace(setting, name=name, params=own, is_extra=is_extra))
     if refused and not any(one.params.tree == params.tree for one in found):
         raise refused
     return found
@@ -119,17 +125,22 @@ def compare(
     Raises as `stream` does, when a pair is busy or cannot take a prompt."""
     assert len({setting.name for setting in settings}) == len(settings), "each needs a name of its own"
     assert not seconds or len(prompts) == 1, "what is timed in turns is told of one prompt"
-    longest = max(prompts, key=len)
-    todo = []
-    for setting in settings:
-        most = min(WARM_UP_TOKENS, setting.params.max_new_tokens)
-        todo.append((replace(setting, params=replace(setting.params, max_new_tokens=most)), longest))
-    once = [(setting, prompt) for prompt in prompts for setting in settings]
-    todo += once if seconds else repeats * once
+    settings, done = list(settings), 0
+    todo, once = _in_turn(settings, prompts, 1 if seconds else repeats)
     samples: dict[str, list[Trace]] = {setting.name: [] for setting in settings}
     rows: list[MethodRow] = []
-    for done, (setting, prompt) in enumerate(todo, start=1):
-        trace = _generate(setting, prompt, is_stopped, seconds if done > len(settings) else 0.0)
+    while done < len(todo):
+        setting, prompt = todo[done]
+        try:
+            trace = _generate(setting, prompt, is_stopped, seconds if done >= len(settings) else 0.0)
+        except CannotReadTrees:
+            if not setting.is_extra:
+                raise
+            settings = [one for one in settings if one.name != setting.name]
+            todo, once = _in_turn(settings, prompts, 1 if seconds else repeats)
+            del samples[setting.name]
+            continue
+        done += 1
         if trace.finish == "cancelled" or (seconds and is_stopped()):
             return
         untimed = "so there is nothing to time"
@@ -148,6 +159,18 @@ def compare(
         following = todo[done][0].name if done < len(todo) else None
         latest = {name: own[-1] for name, own in samples.items() if own}
         yield Comparison(done, len(todo), (len(todo) - len(settings)) // len(once), following, rows, latest)
+
+
+def _in_turn(
+    settings: Sequence[Setting], prompts: Sequence[str | list[int]], repeats: int
+) -> tuple[list[Text], list[Text]]:
+    """All texts: a warm-up of each setting, and each prompt with each `repeats` times. And these once."""
+    longest, warm_ups = max(prompts, key=len), []
+    for setting in settings:
+        most = min(WARM_UP_TOKENS, setting.params.max_new_tokens)
+        warm_ups.append((replace(setting, params=replace(setting.params, max_new_tokens=most)), longest))
+    once = [(setting, prompt) for prompt in prompts for setting in settings]
+    return warm_ups + repeats * once, once
 
 
 def _generate(

@@ -15,7 +15,7 @@ from specdemo.engine.emit import Emitter, StopCriteria, Tokens
 from specdemo.engine.grammar import Allowed
 from specdemo.engine.sampling import Uniforms, uniforms
 from specdemo.engine.step import Judging, VerifiedOnHost, Verifier
-from specdemo.events import EndedBy, Finish, Gamma, Round, Stats
+from specdemo.events import EndedBy, Finish, Gamma, Round, Stats, places_of
 from specdemo.events.speedup import FEWEST_PLAIN, NO_COST, SHORTEST, DraftingCost, expected_speedup
 from specdemo.runtime.device import Clock, Timestamp
 from specdemo.runtime.steps import AUTO_ROWS
@@ -58,12 +58,13 @@ class Prefilled:
 @dataclass(frozen=True)
 class Launched:
     """A round that the device has been given. gamma: the longest draft allowed. k: how many tokens were
-    asked for. allowed: what the grammar allows; None without one. The last three timestamps are the
-    device's."""
+    asked for. room: the most tokens that can follow each other. allowed: what the grammar allows; None
+    without one. The last three timestamps are the device's."""
 
     index: int
     gamma: int
     k: int
+    room: int
     draft: Draft
     allowed: Allowed | None
     judging: Judging
@@ -187,6 +188,7 @@ class Decoder:
             index=index,
             gamma=gamma,
             k=k,
+            room=room,
             draft=draft,
             allowed=allowed,
             judging=judging,
@@ -278,7 +280,9 @@ class Decoder:
             ends = emitted.draft and emitted.draft[-1].id in self.emitter.stop.eos
         else:
             is_cut = len(emitted.draft) < kept
-            ends = is_cut and any(token.id in self.emitter.stop.eos for token in emitted.draft)
+            places = zip(emitted.draft, places_of(emitted.draft), strict=True)
+            has_eos = any(one.id in self.emitter.stop.eos and at + 1 < launched.room for one, at in places)
+            ends = is_cut and has_eos
             if is_cut and not ends:  # the others were too deep
                 return "length"
         if ends:

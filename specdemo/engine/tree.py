@@ -53,16 +53,12 @@ class Tree:
         return [1, *self.widths[:-1]]
 
     def in_room(self, room: int) -> "Tree":
-        """What is drafted where the text has room for so many tokens."""
-        return self.cut(room)
-
-    def cut(self, depth: int) -> "Tree":
-        """The tree's first `depth` depths."""
-        return Tree(self.children[: max(0, depth)])
+        """What is drafted where the text has room for so many tokens: the tree's first depths."""
+        return Tree(self.children[: max(0, room)])
 
     def first(self, size: int) -> "Tree":
         """The tree's first depths, which have `size` tokens together."""
-        return self.cut([0, *accumulate(self.widths)].index(size))
+        return self.in_room([0, *accumulate(self.widths)].index(size))
 
 
 @dataclass(frozen=True)
@@ -247,13 +243,15 @@ def _grow_tree(
     likeliest of all are the draft. No token is more likely than the one before it, so that they are a tree.
 
     A probability is the drafter's at the temperature at which it would draw, with biases and penalties but
-    unfiltered; when greedy, at temperature 1.
+    unfiltered; when greedy, at temperature 1. They are compared by their logarithms, which stay apart at a
+    temperature at which all but the likeliest are 0.
 
     Lossless: the children are chosen and not drawn, so that the tree follows from the text alone, and q is
     one-hot at each of them. A tree whose shape depended on tokens that were drawn would not be."""
     device = settings.temperature.device
     seen = None if seen is None else seen[None]  # [P, V], like the next ones
-    shown, score = None, torch.ones(1, device=device)  # [P]: how likely each token shown is
+    temperature = torch.ones_like(settings.temperature) if sampler.greedy else settings.temperature
+    shown, score = None, settings.temperature.new_zeros(1)  # [P]: log of how likely each token shown is
     numbers = torch.full((1,), -1, device=device)  # [P]: of the tokens shown; the text has -1
     tokens, scores, parents, rows_of, predicted, shown_numbers = [], [], [], [], [], []
     for depth in range(tree.depth):
@@ -261,11 +259,13 @@ def _grow_tree(
         predicted.append(own)
         logits = own if told is None else told[first : first + len(own)]
         adjusted = sampler.adjusted(logits, settings, seen).float()
-        probs = probabilities(adjusted if sampler.greedy else adjusted / settings.temperature)
-        likeliest = probs.topk(min(tree.most, probs.shape[1]))  # [P, C]
+        likeliest = adjusted.topk(min(tree.most, adjusted.shape[1]))  # [P, C]
+        highest = likeliest.values[:, :1]
+        mass = ((adjusted - highest) / temperature).exp().sum(-1, keepdim=True, dtype=torch.float64)  # [P, 1]
+        log_probs = (likeliest.values - highest).double() / temperature - mass.log()  # [P, C]
         rows = torch.arange(len(own), device=device)[:, None].expand_as(likeliest.indices).flatten()
         tokens.append(likeliest.indices.flatten())
-        scores.append((score[:, None] * likeliest.values).flatten())
+        scores.append((score[:, None] + log_probs).flatten())
         parents.append(numbers[rows])
         rows_of.append(first + rows)
         if depth == tree.depth - 1:

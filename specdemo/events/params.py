@@ -360,6 +360,13 @@ def depth_of(tree: DraftTree) -> int:
     return GROWN.depth if tree == "auto" else len(tree)
 
 
+def most_children(tree: DraftTree, depth: int) -> int:
+    """How many children a token of this depth can have; depth 0: the text."""
+    if tree == "auto":
+        return GROWN.most if depth < GROWN.depth else 0
+    return tree[depth] if depth < len(tree) else 0
+
+
 def takes_tree(method: str, tree: DraftTree) -> bool:
     """Whether a method drafts such a tree. What copies from the text has no probabilities to grow one by."""
     row = METHODS[method]

@@ -2,6 +2,7 @@
 
 import datetime
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
@@ -30,7 +31,7 @@ from specdemo.events import (
     is_tree,
     metrics,
 )
-from specdemo.events.params import MOST_NODES, nodes_of
+from specdemo.events.params import MOST_NODES, DraftTree, most_children, nodes_of
 
 SCHEMA: Final = "specdemo.trace/1"
 LARGEST_NUMBER = 1e12  # what no time (in ms) and no count of a real run reaches
@@ -203,7 +204,7 @@ def _faults(trace: Trace) -> Iterator[tuple[str, str]]:
             yield f"rounds.{index}", "its times must be milliseconds"
         if a_round.draft and is_tree(a_round.draft) != bool(trace.params.tree):
             yield f"rounds.{index}.draft", "must be a tree where params.tree has one, and only there"
-        yield from _tree_faults(f"rounds.{index}.draft", a_round.draft)
+        yield from _tree_faults(f"rounds.{index}.draft", a_round.draft, trace.params.tree)
         longest = LARGEST_NUMBER if trace.pair.server else int(LIMITS["gamma"].largest)
         longest = nodes_of(trace.params.tree) or longest
         if a_round.gamma is not None and not len(a_round.draft) <= a_round.gamma <= longest:
@@ -239,7 +240,7 @@ def _faults(trace: Trace) -> Iterator[tuple[str, str]]:
         yield "stats", "must have a target_step_ms above 0 where it has its spread"
 
 
-def _tree_faults(where: str, draft: Sequence[Judged]) -> Iterator[tuple[str, str]]:
+def _tree_faults(where: str, draft: Sequence[Judged], tree: DraftTree) -> Iterator[tuple[str, str]]:
     """What is wrong with the shape of a drafted tree, if it is one."""
     if not is_tree(draft):
         return
@@ -247,14 +248,21 @@ def _tree_faults(where: str, draft: Sequence[Judged]) -> Iterator[tuple[str, str
         yield where, f"must not be a tree of more than {MOST_NODES} tokens"
         return
     followed: set[int | None] = set()  # tokens after which one was accepted
+    depths: dict[int | None, int] = {None: 0}
+    children: Counter[int | None] = Counter()
     for index, token in enumerate(draft):
         if not isinstance(token, JudgedInTree):
             yield f"{where}.{index}.parent", "must be there, as it is of others"
-            continue
+            return
         parent = token.parent
         if parent is not None and not 0 <= parent < index:
             yield f"{where}.{index}.parent", "must be the index of a token before it"
-        elif token.fate == "accepted":
+            return
+        depths[index] = depths[parent] + 1
+        children[parent] += 1
+        if children[parent] > most_children(tree, depths[parent]):
+            yield f"{where}.{index}.parent", "must be a token that can have so many children, by params.tree"
+        if token.fate == "accepted":
             if parent in followed or (parent is not None and draft[parent].fate != "accepted"):
                 yield f"{where}.{index}.fate", "must be accepted once after a token that is"
             followed.add(parent)

@@ -7,11 +7,12 @@ import pytest
 
 import specdemo.bench.compare
 from specdemo import Params, generate, load_pair
-from specdemo.bench.compare import _generate, compare, methods_of
+from specdemo.bench.compare import _generate, compare, methods_of, settings_for, with_trees
 from specdemo.cli.main import main
-from specdemo.errors import PairError
+from specdemo.errors import CannotReadTrees, PairError
 from specdemo.events import METHODS
 from specdemo.session import Run
+from tests.small import small_model
 from tests.tiny import noisy, tiny
 
 GREEDY = Params(temperature=0, max_new_tokens=60, gamma=3, seed=0)
@@ -138,6 +139,18 @@ def test_a_busy_pair_and_a_prompt_that_does_not_fit_are_refused(pair):
     with pytest.raises(ValueError, match="prompt must have at most"):
         next(compare(settings, [[5], [5] * 300], 1))
     assert not pair.lock.locked()
+
+
+def test_the_usual_tree_of_models_that_read_none_is_left_out(generated):
+    target = small_model("bloom")
+    pair, params = load_pair(target=target, drafter=target), replace(GREEDY, max_new_tokens=8)
+    settings = with_trees(settings_for([pair], ["model", "none"], params), params)
+    assert [one.params.tree for one in settings] == [(), "auto", ()]
+    *_, last = compare(settings, [[5, 6, 7]], repeats=1)
+    assert {row.name for row in last.rows} == {"drafter model", "target alone"} and last.done == last.total == 4
+    wanted = with_trees(settings[:1], replace(params, tree=(2, 1)))
+    with pytest.raises(CannotReadTrees, match="tree must be empty for this pair: the target"):
+        list(compare(wanted, [[5, 6, 7]], repeats=1))
 
 
 # The command

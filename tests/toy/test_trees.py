@@ -117,6 +117,23 @@ def test_the_text_of_what_is_looked_up_has_the_targets_distribution(method):
         assert fates[fate] > 20, f"too few {fate}: the test shows little about them"
 
 
+@pytest.mark.parametrize("temperature", [0.02, 1e-38])
+def test_a_tree_grows_by_the_likeliest_tokens_at_any_temperature(temperature):
+    """Where all probabilities but one are 0 to float32, the others still have an order."""
+
+    def firsts(temperature):
+        first = rounds_of(replace(PLAIN, tree="auto", temperature=temperature), 0)[0]
+        return [token.id for token in first.draft if token.parent is None]
+
+    assert set(firsts(temperature)) <= set(firsts(0.0)) and firsts(temperature)[0] == firsts(0.0)[0]
+    raw_q = [
+        token.raw_q
+        for one in rounds_of(replace(PLAIN, tree="auto", temperature=temperature), 0)
+        for token in one.draft
+    ]
+    assert min(raw_q) > 0
+
+
 def test_the_naive_reference_has_the_targets_distribution():
     p_of, q_of, seen = dist_of(TARGET, PLAIN), dist_of(DRAFTER, PLAIN), Counter()
     for seed in range(1500):

@@ -1,9 +1,10 @@
 """How often each instrument measures, and how long that will take. Without torch and without Gradio."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from specdemo.bench.methods import WARM_UP_TOKENS
-from specdemo.events import DRAFTER_KINDS, METHODS
+from specdemo.events import DRAFTER_KINDS, METHODS, Params
 from specdemo.events.params import takes_tree
 from specdemo.events.speedup import Estimate
 from specdemo.events.trace import Trace
@@ -48,15 +49,24 @@ def seconds(trace: Trace, found: Sequence[Estimate]) -> dict[str, float]:
 def _drafters(trace: Trace) -> Iterator[str]:
     """The names of what a comparison would measure."""
     # A trace does not tell what few targets have, except when it drafted.
+    has_trees = _can_have_trees(trace.params)
     for name, method in METHODS.items():
         usual = bool(trace.pair.drafter) if method.needs_drafter else method.is_usual
         if usual or trace.params.draft_with == name:
             yield name
             kind = DRAFTER_KINDS[trace.pair.drafter_kind or "model"]
-            if method.is_by_drafter and takes_tree(name, "auto") and kind.drafts_trees:
+            if method.is_by_drafter and takes_tree(name, "auto") and kind.drafts_trees and has_trees:
                 yield f"{name}, tree"
     for other in others_at_hand(trace.pair.name):
-        yield from (other, f"{other}, tree")
+        yield from (other, f"{other}, tree") if has_trees else (other,)
+
+
+def _can_have_trees(params: Params) -> bool:
+    try:
+        replace(params, tree="auto")
+    except ValueError:
+        return False
+    return True
 
 
 def _in_seconds(times_ms: dict[str, float]) -> dict[str, float]:
