@@ -302,10 +302,19 @@ def test_a_tree_that_is_none_is_no_trace(spoil):
         Trace.from_json(json.dumps(data))
 
 
-def test_a_trace_of_chains_has_no_trees():
+@pytest.mark.parametrize(
+    ("tree", "fault"),
+    [
+        ([], "draft: must be a tree where params.tree has"),
+        ([2, 1, 1], "can have so many children"),
+        ([2, 2], "can have so many children"),
+    ],
+    ids=str,
+)
+def test_a_trace_has_the_trees_of_its_params(tree, fault):
     data = json.loads(trace_of(PLAIN, 1).to_json())
-    data["params"]["tree"] = []
-    with pytest.raises(NotATrace, match=r"draft: must be a tree where params.tree has"):
+    data["params"]["tree"] = tree
+    with pytest.raises(NotATrace, match=fault):
         Trace.from_json(json.dumps(data))
 
 
