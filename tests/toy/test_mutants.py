@@ -39,7 +39,7 @@ AHEAD, COMPILED = "tests/models/test_ahead.py", "tests/toy/test_compiled_verdict
 GRAMMAR = "tests/toy/test_grammar.py"
 EXPERTS = "tests/models/test_experts.py"
 TREES, TREES_OF_FOUR = "tests/toy/test_trees.py", "tests/toy/test_trees_enumerated.py"
-TREES_READ = "tests/models/test_read_trees.py"
+TREES_READ, TREES_OF_HEADS = "tests/models/test_read_trees.py", "tests/models/test_head_trees.py"
 
 QUICK = [
     # The loop
@@ -355,6 +355,20 @@ QUICK = [
         TREES,
     ),
     Mutant(
+        "a head goes on from what it made of another branch",
+        "engine/tree.py",
+        "rows.index_select(0, self.parents)",
+        "rows.index_select(0, torch.zeros_like(self.parents))",
+        TREES_OF_HEADS,
+    ),
+    Mutant(
+        "a path's features stay where the tree had them",
+        "runtime/cache.py",
+        "[] if self.features is None else [self.features.states]",
+        "[]",
+        TREES_OF_HEADS,
+    ),
+    Mutant(
         "a grown tree goes on where the text has no room",
         "engine/step.py",
         "nodes.path[1:].sum(1) > value.room",
@@ -378,8 +392,8 @@ QUICK = [
     Mutant(
         "of a store's tokens the rarest come first",
         "drafters/ngram/drafter.py",
-        "nlargest(count, found,",
-        "sorted(found,",
+        "nlargest(count, found, key=found.__getitem__)",
+        "sorted(found, key=found.__getitem__)[:count]",
         "tests/toy/test_drafters.py",
     ),
     # Sampling
@@ -643,7 +657,7 @@ QUICK = [
         "the head's first draft enters at the wrong place",
         "drafters/eagle3/drafter.py",
         "row = row + len(fed)\n",
-        "row = row + len(fed) - (shown is None)\n",
+        "row = row + (len(fed) - (shown is None))\n",
         f"{EAGLE3} tests/toy/test_exact_eagle3.py",
     ),
     Mutant(
