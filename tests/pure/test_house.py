@@ -9,6 +9,8 @@ from collections import Counter
 from functools import cache
 from pathlib import Path
 
+from tests.toy.test_mutants import QUICK, SLOW
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "specdemo"
 FLOORS = [  # a module imports from its own folder and from floors above its own line
@@ -158,6 +160,15 @@ def test_no_two_test_files_have_one_name():
     """pytest imports them by their names alone, and leaves out the second of two with the same one."""
     names = Counter(file.name for file in (ROOT / "tests").rglob("test_*.py"))
     assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_each_mistake_can_be_planted_and_has_its_tests():
+    """Those of toy/test_mutants.py: what one replaces stands in its file once."""
+    mutants = (*QUICK, *SLOW)
+    counts = [(one.name, (PACKAGE / one.file).read_text("utf-8").count(one.right)) for one in mutants]
+    assert [(name, count) for name, count in counts if count != 1] == []
+    tests = {test for one in mutants for test in one.tests.split()}
+    assert [test for test in tests if not (ROOT / test).is_file()] == []
 
 
 def test_these_can_be_imported_without_torch():

@@ -39,15 +39,15 @@ AHEAD, COMPILED = "tests/models/test_ahead.py", "tests/toy/test_compiled_verdict
 GRAMMAR = "tests/toy/test_grammar.py"
 EXPERTS = "tests/models/test_experts.py"
 TREES, TREES_OF_FOUR = "tests/toy/test_trees.py", "tests/toy/test_trees_enumerated.py"
-TREES_READ = "tests/models/test_read_trees.py"
+TREES_READ, TREES_OF_HEADS = "tests/models/test_read_trees.py", "tests/models/test_head_trees.py"
 
 QUICK = [
     # The loop
     Mutant(
         "a draft leaves no room for the target's own token",
         "engine/loop.py",
-        "self.longest - len(ids) - 1)",
-        "self.longest - len(ids))",
+        "room = self.longest - len(ids) - 1 ",
+        "room = self.longest - len(ids) ",
         LOOP,
     ),
     Mutant(
@@ -103,8 +103,8 @@ QUICK = [
     Mutant(
         "p is not masked",
         "engine/step.py",
-        "self.sampler.shape(masked(logits, value.allowed),",
-        "self.sampler.shape(logits,",
+        "allowed = masked(logits, value.allowed)",
+        "allowed = logits",
         GRAMMAR,
     ),
     Mutant(
@@ -355,6 +355,20 @@ QUICK = [
         TREES,
     ),
     Mutant(
+        "a head goes on from what it made of another branch",
+        "engine/tree.py",
+        "rows.index_select(0, self.parents)",
+        "rows.index_select(0, torch.zeros_like(self.parents))",
+        TREES_OF_HEADS,
+    ),
+    Mutant(
+        "a path's features stay where the tree had them",
+        "runtime/cache.py",
+        "[] if self.features is None else [self.features.states]",
+        "[]",
+        TREES_OF_HEADS,
+    ),
+    Mutant(
         "a grown tree goes on where the text has no room",
         "engine/step.py",
         "nodes.path[1:].sum(1) > value.room",
@@ -378,8 +392,8 @@ QUICK = [
     Mutant(
         "of a store's tokens the rarest come first",
         "drafters/ngram/drafter.py",
-        "nlargest(count, found,",
-        "sorted(found,",
+        "nlargest(count, found, key=found.__getitem__)",
+        "sorted(found, key=found.__getitem__)[:count]",
         "tests/toy/test_drafters.py",
     ),
     # Sampling
@@ -429,8 +443,8 @@ QUICK = [
     Mutant(
         "what follows a drafted end of the text is judged",
         "engine/step.py",
-        "up_to_end = ends.cumsum(0) <= ends",
-        "up_to_end = ends.cumsum(0) >= 0",
+        "behind_end = ends.cumsum(0) > ends",
+        "behind_end = ends.cumsum(0) < 0",
         LOOP,
     ),
     Mutant(
@@ -551,8 +565,8 @@ QUICK = [
     Mutant(
         "a forward sees one place too few",
         "runtime/lm.py",
-        "self.key_positions = self.all_positions[: self._next]",
-        "self.key_positions = self.all_positions[: max(len(ids), self._next - 1)]",
+        "self.all_positions[: self._next]\n        positions =",
+        "self.all_positions[: max(len(ids), self._next - 1)]\n        positions =",
         LM,
     ),
     Mutant(
@@ -627,7 +641,7 @@ QUICK = [
     ),
     Mutant(
         "the head's true features are taken for one token more",
-        "drafters/eagle3/drafter.py",
+        "drafters/head_drafter.py",
         "        self.filled = len(ids) - 1\n",
         "        self.filled = len(ids)\n",
         f"{EAGLE3} tests/toy/test_exact_eagle3.py",
@@ -642,8 +656,8 @@ QUICK = [
     Mutant(
         "the head's first draft enters at the wrong place",
         "drafters/eagle3/drafter.py",
-        "start = start + len(last)\n",
-        "start = start + len(last) - 1\n",
+        "row = row + len(fed)\n",
+        "row = row + (len(fed) - (shown is None))\n",
         f"{EAGLE3} tests/toy/test_exact_eagle3.py",
     ),
     Mutant(
@@ -663,8 +677,8 @@ QUICK = [
     Mutant(
         "Medusa heads read the hidden state before the one that predicted the last token",
         "drafters/medusa/drafter.py",
-        "len(ids) - 2, ids[-1:]",
-        "max(0, len(ids) - 3), ids[-1:]",
+        "return len(ids) - 2\n",
+        "return max(0, len(ids) - 3)\n",
         "tests/models/test_medusa_drafter.py",
     ),
     Mutant(
@@ -729,8 +743,8 @@ SLOW = [
     Mutant(
         "rows that fill a captured step are judged",
         "engine/step.py",
-        "is_draft = (torch.arange(len(value.drafted), device=logits.device) < value.k) & up_to_end",
-        "is_draft = up_to_end",
+        "is_draft = (torch.arange(len(value.drafted), device=logits.device) < value.k) & ~behind_end",
+        "is_draft = ~behind_end",
         "tests/models/test_capture.py",
     ),
     # Experts
@@ -765,8 +779,8 @@ SLOW = [
     Mutant(
         "DFlash 2's selector is asked by the anchor at each place",
         "drafters/dflash2/drafter.py",
-        "value.last.long() if drafted is None else drafted,",
-        "value.last.long(),",
+        "before = anchor if shown is None else shown.tokens",
+        "before = anchor if shown is None else anchor.expand(len(shown.tokens))",
         DFLASH,
     ),
     Mutant(
