@@ -163,7 +163,9 @@ export function makeTree(panel, fateNow, choose) {
     const name = make("th", word);
     name.scope = "row";
     const isJudged = fate === "accepted" || fate === "rejected";
-    const [p, u, left] = isJudged ? [token.p, token.u, fate === "rejected" ? leftAfter(token) : null] : [null, null, null];
+    const isFirst = fate !== "pending" && familyOf(token)[0].fate !== "rejected"; // so p is still the target's own
+    const [u, left] = isJudged ? [token.u, fate === "rejected" ? leftAfter(token) : null] : [null, null];
+    const p = isJudged || isFirst ? token.p : null;
     const values = [p, token.q, ...(isDrawn ? [u] : []), ...(hasLeft ? [left] : [])];
     const row = make("tr", name);
     for (const value of values) {
