@@ -246,7 +246,7 @@ def _row(
     return MethodRow(
         name=setting.name,
         draft_with=params.draft_with,
-        manner=None if params.tree else manner_of(params.draft_with, _kind(setting.pair.info)),
+        manner=manner_of(params.draft_with, _kind(setting.pair.info)),
         gamma=None if is_plain or params.tree else params.gamma,
         tree=tree_text(params.tree),
         drafted_per_round=ratio(sum_of("drafted"), rounds),

@@ -29,7 +29,7 @@ class MethodRow:
 
     name: str
     draft_with: str
-    manner: Manner | None  # how its drafts come about; None for "none", of a tree, and where it is not known
+    manner: Manner | None  # how its drafts come about; None for "none", and where it is not known
     gamma: Gamma | None  # None for "none" and of a tree
     tree: str  # Params.tree with commas; "": chains
     drafted_per_round: float | None  # None where a server does not tell it
@@ -73,9 +73,14 @@ class MethodsResult:
     notes: list[str]  # what a user should know of the pairs
 
 
+def drafted_as(row: MethodRow) -> str | None:
+    """How its drafts come about: as row.manner, and trees of what else drafts token after token by depth."""
+    return "depth" if row.tree and row.manner == "chain" else row.manner
+
+
 COLUMNS: dict[str, Callable[[MethodRow], str]] = {
     "drafter": lambda row: row.name,
-    "drafts as": lambda row: row.manner or "–",
+    "drafts as": lambda row: drafted_as(row) or "–",
     "gamma": lambda row: "–" if row.gamma is None else str(row.gamma),
     "drafted/round": lambda row: rounded(row.drafted_per_round),
     "accepted/round": lambda row: rounded(row.accepted_per_round),

@@ -388,11 +388,11 @@ def _checked_tree(given: object) -> DraftTree:
         is_short = all(part.isascii() and part.isdecimal() and len(part) < 3 for part in parts)
         numbers = tuple(map(int, parts)) if is_short else None
     is_tree = isinstance(numbers, (list, tuple)) and len(numbers) <= DEEPEST_TREE
-    if not is_tree or not all(_is_between(1, one, MOST_NODES, Integral) for one in cast(Sequence, numbers)):
-        raise ValueError(refusal("tree", "tree", given, deepest=DEEPEST_TREE, most=MOST_NODES))
+    if not is_tree or not all(_is_between(1, one, math.inf, Integral) for one in cast(Sequence, numbers)):
+        raise ValueError(refusal("tree", "tree", given, deepest=DEEPEST_TREE))
     tree = tuple(int(one) for one in cast(Sequence, numbers))
     if nodes_of(tree) > MOST_NODES:
-        raise ValueError(refusal("tree", "tree", given, deepest=DEEPEST_TREE, most=MOST_NODES))
+        raise ValueError(refusal("tree", "tree_nodes", given, most=MOST_NODES))
     return tree
 
 

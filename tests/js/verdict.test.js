@@ -1,9 +1,9 @@
 import "./words.js";
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { massAt } from "../../specdemo/ui/static/view/rules.js";
+import { leftAfter, massAt } from "../../specdemo/ui/static/view/rules.js";
 import {
-  alternativesTo, drawnFrom, fedAgainInWords, isJudged, judgement, lengthInWords, placeOf, roundInWords, valuesOf, verdictOn, walkTo,
+  alternativesTo, drawnFrom, fedAgainInWords, isJudged, judgement, lengthInWords, outlinesInWords, placeOf, roundInWords, valuesOf, verdictOn, walkTo,
 } from "../../specdemo/ui/static/view/verdict.js";
 import { PROMPT, SETTING, allAccepted, drafted, linked, own, plain, rejection, tree } from "./runs.js";
 
@@ -77,6 +77,18 @@ test("where p is 0, the verdict says what made it so and what the target gave th
   assert.equal(why({}, unfiltered), `: too little for temperature 0.01; ${before}`);
   assert.equal(why({ raw_p: 0 }, SETTING), ", so it is never accepted");
   assert.equal(why({}, null), ", so it is never accepted");
+});
+
+test("where a guess's p is 0 after refused ones, it says what made it so, as far as that is known", () => {
+  const why = (top, setting) => {
+    const { draft } = linked({ ...tree(), draft: tree().draft.map((token) => ({ ...token, top })) }, 0, setting);
+    return judgement(Object.assign(draft[5], { p: 0, accept_prob: 0 }), setting).match(/p′ is 0(.*)\)$/)[1];
+  };
+  const unshaped = { ...SETTING, temperature: 1, top_p: 1 };
+  assert.equal(why([], unshaped), ": the guesses before it left nothing of the 0.30 that the target gave it");
+  assert.match(why([], SETTING), /, or the sampler had removed it; before the sampler, /);
+  assert.match(why([[6, " 6", 0, 0.1, 0.2, 0.1]], SETTING), /^: top-p 0\.9 removed it; /);
+  assert.match(why([[6, " 6", 0.2, 0.1, 0.2, 0.1]], SETTING), /left nothing of the 0\.20 that the target gave it$/);
 });
 
 test("a token's place is its round and its draft", () => {
@@ -200,9 +212,18 @@ test("in a tree each guess is judged by what those before it at its place have l
   assert.match(verdictOn(draft[3]), /^Discarded .*: it follows " 1", which was not kept\.$/);
   assert.match(verdictOn(draft[5]), /" 7" was drawn in its place\.$/);
   assert.match(verdictOn(next), /^Resampled: " 6" was rejected/);
-  assert.match(valuesOf(draft[1])[0][1], /^what the guesses before it left/);
+  const symbols = ["p′", "q′", "Σ (p′ − q′)₊", "r = (p′ − q′)₊ / Σ", "number for the draw"];
+  assert.deepEqual(valuesOf(next).map(([symbol]) => symbol), symbols, "of what replaces the second guess, too");
+  for (const token of [draft[1], next]) assert.match(valuesOf(token)[0][1], /^what the guesses before it left/);
+  assert.match(verdictOn(next), /min\(1, p′\/q′\) .* the part of p′ that exceeds q′, /);
+  assert.equal(outlinesInWords(draft[0], null), "Outlined bars: the probabilities before temperature and filters.");
+  const unshaped = { ...SETTING, temperature: 1, top_p: 1 };
+  assert.equal(outlinesInWords(draft[0], unshaped), "", "none of it");
+  assert.match(outlinesInWords(next, unshaped), /before the refused guesses before it\.$/);
   const masses = draft.map((token) => massAt(token));
   assert.deepEqual(masses.map((mass) => mass === null ? null : Number(mass.toFixed(9))), [0.8, null, null, null, null, 0.8]);
+  const told = linked({ ...tree(), draft: tree().draft.map((token) => ({ ...token, residual_mass: 0.5 })) }, 0).draft;
+  assert.deepEqual([massAt(told[5]), leftAfter(told[4]), leftAfter(told[5])], [0.5, 0.5, 0.25], "less with each refusal");
   const whole = { ...tree(), draft: tree().draft.slice(1, 2).map((token) => ({ ...token, parent: null })), next: own(7) };
   assert.match(verdictOn(linked(whole, 0).next), /^Bonus: the path through the tree ends after 1 accepted guess, /);
 });

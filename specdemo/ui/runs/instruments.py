@@ -23,7 +23,15 @@ from specdemo.bench.compare import (
     settings_for,
     with_trees,
 )
-from specdemo.bench.methods import COLUMNS, MethodRow, MethodsResult, cells, comparison_csv, winner
+from specdemo.bench.methods import (
+    COLUMNS,
+    MethodRow,
+    MethodsResult,
+    cells,
+    comparison_csv,
+    drafted_as,
+    winner,
+)
 from specdemo.bench.prompts import prompts_for
 from specdemo.errors import PairError
 from specdemo.events import DRAFTER_KINDS, METHODS, Params, check_prompt, drafter_label, is_lossy, is_nobodys
@@ -182,7 +190,7 @@ def _gammas(request: ComparisonRequest, pairs: list[Pair]) -> MeasurementPlan:
     gammas = sorted({*GAMMAS, *own})
     settings = [Setting(_method("none"), pairs[0], replace(params, draft_with="none"))]
     settings += [Setting(f"γ {gamma}", pairs[0], replace(params, gamma=gamma, tree=())) for gamma in gammas]
-    whose = f"{_in_words(pairs, request)}, {drafter_in_words(params, pairs[0].info)}"
+    whose = f"{_in_words(pairs, _without_tree(request))}, {drafter_in_words(params, pairs[0].info)}"
     return _on_one_prompt(settings, pairs, request.prompt, whose)
 
 
@@ -192,7 +200,7 @@ def _drafters(request: ComparisonRequest, pairs: list[Pair]) -> MeasurementPlan:
         # The control of exit_layer is hidden, and can hold what another target allows.
         params = replace(params, exit_layer=0)
     settings = with_trees(settings_for(pairs, methods_at_hand(pairs[0]), params), params)
-    whose = f"{_in_words(pairs, request)}, γ {request.params.gamma}"
+    whose = _in_words(pairs, _without_tree(request))  # each row has its own length or tree
     names = {one.name: _name_on_page(one) for one in settings}
     return replace(_on_prompts(settings, pairs, request, whose), names=names)
 
@@ -251,6 +259,10 @@ def _on_one_prompt(
         return MeasurementPlan(settings, [prompt], REPEATS, repeated)
     seconds, in_turns = SECONDS_IN_TURNS / len(settings), say("run.in_turns", whose=whose)
     return MeasurementPlan(settings, [prompt], REPEATS, in_turns, seconds=seconds, repeated=repeated)
+
+
+def _without_tree(request: ComparisonRequest) -> ComparisonRequest:
+    return replace(request, params=replace(request.params, tree=()))
 
 
 def _in_words(pairs: Sequence[AnyPair], request: ComparisonRequest) -> str:
@@ -395,8 +407,8 @@ def cells_in_words(row: MethodRow) -> dict[str, str]:
     texts |= {
         column: in_language(text) for column, text in texts.items() if column not in ("drafter", "same text")
     }
-    if row.manner:
-        texts["drafts as"] = say(f"compare.manners.{row.manner}")
+    if manner := drafted_as(row):
+        texts["drafts as"] = say(f"compare.manners.{manner}")
     if row.texts_equal:
         equal, _, of = row.texts_equal.partition(" of ")
         texts["same text"] = say("compare.same", equal=equal, of=of)

@@ -117,7 +117,7 @@ export function pictureOf({ tokens, legend, tree = [], verdict, whose, colour, m
     const bar = (/** @type {number} */ at, /** @type {number} */ long, /** @type {string} */ tone) =>
       `<rect x="${round(x + 5)}" y="${round(top + 21 + at * (BARS + 1))}" width="${round(long)}" height="${BARS}" fill="${inXml(colour(tone))}"/>`;
     const bars = [bar(0, room, "--rule"), bar(0, room * (p ?? 0), "--target"), bar(1, room, "--rule"), bar(1, room * (q ?? 0), "--drafter")];
-    const struck = STRUCK.includes(fate) ? ' text-decoration="line-through"' : "";
+    const struck = fate === "rejected" ? ' text-decoration="line-through"' : ""; // as on the page
     const words = `<text x="${round(x + 5)}" y="${round(top + 15)}" font-family="sans-serif" font-size="${SMALL}" `
       + `font-weight="600" fill="${ink}"${struck} data-fate="${inXml(fate)}">${inXml(cut(text, room))}</text>`;
     return box + bars.join("") + words;

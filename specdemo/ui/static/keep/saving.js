@@ -92,7 +92,7 @@ export function offerSaving(page, run, { text, shownTree }, fetchHtml) {
     return {
       tokens: text.shown().map(inked),
       legend: legend.map((entry) => ({
-        text: find(entry, ".token").textContent ?? "",
+        text: (find(entry, ".token").textContent ?? "").replaceAll(" ", "\u00a0"), // in one box
         fate: /** @type {HTMLElement} */ (entry).dataset.explains ?? "",
         sign: "",
       })),

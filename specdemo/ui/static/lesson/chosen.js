@@ -3,6 +3,7 @@
 // random numbers. As it begins, and as a token of a run has it.
 
 import { inQuotes } from "../view/format.js";
+import { isAfterRefused } from "../view/run.js";
 import { say } from "../view/words.js";
 import { DEFAULTS } from "./defaults.js";
 import { NEUTRAL, sumOf } from "./shaping.js";
@@ -58,6 +59,7 @@ export function byDefault() {
  */
 export function asAt(token, { names, others, p, q, shaping, draft, u }) {
   const where = { token: inQuotes(token.text) };
+  const ofLeft = token.fate !== "prompt" && isAfterRefused(token) ? say("figure.after_refused") : "";
   const sampled = ["figure.after_pinned.listed", "figure.after_pinned.one", "figure.after_pinned.two"][others.length];
   return {
     names: [...names, ...others.map((kind) => say(OTHERS[kind]))],
@@ -68,7 +70,7 @@ export function asAt(token, { names, others, p, q, shaping, draft, u }) {
     mistakes: new Set(),
     draft: draft ?? 0,
     u: u ?? DEFAULTS.u,
-    place: say(shaping.temperature === 0 ? "figure.after_greedy" : sampled, where),
+    place: [say(shaping.temperature === 0 ? "figure.after_greedy" : sampled, where), ofLeft].filter(Boolean).join(" "),
   };
 }
 

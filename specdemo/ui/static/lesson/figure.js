@@ -86,7 +86,7 @@ function fill(panel, pinned, changed) {
   const parts = makeParts(part(".parts"), chosen);
   const one = makeOne(panel, part(".one"), chosen, drawOne);
   const many = makeMany(panel, part(".many"), chosen);
-  const two = makeTwo(part(".two.made"), part(".two.told"), chosen);
+  const two = makeTwo(part(".two.made"), part(".two.told"), chosen, drawLead);
   for (const element of /** @type {NodeListOf<HTMLElement>} */ (panel.querySelectorAll("[data-say]"))) {
     element.textContent = say(element.dataset.say ?? "");
   }
@@ -167,19 +167,23 @@ function fill(panel, pinned, changed) {
     for (const plot of /** @type {NodeListOf<HTMLElement>} */ (panel.querySelectorAll(".plot"))) {
       plot.dataset.top = inLanguage(String(top));
     }
-    drawLead();
     switches.draw(trial);
     pull.draw(trial, top);
     parts.draw(trial);
     drawOne();
     many.draw(trial);
     two.draw(trial);
+    drawLead();
   }
 
   function drawLead() {
-    const exact = isExact(trial);
+    const ofSecond = two.distance();
+    const exact = isExact(trial) && isExact({ distance: ofSecond });
+    const off = isExact(trial)
+      ? say("figure.two.off_lead", { share: fixed(100 * ofSecond, 1) })
+      : say("figure.off", { share: fixed(100 * trial.distance, 1) });
     panel.dataset.tone = exact ? "exact" : "differs";
-    write(part(".answer"), exact ? say("figure.exact") : say("figure.off", { share: fixed(100 * trial.distance, 1) }));
+    write(part(".answer"), exact ? say("figure.exact") : off);
     write(part(".place"), chosen.place);
   }
 

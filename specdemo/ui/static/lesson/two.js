@@ -27,7 +27,7 @@ const PARTS = `
   <p class="note"></p>`;
 const STORY = `
   <h2 data-say="figure.two.title"></h2>
-  <p class="key"><span><i class="of-p"></i><span data-say="figure.two.left_p"></span></span>
+  <p class="key"><span><i class="of-p"></i><span class="whose-p"></span></span>
     <span><i class="of-q"></i><span data-say="figure.two.left_q"></span></span></p>
   <div class="chart"></div>
   <ol class="story" role="status"></ol>
@@ -39,8 +39,9 @@ const TRIES = 50; // to begin with a first guess that is rejected
  * @param {HTMLElement} parts the section with what p is made of
  * @param {HTMLElement} story the section with two guesses
  * @param {Chosen} chosen
+ * @param {() => void} changed called when the second guess is judged another way
  */
-export function makeTwo(parts, story, chosen) {
+export function makeTwo(parts, story, chosen, changed) {
   parts.innerHTML = PARTS;
   story.innerHTML = STORY;
   const random = randomNumbers(SEED);
@@ -55,12 +56,18 @@ export function makeTwo(parts, story, chosen) {
   wrong.addEventListener("click", () => {
     isAgain = !isAgain;
     show();
+    changed();
   });
   find(story, ".draw-two").addEventListener("click", () => {
     drawn = dice();
     show();
   });
-  return { build, draw };
+  return { build, draw, distance };
+
+  /** From p, by the mistake that is put in here; 0 without it. */
+  function distance() {
+    return isAgain && !parts.hidden ? twoOf(trial, chosen.raw.q, true).distance : 0;
+  }
 
   /** Makes the columns, when there are other tokens. */
   function build() {
@@ -132,7 +139,8 @@ export function makeTwo(parts, story, chosen) {
       setNumber(column, "p", next.p[index]);
       setNumber(column, "q", next.drawn[index]);
     });
-    columns.left.write(0, say("figure.two.row_p"), inColumn(next.p));
+    write(find(story, ".whose-p"), isAgain ? say("figure.two.whole_p") : say("figure.two.left_p"));
+    columns.left.write(0, isAgain ? say("figure.two.whole_p") : say("figure.two.row_p"), inColumn(next.p));
     columns.left.write(1, say("figure.two.row_q"), inColumn(next.drawn));
     const second = pick(next.drawn, drawn.second);
     const isSecond = drawn.uOfSecond < next.accept[second];
@@ -142,7 +150,10 @@ export function makeTwo(parts, story, chosen) {
     const sentences = [say(isAccepted ? "figure.two.accepted" : "figure.two.rejected", first)];
     if (isAccepted) sentences.push(say("figure.two.unseen", { token: names[second] }));
     else {
-      sentences.push(say(isSecond ? "figure.two.second_accepted" : "figure.two.second_rejected", told(second, drawn.uOfSecond, next.accept[second])));
+      const ofSecond = told(second, drawn.uOfSecond, next.accept[second]);
+      sentences.push(isAgain
+        ? say(isSecond ? "figure.two.again_accepted" : "figure.two.again_rejected", ofSecond)
+        : say(isSecond ? "figure.two.second_accepted" : "figure.two.second_rejected", ofSecond));
       if (!isSecond) sentences.push(say("figure.two.replaced", { token: names[pick(next.replacement, drawn.last)] }));
     }
     const list = find(story, ".story");

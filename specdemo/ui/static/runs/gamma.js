@@ -8,6 +8,7 @@ import {
 } from "../view/chart.js";
 import { appendAll, escaped, find, make } from "../view/dom.js";
 import { percent } from "../view/format.js";
+import { isTree } from "../view/run.js";
 import { inLanguage, say } from "../view/words.js";
 import { makeMeasuring } from "./measuring.js";
 
@@ -109,7 +110,7 @@ export function makeGamma(panel, server) {
     const news = JSON.stringify([run.whose, run.complete, run.outcome, run.setting?.conditions, own, points, conditions]);
     if (news === drawn) return;
     drawn = news;
-    measuring.describe(say(served ? "gamma.whatServed" : "gamma.what"));
+    measuring.describe(run.rounds.some(isTree) ? "" : say(served ? "gamma.whatServed" : "gamma.what"));
     measuring.foretell(run.outcome?.seconds.gamma, run.recorded);
     const ofThis = pointsFor(points, conditions, run.setting);
     rows = rowsOf(run.outcome, ofThis, run.setting && own);

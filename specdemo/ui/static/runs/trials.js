@@ -18,9 +18,9 @@ const IN_TREES = ["told", "soft"]; // the mistakes that can be made with several
 const NUMBERS = ["runs", "chance", "statistic", "distance", "accepted"];
 const markup = () => `
   <p class="about">${escaped(say("trials.about"))}</p>
+  <p class="guesses"><button type="button" class="two" aria-pressed="false">${escaped(say("trials.two"))}</button></p>
   <div class="mistakes" role="group" aria-label="${escaped(say("trials.wrong"))}">
     <span>${escaped(say("trials.wrong"))}</span></div>
-  <p class="guesses"><button type="button" class="two" aria-pressed="false">${escaped(say("trials.two"))}</button></p>
   <p class="why" role="status"></p>
   <div class="measuring"></div>
   <div class="counted" hidden>
@@ -95,7 +95,9 @@ export function makeTrials(panel, server) {
   function allowSwitching(isAllowed) {
     two.disabled = !isAllowed;
     for (const button of switches) {
-      button.disabled = !isAllowed || (tiny.guesses !== 1 && !IN_TREES.includes(button.dataset.mistake ?? ""));
+      const isForOne = tiny.guesses !== 1 && !IN_TREES.includes(button.dataset.mistake ?? "");
+      button.disabled = !isAllowed || isForOne;
+      button.title = isForOne ? say("trials.not_with_two") : "";
     }
   }
 

@@ -4,8 +4,8 @@
 import { escaped, find, make } from "./dom.js";
 import { fixed, grouped, inQuotes, roundedUp } from "./format.js";
 import { addends, differenceInWords, identityAt, isExact, recomputed, tokenToDraw } from "./recompute.js";
-import { keptByBoth, massAt, uMatters } from "./rules.js";
-import { isTree } from "./run.js";
+import { keptByBoth, massAt, primed, uMatters } from "./rules.js";
+import { isAfterRefused, isTree } from "./run.js";
 import { named } from "./textless.js";
 import { placeOf } from "./verdict.js";
 import { say } from "./words.js";
@@ -29,8 +29,8 @@ const markup = () => `
     </div>
     <figure class="identity">
       <figcaption><h2>min(p, q) + (p − q)₊ = p</h2><p class="place"></p></figcaption>
-      <p class="key"><span><i class="kept"></i>${words("exactness.kept")}</span>
-        <span><i class="added"></i>${words("exactness.added")}</span></p>
+      <p class="key"><span><i class="kept"></i><span>${words("exactness.kept")}</span></span>
+        <span><i class="added"></i><span>${words("exactness.added")}</span></span></p>
       <table><thead><tr><td></td><td></td><th scope="col">min(p, q)</th><th scope="col">+ (p − q)₊</th>
         <th scope="col">= p</th></tr></thead><tbody></tbody></table>
       <p class="mass"></p>
@@ -46,6 +46,8 @@ export function makeExactness(panel, pinned) {
   panel.innerHTML = markup();
   const part = (/** @type {string} */ selector) => find(panel, selector);
   let state = ""; // how much of which run was recomputed
+  const ofPAndQ = /** @type {NodeListOf<HTMLElement>} */ (panel.querySelectorAll("figure :is(h2, .key span > span, th)"));
+  const formulas = [...ofPAndQ].map((element) => ({ element, plain: element.textContent ?? "" }));
   return { show };
 
   /** @param {Run} run */
@@ -163,7 +165,10 @@ export function makeExactness(panel, pinned) {
     const token = tokenToDraw(run.rounds, chosen);
     if (!token) return;
     const rows = identityAt(token);
-    part(".place").textContent = say(whichToken(token, chosen), { token: named(token), place: placeOf(token) });
+    for (const { element, plain } of formulas) element.textContent = primed(token, plain);
+    const place = say(whichToken(token, chosen), { token: named(token), place: placeOf(token) });
+    const isLeft = token.fate !== "prompt" && isAfterRefused(token);
+    part(".place").textContent = isLeft ? `${place} ${say("exactness.left")}` : place;
     const scale = roundedUp(Math.max(0.001, rows.reduce((most, { p }) => Math.max(most, p), 0)));
     part("figure tbody").replaceChildren();
     for (const row of rows) part("figure tbody").append(identityRow(row, scale));

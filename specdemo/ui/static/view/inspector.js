@@ -4,13 +4,13 @@
 
 import { escaped, find, make } from "./dom.js";
 import { apart, digits, inQuotes, short } from "./format.js";
-import { isBlock, ruleOf, uMatters } from "./rules.js";
-import { isDrafted, isTree } from "./run.js";
+import { isBlock, primed, ruleOf, uMatters } from "./rules.js";
+import { isAfterRefused, isChosen, isDrafted, isTree } from "./run.js";
 import { isServed, isUnknown } from "./served.js";
 import { explained, named, sign } from "./textless.js";
 import { makeTree } from "./tree.js";
 import {
-  alternativesTo, fedAgainInWords, isJudged, lengthInWords, placeOf, replacedBy, valuesOf, verdictOn, walkTo,
+  alternativesTo, fedAgainInWords, isJudged, lengthInWords, outlinesInWords, placeOf, replacedBy, valuesOf, verdictOn, walkTo,
 } from "./verdict.js";
 import { inLanguage, say } from "./words.js";
 
@@ -72,10 +72,10 @@ const markup = () => `
     <p class="walk-how"></p>
     <details class="tree" hidden><summary></summary><p class="bars"><i></i>p <i></i>q</p><div
       class="branches"></div></details>
-    <table class="family" hidden><caption>${words("inspector.tree.family")}</caption><thead></thead><tbody></tbody></table>
+    <table class="family" hidden><caption></caption><thead></thead><tbody></tbody></table>
     <details class="formulas"><summary>${words("inspector.formulas")}</summary>${formulas()}</details>
     <table class="likely"><caption></caption><thead></thead><tbody></tbody></table>
-    <p class="raw">${words("inspector.raw")}</p>
+    <p class="raw"></p>
     <p class="values-of"></p>
     <dl class="values"></dl>
     <p class="drafting"></p>
@@ -92,8 +92,10 @@ function fateInWords(token, fate) {
   return say(isOwn && !isDrawn ? `inspector.greedyFates.${fate}` : `view.fates.${fate}`);
 }
 
-/** @param {Column} column @returns {[heading: string, name: string]} */
-function headingOf(column) {
+/** @param {Column} column @param {boolean} isLeft by refused guesses @returns {[heading: string, name: string]} */
+function headingOf(column, isLeft) {
+  if (isLeft && column === "p") return ["p′", say("inspector.targetLeft")];
+  if (isLeft && column === "q") return ["q′", say("inspector.drafterLeft")];
   if (column === "q") return ["q", say("inspector.drafter")];
   if (column === "residual") return ["r", say("inspector.residual")];
   return [column === "p" ? "p" : say("inspector.rawP"), say("inspector.target")];
@@ -179,7 +181,7 @@ export function makeInspector(panel, setting, copied, fateNow, choose) {
   function draftingOf(token) {
     const sentence = setting()?.drafting;
     if (!sentence || !isDrafted(token)) return "";
-    if (isTree(token.round)) return say("inspector.tree.drafting");
+    if (isTree(token.round)) return say(isChosen(token.round) ? "inspector.tree.chosen" : "inspector.tree.drafting");
     return copied(token.round.index).length ? `${sentence} ${say("inspector.copied")}` : sentence;
   }
 
@@ -213,7 +215,7 @@ export function makeInspector(panel, setting, copied, fateNow, choose) {
     setWord(part(".sides :first-child"), u, 0, threshold);
     setWord(part(".sides :last-child"), u, threshold, 1);
     part(".judged").textContent = replaced ? say("inspector.bar.replaced", { token: named(judged) }) : "";
-    part(".threshold span").textContent = `${ruleOf(judged).symbol} = ${writtenThreshold}`;
+    part(".threshold span").textContent = `${primed(judged, ruleOf(judged).symbol)} = ${writtenThreshold}`;
     part(".u span").textContent = `u = ${writtenU}`;
   }
 
@@ -293,8 +295,9 @@ export function makeInspector(panel, setting, copied, fateNow, choose) {
     const columns = served ? ["raw_p"] : rows.some((row) => row.q !== null) ? ["p", "q"] : ["p"];
     if (rows.some((row) => row.residual !== null)) columns.push("residual");
     const head = make("tr", make("td"));
+    const isLeft = token.fate !== "prompt" && isAfterRefused(token);
     for (const column of columns) {
-      const [heading, name] = headingOf(column);
+      const [heading, name] = headingOf(column, isLeft);
       const cell = make("th", heading, make("small", name));
       cell.scope = "col";
       head.append(cell);
@@ -302,6 +305,7 @@ export function makeInspector(panel, setting, copied, fateNow, choose) {
     find(likely, "thead").replaceChildren(head);
     find(likely, "tbody").replaceChildren();
     for (const row of rows) find(likely, "tbody").append(tableRow(row, columns));
+    part(".raw").textContent = token.fate === "prompt" ? "" : outlinesInWords(token, setting());
     part(".raw").hidden = !rows.some((row) => differs(row.p, row.raw_p) || differs(row.q, row.raw_q));
   }
 

@@ -2,7 +2,7 @@
 // The rules' arithmetic once more: what decided a verdict, and what the target's own token was drawn from after
 // a rejection. What is said of a rule comes with the run (events/choices.py).
 
-import { familyOf, rejectedIn } from "./run.js";
+import { familyOf, isAfterRefused, rejectedIn } from "./run.js";
 
 /** @import { PromptToken, WireRule } from "./messages.js" */
 /** @import { Drafted, Own, Round, Token } from "./run.js" */
@@ -133,9 +133,30 @@ export function residualAt(token, p, q) {
  */
 export function massAt(token) {
   if (token.fate === "rejected") {
+    if ("residual_mass" in token && typeof token.residual_mass === "number") return token.residual_mass;
     return rejectedIn(token.round) === token ? token.round.next?.residual_mass ?? null : massBefore(siblingAfter(token), token);
   }
   return token.fate === "resampled" ? token.residual_mass : null;
+}
+
+/**
+ * What is left of the target's p after a guess of a tree is refused, as a share of all of it: the product of the masses
+ * up to there. Null where one of them is not recorded.
+ * @param {Drafted} token
+ */
+export function leftAfter(token) {
+  const family = familyOf(token);
+  const masses = family.slice(0, family.indexOf(token) + 1).map(massAt);
+  return masses.reduce((left, mass) => (left === null || mass === null ? null : left * mass), 1);
+}
+
+/**
+ * Words about p and q at the token's place, which are p′ and q′ there if refused guesses before it have left them.
+ * @param {Token} token
+ * @param {string} words
+ */
+export function primed(token, words) {
+  return token.fate !== "prompt" && isAfterRefused(token) ? words.replace(/(?<![-\w])[pq](?!\w)/g, "$&′") : words;
 }
 
 /** @param {Drafted} token */
@@ -145,7 +166,7 @@ function siblingAfter(token) {
 }
 
 /**
- * The mass that the residual of a guess had before it became the p of the next one: by what a token that both list has
+ * Of a trace that does not tell it: the mass that the residual of a guess had before it became the p of the next one: by what a token that both list has
  * in each. Null where there is none.
  * @param {Drafted | undefined} next
  * @param {Drafted} refused
@@ -160,7 +181,7 @@ function massBefore(next, refused) {
 }
 
 /** The token and its alternatives. @param {Drafted} token */
-function listed(token) {
+export function listed(token) {
   return [token, ...token.top.map(([id, , p, q]) => ({ id, p, q }))];
 }
 

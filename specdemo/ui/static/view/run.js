@@ -216,6 +216,23 @@ export function familyOf(token) {
 }
 
 /**
+ * Whether p and q at the token's place are what refused guesses before it have left.
+ * @param {Drafted | Own} token
+ */
+export function isAfterRefused(token) {
+  const judged = isDrafted(token) ? token : token.fate === "resampled" ? rejectedIn(token.round) : undefined;
+  return judged !== undefined && judged.u !== null && familyOf(judged).indexOf(judged) > 0;
+}
+
+/**
+ * Whether a tree's guesses were chosen, by the drafter's probabilities or from a text, and not drawn from q.
+ * @param {Round} round
+ */
+export function isChosen(round) {
+  return isTree(round) && !round.setting?.greedy && round.draft.every(({ q }) => q === 1);
+}
+
+/**
  * The round's tokens in reading order. A tree's are so that each is followed by its own children, and what was kept
  * stands in the order of the text.
  * @param {Round} round

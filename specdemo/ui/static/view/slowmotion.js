@@ -4,13 +4,15 @@
 
 import { appendAll, make } from "./dom.js";
 import { fixed } from "./format.js";
+import { depthsOf } from "./run.js";
 import { say } from "./words.js";
 
 /** @import { RunSetting, WireChecks } from "./messages.js" */
-/** @import { Run } from "./run.js" */
+/** @import { Round, Run } from "./run.js" */
 /**
- * A lane of the figure, by the clock of both. from, to: when the weights are read, as shares of the longer lane.
- * @typedef {{ rows: number, from: number, to: number }} Lane
+ * A lane of the figure, by the clock of both. tokens: how many can come. from, to: when the weights are read, as shares of
+ * the longer lane.
+ * @typedef {{ tokens: number, from: number, to: number }} Lane
  */
 
 const LONGEST = 6000; // ms on the screen that the longer lane takes
@@ -25,6 +27,7 @@ export function makeSlowMotion(panel) {
   panel.append(figure);
   /** @type {WireChecks | null} */
   let shown = null;
+  let tokens = 0; // that such a check can bring
   /** @type {RunSetting | null} */
   let setting = null;
   let experts = ""; // what checks read of a mixture of experts, in words
@@ -47,7 +50,10 @@ export function makeSlowMotion(panel) {
     setting = run.setting;
     experts = run.outcome?.experts ?? "";
     figure.hidden = checks === null;
-    if (checks && checks !== shown) draw(checks);
+    if (checks && checks !== shown) {
+      tokens = tokensAtMost(run.rounds, checks.rows);
+      draw(checks);
+    }
     shown = checks;
     playOnce();
   }
@@ -61,17 +67,18 @@ export function makeSlowMotion(panel) {
   /** @param {WireChecks} checks */
   function draw(checks) {
     const { rows } = checks;
-    const [alone, together] = lanesOf(checks);
+    const [alone, together] = lanesOf(checks, tokens);
+    const upTo = tokens < rows ? say("slowMotion.togetherOfTree", { tokens }) : say("slowMotion.togetherGoesOn", { tokens });
     const again = make("button", say("slowMotion.again"));
     again.type = "button";
     again.className = "later";
     again.addEventListener("click", play);
     figure.replaceChildren(
-      later("figcaption", say("slowMotion.title", { rows })),
+      later("figcaption", say("slowMotion.title", { tokens })),
       heading(say("slowMotion.alone"), say("slowMotion.aloneGoesOn"), checks.plain_ms),
       picture(alone),
       later("small", say("slowMotion.spread", range(checks.plain_spread))),
-      heading(say("slowMotion.together", { rows }), say("slowMotion.togetherGoesOn", { rows }), checks.verify_ms),
+      heading(say("slowMotion.together", { rows }), upTo, checks.verify_ms),
       picture(together),
       later("small", say("slowMotion.drafting", { ...range(checks.verify_spread), ms: fixed(checks.draft_ms) })),
       later("p", [readInWords(rows, experts), comparedInWords(checks)].join(" ")),
@@ -82,16 +89,25 @@ export function makeSlowMotion(panel) {
   function play() {
     if (!shown) return;
     const pictures = figure.querySelectorAll(".lane");
-    lanesOf(shown).forEach((lane, at) => animate(pictures[at], lane, setting?.manner === "chain"));
+    lanesOf(shown, tokens).forEach((lane, at) => animate(pictures[at], lane, setting?.manner === "chain"));
   }
 }
 
-/** @param {WireChecks} checks @returns {[alone: Lane, together: Lane]} */
-export function lanesOf({ rows, plain_ms, draft_ms, verify_ms }) {
+/**
+ * How many tokens a check of so many rows can bring: those of the longest path that was drafted for one, and one more.
+ * @param {Round[]} rounds
+ * @param {number} rows
+ */
+export function tokensAtMost(rounds, rows) {
+  return rounds.filter(({ draft }) => draft.length === rows - 1).reduce((most, round) => Math.max(most, depthsOf(round)), 0) + 1;
+}
+
+/** @param {WireChecks} checks @param {number} tokens that can come @returns {[alone: Lane, together: Lane]} */
+export function lanesOf({ plain_ms, draft_ms, verify_ms }, tokens) {
   const longest = Math.max(plain_ms, draft_ms + verify_ms);
   return [
-    { rows: 1, from: 0, to: plain_ms / longest },
-    { rows, from: draft_ms / longest, to: (draft_ms + verify_ms) / longest },
+    { tokens: 1, from: 0, to: plain_ms / longest },
+    { tokens, from: draft_ms / longest, to: (draft_ms + verify_ms) / longest },
   ];
 }
 
@@ -143,8 +159,8 @@ function heading(words, more, ms) {
 }
 
 /** @param {Lane} lane */
-function picture({ rows, from, to }) {
-  const lane = make("div", part("drafted"), part("weights"), part("rows", rows));
+function picture({ tokens, from, to }) {
+  const lane = make("div", part("drafted"), part("weights"), part("rows", tokens));
   lane.className = "lane";
   lane.setAttribute("aria-hidden", "true"); // the words beside it say the same
   lane.style.setProperty("--from", String(from));
@@ -170,7 +186,7 @@ function part(name, count = 1) {
  * @param {Lane} lane
  * @param {boolean} inTurn whether tokens are drafted one after another
  */
-function animate(picture, { rows, from, to }, inTurn) {
+function animate(picture, { tokens, from, to }, inTurn) {
   const [start, end] = [from * LONGEST, to * LONGEST];
   const reading = { delay: start, duration: end - start, fill: /** @type {const} */ ("backwards") };
   const wiped = { clipPath: ["inset(0 100% 0 0)", "inset(0)"] };
@@ -180,7 +196,7 @@ function animate(picture, { rows, from, to }, inTurn) {
   weights.animate(wiped, reading);
   picture.querySelector(".rows")?.animate({ transform: [`translateX(${-way}px)`, "none"] }, reading);
   picture.querySelectorAll(".rows > i").forEach((row, at) => {
-    const drafted = inTurn ? (start * at) / Math.max(1, rows - 1) : at && start;
+    const drafted = inTurn ? (start * at) / Math.max(1, tokens - 1) : at && start;
     row.animate({ opacity: [0, 0] }, drafted);
     row.animate({ background: ["var(--ink)", "var(--ink)"] }, end);
   });

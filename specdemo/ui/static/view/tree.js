@@ -4,8 +4,8 @@
 
 import { find, make, write } from "./dom.js";
 import { digits, inQuotes, short } from "./format.js";
-import { massAt, uMatters } from "./rules.js";
-import { depthOf, familyOf, isDrafted, isTree, parentOf } from "./run.js";
+import { leftAfter, uMatters } from "./rules.js";
+import { depthOf, familyOf, isChosen, isDrafted, isTree, parentOf } from "./run.js";
 import { named } from "./textless.js";
 import { inLanguage, say } from "./words.js";
 
@@ -109,7 +109,7 @@ export function makeTree(panel, fateNow, choose) {
     node.toggleAttribute("disabled", !isThere);
     node.setAttribute("aria-current", String(isShown));
     write(find(node, "b"), token.text.trim() || named(token));
-    const [p, q] = [fate === "pending" ? null : token.p, token.q];
+    const [p, q] = [fate === "pending" ? null : token.p, ownQ(token)];
     node.style.setProperty("--p", String(p ?? 0));
     node.style.setProperty("--q", String(q ?? 0));
     const numbers = [p === null ? "" : `p = ${digits(p)}`, q === null ? "" : `q = ${digits(q)}`];
@@ -136,22 +136,26 @@ export function makeTree(panel, fateNow, choose) {
     if (family.hidden) return;
     const heads = make("tr");
     const isDrawn = rows.some(uMatters);
-    for (const name of ["", "p", "q", ...(isDrawn ? ["u"] : []), say("inspector.tree.left")]) {
+    const hasLeft = isDrawn && rows.some((one) => fateNow(one) === "rejected"); // greedy decoding leaves p as it is
+    const ofLeft = hasLeft ? [say("inspector.tree.left")] : [];
+    find(family, "caption").textContent = say(hasLeft ? "inspector.tree.familyLeft" : "inspector.tree.family");
+    for (const name of ["", "p", "q", ...(isDrawn ? ["u"] : []), ...ofLeft]) {
       const cell = make("th", name);
       cell.scope = "col";
       heads.append(cell);
     }
     find(family, "thead").replaceChildren(heads);
     find(family, "tbody").replaceChildren();
-    for (const one of rows) find(family, "tbody").append(familyRow(one, one === token, isDrawn));
+    for (const one of rows) find(family, "tbody").append(familyRow(one, one === token, isDrawn, hasLeft));
   }
 
   /**
    * @param {Drafted} token
    * @param {boolean} isShown
    * @param {boolean} isDrawn whether u is shown
+   * @param {boolean} hasLeft whether what is left of p is shown
    */
-  function familyRow(token, isShown, isDrawn) {
+  function familyRow(token, isShown, isDrawn, hasLeft) {
     const fate = fateNow(token);
     const word = make("span", token.text.trim() || named(token));
     word.className = `token ${fate}`;
@@ -159,8 +163,10 @@ export function makeTree(panel, fateNow, choose) {
     const name = make("th", word);
     name.scope = "row";
     const isJudged = fate === "accepted" || fate === "rejected";
-    const [p, u, left] = isJudged ? [token.p, token.u, fate === "rejected" ? massAt(token) : null] : [null, null, null];
-    const values = [p, token.q, ...(isDrawn ? [u] : []), left];
+    const isFirst = fate !== "pending" && familyOf(token)[0].fate !== "rejected"; // so p is still the target's own
+    const [u, left] = isJudged ? [token.u, fate === "rejected" ? leftAfter(token) : null] : [null, null];
+    const p = isJudged || isFirst ? token.p : null;
+    const values = [p, token.q, ...(isDrawn ? [u] : []), ...(hasLeft ? [left] : [])];
     const row = make("tr", name);
     for (const value of values) {
       const cell = make("td", value === null ? "–" : short(value));
@@ -170,6 +176,14 @@ export function makeTree(panel, fateNow, choose) {
     if (isShown) row.className = "shown";
     return row;
   }
+}
+
+/**
+ * The drafter's own probability of a guess that was chosen, whose q counts as 1; of any other token q.
+ * @param {Drafted | Own} token
+ */
+function ownQ(token) {
+  return isDrafted(token) && isChosen(token.round) ? token.raw_q ?? token.q : token.q;
 }
 
 /**
@@ -221,7 +235,7 @@ export function branchesOf(round, fateNow, depths) {
   function add(token, after, column) {
     const fate = fateNow(token);
     const text = token.text.trim() || named(token);
-    const branch = { text, fate, column, row: 0, after, p: fate === "pending" ? null : token.p, q: token.q };
+    const branch = { text, fate, column, row: 0, after, p: fate === "pending" ? null : token.p, q: ownQ(token) };
     const index = branches.push(branch) - 1;
     branch.row = (isDrafted(token) ? addBelow(token.place, index, column + 1) : null) ?? rows++;
     return branch.row;

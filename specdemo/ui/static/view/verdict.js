@@ -2,9 +2,9 @@
 // What the inspector says about a token: what decided its fate, in a sentence and in numbers.
 
 import { apart, digits, milliseconds } from "./format.js";
-import { isBlock, isKeptByWindow, keptIn, massAt, partsOf, ruleOf, shareAt, uMatters } from "./rules.js";
+import { isBlock, isKeptByWindow, keptIn, listed, massAt, partsOf, primed, ruleOf, shareAt, uMatters } from "./rules.js";
 import {
-  acceptedIn, comesAtOnce, depthOf, familyOf, isDrafted, isTree, parentOf, rejectedIn, replacementOf,
+  acceptedIn, comesAtOnce, depthOf, familyOf, isAfterRefused, isChosen, isDrafted, isTree, parentOf, rejectedIn, replacementOf,
 } from "./run.js";
 import {
   isFromServer, isServed, isUnknown, isUntold, roundOf, servedRoundInWords, servedValues, servedVerdict,
@@ -98,7 +98,10 @@ function fateInWords(token, setting, known) {
       const rejected = say("inspector.verdict.rejected", { why: judgement(token, setting) });
       const family = familyOf(token);
       const after = family[family.indexOf(token) + 1];
-      if (after) return `${rejected} ${say("inspector.verdict.leftToNext", { token: named(after) })}`;
+      if (after) {
+        const next = uMatters(token) ? "inspector.verdict.leftToNext" : "inspector.verdict.next";
+        return `${rejected} ${say(next, { token: named(after) })}`;
+      }
       if (known !== "all") return rejected;
       if (!next) return `${rejected} ${say("inspector.verdict.nothingInstead")}`;
       const how = uMatters(next) ? "inspector.verdict.drawnInstead" : "inspector.verdict.standsInstead";
@@ -129,9 +132,10 @@ function fateInWords(token, setting, known) {
         : say("inspector.verdict.resampledUnknown");
       if (!isDrawn) return `${why} ${say("inspector.verdict.likeliestInstead")}`;
       const number = digits(token.u);
+      const { of, over } = partsOf(ruleOf(token));
       const how = ruleOf(token).residual === null
         ? say("inspector.verdict.fromP", { number })
-        : say("inspector.verdict.fromResidual", { ...partsOf(ruleOf(token)), number });
+        : say("inspector.verdict.fromResidual", { of: primed(token, of), over: primed(token, over), number });
       return `${why} ${how}`;
     }
     case "bonus": {
@@ -188,6 +192,14 @@ function waitingInWords(token) {
  * @param {RunSetting | null} setting
  */
 export function judgement(token, setting = null) {
+  return primed(token, judgementOfPAndQ(token, setting));
+}
+
+/**
+ * @param {Drafted} token
+ * @param {RunSetting | null} setting
+ */
+function judgementOfPAndQ(token, setting) {
   const { accept_prob, p, raw_p, round, place } = token;
   if (ruleOf(token).threshold !== null || accept_prob === null) return comparison(token);
   if (token.forbidden) return say("inspector.judged.forbidden", { before: digits(raw_p, 2) });
@@ -199,9 +211,7 @@ export function judgement(token, setting = null) {
   }
   if (isKeptByWindow(token)) return keptByWindowInWords(token);
   const { over: least } = partsOf(ruleOf(token));
-  if (p === 0 && familyOf(token).indexOf(token) > 0) {
-    return say("inspector.judged.nothingLeft", { comparison: words, before: digits(raw_p, 2) });
-  }
+  if (p === 0 && isAfterRefused(token)) return nothingLeftInWords(token, setting);
   if (p === 0 && accept_prob === 0) return neverInWords(words, raw_p, setting);
   return accept_prob === 1 && least ? say("inspector.judged.always", { comparison: words, least }) : words;
 }
@@ -254,6 +264,38 @@ function neverInWords(comparison, raw_p, setting) {
 }
 
 /**
+ * Why p is 0 after refused guesses: they left nothing of it, or the sampler had removed the token, as far as it is known.
+ * @param {Drafted} token
+ * @param {RunSetting | null} setting
+ */
+function nothingLeftInWords(token, setting) {
+  const words = { comparison: comparison(token), before: digits(token.raw_p, 2) };
+  const first = listed(familyOf(token)[0]).find(({ id }) => id === token.id);
+  const isUnshaped = setting?.temperature === 1 && !filtersOf(setting).length && !setting.adjusted && !token.allowed;
+  if (first?.p === 0) return neverInWords(words.comparison, token.raw_p, setting);
+  if (first?.p) return say("inspector.judged.allTaken", { ...words, before: digits(first.p, 2) });
+  return say(isUnshaped ? "inspector.judged.allTaken" : "inspector.judged.nothingLeft", words);
+}
+
+/**
+ * Before what the outlined bars have p and q.
+ * @param {Drafted | Own} token
+ * @param {RunSetting | null} setting
+ */
+export function outlinesInWords(token, setting) {
+  const before = [
+    ...(setting?.temperature === 1 ? [] : [say("inspector.outlines.temperature")]),
+    ...(!setting || filtersOf(setting).length ? [say("inspector.outlines.filters")] : []),
+    ...(setting?.adjusted ? [setting.adjusted] : []),
+    ...(token.allowed ? [say("inspector.outlines.grammar")] : []),
+    ...(isChosen(token.round) ? [say("inspector.outlines.choice")] : []),
+    ...(isAfterRefused(token) ? [say("inspector.outlines.guesses")] : []),
+  ];
+  const what = before.length ? before.reduce((one, other) => say("inspector.outlines.and", { one, other })) : "";
+  return what && say("inspector.outlines.before", { what });
+}
+
+/**
  * The filters that are on, with their values.
  * @param {RunSetting} setting
  */
@@ -297,10 +339,10 @@ export function valuesOf(token, known = "all") {
   if (token.fate === "prompt" || known === "place") return [];
   if (isServed(token)) return known === "draft" ? [] : servedValues(token);
   const { p, q, u } = token;
-  const isLater = isDrafted(token) && u !== null && familyOf(token).indexOf(token) > 0;
-  const meanings = isLater ? ["pLeft", "qLeft"] : ["p", "q"];
+  const isLeft = isAfterRefused(token);
+  const ofQ = isDrafted(token) && isChosen(token.round) ? "qChosen" : isLeft ? "qLeft" : "q";
   /** @type {[string, string, number | null][]} */
-  const rows = [["p", say(`inspector.meaning.${meanings[0]}`), p], ["q", say(`inspector.meaning.${meanings[1]}`), q]];
+  const rows = [["p", say(`inspector.meaning.${isLeft ? "pLeft" : "p"}`), p], ["q", say(`inspector.meaning.${ofQ}`), q]];
   const { symbol, meaning, residual } = ruleOf(token);
   if (isDrafted(token)) {
     rows.push([symbol, meaning, token.accept_prob]);
@@ -316,7 +358,8 @@ export function valuesOf(token, known = "all") {
       : [say("inspector.number"), say("inspector.meaning.number"), u]);
   }
   const values = rows.filter(/** @returns {row is [string, string, number]} */ (row) => row[2] !== null);
-  return known === "draft" ? values.filter(([symbol]) => symbol === "q") : values;
+  const shown = known === "draft" ? values.filter(([symbol]) => symbol === "q") : values;
+  return shown.map(([symbol, meaning, value]) => [primed(token, symbol), meaning, value]);
 }
 
 /**
@@ -399,7 +442,7 @@ export function roundInWords(round) {
   const accepted = acceptedIn(round);
   const tokens = accepted + (next ? 1 : 0);
   const judged = draft.filter(({ fate }) => fate !== "discarded").length;
-  const ofTree = () => say("timeline.tree", { accepted, judged, drafts: draft.length });
+  const ofTree = () => say("timeline.tree", { accepted, judged, count: draft.length });
   const times = { drafting: milliseconds(draft_ms ?? 0), verifying: milliseconds(verify_ms ?? 0) };
   return roundOf(index, [
     isTree(round) ? ofTree() : draft.length ? say("timeline.accepted", { accepted, drafts: draft.length }) : say("timeline.nothingDrafted"),
