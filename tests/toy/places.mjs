@@ -5,14 +5,17 @@ import { trialOf } from "../../specdemo/ui/static/lesson/identity.js";
 import { placeAt } from "../../specdemo/ui/static/lesson/place.js";
 import { shaped } from "../../specdemo/ui/static/lesson/shaping.js";
 import { isDrafted, linked, tokensOf } from "../../specdemo/ui/static/view/run.js";
+import { replacedBy } from "../../specdemo/ui/static/view/verdict.js";
 
 const answers = JSON.parse(readFileSync(0, "utf8")).map(({ rounds, setting }) => {
   const tokens = rounds.map((round) => linked(round, setting)).flatMap(tokensOf).filter(isDrafted);
   return tokens.filter(({ fate }) => fate !== "discarded").map((token) => {
     const { others, p, q, shaping } = placeAt(token);
     const { rate, accept } = trialOf(shaped(p, shaping), shaped(q, shaping));
-    const next = token.fate === "rejected" ? placeAt(token.round.next) : null;
-    return { fate: token.fate, others, rate, accept, mass: token.round.next?.residual_mass, tokens: p.length, ofNext: next?.p, p };
+    const isReplaced = replacedBy(token.round.next) === token;
+    const next = isReplaced ? placeAt(token.round.next) : null;
+    const mass = token.residual_mass ?? token.round.next?.residual_mass;
+    return { fate: token.fate, isReplaced, others, rate, accept, mass, tokens: p.length, ofNext: next?.p, p };
   });
 });
 process.stdout.write(JSON.stringify(answers));
