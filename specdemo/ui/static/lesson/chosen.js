@@ -70,7 +70,7 @@ export function asAt(token, { names, others, p, q, shaping, draft, u }) {
     mistakes: new Set(),
     draft: draft ?? 0,
     u: u ?? DEFAULTS.u,
-    place: [say(shaping.temperature === 0 ? "figure.after_greedy" : sampled, where), ofLeft].filter(Boolean).join(" "),
+    place: [say(shaping.temperature === 0 ? "figure.after_greedy" : sampled, where), ofLeft].filter(Boolean).join("; "),
   };
 }
 
