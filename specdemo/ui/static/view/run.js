@@ -225,11 +225,12 @@ export function isAfterRefused(token) {
 }
 
 /**
- * Whether a tree's guesses were chosen, by the drafter's probabilities or from a text, and not drawn from q.
+ * Whether a tree's guesses were chosen, by the drafter's probabilities or from a text, and not drawn from q: also
+ * those of a greedy run, which are the drafter's likeliest ones.
  * @param {Round} round
  */
 export function isChosen(round) {
-  return isTree(round) && !round.setting?.greedy && round.draft.every(({ q }) => q === 1);
+  return isTree(round) && round.draft.every(({ q }) => q === 1);
 }
 
 /**

@@ -135,7 +135,7 @@ export function makeTree(panel, fateNow, choose) {
     family.hidden = rows.length === 0 || fateNow(rows[0]) === "pending" || fateNow(token) === "pending";
     if (family.hidden) return;
     const heads = make("tr");
-    const isDrawn = rows.some(uMatters);
+    const isDrawn = rows.some((one) => one.u !== null && uMatters(one));
     const hasLeft = isDrawn && rows.some((one) => fateNow(one) === "rejected"); // greedy decoding leaves p as it is
     const ofLeft = hasLeft ? [say("inspector.tree.left")] : [];
     find(family, "caption").textContent = say(hasLeft ? "inspector.tree.familyLeft" : "inspector.tree.family");
