@@ -169,7 +169,7 @@ def test_the_command_prints_the_table_the_sentence_and_json_last(capsys):
     names = {row["name"] for row in result["rows"]}
     models = {"drafter model (embedded)", "drafter model (embedded-poor)"}
     models |= {"EAGLE-3 head (embedded-eagle3)", "DFlash head (embedded-dflash)"}
-    trees = {f"{name}, tree 2,1,1,1" for name in models}
+    trees = {f"{name}, tree auto" for name in models}
     assert names == {*models, *trees, "lookup", "target alone"}
     for row in result["rows"]:
         (line,) = (line for line in lines[:-2] if line.startswith(row["name"] + "  "))

@@ -109,7 +109,7 @@ def test_what_can_be_opened_has_its_words_in_the_catalogue(pseudo):
     select(pseudo, "text")
     menu = pseudo.locator(".save-as")
     menu.locator("summary").click()
-    assert menu.locator("button").count() == 4 and without_marks(menu.inner_text()) == ""
+    assert menu.get_by_role("button").count() == 4 and without_marks(menu.inner_text()) == ""
     pseudo.keyboard.press("Escape")
     pseudo.locator(".show-how").click()
     card = pseudo.locator(".tour:not([hidden])")

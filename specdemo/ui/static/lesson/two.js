@@ -30,7 +30,7 @@ const STORY = `
   <p class="key"><span><i class="of-p"></i><span class="whose-p"></span></span>
     <span><i class="of-q"></i><span data-say="figure.two.left_q"></span></span></p>
   <div class="chart"></div>
-  <ol class="story" role="status"></ol>
+  <div role="status"><ol class="story"></ol></div>
   <button type="button" class="draw-two" data-say="figure.two.draw"></button>`;
 const SEED = 20_000; // of the guesses that are drawn here
 const TRIES = 50; // to begin with a first guess that is rejected
