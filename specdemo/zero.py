@@ -23,7 +23,7 @@ import torch
 from specdemo import session
 from specdemo.errors import PairError, failure, redacted, without_directories
 from specdemo.events import Finish, Finished, Params, Prompt, Round, Started, Stats
-from specdemo.events.speedup import NARROW, SHORTEST
+from specdemo.events.speedup import NARROW
 from specdemo.events.trace import Trace
 from specdemo.loading.pair import AnyPair, Pair
 from specdemo.runtime import attention, cuda, shared
@@ -34,7 +34,8 @@ from specdemo.words.message import Message, message, message_of
 PREPARE_SECONDS = 5.0  # until the first round: for the models to reach the GPU, and for the prompt
 TOKEN_SECONDS = 0.05  # for a token; a pair of 8 billion parameters needs about half of it
 LEAST_SECONDS, MOST_SECONDS = 3, 60
-MARGIN = 1.5  # for texts in which fewer drafts are accepted, and for a slower host
+MARGIN = 1.25  # for a slower host; a text of which no draft is accepted is reckoned with anyway
+ENOUGH_ROUNDS = 8  # from which on a run tells what a round takes
 KEPT = 8  # runs that are remembered, the slowest of which counts
 TAKEN_BACK = message("taken_back")
 
@@ -59,8 +60,8 @@ class Spent:
     """The GPU's time that the last runs of a pair took, in seconds, and how much the next one asks for.
 
     prepared: until the first round was there, in new processes alone: nobody knows whether the next one is.
-    by_way: of a token after that round, by what its speed depends on most: how it is drafted, and whether
-    greedily. Other settings change it by less than the margin."""
+    by_way: of a round after that one, by what its time depends on most: how it is drafted, and whether
+    greedily. How many tokens a round brings depends on the text, so a run asks for one round a token."""
 
     prepared: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
     by_way: dict[Hashable, deque[float]] = field(default_factory=dict)
@@ -69,17 +70,17 @@ class Spent:
         """A visitor's quota must have room for them; only what is used counts."""
         prepare = MARGIN * max(self.prepared) if self.prepared else PREPARE_SECONDS
         taken = self.by_way.get(_way(params))
-        a_token = MARGIN * max(taken) if taken else TOKEN_SECONDS
-        needed = math.ceil(prepare + a_token * params.max_new_tokens)
+        a_round = MARGIN * max(taken) if taken else TOKEN_SECONDS
+        needed = math.ceil(prepare + a_round * params.max_new_tokens)
         return min(MOST_SECONDS, max(LEAST_SECONDS, needed))
 
-    def add(self, params: Params, is_new: bool, prepared: float, later: float, tokens: int) -> None:
-        """A run that took `later` seconds for `tokens` tokens after the first round. Of one that was cut
+    def add(self, params: Params, is_new: bool, prepared: float, later: float, rounds: int) -> None:
+        """A run that took `later` seconds for `rounds` rounds after the first one. Of one that was cut
         short they go on to the cut, so the next one asks for more than it had."""
         if is_new:
             self.prepared.append(prepared)
-        if tokens:
-            self.by_way.setdefault(_way(params), deque(maxlen=KEPT)).append(later / tokens)
+        if rounds:
+            self.by_way.setdefault(_way(params), deque(maxlen=KEPT)).append(later / rounds)
 
 
 def _way(params: Params) -> Hashable:
@@ -192,7 +193,7 @@ class ForkedRun:
         self.trace = Trace.begin(started)
         task, self._spent = place(pair)
         self._news, self._params = task(started, measure), started.params
-        self._begun = perf_counter()  # here; later, when the GPU was lent
+        self._begun: float | None = None  # when the GPU was lent
         self._first: News | None = None  # with a round
         self._computing = threading.Lock()  # held while an event is awaited
         self._telling = threading.Lock()  # held while the trace changes
@@ -227,8 +228,8 @@ class ForkedRun:
         if isinstance(news.event, Round):
             self._first = self._first or news
         elif isinstance(news.event, Finished):
-            later = news.stats.tokens - (self._first or news).stats.tokens
-            if later >= SHORTEST:  # few tell too little
+            later = news.stats.rounds - (self._first or news).stats.rounds
+            if later >= ENOUGH_ROUNDS:
                 self._learn(news.seconds, later)
         with self._telling:
             if self._closing.is_set():
@@ -251,13 +252,15 @@ class ForkedRun:
             raise PairError(message("failed", why=news))
         return news
 
-    def _learn(self, seconds: float, tokens: int) -> None:
+    def _learn(self, seconds: float, rounds: int) -> None:
         first = self._first
         assert first is not None, "it has rounds"
-        self._spent.add(self._params, first.is_new, first.seconds, seconds - first.seconds, tokens)
+        self._spent.add(self._params, first.is_new, first.seconds, seconds - first.seconds, rounds)
 
     def _learn_of_cut(self) -> None:
         """What a run that has lost the GPU tells, if its time was over: it would have taken longer."""
+        if self._begun is None:  # nobody knows how long it waited for the GPU
+            return
         reserved, seconds = self._spent.seconds_for(self._params), perf_counter() - self._begun
         if seconds < 0.9 * reserved:  # the process has died before
             return
@@ -265,7 +268,7 @@ class ForkedRun:
         if self._first is None:
             self._spent.add(self._params, True, seconds, 0.0, 0)
         else:
-            self._learn(seconds, max(1, self.trace.stats.tokens - self._first.stats.tokens))
+            self._learn(seconds, max(1, self.trace.stats.rounds - self._first.stats.rounds))
 
     def settle(self, is_over: Callable[[], bool] = lambda: False) -> Iterator[None]:
         """Nothing: the GPU that was lent for the run is given back."""

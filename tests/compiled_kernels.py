@@ -49,7 +49,7 @@ def launch_all(model: ModelShape, dtype: torch.dtype) -> None:
     forwards = [(way, (None, None)) for way in of_chains]
     for size in (n, 2 * n):  # of a tree, whose last n rows these are
         tree = number(size, dtype=torch.int64), number(n, size, dtype=torch.bool)
-        forwards += [(way, tree) for way in ways]
+        forwards += [(way, tree) for way in (*ways, (norms, table, 0.0, whole))]
     for (of_norms, rotations, softcap, mask), nodes in forwards:
         of_layer = 1e-6, rotations, *cache, softcap, *mask, *nodes
         triton_attention._few_rows_attention(*given, *of_norms, *of_layer)

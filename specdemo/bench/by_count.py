@@ -86,8 +86,8 @@ COUNTED_PAIRS = {
 class CountedEngine:
     """The engine, with or without Triton. row_us: the time of a product with one row or two, beyond reading
     its weight. A layer's attention takes `attention_us`, and reads its keys and values at `attention_reach`
-    of the copy bandwidth. attention_launches: the attention's kernels in CountedLaunches. The times were
-    measured as those above."""
+    of the copy bandwidth. attention_launches: the attention's kernels in CountedLaunches. The times of
+    one row were measured as those above, and two are taken to be the same."""
 
     triton: bool
     row_us: float

@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 
+from specdemo.events.params import MOST_NODES
 from specdemo.runtime.attention import Branches, additive, masked_attention
 from specdemo.runtime.decoder import Attention, Decoder, Layer, Norm, Rotation, RowMask
 from specdemo.runtime.families import (
@@ -26,7 +27,7 @@ from specdemo.runtime.families import (
 from specdemo.runtime.linear import MOST_BY_TRITON
 from specdemo.runtime.weights import weights_address
 
-MOST_OF_TREE = 33  # rows of a forward: the largest tree, and the token before it
+MOST_OF_TREE = MOST_NODES + 1  # rows of a forward: the largest tree, and the token before it
 
 
 class FusedForward:

@@ -135,6 +135,7 @@ class CachedLM(CachedByPosition):
         self.fused: FusedForward | None = None  # runs static forwards; None: the model itself does
         self.not_fused: str | None = None  # why its fused forward is not used
         self.not_triton: str | None = None  # why it does not use Triton
+        self._may_use_triton = True  # where there is Triton
         self._is_chosen = False  # whether `fused` was
         self._reads_branches: dict[bool, bool] = {}  # by `static`
         self.branches_by_torch = False  # whether they were read more slowly than other rows are
@@ -161,7 +162,7 @@ class CachedLM(CachedByPosition):
     def _choose_forward(self) -> None:
         """Takes the fused forward if it predicts what the model itself does."""
         self.fused = self.not_fused = self.not_triton = None
-        for triton in (True, False) if cuda.has_triton(self.device) else (False,):
+        for triton in (True, False) if self._may_use_triton and cuda.has_triton(self.device) else (False,):
             try:
                 self.fused = FusedForward.of(self.model, triton)
                 if self.fused is not None:
@@ -268,21 +269,35 @@ class CachedLM(CachedByPosition):
     def reads_branches(self) -> bool:
         """Whether forwards with branches predict what the others do. It is tried once, in the mode of the
         run, before the prompt is read: what places a model knows of a token beside those that it is told
-        (ALiBi, a mask of its own) shows in what it predicts."""
+        (ALiBi, a mask of its own) shows in what it predicts. Where it is the kernels in Triton that cannot,
+        the model goes on without them."""
         if self.static not in self._reads_branches:
-            try:
-                self._reads_branches[self.static] = self._try_branches()
-            except (TypeError, ValueError, RuntimeError) as error:  # it cannot take them
-                if is_out_of_memory(error):
-                    raise
-                if isinstance(error, RuntimeError):
-                    cuda.raise_if_lost(error, self.device)
-                self._reads_branches[self.static] = False
+            fault = self._fault_of_branches()
+            if fault is not None and self.static and self.fused is not None and self.fused.triton:
+                self._may_use_triton = False
+                self._choose_forward()
+                self.not_triton, self.buffer_epoch = fault, next(NEW_BUFFERS)  # what was captured has them
+                fault = self._fault_of_branches()
+            self._reads_branches[self.static] = fault is None
         return self._reads_branches[self.static]
+
+    def _fault_of_branches(self) -> str | None:
+        """Why forwards cannot be given branches; None: they can."""
+        try:
+            return None if self._try_branches() else "it predicts something else from a tree"
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            has_kernels = self.static and self.fused is not None and self.fused.triton
+            if not has_kernels and not isinstance(error, TypeError | ValueError | RuntimeError):
+                raise
+            if isinstance(error, RuntimeError):
+                cuda.raise_if_lost(error, self.device)
+            return " ".join(str(error).split())[:200]
 
     def _try_branches(self) -> bool:
         """Reads a tree of four tokens after a text (the last of them follows the third, which is a sibling of
-        the second), and goes on after the longer branch."""
+        the second), and goes on after the longer branch; and reads it depth by depth, as a drafter does."""
         if "position_ids" not in self.parameters or self.last_position < 12:
             return False
         ids = torch.arange(3, 12, device=self.device) % self.known_ids
@@ -300,9 +315,12 @@ class CachedLM(CachedByPosition):
         other = read(torch.cat([tree[:1], tree[2:], following]), start)
         both = read(tree, start, Branches(depths, seen == 0))
         self.keep(len(text), [0, 2, 3])
-        said = torch.cat([both, read(following, start + 3)])
-        expected = torch.cat([other[:1], one[1:], other[1:]])
-        return bool((said - expected).abs().max() <= logits_tolerance(expected, self.dtype))
+        said = [both, read(following, start + 3), read(tree[:1], start)]
+        apart = torch.eye(2, dtype=torch.bool, device=self.device)
+        said.append(read(tree[1:3], start + 1, Branches(depths[[0, 0]], ~apart)))
+        said.append(read(tree[3:], start + 3, Branches(depths[[0, 0, 1]], seen[3:, 1:] == 0)))
+        expected = torch.cat([other[:1], one[1:], other[1:], other[:1], one[1:], other[1:3]])
+        return bool((torch.cat(said) - expected).abs().max() <= logits_tolerance(expected, self.dtype))
 
     def _plain_forward(self, ids: Tensor, **arguments: object) -> Tensor:
         if self.states is None:

@@ -350,7 +350,8 @@ def combine_kernel(
         by_part = tl.load(logsumexp + part * rows + row, part < parts, other=float("-inf"))
         weights = tl.exp(by_part - most)
         total += weights
-        known = (weights != 0)[:, None] & (i < D)[None, :]  # a part that has seen nothing has written nothing
+        # A part that has seen nothing has written nothing; a weight can be NaN.
+        known = ((weights != 0) & (part < parts))[:, None] & (i < D)[None, :]
         each = tl.load(outputs + (part * rows + row)[:, None] * D + i[None, :], known, other=0.0)
         result += tl.sum(each * weights[:, None], 0)
     result /= tl.sum(total, 0)

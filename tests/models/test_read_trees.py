@@ -190,3 +190,21 @@ def test_models_that_cannot_read_a_tree_say_so():
 
 def test_a_server_refuses_a_tree():
     assert "tree" in SERVERS_OWN
+
+
+def test_a_model_whose_kernels_cannot_read_trees_goes_on_without_them(monkeypatch):
+    """As where a compiler fails: with another error than those of a model that cannot."""
+    pair = load_pair(target=tiny())
+    lm, tried = pair.runner.lms[0], CachedLM._try_branches
+
+    def with_kernels(self):
+        if self.fused is not None and self.fused.triton:
+            raise Exception("out of resources")
+        return tried(self)
+
+    monkeypatch.setattr(CachedLM, "_try_branches", with_kernels)
+    lm.begin_run(static=True)
+    assert lm.fused is not None
+    lm.fused.triton, before = True, lm.buffer_epoch
+    assert lm.reads_branches() and lm.fused is not None and not lm.fused.triton
+    assert lm.not_triton == "out of resources" and lm.buffer_epoch != before

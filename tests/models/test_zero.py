@@ -165,17 +165,17 @@ def test_what_a_run_took_decides_what_the_next_one_asks_for(pair, on_zero, monke
     trace = finished(zero.start_run(pair, PROMPT, long))
     in_all, spent = time.perf_counter() - begun, zero.place(pair).spent
     (prepared,), ((rate,),) = spent.prepared, spent.by_way.values()
-    later = 60 - len(trace.rounds[0].emitted)
+    later = len(trace.rounds) - 1
     assert prepared > trace.stats.ttft_ms / 1000 and rate > 0 and prepared + later * rate < in_all
     finished(zero.start_run(pair, PROMPT, long))
-    asked = max(3, math.ceil(1.5 * (prepared + 60 * rate)))
+    asked = max(3, math.ceil(zero.MARGIN * (prepared + 60 * rate)))
     assert [seconds for _, seconds in on_zero.calls] == [8, asked]
 
 
 @pytest.mark.parametrize("rounds", [0, 3])
 def test_a_run_that_loses_the_gpu_at_its_end_makes_the_next_one_ask_for_more(pair, monkeypatch, rounds):
     in_fork, spent = zero._in_fork, zero.Spent()
-    spent.add(PARAMS, True, 0.1, 0.1, 100)
+    spent.add(PARAMS, True, 0.1, 3.0, 100)
 
     def lost(*arguments):
         for news in in_fork(*arguments):

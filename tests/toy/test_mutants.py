@@ -343,15 +343,15 @@ QUICK = [
     Mutant(
         "a grown tree's children are drawn, with a one-hot q",
         "engine/tree.py",
-        "likeliest = probs.topk(",
-        "likeliest = (probs / torch.empty_like(probs).exponential_()).topk(",
+        "likeliest = adjusted.topk(",
+        "likeliest = (adjusted - torch.empty_like(adjusted).exponential_().log()).topk(",
         TREES,
     ),
     Mutant(
         "a grown tree keeps tokens by their own probability",
         "engine/tree.py",
-        "scores.append((score[:, None] * likeliest.values).flatten())",
-        "scores.append(likeliest.values.flatten())",
+        "scores.append((score[:, None] + log_probs).flatten())",
+        "scores.append(log_probs.flatten())",
         TREES,
     ),
     Mutant(
