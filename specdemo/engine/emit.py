@@ -129,7 +129,7 @@ class Emitter:
     def _emit_tree(self, index: int, verdict: VerifiedOnHost, k: int) -> Round:
         drafted_ids = verdict.drafted(k)
         parents = [None if parent < 0 else parent for parent in verdict.parents]
-        counted: dict[int, int] = {}  # the tree's numbers -> those in the draft, which ends behind an eos
+        counted: dict[int, int] = {}  # the tree's numbers -> those in the draft, which ends after an eos
         depths: dict[int | None, int] = {None: 0}
         states: dict[int | None, Pieces] = {None: copy(self.pieces)}  # of the text up to each token
         texts: dict[int, str] = {}

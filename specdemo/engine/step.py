@@ -367,11 +367,11 @@ class Verifier:
         nodes = nodes or self._nodes(value)
         ends = (value.drafted[:, None] == value.eos).any(1)  # [B]
         if nodes is None:
-            behind_end = ends.cumsum(0) > ends
+            after_end = ends.cumsum(0) > ends
         else:
             is_too_deep = nodes.path[1:].sum(1) > value.room
-            behind_end = (nodes.path[nodes.rows] & ends).any(1) | is_too_deep
-        is_draft = (torch.arange(len(value.drafted), device=logits.device) < value.k) & ~behind_end  # [B]
+            after_end = (nodes.path[nodes.rows] & ends).any(1) | is_too_deep
+        is_draft = (torch.arange(len(value.drafted), device=logits.device) < value.k) & ~after_end  # [B]
         k = value.k[0]
         if self.confidence > 0:  # up to the first unsure place
             sure = value.sure if len(value.sure) else None

@@ -132,7 +132,7 @@ class Shown:
     """The P tokens of one depth that a drafter is shown, to say what follows each.
 
     parents: the row of the token before each, among the rows of the call before; 0 at the first depth.
-    branches: of a forward over them, whose cache has the rows of all calls since the first one behind the
+    branches: of a forward over them, whose cache has the rows of all calls since the first one after the
     text's, one after another. Both are None of a chain, whose only token follows the one before."""
 
     tokens: Tensor  # [P] int64, in the target's ids

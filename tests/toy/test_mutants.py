@@ -443,8 +443,8 @@ QUICK = [
     Mutant(
         "what follows a drafted end of the text is judged",
         "engine/step.py",
-        "behind_end = ends.cumsum(0) > ends",
-        "behind_end = ends.cumsum(0) < 0",
+        "after_end = ends.cumsum(0) > ends",
+        "after_end = ends.cumsum(0) < 0",
         LOOP,
     ),
     Mutant(
@@ -743,8 +743,8 @@ SLOW = [
     Mutant(
         "rows that fill a captured step are judged",
         "engine/step.py",
-        "is_draft = (torch.arange(len(value.drafted), device=logits.device) < value.k) & ~behind_end",
-        "is_draft = ~behind_end",
+        "is_draft = (torch.arange(len(value.drafted), device=logits.device) < value.k) & ~after_end",
+        "is_draft = ~after_end",
         "tests/models/test_capture.py",
     ),
     # Experts
