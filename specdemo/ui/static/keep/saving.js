@@ -39,9 +39,10 @@ export function offerSaving(page, run, { text, shownTree }, fetchHtml) {
   });
   const choices = make("div");
   appendAll(choices, buttons);
-  menu.append(make("summary", say("keep.save_as")), choices);
+  const summary = make("summary", say("keep.save_as"));
+  menu.append(summary, choices);
   find(page, "#save").after(menu);
-  menu.addEventListener("toggle", () => {
+  summary.addEventListener("click", () => { // before it opens; "toggle" would come after the first paint
     find(menu, '[data-saves="tree"]').hidden = !part("tree").checkVisibility();
   });
   document.addEventListener("click", ({ target }) => {
@@ -55,7 +56,7 @@ export function offerSaving(page, run, { text, shownTree }, fetchHtml) {
 
   function close() {
     menu.open = false;
-    find(menu, "summary").focus();
+    summary.focus();
   }
 
   /** @param {typeof KINDS[number]} kind */
