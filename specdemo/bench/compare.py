@@ -11,7 +11,7 @@ from specdemo.drafters.kinds import kind_in
 from specdemo.errors import CannotReadTrees, LoadError
 from specdemo.events import METHODS, PairInfo, Params, drafter_label, manner_of, rule_in_words
 from specdemo.events.metrics import ratio, total
-from specdemo.events.params import takes_tree, tree_text, values_of_rule
+from specdemo.events.params import DraftTree, takes_tree, tree_text, values_of_rule
 from specdemo.events.speedup import SpeedUp, speed_up, timed
 from specdemo.events.trace import Trace
 from specdemo.loading.catalog import CATALOGUE, ROOT
@@ -79,28 +79,35 @@ def settings_for(pairs: Sequence[Pair], names: Sequence[str], params: Params) ->
     return of_each + [one for one in settings if one.params.draft_with not in by_drafter]
 
 
-def with_trees(settings: Sequence[Setting], params: Params) -> list[Setting]:
+def with_trees(settings: Sequence[Setting], params: Params, trees: Sequence[DraftTree] = ()) -> list[Setting]:
     """The settings, each followed by those with trees in place of its chains, as far as its pair drafts trees
-    with such Params: the usual tree, where a model drafts, and that of `params`. ValueError where no pair
-    drafts that."""
+    with such Params: the given ones (where there are none, the usual tree of a model) and that of `params`.
+    ValueError for a tree that was asked for and that nothing drafts."""
+    asked = list(dict.fromkeys([*trees, *([params.tree] if params.tree else [])]))
     found: list[Setting] = []
-    refused: ValueError | None = None
+    refused: dict[DraftTree, ValueError] = {}
     for setting in settings:
         found.append(setting)
         method = setting.params.draft_with
-        usual = [usual_tree(params)] if METHODS[method].is_by_drafter else []
-        for tree in dict.fromkeys([*usual, *([params.tree] if params.tree else [])]):
+        usual = [usual_tree(params)] if METHODS[method].is_by_drafter and not trees else []
+        for tree in dict.fromkeys([*usual, *asked]):
             if not takes_tree(method, tree):
                 continue
             try:
                 own = setting.pair.check(replace(setting.params, tree=tree))
             except ValueError as error:
-                refused = error if tree == params.tree else refused
+                refused[tree] = error
             else:
-                name, is_extra = f"{setting.name}, tree {tree_text(tree)}", tree != params.tree
-                found.append(replace(setting, name=name, params=own, is_extra=is_extra))
-    if refused and not any(one.params.tree == params.tree for one in found):
-        raise refused
+                name = f"{setting.name}, tree {tree_text(tree)}"
+                found.append(replace(setting, name=name, params=own, is_extra=tree not in asked))
+    for tree in asked:
+        if any(one.params.tree == tree for one in found):
+            continue
+        if tree in refused:
+            raise refused[tree]
+        if tree in trees:
+            why = "none of these methods drafts it"
+            raise ValueError(f"trees must not include {tree_text(tree)} here: {why}")
     return found
 
 

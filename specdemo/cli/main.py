@@ -221,7 +221,8 @@ def _compare(arguments: Namespace, params: Params, request: dict[str, Any]) -> i
         for name in others_at_hand(pairs[0].info.name):
             kinds = request["quantize"] | ({"drafter": None} if has_head(name) else {})
             pairs.append(_load(request | {"name": name, "quantize": kinds}))
-    settings = with_trees(settings_for(pairs, list(dict.fromkeys(names)), params), params)
+    settings = settings_for(pairs, list(dict.fromkeys(names)), params)
+    settings = with_trees(settings, params, arguments.trees)
     prompts = prompts_for(pairs[0], arguments.prompts)
     rows, status = [], 0
     try:

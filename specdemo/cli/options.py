@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from specdemo.events import LIMITS, METHODS, PARAMETERS, RULES, Params, allowed_in_words, described
+from specdemo.events.params import DraftTree
 from specdemo.loading.catalog import DTYPES, QUANTIZE, WORKS
 from specdemo.words.message import about
 
@@ -169,9 +170,11 @@ def _add_bench_options(parser: ArgumentParser) -> None:
     sweep = "the pair again for each of these, like none,int8,int4,float8"
     methods = f"a table of drafters instead, from {','.join(METHODS)}, or {ALL} that the pair can have"
     methods += "; none is always measured, because the speed-ups divide by it"
+    trees = "with --methods: trees to measure beside the chains, like 2,1 2,1,1,1 auto (default: a usual one)"
     add("--contexts", type=lengths, default=[], metavar="N,N", help=contexts)
     add("--quantize-sweep", type=_names, metavar="KIND,KIND", help=sweep)
     add("--methods", type=_names, metavar="NAME,NAME", help=methods)
+    add("--trees", type=_tree, nargs="+", default=[], metavar="N,N", help=trees)
     add("--plot", metavar="FILE", help="draw the result: a .png or .svg file")
 
 
@@ -232,6 +235,8 @@ def check_bench_options(arguments: Namespace) -> None:
         raise ValueError("rule must be a lossless one here, since transformers has no other: use --methods")
     elif arguments.confidence:
         raise ValueError("confidence must be 0 here, since transformers drafts gamma tokens: use --methods")
+    if arguments.trees and arguments.methods is None:
+        raise ValueError("trees are rows of the table of --methods, so they need --methods")
     if arguments.shapes is None and arguments.accept is not None:
         raise ValueError("accept is the acceptance rate of --shapes, so it needs --shapes")
     if arguments.shapes is not None:
@@ -265,6 +270,17 @@ def _number(text: str) -> int | float | str:
         with suppress(ValueError):
             return kind(text)
     return text
+
+
+def _tree(text: str) -> DraftTree:
+    """A type for argparse: "2,1" and "auto", as Params has them."""
+    try:
+        tree = Params(tree=text).tree
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None
+    if not tree:
+        raise ArgumentTypeError("must be trees, like 2,1 or auto: chains are measured anyway")
+    return tree
 
 
 def _bias(text: str) -> tuple[int | str, int | float | str]:

@@ -447,6 +447,8 @@ WRONG = {
     "--shapes giant": "shapes must be one of llama-3.2-3b-1b, qwen3-8b-0.6b, llama-3.1-8b-1b, tiny, not",
     "--methods all,model": f"{METHODS_ALLOWED} 'all'",
     "--methods none --plot x.png": "methods: give --methods or --plot, not both",
+    "--trees 2,1": "trees are rows of the table of --methods, so they need --methods",
+    "--methods model --trees 2,1 9,9": "argument --trees: tree must",
     "--shapes tiny --pair embedded": "shapes: give --shapes or --pair, not both",
     "--shapes tiny --temperature 0.5": "temperature must be 0 with --shapes, whose acceptance rate is known",
     "--shapes tiny --accept nan": "argument --accept: must be a number from 0 to 1, not 'nan'",

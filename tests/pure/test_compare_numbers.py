@@ -166,6 +166,12 @@ def test_what_drafts_trees_is_compared_with_trees_too():
         f"drafter model (one), tree {tree}" for tree in ("auto", "2,2")
     ]
     assert [each for each in found if not each.params.tree] == settings
+    shown = with_trees(settings, GREEDY, [(2, 1), "auto"])
+    assert [(each.params.tree, each.is_extra) for each in shown if each.params.tree] == [
+        ((2, 1), False), ("auto", False)
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match="^trees must not include auto here: none of these"):
+        with_trees(settings[-1:], GREEDY, ["auto"])
     row = rows_of(found, {each.name: [sample()] for each in found})[1]
     assert (row.gamma, row.tree, cells(row)["gamma"]) == (None, "auto", "–")
     lossy = settings_for(pairs, ["model"], replace(GREEDY, rule="typical"))
