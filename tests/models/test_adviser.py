@@ -69,6 +69,7 @@ def test_another_drafter_shares_the_target_and_its_lock(pair, field):
     assert (head.info.drafter_kind, pair.info.drafter_kind) == ("dflash", "model")
 
 
+@pytest.mark.slow
 def test_it_measures_until_it_is_stopped_and_goes_on_where_it_was(field):
     first, begun = measured_until(field, ["story", "chat"], stop_after=32)
     assert first.ended == "interrupted" and first.probes and first.samples and len(begun) >= 32
@@ -124,6 +125,7 @@ def test_what_does_not_fit_is_left_out_with_a_sentence(pair, tmp_path):
         fitting(pair, {"own": ["x " * 3000]}, PARAMS)
 
 
+@pytest.mark.slow
 def test_the_command_ends_with_its_advice_as_json_and_a_report(tmp_path, capsys):
     file, prompts = tmp_path / "a.html", tmp_path / "mine.jsonl"
     assert main(["advise", "--target", str(ROOT / CATALOGUE["embedded"].target), "--drafters", "lookup",
