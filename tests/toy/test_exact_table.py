@@ -205,16 +205,18 @@ EXACT = {
 }
 
 
-def some_long(names, *those):
-    """All of them, those marked long: token for token each of their mistakes is found in the line."""
-    return [pytest.param(name, marks=pytest.mark.long) if name in those else name for name in names]
+def marked(mark, names, *those):
+    """All of them, those with the mark: token for token each of their mistakes is found in other tests."""
+    return [pytest.param(name, marks=mark) if name in those else name for name in names]
 
 
 @pytest.mark.parametrize(
     ("runs", "judge"),
     [(RUNS, "torch"), *(pytest.param(FULL, judge, marks=pytest.mark.long) for judge in VERDICTS)],
 )
-@pytest.mark.parametrize("name", some_long(EXACT, "a model with penalties and biases", "lookup"))
+@pytest.mark.parametrize(
+    "name", marked(pytest.mark.long, EXACT, "a model with penalties and biases", "lookup")
+)
 def test_the_text_has_the_targets_distribution(name, runs, judge, monkeypatch):
     """Where a nucleus is cut, q is a part of it only, until the sampler looks at more tokens."""
     if name == "a nucleus that is cut":
@@ -260,13 +262,13 @@ BROKEN_ENGINES = {
 }
 
 
-@pytest.mark.parametrize("name", some_long(BROKEN_ENGINES, *list(BROKEN_ENGINES)[1:]))
+@pytest.mark.parametrize("name", marked(pytest.mark.slow, BROKEN_ENGINES, *list(BROKEN_ENGINES)[1:]))
 def test_a_broken_engine_fails(name, monkeypatch):
     params, changes = BROKEN_ENGINES[name]
     if name == "one number for two":
         monkeypatch.setattr("specdemo.engine.loop.uniforms", one_number_for_two)
     if name == "a penalty forgets the drafts before":
-        forgets = lambda self, drafted, seen: seen.expand(len(drafted) + 1, -1)  # noqa: E731
+        forgets = lambda self, drafted, seen, nodes: seen.expand(len(drafted) + 1, -1)  # noqa: E731
         monkeypatch.setattr(Verifier, "_seen_by_row", forgets)
     p = exactness(params, FEW, **changes)
     assert p < BROKEN, f"the test does not notice it: p = {p:.2g}"
