@@ -45,6 +45,9 @@ class Tiling:
 # estimates, which have not been compared by timing.
 TILINGS = ((16_384, 64, 128, 4), (4096, 32, 256, 2), (0, 16, 256, 1))  # outputs, inputs, warps
 PADDED_ROWS = (16, 32)  # a tensor core multiplies whole tiles
+# Outputs of a program. Triton 3.6 has a B200's tensor cores multiply larger tiles as TF32, whatever precision
+# is asked for, where integers have become the floats that are multiplied (triton-lang/triton, issue 10176).
+MOST_IN_FLOAT32 = 32
 
 
 def tiling_for(outputs: int, inputs: int, rows: int, dtype: torch.dtype) -> Tiling:
@@ -53,6 +56,8 @@ def tiling_for(outputs: int, inputs: int, rows: int, dtype: torch.dtype) -> Tili
     tile, step, warps = next(sizes for fewest, *sizes in TILINGS if outputs >= fewest)
     while step > 64 and (inputs % step or dtype == torch.float32 and step > 128):
         step //= 2
+    if dtype == torch.float32:
+        tile, warps = min(tile, MOST_IN_FLOAT32), min(warps, 2)
     return Tiling(tile, step, warps, 4 if rows == PADDED_ROWS[0] and dtype != torch.float32 else 2)
 
 
