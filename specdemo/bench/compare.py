@@ -82,7 +82,8 @@ def settings_for(pairs: Sequence[Pair], names: Sequence[str], params: Params) ->
 def with_trees(settings: Sequence[Setting], params: Params, trees: Sequence[DraftTree] = ()) -> list[Setting]:
     """The settings, each followed by those with trees in place of its chains, as far as its pair drafts trees
     with such Params: the given ones (where there are none, the usual tree of a model) and that of `params`.
-    ValueError for a tree that was asked for and that nothing drafts."""
+    ValueError for one of `trees` that nothing drafts, and for that of `params` where each pair that could
+    draft it refuses it."""
     asked = list(dict.fromkeys([*trees, *([params.tree] if params.tree else [])]))
     found: list[Setting] = []
     refused: dict[DraftTree, ValueError] = {}
@@ -106,7 +107,8 @@ def with_trees(settings: Sequence[Setting], params: Params, trees: Sequence[Draf
         if tree in refused:
             raise refused[tree]
         if tree in trees:
-            why = "none of these methods drafts it"
+            able = ", ".join(name for name in METHODS if takes_tree(name, tree))
+            why = f"none of these methods drafts it, only {able} can"
             raise ValueError(f"trees must not include {tree_text(tree)} here: {why}")
     return found
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from specdemo.events import LIMITS, METHODS, PARAMETERS, RULES, Params, allowed_in_words, described
-from specdemo.events.params import DraftTree
+from specdemo.events.params import DEEPEST_TREE, MOST_NODES, DraftTree
 from specdemo.loading.catalog import DTYPES, QUANTIZE, WORKS
 from specdemo.words.message import about
 
@@ -274,13 +274,11 @@ def _number(text: str) -> int | float | str:
 
 def _tree(text: str) -> DraftTree:
     """A type for argparse: "2,1" and "auto", as Params has them."""
-    try:
-        tree = Params(tree=text).tree
-    except ValueError as error:
-        raise ArgumentTypeError(str(error)) from None
-    if not tree:
-        raise ArgumentTypeError("must be trees, like 2,1 or auto: chains are measured anyway")
-    return tree
+    with suppress(ValueError):
+        if tree := Params(tree=text).tree:
+            return tree
+    numbers = f"at most {DEEPEST_TREE} whole numbers from 1, like 3,2,1, of at most {MOST_NODES} tokens"
+    raise ArgumentTypeError(f"must be auto or {numbers}, not {ascii(text)}")
 
 
 def _bias(text: str) -> tuple[int | str, int | float | str]:

@@ -46,7 +46,8 @@ class Tiling:
 TILINGS = ((16_384, 64, 128, 4), (4096, 32, 256, 2), (0, 16, 256, 1))  # outputs, inputs, warps
 PADDED_ROWS = (16, 32)  # a tensor core multiplies whole tiles
 # Outputs of a program. Triton 3.6 has a B200's tensor cores multiply larger tiles as TF32, whatever precision
-# is asked for, where integers have become the floats that are multiplied (triton-lang/triton, issue 10176).
+# is asked for, where narrower numbers have become the floats that are multiplied (triton-lang/triton, issue
+# 10176; a later Triton has mended it).
 MOST_IN_FLOAT32 = 32
 
 

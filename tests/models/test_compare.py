@@ -179,6 +179,15 @@ def test_the_command_prints_the_table_the_sentence_and_json_last(capsys):
 
 
 @pytest.mark.slow
+def test_the_command_measures_the_trees_that_it_is_given(capsys):
+    assert main([*SHORT, "--repeats", "1", "--methods", "ngram", "--trees", "2,1", "2"]) == 0
+    rows = json.loads(capsys.readouterr().out.splitlines()[-1])["rows"]
+    assert sorted((row["draft_with"], row["tree"]) for row in rows) == [
+        ("ngram", ""), ("ngram", "2"), ("ngram", "2,1"), ("none", "")
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
 def test_an_interrupted_command_prints_what_was_measured(capsys, monkeypatch):
     made = []
 

@@ -178,8 +178,9 @@ def test_what_drafts_trees_is_compared_with_trees_too():
     assert with_trees(lossy, replace(GREEDY, rule="typical")) == lossy, "the rule is one of chains"
     pairs[0].check = partial(taking(), pairs[0])
     assert with_trees(settings, GREEDY) == settings
-    with pytest.raises(ValueError, match="tree must be empty"):
-        with_trees(settings, replace(GREEDY, tree=(2, 2)))
+    for asked in ((replace(GREEDY, tree=(2, 2)),), (GREEDY, [(2, 1)])):
+        with pytest.raises(ValueError, match="tree must be empty"):
+            with_trees(settings, *asked)
 
 
 def test_a_row_is_named_by_the_kind_of_its_drafter_and_tells_how_it_drafts():
