@@ -34,7 +34,7 @@ from specdemo.words.message import Message, message, message_of
 PREPARE_SECONDS = 5.0  # until the first round: for the models to reach the GPU, and for the prompt
 TOKEN_SECONDS = 0.05  # for a token; a pair of 8 billion parameters needs about half of it
 LEAST_SECONDS, MOST_SECONDS = 3, 60
-MARGIN = 1.25  # for a slower host; a text of which no draft is accepted is reckoned with anyway
+MARGIN = 1.25  # for a slower host; a round is asked for each token, as if no draft were accepted
 ENOUGH_ROUNDS = 8  # from which on a run tells what a round takes
 KEPT = 8  # runs that are remembered, the slowest of which counts
 TAKEN_BACK = message("taken_back")

@@ -108,7 +108,7 @@ def with_trees(settings: Sequence[Setting], params: Params, trees: Sequence[Draf
             raise refused[tree]
         if tree in trees:
             able = ", ".join(name for name in METHODS if takes_tree(name, tree))
-            why = f"none of these methods drafts it, only {able} can"
+            why = f"none of these methods drafts it (only {able} can)"
             raise ValueError(f"trees must not include {tree_text(tree)} here: {why}")
     return found
 

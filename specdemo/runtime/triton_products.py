@@ -45,9 +45,9 @@ class Tiling:
 # estimates, which have not been compared by timing.
 TILINGS = ((16_384, 64, 128, 4), (4096, 32, 256, 2), (0, 16, 256, 1))  # outputs, inputs, warps
 PADDED_ROWS = (16, 32)  # a tensor core multiplies whole tiles
-# Outputs of a program. Triton 3.6 has a B200's tensor cores multiply larger tiles as TF32, whatever precision
-# is asked for, where narrower numbers have become the floats that are multiplied (triton-lang/triton, issue
-# 10176; a later Triton has mended it).
+# Outputs of a program. With 64, by four warps, Triton 3.6 has a B200's tensor cores multiply float32 as TF32,
+# although full precision is asked for: it overlooks that where the floats were narrower numbers before
+# (triton-lang/triton, issue 10176; mended since).
 MOST_IN_FLOAT32 = 32
 
 

@@ -147,10 +147,8 @@ def test_the_usual_tree_of_models_that_read_none_is_left_out(generated):
     settings = with_trees(settings_for([pair], ["model", "none"], params), params)
     assert [one.params.tree for one in settings] == [(), "auto", ()]
     *_, last = compare(settings, [[5, 6, 7]], repeats=1)
-    assert {row.name for row in last.rows} == {
-        "drafter model",
-        "target alone",
-    } and last.done == last.total == 4
+    assert {row.name for row in last.rows} == {"drafter model", "target alone"}
+    assert last.done == last.total == 4
     wanted = with_trees(settings[:1], replace(params, tree=(2, 1)))
     with pytest.raises(CannotReadTrees, match="tree must be empty for this pair: the target"):
         list(compare(wanted, [[5, 6, 7]], repeats=1))

@@ -128,7 +128,7 @@ def test_the_weights_of_the_catalogue_scaled_down(monkeypatch):
 
 
 def test_a_product_in_float32_leaves_the_tensor_cores_alone():
-    """Where Triton takes those of a B200 unasked: for 64 outputs of a program and more, by four warps."""
+    """Triton takes those of a B200 unasked where a program has 64 outputs and four warps."""
     of = {dtype: triton_products.tiling_for(128_256, 2048, 16, dtype) for dtype in DTYPES.values()}
     assert of[torch.float32].outputs < 64 and of[torch.float32].warps < 4
     assert of[torch.bfloat16].outputs == 64
@@ -575,5 +575,5 @@ def test_every_kernel_is_compiled_for_a_device(capability, tmp_path):
         if kernel["name"] == "attend_kernel" and in_16_bits and kernel["threads"] == 128:
             blocks = triton_attention.BLOCKS_A_PROCESSOR
             assert blocks * (kernel["shared"] + 1024) <= MEMORY[capability] * 1024, kernel
-        if kernel["name"] == "int8_kernel" or not in_16_bits:  # which round float32 to TF32
+        if kernel["name"] == "int8_kernel" or not in_16_bits:  # they would round float32 to TF32
             assert kernel["tensor_cores"] == in_16_bits, kernel

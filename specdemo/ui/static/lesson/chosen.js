@@ -59,7 +59,7 @@ export function byDefault() {
  */
 export function asAt(token, { names, others, p, q, shaping, draft, u }) {
   const where = { token: inQuotes(token.text) };
-  const ofLeft = token.fate !== "prompt" && isAfterRefused(token) ? say("figure.after_refused") : "";
+  const ofLeft = isAfterRefused(token) ? say("figure.after_refused") : "";
   const sampled = ["figure.after_pinned.listed", "figure.after_pinned.one", "figure.after_pinned.two"][others.length];
   return {
     names: [...names, ...others.map((kind) => say(OTHERS[kind]))],

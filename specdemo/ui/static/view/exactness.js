@@ -167,8 +167,7 @@ export function makeExactness(panel, pinned) {
     const rows = identityAt(token);
     for (const { element, plain } of formulas) element.textContent = primed(token, plain);
     const place = say(whichToken(token, chosen), { token: named(token), place: placeOf(token) });
-    const isLeft = token.fate !== "prompt" && isAfterRefused(token);
-    part(".place").textContent = isLeft ? `${place} ${say("exactness.left")}` : place;
+    part(".place").textContent = isAfterRefused(token) ? `${place} ${say("exactness.left")}` : place;
     const scale = roundedUp(Math.max(0.001, rows.reduce((most, { p }) => Math.max(most, p), 0)));
     part("figure tbody").replaceChildren();
     for (const row of rows) part("figure tbody").append(identityRow(row, scale));

@@ -295,7 +295,7 @@ export function makeInspector(panel, setting, copied, fateNow, choose) {
     const columns = served ? ["raw_p"] : rows.some((row) => row.q !== null) ? ["p", "q"] : ["p"];
     if (rows.some((row) => row.residual !== null)) columns.push("residual");
     const head = make("tr", make("td"));
-    const isLeft = token.fate !== "prompt" && isAfterRefused(token);
+    const isLeft = isAfterRefused(token);
     for (const column of columns) {
       const [heading, name] = headingOf(column, isLeft);
       const cell = make("th", heading, make("small", name));

@@ -156,7 +156,7 @@ export function leftAfter(token) {
  * @param {string} words
  */
 export function primed(token, words) {
-  return token.fate !== "prompt" && isAfterRefused(token) ? words.replace(/(?<![-\w])[pq](?!\w)/g, "$&′") : words;
+  return isAfterRefused(token) ? words.replace(/(?<![-\w])[pq](?!\w)/g, "$&′") : words;
 }
 
 /** @param {Drafted} token */
@@ -166,8 +166,8 @@ function siblingAfter(token) {
 }
 
 /**
- * Of a trace that does not tell it: the mass that the residual of a guess had before it became the p of the next one: by what a token that both list has
- * in each. Null where there is none.
+ * The mass that the residual of a guess had before it became the p of the next one, where the trace does not have it: by
+ * what a token that both list has in each. Null where there is none.
  * @param {Drafted | undefined} next
  * @param {Drafted} refused
  */

@@ -217,9 +217,10 @@ export function familyOf(token) {
 
 /**
  * Whether p and q at the token's place are what refused guesses before it have left.
- * @param {Drafted | Own} token
+ * @param {Token} token
  */
 export function isAfterRefused(token) {
+  if (token.fate === "prompt") return false;
   const judged = isDrafted(token) ? token : token.fate === "resampled" ? rejectedIn(token.round) : undefined;
   return judged !== undefined && judged.u !== null && familyOf(judged).indexOf(judged) > 0;
 }
