@@ -3,8 +3,8 @@ same mask is laid over the logits of p and of q, at each place after the drafts 
 has the target's own distribution under the mask (Willard and Louf 2023, "Efficient Guided Generation for
 LLMs").
 
-llguidance compiles the grammars and tells the tokens. It reads a vocabulary of 150,000 tokens in about a
-second, its limits bound every step, and vLLM, SGLang and llama.cpp use it, too. Its limits do not bound
+llguidance compiles the grammars and tells the tokens. It reads a vocabulary of 150,000 tokens in one or
+two seconds, its limits bound every step, and vLLM, SGLang and llama.cpp use it, too. Its limits do not bound
 compiling, so a separate process tries that first (grammar_check.py)."""
 
 import json
@@ -12,19 +12,19 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
+from copy import copy
+from dataclasses import astuple, dataclass
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from llguidance import LLMatcher, LLTokenizer
-from llguidance.hf import from_tokenizer
+from llguidance import LLMatcher
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from specdemo.engine import grammar_check
-from specdemo.engine.grammar_check import LIMITS, compiled
+from specdemo.engine.grammar_check import NoTokenFits, TooLarge, Vocabulary, followed
 from specdemo.errors import in_short
 from specdemo.events import Params
 from specdemo.events.params import field_of_grammar
@@ -32,15 +32,14 @@ from specdemo.words.message import Message, about, message
 
 WALL_SECONDS = 20  # for the process that looks at a grammar, on a busy machine
 KEPT = 4  # compiled grammars: each can take megabytes
-TOO_LARGE = re.compile(r"limit|max is|too (many|large|big|complex)|exhausted|precomputation", re.IGNORECASE)
+REASONS = {NoTokenFits.__name__: message("no_token_fits"), TooLarge.__name__: message("grammar_too_large")}
 
 
 class GrammarError(RuntimeError):
     """What the text must follow cannot be followed any further."""
 
-    def __init__(self, name: str, reason: Message | str):
-        super().__init__(about(name, "grammar_ends", reason=reason))
-        self.reason = reason
+    def __init__(self, name: str, why: NoTokenFits | TooLarge):
+        super().__init__(about(name, "grammar_ends", reason=REASONS[type(why).__name__]))
 
 
 class Allowed(NamedTuple):
@@ -53,44 +52,49 @@ class Allowed(NamedTuple):
 
 
 @dataclass
-class Grammar:
-    """Which tokens may follow, along one text. A matcher of llguidance goes back and forth along the text and
-    the drafts after it.
+class Place:
+    """A place of a text. matcher: llguidance's, after what comes before it. mask: which tokens may stand
+    there, [V] bool on the host; None until it is asked for."""
 
-    name: the field of Params that has it. prompt_tokens: how many tokens of each text come before what the
-    grammar is about. eos: the tokens that end a text, where the grammar lets it end."""
-
-    name: str
     matcher: LLMatcher
-    vocab_size: int
-    prompt_tokens: int
-    eos: frozenset[int]
-    text: list[int] = field(default_factory=list)  # after the prompt
-    read: list[int] = field(default_factory=list)  # what the matcher has read
-    masks: dict[tuple[int, ...], Tensor] = field(default_factory=dict)  # [V] bool, by the draft before
+    mask: Tensor | None = None
+
+
+class Grammar:
+    """Which tokens may follow, along one text and the drafts after it.
+
+    name: the field of Params that has it. start: the first place of each text. prompt_tokens: how many tokens
+    of a text come before that. vocab_size: the width V of the target's logits."""
+
+    def __init__(self, name: str, start: Place, vocabulary: Vocabulary, vocab_size: int, prompt_tokens: int):
+        self.name = name
+        self.start = start
+        self.vocabulary = vocabulary
+        self.vocab_size = vocab_size
+        self.prompt_tokens = prompt_tokens
+        self.text: list[int] = []  # after the prompt
+        self.places = {(): start}  # by the draft after the text
 
     def go_to(self, ids: Sequence[int]) -> None:
         """Takes the text so far, prompt included, which the grammar allows."""
-        self.text = list(ids[self.prompt_tokens :])
-        self.masks.clear()
+        text, known = list(ids[self.prompt_tokens :]), len(self.text)
+        if text[:known] == self.text:
+            place = self.places[()]
+        else:
+            place, known = self.start, 0
+        for token_id in text[known:]:
+            place = self._followed(place, token_id)
+        self.text, self.places = text, {(): place}
 
     def after(self, draft: Sequence[int]) -> Tensor | None:
         """Which tokens may follow the text and a draft that the grammar allows: [V] bool, on the host. None
         after the end of the text. GrammarError where the grammar has become too large."""
-        if not self.eos.isdisjoint(draft):
+        if any(token_id in self.vocabulary.eos for token_id in draft):
             return None
-        mask = self.masks.get(tuple(draft))
-        if mask is None:
-            self._read([*self.text, *draft])
-            bits = np.frombuffer(self.matcher.compute_bitmask(), np.uint8)
-            flags = np.unpackbits(bits, count=8 * len(bits), bitorder="little")[: self.vocab_size]
-            mask = torch.zeros(self.vocab_size, dtype=torch.bool)
-            mask[: len(flags)] = torch.from_numpy(flags).bool()
-            self._check()
-            if not mask.any():
-                raise GrammarError(self.name, message("no_token_fits"))
-            self.masks[tuple(draft)] = mask
-        return mask
+        place = self._place(tuple(draft))
+        if place.mask is None:
+            place.mask = self._mask(place)
+        return place.mask
 
     def allowed(self, draft: Sequence[int]) -> tuple[int, Allowed]:
         """How many tokens of the draft are judged, and what the grammar allows at their places. A draft ends
@@ -109,52 +113,35 @@ class Grammar:
         stacked = torch.stack(masks)  # [k+1, V]
         return k, Allowed(stacked, tuple(stacked.sum(1).tolist()), is_cut)
 
-    def _read(self, path: list[int]) -> None:
-        """Takes the matcher to the end of the path, which the grammar allows."""
-        same = min(len(self.read), len(path))
-        while path[:same] != self.read[:same]:  # they part near their ends
-            same -= 1
-        if back := len(self.read) - same:
-            self.matcher.rollback(back)
-        if new := path[same:]:
-            self.matcher.consume_tokens(new)
-        self.read = path
-        self._check()
+    def _place(self, draft: tuple[int, ...]) -> Place:
+        place = self.places.get(draft)
+        if place is None:
+            place = self.places[draft] = self._followed(self._place(draft[:-1]), draft[-1])
+        return place
 
-    def _check(self) -> None:
-        if self.matcher.is_error():
-            raise GrammarError(self.name, reason_of(self.matcher.get_error()))
+    def _followed(self, place: Place, token_id: int) -> Place:
+        try:
+            return Place(followed(place.matcher, token_id))
+        except TooLarge as error:
+            raise GrammarError(self.name, error) from None
+
+    def _mask(self, place: Place) -> Tensor:
+        try:
+            bits = self.vocabulary.allowed(place.matcher)
+        except (NoTokenFits, TooLarge) as error:
+            raise GrammarError(self.name, error) from None
+        packed = np.frombuffer(bits.to_bytes(self.vocab_size // 8 + 1, "little"), np.uint8)
+        return torch.from_numpy(np.unpackbits(packed, count=self.vocab_size, bitorder="little")).bool()
 
 
-def reason_of(said: str) -> Message | str:
-    """Why a grammar cannot be followed, by what llguidance says: without the grammar itself, which it
-    repeats."""
-    if said.startswith("NoExtension"):
-        return message("no_token_fits")
-    if TOO_LARGE.search(said):
-        return message("grammar_too_large")
-    if "rollback not supported" in said:
-        return message("grammar_goes_back")
+def _in_own_words(said: str) -> str:
+    """What llguidance says of a grammar, without the grammar itself, which it repeats, and its own calls."""
+    said = said.partition("<backtrace>")[0]
     named = re.findall(r"^error: (.+)$", said, re.MULTILINE)  # of a regular expression
     lines = [
         line for line in said.splitlines() if not re.match(r"\s*(\d+ \||\^|<non-verbose/>|Enable )", line)
     ]
     return in_short(named[-1] if named else " ".join(lines))
-
-
-@lru_cache(maxsize=256)
-def _why_not(name: str, text: str) -> Message | str | None:
-    """Why the text of a field cannot be followed, as a process of its own finds out (grammar_check.py); None
-    if it can."""
-    command = [sys.executable, "-P", grammar_check.__file__]
-    given = {"input": json.dumps([name, text]), "capture_output": True, "text": True}
-    try:
-        done = subprocess.run(command, **given, timeout=WALL_SECONDS)
-    except subprocess.TimeoutExpired:
-        return message("grammar_too_large")
-    if done.returncode:
-        return message("grammar_too_large")
-    return reason_of(done.stdout) if done.stdout.strip() else None
 
 
 class Grammars:
@@ -164,8 +151,8 @@ class Grammars:
         self.tokenizer = tokenizer
         self.vocab_size = vocab_size
         self.eos = eos
-        self._tokens: LLTokenizer | None = None  # made when it is first needed: it takes up to a second
         self._kept: dict[tuple[str, str], LLMatcher] = {}  # at the beginning of a text
+        self._why_not = lru_cache(maxsize=256)(self._look_why_not)
 
     def compiled(self, params: Params, prompt_tokens: int = 0) -> Grammar | None:
         """The grammar of these Params, at the beginning of its text; None where they have none. ValueError
@@ -173,25 +160,45 @@ class Grammars:
         name = field_of_grammar(params)
         if name is None:
             return None
-        text = getattr(params, name)
-        matcher = self._kept.get((name, text)) or self._matcher(name, text)
-        grammar = Grammar(name, matcher.deep_copy(), self.vocab_size, prompt_tokens, self.eos)
-        try:
-            grammar.after(())
-        except GrammarError as error:
-            raise ValueError(about(name, "grammar_refused", reason=error.reason)) from None
-        self._kept = dict([*self._kept.items(), ((name, text), matcher)][-KEPT:])
-        return grammar
-
-    def _matcher(self, name: str, text: str) -> LLMatcher:
         if not isinstance(self.tokenizer, PreTrainedTokenizerFast) or not self.eos:
             raise ValueError(about(name, "grammar_unfit"))
-        if (why := _why_not(name, text)) is not None:
+        asked = name, getattr(params, name)
+        matcher = self._kept.get(asked) or self._matcher(*asked)
+        self._kept = dict([*self._kept.items(), (asked, matcher)][-KEPT:])
+        return Grammar(name, Place(matcher.deep_copy()), self._vocabulary, self.vocab_size, prompt_tokens)
+
+    def _matcher(self, name: str, text: str) -> LLMatcher:
+        try:
+            assert self._vocabulary.tokens
+        except ValueError as error:
+            raise ValueError(about(name, "grammar_unread", reason=in_short(error))) from None
+        if (why := self._why_not(name, text)) is not None:
             raise ValueError(about(name, "grammar_refused", reason=why))
-        if self._tokens is None:
-            width = max(self.vocab_size, len(self.tokenizer))
-            try:
-                self._tokens = from_tokenizer(self.tokenizer, n_vocab=width, eos_token=sorted(self.eos))
-            except ValueError as error:
-                raise ValueError(about(name, "grammar_unread", reason=in_short(error))) from None
-        return LLMatcher(self._tokens, compiled(name, text), log_level=0, limits=LIMITS)
+        return self._vocabulary.compiled(name, text)
+
+    @cached_property
+    def _vocabulary(self) -> Vocabulary:
+        assert isinstance(self.tokenizer, PreTrainedTokenizerFast)
+        words = copy(self.tokenizer.backend_tokenizer)
+        words.no_padding()
+        words.no_truncation()
+        return Vocabulary(words.to_str(), max(self.vocab_size, len(self.tokenizer)), sorted(self.eos))
+
+    def _look_why_not(self, name: str, text: str) -> Message | str | None:
+        """Why the text of a field cannot be followed, as a process of its own finds out (grammar_check.py);
+        None if it can."""
+        command = [sys.executable, "-P", grammar_check.__file__]
+        asked = json.dumps([astuple(self._vocabulary), name, text])
+        given = {"input": asked, "capture_output": True, "text": True}
+        try:
+            done = subprocess.run(command, **given, timeout=WALL_SECONDS)
+        except subprocess.TimeoutExpired:
+            return REASONS[TooLarge.__name__]
+        if done.returncode < 0:  # by the bound on its time or memory
+            return REASONS[TooLarge.__name__]
+        if done.returncode:
+            return in_short(done.stderr.splitlines()[-1])
+        if (why := json.loads(done.stdout)) is None:
+            return None
+        raised, words = why
+        return REASONS.get(raised) or _in_own_words(words)

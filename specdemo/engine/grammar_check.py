@@ -1,61 +1,143 @@
-"""Whether a grammar can be followed, found out in a process of its own, whose time and memory are bounded:
-some take minutes and gigabytes to compile, whatever limits llguidance is given. Reads a field's name and its
-text as JSON from standard input, and writes why it cannot be followed: nothing if it can."""
+"""Compiles what a text has to follow. As a program: whether that can be followed, found out in a process of
+its own, whose time and memory are bounded, since some take minutes and gigabytes to compile, whatever limits
+llguidance is given. It reads the arguments of `why_not` from standard input, and writes what that returns, as
+JSON."""
 
 import json
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-SECONDS, BYTES = 2, 2**30  # of processor time, of memory
-STEPS = 40  # that are tried: of the first allowed byte, and of the last
-# A state takes 1 to 2 KB.
-LIMITS = LLParserLimits(max_lexer_states=50_000, verbose_errors=False)
+SECONDS, BYTES = 2, 2**30  # of processor time, of memory; the tokenizer's come before
+STEPS = 40  # that are tried: of the first allowed token, and of the last
+# A state takes 1 to 2 KB. What is too large shows in the first steps, not while it is compiled, where llguidance
+# tells it only in words.
+LIMITS = LLParserLimits(max_lexer_states=50_000, precompute_large_lexemes=False, verbose_errors=False)
 # JSON is written on one line, as Python's json.dumps writes it: where any white space is allowed, a small
 # model writes nothing else. A schema can ask for other white space by its "x-guidance".
 ONE_LINE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 
-def compiled(field: str, text: str) -> str:
-    """The grammar that llguidance is given for a field of Params; ValueError for a text that is none."""
-    if field == "json_schema":
-        return LLMatcher.grammar_from_json_schema(text, defaults=ONE_LINE)
-    return LLMatcher.grammar_from_regex(text) if field == "regex" else LLMatcher.grammar_from_lark(text)
+class NotValid(ValueError):
+    """It is no JSON schema, regular expression or grammar that llguidance takes, in llguidance's words."""
 
 
-def why_not(field: str, text: str) -> str:
-    """Why the text cannot be followed; empty if it can, as far as the tried steps show."""
-    matcher = LLMatcher(LLTokenizer("byte"), compiled(field, text), log_level=0, limits=LIMITS)
-    for end in (0, -1):
-        taken = 0
-        for _ in range(STEPS):
-            if matcher.is_error() or not (allowed := _allowed(matcher)) or matcher.is_stopped():
-                break
-            matcher.consume_token(allowed[end])
-            taken += 1
-        matcher.rollback(taken)  # which some features of Lark grammars do not allow
+class NoTokenFits(ValueError):
+    """Nothing may follow, and the text may not end."""
+
+
+class TooLarge(ValueError):
+    """It passes a limit while a text follows it."""
+
+
+@dataclass
+class Vocabulary:
+    """The tokens of a target, as llguidance reads them.
+
+    tokenizer: that of the package tokenizers, as JSON. width: how many tokens it has. eos: those that end a
+    text."""
+
+    tokenizer: str
+    width: int
+    eos: list[int]
+
+    @cached_property
+    def tokens(self) -> LLTokenizer:
+        """Made in up to two seconds. ValueError for a tokenizer that llguidance does not know."""
+        return LLTokenizer(self.tokenizer, n_vocab=self.width, eos_token=self.eos)
+
+    def compiled(self, field: str, text: str) -> LLMatcher:
+        """At the beginning of a text that follows a field of Params. Raises NotValid."""
+        try:
+            if field == "json_schema":
+                grammar = LLMatcher.grammar_from_json_schema(text, defaults=ONE_LINE)
+            else:
+                of_field = {"regex": LLMatcher.grammar_from_regex, "grammar": LLMatcher.grammar_from_lark}
+                grammar = of_field[field](text)
+        except ValueError as error:  # of a schema that is nested too deep, for example
+            raise NotValid(str(error)) from None
+        matcher = LLMatcher(self.tokens, grammar, log_level=0, limits=LIMITS)
         if matcher.is_error():
-            return matcher.get_error()
-    return ""
+            raise NotValid(matcher.get_error())
+        return matcher
+
+    def allowed(self, matcher: LLMatcher) -> int:
+        """Which tokens may follow: bit i is token i. A token that ends a text may where the text may end, and
+        only there, even if its own text would fit. Raises NoTokenFits and TooLarge."""
+        bits = int.from_bytes(matcher.compute_bitmask(), "little")
+        if matcher.is_error():
+            reason = matcher.get_error().partition("\n")[0]  # a StopReason, or a limit that was passed
+            raise NoTokenFits if reason == "NoExtensionBias" else TooLarge
+        if bits.bit_count() == 1 and not matcher.deep_copy().consume_token(bits.bit_length() - 1):
+            # llguidance 1.9.1 has read the only text that fits as the name of a special token.
+            bits = _bits(one for one in range(self.width) if matcher.validate_tokens([one]))
+        can_end = matcher.is_accepting()
+        ends = _bits(one for one in self.eos if can_end or self._is_the_end(matcher, bits, one))
+        bits = bits & ~_bits(self.eos) | ends
+        if not bits:
+            raise NoTokenFits
+        return bits
+
+    def _is_the_end(self, matcher: LLMatcher, bits: int, eos: int) -> bool:
+        """Whether the grammar names this token as the end of its text."""
+        return bool(
+            bits >> eos & 1 and self.tokens.is_special_token(eos) and followed(matcher, eos).is_accepting()
+        )
 
 
-def _allowed(matcher: LLMatcher) -> list[int]:
-    """The bytes that may follow."""
-    bits = matcher.compute_bitmask()
-    return [byte for byte in range(256) if bits[byte // 8] >> byte % 8 & 1]
+def _bits(token_ids: Iterable[int]) -> int:
+    return sum(1 << token_id for token_id in token_ids)
 
 
-def main() -> None:
+def followed(matcher: LLMatcher, token_id: int) -> LLMatcher:
+    """After one more token, which is allowed. The given one stays where it is: llguidance 1.9.1 does not
+    always go back to the same state (guidance-ai/llguidance 364). Raises TooLarge."""
+    longer = matcher.deep_copy()
+    if not longer.consume_token(token_id):
+        raise TooLarge
+    return longer
+
+
+def why_not(vocabulary: Vocabulary, field: str, text: str) -> tuple[str, str] | None:
+    """Why a text of these tokens cannot follow the field: the name of what is raised, and its words. None if
+    it can, as far as the tried steps show."""
+    try:
+        first = vocabulary.compiled(field, text)
+        for is_last in (False, True):
+            matcher = first
+            for _ in range(STEPS):
+                bits = vocabulary.allowed(matcher) & ~_bits(vocabulary.eos)
+                if not bits:  # the text ends here
+                    break
+                matcher = followed(matcher, (bits if is_last else bits & -bits).bit_length() - 1)
+    except (NotValid, NoTokenFits, TooLarge) as error:
+        return type(error).__name__, str(error)
+    except MemoryError:
+        return TooLarge.__name__, ""
+    return None
+
+
+def _bound_this_process() -> None:
     with suppress(ImportError):  # not on Windows
         import resource
 
-        resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
-        resource.setrlimit(resource.RLIMIT_AS, (BYTES, BYTES))
-    try:
-        print(why_not(*json.load(sys.stdin)))
-    except ValueError as error:  # of a schema that is nested too deep, for example
-        print(error)
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        seconds, size = ceil(used.ru_utime + used.ru_stime) + SECONDS, used.ru_maxrss * 1024 + BYTES
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+        resource.setrlimit(resource.RLIMIT_AS, (size, size))
+
+
+def main() -> None:
+    of_vocabulary, field, text = json.load(sys.stdin)
+    vocabulary = Vocabulary(*of_vocabulary)
+    assert vocabulary.tokens  # whose time and memory are not counted
+    _bound_this_process()
+    print(json.dumps(why_not(vocabulary, field, text)))
 
 
 if __name__ == "__main__":

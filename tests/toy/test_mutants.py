@@ -95,9 +95,9 @@ QUICK = [
     ),
     Mutant(
         "the matcher does not go back over rejected drafts",
-        "engine/grammar.py",
-        "            self.matcher.rollback(back)\n",
-        "            pass\n",
+        "engine/grammar_check.py",
+        "longer = matcher.deep_copy()",
+        "longer = matcher",
         GRAMMAR,
     ),
     Mutant(
