@@ -373,23 +373,46 @@ def test_a_download_that_lost_its_turn_ends_at_its_next_byte():
 # What else fails
 
 
-def test_what_the_hub_does_not_give(hub, monkeypatch):
+# The status and the word for its reason that the hub refuses with: the kind of error, what the sentence says,
+# and whether it is about the token.
+REFUSALS = {
+    (403, "GatedRepo"): (LoadError, "own/target is gated", True),
+    (401, "RepoNotFound"): (PairError, "has no model own/target that this account", False),
+    (401, ""): (LoadError, "denied access to own/target", True),
+    (403, ""): (LoadError, "denied access to own/target", True),
+    (404, ""): (PairError, "has no model own/target", False),
+    (429, ""): (LoadError, "has had too many requests", False),
+    (500, ""): (LoadError, "(HTTP 500)", False),
+    (502, ""): (LoadError, "(HTTP 502)", False),
+    (503, ""): (LoadError, "(HTTP 503)", False),
+}
+
+
+@pytest.mark.parametrize("place", ["", "/resolve"])
+@pytest.mark.parametrize("reason", REFUSALS)
+def test_what_the_hub_does_not_give(hub, monkeypatch, reason, place):
+    kind, words, is_of_token = REFUSALS[reason]
     monkeypatch.setenv("HF_TOKEN", SECRET)
-    hub.refused = {"gated": (403, "GatedRepo"), "missing": (401, "RepoNotFound"), "refused": (401, "")}
-    expected = {  # the kind of error, its beginning, and a word that it must hold
-        "gated": (LoadError, "target: own/gated is gated", "HF_TOKEN"),
-        "missing": (PairError, "target: ", "own/missing"),
-        "refused": (LoadError, "target: the model hub denied access to own/refused", "HF_TOKEN"),
-    }
-    for name, (kind, start, word) in expected.items():
-        said = refused(ModelPool(), kind, target=f"own/{name}")
-        assert said.startswith(start) and word in said and SECRET not in said
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)  # between the library's attempts
+    hub.refused = {f"target{place}": reason}
+    said = refused(ModelPool(), kind, target="own/target")
+    assert words in said and ("HF_TOKEN" in said) is is_of_token and SECRET not in said
     assert hub.shown == {f"Bearer {SECRET}"}, "it was really sent, so a message could have repeated it"
+
+
+def test_a_model_that_the_hub_has_disabled(hub):
+    hub.refused, hub.asks = {"target": (403, "")}, {"X-Error-Message": "Access to this resource is disabled."}
+    assert "has disabled own/target" in refused(ModelPool(), target="own/target")
+
+
+@pytest.mark.parametrize("variable", ["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"])
+def test_no_hub_is_asked_offline(hub, monkeypatch, variable):
+    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, "1")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    for request in ({"target": "some/model"}, {"name": "gpt2-xl"}):
-        assert "the model hub cannot be reached" in refused(ModelPool(), **request)
-    said = refused(ModelPool(), PairError, target="model")
-    assert said.startswith("target: there is no directory model, and no model")
+    for request in ({"target": "some/model"}, {"name": "gpt2-xl"}, {"target": "model"}):
+        assert f"{variable} is set" in refused(ModelPool(), **request)
 
 
 @pytest.mark.parametrize("request_", [{"name": "llama-3.2-3b"}, {"target": "google/gemma-3-4b-pt"}])
