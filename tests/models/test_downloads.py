@@ -9,6 +9,7 @@ import threading
 import time
 import uuid
 from concurrent.futures import Future
+from email.utils import formatdate
 from types import SimpleNamespace
 
 import pytest
@@ -413,6 +414,45 @@ def test_no_hub_is_asked_offline(hub, monkeypatch, variable):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     for request in ({"target": "some/model"}, {"name": "gpt2-xl"}, {"target": "model"}):
         assert f"{variable} is set" in refused(ModelPool(), **request)
+
+
+def in_seconds(seconds: int) -> str:
+    return formatdate(time.time() + seconds, usegmt=True)
+
+
+WAITS = {  # how the hub asks to wait 7 s
+    "seconds": (429, {"Retry-After": "7"}),
+    "date": (429, {"Retry-After": in_seconds}),
+    "limit": (429, {"RateLimit": '"api";r=0;t=7'}),
+    "fault": (503, {"Retry-After": "7"}),
+}
+
+
+@pytest.mark.parametrize("place", ["", "/resolve", "/resolve/main/model.safetensors"])
+@pytest.mark.parametrize("way", WAITS)
+def test_a_hub_that_asks_to_wait_is_asked_again_then(hub, monkeypatch, way, place):
+    (status, asks), waited, told = WAITS[way], [], []
+
+    def sleep(seconds):
+        waited.append(seconds)
+        hub.refused = {}
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    hub.refused = {f"target{place}": (status, "")}
+    hub.asks = {name: text if isinstance(text, str) else text(7) for name, text in asks.items()}
+    assert ModelPool(seconds=SOON).get(resolve(target="own/target"), lambda *news: told.append(news[0]))
+    assert waited == [pytest.approx(7, abs=1)] and any(words.key == "hub_waits" for words in told)
+
+
+@pytest.mark.parametrize("place", ["", "/resolve", "/resolve/main/model.safetensors"])
+def test_a_hub_that_asks_to_wait_too_long_is_not_waited_for(hub, monkeypatch, place):
+    waited = []
+    monkeypatch.setattr(time, "sleep", waited.append)
+    hub.refused, hub.asks = {f"target{place}": (429, "")}, {"Retry-After": "3600"}
+    said = refused(ModelPool(seconds=SOON), target="own/target")
+    assert "asks to wait 3,600 s" in said and f"at most {SOON} s" in said
+    said = refusal(load_pair, target="own/target", kind=LoadError)
+    assert "asks to wait 3,600 s" in said and not waited
 
 
 @pytest.mark.parametrize("request_", [{"name": "llama-3.2-3b"}, {"target": "google/gemma-3-4b-pt"}])
