@@ -104,9 +104,9 @@ def _ask(part: Part, call: Callable[..., _T], *given: Any, **options: Any) -> _T
         if time.monotonic() + asked > most.until:
             limit = numeral(most.seconds, ",.0f")
             raise LoadError(
-                message("hub_waits_long", name=part.role, reason=part.id, seconds=seconds, most=limit)
+                message("hub_asks_too_long", name=part.role, reason=part.id, seconds=seconds, most=limit)
             )
-        most.on_progress(message("hub_waits", name=part.id, seconds=seconds), None)
+        most.on_progress(message("hub_asks_time", name=part.id, seconds=seconds), None)
         time.sleep(max(1, asked))
 
 

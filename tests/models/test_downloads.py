@@ -441,7 +441,7 @@ def test_a_hub_that_asks_to_wait_is_asked_again_then(hub, monkeypatch, way, plac
     hub.refused = {f"target{place}": (status, "")}
     hub.asks = {name: text if isinstance(text, str) else text(7) for name, text in asks.items()}
     assert ModelPool(seconds=SOON).get(resolve(target="own/target"), lambda *news: told.append(news[0]))
-    assert waited == [pytest.approx(7, abs=1)] and any(words.key == "hub_waits" for words in told)
+    assert waited == [pytest.approx(7, abs=1)] and any(words.key == "hub_asks_time" for words in told)
 
 
 @pytest.mark.parametrize("place", ["", "/resolve", "/resolve/main/model.safetensors"])
