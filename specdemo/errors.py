@@ -190,14 +190,17 @@ def _sentence(error: Exception, role: str, model_id: str, part: str) -> PairErro
         return LoadError(message("hub_failed", name=role, reason=model_id, status=numeral(status, "")))
     if status in (401, 403):
         return LoadError(message("hub_denied", name=role, reason=model_id))
-    if "OfflineModeIsEnabled" in causes:
-        is_older = os.environ.get("TRANSFORMERS_OFFLINE") and not os.environ.get("HF_HUB_OFFLINE")
-        variable = "TRANSFORMERS_OFFLINE" if is_older else "HF_HUB_OFFLINE"
-        return LoadError(message("hub_offline", name=role, reason=model_id, variable=variable))
+    is_offline = "OfflineModeIsEnabled" in causes
+    is_older = os.environ.get("TRANSFORMERS_OFFLINE") and not os.environ.get("HF_HUB_OFFLINE")
+    variable = "TRANSFORMERS_OFFLINE" if is_older else "HF_HUB_OFFLINE"
     if not os.path.isdir(path) and ("/" not in model_id or os.path.isdir(path.parent)):
+        why = f", since {variable} is set" if is_offline else ""
         return PairError(
-            f"{role}: there is no directory {model_id}, and no model of that name could be read from the hub"
+            f"{role}: there is no directory {model_id}, and no model of that name could be read from the "
+            f"hub{why}"
         )
+    if is_offline:
+        return LoadError(message("hub_offline", name=role, reason=model_id, variable=variable))
     if status is None and {"ConnectError", "LocalEntryNotFoundError", "ConnectTimeout"} & causes:
         return LoadError(message("no_hub", name=role, reason=model_id))
     if "TransportError" in causes or "Consistency check failed" in str(error):

@@ -412,8 +412,11 @@ def test_no_hub_is_asked_offline(hub, monkeypatch, variable):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(variable, "1")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    for request in ({"target": "some/model"}, {"name": "gpt2-xl"}, {"target": "model"}):
+    for request in ({"target": "some/model"}, {"name": "gpt2-xl"}):
         assert f"{variable} is set" in refused(ModelPool(), **request)
+    said = refused(ModelPool(), PairError, target="model")
+    assert said.startswith("target: there is no directory model, and no model")
+    assert said.endswith(f"{variable} is set")
 
 
 def in_seconds(seconds: int) -> str:
