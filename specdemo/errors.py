@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from specdemo.words.catalogue import numeral
 from specdemo.words.message import Message, changed, message
 
 LONGEST_REASON = 300  # characters of what somebody else's error says
@@ -174,30 +175,55 @@ def _sentence(error: Exception, role: str, model_id: str, part: str) -> PairErro
         return LoadError(message("no_disk", name=role, reason=model_id))
     if "GatedRepoError" in causes:
         return gated_error(role, model_id)
+    if "DisabledRepoError" in causes:
+        return LoadError(message("hub_disabled", name=role, reason=model_id))
     if "RevisionNotFoundError" in causes:
         return PairError(f"{role}: the hub has no such branch, tag or commit of {model_id}")
-    if "RepositoryNotFoundError" in causes:
+    status = _status(error)
+    if "RemoteEntryNotFoundError" in causes:
+        return LoadError(f"{role}: the hub has no {part} of {model_id}")
+    if "RepositoryNotFoundError" in causes or status == 404:
         return PairError(f"{role}: the hub has no model {model_id} that this account may read")
-    if not os.path.isdir(path) and ("/" not in model_id or os.path.isdir(path.parent)):
-        return PairError(
-            f"{role}: there is no directory {model_id}, and no model of that name could be read from the hub"
-        )
-    if {"ConnectError", "LocalEntryNotFoundError", "OfflineModeIsEnabled", "ConnectTimeout"} & causes:
-        return LoadError(message("no_hub", name=role, reason=model_id))
-    if "HfHubHTTPError" in causes:
+    if status == 429:
+        return LoadError(message("hub_busy", name=role, reason=model_id))
+    if status is not None and status >= 500:
+        return LoadError(message("hub_failed", name=role, reason=model_id, status=numeral(status, "")))
+    if status in (401, 403):
         return LoadError(message("hub_denied", name=role, reason=model_id))
+    is_offline = "OfflineModeIsEnabled" in causes
+    is_older = os.environ.get("TRANSFORMERS_OFFLINE") and not os.environ.get("HF_HUB_OFFLINE")
+    variable = "TRANSFORMERS_OFFLINE" if is_older else "HF_HUB_OFFLINE"
+    if not os.path.isdir(path) and ("/" not in model_id or os.path.isdir(path.parent)):
+        why = f", since {variable} is set" if is_offline else ""
+        return PairError(
+            f"{role}: there is no directory {model_id}, and no model of that name could be read from the "
+            f"hub{why}"
+        )
+    if is_offline:
+        return LoadError(message("hub_offline", name=role, reason=model_id, variable=variable))
+    if status is None and {"ConnectError", "LocalEntryNotFoundError", "ConnectTimeout"} & causes:
+        return LoadError(message("no_hub", name=role, reason=model_id))
     if "TransportError" in causes or "Consistency check failed" in str(error):
         return LoadError(message("broke_off", name=role, reason=model_id))
     return LoadError(f"{role}: {model_id} cannot be loaded, because of its {part}: {reason_of(error)}")
 
 
-def _causes(error: BaseException | None) -> set[str]:
-    """Class names of the error, of what caused it, and of their base classes."""
-    names: set[str] = set()
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, and what caused it."""
     while error is not None:
-        names |= {kind.__name__ for kind in type(error).__mro__}
+        yield error
         error = error.__cause__ or error.__context__
-    return names
+
+
+def _causes(error: BaseException) -> set[str]:
+    """Class names of the error, of what caused it, and of their base classes."""
+    return {kind.__name__ for one in _chain(error) for kind in type(one).__mro__}
+
+
+def _status(error: BaseException) -> int | None:
+    """The HTTP status that the hub has answered with, where its library hands that on."""
+    answers = (getattr(one, "response", None) for one in _chain(error))
+    return next((answer.status_code for answer in answers if hasattr(answer, "status_code")), None)
 
 
 # Pattern in a library's message: what to say instead.

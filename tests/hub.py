@@ -20,7 +20,8 @@ class Hub:
     before_file: called with each file's path and how to write, before it is sent; it may wait, or write a
     part and raise to break off. sent: the files that were asked for. The hub takes calls and never answers
     while `silent` is set. refused: the status and the word for the reason that it answers with, by the names
-    of models that it gives to nobody. shown: the tokens that came with calls for these.
+    of models that it gives to nobody (NAME/resolve: by their files' calls only). asks: headers that come with
+    these answers. shown: the tokens that came with calls for these.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -31,6 +32,7 @@ class Hub:
         self.silent = False
         self.sizes: dict[str, int] = {}  # that the list tells wrongly, by name
         self.refused: dict[str, tuple[int, str]] = {}
+        self.asks: dict[str, str] = {}
         self.shown: set[str | None] = set()
 
     @contextmanager
@@ -54,7 +56,8 @@ class Hub:
         path = path.split("?")[0]
         if reasons := [reason for name, reason in self.refused.items() if f"own/{name}" in path]:
             self.shown.add(token)
-            return reasons[0][0], {"X-Error-Code": reasons[0][1], "X-Error-Message": f"not with {token}"}, b""
+            why = {"X-Error-Code": reasons[0][1], "X-Error-Message": f"not with {token}"}
+            return reasons[0][0], why | self.asks, b""
         if model := re.fullmatch(r"/api/models/own/([\w-]+)(?:/revision/([^/]+))?", path):
             folder, commit = self._revision(model[1], model[2] or "main")
             if folder is None:

@@ -5,14 +5,21 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from io import StringIO
+from math import ceil
 from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 import torch
-from huggingface_hub import HfApi, constants, hf_hub_download, try_to_load_from_cache
+from huggingface_hub import HfApi, constants, get_session, hf_hub_download, try_to_load_from_cache
 from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+from huggingface_hub.utils import parse_ratelimit_headers
 from safetensors import SafetensorError
 from tqdm import tqdm
 
@@ -42,6 +49,87 @@ FLOATS_IN_FILES = {
 # Called with what is being done, and the share of it that is finished, from 0 to 1 (None where it is not
 # known).
 OnProgress = Callable[[Message, float | None], None]
+_T = TypeVar("_T")
+DOWNLOAD_SECONDS = 1_800.0  # the longest time for a download, and for waiting because the hub asks to
+
+
+class _Patience(NamedTuple):
+    """The time for a download, when it is over, by time.monotonic, and who is told of waiting."""
+
+    seconds: float
+    until: float
+    on_progress: OnProgress
+
+
+_patience: ContextVar[_Patience | None] = ContextVar("patience", default=None)
+_asking: ContextVar[bool] = ContextVar("asking", default=False)
+
+
+class _AsksToWait(Exception):
+    """The hub answers that it will take this call only after so many seconds."""
+
+    def __init__(self, seconds: int):
+        super().__init__(seconds)
+        self.seconds = seconds
+
+
+@contextmanager
+def patience(seconds: float, on_progress: OnProgress) -> Iterator[None]:
+    """In it a hub that asks to wait is waited for, until these seconds are over."""
+    token = _patience.set(_Patience(seconds, time.monotonic() + seconds, on_progress))
+    try:
+        yield
+    finally:
+        _patience.reset(token)
+
+
+def _ask(part: Part, call: Callable[..., _T], *given: Any, **options: Any) -> _T:
+    """What a call of the hub's library returns for the model. If the hub asks to wait, that is done here. The
+    library would wait as long as it is told, or not at all. LoadError if that is too long."""
+    most = _patience.get() or _Patience(
+        DOWNLOAD_SECONDS, time.monotonic() + DOWNLOAD_SECONDS, lambda *_: None
+    )
+    while True:
+        hooks = get_session().event_hooks["response"]  # of a new client after a failed connection
+        if _hear not in hooks:
+            hooks.append(_hear)
+        token = _asking.set(True)
+        try:
+            return call(part.place, *given, **options)
+        except _AsksToWait as error:
+            asked = error.seconds
+        finally:
+            _asking.reset(token)
+        seconds = numeral(asked, ",.0f")
+        if time.monotonic() + asked > most.until:
+            limit = numeral(most.seconds, ",.0f")
+            raise LoadError(
+                message("hub_asks_too_long", name=part.role, reason=part.id, seconds=seconds, most=limit)
+            )
+        most.on_progress(message("hub_asks_time", name=part.id, seconds=seconds), None)
+        time.sleep(max(1, asked))
+
+
+def _hear(response: Any) -> None:
+    """Called with each answer that the library gets: _AsksToWait where the hub asks `_ask` to wait."""
+    if _asking.get() and (response.status_code == 429 or response.status_code >= 500):
+        seconds = _asked_seconds(response)
+        if seconds is not None:
+            raise _AsksToWait(seconds)
+
+
+def _asked_seconds(response: Any) -> int | None:
+    """How long the hub asks to wait, None if it does not tell: as RateLimit (only where that is used up), or
+    as Retry-After, a number or a date."""
+    limit = parse_ratelimit_headers(response.headers)
+    if response.status_code == 429 and limit is not None and limit.remaining == 0:
+        return limit.reset_in_seconds
+    told = response.headers.get("Retry-After", "").strip()
+    with suppress(TypeError, ValueError):
+        if told.isdecimal():
+            return int(told)
+        return max(0, ceil((parsedate_to_datetime(told) - datetime.now(UTC)).total_seconds()))
+    return None
 
 
 def with_base(part: Part, offline: bool) -> Part:
@@ -68,7 +156,7 @@ def with_base(part: Part, offline: bool) -> Part:
         return base_of(part, Path(part.place))
     with load_errors(part.role, part.place, ADAPTER_CONFIG, part.id):
         how = {"revision": part.revision or "main", "local_files_only": offline}
-        config = hf_hub_download(part.place, ADAPTER_CONFIG, **how)
+        config = _ask(part, hf_hub_download, ADAPTER_CONFIG, **how)
     return base_of(part, Path(config).parent)
 
 
@@ -112,7 +200,8 @@ def folder_of(part: Part, offline: bool) -> Path:
         return Path(part.place)
     revision = part.revision or "main"
     try:
-        config = hf_hub_download(part.place, "config.json", revision=revision, local_files_only=offline)
+        how = {"revision": revision, "local_files_only": offline}
+        config = _ask(part, hf_hub_download, "config.json", **how)
     except EntryNotFoundError as error:
         if isinstance(error, LocalEntryNotFoundError):
             raise
@@ -180,7 +269,7 @@ def fetch(
         for name, size in files.items():
             bar = download_bar(part, before, total, on_progress)
             with load_errors(part.role, part.place, name, part.id):
-                hf_hub_download(part.place, name, revision=part.revision, tqdm_class=bar)
+                _ask(part, hf_hub_download, name, revision=part.revision, tqdm_class=bar)
             before += size
 
 
@@ -199,7 +288,7 @@ def _missing(part: Part, code_only: bool) -> dict[str, int]:
     if found == INDEX:
         with load_errors(part.role, part.place, INDEX, part.id):
             silent = download_bar(part, 0, 0, lambda *_: None)
-            index = hf_hub_download(part.place, INDEX, revision=part.revision, tqdm_class=silent)
+            index = _ask(part, hf_hub_download, INDEX, revision=part.revision, tqdm_class=silent)
             weights = shards_of(Path(index))
             _check_shards(weights, sizes)
     return _uncached(part, sizes, [] if code_only else weights)
@@ -213,9 +302,8 @@ def _uncached(part: Part, sizes: Mapping[str, int], weights: Collection[str]) ->
 def _sizes(part: Part) -> dict[str, int]:
     """All files that the hub has of the model, with their bytes."""
     with load_errors(part.role, part.place, "list of files", part.id):
-        found = HfApi().model_info(
-            part.place, revision=part.revision, files_metadata=True, timeout=constants.HF_HUB_ETAG_TIMEOUT
-        )
+        how = {"files_metadata": True, "timeout": constants.HF_HUB_ETAG_TIMEOUT}
+        found = _ask(part, HfApi().model_info, revision=part.revision, **how)
     return {file.rfilename: file.size or 0 for file in found.siblings or []}
 
 

@@ -203,12 +203,12 @@ def read_skeleton(part: Part, offline: bool = False) -> Module:
         if (kind := kind_of_part(part, offline)).is_head:
             if part.adapter is not None:
                 raise PairError(f"{part.role}: {part.id} is a head, and an adapter's base must be a model")
-            return kind.skeleton(folder_of(part, offline), part.id)
+            return kind.skeleton(folder_of(part, offline=True), part.id)
         if part.code:
             fetch((part,), code_only=True)
         # from_config would take the code of the main revision, except from a directory.
         place = directory_of(part) if part.code else part.place
-        how = {"local_files_only": offline or part.code, **_version(part)}
+        how = FROM_DISK | _version(part)  # where the config is now
         check_depth(PreTrainedConfig.get_config_dict(place, **how)[0])
         config = AutoConfig.from_pretrained(place, **how)
         _check_architecture(part, config)

@@ -8,7 +8,7 @@ from functools import partial
 
 from specdemo.errors import PairError, TookTooLong, with_words
 from specdemo.loading.downloads import UNWANTED, Downloads, wait_while
-from specdemo.loading.fetch import OnProgress, fetch, is_here
+from specdemo.loading.fetch import DOWNLOAD_SECONDS, OnProgress, fetch, is_here, patience
 from specdemo.loading.load import check_access, load_planned, plan
 from specdemo.loading.pair import Pair
 from specdemo.loading.plan import LoadPlan, check_free_memory, needs
@@ -28,7 +28,7 @@ class ModelPool:
     for others' loads.
     """
 
-    def __init__(self, share: float = 0.5, seconds: float = 1_800):
+    def __init__(self, share: float = 0.5, seconds: float = DOWNLOAD_SECONDS):
         self.share, self.seconds = share, seconds
         self.pairs: OrderedDict[tuple, Pair] = OrderedDict()  # least recently used first
         self.lock = threading.Lock()  # protects `pairs`
@@ -95,9 +95,10 @@ class ModelPool:
 
     def _download(self, request: PairRequest, report: OnProgress) -> None:
         report(message("configs"), None)
-        planned = plan(request)
-        check_free_memory(planned, self._could_free)
-        fetch(planned.request.parts, report)
+        with patience(self.seconds, report):
+            planned = plan(request)
+            check_free_memory(planned, self._could_free)
+            fetch(planned.request.parts, report)
 
     def _make_room(self, planned: LoadPlan) -> None:
         check_free_memory(planned, self._could_free)  # raises before any other pair is dropped

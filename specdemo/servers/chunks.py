@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp
 from typing import Annotated, Any
 
@@ -17,6 +17,7 @@ MOST_ALTERNATIVES = int(LIMITS["alternatives"].largest) + 1  # with the token it
 MOST_STEPS = int(LIMITS["max_new_tokens"].largest)  # each judged draft adds a token at least
 MOST_OF_A_RUN = 10**9  # tokens or ms that a server tells of one request: eleven days
 MOST_LOGPROB = 0.01  # 0, and what rounding adds
+MOST_SUM = 1.02  # of the probabilities at one place: 1, and what rounding each of them to bfloat16 adds
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # a token whose character the next one completes
 
 
@@ -39,6 +40,18 @@ class Piece:
     text: str
     probability: float | None
     top: tuple[Alternative, ...]
+
+    @property
+    def sum(self) -> float:
+        """Of the probabilities of different tokens that are told here."""
+        is_in_top = any(token_id == self.id for token_id, *_ in self.top)
+        own = 0.0 if is_in_top or self.probability is None else self.probability
+        return own + sum(raw for *_, raw, _ in self.top)
+
+    @property
+    def unjudged(self) -> "Piece":
+        """The token without probabilities."""
+        return replace(self, probability=None, top=())
 
 
 @dataclass(frozen=True)
@@ -126,10 +139,13 @@ def first_fault(error: ValidationError) -> str:
 
 
 class ChunkReader(ABC):
-    """Reads the events of one answer, and counts them against what was asked for."""
+    """Reads the events of one answer, and counts them against what was asked for. is_sound: whether what the
+    server calls probabilities can be such. Once those at one place add up to more than 1, as zeros for
+    log-probabilities do, it does not pass on any."""
 
     def __init__(self, room: Room):
         self.room, self.tokens, self.characters = room, 0, 0
+        self.is_sound = True
 
     @abstractmethod
     def chunks(self, event: dict[str, Any]) -> list[Chunk]:
@@ -149,7 +165,10 @@ class ChunkReader(ABC):
             if chunk.prompt_ids and len(chunk.prompt_ids) > self.room.prompt_ids:
                 said = f"{len(chunk.prompt_ids):,} tokens, which it cannot have"
                 raise Misread(f"says that the prompt has {said}")
-        return chunks
+            self.is_sound = self.is_sound and all(piece.sum <= MOST_SUM for piece in chunk.pieces)
+        if self.is_sound:
+            return chunks
+        return [replace(one, pieces=tuple(piece.unjudged for piece in one.pieces)) for one in chunks]
 
 
 def probability_of(logprob: float | None) -> float | None:

@@ -18,7 +18,7 @@ from specdemo.servers.sglang import SGLang
 from specdemo.servers.software import Software
 from specdemo.servers.vllm import Vllm
 from specdemo.words.catalogue import numeral
-from specdemo.words.message import refusal
+from specdemo.words.message import message, refusal
 
 LONGEST_MODEL_NAME = 1_000  # characters: it can be a path
 MOST_MODELS = 1_000  # adapters are models, too
@@ -44,6 +44,7 @@ class ServedPair:
     notes: list[str]
     lock: threading.Lock = field(default_factory=threading.Lock)
     failed: bool = False  # whether a run has failed since; then it is asked again what it is
+    is_sound: bool = True  # see ChunkReader
     left: bool = False  # whether the server may still be at its last run, which was left early
     # These are as in Pair. None: not told. The server refuses ids that it does not have.
     runs_here = False
@@ -75,6 +76,11 @@ class ServedPair:
     def drafts(self) -> bool:
         """Whether it drafts, as far as it tells."""
         return self.longest != 0
+
+    def distrust(self) -> None:
+        """From now on its probabilities are not known."""
+        self.is_sound = False
+        self.notes = [*self.notes, message("server_sums")]
 
     def counters(self, is_over: Condition = never) -> Counters | None:
         """What the server has counted up to now; None where it does not tell, and once `is_over`."""

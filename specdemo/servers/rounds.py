@@ -123,6 +123,12 @@ def untold(rounds: Sequence[Round]) -> list[Round]:
     return result
 
 
+def unjudged(a_round: Round) -> Round:
+    """The round without probabilities."""
+    draft = tuple(replace(token, raw_p=None, top=()) for token in a_round.draft)
+    return replace(a_round, draft=draft, next=a_round.next and replace(a_round.next, raw_p=None, top=()))
+
+
 def pieces_of(a_round: Round) -> list[Piece]:
     """What the round has added to the text."""
     own = (a_round.next,) if a_round.next else ()

@@ -14,7 +14,7 @@ from specdemo.servers.chunks import Chunk, Misread, PerRequest, Steps
 from specdemo.servers.client import Condition, Request, ServerError, Stream, run_in_loop
 from specdemo.servers.counters import LONGEST_METRICS, Counters, counters_of, server_stats
 from specdemo.servers.pair import ServedPair
-from specdemo.servers.rounds import check_drafted, round_of, settled, untold, with_last
+from specdemo.servers.rounds import check_drafted, round_of, settled, unjudged, untold, with_last
 from specdemo.servers.software import Asked
 
 STOP_PERIOD = 0.1  # s between two looks whether the run is to end
@@ -34,6 +34,9 @@ def served_events(
             return
         with closing(_Answer(pair, started, before, is_closing)) as answer:
             for chunk, arrival_ms in answer.chunks():
+                if pair.is_sound and not answer.reader.is_sound:
+                    pair.distrust()
+                    trace.revise([*map(unjudged, trace.rounds)])
                 if chunk.prompt_ids and not trace.prompt_ids:
                     trace.prompt_ids = chunk.prompt_ids
                 if chunk.pieces:
@@ -75,6 +78,7 @@ class _Answer:
         request = server_request(pair, started)
         self.stream = Stream(self.client, request)
         self.reader = pair.software.reader(request)
+        self.reader.is_sound = pair.is_sound
         self.counted_at = self.last_at = self.stream.asked_at
 
     def chunks(self) -> Iterator[tuple[Chunk, float]]:

@@ -9,6 +9,7 @@ import threading
 import time
 import uuid
 from concurrent.futures import Future
+from email.utils import formatdate
 from types import SimpleNamespace
 
 import pytest
@@ -373,23 +374,88 @@ def test_a_download_that_lost_its_turn_ends_at_its_next_byte():
 # What else fails
 
 
-def test_what_the_hub_does_not_give(hub, monkeypatch):
+# The status and the word for its reason that the hub refuses with: the kind of error, what the sentence says,
+# and whether it is about the token.
+REFUSALS = {
+    (403, "GatedRepo"): (LoadError, "own/target is gated", True),
+    (401, "RepoNotFound"): (PairError, "has no model own/target that this account", False),
+    (401, ""): (LoadError, "denied access to own/target", True),
+    (403, ""): (LoadError, "denied access to own/target", True),
+    (404, ""): (PairError, "has no model own/target", False),
+    (429, ""): (LoadError, "has had too many requests", False),
+    (500, ""): (LoadError, "(HTTP 500)", False),
+    (502, ""): (LoadError, "(HTTP 502)", False),
+    (503, ""): (LoadError, "(HTTP 503)", False),
+}
+
+
+@pytest.mark.parametrize("place", ["", "/resolve"])
+@pytest.mark.parametrize("reason", REFUSALS)
+def test_what_the_hub_does_not_give(hub, monkeypatch, reason, place):
+    kind, words, is_of_token = REFUSALS[reason]
     monkeypatch.setenv("HF_TOKEN", SECRET)
-    hub.refused = {"gated": (403, "GatedRepo"), "missing": (401, "RepoNotFound"), "refused": (401, "")}
-    expected = {  # the kind of error, its beginning, and a word that it must hold
-        "gated": (LoadError, "target: own/gated is gated", "HF_TOKEN"),
-        "missing": (PairError, "target: ", "own/missing"),
-        "refused": (LoadError, "target: the model hub denied access to own/refused", "HF_TOKEN"),
-    }
-    for name, (kind, start, word) in expected.items():
-        said = refused(ModelPool(), kind, target=f"own/{name}")
-        assert said.startswith(start) and word in said and SECRET not in said
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)  # between the library's attempts
+    hub.refused = {f"target{place}": reason}
+    said = refused(ModelPool(), kind, target="own/target")
+    assert words in said and ("HF_TOKEN" in said) is is_of_token and SECRET not in said
     assert hub.shown == {f"Bearer {SECRET}"}, "it was really sent, so a message could have repeated it"
+
+
+def test_a_model_that_the_hub_has_disabled(hub):
+    hub.refused, hub.asks = {"target": (403, "")}, {"X-Error-Message": "Access to this resource is disabled."}
+    assert "has disabled own/target" in refused(ModelPool(), target="own/target")
+
+
+@pytest.mark.parametrize("variable", ["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"])
+def test_no_hub_is_asked_offline(hub, monkeypatch, variable):
+    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, "1")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     for request in ({"target": "some/model"}, {"name": "gpt2-xl"}):
-        assert "the model hub cannot be reached" in refused(ModelPool(), **request)
+        assert f"{variable} is set" in refused(ModelPool(), **request)
     said = refused(ModelPool(), PairError, target="model")
     assert said.startswith("target: there is no directory model, and no model")
+    assert said.endswith(f"{variable} is set")
+
+
+def in_seconds(seconds: int) -> str:
+    return formatdate(time.time() + seconds, usegmt=True)
+
+
+WAITS = {  # how the hub asks to wait 7 s
+    "seconds": (429, {"Retry-After": "7"}),
+    "date": (429, {"Retry-After": in_seconds}),
+    "limit": (429, {"RateLimit": '"api";r=0;t=7'}),
+    "fault": (503, {"Retry-After": "7"}),
+}
+
+
+@pytest.mark.parametrize("place", ["", "/resolve", "/resolve/main/model.safetensors"])
+@pytest.mark.parametrize("way", WAITS)
+def test_a_hub_that_asks_to_wait_is_asked_again_then(hub, monkeypatch, way, place):
+    (status, asks), waited, told = WAITS[way], [], []
+
+    def sleep(seconds):
+        waited.append(seconds)
+        hub.refused = {}
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    hub.refused = {f"target{place}": (status, "")}
+    hub.asks = {name: text if isinstance(text, str) else text(7) for name, text in asks.items()}
+    assert ModelPool(seconds=SOON).get(resolve(target="own/target"), lambda *news: told.append(news[0]))
+    assert waited == [pytest.approx(7, abs=1)] and any(words.key == "hub_asks_time" for words in told)
+
+
+@pytest.mark.parametrize("place", ["", "/resolve", "/resolve/main/model.safetensors"])
+def test_a_hub_that_asks_to_wait_too_long_is_not_waited_for(hub, monkeypatch, place):
+    waited = []
+    monkeypatch.setattr(time, "sleep", waited.append)
+    hub.refused, hub.asks = {f"target{place}": (429, "")}, {"Retry-After": "3600"}
+    said = refused(ModelPool(seconds=SOON), target="own/target")
+    assert "asks to wait 3,600 s" in said and f"at most {SOON} s" in said
+    said = refusal(load_pair, target="own/target", kind=LoadError)
+    assert "asks to wait 3,600 s" in said and not waited
 
 
 @pytest.mark.parametrize("request_", [{"name": "llama-3.2-3b"}, {"target": "google/gemma-3-4b-pt"}])

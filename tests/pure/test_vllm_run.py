@@ -172,6 +172,37 @@ def test_a_chat_template_s_arguments_go_to_the_server_and_its_tokeniser(served):
     assert sent.items() <= server.requests[-1].items() and sent.items() <= server.tokenised[-1].items()
 
 
+def raws_of(trace: Trace) -> list[float]:
+    """All probabilities that the server's numbers have become."""
+    told = [token for one in trace.rounds for token in (*one.draft, one.next) if token]
+    raws = [raw for token in told for raw in (token.raw_p, *(row[4] for row in token.top))]
+    return [raw for raw in raws if raw is not None]
+
+
+@pytest.mark.parametrize("chat", [False, True])
+@pytest.mark.parametrize("place", [0, 3])
+def test_probabilities_that_add_up_to_more_than_1_are_not_known(chat, place):
+    """Neither are those before and after: at one place the server has shown what its numbers are."""
+    params = replace(SHORT, chat=chat)
+    with connected() as (server, pair):
+        before = pair.notes
+        for sure in ((0.0, -30.0), (-0.1, -2.4)):  # what a greedy server may truly send
+            server.likely = sure
+            assert raws_of(generate(pair, "Once", params)) and pair.notes is before
+        server.before_chunk = lambda at, write: setattr(
+            server, "likely", (0.0, 0.0 if at == place else -30.0)
+        )
+        for _ in range(2):
+            trace = generate(pair, "Once", params)
+            assert not raws_of(trace) and trace.text == TEXT and trace.stats.accepted == 3
+            assert [getattr(note, "key", None) for note in pair.notes] == [None] * len(before) + [
+                "server_sums"
+            ]
+        assert Trace.from_json(trace.to_json()).to_json() == trace.to_json()
+        server.before_chunk, server.likely = lambda at, write: None, (-0.5, -1.5)
+        assert not raws_of(generate(pair, "Once", params)), "nor are those of its later runs"
+
+
 def test_prompts_of_ids_the_context_and_a_vocabulary_that_is_not_known():
     with connected(context=10) as (server, pair):
         trace = generate(pair, [4, 5, 6, 2**31 - 1], replace(SHORT, max_new_tokens=100))

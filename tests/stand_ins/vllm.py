@@ -30,7 +30,8 @@ class StandIn:
     for gamma each time. gamma: None for a server that does not draft. finish, stop: as its last chunk says.
     before_chunk: called with the chunk's number and a function that writes bytes; it may wait, write, or
     raise BreakOff. others: requests of other visitors that end during each run. detailed: it was started with
-    --per-request-spec-decode-metrics detailed."""
+    --per-request-spec-decode-metrics detailed. likely: the log-probabilities that it tells of each token and
+    of another one at its place."""
 
     rounds: Sequence[Sequence[int]] = ROUNDS
     gamma: int | None = 2
@@ -47,6 +48,7 @@ class StandIn:
     before_chunk: Callable[[int, Callable[[bytes], None]], None] = lambda number, write: None
     others: int = 0
     detailed: bool = False
+    likely: tuple[float, float] = (-0.5, -1.5)
     probe: Sequence[Sequence[int]] | None = None  # what it plays to the first request; None: `rounds`
     requests: list[dict[str, Any]] = field(default_factory=list)
     tokenised: list[dict[str, Any]] = field(default_factory=list)
@@ -178,6 +180,7 @@ class StandIn:
         self, ids: Sequence[int], prompt_ids: list[int] | None, is_last: bool, chat: bool
     ) -> dict[str, Any]:
         words = [self.words[id_] for id_ in ids]
+        own, other = self.likely
         choice: dict[str, Any] = {
             "index": 0,
             "finish_reason": self.finish if is_last else None,
@@ -189,18 +192,18 @@ class StandIn:
             content = [
                 {
                     "token": word,
-                    "logprob": -0.5,
+                    "logprob": own,
                     "bytes": list(word.encode()),
-                    "top_logprobs": [{"token": word, "logprob": -0.5}, {"token": " else", "logprob": -1.5}],
+                    "top_logprobs": [{"token": word, "logprob": own}, {"token": " else", "logprob": other}],
                 }
                 for word in words
             ]
             return {"choices": [choice | {"delta": {"content": text}, "logprobs": {"content": content}}]}
         logprobs = {
             "text_offset": [0] * len(ids),
-            "token_logprobs": [-0.5] * len(ids),
+            "token_logprobs": [own] * len(ids),
             "tokens": words,
-            "top_logprobs": [{word: -0.5, " else": -1.5} for word in words],
+            "top_logprobs": [{word: own, " else": other} for word in words],
         }
         choice |= {"text": text, "logprobs": logprobs, "prompt_token_ids": prompt_ids}
         return {**SENT, "model": self.model, "choices": [choice]}
