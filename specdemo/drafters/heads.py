@@ -130,6 +130,11 @@ class DraftHead(Module):
     def uses_target_s_embeddings(self) -> bool:
         raise NotImplementedError
 
+    def guessed(self, depth: int) -> dict[str, str]:
+        """What its config.json leaves out and nothing else tells, by its name there: what is taken for a
+        target of so many layers."""
+        return {}
+
     def cached(self, target: PreTrainedModel) -> Cached:
         """The head with a cache, drafting for this target."""
         raise NotImplementedError

@@ -52,6 +52,7 @@ class DFlashReader(ConfigReader):
             logit_cap=self._factor("final_logit_softcapping", None),
             markov=self._markov() if self.found.kind == DSPARK.name else None,
             has_confidence=with_confidence,
+            guesses_block=is_authors and "block_size" not in self.raw,
             confidence_sees_token=self.flag("confidence_head_with_markov", True),
         )
 

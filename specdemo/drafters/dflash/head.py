@@ -64,6 +64,7 @@ class DFlashConfig(OfLayers):
     logit_cap: float | None = None  # c: logits x become c * tanh(x / c)
     markov: Markov | None = None
     has_confidence: bool = False
+    guesses_block: bool = False  # its config.json does not give the block's size
     confidence_sees_token: bool = True  # the confidence head reads the token before a place, too
 
     @property
@@ -124,6 +125,9 @@ class DFlashHead(LayeredHead):
     @property
     def uses_target_s_embeddings(self) -> bool:
         return True
+
+    def guessed(self, depth: int) -> dict[str, str]:
+        return {"block_size": str(self.config.block_size)} if self.config.guesses_block else {}
 
     @property
     def embedding_scale(self) -> float:
