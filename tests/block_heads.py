@@ -1,6 +1,7 @@
 """Tiny DFlash, DFlash 2 and DSpark heads for tiny targets, and what they must say, computed anew and in
 another way."""
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -62,15 +63,22 @@ def tiny_block_head(
 
 
 @torch.no_grad()
-def block_logits(head: DFlashHead, target: PreTrainedModel, text: list[int], draft: list[int]) -> Tensor:
+def block_logits(
+    head: DFlashHead,
+    target: PreTrainedModel,
+    text: list[int],
+    draft: list[int],
+    embed: Callable[[Tensor], Tensor] | None = None,
+) -> Tensor:
     """The logits [K, V] from which each of these K tokens was drafted after the text, by the weights' names
-    and the papers' formulas, without a cache."""
+    and the papers' formulas, without a cache. embed: gives tokens' embeddings, in place of the target's raw
+    ones times what the head's config says."""
     config, weights = head.config, {name: value.double() for name, value in head.state_dict().items()}
     rows = len(draft) + (not config.samples_from_anchor)
     past = len(text) - 1
-    embeddings = target.get_input_embeddings().weight.double()
     tokens = torch.tensor([text[-1]] + [config.mask_token_id] * (rows - 1))
-    x = embeddings[tokens] * config.embedding_scale
+    raw = target.get_input_embeddings().weight
+    x = (raw[tokens] * config.embedding_scale if embed is None else embed(tokens)).double()
     features = torch.zeros(0, weights["fc.weight"].shape[1]).double()
     if past:
         features = hidden_states(target, text[:-1], config.layer_ids).double()

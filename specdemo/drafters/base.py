@@ -175,6 +175,10 @@ class Kind(Generic[M]):
         """PairError unless the model, or its skeleton, can draft for the target, or for the target's
         skeleton."""
 
+    def notes(self, model: M, target: PreTrainedModel) -> list[Message]:
+        """What a user should know of the model as a drafter for this target."""
+        return []
+
     def needs_targets_device(self, model: M) -> str | None:
         """Why the model must be where its target is: the words after "drafter X"."""
         return None

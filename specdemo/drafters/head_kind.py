@@ -14,6 +14,7 @@ from specdemo.runtime.cache import Cached
 from specdemo.runtime.device import Clock
 from specdemo.runtime.lm import CachedLM, context_of, evaluating, final_norm, in_training, logits_width
 from specdemo.runtime.probe import TRIED_TOKENS, alike, tried_tokens
+from specdemo.words.message import Message, message
 
 H = TypeVar("H", bound=DraftHead)
 C = TypeVar("C", bound=Cached)
@@ -68,6 +69,10 @@ class HeadKind(Kind[H], Generic[H, C]):
                     f"{where}: it reads the target's hidden states after the last norm, which is not known "
                     f"of a {type(target).__name__}"
                 ) from None
+
+    def notes(self, model: H, target: PreTrainedModel) -> list[Message]:
+        guessed = model.guessed(target.config.get_text_config().num_hidden_layers)
+        return [message("guessed", name=name, value=value) for name, value in guessed.items()]
 
     def needs_targets_device(self, model: H) -> str | None:
         if not model.uses_target_s_embeddings:

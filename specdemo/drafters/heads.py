@@ -24,6 +24,7 @@ from specdemo.runtime.cache import (
     PositionalLayer,
 )
 from specdemo.runtime.decoder import Attention, Decoder, Heads, Layer, Norm, RowMask
+from specdemo.runtime.families import embedding_scale
 from specdemo.runtime.fused import MOST_OF_TREE, KernelAttention, TorchAttention, as_table, triton_kernels
 from specdemo.runtime.linear import MOST_BY_TRITON
 from specdemo.runtime.lm import context_of, final_norm, logits_tolerance
@@ -109,7 +110,8 @@ class DraftHead(Module):
         self.verifier: tuple[PreTrainedModel, ...] = ()  # a tuple, so that its weights are not the head's
         self.verifier_head: tuple[Module, ...] = ()  # the target's output layer
         self.verifier_norm: tuple[Module, ...] = ()  # its last norm, where that is read
-        self.shared_embedding: tuple[Tensor, ...] = ()  # the target's [V, H]
+        self.shared_embedding: tuple[Tensor, ...] = ()  # the target's [V, H], raw
+        self.targets_scale = 1.0  # what the target multiplies them by
 
     @property
     def device(self) -> torch.device:
@@ -127,6 +129,11 @@ class DraftHead(Module):
     @property
     def uses_target_s_embeddings(self) -> bool:
         raise NotImplementedError
+
+    def guessed(self, depth: int) -> dict[str, str]:
+        """What its config.json leaves out and nothing else tells, by its name there: what is taken for a
+        target of so many layers."""
+        return {}
 
     def cached(self, target: PreTrainedModel) -> Cached:
         """The head with a cache, drafting for this target."""
@@ -171,7 +178,8 @@ class DraftHead(Module):
         if mode == "detached":
             return
         if self.uses_target_s_embeddings:
-            self.shared_embedding = (target.get_input_embeddings().weight.detach(),)
+            embed = target.get_input_embeddings()
+            self.shared_embedding, self.targets_scale = (embed.weight.detach(),), embedding_scale(embed)
         self.verifier_head = (target.get_output_embeddings(),)
         if self.reads_normed:
             self.verifier_norm = (final_norm(target),)
@@ -184,7 +192,7 @@ class DraftHead(Module):
         self.verifier_norm = ()
 
     def targets_embedding(self) -> Tensor:
-        """The target's embeddings [V, H]. ValueError before the target is attached."""
+        """The target's embeddings [V, H], raw. ValueError before the target is attached."""
         if not self.shared_embedding:
             raise ValueError("the head has no embeddings of its own: attach its target first")
         return self.shared_embedding[0]

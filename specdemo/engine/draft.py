@@ -24,6 +24,7 @@ class Draft:
     """k drafted tokens and the distributions that they were drawn from, on the target's device and at its
     width V; k may be 0. There may be more rows than k, B in all, which only fill a captured step. dropped:
     how many tokens the drafter made besides these and dropped itself, because it was not sure enough.
+    ends_by_grammar: whether it ends because the grammar forbids all that the drafter has next.
     parents: of a tree, the number of the token that each follows; -1: the text. fed: of a tree, which of the
     tokens that were shown to the drafter each is; -1: it was not. logits: what ids, q and raw_q come from,
     where the drafter is; of a tree, those after the text and after each token that was shown to the drafter.
@@ -36,6 +37,7 @@ class Draft:
     exact: Tensor | None = None  # [B] bool: whether q is what the sampler asks for; None: see Sampler.shape
     sure: Tensor | None = None  # [B] float32: how sure the drafter is of each place; None: see `is_unsure`
     dropped: int = field(default=0, kw_only=True)
+    ends_by_grammar: bool = field(default=False, kw_only=True)
     parents: Tensor | None = field(default=None, kw_only=True)  # [B] int64; None: each follows the one before
     fed: Tensor | None = field(default=None, kw_only=True)  # [B] int64; None: the first, the second, ...
     logits: Tensor | None = field(default=None, kw_only=True)  # [B, V]
@@ -145,11 +147,15 @@ def draft_in_turn(
     Where the sampler has a grammar, each token is waited for, and the draft ends where the drafter has none
     that is allowed. How sure the drafter is of a place then counts only what is allowed there."""
     token, drafted, qs, predicted, exacts, sures = None, [], [], [], [], []
+    ends_by_grammar = False
     for i, u_token in enumerate(u.split(1)):
         own = predict(token)  # [1, V]
         logits = own if told is None else told[i : i + 1]  # [1, V]
         shaped = logits if sampler.grammar is None else _masked(logits, drafted, sampler.grammar)
         if shaped is None:
+            break
+        if sampler.grammar is not None and bool((shaped == -torch.inf).all()):
+            ends_by_grammar = True
             break
         predicted.append(own)
         token, q, is_exact = sampler.sample(shaped, u_token, settings, seen)  # [1], [1, V], [1]
@@ -165,10 +171,10 @@ def draft_in_turn(
         if stops_below and is_unsure(probabilities(shaped), stops_below):
             break  # the verifier drops this token
     if not drafted:
-        return one_hot_draft([], own.shape[-1], own.device)
+        return replace(one_hot_draft([], own.shape[-1], own.device), ends_by_grammar=ends_by_grammar)
     q, exact = (torch.cat(parts) if parts else None for parts in (qs, exacts))
     draft = Draft.drawn(torch.cat(drafted), q, exact, torch.cat(predicted), told)
-    return replace(draft, sure=torch.cat(sures)) if sures else draft
+    return replace(draft, sure=torch.cat(sures) if sures else None, ends_by_grammar=ends_by_grammar)
 
 
 def draft_at_once(
@@ -188,12 +194,9 @@ def draft_at_once(
 
 
 def _masked(logits: Tensor, drafted: list[Tensor], grammar: Grammar) -> Tensor | None:
-    """The logits [1, V] of what the grammar allows after these tokens; None where that is nothing."""
+    """The logits [1, V] of what the grammar allows after these tokens; None after the end of the text."""
     mask = grammar.after([int(token) for token in drafted])
-    if mask is None:
-        return None
-    masked = logits.masked_fill(~mask.to(logits.device), -torch.inf)
-    return None if bool((masked == -torch.inf).all()) else masked
+    return None if mask is None else logits.masked_fill(~mask.to(logits.device), -torch.inf)
 
 
 class NoDrafter(Drafter):

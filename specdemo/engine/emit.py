@@ -168,8 +168,8 @@ class Emitter:
         return Round(index, tuple(draft), next_token, tuple(emitted), draft_ms=None, verify_ms=None)
 
     def _push(self, token_id: int) -> str:
-        """The text of the next token. A token that ends the text is no part of it, even if it is ordinary text
-        elsewhere."""
+        """The text of the next token. One that ends the text is no part of it, even if it is an ordinary
+        token."""
         piece = "" if token_id in self.stop.eos else self.pieces.push(token_id)
         return piece + (self.pieces.flush() if self.stop.add(token_id, piece) else "")
 

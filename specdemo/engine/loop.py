@@ -290,7 +290,7 @@ class Decoder:
         if kept < draft.k or draft.dropped:
             return "confidence"
         if draft.k < k:
-            return "drafter"
+            return "grammar" if draft.ends_by_grammar else "drafter"
         return "length" if k < gamma else "gamma"
 
     @torch.no_grad()

@@ -379,8 +379,10 @@ class Pair:
                 limits.append(message("rounded_activations", who=message(f"the_{role}")))
         if (read := embedded_ids(target)) < self.vocab_size:
             limits.append(message("narrow_embeddings", all=self.vocab_size, known=read))
-        if drafter is not None and (context := context_of(drafter)) < self.context:
-            limits.append(message("drafters_context", context=numeral(context, ",.0f")))
+        if drafter is not None:
+            limits += kind_of(drafter).notes(drafter, target)
+            if (context := context_of(drafter)) < self.context:
+                limits.append(message("drafters_context", context=numeral(context, ",.0f")))
         if (other := self.other_tokenizer) is not None:
             limits.append(message("other_tokenizer", shared=len(other.shared), all=self.vocab_size))
         return (*limits, *self.of_code)

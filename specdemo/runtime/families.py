@@ -40,7 +40,6 @@ def decoder_of_family(model: PreTrainedModel, layers: list[Layer], last_position
     """A model of the family as a Decoder, with its embeddings, norms and output layer as they are now.
     last_position: see `rotations_up_to`."""
     embed, float32 = model.model.embed_tokens, torch.zeros(1, dtype=torch.float32)
-    scale = torch.as_tensor(getattr(embed, "embed_scale", 1.0), dtype=torch.float32)
     return Decoder(
         model.dtype,
         embed,
@@ -48,9 +47,15 @@ def decoder_of_family(model: PreTrainedModel, layers: list[Layer], last_position
         Norm(model.model.norm),
         model.lm_head,
         lambda positions: rotations_up_to(positions, last_position, model, float32, layers),
-        embedding_scale=float(scale.to(model.dtype)),
+        embedding_scale=embedding_scale(embed),
         softcap=softcap_of(model),
     )
+
+
+def embedding_scale(embed: Module) -> float:
+    """What a model multiplies its embeddings by when it looks them up: Gemma by the root of their width."""
+    scale = torch.as_tensor(getattr(embed, "embed_scale", 1.0), dtype=torch.float32)
+    return float(scale.to(embed.weight.dtype))
 
 
 def softcap_of(model: PreTrainedModel) -> float | None:

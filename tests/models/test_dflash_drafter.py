@@ -10,11 +10,18 @@ import torch
 from specdemo import Params, Round, generate, load_pair, stream
 from specdemo.drafters.dflash.drafter import DFlashDrafter
 from specdemo.drafters.dflash.head import CachedDFlash, Markov, NativeDFlash
+from specdemo.drafters.speculators import read_head, read_speculator
 from specdemo.engine.sampling import Sampler, uniforms
 from specdemo.runtime.decoder import RowMask
 from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.steps import EagerSteps
-from tests.block_heads import DFLASH2, block_logits, tiny_block_head
+from tests.block_heads import (
+    DFLASH2,
+    block_logits,
+    save_authors_block_head,
+    save_block_head,
+    tiny_block_head,
+)
 from tests.models.test_no_sync import TEXT
 from tests.oracle import said_anew
 from tests.runners import with_head
@@ -51,6 +58,31 @@ def test_what_the_head_says_is_what_it_says_when_computed_anew(options):
         return block_logits(head, target, text, drafted).softmax(-1)
 
     assert set(said_anew(says, [3, 1, 4, 1, 5], trace.rounds)) == {0, 1, 2}
+
+
+@pytest.mark.parametrize("options", [{}, DFLASH2], ids=["dflash", "dflash2"])
+@pytest.mark.parametrize("published_by", ["authors", "authors, with a factor", "speculators"])
+def test_embeddings_that_the_target_scales(tmp_path, published_by, options):
+    """The authors of DFlash call the target's module, which multiplies by the root of the width in Gemma;
+    speculators trains its heads on the raw weight."""
+    target = tiny("gemma3", vocab_size=12, seed=2)
+    own = tiny_block_head(target, layer_ids=(1,), **options)
+    factor = {"input_embedding_scale": 3.0} if "factor" in published_by else {}
+    if published_by == "speculators":
+        save_block_head(own, tmp_path)
+    else:
+        save_authors_block_head(own, tmp_path, **factor)
+    head = read_head(tmp_path, read_speculator(tmp_path), torch.float32)
+    module = target.get_input_embeddings()
+    raw = module.weight.detach() * (3.0 if factor else 1.0)
+    embed = module if published_by == "authors" else raw.__getitem__
+
+    def says(text, drafted):
+        return block_logits(own, target, text, drafted, embed).softmax(-1)
+
+    params = Params(temperature=2.0, top_p=1.0, gamma=2, max_new_tokens=20, seed=1, alternatives=3)
+    trace = generate(with_head(target, head), TEXT, params, measure=False)
+    assert len(said_anew(says, TEXT, trace.rounds)) > 5
 
 
 def test_a_penalty_counts_the_drafts_before():
@@ -96,9 +128,9 @@ def test_the_confidence_head_ends_a_draft():
     assert len(counts) > 2
 
 
-def compiled(fits_16_bits=False, **options):
+def compiled(fits_16_bits=False, of="llama", **options):
     """A target, a head that can be compiled for it, and that head compiled."""
-    target = tiny(hidden_size=64, intermediate_size=128)
+    target = tiny(of, hidden_size=64, intermediate_size=128)
     head = tiny_block_head(target, intermediate_size=64, head_dim=16, **options)
     for weight in (*target.parameters(), *head.parameters()) if fits_16_bits else ():
         weight.data = weight.data.bfloat16().float()
@@ -113,6 +145,7 @@ def compiled(fits_16_bits=False, **options):
         dict(masks=WINDOWED),
         dict(masks=(RowMask(3), RowMask())),
         dict(embedding_scale=2.0, logit_scale=0.5, logit_cap=3.0),
+        dict(of="gemma3", embedding_scale=None),  # what the target multiplies by
         dict(markov=Markov(8, "gated")),
     ],
     ids=str,

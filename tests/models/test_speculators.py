@@ -16,7 +16,7 @@ from specdemo.cli.main import main
 from specdemo.drafters.dflash.head import WHOLE_BLOCK, DFlashHead, Markov
 from specdemo.drafters.eagle3.head import Eagle3Head
 from specdemo.drafters.formats import describes_head
-from specdemo.drafters.speculators import read_speculator
+from specdemo.drafters.speculators import read_head, read_speculator
 from specdemo.errors import LoadError
 from specdemo.loading.fetch import is_here
 from specdemo.loading.load import load_planned, plan
@@ -30,6 +30,7 @@ from tests.checkpoints import change_config, change_tensors, cut_in_half, saved_
 from tests.eagle_heads import save_eagle_head, tiny_eagle_head
 from tests.heads import save_authors_head, save_head, tiny_head
 from tests.oracle import assert_nearly_the_same
+from tests.runners import with_head
 from tests.sentences import refusal
 from tests.tiny import greedy, shorter, tiny, tokenizer
 
@@ -583,6 +584,37 @@ def test_blocks_that_do_not_fit_leave_a_pair_that_runs(saved, with_blocks, expec
     assert "from 0 to 2" in refusal(with_blocks.attach, folder)
     assert (with_blocks.info, with_blocks.drafter) == before
     assert_runs(with_blocks, expected)
+
+
+LAYERS_LEFT_OUT = dict(features=3, layer_ids=None)
+LAYERS_GUESSED = ("eagle_aux_hidden_state_layer_ids", "2, 4, 5")
+GUESSED = {  # how a head is made and saved, what its config.json lacks then, and what is guessed
+    "eagle3": (save_head, LAYERS_LEFT_OUT, (), LAYERS_GUESSED),
+    "eagle3 of its authors": (save_authors_head, LAYERS_LEFT_OUT, (), LAYERS_GUESSED),
+    "peagle": (save_head, LAYERS_LEFT_OUT | dict(mask_token_id=7), (), LAYERS_GUESSED),
+    "dflash of its authors": (
+        save_authors_block_head,
+        dict(layer_ids=(1,)),
+        ("block_size",),
+        ("block_size", "16"),
+    ),
+    "eagle3 that says it": (save_head, {}, (), ()),
+    "dflash that says it": (save_authors_block_head, dict(layer_ids=(1,)), (), ()),
+    "dflash, by definition": (save_block_head, {}, ("block_size",), ()),
+}
+
+
+@pytest.mark.parametrize("save, options, left_out, guessed", GUESSED.values(), ids=GUESSED)
+def test_a_note_says_what_is_guessed(tmp_path, save, options, left_out, guessed):
+    """With the name in config.json and the value that is taken."""
+    target = tiny(num_hidden_layers=8)
+    make = tiny_head if save in (save_head, save_authors_head) else tiny_block_head
+    folder = save(make(target, **options), tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({k: v for k, v in config.items() if k not in left_out}))
+    head = read_head(folder, read_speculator(folder), torch.float32)
+    notes = [*map(str, with_head(target, head).notes)]
+    assert len(notes) == bool(guessed) and all(part in notes[0] for part in guessed)
 
 
 @pytest.mark.slow

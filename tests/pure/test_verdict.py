@@ -97,7 +97,10 @@ def test_drafts_that_were_all_dropped_are_not_nothing():
     )
     level = verdict(stats(**NONE_DRAFTED, draft_ms=1.0, verify_ms=1075.0), "length", [dropped] * 100)
     assert level.tone == "neutral" and "as fast as the target alone" in level.text
-    assert "itself" not in level.text + found.text
+    forbidden = [replace(dropped, ended_by="grammar", made=0)] * 100
+    by_grammar = verdict(stats(**NONE_DRAFTED, draft_ms=400.0, verify_ms=1075.0), "length", forbidden)
+    assert by_grammar.tone == "slower" and "nothing was drafted" in by_grammar.text
+    assert "itself" not in level.text + found.text + by_grammar.text
 
 
 def test_what_was_not_measured_is_said():

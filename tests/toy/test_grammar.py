@@ -17,7 +17,7 @@ from specdemo.drafters.model.drafter import ModelDrafter
 from specdemo.engine.draft import Drafter, GivenDrafter
 from specdemo.engine.grammar import Grammars
 from specdemo.engine.sampling import Sampler, uniforms
-from specdemo.events import Params
+from specdemo.events import Params, Round
 from specdemo.runtime.steps import EagerSteps
 from tests import tiny
 from tests.compiled import compiled_verdict
@@ -186,6 +186,21 @@ def test_rounds_tell_how_many_tokens_fit_and_what_was_forbidden(grammars):
                 if getattr(one, "next", None):
                     assert one.next.allowed == len(fits(text[:-1]))
         assert (forbidden > 20) == (name == "a guesser")
+
+
+def test_a_draft_that_the_grammar_leaves_nothing_to_was_ended_by_it(grammars):
+    """The drafter never drafts "b"."""
+    ended = Counter()
+    for seed in range(100):
+        text = list(PROMPT)
+        for one in run_of(grammars, replace(PLAIN, seed=seed)):
+            if isinstance(one, Round):
+                k = min(PLAIN.gamma, len(PROMPT) + PLAIN.max_new_tokens - len(text) - 1)
+                is_stuck = fits(text + [token.id for token in one.draft]) == [1] and len(one.draft) < k
+                assert (one.ended_by == "grammar") == is_stuck and one.ended_by != "drafter"
+                ended[one.ended_by, bool(one.draft)] += 1
+            text += getattr(one, "emitted", ())
+    assert min(ended["grammar", True], ended["grammar", False], ended["eos", True]) > 5
 
 
 def test_a_text_can_be_gone_through_in_any_order(grammars):

@@ -46,11 +46,13 @@ class DFlashReader(ConfigReader):
             layer.vocab_size if is_authors else self.draft_vocab_size(tokens, layer.vocab_size),
             self._masks(layer, is_authors),
             samples_from_anchor=anchor,
-            embedding_scale=self._factor("input_embedding_scale", 1.0) or 1.0,
+            # The authors call the target's module; speculators trains on its raw weight.
+            embedding_scale=self._factor("input_embedding_scale", None if is_authors else 1.0),
             logit_scale=self._factor("output_multiplier", 1.0) or 1.0,
             logit_cap=self._factor("final_logit_softcapping", None),
             markov=self._markov() if self.found.kind == DSPARK.name else None,
             has_confidence=with_confidence,
+            guesses_block=is_authors and "block_size" not in self.raw,
             confidence_sees_token=self.flag("confidence_head_with_markov", True),
         )
 

@@ -59,11 +59,12 @@ class DFlashConfig(OfLayers):
     draft_vocab_size: int  # Vd: the tokens that it can draft
     masks: tuple[RowMask, ...]  # of each layer
     samples_from_anchor: bool = False  # the anchor's row, too, drafts a token: row i the one after its place
-    embedding_scale: float = 1.0
+    embedding_scale: float | None = 1.0  # of the target's raw embeddings; None: as the target scales them
     logit_scale: float = 1.0
     logit_cap: float | None = None  # c: logits x become c * tanh(x / c)
     markov: Markov | None = None
     has_confidence: bool = False
+    guesses_block: bool = False  # its config.json does not give the block's size
     confidence_sees_token: bool = True  # the confidence head reads the token before a place, too
 
     @property
@@ -125,6 +126,14 @@ class DFlashHead(LayeredHead):
     def uses_target_s_embeddings(self) -> bool:
         return True
 
+    def guessed(self, depth: int) -> dict[str, str]:
+        return {"block_size": str(self.config.block_size)} if self.config.guesses_block else {}
+
+    @property
+    def embedding_scale(self) -> float:
+        own = self.config.embedding_scale
+        return self.targets_scale if own is None else own
+
     def get_output_embeddings(self) -> Linear | None:
         return self.lm_head
 
@@ -143,7 +152,7 @@ class DFlashHead(LayeredHead):
             Norm(self.norm),
             target.get_output_embeddings() if self.lm_head is None else self.lm_head,
             lambda rows: {None: self.rotary(rows, torch.float32)},
-            config.embedding_scale,
+            self.embedding_scale,
             config.logit_scale,
             config.logit_cap,
             TargetStates([], self.fc, Norm(self.hidden_norm), are_keys=True),
@@ -158,8 +167,8 @@ class DFlashHead(LayeredHead):
         """tokens [..., N], see `block_of` -> the rows' hidden states [..., N, H], normed. layers: the layers
         as they run, if not by torch's operations."""
         x = embedding(tokens, self.targets_embedding()).to(self.dtype)  # [..., N, H]
-        if self.config.embedding_scale != 1:
-            x = x * self.config.embedding_scale
+        if self.embedding_scale != 1:
+            x = x * self.embedding_scale
         for layer in layers or self.decoding:
             x = layer(x, attention)
         return self.norm(x)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from specdemo.drafters.config_reader import EMBEDDINGS, MOST_UNITS, ConfigReader
-from specdemo.drafters.eagle3.head import Eagle3Config, Eagle3Head
+from specdemo.drafters.eagle3.head import LAYER_IDS, Eagle3Config, Eagle3Head
 
 
 class Eagle3Reader(ConfigReader):
@@ -33,8 +33,7 @@ class Eagle3Reader(ConfigReader):
         return config
 
     def _layer_ids(self) -> tuple[int, ...] | None:
-        name = "eagle_aux_hidden_state_layer_ids"
-        ids, own = self.raw.get(name), self.raw.get("eagle_config")  # some authors' place for it
+        ids, own = self.raw.get(LAYER_IDS), self.raw.get("eagle_config")  # some authors' place for it
         if ids is None and isinstance(own, dict):
-            ids = own.get(name)
-        return self.ids_of_layers(name, ids)
+            ids = own.get(LAYER_IDS)
+        return self.ids_of_layers(LAYER_IDS, ids)

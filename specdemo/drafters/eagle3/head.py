@@ -33,6 +33,8 @@ from specdemo.runtime.device import to_device
 from specdemo.runtime.lm import Drawing
 from specdemo.runtime.native import MOST_PREFILLED
 
+LAYER_IDS = "eagle_aux_hidden_state_layer_ids"  # in config.json
+
 
 @dataclass(frozen=True)
 class Eagle3Config(OfLayers):
@@ -98,6 +100,10 @@ class Eagle3Head(LayeredHead):
     @property
     def uses_target_s_embeddings(self) -> bool:
         return self.embed_tokens is None
+
+    def guessed(self, depth: int) -> dict[str, str]:
+        layers = ", ".join(map(str, self.config.layer_ids_for(depth)))
+        return {} if self.config.layer_ids else {LAYER_IDS: layers}
 
     def get_output_embeddings(self) -> Linear:
         return self.lm_head
