@@ -22,6 +22,7 @@ from specdemo.events import (
     JudgedInTree,
     Mark,
     Next,
+    Opened,
     PairInfo,
     Params,
     Round,
@@ -70,12 +71,14 @@ class Trace:
     stats: Stats = field(default_factory=metrics.fresh)
     messages: tuple[ChatMessage, ...] | None = None  # see Started
     marks: tuple[Mark, ...] = ()  # see Started
+    opened: Opened | None = None  # see Started
     date: datetime.date | None = None  # on which it was recorded; only of the run that the page plays first
 
     @classmethod
     def begin(cls, started: Started) -> "Trace":
         run = (started.pair, started.versions, started.params, started.prompt, started.prompt_ids)
-        return cls(SCHEMA, *run, messages=started.messages, marks=started.marks)
+        told = {"messages": started.messages, "marks": started.marks, "opened": started.opened}
+        return cls(SCHEMA, *run, **told)
 
     revised = False  # whether rounds have changed that were there before; not in the JSON
     unfinished = ""  # an incomplete character at the end, which the next token may complete; not in the JSON
@@ -124,7 +127,7 @@ class Trace:
     def events(self) -> Iterator[Started | Round | Finished]:
         """The run's events again, without its models."""
         run = (self.pair, self.versions, self.params, self.prompt, self.prompt_ids)
-        yield Started(*run, self.messages, self.marks)
+        yield Started(*run, self.messages, self.marks, self.opened)
         yield from self.rounds
         if finished := self.finished:
             yield finished
