@@ -82,11 +82,13 @@ class Trace:
 
     revised = False  # whether rounds have changed that were there before; not in the JSON
     unfinished = ""  # an incomplete character at the end, which the next token may complete; not in the JSON
+    held = ""  # what the rounds have after `text`: a stop string, or what may become one; not in the JSON
 
     def add(self, a_round: Round, unfinished: str = "") -> None:
+        """Takes the next round. Its text is held back as far as a stop string may begin in it."""
         self.rounds.append(a_round)
         self.output_ids += a_round.emitted
-        self.text = self._before_stop(self.text + "".join(pieces(a_round)))
+        self._write("".join(pieces(a_round)))
         self.unfinished = unfinished
         self.stats = metrics.after_round(self.stats, a_round)
 
@@ -103,13 +105,15 @@ class Trace:
         self.stats = replace(self.stats, server=server)
 
     def end(self, finish: Finish, error: str | None = None) -> None:
-        """Ends the trace. If the run was interrupted inside a character, its last token gets the incomplete
-        character."""
+        """Ends the trace, whose text then has all that comes before a stop string. If the run was interrupted
+        inside a character, its last token gets the incomplete character."""
+        rest = ""
         if finish in ("cancelled", "error") and self.unfinished:
             last = self.rounds[-1]
             assert last.next is not None  # without it the text had ended
-            self.rounds[-1] = replace(last, next=replace(last.next, text=last.next.text + self.unfinished))
-            self.text = self._before_stop(self.text + self.unfinished)
+            rest = self.unfinished
+            self.rounds[-1] = replace(last, next=replace(last.next, text=last.next.text + rest))
+        self._write(rest, is_last=True)
         self.finish, self.error = finish, error
 
     @property
@@ -119,10 +123,19 @@ class Trace:
             return None
         return Finished(self.finish, self.error, tuple(self.output_ids), self.text, self.stats)
 
-    def _before_stop(self, text: str) -> str:
-        """The text before the first stop string in it."""
-        starts = [start for stop in self.params.stop if (start := text.find(stop)) >= 0]
-        return text[: min(starts, default=len(text))]
+    def _write(self, more: str, is_last: bool = False) -> None:
+        """Adds to the text what cannot belong to a stop string, and holds back the rest."""
+        rest = self.held + more
+
+        def may_stop(at: int) -> bool:
+            return any(
+                rest.startswith(stop, at) or (not is_last and stop.startswith(rest[at:]))
+                for stop in self.params.stop
+            )
+
+        end = next(filter(may_stop, range(len(rest))), len(rest))
+        self.held = rest[end:]
+        self.text += rest[:end]
 
     def events(self) -> Iterator[Started | Round | Finished]:
         """The run's events again, without its models."""

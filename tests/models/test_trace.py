@@ -195,7 +195,7 @@ def test_the_keys_are_those_of_the_schema():
     first = data["rounds"][0]
     expected = {
         "schema pair versions params prompt prompt_ids rounds finish error output_ids text stats messages "
-        "marks date": data,
+        "marks opened date": data,
         "index draft next emitted draft_ms verify_ms kept gamma ended_by made arrival_ms drafts_told "
         "fed_again target_forwards experts_read": first,
         "id text p q raw_p raw_q u accept_prob fate top distance allowed forbidden": first["draft"][0],
@@ -330,15 +330,24 @@ def rejected(text, named=""):
 
 
 @pytest.mark.parametrize(
-    ("stops", "kept"),
-    [(("cd",), "ab"), (("d", "bc"), "a"), (("abcd",), "")],
+    ("stops", "pieces", "shown", "finish", "kept"),
+    [
+        (("cd",), ("ab", "cd"), ("ab", "ab"), "stop", "ab"),
+        (("d", "bc"), ("ab", "cd"), ("a", "a"), "stop", "a"),  # the first in the text, not in the list
+        (("abcd",), ("ab", "cd"), ("", ""), "stop", ""),
+        (("bcx",), ("ab", "c", "d"), ("a", "a", "abcd"), "length", "abcd"),
+        (("aab",), ("a", "a", "a", "b"), ("", "", "a", "a"), "stop", "a"),
+        (("bc", "bcd"), ("ab", "c", "d"), ("a", "a", "a"), "stop", "a"),
+        *((("bcd",), ("ab", "c"), ("a", "a"), finish, "abc") for finish in ("cancelled", "error", "eos")),
+    ],
 )
-def test_the_text_is_cut_before_the_first_stop_string(stops, kept):
-    """The first in the text, not in the list; the ids are kept whole."""
+def test_a_text_ends_before_a_stop_string_and_is_never_withdrawn(stops, pieces, shown, finish, kept):
+    """The ids are kept whole."""
     trace = Trace.begin(Started(PAIR, {}, Params(stop=stops), "", (1,)))
-    for index, piece in enumerate(["ab", "cd"]):
+    for index, (piece, text) in enumerate(zip(pieces, shown, strict=True)):
         own = Next(index, piece, "sampled", 1.0, None, 1.0, None, 0.5, None, ())
         trace.add(Round(index, (), own, (index,), 0.0, 0.0))
-    trace.end("stop")
+        assert trace.text == text
+    trace.end(finish)
     finished = trace.finished
-    assert (finished.text, trace.text, finished.output_ids) == (kept, kept, (0, 1))
+    assert (finished.text, trace.text, finished.output_ids) == (kept, kept, tuple(range(len(pieces))))

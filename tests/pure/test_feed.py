@@ -163,7 +163,8 @@ def test_a_run_that_goes_on_is_told_in_portions(monkeypatch):
     feed = RunFeed(trace(*ROUNDS))
     update = feed.update(1)
     assert (update["since"], update["until"]) == (1, 4) and feed.update(4)["rounds"] == []
-    feed.trace.rounds += ROUNDS * 10
+    for one in ROUNDS * 10:
+        feed.trace.add(one)
     assert feed.update(1)["until"] == 4, "no more than fits"
 
 
@@ -178,6 +179,17 @@ def test_a_text_that_may_be_cut_ends_with_a_snapshot(finish):
     assert (update["since"], update["until"], update["finish"]) == (0, 4, finish)
     assert update["numbers"]["finish"] == finish and output(update) == record.text
     assert [token["text"] for token in tokens(update)[-3:]] == [" f", "", " h"], "only the output is cut"
+
+
+def test_a_page_is_not_shown_what_may_be_cut_later():
+    record = trace(*ROUNDS[:3], stop=("<END>",))
+    feed = RunFeed(record)
+    assert (feed.until, feed.snapshot()["until"], output(feed.snapshot())) == (2, 2, " a d e\n")
+    record.add(ROUNDS[3])
+    record.end("stop")  # its numbers are not there yet
+    assert (feed.until, feed.update(2)["until"]) == (2, 2)
+    other = trace(*ROUNDS[:3], own_round := replace(ROUNDS[2], index=3), stop=("<END>",))
+    assert (RunFeed(other).until, own_round.next.text) == (3, " f<END"), "the one before was no stop string"
 
 
 @pytest.mark.parametrize(
