@@ -35,6 +35,7 @@ from specdemo.events import (
 from specdemo.events.params import MOST_NODES, DraftTree, most_children, nodes_of
 
 SCHEMA: Final = "specdemo.trace/1"
+ROUNDING = 1e-3  # more than a sum of float32 can be above 1
 LARGEST_NUMBER = 1e12  # what no time (in ms) and no count of a real run reaches
 
 
@@ -202,6 +203,7 @@ def _faults(trace: Trace) -> Iterator[tuple[str, str]]:
         yield "marks", "must have token ids"
     if trace.pair.server is None:
         yield from _untold(trace)
+        yield from _no_distribution(trace)
     counted = metrics.fresh()
     for index, a_round in enumerate(trace.rounds):
         if a_round.index != index:
@@ -310,6 +312,18 @@ def _untold(trace: Trace) -> Iterator[tuple[str, str]]:
     for name in ("drafted", "rejected", "prefill_ms", "draft_ms", "verify_ms"):
         if getattr(trace.stats, name) is None:
             yield f"stats.{name}", "must be there, since no server has made this run"
+
+
+def _no_distribution(trace: Trace) -> Iterator[tuple[str, str]]:
+    """Alternatives that no distribution has. What a server tells of its own is as it tells it."""
+    for index, a_round in enumerate(trace.rounds):
+        places = {f"draft.{place}": token for place, token in enumerate(a_round.draft)}
+        for place, token in (places | ({"next": a_round.next} if a_round.next else {})).items():
+            ids, _, *columns = zip(*token.top, strict=True) if token.top else ((), ())
+            if len({*ids}) < len(ids):
+                yield f"rounds.{index}.{place}", "its alternatives must be different tokens"
+            if any(sum(one or 0 for one in column) > 1 + ROUNDING for column in columns):
+                yield f"rounds.{index}.{place}", "the probabilities of its alternatives must add up to at most 1"
 
 
 COUNTED = ("tokens", "rounds", "drafted", "accepted", "rejected")

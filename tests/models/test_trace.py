@@ -55,8 +55,8 @@ def any_trace(seed, rounds=5):
 
     def top():
         return tuple(
-            (dice.randrange(99), text(), number(), dice.choice([None, number()]), number(), number())
-            for _ in range(3)
+            (one, text(), number() / 3, dice.choice([None, number() / 3]), number() / 3, number() / 3)
+            for one in dice.sample(range(99), 3)
         )
 
     params = Params(
@@ -226,6 +226,11 @@ def changed(path, value):
     return json.dumps(data)
 
 
+def two_of(column):
+    """Two alternatives that add up to more than 1 in this column."""
+    return [[token_id, "", *(0.501 if at == column else 0.3 for at in range(4))] for token_id in (8, 9)]
+
+
 @pytest.mark.parametrize(
     ("path", "value", "named"),
     [
@@ -252,6 +257,9 @@ def changed(path, value):
         (["rounds", 3, "draft", 1, "p"], 1.5, "rounds.3.draft.1"),
         (["rounds", 3, "draft", 1, "distance"], 1.5, "rounds.3.draft.1"),
         (["rounds", 3, "draft", 0, "top", 2, 4], 1.797e308, "rounds.3.draft.0"),
+        *((["rounds", 3, "draft", 0, "top"], two_of(column), "rounds.3.draft.0") for column in range(4)),
+        (["rounds", 3, "next", "top"], two_of(0), "rounds.3.next"),
+        (["rounds", 3, "draft", 0, "top"], [[8, "", *[0.1] * 4]] * 2, "rounds.3.draft.0"),
         (["rounds", 3, "draft", 0, "u"], None, "rounds.3.draft.0"),
         (["rounds", 3, "kept", "block"], 4, "rounds.3.kept"),
         (["rounds", 3, "next", "raw_p"], -1e-9, "rounds.3.next"),
