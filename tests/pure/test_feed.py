@@ -39,7 +39,7 @@ from specdemo.ui.view.wire import (
 INFO = PairInfo(
     "toy", "target", "drafter", "cpu", "a CPU", ByModel("float32", "float32"), ByModel(None, None)
 )
-TOP = ((41, " x", 1 / 3, 2 / 3, 0.123456789, 1e-12), (42, " y", 0.0, 0.99999999, 0.0, 1.0))
+TOP = ((41, " x", 1 / 3, 1e-12, 0.123456789, 0.0), (42, " y", 0.0, 0.99999999, 0.0, 1.0))
 
 
 def drafted(token_id: int, text: str, fate: str) -> Judged:
@@ -116,7 +116,7 @@ def test_rounds_are_those_of_the_trace_s_json_with_less_of_the_alternatives():
     told = json.loads(record.to_json())["rounds"]
     for token in [token for one in told for token in tokens_of(one)]:
         token["top"] = []
-    top = [[41, " x", 0.333333, 0.666667, 0.123457, 1e-12], [42, " y", 0.0, 0.99999999, 0.0, 1.0]]
+    top = [[41, " x", 0.333333, 1e-12, 0.123457, 0.0], [42, " y", 0.0, 0.99999999, 0.0, 1.0]]
     for token in (told[0]["draft"][0], told[0]["draft"][1], told[1]["draft"][0], told[3]["draft"][0]):
         token["top"] = top  # of what was judged
     for one in told[:3]:
