@@ -130,7 +130,10 @@ def prepare(
     text = prompt if isinstance(prompt, str) else ""
     params = _seeded(pair.check(params))
     versions = {"specdemo": __version__, **pair.versions}
-    return Started(pair.info, versions, params, text, tuple(prompt_ids), messages, pair.marks)
+    opened = None
+    if not isinstance(pair, ServedPair):
+        opened = pair.opened(prompt if isinstance(prompt, str) else messages, params, prompt_ids)
+    return Started(pair.info, versions, params, text, tuple(prompt_ids), messages, pair.marks, opened)
 
 
 def _seeded(params: Params) -> Params:

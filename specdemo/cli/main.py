@@ -31,7 +31,7 @@ from specdemo.errors import LoadError, PairError, failure, redacted
 from specdemo.events import DRAFTER_KINDS, METHODS, Params, Round
 from specdemo.events.params import check_greedy_drafts
 from specdemo.loading.catalog import CATALOGUE, QUANTIZE_WHERE, WORKS
-from specdemo.words.message import about, message
+from specdemo.words.message import about, harmless, message
 
 if TYPE_CHECKING:
     from specdemo.bench.prompts import Prompts
@@ -80,8 +80,13 @@ def run_command(command: Callable[[Namespace], int], arguments: Namespace, progr
 
 def tell(message: object, status: int = 0, program: str = "specdemo") -> int:
     """Prints one line on standard error; returns the status."""
-    print(f"{program}: {message}", file=sys.stderr, flush=True)
+    print(harmless(f"{program}: {message}"), file=sys.stderr, flush=True)
     return status
+
+
+def put(text: str = "") -> None:
+    """Writes lines on standard output, which are not a generated text."""
+    print(harmless(text), flush=True)
 
 
 def _generate(arguments: Namespace) -> int:
@@ -96,12 +101,12 @@ def _generate(arguments: Namespace) -> int:
 
     pair = _load(request) if arguments.server is None else _connect(arguments.server, key)
     known_notes = pair.notes
-    printer = None if arguments.trace == "-" else Printer(params.stop, sys.stdout, sys.stderr)
+    printer = None if arguments.trace == "-" else Printer(sys.stdout, sys.stderr)
     with stream(pair, arguments.prompt, params) as run:
         try:
             for event in run:
                 if printer and isinstance(event, Round):
-                    printer.round(event)
+                    printer.round(event, run.trace.text)
         finally:  # an interrupted run has a trace, too
             run.close()
             if printer:
@@ -110,7 +115,7 @@ def _generate(arguments: Namespace) -> int:
                 for _ in run.settle():
                     pass
             if arguments.trace == "-":
-                sys.stdout.write(run.trace.to_json() + "\n")
+                put(run.trace.to_json())
             elif arguments.trace is not None:
                 _save("trace", run.trace.save, arguments.trace)
             for note in pair.notes:
@@ -195,16 +200,16 @@ def _bench(arguments: Namespace) -> int:
         pair, shapes, prompts_of = _shapes(arguments)
         result = bench(pair, params, *counts, prompts_of=prompts_of, **chosen)
         result = replace(result, pair=f"shapes {arguments.shapes}", shapes=shapes)
-    print(result_table(result))
+    put(result_table(result))
     if arguments.quantize_sweep is not None:
         del pair  # frees its memory
         requests = {kind: request | {"quantize": own} for kind, own in kinds.items()}
         quantized = quantize_sweep(lambda kind: load_pair(**requests[kind]), params, *counts, list(kinds))
-        print("\n" + quantized_table(quantized))
+        put("\n" + quantized_table(quantized))
         result = replace(result, quantized=quantized)
     if arguments.plot is not None:
         _save("plot", draw_picture(result).savefig, arguments.plot)
-    print(json.dumps(asdict(result)))
+    put(json.dumps(asdict(result)))
     return 0
 
 
@@ -235,8 +240,8 @@ def _compare(arguments: Namespace, params: Params, request: dict[str, Any]) -> i
             raise
         status = tell("interrupted: this is what was measured before", INTERRUPTED)
     result = result_of(settings, prompts, arguments.repeats, rows)
-    print(methods_table(result))
-    print(json.dumps(asdict(result)))
+    put(methods_table(result))
+    put(json.dumps(asdict(result)))
     return status
 
 
@@ -280,7 +285,7 @@ def _advise(arguments: Namespace) -> int:
     if arguments.compare is not None:
         if any(map(is_given, (arguments.report, arguments.resume, arguments.prompts, arguments.work))):
             raise ValueError(about("compare", "advice_compare_alone"))
-        print(compared(arguments.compare, [read_report(file, "compare") for file in arguments.compare]))
+        put(compared(arguments.compare, [read_report(file, "compare") for file in arguments.compare]))
         return 0
     params, request = params_from_arguments(arguments), pair_request(arguments)
     params = replace(params, alternatives=0)
@@ -328,10 +333,10 @@ def _advise(arguments: Namespace) -> int:
     except Exception as error:  # what was measured before stays
         measured, status = replace(measured, ended="failed"), tell(failure(error), FAILED)
     advice = advice_of(measured)
-    print(advice_table(advice))
+    put(advice_table(advice))
     if typed := typed_of(advice):
-        print(f"\n{typed_text(typed)}\n")
-    print(json.dumps(advice_object(advice)), flush=True)
+        put(f"\n{typed_text(typed)}\n")
+    put(json.dumps(advice_object(advice)))
     if arguments.report is not None:
         _save_report(arguments.report, page_of(found.pairs, advice, cards))
     return status
@@ -364,8 +369,8 @@ def _fork(arguments: Namespace) -> int:
 
     report = find_fork(_load(request), arguments.prompt, replace(params, alternatives=0))
     assert report is not None, "nothing ends it early"
-    print(fork_report(told(report)))
-    print(json.dumps(asdict(report)))
+    put(fork_report(told(report)))
+    put(json.dumps(asdict(report)))
     return FAILED if report.verdict == "fault" else 0
 
 
@@ -376,15 +381,15 @@ def _pairs(arguments: Namespace) -> int:
         entries = [entry for entry in CATALOGUE.values() if entry.drafter_kind == kind.name]
         if not entries:
             continue
-        print(f"{kind.label}: {kind.sentence}")
+        put(f"{kind.label}: {kind.sentence}")
         for entry in entries:
             gated = "; gated: accept the terms on the hub and set HF_TOKEN" if entry.gated else ""
             weights = f"; loaded in {entry.quantize} unless you choose otherwise" if entry.quantize else ""
-            print(f"  {entry.name:<{width}} {entry.target} + {entry.drafter}")
+            put(f"  {entry.name:<{width}} {entry.target} + {entry.drafter}")
             size = f"{entry.gigabytes:g} GB in bfloat16{weights}"
-            print(f"  {'':<{width}} {entry.about}; {size}{gated}; tried: {entry.tried}")
-        print()
-    print(f"quantised weights: {QUANTIZE_WHERE}")
+            put(f"  {'':<{width}} {entry.about}; {size}{gated}; tried: {entry.tried}")
+        put()
+    put(f"quantised weights: {QUANTIZE_WHERE}")
     return 0
 
 
@@ -412,5 +417,5 @@ def _doctor(arguments: Namespace) -> int:
                 tell(line(check))
     except KeyboardInterrupt:
         status = tell("interrupted: this is what was found before", INTERRUPTED)
-    print(report(checks))
+    put(report(checks))
     return status or exit_status(checks)

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from specdemo.events import LIMITS, METHODS, PARAMETERS, RULES, Params, allowed_in_words, described
 from specdemo.events.params import DEEPEST_TREE, MOST_NODES, DraftTree
 from specdemo.loading.catalog import DTYPES, QUANTIZE, WORKS
-from specdemo.words.message import about
+from specdemo.words.message import about, harmless
 
 ALL = "all"  # of bench --methods
 BENCH_DEFAULTS = Params(temperature=0.0, max_new_tokens=128, seed=0)
@@ -21,7 +21,7 @@ UNITS = {"s": 1, "m": 60, "h": 3600}  # seconds
 
 class Parser(ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog.split()[0]}: {message}\n")
+        self.exit(2, harmless(f"{self.prog.split()[0]}: {message}\n"))
 
 
 def parser() -> Parser:

@@ -17,6 +17,7 @@ from specdemo.events.segments import Segment, segments_of
 from specdemo.events.trace import Trace
 from specdemo.events.verdict import experts_in_words, verdict
 from specdemo.words.catalogue import say
+from specdemo.words.message import harmless
 
 if TYPE_CHECKING:
     from specdemo.trials.fork_told import ForkTold
@@ -32,53 +33,47 @@ RESET = "\033[0m"
 
 
 class Printer:
-    """Writes a run's text as it comes. It keeps back what could be the beginning of a stop string."""
+    """Writes a run's text as its trace gets it."""
 
-    def __init__(self, stops: tuple[str, ...], out: TextIO, err: TextIO):
-        self.stops, self.out, self.err = stops, out, err if err.isatty() else None
+    def __init__(self, out: TextIO, err: TextIO):
+        self.out, self.err = out, err
         self.coloured = out.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        self.shows_rejected = self.coloured and err.isatty()
         self.pending: list[tuple[str, str]] = []  # (text, fate) of pieces that are not written yet
         self.written = 0  # characters of the text
 
-    def round(self, a_round: Round) -> None:
-        for token in a_round.draft:
-            if token.fate == "accepted":
-                self._add(token.text, "accepted")
-            elif token.fate == "rejected" and self.coloured and self.err:
-                self._write_pending(self._safe_length())
-                self._write(self.err, token.text.replace("\n", "\N{RETURN SYMBOL}"), "rejected")
+    def round(self, a_round: Round, text: str) -> None:
+        """text: the trace's, with this round."""
+        judged = (token for token in a_round.draft if token.fate in ("accepted", "rejected"))
+        self.pending += [(token.text, token.fate) for token in judged]
         if a_round.next:
-            self._add(a_round.next.text, a_round.next.source)
+            self.pending.append((a_round.next.text, a_round.next.source))
+        self._write_until(len(text))
 
     def finish(self, text: str) -> None:
-        """Writes the rest of `text`, the whole text as it was cut before a stop string, and a newline."""
-        self._write_pending(len(text) - self.written)
+        """Writes the rest of `text`, the whole text, and a newline."""
+        self._write_until(len(text))
         rest = text[self.written :]  # an incomplete character, if the run was interrupted in one
-        print(rest, file=self.out, flush=True)
+        print(harmless(rest) if self.out.isatty() else rest, file=self.out, flush=True)
 
-    def _add(self, piece: str, fate: str) -> None:
-        self.pending.append((piece, fate))
-        self._write_pending(self._safe_length())
-
-    def _safe_length(self) -> int:
-        """How many of the pending characters come before anything that is or could become a stop string."""
-        text = "".join(piece for piece, _ in self.pending)
-        for start in range(len(text)):
-            if any(stop.startswith(text[start:]) or text.startswith(stop, start) for stop in self.stops):
-                return start
-        return len(text)
-
-    def _write_pending(self, length: int) -> None:
-        """Writes that many characters of the pending pieces."""
-        while self.pending and length > 0:
+    def _write_until(self, length: int) -> None:
+        """Writes pending pieces until so many characters of the text are written."""
+        while self.pending:
             piece, fate = self.pending.pop(0)
-            self._write(self.out, piece[:length], fate)
-            if rest := piece[length:]:
+            if fate == "rejected":
+                if self.shows_rejected:
+                    self._write(self.err, piece.replace("\n", "\N{RETURN SYMBOL}"), fate)
+                continue
+            shown = piece[: length - self.written]
+            self._write(self.out, shown, fate)
+            self.written += len(shown)
+            if rest := piece[len(shown) :]:
                 self.pending.insert(0, (rest, fate))
-            self.written += len(piece[:length])
-            length -= len(piece[:length])
+                return
 
     def _write(self, file: TextIO, text: str, fate: str) -> None:
+        if file.isatty():
+            text = harmless(text)
         if text:
             file.write(f"{STYLES[fate]}{text}{RESET}" if self.coloured else text)
             file.flush()

@@ -48,7 +48,7 @@ __version__ = "0.1.0"  # of the package, which traces and reports name
 __all__ = [
     "Alternative", "ByModel", "ChatMessage", "DRAFTER_KINDS", "DrafterKind", "EndedBy", "ExpertsRead", "Fate",
     "Finish", "Finished", "Gamma", "Judged", "JudgedInTree", "Kept", "LIMITS", "METHODS", "Manner", "Mark",
-    "MarkRole", "Method",
+    "MarkRole", "Method", "Opened", "SegmentKind",
     "NO_PROMPT", "Next", "PARAMETERS", "PairInfo", "Params", "Prompt", "RULES", "Round", "Rule",
     "ServerInfo", "ServerStats", "Source", "Started", "Stats", "TOKEN_IDS", "allowed",
     "allowed_in_words", "check_messages", "check_number", "check_prompt", "check_text", "described",
@@ -366,11 +366,33 @@ class Mark:
     role: MarkRole
 
 
+SegmentKind = Literal["thinking", "answer", "tool call"]
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What a text has opened by its marks and not closed. segments: the outermost first; none in an answer.
+    header: the words so far of a header that is not complete."""
+
+    segments: tuple[SegmentKind, ...] = ()
+    header: str | None = None
+
+    @property
+    def kind(self) -> SegmentKind:
+        return self.segments[-1] if self.segments else "answer"
+
+    @property
+    def is_thinking(self) -> bool:
+        """Whether the text is in a thought, or in what a thought encloses."""
+        return "thinking" in self.segments
+
+
 @dataclass(frozen=True, slots=True)
 class Started:
     """First event: everything that determines the run. `params` holds the seed that is really used. prompt:
     empty where token ids or messages were given. messages: those, if the prompt was a conversation. marks:
-    those of the pair's chat template, if it has any."""
+    those of the pair's chat template, if it has any. opened: what the prompt has opened and not closed, by
+    the marks in it but for those in messages; None where it is not known (events/segments.py, opened_by)."""
 
     pair: PairInfo
     versions: dict[str, str]
@@ -379,6 +401,7 @@ class Started:
     prompt_ids: tuple[int, ...]
     messages: tuple[ChatMessage, ...] | None = None
     marks: tuple[Mark, ...] = ()
+    opened: Opened | None = None
 
 
 Finish = Literal["eos", "stop", "length", "cancelled", "error"]  # why a run ended

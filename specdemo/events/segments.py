@@ -3,16 +3,22 @@
 They are told by the marks of the pair's chat template, which are found by their ids, since a special token
 has no text in a trace."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
-from specdemo.events import Mark, MarkRole, Round, places_of
+from specdemo.events import Mark, MarkRole, Opened, SegmentKind, Started, places_of
 from specdemo.events.metrics import ratio
 from specdemo.events.trace import Trace, pieces
 
-SegmentKind = Literal["thinking", "answer", "tool call"]
-
+# The marks that close one kind of segment. Other ends (<|end|>, and the tokens that end a text) close all.
+ENDS: dict[SegmentKind, tuple[str, ...]] = {
+    "thinking": ("</think>", "[/THINK]", "</seed:think>", "<|END_THINKING|>", "<channel|>"),
+    "tool call": (
+        *("</tool_call>", "</seed:tool_call>", "<|END_ACTION|>", "<tool_call|>"),
+        *("<|tool_calls_section_end|>", "<｜tool▁calls▁end｜>"),
+    ),
+}
+CLOSED: dict[str, SegmentKind] = {text: kind for kind, texts in ENDS.items() for text in texts}
 # The marks of published templates, by what they do: see Mark.
 TEXTS: dict[MarkRole, tuple[str, ...]] = {
     "thinking": ("<think>", "[THINK]", "<seed:think>", "<|START_THINKING|>", "<|channel>"),
@@ -20,11 +26,7 @@ TEXTS: dict[MarkRole, tuple[str, ...]] = {
         *("<tool_call>", "[TOOL_CALLS]", "<seed:tool_call>", "<|START_ACTION|>", "<|tool_call>"),
         *("<|tool_calls_section_begin|>", "<｜tool▁calls▁begin｜>", "<|python_tag|>"),
     ),
-    "end": (
-        *("</think>", "[/THINK]", "</seed:think>", "<|END_THINKING|>", "<channel|>", "<|end|>"),
-        *("</tool_call>", "</seed:tool_call>", "<|END_ACTION|>", "<tool_call|>"),
-        *("<|tool_calls_section_end|>", "<｜tool▁calls▁end｜>"),
-    ),
+    "end": (*CLOSED, "<|end|>"),
     "header": ("<|start|>", "<|channel|>"),
     "body": ("<|message|>",),
 }
@@ -60,7 +62,8 @@ class Segment:
 def segments_of(trace: Trace) -> list[Segment]:
     """The run by kinds of segments, in the order in which they began; one where no mark has parted it."""
     found: dict[SegmentKind, Segment] = {}
-    kinds = iter(_kinds_of(trace.marks, trace.prompt_ids, trace.rounds))
+    tokens = (pair for one in trace.rounds for pair in zip(one.emitted, pieces(one), strict=True))
+    kinds = _kinds(opened_by(trace), {mark.id: mark for mark in trace.marks}, tokens)
     for a_round in trace.rounds:
         own = [next(kinds) for _ in a_round.emitted]
         accepted = sum(token.fate == "accepted" for token in a_round.draft)
@@ -76,32 +79,62 @@ def segments_of(trace: Trace) -> list[Segment]:
     return [*found.values()]
 
 
-def _kinds_of(marks: Iterable[Mark], prompt_ids: Sequence[int], rounds: Iterable[Round]) -> list[SegmentKind]:
-    """The kind of each token of the output. The prompt's marks count, too: it can end in an open segment."""
-    read: list[tuple[int | None, str]] = [(token_id, "") for token_id in prompt_ids]
-    read += [pair for one in rounds for pair in zip(one.emitted, pieces(one), strict=True)]
-    return [*_kinds({mark.id: mark.role for mark in marks}, read)][len(prompt_ids) :]
+def opened_by(run: Started | Trace) -> Opened:
+    """What the run's prompt has opened and not closed; by all marks in it where the run does not tell that,
+    as older traces do not."""
+    return opened_in(run.prompt_ids, run.marks) if run.opened is None else run.opened
 
 
-def _kinds(roles: Mapping[int, MarkRole], tokens: Iterable[tuple[int | None, str]]) -> Iterator[SegmentKind]:
+def opened_in(
+    ids: Iterable[int], marks: Iterable[Mark], text_of: Callable[[int], str] = lambda _: ""
+) -> Opened:
+    """What a text of these ids has opened and not closed. text_of: of the tokens in a header."""
+    opened, by_id = Opened(), {mark.id: mark for mark in marks}
+    for token_id in ids if by_id else ():
+        mark = by_id.get(token_id)
+        opened = after(opened, mark, text_of(token_id) if opened.header is not None and not mark else "")
+    return opened
+
+
+def after(opened: Opened, mark: Mark | None, text: str = "") -> Opened:
+    """What is open after one more token. mark: the token's, if it is one. text: the token's."""
+    role = mark.role if mark else None
+    if opened.header is not None or role == "header":
+        header = (opened.header or "") + text
+        if role == "body":
+            kind = _named(header)
+            return Opened(() if kind == "answer" else (kind,))
+        return Opened() if role == "end" else Opened(opened.segments, header)
+    if role in ("thinking", "tool call"):
+        return opened if opened.kind == role else Opened((*opened.segments, role))
+    if mark is None or role != "end":
+        return opened
+    closed = CLOSED.get(mark.text)
+    if closed is None:
+        return Opened()
+    at = [place for place, kind in enumerate(opened.segments) if kind == closed]
+    return Opened(opened.segments[: at[-1]]) if at else opened
+
+
+def _kinds(
+    opened: Opened, marks: Mapping[int, Mark], tokens: Iterable[tuple[int | None, str]]
+) -> Iterator[SegmentKind]:
     """The kind of each token, which is its id, if that is told, and its text. A mark belongs to the segment
-    that it begins or ends; a header to the one that it names."""
-    kind: SegmentKind = "answer"
-    header: list[str] = []  # the texts of its tokens so far
+    that it begins or ends; a header to the one that it names. opened: before the first token."""
+    in_header = 0  # tokens of a header so far
     for token_id, text in tokens:
-        role = None if token_id is None else roles.get(token_id)
-        if header or role == "header":
-            header.append(text)
-            if role in ("body", "end"):
-                kind = _named("".join(header))
-                yield from [kind] * len(header)
-                header = []
+        before, mark = opened, None if token_id is None else marks.get(token_id)
+        opened = after(before, mark, text)
+        if opened.header is not None:
+            in_header += 1
+        elif before.header is not None:
+            yield from [_named(before.header + text)] * (in_header + 1)
+            in_header = 0
+        elif mark and mark.role == "end" and opened != before:
+            yield CLOSED.get(mark.text, before.kind)
         else:
-            kind = role if role in ("thinking", "tool call") else kind
-            yield kind
-        if role == "end":
-            kind = "answer"
-    yield from ("answer" for _ in header)
+            yield opened.kind
+    yield from ("answer" for _ in range(in_header))
 
 
 def _named(header: str) -> SegmentKind:

@@ -22,6 +22,7 @@ from specdemo.events import (
     JudgedInTree,
     Mark,
     Next,
+    Opened,
     PairInfo,
     Params,
     Round,
@@ -34,6 +35,7 @@ from specdemo.events import (
 from specdemo.events.params import MOST_NODES, DraftTree, most_children, nodes_of
 
 SCHEMA: Final = "specdemo.trace/1"
+ROUNDING = 1e-3  # more than a sum of float32 can be above 1
 LARGEST_NUMBER = 1e12  # what no time (in ms) and no count of a real run reaches
 
 
@@ -70,20 +72,24 @@ class Trace:
     stats: Stats = field(default_factory=metrics.fresh)
     messages: tuple[ChatMessage, ...] | None = None  # see Started
     marks: tuple[Mark, ...] = ()  # see Started
+    opened: Opened | None = None  # see Started
     date: datetime.date | None = None  # on which it was recorded; only of the run that the page plays first
 
     @classmethod
     def begin(cls, started: Started) -> "Trace":
         run = (started.pair, started.versions, started.params, started.prompt, started.prompt_ids)
-        return cls(SCHEMA, *run, messages=started.messages, marks=started.marks)
+        told = {"messages": started.messages, "marks": started.marks, "opened": started.opened}
+        return cls(SCHEMA, *run, **told)
 
     revised = False  # whether rounds have changed that were there before; not in the JSON
     unfinished = ""  # an incomplete character at the end, which the next token may complete; not in the JSON
+    held = ""  # what the rounds have after `text`: a stop string, or what may become one; not in the JSON
 
     def add(self, a_round: Round, unfinished: str = "") -> None:
+        """Takes the next round. Its text is held back as far as a stop string may begin in it."""
         self.rounds.append(a_round)
         self.output_ids += a_round.emitted
-        self.text = self._before_stop(self.text + "".join(pieces(a_round)))
+        self._write("".join(pieces(a_round)))
         self.unfinished = unfinished
         self.stats = metrics.after_round(self.stats, a_round)
 
@@ -100,13 +106,15 @@ class Trace:
         self.stats = replace(self.stats, server=server)
 
     def end(self, finish: Finish, error: str | None = None) -> None:
-        """Ends the trace. If the run was interrupted inside a character, its last token gets the incomplete
-        character."""
+        """Ends the trace, whose text then has all that comes before a stop string. If the run was interrupted
+        inside a character, its last token gets the incomplete character."""
+        rest = ""
         if finish in ("cancelled", "error") and self.unfinished:
             last = self.rounds[-1]
             assert last.next is not None  # without it the text had ended
-            self.rounds[-1] = replace(last, next=replace(last.next, text=last.next.text + self.unfinished))
-            self.text = self._before_stop(self.text + self.unfinished)
+            rest = self.unfinished
+            self.rounds[-1] = replace(last, next=replace(last.next, text=last.next.text + rest))
+        self._write(rest, is_last=True)
         self.finish, self.error = finish, error
 
     @property
@@ -116,15 +124,24 @@ class Trace:
             return None
         return Finished(self.finish, self.error, tuple(self.output_ids), self.text, self.stats)
 
-    def _before_stop(self, text: str) -> str:
-        """The text before the first stop string in it."""
-        starts = [start for stop in self.params.stop if (start := text.find(stop)) >= 0]
-        return text[: min(starts, default=len(text))]
+    def _write(self, more: str, is_last: bool = False) -> None:
+        """Adds to the text what cannot belong to a stop string, and holds back the rest."""
+        rest = self.held + more
+
+        def may_stop(at: int) -> bool:
+            return any(
+                rest.startswith(stop, at) or (not is_last and stop.startswith(rest[at:]))
+                for stop in self.params.stop
+            )
+
+        end = next(filter(may_stop, range(len(rest))), len(rest))
+        self.held = rest[end:]
+        self.text += rest[:end]
 
     def events(self) -> Iterator[Started | Round | Finished]:
         """The run's events again, without its models."""
         run = (self.pair, self.versions, self.params, self.prompt, self.prompt_ids)
-        yield Started(*run, self.messages, self.marks)
+        yield Started(*run, self.messages, self.marks, self.opened)
         yield from self.rounds
         if finished := self.finished:
             yield finished
@@ -186,6 +203,7 @@ def _faults(trace: Trace) -> Iterator[tuple[str, str]]:
         yield "marks", "must have token ids"
     if trace.pair.server is None:
         yield from _untold(trace)
+        yield from _no_distribution(trace)
     counted = metrics.fresh()
     for index, a_round in enumerate(trace.rounds):
         if a_round.index != index:
@@ -294,6 +312,18 @@ def _untold(trace: Trace) -> Iterator[tuple[str, str]]:
     for name in ("drafted", "rejected", "prefill_ms", "draft_ms", "verify_ms"):
         if getattr(trace.stats, name) is None:
             yield f"stats.{name}", "must be there, since no server has made this run"
+
+
+def _no_distribution(trace: Trace) -> Iterator[tuple[str, str]]:
+    """Alternatives that no distribution has. What a server tells of its own is as it tells it."""
+    for index, a_round in enumerate(trace.rounds):
+        places = {f"draft.{place}": token for place, token in enumerate(a_round.draft)}
+        for place, token in (places | ({"next": a_round.next} if a_round.next else {})).items():
+            ids, _, *columns = zip(*token.top, strict=True) if token.top else ((), ())
+            if len({*ids}) < len(ids):
+                yield f"rounds.{index}.{place}", "its alternatives must be different tokens"
+            if any(sum(one or 0 for one in column) > 1 + ROUNDING for column in columns):
+                yield f"rounds.{index}.{place}", "the probabilities of its alternatives must add up to at most 1"
 
 
 COUNTED = ("tokens", "rounds", "drafted", "accepted", "rejected")

@@ -3,7 +3,7 @@
 import gc
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -29,6 +29,7 @@ from specdemo.events import (
     ByModel,
     ChatMessage,
     Mark,
+    Opened,
     PairInfo,
     Params,
     Prompt,
@@ -37,10 +38,11 @@ from specdemo.events import (
     is_conversation,
 )
 from specdemo.events.params import DraftTree, takes_tree, tree_text
+from specdemo.events.segments import opened_in
 from specdemo.loading.generation import read_options, with_models_own
 from specdemo.loading.quantised import little_quantised
 from specdemo.loading.request import ROLES, dtype_name
-from specdemo.loading.templates import arguments_of, marks_of, render
+from specdemo.loading.templates import arguments_of, marks_of, render, without_marks
 from specdemo.runtime import cuda, probe
 from specdemo.runtime.device import device_name, has_bfloat16
 from specdemo.runtime.lm import (
@@ -55,7 +57,7 @@ from specdemo.runtime.lm import (
 from specdemo.runtime.runner import Capture, Runner
 from specdemo.runtime.weights import held_bytes, rounds_activations
 from specdemo.servers.pair import ServedPair
-from specdemo.servers.software import messages_of
+from specdemo.servers.software import messages_of, turns_of
 from specdemo.words.catalogue import numeral
 from specdemo.words.message import Given, Message, about, given, message, refusal, shown
 
@@ -323,6 +325,20 @@ class Pair:
         text = render(self.tokenizer, messages, params.chat_template_kwargs or {})
         self._check_length(len(text))
         return self.tokenizer(text, add_special_tokens=False).input_ids  # the template has written them
+
+    def opened(
+        self, prompt: str | tuple[ChatMessage, ...] | None, params: Params, prompt_ids: Sequence[int]
+    ) -> Opened:
+        """What a prompt of these ids has opened and not closed. Marks in messages do not count, but those
+        that the chat template writes. What no template has written is what its user wants the target to read,
+        so there all marks count. prompt: None where ids were given."""
+        marks = self.marks
+        if prompt is not None and params.chat and marks:
+            told = turns_of(prompt, params)
+            plain = tuple(replace(one, content=without_marks(one.content, marks)) for one in told)
+            if plain != told:
+                prompt_ids = self.prompt_ids(plain, params) or ()
+        return opened_in(prompt_ids, marks, self.token_text)
 
     def _check_length(self, characters: int) -> None:
         """ValueError for a prompt that is surely too long, since tokenizing megabytes takes minutes."""

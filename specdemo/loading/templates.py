@@ -88,6 +88,13 @@ def marks_of(tokenizer: "PreTrainedTokenizerBase", eos: Iterable[int]) -> tuple[
     return (*marks, *(end for end in ends if end not in marks))
 
 
+def without_marks(content: str, marks: Iterable[Mark]) -> str:
+    """A message's content with a full stop, which no mark has, in the place of each mark."""
+    for mark in marks:
+        content = content.replace(mark.text, ".")
+    return content
+
+
 def check_arguments(arguments: Mapping[str, Any], known: Collection[str]) -> None:
     """ValueError for an argument that a template does not read. known: the names that it reads."""
     unknown = next((name for name in arguments if name not in known), None)

@@ -11,6 +11,7 @@ from specdemo.training.dflash import train_dflash
 from specdemo.training.eagle3 import train_eagle3
 from specdemo.training.options import DFlashOptions, Eagle3Options, ReportOptions, TargetOptions, parse
 from specdemo.training.train import train_drafter, train_target
+from specdemo.words.message import harmless
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -32,7 +33,7 @@ def main(argv: list[str] | None = None) -> int:
         else:
             train_drafter(options)
     except (BadInput, PairError, OSError) as problem:
-        print(f"error: {problem}", file=sys.stderr)
+        print(harmless(f"error: {problem}"), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         hint = "" if isinstance(options, ReportOptions) else ": run the same command again to continue"

@@ -5,11 +5,13 @@ as the English sentence that it is; the page says it in its visitor's language (
 ui/view/settings.py).
 """
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Self
 
 from specdemo.words.catalogue import Numeral, numeral, say, speaking
 
+CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 LONGEST_GIVEN = 60  # characters
 
 
@@ -95,6 +97,12 @@ def shown(value: object) -> str:
     except RecursionError:
         return "what is nested too deep"
     return text if len(text) <= LONGEST_GIVEN else text[: LONGEST_GIVEN - 3] + "..."
+
+
+def harmless(text: str) -> str:
+    """Text for a terminal: characters that would control it are written as JSON escapes, but for line ends
+    and tabs."""
+    return CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def _in_words(key: str, values: Mapping[str, object]) -> str:

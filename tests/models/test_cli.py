@@ -3,8 +3,10 @@
 import io
 import json
 import os
+import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,8 +14,9 @@ import pytest
 from specdemo import Trace
 from specdemo.cli.main import main
 from specdemo.cli.terminal import Printer
-from specdemo.events import DRAFTER_KINDS
+from specdemo.events import DRAFTER_KINDS, Next, Round
 from specdemo.loading.catalog import CATALOGUE, EMBEDDED
+from specdemo.words.message import harmless
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDED = ROOT / "assets" / "traces" / "first.json"
@@ -279,12 +282,46 @@ def test_only_a_terminal_that_wants_colours_has_them(monkeypatch, is_terminal, e
     for name, value in ({"NO_COLOR": "", "TERM": "xterm"} | environment).items():
         monkeypatch.setenv(name, value)
     screen = Screen(is_terminal)
-    printer = Printer((), screen, screen)
-    for one in Trace.load(RECORDED).rounds:
-        printer.round(one)
+    trace, printer = Trace.load(RECORDED), Printer(screen, screen)
+    for one in trace.rounds:
+        printer.round(one, trace.text)
     shown = screen.getvalue()
     assert ("\033" in shown) == coloured
     if coloured:
         assert "\033[4;32m" in shown and "\033[1;34m" in shown
         rejected = shown.index("\033[9;31m")
         assert shown.index("\033[1;31m") > rejected, "what replaces a rejected token comes after it"
+
+
+CONTROLS = "\x1b]0;title\x07", "\x9b2J\x7f", "\r\n\tb"
+ESCAPED = "\\u001b]0;title\\u0007\\u009b2J\\u007f\\u000d\n\tb\n"
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_no_control_character_of_a_token_reaches_a_terminal(monkeypatch, is_terminal):
+    monkeypatch.setenv("NO_COLOR", "1")
+    trace, screen = replace(Trace.load(RECORDED), rounds=[], text=""), Screen(is_terminal)
+    printer = Printer(screen, screen)
+    for index, text in enumerate(CONTROLS):
+        trace.add(
+            Round(index, (), Next(index, text, "sampled", 1, None, 1, None, 0.5, None, ()), (index,), 0, 0)
+        )
+        printer.round(trace.rounds[-1], trace.text)
+    printer.finish(trace.text)
+    assert screen.getvalue() == (ESCAPED if is_terminal else "".join(CONTROLS) + "\n")
+    assert json.loads(harmless(json.dumps(CONTROLS[1], ensure_ascii=False))) == CONTROLS[1]
+
+
+def test_a_rejected_token_and_a_sentence_have_none_either(capsys, monkeypatch):
+    for name, value in {"NO_COLOR": "", "TERM": "xterm"}.items():
+        monkeypatch.setenv(name, value)
+    screen = Screen(True)
+    trace = Trace.load(RECORDED)
+    refused = next(one for one in trace.rounds if one.draft and one.draft[-1].fate == "rejected")
+    draft = (*refused.draft[:-1], replace(refused.draft[-1], text="".join(CONTROLS)))
+    Printer(screen, screen).round(replace(refused, draft=draft), trace.text)
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", screen.getvalue())
+    assert "\\u001b]0;title" in shown and not re.search(r"[^\n\t -~⏎]", shown)
+    for line in (["generate", "x", "--\x1b[2J"], ["bench", "--plot", "\x1b[2J.svg/x.svg"]):
+        _, _, err = run(capsys, *line)
+        assert "\\u001b[2J" in err and "\x1b" not in err

@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from specdemo import Params, generate, load_pair, stream
+from specdemo.events import Opened
+from specdemo.events.segments import opened_by, segments_of
 from specdemo.events.trace import Trace
 from tests.sentences import assert_one_sentence
 from tests.tiny import noisy, tiny, tokenizer
@@ -121,6 +123,43 @@ def test_the_marks_of_a_template_go_into_the_trace():
     assert Trace.from_json(trace.to_json()).marks == trace.marks == next(trace.events()).marks
     words.chat_template = CHAT + "</think>"
     assert generate(pair, "the cat", params).marks == ()
+
+
+THOUGHT = CHAT + "{% if add_generation_prompt and thinks | default(false) %}<think> {% endif %}"
+CLOSED, OPEN = Opened(), Opened(("thinking",))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "arguments", "expected"),
+    [
+        ([{"role": "user", "content": "the <think> cat"}], None, CLOSED),
+        ([{"role": "user", "content": "<think>"}], None, CLOSED),
+        ([{"role": "user", "content": "the </think> cat"}], {"thinks": True}, OPEN),
+        ([{"role": "user", "content": "<end> the <think> cat"}], {"thinks": True}, OPEN),
+        (
+            [{"role": "assistant", "content": "<think> a"}, {"role": "user", "content": "b </think>"}],
+            None,
+            CLOSED,
+        ),
+        ("the <think> cat", {}, CLOSED),  # a text that is the user's message
+        ("the cat", {"thinks": True}, OPEN),
+        ("the cat <think> sat", None, OPEN),  # a text that the target reads as it is
+        ("the cat <think> sat </think>", None, CLOSED),
+    ],
+)
+def test_a_prompt_opens_what_its_template_opens_and_not_what_a_message_says(prompt, arguments, expected):
+    words = tokenizer(extra=2)
+    words.add_tokens(["<think>", "</think>"])
+    words.chat_template = THOUGHT + "{% if false %}</think>{% endif %}"
+    pair = load_pair(target=tiny(vocab_size=len(words)), tokenizer=words)
+    chat = not isinstance(prompt, str) or arguments is not None
+    params = Params(
+        draft_with="none", max_new_tokens=2, seed=1, chat=chat, chat_template_kwargs=arguments or None
+    )
+    trace = generate(pair, prompt, params, measure=False)
+    assert trace.opened == opened_by(trace) == expected
+    assert Trace.from_json(trace.to_json()).opened == next(trace.events()).opened == expected
+    assert segments_of(trace)[0].kind == expected.kind
 
 
 def test_a_tokenizer_can_have_a_template_of_its_own_for_tools(pair):

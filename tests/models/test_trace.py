@@ -55,8 +55,8 @@ def any_trace(seed, rounds=5):
 
     def top():
         return tuple(
-            (dice.randrange(99), text(), number(), dice.choice([None, number()]), number(), number())
-            for _ in range(3)
+            (one, text(), number() / 3, dice.choice([None, number() / 3]), number() / 3, number() / 3)
+            for one in dice.sample(range(99), 3)
         )
 
     params = Params(
@@ -195,7 +195,7 @@ def test_the_keys_are_those_of_the_schema():
     first = data["rounds"][0]
     expected = {
         "schema pair versions params prompt prompt_ids rounds finish error output_ids text stats messages "
-        "marks date": data,
+        "marks opened date": data,
         "index draft next emitted draft_ms verify_ms kept gamma ended_by made arrival_ms drafts_told "
         "fed_again target_forwards experts_read": first,
         "id text p q raw_p raw_q u accept_prob fate top distance allowed forbidden": first["draft"][0],
@@ -226,6 +226,11 @@ def changed(path, value):
     return json.dumps(data)
 
 
+def two_of(column):
+    """Two alternatives that add up to more than 1 in this column."""
+    return [[token_id, "", *(0.501 if at == column else 0.3 for at in range(4))] for token_id in (8, 9)]
+
+
 @pytest.mark.parametrize(
     ("path", "value", "named"),
     [
@@ -252,6 +257,9 @@ def changed(path, value):
         (["rounds", 3, "draft", 1, "p"], 1.5, "rounds.3.draft.1"),
         (["rounds", 3, "draft", 1, "distance"], 1.5, "rounds.3.draft.1"),
         (["rounds", 3, "draft", 0, "top", 2, 4], 1.797e308, "rounds.3.draft.0"),
+        *((["rounds", 3, "draft", 0, "top"], two_of(column), "rounds.3.draft.0") for column in range(4)),
+        (["rounds", 3, "next", "top"], two_of(0), "rounds.3.next"),
+        (["rounds", 3, "draft", 0, "top"], [[8, "", *[0.1] * 4]] * 2, "rounds.3.draft.0"),
         (["rounds", 3, "draft", 0, "u"], None, "rounds.3.draft.0"),
         (["rounds", 3, "kept", "block"], 4, "rounds.3.kept"),
         (["rounds", 3, "next", "raw_p"], -1e-9, "rounds.3.next"),
@@ -330,15 +338,24 @@ def rejected(text, named=""):
 
 
 @pytest.mark.parametrize(
-    ("stops", "kept"),
-    [(("cd",), "ab"), (("d", "bc"), "a"), (("abcd",), "")],
+    ("stops", "pieces", "shown", "finish", "kept"),
+    [
+        (("cd",), ("ab", "cd"), ("ab", "ab"), "stop", "ab"),
+        (("d", "bc"), ("ab", "cd"), ("a", "a"), "stop", "a"),  # the first in the text, not in the list
+        (("abcd",), ("ab", "cd"), ("", ""), "stop", ""),
+        (("bcx",), ("ab", "c", "d"), ("a", "a", "abcd"), "length", "abcd"),
+        (("aab",), ("a", "a", "a", "b"), ("", "", "a", "a"), "stop", "a"),
+        (("bc", "bcd"), ("ab", "c", "d"), ("a", "a", "a"), "stop", "a"),
+        *((("bcd",), ("ab", "c"), ("a", "a"), finish, "abc") for finish in ("cancelled", "error", "eos")),
+    ],
 )
-def test_the_text_is_cut_before_the_first_stop_string(stops, kept):
-    """The first in the text, not in the list; the ids are kept whole."""
+def test_a_text_ends_before_a_stop_string_and_is_never_withdrawn(stops, pieces, shown, finish, kept):
+    """The ids are kept whole."""
     trace = Trace.begin(Started(PAIR, {}, Params(stop=stops), "", (1,)))
-    for index, piece in enumerate(["ab", "cd"]):
+    for index, (piece, text) in enumerate(zip(pieces, shown, strict=True)):
         own = Next(index, piece, "sampled", 1.0, None, 1.0, None, 0.5, None, ())
         trace.add(Round(index, (), own, (index,), 0.0, 0.0))
-    trace.end("stop")
+        assert trace.text == text
+    trace.end(finish)
     finished = trace.finished
-    assert (finished.text, trace.text, finished.output_ids) == (kept, kept, (0, 1))
+    assert (finished.text, trace.text, finished.output_ids) == (kept, kept, tuple(range(len(pieces))))

@@ -39,7 +39,7 @@ from specdemo.ui.view.wire import (
 INFO = PairInfo(
     "toy", "target", "drafter", "cpu", "a CPU", ByModel("float32", "float32"), ByModel(None, None)
 )
-TOP = ((41, " x", 1 / 3, 2 / 3, 0.123456789, 1e-12), (42, " y", 0.0, 0.99999999, 0.0, 1.0))
+TOP = ((41, " x", 1 / 3, 1e-12, 0.123456789, 0.0), (42, " y", 0.0, 0.99999999, 0.0, 1.0))
 
 
 def drafted(token_id: int, text: str, fate: str) -> Judged:
@@ -116,7 +116,7 @@ def test_rounds_are_those_of_the_trace_s_json_with_less_of_the_alternatives():
     told = json.loads(record.to_json())["rounds"]
     for token in [token for one in told for token in tokens_of(one)]:
         token["top"] = []
-    top = [[41, " x", 0.333333, 0.666667, 0.123457, 1e-12], [42, " y", 0.0, 0.99999999, 0.0, 1.0]]
+    top = [[41, " x", 0.333333, 1e-12, 0.123457, 0.0], [42, " y", 0.0, 0.99999999, 0.0, 1.0]]
     for token in (told[0]["draft"][0], told[0]["draft"][1], told[1]["draft"][0], told[3]["draft"][0]):
         token["top"] = top  # of what was judged
     for one in told[:3]:
@@ -163,7 +163,8 @@ def test_a_run_that_goes_on_is_told_in_portions(monkeypatch):
     feed = RunFeed(trace(*ROUNDS))
     update = feed.update(1)
     assert (update["since"], update["until"]) == (1, 4) and feed.update(4)["rounds"] == []
-    feed.trace.rounds += ROUNDS * 10
+    for one in ROUNDS * 10:
+        feed.trace.add(one)
     assert feed.update(1)["until"] == 4, "no more than fits"
 
 
@@ -178,6 +179,17 @@ def test_a_text_that_may_be_cut_ends_with_a_snapshot(finish):
     assert (update["since"], update["until"], update["finish"]) == (0, 4, finish)
     assert update["numbers"]["finish"] == finish and output(update) == record.text
     assert [token["text"] for token in tokens(update)[-3:]] == [" f", "", " h"], "only the output is cut"
+
+
+def test_a_page_is_not_shown_what_may_be_cut_later():
+    record = trace(*ROUNDS[:3], stop=("<END>",))
+    feed = RunFeed(record)
+    assert (feed.until, feed.snapshot()["until"], output(feed.snapshot())) == (2, 2, " a d e\n")
+    record.add(ROUNDS[3])
+    record.end("stop")  # its numbers are not there yet
+    assert (feed.until, feed.update(2)["until"]) == (2, 2)
+    other = trace(*ROUNDS[:3], own_round := replace(ROUNDS[2], index=3), stop=("<END>",))
+    assert (RunFeed(other).until, own_round.next.text) == (3, " f<END"), "the one before was no stop string"
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,12 @@ from specdemo.ui.view.texts import number_texts
 
 NONE = ByModel(None, None)
 PAIR = PairInfo("p", "t", "d", "cpu", "a CPU", NONE, NONE)
-THINK, END, CALL, START, CHANNEL, BODY, EOS = range(90, 97)
+THINK, END, CALL, START, CHANNEL, BODY, EOS, CALLED = range(90, 98)
 MARKS = (
     *(Mark(THINK, "<think>", "thinking"), Mark(END, "</think>", "end")),
     *(Mark(CALL, "<tool_call>", "tool call"), Mark(START, "<|start|>", "header")),
     *(Mark(CHANNEL, "<|channel|>", "header"), Mark(BODY, "<|message|>", "body")),
-    Mark(EOS, "<|end|>", "end"),
+    *(Mark(EOS, "<|end|>", "end"), Mark(CALLED, "</tool_call>", "end")),
 )
 WORDS = {1: "analysis", 2: "final", 3: " to=functions.f", 4: "commentary"}
 
@@ -66,10 +66,26 @@ def test_each_number_stands_with_its_segment_and_they_add_up_to_the_run():
         ((5, THINK, 6), {"thinking": 2, "answer": 1}),
         ((5, THINK, 6, END), {"answer": 3}),
         ((THINK, 6, EOS, 7), {"answer": 3}),
+        ((THINK, 6, CALL, 7, CALLED), {"thinking": 2, "answer": 1}),
     ],
 )
 def test_a_prompt_can_leave_a_segment_open(prompt, expected):
     assert told(written((7, END, 8), prompt=prompt)) == expected
+
+
+@pytest.mark.parametrize(
+    ("ids", "expected"),
+    [
+        ((THINK, 7, CALL, 8, CALLED, 9, END, 10), {"thinking": 4, "tool call": 3, "answer": 1}),
+        ((THINK, 7, CALL, 8, END, 9), {"thinking": 3, "tool call": 2, "answer": 1}),  # the call is not closed
+        ((THINK, 7, CALLED, 8, END, 9), {"thinking": 5, "answer": 1}),  # no call was open
+        ((THINK, THINK, 7, END, 8), {"thinking": 4, "answer": 1}),  # written again after the prompt's
+        ((THINK, CALL, 7, EOS, 8), {"thinking": 1, "tool call": 3, "answer": 1}),
+    ],
+)
+def test_after_a_segment_the_text_is_back_in_what_encloses_it(ids, expected):
+    assert told(written(ids)) == expected
+    assert told(written(*((one,) for one in ids))) == expected
 
 
 @pytest.mark.parametrize(

@@ -342,8 +342,8 @@ def test_pages_tools_and_terminals_tell_of_trees():
     told = [part for one in trace.rounds for part in _parts(one)]
     assert sum(part.startswith("[rejected") for part in told) > 1
     out = io.StringIO()
-    printer = Printer((), out, io.StringIO())
+    printer = Printer(out, io.StringIO())
     for one in trace.rounds:
-        printer.round(one)
+        printer.round(one, trace.text)
     printer.finish(trace.text)
     assert out.getvalue() == trace.text + "\n"

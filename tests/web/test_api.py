@@ -63,11 +63,15 @@ def test_a_schema_is_an_object_or_its_json_text(client):
 
 def test_the_plain_route_has_the_same_in_its_stream(client, url):
     asked = {"prompt": 'say "json:', "seed": 3, "max_new_tokens": 30, "stop": ["a"]}
+    whole = client.predict(**asked | {"stop": []}, api_name="/generate")["text"]
+    asked["stop"] = [whole[30:45]]  # over several tokens
     event = httpx.post(f"{url}/gradio_api/call/v2/generate", json=asked).json()["event_id"]
     lines = httpx.get(f"{url}/gradio_api/call/generate/{event}", timeout=120).text.splitlines()
     messages = [json.loads(line[6:])[0] for line in lines if line.startswith("data: {") or "[{" in line]
     same = client.predict(**asked, api_name="/generate")["trace"]
     trace = messages[-1]["trace"]
+    texts = [message["text"] for message in messages]
+    assert texts[-1] == whole[:30] and all(texts[-1].startswith(text) for text in texts)
     # A complete message repeats the last one.
     assert [one for message in messages[:-1] for one in message["rounds"]] == trace["rounds"]
     assert Trace.from_json(json.dumps(trace)).prompt == asked["prompt"]

@@ -166,7 +166,7 @@ class FollowedRun(Followed):
             if said is not shown and said:
                 message["notice"], shown = said(), said
             settles = feed is not None and feed.ended and feed.trace.stats is not timed
-            if feed and (ended or settles or since == 0 or len(feed.trace.rounds) > since):
+            if feed and (ended or settles or since == 0 or feed.until > since):
                 timed = feed.trace.stats if feed.ended else None
                 update = await asyncio.to_thread(feed.update, since)
                 since = update["until"]
@@ -179,7 +179,7 @@ class FollowedRun(Followed):
                 yield StreamEvent(since, partial(json.dumps, message))
             if ended:
                 return
-            if not (feed and len(feed.trace.rounds) > since) and not await _comes(told):
+            if not (feed and feed.until > since) and not await _comes(told):
                 yield None
 
     async def _take(self, report: Waiting | RunProgress) -> None:

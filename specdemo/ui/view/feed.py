@@ -27,7 +27,7 @@ from specdemo.events import (
 from specdemo.events.params import GRAMMARS, values_of_rule
 from specdemo.events.segments import MARKS
 from specdemo.events.speedup import Estimate, best_gamma, checks, counted_estimates, estimates, is_wide
-from specdemo.events.trace import Trace, round_objects
+from specdemo.events.trace import Trace, pieces, round_objects
 from specdemo.events.verdict import experts_in_words, verdict, why_none
 from specdemo.servers.software import messages_of
 from specdemo.ui.view.choices import words_of_row
@@ -76,6 +76,7 @@ class RunFeed:
     ) -> None:
         self.trace, self.tokenizer, self.recorded, self.link = trace, tokenizer, recorded, link
         self.before = before
+        self._told = 0, 0  # rounds that can be told, and the length of their text
         self.ended = recorded  # its last numbers, which come after the last round, are there
 
     def update(self, since: int) -> Update:
@@ -83,15 +84,34 @@ class RunFeed:
         whose last token may have been cut ends with a snapshot, and so does a run whose rounds are told
         anew."""
         finish = self._finish
-        is_new = not 0 < since <= len(self.trace.rounds)
+        until = self._until(finish)
+        is_new = not 0 < since <= until
         if is_new or finish in ("stop", "cancelled", "error") or (finish and self.trace.revised):
             return self.snapshot()
-        return self._rounds(since, len(self.trace.rounds) if finish else self._portion(since), finish)
+        return self._rounds(since, until if finish else self._portion(since, until), finish)
 
-    def _portion(self, since: int) -> int:
-        """The round at which an update's rounds end."""
+    @property
+    def until(self) -> int:
+        """How many rounds can be told."""
+        return self._until(self._finish)
+
+    def _until(self, finish: Finish | None) -> int:
+        """How many rounds can be told. While the run goes on, none whose text may still be cut."""
+        rounds, (until, length) = self.trace.rounds, self._told
+        if finish or self.recorded:
+            return len(rounds)
+        for one in rounds[until:]:
+            length += sum(map(len, pieces(one)))
+            if length > len(self.trace.text):
+                break
+            until += 1
+            self._told = until, length
+        return until
+
+    def _portion(self, since: int, end: int) -> int:
+        """The round at which an update's rounds end, `end` at the latest."""
         rounds, rows, until = self.trace.rounds, 0, since
-        while until < len(rounds) and rows < MOST_ROWS:
+        while until < end and rows < MOST_ROWS:
             own = (rounds[until].next,) if rounds[until].next else ()
             rows += sum(1 + len(token.top) for token in (*rounds[until].draft, *own))
             until += 1
@@ -100,7 +120,7 @@ class RunFeed:
     def snapshot(self) -> Update:
         """The whole run."""
         finish = self._finish
-        update = self._rounds(0, len(self.trace.rounds), finish)
+        update = self._rounds(0, self._until(finish), finish)
         update["prompt"] = prompt_tokens(self.trace, self.tokenizer, self.recorded)
         update |= self.words_of(update)
         if self.link:
@@ -136,7 +156,7 @@ class RunFeed:
         goes on, and an update that ends it must be complete."""
         trace = self.trace
         rounds = rounds_to_draw(trace.rounds[since:until])
-        if since == 0 and finish:
+        if since == 0 and (finish or self.recorded):
             cut_output(rounds, trace.text)
         result = verdict(trace.stats, finish, trace.rounds, trace.params)
         update: Update = {
