@@ -321,9 +321,9 @@ def _no_distribution(trace: Trace) -> Iterator[tuple[str, str]]:
         for place, token in (places | ({"next": a_round.next} if a_round.next else {})).items():
             ids, _, *columns = zip(*token.top, strict=True) if token.top else ((), ())
             if len({*ids}) < len(ids):
-                yield f"rounds.{index}.{place}", "its alternatives must be different tokens"
+                yield f"rounds.{index}.{place}", "its top must have different tokens"
             if any(sum(one or 0 for one in column) > 1 + ROUNDING for column in columns):
-                yield f"rounds.{index}.{place}", "the probabilities of its alternatives must add up to at most 1"
+                yield f"rounds.{index}.{place}", "the probabilities in its top must add up to at most 1"
 
 
 COUNTED = ("tokens", "rounds", "drafted", "accepted", "rejected")
