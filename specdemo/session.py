@@ -37,6 +37,7 @@ from specdemo.events import (
     metrics,
 )
 from specdemo.events.params import of_drafter
+from specdemo.events.segments import Thoughts
 from specdemo.events.speedup import (
     FEWEST_TURNS,
     NARROW,
@@ -470,7 +471,7 @@ def decoder_of(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
     setup = pair.runner.begin_run(way.own(pair, params))
     code = compiled() if setup.on_cpu else Compiled()
     of_prompt, theirs = len(started.prompt_ids), of_drafter(params)
-    grammar = pair.grammars.compiled(params, of_prompt)
+    grammar = pair.grammars.compiled(params, of_prompt, Thoughts.at_first(started))
     sampler = Sampler(params, of_prompt, code.sampling, grammar)
     drafting = sampler if theirs == params else Sampler(theirs, of_prompt, code.sampling, grammar)
     longest = int(min(len(started.prompt_ids) + params.max_new_tokens, pair.context))

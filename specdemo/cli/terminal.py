@@ -13,7 +13,7 @@ from specdemo.doctor.trials import Table
 from specdemo.events import Finish, Params, Round, Stats, is_tree, rule_in_words
 from specdemo.events.metrics import other_forwards
 from specdemo.events.params import tree_text
-from specdemo.events.segments import Segment, segments_of
+from specdemo.events.segments import Segment, segments_of, where_bound
 from specdemo.events.trace import Trace
 from specdemo.events.verdict import experts_in_words, verdict
 from specdemo.words.catalogue import say
@@ -80,9 +80,11 @@ class Printer:
 
 
 def by_segment(trace: Trace) -> list[str]:
-    """A line for each kind of segment, where there are several."""
-    segments = segments_of(trace)
-    return [_segment_in_words(one) for one in segments] if len(segments) > 1 else []
+    """A line for each kind of segment, where there are several, and where the text begins that has to follow
+    something."""
+    segments, bound = segments_of(trace), where_bound(trace)
+    lines = [_segment_in_words(one) for one in segments] if len(segments) > 1 else []
+    return [*lines, *([bound] if bound else [])]
 
 
 def _segment_in_words(segment: Segment) -> str:

@@ -11,7 +11,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import astuple, dataclass
 from functools import cached_property, lru_cache
@@ -28,6 +28,7 @@ from specdemo.engine.grammar_check import NoTokenFits, TooLarge, Vocabulary, fol
 from specdemo.errors import in_short
 from specdemo.events import Params
 from specdemo.events.params import field_of_grammar
+from specdemo.events.segments import Thoughts
 from specdemo.words.message import Message, about, message
 
 WALL_SECONDS = 20  # for the process that looks at a grammar, on a busy machine
@@ -44,32 +45,49 @@ class GrammarError(RuntimeError):
 
 class Allowed(NamedTuple):
     """What the grammar allows after a text and after each token of a draft of k tokens. counts: how many
-    tokens. is_cut: whether the draft's last token is one that the grammar forbids."""
+    tokens; None where it allows all, before it begins and after the end of the text. is_cut: whether the
+    draft's last token is one that the grammar forbids."""
 
     masks: Tensor  # [k+1, V] bool, on the host
-    counts: tuple[int, ...]  # k+1
+    counts: tuple[int | None, ...]  # k+1
     is_cut: bool
 
 
 @dataclass
 class Place:
-    """A place of a text. matcher: llguidance's, after what comes before it. mask: which tokens may stand
-    there, [V] bool on the host; None until it is asked for."""
+    """A place of a text. matcher: llguidance's, after what comes before it. thoughts: what is open there;
+    None once the text that the grammar binds has begun. mask: which tokens may stand there, [V] bool on the
+    host; None until it is asked for."""
 
     matcher: LLMatcher
+    thoughts: Thoughts | None
     mask: Tensor | None = None
+
+    @property
+    def is_free(self) -> bool:
+        return self.thoughts is not None and self.thoughts.are_open
 
 
 class Grammar:
-    """Which tokens may follow, along one text and the drafts after it.
+    """Which tokens may follow, along one text and the drafts after it. All may within a thought: what the
+    grammar binds begins after that.
 
     name: the field of Params that has it. start: the first place of each text. prompt_tokens: how many tokens
-    of a text come before that. vocab_size: the width V of the target's logits."""
+    of a text come before that. vocab_size: the width V of the target's logits. text_of: a token's text."""
 
-    def __init__(self, name: str, start: Place, vocabulary: Vocabulary, vocab_size: int, prompt_tokens: int):
+    def __init__(
+        self,
+        name: str,
+        start: Place,
+        vocabulary: Vocabulary,
+        text_of: Callable[[int], str],
+        vocab_size: int,
+        prompt_tokens: int,
+    ):
         self.name = name
         self.start = start
         self.vocabulary = vocabulary
+        self.text_of = text_of
         self.vocab_size = vocab_size
         self.prompt_tokens = prompt_tokens
         self.text: list[int] = []  # after the prompt
@@ -99,10 +117,11 @@ class Grammar:
     def allowed(self, draft: Sequence[int]) -> tuple[int, Allowed]:
         """How many tokens of the draft are judged, and what the grammar allows at their places. A draft ends
         after the first token that it forbids: what would follow has no distribution."""
-        masks, k, is_cut = list[Tensor](), 0, False
+        masks, counts, k, is_cut = list[Tensor](), list[int | None](), 0, False
         mask = self.after(())
         while mask is not None:
             masks.append(mask)
+            counts.append(None if self._place(tuple(draft[:k])).is_free else int(mask.sum()))
             if k == len(draft):
                 break
             is_cut = not mask[draft[k]]
@@ -110,8 +129,8 @@ class Grammar:
             mask = None if is_cut else self.after(draft[:k])
         else:  # no token follows here
             masks.append(torch.ones(self.vocab_size, dtype=torch.bool))
-        stacked = torch.stack(masks)  # [k+1, V]
-        return k, Allowed(stacked, tuple(stacked.sum(1).tolist()), is_cut)
+            counts.append(None)
+        return k, Allowed(torch.stack(masks), tuple(counts), is_cut)
 
     def _place(self, draft: tuple[int, ...]) -> Place:
         place = self.places.get(draft)
@@ -120,18 +139,27 @@ class Grammar:
         return place
 
     def _followed(self, place: Place, token_id: int) -> Place:
+        thoughts = place.thoughts and place.thoughts.after(token_id, self.text_of(token_id))
+        if thoughts is not None:
+            return Place(place.matcher, thoughts)
         try:
-            return Place(followed(place.matcher, token_id))
+            return Place(followed(place.matcher, token_id), None)
         except TooLarge as error:
             raise GrammarError(self.name, error) from None
 
     def _mask(self, place: Place) -> Tensor:
+        if place.is_free:
+            return torch.ones(self.vocab_size, dtype=torch.bool)
         try:
             bits = self.vocabulary.allowed(place.matcher)
         except (NoTokenFits, TooLarge) as error:
             raise GrammarError(self.name, error) from None
-        packed = np.frombuffer(bits.to_bytes(self.vocab_size // 8 + 1, "little"), np.uint8)
-        return torch.from_numpy(np.unpackbits(packed, count=self.vocab_size, bitorder="little")).bool()
+        size = 8 * (max(self.vocab_size, bits.bit_length()) // 8 + 1)
+        packed = np.frombuffer(bits.to_bytes(size // 8, "little"), np.uint8)
+        mask = np.unpackbits(packed, count=self.vocab_size, bitorder="little")
+        if place.thoughts is not None:
+            mask[[*place.thoughts.openers]] = 1
+        return torch.from_numpy(mask).bool()
 
 
 def _in_own_words(said: str) -> str:
@@ -154,9 +182,11 @@ class Grammars:
         self._kept: dict[tuple[str, str], LLMatcher] = {}  # at the beginning of a text
         self._why_not = lru_cache(maxsize=256)(self._look_why_not)
 
-    def compiled(self, params: Params, prompt_tokens: int = 0) -> Grammar | None:
-        """The grammar of these Params, at the beginning of its text; None where they have none. ValueError
-        where it cannot be followed."""
+    def compiled(
+        self, params: Params, prompt_tokens: int = 0, thoughts: Thoughts | None = None
+    ) -> Grammar | None:
+        """The grammar of these Params, where the output begins; None where they have none. prompt_tokens: how
+        many come before that. thoughts: what is open there. ValueError where it cannot be followed."""
         name = field_of_grammar(params)
         if name is None:
             return None
@@ -165,7 +195,12 @@ class Grammars:
         asked = name, getattr(params, name)
         matcher = self._kept.get(asked) or self._matcher(*asked)
         self._kept = dict([*self._kept.items(), (asked, matcher)][-KEPT:])
-        return Grammar(name, Place(matcher.deep_copy()), self._vocabulary, self.vocab_size, prompt_tokens)
+        start = Place(matcher.deep_copy(), thoughts)
+        return Grammar(name, start, self._vocabulary, self._text_of, self.vocab_size, prompt_tokens)
+
+    def _text_of(self, token_id: int) -> str:
+        assert self.tokenizer is not None
+        return str(self.tokenizer.decode([token_id]))
 
     def _matcher(self, name: str, text: str) -> LLMatcher:
         try:

@@ -15,8 +15,8 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 SECONDS, BYTES = 2, 2**30  # of processor time, of memory; the tokenizer's come before
 STEPS = 40  # that are tried: of the first allowed token, and of the last
-# A state takes 1 to 2 KB. Lexemes are not computed ahead: where one is too large, the first steps fail, and not
-# the compilation, whose failures are told apart by words alone.
+# A state takes 1 to 2 KB. Lexemes are not computed ahead: where one is too large, the first steps fail and
+# not the compilation, whose failures are told apart by words alone.
 LIMITS = LLParserLimits(max_lexer_states=50_000, precompute_large_lexemes=False, verbose_errors=False)
 # JSON is written on one line, as Python's json.dumps writes it: where any white space is allowed, a small
 # model writes nothing else. A schema can ask for other white space by its "x-guidance".

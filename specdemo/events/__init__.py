@@ -126,8 +126,8 @@ class Judged:
     distance, from 0 to 1, between p and the distribution of the token that the rule emits at this
     place, whatever is drafted. None of a lossless rule, and of a token that was never judged.
 
-    allowed: how many tokens the run's grammar allowed at this place; None without a grammar. forbidden:
-    whether it forbade this one, so that p is 0.
+    allowed: how many tokens the run's grammar allowed at this place; None without a grammar, and before the
+    grammar begins. forbidden: whether it forbade this one, so that p is 0.
 
     A server tells raw_p of what it accepted, and nothing of what it refused, whose id is None, too.
     """

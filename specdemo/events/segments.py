@@ -3,12 +3,14 @@
 They are told by the marks of the pair's chat template, which are found by their ids, since a special token
 has no text in a trace."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from specdemo.events import Mark, MarkRole, Opened, SegmentKind, Started, places_of
 from specdemo.events.metrics import ratio
+from specdemo.events.params import field_of_grammar
 from specdemo.events.trace import Trace, pieces
+from specdemo.words.message import Message, message
 
 # The marks that close one kind of segment. Other ends (<|end|>, and the tokens that end a text) close all.
 ENDS: dict[SegmentKind, tuple[str, ...]] = {
@@ -31,6 +33,17 @@ TEXTS: dict[MarkRole, tuple[str, ...]] = {
     "body": ("<|message|>",),
 }
 MARKS: dict[str, MarkRole] = {text: role for role, texts in TEXTS.items() for text in texts}
+
+
+def where_bound(trace: Trace) -> Message | None:
+    """Where what the text of a run that has ended has to follow begins, unless that is its first token."""
+    name = field_of_grammar(trace.params)
+    if name is None or trace.grammar_from == 0 or not trace.output_ids:
+        return None
+    what = message(f"what_binds.{name}")
+    if trace.grammar_from is None:
+        return message("never_bound", what=what)
+    return message("bound_from", what=what, count=trace.grammar_from)
 
 
 @dataclass(slots=True)
@@ -114,6 +127,45 @@ def after(opened: Opened, mark: Mark | None, text: str = "") -> Opened:
         return Opened()
     at = [place for place, kind in enumerate(opened.segments) if kind == closed]
     return Opened(opened.segments[: at[-1]]) if at else opened
+
+
+@dataclass(frozen=True)
+class Thoughts:
+    """A place of a text before its answer: what has been opened there.
+
+    marks: those of the chat template, by their ids. openers: which of them may come here in place of the
+    answer's first token, to open a thought or a header."""
+
+    marks: Mapping[int, Mark] = field(default_factory=dict)
+    opened: Opened = Opened()
+    openers: frozenset[int] = frozenset()
+
+    @classmethod
+    def at_first(cls, run: Started | Trace) -> "Thoughts":
+        """Where the output of a run begins. A model may open a thought there itself, but not where the prompt
+        has just closed one, as templates do that are asked for none."""
+        marks = {mark.id: mark for mark in run.marks}
+        before = next((marks[one].text for one in reversed(run.prompt_ids) if one in marks), "")
+        roles = ("header",) if CLOSED.get(before) == "thinking" else ("thinking", "header")
+        return cls(marks, opened_by(run), _with_roles(marks, roles))
+
+    @property
+    def are_open(self) -> bool:
+        """Whether the place is in a thought, in a call of a tool or in a header."""
+        return bool(self.opened.segments) or self.opened.header is not None
+
+    def after(self, token_id: int, text: str) -> "Thoughts | None":
+        """After one more token; None if that belongs to the answer. text: the token's, read in headers."""
+        if not self.are_open and token_id not in self.openers:
+            return None
+        opened = after(self.opened, self.marks.get(token_id), text)
+        is_named = self.opened.header is not None and opened == Opened()  # the header of the answer
+        openers = frozenset[int]() if is_named else _with_roles(self.marks, ("header",))
+        return replace(self, opened=opened, openers=openers)
+
+
+def _with_roles(marks: Mapping[int, Mark], roles: Collection[MarkRole]) -> frozenset[int]:
+    return frozenset(token_id for token_id, mark in marks.items() if mark.role in roles)
 
 
 def _kinds(

@@ -73,6 +73,9 @@ class Trace:
     messages: tuple[ChatMessage, ...] | None = None  # see Started
     marks: tuple[Mark, ...] = ()  # see Started
     opened: Opened | None = None  # see Started
+    # How many tokens of the output come before the first one that has to follow a JSON schema, a regular
+    # expression or a grammar, which begins after what is thought; None where none has had to yet.
+    grammar_from: int | None = None
     date: datetime.date | None = None  # on which it was recorded; only of the run that the page plays first
 
     @classmethod
@@ -88,10 +91,20 @@ class Trace:
     def add(self, a_round: Round, unfinished: str = "") -> None:
         """Takes the next round. Its text is held back as far as a stop string may begin in it."""
         self.rounds.append(a_round)
+        for at, token in enumerate(kept_tokens(a_round), len(self.output_ids)):
+            if token.allowed is None:
+                self.grammar_from = None
+            elif self.grammar_from is None and token.id not in self._openers:
+                self.grammar_from = at
         self.output_ids += a_round.emitted
         self._write("".join(pieces(a_round)))
         self.unfinished = unfinished
         self.stats = metrics.after_round(self.stats, a_round)
+
+    @property
+    def _openers(self) -> set[int]:
+        """The marks that can come before what has to follow a grammar."""
+        return {mark.id for mark in self.marks if mark.role in ("thinking", "header")}
 
     def revise(self, rounds: list[Round]) -> None:
         """Takes the same tokens in the same rounds, of which a server has told more since."""
@@ -354,11 +367,16 @@ def _is_token_id(value: int) -> bool:
     return 0 <= value < TOKEN_IDS
 
 
+def kept_tokens(a_round: Round) -> Iterator[Judged | JudgedInTree | Next]:
+    """The tokens that the round added, in order."""
+    yield from (token for token in a_round.draft if token.fate == "accepted")
+    if a_round.next:
+        yield a_round.next
+
+
 def pieces(a_round: Round) -> Iterator[str]:
     """The texts of the tokens that the round added, in order."""
-    yield from (token.text for token in a_round.draft if token.fate == "accepted")
-    if a_round.next:
-        yield a_round.next.text
+    return (token.text for token in kept_tokens(a_round))
 
 
 def rounds_json(rounds: list[Round]) -> str:

@@ -30,6 +30,7 @@ from specdemo.engine.step import Judging, VerifiedOnHost, Verifier, masked
 from specdemo.errors import PairError, is_out_of_memory
 from specdemo.events import PairInfo, Params, Prompt, Round, Started
 from specdemo.events.params import check_greedy_drafts
+from specdemo.events.segments import Thoughts
 from specdemo.events.trace import Trace
 from specdemo.loading.pair import AnyPair, Pair
 from specdemo.runtime import cuda
@@ -238,7 +239,8 @@ def _explained(
 
     sampler = Sampler(started.params, len(started.prompt_ids))
     scores = partial(_scores, sampler, ids)
-    grammar, fits = pair.grammars.compiled(started.params, len(started.prompt_ids)), None
+    begun = len(started.prompt_ids), Thoughts.at_first(started)
+    grammar, fits = pair.grammars.compiled(started.params, *begun), None
     if grammar is not None:
         grammar.go_to(ids)
         fits = grammar.after(())  # [V]

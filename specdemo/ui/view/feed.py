@@ -24,7 +24,7 @@ from specdemo.events import (
     is_nobodys,
     manner_of,
 )
-from specdemo.events.params import GRAMMARS, values_of_rule
+from specdemo.events.params import GRAMMARS, field_of_grammar, values_of_rule
 from specdemo.events.segments import MARKS
 from specdemo.events.speedup import Estimate, best_gamma, checks, counted_estimates, estimates, is_wide
 from specdemo.events.trace import Trace, pieces, round_objects
@@ -220,6 +220,7 @@ def setting(trace: Trace) -> RunSetting:
         "top_p": params.top_p,
         "min_p": params.min_p,
         "adjusted": in_one(adjusting_in_words(params)),
+        "bound": field_of_grammar(params) is not None,
         "chat": params.chat,
         "marks": {str(mark.id): printable(mark.text) for mark in trace.marks if mark.text in MARKS},
         "machine": printable(trace.pair.device_name),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from specdemo.events import DRAFTER_KINDS, METHODS, PairInfo, Params, ServerInfo, Stats
 from specdemo.events.phrase_book import BOOK, tally_of
-from specdemo.events.segments import segments_of
+from specdemo.events.segments import segments_of, where_bound
 from specdemo.events.speedup import experts_of_checks, is_wide
 from specdemo.events.trace import Trace
 from specdemo.ui.view.choices import words_of_row
@@ -122,11 +122,13 @@ def number_texts(trace: Trace) -> dict[str, str]:
 
 
 def _segments(trace: Trace) -> str:
-    """A line for each kind of segment of a run that has ended; empty where there are not several."""
+    """A line for each kind of segment of a run that has ended, and where the text begins that has to follow
+    something; empty where there are not several."""
     found = segments_of(trace) if trace.marks and trace.finish else []
-    if len(found) < 2:
+    bound = where_bound(trace) if found else None
+    if len(found) < 2 and bound is None:
         return ""
-    return "\n".join(
+    lines = [
         say(
             "run.segment",
             kind=say(f"run.segments.{one.kind.replace(' ', '_')}"),
@@ -136,7 +138,8 @@ def _segments(trace: Trace) -> str:
             per_second=number(one.tokens_per_second or 0.0, ",.1f"),
         )
         for one in found
-    )
+    ]
+    return "\n".join([*lines, *([bound.said()] if bound else [])])
 
 
 def _phrases(trace: Trace) -> dict[str, str]:

@@ -104,7 +104,8 @@ class RunSetting(TypedDict):
     """How a run was made. manner, drafting: how its drafts come about, by name and in a sentence; None and
     empty where nothing is drafted or a server does not tell. ngram: the most tokens that lookup matches.
     in_16_bits: whether the target computed so. top_k 0, top_p 1 and min_p 0 are off. adjusted: penalties and
-    biases in words; empty where there are none, or where only a server knows. gamma: "auto" where it was
+    biases in words; empty where there are none, or where only a server knows. bound: whether the text has to
+    follow a JSON schema, a regular expression or a grammar. gamma: "auto" where it was
     chosen round by round. of_rule: the fields of Params that the rule uses. nobodys: whether the text is
     nobody's, because the rule is for measuring only. chat: whether the prompt went through a chat template.
     marks: those of the template, by their ids, which have no text in the run. machine: the device that the
@@ -127,6 +128,7 @@ class RunSetting(TypedDict):
     top_p: float
     min_p: float
     adjusted: str
+    bound: bool
     chat: bool
     marks: dict[str, str]
     machine: str

@@ -50,8 +50,8 @@
  * 0 to 1, between p and the distribution of the token that the rule emits at this place, whatever is drafted.
  * null of a lossless rule, and of a token that was never judged.
  *
- * allowed: how many tokens the run's grammar allowed at this place; null without a grammar. forbidden: whether
- * it forbade this one, so that p is 0.
+ * allowed: how many tokens the run's grammar allowed at this place; null without a grammar, and before the
+ * grammar begins. forbidden: whether it forbade this one, so that p is 0.
  *
  * A server tells raw_p of what it accepted, and nothing of what it refused, whose id is null, too.
  * @typedef {object} Judged
@@ -179,12 +179,12 @@
  * How a run was made. manner, drafting: how its drafts come about, by name and in a sentence; null and empty
  * where nothing is drafted or a server does not tell. ngram: the most tokens that lookup matches. in_16_bits:
  * whether the target computed so. top_k 0, top_p 1 and min_p 0 are off. adjusted: penalties and biases in words;
- * empty where there are none, or where only a server knows. gamma: "auto" where it was chosen round by round.
- * of_rule: the fields of Params that the rule uses. nobodys: whether the text is nobody's, because the rule is
- * for measuring only. chat: whether the prompt went through a chat template. marks: those of the template, by
- * their ids, which have no text in the run. machine: the device that the run was made on, as the pair named it.
- * conditions: what a measurement must share to be drawn with this run. served: null for a run of the engine
- * here.
+ * empty where there are none, or where only a server knows. bound: whether the text has to follow a JSON schema,
+ * a regular expression or a grammar. gamma: "auto" where it was chosen round by round. of_rule: the fields of
+ * Params that the rule uses. nobodys: whether the text is nobody's, because the rule is for measuring only.
+ * chat: whether the prompt went through a chat template. marks: those of the template, by their ids, which have
+ * no text in the run. machine: the device that the run was made on, as the pair named it. conditions: what a
+ * measurement must share to be drawn with this run. served: null for a run of the engine here.
  * @typedef {object} RunSetting
  * @property {string} draft_with
  * @property {"chain" | "block" | "block and chain" | "copy" | null} manner
@@ -202,6 +202,7 @@
  * @property {number} top_p
  * @property {number} min_p
  * @property {string} adjusted
+ * @property {boolean} bound
  * @property {boolean} chat
  * @property {Record<string, string>} marks
  * @property {string} machine

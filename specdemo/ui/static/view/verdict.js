@@ -64,16 +64,18 @@ export function placeOf(token) {
  * @param {Known} known
  */
 export function verdictOn(token, setting = null, known = "all") {
-  return [fateInWords(token, setting, known), allowedInWords(token, known)].filter(Boolean).join(" ");
+  return [fateInWords(token, setting, known), allowedInWords(token, setting, known)].filter(Boolean).join(" ");
 }
 
 /**
- * How much the grammar of the text allowed at the token's place; empty without one.
+ * How much the grammar of the text allowed at the token's place, or that it had not begun; empty without one.
  * @param {Token} token
+ * @param {RunSetting | null} setting
  * @param {Known} known
  */
-function allowedInWords(token, known) {
-  if (token.fate === "prompt" || known === "place" || !token.allowed) return "";
+function allowedInWords(token, setting, known) {
+  if (token.fate === "prompt" || known === "place" || !setting?.bound) return "";
+  if (!token.allowed) return isServed(token) ? "" : say("inspector.verdict.notBound");
   if (isDrafted(token) && token.forbidden) return "";
   if (token.allowed === 1) return say("inspector.verdict.noChoice");
   return say("inspector.verdict.allowed", { number: inLanguage(String(token.allowed)) });
