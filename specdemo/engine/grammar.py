@@ -32,7 +32,6 @@ from specdemo.events.segments import Thoughts
 from specdemo.words.message import Message, about, message
 
 WALL_SECONDS = 20  # for the process that looks at a grammar, on a busy machine
-KEPT = 4  # compiled grammars: each can take megabytes
 REASONS = {NoTokenFits.__name__: message("no_token_fits"), TooLarge.__name__: message("grammar_too_large")}
 
 
@@ -179,7 +178,6 @@ class Grammars:
         self.tokenizer = tokenizer
         self.vocab_size = vocab_size
         self.eos = eos
-        self._kept: dict[tuple[str, str], LLMatcher] = {}  # at the beginning of a text
         self._why_not = lru_cache(maxsize=256)(self._look_why_not)
 
     def compiled(
@@ -192,10 +190,8 @@ class Grammars:
             return None
         if not isinstance(self.tokenizer, PreTrainedTokenizerFast) or not self.eos:
             raise ValueError(about(name, "grammar_unfit"))
-        asked = name, getattr(params, name)
-        matcher = self._kept.get(asked) or self._matcher(*asked)
-        self._kept = dict([*self._kept.items(), (asked, matcher)][-KEPT:])
-        start = Place(matcher.deep_copy(), thoughts)
+        # Made anew for each run, since all copies of a matcher share the limit on their lexer's states.
+        start = Place(self._matcher(name, getattr(params, name)), thoughts)
         return Grammar(name, start, self._vocabulary, self._text_of, self.vocab_size, prompt_tokens)
 
     def _text_of(self, token_id: int) -> str:

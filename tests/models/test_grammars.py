@@ -11,6 +11,7 @@ import pytest
 from specdemo import Params, Trace, generate, load_pair
 from specdemo.drafters.dflash.head import Markov
 from specdemo.drafters.mtp import layers
+from specdemo.events.segments import where_bound
 from tests.block_heads import DFLASH2, save_block_head, tiny_block_head
 from tests.checkpoints import gemma4, gemma4_assistant, model_with_mtp, saved_in, with_tokenizer
 from tests.eagle_heads import save_eagle_head, tiny_eagle_head
@@ -196,3 +197,56 @@ def test_a_text_that_ends_with_an_ordinary_token_is_json():
     for seed in range(6):
         trace = generate(pair, "Once", replace(params, seed=seed), measure=False)
         assert trace.finish == "eos" and [*json.loads(trace.text)] == ["n"]
+
+
+TEMPLATE = (
+    "{% for m in messages %}{{ m.role }}: {{ m.content }}<end>{% endfor %}{% if add_generation_prompt %}"
+    "{{ '<think>' if thought }}{{ '</think>' if thought == 'closed' }}{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def thinking():
+    """A pair whose target likes to begin and to end a thought."""
+    words = tokenizer()
+    words.add_tokens(["<think>", "</think>"])
+    words.chat_template = TEMPLATE
+    target = tiny(vocab_size=WIDTH)
+    target.generation_config.eos_token_id = 1
+    return load_pair(target=target, drafter=noisy(target), tokenizer=words)
+
+
+@pytest.mark.parametrize("method", ["model", "lookup", "none"])
+@pytest.mark.parametrize(("thought", "by_prompt"), [("open", True), ("", False), ("closed", None)])
+def test_a_grammar_begins_after_what_is_thought(thinking, thought, by_prompt, method):
+    """The prompt opens a thought, or the model does; where the prompt has closed one, no other is opened."""
+    think, answer = thinking.tokenizer.convert_tokens_to_ids(["<think>", "</think>"])
+    likely = {think: 12.0 if by_prompt is False else 0.0, answer: 5.0, 1: -20.0}
+    params = Params(
+        draft_with=method, json_schema=SCHEMA, logit_bias=likely, max_new_tokens=80, top_p=1, ngram=2
+    )
+    params, thoughts = replace(params, chat=True, chat_template_kwargs={"thought": thought}), 0
+    for temperature, seed in ((0, 0), (1, 1), (1, 2), (1, 3)):
+        how = replace(params, temperature=temperature, seed=seed)
+        trace = generate(thinking, "the dog", how, measure=False)
+        begun, ids = trace.grammar_from, trace.output_ids
+        assert (answer in ids) == (by_prompt is not None)
+        assert begun == (ids.index(answer) + 1 if answer in ids else 0)
+        thoughts += begun - (by_prompt is False)
+        assert (ids[0] == think) == (by_prompt is False)
+        rest = thinking.tokenizer.decode(ids[begun:], skip_special_tokens=True)
+        assert json.loads(rest)["age"] <= 30 and trace.text.endswith(rest)
+        assert Trace.from_json(trace.to_json()).grammar_from == begun
+        for one in drafted_in(trace):
+            assert one.allowed is not None or not one.forbidden
+        alone = generate(thinking, "the dog", replace(how, draft_with="none"), measure=False)
+        assert temperature or alone.output_ids == ids
+    assert thoughts > 3 or by_prompt is None
+
+
+def test_a_text_that_ends_within_its_thought_says_so(thinking):
+    how = {"chat_template_kwargs": {"thought": "open"}, "logit_bias": {1: -20.0}}
+    params = Params(chat=True, json_schema=SCHEMA, max_new_tokens=3, **how)
+    trace = generate(thinking, "the dog", params, measure=False)
+    assert trace.grammar_from is None
+    assert where_bound(trace) == "the text ended before the JSON schema began"

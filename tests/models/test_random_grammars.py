@@ -6,11 +6,9 @@ import random
 from dataclasses import replace
 
 import pytest
-from llguidance import LLMatcher
-from llguidance.hf import from_tokenizer
 
 from specdemo import Params, generate, load_pair
-from specdemo.engine.grammar_check import LIMITS, compiled
+from specdemo.engine.grammar_check import Vocabulary
 from specdemo.events.params import field_of_grammar
 from tests.checkpoints import saved_in
 from tests.heads import save_head, tiny_head
@@ -135,9 +133,9 @@ def pairs(tmp_path_factory):
     return {"model": by_model, "lookup": by_model, "none": by_model, "eagle3": by_head}
 
 
-def assert_follows(trace, tokens):
+def assert_follows(trace, vocabulary):
     name = field_of_grammar(trace.params)
-    matcher = LLMatcher(tokens, compiled(name, getattr(trace.params, name)), log_level=0, limits=LIMITS)
+    matcher = vocabulary.compiled(name, getattr(trace.params, name))
     ended = trace.finish == "eos"
     assert ended or trace.finish == "length"
     for token in trace.output_ids[: len(trace.output_ids) - ended]:
@@ -153,7 +151,7 @@ def assert_follows(trace, tokens):
 def test_no_run_dies_and_every_text_follows_its_grammar(pairs, kind, seed):
     rng = random.Random(f"{kind} {seed}")
     plain, text = pairs["none"], grammar(rng, kind)
-    tokens = from_tokenizer(plain.tokenizer, n_vocab=WIDTH, eos_token=sorted(plain.eos))
+    vocabulary = Vocabulary(plain.tokenizer.backend_tokenizer.to_str(), WIDTH, sorted(plain.eos))
     bias = dict.fromkeys(plain.eos, rng.choice([0, 6]))  # half of the texts end as soon as they can
     params = Params(top_p=1, max_new_tokens=40, seed=seed, ngram=2, logit_bias=bias, **{kind: text})
     for temperature in (0, 1):
@@ -162,6 +160,6 @@ def test_no_run_dies_and_every_text_follows_its_grammar(pairs, kind, seed):
             how = {"draft_with": "model" if drafter == "eagle3" else drafter, "temperature": temperature}
             one = replace(params, gamma=rng.randint(1, 6), **how)
             trace = generate(pairs[drafter], "the dog and the cat", one, measure=False)
-            assert_follows(trace, tokens)
+            assert_follows(trace, vocabulary)
             texts.append(trace.output_ids)
         assert temperature or texts == texts[:1] * len(texts)

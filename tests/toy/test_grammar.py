@@ -6,18 +6,22 @@ import re
 from collections import Counter
 from dataclasses import replace
 from itertools import product
+from random import Random
 
 import numpy as np
 import pytest
 import torch
+from llguidance import LLParserLimits
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
 from specdemo.drafters.model.drafter import ModelDrafter
+from specdemo.engine import grammar_check
 from specdemo.engine.draft import Drafter, GivenDrafter
 from specdemo.engine.grammar import Grammars
 from specdemo.engine.sampling import Sampler, uniforms
-from specdemo.events import Params, Round
+from specdemo.events import Mark, Opened, Params, Round
+from specdemo.events.segments import Thoughts
 from specdemo.runtime.steps import EagerSteps
 from tests import tiny
 from tests.compiled import compiled_verdict
@@ -34,15 +38,24 @@ from tests.oracle import (
     shaped,
 )
 
-PIECES = ["a", "b", "ab", "c", "<end>"]
-V, END = len(PIECES), PIECES.index("<end>")
+PIECES = ["a", "b", "ab", "c", "<end>", "<think>", "</think>"]
+V, END, THINK, ANSWER = len(PIECES), *map(PIECES.index, ("<end>", "<think>", "</think>"))
+MARKS = {THINK: Mark(THINK, "<think>", "thinking"), ANSWER: Mark(ANSWER, "</think>", "end")}
+# What comes before the text that the grammar binds: a thought that the prompt has opened, or one that the
+# model may open.
+THOUGHTS = {
+    "none": None,
+    "by the prompt": Thoughts(MARKS, Opened(("thinking",))),
+    "by the model": Thoughts(MARKS, openers=frozenset([THINK])),
+}
 REGEX = "(ab|c)(a|b){1,3}c?"
 LETTERS = ["".join(letters) for length in range(7) for letters in product("abc", repeat=length)]
 WHOLE = {text for text in LETTERS if re.fullmatch(REGEX, text)}
 BEGUN = {text[:length] for text in WHOLE for length in range(len(text) + 1)}
 
 TARGET = random_table(1, V)
-DRAFTER = 0.6 * TARGET + random_table(2, V, never=[1])  # which never drafts "b"
+TARGET[..., ANSWER] += 1.0
+DRAFTER = 0.6 * TARGET + random_table(4, V, never=[1])  # which never drafts "b"
 PROMPT = [3, 0, 3, 0]
 PLAIN = Params(gamma=3, temperature=1.0, top_p=1.0, max_new_tokens=12, ngram=2, alternatives=2, regex=REGEX)
 JUDGES = {"speculative": naive_speculative, "block": naive_block}
@@ -67,29 +80,36 @@ def of_words(ends):
     return Grammars(tiny.tokenizer(), 300, frozenset(ends))
 
 
-def fits(text) -> list[int]:
+def fits(text, thoughts="none") -> list[int]:
     """The tokens that may follow a text, by the list of all texts."""
     written = text[len(PROMPT) :]
     if END in written:
         return []
+    if thoughts == "by the prompt" or (thoughts == "by the model" and written[:1] == [THINK]):
+        if ANSWER not in written:
+            return [*range(V)]
+        written, thoughts = written[written.index(ANSWER) + 1 :], "none"
     so_far = "".join(PIECES[one] for one in written)
-    return [one for one in range(END) if so_far + PIECES[one] in BEGUN] + [END] * (so_far in WHOLE)
+    bound = [one for one in range(END) if so_far + PIECES[one] in BEGUN] + [END] * (so_far in WHOLE)
+    return bound + [THINK] * (thoughts == "by the model" and not written)
 
 
-def of_table(table, params):
+def of_table(table, params, thoughts="none"):
     """The distribution of the next token by a table, of those that may follow."""
 
     def probs(text):
         row = torch.full([V], -torch.inf, dtype=torch.float64)
-        row[fits(text)] = TableLM(table).row(text)[fits(text)]
+        fitting = fits(text, thoughts)
+        row[fitting] = TableLM(table).row(text)[fitting]
         return shaped(row, params, text, len(PROMPT)) if row.isfinite().any() else np.zeros(V)
 
     return probs
 
 
-def run_of(grammars, params, judge=None, drafter=None):
+def run_of(grammars, params, judge=None, drafter=None, thoughts="none"):
     """One run of the engine. drafter: in place of the one that params names."""
-    sampler = Sampler(params, len(PROMPT), grammar=grammars.compiled(params, len(PROMPT)))
+    grammar = grammars.compiled(params, len(PROMPT), THOUGHTS[thoughts])
+    sampler = Sampler(params, len(PROMPT), grammar=grammar)
     if drafter is None and params.draft_with == "model":
         drafter = ModelDrafter(TableLM(DRAFTER), 99, sampler, V, CPU, EagerSteps(), params.gamma)
     how = {"eos": (END,), "sampler": sampler, "compiled": judge}
@@ -114,17 +134,22 @@ SAMPLERS = {
 
 
 @pytest.mark.parametrize("judge", VERDICTS)
-@pytest.mark.parametrize("name", SAMPLERS)
-def test_token_for_token_like_the_naive_reference(grammars, name, judge):
-    params, texts = SAMPLERS[name], set()
-    p_of, q_of = (of_table(table, params) for table in (TARGET, DRAFTER))
+@pytest.mark.parametrize(
+    ("name", "thoughts"),
+    [*((name, "none") for name in SAMPLERS), *(("multinomial", name) for name in THOUGHTS if name != "none")],
+)
+def test_token_for_token_like_the_naive_reference(grammars, name, thoughts, judge):
+    params, texts, answers = SAMPLERS[name], set(), 0
+    p_of, q_of = (of_table(table, params, thoughts) for table in (TARGET, DRAFTER))
     for seed in range(30):
-        run = run_of(grammars, replace(params, seed=seed), VERDICTS[judge]())
+        run = run_of(grammars, replace(params, seed=seed), VERDICTS[judge](), thoughts=thoughts)
         ids = [token_id for one in run for token_id in getattr(one, "emitted", ())]
-        expected = naive_until_the_end(p_of, q_of, params, seed)
-        assert ids == expected and "".join(PIECES[one] for one in ids[:-1]) in WHOLE
+        assert ids == naive_until_the_end(p_of, q_of, params, seed)
+        answer = ids[ids.index(ANSWER) + 1 :] if ANSWER in ids else ids
+        answers += "".join(PIECES[one] for one in answer[:-1]) in WHOLE
         texts.add(tuple(ids))
     assert name == "greedy" or len(texts) >= 8
+    assert answers == 30 or (thoughts != "none" and answers > 8), "a thought may end the text"
 
 
 def naive_until_the_end(p_of, q_of, params, seed):
@@ -143,7 +168,7 @@ def naive_until_the_end(p_of, q_of, params, seed):
         JUDGES[params.rule],
         lambda text: not q_of(text).any(),
     )[len(PROMPT) :]
-    return text[: text.index(END) + 1]
+    return text[: text.index(END) + 1] if END in text else text
 
 
 EXACT = {
@@ -151,17 +176,24 @@ EXACT = {
     "n-grams": replace(PLAIN, draft_with="ngram", top_p=0.9),
     "a guesser": replace(PLAIN, gamma=4),
 }
+EXACTLY = [
+    *((name, "none", "torch") for name in EXACT),
+    ("a guesser", "none", "compiled"),
+    ("a model", "by the prompt", "torch"),
+    ("a guesser", "by the model", "compiled"),
+]
 
 
-@pytest.mark.parametrize(("name", "judge"), [*((name, "torch") for name in EXACT), ("a guesser", "compiled")])
-def test_the_text_has_the_targets_distribution_under_the_mask(grammars, name, judge):
+@pytest.mark.parametrize(("name", "thoughts", "judge"), EXACTLY)
+def test_the_text_has_the_targets_distribution_under_the_mask(grammars, name, thoughts, judge):
     params, fates = EXACT[name], Counter()
 
     def run(_, seed):
         drafter = Guesser() if name == "a guesser" else None
-        return run_of(grammars, replace(params, seed=seed), VERDICTS[judge](), drafter)
+        return run_of(grammars, replace(params, seed=seed), VERDICTS[judge](), drafter, thoughts)
 
-    p = exactness(run, of_table(TARGET, params), [PROMPT], TOKENS, 300, (END,), fates)
+    p_of, runs = of_table(TARGET, params, thoughts), 300 if thoughts == "none" else 500
+    p = exactness(run, p_of, [PROMPT], TOKENS, runs, (END,), fates)
     assert p > SOUND, f"chi-square p = {p:.2g}"
     if name != "n-grams":  # such a store has little to say of so short texts
         for fate in ("accepted", "rejected", "resampled"):
@@ -290,12 +322,22 @@ def test_what_takes_too_much_is_refused_in_seconds_and_within_a_gigabyte(case):
         of_words([1]).compiled(Params(**case))
 
 
-def test_a_grammar_is_compiled_once(grammars, monkeypatch):
-    first = grammars.compiled(PLAIN)
-    monkeypatch.setattr(Grammars, "_matcher", None)
-    again = grammars.compiled(PLAIN)
-    first.go_to([2, 0])
-    assert first.after(()).tolist() != again.after(()).tolist(), "each goes along a text of its own"
+def written_at_random(grammar, length, random):
+    text = []
+    for _ in range(length):
+        grammar.go_to(text)
+        text.append(random.choice(grammar.after(()).nonzero()[:, 0].tolist()))
+
+
+def test_a_run_has_limits_of_its_own(monkeypatch):
+    """Copies of a matcher share the states of its lexer, which are limited."""
+    monkeypatch.setattr(grammar_check, "LIMITS", LLParserLimits(max_lexer_states=300, verbose_errors=False))
+    grammars, words = of_words([1]), Params(regex="((a|b|c| ){2,20}x?[a-m ]{0,30}){20}")
+    random = Random(0)
+    for _ in range(20):
+        written_at_random(grammars.compiled(words), 12, random)
+    with pytest.raises(RuntimeError, match="^regex cannot be followed any further in this text: it takes"):
+        written_at_random(grammars.compiled(words), 300, random)
 
 
 def test_how_sure_a_drafter_is_is_told_of_what_is_allowed(grammars):
@@ -306,11 +348,3 @@ def test_how_sure_a_drafter_is_is_told_of_what_is_allowed(grammars):
     only = replace(PLAIN, confidence=0.99, regex="cccc")
     (one,) = [each for each in run_of(grammars, only) if getattr(each, "index", None) == 0]
     assert len(one.draft) == 3 and one.ended_by == "gamma"
-
-
-def test_a_grammar_that_grows_too_large_ends_the_run():
-    grammar = of_words([1]).compiled(Params(grammar='start: s\ns: s s | "a" | s "b" s'))
-    with pytest.raises(RuntimeError, match="^grammar cannot be followed any further in this text: it takes"):
-        for length in range(0, 2000, 50):
-            grammar.go_to([66] * length)
-            grammar.after(())

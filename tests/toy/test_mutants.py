@@ -101,6 +101,20 @@ QUICK = [
         GRAMMAR,
     ),
     Mutant(
+        "a grammar binds what is thought",
+        "engine/grammar.py",
+        "return self.thoughts is not None and self.thoughts.are_open",
+        "return False",
+        GRAMMAR,
+    ),
+    Mutant(
+        "a thought that ends within a draft goes on to its end",
+        "engine/grammar.py",
+        "thoughts = place.thoughts and place.thoughts.after(token_id, self.text_of(token_id))",
+        "thoughts = place.thoughts",
+        GRAMMAR,
+    ),
+    Mutant(
         "p is not masked",
         "engine/step.py",
         "allowed = masked(logits, value.allowed)",
