@@ -221,7 +221,7 @@ def thinking():
 def test_a_grammar_begins_after_what_is_thought(thinking, thought, by_prompt, method):
     """The prompt opens a thought, or the model does; where the prompt has closed one, no other is opened."""
     think, answer = thinking.tokenizer.convert_tokens_to_ids(["<think>", "</think>"])
-    likely = {think: 12.0 if by_prompt is False else 0.0, answer: 5.0, 1: -20.0}
+    likely = {think: 20.0, answer: 90.0, 1: -20.0} if by_prompt is False else {answer: 6.0, 1: -20.0}
     params = Params(
         draft_with=method, json_schema=SCHEMA, logit_bias=likely, max_new_tokens=80, top_p=1, ngram=2
     )
