@@ -90,7 +90,7 @@ class Grammar:
         self.vocab_size = vocab_size
         self.prompt_tokens = prompt_tokens
         self.text: list[int] = []  # after the prompt
-        self.places = {(): start}  # by the draft after the text
+        self.places: dict[tuple[int, ...], Place] = {(): start}  # by the draft after the text
 
     def go_to(self, ids: Sequence[int]) -> None:
         """Takes the text so far, prompt included, which the grammar allows."""
