@@ -101,7 +101,9 @@ class Grammar:
             place, known = self.start, 0
         for token_id in text[known:]:
             place = self._followed(place, token_id)
-        self.text, self.places = text, {(): place}
+        self.text = text
+        self.places.clear()
+        self.places[()] = place
 
     def after(self, draft: Sequence[int]) -> Tensor | None:
         """Which tokens may follow the text and a draft that the grammar allows: [V] bool, on the host. None
