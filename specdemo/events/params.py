@@ -131,10 +131,11 @@ class Params:
     chat_template_kwargs: what else the template is given, by name: a mapping of plain JSON values, or its
         JSON text; {} is None. One that the template does not read is refused. tools and documents are lists
         of objects. At most 32,768 characters as JSON.
-    json_schema, regex, grammar: what the text must follow, from its first token to its end: a JSON schema (a
-        mapping, or JSON text, which is kept), a regular expression of Rust's regex crate, or a grammar in
-        Lark's form; at most one of them, and not with ignore_eos. What it forbids has probability 0 in p and
-        q alike. A text that is cut by max_new_tokens or a stop string may be incomplete.
+    json_schema, regex, grammar: what the text must follow to its end, from its first token or, where the
+        prompt or the model opens a thought, from the end of that: a JSON schema (a mapping, or JSON text,
+        which is kept), a regular expression of Rust's regex crate, or a grammar in Lark's form; at most one
+        of them, and not with ignore_eos. What it forbids has probability 0 in p and q alike. A text that is
+        cut by max_new_tokens or a stop string may be incomplete.
     ngram: the longest n-gram that is matched ("lookup") or stored ("ngram").
     alternatives: how many of the likeliest tokens are recorded at each position; 0 is none.
     lenience: of rule "lenient": a draft is accepted when u < p/(lenience q); 1 is the speculative rule.

@@ -38,7 +38,7 @@ MARKS: dict[str, MarkRole] = {text: role for role, texts in TEXTS.items() for te
 def where_bound(trace: Trace) -> Message | None:
     """Where what the text of a run that has ended has to follow begins, unless that is its first token."""
     name = field_of_grammar(trace.params)
-    if name is None or trace.grammar_from == 0 or not trace.output_ids:
+    if name is None or trace.pair.server or trace.grammar_from == 0 or not trace.output_ids:
         return None
     what = message(f"what_binds.{name}")
     if trace.grammar_from is None:

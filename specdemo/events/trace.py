@@ -91,20 +91,21 @@ class Trace:
     def add(self, a_round: Round, unfinished: str = "") -> None:
         """Takes the next round. Its text is held back as far as a stop string may begin in it."""
         self.rounds.append(a_round)
-        for at, token in enumerate(kept_tokens(a_round), len(self.output_ids)):
-            if token.allowed is None:
-                self.grammar_from = None
-            elif self.grammar_from is None and token.id not in self._openers:
-                self.grammar_from = at
+        self._find_grammar(a_round, len(self.output_ids))
         self.output_ids += a_round.emitted
         self._write("".join(pieces(a_round)))
         self.unfinished = unfinished
         self.stats = metrics.after_round(self.stats, a_round)
 
-    @property
-    def _openers(self) -> set[int]:
-        """The marks that can come before what has to follow a grammar."""
-        return {mark.id for mark in self.marks if mark.role in ("thinking", "header")}
+    def _find_grammar(self, a_round: Round, before: int) -> None:
+        """Sets `grammar_from` by the round, which comes after `before` tokens. A mark that opens a thought or
+        a header comes before the grammar, although it is counted among the allowed tokens of its place."""
+        openers = {mark.id for mark in self.marks if mark.role in ("thinking", "header")}
+        for at, token in enumerate(kept_tokens(a_round), before):
+            if token.allowed is None:
+                self.grammar_from = None
+            elif self.grammar_from is None and token.id not in openers:
+                self.grammar_from = at
 
     def revise(self, rounds: list[Round]) -> None:
         """Takes the same tokens in the same rounds, of which a server has told more since."""
@@ -178,6 +179,10 @@ class Trace:
             raise NotATrace(where or "it", first["msg"], is_json, refused) from None
         for where, what in _faults(trace):
             raise NotATrace(where, what) from None
+        trace.grammar_from, before = None, 0
+        for a_round in trace.rounds:  # older traces do not tell it
+            trace._find_grammar(a_round, before)
+            before += len(a_round.emitted)
         return trace
 
     def save(self, path: str | Path) -> None:
