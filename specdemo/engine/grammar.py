@@ -141,20 +141,24 @@ class Grammar:
 
     def _followed(self, place: Place, token_id: int) -> Place:
         thoughts = place.thoughts and place.thoughts.after(token_id, self.text_of(token_id))
-        if thoughts is not None:
+        if thoughts is not None and (place.is_free or not self._bits(place) >> token_id & 1):
             return Place(place.matcher, thoughts)
         try:
             return Place(followed(place.matcher, token_id), None)
         except TooLarge as error:
             raise GrammarError(self.name, error) from None
 
+    def _bits(self, place: Place) -> int:
+        """Which tokens the grammar itself allows: bit i is token i."""
+        try:
+            return self.vocabulary.allowed(place.matcher)
+        except (NoTokenFits, TooLarge) as error:
+            raise GrammarError(self.name, error) from None
+
     def _mask(self, place: Place) -> Tensor:
         if place.is_free:
             return torch.ones(self.vocab_size, dtype=torch.bool)
-        try:
-            bits = self.vocabulary.allowed(place.matcher)
-        except (NoTokenFits, TooLarge) as error:
-            raise GrammarError(self.name, error) from None
+        bits = self._bits(place)
         size = 8 * (max(self.vocab_size, bits.bit_length()) // 8 + 1)
         packed = np.frombuffer(bits.to_bytes(size // 8, "little"), np.uint8)
         mask = np.unpackbits(packed, count=self.vocab_size, bitorder="little")
@@ -165,7 +169,7 @@ class Grammar:
 
 def _in_own_words(said: str) -> str:
     """What llguidance says of a grammar, without the grammar itself, which it repeats, and its own calls."""
-    said = said.partition("<backtrace>")[0]
+    said = re.sub(r"(?s)<backtrace>.*|^at \d+\(\d+\): |; following special tokens are .*", "", said)
     named = re.findall(r"^error: (.+)$", said, re.MULTILINE)  # of a regular expression
     lines = [
         line for line in said.splitlines() if not re.match(r"\s*(\d+ \||\^|<non-verbose/>|Enable )", line)

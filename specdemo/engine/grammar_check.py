@@ -73,21 +73,24 @@ class Vocabulary:
         if matcher.is_error():
             reason = matcher.get_error().partition("\n")[0]  # a StopReason, or a limit that was passed
             raise NoTokenFits if reason == "NoExtensionBias" else TooLarge
-        if bits.bit_count() == 1 and not matcher.deep_copy().consume_token(bits.bit_length() - 1):
-            # llguidance 1.9.1 has read the only text that fits as the name of a special token.
-            bits = _bits(one for one in range(self.width) if matcher.validate_tokens([one]))
         can_end = matcher.is_accepting()
         ends = _bits(one for one in self.eos if can_end or self._is_the_end(matcher, bits, one))
-        bits = bits & ~_bits(self.eos) | ends
-        if not bits:
+        bits &= ~_bits(self.eos)
+        is_only = bits.bit_count() == 1 and matcher.deep_copy().consume_token(bits.bit_length() - 1)
+        if not ends and bits.bit_count() <= 1 and not is_only:
+            # Where one text alone fits, llguidance 1.9.1 gives one token for it: that of the special token or
+            # of the end that the text spells. Others spell it, too.
+            others = (one for one in range(self.width) if one not in self.eos)
+            bits = _bits(one for one in others if matcher.validate_tokens([one]))
+        if not bits | ends:
             raise NoTokenFits
-        return bits
+        return bits | ends
 
     def _is_the_end(self, matcher: LLMatcher, bits: int, eos: int) -> bool:
         """Whether the grammar names this token as the end of its text."""
-        return bool(
-            bits >> eos & 1 and self.tokens.is_special_token(eos) and followed(matcher, eos).is_accepting()
-        )
+        after = matcher.deep_copy()
+        is_named = bits >> eos & 1 and self.tokens.is_special_token(eos)
+        return bool(is_named and after.consume_token(eos) and after.is_accepting())
 
 
 def _bits(token_ids: Iterable[int]) -> int:

@@ -372,10 +372,12 @@ SegmentKind = Literal["thinking", "answer", "tool call"]
 @dataclass(frozen=True, slots=True)
 class Opened:
     """What a text has opened by its marks and not closed. segments: the outermost first; none in an answer.
-    header: the words so far of a header that is not complete."""
+    header: the words so far of a header that is not complete. has_thought: whether its last mark has closed
+    a thought."""
 
     segments: tuple[SegmentKind, ...] = ()
     header: str | None = None
+    has_thought: bool = False
 
     @property
     def kind(self) -> SegmentKind:

@@ -12,22 +12,32 @@ from specdemo.events.params import field_of_grammar
 from specdemo.events.trace import Trace, pieces
 from specdemo.words.message import Message, message
 
-# The marks that close one kind of segment. Other ends (<|end|>, and the tokens that end a text) close all.
-ENDS: dict[SegmentKind, tuple[str, ...]] = {
-    "thinking": ("</think>", "[/THINK]", "</seed:think>", "<|END_THINKING|>", "<channel|>"),
-    "tool call": (
-        *("</tool_call>", "</seed:tool_call>", "<|END_ACTION|>", "<tool_call|>"),
-        *("<|tool_calls_section_end|>", "<｜tool▁calls▁end｜>"),
-    ),
+# The marks of published templates: those that open each kind of segment, and what closes it. Other ends
+# (<|end|>, and the tokens that end a text) close all.
+PAIRS: dict[SegmentKind, dict[str, str | None]] = {
+    "thinking": {
+        "<think>": "</think>",
+        "[THINK]": "[/THINK]",
+        "<seed:think>": "</seed:think>",
+        "<|START_THINKING|>": "<|END_THINKING|>",
+        "<|channel>": "<channel|>",
+    },
+    "tool call": {
+        "<tool_call>": "</tool_call>",
+        "[TOOL_CALLS]": None,
+        "<seed:tool_call>": "</seed:tool_call>",
+        "<|START_ACTION|>": "<|END_ACTION|>",
+        "<|tool_call>": "<tool_call|>",
+        "<|tool_calls_section_begin|>": "<|tool_calls_section_end|>",
+        "<｜tool▁calls▁begin｜>": "<｜tool▁calls▁end｜>",
+        "<|python_tag|>": None,
+    },
 }
-CLOSED: dict[str, SegmentKind] = {text: kind for kind, texts in ENDS.items() for text in texts}
-# The marks of published templates, by what they do: see Mark.
+CLOSED = {end: kind for kind, pairs in PAIRS.items() for end in pairs.values() if end}
+# The marks by what they do: see Mark.
 TEXTS: dict[MarkRole, tuple[str, ...]] = {
-    "thinking": ("<think>", "[THINK]", "<seed:think>", "<|START_THINKING|>", "<|channel>"),
-    "tool call": (
-        *("<tool_call>", "[TOOL_CALLS]", "<seed:tool_call>", "<|START_ACTION|>", "<|tool_call>"),
-        *("<|tool_calls_section_begin|>", "<｜tool▁calls▁begin｜>", "<|python_tag|>"),
-    ),
+    "thinking": (*PAIRS["thinking"],),
+    "tool call": (*PAIRS["tool call"],),
     "end": (*CLOSED, "<|end|>"),
     "header": ("<|start|>", "<|channel|>"),
     "body": ("<|message|>",),
@@ -43,7 +53,7 @@ def where_bound(trace: Trace) -> Message | None:
     what = message(f"what_binds.{name}")
     if trace.grammar_from is None:
         return message("never_bound", what=what)
-    return message("bound_from", what=what, count=trace.grammar_from)
+    return message("bound_from", what=what, number=trace.grammar_from)
 
 
 @dataclass(slots=True)
@@ -126,15 +136,15 @@ def after(opened: Opened, mark: Mark | None, text: str = "") -> Opened:
     if closed is None:
         return Opened()
     at = [place for place, kind in enumerate(opened.segments) if kind == closed]
-    return Opened(opened.segments[: at[-1]]) if at else opened
+    return Opened(opened.segments[: at[-1]], has_thought=closed == "thinking") if at else opened
 
 
 @dataclass(frozen=True)
 class Thoughts:
-    """A place of a text before its answer: what has been opened there.
+    """A place of a text before its answer.
 
-    marks: those of the chat template, by their ids. openers: which of them may come here in place of the
-    answer's first token, to open a thought or a header."""
+    marks: those of the chat template, by their ids. opened: what is open there. openers: which marks may come
+    here in place of the answer's first token, to open a thought or a header."""
 
     marks: Mapping[int, Mark] = field(default_factory=dict)
     opened: Opened = Opened()
@@ -145,9 +155,9 @@ class Thoughts:
         """Where the output of a run begins. A model may open a thought there itself, but not where the prompt
         has just closed one, as templates do that are asked for none."""
         marks = {mark.id: mark for mark in run.marks}
-        before = next((marks[one].text for one in reversed(run.prompt_ids) if one in marks), "")
-        roles = ("header",) if CLOSED.get(before) == "thinking" else ("thinking", "header")
-        return cls(marks, opened_by(run), _with_roles(marks, roles))
+        opened = opened_by(run)
+        roles = ("header",) if opened.has_thought else ("thinking", "header")
+        return cls(marks, opened, _with_roles(marks, roles))
 
     @property
     def are_open(self) -> bool:

@@ -98,13 +98,11 @@ class Trace:
         self.stats = metrics.after_round(self.stats, a_round)
 
     def _find_grammar(self, a_round: Round, before: int) -> None:
-        """Sets `grammar_from` by the round, which comes after `before` tokens. A mark that opens a thought or
-        a header comes before the grammar, although it is counted among the allowed tokens of its place."""
-        openers = {mark.id for mark in self.marks if mark.role in ("thinking", "header")}
+        """Sets `grammar_from` by the round, which comes after `before` tokens."""
         for at, token in enumerate(kept_tokens(a_round), before):
             if token.allowed is None:
                 self.grammar_from = None
-            elif self.grammar_from is None and token.id not in openers:
+            elif self.grammar_from is None:
                 self.grammar_from = at
 
     def revise(self, rounds: list[Round]) -> None:

@@ -58,8 +58,8 @@ def _measured(stats: Stats, finish: Finish, rounds: Sequence[Round], speak: Spea
     if stats.speedup is None or stats.speedup_interval is None:
         return speak("unknown", why=why_none(stats, finish, speak)), "neutral"
     low, high = (round(end, 2) for end in stats.speedup_interval)  # as they are shown
-    ran = any(one.ended_by in ("confidence", "grammar") for one in rounds)  # the drafter, if to no end
-    if not stats.drafted and not ran:
+    # Its drafter may have run even if all drafts were dropped or forbidden.
+    if not stats.drafted and not any(one.ended_by in ("confidence", "grammar") for one in rounds):
         return _factor("itself", (low, high), stats.speedup, speak), "neutral"
     found = speedup_in_words((low, high), stats.speedup, speak)
     if low <= 1 <= high:

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -60,6 +61,10 @@ class _Patience(NamedTuple):
     until: float
     on_progress: OnProgress
 
+    @classmethod
+    def of(cls, seconds: float, on_progress: OnProgress) -> "_Patience":
+        return cls(seconds, time.monotonic() + seconds, on_progress)
+
 
 _patience: ContextVar[_Patience | None] = ContextVar("patience", default=None)
 _asking: ContextVar[bool] = ContextVar("asking", default=False)
@@ -73,10 +78,23 @@ class _AsksToWait(Exception):
         self.seconds = seconds
 
 
+def _on_stderr() -> OnProgress:
+    """Writes each message once."""
+    told = set[Message]()
+
+    def on_progress(what: Message, share: float | None) -> None:
+        if what not in told:
+            print(f"specdemo: {what}", file=sys.stderr, flush=True)
+        told.add(what)
+
+    return on_progress
+
+
 @contextmanager
-def patience(seconds: float, on_progress: OnProgress) -> Iterator[None]:
-    """In it a hub that asks to wait is waited for, until these seconds are over."""
-    token = _patience.set(_Patience(seconds, time.monotonic() + seconds, on_progress))
+def patience(seconds: float = DOWNLOAD_SECONDS, on_progress: OnProgress | None = None) -> Iterator[None]:
+    """In it, or in a function with it, a hub that asks to wait is waited for, until these seconds are over.
+    on_progress: is told of it; None: standard error."""
+    token = _patience.set(_Patience.of(seconds, on_progress or _on_stderr()))
     try:
         yield
     finally:
@@ -86,9 +104,7 @@ def patience(seconds: float, on_progress: OnProgress) -> Iterator[None]:
 def _ask(part: Part, call: Callable[..., _T], *given: Any, **options: Any) -> _T:
     """What a call of the hub's library returns for the model. If the hub asks to wait, that is done here. The
     library would wait as long as it is told, or not at all. LoadError if that is too long."""
-    most = _patience.get() or _Patience(
-        DOWNLOAD_SECONDS, time.monotonic() + DOWNLOAD_SECONDS, lambda *_: None
-    )
+    most = _patience.get() or _Patience.of(DOWNLOAD_SECONDS, _on_stderr())
     while True:
         hooks = get_session().event_hooks["response"]  # of a new client after a failed connection
         if _hear not in hooks:
@@ -106,8 +122,9 @@ def _ask(part: Part, call: Callable[..., _T], *given: Any, **options: Any) -> _T
             raise LoadError(
                 message("hub_asks_too_long", name=part.role, reason=part.id, seconds=seconds, most=limit)
             )
-        most.on_progress(message("hub_asks_time", name=part.id, seconds=seconds), None)
-        time.sleep(max(1, asked))
+        for _ in range(max(1, asked)):  # on_progress raises where nobody wants the download any more
+            most.on_progress(message("hub_asks_time", name=part.id, seconds=seconds), None)
+            time.sleep(1)
 
 
 def _hear(response: Any) -> None:

@@ -55,6 +55,7 @@ from specdemo.loading.fetch import (
     has_config,
     has_tokenizer,
     is_here,
+    patience,
     stored_dtypes,
     with_base,
 )
@@ -90,6 +91,7 @@ CLASSIFIERS = re.compile(r"(For\w*Classification|ForQuestionAnswering|ForMultipl
 NO_TEXT = "predicts no next token: give a causal language model"
 
 
+@patience()
 def load_pair(
     name: str | None = None,
     *,

@@ -42,7 +42,7 @@ from specdemo.events.segments import opened_in
 from specdemo.loading.generation import read_options, with_models_own
 from specdemo.loading.quantised import little_quantised
 from specdemo.loading.request import ROLES, dtype_name
-from specdemo.loading.templates import arguments_of, marks_of, render, without_marks
+from specdemo.loading.templates import arguments_of, marks_of, render, unread_thoughts, without_marks
 from specdemo.runtime import cuda, probe
 from specdemo.runtime.device import device_name, has_bfloat16
 from specdemo.runtime.lm import (
@@ -395,6 +395,8 @@ class Pair:
                 limits.append(message("rounded_activations", who=message(f"the_{role}")))
         if (read := embedded_ids(target)) < self.vocab_size:
             limits.append(message("narrow_embeddings", all=self.vocab_size, known=read))
+        if self.has_chat_template and (mark := unread_thoughts(self.tokenizer)):
+            limits.append(message("unread_thoughts", mark=mark))
         if drafter is not None:
             limits += kind_of(drafter).notes(drafter, target)
             if (context := context_of(drafter)) < self.context:

@@ -15,7 +15,7 @@ from jinja2.parser import Parser
 
 from specdemo.errors import in_short
 from specdemo.events import Mark
-from specdemo.events.segments import MARKS
+from specdemo.events.segments import MARKS, PAIRS
 from specdemo.words.message import about, refusal, shown
 
 if TYPE_CHECKING:
@@ -72,11 +72,9 @@ def _names_in(node: nodes.Node) -> Iterator[nodes.Name]:
 
 
 def marks_of(tokenizer: "PreTrainedTokenizerBase", eos: Iterable[int]) -> tuple[Mark, ...]:
-    """The marks that stand in the tokenizer's chat templates and are tokens of their own. eos: ids that end a
-    turn, and so any segment."""
-    template = tokenizer.chat_template
-    texts = "\n".join(template.values() if isinstance(template, dict) else [template])
-    ids = {text: tokenizer.convert_tokens_to_ids(text) for text in MARKS if text in texts}
+    """The marks of the tokenizer's chat templates that are tokens of their own. eos: ids that end a turn, and
+    so any segment."""
+    ids = {text: tokenizer.convert_tokens_to_ids(text) for text in _mark_texts(tokenizer)}
     marks = [
         Mark(token_id, text, MARKS[text])
         for text, token_id in ids.items()
@@ -86,6 +84,25 @@ def marks_of(tokenizer: "PreTrainedTokenizerBase", eos: Iterable[int]) -> tuple[
         return ()
     ends = [Mark(one, str(tokenizer.convert_ids_to_tokens(one)), "end") for one in sorted(eos)]
     return (*marks, *(end for end in ends if end not in marks))
+
+
+def unread_thoughts(tokenizer: "PreTrainedTokenizerBase") -> str | None:
+    """A mark that opens thoughts in the tokenizer's chat templates, if it is no token of its own."""
+    known, texts = {mark.text for mark in marks_of(tokenizer, ())}, _texts(tokenizer)
+    return next((one for one in PAIRS["thinking"] if one in texts and one not in known), None)
+
+
+def _mark_texts(tokenizer: "PreTrainedTokenizerBase") -> list[str]:
+    """The marks that stand in the tokenizer's chat templates, and those that open or close the same."""
+    texts = _texts(tokenizer)
+    pairs = [pair for of_kind in PAIRS.values() for pair in of_kind.items()]
+    partners = {one for pair in pairs if any(one and one in texts for one in pair) for one in pair}
+    return [text for text in MARKS if text in texts or text in partners]
+
+
+def _texts(tokenizer: "PreTrainedTokenizerBase") -> str:
+    template = tokenizer.chat_template
+    return "\n".join(template.values() if isinstance(template, dict) else [template])
 
 
 def without_marks(content: str, marks: Iterable[Mark]) -> str:

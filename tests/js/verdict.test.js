@@ -54,6 +54,8 @@ test("a grammar says what it allowed, and what it forbids", () => {
   const only = "Accepted: u = 0.2500 is below min(1, p/q) = 1 (p is at least q, so it is always accepted). ";
   assert.equal(verdict({ allowed: 1 }), `${only}The grammar left no choice here.`);
   assert.equal(verdict({ allowed: 4096 }), `${only}The grammar allowed 4096 tokens here.`);
+  const [thought] = linked({ ...rejection(), draft: [drafted(1)] }, 0).draft;
+  assert.match(verdictOn(thought, { ...SETTING, bound: true }), /The grammar does not apply here: it begins after the thinking\.$/);
   assert.equal(
     verdict({ fate: "rejected", p: 0, allowed: 3, forbidden: true }),
     "Rejected: the grammar forbids it here, so p is 0 (before the mask and the sampler, the target gave it 0.30)."

@@ -115,13 +115,16 @@ def test_the_marks_of_a_template_go_into_the_trace():
     pair = load_pair(target=tiny(vocab_size=len(words)), tokenizer=words)
     params = Params(draft_with="none", max_new_tokens=4, seed=1)
     assert generate(pair, "the cat", params).marks == ()
-    words.chat_template = CHAT + "<think> </think> <tool_call>"
+    words.chat_template = CHAT + "<think> </think> <tool_call> <seed:think>"
     trace = generate(pair, "the cat", params)
     roles = {"<think>": "thinking", "</think>": "end", "<end>": "end"}
     assert {mark.text: mark.role for mark in trace.marks} == roles
     assert [mark.id for mark in trace.marks] == words.convert_tokens_to_ids([*roles])
+    assert any("<seed:think>, which is no token" in note for note in pair.notes)
     assert Trace.from_json(trace.to_json()).marks == trace.marks == next(trace.events()).marks
     words.chat_template = CHAT + "</think>"
+    assert generate(pair, "the cat", params).marks == trace.marks
+    words.chat_template = CHAT + "<tool_call>"
     assert generate(pair, "the cat", params).marks == ()
 
 
@@ -134,6 +137,7 @@ CLOSED, OPEN = Opened(), Opened(("thinking",))
     [
         ([{"role": "user", "content": "the <think> cat"}], None, CLOSED),
         ([{"role": "user", "content": "<think>"}], None, CLOSED),
+        ([{"role": "user", "content": "the cat <think> </think>"}], None, CLOSED),
         ([{"role": "user", "content": "the </think> cat"}], {"thinks": True}, OPEN),
         ([{"role": "user", "content": "<end> the <think> cat"}], {"thinks": True}, OPEN),
         (
@@ -144,13 +148,13 @@ CLOSED, OPEN = Opened(), Opened(("thinking",))
         ("the <think> cat", {}, CLOSED),  # a text that is the user's message
         ("the cat", {"thinks": True}, OPEN),
         ("the cat <think> sat", None, OPEN),  # a text that the target reads as it is
-        ("the cat <think> sat </think>", None, CLOSED),
+        ("the cat <think> sat </think>", None, Opened(has_thought=True)),
     ],
 )
 def test_a_prompt_opens_what_its_template_opens_and_not_what_a_message_says(prompt, arguments, expected):
     words = tokenizer(extra=2)
     words.add_tokens(["<think>", "</think>"])
-    words.chat_template = THOUGHT + "{% if false %}</think>{% endif %}"
+    words.chat_template = THOUGHT
     pair = load_pair(target=tiny(vocab_size=len(words)), tokenizer=words)
     chat = not isinstance(prompt, str) or arguments is not None
     params = Params(

@@ -17,12 +17,13 @@ from tests.tiny import noisy, tiny, tokenizer
 WIDTH = 304  # of the target: a few tokens more than the tokenizer has
 ORDINARY = range(3, 290)  # token ids
 NAMES = ["<start>", "<|pad|>", "<tool_call>"]
-WORDS = ["the", "cat", " sat", "on ", "a", "b", ".", " ", "\\n", "once there", "12", "€", *NAMES]
+WORDS = ["the", "cat", " sat", "on ", "a", "b", ".", " ", "\\n", "once there", "12", "€", "[END]", *NAMES]
 CLASSES = ["[a-z ]", "[a-c]", "[0-9]", ".", "[^a]", "\\w", "[ab ]", "(the|cat| )"]
 ENDS = ["", '("a" | "")', '"."?', "/[a-z]{0,3}/", "<[70]>?", "<[70]>", "<end>"]
+ATTRIBUTES = ['stop="."', 'suffix="."', "max_tokens=3", "lazy"]
 SIMPLE = ["integer", "number", "string", "boolean", "null", "enum", "const"]  # schemas
 NESTED = ["object", "object", "object", "array", "anyOf", "nullable"]
-VALUES = ["cat", 'a "b"', "<|pad|>", 1, 2.5, None, True, [1, "a"], {"a": [True]}, "é\n"]
+VALUES = ["cat", 'a "b"', "<|pad|>", "a [END] b", 1, 2.5, None, True, [1, "a"], {"a": [True]}, "é\n"]
 DRAFTERS = ["model", "lookup", "eagle3"]
 SEEDS = [*range(4), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(4, 100))]
 
@@ -82,6 +83,9 @@ def lark(rng):
         within_itself = rng.choice(["", f' | "(" {name} ")"'])
         lines.append(f"{name}: {alternatives(rng, rules, 1)}{within_itself}")
         rules.append(name)
+    if rng.random() < 0.3:
+        lines.append(f"z[{rng.choice(ATTRIBUTES)}]: /[a-z ]+/")
+        rules.append("z")
     return "\n".join([f"start: {sequence(rng, rules, 2)} {rng.choice(ENDS)}", *lines])
 
 

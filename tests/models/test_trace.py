@@ -195,7 +195,7 @@ def test_the_keys_are_those_of_the_schema():
     first = data["rounds"][0]
     expected = {
         "schema pair versions params prompt prompt_ids rounds finish error output_ids text stats messages "
-        "marks opened date": data,
+        "marks opened grammar_from date": data,
         "index draft next emitted draft_ms verify_ms kept gamma ended_by made arrival_ms drafts_told "
         "fed_again target_forwards experts_read": first,
         "id text p q raw_p raw_q u accept_prob fate top distance allowed forbidden": first["draft"][0],

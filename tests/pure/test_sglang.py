@@ -10,7 +10,6 @@ from specdemo import Params, Trace, generate, load_pair, stream
 from specdemo.servers.client import Request, Room, ServerError
 from specdemo.servers.sglang import HowStarted, SGLangReader
 from tests.pure.test_vllm_hostile import mutated, replayed
-from tests.pure.test_vllm_run import raws_of
 from tests.stand_ins.replayed import Replayed, breaks_off_at
 from tests.stand_ins.vllm import fates
 
@@ -60,17 +59,6 @@ def connected(info=CHAIN, path="/server_info", **settings):
 
 def of_all(trace):
     return [fates(one) for one in trace.rounds]
-
-
-def test_a_server_that_tells_0_of_every_token_tells_no_probability():
-    with connected(CHAIN | {"incremental_streaming_output": True}) as (server, pair):
-        for event in server.events:
-            meta = event["meta_info"]
-            rows = (*meta["output_token_logprobs"], *sum(meta["output_top_logprobs"], []))
-            for row in rows:
-                row[0] = 0.0
-        trace = generate(pair, "Once", SHORT)
-    assert not raws_of(trace) and trace.text == TEXT and pair.notes[-1].key == "server_sums"
 
 
 @pytest.mark.parametrize("incremental", [False, True], ids=["the whole text", "what is new"])

@@ -14,7 +14,7 @@ def dense_trace(file: Path, size: int) -> Trace:
     trace = with_rounds(run, [])
 
     def top() -> tuple:
-        return tuple((n, f" token {n}", *(dice.random() for _ in range(4))) for n in range(50))
+        return tuple((n, f" token {n}", *(dice.random() / 50 for _ in range(4))) for n in range(50))
 
     own = replace(run.rounds[0], gamma=None, made=None, kept=None)
     length = 0

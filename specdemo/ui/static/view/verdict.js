@@ -74,8 +74,8 @@ export function verdictOn(token, setting = null, known = "all") {
  * @param {Known} known
  */
 function allowedInWords(token, setting, known) {
-  if (token.fate === "prompt" || known === "place" || !setting?.bound) return "";
-  if (!token.allowed) return isServed(token) ? "" : say("inspector.verdict.notBound");
+  if (token.fate === "prompt" || known === "place") return "";
+  if (!token.allowed) return setting?.bound ? say("inspector.verdict.notBound") : "";
   if (isDrafted(token) && token.forbidden) return "";
   if (token.allowed === 1) return say("inspector.verdict.noChoice");
   return say("inspector.verdict.allowed", { number: inLanguage(String(token.allowed)) });
