@@ -76,8 +76,8 @@ class Vocabulary:
         can_end = matcher.is_accepting()
         ends = _bits(one for one in self.eos if can_end or self._is_the_end(matcher, bits, one))
         bits &= ~_bits(self.eos)
-        is_only = bits.bit_count() == 1 and matcher.deep_copy().consume_token(bits.bit_length() - 1)
-        if not ends and bits.bit_count() <= 1 and not is_only:
+        is_one = bits.bit_count() == 1
+        if not bits | ends or is_one and not matcher.deep_copy().consume_token(bits.bit_length() - 1):
             # Where one text alone fits, llguidance 1.9.1 gives one token for it: that of the special token or
             # of the end that the text spells. Others spell it, too.
             others = (one for one in range(self.width) if one not in self.eos)
