@@ -184,15 +184,13 @@ def _sentence(error: Exception, role: str, model_id: str, part: str) -> PairErro
         return LoadError(f"{role}: the hub has no {part} of {model_id}")
     if "RepositoryNotFoundError" in causes or status == 404:
         return PairError(f"{role}: the hub has no model {model_id} that this account may read")
-    if status == 429:
-        return LoadError(message("hub_busy", name=role, reason=model_id))
     if status is not None and status >= 500:
         return LoadError(message("hub_failed", name=role, reason=model_id, status=numeral(status, "")))
-    if status in (401, 403):
-        return LoadError(message("hub_denied", name=role, reason=model_id))
+    if key := {401: "hub_denied", 403: "hub_denied", 429: "hub_busy"}.get(status):
+        return LoadError(message(key, name=role, reason=model_id))
     is_offline = "OfflineModeIsEnabled" in causes
-    is_older = os.environ.get("TRANSFORMERS_OFFLINE") and not os.environ.get("HF_HUB_OFFLINE")
-    variable = "TRANSFORMERS_OFFLINE" if is_older else "HF_HUB_OFFLINE"
+    variables = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+    variable = next((name for name in variables if os.environ.get(name)), variables[0])
     if not os.path.isdir(path) and ("/" not in model_id or os.path.isdir(path.parent)):
         why = f", since {variable} is set" if is_offline else ""
         return PairError(

@@ -85,7 +85,7 @@ def tell(message: object, status: int = 0, program: str = "specdemo") -> int:
 
 
 def put(text: str = "") -> None:
-    """Writes lines on standard output, which are not a generated text."""
+    """Writes to standard output what is not generated text."""
     print(harmless(text), flush=True)
 
 

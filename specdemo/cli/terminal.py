@@ -80,11 +80,10 @@ class Printer:
 
 
 def by_segment(trace: Trace) -> list[str]:
-    """A line for each kind of segment, where there are several, and where the text begins that has to follow
-    something."""
-    segments, bound = segments_of(trace), where_bound(trace)
+    """A line for each kind of segment, if there are several, and one that says where the grammar begins."""
+    segments = segments_of(trace)
     lines = [_segment_in_words(one) for one in segments] if len(segments) > 1 else []
-    return [*lines, *([bound] if bound else [])]
+    return [*lines, *where_bound(trace)]
 
 
 def _segment_in_words(segment: Segment) -> str:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
@@ -32,7 +32,8 @@ from specdemo.events.segments import Thoughts
 from specdemo.words.message import Message, about, message
 
 WALL_SECONDS = 20  # for the process that looks at a grammar, on a busy machine
-REASONS = {NoTokenFits.__name__: message("no_token_fits"), TooLarge.__name__: message("grammar_too_large")}
+TOO_LARGE = message("grammar_too_large")
+REASONS = {NoTokenFits.__name__: message("no_token_fits"), TooLarge.__name__: TOO_LARGE}
 
 
 class GrammarError(RuntimeError):
@@ -67,38 +68,31 @@ class Place:
         return self.thoughts is not None and self.thoughts.are_open
 
 
+@dataclass
 class Grammar:
-    """Which tokens may follow, along one text and the drafts after it. All may within a thought: what the
-    grammar binds begins after that.
+    """Which tokens may follow, along one text and the drafts after it. Within a thought all may follow; the
+    grammar begins after it.
 
     name: the field of Params that has it. start: the first place of each text. prompt_tokens: how many tokens
     of a text come before that. vocab_size: the width V of the target's logits. text_of: a token's text."""
 
-    def __init__(
-        self,
-        name: str,
-        start: Place,
-        vocabulary: Vocabulary,
-        text_of: Callable[[int], str],
-        vocab_size: int,
-        prompt_tokens: int,
-    ):
-        self.name = name
-        self.start = start
-        self.vocabulary = vocabulary
-        self.text_of = text_of
-        self.vocab_size = vocab_size
-        self.prompt_tokens = prompt_tokens
-        self.text: list[int] = []  # after the prompt
-        self.places: dict[tuple[int, ...], Place] = {(): start}  # by the draft after the text
+    name: str
+    start: Place
+    vocabulary: Vocabulary
+    text_of: Callable[[int], str]
+    vocab_size: int
+    prompt_tokens: int
+    text: list[int] = field(default_factory=list)  # after the prompt
+    places: dict[tuple[int, ...], Place] = field(default_factory=dict)  # by the draft after the text
+
+    def __post_init__(self) -> None:
+        self.places[()] = self.start
 
     def go_to(self, ids: Sequence[int]) -> None:
         """Takes the text so far, prompt included, which the grammar allows."""
-        text, known = list(ids[self.prompt_tokens :]), len(self.text)
-        if text[:known] == self.text:
-            place = self.places[()]
-        else:
-            place, known = self.start, 0
+        text = list(ids[self.prompt_tokens :])
+        known = len(self.text) if text[: len(self.text)] == self.text else 0
+        place = self.places[()] if known else self.start
         for token_id in text[known:]:
             place = self._followed(place, token_id)
         self.text = text
@@ -206,7 +200,7 @@ class Grammars:
 
     def _matcher(self, name: str, text: str) -> LLMatcher:
         try:
-            assert self._vocabulary.tokens
+            _ = self._vocabulary.tokens
         except ValueError as error:
             raise ValueError(about(name, "grammar_unread", reason=in_short(error))) from None
         if (why := self._why_not(name, text)) is not None:
@@ -230,11 +224,9 @@ class Grammars:
         try:
             done = subprocess.run(command, **given, timeout=WALL_SECONDS)
         except subprocess.TimeoutExpired:
-            return REASONS[TooLarge.__name__]
-        if done.returncode < 0:  # by the bound on its time or memory
-            return REASONS[TooLarge.__name__]
-        if done.returncode:
-            return in_short(done.stderr.splitlines()[-1])
+            return TOO_LARGE
+        if done.returncode:  # below 0: by the bound on its time or memory
+            return TOO_LARGE if done.returncode < 0 else in_short(done.stderr)
         if (why := json.loads(done.stdout)) is None:
             return None
         raised, words = why

@@ -10,6 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
+from pathlib import Path
+from time import process_time
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
@@ -126,19 +128,20 @@ def why_not(vocabulary: Vocabulary, field: str, text: str) -> tuple[str, str] | 
 
 
 def _bound_this_process() -> None:
-    with suppress(ImportError):  # not on Windows
+    with suppress(ImportError, OSError):  # Windows has no limits, and macOS no /proc
         import resource
 
-        used = resource.getrusage(resource.RUSAGE_SELF)
-        seconds, size = ceil(used.ru_utime + used.ru_stime) + SECONDS, used.ru_maxrss * 1024 + BYTES
+        seconds = ceil(process_time()) + SECONDS
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+        pages = int(Path("/proc/self/statm").read_text().split()[0])  # of its address space
+        size = pages * resource.getpagesize() + BYTES
         resource.setrlimit(resource.RLIMIT_AS, (size, size))
 
 
 def main() -> None:
     of_vocabulary, field, text = json.load(sys.stdin)
     vocabulary = Vocabulary(*of_vocabulary)
-    assert vocabulary.tokens  # whose time and memory are not counted
+    _ = vocabulary.tokens  # whose time and memory are not counted
     _bound_this_process()
     print(json.dumps(why_not(vocabulary, field, text)))
 

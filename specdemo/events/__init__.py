@@ -394,7 +394,7 @@ class Started:
     """First event: everything that determines the run. `params` holds the seed that is really used. prompt:
     empty where token ids or messages were given. messages: those, if the prompt was a conversation. marks:
     those of the pair's chat template, if it has any. opened: what the prompt has opened and not closed, by
-    the marks in it but for those in messages; None where it is not known (events/segments.py, opened_by)."""
+    its marks, except those in messages; None where it is not known (events/segments.py, opened_by)."""
 
     pair: PairInfo
     versions: dict[str, str]

@@ -35,25 +35,25 @@ PAIRS: dict[SegmentKind, dict[str, str | None]] = {
 }
 CLOSED = {end: kind for kind, pairs in PAIRS.items() for end in pairs.values() if end}
 # The marks by what they do: see Mark.
-TEXTS: dict[MarkRole, tuple[str, ...]] = {
-    "thinking": (*PAIRS["thinking"],),
-    "tool call": (*PAIRS["tool call"],),
+ROLES: dict[MarkRole, Iterable[str]] = {
+    "thinking": PAIRS["thinking"],
+    "tool call": PAIRS["tool call"],
     "end": (*CLOSED, "<|end|>"),
     "header": ("<|start|>", "<|channel|>"),
     "body": ("<|message|>",),
 }
-MARKS: dict[str, MarkRole] = {text: role for role, texts in TEXTS.items() for text in texts}
+MARKS: dict[str, MarkRole] = {text: role for role, texts in ROLES.items() for text in texts}
 
 
-def where_bound(trace: Trace) -> Message | None:
-    """Where what the text of a run that has ended has to follow begins, unless that is its first token."""
+def where_bound(trace: Trace) -> list[Message]:
+    """Says where the grammar of an ended run begins; nothing where that is the first token."""
     name = field_of_grammar(trace.params)
     if name is None or trace.pair.server or trace.grammar_from == 0 or not trace.output_ids:
-        return None
+        return []
     what = message(f"what_binds.{name}")
     if trace.grammar_from is None:
-        return message("never_bound", what=what)
-    return message("bound_from", what=what, number=trace.grammar_from)
+        return [message("never_bound", what=what)]
+    return [message("bound_from", what=what, number=trace.grammar_from)]
 
 
 @dataclass(slots=True)
@@ -136,7 +136,8 @@ def after(opened: Opened, mark: Mark | None, text: str = "") -> Opened:
     if closed is None:
         return Opened()
     at = [place for place, kind in enumerate(opened.segments) if kind == closed]
-    return Opened(opened.segments[: at[-1]], has_thought=closed == "thinking") if at else opened
+    still_open = opened.segments[: at[-1]] if at else opened.segments
+    return Opened(still_open, has_thought=closed == "thinking")
 
 
 @dataclass(frozen=True)
@@ -153,10 +154,11 @@ class Thoughts:
     @classmethod
     def at_first(cls, run: Started | Trace) -> "Thoughts":
         """Where the output of a run begins. A model may open a thought there itself, but not where the prompt
-        has just closed one, as templates do that are asked for none."""
-        marks = {mark.id: mark for mark in run.marks}
-        opened = opened_by(run)
+        has just closed one, as a template does when it is asked for no thinking."""
+        marks, opened = {mark.id: mark for mark in run.marks}, opened_by(run)
         roles = ("header",) if opened.has_thought else ("thinking", "header")
+        if not opened.is_thinking and opened.header is None:  # a call of a tool is no thought
+            opened = Opened()
         return cls(marks, opened, _with_roles(marks, roles))
 
     @property
@@ -192,7 +194,7 @@ def _kinds(
         elif before.header is not None:
             yield from [_named(before.header + text)] * (in_header + 1)
             in_header = 0
-        elif mark and mark.role == "end" and opened != before:
+        elif mark and mark.role == "end" and opened.segments != before.segments:
             yield CLOSED.get(mark.text, before.kind)
         else:
             yield opened.kind

@@ -15,6 +15,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from specdemo.events import (
     LIMITS,
     TOKEN_IDS,
+    Alternative,
     ChatMessage,
     Finish,
     Finished,
@@ -219,20 +220,22 @@ def _faults(trace: Trace) -> Iterator[tuple[str, str]]:
         yield "marks", "must have token ids"
     if trace.pair.server is None:
         yield from _untold(trace)
-        yield from _no_distribution(trace)
     counted = metrics.fresh()
     for index, a_round in enumerate(trace.rounds):
         if a_round.index != index:
             yield f"rounds.{index}.index", f"must be {index}"
+        is_ours = trace.pair.server is None  # what a server tells is as it tells it
         for place, token in enumerate(a_round.draft):
-            yield from _token_faults(f"rounds.{index}.draft.{place}", token, token.accept_prob)
-            judged = trace.pair.server is None and token.fate != "discarded"
-            if judged and None in (token.u, token.accept_prob):
-                yield f"rounds.{index}.draft.{place}", "a token that was judged has a u and an accept_prob"
+            where = f"rounds.{index}.draft.{place}"
+            yield from _token_faults(where, token, token.accept_prob)
+            yield from _top_faults(where, token.top if is_ours else ())
+            if is_ours and token.fate != "discarded" and None in (token.u, token.accept_prob):
+                yield where, "a token that was judged has a u and an accept_prob"
         if a_round.kept and not all(0 <= n <= len(a_round.draft) for n in astuple(a_round.kept)):
             yield f"rounds.{index}.kept", "must be numbers of drafted tokens"
         if a_round.next:
             yield from _token_faults(f"rounds.{index}.next", a_round.next, a_round.next.residual_mass)
+            yield from _top_faults(f"rounds.{index}.next", a_round.next.top if is_ours else ())
         times = (a_round.draft_ms, a_round.verify_ms, a_round.arrival_ms)
         if not all(ms is None or 0 <= ms < LARGEST_NUMBER for ms in times):
             yield f"rounds.{index}", "its times must be milliseconds"
@@ -330,18 +333,6 @@ def _untold(trace: Trace) -> Iterator[tuple[str, str]]:
             yield f"stats.{name}", "must be there, since no server has made this run"
 
 
-def _no_distribution(trace: Trace) -> Iterator[tuple[str, str]]:
-    """Alternatives that no distribution has. What a server tells of its own is as it tells it."""
-    for index, a_round in enumerate(trace.rounds):
-        places = {f"draft.{place}": token for place, token in enumerate(a_round.draft)}
-        for place, token in (places | ({"next": a_round.next} if a_round.next else {})).items():
-            ids, _, *columns = zip(*token.top, strict=True) if token.top else ((), ())
-            if len({*ids}) < len(ids):
-                yield f"rounds.{index}.{place}", "its top must have different tokens"
-            if any(sum(one or 0 for one in column) > 1 + ROUNDING for column in columns):
-                yield f"rounds.{index}.{place}", "the probabilities in its top must add up to at most 1"
-
-
 COUNTED = ("tokens", "rounds", "drafted", "accepted", "rejected")
 
 
@@ -364,6 +355,15 @@ def _token_faults(where: str, token: Judged | Next, decided: float | None) -> It
     # Sums of floats can be slightly above 1.
     if not all(number is None or 0 <= number <= 1.000001 for number in numbers):
         yield where, "its probabilities and its u must be from 0 to 1"
+
+
+def _top_faults(where: str, top: Sequence[Alternative]) -> Iterator[tuple[str, str]]:
+    """Alternatives that no distribution has."""
+    ids, _, *columns = zip(*top, strict=True) if top else ((), ())
+    if len({*ids}) < len(ids):
+        yield where, "its top must have different tokens"
+    if any(sum(one or 0 for one in column) > 1 + ROUNDING for column in columns):
+        yield where, "the probabilities in its top must add up to at most 1"
 
 
 def _is_token_id(value: int) -> bool:

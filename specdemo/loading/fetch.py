@@ -51,6 +51,7 @@ FLOATS_IN_FILES = {
 # known).
 OnProgress = Callable[[Message, float | None], None]
 _T = TypeVar("_T")
+LONGEST_WAIT = 10**9  # seconds that are told
 DOWNLOAD_SECONDS = 1_800.0  # the longest time for a download, and for waiting because the hub asks to
 
 
@@ -73,10 +74,6 @@ _asking: ContextVar[bool] = ContextVar("asking", default=False)
 class _AsksToWait(Exception):
     """The hub answers that it will take this call only after so many seconds."""
 
-    def __init__(self, seconds: int):
-        super().__init__(seconds)
-        self.seconds = seconds
-
 
 def _on_stderr() -> OnProgress:
     """Writes each message once."""
@@ -92,7 +89,7 @@ def _on_stderr() -> OnProgress:
 
 @contextmanager
 def patience(seconds: float = DOWNLOAD_SECONDS, on_progress: OnProgress | None = None) -> Iterator[None]:
-    """In it, or in a function with it, a hub that asks to wait is waited for, until these seconds are over.
+    """Within this block or function a hub that asks to wait is waited for, until these seconds are over.
     on_progress: is told of it; None: standard error."""
     token = _patience.set(_Patience.of(seconds, on_progress or _on_stderr()))
     try:
@@ -102,8 +99,8 @@ def patience(seconds: float = DOWNLOAD_SECONDS, on_progress: OnProgress | None =
 
 
 def _ask(part: Part, call: Callable[..., _T], *given: Any, **options: Any) -> _T:
-    """What a call of the hub's library returns for the model. If the hub asks to wait, that is done here. The
-    library would wait as long as it is told, or not at all. LoadError if that is too long."""
+    """Calls the hub's library for a model and returns its answer. Waits here if the hub asks for it, since
+    the library would wait as long as it is told, or not at all. LoadError if that is too long."""
     most = _patience.get() or _Patience.of(DOWNLOAD_SECONDS, _on_stderr())
     while True:
         hooks = get_session().event_hooks["response"]  # of a new client after a failed connection
@@ -113,7 +110,7 @@ def _ask(part: Part, call: Callable[..., _T], *given: Any, **options: Any) -> _T
         try:
             return call(part.place, *given, **options)
         except _AsksToWait as error:
-            asked = error.seconds
+            (asked,) = error.args
         finally:
             _asking.reset(token)
         seconds = numeral(asked, ",.0f")
@@ -144,7 +141,7 @@ def _asked_seconds(response: Any) -> int | None:
     told = response.headers.get("Retry-After", "").strip()
     with suppress(TypeError, ValueError):
         if told.isdecimal():
-            return int(told)
+            return min(int(told), LONGEST_WAIT)
         return max(0, ceil((parsedate_to_datetime(told) - datetime.now(UTC)).total_seconds()))
     return None
 

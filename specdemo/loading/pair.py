@@ -329,9 +329,9 @@ class Pair:
     def opened(
         self, prompt: str | tuple[ChatMessage, ...] | None, params: Params, prompt_ids: Sequence[int]
     ) -> Opened:
-        """What a prompt of these ids has opened and not closed. Marks in messages do not count, but those
-        that the chat template writes. What no template has written is what its user wants the target to read,
-        so there all marks count. prompt: None where ids were given."""
+        """What a prompt of these ids has opened and not closed. Marks that the chat template writes count;
+        those in messages do not. A prompt without a template is meant for the target as it is, so all its
+        marks count. prompt: None where ids were given."""
         marks = self.marks
         if prompt is not None and params.chat and marks:
             told = turns_of(prompt, params)

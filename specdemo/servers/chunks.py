@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import exp
 from typing import Annotated, Any
 
@@ -47,11 +47,6 @@ class Piece:
         is_in_top = any(token_id == self.id for token_id, *_ in self.top)
         own = 0.0 if is_in_top or self.probability is None else self.probability
         return own + sum(raw for *_, raw, _ in self.top)
-
-    @property
-    def unjudged(self) -> "Piece":
-        """The token without probabilities."""
-        return replace(self, probability=None, top=())
 
 
 @dataclass(frozen=True)
@@ -139,9 +134,9 @@ def first_fault(error: ValidationError) -> str:
 
 
 class ChunkReader(ABC):
-    """Reads the events of one answer, and counts them against what was asked for. is_sound: whether what the
-    server calls probabilities can be such. Once those at one place add up to more than 1, as zeros for
-    log-probabilities do, it does not pass on any."""
+    """Reads the events of one answer, and counts them against what was asked for. is_sound: whether the
+    server's numbers can be probabilities: those at each place add up to 1 at most, as log-probabilities of 0
+    do not."""
 
     def __init__(self, room: Room):
         self.room, self.tokens, self.characters = room, 0, 0
@@ -166,9 +161,7 @@ class ChunkReader(ABC):
                 said = f"{len(chunk.prompt_ids):,} tokens, which it cannot have"
                 raise Misread(f"says that the prompt has {said}")
             self.is_sound = self.is_sound and all(piece.sum <= MOST_SUM for piece in chunk.pieces)
-        if self.is_sound:
-            return chunks
-        return [replace(one, pieces=tuple(piece.unjudged for piece in one.pieces)) for one in chunks]
+        return chunks
 
 
 def probability_of(logprob: float | None) -> float | None:

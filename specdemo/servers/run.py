@@ -41,6 +41,7 @@ def served_events(
                     trace.prompt_ids = chunk.prompt_ids
                 if chunk.pieces:
                     a_round = round_of(len(trace.rounds), chunk, arrival_ms, pair.longest, pair.always)
+                    a_round = a_round if pair.is_sound else unjudged(a_round)
                     trace.add(a_round)
                     check_drafted(trace.stats.drafted)
                     answer.count(trace)
@@ -78,7 +79,6 @@ class _Answer:
         request = server_request(pair, started)
         self.stream = Stream(self.client, request)
         self.reader = pair.software.reader(request)
-        self.reader.is_sound = pair.is_sound
         self.counted_at = self.last_at = self.stream.asked_at
 
     def chunks(self) -> Iterator[tuple[Chunk, float]]:

@@ -100,8 +100,8 @@ def shown(value: object) -> str:
 
 
 def harmless(text: str) -> str:
-    """Text for a terminal: characters that would control it are written as JSON escapes, but for line ends
-    and tabs."""
+    """Text for a terminal: characters that would control it are written as JSON escapes, except
+    newlines and tabs."""
     return CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 

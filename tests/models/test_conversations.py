@@ -120,7 +120,7 @@ def test_the_marks_of_a_template_go_into_the_trace():
     roles = {"<think>": "thinking", "</think>": "end", "<end>": "end"}
     assert {mark.text: mark.role for mark in trace.marks} == roles
     assert [mark.id for mark in trace.marks] == words.convert_tokens_to_ids([*roles])
-    assert any("<seed:think>, which is no token" in note for note in pair.notes)
+    assert any("<seed:think>, which is not a single token" in note for note in pair.notes)
     assert Trace.from_json(trace.to_json()).marks == trace.marks == next(trace.events()).marks
     words.chat_template = CHAT + "</think>"
     assert generate(pair, "the cat", params).marks == trace.marks
@@ -136,7 +136,6 @@ CLOSED, OPEN = Opened(), Opened(("thinking",))
     ("prompt", "arguments", "expected"),
     [
         ([{"role": "user", "content": "the <think> cat"}], None, CLOSED),
-        ([{"role": "user", "content": "<think>"}], None, CLOSED),
         ([{"role": "user", "content": "the cat <think> </think>"}], None, CLOSED),
         ([{"role": "user", "content": "the </think> cat"}], {"thinks": True}, OPEN),
         ([{"role": "user", "content": "<end> the <think> cat"}], {"thinks": True}, OPEN),
@@ -149,6 +148,7 @@ CLOSED, OPEN = Opened(), Opened(("thinking",))
         ("the cat", {"thinks": True}, OPEN),
         ("the cat <think> sat", None, OPEN),  # a text that the target reads as it is
         ("the cat <think> sat </think>", None, Opened(has_thought=True)),
+        ("the cat </think>", None, Opened(has_thought=True)),
     ],
 )
 def test_a_prompt_opens_what_its_template_opens_and_not_what_a_message_says(prompt, arguments, expected):

@@ -168,14 +168,6 @@ def test_what_grows_without_end_is_bounded(case):
     assert generate(pair, "Once", Params(max_new_tokens=5), measure=False).finish == "length"
 
 
-def test_a_tokenizer_is_read_once():
-    pair = load_pair()
-    generate(pair, "Once", Params(regex="a+", max_new_tokens=5), measure=False)
-    tokens = pair.grammars._vocabulary.tokens
-    generate(pair, "Once", Params(regex="b+", max_new_tokens=5), measure=False)
-    assert pair.grammars._vocabulary.tokens is tokens
-
-
 def test_a_text_that_ends_with_an_ordinary_token_is_json():
     """It ends only where the JSON does, and the token that ends it is no part of it."""
     small = load_pair()
@@ -228,8 +220,6 @@ def test_a_grammar_begins_after_what_is_thought(thinking, thought, by_prompt, me
         rest = thinking.tokenizer.decode(ids[begun:], skip_special_tokens=True)
         assert json.loads(rest)["age"] <= 30 and trace.text.endswith(rest)
         assert Trace.from_json(trace.to_json()).grammar_from == begun
-        for one in drafted_in(trace):
-            assert one.allowed is not None or not one.forbidden
         alone = generate(thinking, "the dog", replace(how, draft_with="none"), measure=False)
         assert temperature or alone.output_ids == ids
     assert thoughts > 3 or by_prompt is None
@@ -247,4 +237,4 @@ def test_a_text_that_ends_within_its_thought_says_so(thinking):
     params = Params(chat=True, json_schema=SCHEMA, max_new_tokens=3, **how)
     trace = generate(thinking, "the dog", params, measure=False)
     assert trace.grammar_from is None
-    assert where_bound(trace) == "the text ended before the JSON schema began"
+    assert [one.key for one in where_bound(trace)] == ["never_bound"]

@@ -21,8 +21,6 @@ WORDS = ["the", "cat", " sat", "on ", "a", "b", ".", " ", "\\n", "once there", "
 CLASSES = ["[a-z ]", "[a-c]", "[0-9]", ".", "[^a]", "\\w", "[ab ]", "(the|cat| )"]
 ENDS = ["", '("a" | "")', '"."?', "/[a-z]{0,3}/", "<[70]>?", "<[70]>", "<end>"]
 ATTRIBUTES = ['stop="."', 'suffix="."', "max_tokens=3", "lazy"]
-SIMPLE = ["integer", "number", "string", "boolean", "null", "enum", "const"]  # schemas
-NESTED = ["object", "object", "object", "array", "anyOf", "nullable"]
 VALUES = ["cat", 'a "b"', "<|pad|>", "a [END] b", 1, 2.5, None, True, [1, "a"], {"a": [True]}, "é\n"]
 DRAFTERS = ["model", "lookup", "eagle3"]
 SEEDS = [*range(4), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(4, 100))]
@@ -50,21 +48,14 @@ def ids(rng):
 
 def part(rng, rules, depth):
     """A part of a rule of a Lark grammar. rules: the names of those that it may refer to."""
-    kind = rng.randrange(10 if depth else 6)
-    if kind == 0:
-        return f'"{rng.choice(WORDS)}"'
-    if kind == 1:
-        low = rng.randint(1, 5)
-        return f"/{rng.choice(CLASSES)}{{{low},{low + rng.randint(1, 10)}}}/"
-    if kind == 2:
-        return f"<[{rng.choice(ORDINARY)}]>"
-    if kind == 3:
-        return ids(rng)
-    if kind == 4:
-        return rng.choice(NAMES)
-    if kind == 5:
-        return rng.choice(rules)
-    return alternatives(rng, rules, depth - 1) + ("" if kind < 8 else counted(rng, 3))
+    if depth and rng.random() < 0.4:
+        return alternatives(rng, rules, depth - 1) + rng.choice(["", "", counted(rng, 3)])
+    low = rng.randint(1, 5)
+    pattern = f"/{rng.choice(CLASSES)}{{{low},{low + rng.randint(1, 10)}}}/"
+    token = f"<[{rng.choice(ORDINARY)}]>"
+    return rng.choice(
+        [f'"{rng.choice(WORDS)}"', pattern, token, ids(rng), rng.choice(NAMES), rng.choice(rules)]
+    )
 
 
 def sequence(rng, rules, depth):
@@ -90,36 +81,33 @@ def lark(rng):
 
 
 def schema(rng, depth):
-    kind = rng.choice([*SIMPLE, *(NESTED if depth else [])])
     low = rng.randint(0, 4)
-    if kind in ("integer", "number"):
-        high = low + rng.choice([1, 20] if kind == "integer" else [0.5, 2.25])
-        return {"type": kind} | rng.choice([{}, {"minimum": -low}, {"minimum": low, "maximum": high}])
-    if kind == "string":
-        bounds, pattern = {"minLength": low, "maxLength": low + 5}, {"pattern": f"^{regex(rng, 2)}$"}
-        return {"type": kind} | rng.choice([{}, bounds, pattern, {"format": "date"}])
-    if kind == "enum":
-        return {"enum": rng.sample(VALUES, rng.randint(1, 4))}
-    if kind == "const":
-        return {"const": rng.choice(VALUES)}
-    if kind == "nullable":
-        return {"type": [rng.choice(SIMPLE[:4]), "null"]}
+    if not depth or rng.random() < 0.4:
+        leaves = [
+            {"type": rng.choice(["integer", "number", "string", "boolean", "null"])},
+            {"type": "integer", "minimum": low, "maximum": low + 20},
+            {"type": "number", "minimum": low, "maximum": low + 2.25},
+            {"type": "string", "minLength": low, "maxLength": low + 5},
+            {"type": "string", "pattern": f"^{regex(rng, 2)}$"},
+            {"type": "string", "format": "date"},
+            {"type": [rng.choice(["integer", "string"]), "null"]},
+            {"enum": rng.sample(VALUES, rng.randint(1, 4))},
+            {"const": rng.choice(VALUES)},
+        ]
+        return rng.choice(leaves)
+    kind = rng.choice(["object", "object", "object", "array", "anyOf"])
+    if kind == "anyOf":
+        return {"anyOf": [schema(rng, depth - 1) for _ in range(rng.randint(1, 3))]}
     if kind == "array":
         array = {"type": kind, "items": schema(rng, depth - 1), "minItems": low // 2}
         return array | rng.choice([{}, {"maxItems": low + 1}, {"prefixItems": [schema(rng, 0)]}])
-    if kind == "anyOf":
-        return {"anyOf": [schema(rng, depth - 1) for _ in range(rng.randint(1, 3))]}
-    if kind == "object":
-        names = rng.sample(["name", "age", "x y", "<|pad|>", "é"], rng.randint(0, 4))
-        needed = [name for name in names if rng.random() < 0.7]
-        others = rng.choice([False, False, True, schema(rng, 0)])
-        properties = {name: schema(rng, depth - 1) for name in names}
-        return {"type": kind, "properties": properties, "required": needed, "additionalProperties": others}
-    return {"type": kind}
+    names = rng.sample(["name", "age", "x y", "<|pad|>", "é"], rng.randint(0, 4))
+    needed, others = [name for name in names if rng.random() < 0.7], rng.choice([False, False, True])
+    properties = {name: schema(rng, depth - 1) for name in names}
+    return {"type": kind, "properties": properties, "required": needed, "additionalProperties": others}
 
 
-def grammar(rng, kind):
-    return lark(rng) if kind == "grammar" else regex(rng, 3) if kind == "regex" else schema(rng, 3)
+MADE_BY = {"grammar": lark, "regex": lambda rng: regex(rng, 3), "json_schema": lambda rng: schema(rng, 3)}
 
 
 @pytest.fixture(scope="module")
@@ -150,11 +138,11 @@ def assert_follows(trace, vocabulary):
         json.loads(trace.text)
 
 
-@pytest.mark.parametrize("kind", ["grammar", "regex", "json_schema"])
+@pytest.mark.parametrize("kind", MADE_BY)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_run_dies_and_every_text_follows_its_grammar(pairs, kind, seed):
     rng = random.Random(f"{kind} {seed}")
-    plain, text = pairs["none"], grammar(rng, kind)
+    plain, text = pairs["none"], MADE_BY[kind](rng)
     vocabulary = Vocabulary(plain.tokenizer.backend_tokenizer.to_str(), WIDTH, sorted(plain.eos))
     bias = dict.fromkeys(plain.eos, rng.choice([0, 6]))  # half of the texts end as soon as they can
     params = Params(top_p=1, max_new_tokens=40, seed=seed, ngram=2, logit_bias=bias, **{kind: text})

@@ -16,7 +16,6 @@ from specdemo.ui.view.settings import AS_STARTED, FIRST, WEIGHT_CHOICES
 from specdemo.ui.view.texts import whose
 from tests.pure.test_vllm_hostile import mutated, replayed
 from tests.pure.test_vllm_page import models_with
-from tests.pure.test_vllm_run import raws_of
 from tests.recorded import recorded
 from tests.stand_ins.replayed import breaks_off_at, llama
 from tests.stand_ins.vllm import fates
@@ -62,16 +61,6 @@ def test_a_server_that_does_not_draft_tells_each_token_s_probability():
     assert (pair.server.gamma, pair.server.method) == (0, "none") and trace.params.draft_with == "none"
     assert len(trace.rounds) == 24 and trace.stats.drafted == 0 == trace.stats.server.drafted
     assert all(0 < one.next.raw_p <= 1 and len(one.next.top) == 2 for one in trace.rounds)
-
-
-def test_a_server_that_tells_0_of_every_token_tells_no_probability():
-    with connected("target") as (server, pair):
-        server.events = deepcopy(server.events)
-        for judged in sum((event.get("completion_probabilities", []) for event in server.events), []):
-            for one in (judged, *judged["top_logprobs"]):
-                one["logprob"] = 0.0
-        trace = generate(pair, "Once upon a time", SHORT)
-    assert not raws_of(trace) and len(trace.rounds) == 24 and pair.notes[-1].key == "server_sums"
 
 
 def test_tokens_that_end_inside_a_character_are_counted_without_an_id():

@@ -94,7 +94,7 @@ QUICK = [
         GRAMMAR,
     ),
     Mutant(
-        "the matcher does not go back over rejected drafts",
+        "a draft moves the place before it",
         "engine/grammar_check.py",
         "longer = matcher.deep_copy()",
         "longer = matcher",

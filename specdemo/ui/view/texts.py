@@ -122,12 +122,9 @@ def number_texts(trace: Trace) -> dict[str, str]:
 
 
 def _segments(trace: Trace) -> str:
-    """A line for each kind of segment of a run that has ended, and where the text begins that has to follow
-    something; empty where there are not several."""
+    """A line for each kind of segment of a run that has ended, if there are several, and one that says where
+    the grammar begins."""
     found = segments_of(trace) if trace.marks and trace.finish else []
-    bound = where_bound(trace) if found else None
-    if len(found) < 2 and bound is None:
-        return ""
     lines = [
         say(
             "run.segment",
@@ -138,8 +135,10 @@ def _segments(trace: Trace) -> str:
             per_second=number(one.tokens_per_second or 0.0, ",.1f"),
         )
         for one in found
+        if len(found) > 1
     ]
-    return "\n".join([*lines, *([bound.said()] if bound else [])])
+    bound = where_bound(trace) if trace.finish else []
+    return "\n".join([*lines, *(one.said() for one in bound)])
 
 
 def _phrases(trace: Trace) -> dict[str, str]:
