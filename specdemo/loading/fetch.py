@@ -31,7 +31,7 @@ from specdemo.loading.request import Part
 from specdemo.runtime.device import amount
 from specdemo.runtime.files import INDEX, OF_MODELS, WEIGHTS_FILE, shards_of, stored_tensors
 from specdemo.words.catalogue import numeral
-from specdemo.words.message import Message, message
+from specdemo.words.message import Message, harmless, message
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")  # each tokenizer has one of them
 OF_ADAPTERS = (ADAPTER_CONFIG, ADAPTER_WEIGHTS)
@@ -81,7 +81,7 @@ def _on_stderr() -> OnProgress:
 
     def on_progress(what: Message, share: float | None) -> None:
         if what not in told:
-            print(f"specdemo: {what}", file=sys.stderr, flush=True)
+            print(harmless(f"specdemo: {what}"), file=sys.stderr, flush=True)
         told.add(what)
 
     return on_progress
