@@ -18,7 +18,7 @@ from typing import Any
 from specdemo import generate, load_pair
 from specdemo.events.trace import Trace
 from specdemo.ui.runs.models import Choice
-from specdemo.ui.runs.recorded import RECORDINGS, TRACES_FOLDER, WORLDS, Recording, recorded_trace
+from specdemo.ui.runs.recorded import RECORDINGS, TRACES_FOLDER, WORLDS, Recording
 from specdemo.ui.runs.worlds import Worlds, WorldsRequest, params_of
 from specdemo.ui.view.feed import rounds_to_draw
 
@@ -82,16 +82,15 @@ def is_undisturbed(run: Trace) -> bool:
 
 def record_worlds() -> dict[str, Any]:
     """All stops of "Two worlds", and what they are of. The one with the pair's own drafter is the recorded
-    run "warm" again, so its times are those of that run."""
+    run "warm" again."""
     recording = RECORDINGS["warm"]
     pair, params = load_pair(recording.pair), params_of(recording.params)
     request = WorldsRequest("worlds", Choice(), recording.prompt, params, lambda *_: "", 0)
     worlds = Worlds(request, pair, WORLDS_RUNS)
-    worlds.timed = recorded_trace("warm")
     while worlds.share < 1:
         worlds.go_on(pair)
     told = {name: getattr(params, name) for name in ("gamma", "temperature", "seed")}
-    told |= {"prompt": recording.prompt, "pair": pair.info.name, "machine": worlds.timed.pair.device_name}
+    told |= {"prompt": recording.prompt, "pair": pair.info.name, "machine": pair.info.device_name}
     return told | {"worlds": worlds.so_far()}
 
 

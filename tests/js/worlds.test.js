@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
 import {
-  LAST, OWN, figuresOf, greedyInWords, speedInWords, stopInWords, stopOf, textOf,
+  LAST, OWN, figuresOf, greedyInWords, stopInWords, stopOf, textOf,
 } from "../../specdemo/ui/static/runs/worlds.js";
 
 const file = new URL("../../assets/worlds.json", import.meta.url);
@@ -19,12 +19,13 @@ test("the stops have names, and an address names one", () => {
   assert.deepEqual(["3", "99", "x", "-1", null].map(stopOf), [3, null, null, null, null]);
 });
 
-test("what moves: red and speed; what stays: the greedy text and the counts", () => {
+test("what moves: red and tokens a round; what stays: the greedy text and the counts", () => {
   assert.equal(worlds.stops.length, LAST + 1);
   const figures = worlds.stops.map(({ texts }) => figuresOf(texts.sampled));
   const red = figures.map(({ rejected, judged }) => rejected / judged);
   assert.ok(red[0] > 0.9 && red[LAST] === 0, red.join(" "));
   assert.ok(red[0] > red[2] && red[2] > red[OWN] && red[OWN] > red[6]);
+  assert.ok(figures[0].perRound < figures[OWN].perRound && figures[OWN].perRound < figures[LAST].perRound);
   assert.equal(new Set(worlds.stops.map(({ texts }) => textOf(texts.sampled))).size > 4, true);
   assert.equal(new Set(worlds.stops.map(({ texts }) => textOf(texts.greedy))).size, 1);
   for (const { counts } of worlds.stops) {
@@ -38,12 +39,6 @@ test("red are the rejected ones of those that were judged", () => {
   const draft = ["accepted", "rejected", "discarded", "discarded"].map((fate, id) => ({ id, text: "a", fate }));
   const told = figuresOf([{ draft, next: { id: 9, text: "b", source: "resampled" } }, { draft: draft.slice(0, 1), next: null }]);
   assert.deepEqual(told, { rounds: 2, judged: 3, rejected: 1, tokens: 3, perRound: 1.5 });
-});
-
-test("the speed-up is tokens a round at the pace of the drafter itself, with its interval", () => {
-  const time = { alone_ms: 2, round_ms: 4, low: 0.9, high: 1.1 };
-  assert.equal(speedInWords({ perRound: 3 }, time), "1.50 × (1.35–1.65)");
-  assert.equal(speedInWords({ perRound: 3 }, { ...time, low: 1, high: 1 }), "1.50 ×");
 });
 
 test("a greedy text that is another one somewhere is said to be so", () => {

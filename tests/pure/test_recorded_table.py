@@ -33,11 +33,6 @@ def test_the_stop_with_the_pairs_own_drafter_is_the_recorded_run_again():
     drawn = recorded["worlds"]["stops"][4]["texts"]["sampled"]
     told = [[(token["id"], token["fate"]) for token in one["draft"]] for one in drawn]
     assert told == [[(token.id, token.fate) for token in one.draft] for one in run.rounds]
-    time = recorded["worlds"]["time"]
-    assert time["alone_ms"] == pytest.approx(run.stats.target_step_ms, rel=1e-5)
-    speedup = run.stats.mean_tokens_per_round * time["alone_ms"] / time["round_ms"]
-    assert speedup == pytest.approx(run.stats.speedup, rel=1e-4)
-    assert speedup * time["low"] == pytest.approx(run.stats.speedup_interval[0], rel=1e-4)
     assert (recorded["prompt"], recorded["machine"]) == (run.prompt, run.pair.device_name)
 
 

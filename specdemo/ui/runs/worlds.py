@@ -13,10 +13,8 @@ from specdemo import zero
 from specdemo.errors import PairError
 from specdemo.events import Params, Round, check_prompt
 from specdemo.events.params import GRAMMARS
-from specdemo.events.speedup import is_wide
 from specdemo.events.trace import Trace
 from specdemo.loading.pair import AnyPair, Pair
-from specdemo.session import stream
 from specdemo.trials.runs import TinyTrials, tiny_params
 from specdemo.trials.worlds import STOPS, mixed, world
 from specdemo.ui.runs.measuring import Link, MeasurementRequest, Work, prompt_in_words
@@ -85,7 +83,7 @@ def params_of(params: Params) -> Params:
 
 class Worlds:
     """All stops, as the page is told of them. most: runs of the tiny pair at each. texts: by stop, what has
-    been run. timed: a run with the pair's own drafter, timed as any run of the page is."""
+    been run."""
 
     def __init__(self, request: WorldsRequest, pair: AnyPair, most: int = TINY_RUNS):
         if not isinstance(pair, Pair):
@@ -94,7 +92,6 @@ class Worlds:
             raise PairError(message("worlds_zero"))
         self.request, self.params, self.most = request, pair.check(request.params), most
         self.texts: dict[int, wire.WorldsTexts] = {}
-        self.timed: Trace | None = None
         self.trials: dict[int, TinyTrials] = {}
         self.whose = self._in_words(pair)
 
@@ -104,8 +101,6 @@ class Worlds:
         stops = sorted(range(STOPS), key=lambda stop: (stop != self.request.stop, stop))
         if untold := [stop for stop in stops if stop not in self.texts]:
             self._run(pair, untold[0], is_over)
-        elif self.timed is None:
-            self.timed = self._time(pair, is_over)
         else:
             self._try(min(stops, key=lambda stop: self._tried(stop)), is_over)
 
@@ -116,14 +111,6 @@ class Worlds:
         )
         if not is_over():
             self.texts[stop] = {"sampled": _rounds(sampled), "greedy": _rounds(greedily)}
-
-    def _time(self, pair: Pair, is_over: Callable[[], bool]) -> Trace:
-        with stream(pair, self.request.prompt, self.params, is_over=is_over) as run:
-            for _ in run:
-                pass
-            for _ in run.settle(is_over):
-                pass
-        return run.trace
 
     def _try(self, stop: int, is_over: Callable[[], bool]) -> None:
         if stop not in self.trials:
@@ -151,30 +138,11 @@ class Worlds:
         )
 
     def so_far(self) -> wire.Worlds:
-        return {
-            "most": self.most,
-            "stops": [self._stop(stop) for stop in range(STOPS)],
-            "time": self.timed and time_of(self.timed),
-        }
+        return {"most": self.most, "stops": [self._stop(stop) for stop in range(STOPS)]}
 
     def _stop(self, stop: int) -> wire.WorldsStop:
         trials = self.trials.get(stop)
         return {"texts": self.texts.get(stop), "counts": trials and tiny_counts(trials)}
-
-
-def time_of(trace: Trace) -> wire.WorldsTime | None:
-    """What a run with the pair's own drafter took; None where its speed-up is not known well enough."""
-    stats = trace.stats
-    if stats.target_step_ms is None or stats.speedup_interval is None or is_wide(stats.speedup_interval):
-        return None
-    low, high = stats.speedup_interval
-    assert stats.speedup is not None, "both are known or neither"
-    return {
-        "alone_ms": stats.target_step_ms,
-        "round_ms": stats.run_ms / stats.rounds,
-        "low": low / stats.speedup,
-        "high": high / stats.speedup,
-    }
 
 
 def _rounds(trace: Trace) -> list[wire.WorldsRound]:

@@ -335,23 +335,11 @@ class WorldsStop(TypedDict):
     counts: Counts | None
 
 
-class WorldsTime(TypedDict):
-    """What a token of the target alone and a round with the pair's own drafter take. low, high: the ends of
-    the interval of their speed-up, divided by it."""
-
-    alone_ms: float
-    round_ms: float
-    low: float
-    high: float
-
-
 class Worlds(TypedDict):
-    """All stops, from noise to the target itself. most: runs of the tiny pair at each. time: None where it is
-    not known, or not well enough."""
+    """All stops, from noise to the target itself. most: runs of the tiny pair at each."""
 
     most: int
     stops: list[WorldsStop]
-    time: WorldsTime | None
 
 
 class Fork(TypedDict):

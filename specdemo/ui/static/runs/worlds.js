@@ -4,14 +4,14 @@
 
 import { mark } from "../page/address.js";
 import { appendAll, escaped, find, make, write } from "../view/dom.js";
-import { digits, fixed, grouped, percent, times } from "../view/format.js";
+import { digits, fixed, grouped, percent } from "../view/format.js";
 import { linked, tokensOf } from "../view/run.js";
 import { makeText } from "../view/text.js";
 import { say } from "../view/words.js";
 import { makeMeasuring } from "./measuring.js";
 import { row, verdictInWords } from "./trials.js";
 
-/** @import { Counts, Measurement, Worlds, WorldsRound, WorldsTexts, WorldsTime } from "../view/messages.js" */
+/** @import { Counts, Measurement, Worlds, WorldsRound, WorldsTexts } from "../view/messages.js" */
 /** @import { Round } from "../view/run.js" */
 /** @import { Panel } from "../page/tabs.js" */
 /** @import { Request, Server } from "./measuring.js" */
@@ -33,19 +33,18 @@ const markup = () => `
   <div class="world">
     <section class="moves"><h2>${escaped(say("worlds.moves"))}</h2>
       <dl><div class="red"><dt>${escaped(say("worlds.rejected"))}</dt><dd></dd></div>
-        <div class="tokens"><dt>${escaped(say("worlds.tokens"))}</dt><dd></dd></div>
-        <div class="speed"><dt>${escaped(say("worlds.speed"))}</dt><dd></dd></div></dl>
+        <div class="tokens"><dt>${escaped(say("worlds.tokens"))}</dt><dd></dd></div></dl>
       <div class="judged" aria-hidden="true"><i></i></div>
       <div class="stage hide-discarded" role="list" tabindex="0" aria-label="${escaped(say("worlds.text"))}"></div>
-      <p class="note">${escaped(say("worlds.changes"))}</p>
-      <p class="note time"></p></section>
+      <p class="note costs">${escaped(say("worlds.costs"))}</p>
+      <p class="note">${escaped(say("worlds.changes"))}</p></section>
     <section class="stays"><h2>${escaped(say("worlds.stays"))}</h2>
       <p class="of-tiny"></p>
       <table><thead><tr><th scope="col">${escaped(say("trials.tokens"))}</th>
         <td class="key"><i class="came"></i>${escaped(say("worlds.came"))} <i class="due"></i>${escaped(say("worlds.due"))}</td>
         <th scope="col" class="heard">${escaped(say("worlds.came"))}</th>
         <th scope="col" class="heard">${escaped(say("worlds.due"))}</th></tr></thead><tbody></tbody></table>
-      <p class="fit"></p>
+      <p class="fit"><span></span> <span class="numbers"></span></p>
       <p class="of-greedy">${escaped(say("worlds.greedy"))}</p>
       <p class="note same"></p>
       <p class="greedy" tabindex="0"></p></section>
@@ -67,7 +66,6 @@ export function makeWorlds(panel, server) {
   const measuring = makeMeasuring(part(".measuring"), server, { [say("worlds.run")]: request }, "");
   /** What is shown. @type {Worlds | null} */
   let worlds = null;
-  let isTimed = true; // whether no time is still to come
   let drawn = ""; // the text on the small stage, as it was sent
   let isMarked = false;
   let isFetched = false;
@@ -105,7 +103,6 @@ export function makeWorlds(panel, server) {
     isAsked = true;
     if (!measurement.worlds) return; // the stops before stay until there is one
     worlds = measurement.worlds;
-    isTimed = measurement.state !== "running" || worlds.time !== null || worlds.stops.some(({ counts }) => counts);
     draw();
   }
 
@@ -144,10 +141,8 @@ export function makeWorlds(panel, server) {
     const judged = figures?.judged ? figures : null;
     write(part(".red dd"), judged ? percent(judged.rejected, judged.judged) : "–");
     write(part(".tokens dd"), figures ? fixed(figures.perRound) : "–");
-    write(part(".speed dd"), figures && worlds?.time ? speedInWords(figures, worlds.time) : "–");
     part(".judged").style.setProperty("--red", String(judged ? judged.rejected / judged.judged : 0));
     part(".judged").toggleAttribute("data-unknown", !judged);
-    write(part(".time"), !worlds ? "" : timeInWords(worlds.time, isTimed));
     const sampled = JSON.stringify(texts?.sampled);
     if (sampled !== drawn) { // what is read there stays where it is while the tiny pair runs
       drawn = sampled;
@@ -178,7 +173,9 @@ export function makeWorlds(panel, server) {
       write(numbers[0], fixed(came, 3));
       write(numbers[1], fixed(due, 3));
     });
-    write(part(".fit"), counts ? fitInWords(counts) : worlds ? say("worlds.missing") : "");
+    write(part(".fit span"), counts ? verdictInWords({ ...counts, trial: "none", greedy: false, lossy: "" })
+      : worlds ? say("worlds.missing") : "");
+    write(part(".fit .numbers"), counts ? numbersInWords(counts) : "");
   }
 }
 
@@ -241,25 +238,6 @@ export function figuresOf(rounds) {
   return { rounds: rounds.length, judged: accepted + rejected, rejected, tokens, perRound: tokens / rounds.length };
 }
 
-/**
- * @param {Figures} figures
- * @param {WorldsTime} time
- */
-export function speedInWords({ perRound }, { alone_ms, round_ms, low, high }) {
-  const speedup = perRound * alone_ms / round_ms;
-  const values = { speedup: times(speedup), low: fixed(speedup * low), high: fixed(speedup * high) };
-  return values.low === values.high ? values.speedup : say("worlds.between", values);
-}
-
-/**
- * @param {WorldsTime | null} time
- * @param {boolean} isTimed
- */
-function timeInWords(time, isTimed) {
-  if (!time) return say(isTimed ? "worlds.unknown" : "worlds.untimed");
-  return say("worlds.time", { alone: fixed(time.alone_ms), round: fixed(time.round_ms) });
-}
-
 /** The text that the rounds add up to. @param {WorldsRound[]} rounds */
 export function textOf(rounds) {
   return rounds.flatMap(({ draft, next }) => [
@@ -282,10 +260,9 @@ export function greedyInWords({ stops }, { greedy }) {
 }
 
 /** @param {Counts} counts */
-function fitInWords({ found, distance, by_chance, freedom, p_value }) {
+function numbersInWords({ found, distance, by_chance, freedom, p_value }) {
   const p = freedom || found === "differs" ? digits(p_value, 2) : "–";
-  const numbers = say("worlds.numbers", { distance: fixed(distance, 3), chance: fixed(by_chance, 3), p });
-  return `${verdictInWords({ trial: "none", found, greedy: false, lossy: "" })} ${numbers}`;
+  return say("worlds.numbers", { distance: fixed(distance, 3), chance: fixed(by_chance, 3), p });
 }
 
 /**

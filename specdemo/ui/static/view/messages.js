@@ -509,22 +509,10 @@
  */
 
 /**
- * What a token of the target alone and a round with the pair's own drafter take. low, high: the ends of the
- * interval of their speed-up, divided by it.
- * @typedef {object} WorldsTime
- * @property {number} alone_ms
- * @property {number} round_ms
- * @property {number} low
- * @property {number} high
- */
-
-/**
- * All stops, from noise to the target itself. most: runs of the tiny pair at each. time: null where it is not
- * known, or not well enough.
+ * All stops, from noise to the target itself. most: runs of the tiny pair at each.
  * @typedef {object} Worlds
  * @property {number} most
  * @property {Array<WorldsStop>} stops
- * @property {WorldsTime | null} time
  */
 
 /**
