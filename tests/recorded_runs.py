@@ -3,8 +3,9 @@
 python -m tests.recorded_runs           all of them
 python -m tests.recorded_runs NAME ...  only these; "worlds" are the stops of "Two worlds"
 
-Each is run, always with the same text, until RUNS of its runs were undisturbed by other programs. The one
-with the median speed-up is kept. So no run is chosen by its speed.
+Each is run, always with the same text, and its rounds are timed again in turns with plain ones, until the
+speed-up of RUNS of its runs can be told closely enough. The one with the median speed-up is kept. So no run is
+chosen by its speed.
 """
 
 import json
@@ -15,8 +16,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from specdemo import generate, load_pair
+from specdemo import load_pair, stream
+from specdemo.events.speedup import is_wide
 from specdemo.events.trace import Trace
+from specdemo.loading.pair import AnyPair
+from specdemo.session import SETTLING_SECONDS
 from specdemo.ui.runs.models import Choice
 from specdemo.ui.runs.recorded import RECORDINGS, TRACES_FOLDER, WORLDS, Recording
 from specdemo.ui.runs.worlds import Worlds, WorldsRequest, params_of
@@ -25,7 +29,6 @@ from specdemo.ui.view.feed import rounds_to_draw
 RUNS = 5
 TRIES = 200
 WORLDS_RUNS = 2_000  # of the tiny pair at each stop
-UNDISTURBED = 1.7  # the most by which the ends of its speed-up's interval differ, as a factor
 DECIDING = ("p", "q", "u", "accept_prob")  # what a verdict follows from: with every digit
 USUAL: dict[str, Any] = {
     "distance": None,
@@ -65,19 +68,22 @@ def save(trace: Trace, path: Path) -> None:
 
 
 def record(recording: Recording) -> Trace:
-    """Of the undisturbed runs the one with the median speed-up."""
+    """Of the runs whose speed-up is claimed the one with the median."""
     pair = load_pair(recording.pair)
-    runs = (generate(pair, recording.prompt, recording.params) for _ in range(TRIES))
-    undisturbed = (run for run in runs if is_undisturbed(run))
-    kept = list(islice(undisturbed, RUNS))
+    runs = (timed(pair, recording) for _ in range(TRIES))
+    kept = list(islice((run for run in runs if not is_wide(run.stats.speedup_interval)), RUNS))
     if len(kept) < RUNS:
-        sys.exit(f"Only {len(kept)} of {TRIES} runs were undisturbed.")
+        sys.exit(f"The speed-up of only {len(kept)} of {TRIES} runs can be told closely enough.")
     return sorted(kept, key=lambda run: run.stats.speedup)[RUNS // 2]
 
 
-def is_undisturbed(run: Trace) -> bool:
-    low, high = run.stats.speedup_interval
-    return high <= UNDISTURBED * low
+def timed(pair: AnyPair, recording: Recording) -> Trace:
+    with stream(pair, recording.prompt, recording.params) as run:
+        for _ in run:
+            pass
+        for _ in run.time_in_turns(SETTLING_SECONDS):
+            pass
+    return run.trace
 
 
 def record_worlds() -> dict[str, Any]:

@@ -58,14 +58,14 @@ def _recording(
 
 
 # In the order of the examples. "greedy", "warm" and "hot" are one prompt at three temperatures. "poor",
-# "long" and "tree" differ from "warm" in one setting each, and are shorter.
+# "long" and "tree" differ from "warm" in one setting each; the first two are shorter.
 RECORDINGS = {
     "poor": _recording(STORY, 0.7, pair=POOR, tokens=32),
     "long": _recording(STORY, 0.7, gamma=16, tokens=32),
     "greedy": _recording(STORY, 0.0),
     "warm": _recording(STORY, 0.7),
     "hot": _recording(STORY, 1.2),
-    "tree": _recording(STORY, 0.7, tree=(2, 2, 1), tokens=32),
+    "tree": _recording(STORY, 0.7, tree=(2, 2, 1, 1)),
     "lookup": _recording(_TRAIN, 0.0, draft_with="lookup", tokens=48),
     "ngram": _recording(_WHEELS, 0.0, draft_with="ngram", tokens=52),
 }
