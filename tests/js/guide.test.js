@@ -29,6 +29,17 @@ test("there are nine steps, and each has words in each language", () => {
   }
 });
 
+for (const tag of ["en", "de"]) {
+  test(`it begins with token, target and forward, and no word comes before its step: ${tag}`, () => {
+    const told = STEPS.map(({ name }) => parted(catalogue(tag).tour[name].text));
+    assert.equal(told[0].length, 7, "a token, the target and a forward");
+    const text = told.map((parts) => parts.join("*")).join(" ");
+    for (const word of told.flatMap((parts) => parts.filter((_, place) => place % 2))) {
+      assert.ok(text.search(new RegExp(`(?<!\\p{L})${word}(?!\\p{L})`, "u")) === text.indexOf(`*${word}*`) + 1, word);
+    }
+  });
+}
+
 test("an address names a step, and the nearest where there is none of its number", () => {
   const found = [null, "3", "0", "99", "x", "-1", "1.5", ""].map(stepOf);
   assert.deepEqual(found, [null, 3, 1, 9, null, null, null, null]);

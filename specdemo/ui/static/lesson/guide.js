@@ -28,7 +28,6 @@ const OUTCOME = ".outcome";
 
 /** @type {Step[]} */
 export const STEPS = [
-  { name: "worlds", lit: '[data-testid="worlds"] .both', shows: "worlds" },
   { name: "slow", lit: '[data-testid="stage"]' },
   { name: "check", lit: '[data-testid="timeline"]' },
   { name: "coin", lit: INSPECTOR, pins: doubtful, formula: true },
@@ -36,6 +35,7 @@ export const STEPS = [
   { name: "bonus", lit: INSPECTOR, pins: (rounds) => own(rounds, "bonus") },
   { name: "pays", lit: OUTCOME, formula: true },
   { name: "costs", lit: OUTCOME, opens: "poor" },
+  { name: "worlds", lit: '[data-testid="worlds"] .both', shows: "worlds" },
   { name: "exact", lit: '.tabs [data-tab="figure"]', formula: true, tabs: ["figure", "trials"] },
 ];
 

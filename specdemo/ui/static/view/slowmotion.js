@@ -68,19 +68,19 @@ export function makeSlowMotion(panel) {
   function draw(checks) {
     const { rows } = checks;
     const [alone, together] = lanesOf(checks, tokens);
-    const upTo = tokens < rows ? say("slowMotion.togetherOfTree", { tokens }) : say("slowMotion.togetherGoesOn", { tokens });
     const again = make("button", say("slowMotion.again"));
     again.type = "button";
     again.className = "later";
     again.addEventListener("click", play);
     figure.replaceChildren(
-      later("figcaption", say("slowMotion.title", { tokens })),
-      heading(say("slowMotion.alone"), say("slowMotion.aloneGoesOn"), checks.plain_ms),
+      make("figcaption", say("slowMotion.title", { tokens })),
+      heading(say("slowMotion.alone"), "", fixed(checks.plain_ms)),
       picture(alone),
       later("small", say("slowMotion.spread", range(checks.plain_spread))),
-      heading(say("slowMotion.together", { rows }), upTo, checks.verify_ms),
+      heading(say("slowMotion.together", { count: rows - 1 }), tokens < rows ? say("slowMotion.ofTree") : "",
+        `${fixed(checks.draft_ms)} + ${fixed(checks.verify_ms)}`),
       picture(together),
-      later("small", say("slowMotion.drafting", { ...range(checks.verify_spread), ms: fixed(checks.draft_ms) })),
+      later("small", say("slowMotion.checking", range(checks.verify_spread))),
       later("p", [readInWords(rows, experts), comparedInWords(checks)].join(" ")),
       again,
     );
@@ -152,10 +152,10 @@ function later(tag, words) {
 /**
  * @param {string} words
  * @param {string} more
- * @param {number} ms
+ * @param {string} ms
  */
 function heading(words, more, ms) {
-  return make("p", make("span", words, later("span", more)), make("b", fixed(ms), say("slowMotion.ms")));
+  return make("p", make("span", words, later("span", more)), make("b", ms, say("slowMotion.ms")));
 }
 
 /** @param {Lane} lane */

@@ -15,6 +15,7 @@ import { say } from "./words.js";
 
 const words = (/** @type {string} */ key) => escaped(say(key));
 const markup = () => `
+  <p class="at-first">${words("timeline.atFirst")}</p>
   <p class="key"><span class="name">${words("timeline.name")}</span>
     <span><i class="accepted-brick"></i>${words("view.fates.accepted")}</span>
     <span><i class="bonus-brick"></i>${words("timeline.bonusSampled")}</span>
