@@ -74,6 +74,8 @@ def is_lit(page, name: str) -> None:
 
 def check(page, name: str) -> None:
     shows(page, name)
+    if name == "worlds":
+        page.locator("[data-testid=worlds] tbody tr").first.wait_for()  # it grows when its stops have come
     is_lit(page, name)
     if fate := FATES.get(name):
         pinned = page.locator(".stage .pinned")

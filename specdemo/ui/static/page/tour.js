@@ -47,6 +47,7 @@ export function makeTour(page, stage) {
   let standIn = null;
   /** What is lit. @type {HTMLElement | null} */
   let lit = null;
+  let revealed = 0; // px, its height when the page was scrolled to it
   let isFollowing = false; // whether the light follows it
   let opening = Promise.resolve(); // until the run that was last asked for is on the stage
   const isReduced = root.classList.contains("reduced"); // within another page there is no room for it
@@ -186,6 +187,7 @@ export function makeTour(page, stage) {
   function reveal() {
     if (!lit) return;
     makeRoom();
+    revealed = lit.offsetHeight;
     lit.scrollIntoView({ block: "nearest", inline: "center", behavior: "instant" }); // a tab can be beside the screen
     const box = lit.getBoundingClientRect();
     const room = innerHeight - (matchMedia(NARROW).matches ? card.offsetHeight : 0);
@@ -196,6 +198,7 @@ export function makeTour(page, stage) {
   // What is lit can move at any time, and nothing tells of that.
   function follow() {
     isFollowing = at > 0;
+    if (lit && STEPS[at - 1]?.shows && lit.offsetHeight !== revealed) reveal(); // a tab's content can come late
     place();
     if (isFollowing) requestAnimationFrame(follow);
   }
