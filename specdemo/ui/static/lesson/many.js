@@ -110,7 +110,7 @@ export function makeMany(panel, section, chosen) {
     const tested = count > 0 ? found : null;
     write(part(".statistic-name"), statisticName(count));
     write(part(".statistic"), tested ? (tested.impossible ? "∞" : fixed(tested.statistic, 1)) : "–");
-    write(part(".chance"), tested ? chanceInWords(tested.chance) : "–");
+    write(part(".chance"), tested ? pValue(tested.chance) : "–");
     panel.dataset.found = found ? verdictOf(found, trial.p) : "nothing";
     const words = { seed, token: chosen.names[trial.p.indexOf(Math.max(...trial.p))], count: grouped(found?.impossible ?? 0) };
     const sentence = say(`figure.many.${panel.dataset.found}`, words);
@@ -131,9 +131,4 @@ function verdictOf({ chance, freedom }, p) {
 /** @param {number} count degrees of freedom, without which there is no test */
 export function statisticName(count) {
   return count ? say("figure.many.statistic", { count }) : "χ²";
-}
-
-/** A p-value, and what it is held against. @param {number} value */
-export function chanceInWords(value) {
-  return say("figure.many.threshold", { value: pValue(value) });
 }

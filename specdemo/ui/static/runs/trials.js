@@ -3,10 +3,10 @@
 // The server runs and tests them.
 
 import { MISTAKES } from "../lesson/identity.js";
-import { chanceInWords, statisticName } from "../lesson/many.js";
+import { statisticName } from "../lesson/many.js";
 import { MISTAKE_WORDS } from "../lesson/mistakes.js";
 import { appendAll, escaped, find, make, write } from "../view/dom.js";
-import { fixed, grouped, inQuotes, percent } from "../view/format.js";
+import { fixed, grouped, inQuotes, pValue, percent } from "../view/format.js";
 import { say } from "../view/words.js";
 import { isGoingOn, makeMeasuring } from "./measuring.js";
 
@@ -142,7 +142,7 @@ export function makeTrials(panel, server, changed = () => {}) {
     /** @type {Record<string, [name: string, value: string]>} */
     const numbers = {
       runs: [say("trials.runs"), trial === "pair" ? say("trials.ofEach", count) : say("trials.ofMost", count)],
-      chance: [say("figure.many.chance"), freedom ? chanceInWords(p_value) : "–"],
+      chance: [say("figure.many.chance"), freedom ? pValue(p_value) : "–"],
       statistic: [statisticName(freedom), freedom ? (statistic === null ? "∞" : fixed(statistic, 1)) : "–"],
       distance: [say("figure.many.distance"), say("trials.distance", { distance: fixed(distance, 3), chance: fixed(by_chance, 3) })],
       accepted: [say("trials.accepted"), judged ? percent(accepted, judged) : "–"],

@@ -2,10 +2,9 @@
 // The tab "Two worlds": a slider for the drafter, from noise to the target itself. What it moves is on the left,
 // what it does not move on the right. At first it shows recorded stops; the server runs the visitor's prompt.
 
-import { chanceInWords } from "../lesson/many.js";
 import { mark } from "../page/address.js";
 import { appendAll, escaped, find, make, write } from "../view/dom.js";
-import { fixed, grouped, percent, times } from "../view/format.js";
+import { fixed, grouped, pValue, percent, times } from "../view/format.js";
 import { linked, tokensOf } from "../view/run.js";
 import { makeText } from "../view/text.js";
 import { say } from "../view/words.js";
@@ -284,7 +283,7 @@ export function greedyInWords({ stops }, { greedy }) {
 
 /** @param {Counts} counts */
 function fitInWords({ found, distance, by_chance, freedom, p_value }) {
-  const p = freedom ? chanceInWords(p_value) : "–";
+  const p = freedom ? pValue(p_value) : "–";
   const numbers = say("worlds.numbers", { distance: fixed(distance, 3), chance: fixed(by_chance, 3), p });
   return `${verdictInWords({ trial: "none", found, greedy: false, lossy: "" })} ${numbers}`;
 }
