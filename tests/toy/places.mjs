@@ -13,13 +13,15 @@ const answers = JSON.parse(readFileSync(0, "utf8")).map(({ rounds, setting }) =>
   return tokens.filter(({ fate }) => fate !== "discarded").map((token) => {
     const place = placeAt(token);
     const { others, p, q, shaping, done, replacement } = place;
-    const { rate, accept, replacement: residual } = trialOf(shaped(p, shaping, done), shaped(q, shaping, done));
+    const trial = trialOf(shaped(p, shaping, done), shaped(q, shaping, done));
+    const { rate, accept, replacement: residual } = trial;
+    const own = [trial.p[place.draft] - token.p, trial.drawn[place.draft] - token.q].map(Math.abs);
     const { order, other, middle } = asAt(token, place);
     const isDrawn = replacement === null || order[pick(weightsOf(asAt(token, place), residual), other)].at === replacement;
     const isReplaced = replacedBy(token.round.next) === token;
     const next = isReplaced ? placeAt(token.round.next) : null;
     const mass = token.residual_mass ?? token.round.next?.residual_mass;
-    return { fate: token.fate, isReplaced, isDrawn, isRuns: middle === null && other === token.round.next?.u, others, rate, accept, mass, tokens: p.length, ofNext: next?.p, p };
+    return { fate: token.fate, isReplaced, off: Math.max(...own), isDrawn, isRuns: middle === null && other === token.round.next?.u, others, rate, accept, mass, tokens: p.length, ofNext: next?.p, p };
   });
 });
 process.stdout.write(JSON.stringify(answers));

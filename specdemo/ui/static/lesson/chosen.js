@@ -133,6 +133,6 @@ export function belowOne(value) {
  * @param {number[]} weights
  * @param {number} index
  */
-export function middleOf(weights, index) {
+function middleOf(weights, index) {
   return belowOne((sumOf(weights.slice(0, index)) + weights[index] / 2) / sumOf(weights));
 }
