@@ -3,12 +3,13 @@ import { test } from "node:test";
 import "./words.js";
 import { rightTail } from "../../specdemo/ui/static/lesson/chisquare.js";
 import { DEFAULTS } from "../../specdemo/ui/static/lesson/defaults.js";
-import { compared, draw, noCounts, randomNumbers } from "../../specdemo/ui/static/lesson/draws.js";
+import { compared, draw, freedomOf, noCounts, randomNumbers } from "../../specdemo/ui/static/lesson/draws.js";
 import { MISTAKES, isExact, pick, secondOf, trialOf, twoOf } from "../../specdemo/ui/static/lesson/identity.js";
 import { readFrom, written } from "../../specdemo/ui/static/lesson/linked.js";
-import { byDefault } from "../../specdemo/ui/static/lesson/chosen.js";
+import { asAt, byDefault, weightsOf } from "../../specdemo/ui/static/lesson/chosen.js";
 import { placeAt } from "../../specdemo/ui/static/lesson/place.js";
-import { NEUTRAL, rescaled, shaped } from "../../specdemo/ui/static/lesson/shaping.js";
+import { NEUTRAL, noLooser, rescaled, shaped } from "../../specdemo/ui/static/lesson/shaping.js";
+import { walkTo } from "../../specdemo/ui/static/view/verdict.js";
 
 const DRAWS = 10_000;
 const SEEDS = Array.from({ length: 40 }, (_, at) => at + 1);
@@ -167,6 +168,7 @@ test("a comparison joins what is too rare, and finds what cannot come", () => {
   assert.deepEqual([impossible.statistic, impossible.chance], [Infinity, 0]);
   const sure = compared({ accepted: [60, 0], replaced: [40, 0] }, [1, 0]);
   assert.deepEqual([sure.distance, sure.statistic, sure.freedom, sure.chance], [0, 0, 0, 1]);
+  assert.deepEqual([[1, 0], [0.9999, 0.0001], [0.5, 0.5], [0.5, 0.3, 0.2]].map((one) => freedomOf(one, DRAWS)), [0, 0, 1, 2]);
 });
 
 test("a bar that is pulled rescales the others", () => {
@@ -191,6 +193,15 @@ const roundWith = (own) => {
   return Object.assign(round, { draft: [drafted], next });
 };
 
+/** The same of a greedy run. */
+const greedyRound = () => {
+  const round = roundWith({ greedy: true, temperature: 0 });
+  const top = round.next.top.map(([id, text, , , ...raw]) => [id, text, Number(id === 1), Number(id === 2), ...raw]);
+  Object.assign(round.draft[0], { p: 0, q: 1, accept_prob: 0, top });
+  Object.assign(round.next, { p: 1, q: 0, residual_mass: 1, top });
+  return round;
+};
+
 test("a rejection brings its p and q, with all others as two, which leave the residual its mass", () => {
   const { draft: [drafted], next } = roundWith({});
   for (const token of [drafted, next]) {
@@ -203,11 +214,64 @@ test("a rejection brings its p and q, with all others as two, which leave the re
   }
 });
 
+test("the figure has p and q as the run's sampler made them, at its settings, which act no second time", () => {
+  const own = { temperature: 0.8, top_k: 40, top_p: 0.9, min_p: 0.05 };
+  const place = placeAt(roundWith(own).draft[0]);
+  assert.deepEqual([place.shaping, place.done], [own, own]);
+  near(shaped(place.p, place.shaping, place.done), [0.5, 0.3, 0.1, 0.07, 0.03]);
+  const one = Object.assign(greedyRound(), { setting: { ...setting, ...own } }).draft[0]; // the filters left one token each
+  assert.deepEqual([placeAt(one).p, placeAt(one).shaping], [[1, 0, 0], own]);
+  const squares = place.p.map((one) => one ** 2);
+  near(shaped(place.p, { ...own, temperature: 0.4 }, own), squares.map((one) => one / squares.reduce((a, b) => a + b)));
+  near(shaped(place.p, { ...own, top_k: 2 }, own), [0.625, 0.375, 0, 0, 0]);
+  const moved = { temperature: [0.3, 2], top_k: [0, 50, 3], top_p: [1, 0.5], min_p: [0, 0.5] };
+  const kept = Object.entries(moved).map(([name, values]) => values.map((value) => noLooser(name, value, own)));
+  assert.deepEqual(kept, [[0.3, 2], [40, 40, 3], [0.9, 0.5], [0.05, 0.5]]);
+  assert.equal(noLooser("top_k", 3, NEUTRAL), 3);
+});
+
+test("the replacement is drawn in the figure by the inspector's number, from the same parts in the same order", () => {
+  const round = roundWith({ temperature: 0.8 });
+  // Eight are recorded, of which five get a column.
+  const top = [[9, " a", 0.3, 0.1], [8, " b", 0.1, 0.5], [7, " c", 0.2, 0.05], [6, " d", 0.1, 0.1], [5, " e", 0.1, 0.09], [4, " f", 0.06, 0.03],
+    [3, " g", 0.05, 0.02], [2, " h", 0.02, 0.05]].map((row) => [...row, ...row.slice(2)]);
+  const [drafted, next] = [round.draft[0], round.next];
+  Object.assign(drafted, { id: 8, p: 0.1, q: 0.5, top });
+  Object.assign(next, { id: 7, text: " c", p: 0.2, q: 0.05, residual_mass: 0.46, u: 0.4, top });
+  const walk = walkTo(next);
+  assert.ok(walk.isKnown);
+  const place = placeAt(drafted);
+  const chosen = asAt(drafted, place);
+  const { replacement } = trialOf(place.p, place.q);
+  const weights = weightsOf(chosen, replacement);
+  const parts = weights.flatMap((weight, at) => (weight > 1e-9 ? [[chosen.order[at].name, weight]] : []));
+  const recorded = walk.pieces.map(({ text, from, to }) => [`"${text}"`, to - from]);
+  assert.deepEqual(parts.map(([name]) => name), [...recorded.map(([name]) => name), chosen.names[5]]);
+  near(parts.map(([, weight]) => weight), [...recorded.map(([, share]) => share), walk.rest], 1e-9);
+  assert.deepEqual([chosen.other, chosen.order[pick(weights, chosen.other)].name, chosen.middle], [0.4, '" c"', null]);
+  // Otherwise only the columns are known.
+  const other = weightsOf({ ...chosen, asTaken: false }, replacement);
+  assert.equal(other.filter((one) => one > 0).length, replacement.filter((one) => one > 0).length);
+  near([other.reduce((sum, one) => sum + one)], [1]);
+});
+
+test("where it is not known in which part the run's number was, the mark is in the middle of the drawn one", () => {
+  const round = roundWith({});
+  round.next.u = 0.05; // among what is not recorded, or in its part
+  assert.equal(walkTo(round.next).isKnown, false);
+  const chosen = asAt(round.next, placeAt(round.next));
+  near([chosen.other], [0.3 / 0.34 / 2]);
+  assert.equal(chosen.middle, chosen.other);
+});
+
 test("where the residual's mass is not told, or not that of p and q, all others are one", () => {
   const accepted = { ...roundWith({}).draft[0], fate: "accepted" };
   const untold = roundWith({});
   untold.next.residual_mass = null;
   const otherRule = roundWith({ rule: { name: "block", residual: "w·p − q" } }).draft[0];
+  const { u, replacement } = placeAt(otherRule); // by which the run decided and drew otherwise
+  assert.deepEqual([u, replacement], [null, null]);
+  assert.match(asAt(otherRule, placeAt(otherRule)).place, /speculative rule judges here, not the run's rule, block/);
   const impossible = [0.2, 0.9].map((mass) => {
     const round = roundWith({});
     round.next.residual_mass = mass;
@@ -231,10 +295,20 @@ test("others without any probability are left out, whatever the trace's rounding
 });
 
 test("a token of a greedy run brings what its sampler got", () => {
-  const place = placeAt(roundWith({ greedy: true }).draft[0]);
+  const place = placeAt(greedyRound().draft[0]);
   near(place.p, [0.4 / 0.85, 0.35 / 0.85, 0.1 / 0.85]);
   near(place.q, [0.1 / 0.7, 0.5 / 0.7, 0.1 / 0.7]);
-  assert.equal(place.shaping.temperature, 0);
+  assert.deepEqual([place.shaping, place.done], [{ ...NEUTRAL, temperature: 0 }, NEUTRAL]);
+});
+
+test("a token of a greedy run brings its own p and q where another one was likelier before a penalty or in a tree", () => {
+  const round = greedyRound();
+  const drafted = round.draft[0];
+  round.next.raw_p = 0.2;
+  const place = placeAt(drafted);
+  const made = [place.p, place.q].map((raw) => shaped(raw, place.shaping, place.done));
+  assert.deepEqual([made, place.draft], [[[1, 0, 0], [0, 1, 0]], 1]);
+  assert.deepEqual([place.shaping.temperature, place.done.temperature], [0, 0]);
 });
 
 test("a token without q brings nothing", () => {

@@ -54,6 +54,7 @@ def test_what_are_no_messages(text):
 
 
 FIGURE = "figure_of=0.3&figure_p=0.5,0.5&figure_u=0.25&figure_mistakes=from_p,told&figure_top_k=2"
+TRIALS = "tab=trials&trials_mistake=told&trials_guesses=2"
 
 
 def test_what_an_address_leaves_out_is_as_in_the_api():
@@ -62,7 +63,7 @@ def test_what_an_address_leaves_out_is_as_in_the_api():
 
 
 @pytest.mark.parametrize(
-    "query", ["", "?", "__theme=dark", "run=1", "token=3.0", "view=api", "tab=figure&" + FIGURE]
+    "query", ["", "?", "__theme=dark", "run=1", "token=3.0", "view=api", "tab=figure&" + FIGURE, TRIALS]
 )
 def test_an_address_without_settings_changes_no_control(query):
     link = read_link(query, PAIRS)
@@ -88,6 +89,8 @@ def test_an_address_without_settings_changes_no_control(query):
         ("guess=1&hall=", "hall must be 32 digits, 0 to 9 and a to f, not ''"),
         ("figure_of=1", "figure_of must be ROUND.PLACE"),
         ("figure_mistakes=told,x", "figure_mistakes must be one of from_p, told, soft, likelier, not 'x'"),
+        ("trials_mistake=pair", "trials_mistake must be one of from_p, told, soft, likelier, not 'pair'"),
+        ("trials_guesses=3", "trials_guesses must be one of 1, 2, not '3'"),
         ("figure_p=0.5,0.5", "figure_p must be 6 numbers from 0 to 1 that sum to 1, with commas"),
         ("figure_of=1.0&figure_q=0.5,0.4", "figure_q must be 2–7 numbers from 0 to 1 that sum to 1"),
         ("figure_q=nan,0,0,0,0,1", "figure_q must be 6 numbers"),

@@ -110,14 +110,21 @@ def test_what_comes_out_is_the_engines_accepted_drafts_and_replacements(both):
 def test_each_rejection_of_the_recorded_runs_has_the_residual_that_the_engine_recorded():
     """Most of the vocabulary is not listed in a trace, and the figure has all of that as two tokens."""
     traces = [Trace.load(file) for file in sorted(TRACES.glob("*.json"))]
-    asked = [as_told(one.rounds, setting(one)) for one in traces if one.params.temperature > 0]
-    places = [place for run in by_the_page(asked, "places.mjs") for place in run]
+    asked = [as_told(one.rounds, setting(one)) for one in traces]
+    runs = by_the_page(asked, "places.mjs")
+    assert all(place["off"] < 1e-5 for run in runs for place in run), (
+        "p and q are the run's own, to six digits"
+    )
+    sampled = [run for one, run in zip(traces, runs, strict=True) if one.params.temperature > 0]
+    places = [place for run in sampled for place in run]
     rejected = [place for place in places if place["fate"] == "rejected"]
-    assert len(asked) > 3 and len(rejected) > 80
+    assert len(sampled) > 3 and len(rejected) > 80
     for place in rejected:
         assert 1 - place["rate"] == pytest.approx(place["mass"], abs=WITHIN), place
         if place["isReplaced"]:
             assert place["ofNext"] == place["p"], "the replacement brings the same"
+            assert place["isDrawn"], "the figure draws what the run drew"
+    assert sum(place["isRuns"] for place in rejected) > 50, "by the run's own number, where that is known"
     assert any(place["others"] == ["above", "below"] for place in rejected)
     assert all(place["others"] in ([], ["all"]) for place in places if place["fate"] == "accepted")
 

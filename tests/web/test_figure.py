@@ -2,17 +2,19 @@
 tests what it computes, and tests/toy/test_lesson_rules.py holds that against the engine."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from specdemo.events.trace import Trace
 from tests.web.conftest import RECORDED
-from tests.web.screen import fates, wait_for_state
+from tests.web.screen import fates, open_trace, wait_for_state
 
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
 P = [0.42, 0.22, 0.14, 0.1, 0.08, 0.04]
 Q = [0.2, 0.38, 0.08, 0.22, 0.04, 0.08]
 WRONG = ["replace from p", "tell another q", "judge greedy drafts by soft probabilities", "accept when p > q"]
+CHANCE = "p-value (a difference counts below 10⁻⁶)"
 HEIGHTS = """columns => columns.map((column) => {
   const share = (part) => part.getBoundingClientRect().height / column.getBoundingClientRect().height;
   return Object.fromEntries([...column.querySelectorAll("i")].map((part) => [part.className, share(part)]));
@@ -69,13 +71,15 @@ def centre(element) -> tuple[float, float]:
     return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
 
 
-def draw(panel) -> tuple[float, str]:
-    """Draws 10,000; the p-value, and what is said."""
+def draw(panel) -> tuple[float | None, str]:
+    """Draws 10,000; the p-value, if there is a test, and what is said."""
     panel.get_by_role("button", name="Draw 10,000").click()
     said = panel.locator(".found").filter(has_text="drafts (seed")
     said.wait_for()
     written = panel.locator(".chance").text_content()
     digits = written.translate(str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789"))
+    if digits == "–":
+        return None, said.text_content()
     return float(digits.removeprefix("< ").replace(" × 10", "e").replace("10-", "1e-")), said.text_content()
 
 
@@ -208,8 +212,13 @@ def test_greedy_decoding_has_its_own_sentence(figure):
     assert '"a" is rejected: the target\'s likeliest token is "there".' in said
     u = figure.get_by_role("slider", name="u, which decides")
     assert not u.is_visible()
-    chance, said = draw(figure)
-    assert chance == 1 and "no difference from p" in said
+    press(figure, "Draw 10,000")
+    figure.locator(".found").get_by_text('Only "there" can come, so there is nothing to test.').wait_for()
+    test = figure.locator(".many dl > div").all_text_contents()[1:]
+    assert test == ["χ²–", f"{CHANCE}–"], "a test without degrees of freedom is none"
+    told = figure.locator(".two.told")
+    assert told.locator(".left-q th").text_content() == "its q"
+    assert "Nothing is left of q" in told.inner_text() and "u =" not in told.inner_text()
     press(figure, "replace from p")
     assert "With these p and q it changes nothing." in figure.locator(".whys").text_content()
     assert "exactly the target's p" in figure.locator(".answer").text_content()
@@ -224,7 +233,9 @@ def test_each_mistake_is_explained_and_found(figure, name):
     assert switch.get_attribute("aria-pressed") == "true" and figure.locator(".whys").text_content()
     assert "% of the probability ends up at the wrong tokens" in figure.locator(".answer").text_content()
     chance, said = draw(figure)
-    assert chance < 1e-6 and "this is not p" in said
+    assert "this is not p" in said
+    greedily = name == WRONG[2]  # another token than the only one is no matter of a test
+    assert "came out as tokens whose p is 0" in said if greedily else chance < 1e-6
     switch.click()
     assert "exactly the target's p" in figure.locator(".answer").text_content()
     assert numbers(figure, "p and q of each token")["p"] == near(P), "also after a greedy mistake"
@@ -263,10 +274,14 @@ def test_p_and_q_are_taken_from_the_pinned_token(figure):
     u = figure.get_by_role("slider", name="u, which decides")
     assert float(u.get_attribute("aria-valuenow")) == near(token.u)
     assert figure.locator(".threshold").text_content() == f"min(1, p/q) = {token.accept_prob:.3f}"
+    assert figure.get_by_label("temperature").input_value() == str(trace.params.temperature)
     replaced = next(one.next for one in trace.rounds if token in one.draft)
     assert float(figure.locator(".mass").text_content().split()[-1]) == near(replaced.residual_mass)
     said = figure.locator(".outcome-of-one b").text_content()
     assert token.text in said and "is rejected" in said and replaced.text in said
+    number = figure.get_by_role("slider", name="the number for the draw")
+    assert float(number.get_attribute("aria-valuenow")) == near(replaced.u)
+    assert f"{replaced.u:.3f}" in figure.locator(".from").text_content(), "as the inspector has it"
 
     bound = figure.locator(".bound").get_by_text("the acceptance rate shown is an upper bound")
     assert not bound.is_visible()
@@ -274,6 +289,23 @@ def test_p_and_q_are_taken_from_the_pinned_token(figure):
     assert figure.get_by_role("slider", name="p of all others").count() == 1 and bound.is_visible()
     press(figure, "replace from p")
     assert not bound.is_visible(), "it is about the right rule"
+
+
+def test_beside_a_lossy_run_it_says_that_its_own_rule_is_another(visit, bare, tmp_path):
+    trace = Trace.load(RECORDED)
+    replace(trace, params=replace(trace.params, rule="typical")).save(tmp_path / "lossy.json")
+    page = visit(bare, still=True)
+    wait_for_state(page, "recorded")
+    open_trace(page, tmp_path / "lossy.json")
+    panel = shown(page)
+    answer = panel.locator(".answer")
+    assert answer.text_content().startswith("This run's rule, typical, is lossy. Here the speculative rule")
+    assert panel.get_attribute("data-tone") == "lossy"
+    take_pinned(panel, trace, "rejected")
+    assert "not the run's rule, typical" in panel.locator(".place").text_content()
+    assert "is lossy" in answer.text_content()
+    press(panel, "replace from p")
+    assert panel.get_attribute("data-tone") == "differs"
 
 
 def test_in_a_lecture_the_figure_is_as_large_as_the_screen_and_the_keys_bring_its_cards(figure):

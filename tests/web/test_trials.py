@@ -68,13 +68,28 @@ def test_the_engine_as_it_is_fits_and_each_switch_is_told_from_it(page):
     for name in SWITCHES:
         turn(panel, name)
         assert panel.locator(".mistakes [aria-pressed=true]").all_inner_texts() == [name], "one at a time"
+        assert panel.get_by_role("button", name=PAIR).is_disabled(), "it has no mistake in it"
+    assert "drafting on and off” is off meanwhile" in panel.locator(".why").inner_text()
     assert "before this switch was moved" in panel.get_by_test_id("trials-verdict").inner_text()
     assert panel.get_attribute("data-found") is None
     assert tried(page, TINY, "likelier", "differs").startswith("Found: ")
     chance = panel.locator("[data-count=chance]").inner_text()
     assert chance == "0" or re.search("10⁻([⁶⁷⁸⁹]|.{2,})$", chance)
+    assert panel.locator("dt").all_inner_texts()[1] == "p-value (a difference counts below 10⁻⁶)"
+    assert "trials_mistake=likelier" in page.url
     turn(panel, SWITCHES[-1])  # off again
-    assert panel.locator(".mistakes [aria-pressed=true]").count() == 0
+    assert panel.locator(".mistakes [aria-pressed=true]").count() == 0 and "trials_" not in page.url
+    assert panel.get_by_role("button", name=PAIR).is_enabled()
+
+
+def test_a_link_brings_the_mistake_and_the_guesses_back(visit, bare):
+    page = visit(f"{bare}/?tab=trials&trials_mistake=told&trials_guesses=2", still=True)
+    panel = page.get_by_test_id("trials")
+    panel.get_by_role("button", name=SWITCHES[1], pressed=True).wait_for()
+    panel.get_by_role("button", name="two guesses at each place", pressed=True).wait_for()
+    assert panel.get_by_role("button", name=PAIR).is_disabled()
+    turn(panel, SWITCHES[2])
+    page.wait_for_url(lambda url: "tab=trials&trials_mistake=soft&trials_guesses=2" in url)
 
 
 def test_this_prompt_with_drafting_on_and_off(page):
@@ -87,6 +102,11 @@ def test_this_prompt_with_drafting_on_and_off(page):
     tested = panel.locator("[data-count=statistic]").locator("xpath=..").locator("dt").inner_text()
     assert int(re.search(r"\d+", tested)[0]) > 0, "there is something to be tested"
     assert panel.locator("[data-count=chance]").inner_text() != "–"
+    counts = panel.locator(".counted")
+    turn(panel, SWITCHES[0])
+    assert not counts.is_visible(), "what has no mistake in it stands below none"
+    turn(panel, SWITCHES[0])
+    assert counts.is_visible() and "So far" in panel.get_by_test_id("trials-verdict").inner_text()
 
 
 def test_stop_ends_them_where_they_are(visit, endless):

@@ -48,8 +48,9 @@ FIGURE: dict[str, tuple[float, float] | None] = {
 }
 MISTAKES = ("from_p", "told", "soft", "likelier")  # as lesson/identity.js has them
 FIGURE_TOKENS, FIGURE_GROUPS = 6, 7  # that it has at first, and at most where it has a token's of a run
+TRIALS = {"trials_mistake": MISTAKES, "trials_guesses": ("1", "2")}  # the switches of "Trials"
 SUMS = 0.01  # what a sum of written probabilities may be off by
-OURS = (*GENERATING, "run", "guess", "hall", "token", "trace", "digest", "tab", *FIGURE)
+OURS = (*GENERATING, "run", "guess", "hall", "token", "trace", "digest", "tab", *FIGURE, *TRIALS)
 # Other names in an address: those of the frame around the page, Gradio's and its host's, all that begin with
 # __, the visitor's language, the tour's step, and the stop of "Two worlds".
 OTHERS = ("frame", "view", "deep_link", "embed", "logs", "lang", "tour", "worlds")
@@ -97,6 +98,8 @@ def read_link(query: str, pairs: Collection[str], limits: Limits = LOCAL) -> Lin
         raise ValueError(refusal("hall", "hall", given["hall"]))
     _one_of("tab", given.get("tab", "text"), TABS)
     _check_figure(given)
+    for name, choices in TRIALS.items():
+        _one_of(name, given.get(name, choices[0]), choices)
     check_text("prompt", given.get("prompt", ""))
     how = {name: _value(name, text) for name, text in given.items() if name in FIELDS}
     params = Params(**how | ({"stop": stops} if stops else {}))

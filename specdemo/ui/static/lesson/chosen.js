@@ -3,14 +3,16 @@
 // random numbers. As it begins, and as a token of a run has it.
 
 import { inQuotes } from "../view/format.js";
+import { ruleOf } from "../view/rules.js";
 import { isAfterRefused } from "../view/run.js";
 import { say } from "../view/words.js";
 import { DEFAULTS } from "./defaults.js";
-import { NEUTRAL, sumOf } from "./shaping.js";
+import { pick, trialOf } from "./identity.js";
+import { NEUTRAL, shaped, sumOf } from "./shaping.js";
 
 /** @import { Token } from "../view/run.js" */
 /** @import { Mistake, Trial } from "./identity.js" */
-/** @import { Others, Place } from "./place.js" */
+/** @import { Others, Part, Place } from "./place.js" */
 /** @import { Shaping } from "./shaping.js" */
 /** @typedef {"p" | "q"} Which */
 /**
@@ -19,12 +21,15 @@ import { NEUTRAL, sumOf } from "./shaping.js";
  * @property {string[]} names
  * @property {Others[]} others the last of the names: those that stand for more than one token
  * @property {boolean} asTaken whether p and q are the pinned token's, unchanged
- * @property {Record<Which, number[]>} raw before the sampler
+ * @property {Record<Which, number[]>} raw before the sampler, or after that of the run
+ * @property {Shaping} done what the run's sampler has done to them
  * @property {Shaping} shaping
  * @property {Set<Mistake>} mistakes
  * @property {number} draft
  * @property {number} u
  * @property {number} other the random number that draws the replacement
+ * @property {Part[]} order in which the draw goes through the parts
+ * @property {number | null} middle what stands for the run's own number, if where that fell is not known
  * @property {string} place where p and q are from
  */
 
@@ -37,46 +42,76 @@ const OTHERS = { above: "figure.others.above", below: "figure.others.below", all
 /** @returns {Chosen} */
 export function byDefault() {
   const { p, q, draft, u, other } = DEFAULTS;
+  const names = TOKENS.map((key) => inQuotes(say(key)));
   return {
-    names: TOKENS.map((key) => inQuotes(say(key))),
+    names,
     others: [],
     asTaken: false,
     raw: { p, q },
+    done: NEUTRAL,
     shaping: { ...NEUTRAL },
     mistakes: new Set(),
     draft,
     u,
     other,
+    order: names.map((name, at) => ({ at, name, share: 1, otherwise: 1 })),
+    middle: null,
     place: say("figure.after_default"),
   };
 }
 
 /**
- * All but the number that draws the replacement, which depends on what it is drawn from.
  * @param {Token} token
  * @param {Place} found its place
- * @returns {Omit<Chosen, "other">}
+ * @returns {Chosen}
  */
-export function asAt(token, { names, others, p, q, shaping, draft, u }) {
+export function asAt(token, { names, others, p, q, done, shaping, draft, u, replacement, number, order }) {
   const where = { token: inQuotes(token.text) };
   const ofLeft = isAfterRefused(token) ? say("figure.after_refused") : "";
+  const { name: rule } = ruleOf(token);
+  const ofRule = rule === "speculative" ? "" : say("figure.other_rule", { rule });
   const sampled = ["figure.after_pinned.listed", "figure.after_pinned.one", "figure.after_pinned.two"][others.length];
-  return {
-    names: [...names, ...others.map((kind) => say(OTHERS[kind]))],
+  const all = [...names, ...others.map((kind) => say(OTHERS[kind]))];
+  const chosen = {
+    names: all,
     others,
     asTaken: true,
     raw: { p, q },
+    done,
     shaping: { ...shaping },
     mistakes: new Set(),
     draft: draft ?? 0,
     u: u ?? DEFAULTS.u,
-    place: [say(shaping.temperature === 0 ? "figure.after_greedy" : sampled, where), ofLeft].filter(Boolean).join("; "),
+    other: DEFAULTS.other,
+    order: order.map((part) => ({ ...part, name: part.name ?? all[part.at] })),
+    middle: null,
+    place: [say(shaping === done ? sampled : "figure.after_greedy", where), ofLeft, ofRule].filter(Boolean).join("; "),
   };
+  if (replacement === null) return chosen;
+  const weights = weightsOf(chosen, trialOf(shaped(p, shaping, done), shaped(q, shaping, done)).replacement);
+  if (number !== null && order[pick(weights, number)].at === replacement) return { ...chosen, other: number };
+  const middle = middleOf(weights, order.findIndex(({ at }) => at === replacement));
+  return { ...chosen, other: middle, middle };
 }
 
-/** Whether only the drafter's likeliest token is drafted. @param {Chosen} chosen */
-export function draftsGreedily({ shaping }) {
-  return shaping.temperature === 0;
+/**
+ * The parts that the number for the draw is in one of, in their order. Once p and q are no longer as they were taken, only
+ * the columns are known.
+ * @param {Pick<Chosen, "order" | "asTaken" | "mistakes">} chosen
+ * @param {number[]} replacement of each column
+ */
+export function weightsOf({ order, asTaken, mistakes }, replacement) {
+  const isKnown = asTaken && mistakes.size === 0;
+  return order.map(({ at, share, otherwise }) => replacement[at] * (isKnown ? share : otherwise));
+}
+
+/**
+ * Whether only the drafter's likeliest token is drafted.
+ * @param {Chosen} chosen
+ * @param {Trial} trial
+ */
+export function draftsGreedily({ shaping }, { drawn }) {
+  return shaping.temperature === 0 && drawn.includes(1);
 }
 
 /**
@@ -84,8 +119,8 @@ export function draftsGreedily({ shaping }) {
  * @param {Chosen} chosen
  * @param {Trial} trial
  */
-export function draftOf(chosen, { drawn }) {
-  return draftsGreedily(chosen) ? drawn.indexOf(1) : chosen.draft;
+export function draftOf(chosen, trial) {
+  return draftsGreedily(chosen, trial) ? trial.drawn.indexOf(1) : chosen.draft;
 }
 
 /** Random numbers are below 1. @param {number} value */
@@ -98,6 +133,6 @@ export function belowOne(value) {
  * @param {number[]} weights
  * @param {number} index
  */
-export function middleOf(weights, index) {
+function middleOf(weights, index) {
   return belowOne((sumOf(weights.slice(0, index)) + weights[index] / 2) / sumOf(weights));
 }

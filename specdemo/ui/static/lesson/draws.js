@@ -9,9 +9,9 @@ import { sumOf } from "./shaping.js";
 /** How often each token came out, as an accepted draft and as a replacement. @typedef {{ accepted: number[], replaced: number[] }} Counts */
 /**
  * What came out against p. distance: total variation. statistic: Pearson's chi-square; infinite where something
- * came out that p gives 0. freedom: its degrees of freedom. chance: its p-value, the probability that draws from p differ at
- * least as much.
- * @typedef {{ shares: number[], distance: number, statistic: number, freedom: number, chance: number }} Comparison
+ * came out that p gives 0, and how often that was. freedom: its degrees of freedom; with 0 there is nothing to test. chance:
+ * its p-value, the probability that draws from p differ at least as much.
+ * @typedef {{ shares: number[], distance: number, statistic: number, impossible: number, freedom: number, chance: number }} Comparison
  */
 
 const FEWEST = 5; // draws that a cell is expected to have, or the p-value would not be right
@@ -69,9 +69,18 @@ export function compared({ accepted, replaced }, p) {
   const possible = counts.filter((_, at) => p[at] > 0);
   const cells = joined(possible, p.filter((one) => one > 0).map((one) => one * total));
   const freedom = cells.length - 1;
-  const isImpossible = sumOf(possible) < total;
-  const statistic = isImpossible ? Infinity : sumOf(cells.map(([count, expected]) => (count - expected) ** 2 / expected));
-  return { shares, distance, statistic, freedom, chance: isImpossible ? 0 : rightTail(statistic, freedom) };
+  const impossible = total - sumOf(possible);
+  const statistic = impossible ? Infinity : sumOf(cells.map(([count, expected]) => (count - expected) ** 2 / expected));
+  return { shares, distance, statistic, impossible, freedom, chance: impossible ? 0 : rightTail(statistic, freedom) };
+}
+
+/**
+ * The degrees of freedom of so many draws.
+ * @param {number[]} p
+ * @param {number} total
+ */
+export function freedomOf(p, total) {
+  return joined(p, p.map((one) => one * total)).length - 1;
 }
 
 /**

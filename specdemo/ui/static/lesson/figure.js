@@ -5,7 +5,7 @@
 import { find, write } from "../view/dom.js";
 import { fixed } from "../view/format.js";
 import { inLanguage, say } from "../view/words.js";
-import { asAt, byDefault, middleOf } from "./chosen.js";
+import { asAt, byDefault } from "./chosen.js";
 import { setNumber } from "./columns.js";
 import { isExact, trialOf } from "./identity.js";
 import { figureIn, readFrom, written } from "./linked.js";
@@ -63,7 +63,7 @@ export function makeFigure(panel, pinned, { isOurs, changed } = { isOurs: () => 
   function show(run) {
     filled ??= fill(panel, pinned, () => { if (!asked) changed(); });
     if (asked && isOurs() && (filled.restore(run, asked) || run.complete)) asked = null;
-    filled.show();
+    filled.show(run);
   }
 }
 
@@ -81,6 +81,7 @@ function fill(panel, pinned, changed) {
   /** What follows from it. @type {Trial} */
   let trial;
   let top = HALF; // of the bars' scale
+  let lossy = ""; // the rule of the run on the stage, if it is lossy: the figure's is the speculative one
   const switches = makeSwitches(panel, chosen, change);
   const pull = makePull(part(".pull"), chosen, { changed: change, drafted: drawOne });
   const parts = makeParts(part(".parts"), chosen);
@@ -94,7 +95,14 @@ function fill(panel, pinned, changed) {
   take.addEventListener("click", takePinned);
   part(".reset").addEventListener("click", begin);
   begin();
-  return { show: allowTaking, restore, written: writtenOf };
+  return { show, restore, written: writtenOf };
+
+  /** @param {Run} run on the stage */
+  function show({ setting }) {
+    lossy = setting?.lossy ? setting.rule.name : "";
+    allowTaking();
+    drawLead();
+  }
 
   function begin() {
     Object.assign(chosen, byDefault());
@@ -143,10 +151,6 @@ function fill(panel, pinned, changed) {
     if (!token || !found) return false;
     Object.assign(chosen, asAt(token, found));
     build();
-    if (found.replacement !== null) {
-      chosen.other = middleOf(trial.replacement, found.replacement);
-      drawOne();
-    }
     base = { chosen: { ...chosen, shaping: { ...chosen.shaping } }, token };
     return true;
   }
@@ -159,9 +163,9 @@ function fill(panel, pinned, changed) {
 
   /** Draws everything. @param {boolean} [isPulled] whether a bar is in somebody's hand: the scale stays */
   function change(isPulled = false) {
-    const { raw, shaping, mistakes } = chosen;
+    const { raw, shaping, done, mistakes } = chosen;
     if (shaping.temperature > 0) mistakes.delete("soft");
-    trial = trialOf(shaped(raw.p, shaping), shaped(raw.q, shaping), mistakes, raw);
+    trial = trialOf(shaped(raw.p, shaping, done), shaped(raw.q, shaping, done), mistakes, raw);
     if (!isPulled) top = topOf([raw.p, raw.q, trial.p, trial.drawn, trial.told, trial.out]);
     setNumber(panel, "top", top);
     for (const plot of /** @type {NodeListOf<HTMLElement>} */ (panel.querySelectorAll(".plot"))) {
@@ -182,8 +186,8 @@ function fill(panel, pinned, changed) {
     const off = isExact(trial)
       ? say("figure.two.off_lead", { share: fixed(100 * ofSecond, 1) })
       : say("figure.off", { share: fixed(100 * trial.distance, 1) });
-    panel.dataset.tone = exact ? "exact" : "differs";
-    write(part(".answer"), exact ? say("figure.exact") : off);
+    panel.dataset.tone = exact ? (lossy ? "lossy" : "exact") : "differs";
+    write(part(".answer"), !exact ? off : lossy ? say("figure.of_lossy", { rule: lossy }) : say("figure.exact"));
     write(part(".place"), chosen.place);
   }
 

@@ -4,7 +4,7 @@
 
 import { belowOne } from "./chosen.js";
 import { MISTAKES } from "./identity.js";
-import { normalised, sumOf } from "./shaping.js";
+import { noLooser, normalised, sumOf } from "./shaping.js";
 
 /** @import { Chosen } from "./chosen.js" */
 /** @typedef {Record<string, string>} Query */
@@ -51,7 +51,7 @@ export function readFrom(query, base) {
     return fits && Math.abs(sumOf(numbers) - 1) <= SUMS ? normalised(numbers) : base.raw[which];
   };
   const raw = { p: shares("p"), q: shares("q") };
-  const shaping = Object.fromEntries(SLIDERS.map((name) => [name, number(name, base.shaping[name])]));
+  const shaping = Object.fromEntries(SLIDERS.map((name) => [name, noLooser(name, number(name, base.shaping[name]), base.done)]));
   const isShaped = SLIDERS.some((name) => shaping[name] !== base.shaping[name]);
   return {
     raw,

@@ -2,15 +2,15 @@
 // 10,000 drafts of the figure, really drawn and judged, and how far what came out is from p.
 
 import { appendAll, find, make, write } from "../view/dom.js";
-import { fixed, pValue } from "../view/format.js";
+import { fixed, grouped, pValue } from "../view/format.js";
 import { say } from "../view/words.js";
 import { classed, headsOf, inColumn, makeColumns, setHeads, setNumber } from "./columns.js";
-import { compared, draw as drawInto, noCounts, randomNumbers } from "./draws.js";
+import { compared, draw as drawInto, freedomOf, noCounts, randomNumbers } from "./draws.js";
 import { sumOf } from "./shaping.js";
 
 /** @import { Chosen } from "./chosen.js" */
 /** @import { Columns } from "./columns.js" */
-/** @import { Counts } from "./draws.js" */
+/** @import { Comparison, Counts } from "./draws.js" */
 /** @import { Trial } from "./identity.js" */
 
 const MARKUP = `
@@ -106,17 +106,29 @@ export function makeMany(panel, section, chosen) {
   function tellFound(drawn) {
     const found = drawn && sumOf([...drawn.accepted, ...drawn.replaced]) ? compared(drawn, trial.p) : null;
     write(part(".distance"), found ? fixed(found.distance, 3) : "–");
-    write(part(".statistic-name"), say("figure.many.statistic", { count: found?.freedom ?? Math.max(0, chosen.names.length - 1) }));
-    write(part(".statistic"), found ? (found.statistic === Infinity ? "∞" : fixed(found.statistic, 1)) : "–");
-    write(part(".chance"), found ? pValue(found.chance) : "–");
-    panel.dataset.found = found ? (found.chance < SURE ? "differs" : found.chance < LIKELY ? "unclear" : "fits") : "nothing";
-    const words = { seed };
-    const sentences = {
-      differs: () => say("figure.many.differs", words),
-      unclear: () => say("figure.many.unclear", words),
-      fits: () => say("figure.many.fits", words),
-      nothing: () => say("figure.many.none"),
-    };
-    write(part(".found"), sentences[/** @type {keyof typeof sentences} */ (panel.dataset.found)]());
+    const count = freedomOf(trial.p, DRAWS);
+    const tested = count > 0 ? found : null;
+    write(part(".statistic-name"), statisticName(count));
+    write(part(".statistic"), tested ? (tested.impossible ? "∞" : fixed(tested.statistic, 1)) : "–");
+    write(part(".chance"), tested ? pValue(tested.chance) : "–");
+    panel.dataset.found = found ? verdictOf(found, trial.p) : "nothing";
+    const words = { seed, token: chosen.names[trial.p.indexOf(Math.max(...trial.p))], count: grouped(found?.impossible ?? 0) };
+    const sentence = say(`figure.many.${panel.dataset.found}`, words);
+    write(part(".found"), found?.impossible ? `${sentence} ${say("figure.many.impossible", words)}` : sentence);
   }
+}
+
+/**
+ * @param {Comparison} found
+ * @param {number[]} p
+ */
+function verdictOf({ chance, freedom }, p) {
+  if (chance < SURE) return "differs";
+  if (freedom === 0) return p.includes(1) ? "alike" : "rare";
+  return chance < LIKELY ? "unclear" : "fits";
+}
+
+/** @param {number} count degrees of freedom, without which there is no test */
+export function statisticName(count) {
+  return count ? say("figure.many.statistic", { count }) : "χ²";
 }

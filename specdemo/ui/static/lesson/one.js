@@ -4,11 +4,12 @@
 import { appendAll, find, make, write } from "../view/dom.js";
 import { fixed } from "../view/format.js";
 import { say } from "../view/words.js";
-import { belowOne, draftOf, draftsGreedily } from "./chosen.js";
+import { belowOne, draftOf, draftsGreedily, weightsOf } from "./chosen.js";
 import { bare, setNumber } from "./columns.js";
 import { randomNumbers } from "./draws.js";
 import { makeHandle } from "./handle.js";
 import { pick } from "./identity.js";
+import { NEUTRAL } from "./shaping.js";
 
 /** @import { Chosen } from "./chosen.js" */
 /** @import { Trial } from "./identity.js" */
@@ -62,18 +63,20 @@ export function makeOne(panel, section, chosen, drafted) {
   /** Makes the places of the replacements, when there are other tokens. */
   function build() {
     strips.replacements.replaceChildren();
-    appendAll(strips.replacements, [...chosen.names.map((name) => make("span", bare(name))), handles.other]);
+    appendAll(strips.replacements, [...chosen.order.map(({ name = "" }) => make("span", bare(name))), handles.other]);
   }
 
   /** @param {Trial} shown */
   function draw(shown) {
     trial = shown;
-    const { names, mistakes, u, other } = chosen;
+    const { names, mistakes, u, other, order } = chosen;
     const { p, drawn, told, judged, accept, replacement } = trial;
-    const greedilyDrafted = draftsGreedily(chosen);
+    const parts = weightsOf(chosen, replacement);
+    const greedilyDrafted = draftsGreedily(chosen, trial);
     const greedy = greedilyDrafted && !mistakes.has("soft");
     const at = draftOf(chosen, trial);
-    const replaces = pick(replacement, other);
+    const ofPart = pick(parts, other);
+    const replaces = order[ofPart].at;
     const isNever = drawn[at] === 0;
     const isAccepted = !isNever && u < accept[at];
     const plain = mistakes.size === 0;
@@ -102,15 +105,18 @@ export function makeOne(panel, section, chosen, drafted) {
 
     function drawReplacing() {
       part(".replacing").hidden = isNever || isAccepted || greedy;
-      write(part(".from"), mistakes.has("from_p") ? say("figure.one.from_off") : say("figure.one.from"));
-      setNumber(strips.replacements, "u", other);
-      names.forEach((_, index) => {
-        const piece = /** @type {HTMLElement} */ (strips.replacements.children[index]);
-        setNumber(piece, "share", replacement[index]);
-        piece.hidden = replacement[index] === 0;
-        piece.classList.toggle("drawn", index === replaces);
-      });
+      const isMiddle = plain && chosen.asTaken && other === chosen.middle;
+      const byIds = isMiddle ? "figure.one.from_unknown" : "figure.one.from_run";
+      const from = mistakes.has("from_p") ? "figure.one.from_off" : "figure.one.from";
       const drawnToken = { value: fixed(other, 3), token: names[replaces] };
+      write(part(".from"), say(chosen.done === NEUTRAL ? from : byIds, { ...words, ...drawnToken }));
+      setNumber(strips.replacements, "u", other);
+      parts.forEach((share, index) => {
+        const piece = /** @type {HTMLElement} */ (strips.replacements.children[index]);
+        setNumber(piece, "share", share);
+        piece.hidden = share === 0;
+        piece.classList.toggle("drawn", index === ofPart);
+      });
       tellValue(handles.other, other, say("figure.one.other_value", drawnToken));
     }
 

@@ -4,10 +4,12 @@
 import { inQuotes } from "../view/format.js";
 import { massAt, ruleOf } from "../view/rules.js";
 import { replacementOf } from "../view/run.js";
-import { alternativesTo, replacedBy } from "../view/verdict.js";
+import { alternativesTo, replacedBy, walkTo } from "../view/verdict.js";
 import { NEUTRAL, normalised, sumOf } from "./shaping.js";
 
 /** @import { Token } from "../view/run.js" */
+/** @import { Row } from "../view/verdict.js" */
+/** @typedef {{ id: number | null, name: string, p: number, q: number, residual: number | null }} Recorded */
 /** @import { Shaping } from "./shaping.js" */
 /**
  * Tokens that are not listed, taken as one: those with p > q, those with p < q, or all of them.
@@ -15,18 +17,28 @@ import { NEUTRAL, normalised, sumOf } from "./shaping.js";
  */
 /** @typedef {{ kind: Others, p: number, q: number }} Group */
 /**
- * names: of the listed tokens. others: what comes after them in p and q, which are before the figure's sampler.
- * draft: the place of what was drafted; u: what decided on it; replacement: the place of what replaced it. Null
- * where there is none.
+ * A part that the number for the draw can be in. at: its column. share: what it has of that, as p and q were recorded;
+ * otherwise: whatever else they are. name: of a token that has no column of its own.
+ * @typedef {{ at: number, share: number, otherwise: number, name?: string }} Part
+ */
+/**
+ * names: of the listed tokens. others: what comes after them in p and q. done: what the run's sampler has done to these;
+ * shaping: what the figure's is set to.
+ * draft: the place of what was drafted; u: what decided on it; replacement: the place of what replaced it; number: the
+ * one that it was drawn by. Null where there is none, or where it isn't known which part that was in. order: that of the
+ * draw's parts.
  * @typedef {object} Place
  * @property {string[]} names
  * @property {Others[]} others
  * @property {number[]} p
  * @property {number[]} q
+ * @property {Shaping} done
  * @property {Shaping} shaping
  * @property {number | null} draft
  * @property {number | null} u
  * @property {number | null} replacement
+ * @property {number | null} number
+ * @property {Part[]} order
  */
 
 const LISTED = 5; // tokens by name
@@ -34,46 +46,88 @@ const ROUNDING = 1e-5; // what sums of a trace's numbers, which have six digits,
 
 /**
  * The likeliest tokens at the token's place, and all others as one or two. Null where there is no p and q.
- * Of a sampled run, what its sampler made of p and q, which the figure then leaves as they are. Of a greedy
- * run, where those are 1 or 0, the likeliest tokens' p and q before the sampler, at temperature 0.
+ * What the run's sampler made of p and q, which the figure then leaves as they are. Of a greedy run, where those are 1
+ * or 0, the likeliest tokens' p and q before the sampler, at temperature 0, if that makes the same of them.
  * @param {Token | null} token
  * @returns {Place | null}
  */
 export function placeAt(token) {
   if (!token || token.fate === "prompt") return null;
-  const greedy = token.round.setting?.greedy ?? false;
+  const alternatives = alternativesTo(token);
+  const { greedy = false, temperature = 1, top_k = 0, top_p = 1, min_p = 0 } = token.round.setting ?? {};
+  const isRaw = greedy && isLikeliest(alternatives, "p") && isLikeliest(alternatives, "q");
   const drafted = "place" in token ? token : replacedBy(token);
-  const replaced = replacementOf(drafted);
+  const isSpeculative = ruleOf(token).name === "speculative";
+  const replaced = isSpeculative ? replacementOf(drafted) : null;
   const own = [drafted?.id, replaced?.id];
-  const rows = alternativesTo(token).flatMap(({ id, text, p, q, raw_p, raw_q }) => {
-    const [ofTarget, ofDrafter] = greedy ? [raw_p, raw_q] : [p, q];
-    return ofTarget === null || ofDrafter === null ? [] : [{ id, name: inQuotes(text), p: ofTarget, q: ofDrafter }];
+  const rows = alternatives.flatMap(({ id, text, p, q, raw_p, raw_q, residual }) => {
+    const [ofTarget, ofDrafter] = isRaw ? [raw_p, raw_q] : [p, q];
+    return ofTarget === null || ofDrafter === null ? [] : [{ id, name: inQuotes(text), p: ofTarget, q: ofDrafter, residual }];
   });
   const weight = (/** @type {typeof rows[number]} */ { id, p, q }) => (own.includes(id) ? 2 : Math.max(p, q));
   const listed = rows.sort((a, b) => weight(b) - weight(a)).slice(0, LISTED).sort((a, b) => b.p - a.p);
   const [p, q] = [listed.map((row) => row.p), listed.map((row) => row.q)];
   if (listed.length < 2 || sumOf(p) <= 0 || sumOf(q) <= 0) return null;
-  const judged = drafted && ruleOf(token).name === "speculative" && drafted.u !== null;
+  const judged = drafted && isSpeculative && drafted.u !== null;
   const at = (/** @type {number | null | undefined} */ id) => {
     const found = listed.findIndex((row) => row.id === id);
     return found < 0 ? null : found;
   };
+  const walk = replaced && walkTo(replaced);
   const found = {
     names: listed.map(({ name }) => name),
     draft: drafted ? at(drafted.id) : null,
     u: judged ? drafted.u : null,
     replacement: replaced ? at(replaced.id) : null,
+    number: walk?.isKnown ? walk.number : null,
   };
-  if (greedy) return { ...found, others: [], p: normalised(p), q: normalised(q), shaping: { ...NEUTRAL, temperature: 0 } };
-  const mass = ruleOf(token).name === "speculative" ? massAt(token) : null;
+  if (isRaw) {
+    const order = listed.map((_, at) => ({ at, share: 1, otherwise: 1 }));
+    const shaping = { ...NEUTRAL, temperature: 0 };
+    return { ...found, others: [], p: normalised(p), q: normalised(q), done: NEUTRAL, shaping, order };
+  }
+  const mass = isSpeculative ? massAt(token) : null;
+  const done = { temperature, top_k, top_p, min_p };
   const others = othersOf(p, q, mass).filter((group) => Math.max(group.p, group.q) >= ROUNDING);
   return {
     ...found,
     others: others.map(({ kind }) => kind),
     p: normalised([...p, ...others.map((group) => group.p)]),
     q: normalised([...q, ...others.map((group) => group.q)]),
-    shaping: NEUTRAL,
+    done,
+    shaping: done,
+    order: orderOf(rows, listed, others.map(({ kind }) => kind)),
   };
+}
+
+/**
+ * Whether the token that has all of p, or of q, is the likeliest before the sampler, too.
+ * @param {Row[]} rows
+ * @param {"p" | "q"} which
+ */
+function isLikeliest(rows, which) {
+  const before = (/** @type {Row} */ row) => row[`raw_${which}`] ?? 0;
+  const only = rows.find((row) => row[which] === 1);
+  return only !== undefined && rows.every((row) => before(row) <= before(only));
+}
+
+/**
+ * The parts of a draw: the recorded tokens in the order of their ids, as `walkTo` has them, and then all others.
+ * @param {Recorded[]} rows
+ * @param {Recorded[]} listed those that have a column
+ * @param {Others[]} others whose columns follow
+ * @returns {Part[]}
+ */
+function orderOf(rows, listed, others) {
+  const ofOthers = others.findIndex((kind) => kind !== "below"); // whose residual is not 0
+  const all = 1 - sumOf(listed.map(({ residual }) => residual ?? 0));
+  const parts = [...rows].sort((a, b) => (a.id ?? 0) - (b.id ?? 0)).flatMap((row) => {
+    if (listed.includes(row)) return [{ at: listed.indexOf(row), share: 1, otherwise: 1 }];
+    if (ofOthers < 0 || !row.residual) return [];
+    return [{ at: listed.length + ofOthers, share: Math.min(1, row.residual / all), otherwise: 0, name: row.name }];
+  });
+  const rest = 1 - sumOf(parts.map(({ share, otherwise }) => share - otherwise));
+  return [...parts, ...others.map((_, at) => ({ at: listed.length + at, share: at === ofOthers ? Math.max(0, rest) : 1, otherwise: 1 }))];
 }
 
 /**

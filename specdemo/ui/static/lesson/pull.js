@@ -2,13 +2,13 @@
 // The figure's p and q as bars to be pulled, with the sampler's sliders below them. A token's name is a button that
 // drafts it.
 
-import { find, make } from "../view/dom.js";
+import { find, make, write } from "../view/dom.js";
 import { fixed } from "../view/format.js";
 import { say } from "../view/words.js";
 import { draftOf, draftsGreedily } from "./chosen.js";
 import { bare, classed, inColumn, makeColumns, setHeads, setNumber } from "./columns.js";
 import { makeHandle } from "./handle.js";
-import { NEUTRAL, rescaled } from "./shaping.js";
+import { NEUTRAL, noLooser, rescaled } from "./shaping.js";
 
 /** @import { Chosen, Which } from "./chosen.js" */
 /** @import { Columns } from "./columns.js" */
@@ -20,7 +20,7 @@ const MARKUP = `
   <p class="key"><span><i class="of-p"></i><span data-say="figure.pull.p"></span></span>
     <span><i class="of-q"></i><span data-say="figure.pull.q"></span></span>
     <span class="told-key"><i class="told"></i><span data-say="figure.pull.told_key"></span></span>
-    <span class="raw-key"><i class="raw"></i><span data-say="figure.pull.raw"></span></span></p>
+    <span class="raw-key"><i class="raw"></i><span></span></span></p>
   <div class="chart"></div>
   <div class="shaping"></div>`;
 /** @type {[name: keyof Shaping, label: string, least: number, most: number, step: number][]} */
@@ -113,7 +113,7 @@ export function makePull(section, chosen, { changed, drafted }) {
       Object.assign(range, { type: "range", min: least, max: most, step });
       range.dataset.name = name;
       range.addEventListener("input", () => {
-        chosen.shaping[name] = Number(range.value);
+        chosen.shaping[name] = noLooser(name, Number(range.value), chosen.done);
         chosen.asTaken = false;
         changed();
       });
@@ -152,6 +152,7 @@ export function makePull(section, chosen, { changed, drafted }) {
     });
     part(".told-key").hidden = !lied;
     part(".raw-key").hidden = bars.every(({ raw: outline }) => outline.hidden);
+    write(part(".raw-key span"), say(chosen.done === NEUTRAL ? "figure.pull.raw" : "figure.pull.raw_of_run"));
     columns.write(0, "p", inColumn(after.p));
     columns.write(1, "q", inColumn(after.q));
     columns.write(2, say("figure.pull.told"), inColumn(told), lied);
@@ -175,7 +176,7 @@ export function makePull(section, chosen, { changed, drafted }) {
     const draft = draftOf(chosen, trial);
     choices.forEach((button, at) => {
       button.setAttribute("aria-pressed", String(at === draft));
-      button.disabled = draftsGreedily(chosen);
+      button.disabled = draftsGreedily(chosen, trial);
     });
   }
 }

@@ -8,18 +8,32 @@
 export const NEUTRAL = { temperature: 1, top_k: 0, top_p: 1, min_p: 0 };
 
 /**
- * @param {number[]} raw probabilities at temperature 1, unfiltered
+ * @param {number[]} raw probabilities, unfiltered and at temperature 1, or what a sampler has made of them
  * @param {Shaping} shaping
+ * @param {Shaping} [done] what that sampler has done, which is not done again
  */
-export function shaped(raw, { temperature, top_k, top_p, min_p }) {
+export function shaped(raw, { temperature, top_k, top_p, min_p }, done = NEUTRAL) {
   const largest = raw.reduce((most, one) => Math.max(most, one), 0);
-  if (temperature === 0) return oneHot(raw.indexOf(largest), raw.length);
+  if (temperature === 0 && done.temperature > 0) return oneHot(raw.indexOf(largest), raw.length);
   // The largest logit is 0.
-  let logits = raw.map((one) => (Math.log(one) - Math.log(largest)) / temperature);
-  if (0 < top_k && top_k < raw.length) logits = atLeast(logits, descending(logits)[top_k - 1]);
-  if (top_p < 1) logits = nucleus(logits, top_p);
-  if (min_p > 0) logits = atLeast(logits, Math.log(min_p)); // min-p is relative to the likeliest token
+  const relative = temperature === done.temperature ? 1 : temperature / (done.temperature || 1);
+  let logits = raw.map((one) => (Math.log(one) - Math.log(largest)) / relative);
+  if (top_k !== done.top_k && top_k < raw.length) logits = atLeast(logits, descending(logits)[top_k - 1]);
+  if (top_p !== done.top_p) logits = nucleus(logits, top_p);
+  if (min_p !== done.min_p) logits = atLeast(logits, Math.log(min_p)); // min-p is relative to the likeliest token
   return normalised(logits.map(Math.exp));
+}
+
+/**
+ * A value of a slider; the sampler's own where that filters more, since what it has removed does not come back.
+ * @param {keyof Shaping} name
+ * @param {number} value
+ * @param {Shaping} done
+ */
+export function noLooser(name, value, done) {
+  if (name === "temperature") return value;
+  if (name === "top_k") return done.top_k ? Math.min(value || Infinity, done.top_k) : value;
+  return name === "top_p" ? Math.min(value, done.top_p) : Math.max(value, done.min_p);
 }
 
 /** @param {number[]} weights of which one is above 0 */

@@ -28,7 +28,7 @@ const PARTS = `
 const STORY = `
   <h2 data-say="figure.two.title"></h2>
   <p class="key"><span><i class="of-p"></i><span class="whose-p"></span></span>
-    <span><i class="of-q"></i><span data-say="figure.two.left_q"></span></span></p>
+    <span><i class="of-q"></i><span class="whose-q"></span></span></p>
   <div class="chart"></div>
   <div role="status"><ol class="story"></ol></div>
   <button type="button" class="draw-two" data-say="figure.two.draw"></button>`;
@@ -86,13 +86,14 @@ export function makeTwo(parts, story, chosen, changed) {
 
   /**
    * With a mistake in the rule there is no second guess, and none where one column stands for several tokens: the first
-   * guess takes only one of them from q.
+   * guess takes only one of them from q. Nor is there one where the drafter knows of one token only.
    * @param {Trial} other
    */
   function draw(other) {
     const isFirst = !trial;
     trial = other;
-    parts.hidden = story.hidden = chosen.mistakes.size > 0 || chosen.others.length > 0;
+    const guesses = chosen.raw.q.filter((one) => one > 0).length;
+    parts.hidden = story.hidden = chosen.mistakes.size > 0 || chosen.others.length > 0 || guesses < 2;
     for (let tries = 0; isFirst && tries < TRIES && firstOf().isAccepted; tries++) drawn = dice();
     show();
   }
@@ -125,7 +126,13 @@ export function makeTwo(parts, story, chosen, changed) {
     const rates = { one: fixed(trial.rate, 3), two: fixed(trial.rate + sumOf(two.second), 3) };
     write(find(parts, ".rates"), say("figure.two.rate", rates));
     write(find(parts, ".missed"), exact ? "" : say("figure.two.off", { share: fixed(100 * two.distance, 1) }));
-    write(find(parts, ".note"), exact ? say(isAgain ? "figure.mistakes.harmless" : "figure.two.why") : say("figure.two.why_off"));
+    const why = isAgain ? say("figure.mistakes.harmless") : isNext() ? `${say("figure.two.next")} ${say("figure.two.why_next")}` : say("figure.two.why");
+    write(find(parts, ".note"), exact ? why : say("figure.two.why_off"));
+  }
+
+  /** Whether the first guess leaves nothing of q. */
+  function isNext() {
+    return trial.drawn.includes(1);
   }
 
   function showStory() {
@@ -141,20 +148,22 @@ export function makeTwo(parts, story, chosen, changed) {
     });
     write(find(story, ".whose-p"), isAgain ? say("figure.two.whole_p") : say("figure.two.left_p"));
     columns.left.write(0, isAgain ? say("figure.two.whole_p") : say("figure.two.row_p"), inColumn(next.p));
-    columns.left.write(1, say("figure.two.row_q"), inColumn(next.drawn));
+    write(find(story, ".whose-q"), say(isNext() ? "figure.two.next_q" : "figure.two.left_q"));
+    columns.left.write(1, say(isNext() ? "figure.two.row_next" : "figure.two.row_q"), inColumn(next.drawn));
     const second = pick(next.drawn, drawn.second);
     const isSecond = drawn.uOfSecond < next.accept[second];
     const told = (/** @type {number} */ token, /** @type {number} */ u, /** @type {number} */ threshold) =>
       ({ token: names[token], u: fixed(u, 3), threshold: fixed(threshold, 3) });
     const first = told(at, drawn.u, trial.accept[at]);
-    const sentences = [say(isAccepted ? "figure.two.accepted" : "figure.two.rejected", first)];
+    const isGreedy = isNext() && trial.p.includes(1); // u cannot matter
+    const how = isGreedy ? "greedy_" : "";
+    const by = isGreedy ? "greedy_second" : isAgain ? "again" : "second";
+    const sentences = [say(`figure.two.${how}${isAccepted ? "accepted" : "rejected"}`, first)];
     if (isAccepted) sentences.push(say("figure.two.unseen", { token: names[second] }));
     else {
-      const ofSecond = told(second, drawn.uOfSecond, next.accept[second]);
-      sentences.push(isAgain
-        ? say(isSecond ? "figure.two.again_accepted" : "figure.two.again_rejected", ofSecond)
-        : say(isSecond ? "figure.two.second_accepted" : "figure.two.second_rejected", ofSecond));
-      if (!isSecond) sentences.push(say("figure.two.replaced", { token: names[pick(next.replacement, drawn.last)] }));
+      if (isNext()) sentences.push(say("figure.two.next"));
+      sentences.push(say(`figure.two.${by}_${isSecond ? "accepted" : "rejected"}`, told(second, drawn.uOfSecond, next.accept[second])));
+      if (!isSecond) sentences.push(say(`figure.two.${how}replaced`, { token: names[pick(next.replacement, drawn.last)] }));
     }
     const list = find(story, ".story");
     list.replaceChildren();

@@ -1,5 +1,5 @@
 // @ts-check
-// The page's address: what the run on the stage was asked for, the pinned token, the tab, and what the figure shows. So
+// The page's address: what the run on the stage was asked for, the pinned token, the tab, and what is set in it. So
 // a reload, Back and a copied link show the same again.
 
 import { say } from "../view/words.js";
@@ -11,15 +11,16 @@ import { say } from "../view/words.js";
 // setting of a run, the tour's step, and the stop of "Two worlds".
 const OTHERS = ["frame", "view", "deep_link", "embed", "logs", "lang", "tour", "worlds"];
 
+const OF_TABS = /^(tab$|figure_|trials_)/; // which tab, and what is set in it
 /** @param {string} text */
 const isForeign = (text) => text.startsWith("__") || OTHERS.includes(text);
 /** Of how the page shows the run, and of which recording it was. @param {string} text */
-const isBeside = (text) => text.startsWith("figure_") || ["token", "tab", "digest"].includes(text);
+const isBeside = (text) => OF_TABS.test(text) || ["token", "digest"].includes(text);
 const SOON = 200; // ms until what is being dragged is written
 
 /**
  * @param {string} start the name of the recorded run that every page shows at first
- * @param {() => Record<string, string>} beside the names of the tab and of the figure
+ * @param {() => Record<string, string>} beside the names of the tab and of what is set in it
  * @param {() => void} left called when the run that the address asked for has left the stage
  */
 export function makeAddress(start, beside, left) {
@@ -41,7 +42,7 @@ export function makeAddress(start, beside, left) {
   addEventListener("popstate", onBack);
   return { begin, pin, takeWanted, copy, ready, changed, write, isOurs: () => isOurs, wants: () => wanted !== null };
 
-  /** From now on, the tab and the figure are the page's. */
+  /** From now on, the tab and what is set in it are the page's. */
   function ready() {
     isReady = true;
   }
@@ -122,7 +123,7 @@ export function makeAddress(start, beside, left) {
     }
     const besides = Object.entries(beside());
     for (const [name, value] of query) {
-      if (!isForeign(name) && !(isReady && /^(tab$|figure_)/.test(name))) whole.append(name, value);
+      if (!isForeign(name) && !(isReady && OF_TABS.test(name))) whole.append(name, value);
     }
     if (isReady) for (const [name, value] of besides) whole.set(name, value);
     if (wanted) whole.set("token", wanted.join("."));

@@ -61,13 +61,15 @@ export function start({ element, props, watch, trigger }) {
     choose: (/** @type {number} */ gamma) => trigger("select", { gamma }),
   };
   const worlds = makeWorlds(part("worlds"), server);
+  const trials = makeTrials(part("trials"), server, () => address.write());
   const figure = makeFigure(part("figure"), reader.pinned, {
     isOurs: () => address.isOurs(),
     changed: () => address.changed(),
   });
   const address = makeAddress(RECORDED, () => {
     const { tab = "text" } = page.dataset;
-    return { ...(tab === "text" ? {} : { tab }), ...(tab === "figure" ? figure.written(run) : {}) };
+    const set = tab === "figure" ? figure.written(run) : tab === "trials" ? trials.written() : {};
+    return { ...(tab === "text" ? {} : { tab }), ...set };
   }, () => figure.forget());
   const selected = (/** @type {string} */ tab) => {
     heads.selected(tab);
@@ -91,7 +93,7 @@ export function start({ element, props, watch, trigger }) {
     race: makeRace(part("race"), server, heads.raced),
     compare: makeCompare(part("compare"), server),
     advise: makeAdvise(part("advise"), server, (page.dataset.works ?? "").split(" "), (error) => notice.refuse(error)),
-    trials: makeTrials(part("trials"), server),
+    trials,
     guess: makeGuess(part("guess"), server),
   });
   page.addEventListener("pin", (event) => address.pin(/** @type {CustomEvent} */ (event).detail));

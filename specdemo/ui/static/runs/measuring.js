@@ -43,7 +43,7 @@ export function makeMeasuring(place, server, requests, what) {
   end.addEventListener("click", () => server.stop());
   let measured = false;
   line.textContent = what;
-  return { take, describe, foretell };
+  return { take, describe, foretell, buttons };
 
   /**
    * @param {number | undefined} seconds that it will take; undefined where that is not known

@@ -3,6 +3,7 @@
 // The server runs and tests them.
 
 import { MISTAKES } from "../lesson/identity.js";
+import { statisticName } from "../lesson/many.js";
 import { MISTAKE_WORDS } from "../lesson/mistakes.js";
 import { appendAll, escaped, find, make, write } from "../view/dom.js";
 import { fixed, grouped, inQuotes, pValue, percent } from "../view/format.js";
@@ -37,13 +38,14 @@ const markup = () => `
 /**
  * @param {HTMLElement} panel
  * @param {Server} server
- * @returns {Panel}
+ * @param {() => void} [changed] called when a switch is moved
+ * @returns {Panel & { written: () => Record<string, string> }}
  */
-export function makeTrials(panel, server) {
+export function makeTrials(panel, server, changed = () => {}) {
   panel.innerHTML = markup();
   const part = (/** @type {string} */ selector) => find(panel, selector);
   /** @type {Request} */
-  const tiny = { kind: "trials", trial: "none", guesses: 1 }; // with the mistake that is switched on
+  const tiny = { kind: "trials", ...readFrom(location.search) }; // with the mistake that is switched on
   const measuring = makeMeasuring(part(".measuring"), server, {
     [say("trials.tiny")]: tiny,
     [say("trials.pair")]: { kind: "trials", trial: "pair" },
@@ -60,6 +62,7 @@ export function makeTrials(panel, server) {
   two.addEventListener("click", () => {
     tiny.guesses = 3 - (tiny.guesses ?? 1);
     turned();
+    changed();
   });
   appendAll(part("dl"), NUMBERS.map((name) => {
     const value = make("dd");
@@ -67,12 +70,18 @@ export function makeTrials(panel, server) {
     return make("div", make("dt"), value);
   }));
   turned();
-  return { take };
+  return { take, written: () => written(tiny) };
 
   /** @param {Mistake} mistake that is switched on, or off if it was on */
   function turn(mistake) {
     tiny.trial = mistake === tiny.trial ? "none" : mistake;
     turned();
+    changed();
+  }
+
+  /** Whether a switch is on: those are the tiny pair's. */
+  function isSwitched() {
+    return tiny.trial !== "none" || tiny.guesses !== 1;
   }
 
   function turned() {
@@ -82,9 +91,11 @@ export function makeTrials(panel, server) {
     two.setAttribute("aria-pressed", String(!isOne));
     for (const button of switches) button.setAttribute("aria-pressed", String(button.dataset.mistake === on));
     allowSwitching(true);
-    part(".why").textContent = on ? say(MISTAKE_WORDS[on][1]) : say(isOne ? "trials.none" : "trials.none_of_two");
+    const why = on ? say(MISTAKE_WORDS[on][1]) : say(isOne ? "trials.none" : "trials.none_of_two");
+    part(".why").textContent = isSwitched() ? `${why} ${say("trials.pair_off")}` : why;
     part(".why").toggleAttribute("data-mistaken", on !== undefined);
     const { trial, guesses } = panel.dataset; // of the runs that are counted
+    if (trial === "pair") part(".counted").hidden = isSwitched();
     if (!trial || trial === "pair" || (trial === tiny.trial && guesses === String(tiny.guesses))) return;
     delete panel.dataset.trial;
     delete panel.dataset.found;
@@ -99,6 +110,7 @@ export function makeTrials(panel, server) {
       button.disabled = !isAllowed || isForOne;
       button.title = isForOne ? say("trials.not_with_two") : "";
     }
+    measuring.buttons[1].disabled = !isAllowed || isSwitched();
   }
 
   /** @param {Measurement} measurement */
@@ -111,7 +123,7 @@ export function makeTrials(panel, server) {
       if (isGoingOn(state)) delete panel.dataset.trial;
       return;
     }
-    part(".counted").hidden = false;
+    part(".counted").hidden = trials.trial === "pair" && isSwitched();
     panel.dataset.trial = trials.trial;
     panel.dataset.guesses = String(trials.guesses);
     panel.dataset.found = trials.found;
@@ -125,13 +137,13 @@ export function makeTrials(panel, server) {
   }
 
   /** @param {Trials} trials */
-  function tellNumbers({ trial, found, runs, most, p_value, statistic, freedom, distance, by_chance, judged, accepted }) {
+  function tellNumbers({ trial, runs, most, p_value, statistic, freedom, distance, by_chance, judged, accepted }) {
     const count = { runs: grouped(runs), most: grouped(most) };
     /** @type {Record<string, [name: string, value: string]>} */
     const numbers = {
       runs: [say("trials.runs"), trial === "pair" ? say("trials.ofEach", count) : say("trials.ofMost", count)],
-      chance: [say("figure.many.chance"), freedom || found === "differs" ? pValue(p_value) : "–"],
-      statistic: [say("figure.many.statistic", { count: freedom }), statistic === null ? "∞" : fixed(statistic, 1)],
+      chance: [say("figure.many.chance"), freedom ? pValue(p_value) : "–"],
+      statistic: [statisticName(freedom), freedom ? (statistic === null ? "∞" : fixed(statistic, 1)) : "–"],
       distance: [say("figure.many.distance"), say("trials.distance", { distance: fixed(distance, 3), chance: fixed(by_chance, 3) })],
       accepted: [say("trials.accepted"), judged ? percent(accepted, judged) : "–"],
     };
@@ -160,6 +172,25 @@ export function makeTrials(panel, server) {
       numbers[1].textContent = fixed(due, 3);
     });
   }
+}
+
+/**
+ * The switches, as names of an address; page/links.py refuses wrong values in a sentence, and here they are left out.
+ * @param {Pick<Request, "trial" | "guesses">} switched
+ */
+export function written({ trial = "none", guesses = 1 }) {
+  return {
+    ...(trial === "none" ? {} : { trials_mistake: trial }),
+    ...(guesses === 1 ? {} : { trials_guesses: String(guesses) }),
+  };
+}
+
+/** @param {string} search @returns {Pick<Request, "trial" | "guesses">} */
+export function readFrom(search) {
+  const query = new URLSearchParams(search);
+  const guesses = query.get("trials_guesses") === "2" ? 2 : 1;
+  const possible = guesses === 1 ? MISTAKES : IN_TREES;
+  return { trial: possible.find((mistake) => mistake === query.get("trials_mistake")) ?? "none", guesses };
 }
 
 /** A cell of the table: its words, the bars of how often it came and of p, and both numbers. */

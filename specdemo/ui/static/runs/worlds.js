@@ -4,7 +4,7 @@
 
 import { mark } from "../page/address.js";
 import { appendAll, escaped, find, make, write } from "../view/dom.js";
-import { digits, fixed, grouped, percent } from "../view/format.js";
+import { fixed, grouped, pValue, percent } from "../view/format.js";
 import { linked, tokensOf } from "../view/run.js";
 import { makeText } from "../view/text.js";
 import { say } from "../view/words.js";
@@ -261,7 +261,7 @@ export function greedyInWords({ stops }, { greedy }) {
 
 /** @param {Counts} counts */
 function numbersInWords({ found, distance, by_chance, freedom, p_value }) {
-  const p = freedom || found === "differs" ? digits(p_value, 2) : "–";
+  const p = freedom || found === "differs" ? pValue(p_value) : "–";
   return say("worlds.numbers", { distance: fixed(distance, 3), chance: fixed(by_chance, 3), p });
 }
 

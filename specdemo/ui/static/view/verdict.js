@@ -411,7 +411,7 @@ export function drawnFrom(token) {
 
 /**
  * How the target's own token was drawn: as in the engine, in the order of the ids, the first token at which the sum
- * exceeds the number. pieces: the recorded tokens that could be drawn, each with its end of the sum. rest: what all
+ * exceeds the number; the inspector and the figure "Why it is exact" show it. pieces: the recorded tokens that could be drawn, each with its end of the sum. rest: what all
  * others have together. isKnown: wherever those belong, the number is in the drawn token's piece. Null where nothing
  * was drawn or it is not recorded.
  * @param {Token} token
@@ -425,7 +425,7 @@ export function walkTo(token) {
   let to = 0;
   const pieces = rows.sort((a, b) => a.id - b.id).map(({ id, text, share }) => {
     const from = to;
-    return { text, from, to: (to += share), isDrawn: id === token.id };
+    return { id, text, from, to: (to += share), isDrawn: id === token.id };
   });
   const drawn = pieces.find(({ isDrawn }) => isDrawn);
   if (!drawn) return null;
