@@ -74,6 +74,7 @@ export function start({ element, props, watch, trigger }) {
     if (tab !== "worlds") worlds.leave();
     address.write();
   };
+  const race = makeRace(part("race"), server, heads.raced);
   const exactness = makeExactness(part("exactness"), reader.pinned);
   const fork = makeFork(find(part("exactness"), ".proof"), server);
   const tabs = makeTabs(page, selected, {
@@ -88,7 +89,7 @@ export function start({ element, props, watch, trigger }) {
     },
     figure,
     gamma: makeGamma(part("gamma"), server),
-    race: makeRace(part("race"), server, heads.raced),
+    race,
     compare: makeCompare(part("compare"), server),
     advise: makeAdvise(part("advise"), server, (page.dataset.works ?? "").split(" "), (error) => notice.refuse(error)),
     trials: makeTrials(part("trials"), server),
@@ -112,7 +113,7 @@ export function start({ element, props, watch, trigger }) {
     },
   });
   const turns = makeTurns(part("turns"), (name) => requests.reopen(name));
-  makeLecture(page, player, text, () => tabs.select("text"), { worlds: worlds.step });
+  makeLecture(page, player, text, { worlds: worlds.step, race: race.step });
   const stage = makeStage(page, run, screen, {
     address, heads, notice, tabs, turns, changed: (isWrong) => requests.changed(isWrong),
   });
