@@ -61,7 +61,8 @@ def test_it_plays_so_that_it_can_be_watched_and_a_speed_that_the_reader_chose_st
     speed = page.get_by_test_id("replay").get_by_role("combobox")
     for chosen in ("0.04", "0.2"):
         before = first_token(page)
-        open_from_list(page, "first")
+        open_examples(page)
+        page.get_by_role("button", name=say("recorded.first.name")).click()
         page.wait_for_function("before => !before.isConnected", arg=before)
         assert speed.input_value() == chosen
         speed.select_option("0.2")

@@ -306,12 +306,15 @@ export function makePlayer(page, run, { text, timeline, reader }, showOutcome) {
 
   /** Where the run is and what is pinned, for `returnTo`. */
   function whereabouts() {
-    return { number: run.number, follows: mode === "following", place, pinned: reader.pinned() };
+    const chosen = isChosen ? speed.value : null;
+    return { number: run.number, follows: mode === "following", place, pinned: reader.pinned(), chosen };
   }
 
   /** Shows the run again as it was; what played is paused. @param {Whereabouts} so */
-  function returnTo({ number, follows, place: before, pinned }) {
+  function returnTo({ number, follows, place: before, pinned, chosen }) {
     if (number !== run.number) return;
+    if (chosen && !isChosen) speed.value = chosen;
+    isChosen ||= chosen !== null;
     if (!follows) return goTo(before, "token", false, pinned);
     follow();
     toPin = pinned;
