@@ -40,9 +40,12 @@ export function offerLanguages(control, ask, leave) {
   select.setAttribute("aria-label", say("view.language"));
   select.addEventListener("change", () => {
     keep(select.value);
+    document.addEventListener("held", onHeld, { once: true });
     ask();
   });
-  document.addEventListener("held", (event) => {
+
+  /** @param {Event} event */
+  function onHeld(event) {
     const held = { controls: /** @type {CustomEvent} */ (event).detail, ...leave() };
     try {
       sessionStorage.setItem(HELD, JSON.stringify(held));
@@ -50,7 +53,7 @@ export function offerLanguages(control, ask, leave) {
       // A frame without storage: the address alone says what is shown.
     }
     go(select.value);
-  });
+  }
 }
 
 /** What `leave` gave where the page was loaded again for another language, else null. */
