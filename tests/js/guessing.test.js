@@ -1,6 +1,7 @@
 import "./words.js";
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { onlyHere } from "../../specdemo/ui/static/runs/hall.js";
 import { drafted as words, idsOf, scoreOf, textOf, verdictInWords } from "../../specdemo/ui/static/runs/guessing.js";
 import { PROMPT, SETTING, allAccepted, drafted, linked, plain, rejection } from "./runs.js";
 
@@ -47,4 +48,9 @@ test("the score counts what was judged, and every token that a round brought", (
 
 test("the text is the prompt and what was written, without what was refused", () => {
   assert.equal(textOf({ prompt: PROMPT, rounds: [guessed()] }), `${PROMPT.map(({ text }) => text).join("")} a d`);
+});
+
+test("a link for the hall says where no other machine can open it", () => {
+  for (const host of ["localhost", "127.0.0.1", "127.1.2.3", "[::1]"]) assert.ok(onlyHere(host).includes(`${host} is`));
+  for (const host of ["127.0.0.1.example.org", "192.168.1.5", "lab", "[fe80::1]"]) assert.equal(onlyHere(host), "");
 });

@@ -15,8 +15,8 @@ test("a row tells all of a token, unrounded", () => {
   const csv = roundsAsCsv([linked({ draft: [third], next: own(2, { text: "b" }), draft_ms: 1.25, verify_ms: null }, 4)]);
   const [head, first, second, end] = csv.split("\r\n");
   assert.equal(head, "round,place,fate,id,text,p,q,u,accept_prob,raw_p,raw_q,draft_ms,verify_ms");
-  assert.equal(first, `4,0,accepted,1,""" a""",${0.1 + 0.2},0.9,${1 / 3},${(0.1 + 0.2) / 0.9},0.3,0.6,1.25,`);
-  assert.equal(second, '4,1,bonus,2,"""b""",0.5,,0.25,,0.3,,1.25,');
+  assert.equal(first, `5,1,accepted,1,""" a""",${0.1 + 0.2},0.9,${1 / 3},${(0.1 + 0.2) / 0.9},0.3,0.6,1.25,`);
+  assert.equal(second, '5,2,bonus,2,"""b""",0.5,,0.25,,0.3,,1.25,');
   assert.equal(end, "");
 });
 

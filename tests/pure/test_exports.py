@@ -54,7 +54,8 @@ def test_the_rounds_as_csv(rounds):
     ]
     assert len(rows) == len(tokens) and written.endswith("\r\n")
     for row, (one, place, token) in zip(rows, tokens, strict=True):
-        assert (row["round"], row["place"], row["id"]) == (str(one["index"]), str(place), str(token["id"]))
+        where = (one["index"] + 1, place + 1, token["id"])
+        assert (row["round"], row["place"], row["id"]) == tuple(map(str, where))
         assert row["fate"] == fate_of(token) and json.loads(row["text"]) == token["text"]
         for name in NUMBERS:
             assert (float(row[name]) if row[name] else None) == token.get(name), name

@@ -84,6 +84,8 @@ def test_the_lecturer_sees_how_the_hall_plays_once_it_is_opened(table, visit, ur
     panel.get_by_label("count how the hall plays").check()
     copy.click()
     plays.get_by_text("No game has been played in the hall yet.").wait_for()
+    for warned in (plays, panel.locator(".goes-on")):
+        assert "No other machine can open this link: 127.0.0.1 is" in warned.inner_text()
     guess(page, "who")  # the lecturer's own game, which is not the hall's
     page.wait_for_function("() => navigator.clipboard.readText().then((text) => text.includes('hall='))")
     player = visit(page.evaluate("navigator.clipboard.readText()"), still=True)

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from specdemo.words.catalogue import catalogue
-from tests.web.screen import first_token, generate, notice, run, wait_for_end, wait_for_state
+from tests.web.screen import first_token, generate, notice, run, tokens, wait_for_end, wait_for_state
 
 TABS = ("text", "positions", "gamma", "race", "compare", "advise", "exactness", "figure", "trials", "guess")
 # What has words that are not in the scripts' messages. Each element is left out with all in it.
@@ -212,5 +212,48 @@ def test_a_chosen_language_is_kept_and_refusals_name_the_controls_in_it(browser,
     refused = "Seed: erlaubt ist eine ganze Zahl von 0 bis 9.007.199.254.740.991, nicht 'x'"
     assert notice(page, "error") == refused
     assert seed.locator("[aria-invalid]").count() == 1
-    # What Gradio says as its page is left: its connection ends.
+    forgive_leaving(page)
+
+
+def forgive_leaving(page) -> None:
+    """What Gradio says as its page is left: its connection ends."""
     page.broken[:] = [one for one in page.broken if not re.search("AbortError|Connection errored out", one)]
+
+
+def test_a_language_is_no_run_and_loses_nothing(browser, visit, url):
+    page = reader(browser, visit, url)
+    followed = []
+    page.on("request", lambda request: followed.extend(re.findall(r"specdemo/runs/(\w{32})$", request.url)))
+    run(page, "Once upon a time", max_new_tokens=12, seed=1)
+    trials = select(page, "trials")
+    trials.get_by_role("button", name="Run the tiny pair").click()
+    trials.locator(".counted .result:not(:empty)").wait_for()
+    trials.get_by_role("button", name="Stop").click()
+    page.locator('[data-testid=trials][data-state="stopped"]').wait_for()
+    game = select(page, "guess")
+    game.get_by_role("button", name="Begin a game").click()
+    game.locator(".suggested button").first.click()
+    game.get_by_role("button", name="Send").click()
+    game.get_by_test_id("guess-score").wait_for()
+    select(page, "text")
+    page.locator("#prompt textarea").fill("half a sen")
+    page.locator('[data-move="round-back"]').click()
+    page.get_by_test_id("stage").locator('[data-fate="accepted"]').first.click()
+    page.wait_for_url("**token=**")
+    shown, link, names = tokens(page), page.url, list(followed)
+    assert len(set(names)) == 4
+
+    def counted():
+        return [re.sub("[.,]", "", one) for one in page.locator(".counted td").all_inner_texts()]
+
+    counts = counted()
+    page.get_by_role("combobox", name="Language").select_option("Deutsch")
+    page.locator('html[lang="de"] .run[data-state="paused"]').wait_for()
+    assert tokens(page) == shown and page.url.replace("lang=de&", "") == link
+    assert page.locator("#prompt textarea").input_value() == "half a sen"
+    page.locator('[data-testid=trials][data-state="stopped"]').wait_for(state="attached")
+    assert counted() == counts
+    assert page.get_by_test_id("guess-score").locator("tbody tr").count() == 2
+    assert "Durchläufen des Zielmodells" in page.get_by_test_id("verdict").text_content()
+    assert followed == names * 2, "nothing was run or measured anew"
+    forgive_leaving(page)

@@ -252,6 +252,8 @@ def is_beside_the_inspector(page, width: int) -> dict:
 def test_in_a_lecture_a_presenter_s_keys_work_wherever_the_focus_is(player):
     page, trace = player
     count = len(trace.rounds)
+    page.locator('.stage [data-fate="resampled"]').first.click()
+    link = page.url
     button(page, "Lecture").click()
     for focus in ('[data-testid="stage"]', '[data-move="end"]'):
         page.locator(focus).focus()
@@ -272,6 +274,9 @@ def test_in_a_lecture_a_presenter_s_keys_work_wherever_the_focus_is(player):
     ):
         press(page, key)
         page.locator(f".run{shown}").wait_for()
+    wait_for_state(page, "recorded")
+    assert on_stage(page) == recorded(trace), "what was shown before the lecture is there again"
+    assert page.locator(".stage .pinned").get_attribute("data-fate") == "resampled" and page.url == link
     speed.select_option("1")
 
 

@@ -8,6 +8,7 @@ from specdemo.ui.runs.recorded import RECORDINGS, recorded_trace
 from specdemo.words.catalogue import say
 from tests.web.screen import (
     close_settings,
+    first_token,
     inspector,
     notice,
     on_stage,
@@ -53,6 +54,18 @@ def test_one_opens_from_the_list_and_all_its_verdicts_agree(opened, name):
     for tab in ("Where drafts die", "Gamma", "Text"):
         page.get_by_role("tab", name=tab, exact=True).click()
     assert page.locator("#prompt textarea").input_value() == RECORDINGS[name].prompt
+
+
+def test_it_plays_so_that_it_can_be_watched_and_a_speed_that_the_reader_chose_stays(visit, bare):
+    page = visit(bare)
+    speed = page.get_by_test_id("replay").get_by_role("combobox")
+    for chosen in ("0.04", "0.2"):
+        before = first_token(page)
+        open_examples(page)
+        page.get_by_role("button", name=say("recorded.first.name")).click()
+        page.wait_for_function("before => !before.isConnected", arg=before)
+        assert speed.input_value() == chosen
+        speed.select_option("0.2")
 
 
 def test_a_link_shows_one_fills_the_controls_and_nothing_says_u_of_a_greedy_run(visit, bare):

@@ -32,7 +32,7 @@ TABS = (
     "guess",
 )
 BESIDE_THE_TEXT = ("text", "positions")
-LECTURED = ("figure", "worlds")  # tabs that a lecture keeps; from any other it goes to the text
+LECTURED = ("figure", "worlds", "race")  # tabs that fill the screen in a lecture
 SPEEDS = ("1", "0.2", "0.1", "0.04", "steps")
 # A button of the player: (its move, its sign, its key).
 MOVES = (

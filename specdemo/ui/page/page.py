@@ -29,6 +29,12 @@ from specdemo.ui.runs.routes import TraceUploads, following_routes, hall_routes
 from specdemo.words.catalogue import LANGUAGES, say, speaking, spoken
 
 RECORDED = TRACES_FOLDER / "first.json"
+HOLD = "(...held) => { document.dispatchEvent(new CustomEvent('held', { detail: held })); }"
+PUT_BACK = """() => {
+  const { controls } = JSON.parse(sessionStorage.getItem("specdemo.held"));
+  sessionStorage.removeItem("specdemo.held");
+  return controls;
+}"""
 # Properties of components that hold words.
 PROPERTIES = (
     "label",
@@ -154,6 +160,9 @@ def _built(models: Models, queue: RunQueue, on: Handlers, limits: Limits) -> Pag
         taken_over = [settings[name] for name in ("draft_with", "gamma", "gamma_auto")]
         stage.select(on.choose_gamma, settings["draft_with"], taken_over, **QUIET)
         stage.upload(on.fill_controls, None, [stage, *everything], **QUIET).then(**hints_event)
+        # When another language is chosen: language.js keeps what the controls hold, and puts it back.
+        stage.copy(None, everything, None, js=HOLD, **QUIET)
+        stage.undo(None, None, everything, js=PUT_BACK, **QUIET).then(**hints_event)
         add_api(models, queue, limits)
     return demo
 

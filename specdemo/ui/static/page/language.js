@@ -1,11 +1,13 @@
 // @ts-check
 // The visitor's language: the address's (?lang=de), else the one chosen before, else the browser's first that
-// there is, else English. The server does not know what was chosen before, so it is put into the address.
+// there is, else English. The server does not know what was chosen before, so it is put into the address. The page is
+// then loaded again and shows the same run and measurements, which the server keeps by their names.
 
 import { say, speak } from "../view/words.js";
 
 export const KEPT = "specdemo.language"; // where a choice is kept in the browser
 const NAME = "lang"; // in the address
+const HELD = "specdemo.held"; // what the page holds while it is loaded again; also in page.py
 
 /**
  * Loads the words.
@@ -29,15 +31,38 @@ export async function prepare(folder, languages) {
 /**
  * Lets the visitor choose the language.
  * @param {HTMLElement} control a select with the languages
+ * @param {() => void} ask asks for what the controls hold, of which the event "held" then tells
+ * @param {() => object} leave gives what is to be shown again
  */
-export function offerLanguages(control) {
+export function offerLanguages(control, ask, leave) {
   const select = /** @type {HTMLSelectElement} */ (control);
   select.value = document.documentElement.lang;
   select.setAttribute("aria-label", say("view.language"));
   select.addEventListener("change", () => {
     keep(select.value);
-    go(select.value);
+    document.addEventListener("held", onHeld, { once: true });
+    ask();
   });
+
+  /** @param {Event} event */
+  function onHeld(event) {
+    const held = { controls: /** @type {CustomEvent} */ (event).detail, ...leave() };
+    try {
+      sessionStorage.setItem(HELD, JSON.stringify(held));
+    } catch {
+      // A frame without storage: the address alone says what is shown.
+    }
+    go(select.value);
+  }
+}
+
+/** What `leave` gave where the page was loaded again for another language, else null. */
+export function takeHeld() {
+  try {
+    return JSON.parse(sessionStorage.getItem(HELD) ?? "null");
+  } catch {
+    return null;
+  }
 }
 
 /**

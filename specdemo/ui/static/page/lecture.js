@@ -1,13 +1,13 @@
 // @ts-check
 // The lecture mode: nothing but the text, the inspector, the outcome and the player, large enough for a hall,
 // and keys that work wherever the focus is. It begins at the first token. Presenters send PageDown and PageUp.
-// Some tabs are kept and fill the screen alone (LECTURED in frame.py); the keys then do a step there, or bring the
-// next cards.
+// "Where drafts die" has its panel beside the whole text. Other tabs fill the screen alone (LECTURED in frame.py); the
+// keys then do a step there, or bring the next cards. In the end the run is shown as it was.
 
 import { find } from "../view/dom.js";
 import { say } from "../view/words.js";
 
-/** @import { Move, Player } from "../view/player.js" */
+/** @import { Move, Player, Whereabouts } from "../view/player.js" */
 /** @import { Text } from "../view/text.js" */
 
 /** @type {Record<string, Move>} */
@@ -22,7 +22,7 @@ const KEYS = {
   End: "end",
 };
 /** Keys for a panel's next cards, and for those before. @type {Record<string, 1 | -1>} */
-const CARDS = { ArrowRight: 1, PageDown: 1, ArrowLeft: -1, PageUp: -1 };
+const CARDS = { " ": 1, ArrowRight: 1, PageDown: 1, ArrowLeft: -1, PageUp: -1 };
 const LEAVING = ["Escape", "l", "L"];
 const BLANKING = ["b", "B", "."]; // presenters send one of them
 const FILLING = ["f", "F"];
@@ -31,13 +31,14 @@ const FILLING = ["f", "F"];
  * @param {HTMLElement} page
  * @param {Player} player
  * @param {Text} text
- * @param {() => void} showText selects the tab with the text and the inspector
  * @param {Record<string, (by: number) => void>} steps of kept tabs, by their names: what the keys do there
  */
-export function makeLecture(page, player, text, showText, steps) {
+export function makeLecture(page, player, text, steps) {
   const root = document.documentElement;
   const button = find(page, ".lecture");
   let scrolled = 0; // how far the page was, to return there
+  /** Where the run was, to return there. @type {Whereabouts | null} */
+  let before = null;
   let stays = false; // the lecture goes on in the window
   button.addEventListener("click", () => (isOn() ? leave() : enter()));
   document.addEventListener("keydown", onKey, true);
@@ -55,9 +56,9 @@ export function makeLecture(page, player, text, showText, steps) {
 
   function enter() {
     scrolled = root.scrollTop;
-    if (!kept()) showText();
     toggle(true);
-    if (!kept()) player.toStart();
+    before = kept() ? null : player.whereabouts();
+    if (page.dataset.tab === "text") player.toStart();
     fillScreen();
   }
 
@@ -80,6 +81,7 @@ export function makeLecture(page, player, text, showText, steps) {
   function leave() {
     if (!isOn()) return;
     toggle(false);
+    if (before) player.returnTo(before);
     root.scrollTop = scrolled;
     if (document.fullscreenElement) document.exitFullscreen().catch(() => {});
   }
@@ -131,6 +133,7 @@ export function makeLecture(page, player, text, showText, steps) {
     if (isAt('select, textarea, input:not([type="range"])')) return false;
     if ([...LEAVING, ...BLANKING, ...FILLING].includes(key)) return true;
     if (!kept()) return key in KEYS;
+    if (key === " " && isAt(".lectured *")) return false; // it presses what has the focus
     return key in CARDS && !(key.startsWith("Arrow") && isAt('input, [role="slider"]'));
   }
 }

@@ -22,7 +22,7 @@ import { makeAddress } from "./address.js";
 import { watchControls } from "./controls.js";
 import { addStart, addWayOut, isFramed } from "./framed.js";
 import { makeHeads } from "./heads.js";
-import { offerLanguages } from "./language.js";
+import { offerLanguages, takeHeld } from "./language.js";
 import { makeLecture } from "./lecture.js";
 import { makeNotice } from "./notice.js";
 import { makeRequests } from "./requests.js";
@@ -58,6 +58,7 @@ export function start({ element, props, watch, trigger }) {
   const server = {
     measure: (/** @type {Request} */ request) => requests.measure(request),
     stop: () => requests.stop(),
+    forget: (/** @type {string} */ kind) => requests.forget(kind),
     choose: (/** @type {number} */ gamma) => trigger("select", { gamma }),
   };
   const worlds = makeWorlds(part("worlds"), server);
@@ -76,6 +77,7 @@ export function start({ element, props, watch, trigger }) {
     if (tab !== "worlds") worlds.leave();
     address.write();
   };
+  const race = makeRace(part("race"), server, heads.raced);
   const exactness = makeExactness(part("exactness"), reader.pinned);
   const fork = makeFork(find(part("exactness"), ".proof"), server);
   const tabs = makeTabs(page, selected, {
@@ -90,7 +92,7 @@ export function start({ element, props, watch, trigger }) {
     },
     figure,
     gamma: makeGamma(part("gamma"), server),
-    race: makeRace(part("race"), server, heads.raced),
+    race,
     compare: makeCompare(part("compare"), server),
     advise: makeAdvise(part("advise"), server, (page.dataset.works ?? "").split(" "), (error) => notice.refuse(error)),
     trials,
@@ -114,7 +116,7 @@ export function start({ element, props, watch, trigger }) {
     },
   });
   const turns = makeTurns(part("turns"), (name) => requests.reopen(name));
-  makeLecture(page, player, text, () => tabs.select("text"), { worlds: worlds.step });
+  makeLecture(page, player, text, { worlds: worlds.step, race: race.step });
   const stage = makeStage(page, run, screen, {
     address, heads, notice, tabs, turns, changed: (isWrong) => requests.changed(isWrong),
   });
@@ -132,7 +134,9 @@ export function start({ element, props, watch, trigger }) {
   const requests = makeRequests(page, run, trigger, {
     stage, notice, tabs, tour, allowStop: controls.allowStop, unfold: unfoldPage,
   });
-  offerLanguages(find(page, ".language"));
+  offerLanguages(find(page, ".language"), () => trigger("copy"), () => ({
+    ...requests.hold(), isFirst: page.hasAttribute("data-first"), at: { ...player.whereabouts(), pinned: null },
+  }));
   offerSaving(page, run, screen, () => fetchFile(stage.name(), "html"));
   for (const begins of [".replay", ".timeline", ".unfold"]) find(page, begins).addEventListener("click", unfoldPage);
   if (isFramed()) addWayOut(find(page, ".foot"));
@@ -141,7 +145,13 @@ export function start({ element, props, watch, trigger }) {
     unfoldPage();
     tabs.select("worlds");
   }
-  showLinked(page, stage, tabs, trigger);
+  const held = takeHeld();
+  showLinked(page, stage, tabs, (query) => {
+    if (!held) return trigger("submit", { query });
+    if (!held.isFirst) unfoldPage();
+    trigger("undo");
+    requests.resume(held, () => player.returnTo({ ...held.at, number: run.number, pinned: reader.pinned() }));
+  }, held !== null);
   address.ready();
 }
 
@@ -153,13 +163,14 @@ function unfold(page) {
 }
 
 /**
- * Shows a recorded run, and then asks the server for what the address asks for.
+ * Shows a recorded run, and then what the address asks for.
  * @param {HTMLElement} page
  * @param {Stage} stage
  * @param {Tabs} tabs
- * @param {Trigger} trigger
+ * @param {(query: string) => void} asks
+ * @param {boolean} isAgain whether the page shows again what it has shown
  */
-function showLinked(page, stage, tabs, trigger) {
+function showLinked(page, stage, tabs, asks, isAgain) {
   const query = new URLSearchParams(location.search);
   if (isFramed()) {
     unfold(page);
@@ -178,10 +189,10 @@ function showLinked(page, stage, tabs, trigger) {
   const recorded = (page.dataset.recorded ?? "").split(" ");
   const linked = recorded.find((name) => name === query.get("trace") && !runs && !plays) ?? RECORDED;
   if (linked !== RECORDED) unfold(page);
-  const ask = () => trigger("submit", { query: query.toString() });
+  const ask = () => asks(query.toString());
   // Only then, since what is wrong with it stays on the page.
   stage.show(linked).then(() => {
-    if (isFramed() && runs) addStart(page, ask); // the page around a frame must not start runs in its visitors' names
+    if (isFramed() && runs && !isAgain) addStart(page, ask); // the page around a frame must not start runs in its visitors' names
     else ask();
   });
 }

@@ -43,9 +43,11 @@ export function makeRequests(page, run, trigger, { stage, notice, tabs, tour, al
   let measuring = null;
   /** @type {Measurement | null} */
   let measured = null;
+  /** What has been measured, by its name, and its instrument. @type {Map<string, string>} */
+  const instruments = new Map();
   /** A trace that has been opened, until the controls hold its settings. @type {Message | null} */
   let toShow = null;
-  return { asked, measure, stop, opened, reopen, answered, changed };
+  return { asked, measure, stop, opened, reopen, answered, changed, forget, hold, resume };
 
   // What the visitor asks for.
 
@@ -116,12 +118,13 @@ export function makeRequests(page, run, trigger, { stage, notice, tabs, tour, al
   /**
    * @param {string} name
    * @param {number} at when it was begun
+   * @param {() => void} then called when all of it is on the stage
    */
-  function followRun(name, at) {
+  function followRun(name, at, then = () => {}) {
     if (at < latest) return; // a later one has begun, and ended this one
     latest = at;
     isAsked = false;
-    going?.close();
+    leave();
     unfold();
     tour.end(false);
     const own = stage.clear();
@@ -130,7 +133,8 @@ export function makeRequests(page, run, trigger, { stage, notice, tabs, tour, al
       told(message) {
         if (!stage.isFor(own)) return;
         if (message.ended) going = null;
-        stage.told(name, own, message);
+        const told = stage.told(name, own, message);
+        if (message.ended) told.then(then);
       },
       lost(isGone) {
         if (!stage.isFor(own)) return;
@@ -142,16 +146,25 @@ export function makeRequests(page, run, trigger, { stage, notice, tabs, tour, al
     allow();
   }
 
-  /** @param {string} name */
-  function followMeasurement(name) {
+  /**
+   * @param {string} name
+   * @param {() => void} then called when it is all told, or the server has it no more
+   */
+  function followMeasurement(name, then = () => {}) {
     measuring?.close();
+    instruments.set(name, "");
     measuring = follow(name, {
       told({ measurement, ended }) {
         notice.forgetLost();
         if (ended) measuring = null;
         if (measurement) takeMeasurement(measurement);
+        if (ended) then();
       },
       lost(isGone) {
+        if (isGone && measured?.id !== name) {
+          measuring = null;
+          return then();
+        }
         if (!isGone || !measured) return notice.lost();
         measuring = null;
         takeMeasurement({ ...measured, state: "failed", text: say("view.gone"), share: null });
@@ -163,6 +176,7 @@ export function makeRequests(page, run, trigger, { stage, notice, tabs, tour, al
   /** @param {Measurement} measurement */
   function takeMeasurement(measurement) {
     measured = measurement;
+    if (measurement.id) instruments.set(measurement.id, measurement.kind);
     tabs.take(measurement);
     allow();
   }
@@ -180,6 +194,37 @@ export function makeRequests(page, run, trigger, { stage, notice, tabs, tour, al
     going?.stop();
     going?.close();
     going = null;
+  }
+
+  // When the page is loaded again in another language.
+
+  /** @param {string} kind of measurements that are not to be shown again */
+  function forget(kind) {
+    for (const [name, one] of instruments) if (one === kind) instruments.delete(name);
+  }
+
+  /** The names of what the page shows. What goes on is not stopped. */
+  function hold() {
+    going?.close();
+    measuring?.close();
+    return { run: going?.name ?? stage.own(), measured: [...instruments.keys()] };
+  }
+
+  /**
+   * Shows it again.
+   * @param {{ run: string, measured: string[] }} held
+   * @param {() => void} then called when all of the run is on the stage
+   */
+  function resume({ run: name, measured: names }, then) {
+    isLinked = false;
+    if (name === stage.name()) then();
+    else followRun(name, latest, then);
+    followAll(names);
+  }
+
+  /** @param {string[]} names of measurements, of which the last can go on */
+  function followAll([name, ...others]) {
+    if (name) followMeasurement(name, () => followAll(others));
   }
 
   // What can be done now.

@@ -15,7 +15,6 @@ import { say } from "../view/words.js";
 /** @import { Tabs } from "./tabs.js" */
 /** @typedef {ReturnType<typeof makeStage>} Stage */
 
-const SLOW = 0.04; // the speed of the first recorded run, slow enough to be watched
 export const RECORDED = "first"; // the name of the run that every page shows at first
 
 /**
@@ -39,7 +38,7 @@ export function makeStage(page, run, { stage, text, player }, { address, heads, 
   let former = null;
   /** What the stage showed before it was lent to the tour. @type {{ run: Partial<Run>, shown: string } | null} */
   let kept = null;
-  return { name: () => shown, isFor, clear, told, lost, draw, drawn, show, open, showAll, lend, giveBack };
+  return { name: () => shown, own: () => kept?.shown ?? shown, isFor, clear, told, lost, draw, drawn, show, open, showAll, lend, giveBack };
 
   /** Whether it still shows or waits for this. @param {number} one what `clear` has returned */
   function isFor(one) {
@@ -176,7 +175,7 @@ export function makeStage(page, run, { stage, text, player }, { address, heads, 
     const plays = isOpened && !isAtOnce && !address.wants() && run.recorded
       && !matchMedia("(prefers-reduced-motion: reduce)").matches;
     if (!run.complete) reveal();
-    if (plays) player.play(hasPlayed ? "1" : String(SLOW), false);
+    if (plays) player.play(false);
     else player.begin();
     hasPlayed = true;
   }

@@ -40,7 +40,7 @@ export function makeAdvise(panel, server, works, refuse) {
   const part = (/** @type {string} */ selector) => find(panel, selector);
   appendAll(part(".works"), works.map(choice));
   const boxes = /** @type {HTMLInputElement[]} */ ([...panel.querySelectorAll(".works input")]);
-  const asks = { measure: ask, stop: server.stop };
+  const asks = { ...server, measure: ask };
   const measuring = makeMeasuring(part(".measuring"), asks, { [say("advice.button")]: { kind: "advise" } }, say("advice.what"));
   let id = "";
   part(".save").addEventListener("click", () =>

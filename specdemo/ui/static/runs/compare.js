@@ -78,6 +78,7 @@ export function makeCompare(panel, server) {
 
   function clear() {
     tables.clear();
+    server.forget("compare");
     part(".comparisons").replaceChildren();
     showWhatThereIs(false);
   }

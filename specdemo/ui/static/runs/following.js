@@ -38,7 +38,7 @@ export function follow(name, { told, lost }) {
     }
   });
   addEventListener("pagehide", leave);
-  return { close, stop };
+  return { name, close, stop };
 
   // It goes on in the server for a while.
   function close() {

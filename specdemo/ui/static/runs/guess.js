@@ -10,7 +10,7 @@ import { Run, linked, tokensOf } from "../view/run.js";
 import { makeText } from "../view/text.js";
 import { say } from "../view/words.js";
 import { drafted, idsOf, scoreOf, textOf, verdictInWords } from "./guessing.js";
-import { makeHall } from "./hall.js";
+import { makeHall, onlyHere } from "./hall.js";
 import { isGoingOn } from "./measuring.js";
 
 /** @import { Game, Measurement } from "../view/messages.js" */
@@ -252,9 +252,9 @@ export function makeGuess(panel, server) {
     }
     try {
       await navigator.clipboard.writeText(address);
-      line.textContent = say("guess.copied");
+      line.textContent = `${say("guess.copied")} ${onlyHere()}`;
     } catch {
-      line.textContent = say("guess.notCopied", { address });
+      line.textContent = `${say("guess.notCopied", { address })} ${onlyHere()}`;
     }
   }
 }

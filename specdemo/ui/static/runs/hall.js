@@ -13,6 +13,11 @@ const [WIDTH, HEIGHT, AXIS, EDGE, NAME] = [600, 150, 24, 30, 22]; // of the plot
 const BIN = 0.25; // tokens a round
 const LARGEST = 16; // of a dot, across
 
+/** What is said of a link at localhost, 127.0.0.1 or ::1, else "". */
+export function onlyHere(host = location.hostname) {
+  return /^(localhost|127(\.\d+){3}|\[::1\])$/.test(host) ? say("guess.hall.onlyHere", { host }) : "";
+}
+
 const KEPT = "specdemo.hall"; // so that a reload shows it again
 
 /**
@@ -53,7 +58,7 @@ export function makeHall(place) {
   const plot = document.createElementNS(SVG, "svg");
   plot.setAttribute("viewBox", `0 0 ${WIDTH} ${HEIGHT}`);
   plot.setAttribute("aria-hidden", "true");
-  place.append(make("h3", say("guess.hall.title")), make("p"), make("p"), make("p"));
+  place.append(make("h3", say("guess.hall.title")), make("p"), make("p"), make("p"), make("p", onlyHere()));
   const [played, means, wrong] = place.querySelectorAll("p");
   played.className = "played";
   wrong.setAttribute("role", "status");

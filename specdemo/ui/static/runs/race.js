@@ -4,8 +4,9 @@
 import { escaped, find } from "../view/dom.js";
 import { grouped } from "../view/format.js";
 import { makeMeasuring } from "./measuring.js";
-import { courseOf, lengthOf, placeAt, timeInWords, usualSpeed } from "./racing.js";
+import { courseOf, lengthOf, placeAt, placesInWords, timeInWords } from "./racing.js";
 import { speedInWords } from "../view/player.js";
+import { usualSpeed } from "../view/replay.js";
 import { makeText } from "../view/text.js";
 import { say } from "../view/words.js";
 
@@ -17,7 +18,7 @@ import { say } from "../view/words.js";
 
 const LANE = `
   <h2></h2>
-  <div class="track"><span class="ran"></span><span class="line"></span></div>
+  <div class="track"><span class="ran"></span><span class="line"></span><b></b></div>
   <p class="count"></p>
   <p class="lead"><b></b> <span></span></p>
   <div class="stage hide-discarded" tabindex="0" role="list"></div>`;
@@ -42,7 +43,6 @@ const option = (/** @type {string} */ speed) =>
  * @param {HTMLElement} panel
  * @param {Server} server
  * @param {(head: Head) => void} raced called with what is to stand over the panel
- * @returns {Panel}
  */
 export function makeRace(panel, server, raced) {
   panel.innerHTML = markup();
@@ -57,12 +57,14 @@ export function makeRace(panel, server, raced) {
   let race = null;
   let known = ""; // the race as it was sent
   let isNew = false; // it has not been played yet
+  let isChosen = false; // whether the reader has chosen the speed
   let playing = false;
   let time = 0; // engine ms
   let setAt = 0; // screen ms, when `time` was set
   let frame = 0;
   again.addEventListener("click", playOrSkip);
-  return { show, take };
+  speedSelect.addEventListener("change", () => { isChosen = true; });
+  return { show, take, step: playOrSkip };
 
   /** @param {Run} run */
   function show({ outcome, recorded }) {
@@ -93,13 +95,14 @@ export function makeRace(panel, server, raced) {
   function prepare(arrived) {
     isNew = true;
     const [alone, drafted] = arrived.lanes;
-    lanes[0].enter(alone, "", "", "neutral");
-    lanes[1].enter(drafted, arrived.speedup, alone.tokens === drafted.tokens ? "" : say("race.perToken"), arrived.head.tone);
-    speedSelect.value = String(usualSpeed(lengthOf(arrived.lanes), speeds));
+    const [one, other] = placesInWords(arrived.lanes);
+    lanes[0].enter(alone, one, "", "", "neutral");
+    lanes[1].enter(drafted, other, arrived.speedup, alone.tokens === drafted.tokens ? "" : say("race.perToken"), arrived.head.tone);
+    if (!isChosen) speedSelect.value = String(usualSpeed(lengthOf(arrived.lanes), speeds));
     again.disabled = speedSelect.disabled = false;
-    const [one, other] = arrived.lanes.map(({ prefill_ms }) => `${grouped(prefill_ms, 1)} ms`);
+    const [before, beforeOther] = arrived.lanes.map(({ prefill_ms }) => `${grouped(prefill_ms, 1)} ms`);
     const served = arrived.lanes.some(({ rounds }) => areServed(rounds));
-    part(".prefill").textContent = say(served ? "race.prefillServed" : "race.prefill", { one, other });
+    part(".prefill").textContent = say(served ? "race.prefillServed" : "race.prefill", { one: before, other: beforeOther });
     rewind();
   }
 
@@ -182,6 +185,7 @@ function makeLane(element, title) {
   const text = makeText(part(".stage"));
   /** @type {Course} */
   let course = { rounds: [], ends: [], counts: [], ms: 0, tokens: 0 };
+  let came = "";
   let speedup = "";
   let by = "";
   let drawn = 0; // rounds
@@ -207,14 +211,15 @@ function makeLane(element, title) {
 
   /**
    * @param {Lane} lane
+   * @param {string} itsPlace what is said on its track when it has finished
    * @param {string} itsSpeedup what is said when it has finished
    * @param {string} how it was measured
    * @param {Head["tone"]} tone
    */
-  function enter(lane, itsSpeedup, how, tone) {
+  function enter(lane, itsPlace, itsSpeedup, how, tone) {
     course = courseOf(lane);
     element.dataset.tone = tone;
-    [speedup, by] = [itsSpeedup, how];
+    [came, speedup, by] = [itsPlace, itsSpeedup, how];
     name(lane.title);
   }
 
@@ -239,6 +244,7 @@ function makeLane(element, title) {
     element.style.setProperty("--ran", String(course.tokens ? tokens / course.tokens : Number(finished)));
     const soFar = say("race.soFar", { done: grouped(tokens), all: grouped(course.tokens) });
     part(".count").textContent = finished ? timeInWords(course, areServed(course.rounds)) : soFar;
+    part(".track b").textContent = finished ? came : "";
     part(".lead b").textContent = finished ? speedup : "";
     part(".lead span").textContent = finished && speedup ? by : "";
   }

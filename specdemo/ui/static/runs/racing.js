@@ -19,8 +19,6 @@ import { say } from "../view/words.js";
  */
 /** @typedef {{ rounds: number, tokens: number, ms: number, finished: boolean }} Place */
 
-const PLEASANT = 10_000; // ms on the screen
-
 /**
  * @param {Lane} lane
  * @returns {Course}
@@ -62,13 +60,16 @@ export function lengthOf(lanes) {
 }
 
 /**
- * The speed at which the race takes about ten seconds.
- * @param {number} ms of the engine
- * @param {number[]} speeds to choose from
+ * Which of the lanes was first, and when each was finished.
+ * @param {Pick<Lane, "ms">[]} lanes
  */
-export function usualSpeed(ms, speeds) {
-  const away = (/** @type {number} */ speed) => Math.abs(Math.log(ms / speed / PLEASANT));
-  return speeds.reduce((best, speed) => (away(speed) < away(best) ? speed : best));
+export function placesInWords(lanes) {
+  const times = lanes.map(({ ms }) => Math.round(ms));
+  const [first, last] = [...times].sort((a, b) => a - b);
+  return times.map((ms) => {
+    const place = first === last ? "tied" : ms === first ? "first" : "second";
+    return say(`race.${place}`, { time: fixed(ms / 1000, 3) });
+  });
 }
 
 /**

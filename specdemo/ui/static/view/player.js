@@ -3,7 +3,7 @@
 // complete can be played by the engine's own times, stretched, and walked by round and by token, both ways.
 
 import { find, write } from "./dom.js";
-import { Replay } from "./replay.js";
+import { Replay, msPlayed, usualSpeed } from "./replay.js";
 import {
   after, before, between, draftedIn, draftingSteps, endOf, inWords, isBefore, onTheWay, placeAfter, stepTo, stepsIn,
   stepsTo,
@@ -11,11 +11,12 @@ import {
 import { say } from "./words.js";
 
 /** @import { Reader } from "./reader.js" */
-/** @import { Run } from "./run.js" */
+/** @import { Run, Token } from "./run.js" */
 /** @import { Place, Stride } from "./steps.js" */
 /** @import { Text } from "./text.js" */
 /** @import { Timeline } from "./timeline.js" */
 /** @typedef {ReturnType<typeof makePlayer>} Player */
+/** @typedef {ReturnType<Player["whereabouts"]>} Whereabouts */
 /** @typedef {"play" | "end" | "round-back" | "token-back" | "token-on" | "round-on"} Move */
 
 const [FEWEST, MOST] = [40, 200]; // tokens drawn at once
@@ -37,6 +38,7 @@ export function makePlayer(page, run, { text, timeline, reader }, showOutcome) {
   const scrubber = /** @type {HTMLInputElement} */ (find(bar, ".scrubber"));
   const speed = /** @type {HTMLSelectElement} */ (find(bar, "select"));
   const said = find(page, ".said");
+  const speeds = [...speed.options].map(({ value }) => Number(value)).filter(Number.isFinite);
   const replay = new Replay();
   /** @type {"following" | "playing" | "paused"} */
   let mode = "following"; // following: all that is known is shown
@@ -46,6 +48,9 @@ export function makePlayer(page, run, { text, timeline, reader }, showOutcome) {
   /** @type {Stride} */
   let stride = "token"; // of the last move
   let untold = false; // whether what has happened is still to be told
+  /** What is pinned as soon as it is on the stage. @type {Token | null} */
+  let toPin = null;
+  let isChosen = false; // whether the reader has chosen the speed
   let steppedAt = -Infinity; // when the last step was played
   let portion = MOST; // tokens drawn at once
   let isBehind = false; // whether there is more to draw
@@ -56,7 +61,7 @@ export function makePlayer(page, run, { text, timeline, reader }, showOutcome) {
   bar.addEventListener("keydown", onKey);
   scrubber.addEventListener("input", () => goTo(placeAfter(run.rounds, Number(scrubber.value)), "token", false));
   speed.addEventListener("change", changeSpeed);
-  return { begin, play, proceed, move, toStart, follow };
+  return { begin, play, proceed, move, toStart, follow, whereabouts, returnTo };
 
   /** Another run, of which all that is known is shown. */
   function begin() {
@@ -66,11 +71,9 @@ export function makePlayer(page, run, { text, timeline, reader }, showOutcome) {
 
   /**
    * Plays the run from its start.
-   * @param {string} chosen one of the speeds
    * @param {boolean} follow whether the end of the text is to stay in view
    */
-  function play(chosen = speed.value, follow = true) {
-    speed.value = chosen;
+  function play(follow = true) {
     rewind(follow);
     mode = "playing";
     startClock();
@@ -175,12 +178,15 @@ export function makePlayer(page, run, { text, timeline, reader }, showOutcome) {
   function tell() {
     untold = false;
     const step = stepTo(run.rounds, place);
-    reader.present(step?.token ?? null, step?.kind === "depth" ? step.depths : Infinity);
-    said.textContent = inWords(run.rounds, place, stride);
+    if (toPin) reader.choose(toPin);
+    else reader.present(step?.token ?? null, step?.kind === "depth" ? step.depths : Infinity);
+    toPin = null;
+    if (mode !== "following") said.textContent = inWords(run.rounds, place, stride);
   }
 
   function tellNothing() {
     untold = false;
+    toPin = null;
     reader.withdraw();
     said.textContent = "";
   }
@@ -202,6 +208,7 @@ export function makePlayer(page, run, { text, timeline, reader }, showOutcome) {
     const off = !run.complete || run.rounds.length === 0;
     for (const button of bar.querySelectorAll("button")) if (button.dataset.move) button.disabled = off;
     scrubber.disabled = off;
+    if (!off && mode !== "playing" && !isChosen) speed.value = usual();
     const whole = mode === "following" || (mode === "paused" && atEnd());
     write(playButton, say(mode === "playing" ? "player.pause" : whole ? "player.replay" : "player.play"));
     const inRound = run.rounds[place.round] ? stepsIn(run.rounds[place.round]) : 0;
@@ -215,15 +222,22 @@ export function makePlayer(page, run, { text, timeline, reader }, showOutcome) {
     write(find(bar, ".place"), rounds);
   }
 
+  // The speed at which the run can be watched.
+  function usual() {
+    return String(usualSpeed(run.rounds.reduce((ms, round) => ms + msPlayed(round), 0), speeds));
+  }
+
   /**
    * @param {Place} to
    * @param {Stride} by
    * @param {boolean} spoken whether a screen reader is to say what has happened
+   * @param {Token | null} pin what is to be pinned there
    */
-  function goTo(to, by, spoken = true) {
+  function goTo(to, by, spoken = true, pin = null) {
     mode = "paused";
     goal = to;
     stride = by;
+    toPin = pin;
     untold = true;
     said.setAttribute("aria-live", spoken ? "polite" : "off");
     text.follow();
@@ -255,6 +269,7 @@ export function makePlayer(page, run, { text, timeline, reader }, showOutcome) {
   }
 
   function changeSpeed() {
+    isChosen = true;
     if (mode !== "playing") return;
     if (Number(speed.value) && replay.speed) replay.setSpeed(Number(speed.value), performance.now());
     else startClock();
@@ -287,6 +302,25 @@ export function makePlayer(page, run, { text, timeline, reader }, showOutcome) {
   function toStart() {
     if (!run.complete || run.rounds.length === 0 || (mode === "paused" && !atEnd())) return;
     goTo({ round: 0, step: 0 }, "round", false);
+  }
+
+  /** Where the run is and what is pinned, for `returnTo`. */
+  function whereabouts() {
+    const chosen = isChosen ? speed.value : null;
+    return { number: run.number, follows: mode === "following", place, pinned: reader.pinned(), chosen };
+  }
+
+  /** Shows the run again as it was; what played is paused. @param {Whereabouts} so */
+  function returnTo({ number, follows, place: before, pinned, chosen }) {
+    if (number !== run.number) return;
+    if (chosen && !isChosen) speed.value = chosen;
+    isChosen ||= chosen !== null;
+    if (!follows) return goTo(before, "token", false, pinned);
+    follow();
+    toPin = pinned;
+    untold = pinned !== null;
+    text.follow();
+    advance();
   }
 
   function skip() {

@@ -51,7 +51,7 @@ export class Replay {
     for (let size = 0; this.judged < rounds.length && size < limit; this.judged++) {
       const round = rounds[this.judged];
       if (this.speed < Infinity) {
-        const ms = isFirstOfServer(round) ? 0 : msOf(round);
+        const ms = msPlayed(round);
         if (this.#time < ms) break;
         this.#time -= ms;
       }
@@ -73,11 +73,23 @@ export class Replay {
 }
 
 /**
- * Before it is a server's prefill, which is no part of a replay, as that of the engine here is none.
+ * The speed at which it takes about ten seconds on the screen.
+ * @param {number} ms of the engine
+ * @param {number[]} speeds to choose from
+ */
+export function usualSpeed(ms, speeds) {
+  const PLEASANT = 10_000; // ms
+  const away = (/** @type {number} */ speed) => Math.abs(Math.log(ms / speed / PLEASANT));
+  return speeds.reduce((best, speed) => (away(speed) < away(best) ? speed : best));
+}
+
+/**
+ * The engine's ms of a round in a replay. Before a server's first is its prefill, which is no part of it, as that of the
+ * engine here is none.
  * @param {Round} round
  */
-function isFirstOfServer({ index, draft_ms }) {
-  return index === 0 && draft_ms === null;
+export function msPlayed(round) {
+  return round.index === 0 && round.draft_ms === null ? 0 : msOf(round);
 }
 
 /**
