@@ -5,6 +5,7 @@
 
 import { appendAll, find, make } from "./dom.js";
 import { INVISIBLE, codeOf } from "./format.js";
+import { familyOf, isDrafted } from "./run.js";
 import { isUnknown } from "./served.js";
 import { kindInRound, kindsInPrompt, sign, standsFor } from "./textless.js";
 import { say } from "./words.js";
@@ -206,6 +207,7 @@ export function makeText(stage) {
     span.dataset.token = token.id === null ? "" : String(token.id);
     if (token.fate !== "prompt") span.dataset.round = String(token.round.index);
     span.classList.toggle("outlined", outlined.has(token));
+    if (isOtherGuess(token)) span.classList.add("other-guess");
     tokens.set(span, token);
     elements.set(token, span);
     fill(span, token);
@@ -375,6 +377,14 @@ export function makeText(stage) {
     event.clipboardData?.setData("text/plain", copied.textContent ?? "");
     event.preventDefault();
   }
+}
+
+/**
+ * Whether a tree has another guess at its place, which stands before it.
+ * @param {Token} token
+ */
+function isOtherGuess(token) {
+  return token.fate !== "prompt" && isDrafted(token) && familyOf(token).indexOf(token) > 0;
 }
 
 export function hasSelection() {
