@@ -85,7 +85,7 @@ export function pictureOf({ tokens, legend, tree = [], verdict, whose, colour, m
     }
     const top = y + SMALL_LINE + 12;
     const [columns, rows] = branches.reduce(([wide, high], one) => [Math.max(wide, one.column + 1), Math.max(high, one.row + 1)], [1, 1]);
-    const node = Math.max(NODE, ...branches.map(({ text }) => measure(text, SMALL, true) + 10));
+    const node = branches.reduce((widest, { text }) => Math.max(widest, measure(text, SMALL, true) + 10), NODE);
     const column = node + GAP;
     width = Math.max(width, Math.ceil(2 * MARGIN + columns * column));
     const leftOf = (/** @type {Branch} */ one) => MARGIN + GAP + one.column * column;

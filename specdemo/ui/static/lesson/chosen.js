@@ -4,6 +4,7 @@
 
 import { inQuotes } from "../view/format.js";
 import { isAfterRefused } from "../view/run.js";
+import { named } from "../view/textless.js";
 import { say } from "../view/words.js";
 import { DEFAULTS } from "./defaults.js";
 import { NEUTRAL, sumOf } from "./shaping.js";
@@ -58,7 +59,7 @@ export function byDefault() {
  * @returns {Omit<Chosen, "other">}
  */
 export function asAt(token, { names, others, p, q, shaping, draft, u }) {
-  const where = { token: inQuotes(token.text) };
+  const where = { token: named(token) };
   const ofLeft = isAfterRefused(token) ? say("figure.after_refused") : "";
   const sampled = ["figure.after_pinned.listed", "figure.after_pinned.one", "figure.after_pinned.two"][others.length];
   return {

@@ -1,9 +1,9 @@
 // @ts-check
 // The p and q of a token of a run, for the figure.
 
-import { inQuotes } from "../view/format.js";
 import { massAt, ruleOf } from "../view/rules.js";
 import { replacementOf } from "../view/run.js";
+import { quoted } from "../view/textless.js";
 import { alternativesTo, replacedBy } from "../view/verdict.js";
 import { NEUTRAL, normalised, sumOf } from "./shaping.js";
 
@@ -45,9 +45,9 @@ export function placeAt(token) {
   const drafted = "place" in token ? token : replacedBy(token);
   const replaced = replacementOf(drafted);
   const own = [drafted?.id, replaced?.id];
-  const rows = alternativesTo(token).flatMap(({ id, text, p, q, raw_p, raw_q }) => {
+  const rows = alternativesTo(token).flatMap(({ id, text, kind, p, q, raw_p, raw_q }) => {
     const [ofTarget, ofDrafter] = greedy ? [raw_p, raw_q] : [p, q];
-    return ofTarget === null || ofDrafter === null ? [] : [{ id, name: inQuotes(text), p: ofTarget, q: ofDrafter }];
+    return ofTarget === null || ofDrafter === null ? [] : [{ id, name: quoted({ text, kind }), p: ofTarget, q: ofDrafter }];
   });
   const weight = (/** @type {typeof rows[number]} */ { id, p, q }) => (own.includes(id) ? 2 : Math.max(p, q));
   const listed = rows.sort((a, b) => weight(b) - weight(a)).slice(0, LISTED).sort((a, b) => b.p - a.p);

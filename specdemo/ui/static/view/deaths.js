@@ -130,7 +130,7 @@ export function inWords({ places, all }) {
     const share = percent(all.rejected, all.tokens.length);
     return say("positions.onePlace", { rejected: all.rejected, judged: all.tokens.length, share });
   }
-  const rejected = Math.max(...places.map((row) => row.rejected));
+  const rejected = places.reduce((most, row) => Math.max(most, row.rejected), 0);
   const most = labels(places.filter((row) => row.rejected === rejected));
   const counts = { places: most.join(", "), rejected, all: all.rejected };
   return `${say(most.length > 1 ? "positions.mostAlike" : "positions.most", counts)} ${shareInWords({ places, all })}`;

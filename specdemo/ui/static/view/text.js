@@ -7,7 +7,7 @@ import { appendAll, find, make } from "./dom.js";
 import { INVISIBLE, codeOf } from "./format.js";
 import { familyOf, isDrafted } from "./run.js";
 import { isUnknown } from "./served.js";
-import { kindInRound, kindsInPrompt, sign, standsFor } from "./textless.js";
+import { fateNamed, kindInRound, kindsInPrompt, sign, standsFor } from "./textless.js";
 import { say } from "./words.js";
 
 /** @import { Token } from "./run.js" */
@@ -220,7 +220,7 @@ export function makeText(stage) {
    * @param {Token} token
    */
   function setName(element, token) {
-    const [word, fate] = [wordOf(token), say(`view.fates.${element.dataset.fate}`)];
+    const [word, fate] = [wordOf(token), fateNamed(token, element.dataset.fate ?? token.fate)];
     const name = token.fate === "prompt"
       ? say("view.token", { word, fate })
       : say("view.tokenInRound", { word, fate, round: token.round.index + 1 });

@@ -17,8 +17,8 @@ const words = (/** @type {string} */ key) => escaped(say(key));
 const markup = () => `
   <p class="key"><span class="name">${words("timeline.name")}</span>
     <span><i class="accepted-brick"></i>${words("view.fates.accepted")}</span>
-    <span><i class="bonus-brick"></i>${words("timeline.bonusSampled")}</span>
-    <span><i class="resampled-brick"></i>${words("view.fates.resampled")}</span>
+    <span><i class="bonus-brick"></i><span data-greedy-words="${words("timeline.bonusGreedy")}">${words("timeline.bonusSampled")}</span></span>
+    <span><i class="resampled-brick"></i><span data-greedy-words="${words("view.greedyFates.resampled")}">${words("view.fates.resampled")}</span></span>
     <span><i class="dropped-line"></i>${words("timeline.rejectedDiscarded")}</span>
     <span class="of-trees"><i class="fork"></i>${words("timeline.ofTree")}</span>
     <span data-only="engine"><i class="draft-bar"></i>${words("timeline.drafting")}</span>
