@@ -54,8 +54,8 @@ def verdict(
 
 
 def _unfinished(stats: Stats, finish: Finish, rounds: Sequence[Round], params: Params, speak: Speak) -> str:
-    """That the text ended before what it must follow applied, or inside its JSON; else empty. Whether a regular
-    expression or a grammar would have let it end is not in a trace."""
+    """That the text ended before what it must follow applied, or inside its JSON; else empty. Whether a
+    regular expression or a grammar would have let it end is not in a trace."""
     name = field_of_grammar(params)
     tokens = [token for one in rounds for token in kept_tokens(one)]
     if name is None or not tokens:

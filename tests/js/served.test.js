@@ -53,7 +53,7 @@ test("each fate has its verdict in a sentence that follows from the counts", () 
   assert.match(verdictOn(rejected.next), /^In place of a draft: the server drafted 3 tokens and the target accepted 2, so this /);
   assert.match(verdictOn(full.next), /^Bonus: the target accepted all 3 tokens that the server drafted, /);
   assert.match(verdictOn(none.draft[1]), /^Discarded: the server drafted 3 tokens, and this one is after the rejected /);
-  assert.match(verdictOn(untold().next), /\(resampled\) .* \(bonus\) is not known, since the server does not tell how many /);
+  assert.match(verdictOn(untold().next), /replaced a rejected draft .* \(bonus\) is not known, since the server does not tell how many /);
   assert.match(verdictOn(untold().draft[0]), /brought 2 tokens, so the first one is a draft that the target accepted\.$/);
   const plain = linked(wire(0, 0, "sampled"), 4, SERVED);
   assert.equal(verdictOn(plain.next), "The target's own token: nothing was drafted in this round.");
