@@ -46,14 +46,12 @@ MARKS: dict[str, MarkRole] = {text: role for role, texts in ROLES.items() for te
 
 
 def where_bound(trace: Trace) -> list[Message]:
-    """Says where the grammar of an ended run begins; nothing where that is the first token."""
+    """Says where the grammar of an ended run begins; nothing where that is the first token, or nowhere, which
+    the verdict says."""
     name = field_of_grammar(trace.params)
-    if name is None or trace.pair.server or trace.grammar_from == 0 or not trace.output_ids:
+    if name is None or trace.pair.server or not trace.grammar_from:
         return []
-    what = message(f"what_binds.{name}")
-    if trace.grammar_from is None:
-        return [message("never_bound", what=what)]
-    return [message("bound_from", what=what, number=trace.grammar_from)]
+    return [message("bound_from", what=message(f"what_binds.{name}"), number=trace.grammar_from)]
 
 
 @dataclass(slots=True)

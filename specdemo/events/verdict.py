@@ -1,13 +1,17 @@
 """Whether speculation paid in a run, in one or two sentences. The page and the command line say the same,
 because both ask here."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from specdemo.events import Finish, Params, Round, Stats, is_nobodys, is_tree
+from specdemo.events.params import field_of_grammar
 from specdemo.events.speedup import SHORTEST, break_even, experts_of_checks, is_wide
+from specdemo.events.trace import kept_tokens
 from specdemo.words.catalogue import Speak, numeral, say, speaker_of
+from specdemo.words.message import message
 
 Tone = Literal["neutral", "faster", "slower", "lossy"]
 IN_WORDS = speaker_of("said.verdict")
@@ -40,11 +44,39 @@ def verdict(
         counted = speak("nothing_drafted", **counts)
     text, tone = _measured(stats, finish, rounds, speak)
     both = f"{text} {counted}" if tone == "slower" else f"{counted} {text}"
+    if unfinished := _unfinished(stats, finish, rounds, params, speak):
+        both = f"{both} {unfinished}"
     if stats.distance is None:
         return Verdict(both, tone)
     key = "nobodys" if is_nobodys(params) else "lossy"
     lossy = speak(key, distance=numeral(stats.distance, ".3f"))
     return Verdict(f"{lossy} {both}", "lossy")
+
+
+def _unfinished(stats: Stats, finish: Finish, rounds: Sequence[Round], params: Params, speak: Speak) -> str:
+    """That the text ended before what it must follow applied, or inside its JSON; else empty. Whether a
+    regular expression or a grammar would have let it end is not in a trace."""
+    name = field_of_grammar(params)
+    tokens = [token for one in rounds for token in kept_tokens(one)]
+    if name is None or not tokens:
+        return ""
+    is_served = stats.arrival_ms is not None  # how much was allowed is not told
+    begins = next((at for at in range(len(tokens), 0, -1) if tokens[at - 1].allowed is None), 0)
+    if not is_served and begins == len(tokens):
+        return speak("never_bound", what=message(f"what_binds.{name}").said())
+    text = "".join(token.text for token in tokens[0 if is_served else begins :])
+    if finish == "stop":
+        text = min((text.split(stop)[0] for stop in params.stop), key=len, default=text)
+    is_cut = name == "json_schema" and finish != "eos" and not _is_json(text)
+    return speak("cut_json") if is_cut else ""
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _all_dropped(stats: Stats, rounds: Sequence[Round]) -> bool:

@@ -82,20 +82,25 @@ test("what is before a token is the text, without what was rejected", () => {
   assert.deepEqual(counts(deathsIn({ prompt: PROMPT, rounds }).kinds).name, [1, 0]);
 });
 
-test("the place is named where a draft is likeliest to die, and not where most do", () => {
-  const named = "A draft is likeliest to die at place 3: 18 of the 18 tokens judged there were rejected (100%).";
+test("the count comes first, and then the share of those judged there, which can name another place", () => {
+  const named = "Most rejections were at place 1: 20 of 40. Of the tokens judged at a place, the largest share was rejected at place 3: 18 of 18 (100%).";
   assert.equal(sentence({ 1: 20, 2: 2, 3: 18 }), named);
 });
 
 test("a small lead and a place that is seldom judged are not taken for more", () => {
-  const lead = "No place stands out. The largest share is at place 1: 20 of the 40 tokens judged there were rejected (50%).";
+  const lead = "Most rejections were at place 1: 20 of 28. Of the tokens judged at a place, the largest share was rejected at place 1: "
+    + "20 of 40 (50%), but no place stands out clearly.";
   const rounds = [...rejectedAt([...Array(20).fill(1), ...Array(8).fill(2)]), ...Array.from({ length: 12 }, keepsTwo)];
   assert.equal(inWords(deathsIn({ prompt: [], rounds })), lead);
-  const seldom = "No place stands out. Of those judged at least 10 times, the largest share is at place 2: "
-    + "11 of the 19 tokens judged there were rejected (58%).";
+  const seldom = "Most rejections were at place 2: 11 of 29. Of the tokens judged at a place, the largest share was rejected at place 2: "
+    + "11 of 19 (58%), but no place stands out clearly; places with fewer than 10 are left out.";
   assert.equal(sentence({ 1: 10, 2: 11, 3: 8 }), seldom);
-  const only = "Only place 1 was judged at least 10 times: 6 of the 11 tokens judged there were rejected (55%).";
+  const only = "Most rejections were at place 1: 6 of 11. At place 1, 6 of the 11 tokens judged there were rejected (55%); "
+    + "at every other place fewer than 10 were judged.";
   assert.equal(sentence({ 1: 6, 2: 5 }), only);
-  const alike = "No place stands out. Of those judged at least 10 times, the largest share is 50%, at each of these: place 1, place 2.";
+  const alike = "Most rejections were at place 1: 10 of 20. Of the tokens judged at a place, the largest share rejected was 50%, "
+    + "at place 1, place 2; places with fewer than 10 are left out.";
   assert.equal(sentence({ 1: 10, 2: 5, 3: 5 }), alike);
+  const few = "Most rejections were at place 1, place 2: 2 of 4 at each. At each place fewer than 10 tokens were judged: too few to compare shares.";
+  assert.equal(sentence({ 1: 2, 2: 2 }), few);
 });

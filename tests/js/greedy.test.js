@@ -6,6 +6,7 @@ import { test } from "node:test";
 import { recomputed } from "../../specdemo/ui/static/view/recompute.js";
 import { uMatters } from "../../specdemo/ui/static/view/rules.js";
 import { after, endOf, inWords, isBefore } from "../../specdemo/ui/static/view/steps.js";
+import { fateNamed } from "../../specdemo/ui/static/view/textless.js";
 import { valuesOf, verdictOn } from "../../specdemo/ui/static/view/verdict.js";
 import { RULES, SETTING, drafted, linked, own } from "./runs.js";
 
@@ -34,6 +35,12 @@ test("each fate has a sentence of its own, without u", () => {
   assert.equal(resampled, `In place of a draft: " b" was rejected, because ${why}. This token, the target's likeliest, stands in its place.`);
   assert.match(bonus, /^Bonus: the round's only draft was accepted, .* one more token, the target's likeliest\.$/);
   assert.match(sampled, /^The target's own: nothing was drafted .* gives one token, the likeliest\.$/);
+});
+
+test("no fate is called by a draw that was not made", () => {
+  const names = (all) => tokensIn(all).map((token) => fateNamed(token, token.fate));
+  assert.deepEqual(names(rounds()), ["accepted", "rejected", "replacement", "accepted", "bonus", "target's own"]);
+  assert.deepEqual(names(rounds(SETTING)), ["accepted", "rejected", "resampled", "accepted", "bonus", "sampled"]);
 });
 
 test("the player says each step without u", () => {

@@ -50,10 +50,10 @@ test("each fate has its verdict in a sentence that follows from the counts", () 
   const brought = "Accepted: the server's round brought 3 tokens, so the first 2 are drafts that the target accepted.";
   assert.equal(verdictOn(rejected.draft[0], SERVED), brought);
   assert.match(verdictOn(rejected.draft[2]), /^Rejected: the server drafted 3 tokens and the target accepted 2, .*not told\.$/);
-  assert.match(verdictOn(rejected.next), /^Resampled: the server drafted 3 tokens and the target accepted 2, so this /);
+  assert.match(verdictOn(rejected.next), /^In place of a draft: the server drafted 3 tokens and the target accepted 2, so this /);
   assert.match(verdictOn(full.next), /^Bonus: the target accepted all 3 tokens that the server drafted, /);
   assert.match(verdictOn(none.draft[1]), /^Discarded: the server drafted 3 tokens, and this one is after the rejected /);
-  assert.match(verdictOn(untold().next), /\(resampled\) .* \(bonus\) is not known, since the server does not tell how many /);
+  assert.match(verdictOn(untold().next), /replaced a rejected draft .* \(bonus\) is not known, since the server does not tell how many /);
   assert.match(verdictOn(untold().draft[0]), /brought 2 tokens, so the first one is a draft that the target accepted\.$/);
   const plain = linked(wire(0, 0, "sampled"), 4, SERVED);
   assert.equal(verdictOn(plain.next), "The target's own token: nothing was drafted in this round.");
@@ -109,11 +109,11 @@ test("the likeliest tokens have the target's raw probability, though they have n
 test("the player says what has happened", () => {
   const all = rounds();
   assert.equal(inWords(all, { round: 1, step: 0 }, "round"), '" 9" comes from the prefill, before anything is drafted.');
-  assert.match(inWords(all, { round: 2, step: 0 }, "round"), /^2 of 3 drafted tokens accepted; " 9" is resampled in place/);
+  assert.match(inWords(all, { round: 2, step: 0 }, "round"), /^2 of 3 drafted tokens accepted; " 9" comes in place/);
   assert.equal(inWords(all, placeAfter(all, 4), "token"), "A token that is not told is drafted. Now 3 tokens wait for their verdict.");
   assert.equal(inWords(all, placeAfter(all, 5), "token"), '" 1" is accepted.');
   assert.equal(inWords(all, placeAfter(all, 7), "token"), "A token that is not told is rejected.");
-  assert.equal(inWords(all, placeAfter(all, 8), "token"), '" 9" is resampled in place of the rejected token.');
+  assert.equal(inWords(all, placeAfter(all, 8), "token"), '" 9" comes in place of the rejected token.');
   const one = [{ ...all[0] }, untold()];
   assert.match(inWords(one, { round: 2, step: 0 }, "round"), /^1 drafted token accepted, of how many is not told; " 9" is the target's own token\.$/);
 });

@@ -30,7 +30,7 @@ test("a token after the end of the text says so", () => {
   const [, after] = linked({ draft, next: null, draft_ms: 1, verify_ms: 1 }, 0).draft;
   assert.match(verdictOn(after), /^Discarded: u = .* is below .*, so it was accepted, but the text .*\.$/);
   const [, last] = linked({ ...rejection(), next: null }, 0).draft;
-  assert.match(verdictOn(last), /Nothing was drawn in its place\.$/);
+  assert.match(verdictOn(last), /Nothing came in its place\.$/);
 });
 
 /** A draft of one token with these numbers. */

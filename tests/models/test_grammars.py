@@ -12,6 +12,7 @@ from specdemo import Params, Trace, generate, load_pair
 from specdemo.drafters.dflash.head import Markov
 from specdemo.drafters.mtp import layers
 from specdemo.events.segments import where_bound
+from specdemo.events.verdict import verdict
 from tests.block_heads import DFLASH2, save_block_head, tiny_block_head
 from tests.checkpoints import gemma4, gemma4_assistant, model_with_mtp, saved_in, with_tokenizer
 from tests.eagle_heads import save_eagle_head, tiny_eagle_head
@@ -237,4 +238,5 @@ def test_a_text_that_ends_within_its_thought_says_so(thinking):
     params = Params(chat=True, json_schema=SCHEMA, max_new_tokens=3, **how)
     trace = generate(thinking, "the dog", params, measure=False)
     assert trace.grammar_from is None
-    assert [one.key for one in where_bound(trace)] == ["never_bound"]
+    said = verdict(trace.stats, trace.finish, trace.rounds, params).text
+    assert where_bound(trace) == [] and said.endswith("The text ended before the JSON schema applied.")

@@ -6,7 +6,7 @@ from statistics import mean
 
 import pytest
 
-from specdemo.events import Params, Round, metrics
+from specdemo.events import Next, Params, Round, metrics
 from specdemo.events.speedup import break_even, expected_tokens
 from specdemo.events.verdict import verdict as verdict_of
 
@@ -141,3 +141,37 @@ def test_a_run_for_measuring_says_first_that_its_text_is_nobodys():
         "For measuring only: drafts were accepted by chance, so the text is nobody's ("
     )
     assert found.tone == "lossy"
+
+
+SCHEMA = '{"type": "object"}'
+
+
+def written(*tokens):
+    """Rounds of one token each: its text, and how many tokens the grammar allowed."""
+    nexts = (
+        Next(1, text, "sampled", 1.0, None, 1.0, None, 0.1, None, (), allowed) for text, allowed in tokens
+    )
+    return [Round(at, (), one, (1,), 0.0, 1.0) for at, one in enumerate(nexts)]
+
+
+@pytest.mark.parametrize(
+    ("finish", "tokens", "params", "said"),
+    [
+        ("length", [('{"a"', 9), (": 1", 9)], {"json_schema": SCHEMA}, "The JSON is cut"),
+        ("stop", [('{"a": 1', 9), ("}", 9)], {"json_schema": SCHEMA, "stop": ("}",)}, "The JSON is cut"),
+        ("length", [('{"a": 1', 9), ("}", 9)], {"json_schema": SCHEMA}, ""),
+        ("length", [("so: ", None), ("{}", 9)], {"json_schema": SCHEMA}, ""),
+        (
+            "eos",
+            [("Hm", None), ("", None)],
+            {"json_schema": SCHEMA},
+            "The text ended before the JSON schema applied.",
+        ),
+        ("eos", [("Hm", None)], {"regex": "a+"}, "The text ended before the regular expression applied."),
+        ("length", [("aa", 9)], {"regex": "a+b"}, ""),
+        ("length", [("aa", None)], {}, ""),
+    ],
+)
+def test_a_text_that_ends_before_its_json_does_or_before_it_is_bound_says_so(finish, tokens, params, said):
+    text = verdict(stats(), finish, written(*tokens), **params).text
+    assert said in text and (said or not re.search("cut|ended before", text))

@@ -85,6 +85,8 @@ def test_a_link_shows_one_fills_the_controls_and_nothing_says_u_of_a_greedy_run(
         assert "likeliest" in shown and not re.search(r"\bu\b", shown), shown
     inspector(page).locator(".formulas summary").click()
     assert "u cannot matter" in inspector(page).inner_text()
+    for part in ("inspector", "legend", "timeline", "verdict"):
+        assert not re.search("drawn|sampled", page.get_by_test_id(part).text_content()), part
     page.get_by_role("tab", name="Exactness").click()
     checks = page.get_by_test_id("exactness").locator(".answer, .checks")
     assert not any(re.search(r"\bu\b", words) for words in checks.all_inner_texts())

@@ -13,7 +13,7 @@ from specdemo.events.phrase_book import BOOK, READ, Phrase
 from specdemo.loading.catalog import WORKS
 from specdemo.ui.runs.recorded import RECORDINGS, WORLDS
 from specdemo.ui.view.served import ENGINE_ONLY, FATES_SERVED, NUMBERS_SERVED, SERVER_NUMBERS
-from specdemo.ui.view.texts import FATES, HEADLINE, HIDEABLE, MEANWHILE, NUMBERS
+from specdemo.ui.view.texts import FATES, FATES_GREEDY, HEADLINE, HIDEABLE, MEANWHILE, NUMBERS
 from specdemo.ui.view.wire import MEASUREMENT_KINDS
 from specdemo.words.catalogue import LANGUAGES, WORDS, say
 
@@ -248,6 +248,8 @@ def _legend_entry(fate: str) -> str:
     """One entry of the legend. Its definition is shown where the entry is pointed at, focused or tapped. The
     Tab key comes to the first entry and to the switches, and arrow keys to all."""
     word, definition = _say(f"run.fates.{fate}.word"), _say(f"run.fates.{fate}.definition")
+    is_other = fate in FATES_GREEDY
+    greedy_word = _data("greedy-words", say(f"view.greedyFates.{fate}") if is_other else "")
     described = f'aria-describedby="means-{fate}"'
     if fate in HIDEABLE:
         pressed = "false" if fate == "discarded" else "true"
@@ -255,7 +257,8 @@ def _legend_entry(fate: str) -> str:
         entry = f'{switch}<span class="token {fate}">{word}</span></button>'
     else:
         tab_index = 0 if fate == "accepted" else -1
-        entry = f'<span class="token {fate}" tabindex="{tab_index}" {described}>{word}</span>'
+        entry = f'<span class="token {fate}" tabindex="{tab_index}" {described}{greedy_word}>{word}</span>'
     words = _served_words(f"served.fates.{fate}" if fate in FATES_SERVED else "")
+    words += _data("greedy-words", say(f"run.greedy_fates.{fate}") if is_other else "")
     meaning = f'<span class="definition" role="tooltip" id="means-{fate}"{words}>{definition}</span>'
     return f'<span class="entry" data-explains="{fate}">{entry}{meaning}</span>'

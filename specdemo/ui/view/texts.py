@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 # The catalogues have the words: run.fates.NAME. The style sheet has one style for each.
 FATES = ("prompt", "accepted", "rejected", "resampled", "bonus", "sampled", "discarded")
 HIDEABLE = ("rejected", "discarded")
+FATES_GREEDY = (
+    "resampled",
+    "sampled",
+)  # have other words in a greedy run: view.greedyFates, run.greedy_fates
 HEADLINE = "speedup"  # the number that stands beside the sentence
 MEANWHILE = "mean_tokens_per_round"  # stands there while that one is not known, and above it where it is wide
 

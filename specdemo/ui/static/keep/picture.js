@@ -22,7 +22,7 @@ const WIDTH = 900;
 const MARGIN = 24;
 const [SIZE, LINE] = [21, 38]; // of the text
 const [SMALL, SMALL_LINE] = [13, 20];
-const [NODE, GAP, ROW] = [110, 26, 44]; // of a tree: the widest token, the room before it, and how high a row is
+const [NODE, GAP, ROW] = [80, 26, 44]; // of a tree: the narrowest token, the room before it, and how high a row is
 const BARS = 4; // pixels, how high a bar of p or q is
 const BOLD = ["resampled", "bonus"];
 const STRUCK = ["rejected", "discarded"];
@@ -46,6 +46,7 @@ export function pictureOf({ tokens, legend, tree = [], verdict, whose, colour, m
   /** @type {string[]} */
   const drawn = [];
   let y = MARGIN;
+  let width = WIDTH; // a deep tree takes more
   drawLines(legend.flatMap((entry) => [entry, { text: "  ", fate: "prompt", sign: "" }]), SMALL, 26, true);
   y += 8;
   drawLines(tokens, SIZE, LINE);
@@ -56,11 +57,11 @@ export function pictureOf({ tokens, legend, tree = [], verdict, whose, colour, m
   for (const line of rest) drawWords(line, SMALL, SMALL_LINE, "--muted");
   if (whose) drawWords(whose, SMALL, SMALL_LINE, "--muted");
   const height = Math.ceil(y + MARGIN);
-  const size = `width="${WIDTH}" height="${height}" viewBox="0 0 ${WIDTH} ${height}"`;
-  const ground = `<rect width="${WIDTH}" height="${height}" fill="${inXml(colour("--paper"))}"/>`;
+  const size = `width="${width}" height="${height}" viewBox="0 0 ${width} ${height}"`;
+  const ground = `<rect width="${width}" height="${height}" fill="${inXml(colour("--paper"))}"/>`;
   const head = `<svg xmlns="http://www.w3.org/2000/svg" ${size} xml:space="preserve">`;
   const svg = `${head}${ground}${drawn.join("")}</svg>\n`;
-  return { svg, width: WIDTH, height };
+  return { svg, width, height };
 
   /**
    * @param {Inked[]} inked
@@ -84,20 +85,21 @@ export function pictureOf({ tokens, legend, tree = [], verdict, whose, colour, m
     }
     const top = y + SMALL_LINE + 12;
     const [columns, rows] = branches.reduce(([wide, high], one) => [Math.max(wide, one.column + 1), Math.max(high, one.row + 1)], [1, 1]);
-    const column = Math.min(NODE + GAP, inner / columns);
-    const width = column - GAP;
+    const node = branches.reduce((widest, { text }) => Math.max(widest, measure(text, SMALL, true) + 10), NODE);
+    const column = node + GAP;
+    width = Math.max(width, Math.ceil(2 * MARGIN + columns * column));
     const leftOf = (/** @type {Branch} */ one) => MARGIN + GAP + one.column * column;
     const middleOf = (/** @type {number} */ row) => top + (row + 0.5) * ROW;
     const first = branches.filter(({ after }) => after === null);
     const root = middleOf((first[0].row + first[first.length - 1].row) / 2);
     for (const one of [...branches].sort(byKept)) {
       const before = one.after === null ? null : branches[one.after];
-      const start = before ? `M${round(leftOf(before) + width)} ${round(middleOf(before.row))}` : `M${MARGIN} ${round(root)}`;
+      const start = before ? `M${round(leftOf(before) + node)} ${round(middleOf(before.row))}` : `M${MARGIN} ${round(root)}`;
       const way = `${start}H${round(leftOf(one) - GAP / 2)}V${round(middleOf(one.row))}H${round(leftOf(one))}`;
       const [ink, thick] = one.fate === "accepted" ? ["--accepted-line", 3] : ["--mark", 1];
       drawn.push(`<path d="${way}" fill="none" stroke="${inXml(colour(ink))}" stroke-width="${thick}"/>`);
     }
-    for (const one of branches) drawn.push(guess(one, leftOf(one), middleOf(one.row), width));
+    for (const one of branches) drawn.push(guess(one, leftOf(one), middleOf(one.row), node));
     y = top + ROW * rows;
   }
 
@@ -119,18 +121,8 @@ export function pictureOf({ tokens, legend, tree = [], verdict, whose, colour, m
     const bars = [bar(0, room, "--rule"), bar(0, room * (p ?? 0), "--target"), bar(1, room, "--rule"), bar(1, room * (q ?? 0), "--drafter")];
     const struck = fate === "rejected" ? ' text-decoration="line-through"' : ""; // as on the page
     const words = `<text x="${round(x + 5)}" y="${round(top + 15)}" font-family="sans-serif" font-size="${SMALL}" `
-      + `font-weight="600" fill="${ink}"${struck} data-fate="${inXml(fate)}">${inXml(cut(text, room))}</text>`;
+      + `font-weight="600" fill="${ink}"${struck} data-fate="${inXml(fate)}">${inXml(text)}</text>`;
     return box + bars.join("") + words;
-  }
-
-  /**
-   * @param {string} text
-   * @param {number} room
-   */
-  function cut(text, room) {
-    const signs = [...text];
-    while (signs.length > 1 && measure(signs.join(""), SMALL, true) > room) signs.splice(-2, 2, "…");
-    return signs.join("");
   }
 
   /**

@@ -81,7 +81,7 @@ export function offerSaving(page, run, { text, shownTree }, fetchHtml) {
     const before = text.shown().filter((token) => token.fate === "prompt" || token.round.index < round.index);
     const verdict = [shapeInWords(round, text.fateNow)];
     const branches = branchesOf(round, text.fateNow, depths);
-    const { svg } = pictureOf({ ...content(), tokens: before.slice(-BEFORE).map(inked), tree: branches, verdict });
+    const { svg } = pictureOf({ ...content(), tokens: before.slice(-BEFORE).flatMap(inked), tree: branches, verdict });
     saveFile(`specdemo-tree-of-round-${round.index + 1}.svg`, svg, "image/svg+xml");
   }
 
@@ -91,7 +91,7 @@ export function offerSaving(page, run, { text, shownTree }, fetchHtml) {
     if (!canvas) throw new Error("no canvas");
     const legend = [...part("legend").querySelectorAll("[data-explains]")].filter((entry) => entry.checkVisibility());
     return {
-      tokens: text.shown().map(inked),
+      tokens: text.shown().flatMap(inked),
       legend: legend.map((entry) => ({
         text: (find(entry, ".token").textContent ?? "").replaceAll(" ", "\u00a0"), // in one box
         fate: /** @type {HTMLElement} */ (entry).dataset.explains ?? "",
@@ -108,13 +108,16 @@ export function offerSaving(page, run, { text, shownTree }, fetchHtml) {
   }
 
   /**
+   * With what the style sheet draws before it.
    * @param {Token} token
-   * @returns {Inked}
+   * @returns {Inked[]}
    */
   function inked(token) {
     const kind = text.kindOf(token);
     const sign = kind ? signOf(kind) : isUnknown(token) ? "?" : /^ +$/.test(token.text) ? "␣" : "";
-    return { text: token.text, fate: text.isOpen(token) ? "pending" : token.fate, sign };
+    const [before] = /[^"]+(?="$)/.exec(getComputedStyle(text.elementOf(token), "::before").content) ?? [];
+    const own = { text: token.text, fate: text.isOpen(token) ? "pending" : token.fate, sign };
+    return before ? [{ text: "", fate: "prompt", sign: before }, own] : [own];
   }
 
   /** @param {string} sentence */

@@ -5,6 +5,7 @@
 import { inQuotes } from "../view/format.js";
 import { ruleOf } from "../view/rules.js";
 import { isAfterRefused } from "../view/run.js";
+import { named } from "../view/textless.js";
 import { say } from "../view/words.js";
 import { DEFAULTS } from "./defaults.js";
 import { pick, trialOf } from "./identity.js";
@@ -66,7 +67,7 @@ export function byDefault() {
  * @returns {Chosen}
  */
 export function asAt(token, { names, others, p, q, done, shaping, draft, u, replacement, number, order }) {
-  const where = { token: inQuotes(token.text) };
+  const where = { token: named(token) };
   const ofLeft = isAfterRefused(token) ? say("figure.after_refused") : "";
   const { name: rule } = ruleOf(token);
   const ofRule = rule === "speculative" ? "" : say("figure.other_rule", { rule });

@@ -1,9 +1,9 @@
 // @ts-check
 // The p and q of a token of a run, for the figure.
 
-import { inQuotes } from "../view/format.js";
 import { massAt, ruleOf } from "../view/rules.js";
 import { replacementOf } from "../view/run.js";
+import { quoted } from "../view/textless.js";
 import { alternativesTo, replacedBy, walkTo } from "../view/verdict.js";
 import { NEUTRAL, normalised, sumOf } from "./shaping.js";
 
@@ -60,9 +60,9 @@ export function placeAt(token) {
   const isSpeculative = ruleOf(token).name === "speculative";
   const replaced = isSpeculative ? replacementOf(drafted) : null;
   const own = [drafted?.id, replaced?.id];
-  const rows = alternatives.flatMap(({ id, text, p, q, raw_p, raw_q, residual }) => {
+  const rows = alternatives.flatMap(({ id, text, kind, p, q, raw_p, raw_q, residual }) => {
     const [ofTarget, ofDrafter] = isRaw ? [raw_p, raw_q] : [p, q];
-    return ofTarget === null || ofDrafter === null ? [] : [{ id, name: inQuotes(text), p: ofTarget, q: ofDrafter, residual }];
+    return ofTarget === null || ofDrafter === null ? [] : [{ id, name: quoted({ text, kind }), p: ofTarget, q: ofDrafter, residual }];
   });
   const weight = (/** @type {typeof rows[number]} */ { id, p, q }) => (own.includes(id) ? 2 : Math.max(p, q));
   const listed = rows.sort((a, b) => weight(b) - weight(a)).slice(0, LISTED).sort((a, b) => b.p - a.p);

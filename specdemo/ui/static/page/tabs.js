@@ -39,6 +39,7 @@ export function makeTabs(page, selected, panels) {
       const isIt = button.dataset.tab === name;
       button.setAttribute("aria-selected", String(isIt));
       button.tabIndex = isIt ? 0 : -1;
+      if (isIt) list.scrollLeft = button.offsetLeft - (list.clientWidth - button.offsetWidth) / 2; // on a phone it scrolls
     }
     for (const panel of page.querySelectorAll(".run > .panel")) {
       panel.classList.toggle("selected", panel.id === `panel-${name}`);

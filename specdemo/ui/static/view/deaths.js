@@ -119,22 +119,31 @@ export function kindOf(text, before) {
 }
 
 /**
- * Where a draft is likeliest to die, in a sentence that follows from the table of places. Early places are judged
- * more often, so what counts is the share that is rejected there. A place is named only if it stands out.
+ * Where drafts die, in sentences that follow from the table of places: first where most were rejected, and then the
+ * share of those judged there, since early places are judged more often. That names a place as the likeliest only if
+ * it stands out.
  * @param {Deaths} deaths of a run with drafts that were judged
  */
 export function inWords({ places, all }) {
   if (!all.rejected) return say("positions.noneDied");
-  const counted = { rejected: all.rejected, judged: all.tokens.length };
-  const known = places.filter(({ tokens }) => tokens.length >= FEWEST_JUDGED);
-  if (!known.length) return say("positions.tooFew", counted);
   if (places.length === 1) {
-    return say("positions.onePlace", { ...counted, share: percent(all.rejected, all.tokens.length) });
+    const share = percent(all.rejected, all.tokens.length);
+    return say("positions.onePlace", { rejected: all.rejected, judged: all.tokens.length, share });
   }
+  const rejected = places.reduce((most, row) => Math.max(most, row.rejected), 0);
+  const most = labels(places.filter((row) => row.rejected === rejected));
+  const counts = { places: most.join(", "), rejected, all: all.rejected };
+  return `${say(most.length > 1 ? "positions.mostAlike" : "positions.most", counts)} ${shareInWords({ places, all })}`;
+}
+
+/** @param {Pick<Deaths, "places" | "all">} deaths */
+function shareInWords({ places, all }) {
+  const known = places.filter(({ tokens }) => tokens.length >= FEWEST_JUDGED);
+  if (!known.length) return say("positions.tooFew", { fewest: FEWEST_JUDGED });
   const worst = known.reduce((worst, row) => (shareOf(row) > shareOf(worst) ? row : worst));
-  const alike = known.filter((row) => shareOf(row) === shareOf(worst)).map(({ label }) => label);
+  const alike = labels(known.filter((row) => shareOf(row) === shareOf(worst)));
   const here = { place: worst.label, rejected: worst.rejected, judged: worst.tokens.length };
-  const others = { rejected: counted.rejected - here.rejected, judged: counted.judged - here.judged };
+  const others = { rejected: all.rejected - here.rejected, judged: all.tokens.length - here.judged };
   const isLargest = places.every((row) => !row.tokens.length || shareOf(row) <= shareOf(worst));
   const isClear = isLargest && lowest(here.rejected, here.judged) > highest(others.rejected, others.judged);
   const share = percent(here.rejected, here.judged);
@@ -143,6 +152,9 @@ export function inWords({ places, all }) {
   const found = isClear ? "positions.worst" : isLargest ? "positions.unclear" : "positions.unclearAmong";
   return say(found, { ...here, share, fewest: FEWEST_JUDGED });
 }
+
+/** @param {Row[]} rows */
+const labels = (rows) => rows.map(({ label }) => label);
 
 /** @param {Row} row */
 const shareOf = ({ rejected, tokens }) => rejected / tokens.length;

@@ -2,11 +2,11 @@
 // The tab on exactness: every verdict recomputed, and how two ways to a token add up to the target's p.
 
 import { escaped, find, make } from "./dom.js";
-import { fixed, grouped, inQuotes, roundedUp } from "./format.js";
+import { fixed, grouped, roundedUp } from "./format.js";
 import { addends, differenceInWords, identityAt, isExact, recomputed, tokenToDraw } from "./recompute.js";
 import { keptByBoth, massAt, primed, uMatters } from "./rules.js";
 import { isAfterRefused, isTree } from "./run.js";
-import { named } from "./textless.js";
+import { named, quoted } from "./textless.js";
 import { placeOf } from "./verdict.js";
 import { say } from "./words.js";
 
@@ -192,8 +192,8 @@ export function makeExactness(panel, pinned) {
    * @param {ReturnType<typeof identityAt>[number]} row
    * @param {number} scale the p whose bar has the full length
    */
-  function identityRow({ id, text, drawn, p, kept, written }, scale) {
-    const name = make("th", make("code", inQuotes(text)));
+  function identityRow({ id, text, kind, drawn, p, kept, written }, scale) {
+    const name = make("th", make("code", quoted({ text, kind })));
     name.scope = "row";
     name.title = say("inspector.tokenId", { id: id ?? "" });
     if (drawn) name.append(make("small", ` ◆ ${drawn.how}`));

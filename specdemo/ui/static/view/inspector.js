@@ -7,7 +7,7 @@ import { apart, digits, inQuotes, short } from "./format.js";
 import { isBlock, primed, ruleOf, uMatters } from "./rules.js";
 import { isAfterRefused, isChosen, isDrafted, isTree } from "./run.js";
 import { isServed, isUnknown } from "./served.js";
-import { explained, named, sign } from "./textless.js";
+import { explained, fateNamed, named, quoted, sign } from "./textless.js";
 import { makeTree } from "./tree.js";
 import {
   alternativesTo, fedAgainInWords, isJudged, lengthInWords, outlinesInWords, placeOf, replacedBy, valuesOf, verdictOn, walkTo,
@@ -81,17 +81,6 @@ const markup = () => `
     <p class="drafting"></p>
   </div>`;
 
-/**
- * A fate by its name; where nothing was drawn, what it is in place of "resampled" and "sampled".
- * @param {Token} token
- * @param {string} fate as far as it is known
- */
-function fateInWords(token, fate) {
-  const isOwn = fate === "resampled" || fate === "sampled";
-  const isDrawn = token.fate === "prompt" || isServed(token) || uMatters(token);
-  return say(isOwn && !isDrawn ? `inspector.greedyFates.${fate}` : `view.fates.${fate}`);
-}
-
 /** @param {Column} column @param {boolean} isLeft by refused guesses @returns {[heading: string, name: string]} */
 function headingOf(column, isLeft) {
   if (isLeft && column === "p") return ["p′", say("inspector.targetLeft")];
@@ -158,7 +147,7 @@ export function makeInspector(panel, setting, copied, fateNow, choose) {
     if (kind) sign(part(".what code"), kind);
     else part(".what code").className = "";
     part(".stands-for").textContent = kind ? explained(kind) : "";
-    part(".what .token").textContent = fateInWords(token, fate);
+    part(".what .token").textContent = fateNamed(token, fate);
     part(".what .token").className = `token ${fate}`;
     part(".what small").textContent = isPlace || token.id === null ? "" : say("inspector.tokenId", { id: token.id });
     part(".unpin").hidden = !pinned;
@@ -242,10 +231,9 @@ export function makeInspector(panel, setting, copied, fateNow, choose) {
     bar.setAttribute("aria-label", told[0]);
     part(".walk .u span").textContent = start;
     part(".parts").replaceChildren();
-    const others = rest ? [{ text: "", from: 1 - rest, to: 1, isDrawn: false }] : [];
-    for (const one of [...pieces, ...others]) {
-      const share = one.to - one.from;
-      const name = one.text ? inQuotes(one.text) : share === rest ? say("inspector.walk.notRecorded") : "";
+    const others = rest ? [{ name: say("inspector.walk.notRecorded"), from: 1 - rest, to: 1, isDrawn: false }] : [];
+    for (const one of [...pieces.map((piece) => ({ ...piece, name: quoted(piece) })), ...others]) {
+      const [share, { name }] = [one.to - one.from, one];
       const made = make("span", share > 0.2 ? name : "");
       made.className = one.isDrawn ? "drawn" : others.includes(one) ? "rest" : "";
       made.style.flexGrow = String(share);
@@ -289,8 +277,7 @@ export function makeInspector(panel, setting, copied, fateNow, choose) {
     const recorded = token.fate !== "prompt" && token.top.length > 0;
     const served = isServed(token);
     likely.hidden = rows.length === 0;
-    const caption = setting()?.greedy ? "inspector.greedyLikely" : "inspector.likely";
-    find(likely, "caption").textContent = say(recorded ? caption : "inspector.noneLikely");
+    find(likely, "caption").textContent = say(recorded ? "inspector.likely" : "inspector.noneLikely");
     /** @type {Column[]} */
     const columns = served ? ["raw_p"] : rows.some((row) => row.q !== null) ? ["p", "q"] : ["p"];
     if (rows.some((row) => row.residual !== null)) columns.push("residual");
@@ -314,7 +301,9 @@ export function makeInspector(panel, setting, copied, fateNow, choose) {
    * @param {Column[]} columns
    */
   function tableRow(row, columns) {
-    const name = make("th", make("code", inQuotes(row.text)));
+    const code = make("code", row.kind ? "" : inQuotes(row.text));
+    if (row.kind) sign(code, row.kind);
+    const name = make("th", code);
     name.scope = "row";
     if (row.id !== null) name.title = say("inspector.tokenId", { id: row.id });
     if (row.drawn) name.append(make("small", `◆ ${row.drawn.how}`));

@@ -5,6 +5,7 @@ import { apart, digits, grouped } from "./format.js";
 import { isBlock, keptIn, probabilityOf, ruleOf } from "./rules.js";
 import { acceptedIn, isTree, parentOf, rejectedIn, tokensOf } from "./run.js";
 import { alternativesTo, judgement, placeOf } from "./verdict.js";
+import { fateNamed } from "./textless.js";
 import { inLanguage, say } from "./words.js";
 
 /** @import { Drafted, Round, Run, Token } from "./run.js" */
@@ -130,7 +131,7 @@ function wrongRound(round, isLast) {
  * @param {"resampled" | "bonus" | "sampled"} source what it has to be
  */
 function wrongSource(next, source) {
-  const [is, should] = [say(`view.fates.${next.fate}`), say(`view.fates.${source}`)];
+  const [is, should] = [fateNamed(next, next.fate), fateNamed(next, source)];
   return say("exactness.differs.source", { is, should });
 }
 
@@ -199,10 +200,10 @@ export function tokenToDraw(rounds, pinned) {
  */
 export function identityAt(token) {
   if (token.fate === "prompt" || token.u === null || ruleOf(token).name !== "speculative") return [];
-  return alternativesTo(token).flatMap(({ id, text, p, q, drawn }) => {
+  return alternativesTo(token).flatMap(({ id, text, kind, p, q, drawn }) => {
     if (p === null || q === null) return [];
     const kept = Math.min(p, q);
-    return [{ id, text, drawn, p, kept, written: addends(p, kept) }];
+    return [{ id, text, kind, drawn, p, kept, written: addends(p, kept) }];
   });
 }
 

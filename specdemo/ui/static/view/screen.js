@@ -70,7 +70,7 @@ export function makeScreen(page, run, showOutcome) {
 
   /** @param {Head} shown */
   function showHead(shown) {
-    showWhoMadeIt();
+    showWordsOfRun();
     showNumbers(shown.numbers);
     write(part("whose"), shown.whose);
     const line = part("verdict");
@@ -79,15 +79,16 @@ export function makeScreen(page, run, showOutcome) {
     if (line.textContent !== shown.verdict) line.replaceChildren(first, rest);
   }
 
-  // Some words and numbers are for runs of a server only, and some for those of the engine.
-  function showWhoMadeIt() {
-    const served = Boolean(run.setting?.served);
-    if (page.hasAttribute("data-served") === served) return;
+  // Some words and numbers are for runs of a server only, some for those of the engine, and some for greedy runs.
+  function showWordsOfRun() {
+    const { served, greedy } = { served: Boolean(run.setting?.served), greedy: Boolean(run.setting?.greedy) };
+    if (page.hasAttribute("data-served") === served && page.hasAttribute("data-greedy") === greedy) return;
     page.toggleAttribute("data-served", served);
-    for (const element of /** @type {NodeListOf<HTMLElement>} */ (page.querySelectorAll("[data-served-words]"))) {
-      const words = element.dataset.servedWords ?? "";
-      element.dataset.servedWords = element.textContent ?? "";
-      element.textContent = words;
+    page.toggleAttribute("data-greedy", greedy);
+    for (const element of /** @type {NodeListOf<HTMLElement>} */ (page.querySelectorAll("[data-served-words], [data-greedy-words]"))) {
+      const { servedWords, greedyWords, words = element.textContent ?? "" } = element.dataset;
+      element.dataset.words = words;
+      element.textContent = (served && servedWords) || (greedy && greedyWords) || words;
     }
   }
 

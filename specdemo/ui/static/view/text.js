@@ -5,8 +5,9 @@
 
 import { appendAll, find, make } from "./dom.js";
 import { INVISIBLE, codeOf } from "./format.js";
+import { familyOf, isDrafted } from "./run.js";
 import { isUnknown } from "./served.js";
-import { kindInRound, kindsInPrompt, sign, standsFor } from "./textless.js";
+import { fateNamed, kindInRound, kindsInPrompt, sign, standsFor } from "./textless.js";
 import { say } from "./words.js";
 
 /** @import { Token } from "./run.js" */
@@ -206,6 +207,7 @@ export function makeText(stage) {
     span.dataset.token = token.id === null ? "" : String(token.id);
     if (token.fate !== "prompt") span.dataset.round = String(token.round.index);
     span.classList.toggle("outlined", outlined.has(token));
+    if (isOtherGuess(token)) span.classList.add("other-guess");
     tokens.set(span, token);
     elements.set(token, span);
     fill(span, token);
@@ -218,7 +220,7 @@ export function makeText(stage) {
    * @param {Token} token
    */
   function setName(element, token) {
-    const [word, fate] = [wordOf(token), say(`view.fates.${element.dataset.fate}`)];
+    const [word, fate] = [wordOf(token), fateNamed(token, element.dataset.fate ?? token.fate)];
     const name = token.fate === "prompt"
       ? say("view.token", { word, fate })
       : say("view.tokenInRound", { word, fate, round: token.round.index + 1 });
@@ -375,6 +377,14 @@ export function makeText(stage) {
     event.clipboardData?.setData("text/plain", copied.textContent ?? "");
     event.preventDefault();
   }
+}
+
+/**
+ * Whether a tree has another guess at its place, which stands before it.
+ * @param {Token} token
+ */
+function isOtherGuess(token) {
+  return token.fate !== "prompt" && isDrafted(token) && familyOf(token).indexOf(token) > 0;
 }
 
 export function hasSelection() {

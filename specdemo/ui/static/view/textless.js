@@ -1,5 +1,6 @@
 // @ts-check
-// Tokens without a text, of which nothing is seen but a sign that the style sheet draws: what each stands for.
+// What a token is called, and its fate. Of a token without a text nothing is seen but a sign that the style sheet draws:
+// what each stands for.
 
 import { inQuotes } from "./format.js";
 import { say } from "./words.js";
@@ -62,11 +63,29 @@ export function kindsInPrompt(prompt) {
   return kinds;
 }
 
+/**
+ * In a greedy run nothing is drawn, so none of its tokens is called sampled or resampled.
+ * @param {Token} token
+ * @param {string} fate as far as it is known
+ */
+export function fateNamed(token, fate) {
+  const isGreedy = token.fate !== "prompt" && token.round.setting?.greedy;
+  return say(isGreedy && (fate === "resampled" || fate === "sampled") ? `view.greedyFates.${fate}` : `view.fates.${fate}`);
+}
+
 /** A token as a sentence names it. @param {Token} token */
 export function named(token) {
   if (token.text !== "") return inQuotes(token.text);
   const kind = token.fate === "prompt" ? "nothing" : kindInRound(token);
   return typeof kind === "object" ? kind.mark : say(`view.named.${kind}`);
+}
+
+/**
+ * A token in a table.
+ * @param {{ text: string, kind: Kind | null }} token
+ */
+export function quoted({ text, kind }) {
+  return kind ? signOf(kind) : inQuotes(text);
 }
 
 /** @param {Kind} kind */

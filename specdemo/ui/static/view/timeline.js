@@ -18,9 +18,10 @@ const markup = () => `
   <p class="at-first">${words("timeline.atFirst")}</p>
   <p class="key"><span class="name">${words("timeline.name")}</span>
     <span><i class="accepted-brick"></i>${words("view.fates.accepted")}</span>
-    <span><i class="bonus-brick"></i>${words("timeline.bonusSampled")}</span>
-    <span><i class="resampled-brick"></i>${words("view.fates.resampled")}</span>
+    <span><i class="bonus-brick"></i><span data-greedy-words="${words("timeline.bonusGreedy")}">${words("timeline.bonusSampled")}</span></span>
+    <span><i class="resampled-brick"></i><span data-greedy-words="${words("view.greedyFates.resampled")}">${words("view.fates.resampled")}</span></span>
     <span><i class="dropped-line"></i>${words("timeline.rejectedDiscarded")}</span>
+    <span class="of-trees"><i class="fork"></i>${words("timeline.ofTree")}</span>
     <span data-only="engine"><i class="draft-bar"></i>${words("timeline.drafting")}</span>
     <span><i class="verify-bar"></i><span data-served-words="${words("timeline.arrival")}">${words("timeline.verifying")}</span><span
       class="scale"></span></span></p>
@@ -78,6 +79,7 @@ export function makeTimeline(strip, { jump, point }) {
     frame = 0;
     readout.textContent = scale.textContent = "";
     strip.dataset.rounds = "0";
+    delete strip.dataset.trees;
   }
 
   /** @param {Round[]} rounds */
@@ -155,7 +157,7 @@ export function makeTimeline(strip, { jump, point }) {
     mark.setAttribute("aria-label", roundInWords(round));
     const accepted = acceptedIn(round);
     const dropped = droppedOf(round);
-    mark.classList.toggle("of-tree", isTree(round));
+    if (isTree(round)) mark.classList.add("of-tree"), strip.dataset.trees = "";
     const [draft_ms, verify_ms] = costsOf(round);
     const numbers = { accepted, own: next ? 1 : 0, dropped, draft: draft_ms, verify: verify_ms };
     for (const [name, value] of Object.entries(numbers)) mark.style.setProperty(`--${name}`, String(value));

@@ -3,10 +3,10 @@
 // Below it the guesses at one place, as a table in the order of judging. `branchesOf` is the same tree for a picture.
 
 import { find, make, write } from "./dom.js";
-import { digits, inQuotes, short } from "./format.js";
+import { digits, short } from "./format.js";
 import { leftAfter, uMatters } from "./rules.js";
 import { depthOf, familyOf, isChosen, isDrafted, isTree, parentOf } from "./run.js";
-import { named } from "./textless.js";
+import { fateNamed, named } from "./textless.js";
 import { inLanguage, say } from "./words.js";
 
 /** @import { Drafted, Own, Round, Token } from "./run.js" */
@@ -113,7 +113,7 @@ export function makeTree(panel, fateNow, choose) {
     node.style.setProperty("--p", String(p ?? 0));
     node.style.setProperty("--q", String(q ?? 0));
     const numbers = [p === null ? "" : `p = ${digits(p)}`, q === null ? "" : `q = ${digits(q)}`];
-    node.title = [`${inQuotes(token.text)}: ${say(`view.fates.${fate}`)}`, ...numbers].filter(Boolean).join(", ");
+    node.title = [`${named(token)}: ${fateNamed(token, fate)}`, ...numbers].filter(Boolean).join(", ");
   }
 
   /** @param {Round} round */
@@ -159,7 +159,7 @@ export function makeTree(panel, fateNow, choose) {
     const fate = fateNow(token);
     const word = make("span", token.text.trim() || named(token));
     word.className = `token ${fate}`;
-    word.title = say(`view.fates.${fate}`);
+    word.title = fateNamed(token, fate);
     const name = make("th", word);
     name.scope = "row";
     const isJudged = fate === "accepted" || fate === "rejected";

@@ -9,11 +9,12 @@ import {
 import {
   isFromServer, isServed, isUnknown, isUntold, roundOf, servedRoundInWords, servedValues, servedVerdict,
 } from "./served.js";
-import { named } from "./textless.js";
+import { kindInRound, named } from "./textless.js";
 import { inLanguage, say } from "./words.js";
 
 /** @import { RunSetting } from "./messages.js" */
 /** @import { Drafted, Own, Round, Token } from "./run.js" */
+/** @import { Kind } from "./textless.js" */
 /** @typedef {"p" | "q" | "residual" | "raw_p"} Column */
 /** @typedef {NonNullable<ReturnType<typeof walkTo>>} Walk */
 /**
@@ -22,10 +23,11 @@ import { inLanguage, say } from "./words.js";
  */
 
 /**
- * A row of the table of likely tokens. drawn: from which distribution the token was really drawn, if it was.
+ * A row of the table of likely tokens. kind: of a token without a text. drawn: from which distribution the token was really drawn, if it was.
  * @typedef {object} Row
  * @property {number | null} id
  * @property {string} text
+ * @property {Kind | null} kind
  * @property {number | null} p
  * @property {number | null} q
  * @property {number | null} raw_p
@@ -375,14 +377,15 @@ export function alternativesTo(token, known = "all") {
   /** @type {Map<number | string, Row>} */
   const rows = new Map();
   for (const [at, [id, text, p, q, raw_p, raw_q]] of token.top.entries()) {
-    rows.set(id ?? `${at} of a server`, { id, text, p, q, raw_p, raw_q, residual: shareAt(token, p, q), drawn: null });
+    const kind = text === "" ? kindInRound({ ...token, id: /** @type {number} */ (id) }) : null;
+    rows.set(id ?? `${at} of a server`, { id, text, kind, p, q, raw_p, raw_q, residual: shareAt(token, p, q), drawn: null });
   }
   for (const drawn of known === "all" ? drawnAt(token) : [token]) {
     const { id, text, p, q, raw_p, raw_q } = drawn;
     if (id === null) continue; // nobody knows it
     if (rows.get(id)?.drawn) continue; // by a lossy rule, the token that was rejected can be drawn again
-    const residual = shareAt(token, p, q);
-    rows.set(id, { id, text, p, q, raw_p, raw_q, residual, drawn: drawnFrom(drawn) });
+    const kind = text === "" ? kindInRound(drawn) : null;
+    rows.set(id, { id, text, kind, p, q, raw_p, raw_q, residual: shareAt(token, p, q), drawn: drawnFrom(drawn) });
   }
   return [...rows.values()].sort((a, b) => Number(b.drawn !== null) - Number(a.drawn !== null));
 }
@@ -419,13 +422,13 @@ export function drawnFrom(token) {
 export function walkTo(token) {
   if (token.fate === "prompt" || isDrafted(token) || isServed(token) || !uMatters(token) || token.u === null) return null;
   const column = drawnFrom(token).from === "residual" ? "residual" : "p";
-  const rows = alternativesTo(token).flatMap(({ id, text, [column]: share }) => (
-    id === null || !share ? [] : [{ id, text, share }]
+  const rows = alternativesTo(token).flatMap(({ id, text, kind, [column]: share }) => (
+    id === null || !share ? [] : [{ id, text, kind, share }]
   ));
   let to = 0;
-  const pieces = rows.sort((a, b) => a.id - b.id).map(({ id, text, share }) => {
+  const pieces = rows.sort((a, b) => a.id - b.id).map(({ id, text, kind, share }) => {
     const from = to;
-    return { id, text, from, to: (to += share), isDrawn: id === token.id };
+    return { id, text, kind, from, to: (to += share), isDrawn: id === token.id };
   });
   const drawn = pieces.find(({ isDrawn }) => isDrawn);
   if (!drawn) return null;
