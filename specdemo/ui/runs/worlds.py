@@ -13,7 +13,6 @@ from specdemo import zero
 from specdemo.errors import PairError
 from specdemo.events import Params, Round, check_prompt
 from specdemo.events.params import GRAMMARS
-from specdemo.events.speedup import is_wide
 from specdemo.events.trace import Trace
 from specdemo.loading.pair import AnyPair, Pair
 from specdemo.session import stream
@@ -165,7 +164,7 @@ class Worlds:
 def time_of(trace: Trace) -> wire.WorldsTime | None:
     """What a run with the pair's own drafter took; None where its speed-up is not known well enough."""
     stats = trace.stats
-    if stats.target_step_ms is None or stats.speedup_interval is None or is_wide(stats.speedup_interval):
+    if stats.target_step_ms is None or stats.speedup_interval is None:
         return None
     low, high = stats.speedup_interval
     assert stats.speedup is not None, "both are known or neither"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from specdemo.events import DRAFTER_KINDS, METHODS, PairInfo, Params, ServerInfo, Stats
 from specdemo.events.phrase_book import BOOK, tally_of
 from specdemo.events.segments import segments_of, where_bound
-from specdemo.events.speedup import experts_of_checks, is_wide
+from specdemo.events.speedup import experts_of_checks
 from specdemo.events.trace import Trace
 from specdemo.ui.view.choices import words_of_row
 from specdemo.ui.view.served import drafting_in_words, printable, served_numbers, server_in_words
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 FATES = ("prompt", "accepted", "rejected", "resampled", "bonus", "sampled", "discarded")
 HIDEABLE = ("rejected", "discarded")
 HEADLINE = "speedup"  # the number that stands beside the sentence
-MEANWHILE = "mean_tokens_per_round"  # stands there while that one is not known, and above it where it is wide
+MEANWHILE = "mean_tokens_per_round"  # stands there while that one is not known
 
 # The catalogues have their names and definitions: run.numbers.NAME.
 NUMBERS = (
@@ -66,6 +66,11 @@ def drafter_in_words(params: Params, pair: PairInfo) -> str:
     if "exit_layer" in method.fields and params.exit_layer:
         return say("said.after_layer", method=drafting, layer=params.exit_layer)
     return say("said.nothing_drafted") if params.draft_with == "none" else drafting
+
+
+def recorded_on(trace: Trace) -> str:
+    """The machine of a recorded run, and the date where it is known."""
+    return ", ".join([printable(trace.pair.device_name), *([f"{trace.date}"] if trace.date else [])])
 
 
 def _joined(parts: list[str], recorded: bool) -> str:
@@ -170,9 +175,6 @@ def _forwards(trace: Trace) -> str:
 def _speedup(stats: Stats) -> str:
     if stats.speedup is None or stats.speedup_interval is None:
         return "–"
-    low, high = stats.speedup_interval
-    if is_wide((low, high)):
-        return say("run.speedup_between", low=number(low, ".2f"), high=number(high, ".2f"))
     return in_language(f"{stats.speedup:.2f} ×")
 
 
