@@ -219,7 +219,7 @@ def test_only_short_runs_settle_and_only_while_nothing_else_wants_the_pair(pair,
     next(run.settle())
 
 
-@pytest.mark.parametrize(("high", "least", "most"), [(1.1, 0, 20), (1.5, 20, 40), (1.7, 80, 100)])
+@pytest.mark.parametrize(("high", "least", "most"), [(1.5, 20, 40), (1.7, 80, 100)])
 def test_what_cannot_be_claimed_is_timed_four_times_as_long(pair, monkeypatch, high, least, most):
     """20 s by a clock of which each look takes a tenth of a second."""
     looks = count()

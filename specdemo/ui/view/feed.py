@@ -438,6 +438,15 @@ class KeptRun:
         return _packed(start + gzip.decompress(self.message)[len(own) :])
 
 
+def as_recorded(kept: KeptRun, tag: str) -> bytes:
+    """The message in this language, compressed, as a file shows it elsewhere and on another day."""
+    message = json.loads(gzip.decompress(kept.message_in(tag)))
+    feed = RunFeed(Trace.from_json(gzip.decompress(kept.trace).decode()), recorded=True)
+    with speaking(tag):
+        message["update"] |= feed.words_of(message["update"])
+    return packed(json.dumps(message))
+
+
 def kept_run(feed: RunFeed, said: Callable[[], Notice] | None = None) -> KeptRun:
     """The feed's run, compressed. said: makes the notice that the message has, in the language that is
     spoken."""

@@ -179,7 +179,7 @@ def _speedup(stats: Stats) -> str:
 
 
 def describe_pair(pair: "AnyPair", params: Params) -> Iterator[str]:
-    """Sentences about the pair and this run: device, dtype, bytes held, and the pair's notes; for a server,
+    """Sentences about the pair and this run: dtype, bytes held, and the pair's notes; for a server,
     what it tells about itself."""
     if not pair.runs_here:
         yield f"{pair.about}."
@@ -187,13 +187,11 @@ def describe_pair(pair: "AnyPair", params: Params) -> Iterator[str]:
         return
     info, held = pair.info, pair.bytes_held
     dtypes = in_one(list(dict.fromkeys(filter(None, (info.dtype.target, info.dtype.drafter)))))
-    where = {"device": info.device, "device_name": info.device_name}
-    yield say("said.on_device", name=info.name, **where, dtypes=dtypes)
-    megabytes = {"target": number(held.target / 1e6, ",.1f")}
+    told = {"dtypes": dtypes, "target": number(held.target / 1e6, ",.1f")}
     if held.drafter:
-        yield say("said.held_both", **megabytes, drafter=number(held.drafter / 1e6, ",.1f"))
+        yield say("said.held_both", **told, drafter=number(held.drafter / 1e6, ",.1f"))
     else:
-        yield say("said.held", **megabytes)
+        yield say("said.held", **told)
     copied = pair.bytes_copied
     if both := copied.target + (copied.drafter or 0):
         yield say("said.copies", size=number(both / 1e6, ",.1f"))
@@ -208,16 +206,9 @@ def _as_sentence(note: Message | str) -> str:
     return f"{said[:1].upper()}{said[1:]}."
 
 
-def describe_recorded(trace: Trace) -> str:
-    """A sentence about where and how a recorded run was made."""
-    device, dtype = printable(trace.pair.device_name), trace.pair.dtype.target
-    if server := trace.pair.server:
-        made = say("said.made_served", server=server_in_words(server), model=printable(server.model))
-    elif dtype:
-        made = say("said.made_on_in", device=device, dtype=printable(dtype))
-    else:
-        made = say("said.made_on", device=device)
-    return made if trace.finish else f"{made} {say('said.unfinished')}"
+def unfinished(trace: Trace) -> str:
+    """Of a recorded run that had not ended, a sentence that says so."""
+    return "" if trace.finish else say("said.unfinished")
 
 
 def in_one(words: list[str]) -> str:

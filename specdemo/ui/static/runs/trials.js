@@ -104,7 +104,7 @@ export function makeTrials(panel, server) {
   /** @param {Measurement} measurement */
   function take(measurement) {
     const { state, whose, trials } = measurement;
-    measuring.take({ ...measurement, whose: trials ? "" : whose }); // which stands over the counts
+    measuring.take(measurement);
     panel.dataset.state = state;
     allowSwitching(!isGoingOn(state));
     if (!trials) { // what the runs before have shown stays until there is more
