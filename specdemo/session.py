@@ -30,6 +30,7 @@ from specdemo.events import (
     Prompt,
     Round,
     Started,
+    Stats,
     __version__,
     check_messages,
     is_conversation,
@@ -46,6 +47,7 @@ from specdemo.events.speedup import (
     TimedTurn,
     after_plain_rounds,
     after_turns,
+    claimed,
     timed,
 )
 from specdemo.events.trace import Trace
@@ -249,18 +251,24 @@ class Run:
             return event
 
     def settle(self, is_over: IsOver = lambda: False) -> Iterator[None]:
-        """Times a run again that has ended and took less than a second, for a narrower `speedup_interval` of
-        its trace's stats: see `time_in_turns`."""
+        """Times a run again that has ended and took less than a second, or whose speed-up cannot be claimed,
+        for a narrower `speedup_interval` of its trace's stats: see `time_in_turns`."""
         stats = self.trace.stats
-        if stats.speedup is not None and (stats.prefill_ms or 0.0) + stats.run_ms < SETTLED_BELOW_MS:
+        is_short = (stats.prefill_ms or 0.0) + stats.run_ms < SETTLED_BELOW_MS
+        if stats.target_step_ms is not None and (stats.speedup is None or is_short):
             yield from self.time_in_turns(SETTLING_SECONDS, is_over)
 
     def time_in_turns(
-        self, seconds: float, is_over: IsOver = lambda: False, narrow: float = NARROW
+        self,
+        seconds: float,
+        is_over: IsOver = lambda: False,
+        narrow: float = NARROW,
+        claim: Callable[[Stats], Stats] = claimed,
     ) -> Iterator[None]:
         """Makes a run that has ended again and again, its rounds in turns with plain ones, and sets its
         trace's speed-up by them, for so many seconds, or until the ends of the interval differ by less than
-        the factor `narrow`. Yields after each turn.
+        the factor `narrow`. Where no speed-up can be claimed by then, it takes up to four times as long.
+        Yields after each turn. claim: what a speed-up is told by.
 
         The speed-up stays as it is where the run has fewer than 24 tokens or did not finish, on a server, of
         a target with recurrent layers, and while the pair is busy with another run. is_over: ends it within
@@ -272,7 +280,7 @@ class Run:
         try:
             # An error here (too little memory, an owner's change) leaves the speed-up as it is.
             with suppress(Exception):
-                yield from _in_turns(pair, self._started, trace, seconds, is_over, narrow)
+                yield from _in_turns(pair, self._started, trace, seconds, is_over, narrow, claim)
         finally:
             pair.lock.release()
 
@@ -333,7 +341,7 @@ def _events(
         with suppress(RuntimeError):
             times_ms = [one.ms for one in _plain_rounds(pair, decoder, started, trace, is_closing)]
             if not is_closing():
-                trace.stats = after_plain_rounds(trace.stats, trace.rounds, times_ms)
+                trace.stats = claimed(after_plain_rounds(trace.stats, trace.rounds, times_ms))
     assert trace.finished is not None
     yield trace.finished
 
@@ -362,17 +370,24 @@ def _as_in_a_run(
 
 
 def _in_turns(
-    pair: Pair, started: Started, trace: Trace, seconds: float, is_over: IsOver, narrow: float
+    pair: Pair,
+    started: Started,
+    trace: Trace,
+    seconds: float,
+    is_over: IsOver,
+    narrow: float,
+    claim: Callable[[Stats], Stats],
 ) -> Iterator[None]:
     """See Run.time_in_turns. It is narrow enough only where the whole text has been made again, since drafts
     can be shorter in some parts of it. In 16 bits another text can come of it, since plain rounds write the
     cache again and are rounded otherwise. Between turns nothing is computed: the rounds after that would be
-    slower. Where the time is too short for an interval, it takes up to four times as long."""
+    slower."""
     end, timings, shifts = perf_counter() + seconds, list[TimedTurn](), count()
+    needed = FEWEST_TURNS
 
     def is_enough() -> bool:
         late = perf_counter() - end
-        return is_over() or late > 3 * seconds or (late > 0 and len(timings) >= FEWEST_TURNS)
+        return is_over() or late > 3 * seconds or (late > 0 and len(timings) >= needed)
 
     while not is_enough():
         decoder = _at_its_prompt(pair, started, is_enough)
@@ -383,11 +398,13 @@ def _in_turns(
             if alone:
                 timings.append(_timed_turn(decoder, own, alone))
                 yield
-        trace.stats = after_turns(trace.stats, timed(trace.rounds), timings)
+        trace.stats = claim(after_turns(trace.stats, timed(trace.rounds), timings))
         low, high = trace.stats.speedup_interval or (0.0, 1.0)
         is_narrow = len(timings) >= FEWEST_TURNS and high <= narrow * low
         if is_narrow or len(timings) == before:  # or the text is too short for a turn
             return
+        if trace.stats.speedup is None and len(timings) >= needed:
+            needed = len(timings) + FEWEST_TURNS
 
 
 SHORT_TURN = TurnLength(own=3, alone=5)  # so that short texts and long drafts have several

@@ -23,7 +23,6 @@ import torch
 from specdemo import session
 from specdemo.errors import PairError, failure, redacted, without_directories
 from specdemo.events import Finish, Finished, Params, Prompt, Round, Started, Stats
-from specdemo.events.speedup import NARROW
 from specdemo.events.trace import Trace
 from specdemo.loading.pair import AnyPair, Pair
 from specdemo.runtime import attention, cuda, shared
@@ -275,7 +274,7 @@ class ForkedRun:
         return iter(())
 
     def time_in_turns(
-        self, seconds: float, is_over: Callable[[], bool] = lambda: False, narrow: float = NARROW
+        self, seconds: float, is_over: Callable[[], bool] = lambda: False, *how: object, **known: object
     ) -> Iterator[None]:
         """Nothing, as `settle`."""
         return iter(())

@@ -27,7 +27,7 @@ from specdemo.events.metrics import made_in, made_of, ratio
 
 SHORTEST = 24  # tokens of a run for which a speed-up is claimed
 FEWEST_PLAIN = 8  # plain rounds that are timed after such a run, at least
-WIDE = 1.5  # where an interval's ends differ by more than this factor, the interval alone is said
+WIDE = 1.6  # where an interval's ends differ by more than this factor, no speed-up is claimed
 NARROW = 1.15  # where they differ by less, nothing is timed again
 STRETCH = 4  # rounds, where a run has enough of them for
 FEWEST_STRETCHES, MOST_STRETCHES = 4, 64  # of one run
@@ -70,7 +70,7 @@ def plain(times_ms: Sequence[float]) -> list[TimedRound]:
 
 
 def is_wide(interval: tuple[float, float]) -> bool:
-    """Whether the interval says more than a single figure would."""
+    """Whether it is too wide for a speed-up to be claimed."""
     low, high = interval
     return high > WIDE * low
 
@@ -166,34 +166,36 @@ def after_turns(stats: Stats, rounds: Sequence[TimedRound], turns: Sequence[Time
     if found is None:
         return stats
     step_ms = found.value * stats.run_ms / stats.tokens
-    plain_ms = [one.ms for turn in turns for one in turn.slow]
-    deciles, pace = quantiles(plain_ms, n=10, method="inclusive"), step_ms / fmean(plain_ms)
-    return replace(
-        stats,
-        target_step_ms=step_ms,
-        target_step_spread=(deciles[0] * pace, deciles[-1] * pace),
-        cost_ratio=ratio(stats.drafter_step_ms, step_ms),
-        speedup=found.value,
-        speedup_interval=found.interval,
-    )
+    return with_speedup(stats, found, step_ms, [one.ms for turn in turns for one in turn.slow])
 
 
 def after_plain_rounds(stats: Stats, rounds: Sequence[Round], times_ms: Sequence[float]) -> Stats:
     """Adds the target step and the speed-up. times_ms: those of plain rounds, which were timed right after
     the run. Where no speed-up is claimed, both stay unknown."""
     found = speed_up([plain(times_ms)], [timed(rounds)])
-    if found is None:
-        return stats
-    deciles = quantiles(times_ms, n=10, method="inclusive")
-    step_ms = fmean(times_ms)
+    return stats if found is None else with_speedup(stats, found, fmean(times_ms), times_ms)
+
+
+def with_speedup(stats: Stats, found: SpeedUp, step_ms: float, times_ms: Sequence[float]) -> Stats:
+    """step_ms: what the target's step took at the run's pace; times_ms: plain rounds, at whatever pace."""
+    low, high = _deciles(times_ms)
+    pace = step_ms / fmean(times_ms)
     return replace(
         stats,
         target_step_ms=step_ms,
-        target_step_spread=(deciles[0], deciles[-1]),
+        target_step_spread=(low * pace, high * pace),
         cost_ratio=ratio(stats.drafter_step_ms, step_ms),
         speedup=found.value,
         speedup_interval=found.interval,
     )
+
+
+def claimed(stats: Stats) -> Stats:
+    """Without a speed-up that was measured beside so much else that its interval is wide. The target's step
+    stays, which tells it from one that was not measured."""
+    if stats.speedup_interval is None or not is_wide(stats.speedup_interval):
+        return stats
+    return replace(stats, speedup=None, speedup_interval=None)
 
 
 def _ms_per_token(runs: Sequence[Sequence[TimedRound]]) -> float:
@@ -302,8 +304,8 @@ class Estimate:
     from the run's acceptance rate; it takes all places of a draft alike and verifying for as long as a plain
     round, and has no speed-up where drafted tokens were dropped, because it knows none. `seen`: by the share
     of drafts that were accepted at each place and the times that this run had, so that its own draft length
-    gets its own figures. Speed-ups are None where the run's own is unknown or has a wide interval; the
-    formula's figures where a server has not told p and q."""
+    gets its own figures. Speed-ups are None where the run's own is unknown; the formula's figures where a
+    server has not told p and q."""
 
     gamma: int
     formula_tokens: float | None  # a round
@@ -333,7 +335,7 @@ def estimates(
     if not judged:
         return []
     off = None  # the ends of the run's interval, relative to its speed-up
-    if stats.speedup is None or stats.speedup_interval is None or is_wide(stats.speedup_interval):
+    if stats.speedup is None or stats.speedup_interval is None:
         stats = replace(stats, target_step_ms=None, cost_ratio=None)
     else:
         low, high = stats.speedup_interval
@@ -486,7 +488,7 @@ class Checks:
     """What the target took to check full drafts, beside its plain rounds of the same run. rows: the tokens
     that a check feeds, one more than were drafted. *_ms: means; *_spread: 10th and 90th percentile.
     interval: how many times as long as a plain round a check took, with as much about it as the run's
-    interval has about its speed-up; ratio: the value itself, None where the interval is wide."""
+    interval has about its speed-up; ratio: the value itself."""
 
     rows: int
     plain_ms: float
@@ -495,7 +497,7 @@ class Checks:
     draft_spread: tuple[float, float]
     verify_ms: float
     verify_spread: tuple[float, float]
-    ratio: float | None
+    ratio: float
     interval: tuple[float, float]
 
 
@@ -523,7 +525,7 @@ def checks(rounds: Sequence[Round], stats: Stats, gamma: int | str) -> Checks | 
         *(step_ms, spread),
         *(fmean(draft_ms), _deciles(draft_ms)),
         *(fmean(verify_ms), _deciles(verify_ms)),
-        *(None if is_wide((low, high)) else ratio, (low, high)),
+        *(ratio, (low, high)),
     )
 
 

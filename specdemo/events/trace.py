@@ -34,6 +34,7 @@ from specdemo.events import (
     metrics,
 )
 from specdemo.events.params import MOST_NODES, DraftTree, most_children, nodes_of
+from specdemo.events.speedup import claimed
 
 SCHEMA: Final = "specdemo.trace/1"
 ROUNDING = 1e-3  # more than a sum of float32 can be above 1
@@ -178,6 +179,7 @@ class Trace:
             raise NotATrace(where or "it", first["msg"], is_json, refused) from None
         for where, what in _faults(trace):
             raise NotATrace(where, what) from None
+        trace.stats = claimed(trace.stats)  # older traces tell wide intervals
         trace.grammar_from, before = None, 0
         for a_round in trace.rounds:  # older traces do not tell it
             trace._find_grammar(a_round, before)

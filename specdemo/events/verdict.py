@@ -24,8 +24,15 @@ class Verdict:
 
 
 def verdict(
-    stats: Stats, finish: Finish | None, rounds: Sequence[Round], params: Params, speak: Speak = IN_WORDS
+    stats: Stats,
+    finish: Finish | None,
+    rounds: Sequence[Round],
+    params: Params,
+    speak: Speak = IN_WORDS,
+    recorded_on: str = "",
 ) -> Verdict:
+    """recorded_on: the machine of a recorded run, and the date where it is known; empty of one that was made
+    here and now."""
     if not stats.tokens:
         return Verdict(speak("none") if finish else "", "neutral")
     counts = {
@@ -42,7 +49,7 @@ def verdict(
         counted = speak("all_dropped", **counts)
     else:
         counted = speak("nothing_drafted", **counts)
-    text, tone = _measured(stats, finish, rounds, speak)
+    text, tone = _measured(stats, finish, rounds, speak, recorded_on)
     both = f"{text} {counted}" if tone == "slower" else f"{counted} {text}"
     if unfinished := _unfinished(stats, finish, rounds, params, speak):
         both = f"{both} {unfinished}"
@@ -84,22 +91,28 @@ def _all_dropped(stats: Stats, rounds: Sequence[Round]) -> bool:
     return not stats.drafted and any(one.ended_by == "confidence" for one in rounds)
 
 
-def _measured(stats: Stats, finish: Finish, rounds: Sequence[Round], speak: Speak) -> tuple[str, Tone]:
-    if stats.draft_ms is None and stats.speedup_interval is None:
-        return speak("served"), "neutral"
+def _measured(
+    stats: Stats, finish: Finish, rounds: Sequence[Round], speak: Speak, recorded_on: str
+) -> tuple[str, Tone]:
     if stats.speedup is None or stats.speedup_interval is None:
+        if stats.draft_ms is None and not _was_busy(stats):
+            return speak("served"), "neutral"
         return speak("unknown", why=why_none(stats, finish, speak)), "neutral"
     low, high = (round(end, 2) for end in stats.speedup_interval)  # as they are shown
+    ends = {"low": numeral(low, ".2f"), "high": numeral(high, ".2f")}
+    told = {"value": numeral(stats.speedup, ".2f"), **ends, "place": recorded_on}
+    there = "_there" if recorded_on else ""
     # Its drafter may have run even if all drafts were dropped or forbidden.
     if not stats.drafted and not any(one.ended_by in ("confidence", "grammar") for one in rounds):
-        return _factor("itself", (low, high), stats.speedup, speak), "neutral"
-    found = speedup_in_words((low, high), stats.speedup, speak)
+        return speak(f"itself{there}", **told), "neutral"
+    found = speak("as_fast", **told)
     if low <= 1 <= high:
-        return speak("unclear", found=found), "neutral"
-    if low > 1:
-        return speak("faster", found=found), "faster"
-    slower = speak("slower", found=found)
-    return f"{slower} {_why_slower(stats, rounds, speak)}" if stats.draft_ms is not None else slower, "slower"
+        return speak(f"unclear{there}", found=found, place=recorded_on), "neutral"
+    tone: Tone = "faster" if low > 1 else "slower"
+    measured = speak(f"{tone}{there}", found=found, place=recorded_on)
+    if tone == "faster" or stats.draft_ms is None:
+        return measured, tone
+    return f"{measured} {_why_slower(stats, rounds, speak)}", tone
 
 
 def speedup_in_words(
@@ -107,10 +120,6 @@ def speedup_in_words(
 ) -> str:
     """How many times as fast as the target alone, with the interval; only the interval where it is wide. key:
     that of the sentence; "as_fast_as_it" after a sentence that has named the target alone."""
-    return _factor(key, interval, speedup, speak)
-
-
-def _factor(key: str, interval: tuple[float, float], speedup: float, speak: Speak) -> str:
     low, high = (numeral(end, ".2f") for end in interval)
     if is_wide(interval):
         return speak(f"{key}_wide", low=low, high=high)
@@ -137,7 +146,12 @@ def why_none(stats: Stats, finish: Finish | None, speak: Speak = IN_WORDS) -> st
         return speak("short", shortest=SHORTEST)
     if stats.speedup is not None:
         return speak("old")
-    return speak("untimed")
+    return speak("busy" if _was_busy(stats) else "untimed")
+
+
+def _was_busy(stats: Stats) -> bool:
+    """Whether plain rounds were timed, but beside too much else: see `claimed`."""
+    return stats.speedup is None and stats.target_step_spread is not None
 
 
 def _why_slower(stats: Stats, rounds: Sequence[Round], speak: Speak) -> str:

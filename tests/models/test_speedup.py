@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from random import Random
 
 import pytest
@@ -10,7 +11,7 @@ from specdemo import Params, generate, load_pair, session, stream
 from specdemo.engine import loop
 from specdemo.engine.draft import NoDrafter
 from specdemo.engine.loop import LEAST_MS, MOST_PLAIN, ROUNDS_A_TURN, SHARE, Decoder
-from specdemo.events.speedup import FEWEST_PLAIN, FEWEST_TURNS, is_wide
+from specdemo.events.speedup import FEWEST_PLAIN, FEWEST_TURNS, claimed, is_wide
 from specdemo.runtime import device
 from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.native import NativeLM
@@ -187,7 +188,7 @@ def test_a_run_that_is_timed_again_stays_as_it_was_but_for_its_speed_up(name, dr
     list(run)
     before = replace(run.trace, rounds=list(run.trace.rounds))
     assert before.stats.speedup is None
-    list(run.time_in_turns(60, narrow=10.0))
+    list(run.time_in_turns(60, narrow=10.0, claim=lambda stats: stats))
     after, stats = run.trace, run.trace.stats
     low, high = stats.speedup_interval
     assert 0 < low < stats.speedup < high
@@ -212,7 +213,26 @@ def test_only_short_runs_settle_and_only_while_nothing_else_wants_the_pair(pair,
     assert len(list(run.time_in_turns(60, lambda: next(asked, True), narrow=1.0))) < 30
     assert not pair.lock.locked()
     monkeypatch.setattr(session, "SETTLED_BELOW_MS", 0.0)
+    run.trace.stats = replace(run.trace.stats, speedup=1.9, speedup_interval=(1.8, 2.0))
     assert list(run.settle()) == []
+    run.trace.stats = claimed(replace(run.trace.stats, speedup_interval=(1.0, 2.0)))
+    next(run.settle())
+
+
+@pytest.mark.parametrize(("high", "least", "most"), [(1.5, 20, 40), (1.7, 80, 100)])
+def test_what_cannot_be_claimed_is_timed_four_times_as_long(pair, monkeypatch, high, least, most):
+    """20 s by a clock of which each look takes a tenth of a second."""
+    looks = count()
+    monkeypatch.setattr(session, "perf_counter", lambda: next(looks) / 10)
+    monkeypatch.setattr(
+        session, "after_turns", lambda stats, *_: replace(stats, speedup=1.0, speedup_interval=(1.0, high))
+    )
+    run = stream(pair, PROMPT, replace(Params(**LONG), max_new_tokens=60))
+    list(run)
+    start = next(looks) / 10
+    list(run.time_in_turns(20))
+    assert least <= next(looks) / 10 - start < most
+    assert run.trace.stats.speedup == (1.0 if high < 1.6 else None)
 
 
 def test_a_run_that_was_cancelled_or_is_too_short_is_not_timed_again(pair):

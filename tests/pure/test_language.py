@@ -24,7 +24,7 @@ from specdemo.ui.runs.run import Waiting
 from specdemo.ui.view.choices import words_of_row
 from specdemo.ui.view.feed import KeptRun, notice
 from specdemo.ui.view.settings import CONTROL_NAMES, SAMPLERS, WITHOUT_USUAL
-from specdemo.ui.view.texts import describe_recorded, whose
+from specdemo.ui.view.texts import unfinished, whose
 from specdemo.words.catalogue import LANGUAGES, catalogue, speaking, spoken
 from tests.pure.test_feed import ROUNDS, trace
 from tests.pure.test_following import messages
@@ -97,7 +97,6 @@ def test_two_readers_of_one_run_are_each_told_in_their_own_language():
     assert english["update"]["verdict"] == told.text
     assert english["update"]["whose"].startswith("Recorded run: ")
     assert german["update"]["whose"].startswith("Aufgezeichneter Lauf: ")
-    assert german["notice"]["text"].startswith("Ein aufgezeichneter Lauf")
     assert "Zielmodell" in german["update"]["verdict"]
     assert german["update"]["setting"]["rule"]["meaning"] == "Annahmewahrscheinlichkeit"
     assert gone[0].startswith("This run is no longer kept") and gone[1].startswith("Dieser Lauf")
@@ -137,10 +136,10 @@ def test_where_nothing_has_words_a_kept_run_is_the_same_in_each_language():
 
 
 def test_a_trace_that_is_opened_is_told_in_both_languages():
-    one = opened(trace(*ROUNDS, finish="length").to_json().encode())
+    one = opened(trace(*ROUNDS).to_json().encode())
     assert isinstance(one.head, Trace)
     message, starts = message_of(
-        one, lambda: {"name": "x", "notice": notice("recorded", describe_recorded(one.head))}, None
+        one, lambda: {"name": "x", "notice": notice("recorded", unfinished(one.head))}, None
     )
     kept = KeptRun(message, one.file, "x.json", None, starts=starts)
     with routes(opened_run(LOCAL, kept, "x", "")) as client:

@@ -10,7 +10,7 @@ from specdemo.events.verdict import verdict
 from specdemo.ui.page.api import trace_in_words
 from specdemo.ui.view.feed import RunFeed
 from specdemo.ui.view.served import ENGINE_ONLY, FATES_SERVED, NUMBERS_SERVED, SERVER_NUMBERS
-from specdemo.ui.view.texts import FATES, NUMBERS, describe_recorded, number_texts, whose
+from specdemo.ui.view.texts import FATES, NUMBERS, number_texts, whose
 from tests.runs_served import SERVER, served_trace
 
 
@@ -56,18 +56,14 @@ def test_whose_run_it_is_names_the_server_as_far_as_it_tells():
     plain = served_trace()
     plain.pair = replace(plain.pair, name=SERVER.model, server=replace(SERVER, gamma=0, method=None))
     assert whose(plain).startswith("org/target-8b · nothing drafted · temperature")
-    assert describe_recorded(served_trace(finish=None)) == (
-        "A recorded run, played without a server. A server made it: vllm 0.11.0, 2 GPUs, with org/target-8b. "
-        "It had not ended when it was saved."
-    )
 
 
 def test_names_that_a_server_gives_are_cut_and_escaped():
     strange = "\u202e" + "x" * 300
     trace = served_trace()
     trace.pair = replace(trace.pair, server=replace(SERVER, **dict.fromkeys(TEXTS, strange)))
-    for sentence in (whose(trace), describe_recorded(trace)):
-        assert "\u202e" not in sentence and "\\u202ex" in sentence and "x" * 90 not in sentence
+    sentence = whose(trace)
+    assert "\u202e" not in sentence and "\\u202ex" in sentence and "x" * 90 not in sentence
 
 
 TEXTS = ("software", "version", "model", "method", "parallel")

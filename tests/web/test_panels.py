@@ -151,18 +151,14 @@ def test_with_nothing_drafted_both_tabs_say_so(page, show):
         assert said in panel.inner_text() and panel.get_by_role("table").count() == 0
 
 
-def test_a_wide_interval_is_small_below_the_tokens_a_round(page, show):
-    size = "e => parseFloat(getComputedStyle(e).fontSize)"
+def test_a_wide_interval_is_no_figure_and_the_tokens_a_round_are(page, show):
     page.get_by_role("tab", name="Text").click()
-    show(TRACE.rounds, speedup=11.0, speedup_interval=(10.0, 16.0))
+    show(TRACE.rounds, speedup=11.0, speedup_interval=(10.0, 16.1), target_step_spread=(9.0, 11.0))
     speedup, tokens = page.locator('[data-number="speedup"]'), page.locator("[data-copy]")
-    assert speedup.text_content() == "10.00–16.00 × (90%)"
-    for width in (1920, 390, 1280):
-        page.set_viewport_size({"width": width, "height": 800})
-        assert speedup.evaluate("e => e.scrollWidth <= e.clientWidth"), width
-        assert tokens.is_visible() and tokens.evaluate(size) > 1.5 * speedup.evaluate(size)
-        assert tokens.bounding_box()["y"] < speedup.bounding_box()["y"]
+    assert tokens.is_visible() and not speedup.is_visible()
+    assert "the machine was too busy to time one" in page.get_by_test_id("verdict").text_content()
     before = page.get_by_test_id("stage").bounding_box()["y"]
     show(TRACE.rounds, speedup=11.0, speedup_interval=(10.0, 12.0))
     assert speedup.text_content() == "11.00 ×" and not tokens.is_visible()
+    assert page.get_by_test_id("verdict").text_content().count("Recorded on") == 1
     assert page.get_by_test_id("stage").bounding_box()["y"] == before, "the text stays where it is"

@@ -10,7 +10,6 @@ from tests.web.screen import (
     close_settings,
     first_token,
     inspector,
-    notice,
     on_stage,
     open_examples,
     recorded,
@@ -46,7 +45,7 @@ def test_one_opens_from_the_list_and_all_its_verdicts_agree(opened, name):
     page = opened
     assert say(f"recorded.{name}.about") in open_from_list(page, name)
     assert not page.locator("#examples").is_visible()
-    assert notice(page, "recorded").startswith("A recorded run, played without models.")
+    assert page.get_by_test_id("whose").text_content().startswith("Recorded run: embedded")
     page.get_by_role("tab", name="Exactness").click()
     answer = page.get_by_test_id("exactness").locator(".answer").inner_text()
     judged = sum(token.u is not None for one in recorded_trace(name).rounds for token in one.draft)

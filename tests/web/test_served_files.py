@@ -14,7 +14,6 @@ from tests.web.screen import (
     fates,
     inspector,
     joined,
-    notice,
     number,
     on_stage,
     open_trace,
@@ -53,7 +52,7 @@ def test_the_stage_has_what_the_server_tells(opened, told):
     ]
     assert on_stage(page) == expected and joined(tokens(page), "prompt") == "Once upon a time"
     assert saved(page) == trace
-    assert notice(page, "recorded").startswith("A recorded run, played without a server. A server made it: ")
+    assert page.get_by_test_id("whose").text_content().startswith("Recorded run: ")
     signs = "words => words.map((word) => getComputedStyle(word, '::before').content)"
     assert page.locator(".stage b.unknown").evaluate_all(signs) == ['"?"'] * (5 if told else 0)
     assert page.get_by_test_id("timeline").locator(".mark").count() == 5

@@ -13,7 +13,6 @@ from tests.web.screen import (
     choose_file,
     generate,
     joined,
-    notice,
     number,
     on_stage,
     open_settings,
@@ -64,7 +63,7 @@ def test_a_trace_is_shown_without_a_model_and_saved_again(shared, file, trace):
     wait_for_state(shared, "recorded")
     assert on_stage(shared) == recorded(trace) and joined(tokens(shared), "prompt") == PROMPT
     assert number(shared, "tokens_per_second") == f"{trace.stats.tokens_per_second:,.1f}"
-    assert notice(shared, "recorded").startswith("A recorded run, played without models. ")
+    assert shared.get_by_test_id("whose").text_content().startswith("Recorded run: embedded")
     shared.get_by_role("button", name="Copy link").click()
     shared.get_by_test_id("notice").get_by_text("Not copied: this run was opened from a file").wait_for()
     open_settings(shared)
@@ -123,8 +122,7 @@ def test_a_pair_and_a_number_format_that_the_page_does_not_offer_leave_it_workin
         pair = replace(trace.pair, name=name, dtype=ByModel(dtype, dtype), quantize=ByModel("int5", "int5"))
         replace(trace, pair=pair).save(tmp_path / "other.json")
         open_trace(shared, tmp_path / "other.json")
-        said = notice(shared, "recorded")
-        assert said.startswith("A recorded run, played without models. The run in the text was made on ")
+        assert shared.get_by_test_id("whose").text_content().startswith("Recorded run: ")
         assert on_stage(shared) == recorded(trace) and chosen.input_value() == before
     set_field(shared, "Prompt", "")
     shared.locator("#hint").get_by_text("must not be empty").wait_for()

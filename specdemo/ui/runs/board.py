@@ -23,7 +23,7 @@ from specdemo.ui.runs.recorded import digest_of
 from specdemo.ui.runs.run import RunProgress, Waiting, message_about
 from specdemo.ui.view.feed import KeptRun, RunFeed, kept_run, nothing_yet, notice, with_update
 from specdemo.ui.view.settings import AS_STARTED, WEIGHT_CHOICES, Values, in_words, values_of
-from specdemo.ui.view.texts import describe_pair, describe_recorded
+from specdemo.ui.view.texts import describe_pair, unfinished
 from specdemo.ui.view.wire import Measurement, Message, Notice
 from specdemo.words.catalogue import say
 from specdemo.words.message import message
@@ -263,7 +263,7 @@ def opened_run(limits: Limits, kept: KeptRun, name: str, address: str) -> Follow
 def recorded_run(limits: Limits, trace: Trace, name: str, pairs: Collection[str] = ()) -> FollowedRun:
     """A run that comes with the project. pairs: the names of the pairs that can be chosen here."""
     feed = RunFeed(trace, recorded=True, link=f"trace={name}&digest={digest_of(trace)}")
-    kept = kept_run(feed, lambda: notice("recorded", describe_recorded(trace)))
+    kept = kept_run(feed, lambda: notice("recorded", unfinished(trace)))
     values: Values = {"prompt": trace.prompt} | values_of(trace.params)
     if trace.pair.name in pairs:
         values |= {"pair": trace.pair.name, "server": ""} | dict.fromkeys(WEIGHT_CHOICES, AS_STARTED)

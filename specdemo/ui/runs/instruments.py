@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from copy import copy
 from dataclasses import asdict, dataclass, field, replace
 from random import SystemRandom
+from statistics import fmean
 from typing import Any, Literal
 
 from specdemo.bench.compare import (
@@ -36,7 +37,7 @@ from specdemo.bench.prompts import prompts_for
 from specdemo.errors import PairError
 from specdemo.events import DRAFTER_KINDS, METHODS, Params, check_prompt, drafter_label, is_lossy, is_nobodys
 from specdemo.events.params import tree_text
-from specdemo.events.speedup import SpeedUp, after_plain_rounds, is_wide, speed_up, timed
+from specdemo.events.speedup import claimed, is_wide, speed_up, timed, with_speedup
 from specdemo.events.trace import Trace, round_objects
 from specdemo.events.verdict import speedup_in_words, verdict
 from specdemo.loading.catalog import others_at_hand
@@ -78,10 +79,11 @@ class ComparisonRequest(MeasurementRequest):
             plan = plan_of(self, list(pairs))
             told: dict[str, Any] = {"whose": plan.whose, "text": say("run.warming_up"), "share": 0.0}
             yield told
-            how = {"is_stopped": lambda: ticket.is_over, "seconds": plan.seconds}
-            for so_far in compare(plan.settings, plan.prompts, plan.repeats, **how):
-                told = told | {"share": so_far.done / so_far.total} | found(self, plan, so_far)
-                if plan.repeated and so_far.repeats > 1:
+            how = {"is_stopped": lambda: ticket.is_over, "in_turns": plan.in_turns}
+            for so_far in compare(plan.settings, plan.prompts, REPEATS, **how):
+                spent = ticket.seconds
+                told = told | {"share": spent / (spent + so_far.left)} | found(self, plan, so_far)
+                if so_far.repeats > plan.in_turns:
                     told["whose"] = plan.repeated
                 if so_far.rows and so_far.measuring:
                     name = plan.names.get(so_far.measuring, so_far.measuring)
@@ -296,24 +298,22 @@ def drafted_in(so_far: Comparison) -> Trace | None:
 
 def race_of(traces: Sequence[Trace], settings: Sequence[Setting]) -> wire.Race:
     alone, drafted = traces
-    measured = speed_up([timed(alone.rounds)], [timed(drafted.rounds)])
-    speedup = "" if measured is None else speedup_in_words(measured.interval, measured.value)
+    of_race, plain_rounds = copy(drafted), timed(alone.rounds)
+    if measured := speed_up([plain_rounds], [timed(drafted.rounds)]):
+        plain_ms = [one.ms for one in plain_rounds]
+        of_race.stats = claimed(with_speedup(drafted.stats, measured, fmean(plain_ms), plain_ms))
+    is_claimed = measured is not None and of_race.stats.speedup is not None
     return {
         "lanes": [_lane(trace, setting.name) for trace, setting in zip(traces, settings, strict=True)],
         "verdict": same_text(alone, drafted),
-        "speedup": speedup,
-        "head": _head(alone, drafted, measured),
+        "speedup": speedup_in_words(measured.interval, measured.value) if is_claimed else "",
+        "head": _head(of_race),
     }
 
 
-def _head(alone: Trace, drafted: Trace, measured: SpeedUp | None) -> wire.Head:
+def _head(of_race: Trace) -> wire.Head:
     """What stands over the panel while it shows the race. It describes the race's own run with drafts, whose
     plain rounds are those of the target alone."""
-    of_race, plain_ms = copy(drafted), [one.ms for one in alone.rounds]
-    if alone.pair.server is None:
-        of_race.stats = after_plain_rounds(drafted.stats, drafted.rounds, plain_ms)
-    elif measured:  # the two servers' rounds: a server's run by itself has no speed-up
-        of_race.stats = replace(drafted.stats, speedup=measured.value, speedup_interval=measured.interval)
     result = verdict(of_race.stats, of_race.finish, of_race.rounds, of_race.params, _of_race_in_words)
     return {
         "whose": say("run.this_race", whose=whose(of_race)),

@@ -23,9 +23,9 @@ from specdemo.ui.runs.limits import Limits, request_address
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.opening import message_of, read_file
 from specdemo.ui.runs.queue import RunQueue
-from specdemo.ui.view.feed import COMPRESSED, KeptRun, conversation, file_name, notice
+from specdemo.ui.view.feed import COMPRESSED, KeptRun, as_recorded, conversation, file_name, notice
 from specdemo.ui.view.settings import Values, values_of, weights_of
-from specdemo.ui.view.texts import describe_recorded
+from specdemo.ui.view.texts import unfinished
 from specdemo.ui.view.wire import Message
 from specdemo.words.catalogue import say, spoken
 
@@ -78,7 +78,7 @@ def following_routes(board: Board, queue: RunQueue, one_file: Callable[[bytes, s
 
         def file(kept: KeptRun) -> Response:
             saved = _saved_as(kept.file_name.replace(".json", ".html"))
-            return HTMLResponse(one_file(kept.message_in(tag), tag), headers=NOT_STORED | saved)
+            return HTMLResponse(one_file(as_recorded(kept, tag), tag), headers=NOT_STORED | saved)
 
         return await _kept(one, file)
 
@@ -207,7 +207,7 @@ class TraceUploads:
             usual = self.models.loaded(Choice(trace.pair.name)) if known else None
 
             def rest() -> Message:
-                return {"name": name, "notice": notice("recorded", describe_recorded(trace))}
+                return {"name": name, "notice": notice("recorded", unfinished(trace))}
 
             message, starts = await asyncio.to_thread(
                 message_of, one, rest, getattr(usual, "tokenizer", None)

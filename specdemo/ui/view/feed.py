@@ -26,15 +26,15 @@ from specdemo.events import (
 )
 from specdemo.events.params import GRAMMARS, field_of_grammar, values_of_rule
 from specdemo.events.segments import MARKS
-from specdemo.events.speedup import Estimate, best_gamma, checks, counted_estimates, estimates, is_wide
+from specdemo.events.speedup import Estimate, best_gamma, checks, counted_estimates, estimates
 from specdemo.events.trace import Trace, pieces, round_objects
-from specdemo.events.verdict import experts_in_words, verdict, why_none
+from specdemo.events.verdict import Verdict, experts_in_words, verdict, why_none
 from specdemo.servers.software import messages_of
 from specdemo.ui.view.choices import words_of_row
 from specdemo.ui.view.durations import seconds
 from specdemo.ui.view.served import counted, printable, served
 from specdemo.ui.view.settings import adjusting_in_words
-from specdemo.ui.view.texts import in_one, number_texts, whose
+from specdemo.ui.view.texts import in_one, number_texts, recorded_on, whose
 from specdemo.ui.view.wire import (
     MEASUREMENT_KINDS,
     Measurement,
@@ -52,7 +52,7 @@ from specdemo.ui.view.wire import (
     WireEstimate,
     WireRule,
 )
-from specdemo.words.catalogue import LANGUAGES, number, say, speaking
+from specdemo.words.catalogue import LANGUAGES, say, speaking
 
 MOST_PROMPT_TOKENS = 50_000  # a prompt with more is shown as one piece
 MOST_ROWS = 3_000  # tokens and alternatives in an update of a run that goes on; each takes some 60 bytes
@@ -134,7 +134,7 @@ class RunFeed:
     def words_of(self, snapshot: Update) -> Update:
         """The parts of a snapshot that are words, in the language that is spoken now."""
         trace, finish = self.trace, snapshot["finish"]
-        result = verdict(trace.stats, finish, trace.rounds, trace.params)
+        result = self._verdict(finish)
         words = {
             "numbers": number_texts(trace),
             "verdict": result.text,
@@ -151,6 +151,10 @@ class RunFeed:
         # Nothing is measured after a run that was cancelled or has failed.
         return self.trace.finish if self.ended or self.trace.finish in ("cancelled", "error") else None
 
+    def _verdict(self, finish: Finish | None) -> Verdict:
+        trace, where = self.trace, recorded_on(self.trace) if self.recorded else ""
+        return verdict(trace.stats, finish, trace.rounds, trace.params, recorded_on=where)
+
     def _rounds(self, since: int, until: int, finish: Finish | None) -> Update:
         """The update with the rounds from `since` to `until`. finish: read before the rounds, since the run
         goes on, and an update that ends it must be complete."""
@@ -158,7 +162,7 @@ class RunFeed:
         rounds = rounds_to_draw(trace.rounds[since:until])
         if since == 0 and (finish or self.recorded):
             cut_output(rounds, trace.text)
-        result = verdict(trace.stats, finish, trace.rounds, trace.params)
+        result = self._verdict(finish)
         update: Update = {
             "since": since,
             "until": until,
@@ -311,13 +315,7 @@ def _as_measured(own: Estimate, stats: Stats) -> Estimate:
 
 def no_speedup(trace: Trace) -> str:
     """Why no speed-up can be estimated from the run, in words; empty where it can."""
-    stats = trace.stats
-    if stats.speedup_interval is None:
-        return why_none(stats, trace.finish)
-    if is_wide(stats.speedup_interval):
-        low, high = (number(end, ".2f") for end in stats.speedup_interval)
-        return say("said.own_is_wide", low=low, high=high)
-    return ""
+    return "" if trace.stats.speedup_interval else why_none(trace.stats, trace.finish)
 
 
 def prompt_tokens(trace: Trace, tokenizer: Any, recorded: bool = False) -> list[PromptToken]:
@@ -438,6 +436,15 @@ class KeptRun:
             return self.message
         own, start = (gzip.decompress(self.starts[each]) for each in (first, tag))
         return _packed(start + gzip.decompress(self.message)[len(own) :])
+
+
+def as_recorded(kept: KeptRun, tag: str) -> bytes:
+    """The message in this language, compressed, as a file shows it elsewhere and on another day."""
+    message = json.loads(gzip.decompress(kept.message_in(tag)))
+    feed = RunFeed(Trace.from_json(gzip.decompress(kept.trace).decode()), recorded=True)
+    with speaking(tag):
+        message["update"] |= feed.words_of(message["update"])
+    return packed(json.dumps(message))
 
 
 def kept_run(feed: RunFeed, said: Callable[[], Notice] | None = None) -> KeptRun:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from specdemo.events import DRAFTER_KINDS, METHODS, PairInfo, Params, ServerInfo, Stats
 from specdemo.events.phrase_book import BOOK, tally_of
 from specdemo.events.segments import segments_of, where_bound
-from specdemo.events.speedup import experts_of_checks, is_wide
+from specdemo.events.speedup import experts_of_checks
 from specdemo.events.trace import Trace
 from specdemo.ui.view.choices import words_of_row
 from specdemo.ui.view.served import drafting_in_words, printable, served_numbers, server_in_words
@@ -29,7 +29,7 @@ FATES_GREEDY = (
     "sampled",
 )  # have other words in a greedy run: view.greedyFates, run.greedy_fates
 HEADLINE = "speedup"  # the number that stands beside the sentence
-MEANWHILE = "mean_tokens_per_round"  # stands there while that one is not known, and above it where it is wide
+MEANWHILE = "mean_tokens_per_round"  # stands there while that one is not known
 
 # The catalogues have their names and definitions: run.numbers.NAME.
 NUMBERS = (
@@ -70,6 +70,11 @@ def drafter_in_words(params: Params, pair: PairInfo) -> str:
     if "exit_layer" in method.fields and params.exit_layer:
         return say("said.after_layer", method=drafting, layer=params.exit_layer)
     return say("said.nothing_drafted") if params.draft_with == "none" else drafting
+
+
+def recorded_on(trace: Trace) -> str:
+    """The machine of a recorded run, and the date where it is known."""
+    return ", ".join([printable(trace.pair.device_name), *([f"{trace.date}"] if trace.date else [])])
 
 
 def _joined(parts: list[str], recorded: bool) -> str:
@@ -174,14 +179,11 @@ def _forwards(trace: Trace) -> str:
 def _speedup(stats: Stats) -> str:
     if stats.speedup is None or stats.speedup_interval is None:
         return "–"
-    low, high = stats.speedup_interval
-    if is_wide((low, high)):
-        return say("run.speedup_between", low=number(low, ".2f"), high=number(high, ".2f"))
     return in_language(f"{stats.speedup:.2f} ×")
 
 
 def describe_pair(pair: "AnyPair", params: Params) -> Iterator[str]:
-    """Sentences about the pair and this run: device, dtype, bytes held, and the pair's notes; for a server,
+    """Sentences about the pair and this run: dtype, bytes held, and the pair's notes; for a server,
     what it tells about itself."""
     if not pair.runs_here:
         yield f"{pair.about}."
@@ -189,13 +191,11 @@ def describe_pair(pair: "AnyPair", params: Params) -> Iterator[str]:
         return
     info, held = pair.info, pair.bytes_held
     dtypes = in_one(list(dict.fromkeys(filter(None, (info.dtype.target, info.dtype.drafter)))))
-    where = {"device": info.device, "device_name": info.device_name}
-    yield say("said.on_device", name=info.name, **where, dtypes=dtypes)
-    megabytes = {"target": number(held.target / 1e6, ",.1f")}
+    told = {"dtypes": dtypes, "target": number(held.target / 1e6, ",.1f")}
     if held.drafter:
-        yield say("said.held_both", **megabytes, drafter=number(held.drafter / 1e6, ",.1f"))
+        yield say("said.held_both", **told, drafter=number(held.drafter / 1e6, ",.1f"))
     else:
-        yield say("said.held", **megabytes)
+        yield say("said.held", **told)
     copied = pair.bytes_copied
     if both := copied.target + (copied.drafter or 0):
         yield say("said.copies", size=number(both / 1e6, ",.1f"))
@@ -210,16 +210,9 @@ def _as_sentence(note: Message | str) -> str:
     return f"{said[:1].upper()}{said[1:]}."
 
 
-def describe_recorded(trace: Trace) -> str:
-    """A sentence about where and how a recorded run was made."""
-    device, dtype = printable(trace.pair.device_name), trace.pair.dtype.target
-    if server := trace.pair.server:
-        made = say("said.made_served", server=server_in_words(server), model=printable(server.model))
-    elif dtype:
-        made = say("said.made_on_in", device=device, dtype=printable(dtype))
-    else:
-        made = say("said.made_on", device=device)
-    return made if trace.finish else f"{made} {say('said.unfinished')}"
+def unfinished(trace: Trace) -> str:
+    """Of a recorded run that had not ended, a sentence that says so."""
+    return "" if trace.finish else say("said.unfinished")
 
 
 def in_one(words: list[str]) -> str:

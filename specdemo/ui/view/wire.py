@@ -44,7 +44,7 @@ class WireChecks(TypedDict):
     draft_spread: list[float]
     verify_ms: float
     verify_spread: list[float]
-    ratio: float | None
+    ratio: float
     interval: list[float]
 
 

@@ -63,7 +63,7 @@ export function makeMeasuring(place, server, requests, what) {
   }
 
   /** @param {Measurement} measurement */
-  function take({ state, whose, text, share }) {
+  function take({ state, text, share }) {
     const busy = isGoingOn(state);
     measured = true;
     for (const button of buttons) button.disabled = busy;
@@ -72,8 +72,7 @@ export function makeMeasuring(place, server, requests, what) {
     progress.hidden = !busy || share === null;
     progress.value = share ?? 0;
     line.dataset.state = state;
-    // The result says itself what it is of; what has none says it here.
-    line.textContent = (state === "ended" ? [text] : [whose, text]).filter(Boolean).join(" · ");
+    line.textContent = text;
   }
 }
 

@@ -116,7 +116,7 @@ export function makeTrials(panel, server, changed = () => {}) {
   /** @param {Measurement} measurement */
   function take(measurement) {
     const { state, whose, trials } = measurement;
-    measuring.take({ ...measurement, whose: trials ? "" : whose }); // which stands over the counts
+    measuring.take(measurement);
     panel.dataset.state = state;
     allowSwitching(!isGoingOn(state));
     if (!trials) { // what the runs before have shown stays until there is more

@@ -231,7 +231,7 @@
  * @property {Array<number>} draft_spread
  * @property {number} verify_ms
  * @property {Array<number>} verify_spread
- * @property {number | null} ratio
+ * @property {number} ratio
  * @property {Array<number>} interval
  */
 

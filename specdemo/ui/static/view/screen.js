@@ -119,10 +119,8 @@ export function makeScreen(page, run, showOutcome) {
     for (const number of figures) {
       const written = numbers[/** @type {HTMLElement} */ (number).dataset.number ?? ""] ?? "–";
       write(number, written);
-      const isWide = /\d–\d/.test(written);
-      number.classList.toggle("in-words", isWide || /[a-z]{3}/.test(written));
+      number.classList.toggle("in-words", /[a-z]{3}/.test(written));
       number.parentElement?.toggleAttribute("data-unknown", written === "–");
-      number.parentElement?.toggleAttribute("data-wide", isWide);
     }
     for (const copy of copies) {
       const { copy: name = "" } = /** @type {HTMLElement} */ (copy).dataset;

@@ -129,7 +129,7 @@ export function comparedInWords({ rows, ratio, interval }) {
   const told = { rows, ...range(interval) };
   if (high < 1) return say("slowMotion.noLonger", told);
   if (low <= 1) return say("slowMotion.alike", told);
-  return ratio === null ? say("slowMotion.tookBetween", told) : say("slowMotion.took", { ...told, ratio: fixed(ratio) });
+  return say("slowMotion.took", { ...told, ratio: fixed(ratio) });
 }
 
 /** @param {number[]} ends */
