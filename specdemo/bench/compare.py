@@ -1,10 +1,11 @@
 """Drafters in turns on the same prompts, as a table that grows while they are measured."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import date
 from functools import reduce
 from statistics import fmean
+from time import perf_counter
 
 from specdemo.bench.methods import WARM_UP_TOKENS, MethodRow, MethodsResult, usual_tree, winner
 from specdemo.drafters.kinds import kind_in
@@ -12,14 +13,22 @@ from specdemo.errors import CannotReadTrees, LoadError
 from specdemo.events import METHODS, PairInfo, Params, drafter_label, manner_of, rule_in_words
 from specdemo.events.metrics import ratio, total
 from specdemo.events.params import DraftTree, takes_tree, tree_text, values_of_rule
-from specdemo.events.speedup import SpeedUp, speed_up, timed
+from specdemo.events.speedup import (
+    FEWEST_TURNS,
+    SpeedUp,
+    TimedTurn,
+    speed_up,
+    speed_up_in_turns,
+    timed,
+)
 from specdemo.events.trace import Trace
 from specdemo.loading.catalog import CATALOGUE, ROOT
 from specdemo.loading.pair import AnyPair, Pair
+from specdemo.session import run_in_turns
 from specdemo.words.catalogue import speaking
 from specdemo.zero import start_run
 
-ENOUGH = 1.03  # where the interval's ends differ by less than this factor, timing in turns ends early
+WITH_PLAIN = 1.7  # times as long as a run takes one in turns with plain rounds, until it is known
 
 
 @dataclass(frozen=True)
@@ -34,6 +43,7 @@ class Setting:
 
 
 Text = tuple[Setting, str | list[int]]  # to be written
+Turns = dict[str, list[TimedTurn]]  # by the names of the settings
 
 
 @dataclass(frozen=True)
@@ -42,6 +52,7 @@ class Comparison:
 
     done: int  # generations, warm-ups included
     total: int
+    left: float  # seconds that the others will take, by what such ones have taken so far
     repeats: int  # of each setting on each prompt, as far as is known now
     measuring: str | None  # the setting whose turn it is now, None at the end
     rows: list[MethodRow]  # fastest first
@@ -123,34 +134,37 @@ def compare(
     prompts: Sequence[str | list[int]],
     repeats: int,
     is_stopped: Callable[[], bool] = lambda: False,
-    seconds: float = 0.0,
+    in_turns: int = 0,
 ) -> Iterator[Comparison]:
     """Measures every setting on every prompt `repeats` times, in turns, after a warm-up of each. Yields what
     is measured so far after each generation. To stop, close the iterator; is_stopped, asked again and again,
-    stops within a generation, which then does not count. seconds: for which each generation is then made
-    again in turns with plain rounds (`Run.time_in_turns`); there is a single prompt then. Where this could be
-    done with all settings, the speed-ups are by that, and nothing is generated a second time.
+    stops within a generation, which then does not count. in_turns: how often to measure with the rounds of
+    each generation in turns with plain ones (`run_in_turns`). The speed-ups are by these turns, and only
+    where a setting's are too few for that is everything measured `repeats` times.
 
     Raises as `stream` does, when a pair is busy or cannot take a prompt."""
     assert len({setting.name for setting in settings}) == len(settings), "each needs a name of its own"
-    assert not seconds or len(prompts) == 1, "what is timed in turns is told of one prompt"
     settings, done = list(settings), 0
-    todo, once = _in_turn(settings, prompts, 1 if seconds else repeats)
+    todo, once = _in_turn(settings, prompts, in_turns or repeats)
     samples: dict[str, list[Trace]] = {setting.name: [] for setting in settings}
+    turns: Turns = {setting.name: [] for setting in settings} if in_turns else {}
+    took: dict[str, list[float]] = {setting.name: [] for setting in settings}  # seconds, the warm-up first
     rows: list[MethodRow] = []
     while done < len(todo):
         setting, prompt = todo[done]
+        begun, is_warm_up = perf_counter(), done < len(settings)
         try:
-            trace = _generate(setting, prompt, is_stopped, seconds if done >= len(settings) else 0.0)
+            trace, its_turns = _generate(setting, prompt, is_stopped, bool(in_turns) and not is_warm_up)
         except CannotReadTrees:
             if not setting.is_extra:
                 raise
             settings = [one for one in settings if one.name != setting.name]
-            todo, once = _in_turn(settings, prompts, 1 if seconds else repeats)
-            del samples[setting.name]
+            todo, once = _in_turn(settings, prompts, in_turns or repeats)
+            del samples[setting.name], took[setting.name]
+            turns.pop(setting.name, None)
             continue
         done += 1
-        if trace.finish == "cancelled" or (seconds and is_stopped()):
+        if trace.finish == "cancelled":
             return
         untimed = "so there is nothing to time"
         if trace.stats.timed_tokens < 1:
@@ -158,16 +172,37 @@ def compare(
         if not trace.stats.run_ms:
             proxy = "is there a proxy before it that collects what it sends?"
             raise LoadError(f"{setting.pair.info.name} has sent its whole text at once, {untimed}: {proxy}")
-        if done > len(settings):
+        took[setting.name].append(perf_counter() - begun)
+        if not is_warm_up:
             samples[setting.name].append(trace)
+            if in_turns:
+                turns[setting.name] += its_turns
             if setting is settings[-1] or not all(samples.values()):
-                rows = rows_of(settings, samples)
-        if seconds and done == len(todo) and not are_in_turns(samples.values()):
-            seconds = 0.0
-            todo += (repeats - 1) * once
+                rows = rows_of(settings, samples, turns)
+        if in_turns and done == len(todo) and any(len(own) < FEWEST_TURNS for own in turns.values()):
+            todo += max(0, repeats - in_turns) * once
+            in_turns = 0
         following = todo[done][0].name if done < len(todo) else None
         latest = {name: own[-1] for name, own in samples.items() if own}
-        yield Comparison(done, len(todo), (len(todo) - len(settings)) // len(once), following, rows, latest)
+        left = _seconds(todo[done:], took, WITH_PLAIN if turns else 1.0)
+        passes = (len(todo) - len(settings)) // len(once)
+        yield Comparison(done, len(todo), left, passes, following, rows, latest)
+
+
+def _seconds(todo: Sequence[Text], took: dict[str, list[float]], longer: float) -> float:
+    """What these texts will take: each as long as others of its setting, and before there are any by its
+    warm-up; a setting of which nothing is known is like the others. longer: how many times as long as such a
+    run they take."""
+    known: dict[str, float] = {}
+    for setting, _ in todo:
+        warm_up, *others = took[setting.name] or [0.0]
+        most = setting.params.max_new_tokens
+        known[setting.name] = fmean(others) if others else longer * warm_up * max(1.0, most / WARM_UP_TOKENS)
+    usual = fmean([one for one in known.values() if one] or [0.0])
+    warm_ups = [own[0] for own in took.values() if own]
+    cold = sum(not own for own in took.values())
+    full = [known[setting.name] or usual for setting, _ in todo[cold:]]
+    return sum(full) + cold * fmean(warm_ups or [0.0])
 
 
 def _in_turn(
@@ -183,58 +218,72 @@ def _in_turn(
 
 
 def _generate(
-    setting: Setting, prompt: str | list[int], is_stopped: Callable[[], bool], seconds: float
-) -> Trace:
+    setting: Setting, prompt: str | list[int], is_stopped: Callable[[], bool], in_turns: bool
+) -> tuple[Trace, list[TimedTurn]]:
+    if in_turns:
+        assert isinstance(setting.pair, Pair), "what runs here"
+        return run_in_turns(setting.pair, prompt, setting.params, is_stopped)
     with start_run(setting.pair, prompt, setting.params, measure=False, is_over=is_stopped) as run:
         for _ in run:
             if is_stopped():
                 break
-        if seconds:
-            for _ in run.time_in_turns(seconds, is_stopped, ENOUGH):
-                pass
-    return run.trace
+    return run.trace, []
 
 
-def rows_of(settings: Sequence[Setting], samples: dict[str, list[Trace]]) -> list[MethodRow]:
+def rows_of(
+    settings: Sequence[Setting], samples: dict[str, list[Trace]], turns: Turns | None = None
+) -> list[MethodRow]:
     """The rows, fastest first. All of them are over the same prompts: what is measured of an unfinished turn
-    waits for its end, except in the first one."""
+    waits for its end, except in the first one. turns: those of the samples, for the speed-ups where each
+    setting has enough of them."""
     started = [setting for setting in settings if samples[setting.name]]
     count = max(1, min(map(len, samples.values())))
     plain = next((setting for setting in started if setting.params.draft_with == "none"), None)
     used = {setting.name: samples[setting.name][:count] for setting in started}
-    if in_turns := plain is not None and are_in_turns(used.values()):
-        steps_ms = [one.stats.target_step_ms for own in used.values() for one in own]
-        used = {name: [at_pace(one, fmean(steps_ms)) for one in own] for name, own in used.items()}
+    found, plain_ms = dict[str, SpeedUp | None](), None
+    if plain and turns:
+        for name, own in used.items():
+            rounds = [one for trace in own for one in timed(trace.rounds)]
+            found[name] = speed_up_in_turns(turns[name], rounds)
+        found[plain.name] = found[plain.name] and SpeedUp(1.0, 1.0, 1.0)
+    speedups = {name: one for name, one in found.items() if one}
+    if speedups and len(speedups) == len(used):
+        # What is known best is by how many plain rounds a round lasts, so all are told at one pace: that at
+        # which a plain round takes what it took on average.
+        steps_ms = {}
+        for name, own in used.items():
+            run_ms, tokens = (sum(getattr(one.stats, part) for one in own) for part in ("run_ms", "tokens"))
+            steps_ms[name] = speedups[name].value * run_ms / tokens
+        plain_ms = fmean(steps_ms.values())
+        used = {name: [at_pace(one, plain_ms / steps_ms[name]) for one in own] for name, own in used.items()}
     rows = []
     for setting in started:
         own, theirs = used[setting.name], used[plain.name] if plain else []
         both_greedy = plain is not None and setting.params.temperature == plain.params.temperature == 0
-        rows.append(_row(setting, own, theirs, both_greedy, in_turns))
+        by_turns = (speedups[setting.name], plain_ms) if plain_ms else None
+        rows.append(_row(setting, own, theirs, both_greedy, by_turns))
     return sorted(rows, key=lambda row: row.tokens_per_second, reverse=True)
 
 
-def are_in_turns(samples: Iterable[list[Trace]]) -> bool:
-    """Whether all of them were timed in turns with plain rounds: nothing else tells a target's step here."""
-    return all(one.stats.target_step_ms is not None for own in samples for one in own)
+def at_pace(trace: Trace, pace: float) -> Trace:
+    """The trace with times so many times as long."""
+    stats = trace.stats
+    return replace(trace, stats=replace(stats, **{name: pace * getattr(stats, name) for name in PARTS}))
 
 
-def at_pace(trace: Trace, step_ms: float) -> Trace:
-    """The trace with its times as they would be where a plain round takes `step_ms`, which is what is known
-    best of runs that were timed in turns with plain rounds. So figures of different runs follow from each
-    other."""
-    stats, is_plain = trace.stats, trace.params.draft_with == "none"
-    assert stats.target_step_ms is not None
-    pace = stats.tokens * step_ms / stats.run_ms if is_plain else step_ms / stats.target_step_ms
-    times = {name: pace * getattr(stats, name) for name in ("draft_ms", "verify_ms")}
-    return replace(trace, stats=replace(stats, **times, target_step_ms=step_ms))
+PARTS = ("draft_ms", "verify_ms")  # of a round's time
 
 
 def _row(
-    setting: Setting, samples: list[Trace], plain: list[Trace], texts_are_equal: bool, in_turns: bool
+    setting: Setting,
+    samples: list[Trace],
+    plain: list[Trace],
+    texts_are_equal: bool,
+    by_turns: tuple[SpeedUp, float] | None,
 ) -> MethodRow:
     """The setting's row. plain: the runs of the target alone, on the same prompts in the same order; empty if
-    it is not measured. texts_are_equal: whether the texts should equal plain's. in_turns: whether all were
-    timed in turns with plain rounds, and are at one pace."""
+    it is not measured. texts_are_equal: whether the texts should equal plain's. by_turns: the speed-up, and
+    what a plain round takes at the pace at which the times are told; None where both are by the runs."""
     params = setting.params
 
     def sum_of(name: str) -> float | None:
@@ -243,9 +292,8 @@ def _row(
 
     rounds, accepted = sum_of("rounds"), sum_of("accepted")
     draft_ms, verify_ms = (ratio(sum_of(part), rounds) for part in ("draft_ms", "verify_ms"))
-    if in_turns:
-        (stats,) = (one.stats for one in samples)
-        found, plain_ms = SpeedUp(stats.speedup, *stats.speedup_interval), stats.target_step_ms
+    if by_turns:
+        found, plain_ms = by_turns
     else:
         own_rounds, plain_rounds = ([timed(one.rounds) for one in some] for some in (samples, plain))
         found = speed_up(plain_rounds, own_rounds)

@@ -111,7 +111,7 @@ export function makeGamma(panel, server) {
     if (news === drawn) return;
     drawn = news;
     measuring.describe(run.rounds.some(isTree) ? "" : say(served ? "gamma.whatServed" : "gamma.what"));
-    measuring.foretell(run.outcome?.seconds.gamma, run.recorded);
+    measuring.foretell(run.recorded, run.outcome?.seconds.gamma);
     const ofThis = pointsFor(points, conditions, run.setting);
     rows = rowsOf(run.outcome, ofThis, run.setting && own);
     part(".what-if").hidden = !run.setting?.nobodys;
