@@ -375,7 +375,7 @@ def length_of(row: MethodRow) -> int:
 def gamma_point(row: MethodRow) -> wire.GammaPoint:
     interval, is_plain = row.speedup_interval, row.draft_with == "none"
     is_said = is_plain or (interval is not None and not is_wide(interval))
-    low, high = interval or (None, None)
+    low, high = interval if interval and is_said else (None, None)
     return {
         "gamma": length_of(row),
         "speedup": row.speedup if is_said else None,
