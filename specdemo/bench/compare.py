@@ -1,6 +1,6 @@
 """Drafters in turns on the same prompts, as a table that grows while they are measured."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import date
 from functools import reduce
@@ -250,10 +250,10 @@ def rows_of(
     if speedups and len(speedups) == len(used):
         # What is known best is by how many plain rounds a round lasts, so all are told at one pace: that at
         # which a plain round takes what it took on average.
-        steps_ms = {
-            name: speedups[name].value * sum(one.stats.run_ms for one in own) / sum(one.stats.tokens for one in own)
-            for name, own in used.items()
-        }
+        steps_ms = {}
+        for name, own in used.items():
+            run_ms, tokens = (sum(getattr(one.stats, part) for one in own) for part in ("run_ms", "tokens"))
+            steps_ms[name] = speedups[name].value * run_ms / tokens
         plain_ms = fmean(steps_ms.values())
         used = {name: [at_pace(one, plain_ms / steps_ms[name]) for one in own] for name, own in used.items()}
     rows = []

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-import specdemo.bench.compare
 from specdemo import Params, generate, load_pair
 from specdemo.bench.compare import _generate, compare, methods_of, settings_for, with_trees
 from specdemo.cli.main import main
@@ -47,6 +46,7 @@ def test_settings_take_turns_after_a_short_warm_up_on_the_longest_prompt(pair, g
     turn = [("lookup", 5, 60), ("none", 5, 60), ("lookup", 3, 60), ("none", 3, 60)]
     assert generated[2:] == turn * 2
     assert [(each.done, each.total) for each in every] == [(i + 1, 10) for i in range(10)]
+    assert every[-1].left == 0 < min(each.left for each in every[:-1])
     assert [each.measuring for each in every] == ["target alone", "lookup"] * 4 + ["target alone", None]
     assert [len(each.rows) for each in every[:5]] == [0, 0, 1, 2, 2]
     assert [row.samples for row in every[-1].rows] == [4, 4]
@@ -224,11 +224,10 @@ def test_what_was_captured_with_a_drafter_is_let_go_of_with_it():
 
 
 @pytest.mark.slow
-def test_what_is_timed_in_turns_follows_from_each_other(pair, monkeypatch):
-    monkeypatch.setattr(specdemo.bench.compare, "ENOUGH", 10.0)
+def test_what_is_timed_in_turns_follows_from_each_other(pair):
     settings = methods_of(pair, ["model", "lookup", "none"], GREEDY)
-    *_, last = compare(settings, PROMPTS[:1], repeats=5, seconds=60)
-    assert last.repeats == 1 and [row.samples for row in last.rows] == [1, 1, 1]
+    *_, last = compare(settings, PROMPTS, repeats=5, in_turns=2)
+    assert last.repeats == 2 and [row.samples for row in last.rows] == [4, 4, 4]
     alone = next(row for row in last.rows if row.draft_with == "none")
     assert alone.speedup == 1 == pytest.approx(alone.plain_rounds_per_round)
     for row in last.rows:

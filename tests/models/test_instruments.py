@@ -16,6 +16,7 @@ from specdemo.ui.runs.limits import LOCAL, Visitor
 from specdemo.ui.runs.measuring import measure
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import RunQueue
+from specdemo.ui.view.durations import SET_SIZE
 from specdemo.ui.view.feed import tokens_of
 from specdemo.ui.view.wire import MEASUREMENT_KINDS
 
@@ -56,9 +57,9 @@ def test_each_kind_of_measurement_is_a_row_with_a_tab():
 
 @pytest.mark.slow
 def test_a_greedy_race_has_two_identical_texts(models, queue):
-    *_, last = measured(models, queue, {"kind": "race"})
+    *_, before, last = measured(models, queue, {"kind": "race"})
     alone, drafted = last["race"]["lanes"]
-    assert last["state"] == "ended" and last["share"] is None
+    assert last["state"] == "ended" and last["share"] is None and before["left"] == 0
     assert text_of(alone) == text_of(drafted) and alone["tokens"] == drafted["tokens"] == 40
     assert last["race"]["verdict"] == "Identical: 40 of 40 tokens, compared."
     assert len(alone["rounds"]) == 40 > len(drafted["rounds"])
@@ -94,13 +95,13 @@ def test_the_end_of_a_race_s_text_can_be_told_from_other_tokens_without_a_text(m
 @pytest.mark.slow
 def test_draft_lengths_are_measured_against_the_target_alone(models, queue, monkeypatch):
     monkeypatch.setattr(instruments, "GAMMAS", (2,))
-    *_, last = measured(models, queue, {"kind": "gamma"})
+    *_, last = measured(models, queue, {"kind": "gamma", "prompts": "set"})
     plain, *points = last["gammas"]
     assert (plain["gamma"], plain["speedup"], plain["low"]) == (0, 1, None)
     assert [point["gamma"] for point in points] == [2, GREEDY.gamma], "the run's own length is one of them"
     assert "drafter model embedded/drafter" in last["whose"] and last["conditions"]
     for point in points:
-        assert point["runs"] == 1 and point["low"] <= point["high"], "timed in turns"
+        assert point["runs"] == SET_SIZE and point["low"] <= point["high"]
         assert 1 < point["tokens_per_round"] <= point["gamma"] + 1
 
 

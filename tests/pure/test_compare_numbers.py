@@ -12,6 +12,7 @@ import pytest
 
 from specdemo.bench.compare import (
     Setting,
+    _seconds,
     methods_at_hand,
     methods_of,
     result_of,
@@ -116,6 +117,17 @@ def test_rows_of_an_unfinished_comparison_are_over_the_same_prompts():
     rows = rows_of(settings, {"lookup": [sample(2), sample(100)], "none": [sample(4)]})
     found = [(row.samples, row.tokens_per_second, row.speedup) for row in rows]
     assert found == [(1, pytest.approx(500), pytest.approx(2)), (1, pytest.approx(250), 1)]
+
+
+def test_what_is_left_is_told_by_what_such_texts_have_taken():
+    one, two = (setting(name, replace(GREEDY, max_new_tokens=96)) for name in ("none", "lookup"))
+    texts = [(one, "a"), (two, "a")]
+    left = partial(_seconds, longer=1.5)
+    cold = left([(two, "a"), *texts], {"none": [2.0], "lookup": []})
+    assert cold == 2.0 + 2 * (1.5 * 2 * 2.0), "a warm-up and two texts of twice its length, in turns"
+    assert left(texts, {"none": [2.0], "lookup": [4.0]}) == 1.5 * 2 * (2.0 + 4.0)
+    assert left([texts[1]], {"none": [2.0, 5.0], "lookup": [9.0, 7.0, 8.0]}) == 7.5, "no warm-up counts then"
+    assert left([], {"none": [2.0, 5.0], "lookup": [9.0, 7.0]}) == 0
 
 
 # Settings

@@ -9,7 +9,7 @@ from specdemo.bench.methods import WARM_UP_TOKENS
 from specdemo.events import METHODS
 from specdemo.events.speedup import estimates
 from specdemo.events.trace import Trace
-from specdemo.ui.view.durations import GAMMAS, REPEATS, seconds
+from specdemo.ui.view.durations import GAMMAS, IN_TURNS, SET_SIZE, seconds
 
 TRACE = Trace.load(Path(__file__).resolve().parents[2] / "assets" / "traces" / "first.json")
 FOUND = estimates(TRACE.rounds, TRACE.stats)
@@ -24,12 +24,16 @@ def test_a_race_is_two_runs_after_two_warm_ups():
 
 def test_more_runs_take_longer():
     times = seconds(TRACE, FOUND)
-    # Between all at twice the target's speed and all at half of it.
-    for kind, settings in (("gamma", len(GAMMAS) + 1), ("compare", len(METHODS) + 2)):
-        runs = settings * REPEATS / 2
+    # Between all at twice the target's speed and all at half of it, with plain rounds in turns.
+    for kind, settings, texts in (
+        ("gamma", len(GAMMAS) + 1, SET_SIZE),
+        ("compare", len(METHODS) + 2, IN_TURNS),
+        ("set", len(METHODS) + 2, SET_SIZE),
+    ):
+        runs = settings * texts / 2 * 1.5
         assert runs / 2 < times[kind] / times["race"] < 2 * runs
 
 
 def test_draft_lengths_have_no_time_without_estimates_and_a_run_without_rounds_has_none():
-    assert set(seconds(TRACE, [])) == {"race", "compare"}
+    assert set(seconds(TRACE, [])) == {"race", "compare", "set"}
     assert seconds(replace(TRACE, stats=replace(TRACE.stats, rounds=0)), FOUND) == {}

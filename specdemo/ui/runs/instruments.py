@@ -54,7 +54,7 @@ from specdemo.ui.runs.trials import trials_request
 from specdemo.ui.runs.worlds import worlds_request
 from specdemo.ui.view import wire
 from specdemo.ui.view.choices import words_of_row
-from specdemo.ui.view.durations import GAMMAS, REPEATS, SECONDS_IN_TURNS, SET_SIZE
+from specdemo.ui.view.durations import GAMMAS, IN_TURNS, REPEATS, SET_SIZE
 from specdemo.ui.view.feed import conditions_of, cut_output, tokens_of
 from specdemo.ui.view.settings import judging_in_words, length_in_words, sampler_in_words
 from specdemo.ui.view.texts import drafter_in_words, number_texts, whose
@@ -80,10 +80,10 @@ class ComparisonRequest(MeasurementRequest):
             told: dict[str, Any] = {"whose": plan.whose, "text": say("run.warming_up"), "share": 0.0}
             yield told
             how = {"is_stopped": lambda: ticket.is_over, "in_turns": plan.in_turns}
-            for so_far in compare(plan.settings, plan.prompts, REPEATS, **how):
+            for so_far in compare(plan.settings, plan.prompts, plan.repeats, **how):
                 spent = ticket.seconds
                 told = told | {"share": spent / (spent + so_far.left)} | found(self, plan, so_far)
-                if so_far.repeats > plan.in_turns:
+                if plan.repeated and so_far.repeats > plan.in_turns:
                     told["whose"] = plan.repeated
                 if so_far.rows and so_far.measuring:
                     name = plan.names.get(so_far.measuring, so_far.measuring)
@@ -98,15 +98,15 @@ class ComparisonRequest(MeasurementRequest):
 @dataclass(frozen=True)
 class MeasurementPlan:
     """What is compared. whose: what is compared, in words. names: what the page calls a setting, where that
-    is not the setting's own name, which files have. seconds: see `compare`. repeated: what is said in place
-    of `whose` where runs could not be timed in turns."""
+    is not the setting's own name, which files have. in_turns: see `compare`. repeated: what is said in place
+    of `whose` where runs were too short to be timed in turns."""
 
     settings: list[Setting]
     prompts: Sequence[str]
     repeats: int
     whose: str
     names: dict[str, str] = field(default_factory=dict)
-    seconds: float = 0.0
+    in_turns: int = 0
     repeated: str = ""
 
 
@@ -193,7 +193,7 @@ def _gammas(request: ComparisonRequest, pairs: list[Pair]) -> MeasurementPlan:
     settings = [Setting(_method("none"), pairs[0], replace(params, draft_with="none"))]
     settings += [Setting(f"γ {gamma}", pairs[0], replace(params, gamma=gamma, tree=())) for gamma in gammas]
     whose = f"{_in_words(pairs, _without_tree(request))}, {drafter_in_words(params, pairs[0].info)}"
-    return _on_one_prompt(settings, pairs, request.prompt, whose)
+    return _on_prompts(settings, pairs, request, whose)
 
 
 def _drafters(request: ComparisonRequest, pairs: list[Pair]) -> MeasurementPlan:
@@ -248,19 +248,14 @@ def plan_of_servers(request: ComparisonRequest, pairs: list[ServedPair]) -> Meas
 def _on_prompts(
     settings: list[Setting], pairs: Sequence[AnyPair], request: ComparisonRequest, whose: str
 ) -> MeasurementPlan:
-    if request.prompts == "this":
-        return _on_one_prompt(settings, pairs, request.prompt, whose)
-    return MeasurementPlan(settings, prompts_for(pairs[0], SET_SIZE), 1, whose)
-
-
-def _on_one_prompt(
-    settings: list[Setting], pairs: Sequence[AnyPair], prompt: str, whose: str
-) -> MeasurementPlan:
+    in_turns = all(map(can_be_timed_in_turns, pairs))
+    said = say("run.in_turns", whose=whose) if in_turns else whose
+    if request.prompts == "set":
+        return MeasurementPlan(settings, prompts_for(pairs[0], SET_SIZE), 1, said, in_turns=int(in_turns))
     repeated = say("run.times", whose=whose, repeats=REPEATS)
-    if not all(map(can_be_timed_in_turns, pairs)):
-        return MeasurementPlan(settings, [prompt], REPEATS, repeated)
-    seconds, in_turns = SECONDS_IN_TURNS / len(settings), say("run.in_turns", whose=whose)
-    return MeasurementPlan(settings, [prompt], REPEATS, in_turns, seconds=seconds, repeated=repeated)
+    if not in_turns:
+        return MeasurementPlan(settings, [request.prompt], REPEATS, repeated)
+    return MeasurementPlan(settings, [request.prompt], REPEATS, said, in_turns=IN_TURNS, repeated=repeated)
 
 
 def _without_tree(request: ComparisonRequest) -> ComparisonRequest:
@@ -379,7 +374,7 @@ def length_of(row: MethodRow) -> int:
 def gamma_point(row: MethodRow) -> wire.GammaPoint:
     interval, is_plain = row.speedup_interval, row.draft_with == "none"
     is_said = is_plain or (interval is not None and not is_wide(interval))
-    low, high = interval or (None, None)
+    low, high = interval if interval and is_said else (None, None)
     return {
         "gamma": length_of(row),
         "speedup": row.speedup if is_said else None,

@@ -18,6 +18,7 @@ from specdemo.words.catalogue import say
 
 SHOWN_PROMPT = 40  # characters of a prompt, to tell it from others
 PERIOD = 0.3  # s between two looks at a measurement
+TELLING = 1.0  # s, from which on what was measured tells what is left
 Link = Callable[[str, Params], str]  # from a pair's name and Params, the query of the address of a new game
 Work = Callable[..., Iterator[dict[str, Any]]]
 
@@ -61,6 +62,7 @@ async def measure(
                     continue
                 (latest, ended), before = report, told
                 told = told | {"state": "running", **latest}
+                told["left"] = _left(ticket.seconds, told["share"])
                 if told != before and not ended:
                     yield told
     finally:
@@ -70,6 +72,11 @@ async def measure(
     else:
         text = in_words(ticket.ending) if ticket.is_late else say("run.stopped")
         yield told | {"state": "stopped", "text": text, "share": None}
+
+
+def _left(spent: float, share: float | None) -> float | None:
+    """The seconds that are left, where so many were needed for this share; None while that says little."""
+    return spent * (1 - share) / share if share and spent >= TELLING else None
 
 
 def prompt_in_words(prompt: str) -> str:

@@ -288,9 +288,12 @@ class Ticket:
     def is_late(self) -> bool:
         """Whether the turn has taken as long as it may."""
         longest = self.queue.limits.run_seconds
-        if self.began is None or longest is None:
-            return False
-        return time.monotonic() - self.began >= longest
+        return longest is not None and self.seconds >= longest
+
+    @property
+    def seconds(self) -> float:
+        """How long the turn has taken so far, with what it had before."""
+        return self.had if self.began is None else time.monotonic() - self.began
 
     @property
     def is_over(self) -> bool:

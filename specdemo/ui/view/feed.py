@@ -242,13 +242,13 @@ SAMPLING = (
 
 def conditions_of(trace: Trace) -> str:
     """A digest of what two runs must share so that figures of both can stand in one chart of draft lengths:
-    pair, device, what drafts and judges, sampler and prompt; not the draft length and the seed."""
+    pair, device, what drafts and judges, and sampler; not the draft length, the seed and the prompt."""
     params, pair = trace.params, trace.pair
     method, rule = METHODS[params.draft_with], RULES[params.rule]
     fields = dict.fromkeys([*SAMPLING, *method.fields, *rule.fields])
     values = {field: getattr(params, field) for field in fields if field != "gamma"}
     models = [pair.target, pair.drafter, asdict(pair.dtype), asdict(pair.quantize)]
-    shared = [*models, pair.device, pair.device_name, method.name, rule.name, values, trace.prompt_ids]
+    shared = [*models, pair.device, pair.device_name, method.name, rule.name, values]
     return hashlib.sha256(json.dumps(shared, default=str).encode()).hexdigest()[:16]
 
 
@@ -388,8 +388,8 @@ def nothing_yet(wanted: object, name: str = "") -> Measurement:
     """A measurement of which nothing is known yet. wanted: as measurement_request takes it. name: the name
     that the measurement is followed by."""
     kind = wanted.get("kind") if isinstance(wanted, dict) else None
-    kind = kind if kind in MEASUREMENT_KINDS else "compare"
-    return {"id": name, "kind": kind, "state": "waiting", "whose": "", "text": "", "share": None}
+    kind, words = kind if kind in MEASUREMENT_KINDS else "compare", {"whose": "", "text": ""}
+    return {"id": name, "kind": kind, "state": "waiting", **words, "share": None, "left": None}
 
 
 def file_name(params: Params) -> str:

@@ -392,8 +392,8 @@ MEASUREMENT_KINDS: tuple[MeasurementKind, ...] = get_args(MeasurementKind)
 
 class Measurement(TypedDict):
     """What an instrument measures: all of it so far. id: another one for each measurement. whose: what is
-    measured, in words. text: what goes on or what went wrong. share: done, from 0 to 1. conditions: of
-    gammas, as in RunSetting."""
+    measured, in words. text: what goes on or what went wrong. share: of its time, from 0 to 1. left:
+    seconds until its end, by what it has taken so far. conditions: of gammas, as in RunSetting."""
 
     id: str
     kind: MeasurementKind
@@ -401,6 +401,7 @@ class Measurement(TypedDict):
     whose: str
     text: str
     share: float | None
+    left: float | None
     race: NotRequired[Race]
     gammas: NotRequired[list[GammaPoint]]
     conditions: NotRequired[str]

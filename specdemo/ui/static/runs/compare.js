@@ -49,7 +49,7 @@ export function makeCompare(panel, server) {
 
   /** @param {Run} run */
   function show({ outcome, recorded }) {
-    measuring.foretell(outcome?.seconds.compare, recorded);
+    measuring.foretell(recorded, outcome?.seconds.compare, outcome?.seconds.set);
   }
 
   /** @param {Measurement} measurement */

@@ -61,7 +61,9 @@ const STAR = " ★";
 export function makeGamma(panel, server) {
   panel.innerHTML = markup();
   const part = (/** @type {string} */ selector) => find(panel, selector);
-  const measuring = makeMeasuring(part(".measuring"), server, { [say("gamma.measure")]: { kind: "gamma" } }, say("gamma.what"));
+  /** @type {Record<string, Request>} */
+  const requests = { [say("gamma.measure")]: { kind: "gamma", prompts: "set" } };
+  const measuring = makeMeasuring(part(".measuring"), server, requests, say("gamma.what"));
   const charts = /** @type {HTMLElement[]} */ ([...panel.querySelectorAll(".chart")]);
   const body = part("tbody");
   /** @type {Run | null} */
@@ -111,7 +113,7 @@ export function makeGamma(panel, server) {
     if (news === drawn) return;
     drawn = news;
     measuring.describe(run.rounds.some(isTree) ? "" : say(served ? "gamma.whatServed" : "gamma.what"));
-    measuring.foretell(run.outcome?.seconds.gamma, run.recorded);
+    measuring.foretell(run.recorded, run.outcome?.seconds.gamma);
     const ofThis = pointsFor(points, conditions, run.setting);
     rows = rowsOf(run.outcome, ofThis, run.setting && own);
     part(".what-if").hidden = !run.setting?.nobodys;
@@ -139,14 +141,14 @@ export function makeGamma(panel, server) {
   }
 
   function drawBests() {
-    part(".unclear").textContent = unclearInWords(rows);
+    part(".unclear").textContent = unclearInWords(rows, run?.outcome?.best_gamma ?? null);
     part(".bests").replaceChildren();
-    appendAll(part(".bests"), bestInWords(rows).map(({ gamma, words }) => {
-      const button = make("button", words);
-      button.type = "button";
-      button.dataset.gamma = String(gamma);
-      return button;
-    }));
+    const best = bestInWords(rows);
+    if (!best) return;
+    const button = make("button", best.words);
+    button.type = "button";
+    button.dataset.gamma = String(best.gamma);
+    part(".bests").append(button);
   }
 
   function drawTable() {
@@ -255,12 +257,10 @@ function drawRow(row) {
   for (const [name, text] of Object.entries(cells)) {
     const cell = make("td", text);
     cell.dataset.column = name;
-    if (row.isOwn && name.endsWith("Seen") && text !== "–") cell.append(" ", make("small", say("gamma.ownMeasured")));
+    if (row.isOwn && row.point && name.endsWith("Seen") && text !== "–") cell.append(" ", make("small", say("gamma.ownMeasured")));
     if (name === "speedupSeen" && seenInterval) cell.append(" ", make("small", `(${seenInterval})`));
-    if (name === "speedupSeen" && row.best.estimated) cell.append(make("b", STAR));
-    if (name === "speedupMeasured" && row.best.measured) cell.append(make("b", STAR));
-    if (name === "speedupMeasured" && interval && text === "–") cell.textContent = interval;
-    else if (name === "speedupMeasured" && interval) cell.append(" ", make("small", `(${interval})`));
+    if (row.best && name === `speedup${row.best === "seen" ? "Seen" : "Measured"}`) cell.append(make("b", STAR));
+    if (name === "speedupMeasured" && interval) cell.append(" ", make("small", `(${interval})`));
     line.append(cell);
   }
   return line;
@@ -332,10 +332,9 @@ function drawOwn(chart, { gamma }, scale) {
  * @param {Scale} scale
  */
 function drawBest(chart, rows, scale) {
-  for (const line of /** @type {Line[]} */ (["seen", "measured"])) {
-    const is = line === "seen" ? "estimated" : "measured";
-    for (const { x, y } of marksOf(rows.filter(({ best }) => best[is]), "speedup", line, scale)) {
-      chart.append(shape("path", { class: `best ${line}`, d: starAt(x, y) }));
+  for (const row of rows) {
+    for (const { x, y } of row.best ? marksOf([row], "speedup", row.best, scale) : []) {
+      chart.append(shape("path", { class: `best ${row.best}`, d: starAt(x, y) }));
     }
   }
 }

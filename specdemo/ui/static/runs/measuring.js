@@ -47,14 +47,13 @@ export function makeMeasuring(place, server, requests, what) {
   return { take, describe, foretell, buttons };
 
   /**
-   * @param {number | undefined} seconds that it will take; undefined where that is not known
-   * @param {boolean} recorded whether that is known from a recorded run, which another machine may have made
+   * What each button takes, by the pace of a run of this machine.
+   * @param {boolean} recorded whether the run may be another machine's, or of another day
+   * @param {(number | undefined)[]} seconds undefined where it is not known
    */
-  function foretell(seconds, recorded) {
-    const takes = recorded ? "measuring.takesRecorded" : "measuring.takes";
-    const eachTakes = recorded ? "measuring.eachTakesRecorded" : "measuring.eachTakes";
-    const time = seconds === undefined ? "" : durationInWords(seconds);
-    find(place, ".takes").textContent = time && say(buttons.length > 1 ? eachTakes : takes, { time });
+  function foretell(recorded, ...seconds) {
+    const [time, other] = seconds.map((one) => one !== undefined && !recorded ? durationInWords(one) : "");
+    find(place, ".takes").textContent = time && say(other ? "measuring.bothTake" : "measuring.takes", { time, other });
   }
 
   /** @param {string} words what it measures, until it does */
@@ -63,7 +62,7 @@ export function makeMeasuring(place, server, requests, what) {
   }
 
   /** @param {Measurement} measurement */
-  function take({ state, text, share }) {
+  function take({ state, text, share, left }) {
     const busy = isGoingOn(state);
     measured = true;
     for (const button of buttons) button.disabled = busy;
@@ -72,7 +71,8 @@ export function makeMeasuring(place, server, requests, what) {
     progress.hidden = !busy || share === null;
     progress.value = share ?? 0;
     line.dataset.state = state;
-    line.textContent = text;
+    const rest = !busy || left === null ? "" : say("measuring.left", { time: durationInWords(left) });
+    line.textContent = [text, rest].filter(Boolean).join(" · ");
   }
 }
 

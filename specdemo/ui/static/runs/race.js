@@ -68,7 +68,7 @@ export function makeRace(panel, server, raced) {
 
   /** @param {Run} run */
   function show({ outcome, recorded }) {
-    measuring.foretell(outcome?.seconds.race, recorded);
+    measuring.foretell(recorded, outcome?.seconds.race);
     beginIfSeen();
   }
 

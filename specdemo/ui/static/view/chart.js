@@ -9,13 +9,13 @@ import { say } from "./words.js";
 /** @import { WireEstimate, GammaPoint, RunOutcome, RunSetting } from "./messages.js" */
 /** @import { Round, Run } from "./run.js" */
 /**
- * A draft length: what is estimated for it, and what was measured. best: of the estimates, of what was
- * measured.
+ * A draft length: what is estimated for it, and what was measured. best: by what was measured, or by the estimates
+ * where nothing tells it.
  * @typedef {object} Row
  * @property {number} gamma
  * @property {WireEstimate | null} estimate
  * @property {GammaPoint | null} point
- * @property {{ estimated: boolean, measured: boolean }} best
+ * @property {Line | null} best
  * @property {boolean} isOwn the run's own
  */
 /** @typedef {"formula" | "seen" | "measured"} Line */
@@ -27,7 +27,6 @@ import { say } from "./words.js";
 /** @type {Line[]} */
 export const LINES = ["formula", "seen", "measured"];
 export const LONGEST = 16; // gamma
-const NEARLY = 0.99; // of the fastest: as in specdemo/events/speedup.py
 const STEPS = [0.1, 0.2, 0.5, 1, 2, 5]; // between two ticks
 const MOST_TICKS = 6;
 const MOST_REACH = 10; // times the largest of all other ends, so that an interval beyond measure leaves them room
@@ -42,28 +41,32 @@ const MARGIN = { left: 38, right: 10, top: 24, bottom: 38 }; // px
 export function rowsOf(outcome, points, own) {
   const estimates = outcome?.estimates ?? [];
   if (!estimates.length && !points.length) return [];
-  const fastest = bestMeasured(points);
+  const [measured = null] = fastest(points);
+  const bestOf = (/** @type {number} */ gamma) => {
+    if (measured !== null) return measured === gamma ? "measured" : null;
+    return outcome?.best_gamma === gamma ? "seen" : null;
+  };
   return Array.from({ length: LONGEST + 1 }, (_, gamma) => ({
     gamma,
     estimate: estimates.find((one) => one.gamma === gamma) ?? null,
     point: points.find((one) => one.gamma === gamma) ?? null,
-    best: { estimated: outcome?.best_gamma === gamma, measured: fastest === gamma },
+    best: bestOf(gamma),
     isOwn: own === gamma,
   }));
 }
 
 /**
- * The shortest of the measured draft lengths whose speed-up is within 1 % of the largest; none where one that has only
- * an interval is faster by it.
+ * The measured draft lengths that do not clearly differ from the fastest one, the shortest first: their intervals
+ * meet. None where nothing could be timed.
  * @param {GammaPoint[]} points
  */
-export function bestMeasured(points) {
-  const known = points.filter(({ speedup }) => speedup !== null).sort((a, b) => a.gamma - b.gamma);
-  if (!known.some(({ gamma }) => gamma > 0)) return null; // the target alone has nobody to be compared with
-  const largest = known.reduce((most, { speedup }) => Math.max(most, speedup ?? 0), 0);
-  const best = known.find(({ speedup }) => (speedup ?? 0) >= NEARLY * largest);
-  const isBeaten = points.some(({ speedup, low }) => speedup === null && (low ?? 0) > (best?.high ?? largest));
-  return isBeaten ? null : best?.gamma ?? null;
+export function fastest(points) {
+  const known = points.flatMap(({ gamma, speedup, low, high }) => (
+    speedup === null ? [] : [{ gamma, speedup, low: low ?? speedup, high: high ?? speedup }]
+  )).sort((a, b) => a.gamma - b.gamma);
+  if (!known.some(({ gamma }) => gamma > 0)) return []; // the target alone has nobody to be compared with
+  const first = known.reduce((most, one) => (one.speedup > most.speedup ? one : most));
+  return known.filter(({ high }) => high >= first.low).map(({ gamma }) => gamma);
 }
 
 /**
@@ -115,8 +118,6 @@ export function rowInWords(row) {
   if (cells.speedupMeasured !== "–") {
     const how = cells.interval ? "gamma.measuredSpeedupBetween" : "gamma.measuredSpeedup";
     facts.push(say(how, { speedup: cells.speedupMeasured, interval: cells.interval }));
-  } else if (cells.interval) {
-    facts.push(say("gamma.measuredBetween", { interval: cells.interval }));
   }
   if (cells.tokensSeen !== "–") {
     facts.push(say(row.isOwn ? "gamma.ownTokens" : "gamma.estimatedTokens", { tokens: cells.tokensSeen }));
@@ -130,7 +131,7 @@ export function rowInWords(row) {
  * @param {GammaPoint[]} points
  */
 export function pointsInWords(points) {
-  const row = { estimate: null, best: { estimated: false, measured: false }, isOwn: false };
+  const row = { estimate: null, best: null, isOwn: false };
   return points.map((point) => rowInWords({ ...row, gamma: point.gamma, point }));
 }
 
@@ -151,40 +152,51 @@ export function nameOf(gamma) {
 }
 
 /**
- * The best draft lengths in words, each with its gamma.
+ * The best draft length in words, by what was measured or else by the estimates; nothing where neither tells it.
  * @param {Row[]} rows
- * @returns {{ gamma: number, words: string }[]}
+ * @returns {{ gamma: number, words: string } | null}
  */
 export function bestInWords(rows) {
-  const found = [];
-  const estimated = rows.find(({ best }) => best.estimated);
-  const measured = rows.find(({ best }) => best.measured);
-  if (estimated) found.push({ row: estimated, how: estimated.isOwn ? "gamma.bestOwn" : "gamma.bestEstimated", line: /** @type {Line} */ ("seen") });
-  if (measured) found.push({ row: measured, how: "gamma.bestMeasured", line: /** @type {Line} */ ("measured") });
-  return found.map(({ row, how, line }) => {
-    const cells = cellsOf(row);
-    const interval = line === "measured" ? cells.interval : cells.seenInterval;
-    const speedup = `${times(valueOf(row, "speedup", line) ?? 1)}${interval && ` (${interval})`}`;
-    return { gamma: row.gamma, words: say(how, { length: nameOf(row.gamma), speedup }) };
-  });
+  const row = rows.find(({ best }) => best);
+  if (!row?.best) return null;
+  const said = { length: nameOf(row.gamma), speedup: speedupOf(row, row.best) };
+  return { gamma: row.gamma, words: say(row.best === "measured" ? "gamma.bestMeasured" : "gamma.bestEstimated", said) };
 }
 
 /**
- * Which of the measured draft lengths may be as fast as the best one; that none is clearly the best; or nothing.
- * @param {Row[]} rows
+ * @param {Row} row
+ * @param {Line} line
  */
-export function unclearInWords(rows) {
-  const measured = rows.filter(({ gamma, point }) => gamma > 0 && point);
-  if (!measured.length) return "";
-  const best = rows.find(({ best }) => best.measured);
-  if (!best || best.point?.speedup === undefined) return say("gamma.unclear.varied");
-  const least = best.gamma === 0 ? 1 : best.point?.low ?? 0;
-  const rivals = measured.filter(({ gamma, point }) => gamma !== best.gamma && (point?.high ?? 0) >= least);
-  const others = rivals.map(({ gamma }) => gamma).join(", ");
-  if (best.gamma > 0 && least <= 1) {
-    return say(others ? "gamma.unclear.aloneAnd" : "gamma.unclear.alone", { others });
+function speedupOf(row, line) {
+  const cells = cellsOf(row);
+  const interval = line === "measured" ? cells.interval : cells.seenInterval;
+  return `${times(valueOf(row, "speedup", line) ?? 1)}${interval && ` (${interval})`}`;
+}
+
+/**
+ * What bears on the best of the measured draft lengths: which others do not clearly differ from it, which could not
+ * be timed, and what the estimate is; nothing before any was measured.
+ * @param {Row[]} rows
+ * @param {number | null} estimated the best by the estimates
+ */
+export function unclearInWords(rows, estimated) {
+  const points = rows.flatMap(({ point }) => point ?? []);
+  const alike = fastest(points);
+  const untimed = points.filter(({ speedup }) => speedup === null).map(({ gamma }) => gamma).join(", ");
+  const sentences = [];
+  if (alike.length > 1) {
+    const between = points.filter(({ gamma }) => gamma >= alike[0] && gamma <= alike[alike.length - 1]);
+    const isRange = alike.length > 2 && alike[0] > 0 && between.length === alike.length;
+    const lengths = isRange ? say("gamma.range", { from: alike[0], to: alike[alike.length - 1] })
+      : alike.map(nameOf).join(", ");
+    sentences.push(say("gamma.alike", { lengths, length: nameOf(alike[0]) }));
   }
-  return others && say("gamma.unclear.others", { others });
+  if (untimed) sentences.push(say("gamma.untimed", { gammas: untimed }));
+  if (alike.length && estimated !== null) {
+    const speedup = speedupOf(rows[estimated], "seen");
+    sentences.push(say("gamma.explained", { length: nameOf(estimated), speedup }));
+  }
+  return sentences.join(" ");
 }
 
 /**

@@ -517,8 +517,8 @@
 
 /**
  * What an instrument measures: all of it so far. id: another one for each measurement. whose: what is measured,
- * in words. text: what goes on or what went wrong. share: done, from 0 to 1. conditions: of gammas, as in
- * RunSetting.
+ * in words. text: what goes on or what went wrong. share: of its time, from 0 to 1. left: seconds until its end,
+ * by what it has taken so far. conditions: of gammas, as in RunSetting.
  * @typedef {object} Measurement
  * @property {string} id
  * @property {"race" | "gamma" | "compare" | "advise" | "exactness" | "guess" | "trials" | "worlds"} kind
@@ -526,6 +526,7 @@
  * @property {string} whose
  * @property {string} text
  * @property {number | null} share
+ * @property {number | null} left
  * @property {Race} [race]
  * @property {Array<GammaPoint>} [gammas]
  * @property {string} [conditions]
