@@ -8,9 +8,9 @@ looked at several times is decided by wider intervals, so that chance does not e
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, log, sqrt
-from statistics import StatisticsError, fmean, linear_regression
+from statistics import StatisticsError, fmean, linear_regression, variance
 from typing import Literal
 
 from specdemo.advise.results import (
@@ -26,10 +26,10 @@ from specdemo.advise.results import (
 )
 from specdemo.events.speedup import SpeedUp, break_even, is_wide, student
 from specdemo.events.verdict import speedup_in_words
-from specdemo.words.catalogue import numeral, speaker_of
+from specdemo.words.catalogue import numeral, say, speaker_of
 
 LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)  # of drafts, that are compared
-PROBED = 8  # tokens of a draft of the first texts, from which all lengths are estimated
+FIRST_TEXT, PROBED = 32, 8  # tokens of a first text and of its drafts, from which lengths are estimated
 FEWEST_PROMPTS, FEWEST_TURNS = 3, 6  # of which an interval is told
 MOST_FINALISTS = 6  # settings of a kind of work that are measured
 # Parts of the best estimate from which on a setting is measured: each contender's best one, and all others.
@@ -86,15 +86,15 @@ def _up_to(gamma: int, probe: Together, what: Literal["drafted", "accepted"]) ->
 
 def finalists(found: Iterable[Estimate]) -> list[Setting]:
     """The settings that are worth measuring, the most promising first: the best one of each contender, and
-    others that are nearly as good as the best of all."""
+    then others that are nearly as good as the best of all."""
     ordered = sorted(found, key=lambda one: one.speedup, reverse=True)
     best_of_each = {one.setting.contender: one for one in reversed(ordered)}.values()
     enough = ordered[0].speedup if ordered else 0.0
     chosen = [
         one for one in ordered if one.speedup >= (WORTH if one in best_of_each else WORTH_MORE) * enough
     ]
-    first = sorted(chosen, key=lambda one: one not in best_of_each)[:MOST_FINALISTS]
-    return [one.setting for one in chosen if one in first]
+    first = sorted(chosen, key=lambda one: one not in best_of_each)
+    return [one.setting for one in first[:MOST_FINALISTS]]
 
 
 def estimates_of(measured: Measured, works: Iterable[str]) -> list[Estimate]:
@@ -179,7 +179,7 @@ def times_as_fast(one: ByPlace, other: ByPlace) -> SpeedUp | None:
 
 def _speed_up(sides: Sequence[dict[Place, OfPrompt] | None]) -> SpeedUp | None:
     """The quotient of tokens and cost of the first side, over that of the second if there is one, with its
-    90% interval by the jackknife over the prompts that they share."""
+    90% interval by the jackknife over the prompts that they share, within each kind of work."""
     if not all(sides):
         return None
     places = list(sides[0] or {})
@@ -188,9 +188,13 @@ def _speed_up(sides: Sequence[dict[Place, OfPrompt] | None]) -> SpeedUp | None:
         signs = zip((1, -1), sides, strict=False)
         return sum(sign * _log_quotient(side or {}, left_out) for sign, side in signs)
 
-    without = [factor(place) for place in places]
-    middle, count = fmean(without), len(places)
-    half = student(count) * sqrt((count - 1) / count * sum((one - middle) ** 2 for one in without))
+    without = defaultdict(list)
+    for place in places:
+        without[place[0]].append(factor(place))
+    if len(places) == len(without):  # one prompt of each
+        return None
+    off = sum((len(some) - 1) ** 2 / len(some) * variance(some) for some in without.values() if len(some) > 1)
+    half = student(len(places) - len(without) + 1) * sqrt(off)
     return SpeedUp(*(exp(factor() + off) for off in (0.0, -half, half)))
 
 
@@ -239,7 +243,7 @@ def is_clear(found: Mapping[Setting, ByPlace], running: Sequence[Setting]) -> bo
     leader = leader_of(found)
     if leader is None or (speedup := strictly(speed_up_of(found[leader]))) is None:
         return False
-    pays = (speedup.low > 1 and not is_wide(speedup.interval)) or speedup.high < SAME
+    pays = (speedup.low > 1 or speedup.high < SAME) and not is_wide(speedup.interval)
     others = (strictly(times_as_fast(found.get(one, {}), found[leader])) for one in running if one != leader)
     return pays and all(lead is not None and lead.high < SAME for lead in others)
 
@@ -254,14 +258,18 @@ def recommendations(measured: Measured) -> list[Recommendation]:
 
 
 def works_of(measured: Measured, work: str) -> Sequence[str]:
-    """The kinds of work that one stands for."""
-    return measured.works if work == ALL else [work]
+    """The kinds of work that one stands for; ALL for those that are measured, once there are two."""
+    if work != ALL:
+        return [work]
+    done = {one.work for one in measured.samples}
+    return [one for one in measured.works if one in done] if len(done) > 1 else []
 
 
 @dataclass(frozen=True)
 class SettingRow:
     """A setting on the prompts of a kind of work. cost: what a round takes, in rounds of the target alone. A
-    speed-up is tokens_per_round / cost; both are None where too little was measured."""
+    speed-up is tokens_per_round / cost; both are None where too little was measured. beside: it is the
+    recommended one, not surely slower than that one, or slower; None where none is recommended."""
 
     setting: Setting
     speedup: SpeedUp | None
@@ -270,13 +278,15 @@ class SettingRow:
     acceptance_rate: float | None
     tokens_per_round: float
     prompts: int
+    beside: Literal["recommended", "alike", "slower"] | None = None
 
 
 def rows_of(measured: Measured, work: str) -> list[SettingRow]:
     """The settings that were measured in a kind of work, the fastest first; before those that were dropped,
     which have fewer prompts. In ALL those that were measured in each kind."""
     rows = []
-    for setting, own in by_setting(measured.samples, works_of(measured, work)).items():
+    found = by_setting(measured.samples, works_of(measured, work))
+    for setting, own in found.items():
         together, speedup = Together(tuple(own.values())), speed_up_of(own)
         row = SettingRow(
             setting,
@@ -288,35 +298,52 @@ def rows_of(measured: Measured, work: str) -> list[SettingRow]:
             prompts=len(own),
         )
         rows.append(row)
-    return sorted(rows, key=_by_prompts_and_speed, reverse=True)
+    rows.sort(key=_by_prompts_and_speed, reverse=True)
+    best = _best(rows)
+    if best is None or not _pays(best):
+        return rows
+    left = still_in(found, list(found))
+
+    def beside(row: SettingRow) -> Literal["recommended", "alike", "slower"]:
+        return "recommended" if row is best else "alike" if row.setting in left else "slower"
+
+    return [replace(row, beside=beside(row)) for row in rows]
 
 
 def _by_prompts_and_speed(row: SettingRow) -> tuple[int, float]:
     return row.prompts, row.speedup.value if row.speedup else 0.0
 
 
+def _best(rows: Sequence[SettingRow]) -> SettingRow | None:
+    """The row of `leader_of`."""
+    chosen = best_of({row.setting: (row.prompts, row.speedup) for row in rows if row.speedup})
+    return next((row for row in rows if row.setting == chosen), None)
+
+
+def _pays(row: SettingRow) -> bool:
+    """Surely, by its interval as it is said."""
+    return row.speedup is not None and not is_wide(row.speedup.interval) and round(row.speedup.low, 2) > 1
+
+
 def recommendation(measured: Measured, work: str) -> Recommendation:
-    rows = {row.setting: row for row in rows_of(measured, work)}
-    chosen = best_of({one: (row.prompts, row.speedup) for one, row in rows.items() if row.speedup})
-    kinds = len(works_of(measured, work))
-    if chosen is None or rows[chosen].prompts < kinds * FEWEST_PROMPTS:
-        count = max((row.prompts for row in rows.values()), default=0) // kinds
-        has_none = bool(measured.finalists) and not any(map(measured.finalists.get, works_of(measured, work)))
-        is_short = has_none or count >= FEWEST_PROMPTS
-        key = "too_short" if is_short else "too_few" if count else "none_measured"
-        reason = _speak(key, count=count, least=FEWEST_PROMPTS)
-        return Recommendation(work, "none", None, None, None, None, None, reason, None, count)
-    best = rows[chosen]
-    assert best.speedup is not None
+    rows, works = rows_of(measured, work), works_of(measured, work)
+    best = _best(rows)
+    is_provisional = work not in measured.settled and measured.ended not in ("clear", "all")
+    unknown = _not_known(measured, works, rows, best)
+    if best is None or best.speedup is None or unknown:
+        count = max((row.prompts for row in rows), default=0)
+        return Recommendation(work, None, None, None, None, None, None, unknown, None, count, is_provisional)
     contender = contender_of(measured, best.setting)
-    low, high = (round(end, 2) for end in best.speedup.interval)  # as they are said
-    pays = low > 1
     said = {"who": called(best.setting), "speed": speedup_in_words(best.speedup.interval, best.speedup.value)}
+    pays = _pays(best)
     if pays:
         reason = _speak("pays", **said, **_per_round(best))
         reason = f"{reason[0].upper()}{reason[1:]}"
     else:
-        reason = f"{_speak('slower' if high < 1 else 'unclear', **said)} {_why_not(best)}"
+        key = "slower" if round(best.speedup.high, 2) < 1 else "unclear"
+        reason = f"{_speak(key, **said)} {_why_not(best)}"
+    if work == ALL and len(works) < len(measured.works):
+        reason += f" {_speak('of_some', works=', '.join(say(f'advice.works.{one}') for one in works))}"
     return Recommendation(
         work,
         draft_with=contender.draft_with if pays else "none",
@@ -328,8 +355,26 @@ def recommendation(measured: Measured, work: str) -> Recommendation:
         reason=reason,
         best=best.setting,
         prompts=best.prompts,
+        is_provisional=is_provisional,
         tree=contender.tree if pays else (),
     )
+
+
+def _not_known(
+    measured: Measured, works: Sequence[str], rows: Sequence[SettingRow], best: SettingRow | None
+) -> str:
+    """Why it is not known what pays; empty where it is."""
+    if best is not None and best.speedup is not None and best.prompts >= len(works) * FEWEST_PROMPTS:
+        is_told = not is_wide(best.speedup.interval)
+        tokens = numeral(best.tokens_per_round, ".2f")
+        return "" if is_told else _speak("too_wide", who=called(best.setting), tokens=tokens)
+    count = max((row.prompts for row in rows), default=0) // (len(works) or 1)
+    chosen = [measured.finalists[one] for one in works or measured.works if one in measured.finalists]
+    if (chosen and not any(chosen)) or count >= FEWEST_PROMPTS:
+        return _speak("too_short")
+    if count:
+        return _speak("too_few", count=count, least=FEWEST_PROMPTS)
+    return _speak("none_measured" if works else "few_kinds")
 
 
 def _why_not(row: SettingRow) -> str:

@@ -63,7 +63,7 @@ def _picture(pairs: Mapping[str, Pair], advice: Advice, cards: Sequence[str]) ->
         drafter=drafter,
         at_once=contender.at_once,
         survival=survival(advice.measured, best),
-        text=round(fmean(one.length for one in advice.measured.probes)),
+        text=round(fmean(one.length for one in advice.measured.samples)),
     )
     return picture(elsewhere(work, cards))
 

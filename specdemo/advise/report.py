@@ -10,7 +10,15 @@ from typing import Any
 from jinja2 import Environment
 from pydantic import ValidationError
 
-from specdemo.advise.decide import PROBED, SettingRow, called, contender_of, recommendations, rows_of
+from specdemo.advise.decide import (
+    FIRST_TEXT,
+    PROBED,
+    SettingRow,
+    called,
+    contender_of,
+    recommendations,
+    rows_of,
+)
 from specdemo.advise.pictures import Curve, Interval, curves, intervals
 from specdemo.advise.results import (
     ALL,
@@ -33,7 +41,7 @@ DATA = '<script type="application/json" id="measured">'
 LARGEST_REPORT = 64_000_000  # bytes
 TOLD_ROWS = (2, 5, 9, 17)  # of checks
 PLACES = (1, 2, 3, 4, 6, 8)  # in a draft, of which the first texts tell
-COLUMNS = ("work", "setting", "speedup", "accepted", "tokens", "cost", "prompts")
+COLUMNS = ("work", "setting", "speedup", "accepted", "tokens", "cost", "prompts", "beside")
 
 
 @dataclass(frozen=True)
@@ -53,31 +61,36 @@ def work_in_words(work: str) -> str:
 
 
 def setting_in_words(one: Recommendation) -> str:
-    """What to set."""
-    if one.draft_with != "none":
-        assert one.best is not None
-        return called(one.best)
-    return say("advice.no_speculation" if one.best else "advice.not_known")
+    """What to set, where that is known."""
+    if one.best is None:
+        is_reached = one.prompts or not one.is_provisional
+        return say("advice.not_known" if is_reached else "advice.not_measured")
+    setting = say("advice.no_speculation") if one.draft_with == "none" else called(one.best)
+    return say("advice.provisional", setting=setting) if one.is_provisional else setting
 
 
 def speedup_cell(speedup: SpeedUp | None) -> str:
     if speedup is None:
         return "–"
+    if is_wide(speedup.interval):
+        return say("advice.too_wide")
     low, high = (numeral(end, ".2f") for end in speedup.interval)
-    return f"{low}–{high}" if is_wide(speedup.interval) else f"{numeral(speedup.value, '.2f')} ({low}–{high})"
+    return f"{numeral(speedup.value, '.2f')} ({low}–{high})"
 
 
 def cells(work: str, row: SettingRow) -> dict[str, str]:
     """The row's texts by their columns."""
     rate = row.acceptance_rate
+    cost = None if row.speedup is None or is_wide(row.speedup.interval) else row.cost
     return {
         "work": work_in_words(work),
         "setting": called(row.setting),
         "speedup": speedup_cell(row.speedup),
         "accepted": Numeral("–") if rate is None else numeral(rate, ".0%"),
         "tokens": numeral(row.tokens_per_round, ".2f"),
-        "cost": Numeral("–") if row.cost is None else numeral(row.cost, ".2f"),
+        "cost": Numeral("–") if cost is None else numeral(cost, ".2f"),
         "prompts": numeral(row.prompts),
+        "beside": say(f"advice.beside.{row.beside}") if row.beside else "–",
     }
 
 
@@ -94,7 +107,11 @@ def advice_table(advice: Advice) -> str:
     table = aligned([[say(f"advice.columns.{name}") for name in COLUMNS], *lines], left=2)
     probed = probe_lines(measured)
     tables = [f"{table}\n{say('advice.dropped')}"] if lines else []
-    tables += [f"{say('advice.probes', most=PROBED)}\n{aligned(probed, left=2)}"] if len(probed) > 1 else []
+    tables += (
+        [f"{say('advice.probes', most=PROBED, tokens=FIRST_TEXT)}\n{aligned(probed, left=2)}"]
+        if len(probed) > 1
+        else []
+    )
     notes = [f"note: {note}" for note in measured.notes]
     parts = [head, "\n".join(advised), "\n".join(checks_in_words(measured.checks)), *tables]
     return "\n\n".join(part for part in (*parts, "\n".join(notes), ended_in_words(measured)) if part)
@@ -218,7 +235,7 @@ def html_report(advice: Advice, typed: Sequence[Typed] = (), elsewhere: str = ""
         columns=[say(f"advice.columns.{name}") for name in COLUMNS],
         rows=_lines(advice),
         dropped=say("advice.dropped"),
-        probes=say("advice.probes", most=PROBED),
+        probes=say("advice.probes", most=PROBED, tokens=FIRST_TEXT),
         probed=probe_lines(measured),
         typed=typed,
         elsewhere=elsewhere,
@@ -261,20 +278,20 @@ def checks_picture(checks: Sequence[CheckTime]) -> str:
 
 def acceptance_picture(advice: Advice) -> str:
     """The share of rounds in which the drafts up to each place were accepted, by kind of work, of the
-    contender that is best over all of it."""
+    setting that is best over all of it."""
     best = advice.recommended[-1].best
     if best is None:
         return ""
     found = []
     for work in advice.measured.works:
-        probes = (one for one in advice.measured.probes if one.work == work)
-        if own := [one for one in probes if one.setting.contender == best.contender]:
+        texts = (one for one in advice.measured.samples if one.work == work)
+        if own := [one for one in texts if one.setting == best]:
             tree = contender_of(advice.measured, best).tree
             places = depth_of(tree) or max(max(one.drafted) for one in own)
             shares = Together(tuple(own)).share_above("accepted", places)
             found.append(Curve(work_in_words(work), list(enumerate(shares, start=1))))
     found = [curve for curve in found if curve.points]
-    title = say("advice.pictures.acceptance", name=best.contender)
+    title = say("advice.pictures.acceptance", name=called(best))
     return curves(title, found, say("advice.pictures.places"), form=".0%") if found else ""
 
 
@@ -308,6 +325,6 @@ def compared(names: Sequence[str], both: Sequence[Measured]) -> str:
         parts.append(f"{work_in_words(work)}: {say('advice.same' if is_same else 'advice.differs')}")
         for name, side in zip(names, advised, strict=True):
             one = side.get(work)
-            told = say("advice.not_measured") if one is None else f"{setting_in_words(one)}. {one.reason}"
+            told = f"{setting_in_words(one)}. {one.reason}" if one else f"{say('advice.not_measured')}."
             parts.append(f"  {name}: {told}")
     return "\n".join(parts)

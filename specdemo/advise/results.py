@@ -159,12 +159,13 @@ def check_ratio(times: Sequence[CheckTime], rows: float) -> float:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """What to set for a kind of work. draft_with "none": don't speculate; drafter and gamma are None then,
-    and gamma also of a tree. speedup, interval: of the best setting that was measured, which `best` names,
-    even where it does not pay; None where too little was measured. reason: in a sentence or two."""
+    """What to set for a kind of work. draft_with "none": don't speculate; None: not known, and then nothing
+    else is. drafter and gamma are None in both cases, and gamma also of a tree. speedup, interval: of the
+    best setting that was measured, which `best` names, even where it does not pay. reason: in a sentence or
+    two. is_provisional: whether more prompts could change it."""
 
     work: str
-    draft_with: str
+    draft_with: str | None
     drafter: str | None
     drafter_kind: str | None
     gamma: int | None
@@ -173,6 +174,7 @@ class Recommendation:
     reason: str
     best: Setting | None
     prompts: int  # on which it was measured
+    is_provisional: bool
     tree: DraftTree = ()
 
 
@@ -181,8 +183,9 @@ class Measured:
     """All that was measured, and how, which is what a report keeps and what can be gone on with. quantize: of
     target and drafter. params: what all texts were written with, but for draft_with and gamma. prompts: of
     each kind of work, told from others by a digest. probes: the texts with long drafts, of which the
-    estimates are. finalists: what was then measured, samples: its texts. ended: whether the answer is clear,
-    or all prompts are used, or why it ended before."""
+    estimates are. finalists: what is then measured, samples: its texts. settled: the kinds of work of which
+    more prompts cannot change the answer. ended: whether the answer is clear, or all prompts are used, or why
+    it ended before."""
 
     target: str
     device: str
@@ -200,6 +203,7 @@ class Measured:
     probes: tuple[Sample, ...] = ()
     finalists: dict[str, tuple[Setting, ...]] = field(default_factory=dict)
     samples: tuple[Sample, ...] = ()
+    settled: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
     ended: Ended = "running"

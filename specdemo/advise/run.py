@@ -1,37 +1,41 @@
-"""The adviser's measurement: first what a check takes by its rows, and a few texts of each contender with
-long drafts; from these all draft lengths are estimated. Then the most promising settings of each kind of work
-write whole texts in turns with the target alone, prompt by prompt, until it is clear which is best."""
+"""The adviser's measurement: first what a check takes by its rows. Then one kind of work after the other gets
+its first answer: a short text of each contender with long drafts, from which all draft lengths are estimated,
+and whole texts of the most promising settings, in turns with the target alone. What time is left goes on, in
+all kinds of work, until it is clear which setting is best."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import date
 from hashlib import sha256
+from math import inf
 from time import perf_counter
 from typing import Any
 
 from specdemo.advise.checks import check_times
 from specdemo.advise.decide import (
+    FIRST_TEXT,
     PROBED,
     by_setting,
     called,
     estimates_of,
     finalists,
     is_clear,
+    leader_of,
     still_in,
 )
 from specdemo.advise.results import ALONE, Contender, Ended, Measured, Sample, Setting, sample_of
-from specdemo.bench.methods import WARM_UP_TOKENS
 from specdemo.errors import CannotReadTrees
 from specdemo.events import Params, Prompt, __version__
 from specdemo.loading.pair import Pair, encode
 from specdemo.session import prepare, run_in_turns
 from specdemo.words.message import Message, about, message, message_of
 
-PROBES = 2  # prompts of each kind of work
-OF_CHECKS, OF_PROBES = 0.15, 0.45  # the shares of the budget after which these end
+WARM_UP = 16  # tokens that a contender writes before it is measured
+OF_CHECKS = 0.04  # of the budget
 FOR_ALL = 2  # settings that are measured in every kind of work, for the one setting for all of it
 LOOKS = (4, 7, 11, 15)  # prompts after which a kind of work can be clear, and settings are dropped
+AT_LEAST = 2  # settings of a kind of work, before the next one's turn
 LONGEST_TEXT = 32_768  # tokens
 MOST_PROMPTS = 100  # of one kind of work
 
@@ -152,7 +156,7 @@ def advise(
     try:
         yield from course.warm_up()
         yield from course.check()
-        yield from course.probe()
+        yield from course.answer_first()
         yield from course.compare()
         ended: Ended = course.ended
     except OutOfTime:
@@ -188,7 +192,7 @@ class _Course:
         for contender in list(self.contenders.values()):
             yield self.progress(message("advice_warming_up", name=contender.name))
             try:
-                self.text(work, 0, self.longest(contender), WARM_UP_TOKENS)
+                self.text(work, 0, self.longest(contender), WARM_UP)
             except CannotReadTrees as error:
                 del self.contenders[contender.name]
                 note = str(message("advice_left_out", name=contender.name, why=message_of(error)))
@@ -197,45 +201,69 @@ class _Course:
     def check(self) -> Iterator[Progress]:
         pair = self.task.pairs[ALONE.name]
         yield self.progress(message("advice_checking"))
-        seconds = max(0.0, (OF_CHECKS - self.share) * self.task.budget)
         params = replace(self.task.params, draft_with="none")
         text = [one for some in self.task.prompts.values() for one in encode(pair, some[0], params)]
         known = {one.context for one in self.measured.checks}
-        for found in check_times(pair, text, params, seconds, self.is_over, known):
+        for found in check_times(pair, text, params, OF_CHECKS * self.task.budget, self.is_over, known):
             self.measured = replace(self.measured, checks=(*self.measured.checks, *found))
             yield self.progress(message("advice_checking"))
         if self.is_over():
             raise OutOfTime
 
-    def probe(self) -> Iterator[Progress]:
-        """Texts with long drafts: of each contender, and then of those that may be worth measuring. What is
-        probed of a prompt counts when all have written it."""
-        done = {(one.work, one.prompt) for one in self.measured.probes}
-        for number in range(PROBES):
-            for work in self.measured.works:
-                if (work, number) in done or number >= len(self.task.prompts[work]):
-                    continue
-                if self.measured.finalists or (number and self.share > OF_PROBES):
-                    return
-                before = estimates_of(self.measured, [work])
-                likely = {one.contender for one in finalists(before)} or set(self.contenders)
-                found = []
-                for contender in (self.contenders[name] for name in self.contenders if name in likely):
-                    setting = self.longest(contender)
-                    yield self.progress(message("advice_probing", work=work, name=contender.name))
-                    found.append(self.text(work, number, setting))
-                self.measured = replace(self.measured, probes=(*self.measured.probes, *found))
+    def answer_first(self) -> Iterator[Progress]:
+        """One kind of work after the other, each in its part of the time that is left; the last part is for
+        what comes then."""
+        works = self.measured.works
+        for at, work in enumerate(works):
+            left = self.task.budget * (1 - self.share)
+            end = perf_counter() + left / (len(works) - at + 1)
+            if work not in self.measured.finalists:
+                yield from self.probe(work)
+                self.choose(work)
+            yield from self.first_texts(work, end)
+
+    def probe(self, work: str) -> Iterator[Progress]:
+        """A short text with long drafts of each contender. They count when all have written it."""
+        found = []
+        for contender in self.contenders.values():
+            yield self.progress(message("advice_probing", work=work, name=contender.name))
+            found.append(self.text(work, 0, self.longest(contender), FIRST_TEXT))
+        self.measured = replace(self.measured, probes=(*self.measured.probes, *found))
+
+    def choose(self, work: str) -> None:
+        """Its finalists: the best setting in the kinds of work before, for all of it, and those that the
+        estimates leave."""
+        samples = self.measured.samples
+        before = leader_of(by_setting(samples, list({one.work for one in samples})))
+        own = finalists(estimates_of(self.measured, [work]))
+        chosen = tuple(dict.fromkeys([before, *own] if before and own else own))
+        self.measured = replace(self.measured, finalists={**self.measured.finalists, work: chosen})
+        if not chosen:
+            self.settle(work)
+
+    def settle(self, work: str) -> None:
+        self.measured = replace(self.measured, settled=(*self.measured.settled, work))
+
+    def first_texts(self, work: str, end: float = inf) -> Iterator[Progress]:
+        """The texts before the first look, by one finalist after the other: AT_LEAST of them, and more until
+        `end`. They count when a finalist has written all."""
+        count = min(LOOKS[0], len(self.task.prompts[work]))
+        for at, setting in enumerate(self.measured.finalists[work]):
+            if at >= AT_LEAST and perf_counter() > end:
+                return
+            if not any((one.work, one.setting) == (work, setting) for one in self.measured.samples):
+                yield from self.texts([(work, number, setting) for number in range(count)])
 
     def compare(self) -> Iterator[Progress]:
-        """Whole texts of the settings that the estimates leave, until each kind of work is clear, and then of
-        those for all of it, until that is."""
+        """Whole texts of all finalists, until each kind of work is clear, and then of those for all of it,
+        until that is."""
         works = self.measured.works
         for_all = finalists(estimates_of(self.measured, works))[:FOR_ALL] if len(works) > 1 else []
-        if not self.measured.finalists:
-            chosen = {work: finalists(estimates_of(self.measured, [work])) for work in works}
-            both = {work: tuple(dict.fromkeys([*own, *for_all])) for work, own in chosen.items()}
-            self.measured = replace(self.measured, finalists=both)
-        running = {work: list(own) for work, own in self.measured.finalists.items() if own}
+        both = {work: (*dict.fromkeys([*own, *for_all]),) for work, own in self.measured.finalists.items()}
+        self.measured = replace(self.measured, finalists=both)
+        for work in works:
+            yield from self.first_texts(work)
+        running = {work: list(own) for work, own in both.items() if own}
         yield from self.until_clear(running, for_all)
         if not for_all or running:
             return
@@ -251,15 +279,19 @@ class _Course:
         for number in range(max(prompts.values(), default=0)):
             for work in [work for work in running if number < prompts[work]]:
                 if not any((one.work, one.prompt) == (work, number) for one in self.measured.samples):
-                    yield from self.turn(work, number, running[work])
+                    at = number % len(running[work])  # which of them begins
+                    order = (*running[work][at:], *running[work][:at])
+                    yield from self.texts([(work, number, setting) for setting in order])
                 last = number + 1 == prompts[work]
                 if together or not (number + 1 in LOOKS or last):
                     continue
                 found = by_setting(self.measured.samples, [work])
                 left = still_in(found, running[work])
                 running[work] = [one for one in running[work] if one in left or one in for_all]
-                if is_clear(found, left):
+                if is_known := is_clear(found, left):
                     del running[work]
+                if is_known or last:
+                    self.settle(work)
             is_look = number + 1 in LOOKS
             if together and is_look and is_clear(by_setting(self.measured.samples, list(running)), for_all):
                 running.clear()
@@ -267,14 +299,14 @@ class _Course:
                 self.ended = "clear"
                 return
 
-    def turn(self, work: str, number: int, settings: Sequence[Setting]) -> Iterator[Progress]:
-        """A prompt with each of these settings, which begin with another one each time. It counts when all
-        have written it."""
-        at, found = number % len(settings), []
-        count = len(self.task.prompts[work])
-        for setting in (*settings[at:], *settings[:at]):
-            name, place = called(setting), number + 1
-            yield self.progress(message("advice_comparing", work=work, number=place, count=count, name=name))
+    def texts(self, asked: Sequence[tuple[str, int, Setting]]) -> Iterator[Progress]:
+        """Such texts, each of a kind of work, a prompt and a setting. They count when all are written."""
+        found = []
+        for work, number, setting in asked:
+            name, count = called(setting), len(self.task.prompts[work])
+            yield self.progress(
+                message("advice_comparing", work=work, number=number + 1, count=count, name=name)
+            )
             found.append(self.text(work, number, setting))
         self.measured = replace(self.measured, samples=(*self.measured.samples, *found))
 

@@ -30,6 +30,7 @@ from specdemo.advise.report import (
     compared,
     html_report,
     read_report,
+    setting_in_words,
 )
 from specdemo.advise.results import (
     ALL,
@@ -44,11 +45,11 @@ from specdemo.advise.results import (
     from_object,
     to_object,
 )
-from specdemo.advise.run import LOOKS, begin
+from specdemo.advise.run import LOOKS, OutOfTime, Task, advise, begin
 from specdemo.advise.typed import Typed
 from specdemo.cli.main import main
 from specdemo.events import ByModel, PairInfo, Params
-from specdemo.events.speedup import expected_speedup
+from specdemo.events.speedup import expected_speedup, is_wide
 from specdemo.words.message import message
 
 MODEL, HEAD = (
@@ -179,7 +180,7 @@ def test_each_kind_of_work_weighs_alike_in_the_one_setting_for_all():
     texts = [sample("chat", at, setting, 0.95, 0.3) for at in range(12)]
     texts += [sample("chat", at, only_chat, 0.99, 0.0) for at in range(12)]
     alone = recommendations(measured(*texts, works=("chat", "code")))[-1]
-    assert alone.best is None and "Nothing was measured" in alone.reason, "one kind says nothing of all"
+    assert alone.best is None and "two kinds of work" in alone.reason, "one kind says nothing of all"
     texts += [sample("code", at, setting, 0.3, 0.3) for at in range(4)]
     *_, of_all = recommendations(measured(*texts, works=("chat", "code")))
     assert of_all.work == ALL and of_all.best == setting and of_all.prompts == 8
@@ -187,6 +188,9 @@ def test_each_kind_of_work_weighs_alike_in_the_one_setting_for_all():
     rows = ({row.setting: row for row in rows_of(both, work)} for work in ("chat", "code", ALL))
     of_chat, of_code, of_both = (row[setting].tokens_per_round for row in rows)
     assert of_code < of_both < of_chat
+    three = recommendations(measured(*texts, works=("chat", "code", "json")))
+    assert three[-1].best == setting and "Of Chat, Code alone" in three[-1].reason
+    assert (three[2].draft_with, three[2].prompts) == (None, 0), "not measured is not told to be slow"
 
 
 @pytest.mark.parametrize(
@@ -209,8 +213,82 @@ def test_where_it_does_not_pay_the_reason_says_what_is_lacking(alpha, draft_ms, 
 def test_too_few_prompts_are_said_to_be_too_few():
     setting = Setting(MODEL.name, 4)
     texts = [sample("chat", at, setting, 0.8, 0.3) for at in range(2)]
-    assert "Only 2 prompts" in recommendations(measured(*texts))[0].reason
-    assert "Nothing was measured" in recommendations(measured())[0].reason
+    (few,), (none,) = (recommendations(measured(*some)) for some in (texts, []))
+    assert few.draft_with is None and "Only 2 prompts" in few.reason
+    assert none.draft_with is None and "turn has not come" in none.reason
+    said = [setting_in_words(one) for one in (few, none)]
+    assert said == ["not known", "not measured yet"]
+
+
+def test_a_wide_interval_is_no_figure_and_decides_nothing():
+    unlike = [sample("chat", at, Setting(MODEL.name, 8), 0.97 if at % 2 else 0.2, 0.1) for at in range(4)]
+    advice = advice_of(measured(*unlike))
+    (one,) = advice.recommended
+    assert (one.draft_with, one.best, one.speedup, one.interval) == (None, None, None, None)
+    row = rows_of(advice.measured, "chat")[0]
+    assert f"{row.tokens_per_round:.2f} tokens a round" in one.reason and is_wide(row.speedup.interval)
+    told, figure = advice_table(advice), f"{row.speedup.value:.2f}"
+    assert "too uncertain" in told and figure not in told and figure not in html_report(advice)
+    assert not is_clear(by_setting(unlike, ["chat"]), [Setting(MODEL.name, 8)])
+
+
+def test_the_table_says_which_settings_are_as_good_as_the_recommended_one():
+    led, sure, slow = (Setting(MODEL.name, gamma) for gamma in (8, 6, 2))
+    texts = [sample("chat", at, led, 0.93 if at % 2 else 0.83, 0.2) for at in range(8)]
+    texts += [sample("chat", at, sure, 0.88, 0.05) for at in range(8)]
+    texts += [sample("chat", at, slow, 0.5, 0.1) for at in range(8)]
+    advice = advice_of(measured(*texts))
+    (one,) = advice.recommended
+    rows = rows_of(advice.measured, "chat")
+    beside = {row.setting: row.beside for row in rows}
+    assert rows[0].setting == led and rows[0].speedup.value > one.speedup and one.best == sure
+    assert beside == {led: "alike", sure: "recommended", slow: "slower"}
+    assert {one.setting for one in rows if one.beside != "slower"} == {
+        *still_in(by_setting(texts, ["chat"]), [led, sure, slow])
+    }, "by what decides"
+    line = next(line for line in advice_table(advice).splitlines() if "γ 8" in line)
+    assert line.endswith("no clear difference")
+
+
+def steps_of(monkeypatch, works, budget: float) -> list[tuple[str, dict]]:
+    """What is done, and what is then recommended for each kind of work, where each text takes a second."""
+    clock = [0.0]
+
+    def text(course, work, number, setting, most=0):
+        clock[0] += 1.0
+        if course.is_over():
+            raise OutOfTime
+        return sample(work, number, setting, 0.5 + 0.1 * (setting.contender == MODEL.name), 0.2)
+
+    monkeypatch.setattr("specdemo.advise.run.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("specdemo.advise.run._Course.text", text)
+    monkeypatch.setattr("specdemo.advise.run._Course.check", lambda course: iter(()))
+    task = Task({}, dict.fromkeys(works, [""] * 20), Params(), budget)
+    known = measured(works=works, checks=FREE)
+    return [
+        (str(one.doing), {rec.work: rec for rec in recommendations(one.measured)})
+        for one in advise(task, known)
+    ]
+
+
+def test_it_answers_one_kind_of_work_after_the_other_as_far_as_the_time_goes(monkeypatch):
+    works = ("chat", "code", "json", "summary", "story", "translation")
+    steps = steps_of(monkeypatch, works, budget=45.0)
+    first = next(at for at, (_, found) in enumerate(steps) if found["chat"].best)
+    assert first <= 9, "warm-up, a first text by each, and the first texts of one setting"
+    assert steps[first][1]["chat"].is_provisional
+    assert not any(doing.startswith("code") for doing, _ in steps[:first]), "one after the other"
+    doing, found = steps[-1]
+    assert doing == "done"
+    assert [found[work].draft_with for work in works] == ["model"] * 4 + [None] * 2
+    assert found[ALL].draft_with == "model" and "Of Chat, Code, JSON, Summary alone" in found[ALL].reason
+
+
+def test_with_time_it_goes_on_until_each_answer_is_clear_and_none_is_provisional(monkeypatch):
+    steps = steps_of(monkeypatch, ("chat", "code"), budget=1e6)
+    found = steps[-1][1]
+    assert not any(one.is_provisional for one in found.values())
+    assert any(one.is_provisional for _, some in steps[:-1] for one in some.values() if one.best)
 
 
 def test_a_report_keeps_what_was_measured_and_can_be_read_again(tmp_path):

@@ -107,7 +107,7 @@ def advice_object(measured: Measured) -> wire.Advice:
                 "work": work_in_words(one.work),
                 "setting": setting_in_words(one),
                 "reason": one.reason,
-                "pays": one.draft_with != "none",
+                "pays": one.draft_with not in (None, "none"),
             }
             for one in advice.recommended
         ],
