@@ -4,8 +4,8 @@ python -m tests.recorded_runs           all of them
 python -m tests.recorded_runs NAME ...  only these; "worlds" are the stops of "Two worlds"
 
 Each is run, always with the same text, and its rounds are timed again in turns with plain ones, until the
-speed-up of RUNS of its runs can be told closely enough. The one with the median speed-up is kept. So no run is
-chosen by its speed.
+speed-up of RUNS of its runs can be told closely enough. The one with the median speed-up is kept. So no run
+is chosen by its speed.
 """
 
 import json
