@@ -59,7 +59,8 @@ export function makeHall(place) {
   plot.setAttribute("viewBox", `0 0 ${WIDTH} ${HEIGHT}`);
   plot.setAttribute("aria-hidden", "true");
   place.append(make("h3", say("guess.hall.title")), make("p"), make("p"), make("p"), make("p", onlyHere()));
-  const [played, means, wrong] = place.querySelectorAll("p");
+  const [played, means, wrong, warning] = place.querySelectorAll("p");
+  warning.className = "warning";
   played.className = "played";
   wrong.setAttribute("role", "status");
   let isOpen = false; // as far as is known, the hall that is shown
