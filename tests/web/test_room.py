@@ -4,7 +4,7 @@ import pytest
 
 from specdemo.events.trace import Trace
 from tests.web.conftest import RECORDED, with_rounds
-from tests.web.screen import inspector, open_trace, wait_for_state
+from tests.web.screen import close_settings, inspector, open_settings, open_trace, wait_for_state
 
 WATCH = """window.shifts = 0;
 new PerformanceObserver((list) => {
@@ -74,7 +74,9 @@ def test_the_numbers_and_the_formulas_open_where_they_are_seen(page):
     formula = inspector(page).locator(".formulas math").first
     formula.wait_for()
     panel, first = inspector(page).bounding_box(), formula.bounding_box()
-    assert panel["y"] <= first["y"] and first["y"] + first["height"] <= panel["y"] + panel["height"]
+    bar = inspector(page).locator(".judgement .sides").bounding_box()
+    assert panel["y"] <= bar["y"] < bar["y"] + bar["height"] <= first["y"], "below the bar that it explains"
+    assert first["y"] + first["height"] <= panel["y"] + panel["height"]
     assert page.get_by_test_id("stage").bounding_box() == before, "the page does not scroll"
 
 
@@ -98,3 +100,25 @@ def test_the_timeline_fits_its_width(page, tmp_path):
         rail.locator(".mark").nth(count - 1).wait_for(state="attached")
         assert rail.locator(".mark").first.bounding_box()["width"] >= least
         assert rail.evaluate("e => e.scrollWidth > e.clientWidth") == scrolls
+
+
+def test_what_something_means_lies_beside_what_is_pressed_and_open_settings_cut_no_tab(visit, bare):
+    page = visit(bare, still=True, first=True)
+    page.set_viewport_size({"width": 1280, "height": 800})
+    wait_for_state(page, "recorded")
+    page.locator(".metrics > .numbers > div").first.hover()
+    meaning = page.locator(".metrics > .numbers .definition:visible").bounding_box()
+    button = page.get_by_role("button", name="Instruments").bounding_box()
+    assert button["x"] + button["width"] <= meaning["x"] or button["y"] >= meaning["y"] + meaning["height"]
+    page.get_by_test_id("legend").get_by_text("rejected", exact=True).hover()
+    meaning = page.get_by_test_id("legend").locator(".definition:visible").bounding_box()
+    stage = page.get_by_test_id("stage").bounding_box()
+    assert 0 <= meaning["y"] and meaning["y"] + meaning["height"] <= stage["y"], "its tokens are in view"
+    page.get_by_role("button", name="Instruments").click()
+    open_settings(page)
+    for width in (1100, 1280):
+        page.set_viewport_size({"width": width, "height": 800})
+        end = page.locator("#settings").bounding_box()["x"]
+        tabs = page.get_by_role("tab").evaluate_all("all => all.map((e) => e.getBoundingClientRect().right)")
+        assert len(tabs) == 11 and max(tabs) < end, width
+    close_settings(page)

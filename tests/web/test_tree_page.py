@@ -81,6 +81,11 @@ def test_the_text_has_each_guess_before_what_came_in_its_place(page, grown):
     ]
     assert [shown[:3] for shown in on_stage(page)] == expected
     assert joined(tokens(page), *IN_TEXT) == trace.text
+    drawn = "all => all.map((e) => [getComputedStyle(e, '::before').content, e.textContent])"
+    two = next(one for one in trace.rounds if [token.fate for token in one.draft[:2]] == ["rejected"] * 2)
+    refused = page.locator(f'.stage [data-round="{two.index}"][data-fate="rejected"]').evaluate_all(drawn)
+    assert refused[:2] == [["none", two.draft[0].text], ['"/"', two.draft[1].text]], "two, and no sentence"
+    assert page.locator(".timeline .key .of-trees").is_visible(), "it says what the fork is"
     assert number(page, "sglang_length") == f"{1 + trace.stats.accepted / trace.stats.rounds:.2f}"
 
 
@@ -102,6 +107,7 @@ def test_the_tree_has_every_guess_with_its_fate_and_brings_its_token(page, refus
     nodes = tree.evaluate(NODES)
     fates = [fate for _, fate in nodes]
     assert sorted(fates) == sorted([*(token.fate for token in refused.draft), refused.next.source])
+    assert tree.locator("button > b").evaluate_all("all => all.every((e) => e.scrollWidth <= e.clientWidth)")
     page.locator(".save-as summary").click()
     with page.expect_download() as download:
         page.get_by_role("button", name="Tree as SVG").click()
