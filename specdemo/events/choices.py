@@ -39,17 +39,17 @@ class Rule:
 RULES = {
     rule.name: rule
     for rule in (
-        Rule("speculative", "accept when u < min(1, p/q)", lossless=True,
+        Rule("speculative", "u < min(1, p/q)", lossless=True,
              symbol="min(1, p/q)", meaning="acceptance probability", residual="p − q",
              accepted="when u < min(1, p/q)"),
-        Rule("block", "judges the draft as a whole; on average keeps no fewer", lossless=True,
+        Rule("block", "judges the whole draft", lossless=True,
              symbol="h", meaning="this place passes if u is below it", residual="w·p − q",
              accepted="up to the last draft with u < h", recorded="h and u", judges_whole_draft=True,
              about="Block verification judges the draft as a whole: all tokens up to the last place with u "
                    "below h are kept, and the next one is drawn from the part of w·p that exceeds q. A "
                    "later place can save an earlier one, so no fewer are kept on average, and the text "
                    "still has the target's own distribution (Sun et al. 2024)."),
-        Rule("typical", "accept what the target finds likely enough", lossless=False,
+        Rule("typical", "likely enough", lossless=False,
              symbol="p > min(ε, δ·e^−H)", meaning="1 if it holds", residual=None,
              accepted="when p was above the threshold", recorded="verdicts on p",
              threshold="min(ε, δ·e^−H)",
@@ -57,13 +57,13 @@ RULES = {
                    "where ε is 0.09, δ is 0.3 and H is the entropy of p; in place of a rejected one a "
                    "token is drawn from p. What the drafter likes and the target finds likely enough then "
                    "comes more often than from the target alone (Medusa, Cai et al. 2024)."),
-        Rule("lenient", "accept when u < min(1, p/(l·q))", lossless=False,
+        Rule("lenient", "u < min(1, p/(l·q))", lossless=False,
              symbol="min(1, p/(l·q))", meaning="acceptance probability", residual="p − l·q",
              accepted="when u < min(1, p/(l·q))", fields=("lenience",), lossless_at=("lenience", 1.0),
              about="Lenience accepts a draft with min(1, p/(l·q)), and after a rejection draws from the "
                    "part of p that exceeds l·q. So a token can come up to 1/l times as often as from the "
                    "target alone (Leviathan et al. 2023, appendix A.5)."),
-        Rule("relaxed", "accept what is among the target's likeliest tokens", lossless=False,
+        Rule("relaxed", "among the likeliest", lossless=False,
              symbol="p ≥ max(pₖ, p₁ − δ)", meaning="1 if it holds", residual=None,
              accepted="when p reached the threshold", recorded="verdicts on p",
              fields=("relaxed_top_k", "relaxed_delta"), threshold="max(pₖ, p₁ − δ)",
@@ -71,7 +71,7 @@ RULES = {
                    "whose p is at most δ below that of the likeliest one; in place of a rejected one a token "
                    "is drawn from p. TensorRT-LLM offers it for the thinking part of a text; here it judges "
                    "the whole text."),
-        Rule("fly", "keeps a refused draft that the target does not correct", lossless=False,
+        Rule("fly", "unless corrected later", lossless=False,
              symbol="a", meaning="min(1, p/q); 1 for a refused draft that is kept", residual="p − q",
              accepted="when u < a", recorded="p, q, u and what followed",
              fields=("fly_window", "fly_entropy"),
@@ -79,7 +79,7 @@ RULES = {
                    "unsure (its three likeliest tokens have at least the given entropy), if all drafts of "
                    "the window after it pass. A draft that is too short for the window is judged by the "
                    "speculative rule (Li et al. 2025)."),
-        Rule("synthetic", "accept with a given probability, for measuring only", lossless=False,
+        Rule("synthetic", "for measuring only", lossless=False,
              symbol="a", meaning="the given probability", residual=None,
              accepted="when u < a", recorded="u", fields=("synthetic_acceptance",),
              lossless_at=("synthetic_acceptance", 0.0), is_for_measuring=True,

@@ -112,7 +112,7 @@ export function makeMany(panel, section, chosen) {
     write(part(".statistic"), tested ? (tested.impossible ? "∞" : fixed(tested.statistic, 1)) : "–");
     write(part(".chance"), tested ? pValue(tested.chance) : "–");
     panel.dataset.found = found ? verdictOf(found, trial.p) : "nothing";
-    const words = { seed, token: chosen.names[trial.p.indexOf(Math.max(...trial.p))], count: grouped(found?.impossible ?? 0) };
+    const words = { seed, token: chosen.names[trial.p.findIndex((share) => share > 0)], count: grouped(found?.impossible ?? 0) };
     const sentence = say(`figure.many.${panel.dataset.found}`, words);
     write(part(".found"), found?.impossible ? `${sentence} ${say("figure.many.impossible", words)}` : sentence);
   }
