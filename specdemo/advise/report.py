@@ -41,7 +41,7 @@ DATA = '<script type="application/json" id="measured">'
 LARGEST_REPORT = 64_000_000  # bytes
 TOLD_ROWS = (2, 5, 9, 17)  # of checks
 PLACES = (1, 2, 3, 4, 6, 8)  # in a draft, of which the first texts tell
-COLUMNS = ("work", "setting", "speedup", "accepted", "tokens", "cost", "prompts", "beside")
+COLUMNS = ("work", "setting", "speedup", "beside", "accepted", "tokens", "cost", "prompts")
 
 
 @dataclass(frozen=True)
@@ -86,11 +86,11 @@ def cells(work: str, row: SettingRow) -> dict[str, str]:
         "work": work_in_words(work),
         "setting": called(row.setting),
         "speedup": speedup_cell(row.speedup),
+        "beside": say(f"advice.beside.{row.beside}") if row.beside else "–",
         "accepted": Numeral("–") if rate is None else numeral(rate, ".0%"),
         "tokens": numeral(row.tokens_per_round, ".2f"),
         "cost": Numeral("–") if cost is None else numeral(cost, ".2f"),
         "prompts": numeral(row.prompts),
-        "beside": say(f"advice.beside.{row.beside}") if row.beside else "–",
     }
 
 

@@ -31,8 +31,8 @@ from specdemo.loading.pair import Pair, encode
 from specdemo.session import prepare, run_in_turns
 from specdemo.words.message import Message, about, message, message_of
 
-WARM_UP = 16  # tokens that a contender writes before it is measured
-OF_CHECKS = 0.04  # of the budget
+WARM_UP = 8  # tokens that a contender writes before it is measured
+OF_CHECKS = 0.02  # of the budget
 FOR_ALL = 2  # settings that are measured in every kind of work, for the one setting for all of it
 LOOKS = (4, 7, 11, 15)  # prompts after which a kind of work can be clear, and settings are dropped
 AT_LEAST = 2  # settings of a kind of work, before the next one's turn
