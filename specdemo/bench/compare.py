@@ -7,7 +7,7 @@ from functools import reduce
 from statistics import fmean
 from time import perf_counter
 
-from specdemo.bench.methods import WARM_UP_TOKENS, MethodRow, MethodsResult, usual_tree, winner
+from specdemo.bench.methods import WARM_UP_TOKENS, MethodRow, MethodsResult, is_untimed, usual_tree, winner
 from specdemo.drafters.kinds import kind_in
 from specdemo.errors import CannotReadTrees, LoadError
 from specdemo.events import METHODS, PairInfo, Params, drafter_label, manner_of, rule_in_words
@@ -17,6 +17,7 @@ from specdemo.events.speedup import (
     FEWEST_TURNS,
     SpeedUp,
     TimedTurn,
+    is_wide,
     speed_up,
     speed_up_in_turns,
     timed,
@@ -262,7 +263,7 @@ def rows_of(
         both_greedy = plain is not None and setting.params.temperature == plain.params.temperature == 0
         by_turns = (speedups[setting.name], plain_ms) if plain_ms else None
         rows.append(_row(setting, own, theirs, both_greedy, by_turns))
-    return sorted(rows, key=lambda row: row.tokens_per_second, reverse=True)
+    return sorted(rows, key=lambda row: (is_untimed(row), -row.tokens_per_second))
 
 
 def at_pace(trace: Trace, pace: float) -> Trace:
@@ -298,6 +299,7 @@ def _row(
         own_rounds, plain_rounds = ([timed(one.rounds) for one in some] for some in (samples, plain))
         found = speed_up(plain_rounds, own_rounds)
         plain_ms = ratio(sum(one.ms for some in plain_rounds for one in some), sum(map(len, plain_rounds)))
+    is_told = found is not None and not is_wide(found.interval)
     is_plain, has_drafter = params.draft_with == "none", METHODS[params.draft_with].needs_drafter
     equal = [one.output_ids == other.output_ids for one, other in zip(samples, plain, strict=False)]
     return MethodRow(
@@ -307,19 +309,26 @@ def _row(
         gamma=None if is_plain or params.tree else params.gamma,
         tree=tree_text(params.tree),
         drafted_per_round=ratio(sum_of("drafted"), rounds),
+        rounds_with_draft=_share_with_draft(samples),
         accepted_per_round=accepted / rounds,
         tokens_per_round=sum_of("tokens") / rounds,
         acceptance_rate=ratio(accepted, total(accepted, sum_of("rejected"))),
         draft_ms_per_round=draft_ms,
         verify_ms_per_round=verify_ms,
-        plain_rounds_per_round=ratio(total(draft_ms, verify_ms), plain_ms),
+        plain_rounds_per_round=ratio(total(draft_ms, verify_ms), plain_ms) if is_told else None,
         tokens_per_second=1000 * sum_of("timed_tokens") / sum_of("run_ms"),
-        speedup=found and (1.0 if is_plain else found.value),
+        speedup=1.0 if is_plain and found else found.value if found and is_told else None,
         speedup_interval=found.interval if found and not is_plain else None,
         drafter_bytes=setting.pair.drafter_bytes if has_drafter else None,
         texts_equal=f"{sum(equal)} of {len(equal)}" if texts_are_equal else None,
         samples=len(samples),
     )
+
+
+def _share_with_draft(samples: Sequence[Trace]) -> float | None:
+    if any(one.stats.drafted is None for one in samples):
+        return None
+    return fmean(bool(one.draft) for trace in samples for one in trace.rounds)
 
 
 def _kind(info: PairInfo) -> str | None:

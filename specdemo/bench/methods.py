@@ -8,7 +8,7 @@ from io import StringIO
 from specdemo.events import DRAFTER_KINDS, METHODS, Gamma, Manner, Params
 from specdemo.events.metrics import ratio
 from specdemo.events.params import DraftTree
-from specdemo.events.speedup import SHORTEST, is_wide
+from specdemo.events.speedup import SHORTEST
 from specdemo.events.verdict import speedup_in_words
 from specdemo.words.catalogue import Numeral, numeral, speaker_of
 
@@ -33,14 +33,16 @@ class MethodRow:
     gamma: Gamma | None  # None for "none" and of a tree
     tree: str  # Params.tree with commas; "": chains
     drafted_per_round: float | None  # None where a server does not tell it
+    rounds_with_draft: float | None  # share of the rounds in which anything was drafted; None as before
     accepted_per_round: float
     tokens_per_round: float
     acceptance_rate: float | None
     draft_ms_per_round: float | None
     verify_ms_per_round: float | None
-    plain_rounds_per_round: float | None  # drafting and verifying, in rounds of the target alone
+    plain_rounds_per_round: float | None  # drafting and verifying, in rounds of the target alone; as speedup
     tokens_per_second: float
-    speedup: float | None  # how many times as fast as the target alone; None if that was not measured
+    # How many times as fast as the target alone; None if that was not measured, or the interval is wide.
+    speedup: float | None
     speedup_interval: tuple[float, float] | None  # of 90%; None for "none"
     drafter_bytes: int | None  # of the drafter model's weights; None if there is none in use
     texts_equal: str | None  # how many texts equal those of the target alone: "5 of 6"; greedy only
@@ -71,6 +73,14 @@ class MethodsResult:
     rows: list[MethodRow]
     winner: str  # a sentence on who wins and why
     notes: list[str]  # what a user should know of the pairs
+
+
+UNTIMED = "too busy to time"
+
+
+def is_untimed(row: MethodRow) -> bool:
+    """Whether the machine was too busy for a speed-up."""
+    return row.speedup_interval is not None and row.speedup is None
 
 
 def drafted_as(row: MethodRow) -> str | None:
@@ -112,8 +122,9 @@ def size(count: int) -> str:
 def _speedup(row: MethodRow) -> str:
     if row.speedup_interval is None:
         return rounded(row.speedup)
-    ends = "–".join(map(rounded, row.speedup_interval))
-    return ends if is_wide(row.speedup_interval) else f"{rounded(row.speedup)} ({ends})"
+    if is_untimed(row):
+        return UNTIMED
+    return f"{rounded(row.speedup)} ({'–'.join(map(rounded, row.speedup_interval))})"
 
 
 def methods_table(result: MethodsResult) -> str:
@@ -172,6 +183,16 @@ def winner(rows: Sequence[MethodRow], goes_on: bool = False) -> str:
         return _without_plain(*rows[:2])
     if any(row.speedup_interval is None for row in drafters):
         return _without_intervals(drafters[0])
+    untimed = sum(map(is_untimed, drafters))
+    if untimed == len(drafters):
+        best = max(drafters, key=lambda row: row.tokens_per_round)
+        return _speak("untimed", who=_called(best), tokens=rounded(best.tokens_per_round))
+    left_out = f" {_speak('untimed_others', count=untimed)}" if untimed else ""
+    timed = [row for row in drafters if not is_untimed(row)]
+    return f"{_among_the_timed(timed, plain)}{left_out}{_few_copies(drafters)}"
+
+
+def _among_the_timed(drafters: list[MethodRow], plain: MethodRow) -> str:
     faster = [row for row in drafters if _low(row) > 1]
     if faster:
         return _among_the_faster(faster, drafters)
@@ -241,6 +262,16 @@ def _why(row: MethodRow) -> str:
         return f" {_speak('keeps', **of)}"
     per_round = {"tokens": rounded(row.tokens_per_round), "cost": rounded(row.plain_rounds_per_round)}
     return f" {_sentence(_speak('brings', who=_called(row), **per_round))}"
+
+
+def _few_copies(drafters: list[MethodRow]) -> str:
+    """Why lookup brings little, where few of its rounds have a draft."""
+    row = next((row for row in drafters if row.draft_with == "lookup"), None)
+    share = row.rounds_with_draft if row else None
+    return "" if share is None or share >= FEW else f" {_speak('few_copies', share=numeral(share, '.0%'))}"
+
+
+FEW = 0.5  # of the rounds
 
 
 def _speed(row: MethodRow, key: str) -> str:

@@ -6,7 +6,7 @@ A measurement waits in the same line as any run, and what is measured before it 
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from copy import copy
 from dataclasses import asdict, dataclass, field, replace
@@ -31,6 +31,7 @@ from specdemo.bench.methods import (
     cells,
     comparison_csv,
     drafted_as,
+    is_untimed,
     winner,
 )
 from specdemo.bench.prompts import prompts_for
@@ -55,7 +56,7 @@ from specdemo.ui.runs.worlds import worlds_request
 from specdemo.ui.view import wire
 from specdemo.ui.view.choices import words_of_row
 from specdemo.ui.view.durations import GAMMAS, IN_TURNS, REPEATS, SET_SIZE
-from specdemo.ui.view.feed import conditions_of, cut_output, tokens_of
+from specdemo.ui.view.feed import conditions_of, cut_output, how_in_words, tokens_of
 from specdemo.ui.view.settings import judging_in_words, length_in_words, sampler_in_words
 from specdemo.ui.view.texts import drafter_in_words, number_texts, whose
 from specdemo.ui.view.wire import MEASUREMENT_KINDS, MeasurementKind
@@ -99,7 +100,8 @@ class ComparisonRequest(MeasurementRequest):
 class MeasurementPlan:
     """What is compared. whose: what is compared, in words. names: what the page calls a setting, where that
     is not the setting's own name, which files have. in_turns: see `compare`. repeated: what is said in place
-    of `whose` where runs were too short to be timed in turns."""
+    of `whose` where runs were too short to be timed in turns. abouts: by the settings' names, what they do.
+    firsts: the names of those that are shown at first; empty: all."""
 
     settings: list[Setting]
     prompts: Sequence[str]
@@ -108,6 +110,8 @@ class MeasurementPlan:
     names: dict[str, str] = field(default_factory=dict)
     in_turns: int = 0
     repeated: str = ""
+    abouts: dict[str, str] = field(default_factory=dict)
+    firsts: Sequence[str] = ()
 
 
 def comparison_request(
@@ -204,7 +208,20 @@ def _drafters(request: ComparisonRequest, pairs: list[Pair]) -> MeasurementPlan:
     settings = with_trees(settings_for(pairs, methods_at_hand(pairs[0]), params), params)
     whose = _in_words(pairs, _without_tree(request))  # each row has its own length or tree
     names = {one.name: _name_on_page(one) for one in settings}
-    return replace(_on_prompts(settings, pairs, request, whose), names=names)
+    abouts = {one.name: _about(one) for one in settings}
+    own = [one for one in settings if one.pair is pairs[0] and not one.params.tree]
+    firsts = [one.name for one in own if one.params.draft_with in FIRST]
+    return replace(_on_prompts(settings, pairs, request, whose), names=names, abouts=abouts, firsts=firsts)
+
+
+# The methods that are shown at first, of the pair's own: one of each kind of drafter.
+FIRST = ("model", "mtp", "lookup", "ngram", "suffix", "none")
+
+
+def _about(setting: Setting) -> str:
+    method, kind = setting.params.draft_with, setting.pair.info.drafter_kind
+    how = how_in_words(method, kind) or say("compare.alone")
+    return f"{how} {say('compare.in_trees')}" if setting.params.tree else how
 
 
 def _name_on_page(setting: Setting) -> str:
@@ -282,7 +299,7 @@ def found(request: ComparisonRequest, plan: MeasurementPlan, so_far: Comparison)
         result["gammas"] = [gamma_point(row) for row in sorted(so_far.rows, key=length_of)]
     elif request.kind == "compare" and so_far.rows:
         rows = result_of(plan.settings, plan.prompts, so_far.repeats, so_far.rows)
-        result["comparison"] = comparison_of(rows, plan.names, so_far.done < so_far.total)
+        result["comparison"] = comparison_of(rows, plan, so_far.done < so_far.total)
     return result
 
 
@@ -385,11 +402,14 @@ def gamma_point(row: MethodRow) -> wire.GammaPoint:
     }
 
 
-def comparison_of(result: MethodsResult, names: Mapping[str, str], goes_on: bool) -> wire.ComparisonTable:
-    rows = [replace(row, name=names.get(row.name, row.name)) for row in result.rows]
+def comparison_of(result: MethodsResult, plan: MeasurementPlan, goes_on: bool) -> wire.ComparisonTable:
+    rows = [replace(row, name=plan.names.get(row.name, row.name)) for row in result.rows]
+    fastest = result.rows[0].name
     return {
         "columns": [say(f"compare.columns.{column}") for column in COLUMNS],
         "rows": [list(cells_in_words(row).values()) for row in rows],
+        "abouts": [plan.abouts.get(row.name, "") for row in result.rows],
+        "firsts": [not plan.firsts or row.name in (fastest, *plan.firsts) for row in result.rows],
         "winner": winner(rows, goes_on),
         "csv": comparison_csv(result.rows),
         "json": json.dumps(asdict(result), indent=1),
@@ -402,6 +422,8 @@ def cells_in_words(row: MethodRow) -> dict[str, str]:
     texts |= {
         column: in_language(text) for column, text in texts.items() if column not in ("drafter", "same text")
     }
+    if is_untimed(row):
+        texts["speed-up (90%)"] = say("compare.untimed")
     if manner := drafted_as(row):
         texts["drafts as"] = say(f"compare.manners.{manner}")
     if row.texts_equal:

@@ -52,6 +52,7 @@ async def measure(
     Errors are raised. Closing or cancelling this generator stops the measurement. name: the name that the
     measurement is followed by."""
     told = nothing_yet({"kind": request.kind}, name)
+    ends: float | None = None  # seconds that it takes in all, by what its parts took so far
     try:
         choices = await request.choices(models)
         turns = in_turn(models, ticket, choices, request.work(ticket), request.period)
@@ -62,7 +63,10 @@ async def measure(
                     continue
                 (latest, ended), before = report, told
                 told = told | {"state": "running", **latest}
-                told["left"] = _left(ticket.seconds, told["share"])
+                spent, share = ticket.seconds, told["share"]
+                if share and share != before["share"] and spent >= TELLING:
+                    ends = spent / share
+                told["left"] = ends and max(0.0, ends - spent)
                 if told != before and not ended:
                     yield told
     finally:
@@ -72,11 +76,6 @@ async def measure(
     else:
         text = in_words(ticket.ending) if ticket.is_late else say("run.stopped")
         yield told | {"state": "stopped", "text": text, "share": None}
-
-
-def _left(spent: float, share: float | None) -> float | None:
-    """The seconds that are left, where so many were needed for this share; None while that says little."""
-    return spent * (1 - share) / share if share and spent >= TELLING else None
 
 
 def prompt_in_words(prompt: str) -> str:

@@ -260,10 +260,10 @@ def how_it_drafts(trace: Trace) -> tuple[Manner | None, str]:
         if server.method not in DRAFTER_KINDS:
             return None, ""
         method, kind = "model", server.method
-    return manner_of(method, kind), _how_in_words(method, kind)
+    return manner_of(method, kind), how_in_words(method, kind)
 
 
-def _how_in_words(method: str, kind: str | None) -> str:
+def how_in_words(method: str, kind: str | None) -> str:
     """How a draft comes about, in words; empty where nothing is drafted."""
     if METHODS[method].is_by_drafter and kind in DRAFTER_KINDS:
         return words_of_row("kinds", kind, "sentence")

@@ -230,10 +230,13 @@ class GammaPoint(TypedDict):
 
 class ComparisonTable(TypedDict):
     """The table so far, as text, the fastest drafter first; who wins, in words; and the same as files to
-    save."""
+    save. abouts: what each row's drafter does; empty where that is not known. firsts: which rows are shown
+    at first."""
 
     columns: list[str]
     rows: list[list[str]]
+    abouts: list[str]
+    firsts: list[bool]
     winner: str
     csv: str
     json: str

@@ -24,7 +24,8 @@ const tableMarkup = () => `
   <p class="notes">${words("compare.notes")}</p>
   <div class="scrolls stacked" role="group" aria-label="${words("compare.table")}">
     <table><thead><tr></tr></thead><tbody></tbody></table></div>
-  <div class="keeping"><button type="button" data-saves="csv" disabled>${words("compare.csv")}</button>
+  <div class="keeping"><button type="button" class="all" aria-pressed="false"></button>
+    <button type="button" data-saves="csv" disabled>${words("compare.csv")}</button>
     <button type="button" data-saves="json" disabled>${words("compare.json")}</button></div>`;
 const TYPES = { csv: "text/csv", json: "application/json" };
 /** By the words of their buttons. @returns {Record<string, Request>} */
@@ -88,11 +89,24 @@ function makeTable() {
   const element = make("section");
   element.innerHTML = tableMarkup();
   const part = (/** @type {string} */ selector) => find(element, selector);
-  const buttons = /** @type {HTMLButtonElement[]} */ ([...element.querySelectorAll(".keeping button")]);
+  const buttons = /** @type {HTMLButtonElement[]} */ ([...element.querySelectorAll("[data-saves]")]);
   /** @type {ComparisonTable | null} */
   let comparison = null;
   part(".keeping").addEventListener("click", save);
+  part(".all").addEventListener("click", () => {
+    const isAll = part(".all").getAttribute("aria-pressed") !== "true";
+    part(".all").setAttribute("aria-pressed", String(isAll));
+    showRows();
+  });
   return { element, fill };
+
+  function showRows() {
+    const { firsts = [] } = comparison ?? {};
+    const isAll = part(".all").getAttribute("aria-pressed") === "true";
+    [...part("tbody").children].forEach((row, at) => row.toggleAttribute("hidden", !isAll && !firsts[at]));
+    part(".all").textContent = say("compare.all", { count: firsts.length });
+    part(".all").hidden = firsts.every(Boolean);
+  }
 
   /**
    * @param {ComparisonTable} news
@@ -104,7 +118,8 @@ function makeTable() {
     part(".of").textContent = whose;
     part("table").setAttribute("aria-label", whose);
     part(".result").textContent = news.winner;
-    fillTable(part("table"), news.columns, news.rows);
+    fillTable(part("table"), news.columns, news.rows, news.abouts);
+    showRows();
     for (const button of buttons) button.disabled = busy;
   }
 

@@ -348,9 +348,12 @@
 
 /**
  * The table so far, as text, the fastest drafter first; who wins, in words; and the same as files to save.
+ * abouts: what each row's drafter does; empty where that is not known. firsts: which rows are shown at first.
  * @typedef {object} ComparisonTable
  * @property {Array<string>} columns
  * @property {Array<Array<string>>} rows
+ * @property {Array<string>} abouts
+ * @property {Array<boolean>} firsts
  * @property {string} winner
  * @property {string} csv
  * @property {string} json
