@@ -113,7 +113,7 @@ def test_what_something_means_lies_beside_what_is_pressed_and_open_settings_cut_
     page.get_by_test_id("legend").get_by_text("rejected", exact=True).hover()
     meaning = page.get_by_test_id("legend").locator(".definition:visible").bounding_box()
     stage = page.get_by_test_id("stage").bounding_box()
-    assert 0 <= meaning["y"] and meaning["y"] + meaning["height"] <= stage["y"], "its tokens are in view"
+    assert meaning["y"] >= 0 and meaning["y"] + meaning["height"] <= stage["y"], "its tokens are in view"
     page.get_by_role("button", name="Instruments").click()
     open_settings(page)
     for width in (1100, 1280):
