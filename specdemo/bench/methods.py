@@ -264,14 +264,16 @@ def _why(row: MethodRow) -> str:
     return f" {_sentence(_speak('brings', who=_called(row), **per_round))}"
 
 
+LITTLE = 0.5  # tokens that are copied and accepted, in a round
+
+
 def _few_copies(drafters: list[MethodRow]) -> str:
-    """Why lookup brings little, where few of its rounds have a draft."""
-    row = next((row for row in drafters if row.draft_with == "lookup"), None)
-    share = row.rounds_with_draft if row else None
-    return "" if share is None or share >= FEW else f" {_speak('few_copies', share=numeral(share, '.0%'))}"
-
-
-FEW = 0.5  # of the rounds
+    """Why lookup brings nothing, where it does not."""
+    row = next((row for row in drafters if row.draft_with == "lookup" and not is_untimed(row)), None)
+    if row is None or row.rounds_with_draft is None or row.accepted_per_round >= LITTLE or _low(row) > 1:
+        return ""
+    share, kept = numeral(row.rounds_with_draft, ".0%"), rounded(row.accepted_per_round)
+    return f" {_speak('few_copies', share=share, kept=kept)}"
 
 
 def _speed(row: MethodRow, key: str) -> str:
