@@ -25,6 +25,12 @@ def pair():
 
 
 @pytest.fixture
+def unhurried(monkeypatch):
+    """However busy the machine is."""
+    monkeypatch.setattr("specdemo.bench.compare.is_wide", lambda interval: False)
+
+
+@pytest.fixture
 def generated(monkeypatch) -> list[tuple[str, int, int]]:
     """Each run that begins: what drafts, the prompt's length, and how many tokens it may write."""
     begun, begin = [], Run.__init__
@@ -53,7 +59,7 @@ def test_settings_take_turns_after_a_short_warm_up_on_the_longest_prompt(pair, g
 
 
 @pytest.mark.slow
-def test_greedy_rows_say_that_all_texts_are_equal(pair):
+def test_greedy_rows_say_that_all_texts_are_equal(pair, unhurried):
     can = [name for name in METHODS if not pair.lacks(name)]
     *_, last = compare(methods_of(pair, can, GREEDY), PROMPTS, repeats=1)
     assert {row.draft_with for row in last.rows} == set(can) == set(METHODS) - {"mtp"}
@@ -79,7 +85,7 @@ def test_a_text_that_differs_from_the_targets_own_is_counted(pair):
 
 
 @pytest.mark.slow
-def test_the_rows_and_traces_are_those_of_the_runs(pair):
+def test_the_rows_and_traces_are_those_of_the_runs(pair, unhurried):
     settings = methods_of(pair, ["model", "none"], GREEDY)
     *_, last = compare(settings, PROMPTS[:1], repeats=1)
     model = next(row for row in last.rows if row.draft_with == "model")
@@ -224,7 +230,7 @@ def test_what_was_captured_with_a_drafter_is_let_go_of_with_it():
 
 
 @pytest.mark.slow
-def test_what_is_timed_in_turns_follows_from_each_other(pair):
+def test_what_is_timed_in_turns_follows_from_each_other(pair, unhurried):
     settings = methods_of(pair, ["model", "lookup", "none"], GREEDY)
     *_, last = compare(settings, PROMPTS, repeats=5, in_turns=2)
     assert last.repeats == 2 and [row.samples for row in last.rows] == [4, 4, 4]

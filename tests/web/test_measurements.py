@@ -76,6 +76,12 @@ def test_a_comparison_is_kept_saved_stopped_and_cleared(page):
     lines = list(csv.DictReader(downloaded(page, panel, "Save CSV").splitlines()))
     whole = json.loads(downloaded(page, panel, "Save JSON"))
     assert [line["name"] for line in lines] == [row["name"] for row in whole["rows"]] == names
+    shown = panel.locator("tbody tr:visible")
+    few = shown.count()
+    panel.get_by_role("button", name=f"Show all {len(names)}").click()
+    assert few < shown.count() == len(names), "the pair's own stand there at first"
+    shown.first.locator("summary").click()
+    assert shown.first.locator("details p").is_visible(), "a name says what it means"
     page.get_by_role("tab", name="Text").click()
     run(page, PROMPT)
     tab(page, "Compare", "compare")
@@ -158,5 +164,5 @@ def test_measured_draft_lengths_are_laid_over_the_estimate_of_the_same_drafter_o
     assert set(panel.locator("td[data-column$='Measured']").all_text_contents()) == {"–"}
     said = apart.inner_text()
     assert "Measured:" not in of.inner_text()
-    assert "drafter model embedded/drafter" in said and PROMPT[:30] in said and "γ 16:" in said
+    assert "drafter model embedded/drafter" in said and "a set of 5 prompts" in said and "γ 16:" in said
     assert "a round in which nothing is drafted" in panel.locator(".leaves-out").inner_text()
