@@ -38,7 +38,7 @@ from specdemo.bench.prompts import prompts_for
 from specdemo.errors import PairError
 from specdemo.events import DRAFTER_KINDS, METHODS, Params, check_prompt, drafter_label, is_lossy, is_nobodys
 from specdemo.events.params import tree_text
-from specdemo.events.speedup import claimed, is_wide, speed_up, timed, with_speedup
+from specdemo.events.speedup import claimed, speed_up, timed, with_speedup
 from specdemo.events.trace import Trace, round_objects
 from specdemo.events.verdict import speedup_in_words, verdict
 from specdemo.loading.catalog import others_at_hand
@@ -389,12 +389,10 @@ def length_of(row: MethodRow) -> int:
 
 
 def gamma_point(row: MethodRow) -> wire.GammaPoint:
-    interval, is_plain = row.speedup_interval, row.draft_with == "none"
-    is_said = is_plain or (interval is not None and not is_wide(interval))
-    low, high = interval if interval and is_said else (None, None)
+    low, high = (row.speedup and row.speedup_interval) or (None, None)
     return {
         "gamma": length_of(row),
-        "speedup": row.speedup if is_said else None,
+        "speedup": row.speedup,
         "low": low,
         "high": high,
         "tokens_per_round": row.tokens_per_round,
