@@ -153,12 +153,13 @@ def test_with_nothing_drafted_both_tabs_say_so(page, show):
 
 def test_a_wide_interval_is_no_figure_and_the_tokens_a_round_are(page, show):
     page.get_by_role("tab", name="Text").click()
-    show(TRACE.rounds, speedup=11.0, speedup_interval=(10.0, 16.1), target_step_spread=(9.0, 11.0))
+    timed = {"target_step_ms": 10.0, "target_step_spread": (9.0, 11.0), "speedup": 11.0}
+    show(TRACE.rounds, **timed, speedup_interval=(10.0, 16.1))
     speedup, tokens = page.locator('[data-number="speedup"]'), page.locator("[data-copy]")
     assert tokens.is_visible() and not speedup.is_visible()
     assert "the machine was too busy to time one" in page.get_by_test_id("verdict").text_content()
     before = page.get_by_test_id("stage").bounding_box()["y"]
-    show(TRACE.rounds, speedup=11.0, speedup_interval=(10.0, 12.0))
+    show(TRACE.rounds, **timed, speedup_interval=(10.0, 12.0))
     assert speedup.text_content() == "11.00 ×" and not tokens.is_visible()
     assert page.get_by_test_id("verdict").text_content().count("Recorded on") == 1
     assert page.get_by_test_id("stage").bounding_box()["y"] == before, "the text stays where it is"
