@@ -99,7 +99,7 @@ def functions_of(demo: gr.Blocks, tools: Collection[str]) -> dict[int, Function]
     found = {}
     for number, function in demo.fns.items():
         name, private = str(function.api_name), function.api_visibility == "private"
-        if name in tools:
+        if name in tools or function.fn is None:  # what has none is done by the page's scripts
             continue
         if private:
             fields = tuple(_field(block) for block in function.inputs)
