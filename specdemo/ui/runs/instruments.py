@@ -38,7 +38,7 @@ from specdemo.bench.prompts import prompts_for
 from specdemo.errors import PairError
 from specdemo.events import DRAFTER_KINDS, METHODS, Params, check_prompt, drafter_label, is_lossy, is_nobodys
 from specdemo.events.params import tree_text
-from specdemo.events.speedup import claimed, is_wide, speed_up, timed, with_speedup
+from specdemo.events.speedup import claimed, speed_up, timed, with_speedup
 from specdemo.events.trace import Trace, round_objects
 from specdemo.events.verdict import speedup_in_words, verdict
 from specdemo.loading.catalog import others_at_hand
@@ -314,11 +314,13 @@ def race_of(traces: Sequence[Trace], settings: Sequence[Setting]) -> wire.Race:
     if measured := speed_up([plain_rounds], [timed(drafted.rounds)]):
         plain_ms = [one.ms for one in plain_rounds]
         of_race.stats = claimed(with_speedup(drafted.stats, measured, fmean(plain_ms), plain_ms))
-    is_claimed = measured is not None and of_race.stats.speedup is not None
+    stats, speedup = of_race.stats, ""
+    if stats.speedup is not None and stats.speedup_interval is not None:
+        speedup = speedup_in_words(stats.speedup_interval, stats.speedup)
     return {
         "lanes": [_lane(trace, setting.name) for trace, setting in zip(traces, settings, strict=True)],
         "verdict": same_text(alone, drafted),
-        "speedup": speedup_in_words(measured.interval, measured.value) if is_claimed else "",
+        "speedup": speedup,
         "head": _head(of_race),
     }
 
@@ -389,12 +391,10 @@ def length_of(row: MethodRow) -> int:
 
 
 def gamma_point(row: MethodRow) -> wire.GammaPoint:
-    interval, is_plain = row.speedup_interval, row.draft_with == "none"
-    is_said = is_plain or (interval is not None and not is_wide(interval))
-    low, high = interval if interval and is_said else (None, None)
+    low, high = (None, None) if is_untimed(row) else row.speedup_interval or (None, None)
     return {
         "gamma": length_of(row),
-        "speedup": row.speedup if is_said else None,
+        "speedup": row.speedup,
         "low": low,
         "high": high,
         "tokens_per_round": row.tokens_per_round,
