@@ -30,7 +30,6 @@ from specdemo.events import (
     Prompt,
     Round,
     Started,
-    Stats,
     __version__,
     check_messages,
     is_conversation,
@@ -258,17 +257,11 @@ class Run:
         if stats.target_step_ms is not None and (stats.speedup is None or is_short):
             yield from self.time_in_turns(SETTLING_SECONDS, is_over)
 
-    def time_in_turns(
-        self,
-        seconds: float,
-        is_over: IsOver = lambda: False,
-        narrow: float = NARROW,
-        claim: Callable[[Stats], Stats] = claimed,
-    ) -> Iterator[None]:
+    def time_in_turns(self, seconds: float, is_over: IsOver = lambda: False) -> Iterator[None]:
         """Makes a run that has ended again and again, its rounds in turns with plain ones, and sets its
         trace's speed-up by them, for so many seconds, or until the ends of the interval differ by less than
-        the factor `narrow`. Where no speed-up can be claimed by then, it takes up to four times as long.
-        Yields after each turn. claim: what a speed-up is told by.
+        the factor NARROW. Where no speed-up can be claimed by then, it takes up to four times as long.
+        Yields after each turn.
 
         The speed-up stays as it is where the run has fewer than 24 tokens or did not finish, on a server, of
         a target with recurrent layers, and while the pair is busy with another run. is_over: ends it within
@@ -280,7 +273,7 @@ class Run:
         try:
             # An error here (too little memory, an owner's change) leaves the speed-up as it is.
             with suppress(Exception):
-                yield from _in_turns(pair, self._started, trace, seconds, is_over, narrow, claim)
+                yield from _in_turns(pair, self._started, trace, seconds, is_over)
         finally:
             pair.lock.release()
 
@@ -369,15 +362,7 @@ def _as_in_a_run(
         yield event
 
 
-def _in_turns(
-    pair: Pair,
-    started: Started,
-    trace: Trace,
-    seconds: float,
-    is_over: IsOver,
-    narrow: float,
-    claim: Callable[[Stats], Stats],
-) -> Iterator[None]:
+def _in_turns(pair: Pair, started: Started, trace: Trace, seconds: float, is_over: IsOver) -> Iterator[None]:
     """See Run.time_in_turns. It is narrow enough only where the whole text has been made again, since drafts
     can be shorter in some parts of it. In 16 bits another text can come of it, since plain rounds write the
     cache again and are rounded otherwise. Between turns nothing is computed: the rounds after that would be
@@ -398,9 +383,9 @@ def _in_turns(
             if alone:
                 timings.append(_timed_turn(decoder, own, alone))
                 yield
-        trace.stats = claim(after_turns(trace.stats, timed(trace.rounds), timings))
+        trace.stats = claimed(after_turns(trace.stats, timed(trace.rounds), timings))
         low, high = trace.stats.speedup_interval or (0.0, 1.0)
-        is_narrow = len(timings) >= FEWEST_TURNS and high <= narrow * low
+        is_narrow = len(timings) >= FEWEST_TURNS and high <= NARROW * low
         if is_narrow or len(timings) == before:  # or the text is too short for a turn
             return
         if trace.stats.speedup is None and len(timings) >= needed:

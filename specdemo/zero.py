@@ -163,7 +163,7 @@ def place(pair: Pair) -> Place:
 
 
 def can_be_timed_in_turns(pair: AnyPair) -> bool:
-    """Whether `time_in_turns` does anything for runs of this pair."""
+    """Whether the rounds of its runs can be made in turns with plain ones."""
     return GPU is None and isinstance(pair, Pair) and not keeps_state(pair.target)
 
 
@@ -271,12 +271,6 @@ class ForkedRun:
 
     def settle(self, is_over: Callable[[], bool] = lambda: False) -> Iterator[None]:
         """Nothing: the GPU that was lent for the run is given back."""
-        return iter(())
-
-    def time_in_turns(
-        self, seconds: float, is_over: Callable[[], bool] = lambda: False, *how: object, **known: object
-    ) -> Iterator[None]:
-        """Nothing, as `settle`."""
         return iter(())
 
     def close(self) -> None:

@@ -79,7 +79,7 @@ def record(recording: Recording) -> Trace:
 
 def is_undisturbed(run: Trace) -> bool:
     """Whether its speed-up is claimed, and its times are those of a machine that does nothing else."""
-    return not is_wide(run.stats.speedup_interval) and not is_wide(run.stats.target_step_spread)
+    return run.stats.speedup is not None and not is_wide(run.stats.target_step_spread)
 
 
 def timed(pair: AnyPair, recording: Recording) -> Trace:

@@ -193,8 +193,8 @@ def _speed_up(sides: Sequence[dict[Place, OfPrompt] | None]) -> SpeedUp | None:
         without[place[0]].append(factor(place))
     if len(places) == len(without):  # one prompt of each
         return None
-    off = sum((len(some) - 1) ** 2 / len(some) * variance(some) for some in without.values() if len(some) > 1)
-    half = student(len(places) - len(without) + 1) * sqrt(off)
+    parts = ((len(some) - 1) ** 2 / len(some) * variance(some) for some in without.values() if len(some) > 1)
+    half = student(len(places) - len(without) + 1) * sqrt(sum(parts))
     return SpeedUp(*(exp(factor() + off) for off in (0.0, -half, half)))
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from specdemo.events import Finish, Params, Round, Stats, is_nobodys, is_tree
 from specdemo.events.params import field_of_grammar
-from specdemo.events.speedup import SHORTEST, break_even, experts_of_checks, is_wide
+from specdemo.events.speedup import SHORTEST, break_even, experts_of_checks
 from specdemo.events.trace import kept_tokens
 from specdemo.words.catalogue import Speak, numeral, say, speaker_of
 from specdemo.words.message import message
@@ -51,8 +51,7 @@ def verdict(
         counted = speak("nothing_drafted", **counts)
     text, tone = _measured(stats, finish, rounds, speak, recorded_on)
     both = f"{text} {counted}" if tone == "slower" else f"{counted} {text}"
-    if unfinished := _unfinished(stats, finish, rounds, params, speak):
-        both = f"{both} {unfinished}"
+    both = f"{both} {_unfinished(stats, finish, rounds, params, speak)}".rstrip()
     if stats.distance is None:
         return Verdict(both, tone)
     key = "nobodys" if is_nobodys(params) else "lossy"
@@ -99,8 +98,8 @@ def _measured(
             return speak("served"), "neutral"
         return speak("unknown", why=why_none(stats, finish, speak)), "neutral"
     low, high = (round(end, 2) for end in stats.speedup_interval)  # as they are shown
-    ends = {"low": numeral(low, ".2f"), "high": numeral(high, ".2f")}
-    told = {"value": numeral(stats.speedup, ".2f"), **ends, "place": recorded_on}
+    factors = {"value": stats.speedup, "low": low, "high": high}
+    told = {name: numeral(one, ".2f") for name, one in factors.items()} | {"place": recorded_on}
     there = "_there" if recorded_on else ""
     # Its drafter may have run even if all drafts were dropped or forbidden.
     if not stats.drafted and not any(one.ended_by in ("confidence", "grammar") for one in rounds):
@@ -118,12 +117,10 @@ def _measured(
 def speedup_in_words(
     interval: tuple[float, float], speedup: float, speak: Speak = IN_WORDS, key: str = "as_fast"
 ) -> str:
-    """How many times as fast as the target alone, with the interval; only the interval where it is wide. key:
-    that of the sentence; "as_fast_as_it" after a sentence that has named the target alone."""
-    low, high = (numeral(end, ".2f") for end in interval)
-    if is_wide(interval):
-        return speak(f"{key}_wide", low=low, high=high)
-    return speak(key, value=numeral(speedup, ".2f"), low=low, high=high)
+    """How many times as fast as the target alone, with the interval. key: that of the sentence;
+    "as_fast_as_it" after a sentence that has named the target alone."""
+    value, low, high = (numeral(one, ".2f") for one in (speedup, *interval))
+    return speak(key, value=value, low=low, high=high)
 
 
 def experts_in_words(rounds: Sequence[Round], params: Params) -> str:

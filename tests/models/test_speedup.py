@@ -188,7 +188,9 @@ def test_a_run_that_is_timed_again_stays_as_it_was_but_for_its_speed_up(name, dr
     list(run)
     before = replace(run.trace, rounds=list(run.trace.rounds))
     assert before.stats.speedup is None
-    list(run.time_in_turns(60, narrow=10.0, claim=lambda stats: stats))
+    monkeypatch.setattr(session, "NARROW", 10.0)
+    monkeypatch.setattr(session, "claimed", lambda stats: stats)
+    list(run.time_in_turns(60))
     after, stats = run.trace, run.trace.stats
     low, high = stats.speedup_interval
     assert 0 < low < stats.speedup < high
@@ -210,7 +212,8 @@ def test_only_short_runs_settle_and_only_while_nothing_else_wants_the_pair(pair,
         next(other)
         assert list(run.time_in_turns(60)) == []
     asked = iter([False] * 30)
-    assert len(list(run.time_in_turns(60, lambda: next(asked, True), narrow=1.0))) < 30
+    monkeypatch.setattr(session, "NARROW", 1.0)
+    assert len(list(run.time_in_turns(60, lambda: next(asked, True)))) < 30
     assert not pair.lock.locked()
     monkeypatch.setattr(session, "SETTLED_BELOW_MS", 0.0)
     run.trace.stats = replace(run.trace.stats, speedup=1.9, speedup_interval=(1.8, 2.0))

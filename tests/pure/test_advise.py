@@ -189,7 +189,7 @@ def test_each_kind_of_work_weighs_alike_in_the_one_setting_for_all():
     of_chat, of_code, of_both = (row[setting].tokens_per_round for row in rows)
     assert of_code < of_both < of_chat
     three = recommendations(measured(*texts, works=("chat", "code", "json")))
-    assert three[-1].best == setting and "Of Chat, Code alone" in three[-1].reason
+    assert three[-1].best == setting and "from Chat, Code only" in three[-1].reason
     assert (three[2].draft_with, three[2].prompts) == (None, 0), "not measured is not told to be slow"
 
 
@@ -280,7 +280,7 @@ def test_it_answers_one_kind_of_work_after_the_other_as_far_as_the_time_goes(mon
     doing, found = steps[-1]
     assert doing == "done"
     assert [found[work].draft_with for work in works] == ["model"] * 4 + [None] * 2
-    assert found[ALL].draft_with == "model" and "Of Chat, Code, JSON, Summary alone" in found[ALL].reason
+    assert found[ALL].draft_with == "model" and "from Chat, Code, JSON, Summary only" in found[ALL].reason
 
 
 def test_with_time_it_goes_on_until_each_answer_is_clear_and_none_is_provisional(monkeypatch):

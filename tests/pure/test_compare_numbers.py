@@ -288,9 +288,9 @@ SENTENCES = {
     ],
     f"The drafter model is fastest: 1.90 × as fast as the target alone (1.80 to 2.00 ×, 90%). {WHY} "
     "This machine was too busy to time 1 more.": [MODEL, PLAIN, made("lookup", **WIDE)],
-    f"The drafter model is fastest: 1.90 × as fast as the target alone (1.80 to 2.00 ×, 90%). {WHY} "
-    "Lookup found something to copy in 12% of its rounds, and 0.10 of what it copied was accepted a round: "
-    "little in this text repeats.": [
+    f"The drafter model is fastest: 1.90 × as fast as the target alone (1.80 to 2.00 ×, 90%). {WHY} Lookup "
+    "found something to copy in 12% of its rounds, and 0.10 copied tokens a round were accepted: little in "
+    "this text repeats.": [
         MODEL,
         PLAIN,
         made("lookup", 0.9, (0.8, 0.95), rounds_with_draft=0.124, accepted_per_round=0.1),

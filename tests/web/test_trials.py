@@ -69,7 +69,7 @@ def test_the_engine_as_it_is_fits_and_each_switch_is_told_from_it(page):
         turn(panel, name)
         assert panel.locator(".mistakes [aria-pressed=true]").all_inner_texts() == [name], "one at a time"
         assert panel.get_by_role("button", name=PAIR).is_disabled(), "it has no mistake in it"
-    assert "drafting on and off” is off meanwhile" in panel.locator(".why").inner_text()
+    assert "drafting on and off” cannot be run" in panel.locator(".why").inner_text()
     assert "before this switch was moved" in panel.get_by_test_id("trials-verdict").inner_text()
     assert panel.get_attribute("data-found") is None
     assert tried(page, TINY, "likelier", "differs").startswith("Found: ")

@@ -314,11 +314,13 @@ def race_of(traces: Sequence[Trace], settings: Sequence[Setting]) -> wire.Race:
     if measured := speed_up([plain_rounds], [timed(drafted.rounds)]):
         plain_ms = [one.ms for one in plain_rounds]
         of_race.stats = claimed(with_speedup(drafted.stats, measured, fmean(plain_ms), plain_ms))
-    is_claimed = measured is not None and of_race.stats.speedup is not None
+    stats, speedup = of_race.stats, ""
+    if stats.speedup is not None and stats.speedup_interval is not None:
+        speedup = speedup_in_words(stats.speedup_interval, stats.speedup)
     return {
         "lanes": [_lane(trace, setting.name) for trace, setting in zip(traces, settings, strict=True)],
         "verdict": same_text(alone, drafted),
-        "speedup": speedup_in_words(measured.interval, measured.value) if is_claimed else "",
+        "speedup": speedup,
         "head": _head(of_race),
     }
 

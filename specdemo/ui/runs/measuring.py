@@ -66,7 +66,7 @@ async def measure(
                 spent, share = ticket.seconds, told["share"]
                 if share and share != before["share"] and spent >= TELLING:
                     ends = spent / share
-                told["left"] = ends and max(0.0, ends - spent)
+                told["left"] = ends and max(0, round(ends - spent))  # so that it is sent once a second
                 if told != before and not ended:
                     yield told
     finally:

@@ -127,7 +127,7 @@ class Worlds:
     def share(self) -> float:
         """Of its time, about; the tiny pair's runs take most of it."""
         tried = sum(map(self._tried, range(STOPS))) / (STOPS * self.most)
-        return (2 * len(self.texts) / STOPS + (self.timed is not None) + 17 * tried) / 20
+        return (len(self.texts) / STOPS + 9 * tried) / 10
 
     def _in_words(self, pair: Pair) -> str:
         params = self.params

@@ -24,10 +24,7 @@ if TYPE_CHECKING:
 # The catalogues have the words: run.fates.NAME. The style sheet has one style for each.
 FATES = ("prompt", "accepted", "rejected", "resampled", "bonus", "sampled", "discarded")
 HIDEABLE = ("rejected", "discarded")
-FATES_GREEDY = (
-    "resampled",
-    "sampled",
-)  # have other words in a greedy run: view.greedyFates, run.greedy_fates
+FATES_GREEDY = ("resampled", "sampled")  # have other words there: view.greedyFates, run.greedy_fates
 HEADLINE = "speedup"  # the number that stands beside the sentence
 MEANWHILE = "mean_tokens_per_round"  # stands there while that one is not known
 
@@ -74,7 +71,8 @@ def drafter_in_words(params: Params, pair: PairInfo) -> str:
 
 def recorded_on(trace: Trace) -> str:
     """The machine of a recorded run, and the date where it is known."""
-    return ", ".join([printable(trace.pair.device_name), *([f"{trace.date}"] if trace.date else [])])
+    machine = printable(trace.pair.device_name)
+    return f"{machine}, {trace.date}" if trace.date else machine
 
 
 def _joined(parts: list[str], recorded: bool) -> str:

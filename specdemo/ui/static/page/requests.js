@@ -219,6 +219,7 @@ export function makeRequests(page, run, trigger, { stage, notice, tabs, tour, al
     isLinked = false;
     if (name === stage.name()) then();
     else followRun(name, latest, then);
+    for (const one of names) instruments.set(one, ""); // also those that the page is left before
     followAll(names);
   }
 

@@ -281,9 +281,8 @@ function drawChart(rows, measure, width, height) {
   for (const line of /** @type {Line[]} */ (["formula", "seen"])) {
     chart.append(shape("path", { class: line, d: pathThrough(marksOf(rows, measure, line, scale)) }));
   }
-  for (const { x, low, high, isCut } of intervalsOf(rows, measure, scale)) {
-    const end = isCut ? `M${x - 4} ${high + 7}l4 -7l4 7m-4 -7` : `M${x - 4} ${high}h8m-4 0`; // an arrow: it goes on
-    chart.append(shape("path", { class: "interval", d: `${end}V${low}m-4 0h8` }));
+  for (const { x, low, high } of intervalsOf(rows, measure, scale)) {
+    chart.append(shape("path", { class: "interval", d: `M${x - 4} ${high}h8m-4 0V${low}m-4 0h8` }));
   }
   for (const { x, y } of marksOf(rows, measure, "measured", scale)) {
     chart.append(shape("path", { class: "measured", d: `M${x} ${y - 5}l5 5l-5 5l-5 -5z` }));

@@ -260,8 +260,8 @@ export function greedyInWords({ stops }, { greedy }) {
 }
 
 /** @param {Counts} counts */
-function numbersInWords({ found, distance, by_chance, freedom, p_value }) {
-  const p = freedom || found === "differs" ? pValue(p_value) : "–";
+function numbersInWords({ distance, by_chance, freedom, p_value }) {
+  const p = freedom ? pValue(p_value) : "–";
   return say("worlds.numbers", { distance: fixed(distance, 3), chance: fixed(by_chance, 3), p });
 }
 

@@ -21,7 +21,7 @@ import { say } from "./words.js";
 /** @typedef {"formula" | "seen" | "measured"} Line */
 /** @typedef {"speedup" | "tokens"} Measure */
 /** @typedef {{ gamma: number, x: number, y: number, value: number }} Mark */
-/** @typedef {{ x: number, low: number, high: number, isCut: boolean }} Interval isCut: its end is beyond the axis */
+/** @typedef {{ x: number, low: number, high: number }} Interval */
 /** @typedef {ReturnType<typeof scaleOf>} Scale */
 
 /** @type {Line[]} */
@@ -29,7 +29,6 @@ export const LINES = ["formula", "seen", "measured"];
 export const LONGEST = 16; // gamma
 const STEPS = [0.1, 0.2, 0.5, 1, 2, 5]; // between two ticks
 const MOST_TICKS = 6;
-const MOST_REACH = 10; // times the largest of all other ends, so that an interval beyond measure leaves them room
 const MARGIN = { left: 38, right: 10, top: 24, bottom: 38 }; // px
 
 /**
@@ -136,8 +135,8 @@ export function pointsInWords(points) {
 }
 
 /**
- * The points that may stand beside a run's estimates: those measured with the same pair, drafter, device, sampler
- * and prompt.
+ * The points that may stand beside a run's estimates: those measured with the same pair, drafter, device and
+ * sampler.
  * @param {GammaPoint[]} points
  * @param {string} conditions under which they were measured
  * @param {Pick<RunSetting, "conditions"> | null} setting of the run
@@ -262,10 +261,9 @@ function missingOfServed(rounds, estimated, alone) {
 export function scaleOf(rows, measure, width, height) {
   const values = rows.flatMap((row) => LINES.map((line) => valueOf(row, measure, line) ?? 0));
   const ends = measure === "speedup" ? rows.flatMap(({ point, estimate }) => [
-    [point?.low ?? 0, point?.high ?? 0], estimate?.seen_interval ?? [0, 0],
+    point?.high ?? 0, estimate?.seen_interval?.[1] ?? 0,
   ]) : [];
-  const largest = [...values, ...ends.map(([low]) => low)].reduce((most, value) => Math.max(most, value), 1);
-  const reach = ends.reduce((most, [, high]) => Math.max(most, Math.min(high, MOST_REACH * largest)), largest);
+  const reach = [...values, ...ends].reduce((most, value) => Math.max(most, value), 1);
   const step = STEPS.find((one) => reach / one <= MOST_TICKS - 1) ?? 10;
   const count = Math.ceil(reach / step - 1e-9);
   const top = count * step;
@@ -301,7 +299,7 @@ export function marksOf(rows, measure, line, scale) {
 }
 
 /**
- * The intervals of what was measured, also of those that are too wide for a single value.
+ * The intervals of what was measured.
  * @param {Row[]} rows
  * @param {Measure} measure
  * @param {Scale} scale
@@ -312,7 +310,7 @@ export function intervalsOf(rows, measure, scale) {
   return rows.flatMap(({ gamma, point }) => {
     const { low = null, high = null } = point ?? {};
     if (low === null || high === null) return [];
-    return [{ x: scale.x(gamma), low: scale.y(low), high: scale.y(high), isCut: high > scale.top }];
+    return [{ x: scale.x(gamma), low: scale.y(low), high: scale.y(high) }];
   });
 }
 

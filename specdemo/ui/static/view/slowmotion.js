@@ -74,11 +74,11 @@ export function makeSlowMotion(panel) {
     again.addEventListener("click", play);
     figure.replaceChildren(
       make("figcaption", say("slowMotion.title", { tokens })),
-      heading(say("slowMotion.alone"), "", fixed(checks.plain_ms)),
+      heading(say("slowMotion.alone"), fixed(checks.plain_ms)),
       picture(alone),
       later("small", say("slowMotion.spread", range(checks.plain_spread))),
-      heading(say("slowMotion.together", { count: rows - 1 }), tokens < rows ? say("slowMotion.ofTree") : "",
-        `${fixed(checks.draft_ms)} + ${fixed(checks.verify_ms)}`),
+      heading(say("slowMotion.together", { count: rows - 1 }), `${fixed(checks.draft_ms)} + ${fixed(checks.verify_ms)}`,
+        tokens < rows ? say("slowMotion.ofTree") : ""),
       picture(together),
       later("small", say("slowMotion.checking", range(checks.verify_spread))),
       later("p", [readInWords(rows, experts), comparedInWords(checks)].join(" ")),
@@ -151,10 +151,10 @@ function later(tag, words) {
 
 /**
  * @param {string} words
- * @param {string} more
  * @param {string} ms
+ * @param {string} more
  */
-function heading(words, more, ms) {
+function heading(words, ms, more = "") {
   return make("p", make("span", words, later("span", more)), make("b", ms, say("slowMotion.ms")));
 }
 
