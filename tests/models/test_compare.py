@@ -65,8 +65,8 @@ def test_greedy_rows_say_that_all_texts_are_equal(pair):
     plain, model = by_kind["none"], by_kind["model"]
     assert (plain.tokens_per_round, plain.drafted_per_round, plain.speedup) == (1, 0, 1)
     low, high = model.speedup_interval
-    assert low <= model.speedup <= high
-    assert model.speedup == pytest.approx(model.tokens_per_second / plain.tokens_per_second)
+    told = model.tokens_per_second / plain.tokens_per_second
+    assert low <= told <= high and (is_untimed(model) or model.speedup == pytest.approx(told))
     assert model.drafter_bytes == pair.bytes_held.drafter
 
 
