@@ -284,8 +284,8 @@ class SettingRow:
 def rows_of(measured: Measured, work: str) -> list[SettingRow]:
     """The settings that were measured in a kind of work, the fastest first; before those that were dropped,
     which have fewer prompts. In ALL those that were measured in each kind."""
-    rows = []
-    found = by_setting(measured.samples, works_of(measured, work))
+    rows, works = [], works_of(measured, work)
+    found = by_setting(measured.samples, works)
     for setting, own in found.items():
         together, speedup = Together(tuple(own.values())), speed_up_of(own)
         row = SettingRow(
@@ -299,7 +299,7 @@ def rows_of(measured: Measured, work: str) -> list[SettingRow]:
         )
         rows.append(row)
     rows.sort(key=_by_prompts_and_speed, reverse=True)
-    best = _best(rows)
+    best = _best(rows, works)
     if best is None or not _pays(best):
         return rows
     left = still_in(found, list(found))
@@ -314,10 +314,11 @@ def _by_prompts_and_speed(row: SettingRow) -> tuple[int, float]:
     return row.prompts, row.speedup.value if row.speedup else 0.0
 
 
-def _best(rows: Sequence[SettingRow]) -> SettingRow | None:
-    """The row of `leader_of`."""
+def _best(rows: Sequence[SettingRow], works: Sequence[str]) -> SettingRow | None:
+    """The row of `leader_of`; None where it has too few prompts of these kinds of work."""
     chosen = best_of({row.setting: (row.prompts, row.speedup) for row in rows if row.speedup})
-    return next((row for row in rows if row.setting == chosen), None)
+    enough = len(works) * FEWEST_PROMPTS
+    return next((row for row in rows if row.setting == chosen and row.prompts >= enough), None)
 
 
 def _pays(row: SettingRow) -> bool:
@@ -327,7 +328,7 @@ def _pays(row: SettingRow) -> bool:
 
 def recommendation(measured: Measured, work: str) -> Recommendation:
     rows, works = rows_of(measured, work), works_of(measured, work)
-    best = _best(rows)
+    best = _best(rows, works)
     is_provisional = work not in measured.settled and measured.ended not in ("clear", "all")
     unknown = _not_known(measured, works, rows, best)
     if best is None or best.speedup is None or unknown:
@@ -364,7 +365,7 @@ def _not_known(
     measured: Measured, works: Sequence[str], rows: Sequence[SettingRow], best: SettingRow | None
 ) -> str:
     """Why it is not known what pays; empty where it is."""
-    if best is not None and best.speedup is not None and best.prompts >= len(works) * FEWEST_PROMPTS:
+    if best is not None and best.speedup is not None:
         is_told = not is_wide(best.speedup.interval)
         tokens = numeral(best.tokens_per_round, ".2f")
         return "" if is_told else _speak("too_wide", who=called(best.setting), tokens=tokens)

@@ -218,6 +218,10 @@ def test_too_few_prompts_are_said_to_be_too_few():
     assert none.draft_with is None and "turn has not come" in none.reason
     said = [setting_in_words(one) for one in (few, none)]
     assert said == ["not known", "not measured yet"]
+    texts += [sample("code", at, setting, 0.8, 0.3) for at in range(2)]
+    both = measured(*texts, works=("chat", "code"))
+    assert recommendations(both)[-1].best is None
+    assert [row.beside for row in rows_of(both, ALL)] == [None], "nor is it recommended in the table"
 
 
 def test_a_wide_interval_is_no_figure_and_decides_nothing():

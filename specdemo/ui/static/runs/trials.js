@@ -38,10 +38,10 @@ const markup = () => `
 /**
  * @param {HTMLElement} panel
  * @param {Server} server
- * @param {() => void} [changed] called when a switch is moved
+ * @param {() => void} changed called when a switch is moved
  * @returns {Panel & { written: () => Record<string, string> }}
  */
-export function makeTrials(panel, server, changed = () => {}) {
+export function makeTrials(panel, server, changed) {
   panel.innerHTML = markup();
   const part = (/** @type {string} */ selector) => find(panel, selector);
   /** @type {Request} */
