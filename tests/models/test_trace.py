@@ -77,7 +77,8 @@ def any_trace(seed, rounds=5):
         draft = (accepted, rejected, discarded)
         trace.add(Round(index, draft, own, (4, 7), dice.random(), dice.random(), Kept(1, 3)))
     measured = {"target_step_ms": 1 + number(), "target_step_spread": ends()}
-    measured |= {"speedup": number(), "speedup_interval": ends()}
+    low, high = (end / 2 for end in ends())
+    measured |= {"speedup": number(), "speedup_interval": (1 + low, 1 + high)}  # a claimed one is narrow
     trace.stats = replace(trace.stats, **measured)
     trace.end("length")
     return trace
