@@ -30,9 +30,10 @@ def verdict(
     params: Params,
     speak: Speak = IN_WORDS,
     recorded_on: str = "",
+    settles: bool = False,
 ) -> Verdict:
     """recorded_on: the machine of a recorded run, and the date where it is known; empty of one that was made
-    here and now."""
+    here and now. settles: whether the run is still being timed."""
     if not stats.tokens:
         return Verdict(speak("none") if finish else "", "neutral")
     counts = {
@@ -50,6 +51,8 @@ def verdict(
     else:
         counted = speak("nothing_drafted", **counts)
     text, tone = _measured(stats, finish, rounds, speak, recorded_on)
+    if settles and stats.speedup is None and _was_busy(stats):
+        text = speak("settles")
     both = f"{text} {counted}" if tone == "slower" else f"{counted} {text}"
     both = f"{both} {_unfinished(stats, finish, rounds, params, speak)}".rstrip()
     if stats.distance is None:

@@ -269,8 +269,8 @@ test("where the residual's mass is not told, or not that of p and q, all others 
   const untold = roundWith({});
   untold.next.residual_mass = null;
   const otherRule = roundWith({ rule: { name: "block", residual: "w·p − q" } }).draft[0];
-  const { u, replacement } = placeAt(otherRule); // by which the run decided and drew otherwise
-  assert.deepEqual([u, replacement], [null, null]);
+  const { u, replacement } = placeAt(otherRule); // the run drew its replacement otherwise
+  assert.deepEqual([u, replacement], [0.7, null]);
   assert.match(asAt(otherRule, placeAt(otherRule)).place, /speculative rule judges here, not the run's rule, block/);
   const impossible = [0.2, 0.9].map((mass) => {
     const round = roundWith({});

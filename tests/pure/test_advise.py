@@ -217,7 +217,7 @@ def test_too_few_prompts_are_said_to_be_too_few():
     assert few.draft_with is None and "Only 2 prompts" in few.reason
     assert none.draft_with is None and "turn has not come" in none.reason
     said = [setting_in_words(one) for one in (few, none)]
-    assert said == ["not known", "not measured yet"]
+    assert said == ["not known", "not measured"]
     texts += [sample("code", at, setting, 0.8, 0.3) for at in range(2)]
     both = measured(*texts, works=("chat", "code"))
     assert recommendations(both)[-1].best is None

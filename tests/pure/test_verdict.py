@@ -79,6 +79,8 @@ def test_of_a_wide_interval_nothing_is_claimed_but_that_the_machine_was_busy():
             "100 tokens in 40 target forwards; the target alone needs 100. "
             "No speed-up is known: the machine was too busy to time one."
         )
+        still = verdict_of(wide, "length", (), Params(), settles=True)
+        assert still.text.endswith("needs 100. Its speed-up is still being timed.")
 
 
 def test_a_recorded_run_says_where_the_figure_is_from():

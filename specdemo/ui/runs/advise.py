@@ -31,7 +31,7 @@ from specdemo.ui.runs.measuring import Link, MeasurementRequest, Work
 from specdemo.ui.runs.models import Choice
 from specdemo.ui.runs.queue import Ticket
 from specdemo.ui.view import wire
-from specdemo.ui.view.settings import in_words
+from specdemo.ui.view.settings import in_words, sampler_in_words
 from specdemo.words.catalogue import in_language, say
 from specdemo.words.message import message
 
@@ -50,7 +50,8 @@ class AdviseRequest(MeasurementRequest):
         def advised(pair: AnyPair) -> Iterator[dict[str, Any]]:
             if zero.GPU is not None or isinstance(pair, ServedPair):
                 raise PairError(message("advise_not_here"))
-            told: dict[str, Any] = {"whose": _whose(pair), "text": say("run.warming_up"), "share": 0.0}
+            whose = f"{_whose(pair)}, {sampler_in_words(self.params)}"
+            told: dict[str, Any] = {"whose": whose, "text": say("run.warming_up"), "share": 0.0}
             yield told
             most = min(TOKENS, self.params.max_new_tokens)
             params = replace(self.params, max_new_tokens=most, alternatives=0, tree=())
@@ -63,7 +64,8 @@ class AdviseRequest(MeasurementRequest):
                 measured = progress.measured
                 is_over = measured.ended != "running"
                 is_whole = is_over and measured.ended != "interrupted"
-                share = 1.0 if is_whole else min(0.99, measured.seconds / BUDGET)
+                left, spent = max(0.0, BUDGET - measured.seconds), ticket.seconds
+                share = 1.0 if is_whole else min(0.99, spent / (spent + left or 1.0))
                 told |= {"text": in_words(progress.doing), "share": share}
                 if measured.samples or is_over:
                     told |= {"advice": advice_object(measured)}

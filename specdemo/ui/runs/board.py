@@ -191,6 +191,7 @@ class FollowedRun(Followed):
             tokenizer = getattr(report.pair, "tokenizer", None)  # a server has none
             self.feed = RunFeed(trace, tokenizer, link=self.link(trace), before=self.before)
         self.feed.ended = report.is_timed or report.ended
+        self.feed.settles = not report.ended
         if (state := (report.pair.warming_up, report.pair.notes)) != self.described:
             self.described = state
             self.said = lambda: notice("note", *self.remarks, *describe_pair(report.pair, self.params))

@@ -340,7 +340,9 @@ def _head(of_race: Trace) -> wire.Head:
 def _of_race_in_words(key: str, **values: object) -> str:
     """The words of a race's verdict. They are like those of a run's verdict, but what was measured was
     measured in the race, where the target alone may have written a text of another length."""
-    return say(f"said.{'race' if key in ('counted', 'unclear', 'faster') else 'verdict'}.{key}", **values)
+    return say(
+        f"said.{'race' if key in ('counted', 'unclear', 'faster', 'busy') else 'verdict'}.{key}", **values
+    )
 
 
 def _lane(trace: Trace, title: str) -> wire.Lane:

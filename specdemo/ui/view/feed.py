@@ -78,6 +78,7 @@ class RunFeed:
         self.before = before
         self._told = 0, 0  # rounds that can be told, and the length of their text
         self.ended = recorded  # its last numbers, which come after the last round, are there
+        self.settles = False  # they may still change
 
     def update(self, since: int) -> Update:
         """The rounds from `since` on; while the run goes on, no more than one message can well hold. A run
@@ -153,7 +154,9 @@ class RunFeed:
 
     def _verdict(self, finish: Finish | None) -> Verdict:
         trace, where = self.trace, recorded_on(self.trace) if self.recorded else ""
-        return verdict(trace.stats, finish, trace.rounds, trace.params, recorded_on=where)
+        return verdict(
+            trace.stats, finish, trace.rounds, trace.params, recorded_on=where, settles=self.settles
+        )
 
     def _rounds(self, since: int, until: int, finish: Finish | None) -> Update:
         """The update with the rounds from `since` to `until`. finish: read before the rounds, since the run

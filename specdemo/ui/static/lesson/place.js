@@ -68,7 +68,7 @@ export function placeAt(token) {
   const listed = rows.sort((a, b) => weight(b) - weight(a)).slice(0, LISTED).sort((a, b) => b.p - a.p);
   const [p, q] = [listed.map((row) => row.p), listed.map((row) => row.q)];
   if (listed.length < 2 || sumOf(p) <= 0 || sumOf(q) <= 0) return null;
-  const judged = drafted && isSpeculative && drafted.u !== null;
+  const judged = drafted && drafted.u !== null;
   const at = (/** @type {number | null | undefined} */ id) => {
     const found = listed.findIndex((row) => row.id === id);
     return found < 0 ? null : found;

@@ -40,7 +40,7 @@ const MARGIN = { left: 38, right: 10, top: 24, bottom: 38 }; // px
 export function rowsOf(outcome, points, own) {
   const estimates = outcome?.estimates ?? [];
   if (!estimates.length && !points.length) return [];
-  const [measured = null] = fastest(points);
+  const measured = fastest(points)?.gamma ?? null;
   const bestOf = (/** @type {number} */ gamma) => {
     if (measured !== null) return measured === gamma ? "measured" : null;
     return outcome?.best_gamma === gamma ? "seen" : null;
@@ -55,17 +55,18 @@ export function rowsOf(outcome, points, own) {
 }
 
 /**
- * The measured draft lengths that do not clearly differ from the fastest one, the shortest first: their intervals
- * meet. None where nothing could be timed.
+ * The fastest measured draft length, and those that do not clearly differ from it, since their intervals meet, the
+ * shortest first. Null where nothing could be timed.
  * @param {GammaPoint[]} points
  */
 export function fastest(points) {
   const known = points.flatMap(({ gamma, speedup, low, high }) => (
     speedup === null ? [] : [{ gamma, speedup, low: low ?? speedup, high: high ?? speedup }]
   )).sort((a, b) => a.gamma - b.gamma);
-  if (!known.some(({ gamma }) => gamma > 0)) return []; // the target alone has nobody to be compared with
+  if (!known.some(({ gamma }) => gamma > 0)) return null; // the target alone has nobody to be compared with
   const first = known.reduce((most, one) => (one.speedup > most.speedup ? one : most));
-  return known.filter(({ high }) => high >= first.low).map(({ gamma }) => gamma);
+  const alike = known.filter((one) => one !== first && one.high >= first.low).map(({ gamma }) => gamma);
+  return { gamma: first.gamma, alike };
 }
 
 /**
@@ -180,18 +181,14 @@ function speedupOf(row, line) {
  */
 export function unclearInWords(rows, estimated) {
   const points = rows.flatMap(({ point }) => point ?? []);
-  const alike = fastest(points);
+  const { gamma = null, alike = [] } = fastest(points) ?? {};
   const untimed = points.filter(({ speedup }) => speedup === null).map(({ gamma }) => gamma).join(", ");
   const sentences = [];
-  if (alike.length > 1) {
-    const between = points.filter(({ gamma }) => gamma >= alike[0] && gamma <= alike[alike.length - 1]);
-    const isRange = alike.length > 2 && alike[0] > 0 && between.length === alike.length;
-    const lengths = isRange ? say("gamma.range", { from: alike[0], to: alike[alike.length - 1] })
-      : alike.map(nameOf).join(", ");
-    sentences.push(say("gamma.alike", { lengths, length: nameOf(alike[0]) }));
+  if (gamma !== null && alike.length) {
+    sentences.push(say("gamma.alike", { lengths: alike.map(nameOf).join(", "), length: nameOf(gamma) }));
   }
   if (untimed) sentences.push(say("gamma.untimed", { gammas: untimed }));
-  if (alike.length && estimated !== null) {
+  if (gamma !== null && estimated !== null) {
     const speedup = speedupOf(rows[estimated], "seen");
     sentences.push(say("gamma.explained", { length: nameOf(estimated), speedup }));
   }
