@@ -99,7 +99,7 @@ test("a small lead and a place that is seldom judged are not taken for more", ()
     + "at every other place fewer than 10 were judged.";
   assert.equal(sentence({ 1: 6, 2: 5 }), only);
   const alike = "Most rejections were at place 1: 10 of 20. Of the tokens judged at a place, the largest share rejected was 50%, "
-    + "at place 1, place 2; places with fewer than 10 are left out.";
+    + "at each of these: place 1, place 2; places with fewer than 10 are left out.";
   assert.equal(sentence({ 1: 10, 2: 5, 3: 5 }), alike);
   const few = "Most rejections were at place 1, place 2: 2 of 4 at each. At each place fewer than 10 tokens were judged: too few to compare shares.";
   assert.equal(sentence({ 1: 2, 2: 2 }), few);

@@ -87,7 +87,6 @@ def test_in_a_trace(shared, hostile, tmp_path):
     wait_for_state(page, "recorded")
     assert on_stage(page) == recorded(hostile)
     assert joined(tokens(page), "prompt") == "".join(HOSTILE)
-    assert HOSTILE[0] in notice(page, "recorded")
     assert HOSTILE[0] in page.get_by_test_id("whose").text_content()
     unfold(page, "Chat", "Ending")
     assert box(page, "System prompt").input_value() == HOSTILE[0]

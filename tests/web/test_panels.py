@@ -79,7 +79,7 @@ def test_the_tables_are_those_of_the_trace_and_of_the_numbers(page):
     *kinds, all_kinds = table(panel, "By kind of token")
     sums = (JUDGED, TRACE.stats.accepted, TRACE.stats.rejected)
     assert all_places == all_kinds == ["all", *map(str, sums), f"{TRACE.stats.rejected / JUDGED:.0%}"]
-    alike = "the largest share is 25%, at each of these: place 1, place 4."
+    alike = "the largest share rejected was 25%, at each of these: place 1, place 4;"
     assert len(kinds) > 2 and alike in panel.inner_text()
 
 

@@ -50,7 +50,7 @@ def test_before_any_model_is_there_the_page_can_be_used_and_a_load_can_be_given_
     page.get_by_role("button", name="Skip").click()
     open_settings(page)
     page.get_by_text("Needs about").wait_for()  # nothing is loaded
-    assert notice(page, "recorded").startswith("A recorded run")
+    assert page.get_by_test_id("whose").text_content().startswith("Recorded run")
     set_field(page, "Prompt", "")
     page.locator("#hint").get_by_text("must not be empty").wait_for()
     generate(page, "Once")
