@@ -81,7 +81,7 @@ def test_a_reply_continues_the_conversation_and_earlier_turns_open_again(visit, 
     # So does its trace, which can be replied to.
     third.save(tmp_path / "third.json")
     open_trace(again, tmp_path / "third.json")
-    again.locator(".notice[data-kind=recorded]").wait_for()
+    wait_for_state(again, "recorded")
     assert box(again, "Prompt").input_value() == "at last" and len(turns(again)) == 2
     reply(again, "the end")
     fourth = saved(again)
