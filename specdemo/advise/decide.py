@@ -333,7 +333,7 @@ def recommendation(measured: Measured, work: str) -> Recommendation:
     unknown = _not_known(measured, works, rows, best)
     if best is None or best.speedup is None or unknown:
         count = max((row.prompts for row in rows), default=0)
-        return Recommendation(work, None, None, None, None, None, None, unknown, None, count, is_provisional)
+        return Recommendation(work, *[None] * 6, unknown, None, count, is_provisional)
     contender = contender_of(measured, best.setting)
     said = {"who": called(best.setting), "speed": speedup_in_words(best.speedup.interval, best.speedup.value)}
     pays = _pays(best)
@@ -343,6 +343,8 @@ def recommendation(measured: Measured, work: str) -> Recommendation:
     else:
         key = "slower" if round(best.speedup.high, 2) < 1 else "unclear"
         reason = f"{_speak(key, **said)} {_why_not(best)}"
+        if key == "unclear" and is_provisional:  # more prompts may show that it pays
+            return Recommendation(work, *[None] * 6, reason, None, best.prompts, is_provisional)
     if work == ALL and len(works) < len(measured.works):
         reason += f" {_speak('of_some', works=', '.join(say(f'advice.works.{one}') for one in works))}"
     return Recommendation(

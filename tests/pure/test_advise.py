@@ -236,6 +236,15 @@ def test_a_wide_interval_is_no_figure_and_decides_nothing():
     assert not is_clear(by_setting(unlike, ["chat"]), [Setting(MODEL.name, 8)])
 
 
+def test_while_more_prompts_can_tell_what_is_not_surely_faster_is_not_known():
+    texts = [sample("chat", at, Setting(MODEL.name, 4), 0.62 + 0.04 * (at % 2), 3.3) for at in range(6)]
+    found = {}
+    for ended in ("time", "all"):
+        (found[ended],) = recommendations(measured(*texts, ended=ended))
+    assert found["time"].reason == found["all"].reason and "is surely faster" in found["all"].reason
+    assert {ended: one.draft_with for ended, one in found.items()} == {"time": None, "all": "none"}
+
+
 def test_the_table_says_which_settings_are_as_good_as_the_recommended_one():
     led, sure, slow = (Setting(MODEL.name, gamma) for gamma in (8, 6, 2))
     texts = [sample("chat", at, led, 0.93 if at % 2 else 0.83, 0.2) for at in range(8)]
