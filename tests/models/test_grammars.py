@@ -147,7 +147,7 @@ def test_a_trace_tells_it_again():
     again = Trace.from_json(trace.to_json())
     assert again.params == trace.params and again.rounds == trace.rounds
     assert again.rounds[0].draft[0].allowed == 1, "a text begins with {"
-    assert trace.stats.speedup is not None, "plain rounds follow it, too"
+    assert trace.stats.target_step_ms is not None, "plain rounds follow it, too"
 
 
 @pytest.mark.parametrize(

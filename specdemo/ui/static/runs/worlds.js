@@ -99,7 +99,8 @@ export function makeWorlds(panel, server) {
 
   /** @param {Measurement} measurement */
   function take(measurement) {
-    measuring.take(measurement);
+    const text = [measurement.whose, measurement.text].filter(Boolean).join(" · ");
+    measuring.take({ ...measurement, text });
     isAsked = true;
     if (!measurement.worlds) return; // the stops before stay until there is one
     worlds = measurement.worlds;
