@@ -230,9 +230,12 @@ def leader_of(found: Mapping[Setting, ByPlace]) -> Setting | None:
 
 def best_of(known: Mapping[Setting, tuple[int, SpeedUp]]) -> Setting | None:
     """The setting with the largest speed-up; of those as good, the surest. known: on how many prompts, and
-    the speed-up. What was dropped before the last prompt is none of the best."""
+    the speed-up. What was dropped before the last prompt is none of the best, nor what is too uncertain to
+    be told, while another one can be."""
     most = max((prompts for prompts, _ in known.values()), default=0)
-    speedups = {one: speedup for one, (prompts, speedup) in known.items() if prompts == most}
+    left = {one: speedup for one, (prompts, speedup) in known.items() if prompts == most}
+    told = {one: speedup for one, speedup in left.items() if not is_wide(speedup.interval)}
+    speedups = told or left
     enough = max((one.value for one in speedups.values()), default=0.0) / SAME
     as_good = [one for one, speedup in speedups.items() if speedup.value >= enough]
     return max(as_good, key=lambda one: speedups[one].low, default=None)
