@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from specdemo.ui.view.choices import words_of_row
 from specdemo.words.catalogue import say
 from tests.web.screen import (
     box,
@@ -16,6 +17,7 @@ from tests.web.screen import (
     open_examples,
     run,
     set_field,
+    unfold,
 )
 
 PROMPT = "Once upon a time, there was a little fox"
@@ -61,6 +63,24 @@ def test_a_greedy_race_ends_with_two_identical_texts(page):
     assert texts[0] == texts[1] != ""
     fates = panel.locator("[data-lane='0'] .stage [data-fate]:not([data-fate=prompt])")
     assert set(fates.evaluate_all("tokens => tokens.map(({dataset}) => dataset.fate)")) == {"sampled"}
+
+
+def test_over_a_lossy_race_no_sentence_says_that_the_text_is_the_targets(page):
+    choose(page, "Sampler", "multinomial")
+    unfold(page, "Ending")
+    choose(page, "Rule", words_of_row("rules", "lenient", "label"))
+    panel = tab(page, "Race", "race")
+    panel.get_by_role("button", name="Race:").click()
+    page.locator(".intro", has_text="This run's rule is lossy").wait_for(timeout=DONE)
+    choose(page, "Rule", words_of_row("rules", "speculative", "label"))
+    choose(page, "Sampler", "greedy")
+    close_settings(page)
+    run(page, PROMPT)
+    page.locator(".intro", has_text="as if the large one had written it alone").wait_for()
+    tab(page, "Race", "race")
+    page.locator(".intro", has_text="This run's rule is lossy").wait_for()
+    page.get_by_role("tab", name="Text").click()
+    page.locator(".intro", has_text="as if the large one had written it alone").wait_for()
 
 
 def test_a_comparison_is_kept_saved_stopped_and_cleared(page):

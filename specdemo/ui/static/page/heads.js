@@ -16,7 +16,7 @@ export function makeHeads(page, screen) {
   /** @type {Head | null} */
   let ofRace = null;
   let showsRace = false;
-  return { selected, raced, shown, leaveRace };
+  return { selected, raced, shown, leaveRace, ofRaceShown };
 
   /** @param {string} tab */
   function selected(tab) {
@@ -40,9 +40,16 @@ export function makeHeads(page, screen) {
     showsRace = false;
   }
 
+  /** @returns {Head | null} the race's, while it is what is shown */
+  function ofRaceShown() {
+    return showsRace ? ofRace : null;
+  }
+
   /** @param {Head} head */
   function show(head) {
+    const isOfRace = showsRace || head !== ofStage;
     showsRace = head !== ofStage;
     screen.showHead(head);
+    if (isOfRace) page.dispatchEvent(new Event("head"));
   }
 }

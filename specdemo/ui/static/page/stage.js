@@ -38,6 +38,7 @@ export function makeStage(page, run, { stage, text, player }, { address, heads, 
   let former = null;
   /** What the stage showed before it was lent to the tour. @type {{ run: Partial<Run>, shown: string } | null} */
   let kept = null;
+  page.addEventListener("head", introduce);
   return { name: () => shown, own: () => kept?.shown ?? shown, isFor, clear, told, lost, draw, drawn, show, open, showAll, lend, giveBack };
 
   /** Whether it still shows or waits for this. @param {number} one what `clear` has returned */
@@ -180,14 +181,16 @@ export function makeStage(page, run, { stage, text, player }, { address, heads, 
     hasPlayed = true;
   }
 
-  // What the page is about; over an example, what to look at.
+  // What the page is about, by the rule of the run that the headline is of; over an example, what to look at.
   function introduce() {
     find(page, ".intro .words").textContent = say(isExample() ? `recorded.${shown}.about` : introduction());
     find(page, ".run-here").hidden = !isExample();
   }
 
   function introduction() {
-    return run.setting?.lossy ? "page.introduction_of_lossy" : "page.introduction";
+    const ofRace = heads.ofRaceShown();
+    const isLossy = ofRace ? ofRace.tone === "lossy" : run.setting?.lossy;
+    return isLossy ? "page.introduction_of_lossy" : "page.introduction";
   }
 
   function isExample() {

@@ -87,7 +87,7 @@ export function makeRace(panel, server, raced) {
     panel.toggleAttribute("data-raced", true);
     part(".of").textContent = measurement.whose;
     prepare(race);
-    raced({ ...race.head, verdict: "", numbers: {}, tone: "neutral" }); // until it has been played
+    raced({ ...race.head, verdict: "", numbers: {}, tone: race.head.tone === "lossy" ? "lossy" : "neutral" }); // until it has been played
     beginIfSeen();
   }
 
