@@ -219,7 +219,7 @@ def _so_far(best: MethodRow) -> str:
 def _among_the_faster(faster: list[MethodRow], drafters: list[MethodRow]) -> str:
     leader = faster[0]
     said = {"who": _called(leader), "speed": _speed(leader, "as_fast")}
-    others = [row for row in drafters if row is not leader and _overlap(row, leader)]
+    others = as_fast(leader, drafters)
     if not others:
         return _sentence(_speak("fastest", **said)) + _why(leader)
     if len(others) == 1:
@@ -227,6 +227,12 @@ def _among_the_faster(faster: list[MethodRow], drafters: list[MethodRow]) -> str
     else:
         tied = _speak("tied_with", **said, count=len(others))
     return f"{tied}{_surely_faster([leader, *others])}{_why(leader)}"
+
+
+def as_fast(leader: MethodRow, rows: Sequence[MethodRow]) -> list[MethodRow]:
+    """The other rows that may be as fast: those whose intervals overlap."""
+    known = [row for row in rows if row.speedup_interval and not is_untimed(row)]
+    return [row for row in known if row is not leader and _overlap(row, leader)] if leader in known else []
 
 
 def _surely_faster(tied: list[MethodRow]) -> str:

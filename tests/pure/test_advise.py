@@ -236,7 +236,9 @@ def test_a_wide_interval_is_no_figure_and_decides_nothing():
     assert not is_clear(by_setting(unlike, ["chat"]), [Setting(MODEL.name, 8)])
     sure = [sample("chat", at, Setting(HEAD.name, 4), 0.5, 0.1) for at in range(4)]
     (other,) = recommendations(measured(*unlike, *sure))
-    assert row.speedup.value > other.speedup and other.best == Setting(HEAD.name, 4), "nor hides one that is told"
+    assert row.speedup.value > other.speedup and other.best == Setting(HEAD.name, 4), (
+        "nor hides one that is told"
+    )
 
 
 def test_while_more_prompts_can_tell_what_is_not_surely_faster_is_not_known():

@@ -20,7 +20,7 @@ from specdemo.bench.compare import (
     settings_for,
     with_trees,
 )
-from specdemo.bench.methods import MethodRow, cells, comparison_csv, methods_table, winner
+from specdemo.bench.methods import MethodRow, as_fast, cells, comparison_csv, methods_table, winner
 from specdemo.drafters.ways import way_called
 from specdemo.events import DRAFTER_KINDS, METHODS, ByModel, PairInfo, Params, Round
 from specdemo.events.metrics import fresh
@@ -350,6 +350,12 @@ def test_who_wins_and_why_with_the_tables_factors(sentence):
 
 
 # Texts
+
+
+def test_what_may_be_as_fast_as_the_first_is_what_the_sentence_speaks_of():
+    rows = [made("a", 1.87, (1.71, 2.04)), made("b", 1.71, (1.57, 1.86)), made("c", 1.34, (1.26, 1.42))]
+    rows += [made("d", None, (0.5, 4.0)), made("plain", draft_with="none")]
+    assert [row.name for row in as_fast(rows[0], rows)] == ["b"] and "but b may be as fast" in winner(rows)
 
 
 def test_cells_are_rounded_and_a_wide_interval_is_no_number():

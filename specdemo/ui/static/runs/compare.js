@@ -24,7 +24,7 @@ const tableMarkup = () => `
   <p class="notes">${words("compare.notes")}</p>
   <div class="scrolls stacked" role="group" aria-label="${words("compare.table")}">
     <table><thead><tr></tr></thead><tbody></tbody></table></div>
-  <div class="keeping"><button type="button" class="all" aria-pressed="false"></button>
+  <div class="keeping"><button type="button" class="all" aria-expanded="false"></button>
     <button type="button" data-saves="csv" disabled>${words("compare.csv")}</button>
     <button type="button" data-saves="json" disabled>${words("compare.json")}</button></div>`;
 const TYPES = { csv: "text/csv", json: "application/json" };
@@ -94,17 +94,17 @@ function makeTable() {
   let comparison = null;
   part(".keeping").addEventListener("click", save);
   part(".all").addEventListener("click", () => {
-    const isAll = part(".all").getAttribute("aria-pressed") !== "true";
-    part(".all").setAttribute("aria-pressed", String(isAll));
+    const isAll = part(".all").ariaExpanded !== "true";
+    part(".all").ariaExpanded = String(isAll);
     showRows();
   });
   return { element, fill };
 
   function showRows() {
     const { firsts = [] } = comparison ?? {};
-    const isAll = part(".all").getAttribute("aria-pressed") === "true";
+    const isAll = part(".all").ariaExpanded === "true";
     [...part("tbody").children].forEach((row, at) => row.toggleAttribute("hidden", !isAll && !firsts[at]));
-    part(".all").textContent = say("compare.all", { count: firsts.length });
+    part(".all").textContent = isAll ? say("compare.fewer") : say("compare.all", { count: firsts.length });
     part(".all").hidden = firsts.every(Boolean);
   }
 
