@@ -180,12 +180,11 @@ class Recommendation:
 
 @dataclass(frozen=True)
 class Measured:
-    """All that was measured, and how, which is what a report keeps and what can be gone on with. quantize: of
-    target and drafter. params: what all texts were written with, but for draft_with and gamma. prompts: of
-    each kind of work, told from others by a digest. probes: the texts with long drafts, of which the
-    estimates are. finalists: what is then measured, samples: its texts. settled: the kinds of work of which
-    more prompts cannot change the answer. ended: whether the answer is clear, or all prompts are used, or why
-    it ended before."""
+    """All that was measured, and how, which is what a report keeps. quantize: of target and drafter. params:
+    what all texts were written with, but for draft_with and gamma. probes: the texts with long drafts, of
+    which the estimates are. finalists: what is then measured, samples: its texts. settled: the kinds of work
+    of which more prompts cannot change the answer. ended: whether the answer is clear, or all prompts are
+    used, or why it ended before."""
 
     target: str
     device: str
@@ -198,7 +197,6 @@ class Measured:
     params: dict[str, Any]
     works: tuple[str, ...]
     contenders: tuple[Contender, ...]
-    prompts: dict[str, tuple[str, ...]]
     checks: tuple[CheckTime, ...] = ()
     probes: tuple[Sample, ...] = ()
     finalists: dict[str, tuple[Setting, ...]] = field(default_factory=dict)

@@ -283,7 +283,7 @@ def _advise(arguments: Namespace) -> int:
     )
 
     if arguments.compare is not None:
-        if any(map(is_given, (arguments.report, arguments.resume, arguments.prompts, arguments.work))):
+        if any(map(is_given, (arguments.report, arguments.prompts, arguments.work))):
             raise ValueError(about("compare", "advice_compare_alone"))
         put(compared(arguments.compare, [read_report(file, "compare") for file in arguments.compare]))
         return 0
@@ -304,7 +304,6 @@ def _advise(arguments: Namespace) -> int:
         prompts = {OWN: read_prompts(arguments.prompts)}
     else:
         prompts = prompts_of(arguments.work or WORKS)
-    before = read_report(arguments.resume, "resume") if arguments.resume is not None else None
     command = shlex.join(["python", "-m", "specdemo", *sys.argv[1:]])
     pair = _load(request)
     found = field_of(pair, arguments.drafters, params)
@@ -314,7 +313,7 @@ def _advise(arguments: Namespace) -> int:
         notes.append(message("advice_quantized", kind=kind))
     for note in notes:
         tell(note)
-    measured = begin(pair, found.contenders, prompts, params, notes, command, before)
+    measured = begin(pair, found.contenders, prompts, params, notes, command)
     task, status = Task(found.pairs, prompts, params, arguments.budget), 0
     told = saved = -SAVED_EVERY
     try:
