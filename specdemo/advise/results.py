@@ -6,12 +6,9 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Any, Literal
 
-from pydantic import TypeAdapter
-
 from specdemo.events.params import DraftTree
 from specdemo.events.speedup import TimedTurn
 from specdemo.events.trace import Trace
-from specdemo.loading.catalog import WORKS
 
 Ended = Literal["running", "clear", "all", "budget", "interrupted", "failed"]
 SCHEMA = "specdemo.advice/1"
@@ -207,36 +204,5 @@ class Measured:
     ended: Ended = "running"
 
 
-_CODEC = TypeAdapter(Measured)
-
-
 def to_object(measured: Measured) -> dict[str, Any]:
     return {"schema": SCHEMA, **asdict(measured)}
-
-
-def from_object(told: dict[str, Any]) -> Measured:
-    """The inverse. ValueError for what is none."""
-    if not isinstance(told, dict) or told.get("schema") != SCHEMA:
-        raise ValueError(f"has no measurement of {SCHEMA}")
-    found = _CODEC.validate_python({name: value for name, value in told.items() if name in _FIELDS})
-    names = {one.name for one in found.contenders}
-    texts = (*found.probes, *found.samples)
-    if not found.works or not all(map(_is_sound, texts)) or not {*found.works} <= {*WORKS, OWN}:
-        raise ValueError("has a text without rounds, or an unknown kind of work")
-    chosen = [one for some in found.finalists.values() for one in some]
-    by = {one.contender for one in chosen} | {one.setting.contender for one in texts}
-    if not by <= names or not {one.work for one in texts} <= {*found.works}:
-        raise ValueError("has a text of nobody's")
-    return found
-
-
-def _is_sound(one: Sample) -> bool:
-    return (
-        len(one.drafted) == len(one.accepted) == len(one.emitted) > 0
-        and min(*one.drafted, *one.accepted, one.prompt, one.judged) >= 0
-        and min(one.emitted) > 0
-        and all(turn.plain_ms > 0 and turn.ms > 0 and turn.drafted >= 0 for turn in one.turns)
-    )
-
-
-_FIELDS = frozenset(Measured.__dataclass_fields__)

@@ -31,7 +31,7 @@ from specdemo.errors import LoadError, PairError, failure, redacted
 from specdemo.events import DRAFTER_KINDS, METHODS, Params, Round
 from specdemo.events.params import check_greedy_drafts
 from specdemo.loading.catalog import CATALOGUE, QUANTIZE_WHERE, WORKS
-from specdemo.words.message import about, harmless, message
+from specdemo.words.message import harmless, message
 
 if TYPE_CHECKING:
     from specdemo.bench.prompts import Prompts
@@ -273,20 +273,6 @@ def _check_plot(file: str) -> None:
 
 def _advise(arguments: Namespace) -> int:
     """What to set for a kind of work. If it is interrupted or fails, it tells what was measured before."""
-    from specdemo.advise.report import (
-        advice_object,
-        advice_of,
-        advice_table,
-        compared,
-        read_report,
-        typed_text,
-    )
-
-    if arguments.compare is not None:
-        if any(map(is_given, (arguments.report, arguments.prompts, arguments.work))):
-            raise ValueError(about("compare", "advice_compare_alone"))
-        put(compared(arguments.compare, [read_report(file, "compare") for file in arguments.compare]))
-        return 0
     params, request = params_from_arguments(arguments), pair_request(arguments)
     params = replace(params, alternatives=0)
     check_advise_options(arguments)
@@ -295,6 +281,7 @@ def _advise(arguments: Namespace) -> int:
 
     from specdemo.advise.contenders import check_asked, field_of
     from specdemo.advise.page import page_of, typed_of
+    from specdemo.advise.report import advice_object, advice_of, advice_table, typed_text
     from specdemo.advise.results import OWN
     from specdemo.advise.run import Task, advise, begin, fitting
     from specdemo.advise.work import prompts_of, read_prompts

@@ -191,7 +191,6 @@ def _add_advise_options(parser: ArgumentParser) -> None:
     add("--work", type=_names, metavar="KIND,KIND", help=f"{work} (default {','.join(WORKS)})")
     add("--budget", type=_seconds, default=300.0, metavar="TIME", help=budget)
     add("--report", metavar="FILE.html", help="save a page with all that was measured")
-    add("--compare", nargs=2, metavar="FILE.html", help="show two reports beside each other; measure nothing")
 
 
 def check_advise_options(arguments: Namespace) -> None:
