@@ -2,7 +2,7 @@
 after texts of several lengths. It decides whether long drafts can pay, and depends on the machine."""
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import cycle, islice
 from random import Random
@@ -31,17 +31,15 @@ def check_times(
     params: Params,
     seconds: float,
     is_over: Callable[[], bool] = lambda: False,
-    known: Collection[int] = (),
 ) -> Iterator[list[CheckTime]]:
     """Yields the times after one length of text after another, until the time is up: a next length is left
     out where reading it would take longer than what is left. text: token ids, repeated as often as needed.
-    known: lengths that are left out. Nothing is yielded for a target with recurrent layers, which cannot go
-    back in its text."""
+    Nothing is yielded for a target with recurrent layers, which cannot go back in its text."""
     end, read = perf_counter() + seconds, 0.0
     contexts = [length for length in CONTEXTS if length + LONGEST_DRAFT + 1 < pair.context]
     for before, context in zip([0, *contexts], contexts, strict=False):
         began = perf_counter()
-        if context in known or (before and read * context / before > end - began):
+        if before and read * context / before > end - began:
             continue
         share = (end - began) / (len(contexts) - contexts.index(context))
         ids = list(islice(cycle(text), context + LONGEST_DRAFT))

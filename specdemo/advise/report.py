@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment
-from pydantic import ValidationError
 
 from specdemo.advise.decide import (
     FIRST_TEXT,
@@ -26,7 +25,6 @@ from specdemo.advise.results import (
     Measured,
     Recommendation,
     Together,
-    from_object,
     to_object,
 )
 from specdemo.advise.typed import Typed
@@ -34,11 +32,8 @@ from specdemo.bench.methods import aligned
 from specdemo.events.params import depth_of
 from specdemo.events.speedup import SpeedUp, is_wide
 from specdemo.words.catalogue import Numeral, number, numeral, say
-from specdemo.words.message import about
 
 TEMPLATE = Path(__file__).with_name("report.html")
-DATA = '<script type="application/json" id="measured">'
-LARGEST_REPORT = 64_000_000  # bytes
 TOLD_ROWS = (2, 5, 9, 17)  # of checks
 PLACES = (1, 2, 3, 4, 6, 8)  # in a draft, of which the first texts tell
 COLUMNS = ("work", "setting", "speedup", "beside", "accepted", "tokens", "cost", "prompts")
@@ -218,8 +213,8 @@ def recommended_object(one: Recommendation) -> dict[str, Any]:
     return {name: value for name, value in asdict(one).items() if name != "work"}
 
 
-def html_report(advice: Advice, typed: Sequence[Typed] = (), elsewhere: str = "") -> str:
-    """The page. typed: what to type into servers. elsewhere: the picture of other cards."""
+def html_report(advice: Advice, typed: Sequence[Typed] = ()) -> str:
+    """The page. typed: what to type into servers."""
     measured = advice.measured
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
@@ -238,7 +233,6 @@ def html_report(advice: Advice, typed: Sequence[Typed] = (), elsewhere: str = ""
         probes=say("advice.probes", most=PROBED, tokens=FIRST_TEXT),
         probed=probe_lines(measured),
         typed=typed,
-        elsewhere=elsewhere,
         notes=measured.notes,
         ended=ended_in_words(measured),
         command=measured.command,
@@ -247,7 +241,6 @@ def html_report(advice: Advice, typed: Sequence[Typed] = (), elsewhere: str = ""
         words={
             "title": say("advice.title"),
             "typed": say("advice.typed"),
-            "elsewhere": say("advice.elsewhere"),
             "measured": say("advice.measured"),
             "how": say("advice.how"),
         },
@@ -293,38 +286,3 @@ def acceptance_picture(advice: Advice) -> str:
     found = [curve for curve in found if curve.points]
     title = say("advice.pictures.acceptance", name=called(best))
     return curves(title, found, say("advice.pictures.places"), form=".0%") if found else ""
-
-
-def read_report(file: str, field: str) -> Measured:
-    """What a report keeps. ValueError, about this field, for a file that is none."""
-    try:
-        if Path(file).stat().st_size > LARGEST_REPORT:
-            raise ValueError(about(field, "advice_no_report", file=file))
-        text = Path(file).read_text(encoding="utf-8")
-    except OSError as error:
-        raise ValueError(about(field, "advice_unread", file=file, why=error.strerror or "")) from None
-    except UnicodeDecodeError:
-        raise ValueError(about(field, "advice_no_report", file=file)) from None
-    _, found, rest = text.partition(DATA)
-    try:
-        told, _ = json.JSONDecoder().raw_decode(rest.lstrip() if found else text)
-        return from_object(told)
-    except (ValueError, ValidationError, RecursionError):
-        raise ValueError(about(field, "advice_no_report", file=file)) from None
-
-
-def compared(names: Sequence[str], both: Sequence[Measured]) -> str:
-    """Two reports beside each other, by kind of work."""
-    parts = [f"{name}: {say('advice.head', **_how(one))}" for name, one in zip(names, both, strict=True)]
-    advised = [{one.work: one for one in recommendations(measured)} for measured in both]
-    works = list(dict.fromkeys(work for side in advised for work in side))
-    for work in sorted(works, key=lambda work: work == ALL):
-        known = [side[work] for side in advised if work in side]
-        answers = {(one.draft_with, one.drafter, one.gamma, one.tree) for one in known}
-        is_same = len(answers) == 1 and all(work in side for side in advised)
-        parts.append(f"{work_in_words(work)}: {say('advice.same' if is_same else 'advice.differs')}")
-        for name, side in zip(names, advised, strict=True):
-            one = side.get(work)
-            told = f"{setting_in_words(one)}. {one.reason}" if one else f"{say('advice.not_measured')}."
-            parts.append(f"  {name}: {told}")
-    return "\n".join(parts)

@@ -6,12 +6,9 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Any, Literal
 
-from pydantic import TypeAdapter
-
 from specdemo.events.params import DraftTree
 from specdemo.events.speedup import TimedTurn
 from specdemo.events.trace import Trace
-from specdemo.loading.catalog import WORKS
 
 Ended = Literal["running", "clear", "all", "budget", "interrupted", "failed"]
 SCHEMA = "specdemo.advice/1"
@@ -180,12 +177,11 @@ class Recommendation:
 
 @dataclass(frozen=True)
 class Measured:
-    """All that was measured, and how, which is what a report keeps and what can be gone on with. quantize: of
-    target and drafter. params: what all texts were written with, but for draft_with and gamma. prompts: of
-    each kind of work, told from others by a digest. probes: the texts with long drafts, of which the
-    estimates are. finalists: what is then measured, samples: its texts. settled: the kinds of work of which
-    more prompts cannot change the answer. ended: whether the answer is clear, or all prompts are used, or why
-    it ended before."""
+    """All that was measured, and how, which is what a report keeps. quantize: of target and drafter. params:
+    what all texts were written with, but for draft_with and gamma. probes: the texts with long drafts, of
+    which the estimates are. finalists: what is then measured, samples: its texts. settled: the kinds of work
+    of which more prompts cannot change the answer. ended: whether the answer is clear, or all prompts are
+    used, or why it ended before."""
 
     target: str
     device: str
@@ -198,7 +194,6 @@ class Measured:
     params: dict[str, Any]
     works: tuple[str, ...]
     contenders: tuple[Contender, ...]
-    prompts: dict[str, tuple[str, ...]]
     checks: tuple[CheckTime, ...] = ()
     probes: tuple[Sample, ...] = ()
     finalists: dict[str, tuple[Setting, ...]] = field(default_factory=dict)
@@ -209,36 +204,5 @@ class Measured:
     ended: Ended = "running"
 
 
-_CODEC = TypeAdapter(Measured)
-
-
 def to_object(measured: Measured) -> dict[str, Any]:
     return {"schema": SCHEMA, **asdict(measured)}
-
-
-def from_object(told: dict[str, Any]) -> Measured:
-    """The inverse. ValueError for what is none."""
-    if not isinstance(told, dict) or told.get("schema") != SCHEMA:
-        raise ValueError(f"has no measurement of {SCHEMA}")
-    found = _CODEC.validate_python({name: value for name, value in told.items() if name in _FIELDS})
-    names = {one.name for one in found.contenders}
-    texts = (*found.probes, *found.samples)
-    if not found.works or not all(map(_is_sound, texts)) or not {*found.works} <= {*WORKS, OWN}:
-        raise ValueError("has a text without rounds, or an unknown kind of work")
-    chosen = [one for some in found.finalists.values() for one in some]
-    by = {one.contender for one in chosen} | {one.setting.contender for one in texts}
-    if not by <= names or not {one.work for one in texts} <= {*found.works}:
-        raise ValueError("has a text of nobody's")
-    return found
-
-
-def _is_sound(one: Sample) -> bool:
-    return (
-        len(one.drafted) == len(one.accepted) == len(one.emitted) > 0
-        and min(*one.drafted, *one.accepted, one.prompt, one.judged) >= 0
-        and min(one.emitted) > 0
-        and all(turn.plain_ms > 0 and turn.ms > 0 and turn.drafted >= 0 for turn in one.turns)
-    )
-
-
-_FIELDS = frozenset(Measured.__dataclass_fields__)

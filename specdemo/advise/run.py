@@ -3,14 +3,11 @@ its first answer: a short text of each contender with long drafts, from which al
 and whole texts of the most promising settings, in turns with the target alone. What time is left goes on, in
 all kinds of work, until it is clear which setting is best."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import date
-from hashlib import sha256
 from math import inf
 from time import perf_counter
-from typing import Any
 
 from specdemo.advise.checks import check_times
 from specdemo.advise.decide import (
@@ -105,12 +102,10 @@ def begin(
     params: Params,
     notes: Sequence[Message | str],
     command: str,
-    before: Measured | None = None,
 ) -> Measured:
-    """What is known before anything is measured. before: of a measurement that is gone on with. ValueError
-    where that was of something else."""
+    """What is known before anything is measured."""
     info = pair.info
-    own = Measured(
+    return Measured(
         target=info.target,
         device=info.device,
         device_name=info.device_name,
@@ -119,39 +114,19 @@ def begin(
         versions={"specdemo": __version__, **pair.versions},
         date=date.today().isoformat(),
         command=command,
-        params=_as_kept(params),
+        params={name: value for name, value in asdict(params).items() if name not in ("draft_with", "gamma")},
         works=tuple(prompts),
         contenders=tuple(contenders),
-        prompts={work: tuple(map(_digest, some)) for work, some in prompts.items()},
         notes=tuple(map(str, (*notes, *pair.notes))),
     )
-    if before is None:
-        return own
-    before = replace(before, params={**_as_kept(Params()), **before.params})  # older ones have fewer
-    same = ("target", "device_name", "dtype", "quantize", "versions", "params", "works", "contenders")
-    for name in (*same, "prompts"):
-        if getattr(before, name) != getattr(own, name):
-            raise ValueError(about("resume", "advice_other", what=name))
-    known = ("checks", "probes", "finalists", "samples", "seconds", "date")
-    return replace(own, **{name: getattr(before, name) for name in known})
-
-
-def _as_kept(params: Params) -> dict[str, Any]:
-    """What all texts are written with, as a report has it."""
-    given = json.loads(json.dumps(asdict(params)))
-    return {name: value for name, value in given.items() if name not in ("draft_with", "gamma")}
-
-
-def _digest(prompt: Prompt) -> str:
-    return sha256(json.dumps(prompt).encode()).hexdigest()[:12]
 
 
 def advise(
     task: Task, measured: Measured, is_stopped: Callable[[], bool] = lambda: False
 ) -> Iterator[Progress]:
-    """Measures, and yields all that is measured so far after each text. measured: what is known before, with
-    its contenders. Where is_stopped gets true, or the budget is at its end, a text that is being written does
-    not count. Raises as `stream` does."""
+    """Measures, and yields all that is measured so far after each text. measured: what `begin` made. Where
+    is_stopped gets true, or the budget is at its end, a text that is being written does not count. Raises as
+    `stream` does."""
     course = _Course(task, measured, is_stopped)
     try:
         yield from course.warm_up()
@@ -165,11 +140,11 @@ def advise(
 
 
 class _Course:
-    """The measurement as it goes on. The budget is that of this run, whatever was measured before."""
+    """The measurement as it goes on."""
 
     def __init__(self, task: Task, measured: Measured, is_stopped: Callable[[], bool]):
         self.task, self.measured, self.is_stopped = task, measured, is_stopped
-        self.before, self.began = measured.seconds, perf_counter()
+        self.began = perf_counter()
         self.ended: Ended = "all"
         self.contenders = {one.name: one for one in measured.contenders if one.draft_with != "none"}
 
@@ -183,7 +158,7 @@ class _Course:
 
     def progress(self, doing: Message, ended: Ended = "running") -> Progress:
         own = perf_counter() - self.began
-        self.measured = replace(self.measured, seconds=self.before + own, ended=ended)
+        self.measured = replace(self.measured, seconds=own, ended=ended)
         return Progress(self.measured, doing, max(0.0, self.task.budget - own))
 
     def warm_up(self) -> Iterator[Progress]:
@@ -203,8 +178,7 @@ class _Course:
         yield self.progress(message("advice_checking"))
         params = replace(self.task.params, draft_with="none")
         text = [one for some in self.task.prompts.values() for one in encode(pair, some[0], params)]
-        known = {one.context for one in self.measured.checks}
-        for found in check_times(pair, text, params, OF_CHECKS * self.task.budget, self.is_over, known):
+        for found in check_times(pair, text, params, OF_CHECKS * self.task.budget, self.is_over):
             self.measured = replace(self.measured, checks=(*self.measured.checks, *found))
             yield self.progress(message("advice_checking"))
         if self.is_over():
@@ -217,9 +191,8 @@ class _Course:
         for at, work in enumerate(works):
             left = self.task.budget * (1 - self.share)
             end = perf_counter() + left / (len(works) - at + 1)
-            if work not in self.measured.finalists:
-                yield from self.probe(work)
-                self.choose(work)
+            yield from self.probe(work)
+            self.choose(work)
             yield from self.first_texts(work, end)
 
     def probe(self, work: str) -> Iterator[Progress]:

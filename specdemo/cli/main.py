@@ -31,7 +31,7 @@ from specdemo.errors import LoadError, PairError, failure, redacted
 from specdemo.events import DRAFTER_KINDS, METHODS, Params, Round
 from specdemo.events.params import check_greedy_drafts
 from specdemo.loading.catalog import CATALOGUE, QUANTIZE_WHERE, WORKS
-from specdemo.words.message import about, harmless, message
+from specdemo.words.message import harmless, message
 
 if TYPE_CHECKING:
     from specdemo.bench.prompts import Prompts
@@ -273,20 +273,6 @@ def _check_plot(file: str) -> None:
 
 def _advise(arguments: Namespace) -> int:
     """What to set for a kind of work. If it is interrupted or fails, it tells what was measured before."""
-    from specdemo.advise.report import (
-        advice_object,
-        advice_of,
-        advice_table,
-        compared,
-        read_report,
-        typed_text,
-    )
-
-    if arguments.compare is not None:
-        if any(map(is_given, (arguments.report, arguments.resume, arguments.prompts, arguments.work))):
-            raise ValueError(about("compare", "advice_compare_alone"))
-        put(compared(arguments.compare, [read_report(file, "compare") for file in arguments.compare]))
-        return 0
     params, request = params_from_arguments(arguments), pair_request(arguments)
     params = replace(params, alternatives=0)
     check_advise_options(arguments)
@@ -294,19 +280,17 @@ def _advise(arguments: Namespace) -> int:
         _check_writable("report", arguments.report)
 
     from specdemo.advise.contenders import check_asked, field_of
-    from specdemo.advise.elsewhere import check_cards
     from specdemo.advise.page import page_of, typed_of
+    from specdemo.advise.report import advice_object, advice_of, advice_table, typed_text
     from specdemo.advise.results import OWN
     from specdemo.advise.run import Task, advise, begin, fitting
     from specdemo.advise.work import prompts_of, read_prompts
 
     check_asked(arguments.drafters)
-    cards = check_cards(arguments.on)
     if arguments.prompts is not None:
         prompts = {OWN: read_prompts(arguments.prompts)}
     else:
         prompts = prompts_of(arguments.work or WORKS)
-    before = read_report(arguments.resume, "resume") if arguments.resume is not None else None
     command = shlex.join(["python", "-m", "specdemo", *sys.argv[1:]])
     pair = _load(request)
     found = field_of(pair, arguments.drafters, params)
@@ -316,7 +300,7 @@ def _advise(arguments: Namespace) -> int:
         notes.append(message("advice_quantized", kind=kind))
     for note in notes:
         tell(note)
-    measured = begin(pair, found.contenders, prompts, params, notes, command, before)
+    measured = begin(pair, found.contenders, prompts, params, notes, command)
     task, status = Task(found.pairs, prompts, params, arguments.budget), 0
     told = saved = -SAVED_EVERY
     try:
@@ -327,7 +311,7 @@ def _advise(arguments: Namespace) -> int:
                 tell(f"{progress.doing}; at most {left} s more")
             if arguments.report is not None and measured.seconds > saved + SAVED_EVERY:
                 saved = measured.seconds
-                _save_report(arguments.report, page_of(found.pairs, advice_of(measured), cards))
+                _save_report(arguments.report, page_of(advice_of(measured)))
     except KeyboardInterrupt:
         measured, status = replace(measured, ended="interrupted"), INTERRUPTED
     except Exception as error:  # what was measured before stays
@@ -338,7 +322,7 @@ def _advise(arguments: Namespace) -> int:
         put(f"\n{typed_text(typed)}\n")
     put(json.dumps(advice_object(advice)))
     if arguments.report is not None:
-        _save_report(arguments.report, page_of(found.pairs, advice, cards))
+        _save_report(arguments.report, page_of(advice))
     return status
 
 

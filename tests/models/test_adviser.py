@@ -1,5 +1,5 @@
-"""The adviser on real pairs: what it runs is what would be written anyway, it ends when it is told to, and it
-goes on with what was measured. No test reads a time."""
+"""The adviser on real pairs: what it runs is what would be written anyway, and it ends when it is told to. No
+test reads a time."""
 
 import json
 from collections import Counter
@@ -12,7 +12,6 @@ from specdemo.advise.checks import LENGTHS, check_times
 from specdemo.advise.contenders import field_of
 from specdemo.advise.page import page_of
 from specdemo.advise.report import advice_of, advice_table
-from specdemo.advise.results import from_object, to_object
 from specdemo.advise.run import LOOKS, Task, advise, begin, fitting
 from specdemo.advise.work import prompts_of
 from specdemo.cli.main import main
@@ -35,12 +34,12 @@ def field(pair):
     return field_of(pair, ["model", "lookup", str(ROOT / CATALOGUE["embedded-dflash"].drafter)], PARAMS)
 
 
-def measured_until(field, works, is_enough, before=None):
+def measured_until(field, works, is_enough):
     """What is known when enough texts have begun, and these."""
     pair = field.pairs["none"]
     prompts, _ = fitting(pair, prompts_of(works), SHORT)
     begun = []
-    known = begin(pair, field.contenders, prompts, SHORT, field.left_out, "advise", before)
+    known = begin(pair, field.contenders, prompts, SHORT, field.left_out, "advise")
     task = Task(field.pairs, prompts, SHORT, budget=1e9)
     for progress in advise(task, known, lambda: is_enough(begun)):
         begun.append(str(progress.doing))
@@ -71,36 +70,29 @@ def test_another_drafter_shares_the_target_and_its_lock(pair, field):
 
 
 @pytest.mark.slow
-def test_it_measures_until_it_is_stopped_and_goes_on_where_it_was(field):
+def test_it_measures_until_it_is_stopped(field):
     works = ["story", "chat"]
-    first, begun = measured_until(
+    known, begun = measured_until(
         field, works, lambda begun: any("chat, prompt 4" in one for one in begun[:-1])
     )
-    assert first.ended == "interrupted" and begun.index("done") == len(begun) - 1
-    assert {one.work for one in first.samples} == {*works}
-    assert {(one.work, one.setting.contender) for one in first.probes} == {
+    assert known.ended == "interrupted" and begun.index("done") == len(begun) - 1
+    assert {one.work for one in known.samples} == {*works}
+    assert {(one.work, one.setting.contender) for one in known.probes} == {
         (work, name) for work in works for name in field.pairs if name != "none"
     }
-    read = from_object(json.loads(json.dumps(to_object(first))))
-    second, begun = measured_until(field, works, lambda begun: len(begun) > 16, before=read)
-    assert second.samples[: len(first.samples)] == first.samples and second.probes == first.probes
-    assert len(second.samples) > len(first.samples) and second.checks == first.checks
-    assert not any("drafts" in doing for doing in begun), "nothing is probed twice"
-    each = Counter((one.work, one.setting) for one in second.samples)
+    each = Counter((one.work, one.setting) for one in known.samples)
     assert {*each.values()} == {LOOKS[0]}, "a setting counts when it has written all first texts"
-    assert "It was interrupted after" in advice_table(advice_of(second))
-    chain = next(one for one in second.samples if one.prompt == 0 and one.setting.gamma)
-    enough = tuple(replace(chain, work=work, prompt=at) for work in works for at in range(4))
-    page = page_of(field.pairs, advice_of(replace(second, samples=enough)))
-    assert "Counted, not measured" in page and "llama-server" in page and page.count("<svg") == 4
+    assert "It was interrupted after" in advice_table(advice_of(known))
+    chain = next(one.setting for one in known.probes if one.setting.gamma)  # whatever the finalists are
+    own = replace(next(one for one in known.samples if one.turns), setting=chain)
+    enough = tuple(replace(own, work=work, prompt=at) for work in works for at in range(4))
+    page = page_of(advice_of(replace(known, samples=enough)))
+    assert "llama-server" in page and page.count("<svg") == 3
 
 
 def test_checks_are_timed_by_their_rows_and_after_texts_that_the_context_has_room_for(pair):
     structured = replace(PARAMS, regex="[a-z ]+")
     found = list(check_times(pair, [5, 6, 7], structured, seconds=0.0))
-    assert not any(
-        one.context == 64 for times in check_times(pair, [5], PARAMS, 0.0, known=[64]) for one in times
-    )
     assert [one.rows for one in found[0]] == [1 + length for length in LENGTHS]
     assert {one.context for times in found for one in times} <= {64, 512}
     assert all(one.ms > 0 and one.low <= one.ratio <= one.high for times in found for one in times)
@@ -145,5 +137,3 @@ def test_the_command_ends_with_its_advice_as_json_and_a_report(tmp_path, capsys)
     assert set(own) >= {"draft_with", "drafter", "gamma", "speedup", "interval", "reason"}
     assert own["draft_with"] is None and "Only 2 prompts" in own["reason"], "not known is not none"
     assert file.read_text(encoding="utf-8").startswith("<!doctype html>")
-    assert main(["advise", "--compare", str(file), str(file)]) == 0
-    assert capsys.readouterr().out.count("Only 2 prompts") == 2
