@@ -11,10 +11,15 @@ from typing import Literal
 
 from specdemo.events import METHODS
 from specdemo.events.params import DraftTree, tree_text
-from specdemo.events.phrase_book import READ as IN_THE_BOOK
 from specdemo.words.message import Message, message
 
-READ = IN_THE_BOOK | {"TensorRT-LLM": "1.4.0rc4", "transformers": "5.24.0"}
+READ = {
+    "vLLM": "0.32.0 (2026-10-20)",
+    "SGLang": "0.5.23 (2026-10-30)",
+    "llama.cpp": "b11434 (2026-10-06)",
+    "TensorRT-LLM": "1.4.0rc4",
+    "transformers": "5.24.0",
+}
 
 
 @dataclass(frozen=True, slots=True)
