@@ -4,7 +4,6 @@ import re
 import shutil
 from html.parser import HTMLParser
 
-from specdemo.events.phrase_book import BOOK
 from specdemo.ui.page.frame import STATIC, TABS, frame, loader, scripts_path
 from specdemo.ui.view.served import SERVER_NUMBERS
 from specdemo.ui.view.texts import FATES, HEADLINE, HIDEABLE, MEANWHILE, NUMBERS
@@ -42,7 +41,7 @@ def test_nothing_in_it_is_a_template():
 
 
 def test_it_has_every_number_and_every_hook():
-    assert sorted(values("data-number")) == sorted((*NUMBERS, *SERVER_NUMBERS, *BOOK))
+    assert sorted(values("data-number")) == sorted((*NUMBERS, *SERVER_NUMBERS))
     assert values("data-number")[0] == HEADLINE and values("data-copy") == [MEANWHILE]
     hooks = {"stage", "inspector", "timeline", "metrics", "notice", "legend", "replay", "whose", "verdict"}
     panels = set(TABS) - {"text"}

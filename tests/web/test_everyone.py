@@ -156,7 +156,6 @@ def test_axe_finds_nothing_wrong(visit, url, theme, width, height):
     axe_finds_nothing(page, "a pinned token", ".inspector")
     page.keyboard.press("Escape")
     page.locator(".all-numbers > summary").click()
-    page.locator(".phrase-book summary").click()
     axe_finds_nothing(page, "all numbers", ".all-numbers")
     page.keyboard.press("Escape")
     for tab in page.get_by_role("tab").all():

@@ -9,7 +9,6 @@ from hashlib import sha256
 from html import escape
 from pathlib import Path
 
-from specdemo.events.phrase_book import BOOK, READ, Phrase
 from specdemo.loading.catalog import WORKS
 from specdemo.ui.runs.recorded import RECORDINGS, WORLDS
 from specdemo.ui.view.served import ENGINE_ONLY, FATES_SERVED, NUMBERS_SERVED, SERVER_NUMBERS
@@ -113,7 +112,7 @@ def frame(largest: int, names: Collection[str] = TABS) -> str:
         '<div class="outcome"><div class="metrics" data-testid="metrics">'
         f'<dl class="numbers">{_number(HEADLINE)}{meanwhile}</dl>'
         f'<details class="all-numbers later"><summary>{_say("page.all_numbers")}</summary>'
-        f'<dl class="numbers">{others}{_phrase_book()}</dl></details></div>'
+        f'<dl class="numbers">{others}</dl></details></div>'
         '<p class="verdict-line" data-testid="verdict" role="status"></p></div>'
         f'<div class="tabs later" role="tablist" aria-label="{_say("page.views")}">{tabs}</div>'
         f'<button type="button" class="unfold" title="{_say("page.instruments_are")}">'
@@ -206,32 +205,6 @@ def _number(key: str) -> str:
         f'<div tabindex="{tab_index}"{_data("only", only)} data-unknown>'
         f'<dt{served_name}>{name}</dt><dd data-number="{key}">–</dd>'
         f'<dd class="definition"{served_definition}>{definition}</dd></div>'
-    )
-
-
-def _phrase_book() -> str:
-    """What servers would report of the run, folded."""
-    names = ("run.phrase_book.word", "run.phrase_book.value", "run.phrase_book.meaning")
-    heads = "".join(f'<th scope="col">{_say(name)}</th>' for name in names)
-    groups = ""
-    for server, version in READ.items():
-        rows = "".join(_phrase(key, phrase) for key, phrase in BOOK.items() if phrase.server == server)
-        head = f'<th scope="rowgroup" colspan="3" translate="no">{server} <span>{version}</span></th>'
-        groups += f'<tbody><tr class="server">{head}</tr>{rows}</tbody>'
-    return (
-        f'<div class="phrase-book"><dt>{_say("run.phrase_book.name")}</dt><dd><details>'
-        f'<summary translate="no">{", ".join(READ)}</summary>'
-        f"<p>{_say('run.phrase_book.about')}</p>"
-        f"<table><thead><tr>{heads}</tr></thead>{groups}</table></details></dd></div>"
-    )
-
-
-def _phrase(key: str, phrase: Phrase) -> str:
-    meaning = _say(f"run.phrase_book.of.{key}")
-    return (
-        f'<tr data-unknown><th scope="row"><code translate="no">{escape(phrase.word)}</code></th>'
-        f'<td data-number="{key}">–</td>'
-        f'<td>{meaning} <code translate="no">{escape(phrase.where)}</code></td></tr>'
     )
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specdemo.events import DRAFTER_KINDS, METHODS, PairInfo, Params, ServerInfo, Stats
-from specdemo.events.phrase_book import BOOK, tally_of
 from specdemo.events.segments import segments_of, where_bound
 from specdemo.events.speedup import experts_of_checks
 from specdemo.events.trace import Trace
@@ -123,7 +122,6 @@ def number_texts(trace: Trace) -> dict[str, str]:
         "seed": str(trace.params.seed) if trace.params.temperature else "–",
         "finish": say(f"run.finishes.{trace.finish}") if trace.finish else "…",
         "segments": _segments(trace) or "–",
-        **_phrases(trace),
     }
     return numbers if trace.pair.server is None else numbers | served_numbers(trace)
 
@@ -146,15 +144,6 @@ def _segments(trace: Trace) -> str:
     ]
     bound = where_bound(trace) if trace.finish else []
     return "\n".join([*lines, *(one.said() for one in bound)])
-
-
-def _phrases(trace: Trace) -> dict[str, str]:
-    """What servers would report of a run that has ended, by the phrases' keys; without those of no value."""
-    tally = tally_of(trace) if trace.finish else None
-    if tally is None:
-        return {}
-    values = {key: (phrase.value(tally), phrase.form) for key, phrase in BOOK.items()}
-    return {key: number(value, form) for key, (value, form) in values.items() if value is not None}
 
 
 def _experts_read(trace: Trace) -> str:
