@@ -11,11 +11,8 @@ from torch import Tensor
 from specdemo.engine.rules import (
     DELTA,
     EPSILON,
-    UNSURE_BY,
-    Fly,
     Judge,
     Lenient,
-    Relaxed,
     Synthetic,
     block,
     speculative,
@@ -65,8 +62,7 @@ class CompiledVerdict:
             if given is not None:
                 start = layout[name].start
                 numbers[start : start + len(given)] = given
-        judging["likeliest"] = min(judging.get("likeliest", 0), width)
-        self._make_room(rows, width, max(alternatives, likely, judging["likeliest"]))
+        self._make_room(rows, width, max(alternatives, likely))
         read = {
             "logits": logits.float(),
             "allowed": None if value.allowed is None else masked(logits.float(), value.allowed),
@@ -94,10 +90,6 @@ class CompiledVerdict:
         match rule:
             case Lenient(lenience):
                 return {"rule": code.LENIENT, "lenience": lenience}
-            case Relaxed(top_k, delta):
-                return {"rule": code.RELAXED, "likeliest": top_k, "delta": delta}
-            case Fly(window, entropy):
-                return {"rule": code.FLY, "likeliest": UNSURE_BY, "window": window, "entropy": entropy}
             case Synthetic(probability):
                 return {"rule": code.SYNTHETIC, "probability": probability}
         if rule == typical:

@@ -142,11 +142,6 @@ class Params:
     draft_temperature: the drafter's own, where a model drafts; the filters are p's. 0: its likeliest tokens,
         so that q is one-hot, as vLLM drafts. None: the target's. With any, the text has the target's
         distribution.
-    relaxed_top_k, relaxed_delta: of rule "relaxed": a draft is accepted that is among the target's so many
-        likeliest tokens, and whose p is at most relaxed_delta below that of the likeliest one.
-    fly_window, fly_entropy: of rule "fly": a refused draft is kept if so many drafts after it pass, where the
-        entropy of the target's three likeliest tokens is at least fly_entropy. A draft of no more tokens than
-        fly_window is judged by the speculative rule.
     synthetic_acceptance: of rule "synthetic": the probability with which each draft is accepted, whatever p
         and q are. For measuring only: the text is nobody's.
     """
@@ -260,18 +255,6 @@ class Params:
         "the drafter's own temperature; 0 drafts its likeliest tokens",
         none_is="the target's",
         is_compared=False,
-    )
-    relaxed_top_k: int = _whole(
-        10, 1, 50, "of rule relaxed: a draft must be among so many likeliest tokens", step=1
-    )
-    relaxed_delta: float = _real(
-        *(0.6, 0.0, 1.0), "of rule relaxed: how far p may be below that of the likeliest token", step=0.05
-    )
-    fly_window: int = _whole(
-        3, 1, 15, "of rule fly: how many drafts must pass after one that is refused and kept", step=1
-    )
-    fly_entropy: float = _real(
-        *(0.3, 0.0, 1.1), "of rule fly: how unsure the target must be to keep a refused draft", step=0.05
     )
     synthetic_acceptance: float = _real(
         *(0.8, 0.0, 1.0),

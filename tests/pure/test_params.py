@@ -176,8 +176,6 @@ def test_every_choice_is_implemented():
         ({"rule": "lenient", "lenience": 0.3}, True, "lossy rule lenient 0.3"),
         ({"rule": "lenient", "lenience": 1}, False, "rule lenient 1"),
         ({"rule": "typical", "draft_with": "none"}, False, None),
-        ({"rule": "relaxed", "relaxed_top_k": 4}, True, "lossy rule relaxed 4 0.6"),
-        ({"rule": "fly", "temperature": 0}, False, "rule fly 3 0.3"),
         ({"rule": "synthetic", "temperature": 0}, True, "lossy rule synthetic 0.8 (the text is nobody's)"),
         ({"rule": "synthetic", "synthetic_acceptance": 0}, False, "rule synthetic 0"),
     ],
