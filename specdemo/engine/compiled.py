@@ -13,7 +13,6 @@ from specdemo.engine.rules import (
     EPSILON,
     Judge,
     Lenient,
-    Synthetic,
     block,
     speculative,
     typical,
@@ -87,11 +86,8 @@ class CompiledVerdict:
     def _judging(self, rule: Judge) -> dict[str, Any] | None:
         """The fields of Given that say how it judges."""
         code = self.code
-        match rule:
-            case Lenient(lenience):
-                return {"rule": code.LENIENT, "lenience": lenience}
-            case Synthetic(probability):
-                return {"rule": code.SYNTHETIC, "probability": probability}
+        if isinstance(rule, Lenient):
+            return {"rule": code.LENIENT, "lenience": rule.lenience}
         if rule == typical:
             return {"rule": code.TYPICAL, "epsilon": EPSILON, "delta": DELTA}
         codes = ((speculative, code.SPECULATIVE), (block, code.BLOCK))

@@ -113,28 +113,12 @@ class Lenient:
         return Decision(accept_prob, accepted, next_id, mass, _distance(emitted, p[:-1]))
 
 
-@dataclass(frozen=True)
-class Synthetic:
-    """Accepts each draft with the given probability, whatever p and q are, and then draws from p. For
-    measuring what such an acceptance would bring: its text is nobody's."""
-
-    probability: float
-
-    def __call__(self, p: Tensor, q: Tensor, drafted: Tensor, u_accept: Tensor, u_next: Tensor) -> Decision:
-        accept_prob = torch.full_like(u_accept, self.probability)
-        accepted = _until_first(u_accept < accept_prob)
-        p_next, _ = _after(p, q, accepted)
-        next_id, mass = _from_residual(p_next, p_next, u_next)
-        return Decision(accept_prob, accepted, next_id, mass, self.probability * _distance(q, p[:-1]))
-
-
 # The rules in events/choices.py by name: what judges in a run with these Params.
 JUDGES: dict[str, Callable[[Params], Judge]] = {
     "speculative": lambda params: speculative,
     "block": lambda params: block,
     "typical": lambda params: typical,
     "lenient": lambda params: Lenient(params.lenience),
-    "synthetic": lambda params: Synthetic(params.synthetic_acceptance),
 }
 
 

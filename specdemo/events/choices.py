@@ -29,7 +29,6 @@ class Rule:
     lossless_at: tuple[str, float] | None = None
     judges_whole_draft: bool = False  # places after a rejection, too
     threshold: str | None = None  # what p is compared with, by a rule that does not use u
-    is_for_measuring: bool = False  # its text is nobody's, not even when greedy
 
     @property
     def label(self) -> str:
@@ -63,13 +62,6 @@ RULES = {
              about="Lenience accepts a draft with min(1, p/(l·q)), and after a rejection draws from the "
                    "part of p that exceeds l·q. So a token can come up to 1/l times as often as from the "
                    "target alone (Leviathan et al. 2023, appendix A.5)."),
-        Rule("synthetic", "for measuring only", lossless=False,
-             symbol="a", meaning="the given probability", residual=None,
-             accepted="when u < a", recorded="u", fields=("synthetic_acceptance",),
-             lossless_at=("synthetic_acceptance", 0.0), is_for_measuring=True,
-             about="Synthetic acceptance keeps each draft with the given probability, whatever p and q are. "
-                   "It shows how fast a drafter would be if so many drafts were accepted. The text is "
-                   "nobody's: neither the target nor the drafter would write it."),
     )
 }  # fmt: skip
 

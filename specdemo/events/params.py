@@ -142,8 +142,6 @@ class Params:
     draft_temperature: the drafter's own, where a model drafts; the filters are p's. 0: its likeliest tokens,
         so that q is one-hot, as vLLM drafts. None: the target's. With any, the text has the target's
         distribution.
-    synthetic_acceptance: of rule "synthetic": the probability with which each draft is accepted, whatever p
-        and q are. For measuring only: the text is nobody's.
     """
 
     draft_with: str = _described(
@@ -256,11 +254,6 @@ class Params:
         none_is="the target's",
         is_compared=False,
     )
-    synthetic_acceptance: float = _real(
-        *(0.8, 0.0, 1.0),
-        "of rule synthetic, for measuring only: the probability that a draft is accepted",
-        step=0.05,
-    )
 
     def __new__(cls, *_: object, **given: object) -> "Params":
         """Before __init__, which would raise Python's own TypeError for an unknown field."""
@@ -328,8 +321,6 @@ class Params:
             raise ValueError(about(names[1], "one_grammar"))
         if names and self.ignore_eos:
             raise ValueError(about("ignore_eos", "grammar_ends_text"))
-        if names and RULES[self.rule].is_for_measuring:
-            raise ValueError(about("rule", "grammar_by_rule", name=self.rule))
 
 
 def nodes_of(tree: DraftTree) -> int:
@@ -474,20 +465,14 @@ def of_drafter(params: Params) -> Params:
 
 
 def is_lossy(params: Params) -> bool:
-    """Whether a run's text can have another distribution than the target's. Greedily only a rule for
-    measuring changes it, and without drafts there is nothing to accept."""
+    """Whether a run's text can have another distribution than the target's. Greedily no rule changes it, and
+    without drafts there is nothing to accept."""
     rule = RULES[params.rule]
     is_exact = rule.lossless
     if rule.lossless_at is not None:
         field, value = rule.lossless_at
         is_exact = getattr(params, field) == value
-    can_differ = params.temperature > 0 or rule.is_for_measuring
-    return not is_exact and can_differ and params.draft_with != "none"
-
-
-def is_nobodys(params: Params) -> bool:
-    """Whether a run's text is nobody's, because its rule is for measuring only."""
-    return is_lossy(params) and RULES[params.rule].is_for_measuring
+    return not is_exact and params.temperature > 0 and params.draft_with != "none"
 
 
 def check_greedy_drafts(params: Params) -> None:
@@ -496,8 +481,6 @@ def check_greedy_drafts(params: Params) -> None:
         raise ValueError(refusal("temperature", "greedy_texts", params.temperature))
     if params.draft_with == "none":
         raise ValueError(refusal("draft_with", "drafted_text", params.draft_with))
-    if is_nobodys(params):
-        raise ValueError(refusal("rule", "somebodys_text", params.rule))
     if params.tree:
         raise ValueError(refusal("tree", "chain_of_fork", tree_text(params.tree)))
 
@@ -512,8 +495,7 @@ def rule_in_words(params: Params) -> str | None:
     if params.rule == "speculative" or params.draft_with == "none":
         return None
     values = "".join(f" {value:g}" for value in values_of_rule(params).values())
-    last = " (the text is nobody's)" if is_nobodys(params) else ""
-    return f"{'lossy ' if is_lossy(params) else ''}rule {params.rule}{values}{last}"
+    return f"{'lossy ' if is_lossy(params) else ''}rule {params.rule}{values}"
 
 
 def check_number(field: str, value: object, largest: float | None = None) -> int | float:

@@ -19,7 +19,7 @@ from specdemo.runtime.shaping import (
     sum_in_chunks,
 )
 
-SPECULATIVE, BLOCK, TYPICAL, LENIENT, SYNTHETIC = range(5)  # rules
+SPECULATIVE, BLOCK, TYPICAL, LENIENT = range(4)  # rules
 TIE = np.float32(1e-9)  # what raw probabilities count when the likeliest tokens are looked for
 
 
@@ -58,7 +58,6 @@ class Given(NamedTuple):
     lenience: float = 1.0  # of the lenient rule
     epsilon: float = 0.0  # of typical acceptance
     delta: float = 0.0  # of typical acceptance
-    probability: float = 0.0  # of synthetic acceptance
 
 
 class Recorded(NamedTuple):
@@ -336,9 +335,6 @@ def apply_rule(given, recorded, memory, drafts):
             accept_prob[i] = probs[i]
         elif rule == TYPICAL:
             accept_prob[i], distance[i] = accepted_from(p, q, token, typical_threshold(p, given), row, width)
-        elif rule == SYNTHETIC:
-            accept_prob[i] = given.probability
-            distance[i] = given.probability * distance_from(p, q, q, ZERO, width)
         else:
             accept_prob[i] = at_most_1(ratio(p, q, token) / given.lenience)
         if rule == LENIENT:
@@ -351,7 +347,7 @@ def apply_rule(given, recorded, memory, drafts):
         return accepted, np.float32(weights[accepted]), ONE
     while accepted < drafts and u_accept[accepted] < accept_prob[accepted]:
         accepted += 1
-    return accepted, ONE, ZERO if rule in (TYPICAL, SYNTHETIC) else lenience
+    return accepted, ONE, ZERO if rule == TYPICAL else lenience
 
 
 @njit(**INNER)

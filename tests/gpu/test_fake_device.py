@@ -66,7 +66,6 @@ MOST = dict.fromkeys(COPYING, dict(draft=0, verify=114, on_device=3, others=2)) 
     "block": dict(verify=174),
     "typical": dict(verify=159),
     "lenient": dict(verify=164),
-    "synthetic": dict(verify=146),
     # Ways of drafting, greedy; of "llama" where they allow it
     "model": dict(draft=213, verify=114),
     "pard": dict(draft=60, verify=114),

@@ -115,18 +115,6 @@ test("lenience divides the threshold, and weighs q in the residual", () => {
   assert.equal(distance[2], 0.25);
 });
 
-test("u decides by synthetic acceptance, also in a greedy run", () => {
-  const at = (more) => uMatters(rejectedBy("synthetic", 1, { greedy: true, ...more }, 1).draft[0]);
-  assert.deepEqual([at({ nobodys: true }), at({})], [true, false]);
-});
-
-test("synthetic acceptance is judged by the given number, even where p is 0", () => {
-  const round = rejectedBy("synthetic", 0.6, { of_rule: { synthetic_acceptance: 0.6 } }, 0);
-  assert.match(verdictOn(round.draft[0]), /^Rejected: u = 0.7.* is not below a = 0.6/);
-  assert.ok(isExact(recomputed(runOf(round))));
-  assert.ok(!isExact(recomputed(runOf(rejectedBy("synthetic", 0.5, { of_rule: { synthetic_acceptance: 0.6 } })))));
-});
-
 test("what both lossless rules keep is a mean over the rounds with a draft", () => {
   const rounds = [{ kept: { speculative: 1, block: 2 } }, { kept: null }, { kept: { speculative: 2, block: 2 } }];
   assert.deepEqual(keptByBoth(rounds), { rounds: 2, speculative: 1.5, block: 2 });

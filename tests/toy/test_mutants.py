@@ -200,13 +200,6 @@ QUICK = [
         ENUMERATED,
     ),
     Mutant(
-        "synthetic: the distance is that of every draft accepted",
-        "engine/rules.py",
-        "self.probability * _distance(q, p[:-1])",
-        "_distance(q, p[:-1])",
-        ENUMERATED,
-    ),
-    Mutant(
         "typical: accepted by epsilon alone",
         "engine/rules.py",
         "DELTA * torch.special.entr(p[:-1])",
@@ -465,7 +458,7 @@ QUICK = [
     Mutant(
         "compiled: the replacement is drawn from p",
         "runtime/verdict.py",
-        "return accepted, ONE, ZERO if rule in (TYPICAL, SYNTHETIC) else lenience",
+        "return accepted, ONE, ZERO if rule == TYPICAL else lenience",
         "return accepted, ONE, ZERO",
         COMPILED,
     ),

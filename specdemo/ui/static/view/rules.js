@@ -22,7 +22,6 @@ const DECIDED_BY = {
   speculative: (token, p, q) => Math.min(1, p / q),
   block: ({ round, place }) => place === round.draft.length - 1 ? weightAfter(round, place + 1) : null,
   lenient: ({ round }, p, q) => Math.min(1, p / q / ofRule(round, "lenience")),
-  synthetic: ({ round }) => ofRule(round, "synthetic_acceptance"),
 };
 
 /**
@@ -62,9 +61,7 @@ export function partsOf({ residual }) {
  * @param {Drafted | Own} token
  */
 export function uMatters(token) {
-  const isDraft = "accept_prob" in token;
-  if (isDraft && token.round.setting?.nobodys) return true; // whatever p and q are
-  const probability = isDraft ? token.accept_prob : token.p;
+  const probability = "accept_prob" in token ? token.accept_prob : token.p;
   return !(token.round.setting?.greedy && (probability === 0 || probability === 1));
 }
 
