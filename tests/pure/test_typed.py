@@ -56,9 +56,9 @@ def into(server: str, choice: Choice):
 
 LACKED = {  # the kinds of drafters that a server cannot run
     "vLLM": set(),
-    "SGLang": {"pard", "peagle", "medusa"},
-    "llama.cpp": {"pard", "eagle", "peagle", "medusa"},
-    "TensorRT-LLM": {"eagle", "peagle", "assistant", "medusa", "dflash2"},
+    "SGLang": {"pard", "peagle"},
+    "llama.cpp": {"pard", "eagle", "peagle"},
+    "TensorRT-LLM": {"eagle", "peagle", "assistant", "dflash2"},
     "transformers": DRAFTER_KINDS.keys() - {"model", "assistant"},
 }
 

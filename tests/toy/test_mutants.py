@@ -647,13 +647,6 @@ QUICK = [
         EAGLE3,
     ),
     Mutant(
-        "Medusa heads read the hidden state before the one that predicted the last token",
-        "drafters/medusa/drafter.py",
-        "return len(ids) - 2\n",
-        "return max(0, len(ids) - 3)\n",
-        "tests/models/test_medusa_drafter.py",
-    ),
-    Mutant(
         "another tokenizer's cache forgets what was accepted",
         "drafters/model/other_tokenizer.py",
         "self.held += [self.own_ids[token_id] for token_id in accepted]",
