@@ -175,7 +175,6 @@ VLLM = {
     "eagle3": _by_vllm("eagle3"),
     "peagle": _by_vllm("eagle3", parallel_drafting=True),
     "assistant": _by_vllm("mtp"),
-    "medusa": _by_vllm("medusa", "never"),
     "dflash": _by_vllm("dflash"),
     "dflash2": _by_vllm("dflash"),
     "dspark": _by_vllm("dspark"),

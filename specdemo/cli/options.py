@@ -67,7 +67,7 @@ def add_pair_options(parser: ArgumentParser, several: bool = False) -> None:
 
 def add_server_options(parser: ArgumentParser, several: bool) -> None:
     more, action = ("; can be given more than once", "append") if several else ("", "store")
-    url = f"a running server as the engine (vLLM, llama.cpp or SGLang), like http://host:8000{more}"
+    url = f"a running server as the engine (vLLM or llama.cpp), like http://host:8000{more}"
     key = "the environment variable that has the key (--api-key) of the server, or of all given ones"
     parser.add_argument("--server", "--vllm", metavar="URL", action=action, help=url)
     parser.add_argument("--server-key-from-env", "--vllm-key-from-env", metavar="NAME", help=key)

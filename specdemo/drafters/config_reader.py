@@ -1,7 +1,6 @@
 """Reads the config.json of a head, whose numbers may be anything: each is checked before memory is taken for
 it."""
 
-from collections.abc import Mapping
 from typing import ClassVar
 
 from transformers import LlamaConfig, Qwen3Config
@@ -37,9 +36,9 @@ class ConfigReader:
     def __init__(self, raw: dict, found: HeadFormat, start: str):
         self.raw, self.found, self.start = raw, found, start
 
-    def config(self, tensors: Mapping[str, list[int]]) -> HeadConfig:
-        """The head's config. tensors: the shapes of the tensors in the head's files, by their names. Before
-        the files have come from the hub, only the embeddings are there, with an empty shape."""
+    def config(self, tensors: set[str]) -> HeadConfig:
+        """The head's config. tensors: the names of the tensors in the head's files; of no more than its
+        embeddings before the files have come from the hub."""
         raise NotImplementedError
 
     def in_file(self, name: str) -> str:

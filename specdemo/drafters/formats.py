@@ -15,7 +15,8 @@ Format = Literal["speculators", "authors"]
 LONGEST_HEADER = 10_000_000  # bytes of a safetensors file that name its tensors
 MASKS = ("pard_token", "ptd_token_id")  # the names of a mask token's id, of what drafts in parallel
 PUBLISHED = {kind.name: kind.authors for kind in DRAFTER_KINDS.values() if kind.authors is not None}
-NOT_RUN = {"MLP speculator": r"mlp_?speculator"}  # what is known besides
+NOT_RUN = {"MLP speculator": r"mlp_?speculator", "Medusa": r"medusa"}  # what is known besides
+OF_MEDUSA = "medusa_num_heads"  # the key of its authors' config.json that tells it
 
 
 @dataclass(frozen=True)
@@ -63,9 +64,8 @@ def has_eagle_tensors(folder: Path) -> bool:
 def authors_kind(config: Mapping[str, object]) -> str | None:
     """The name of the kind of head that its authors publish with such a config: one in DRAFTER_KINDS, or what
     a sentence calls a kind that cannot be run. None for a whole model."""
-    for kind in DRAFTER_KINDS.values():
-        if kind.authors_key in config:
-            return kind.name
+    if OF_MEDUSA in config:
+        return "Medusa"
     classes = config.get("architectures")
     names = [config.get("model_type"), *(classes if isinstance(classes, list) else [])]
     for kind, pattern in (PUBLISHED | NOT_RUN).items():

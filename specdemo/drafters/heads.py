@@ -60,7 +60,14 @@ class OfLayers:
 
 
 class HeadConfig(Protocol):
-    """What all heads' configs tell."""
+    """What all heads' configs tell. The rotary positions are in `layer`."""
+
+    @property
+    def layer(self) -> LayerConfig: ...
+
+    @property
+    def masks(self) -> list[RowMask]:
+        """The mask of each layer."""
 
     @property
     def vocab_size(self) -> int:
@@ -78,21 +85,15 @@ class HeadConfig(Protocol):
         """The target's layers whose inputs the head reads, for a target of so many layers; see `Features`."""
 
 
-class LayeredConfig(HeadConfig, Protocol):
-    """What the configs of heads with layers tell. The rotary positions are in `layer`."""
-
-    @property
-    def layer(self) -> LayerConfig: ...
-
-    @property
-    def masks(self) -> list[RowMask]:
-        """The mask of each layer."""
-
-
 class DraftHead(Module):
     """The weights of a head, all of one dtype. `.to(device)` moves them; a dtype is chosen when the head is
     built."""
 
+    fc: Linear  # from the target's hidden states, side by side, to one
+    layers: ModuleList  # of HeadLayer
+    layer_type: ClassVar[type[Layer]] = Layer  # what runs its layers
+    reads_context: ClassVar[bool]  # see Layer
+    first_position: ClassVar[int]  # of the token of the cache's row 0
     target_ids: Tensor  # [Vd] int64: the target's id of each draft id
     d2t: Tensor | None  # [Vd] int64: the same as offsets, None where all tokens can be drafted
     t2d: Tensor | None  # [V] bool: whether a token can be drafted
@@ -112,14 +113,16 @@ class DraftHead(Module):
         self.verifier_norm: tuple[Module, ...] = ()  # its last norm, where that is read
         self.shared_embedding: tuple[Tensor, ...] = ()  # the target's [V, H], raw
         self.targets_scale = 1.0  # what the target multiplies them by
+        self.rotary = RotaryPositions(config.layer)
+        self.decoding: list[Layer] = []  # its layers, by torch's operations
 
     @property
     def device(self) -> torch.device:
-        return next(self.parameters()).device
+        return self.fc.weight.device
 
     @property
     def dtype(self) -> torch.dtype:
-        return next(self.parameters()).dtype
+        return self.fc.weight.dtype
 
     @property
     def kind(self) -> str:
@@ -154,6 +157,8 @@ class DraftHead(Module):
         """Call when weights were loaded or moved, not inside a step."""
         if self.d2t is not None:
             self.target_ids = torch.arange(len(self.d2t), device=self.d2t.device) + self.d2t
+        for layer in self.decoding:
+            layer.begin_run()
 
     def for_target(self, logits: Tensor) -> Tensor:
         """logits [N, Vd] -> [N, V]: a token that cannot be drafted gets -inf."""
@@ -207,30 +212,6 @@ class DraftHead(Module):
         norm."""
         return self.verifier_head[0](last)
 
-
-class LayeredHead(DraftHead):
-    """A head that has decoder layers, with keys and values of their own."""
-
-    config: LayeredConfig
-    fc: Linear  # from the target's hidden states, side by side, to one
-    layers: ModuleList  # of HeadLayer
-    layer_type: ClassVar[type[Layer]] = Layer  # what runs its layers
-    reads_context: ClassVar[bool]  # see Layer
-    first_position: ClassVar[int]  # of the token of the cache's row 0
-
-    def __init__(self, config: LayeredConfig):
-        super().__init__(config)
-        self.rotary = RotaryPositions(config.layer)
-        self.decoding: list[Layer] = []  # its layers, by torch's operations
-
-    @property
-    def device(self) -> torch.device:
-        return self.fc.weight.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.fc.weight.dtype
-
     def layers_by(self, kernels: ModuleType | None) -> list[Layer]:
         """The head's layers as they run. kernels: see Layer."""
         config, layer = self.config, self.config.layer
@@ -243,11 +224,6 @@ class LayeredHead(DraftHead):
     def decoder(self, target: PreTrainedModel) -> Decoder:
         """The head as a Decoder, with its weights and its target's as they are now."""
         raise NotImplementedError
-
-    def begin_run(self) -> None:
-        super().begin_run()
-        for layer in self.decoding:
-            layer.begin_run()
 
 
 class HeadLayer(Module):
@@ -296,7 +272,7 @@ class CachedHead(CachedByPosition):
     written_for_capture = True
     reads: Features
 
-    def __init__(self, head: LayeredHead, target: PreTrainedModel):
+    def __init__(self, head: DraftHead, target: PreTrainedModel):
         self.model = head
         self.target = target
         self.device = head.device

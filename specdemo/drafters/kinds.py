@@ -11,7 +11,6 @@ from specdemo.drafters.dflash.drafter import DFlashKind
 from specdemo.drafters.dflash2.drafter import DFlash2Kind
 from specdemo.drafters.eagle.drafter import EagleKind
 from specdemo.drafters.eagle3.drafter import Eagle3Kind
-from specdemo.drafters.medusa.drafter import MedusaKind
 from specdemo.drafters.model.kind import ModelKind
 from specdemo.drafters.pard.drafter import PardKind
 from specdemo.drafters.peagle.drafter import PEagleKind
@@ -23,7 +22,6 @@ KINDS: tuple[Kind, ...] = (
     PEagleKind(),
     Eagle3Kind(),
     EagleKind(),
-    MedusaKind(),
     DFlash2Kind(),
     DFlashKind(),
     AssistantKind(),

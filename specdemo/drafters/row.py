@@ -39,4 +39,3 @@ class DrafterKind:
     drafts_trees: bool = False  # Params.tree
     in_speculators: bool = False  # whether the library speculators has such heads, of the type `name`
     authors: str | None = None  # a pattern of what their authors call class or type, in small letters
-    authors_key: str | None = None  # a key that is in their authors' config.json, and in no other kind's

@@ -10,7 +10,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from specdemo.drafters import dflash, dflash2, eagle, eagle3, medusa, peagle
+from specdemo.drafters import dflash, dflash2, eagle, eagle3, peagle
 from specdemo.drafters.config_reader import EMBEDDINGS, ConfigReader
 from specdemo.drafters.dflash.format import DFlashReader
 from specdemo.drafters.dflash2.format import DFlash2Reader
@@ -19,10 +19,9 @@ from specdemo.drafters.eagle3.format import Eagle3Reader
 from specdemo.drafters.formats import describes_head, format_of, read_config
 from specdemo.drafters.head_kind import HeadKind
 from specdemo.drafters.heads import CachedHead, DraftHead, HeadConfig
-from specdemo.drafters.medusa.format import MedusaReader
 from specdemo.drafters.peagle.format import PEagleReader
 from specdemo.errors import LoadError, load_errors
-from specdemo.runtime.files import stored_shapes, weight_files
+from specdemo.runtime.files import stored_tensors, weight_files
 
 # What may be copies of the target's, some of them for training alone.
 COPIES = {"verifier_lm_head.weight", "verifier_norm.weight", EMBEDDINGS, "lm_head.weight"}
@@ -55,7 +54,7 @@ def read_speculator(folder: Path, shown: str | None = None) -> Speculator:
         found = format_of(raw, start)
         # Before its weights have come from the hub, it counts as one with embeddings of its own.
         with load_errors("drafter", str(folder), "weights", place):
-            tensors = stored_shapes(folder) if _are_here(folder) else {EMBEDDINGS: []}
+            tensors = set(stored_tensors(folder)) if _are_here(folder) else {EMBEDDINGS}
         reader = READERS[found.kind](raw, found, start)
         return Speculator(reader.config(tensors), *reader.origin(), reader)
 
@@ -111,7 +110,6 @@ READERS: dict[str, type[ConfigReader]] = {
     eagle3.KIND.name: Eagle3Reader,
     peagle.KIND.name: PEagleReader,
     eagle.KIND.name: EagleReader,
-    medusa.KIND.name: MedusaReader,
     dflash.KIND.name: DFlashReader,
     dflash2.KIND.name: DFlash2Reader,
     dflash.DSPARK.name: DFlashReader,

@@ -11,12 +11,8 @@ from torch import Tensor
 from specdemo.engine.rules import (
     DELTA,
     EPSILON,
-    UNSURE_BY,
-    Fly,
     Judge,
     Lenient,
-    Relaxed,
-    Synthetic,
     block,
     speculative,
     typical,
@@ -65,8 +61,7 @@ class CompiledVerdict:
             if given is not None:
                 start = layout[name].start
                 numbers[start : start + len(given)] = given
-        judging["likeliest"] = min(judging.get("likeliest", 0), width)
-        self._make_room(rows, width, max(alternatives, likely, judging["likeliest"]))
+        self._make_room(rows, width, max(alternatives, likely))
         read = {
             "logits": logits.float(),
             "allowed": None if value.allowed is None else masked(logits.float(), value.allowed),
@@ -91,15 +86,8 @@ class CompiledVerdict:
     def _judging(self, rule: Judge) -> dict[str, Any] | None:
         """The fields of Given that say how it judges."""
         code = self.code
-        match rule:
-            case Lenient(lenience):
-                return {"rule": code.LENIENT, "lenience": lenience}
-            case Relaxed(top_k, delta):
-                return {"rule": code.RELAXED, "likeliest": top_k, "delta": delta}
-            case Fly(window, entropy):
-                return {"rule": code.FLY, "likeliest": UNSURE_BY, "window": window, "entropy": entropy}
-            case Synthetic(probability):
-                return {"rule": code.SYNTHETIC, "probability": probability}
+        if isinstance(rule, Lenient):
+            return {"rule": code.LENIENT, "lenience": rule.lenience}
         if rule == typical:
             return {"rule": code.TYPICAL, "epsilon": EPSILON, "delta": DELTA}
         codes = ((speculative, code.SPECULATIVE), (block, code.BLOCK))

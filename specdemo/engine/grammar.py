@@ -4,7 +4,7 @@ has the target's own distribution under the mask (Willard and Louf 2023, "Effici
 LLMs").
 
 llguidance compiles the grammars and tells the tokens. It reads a vocabulary of 150,000 tokens in one or
-two seconds, its limits bound every step, and vLLM, SGLang and llama.cpp use it, too. Its limits do not bound
+two seconds, its limits bound every step, and vLLM and llama.cpp use it, too. Its limits do not bound
 compiling, so a separate process tries that first (grammar_check.py)."""
 
 import json

@@ -16,7 +16,6 @@ from specdemo.engine.sampling import draw
 from specdemo.events import Params
 
 EPSILON, DELTA = 0.09, 0.3  # of typical acceptance, as Medusa sets them
-UNSURE_BY = 3  # likeliest tokens, whose entropy FLy and vLLM ask for
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,7 @@ class Decision:
     next: Tensor  # [] int64: the target's own token after them
     residual_mass: Tensor  # [] float64: of the residual where `next` was drawn; that of p after a full draft
     # [K] float64, of a lossy rule: the total variation distance between p and what the rule emits at a place
-    # that it comes to, over all drafts and uniform numbers. A lossless rule has none. See Fly for its own.
+    # that it comes to, over all drafts and uniform numbers. A lossless rule has none.
     distance: Tensor | None = None
 
 
@@ -83,29 +82,7 @@ def typical(p: Tensor, q: Tensor, drafted: Tensor, u_accept: Tensor, u_next: Ten
     threshold = (DELTA * torch.special.entr(p[:-1]).sum(-1, dtype=torch.float64).neg().exp()).clamp(
         max=EPSILON
     )
-    return _by_threshold(p[:-1] > threshold[:, None], p, q, drafted, u_accept, u_next)
-
-
-@dataclass(frozen=True)
-class Relaxed:
-    """TensorRT-LLM's relaxed acceptance: accept x if it is among the target's top_k likeliest tokens and p(x)
-    is at least the likeliest one's less delta; after the first rejection, or the whole draft, draw from p.
-    Lossy, but not when greedy."""
-
-    top_k: int
-    delta: float
-
-    def __call__(self, p: Tensor, q: Tensor, drafted: Tensor, u_accept: Tensor, u_next: Tensor) -> Decision:
-        likeliest = p[:-1].topk(min(self.top_k, p.shape[1])).values  # [K, top_k]
-        least = torch.maximum(likeliest[:, -1:], likeliest[:, :1] - self.delta)  # [K, 1]
-        # A token of probability 0 is one that a filter or a grammar has removed.
-        return _by_threshold((p[:-1] >= least) & (p[:-1] > 0), p, q, drafted, u_accept, u_next)
-
-
-def _by_threshold(
-    allowed: Tensor, p: Tensor, q: Tensor, drafted: Tensor, u_accept: Tensor, u_next: Tensor
-) -> Decision:
-    """Accepts the drafts that are allowed [K, V], and then draws from p."""
+    allowed = p[:-1] > threshold[:, None]  # [K, V]
     accept_prob = allowed.gather(1, drafted[:, None])[:, 0].double()  # [K]: 0 or 1
     accepted = _until_first(u_accept < accept_prob)
     emitted = torch.where(allowed, q, 0.0)  # [K, V]
@@ -136,65 +113,12 @@ class Lenient:
         return Decision(accept_prob, accepted, next_id, mass, _distance(emitted, p[:-1]))
 
 
-@dataclass(frozen=True)
-class Fly:
-    """Li et al. 2025, "Training-Free Loosely Speculative Decoding" (FLy), as vLLM samples by it:
-    `speculative`, but a draft that it refuses is kept where the target is unsure, if the `window` drafts
-    after it pass. The target is unsure where the entropy of its UNSURE_BY likeliest tokens is at least
-    `entropy`. Lossy, but not when greedy: a one-hot p has no entropy.
-
-    distance: how likely it is, over the uniform numbers, that this draft is refused and kept. The mean of it
-    over all drafts is the total variation distance at a place with no kept one before it in the round."""
-
-    window: int
-    entropy: float
-
-    def __call__(self, p: Tensor, q: Tensor, drafted: Tensor, u_accept: Tensor, u_next: Tensor) -> Decision:
-        accept_prob = _ratio(p, q, drafted).clamp(max=1.0)
-        likeliest = p[:-1].topk(min(UNSURE_BY, p.shape[1])).values  # [K, UNSURE_BY]
-        unsure = torch.special.entr(likeliest).sum(-1, dtype=torch.float64) >= self.entropy  # [K]
-        may_keep = unsure & (accept_prob > 0)  # p is 0 where a filter or a grammar has removed the token
-        passes = u_accept < accept_prob
-        kept = may_keep & ~passes & (self._following(passes.double()) == 1)
-        # Nothing passes in rows without a draft, where q is 0.
-        passing = torch.where(q.gather(1, drafted[:, None])[:, 0] > 0, accept_prob, 0.0)
-        distance = may_keep * (1.0 - passing) * self._following(passing)
-        accept_prob = torch.where(kept, 1.0, accept_prob)
-        accepted = _until_first(u_accept < accept_prob)
-        p_next, q_next = _after(p, q, accepted)
-        return Decision(accept_prob, accepted, *_from_residual(p_next - q_next, p_next, u_next), distance)
-
-    def _following(self, passing: Tensor) -> Tensor:
-        """The product over the window after each place [K]; 0 where the draft ends before the window does."""
-        if len(passing) <= self.window:
-            return torch.zeros_like(passing)
-        return pad(passing.unfold(0, self.window, 1).prod(-1)[1:], (0, self.window))
-
-
-@dataclass(frozen=True)
-class Synthetic:
-    """Accepts each draft with the given probability, whatever p and q are, and then draws from p. For
-    measuring what such an acceptance would bring: its text is nobody's."""
-
-    probability: float
-
-    def __call__(self, p: Tensor, q: Tensor, drafted: Tensor, u_accept: Tensor, u_next: Tensor) -> Decision:
-        accept_prob = torch.full_like(u_accept, self.probability)
-        accepted = _until_first(u_accept < accept_prob)
-        p_next, _ = _after(p, q, accepted)
-        next_id, mass = _from_residual(p_next, p_next, u_next)
-        return Decision(accept_prob, accepted, next_id, mass, self.probability * _distance(q, p[:-1]))
-
-
 # The rules in events/choices.py by name: what judges in a run with these Params.
 JUDGES: dict[str, Callable[[Params], Judge]] = {
     "speculative": lambda params: speculative,
     "block": lambda params: block,
     "typical": lambda params: typical,
     "lenient": lambda params: Lenient(params.lenience),
-    "relaxed": lambda params: Relaxed(params.relaxed_top_k, params.relaxed_delta),
-    "fly": lambda params: Fly(params.fly_window, params.fly_entropy),
-    "synthetic": lambda params: Synthetic(params.synthetic_acceptance),
 }
 
 

@@ -39,7 +39,6 @@ from specdemo.events.params import (
     is_auto,
     is_conversation,
     is_lossy,
-    is_nobodys,
     rule_in_words,
     template_arguments_json,
 )
@@ -52,7 +51,7 @@ __all__ = [
     "NO_PROMPT", "Next", "PARAMETERS", "PairInfo", "Params", "Prompt", "RULES", "Round", "Rule",
     "ServerInfo", "ServerStats", "Source", "Started", "Stats", "TOKEN_IDS", "allowed",
     "allowed_in_words", "check_messages", "check_number", "check_prompt", "check_text", "described",
-    "drafter_label", "drafting_sentence", "is_auto", "is_conversation", "is_lossy", "is_nobodys",
+    "drafter_label", "drafting_sentence", "is_auto", "is_conversation", "is_lossy",
     "is_tree", "places_of", "__version__", "lossy_in_words", "manner_of", "rule_in_words",
     "template_arguments_json",
 ]  # fmt: skip

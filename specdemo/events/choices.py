@@ -29,7 +29,6 @@ class Rule:
     lossless_at: tuple[str, float] | None = None
     judges_whole_draft: bool = False  # places after a rejection, too
     threshold: str | None = None  # what p is compared with, by a rule that does not use u
-    is_for_measuring: bool = False  # its text is nobody's, not even when greedy
 
     @property
     def label(self) -> str:
@@ -63,29 +62,6 @@ RULES = {
              about="Lenience accepts a draft with min(1, p/(l·q)), and after a rejection draws from the "
                    "part of p that exceeds l·q. So a token can come up to 1/l times as often as from the "
                    "target alone (Leviathan et al. 2023, appendix A.5)."),
-        Rule("relaxed", "among the likeliest", lossless=False,
-             symbol="p ≥ max(pₖ, p₁ − δ)", meaning="1 if it holds", residual=None,
-             accepted="when p reached the threshold", recorded="verdicts on p",
-             fields=("relaxed_top_k", "relaxed_delta"), threshold="max(pₖ, p₁ − δ)",
-             about="Relaxed acceptance keeps each draft that is among the target's k likeliest tokens and "
-                   "whose p is at most δ below that of the likeliest one; in place of a rejected one a token "
-                   "is drawn from p. TensorRT-LLM offers it for the thinking part of a text; here it judges "
-                   "the whole text."),
-        Rule("fly", "unless corrected later", lossless=False,
-             symbol="a", meaning="min(1, p/q); 1 for a refused draft that is kept", residual="p − q",
-             accepted="when u < a", recorded="p, q, u and what followed",
-             fields=("fly_window", "fly_entropy"),
-             about="FLy judges as the speculative rule does, but keeps a refused draft where the target is "
-                   "unsure (its three likeliest tokens have at least the given entropy), if all drafts of "
-                   "the window after it pass. A draft that is too short for the window is judged by the "
-                   "speculative rule (Li et al. 2025)."),
-        Rule("synthetic", "for measuring only", lossless=False,
-             symbol="a", meaning="the given probability", residual=None,
-             accepted="when u < a", recorded="u", fields=("synthetic_acceptance",),
-             lossless_at=("synthetic_acceptance", 0.0), is_for_measuring=True,
-             about="Synthetic acceptance keeps each draft with the given probability, whatever p and q are. "
-                   "It shows how fast a drafter would be if so many drafts were accepted. The text is "
-                   "nobody's: neither the target nor the drafter would write it."),
     )
 }  # fmt: skip
 

@@ -142,13 +142,6 @@ class Params:
     draft_temperature: the drafter's own, where a model drafts; the filters are p's. 0: its likeliest tokens,
         so that q is one-hot, as vLLM drafts. None: the target's. With any, the text has the target's
         distribution.
-    relaxed_top_k, relaxed_delta: of rule "relaxed": a draft is accepted that is among the target's so many
-        likeliest tokens, and whose p is at most relaxed_delta below that of the likeliest one.
-    fly_window, fly_entropy: of rule "fly": a refused draft is kept if so many drafts after it pass, where the
-        entropy of the target's three likeliest tokens is at least fly_entropy. A draft of no more tokens than
-        fly_window is judged by the speculative rule.
-    synthetic_acceptance: of rule "synthetic": the probability with which each draft is accepted, whatever p
-        and q are. For measuring only: the text is nobody's.
     """
 
     draft_with: str = _described(
@@ -261,23 +254,6 @@ class Params:
         none_is="the target's",
         is_compared=False,
     )
-    relaxed_top_k: int = _whole(
-        10, 1, 50, "of rule relaxed: a draft must be among so many likeliest tokens", step=1
-    )
-    relaxed_delta: float = _real(
-        *(0.6, 0.0, 1.0), "of rule relaxed: how far p may be below that of the likeliest token", step=0.05
-    )
-    fly_window: int = _whole(
-        3, 1, 15, "of rule fly: how many drafts must pass after one that is refused and kept", step=1
-    )
-    fly_entropy: float = _real(
-        *(0.3, 0.0, 1.1), "of rule fly: how unsure the target must be to keep a refused draft", step=0.05
-    )
-    synthetic_acceptance: float = _real(
-        *(0.8, 0.0, 1.0),
-        "of rule synthetic, for measuring only: the probability that a draft is accepted",
-        step=0.05,
-    )
 
     def __new__(cls, *_: object, **given: object) -> "Params":
         """Before __init__, which would raise Python's own TypeError for an unknown field."""
@@ -345,8 +321,6 @@ class Params:
             raise ValueError(about(names[1], "one_grammar"))
         if names and self.ignore_eos:
             raise ValueError(about("ignore_eos", "grammar_ends_text"))
-        if names and RULES[self.rule].is_for_measuring:
-            raise ValueError(about("rule", "grammar_by_rule", name=self.rule))
 
 
 def nodes_of(tree: DraftTree) -> int:
@@ -491,20 +465,14 @@ def of_drafter(params: Params) -> Params:
 
 
 def is_lossy(params: Params) -> bool:
-    """Whether a run's text can have another distribution than the target's. Greedily only a rule for
-    measuring changes it, and without drafts there is nothing to accept."""
+    """Whether a run's text can have another distribution than the target's. Greedily no rule changes it, and
+    without drafts there is nothing to accept."""
     rule = RULES[params.rule]
     is_exact = rule.lossless
     if rule.lossless_at is not None:
         field, value = rule.lossless_at
         is_exact = getattr(params, field) == value
-    can_differ = params.temperature > 0 or rule.is_for_measuring
-    return not is_exact and can_differ and params.draft_with != "none"
-
-
-def is_nobodys(params: Params) -> bool:
-    """Whether a run's text is nobody's, because its rule is for measuring only."""
-    return is_lossy(params) and RULES[params.rule].is_for_measuring
+    return not is_exact and params.temperature > 0 and params.draft_with != "none"
 
 
 def values_of_rule(params: Params) -> dict[str, float]:
@@ -517,8 +485,7 @@ def rule_in_words(params: Params) -> str | None:
     if params.rule == "speculative" or params.draft_with == "none":
         return None
     values = "".join(f" {value:g}" for value in values_of_rule(params).values())
-    last = " (the text is nobody's)" if is_nobodys(params) else ""
-    return f"{'lossy ' if is_lossy(params) else ''}rule {params.rule}{values}{last}"
+    return f"{'lossy ' if is_lossy(params) else ''}rule {params.rule}{values}"
 
 
 def check_number(field: str, value: object, largest: float | None = None) -> int | float:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from specdemo.events import Finish, Params, Round, Stats, is_nobodys, is_tree
+from specdemo.events import Finish, Params, Round, Stats, is_tree
 from specdemo.events.params import field_of_grammar
 from specdemo.events.speedup import SHORTEST, break_even, experts_of_checks
 from specdemo.events.trace import kept_tokens
@@ -57,8 +57,7 @@ def verdict(
     both = f"{both} {_unfinished(stats, finish, rounds, params, speak)}".rstrip()
     if stats.distance is None:
         return Verdict(both, tone)
-    key = "nobodys" if is_nobodys(params) else "lossy"
-    lossy = speak(key, distance=numeral(stats.distance, ".3f"))
+    lossy = speak("lossy", distance=numeral(stats.distance, ".3f"))
     return Verdict(f"{lossy} {both}", "lossy")
 
 

@@ -120,8 +120,8 @@ def load_pair(
     trust_remote_code: runs program code that comes with the models, of the same revision. Raises PairError
     for a wrong request, LoadError when loading failed.
 
-    server: the address of a running server, http://host:8000, of vLLM, llama.cpp or SGLang, which takes the
-    place of all the rest. server_key: the key of its --api-key, kept out of all that is shown and saved.
+    server: the address of a running server, http://host:8000, of vLLM or llama.cpp, which takes the place of
+    all the rest. server_key: the key of its --api-key, kept out of all that is shown and saved.
     vllm, vllm_key: their older names.
     """
     if server is None:

@@ -2,21 +2,17 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
 
 from safetensors import safe_open
 
 WEIGHTS_FILE = "model.safetensors"
 INDEX = "model.safetensors.index.json"  # names the files of weights that are in several
-MEDUSA_FILE = "medusa_lm_head.safetensors"  # Medusa heads, as their authors have them
-OF_MODELS = (WEIGHTS_FILE, INDEX, MEDUSA_FILE)  # a model's weights are read by the first that is there
+OF_MODELS = (WEIGHTS_FILE, INDEX)  # a model's weights are read by the first that is there
 SHARD = re.compile(r"[\w-][\w.-]*\.safetensors")  # beside the index that names it
 # The names of scales of activations, and of keys and values in a cache, which are not quantised here.
 NOT_OF_WEIGHTS = re.compile(r"((input|output|act)\w*|[qkv]|kv|qk|logit)_scales?|scale_(input|output)")
-
-T = TypeVar("T")
 
 
 def shards_of(index: Path) -> list[str]:
@@ -43,19 +39,10 @@ def weight_files(folder: Path) -> list[Path]:
 def stored_tensors(folder: Path) -> dict[str, str]:
     """The tensors in a model's files: their names, and their dtypes as safetensors calls them. Raises what
     reading the files does."""
-    return _stored(folder, lambda tensor: tensor.get_dtype())
-
-
-def stored_shapes(folder: Path) -> dict[str, list[int]]:
-    """The shapes of the tensors in a model's files, by their names. Raises what reading the files does."""
-    return _stored(folder, lambda tensor: tensor.get_shape())
-
-
-def _stored(folder: Path, told: Callable[[Any], T]) -> dict[str, T]:
     found = {}
     for file in weight_files(folder):
         with safe_open(file, "pt") as content:
-            found |= {name: told(content.get_slice(name)) for name in content.keys()}  # noqa: SIM118
+            found |= {name: content.get_slice(name).get_dtype() for name in content.keys()}  # noqa: SIM118
     return found
 
 

@@ -19,7 +19,7 @@ from specdemo.runtime.shaping import (
     sum_in_chunks,
 )
 
-SPECULATIVE, BLOCK, TYPICAL, LENIENT, RELAXED, FLY, SYNTHETIC = range(7)  # rules
+SPECULATIVE, BLOCK, TYPICAL, LENIENT = range(4)  # rules
 TIE = np.float32(1e-9)  # what raw probabilities count when the likeliest tokens are looked for
 
 
@@ -57,11 +57,7 @@ class Given(NamedTuple):
     rule: int = 0
     lenience: float = 1.0  # of the lenient rule
     epsilon: float = 0.0  # of typical acceptance
-    delta: float = 0.0  # of typical and relaxed acceptance
-    likeliest: int = 0  # tokens that relaxed acceptance allows, and whose entropy FLy asks for
-    window: int = 0  # of FLy, like the next one
-    entropy: float = 0.0
-    probability: float = 0.0  # of synthetic acceptance
+    delta: float = 0.0  # of typical acceptance
 
 
 class Recorded(NamedTuple):
@@ -104,7 +100,7 @@ class Memory(NamedTuple):
     raw_p_of: int = 0  # [B+1] int64
     depths: int = 0  # [B] int64: of a tree's tokens; 0: it is no draft
     left: int = 0  # [B, V] float32: what each token of a tree has left of p
-    ids: int = 0  # [T, F or Given.likeliest] int64
+    ids: int = 0  # [T or F] int64
     found: int = 0  # the same, float32
 
 
@@ -252,8 +248,8 @@ def distance_from(p, emitted, rest, scale, count):
 def accepted_from(p, q, token, least, emitted, count):
     """What a draft is accepted with, 0 or 1, where p must be at least a threshold, and the distance there."""
     for i in range(count):
-        emitted[i] = q[i] if p[i] >= least and p[i] > ZERO else ZERO
-    passes = 1.0 if p[token] >= least and p[token] > ZERO else 0.0
+        emitted[i] = q[i] if p[i] >= least else ZERO
+    passes = 1.0 if p[token] >= least else 0.0
     rest = np.float32(1.0 - sum_in_chunks(emitted, count))
     return passes, distance_from(p, emitted, p, rest, count)
 
@@ -264,32 +260,6 @@ def typical_threshold(p, given):
     threshold = min(given.delta * math.exp(-entropy(p, given.width)), given.epsilon)
     least = np.float32(threshold)
     return least if least > threshold else np.nextafter(least, ONE)
-
-
-@njit(**INNER)
-def relaxed_threshold(p, given, ids, found):
-    find_largest(p, given.width, ids, found, given.likeliest)
-    return max(found[given.likeliest - 1], found[0] - np.float32(given.delta))
-
-
-@njit(**INNER)
-def keep_by_window(given, memory, u_accept, accept_prob, distance, drafts):
-    """FLy: accepts what the window after it saves, and writes the distances."""
-    width, ids, found = given.width, ints(memory.ids), floats(memory.found)
-    for i in range(drafts):
-        distance[i] = 0.0
-        if i + given.window >= drafts or not accept_prob[i] > 0:
-            continue
-        find_largest(row_of(memory.p, i, width), width, ids, found, given.likeliest)
-        if entropy(found, given.likeliest) < given.entropy:
-            continue
-        passes, passing = True, 1.0
-        for later in range(i + 1, i + 1 + given.window):
-            passes = passes and u_accept[later] < accept_prob[later]
-            passing *= accept_prob[later]
-        distance[i] = (1.0 - accept_prob[i]) * passing
-        if passes and not u_accept[i] < accept_prob[i]:
-            accept_prob[i] = 1.0
 
 
 @njit(**INNER)
@@ -365,18 +335,10 @@ def apply_rule(given, recorded, memory, drafts):
             accept_prob[i] = probs[i]
         elif rule == TYPICAL:
             accept_prob[i], distance[i] = accepted_from(p, q, token, typical_threshold(p, given), row, width)
-        elif rule == RELAXED:
-            least = relaxed_threshold(p, given, ints(memory.ids), floats(memory.found))
-            accept_prob[i], distance[i] = accepted_from(p, q, token, least, row, width)
-        elif rule == SYNTHETIC:
-            accept_prob[i] = given.probability
-            distance[i] = given.probability * distance_from(p, q, q, ZERO, width)
         else:
             accept_prob[i] = at_most_1(ratio(p, q, token) / given.lenience)
         if rule == LENIENT:
             distance[i] = distance_of_lenient(p, q, lenience, row, floats(memory.masses), width)
-    if rule == FLY:
-        keep_by_window(given, memory, u_accept, accept_prob, distance, drafts)
     accepted = 0
     if rule == BLOCK:  # up to the last u that is below its probability
         for i in range(drafts):
@@ -385,7 +347,7 @@ def apply_rule(given, recorded, memory, drafts):
         return accepted, np.float32(weights[accepted]), ONE
     while accepted < drafts and u_accept[accepted] < accept_prob[accepted]:
         accepted += 1
-    return accepted, ONE, ZERO if rule in (TYPICAL, RELAXED, SYNTHETIC) else lenience
+    return accepted, ONE, ZERO if rule == TYPICAL else lenience
 
 
 @njit(**INNER)

@@ -1,2 +1,2 @@
-"""A running server as the engine (vLLM, llama.cpp, SGLang): what it tells of its rounds becomes the same
-events. Their own packages are not imported."""
+"""A running server as the engine (vLLM, llama.cpp): what it tells of its rounds becomes the same events.
+Their own packages are not imported."""

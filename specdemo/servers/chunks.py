@@ -112,7 +112,6 @@ class PerRequest(Sent):
     queue_time_ms: Milliseconds | None = None
     time_to_first_token_ms: Milliseconds | None = None
     generation_time_ms: Milliseconds | None = None
-    total_time_ms: Milliseconds | None = None
     speculative_decoding: Steps | None = None
 
     @property
@@ -120,7 +119,7 @@ class PerRequest(Sent):
         """ms of waiting, reading the prompt, generating, and all together."""
         parts = (self.queue_time_ms, self.time_to_first_token_ms, self.generation_time_ms)
         known = [part for part in parts if part is not None]
-        return (*parts, sum(known) if len(known) == len(parts) else self.total_time_ms)
+        return (*parts, sum(known) if len(known) == len(parts) else None)
 
     @property
     def steps(self) -> Steps | None:

@@ -35,7 +35,6 @@ ID_BYTES = 12  # a token id in JSON: the first event of a run has those of the p
 RUN_BYTES = 4_000_000  # of a whole stream, besides what each of its tokens may take
 TOKEN_BYTES = 2_000  # a chunk around one token, with the model's name
 ALTERNATIVE_BYTES = 400  # on average; in a chat a token of seven Chinese characters takes 230
-REPEATED_BYTES = 150  # a token that each later event has again: its id, text and log-probability
 SPARE_IDS = 20_000  # of a prompt besides one for each of its bytes: what a chat template adds
 SPARE_EVENTS = 8  # of a stream besides those with tokens: a chat's first one, the usage
 LONGEST_TOKEN = 1_000  # characters; the longest in known vocabularies are 128 to 256 blanks or signs
@@ -90,12 +89,11 @@ class ServerError(LoadError):
 @dataclass(frozen=True)
 class Room:
     """The most that the answer to one request may have. tokens: those of the text; prompt_ids: those of the
-    prompt. repeats: whether each event has all that those before it had."""
+    prompt."""
 
     tokens: int
     alternatives: int
     prompt_ids: int
-    repeats: bool = False
 
     @property
     def events(self) -> int:
@@ -104,14 +102,13 @@ class Room:
     @property
     def line(self) -> int:
         """The most bytes of one event."""
-        return LONGEST_EVENT + ID_BYTES * self.prompt_ids + REPEATED_BYTES * self.repeats * self.tokens
+        return LONGEST_EVENT + ID_BYTES * self.prompt_ids
 
     @property
     def stream(self) -> int:
         """The most bytes of all events."""
         token = TOKEN_BYTES + ALTERNATIVE_BYTES * (1 + self.alternatives)
-        repeated = REPEATED_BYTES * self.repeats * self.tokens * self.tokens // 2
-        return RUN_BYTES + ID_BYTES * self.prompt_ids + token * self.tokens + repeated
+        return RUN_BYTES + ID_BYTES * self.prompt_ids + token * self.tokens
 
     @property
     def text(self) -> int:

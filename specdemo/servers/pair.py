@@ -14,7 +14,6 @@ from specdemo.servers.chunks import first_fault
 from specdemo.servers.client import Client, Condition, host_of, never, readable, run_in_loop, server_address
 from specdemo.servers.counters import Counters
 from specdemo.servers.llama_cpp import LlamaCpp
-from specdemo.servers.sglang import SGLang
 from specdemo.servers.software import Software
 from specdemo.servers.vllm import Vllm
 from specdemo.words.catalogue import numeral
@@ -23,7 +22,7 @@ from specdemo.words.message import message, refusal
 LONGEST_MODEL_NAME = 1_000  # characters: it can be a path
 MOST_MODELS = 1_000  # adapters are models, too
 MOST_CONTEXT = 2**31  # tokens; the longest of today's have 10,000,000
-SOFTWARE: dict[str, type[Software]] = {"vllm": Vllm, "llamacpp": LlamaCpp, "sglang": SGLang}  # by owned_by
+SOFTWARE: dict[str, type[Software]] = {"vllm": Vllm, "llamacpp": LlamaCpp}  # by owned_by
 SERVER_PREFIX = "Server "  # begins the names of servers
 # Fields of Params: what the server has chosen when it was started, and what it has not at all.
 OF_CHOICES = [field for choice in (*METHODS.values(), *RULES.values()) for field in choice.fields]
@@ -152,7 +151,7 @@ def _model(client: Client) -> tuple[_Model, str]:
     """What it serves, and a note on what else it serves, or nothing."""
     text = run_in_loop(client.ask("GET", "/v1/models")).result()
     if text is None:
-        raise client.error("has no /v1/models: this needs a server of vLLM, llama.cpp or SGLang")
+        raise client.error("has no /v1/models: this needs a server of vLLM or llama.cpp")
     answer = client.parsed(text.encode())
     if not isinstance(answer, dict) or not answer.get("data") or not isinstance(answer["data"], list):
         raise client.error("serves no model")
@@ -165,6 +164,6 @@ def _model(client: Client) -> tuple[_Model, str]:
     first = models[0]
     if first.owned_by and first.owned_by not in SOFTWARE:
         why = "only these tell their rounds in a way that is read here"
-        raise client.error(f"is of {first.owned_by[:40]} and not vLLM, llama.cpp or SGLang: {why}")
+        raise client.error(f"is of {first.owned_by[:40]} and not vLLM or llama.cpp: {why}")
     others = f"the server has {len(models) - 1} more models, which are not used" if len(models) > 1 else ""
     return first, others

@@ -23,7 +23,7 @@ from specdemo.drafters.assistant.model import CachedAssistant, is_assistant
 from specdemo.drafters.base import Materials
 from specdemo.drafters.chain.drafter import ChainDrafter
 from specdemo.drafters.early_exit.layers import FirstLayersLM
-from specdemo.drafters.heads import DraftHead, LayeredHead
+from specdemo.drafters.heads import DraftHead
 from specdemo.drafters.model.drafter import ModelDrafter
 from specdemo.drafters.ways import way_called
 from specdemo.engine.sampling import Sampler, uniforms
@@ -173,7 +173,7 @@ def count_round(models: Models, params: Params, dtype: torch.dtype = torch.bfloa
         # The device is the default one here only, so that what a round leaves on the CPU is found there.
         with CUDA, _default_dtype(dtype):
             target, drafter = models()
-        if isinstance(drafter, LayeredHead):
+        if isinstance(drafter, DraftHead):
             drafter.rotary.to(CUDA)  # its angles are made on the CPU
         lm = _ready(CachedLM(target))
         drafting = _drafting(lm, drafter, params)

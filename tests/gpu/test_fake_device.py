@@ -26,7 +26,6 @@ from tests.fake_cuda import Properties
 from tests.gpu.counting import FROM_HOST, Counted, Models, count_round, operation_rows
 from tests.gpu.published import PAIRS
 from tests.heads import tiny_head
-from tests.medusa_heads import tiny_medusa_head
 from tests.small import small_config
 from tests.tiny import ARCHITECTURES, VOCAB, tiny
 
@@ -66,9 +65,6 @@ MOST = dict.fromkeys(COPYING, dict(draft=0, verify=114, on_device=3, others=2)) 
     "block": dict(verify=174),
     "typical": dict(verify=159),
     "lenient": dict(verify=164),
-    "relaxed": dict(verify=158),
-    "fly": dict(verify=173),
-    "synthetic": dict(verify=146),
     # Ways of drafting, greedy; of "llama" where they allow it
     "model": dict(draft=213, verify=114),
     "pard": dict(draft=60, verify=114),
@@ -76,7 +72,6 @@ MOST = dict.fromkeys(COPYING, dict(draft=0, verify=114, on_device=3, others=2)) 
     "eagle3": dict(draft=119, verify=116),
     "peagle": dict(draft=41, verify=116),
     "eagle3, some tokens": dict(draft=127, verify=116),
-    "medusa": dict(draft=32, verify=115),
     "dflash": dict(draft=76, verify=116),
     "dflash2": dict(draft=149, verify=116),
     "dspark": dict(draft=158, verify=116),
@@ -86,7 +81,6 @@ MOST = dict.fromkeys(COPYING, dict(draft=0, verify=114, on_device=3, others=2)) 
     "eagle3, tree": dict(draft=285, verify=226),
     "dflash, tree": dict(draft=202, verify=226),
     "dspark, tree": dict(draft=264, verify=226),
-    "medusa, tree": dict(draft=158, verify=225),
     "model, tree, Triton": dict(draft=229, verify=183),
     "eagle3, tree, Triton": dict(draft=204, verify=185),
     "assistant": dict(draft=646, verify=498, on_device=3),
@@ -145,7 +139,6 @@ DRAFTERS: dict[str, tuple[Models, dict]] = {
     "eagle3": (llama_with(tiny_head), {}),
     "eagle3, some tokens": (llama_with(tiny_head, draft_ids=list(range(0, VOCAB, 3))), {}),
     "peagle": (llama_with(tiny_head, mask_token_id=7), {}),
-    "medusa": (llama_with(tiny_medusa_head), {}),
     "dflash": (llama_with(tiny_block_head), {}),
     "dflash2": (llama_with(tiny_block_head, **DFLASH2), {}),
     "dspark": (llama_with(tiny_block_head, markov=Markov(6, "rnn"), has_confidence=True), {}),
@@ -190,7 +183,7 @@ def check_all_is_there(counted: Counted) -> None:
     assert counted.verify and FROM_HOST not in [*counted.draft, *counted.verify]
 
 
-TREES = ("model", "eagle3", "dflash", "dspark", "medusa")  # of these a tree as deep as a chain is counted
+TREES = ("model", "eagle3", "dflash", "dspark")  # of these a tree as deep as a chain is counted
 # What is counted for each row of MOST.
 CASES: dict[str, Callable[[], Counted]] = {
     **{name: partial(of_architecture, name, **GREEDY) for name in ARCHITECTURES},

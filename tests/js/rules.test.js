@@ -115,41 +115,6 @@ test("lenience divides the threshold, and weighs q in the residual", () => {
   assert.equal(distance[2], 0.25);
 });
 
-/** A draft that the target refuses by p and q, and two after it; FLy keeps it if these pass. */
-function keptByFly(last = 0.1) {
-  const draft = [
-    { ...drafted(1, { text: " a", p: 0.2, q: 0.8, u: 0.7 }), accept_prob: 1 },
-    { ...drafted(2, { text: " b", p: 0.6, q: 0.5, u: 0.9 }), accept_prob: 1 },
-    { ...drafted(3, { text: " c", p: 0.3, q: 0.6, u: last }), accept_prob: 0.5 },
-  ];
-  return linked({ draft, next: own(5), draft_ms: 1, verify_ms: 1 }, 0, by("fly", { of_rule: { fly_window: 2 } }));
-}
-
-test("FLy keeps a refused draft only if the window after it passes", () => {
-  const round = keptByFly();
-  assert.match(verdictOn(round.draft[0]), /^Accepted: the target refused it by u = 0.7.* min\(1, p\/q\) = 0.25/);
-  assert.match(verdictOn(round.draft[1]), /p is at least q, so it is always accepted/);
-  assert.ok(isExact(recomputed(runOf(round))));
-  assert.match(recomputed(runOf(keptByFly(0.55))).differences[0].what, /^a is 0.25.*, but 1.* was recorded$/);
-});
-
-test("relaxed acceptance accepts the target's likeliest token", () => {
-  assert.ok(isExact(recomputed(runOf(rejectedBy("relaxed", 0, {}, 0.4)))));
-  assert.ok(!isExact(recomputed(runOf(rejectedBy("relaxed", 0, {}, 0.6)))));
-});
-
-test("u decides by synthetic acceptance, also in a greedy run", () => {
-  const at = (more) => uMatters(rejectedBy("synthetic", 1, { greedy: true, ...more }, 1).draft[0]);
-  assert.deepEqual([at({ nobodys: true }), at({})], [true, false]);
-});
-
-test("synthetic acceptance is judged by the given number, even where p is 0", () => {
-  const round = rejectedBy("synthetic", 0.6, { of_rule: { synthetic_acceptance: 0.6 } }, 0);
-  assert.match(verdictOn(round.draft[0]), /^Rejected: u = 0.7.* is not below a = 0.6/);
-  assert.ok(isExact(recomputed(runOf(round))));
-  assert.ok(!isExact(recomputed(runOf(rejectedBy("synthetic", 0.5, { of_rule: { synthetic_acceptance: 0.6 } })))));
-});
-
 test("what both lossless rules keep is a mean over the rounds with a draft", () => {
   const rounds = [{ kept: { speculative: 1, block: 2 } }, { kept: null }, { kept: { speculative: 2, block: 2 } }];
   assert.deepEqual(keptByBoth(rounds), { rounds: 2, speculative: 1.5, block: 2 });

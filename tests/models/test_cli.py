@@ -46,8 +46,7 @@ def test_every_field_of_params_is_an_option(capsys):
         "--draft-with lookup --gamma 2 --exit-layer 1 --rule lenient --lenience 0.4 --temperature 0.5 "
         "--top-k 7 --top-p 0.8 --confidence 0.2 --min-p 0.1 --repetition-penalty 1.2 --seed 9 "
         "--presence-penalty 0.5 --frequency-penalty -0.25 --logit-bias 7=-3.5 --logit-bias 5=2 "
-        "--max-new-tokens 5 --ignore-eos --ngram 2 --alternatives 1 --draft-temperature 0.3 "
-        "--relaxed-top-k 4 --relaxed-delta 0.2 --fly-window 2 --fly-entropy 0.5 --synthetic-acceptance 0.7"
+        "--max-new-tokens 5 --ignore-eos --ngram 2 --alternatives 1 --draft-temperature 0.3"
     )
     status, out, _ = run(
         capsys,
@@ -92,11 +91,6 @@ def test_every_field_of_params_is_an_option(capsys):
         "alternatives": 1,
         "lenience": 0.4,
         "draft_temperature": 0.3,
-        "relaxed_top_k": 4,
-        "relaxed_delta": 0.2,
-        "fly_window": 2,
-        "fly_entropy": 0.5,
-        "synthetic_acceptance": 0.7,
     }
 
 

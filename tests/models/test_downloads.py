@@ -30,7 +30,6 @@ from tests.checkpoints import change_config, change_tensors, saved_in
 from tests.eagle_heads import save_eagle_head, tiny_eagle_head
 from tests.heads import save_head, tiny_head
 from tests.hub import Hub
-from tests.medusa_heads import save_authors_medusa_head, tiny_medusa_head
 from tests.sentences import assert_one_sentence, refusal
 from tests.tiny import shorter, tiny
 
@@ -55,7 +54,6 @@ def models(tmp_path_factory):
     change_tensors(folder / "target-refs-pr-1", lambda tensors: tensors["lm_head.weight"].add_(1))
     save_head(tiny_head(target), folder / "head", "own/target")
     save_eagle_head(tiny_eagle_head(target), folder / "eagle", target)
-    save_authors_medusa_head(tiny_medusa_head(target), folder / "medusa", "own/target")
     save_head(tiny_head(tiny(vocab_size=300)), folder / "misfit", "own/target")
     for name, file in (("gguf", "x-Q4.gguf"), ("notes", "notes.txt")):
         (folder / name).mkdir()
@@ -181,15 +179,6 @@ def test_a_head_that_only_its_tensors_tell_is_downloaded(hub):
     hub.silent = True
     assert load_pair(target="own/target", drafter="own/eagle").info == pair.info
     hub.silent = False
-
-
-def test_heads_whose_config_names_no_sizes_must_have_been_downloaded(hub):
-    """Medusa heads as their authors write them."""
-    said = refused(ModelPool(), target="own/target", drafter="own/medusa")
-    assert "medusa_lm_head.safetensors must be here already" in said and no_weights_were_sent(hub)
-    for name in ("config.json", "medusa_lm_head.safetensors"):
-        file_download.hf_hub_download("own/medusa", name)
-    assert load_pair(drafter="own/medusa").info.drafter_kind == "medusa"
 
 
 def test_a_revision_is_another_model(hub):

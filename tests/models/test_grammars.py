@@ -17,7 +17,6 @@ from tests.block_heads import DFLASH2, save_block_head, tiny_block_head
 from tests.checkpoints import gemma4, gemma4_assistant, model_with_mtp, saved_in, with_tokenizer
 from tests.eagle_heads import save_eagle_head, tiny_eagle_head
 from tests.heads import save_head, tiny_head
-from tests.medusa_heads import save_medusa_head, tiny_medusa_head
 from tests.tiny import noisy, tiny, tokenizer
 
 WIDTH = 304  # of the targets: a few tokens more than the tokenizer has
@@ -58,7 +57,6 @@ DRAFTERS = {
     "peagle": lambda folder, target: save_head(tiny_head(target, mask_token_id=7), folder),
     "eagle3 of some tokens": lambda folder, target: save_head(tiny_head(target, draft_ids=SOME), folder),
     "eagle": lambda folder, target: save_eagle_head(tiny_eagle_head(target), folder, target),
-    "medusa": lambda folder, target: save_medusa_head(tiny_medusa_head(target), folder),
     "dflash": lambda folder, target: save_block_head(tiny_block_head(target), folder),
     "dflash2": lambda folder, target: save_block_head(
         tiny_block_head(target, **DFLASH2 | dict(candidates=WIDTH)), folder

@@ -135,11 +135,6 @@ def test_other_settings_are_another_game(pair):
     assert step(pair, {}, prompt="Once")["name"] != name
 
 
-def test_a_rule_for_measuring_judges_no_game():
-    with pytest.raises(ValueError, match="^rule must not be one for measuring only, because its"):
-        request({}, params=replace(PARAMS, rule="synthetic"))
-
-
 def test_without_a_drafter_there_is_no_game():
     with pytest.raises(ValueError, match="choose a drafter first$"):
         request({}, params=replace(PARAMS, draft_with="none"))

@@ -237,6 +237,8 @@ def test_pickled_heads_are_refused_for_that(saved, shared, tmp_path, name, how):
 
 OTHER_HEADS = [
     ({"model_type": "mlp_speculator"}, "MLP speculator"),
+    ({"architectures": ["MedusaModel"], "model_type": "medusa"}, "Medusa"),
+    ({"medusa_num_heads": 3, "medusa_num_layers": 1}, "Medusa"),
     (
         {"architectures": ["LlamaForCausalLMEagle3"], "pard_token": 7},
         "P-EAGLE outside of the speculators format",
@@ -255,7 +257,7 @@ def test_other_kinds_of_heads_are_refused_by_name_and_other_models_are_no_heads(
         (tmp_path / "config.json").write_text(json.dumps(config))
         assert refusal(shared.attach, tmp_path, kind=LoadError) == (
             f"drafter: {tmp_path} cannot be loaded, because of its config.json: heads of the kind {kind} "
-            "cannot be run here, only those of EAGLE, EAGLE-3, Medusa, DFlash and DFlash 2"
+            "cannot be run here, only those of EAGLE, EAGLE-3, DFlash and DFlash 2"
         )
     for config in NO_HEADS:
         (tmp_path / "config.json").write_text(json.dumps(config))

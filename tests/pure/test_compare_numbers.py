@@ -385,8 +385,8 @@ def test_the_csv_has_every_value_unrounded():
 
 def test_a_rule_is_noted_wherever_the_target_alone_stands():
     for names in (("none", "model"), ("model", "none")):
-        settings = [setting(name, replace(GREEDY, rule="synthetic")) for name in names]
-        assert "nobody's" in result_of(settings, ["one"], 1, []).notes[0]
+        settings = [setting(name, replace(GREEDY, rule="typical")) for name in names]
+        assert "rule typical" in result_of(settings, ["one"], 1, []).notes[0]
 
 
 def test_the_table_has_a_line_for_each_drafter_the_notes_and_the_sentence():

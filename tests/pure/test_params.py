@@ -152,8 +152,6 @@ def test_a_text_follows_one_thing_at_most_up_to_its_end():
         Params(regex="a", json_schema="{}")
     with pytest.raises(ValueError, match="^ignore_eos must be false for a text that follows a JSON schema"):
         Params(grammar='start: "a"', ignore_eos=True)
-    with pytest.raises(ValueError, match="^rule must not be synthetic for a text that follows a JSON schema"):
-        Params(regex="a", rule="synthetic")
 
 
 def test_every_choice_is_implemented():
@@ -176,10 +174,6 @@ def test_every_choice_is_implemented():
         ({"rule": "lenient", "lenience": 0.3}, True, "lossy rule lenient 0.3"),
         ({"rule": "lenient", "lenience": 1}, False, "rule lenient 1"),
         ({"rule": "typical", "draft_with": "none"}, False, None),
-        ({"rule": "relaxed", "relaxed_top_k": 4}, True, "lossy rule relaxed 4 0.6"),
-        ({"rule": "fly", "temperature": 0}, False, "rule fly 3 0.3"),
-        ({"rule": "synthetic", "temperature": 0}, True, "lossy rule synthetic 0.8 (the text is nobody's)"),
-        ({"rule": "synthetic", "synthetic_acceptance": 0}, False, "rule synthetic 0"),
     ],
 )
 def test_a_run_is_lossy_only_where_its_text_can_have_another_distribution(how, lossy, words):

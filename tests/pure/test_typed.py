@@ -45,7 +45,7 @@ def into(server: str, choice: Choice):
 
 LACKED = {  # the kinds of drafters that a server cannot run
     "vLLM": set(),
-    "llama.cpp": {"pard", "eagle", "peagle", "medusa"},
+    "llama.cpp": {"pard", "eagle", "peagle"},
 }
 
 

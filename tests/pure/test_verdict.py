@@ -153,14 +153,6 @@ def test_a_lossy_run_says_so_first_and_how_far_it_was_from_the_target():
     assert (exact.tone, lossy.tone) == ("faster", "lossy")
 
 
-def test_a_run_for_measuring_says_first_that_its_text_is_nobodys():
-    found = verdict(replace(stats(), distance=0.5), "eos", (), rule="synthetic", temperature=0)
-    assert found.text.startswith(
-        "For measuring only: drafts were accepted by chance, so the text is nobody's ("
-    )
-    assert found.tone == "lossy"
-
-
 SCHEMA = '{"type": "object"}'
 
 

@@ -166,6 +166,7 @@ UNUSABLE = [
     (at(LIST, gzip.compress(b"\n"), **GZIP), "compresses its answers, although"),
     (at(RUN, gzip.compress(b"\n"), **GZIP), "compresses its answers, although"),
     ({"owner": "ollama"}, "is of ollama and not vLLM"),
+    ({"owner": "sglang"}, "is of sglang and not vLLM or llama.cpp: only these tell their rounds"),
     (at(RUN, b'{"error": {"message": "no"}}', 400), "with status 400: no"),
     (at(RUN, b"data: [DONE]\n\n"), "has sent no token"),
     ({"rounds": ((1, 2), (3,))}, "sends several rounds in a chunk"),

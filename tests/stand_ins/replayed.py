@@ -14,13 +14,11 @@ from tests.stand_ins.vllm import BreakOff, line
 
 @dataclass
 class Replayed:
-    """answers: by path. stream: the path that is answered by the events. ending: what comes after them.
-    before: called with an event's number; it may raise BreakOff."""
+    """answers: by path; /completion is answered by the events. before: called with an event's number; it may
+    raise BreakOff."""
 
     answers: dict[str, Any]
-    stream: str
     events: Sequence[dict[str, Any]]
-    ending: bytes = b""
     before: Callable[[int], None] = lambda number: None
     requests: list[tuple[str, Any]] = field(default_factory=list)
 
@@ -49,7 +47,7 @@ def _handler(stand_in: Replayed) -> type[http.server.BaseHTTPRequestHandler]:
 
         def answer(self, body: Any) -> None:
             stand_in.requests.append((self.path, body))
-            if self.path == stand_in.stream:
+            if self.path == "/completion":
                 self.send_response(200)
                 self.send_header("Connection", "close")
                 self.end_headers()
@@ -57,7 +55,6 @@ def _handler(stand_in: Replayed) -> type[http.server.BaseHTTPRequestHandler]:
                     for number, event in enumerate(stand_in.events):
                         stand_in.before(number)
                         self.wfile.write(line(event))
-                    self.wfile.write(stand_in.ending)
                 except OSError:
                     self.close_connection = True
                 return
@@ -84,4 +81,4 @@ def llama(name: str = "draft") -> Replayed:
     kept = recorded(name, "llama-cpp")
     answers = {"/v1/models": kept["models"], "/props": kept["props"]}
     answers |= {"/tokenize": {"tokens": kept["request"]["prompt"]}, "/apply-template": {"prompt": "<user>Hi"}}
-    return Replayed(answers, "/completion", kept["events"])
+    return Replayed(answers, kept["events"])

@@ -120,7 +120,7 @@ def test_it_says_what_torch_says(name, rule, monkeypatch):
     changes, told = CASES[name]
     accepted = set()
     for sampler in SAMPLERS.values():
-        params = Params(rule=rule, gamma=B, fly_window=1, **sampler, **changes)
+        params = Params(rule=rule, gamma=B, **sampler, **changes)
         for seed, width in enumerate((7, 97, 1000, 20_000)[: 4 if name == "plain" else 3]):
             right, ours = verdicts(params, rule, width, seed, **told)
             assert_says_the_same(right, ours)

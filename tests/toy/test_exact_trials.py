@@ -73,9 +73,9 @@ def test_greedy_runs_are_all_the_same_and_no_mistake_of_chance_changes_them():
     assert len(trials(GREEDY, "soft", 60).seen) > 1
 
 
-@pytest.mark.parametrize("rule", ["typical", "lenient", "relaxed", "fly", "synthetic"])
+@pytest.mark.parametrize("rule", ["typical", "lenient"])
 def test_a_lossy_rule_is_not_exact(rule):
-    params = replace(SAMPLED, rule=rule, lenience=0.3, fly_window=1, fly_entropy=0.0)
+    params = replace(SAMPLED, rule=rule, lenience=0.3)
     assert p_value(trials(params, None, FEW)) < BROKEN
 
 

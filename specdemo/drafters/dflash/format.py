@@ -1,8 +1,6 @@
 """Reads the config.json of DFlash and DSpark heads: that of the speculators library, and for DFlash that of
 its authors (a class DFlashDraftModel, and a `dflash_config`)."""
 
-from collections.abc import Mapping
-
 from specdemo.drafters.config_reader import MOST_UNITS, ConfigReader
 from specdemo.drafters.dflash import DSPARK
 from specdemo.drafters.dflash.head import DFlashConfig, DFlashHead, Markov, MarkovKind
@@ -16,7 +14,7 @@ OWN = "dflash_config"  # where its authors keep what is not the layers'
 class DFlashReader(ConfigReader):
     head = DFlashHead
 
-    def config(self, tensors: Mapping[str, list[int]]) -> DFlashConfig:
+    def config(self, tensors: set[str]) -> DFlashConfig:
         layer = self.layer_config()
         if layer.model_type != "qwen3":
             raise self.error(f"its layers must be those of qwen3, not of {layer.model_type}")

@@ -23,8 +23,8 @@ from specdemo.drafters.heads import (
     HEAD_PREFILL_CHUNK,
     TRIED_BEFORE,
     CachedHead,
+    DraftHead,
     HeadLayer,
-    LayeredHead,
     NativeHead,
     OfLayers,
 )
@@ -81,8 +81,8 @@ class DFlashConfig(OfLayers):
         return self.block_size - (0 if self.samples_from_anchor else 1)
 
 
-class DFlashHead(LayeredHead):
-    """A DFlash or DSpark head, see `LayeredHead`."""
+class DFlashHead(DraftHead):
+    """A DFlash or DSpark head, see `DraftHead`."""
 
     config: DFlashConfig
     reads_context: ClassVar[bool] = True

@@ -1,7 +1,5 @@
 """Reads the config.json of DFlash 2 heads: a DFlash head's, with the sizes of convolutions and selector."""
 
-from collections.abc import Mapping
-
 from specdemo.drafters.config_reader import MOST_TOKENS, MOST_UNITS
 from specdemo.drafters.dflash.format import DFlashReader
 from specdemo.drafters.dflash2.head import DFlash2Config, DFlash2Head
@@ -12,7 +10,7 @@ DEFAULTS = {"conv_kernel_size": 2, "conv_group_size": 16, "selector_rank": 256, 
 class DFlash2Reader(DFlashReader):
     head = DFlash2Head
 
-    def config(self, tensors: Mapping[str, list[int]]) -> DFlash2Config:
+    def config(self, tensors: set[str]) -> DFlash2Config:
         is_authors = self.found.format == "authors"  # who have no defaults
         defaults = dict.fromkeys(DEFAULTS) if is_authors else DEFAULTS | {"sliding_window_non_causal": True}
         self.raw = defaults | self.raw

@@ -105,7 +105,7 @@ class CandidateSelector(Module):
 
 
 class DFlash2Head(DFlashHead):
-    """A DFlash 2 head, see `LayeredHead`."""
+    """A DFlash 2 head, see `DraftHead`."""
 
     config: DFlash2Config
     layer_type: ClassVar[type[Layer]] = ConvolvedLayer

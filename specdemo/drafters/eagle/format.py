@@ -1,7 +1,5 @@
 """Reads the config.json of EAGLE heads, which is that of a Llama with one layer."""
 
-from collections.abc import Mapping
-
 from specdemo.drafters.config_reader import ConfigReader
 from specdemo.drafters.eagle.head import EagleConfig, EagleHead
 
@@ -9,7 +7,7 @@ from specdemo.drafters.eagle.head import EagleConfig, EagleHead
 class EagleReader(ConfigReader):
     head = EagleHead
 
-    def config(self, tensors: Mapping[str, list[int]]) -> EagleConfig:
+    def config(self, tensors: set[str]) -> EagleConfig:
         if "model" in self.raw:
             raise self.error("the sizes of its layers must stand beside each other, not in model")
         self.raw = self.raw | {"model_type": "llama"}  # its layers are Llama's whatever the target is

@@ -16,7 +16,7 @@ from torch.nn.functional import embedding
 from transformers import LlamaConfig, PreTrainedModel
 
 from specdemo.drafters.eagle3.head import CachedEagle3, NativeEagle3
-from specdemo.drafters.heads import HeadLayer, LayeredHead, OfLayers
+from specdemo.drafters.heads import DraftHead, HeadLayer, OfLayers
 from specdemo.runtime.decoder import Attention, Decoder, Layer, Norm, RowMask, TargetStates
 from specdemo.runtime.lm import final_norm
 
@@ -47,8 +47,8 @@ class EagleConfig(OfLayers):
         return (depth,)
 
 
-class EagleHead(LayeredHead):
-    """An EAGLE head, see `LayeredHead`."""
+class EagleHead(DraftHead):
+    """An EAGLE head, see `DraftHead`."""
 
     config: EagleConfig
     reads_normed: ClassVar[bool] = True

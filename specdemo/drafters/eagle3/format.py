@@ -1,7 +1,5 @@
 """Reads the config.json of EAGLE-3 heads: that of the speculators library, and that of their authors."""
 
-from collections.abc import Mapping
-
 from specdemo.drafters.config_reader import EMBEDDINGS, MOST_UNITS, ConfigReader
 from specdemo.drafters.eagle3.head import LAYER_IDS, Eagle3Config, Eagle3Head
 
@@ -12,7 +10,7 @@ class Eagle3Reader(ConfigReader):
     def in_file(self, name: str) -> str:
         return name.replace("layers.0.", "midlayer.", 1) if self.found.format == "authors" else name
 
-    def config(self, tensors: Mapping[str, list[int]]) -> Eagle3Config:
+    def config(self, tensors: set[str]) -> Eagle3Config:
         ids = self._layer_ids()
         layer = self.layer_config()
         default = 32000 if self.found.format == "speculators" else layer.vocab_size

@@ -20,9 +20,9 @@ from specdemo.drafters.heads import (
     HEAD_PREFILL_CHUNK,
     TRIED_BEFORE,
     CachedHead,
+    DraftHead,
     HeadLayer,
     LayerConfig,
-    LayeredHead,
     NativeHead,
     OfLayers,
     rms_norms,
@@ -69,8 +69,8 @@ class Eagle3Config(OfLayers):
         return self.layer_ids or (2, depth // 2, depth - 3)
 
 
-class Eagle3Head(LayeredHead):
-    """An EAGLE-3 head, see `LayeredHead`."""
+class Eagle3Head(DraftHead):
+    """An EAGLE-3 head, see `DraftHead`."""
 
     config: Eagle3Config
     reads_context: ClassVar[bool] = False

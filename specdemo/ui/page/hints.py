@@ -50,9 +50,8 @@ def hints(
     texts |= {"prompt": "", "pair": needs.server or _pair_line(values["pair"], needs)}
     if values["server"] and needs.server:
         texts["server"] = needs.server
-    if rule := lossy_choice(values):
-        key = "rule_is_for_measuring" if rule.is_for_measuring else "rule_is_lossy"
-        texts["draft_with"] = say(f"settings.{key}")
+    if lossy_choice(values):
+        texts["draft_with"] = say("settings.rule_is_lossy")
     if method := METHODS.get(values["draft_with"]):
         texts["draft_with"] = f"{_who_drafts(method, values['pair'], pair)}; {texts['draft_with']}"
     if names := pair.template_arguments() if pair and pair.runs_here else ():
@@ -129,8 +128,8 @@ def _warnings(
         yield "prompt", say("settings.prompt_is_long", **counts)
     elif length and _whole(values["max_new_tokens"]) and length + values["max_new_tokens"] > context:
         yield "max_new_tokens", context_end
-    if rule := lossy_choice(values):
-        yield "rule", say("settings.for_measuring" if rule.is_for_measuring else "settings.lossy")
+    if lossy_choice(values):
+        yield "rule", say("settings.lossy")
     if values["alternatives"] == 0:
         yield "alternatives", say("settings.no_alternatives")
     on_cpu = needs.device.startswith("cpu")

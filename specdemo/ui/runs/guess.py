@@ -17,7 +17,7 @@ from typing import Any
 from specdemo import zero
 from specdemo.engine.detokenize import INCOMPLETE, Pieces
 from specdemo.errors import PairError
-from specdemo.events import Params, Round, Started, check_prompt, check_text, is_nobodys
+from specdemo.events import Params, Round, Started, check_prompt, check_text
 from specdemo.events.trace import Trace
 from specdemo.loading.pair import AnyPair, Pair
 from specdemo.session import one_round, prepare
@@ -64,8 +64,6 @@ def guess_request(
     check_prompt(prompt)
     if params.draft_with == "none":
         raise ValueError(message("nobody_beside"))
-    if is_nobodys(params):
-        raise ValueError(refusal("rule", "somebodys_text", params.rule))
     if params.gamma == "auto":
         params = replace(params, gamma=Params().gamma)
     params = replace(params, tree=())  # a visitor's words are one guess at each place

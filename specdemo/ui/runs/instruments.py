@@ -37,7 +37,7 @@ from specdemo.bench.methods import (
 )
 from specdemo.bench.prompts import prompts_for
 from specdemo.errors import PairError
-from specdemo.events import DRAFTER_KINDS, METHODS, Params, check_prompt, drafter_label, is_lossy, is_nobodys
+from specdemo.events import DRAFTER_KINDS, METHODS, Params, check_prompt, drafter_label, is_lossy
 from specdemo.events.params import tree_text
 from specdemo.events.speedup import claimed, speed_up, timed, with_speedup
 from specdemo.events.trace import Trace, round_objects
@@ -365,8 +365,7 @@ def _lane(trace: Trace, title: str) -> wire.Lane:
 def same_text(alone: Trace, drafted: Trace) -> str:
     """The sense in which the two texts of a race are the same, in words."""
     if is_lossy(drafted.params):
-        key = "nobodys" if is_nobodys(drafted.params) else "lossy"
-        return say(f"run.texts.{key}", rule=words_of_row("rules", drafted.params.rule, "name"))
+        return say("run.texts.lossy", rule=words_of_row("rules", drafted.params.rule, "name"))
     if alone.params.temperature and alone.pair.server is not None:
         return say("run.texts.served")
     if alone.params.temperature:

@@ -21,7 +21,6 @@ from specdemo.events import (
     Round,
     Stats,
     is_lossy,
-    is_nobodys,
     manner_of,
 )
 from specdemo.events.params import GRAMMARS, field_of_grammar, values_of_rule
@@ -219,7 +218,6 @@ def setting(trace: Trace) -> RunSetting:
         "rule": wire_rule("speculative" if server else params.rule),  # a server's is its own matter
         "of_rule": values_of_rule(params),
         "lossy": not server and is_lossy(params),
-        "nobodys": not server and is_nobodys(params),
         "greedy": greedy,
         "temperature": params.temperature,
         "top_k": params.top_k,

@@ -18,7 +18,6 @@ from specdemo.events import (
     Rule,
     check_number,
     is_lossy,
-    is_nobodys,
     template_arguments_json,
 )
 from specdemo.events.params import GRAMMARS, field_of_grammar, tree_text, values_of_rule
@@ -182,8 +181,7 @@ def judging_in_words(params: Params) -> list[str]:
     if params.rule != "speculative" and params.draft_with != "none":
         values = "".join(f" {number(value, 'g')}" for value in values_of_rule(params).values())
         rule = words_of_row("rules", params.rule, "name") + values
-        key = "nobodys_rule" if is_nobodys(params) else "lossy_rule" if is_lossy(params) else "rule"
-        words.append(say(f"said.{key}", rule=rule))
+        words.append(say(f"said.{'lossy_rule' if is_lossy(params) else 'rule'}", rule=rule))
     if params.confidence > 0 and "confidence" in METHODS[params.draft_with].fields:
         words.append(say("said.confidence", value=number(params.confidence, "g")))
     if params.tree and "tree" in METHODS[params.draft_with].fields:

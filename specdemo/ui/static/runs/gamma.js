@@ -7,7 +7,6 @@ import {
   rowsOf, scaleOf, unclearInWords, valueOf, whatIsMissing,
 } from "../view/chart.js";
 import { appendAll, escaped, find, make } from "../view/dom.js";
-import { percent } from "../view/format.js";
 import { isTree } from "../view/run.js";
 import { inLanguage, say } from "../view/words.js";
 import { makeMeasuring } from "./measuring.js";
@@ -22,7 +21,6 @@ const words = (/** @type {string} */ key) => escaped(say(key));
 
 const markup = () => `
   <div class="measuring"></div>
-  <p class="what-if" hidden></p>
   <p class="missing" role="status"></p>
   <div class="elsewhere" hidden><p></p><ul></ul></div>
   <div class="gammas">
@@ -116,8 +114,6 @@ export function makeGamma(panel, server) {
     measuring.foretell(run.recorded, run.outcome?.seconds.gamma);
     const ofThis = pointsFor(points, conditions, run.setting);
     rows = rowsOf(run.outcome, ofThis, run.setting && own);
-    part(".what-if").hidden = !run.setting?.nobodys;
-    part(".what-if").textContent = whatIfInWords(run);
     part(".missing").textContent = whatIsMissing(run);
     part(".chosen").textContent = "";
     const estimated = run.outcome?.estimates.length ? say("gamma.estimatedFrom", { whose: run.whose }) : "";
@@ -223,12 +219,6 @@ function gammaOf(target) {
   const element = target instanceof Element ? target.closest("[data-gamma], [data-row]") : null;
   if (!(element instanceof HTMLElement || element instanceof SVGElement)) return null;
   return Number(element.dataset.gamma ?? element.dataset.row);
-}
-
-/** That the run's rule accepts by chance. @param {Run} run */
-function whatIfInWords({ setting }) {
-  if (!setting?.nobodys) return "";
-  return say("gamma.whatIf", { share: percent(setting.of_rule.synthetic_acceptance, 1) });
 }
 
 /** @param {GammaPoint[]} points */

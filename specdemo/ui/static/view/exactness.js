@@ -98,8 +98,7 @@ export function makeExactness(panel, pinned) {
     const recorded = byLikeliest(run) ? say("exactness.recordedGreedy") : run.setting?.rule.recorded ?? "";
     const sentences = [say("exactness.follow", { count: verdicts, follow, recorded })];
     if (follow === verdicts && !isExact(found)) sentences.push(say("exactness.but"));
-    const { lossy = false, nobodys = false } = run.setting ?? {};
-    if (lossy) sentences.push(say(nobodys ? "exactness.nobodys" : "exactness.lossy", { distance: run.numbers.distance }));
+    if (run.setting?.lossy) sentences.push(say("exactness.lossy", { distance: run.numbers.distance }));
     return sentences.join(" ");
   }
 

@@ -155,7 +155,7 @@ export function makeInspector(panel, setting, copied, fateNow, choose) {
     part(".where").textContent = [placeOf(token), ...ofRound].filter(Boolean).join(", ");
     part(".verdict").textContent = verdictOn(token, setting(), known);
     part(".drafting").textContent = draftingOf(token);
-    part(".formulas .greedy").hidden = !setting()?.greedy || setting()?.nobodys === true;
+    part(".formulas .greedy").hidden = !setting()?.greedy;
     showJudgement(token, known);
     tree.show(token, depths);
     showWalk(known === "all" ? walkTo(token) : null, token);

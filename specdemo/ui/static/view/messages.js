@@ -180,11 +180,10 @@
  * where nothing is drafted or a server does not tell. ngram: the most tokens that lookup matches. top_k 0, top_p
  * 1 and min_p 0 are off. adjusted: penalties and biases in words; empty where there are none, or where only a
  * server knows. bound: whether the text has to follow a JSON schema, a regular expression or a grammar. gamma:
- * "auto" where it was chosen round by round. of_rule: the fields of Params that the rule uses. nobodys: whether
- * the text is nobody's, because the rule is for measuring only. chat: whether the prompt went through a chat
- * template. marks: those of the template, by their ids, which have no text in the run. machine: the device that
- * the run was made on, as the pair named it. conditions: what a measurement must share to be drawn with this
- * run. served: null for a run of the engine here.
+ * "auto" where it was chosen round by round. of_rule: the fields of Params that the rule uses. chat: whether the
+ * prompt went through a chat template. marks: those of the template, by their ids, which have no text in the
+ * run. machine: the device that the run was made on, as the pair named it. conditions: what a measurement must
+ * share to be drawn with this run. served: null for a run of the engine here.
  * @typedef {object} RunSetting
  * @property {string} draft_with
  * @property {"chain" | "block" | "block and chain" | "copy" | null} manner
@@ -194,7 +193,6 @@
  * @property {WireRule} rule
  * @property {Record<string, number>} of_rule
  * @property {boolean} lossy
- * @property {boolean} nobodys
  * @property {boolean} greedy
  * @property {number} temperature
  * @property {number} top_k

@@ -29,10 +29,10 @@ import { inLanguage, say } from "./words.js";
 
 // A device may round p/q in its last bit.
 const ROUNDING = 1e-12;
-// By a rule with a threshold a draft with a larger p is accepted, whatever the other tokens have: by the relaxed one
-// because it is the likeliest. Of another rule it is not known.
+// By a rule with a threshold a draft with a larger p is accepted, whatever the other tokens have. Of another rule it is
+// not known.
 /** @type {Record<string, number>} */
-const SURELY_ABOVE = { typical: 0.09, relaxed: 0.5 };
+const SURELY_ABOVE = { typical: 0.09 };
 
 /**
  * @param {Pick<Run, "rounds" | "numbers" | "outcome" | "complete">} run

@@ -22,8 +22,6 @@ const DECIDED_BY = {
   speculative: (token, p, q) => Math.min(1, p / q),
   block: ({ round, place }) => place === round.draft.length - 1 ? weightAfter(round, place + 1) : null,
   lenient: ({ round }, p, q) => Math.min(1, p / q / ofRule(round, "lenience")),
-  fly: (token, p, q) => isKeptByWindow(token) ? 1 : Math.min(1, p / q),
-  synthetic: ({ round }) => ofRule(round, "synthetic_acceptance"),
 };
 
 /**
@@ -34,29 +32,11 @@ const RESIDUAL = {
   speculative: (token, p, q) => p - q,
   block: (token, p, q) => weightAfter(token.round, "place" in token ? token.place : keptIn(token.round)) * p - q,
   lenient: ({ round }, p, q) => p - ofRule(round, "lenience") * q,
-  fly: (token, p, q) => p - q,
 };
 
 /** A value that the run's rule was given. @param {Round} round @param {string} field */
 function ofRule({ setting }, field) {
   return setting?.of_rule[field] ?? NaN;
-}
-
-/**
- * Whether rule FLy kept a draft that p, q and u refuse, since those of the window after it pass. Whether the target
- * was unsure there is not recorded.
- * @param {Drafted} token
- */
-export function isKeptByWindow(token) {
-  const { round, place, accept_prob, p } = token;
-  if (ruleOf(token).name !== "fly" || accept_prob !== 1 || !p || passesAlone(token)) return false;
-  const window = round.draft.slice(place + 1, place + 1 + ofRule(round, "fly_window"));
-  return window.length === ofRule(round, "fly_window") && window.every(passesAlone);
-}
-
-/** Whether u is below min(1, p/q). @param {Drafted} token */
-function passesAlone({ p, q, u }) {
-  return p !== null && q !== null && u !== null && u < Math.min(1, p / q);
 }
 
 /** @param {Token} token */
@@ -81,9 +61,7 @@ export function partsOf({ residual }) {
  * @param {Drafted | Own} token
  */
 export function uMatters(token) {
-  const isDraft = "accept_prob" in token;
-  if (isDraft && token.round.setting?.nobodys) return true; // whatever p and q are
-  const probability = isDraft ? token.accept_prob : token.p;
+  const probability = "accept_prob" in token ? token.accept_prob : token.p;
   return !(token.round.setting?.greedy && (probability === 0 || probability === 1));
 }
 

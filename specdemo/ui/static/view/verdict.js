@@ -2,7 +2,7 @@
 // What the inspector says about a token: what decided its fate, in a sentence and in numbers.
 
 import { apart, digits, milliseconds } from "./format.js";
-import { isBlock, isKeptByWindow, keptIn, listed, massAt, partsOf, primed, ruleOf, shareAt, uMatters } from "./rules.js";
+import { isBlock, keptIn, listed, massAt, partsOf, primed, ruleOf, shareAt, uMatters } from "./rules.js";
 import {
   acceptedIn, comesAtOnce, depthOf, familyOf, isAfterRefused, isChosen, isDrafted, isTree, parentOf, rejectedIn, replacementOf,
 } from "./run.js";
@@ -213,17 +213,10 @@ function judgementOfPAndQ(token, setting) {
     const isKept = place < keptIn(round) && !passes(token);
     return isKept ? say("inspector.judged.keptByLater", { comparison: words }) : words;
   }
-  if (isKeptByWindow(token)) return keptByWindowInWords(token);
   const { over: least } = partsOf(ruleOf(token));
   if (p === 0 && isAfterRefused(token)) return nothingLeftInWords(token, setting);
   if (p === 0 && accept_prob === 0) return neverInWords(words, raw_p, setting);
   return accept_prob === 1 && least ? say("inspector.judged.always", { comparison: words, least }) : words;
-}
-
-/** Why rule FLy keeps a draft that it would else refuse. @param {Drafted} token */
-function keptByWindowInWords({ p, q, u }) {
-  const [drawn, least] = apart(u ?? 0, Math.min(1, (p ?? 0) / (q ?? 1)));
-  return say("inspector.judged.keptByWindow", { u: drawn, least });
 }
 
 /** Whether greedy decoding decided it: by whether it is the target's likeliest token. @param {Drafted} token */
