@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from specdemo.bench.cards import bandwidth_in_words
 from specdemo.bench.methods import rounded, size
-from specdemo.bench.results import Bound, CannotRun, QuantizedRow, Result, Row
+from specdemo.bench.results import Bound, QuantizedRow, Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -64,23 +64,20 @@ def _rows(result: Result) -> str:
         f"{'x plain':>9}{'x assisted':>12}   same text as plain"
     ]
     for row in result.rows:
-        if isinstance(row, CannotRun):
-            lines.append(f"{row.name:<{NAME_WIDTH}}{'–':>10}   failed: {row.why_not}")
-            continue
+        same = row.equal_to_plain or f"– (temperature {result.temperature:g})"
         lines.append(
             f"{row.name:<{NAME_WIDTH}}{row.ms_per_token:>10.2f}{_range(row.ms_per_token_10_90):>16}"
             f"{row.tokens_per_second:>10.1f}{row.tokens_per_processor_second:>14.1f}{row.x_plain:>9.2f}"
-            f"{rounded(row.x_assisted):>12}   {row.equal_to_plain or f'– (temperature {row.temperature:g})'}"
+            f"{rounded(row.x_assisted):>12}   {same}"
             + ("" if row.differs_at is None else f", differing from token {row.differs_at} on")
         )
     return "\n".join(lines)
 
 
 def _ratios(result: Result) -> str:
-    """The ratios, and who is fastest of the contestants that sample as the run does."""
-    ran = [one for one in result.rows if isinstance(one, Row) and one.temperature == result.temperature]
-    by_wall = max(ran, key=lambda row: row.tokens_per_second).name
-    by_processor = max(ran, key=lambda row: row.tokens_per_processor_second).name
+    """The ratios, and who is fastest."""
+    by_wall = max(result.rows, key=lambda row: row.tokens_per_second).name
+    by_processor = max(result.rows, key=lambda row: row.tokens_per_processor_second).name
     lines = [f"fastest by wall time: {by_wall}; by processor time: {by_processor}"]
     lines += [f"{'times as fast, by medians':<{2 * NAME_WIDTH}}{'wall time':>10}{'processor time':>16}"]
     for one in result.ratios:
@@ -212,10 +209,6 @@ def draw_picture(result: Result) -> "Figure":
 def _draw_contestants(axes: "Axes", result: Result) -> None:
     fastest = 0.0
     for y, row in enumerate(result.rows):
-        if isinstance(row, CannotRun):
-            text = f"  failed: {shorten(row.why_not, 60, placeholder=' …')}"
-            axes.text(0, y, text, va="center", fontsize=8, color=EXPECTED_COLOUR)
-            continue
         speed = row.tokens_per_second
         high, low = (1000 / ms for ms in row.ms_per_token_10_90)
         fastest = max(fastest, high)

@@ -30,7 +30,6 @@ class Row(Speed):
     """One contestant; x: how many times as fast as another one."""
 
     name: str
-    temperature: float
     x_plain: float  # transformers plain
     x_assisted: float | None  # transformers assisted
     equal_to_plain: str | None  # how many texts equal those of transformers plain: "5 of 6"; greedy only
@@ -45,15 +44,6 @@ class Ratio:
     other: str
     wall: float
     processor: float
-
-
-@dataclass(frozen=True)
-class CannotRun:
-    """A contestant that cannot run on this machine."""
-
-    name: str
-    why_not: str
-    ms_per_token: None = None
 
 
 @dataclass(frozen=True)
@@ -149,7 +139,7 @@ class Result(Drafting):
     prompts: int
     repeats: int
     attention: list[str] | None  # torch's backends that all contestants could use; None on a CPU
-    rows: list[Row | CannotRun]
+    rows: list[Row]
     ratios: list[Ratio]
     differing_argmaxes: Differences | None  # of the engine with drafts and plain; greedy only
     roofline: Roofline

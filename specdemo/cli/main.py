@@ -191,7 +191,7 @@ def _bench(arguments: Namespace) -> int:
         plan(resolve(**request | {"quantize": kind}))  # refuses a kind before anything is measured
     request["cudnn_attention"] = arguments.cudnn_attention
     counts = (arguments.prompts, arguments.repeats)
-    names = ("peers", "prompt_tokens", "gammas", "contexts")
+    names = ("prompt_tokens", "gammas", "contexts")
     chosen = {name: getattr(arguments, name) for name in names}
     if arguments.shapes is None:
         pair = _load(request)

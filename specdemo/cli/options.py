@@ -154,10 +154,8 @@ def _add_bench_options(parser: ArgumentParser) -> None:
     count = _whole(1, 1000)
     add("--prompts", type=count, default=6, help="how many prompts (default 6)")
     add("--repeats", type=count, default=3, help="how often each prompt is run (default 3)")
-    peers = "also compiled transformers, this engine without captured forwards, OpenVINO GenAI and llama.cpp"
     cudnn = "on CUDA, let all contestants use cuDNN's attention, which is switched off otherwise"
     shapes = "random weights in the shapes of real models instead of a pair, for example llama-3.2-3b-1b"
-    add("--peers", action="store_true", help=peers)
     add("--cudnn-attention", action="store_true", help=cudnn)
     add("--shapes", metavar="NAME", help=shapes)
     add("--accept", type=_share, metavar="P", help="the acceptance rate that --shapes gives (default 0.8)")
@@ -226,7 +224,7 @@ def check_bench_options(arguments: Namespace) -> None:
             if method not in METHODS:
                 names = f"{', '.join(METHODS)}, separated by commas, or {ALL}"
                 raise ValueError(f"methods must be some of {names}, not {ascii(method)}")
-        others = ("peers", "cudnn_attention", "shapes", "prompt_tokens", "gammas", "contexts")
+        others = ("cudnn_attention", "shapes", "prompt_tokens", "gammas", "contexts")
         others += ("quantize_sweep", "plot")
         _refuse_beside("methods", others, arguments)
     elif arguments.gamma == "auto":

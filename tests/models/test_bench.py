@@ -1,12 +1,8 @@
 """The benchmark with its models: those of known acceptance, the contestants, and all modes of the command."""
 
 import json
-import shutil
-import subprocess
-import sys
 from argparse import Namespace
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,16 +11,14 @@ from specdemo import Params, generate, load_pair
 from specdemo.bench.cards import Reached
 from specdemo.bench.contestants import contestants
 from specdemo.bench.hardware import copy_bandwidth, device_idle, roofline
-from specdemo.bench.peers import Package
 from specdemo.bench.report import result_table
-from specdemo.bench.run import bench, context_sweep, gamma_sweep
+from specdemo.bench.run import RATIOS, bench, context_sweep, gamma_sweep
 from specdemo.bench.shapes import SHAPES, shaped_pair
 from specdemo.cli.main import _shapes, main
 from specdemo.errors import LoadError
 from specdemo.runtime.weights import held_bytes, weight_bytes
 from tests.tiny import tiny, tokenizer
 
-ROOT = Path(__file__).resolve().parents[2]
 GREEDY = Params(temperature=0, max_new_tokens=24, gamma=3, seed=0, ignore_eos=True)
 
 
@@ -193,73 +187,9 @@ def test_shapes_have_the_device_and_dtype_that_were_given(dtype, held):
 # Contestants and sweeps
 
 
-@pytest.mark.slow
-def test_all_peers_take_part_and_write_the_same(shaped, monkeypatch, tmp_path):
-    monkeypatch.setattr(Package, "is_here", lambda package: False)
-    pair, follows = shaped
-    peers = contestants(pair, GREEDY, tmp_path)
-    assert [one.name for one in peers] == [
-        "transformers plain",
-        "transformers compiled",
-        "transformers assisted",
-        "specdemo plain",
-        "specdemo speculative",
-        "specdemo lookup",
-        "specdemo plain, uncaptured",
-        "specdemo speculative, uncaptured",
-        "transformers assisted, sampled",
-        "specdemo speculative, sampled",
-    ]
-    assert [one.name for one in peers if one.may_fail] == ["transformers compiled"]
-    prompt = follows.prompts(1)[0]
-    assert len({tuple(one.run(prompt)[0]) for one in peers if not one.may_fail}) == 1
-    assert [one.name for one in peers if one.temperature] == [one.name for one in peers][-2:]
-    assert not any(tmp_path.iterdir())
-
-
-def test_packages_that_are_installed_take_part_by_name_and_precision(shaped, monkeypatch, tmp_path):
-    monkeypatch.setattr(Package, "is_here", lambda package: True)
-    pair, _ = shaped
-    names = [one.name for one in contestants(pair, GREEDY, tmp_path)][8:15]
-    assert names == [
-        "OpenVINO GenAI plain, float32",
-        "OpenVINO GenAI draft_model, float32",
-        "OpenVINO GenAI prompt lookup, float32",
-        "llama.cpp plain, float32",
-        "llama.cpp with drafter, float32",
-        "llama.cpp plain, float16",
-        "llama.cpp with drafter, float16",
-    ]
-    alone = load_pair(target=pair.target)
-    names = [
-        one.name for one in contestants(alone, GREEDY, tmp_path) if one.name.startswith(("Open", "llama"))
-    ]
-    assert len(names) == 4 and not [name for name in names if "draft" in name]
-    assert not any(one.name.startswith("Open") for one in contestants(pair, GREEDY, None))
-
-
-def test_a_contestant_with_its_own_threads_has_them_while_it_runs(shaped, monkeypatch, tmp_path):
-    pair, follows = shaped
-    seen = []
-    monkeypatch.setattr(
-        "specdemo.bench.contestants.theirs",
-        lambda *given: lambda ids: (seen.append(torch.get_num_threads()) or [0] * 24, None),
-    )
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    try:
-        chosen = {one.name: one for one in contestants(pair, GREEDY, tmp_path)}
-        with pair.runner.torch_settings():
-            for name in ("transformers assisted", "transformers assisted, own threads"):
-                chosen[name].run(follows.prompts(1)[0])
-            assert seen == [1, 3] and torch.get_num_threads() == 1
-    finally:
-        torch.set_num_threads(before)
-
-
 def test_a_contestant_that_writes_too_little_fails(shaped, monkeypatch):
     monkeypatch.setattr("specdemo.bench.contestants.theirs", lambda *given: lambda ids: ([0] * 23, None))
-    plain, *_ = contestants(shaped[0], GREEDY, None)
+    plain, *_ = contestants(shaped[0], GREEDY)
     with pytest.raises(RuntimeError, match="23 tokens instead of 24"):
         plain.run([5])
 
@@ -267,7 +197,7 @@ def test_a_contestant_that_writes_too_little_fails(shaped, monkeypatch):
 def test_transformers_accepts_the_same_drafts(shaped):
     pair, follows = shaped
     prompt = follows.prompts(1)[0]
-    by_name = {one.name: one for one in contestants(pair, GREEDY, None)}
+    by_name = {one.name: one for one in contestants(pair, GREEDY)}
     forwards = []
     handle = pair.target.register_forward_hook(lambda *_: forwards.append(1))
     ids, _ = by_name["transformers assisted"].run(prompt)
@@ -355,26 +285,10 @@ def test_bench_prints_a_table_and_json_last(capsys):
         assert low <= row["ms_per_token"] <= high and row["equal_to_plain"] == "1 of 1"
         assert any(line.startswith(row["name"]) for line in out.splitlines())
     assert result["pair"] == "embedded" and result["gamma"] == 2
+    assert [(one["name"], one["other"]) for one in result["ratios"]] == list(RATIOS)
     assert result["host_ms"] is result["attention"] is None, "on a CPU"
     assert result["differing_argmaxes"] == {"prompts": 0, "first_at": [None]}
     assert "roofline: memory is copied at" in out and "of the copy bandwidth, specification not known" in out
-
-
-@pytest.mark.long
-@pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler on a CPU")
-def test_bench_with_peers():
-    # In its own process, because what is compiled stays in memory.
-    command = "bench --shapes tiny --prompts 1 --repeats 1 --max-new-tokens 6 --peers"
-    done = subprocess.run(
-        [sys.executable, "-m", "specdemo", *command.split()],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=True,
-    )
-    rows = {row["name"]: row for row in json.loads(done.stdout.splitlines()[-1])["rows"]}
-    assert len(rows) >= 10 and rows["transformers compiled"]["ms_per_token"] > 0
-    assert all(row["equal_to_plain"] == "1 of 1" for row in rows.values() if row["temperature"] == 0)
 
 
 @pytest.mark.slow
