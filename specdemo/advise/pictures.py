@@ -41,8 +41,8 @@ def svg(title: str, height: float, parts: Sequence[str]) -> str:
     )
 
 
-def text(x: float, y: float, words: str, anchor: str = "start", size: int = 13, weight: int = 400) -> str:
-    style = f'text-anchor="{anchor}" font-size="{size}" font-weight="{weight}"'
+def text(x: float, y: float, words: str, anchor: str = "start", size: int = 13) -> str:
+    style = f'text-anchor="{anchor}" font-size="{size}"'
     return f'<text x="{x:.1f}" y="{y:.1f}" {style}>{escape(words)}</text>'
 
 

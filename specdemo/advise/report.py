@@ -218,8 +218,8 @@ def recommended_object(one: Recommendation) -> dict[str, Any]:
     return {name: value for name, value in asdict(one).items() if name != "work"}
 
 
-def html_report(advice: Advice, typed: Sequence[Typed] = (), elsewhere: str = "") -> str:
-    """The page. typed: what to type into servers. elsewhere: the picture of other cards."""
+def html_report(advice: Advice, typed: Sequence[Typed] = ()) -> str:
+    """The page. typed: what to type into servers."""
     measured = advice.measured
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
@@ -238,7 +238,6 @@ def html_report(advice: Advice, typed: Sequence[Typed] = (), elsewhere: str = ""
         probes=say("advice.probes", most=PROBED, tokens=FIRST_TEXT),
         probed=probe_lines(measured),
         typed=typed,
-        elsewhere=elsewhere,
         notes=measured.notes,
         ended=ended_in_words(measured),
         command=measured.command,
@@ -247,7 +246,6 @@ def html_report(advice: Advice, typed: Sequence[Typed] = (), elsewhere: str = ""
         words={
             "title": say("advice.title"),
             "typed": say("advice.typed"),
-            "elsewhere": say("advice.elsewhere"),
             "measured": say("advice.measured"),
             "how": say("advice.how"),
         },

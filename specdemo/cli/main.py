@@ -294,14 +294,12 @@ def _advise(arguments: Namespace) -> int:
         _check_writable("report", arguments.report)
 
     from specdemo.advise.contenders import check_asked, field_of
-    from specdemo.advise.elsewhere import check_cards
     from specdemo.advise.page import page_of, typed_of
     from specdemo.advise.results import OWN
     from specdemo.advise.run import Task, advise, begin, fitting
     from specdemo.advise.work import prompts_of, read_prompts
 
     check_asked(arguments.drafters)
-    cards = check_cards(arguments.on)
     if arguments.prompts is not None:
         prompts = {OWN: read_prompts(arguments.prompts)}
     else:
@@ -327,7 +325,7 @@ def _advise(arguments: Namespace) -> int:
                 tell(f"{progress.doing}; at most {left} s more")
             if arguments.report is not None and measured.seconds > saved + SAVED_EVERY:
                 saved = measured.seconds
-                _save_report(arguments.report, page_of(found.pairs, advice_of(measured), cards))
+                _save_report(arguments.report, page_of(advice_of(measured)))
     except KeyboardInterrupt:
         measured, status = replace(measured, ended="interrupted"), INTERRUPTED
     except Exception as error:  # what was measured before stays
@@ -338,7 +336,7 @@ def _advise(arguments: Namespace) -> int:
         put(f"\n{typed_text(typed)}\n")
     put(json.dumps(advice_object(advice)))
     if arguments.report is not None:
-        _save_report(arguments.report, page_of(found.pairs, advice, cards))
+        _save_report(arguments.report, page_of(advice))
     return status
 
 

@@ -184,14 +184,12 @@ def _add_advise_options(parser: ArgumentParser) -> None:
     prompts = "your own prompts: one a line, or JSON lines with messages, such as logged requests"
     work = "prompts that come with the project, by kind of work"
     budget = "the most time that it may take, like 90s, 5m or 1h (default 5m)"
-    cards = "count what it would bring on these cards, for the report"
     add("--drafters", nargs="+", default=[ALL], metavar="ID_OR_DIR", help=f"{drafters} (default {ALL})")
     add("--prompts", metavar="FILE", help=prompts)
     add("--work", type=_names, metavar="KIND,KIND", help=f"{work} (default {','.join(WORKS)})")
     add("--budget", type=_seconds, default=300.0, metavar="TIME", help=budget)
     add("--report", metavar="FILE.html", help="save a page with all that was measured")
     add("--resume", metavar="FILE.html", help="go on with what such a report has measured")
-    add("--on", type=_names, metavar="CARD,CARD", help=cards)
     add("--compare", nargs=2, metavar="FILE.html", help="show two reports beside each other; measure nothing")
 
 
@@ -201,8 +199,6 @@ def check_advise_options(arguments: Namespace) -> None:
         raise ValueError("drafter: give --drafters here")
     if arguments.quantize_drafter is not None:
         raise ValueError(about("quantize_drafter", "advice_drafters_weights"))
-    if arguments.on is not None and arguments.report is None:
-        raise ValueError(about("on", "advice_on_needs_report"))
     if arguments.prompts is not None and arguments.work is not None:
         raise ValueError("prompts: give --prompts or --work, not both")
 

@@ -308,7 +308,7 @@ def test_a_report_keeps_what_was_measured_and_can_be_read_again(tmp_path):
     own = measured(*texts, checks=FREE, notes=("</script><b>",), ended="clear", seconds=12.3)
     assert from_object(json.loads(json.dumps(to_object(own)))) == own
     advice = advice_of(own)
-    page = html_report(advice, [Typed("vLLM", "1", "serve <x>", (message("no_drafter"),))], "<svg/>")
+    page = html_report(advice, [Typed("vLLM", "1", "serve <x>", (message("no_drafter"),))])
     assert page.count("</script>") == 1 and "<b>" not in page and "serve &lt;x&gt;" in page
     file = tmp_path / "a.html"
     file.write_text(page, encoding="utf-8")
@@ -344,11 +344,9 @@ def test_a_report_keeps_what_was_measured_and_can_be_read_again(tmp_path):
         ("--drafters all lookup", "drafters must be all alone, or names of drafters and methods"),
         ("--drafters none", "drafters must not include none: the target alone is always measured"),
         ("--work poem", "work must be one of chat, code, json, summary, story, translation, not 'poem'"),
-        ("--on tpu --report a.html", "on must be one of h100, "),
         ("--prompts nowhere.txt", "prompts"),
         ("--resume nowhere.html", "resume cannot be read: nowhere.html"),
         ("--quantize-drafter int8", "quantize_drafter is for the drafter of --pair"),
-        ("--on h100", "on is a picture of the report, so it needs --report"),
         ("--compare a b --report c.html", "compare measures nothing, so it takes no other options"),
         ("--report nowhere/a.html", "report cannot be saved: there is no directory nowhere"),
     ],

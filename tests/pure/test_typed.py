@@ -1,6 +1,5 @@
-"""A setting as it is typed into servers: golden lines, read by what shells, JSON and Python make of them."""
+"""A setting as it is typed into servers: golden lines, read by what shells and JSON make of them."""
 
-import ast
 import json
 import re
 import shlex
@@ -15,8 +14,6 @@ from specdemo.words.catalogue import speaking
 CHOICE = Choice("org/target", "my heads/d", "model", "model", 4, 0.0, 0.8, None, 3, True)
 ALONE = replace(CHOICE, speculates=False)
 GGUF = "llama-server -m target.gguf"
-SGLANG = "python -m sglang.launch_server --model-path org/target --speculative-algorithm"
-CHAIN = "--speculative-num-steps 4 --speculative-eagle-topk 1 --speculative-num-draft-tokens 5"
 COMMANDS = {
     ("vLLM", "model"): "vllm serve org/target --speculative-config '"
     '{"method": "draft_model", "model": "my heads/d", "num_speculative_tokens": 4, '
@@ -26,19 +23,11 @@ COMMANDS = {
     ("vLLM", "peagle"): "vllm serve org/target --speculative-config '"
     '{"method": "eagle3", "model": "my heads/d", "num_speculative_tokens": 4, "parallel_drafting": true, '
     '"draft_sample_method": "probabilistic"}\'',
-    ("SGLang", "eagle3"): f"{SGLANG} EAGLE3 --speculative-draft-model-path 'my heads/d' {CHAIN} "
-    "--speculative-use-rejection-sampling",
-    ("SGLang", "dflash"): f"{SGLANG} DFLASH --speculative-draft-model-path 'my heads/d' "
-    "--speculative-num-draft-tokens 5",
     ("llama.cpp", "mtp"): f"{GGUF} --spec-type draft-mtp --spec-draft-n-max 4 "
     "--spec-draft-sampling probabilistic",
     ("llama.cpp", "lookup+model"): f"{GGUF} -md d.gguf --spec-type ngram-simple,draft-simple "
     "--spec-draft-n-max 4 --spec-ngram-simple-size-n 3 --spec-ngram-simple-size-m 4 "
     "--spec-draft-sampling probabilistic",
-    ("TensorRT-LLM", "suffix+eagle3"): "cat > speculative.yaml <<'EOF'\nspeculative_config:\n"
-    '  decoding_type: "Eagle3"\n  max_draft_len: 4\n  speculative_model: "my heads/d"\n'
-    '  sa_config: {"threshold": 4}\n  use_rejection_sampling: true\nEOF\n'
-    "trtllm-serve org/target --config speculative.yaml",
 }
 
 
@@ -56,10 +45,7 @@ def into(server: str, choice: Choice):
 
 LACKED = {  # the kinds of drafters that a server cannot run
     "vLLM": set(),
-    "SGLang": {"pard", "peagle", "medusa"},
     "llama.cpp": {"pard", "eagle", "peagle", "medusa"},
-    "TensorRT-LLM": {"eagle", "peagle", "assistant", "medusa", "dflash2"},
-    "transformers": DRAFTER_KINDS.keys() - {"model", "assistant"},
 }
 
 
@@ -71,16 +57,6 @@ def test_a_kind_without_a_command_is_one_that_was_looked_for():
 @pytest.mark.parametrize("server, way", COMMANDS, ids=" ".join)
 def test_a_command_is_this(server, way):
     assert into(server, chosen(way)).command == COMMANDS[server, way]
-
-
-def test_transformers_has_python_that_names_the_drafter_and_its_length():
-    lines = into("transformers", replace(CHOICE, confidence=0.4, target='a"b')).command.splitlines()
-    ast.parse("\n".join(lines))
-    assert "target = AutoModelForCausalLM.from_pretrained('a\"b')" in lines
-    assert "drafter.generation_config.num_assistant_tokens = 4" in lines
-    assert "drafter.generation_config.assistant_confidence_threshold = 0.4" in lines
-    sampling = "do_sample=True, temperature=0.8, top_k=0, top_p=1.0, min_p=0.0"
-    assert lines[-1].endswith(f"generate(**inputs, assistant_model=drafter, {sampling})")
 
 
 WAYS = [*DRAFTER_KINDS, *METHODS, "suffix+eagle3", "ngram+lookup"]
@@ -101,13 +77,7 @@ def test_every_way_has_a_command_or_a_sentence_that_says_it_has_none(way):
 
 
 def test_the_target_alone_is_the_plain_command():
-    assert [typed.command.splitlines()[-1] for typed in typed_into(ALONE)] == [
-        "vllm serve org/target",
-        "python -m sglang.launch_server --model-path org/target",
-        GGUF,
-        "trtllm-serve org/target",
-        "output = target.generate(**inputs, do_sample=True, temperature=0.8, top_k=0, top_p=1.0, min_p=0.0)",
-    ]
+    assert [typed.command for typed in typed_into(ALONE)] == ["vllm serve org/target", GGUF]
     assert typed_into(ALONE) == typed_into(replace(ALONE, draft_with="none", speculates=True))
 
 
@@ -122,9 +92,7 @@ def test_how_drafts_are_drawn_is_typed_where_it_can_be_and_said_where_it_cannot(
     assert "typed_vllm_greedy" in notes("vLLM", CHOICE) and "typed_vllm_greedy" not in notes("vLLM", greedy)
     assert "typed_vllm_cpu" in notes("vLLM", chosen("lookup"))
     assert "typed_vllm_cpu" not in notes("vLLM", replace(CHOICE, temperature=0.0)) | notes("vLLM", ALONE)
-    assert "typed_never_drawn" in notes("SGLang", CHOICE) and "typed_always_drawn" in notes(
-        "transformers", greedy
-    )
+    assert "typed_never_drawn" in notes("llama.cpp", chosen("eagle3"))
     assert all("typed_no_draft_temperature" in notes(server, warm) for server in SERVERS)
 
 

@@ -71,7 +71,7 @@ class AdviseRequest(MeasurementRequest):
                     told |= {"advice": advice_object(measured)}
                     if is_over or measured.seconds > saved + SAVED_EVERY:
                         saved = measured.seconds
-                        self.report.append(page_of(found.pairs, advice_of(measured)))
+                        self.report.append(page_of(advice_of(measured)))
                 yield told
 
         return advised
