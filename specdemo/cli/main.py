@@ -1,4 +1,4 @@
-"""python -m specdemo: generate, bench, advise, fork, pairs, doctor.
+"""python -m specdemo: generate, bench, advise, pairs, doctor.
 
 Torch and transformers take seconds to import, so options and Params are checked before. (The names of pairs,
 devices and dtypes are checked after, with the request.) Errors are one sentence on standard error.
@@ -26,10 +26,9 @@ from specdemo.cli.options import (
     parser,
     server_key,
 )
-from specdemo.cli.terminal import Printer, by_segment, fork_report, summary
+from specdemo.cli.terminal import Printer, by_segment, summary
 from specdemo.errors import LoadError, PairError, failure, redacted
 from specdemo.events import DRAFTER_KINDS, METHODS, Params, Round
-from specdemo.events.params import check_greedy_drafts
 from specdemo.loading.catalog import CATALOGUE, QUANTIZE_WHERE, WORKS
 from specdemo.words.message import about, harmless, message
 
@@ -53,7 +52,7 @@ def main(argv: list[str] | None = None) -> int:
         return tell("standard output is closed, so there is nowhere to write to", WRONG)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(encoding="utf-8")  # whatever the locale is
-    commands = {"generate": _generate, "bench": _bench, "advise": _advise, "fork": _fork}
+    commands = {"generate": _generate, "bench": _bench, "advise": _advise}
     commands |= {"pairs": _pairs, "doctor": _doctor}
     return run_command(commands[arguments.command], arguments)
 
@@ -353,23 +352,6 @@ def _save_report(file: str, page: str) -> None:
         beside.replace(path)
 
     _save("report", write, file)
-
-
-def _fork(arguments: Namespace) -> int:
-    """Where the texts part, and why. A fault is a failure."""
-    params, request = params_from_arguments(arguments), pair_request(arguments)
-    if arguments.server is not None:
-        raise ValueError(message("fork_served"))
-    check_greedy_drafts(params)
-
-    from specdemo.trials.fork import find_fork
-    from specdemo.trials.fork_told import told
-
-    report = find_fork(_load(request), arguments.prompt, replace(params, alternatives=0))
-    assert report is not None, "nothing ends it early"
-    put(fork_report(told(report)))
-    put(json.dumps(asdict(report)))
-    return FAILED if report.verdict == "fault" else 0
 
 
 def _pairs(arguments: Namespace) -> int:

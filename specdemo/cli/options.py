@@ -13,7 +13,6 @@ from specdemo.words.message import about, harmless
 
 ALL = "all"  # of bench --methods
 BENCH_DEFAULTS = Params(temperature=0.0, max_new_tokens=128, seed=0)
-FORK_DEFAULTS = Params(temperature=0.0, seed=0)
 ADVISE_DEFAULTS = Params(temperature=0.0, max_new_tokens=96, seed=0, alternatives=0)
 SHORTEST_BUDGET, LONGEST_BUDGET = 10.0, 86_400.0  # seconds
 UNITS = {"s": 1, "m": 60, "h": 3600}  # seconds
@@ -29,7 +28,7 @@ def parser() -> Parser:
         prog="specdemo",
         description="Speculative decoding that shows every accepted and rejected token, and why.",
     )
-    names = "generate | bench | advise | fork | pairs | doctor"
+    names = "generate | bench | advise | pairs | doctor"
     commands = parser.add_subparsers(required=True, dest="command", metavar=names)
     generate = commands.add_parser("generate", help="continue a prompt; the text goes to standard output")
     generate.add_argument("prompt", metavar="PROMPT")
@@ -42,12 +41,6 @@ def parser() -> Parser:
     _add_bench_options(commands.add_parser("bench", help=about))
     about = "find which drafter and draft length pay for your work, or that none does"
     _add_advise_options(commands.add_parser("advise", help=about))
-    about = "find where plain and speculative greedy text part, and whether that is rounding or a fault"
-    fork = commands.add_parser("fork", help=about)
-    fork.add_argument("prompt", metavar="PROMPT")
-    add_pair_options(fork)
-    fork.add_argument("--server", "--vllm", help=SUPPRESS)  # is refused in a sentence
-    _add_params_options(fork, FORK_DEFAULTS, ["alternatives", "tree"])
     commands.add_parser("pairs", help="list the pairs that have a name, and what each needs")
     doctor = commands.add_parser("doctor", help="find out what works on this machine's GPU, and how fast")
     about = "only these, for example versions,parity"

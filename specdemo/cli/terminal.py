@@ -6,21 +6,15 @@ error, and only where both are the same screen, so that each is shown before the
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
-from specdemo.doctor.run import as_text
-from specdemo.doctor.trials import Table
 from specdemo.events import Finish, Params, Round, Stats, is_tree, rule_in_words
 from specdemo.events.metrics import other_forwards
 from specdemo.events.params import tree_text
 from specdemo.events.segments import Segment, segments_of, where_bound
 from specdemo.events.trace import Trace
 from specdemo.events.verdict import experts_in_words, verdict
-from specdemo.words.catalogue import say
 from specdemo.words.message import harmless
-
-if TYPE_CHECKING:
-    from specdemo.trials.fork_told import ForkTold
 
 STYLES = {
     "accepted": "\033[4;32m",  # green, underlined
@@ -124,11 +118,3 @@ def summary(stats: Stats, finish: Finish | None, params: Params, rounds: Sequenc
     )
     paid = (verdict(stats, finish, rounds, params).text, experts_in_words(rounds, params))
     return " ".join(filter(None, paid)), ", ".join(filter(None, numbers))
-
-
-def fork_report(told: "ForkTold") -> str:
-    """Where the texts part and why, for a reader."""
-    if not told.place:
-        return told.sentence
-    table = as_text(Table(say("exactness.fork.table"), told.columns, told.rows)) if told.rows else ""
-    return "\n\n".join(filter(None, (told.place, table, f"{told.notes}\n{told.sentence}".strip())))

@@ -4,6 +4,7 @@ with quantised weights, and while another thread loads pairs or runs one, as on 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache, partial
+from itertools import takewhile
 from time import perf_counter
 
 import torch
@@ -19,7 +20,6 @@ from specdemo.loading.pair import Pair
 from specdemo.loading.pool import ModelPool
 from specdemo.loading.request import resolve
 from specdemo.session import generate
-from specdemo.trials.fork import in_common
 
 PROMPT = "Once upon a time there was a little fox who"
 RUN_TOKENS = 48 if torch.cuda.is_available() else 24
@@ -78,6 +78,11 @@ def _equal(ids: list[int], expected: list[int]) -> str:
     if (same := in_common(ids, expected)) < len(expected):
         raise Failed(f"the texts differ from token {same} of {len(expected)} on")
     return f"all {same} tokens"
+
+
+def in_common(ids: list[int], others: list[int]) -> int:
+    """How many tokens both texts have in common at their beginning."""
+    return sum(1 for _ in takewhile(lambda both: both[0] == both[1], zip(ids, others, strict=False)))
 
 
 def captured_and_not(dtype: str, drafter: str) -> str:

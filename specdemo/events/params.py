@@ -507,18 +507,6 @@ def is_nobodys(params: Params) -> bool:
     return is_lossy(params) and RULES[params.rule].is_for_measuring
 
 
-def check_greedy_drafts(params: Params) -> None:
-    """Raises ValueError for params whose text could not be held against plain greedy text."""
-    if params.temperature != 0:
-        raise ValueError(refusal("temperature", "greedy_texts", params.temperature))
-    if params.draft_with == "none":
-        raise ValueError(refusal("draft_with", "drafted_text", params.draft_with))
-    if is_nobodys(params):
-        raise ValueError(refusal("rule", "somebodys_text", params.rule))
-    if params.tree:
-        raise ValueError(refusal("tree", "chain_of_fork", tree_text(params.tree)))
-
-
 def values_of_rule(params: Params) -> dict[str, float]:
     """The fields that the run's rule uses, with their values."""
     return {field: getattr(params, field) for field in RULES[params.rule].fields}

@@ -1,6 +1,5 @@
 """A model's weights in memory: where they are, how many bytes it holds, and how many a forward reads."""
 
-import copy
 import inspect
 from contextlib import suppress
 from functools import cache
@@ -154,15 +153,3 @@ def not_finite(model: Module) -> str | None:
             if is_float and not torch.stack(values.aminmax()).isfinite().all():
                 return name
     return None
-
-
-def in_float32(model: Module, device: torch.device | str) -> Module:
-    """A copy of the model in float32 on the device. What is there in float32 already is shared, so the copy
-    must not be changed."""
-    copies = {}
-    for tensor in (*model.parameters(), *model.buffers()):
-        dtype = torch.float32 if tensor.is_floating_point() else tensor.dtype
-        other = tensor.detach().to(device, dtype)
-        is_weight = isinstance(tensor, Parameter)
-        copies[id(tensor)] = Parameter(other, requires_grad=False) if is_weight else other
-    return copy.deepcopy(model, copies)  # which takes these in place of copies of its own

@@ -176,7 +176,7 @@ ANSWERED_WITHOUT_TORCH = {
     "--help": (0, ""),
     "generate --help": (0, ""),
     "bench --help": (0, ""),
-    "": (2, "the following arguments are required: generate | bench | advise | fork"),
+    "": (2, "the following arguments are required: generate | bench | advise | pairs"),
     "generate": (2, "the following arguments are required: PROMPT"),
     "generate x --nonsense": (2, "unrecognized arguments: --nonsense"),
     "generate x --gamma x": (2, "gamma must be a whole number from 1 to 16 or auto, not 'x'"),
@@ -192,10 +192,6 @@ ANSWERED_WITHOUT_TORCH = {
     "bench --accept 0.5": (2, "accept is the acceptance rate of --shapes, so it needs --shapes"),
     "bench --quantize-sweep int3": (2, "quantize must be one of none, int8, int4, int2, float8, not 'int3'"),
     "bench --plot x.jpg": (2, "plot must be a file that ends in .png or .svg, not x.jpg"),
-    "fork --help": (0, ""),
-    "fork x --temperature 0.8": (2, "temperature must be 0, since greedy texts are compared, not 0.8"),
-    "fork x --draft-with none": (2, "draft_with must be a method that drafts, since plain text is what is"),
-    "fork x --vllm http://host": (2, "a server cannot be asked why texts part"),
     "pairs": (0, ""),
 }
 

@@ -45,7 +45,6 @@ from specdemo.loading.catalog import others_at_hand
 from specdemo.loading.pair import AnyPair, Pair
 from specdemo.servers.pair import ServedPair
 from specdemo.ui.runs.advise import advise_request
-from specdemo.ui.runs.fork import fork_request
 from specdemo.ui.runs.guess import guess_request
 from specdemo.ui.runs.measuring import Link, MeasurementRequest, Work, prompt_in_words
 from specdemo.ui.runs.models import Choice, Models
@@ -133,7 +132,6 @@ INSTRUMENTS: dict[MeasurementKind, Callable[..., MeasurementRequest]] = {
     "gamma": comparison_request,
     "compare": comparison_request,
     "advise": advise_request,
-    "exactness": fork_request,
     "guess": guess_request,
     "trials": trials_request,
     "worlds": worlds_request,

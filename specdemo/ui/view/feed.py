@@ -221,7 +221,6 @@ def setting(trace: Trace) -> RunSetting:
         "lossy": not server and is_lossy(params),
         "nobodys": not server and is_nobodys(params),
         "greedy": greedy,
-        "in_16_bits": trace.pair.dtype.target in ("bfloat16", "float16"),
         "temperature": params.temperature,
         "top_k": params.top_k,
         "top_p": params.top_p,

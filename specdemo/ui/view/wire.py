@@ -103,7 +103,7 @@ class WireRule(TypedDict):
 class RunSetting(TypedDict):
     """How a run was made. manner, drafting: how its drafts come about, by name and in a sentence; None and
     empty where nothing is drafted or a server does not tell. ngram: the most tokens that lookup matches.
-    in_16_bits: whether the target computed so. top_k 0, top_p 1 and min_p 0 are off. adjusted: penalties and
+    top_k 0, top_p 1 and min_p 0 are off. adjusted: penalties and
     biases in words; empty where there are none, or where only a server knows. bound: whether the text has to
     follow a JSON schema, a regular expression or a grammar. gamma: "auto" where it was chosen round by round.
     of_rule: the fields of Params that the rule uses. nobodys: whether the text is nobody's, because the rule
@@ -122,7 +122,6 @@ class RunSetting(TypedDict):
     lossy: bool
     nobodys: bool
     greedy: bool
-    in_16_bits: bool
     temperature: float
     top_k: int
     top_p: float
@@ -345,20 +344,6 @@ class Worlds(TypedDict):
     stops: list[WorldsStop]
 
 
-class Fork(TypedDict):
-    """Where plain and speculative greedy text part, and why, in words. place: both candidates; empty where
-    the texts are equal. columns, rows: what each forward says there. notes: what was measured, and what could
-    not be. json: all of it."""
-
-    verdict: Literal["none", "rounding", "fault"]
-    sentence: str
-    place: str
-    columns: list[str]
-    rows: list[list[str]]
-    notes: str
-    json: str
-
-
 class Advised(TypedDict):
     """What to set for a kind of work, in words. pays: whether it is to speculate."""
 
@@ -389,7 +374,7 @@ class Advice(TypedDict):
     rows: list[list[str]]
 
 
-MeasurementKind = Literal["race", "gamma", "compare", "advise", "exactness", "guess", "trials", "worlds"]
+MeasurementKind = Literal["race", "gamma", "compare", "advise", "guess", "trials", "worlds"]
 MEASUREMENT_KINDS: tuple[MeasurementKind, ...] = get_args(MeasurementKind)
 
 
@@ -410,7 +395,6 @@ class Measurement(TypedDict):
     conditions: NotRequired[str]
     comparison: NotRequired[ComparisonTable]
     advice: NotRequired[Advice]
-    fork: NotRequired[Fork]
     guess: NotRequired[Game]
     trials: NotRequired[Trials]
     worlds: NotRequired[Worlds]

@@ -5,7 +5,6 @@ import { makeAdvise } from "../runs/advise.js";
 import { makeCompare } from "../runs/compare.js";
 import { makeFigure } from "../lesson/figure.js";
 import { makeGamma } from "../runs/gamma.js";
-import { makeFork } from "../runs/fork.js";
 import { makeGuess } from "../runs/guess.js";
 import { makeRace } from "../runs/race.js";
 import { makeTrials } from "../runs/trials.js";
@@ -78,18 +77,10 @@ export function start({ element, props, watch, trigger }) {
     address.write();
   };
   const race = makeRace(part("race"), server, heads.raced);
-  const exactness = makeExactness(part("exactness"), reader.pinned);
-  const fork = makeFork(find(part("exactness"), ".proof"), server);
   const tabs = makeTabs(page, selected, {
     worlds,
     positions: makePositions(page, part("positions"), text),
-    exactness: {
-      show(/** @type {Run} */ run) {
-        exactness.show(run);
-        fork.show(run);
-      },
-      take: fork.take,
-    },
+    exactness: makeExactness(part("exactness"), reader.pinned),
     figure,
     gamma: makeGamma(part("gamma"), server),
     race,

@@ -177,14 +177,14 @@
 
 /**
  * How a run was made. manner, drafting: how its drafts come about, by name and in a sentence; null and empty
- * where nothing is drafted or a server does not tell. ngram: the most tokens that lookup matches. in_16_bits:
- * whether the target computed so. top_k 0, top_p 1 and min_p 0 are off. adjusted: penalties and biases in words;
- * empty where there are none, or where only a server knows. bound: whether the text has to follow a JSON schema,
- * a regular expression or a grammar. gamma: "auto" where it was chosen round by round. of_rule: the fields of
- * Params that the rule uses. nobodys: whether the text is nobody's, because the rule is for measuring only.
- * chat: whether the prompt went through a chat template. marks: those of the template, by their ids, which have
- * no text in the run. machine: the device that the run was made on, as the pair named it. conditions: what a
- * measurement must share to be drawn with this run. served: null for a run of the engine here.
+ * where nothing is drafted or a server does not tell. ngram: the most tokens that lookup matches. top_k 0, top_p
+ * 1 and min_p 0 are off. adjusted: penalties and biases in words; empty where there are none, or where only a
+ * server knows. bound: whether the text has to follow a JSON schema, a regular expression or a grammar. gamma:
+ * "auto" where it was chosen round by round. of_rule: the fields of Params that the rule uses. nobodys: whether
+ * the text is nobody's, because the rule is for measuring only. chat: whether the prompt went through a chat
+ * template. marks: those of the template, by their ids, which have no text in the run. machine: the device that
+ * the run was made on, as the pair named it. conditions: what a measurement must share to be drawn with this
+ * run. served: null for a run of the engine here.
  * @typedef {object} RunSetting
  * @property {string} draft_with
  * @property {"chain" | "block" | "block and chain" | "copy" | null} manner
@@ -196,7 +196,6 @@
  * @property {boolean} lossy
  * @property {boolean} nobodys
  * @property {boolean} greedy
- * @property {boolean} in_16_bits
  * @property {number} temperature
  * @property {number} top_k
  * @property {number} top_p
@@ -390,20 +389,6 @@
  */
 
 /**
- * Where plain and speculative greedy text part, and why, in words. place: both candidates; empty where the texts
- * are equal. columns, rows: what each forward says there. notes: what was measured, and what could not be. json:
- * all of it.
- * @typedef {object} Fork
- * @property {"none" | "rounding" | "fault"} verdict
- * @property {string} sentence
- * @property {string} place
- * @property {Array<string>} columns
- * @property {Array<Array<string>>} rows
- * @property {string} notes
- * @property {string} json
- */
-
-/**
  * A game in which the visitor drafts, after a round. name: to be repeated with each guess. most: tokens that a
  * guess can have. link: the query of the address that begins the same game. prompt, setting: at its opening.
  * guessed, drafted: the round with the visitor's draft, and what would have come of the drafter's own one.
@@ -524,7 +509,7 @@
  * by what it has taken so far. conditions: of gammas, as in RunSetting.
  * @typedef {object} Measurement
  * @property {string} id
- * @property {"race" | "gamma" | "compare" | "advise" | "exactness" | "guess" | "trials" | "worlds"} kind
+ * @property {"race" | "gamma" | "compare" | "advise" | "guess" | "trials" | "worlds"} kind
  * @property {"waiting" | "running" | "ended" | "stopped" | "failed"} state
  * @property {string} whose
  * @property {string} text
@@ -535,7 +520,6 @@
  * @property {string} [conditions]
  * @property {ComparisonTable} [comparison]
  * @property {Advice} [advice]
- * @property {Fork} [fork]
  * @property {Game} [guess]
  * @property {Trials} [trials]
  * @property {Worlds} [worlds]
