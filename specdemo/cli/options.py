@@ -42,7 +42,7 @@ def parser() -> Parser:
     about = "find which drafter and draft length pay for your work, or that none does"
     _add_advise_options(commands.add_parser("advise", help=about))
     commands.add_parser("pairs", help="list the pairs that have a name, and what each needs")
-    doctor = commands.add_parser("doctor", help="find out what works on this machine's GPU, and how fast")
+    doctor = commands.add_parser("doctor", help="find out what works on this machine's GPU")
     about = "only these, for example versions,parity"
     doctor.add_argument("--sections", type=_names, metavar="NAME,NAME", help=about)
     return parser
