@@ -3,9 +3,8 @@
 from textwrap import shorten
 from typing import TYPE_CHECKING
 
-from specdemo.bench.cards import bandwidth_in_words
-from specdemo.bench.methods import rounded, size
-from specdemo.bench.results import Bound, QuantizedRow, Result
+from specdemo.bench.methods import rounded
+from specdemo.bench.results import QuantizedRow, Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,7 +21,6 @@ def result_table(result: Result) -> str:
         _rows(result),
         _ratios(result),
         _speculation(result),
-        _roofline(result),
         _gammas(result) if result.gammas else "",
         _contexts(result) if result.contexts else "",
         "\n".join(f"note: {note}" for note in result.notes),
@@ -89,11 +87,6 @@ def _ratios(result: Result) -> str:
 def _speculation(result: Result) -> str:
     rate, tokens = rounded(result.acceptance_rate, 3), rounded(result.mean_tokens_per_round)
     lines = [f"acceptance rate {rate}, {tokens} tokens per round"]
-    if idle := result.host_ms:
-        lines.append(
-            f"the device waits {idle.between:.3f} ms for the host between rounds, "
-            f"{idle.all:.3f} ms per round in total (while profiled)"
-        )
     if result.expected_x_plain is not None:
         lines.append(
             f"cost ratio {result.cost_ratio:.3f}: for that the theory expects {result.expected_x_plain:.2f} "
@@ -107,23 +100,6 @@ def _speculation(result: Result) -> str:
             line += "; in float32 there must be none: this is a bug" if result.dtype == "float32" else ""
         lines.append(line)
     return "\n".join(lines)
-
-
-def _roofline(result: Result) -> str:
-    line = result.roofline
-    target = size(line.target_bytes)
-    drafts = f" + {result.gamma} x {size(line.drafter_bytes)}" if line.drafter_bytes else ""
-    return (
-        f"roofline: memory is copied at {bandwidth_in_words(line.bandwidth, line.specified)}; weights "
-        "only, not keys and values; weights that fit the processor's cache can be read faster\n"
-        f"  a round reads {target}{drafts}: at least {_bound(line.round)}\n"
-        f"  a plain step reads {target}: at least {_bound(line.plain)}"
-    )
-
-
-def _bound(bound: Bound) -> str:
-    measured = bound.round_ms and f"measured {bound.round_ms:.2f} ms: {bound.reached.in_words(1)}"
-    return f"{bound.shortest_round_ms:.2f} ms by the copy bandwidth, {measured or 'not measured'}"
 
 
 def _gammas(result: Result) -> str:

@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass, field
 
-from specdemo.bench.cards import Reached
-
 
 @dataclass(frozen=True, kw_only=True)
 class Speed:
@@ -52,33 +50,6 @@ class Differences:
 
     prompts: int
     first_at: list[int | None]
-
-
-@dataclass(frozen=True)
-class Bound:
-    """The shortest time of a round at the copy bandwidth, the measured median, and what that reaches."""
-
-    shortest_round_ms: float
-    round_ms: float | None
-    reached: Reached
-
-
-@dataclass(frozen=True)
-class Roofline:
-    bandwidth: float  # of copies, bytes read and written per second
-    specified: float | None  # bandwidth of the card, bytes per second; None: not known
-    target_bytes: int  # of weights that one forward reads
-    drafter_bytes: int
-    round: Bound
-    plain: Bound  # of plain decoding, whose rounds read only the target
-
-
-@dataclass(frozen=True)
-class DeviceIdle:
-    """The time per round in which the device has nothing to do: medians, in milliseconds."""
-
-    between: float  # between rounds
-    all: float  # between and within rounds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,8 +113,6 @@ class Result(Drafting):
     rows: list[Row]
     ratios: list[Ratio]
     differing_argmaxes: Differences | None  # of the engine with drafts and plain; greedy only
-    roofline: Roofline
-    host_ms: DeviceIdle | None  # CUDA only
     notes: list[str]
     gammas: list[GammaRow] = field(default_factory=list)
     contexts: list[ContextRow] = field(default_factory=list)

@@ -1,6 +1,6 @@
 """The benchmark of one pair: transformers' ways to generate against this engine's, all with gamma drafts a
-round; the roofline, the device's idle time, and sweeps (the same measurement for several values of gamma, of
-the prompt's length, of the weights' quantisation)."""
+round; and sweeps (the same measurement for several values of gamma, of the prompt's length, of the weights'
+quantisation)."""
 
 import gc
 from collections.abc import Callable, Sequence
@@ -17,7 +17,6 @@ from specdemo.bench.contestants import (
     ours,
     plain_and_speculative,
 )
-from specdemo.bench.hardware import copy_bandwidth, device_idle, roofline
 from specdemo.bench.measure import (
     Contestant,
     Sample,
@@ -92,14 +91,6 @@ def bench(
             ratios=ratios(samples),
             **vars(drafting(plain, drafted, gamma)),
             differing_argmaxes=differences(drafted[:prompts], plain[:prompts]) if greedy else None,
-            roofline=roofline(
-                pair,
-                gamma if pair.drafter is not None else 0,
-                copy_bandwidth(pair.target.device),
-                round_ms(drafted, gamma),
-                round_ms(plain, 0),
-            ),
-            host_ms=device_idle(pair, prompt_ids[0], params),
             gammas=gamma_sweep(pair, params, prompt_ids, repeats, gammas) if gammas else [],
             contexts=context_sweep(pair, params, prompts_of, repeats, contexts),
             # Last, because they include what could not be captured.

@@ -2,13 +2,10 @@
 
 import time
 from dataclasses import replace
-from statistics import median
 from types import SimpleNamespace
 
 import pytest
 
-from specdemo.bench.cards import Reached
-from specdemo.bench.hardware import by_round, idle, idle_per_round
 from specdemo.bench.measure import (
     Contestant,
     RoundTimes,
@@ -25,16 +22,13 @@ from specdemo.bench.measure import (
 from specdemo.bench.prompts import prompt_sets, prompts_for, story_prompts
 from specdemo.bench.report import draw_picture, quantized_table, result_table
 from specdemo.bench.results import (
-    Bound,
     ContextRow,
-    DeviceIdle,
     Differences,
     EngineTimes,
     GammaRow,
     QuantizedRow,
     Ratio,
     Result,
-    Roofline,
     Row,
     Speed,
 )
@@ -93,22 +87,6 @@ def test_the_formula_needs_an_acceptance_rate_and_a_cost_ratio():
 def test_where_texts_first_differ():
     texts = [sample(ids=[1, 2, 3]), sample(ids=[1, 9, 9]), sample(ids=[7, 2, 3])]
     assert differences(texts, [sample(ids=[1, 2, 3])] * 3) == Differences(2, [None, 1, 0])
-
-
-def test_idle_is_the_time_that_no_interval_covers():
-    assert idle([(0, 2), (5, 6), (7, 9)]) == 3 + 1
-    assert idle([(5, 6), (0, 4), (1, 2), (3, 5)]) == 0, "in any order, overlapping, nested and touching"
-    assert idle([(4, 8)]) == idle([]) == 0
-
-
-def test_idle_time_between_rounds_and_in_total():
-    copies = [(5.0, 10.0), (96.0, 98.0), (190.0, 192.0), (298.0, 300.0)]
-    first, second, third = [(12.0, 20.0), (30.0, 95.0), (40.0, 50.0)], [(103.0, 190.0)], [(204.0, 298.0)]
-    rounds = by_round([(1.0, 2.0), *first, *second, *third, (301.0, 302.0)], copies)
-    assert rounds == [[*first, copies[1]], [*second, copies[2]], [*third, copies[3]]]
-    assert idle_per_round(rounds) == DeviceIdle(median([103 - 98, 204 - 192]), median([16, 12]))
-    assert idle_per_round(rounds, scale=1e-3).between == pytest.approx(0.0085)
-    assert idle_per_round(rounds[:1]) is None and idle_per_round([]) is None
 
 
 # Turns
@@ -214,12 +192,10 @@ def result(**changes) -> Result:
         return Row(name=name, **vars(speed(ms)), x_plain=x, x_assisted=None, **texts)
 
     none = dict.fromkeys(("acceptance_rate", "mean_tokens_per_round", "cost_ratio"))
-    bound = Bound(2.0, 8.0, Reached(0.25, 0.2))
     values = dict(pair="small + smaller", device="cuda", device_name="Some GPU", dtype="bfloat16")
     values |= dict(date="2026-01-02", threads=2, own_threads=8, attention=["flash", "math"], notes=["a note"])
     values |= dict(gamma=4, temperature=0.0, top_p=0.9, max_new_tokens=8, prompts=2, repeats=1)
     values |= none | dict(expected_x_plain=None, differing_argmaxes=Differences(0, [None, None]))
-    values |= dict(roofline=Roofline(5e9, 6.25e9, 6_000_000, 1_000_000, bound, bound), host_ms=None)
     values["rows"] = [
         made("transformers plain", 10.0, 1.0),
         made("specdemo speculative", 4.0, 2.5),
@@ -257,10 +233,6 @@ def test_the_table_has_a_line_for_each_contestant_and_for_each_value_of_a_sweep(
     assert "specdemo speculative / transformers plain 2.50 1.25" in lines
     assert "1 4.00 250.0 – – – 1.20 1.50" in lines
     assert "1,024 1.0 – 9.00 – 6.00 1.50 2.00" in lines
-    shares = "25.0% of the copy bandwidth, 20.0% of the specification"
-    shortest = "at least 2.00 ms by the copy bandwidth"
-    assert f"a round reads 6.0 MB + 4 x 1.0 MB: {shortest}, measured 8.00 ms: {shares}" in lines
-    assert any("copied at 5.0 GB/s, read and written (80% of the specification)" in line for line in lines)
     assert "note: a note" in lines
 
 
