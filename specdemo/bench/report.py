@@ -42,13 +42,6 @@ def _head(result: Result) -> str:
             if "cudnn" in result.attention
             else "cudnn is switched off (--cudnn-attention switches it on)"
         )
-    if shapes := result.shapes:
-        head += (
-            "\nrandom weights of these shapes: by construction the drafter is right after "
-            f"{shapes.accept:.0%} of the tokens. The output matrix is not tied to the embedding; a forward "
-            "reads as many bytes as if it were. No token comes twice within "
-            f"{shapes.cycle:,}, so lookup finds nothing before that."
-        )
     return head
 
 

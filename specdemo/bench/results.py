@@ -85,15 +85,6 @@ class QuantizedRow:
     notes: list[str]
 
 
-@dataclass(frozen=True)
-class ShapesInfo:
-    """Which random weights were measured."""
-
-    name: str
-    accept: float
-    cycle: int  # tokens until the text repeats
-
-
 @dataclass(frozen=True, kw_only=True)
 class Result(Drafting):
     pair: str
@@ -117,5 +108,4 @@ class Result(Drafting):
     gammas: list[GammaRow] = field(default_factory=list)
     contexts: list[ContextRow] = field(default_factory=list)
     quantized: list[QuantizedRow] = field(default_factory=list)
-    shapes: ShapesInfo | None = None
     prompt_tokens: int | None = None  # in each prompt; None: as many as it has

@@ -6,7 +6,6 @@ import gc
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import date
-from functools import partial
 from statistics import median
 
 import torch
@@ -31,7 +30,7 @@ from specdemo.bench.measure import (
     round_ms,
     speed,
 )
-from specdemo.bench.prompts import Prompts, story_prompts
+from specdemo.bench.prompts import story_prompts
 from specdemo.bench.results import (
     ContextRow,
     EngineTimes,
@@ -56,17 +55,15 @@ def bench(
     prompt_tokens: int | None = None,
     gammas: Sequence[int] = (),
     contexts: Sequence[int] = (),
-    prompts_of: Prompts | None = None,
 ) -> Result:
     """Times every contestant on every prompt `repeats` times, with as many threads as the engine uses. All
     contestants write `max_new_tokens` tokens, because end-of-sequence tokens end nothing here.
 
     prompt_tokens: in each prompt; None: as many as it has. gammas, contexts: values to sweep over.
-    prompts_of: makes the prompts (None: stories).
 
     Raises ValueError if the texts do not fit the context."""
-    params, prompts_of = bench_params(pair, params), prompts_of or partial(story_prompts, pair)
-    gamma, greedy, prompt_ids = params.gamma, params.temperature == 0, prompts_of(prompts, prompt_tokens)
+    params, prompt_ids = bench_params(pair, params), story_prompts(pair, prompts, prompt_tokens)
+    gamma, greedy = params.gamma, params.temperature == 0
     _check_room(pair, params, max(map(len, prompt_ids)), contexts)
     own_threads = torch.get_num_threads()
     with pair.runner.torch_settings():
@@ -92,7 +89,7 @@ def bench(
             **vars(drafting(plain, drafted, gamma)),
             differing_argmaxes=differences(drafted[:prompts], plain[:prompts]) if greedy else None,
             gammas=gamma_sweep(pair, params, prompt_ids, repeats, gammas) if gammas else [],
-            contexts=context_sweep(pair, params, prompts_of, repeats, contexts),
+            contexts=context_sweep(pair, params, repeats, contexts),
             # Last, because they include what could not be captured.
             notes=list(map(str, pair.notes)),
         )
@@ -161,13 +158,11 @@ def gamma_row(gamma: int, plain: list[Sample], drafted: list[Sample]) -> GammaRo
     return GammaRow(gamma=gamma, **vars(speed(drafted)), **vars(made), x_plain=x_plain)
 
 
-def context_sweep(
-    pair: Pair, params: Params, prompts_of: Prompts, repeats: int, contexts: Sequence[int]
-) -> list[ContextRow]:
+def context_sweep(pair: Pair, params: Params, repeats: int, contexts: Sequence[int]) -> list[ContextRow]:
     """Measures one prompt for each length in `contexts`."""
     rows = []
     for length in contexts:
-        samples = in_turns(plain_and_speculative(pair, params), prompts_of(1, length), repeats)
+        samples = in_turns(plain_and_speculative(pair, params), story_prompts(pair, 1, length), repeats)
         rows.append(context_row(length, params.gamma, samples["plain"], samples["speculative"]))
     return rows
 

@@ -33,7 +33,6 @@ from specdemo.bench.results import (
     Speed,
 )
 from specdemo.bench.run import context_row, gamma_row, ratios, row
-from specdemo.bench.shapes import bigrams
 from specdemo.cli.main import main
 from specdemo.events import METHODS
 from specdemo.events.metrics import fresh
@@ -315,21 +314,6 @@ def test_embedded_pairs_get_stories_and_others_each_other_kind_in_turn():
     assert prompts_for(named("qwen3-8b"), 101)[100] == firsts[0]
 
 
-def test_the_cycle_goes_through_all_tokens_and_the_drafter_is_wrong_for_its_share():
-    follows = bigrams(1000, 0.8, seed=3)
-    x, seen = int(follows.order[0]), set()
-    while x not in seen:
-        seen.add(x)
-        x = int(follows.target[x])
-    assert len(seen) == 1000 and x == follows.order[0]
-    assert sorted(follows.drafter.tolist()) == list(range(1000)), "a permutation, too"
-    right = (follows.drafter == follows.target).float().mean()
-    assert right == pytest.approx(0.8, abs=0.04)
-    assert (bigrams(100, 1.0, 0).drafter == bigrams(100, 1.0, 0).target).all()
-    assert (bigrams(100, 0.0, 0).drafter != bigrams(100, 0.0, 0).target).all()
-    assert (bigrams(1000, 0.8, seed=4).order != follows.order).any()
-
-
 # Options
 
 
@@ -348,16 +332,12 @@ WRONG = {
     "--gammas 4,17": f"{GAMMAS} '4,17'",
     "--gammas ²": GAMMAS,
     "--contexts 1": f"{CONTEXTS} '1'",
-    "--shapes giant": "shapes must be one of llama-3.2-3b-1b, qwen3-8b-0.6b, llama-3.1-8b-1b, tiny, not",
     "--methods all,model": f"{METHODS_ALLOWED} 'all'",
     "--methods none --plot x.png": "methods: give --methods or --plot, not both",
     "--trees 2,1": "trees are rows of the table of --methods, so they need --methods",
     "--methods model --trees 2,1 9,9": "like 3,2,1, of at most 32 tokens, not '9,9'",
     "--methods model --trees=": "argument --trees: must be auto or at most 8 whole numbers",
-    "--shapes tiny --pair embedded": "shapes: give --shapes or --pair, not both",
-    "--shapes tiny --temperature 0.5": "temperature must be 0 with --shapes, whose acceptance rate is known",
-    "--shapes tiny --accept nan": "argument --accept: must be a number from 0 to 1, not 'nan'",
-    "--accept 0.5": "accept is the acceptance rate of --shapes, so it needs --shapes",
+    "--shapes tiny": "unrecognized arguments: --shapes tiny",
     "--quantize-sweep none --quantize int8": "quantize: give --quantize and --quantize-drafter or",
     "--plot x.jpg": "plot must be a file that ends in .png or .svg, not x.jpg",
     "--prompts 0": "argument --prompts: must be a whole number from 1 to 1,000",
