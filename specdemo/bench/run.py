@@ -10,12 +10,7 @@ from statistics import median
 
 import torch
 
-from specdemo.bench.contestants import (
-    bench_params,
-    contestants,
-    ours,
-    plain_and_speculative,
-)
+from specdemo.bench.contestants import bench_params, contestants, ours, plain_and_speculative
 from specdemo.bench.measure import (
     Contestant,
     Sample,
