@@ -12,10 +12,9 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from specdemo.bench.shapes import ModelShape
 from specdemo.runtime import triton_attention, triton_between, triton_products
 from specdemo.runtime.linear import MOST_BY_TRITON
-from tests.kernel_shapes import DTYPES, MODELS, products_of
+from tests.kernel_shapes import DTYPES, MODELS, ModelShape, products_of
 
 NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 NAMES |= {torch.int8: "i8", torch.int64: "i64", torch.uint8: "u8"}

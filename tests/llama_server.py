@@ -11,6 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+from torch import Tensor
+from transformers import LlamaForCausalLM
+
 from tests.vllm_server import PAIR, ROOT
 
 if TYPE_CHECKING:
@@ -59,15 +63,52 @@ def add_tokenizer(writer: "GGUFWriter", size: int) -> None:
     writer.add_add_bos_token(True)
 
 
+def gguf_file(folder: Path, role: str, model: LlamaForCausalLM) -> str:
+    """Writes the model into the folder, in float32."""
+    from gguf import MODEL_ARCH, GGUFWriter, LlamaFileType, get_tensor_name_map
+
+    path, config = folder / f"{role}.gguf", model.config
+    writer, width = GGUFWriter(path, "llama"), config.head_dim
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_key_length(width)
+    writer.add_value_length(width)
+    writer.add_rope_dimension_count(width)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_file_type(LlamaFileType.ALL_F32)
+    add_tokenizer(writer, config.vocab_size)
+    names = get_tensor_name_map(MODEL_ARCH.LLAMA, config.num_hidden_layers)
+    for name, weight in model.named_parameters():  # a tied head is not among them
+        if name.endswith(("q_proj.weight", "k_proj.weight")):
+            weight = _interleaved(weight, width)
+        numbers = weight.detach().float().numpy()
+        writer.add_tensor(names.get_name(name, (".weight",)), np.ascontiguousarray(numbers, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return str(path)
+
+
+def _interleaved(weight: Tensor, width: int) -> Tensor:
+    """llama.cpp rotates neighbouring rows, transformers those of a head's two halves. [heads * width, H]"""
+    return weight.unflatten(0, (-1, 2, width // 2)).transpose(1, 2).flatten(0, 2)
+
+
 def serve(folder: Path, kind: str) -> None:
     """Prints the address, and serves until standard input ends."""
     import xllamacpp
 
     from specdemo import load_pair
-    from specdemo.bench.llama_cpp import gguf_file
 
     pair, common = load_pair(device="cpu"), xllamacpp.CommonParams()
-    common.model.path = gguf_file(folder, "target", pair.target, "float32", add_tokenizer)
+    common.model.path = gguf_file(folder, "target", pair.target)
     common.model_alias = {"embedded"}
     common.n_ctx, common.n_gpu_layers, common.n_parallel = pair.context, 0, 1
     common.verbosity, common.fit_params = 0, False
@@ -76,7 +117,7 @@ def serve(folder: Path, kind: str) -> None:
     if kind != "target":
         draft, kinds = common.speculative.draft, type(common.speculative.types[0])
         common.speculative.types = [kinds.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE]
-        draft.mparams.path = gguf_file(folder, "drafter", pair.drafter, "float32", add_tokenizer)
+        draft.mparams.path = gguf_file(folder, "drafter", pair.drafter)
         draft.cache_type_k = draft.cache_type_v = precision
         draft.n_max, draft.n_min, draft.p_min = GAMMA, 0, SURE if kind == "sure" else 0.0
     server = xllamacpp.Server(common)

@@ -1,1 +1,1 @@
-"""python -m specdemo bench: this engine and transformers in turns, and what the hardware would allow."""
+"""python -m specdemo bench: this engine and transformers in turns."""

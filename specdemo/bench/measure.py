@@ -28,8 +28,6 @@ class Contestant:
 
     name: str
     run: RunIds
-    may_fail: bool = False
-    temperature: float = 0.0
 
 
 class RoundTimes(NamedTuple):
@@ -59,45 +57,31 @@ class Sample:
 
 def in_turns(
     contestants: list[Contestant], prompts: list[list[int]], repeats: int
-) -> tuple[dict[str, list[Sample]], dict[str, str]]:
+) -> dict[str, list[Sample]]:
     """Runs every contestant on every prompt `repeats` times, after a warm-up.
 
-    Returns the samples by contestant (all prompts, then all again), and by contestant why it cannot run."""
+    Returns the samples by contestant (all prompts, then all again)."""
     samples: dict[str, list[Sample]] = {}
-    failures: dict[str, str] = {}
     for contestant in contestants:
-        try:
-            # The longest prompt first: code that is compiled or captured for its buffers serves all others.
-            for choose in (max, min):
-                contestant.run(choose(prompts, key=len))
-        except Exception as error:
-            if not contestant.may_fail:
-                raise
-            failures[contestant.name] = _reason(error)
-        else:
-            samples[contestant.name] = []
+        # The longest prompt first: code that is compiled or captured for its buffers serves all others.
+        for choose in (max, min):
+            contestant.run(choose(prompts, key=len))
+        samples[contestant.name] = []
     for _ in range(repeats):
         for prompt in prompts:
             for contestant in contestants:
-                if contestant.name in samples:
-                    sleep(PAUSE)
-                    start, processor_start = perf_counter(), process_time()
-                    ids, trace = contestant.run(prompt)
-                    times = perf_counter() - start, process_time() - processor_start
-                    samples[contestant.name].append(_sample(*times, ids, trace))
-    return samples, failures
+                sleep(PAUSE)
+                start, processor_start = perf_counter(), process_time()
+                ids, trace = contestant.run(prompt)
+                times = perf_counter() - start, process_time() - processor_start
+                samples[contestant.name].append(_sample(*times, ids, trace))
+    return samples
 
 
 def _sample(seconds: float, processor_seconds: float, ids: list[int], trace: Trace | None) -> Sample:
     rounds = trace.rounds if trace else ()
     times = [RoundTimes(len(one.draft), one.draft_ms, one.verify_ms) for one in rounds]
     return Sample(seconds, processor_seconds, ids, trace and trace.stats, times)
-
-
-def _reason(error: Exception) -> str:
-    """The first line of the message; a compiler's can have hundreds."""
-    lines = str(error).strip().splitlines() or [""]
-    return f"{type(error).__name__}: {lines[0].strip()}"[:160]
 
 
 def engine_stats(samples: list[Sample]) -> list[Stats]:

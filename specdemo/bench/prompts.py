@@ -1,14 +1,11 @@
 """The prompts: texts of each kind of work in assets/prompts, and beginnings of stories as token ids."""
 
 import json
-from collections.abc import Callable
 from functools import cache
 from itertools import chain, cycle, islice
 
 from specdemo.loading.catalog import EMBEDDED, ROOT, WORKS
 from specdemo.loading.pair import AnyPair, Pair
-
-Prompts = Callable[[int, int | None], list[list[int]]]  # (how many, tokens each; None: as they are) -> [N][T]
 
 PROMPTS = ROOT / "assets" / "prompts"
 

@@ -3,9 +3,8 @@
 from textwrap import shorten
 from typing import TYPE_CHECKING
 
-from specdemo.bench.cards import bandwidth_in_words
-from specdemo.bench.methods import rounded, size
-from specdemo.bench.results import Bound, CannotRun, QuantizedRow, Result, Row
+from specdemo.bench.methods import rounded
+from specdemo.bench.results import QuantizedRow, Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,7 +21,6 @@ def result_table(result: Result) -> str:
         _rows(result),
         _ratios(result),
         _speculation(result),
-        _roofline(result),
         _gammas(result) if result.gammas else "",
         _contexts(result) if result.contexts else "",
         "\n".join(f"note: {note}" for note in result.notes),
@@ -44,13 +42,6 @@ def _head(result: Result) -> str:
             if "cudnn" in result.attention
             else "cudnn is switched off (--cudnn-attention switches it on)"
         )
-    if shapes := result.shapes:
-        head += (
-            "\nrandom weights of these shapes: by construction the drafter is right after "
-            f"{shapes.accept:.0%} of the tokens. The output matrix is not tied to the embedding; a forward "
-            "reads as many bytes as if it were. No token comes twice within "
-            f"{shapes.cycle:,}, so lookup finds nothing before that."
-        )
     return head
 
 
@@ -64,23 +55,20 @@ def _rows(result: Result) -> str:
         f"{'x plain':>9}{'x assisted':>12}   same text as plain"
     ]
     for row in result.rows:
-        if isinstance(row, CannotRun):
-            lines.append(f"{row.name:<{NAME_WIDTH}}{'–':>10}   failed: {row.why_not}")
-            continue
+        same = row.equal_to_plain or f"– (temperature {result.temperature:g})"
         lines.append(
             f"{row.name:<{NAME_WIDTH}}{row.ms_per_token:>10.2f}{_range(row.ms_per_token_10_90):>16}"
             f"{row.tokens_per_second:>10.1f}{row.tokens_per_processor_second:>14.1f}{row.x_plain:>9.2f}"
-            f"{rounded(row.x_assisted):>12}   {row.equal_to_plain or f'– (temperature {row.temperature:g})'}"
+            f"{rounded(row.x_assisted):>12}   {same}"
             + ("" if row.differs_at is None else f", differing from token {row.differs_at} on")
         )
     return "\n".join(lines)
 
 
 def _ratios(result: Result) -> str:
-    """The ratios, and who is fastest of the contestants that sample as the run does."""
-    ran = [one for one in result.rows if isinstance(one, Row) and one.temperature == result.temperature]
-    by_wall = max(ran, key=lambda row: row.tokens_per_second).name
-    by_processor = max(ran, key=lambda row: row.tokens_per_processor_second).name
+    """The ratios, and who is fastest."""
+    by_wall = max(result.rows, key=lambda row: row.tokens_per_second).name
+    by_processor = max(result.rows, key=lambda row: row.tokens_per_processor_second).name
     lines = [f"fastest by wall time: {by_wall}; by processor time: {by_processor}"]
     lines += [f"{'times as fast, by medians':<{2 * NAME_WIDTH}}{'wall time':>10}{'processor time':>16}"]
     for one in result.ratios:
@@ -92,11 +80,6 @@ def _ratios(result: Result) -> str:
 def _speculation(result: Result) -> str:
     rate, tokens = rounded(result.acceptance_rate, 3), rounded(result.mean_tokens_per_round)
     lines = [f"acceptance rate {rate}, {tokens} tokens per round"]
-    if idle := result.host_ms:
-        lines.append(
-            f"the device waits {idle.between:.3f} ms for the host between rounds, "
-            f"{idle.all:.3f} ms per round in total (while profiled)"
-        )
     if result.expected_x_plain is not None:
         lines.append(
             f"cost ratio {result.cost_ratio:.3f}: for that the theory expects {result.expected_x_plain:.2f} "
@@ -110,23 +93,6 @@ def _speculation(result: Result) -> str:
             line += "; in float32 there must be none: this is a bug" if result.dtype == "float32" else ""
         lines.append(line)
     return "\n".join(lines)
-
-
-def _roofline(result: Result) -> str:
-    line = result.roofline
-    target = size(line.target_bytes)
-    drafts = f" + {result.gamma} x {size(line.drafter_bytes)}" if line.drafter_bytes else ""
-    return (
-        f"roofline: memory is copied at {bandwidth_in_words(line.bandwidth, line.specified)}; weights "
-        "only, not keys and values; weights that fit the processor's cache can be read faster\n"
-        f"  a round reads {target}{drafts}: at least {_bound(line.round)}\n"
-        f"  a plain step reads {target}: at least {_bound(line.plain)}"
-    )
-
-
-def _bound(bound: Bound) -> str:
-    measured = bound.round_ms and f"measured {bound.round_ms:.2f} ms: {bound.reached.in_words(1)}"
-    return f"{bound.shortest_round_ms:.2f} ms by the copy bandwidth, {measured or 'not measured'}"
 
 
 def _gammas(result: Result) -> str:
@@ -212,10 +178,6 @@ def draw_picture(result: Result) -> "Figure":
 def _draw_contestants(axes: "Axes", result: Result) -> None:
     fastest = 0.0
     for y, row in enumerate(result.rows):
-        if isinstance(row, CannotRun):
-            text = f"  failed: {shorten(row.why_not, 60, placeholder=' …')}"
-            axes.text(0, y, text, va="center", fontsize=8, color=EXPECTED_COLOUR)
-            continue
         speed = row.tokens_per_second
         high, low = (1000 / ms for ms in row.ms_per_token_10_90)
         fastest = max(fastest, high)

@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass, field
 
-from specdemo.bench.cards import Reached
-
 
 @dataclass(frozen=True, kw_only=True)
 class Speed:
@@ -30,7 +28,6 @@ class Row(Speed):
     """One contestant; x: how many times as fast as another one."""
 
     name: str
-    temperature: float
     x_plain: float  # transformers plain
     x_assisted: float | None  # transformers assisted
     equal_to_plain: str | None  # how many texts equal those of transformers plain: "5 of 6"; greedy only
@@ -48,47 +45,11 @@ class Ratio:
 
 
 @dataclass(frozen=True)
-class CannotRun:
-    """A contestant that cannot run on this machine."""
-
-    name: str
-    why_not: str
-    ms_per_token: None = None
-
-
-@dataclass(frozen=True)
 class Differences:
     """How many of two contestants' greedy texts differ, and by text at which token (None: nowhere)."""
 
     prompts: int
     first_at: list[int | None]
-
-
-@dataclass(frozen=True)
-class Bound:
-    """The shortest time of a round at the copy bandwidth, the measured median, and what that reaches."""
-
-    shortest_round_ms: float
-    round_ms: float | None
-    reached: Reached
-
-
-@dataclass(frozen=True)
-class Roofline:
-    bandwidth: float  # of copies, bytes read and written per second
-    specified: float | None  # bandwidth of the card, bytes per second; None: not known
-    target_bytes: int  # of weights that one forward reads
-    drafter_bytes: int
-    round: Bound
-    plain: Bound  # of plain decoding, whose rounds read only the target
-
-
-@dataclass(frozen=True)
-class DeviceIdle:
-    """The time per round in which the device has nothing to do: medians, in milliseconds."""
-
-    between: float  # between rounds
-    all: float  # between and within rounds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,15 +85,6 @@ class QuantizedRow:
     notes: list[str]
 
 
-@dataclass(frozen=True)
-class ShapesInfo:
-    """Which random weights were measured."""
-
-    name: str
-    accept: float
-    cycle: int  # tokens until the text repeats
-
-
 @dataclass(frozen=True, kw_only=True)
 class Result(Drafting):
     pair: str
@@ -149,14 +101,11 @@ class Result(Drafting):
     prompts: int
     repeats: int
     attention: list[str] | None  # torch's backends that all contestants could use; None on a CPU
-    rows: list[Row | CannotRun]
+    rows: list[Row]
     ratios: list[Ratio]
     differing_argmaxes: Differences | None  # of the engine with drafts and plain; greedy only
-    roofline: Roofline
-    host_ms: DeviceIdle | None  # CUDA only
     notes: list[str]
     gammas: list[GammaRow] = field(default_factory=list)
     contexts: list[ContextRow] = field(default_factory=list)
     quantized: list[QuantizedRow] = field(default_factory=list)
-    shapes: ShapesInfo | None = None
     prompt_tokens: int | None = None  # in each prompt; None: as many as it has

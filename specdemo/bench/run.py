@@ -1,26 +1,16 @@
 """The benchmark of one pair: transformers' ways to generate against this engine's, all with gamma drafts a
-round; the roofline, the device's idle time, and sweeps (the same measurement for several values of gamma, of
-the prompt's length, of the weights' quantisation)."""
+round; and sweeps (the same measurement for several values of gamma, of the prompt's length, of the weights'
+quantisation)."""
 
 import gc
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import date
-from functools import partial
-from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
 
 import torch
 
-from specdemo.bench.contestants import (
-    bench_params,
-    contestants,
-    forgetting_compiled,
-    ours,
-    plain_and_speculative,
-)
-from specdemo.bench.hardware import copy_bandwidth, device_idle, roofline
+from specdemo.bench.contestants import bench_params, contestants, ours, plain_and_speculative
 from specdemo.bench.measure import (
     Contestant,
     Sample,
@@ -35,10 +25,8 @@ from specdemo.bench.measure import (
     round_ms,
     speed,
 )
-from specdemo.bench.peers import absences
-from specdemo.bench.prompts import Prompts, story_prompts
+from specdemo.bench.prompts import story_prompts
 from specdemo.bench.results import (
-    CannotRun,
     ContextRow,
     EngineTimes,
     GammaRow,
@@ -59,64 +47,47 @@ def bench(
     prompts: int,
     repeats: int,
     *,
-    peers: bool = False,
     prompt_tokens: int | None = None,
     gammas: Sequence[int] = (),
     contexts: Sequence[int] = (),
-    prompts_of: Prompts | None = None,
 ) -> Result:
     """Times every contestant on every prompt `repeats` times, with as many threads as the engine uses. All
     contestants write `max_new_tokens` tokens, because end-of-sequence tokens end nothing here.
 
-    peers: also transformers compiled, this engine uncaptured, and other packages that are installed.
     prompt_tokens: in each prompt; None: as many as it has. gammas, contexts: values to sweep over.
-    prompts_of: makes the prompts (None: stories).
 
     Raises ValueError if the texts do not fit the context."""
-    params, prompts_of = bench_params(pair, params), prompts_of or partial(story_prompts, pair)
-    gamma, greedy, prompt_ids = params.gamma, params.temperature == 0, prompts_of(prompts, prompt_tokens)
+    params, prompt_ids = bench_params(pair, params), story_prompts(pair, prompts, prompt_tokens)
+    gamma, greedy = params.gamma, params.temperature == 0
     _check_room(pair, params, max(map(len, prompt_ids)), contexts)
-    own_threads, absent = torch.get_num_threads(), absences(pair) if peers else []
-    with TemporaryDirectory(prefix="specdemo-", ignore_cleanup_errors=True) as folder:
-        chosen = contestants(pair, params, Path(folder) if peers else None)
-        with pair.runner.torch_settings(), forgetting_compiled(pair):
-            samples, failures = in_turns(chosen, prompt_ids, repeats)
-            plain = samples["specdemo plain"]
-            drafted = samples["specdemo speculative" if pair.drafter is not None else "specdemo lookup"]
-            info, told = pair.info, ("gamma", "temperature", "top_p", "max_new_tokens")
-            return Result(
-                pair=info.name,
-                device=info.device,
-                device_name=info.device_name,
-                dtype=info.dtype.target,
-                date=date.today().isoformat(),
-                threads=torch.get_num_threads(),
-                own_threads=own_threads,
-                **{name: getattr(params, name) for name in told},
-                prompts=prompts,
-                prompt_tokens=prompt_tokens,
-                repeats=repeats,
-                attention=attention_backends() if pair.target.device.type == "cuda" else None,
-                rows=[
-                    CannotRun(one.name, failures[one.name]) if one.name in failures else row(one, samples)
-                    for one in chosen
-                ],
-                ratios=ratios(samples),
-                **vars(drafting(plain, drafted, gamma)),
-                differing_argmaxes=differences(drafted[:prompts], plain[:prompts]) if greedy else None,
-                roofline=roofline(
-                    pair,
-                    gamma if pair.drafter is not None else 0,
-                    copy_bandwidth(pair.target.device),
-                    round_ms(drafted, gamma),
-                    round_ms(plain, 0),
-                ),
-                host_ms=device_idle(pair, prompt_ids[0], params),
-                gammas=gamma_sweep(pair, params, prompt_ids, repeats, gammas) if gammas else [],
-                contexts=context_sweep(pair, params, prompts_of, repeats, contexts),
-                # Last, because they include what could not be captured.
-                notes=[*absent, *map(str, pair.notes)],
-            )
+    own_threads = torch.get_num_threads()
+    with pair.runner.torch_settings():
+        samples = in_turns(contestants(pair, params), prompt_ids, repeats)
+        plain = samples["specdemo plain"]
+        drafted = samples["specdemo speculative" if pair.drafter is not None else "specdemo lookup"]
+        info, told = pair.info, ("gamma", "temperature", "top_p", "max_new_tokens")
+        return Result(
+            pair=info.name,
+            device=info.device,
+            device_name=info.device_name,
+            dtype=info.dtype.target,
+            date=date.today().isoformat(),
+            threads=torch.get_num_threads(),
+            own_threads=own_threads,
+            **{name: getattr(params, name) for name in told},
+            prompts=prompts,
+            prompt_tokens=prompt_tokens,
+            repeats=repeats,
+            attention=attention_backends() if pair.target.device.type == "cuda" else None,
+            rows=[row(name, samples, greedy) for name in samples],
+            ratios=ratios(samples),
+            **vars(drafting(plain, drafted, gamma)),
+            differing_argmaxes=differences(drafted[:prompts], plain[:prompts]) if greedy else None,
+            gammas=gamma_sweep(pair, params, prompt_ids, repeats, gammas) if gammas else [],
+            contexts=context_sweep(pair, params, repeats, contexts),
+            # Last, because they include what could not be captured.
+            notes=list(map(str, pair.notes)),
+        )
 
 
 def _check_room(pair: Pair, params: Params, longest: int, contexts: Sequence[int]) -> None:
@@ -130,15 +101,13 @@ def _check_room(pair: Pair, params: Params, longest: int, contexts: Sequence[int
         )
 
 
-def row(contestant: Contestant, samples: dict[str, list[Sample]]) -> Row:
+def row(name: str, samples: dict[str, list[Sample]], greedy: bool) -> Row:
     """The contestant's row. `samples` must include those of transformers plain."""
-    own, plain = samples[contestant.name], samples["transformers plain"]
+    own, plain = samples[name], samples["transformers plain"]
     assisted = samples.get("transformers assisted")
     ms, first_at = ms_per_token(own), first_differences(own, plain)
-    greedy = contestant.temperature == 0
     return Row(
-        name=contestant.name,
-        temperature=contestant.temperature,
+        name=name,
         **vars(speed(own)),
         x_plain=ms_per_token(plain) / ms,
         x_assisted=ms_per_token(assisted) / ms if assisted else None,
@@ -150,13 +119,7 @@ def row(contestant: Contestant, samples: dict[str, list[Sample]]) -> Row:
 RATIOS = (
     ("specdemo speculative", "transformers plain"),
     ("specdemo speculative", "transformers assisted"),
-    ("specdemo speculative", "transformers assisted, own threads"),
-    ("specdemo speculative", "OpenVINO GenAI draft_model, float32"),
-    ("specdemo speculative", "llama.cpp with drafter, float32"),
     ("specdemo speculative", "specdemo plain"),
-    ("specdemo plain", "OpenVINO GenAI plain, float32"),
-    ("specdemo plain", "llama.cpp plain, float32"),
-    ("specdemo speculative, sampled", "transformers assisted, sampled"),
 )
 
 
@@ -181,7 +144,7 @@ def gamma_sweep(
     by_gamma = {
         gamma: Contestant(f"gamma {gamma}", ours(pair, replace(params, gamma=gamma))) for gamma in gammas
     }
-    samples, _ = in_turns([plain, *by_gamma.values()], prompts, repeats)
+    samples = in_turns([plain, *by_gamma.values()], prompts, repeats)
     return [gamma_row(gamma, samples["plain"], samples[one.name]) for gamma, one in by_gamma.items()]
 
 
@@ -190,13 +153,11 @@ def gamma_row(gamma: int, plain: list[Sample], drafted: list[Sample]) -> GammaRo
     return GammaRow(gamma=gamma, **vars(speed(drafted)), **vars(made), x_plain=x_plain)
 
 
-def context_sweep(
-    pair: Pair, params: Params, prompts_of: Prompts, repeats: int, contexts: Sequence[int]
-) -> list[ContextRow]:
+def context_sweep(pair: Pair, params: Params, repeats: int, contexts: Sequence[int]) -> list[ContextRow]:
     """Measures one prompt for each length in `contexts`."""
     rows = []
     for length in contexts:
-        samples, _ = in_turns(plain_and_speculative(pair, params), prompts_of(1, length), repeats)
+        samples = in_turns(plain_and_speculative(pair, params), story_prompts(pair, 1, length), repeats)
         rows.append(context_row(length, params.gamma, samples["plain"], samples["speculative"]))
     return rows
 
@@ -233,7 +194,7 @@ def quantize_sweep(
 def _quantized_row(kind: str, pair: Pair, params: Params, prompts: int, repeats: int) -> QuantizedRow:
     both = plain_and_speculative(pair, bench_params(pair, params))
     with pair.runner.torch_settings():
-        samples, _ = in_turns(both, story_prompts(pair, prompts), repeats)
+        samples = in_turns(both, story_prompts(pair, prompts), repeats)
     held = pair.bytes_held
     return QuantizedRow(
         quantize=kind,

@@ -33,8 +33,6 @@ from specdemo.loading.catalog import CATALOGUE, QUANTIZE_WHERE, WORKS
 from specdemo.words.message import harmless, message
 
 if TYPE_CHECKING:
-    from specdemo.bench.prompts import Prompts
-    from specdemo.bench.results import ShapesInfo
     from specdemo.loading.pair import Pair
     from specdemo.servers.pair import ServedPair
 
@@ -190,15 +188,10 @@ def _bench(arguments: Namespace) -> int:
         plan(resolve(**request | {"quantize": kind}))  # refuses a kind before anything is measured
     request["cudnn_attention"] = arguments.cudnn_attention
     counts = (arguments.prompts, arguments.repeats)
-    names = ("peers", "prompt_tokens", "gammas", "contexts")
+    names = ("prompt_tokens", "gammas", "contexts")
     chosen = {name: getattr(arguments, name) for name in names}
-    if arguments.shapes is None:
-        pair = _load(request)
-        result = bench(pair, params, *counts, **chosen)
-    else:
-        pair, shapes, prompts_of = _shapes(arguments)
-        result = bench(pair, params, *counts, prompts_of=prompts_of, **chosen)
-        result = replace(result, pair=f"shapes {arguments.shapes}", shapes=shapes)
+    pair = _load(request)
+    result = bench(pair, params, *counts, **chosen)
     put(result_table(result))
     if arguments.quantize_sweep is not None:
         del pair  # frees its memory
@@ -242,24 +235,6 @@ def _compare(arguments: Namespace, params: Params, request: dict[str, Any]) -> i
     put(methods_table(result))
     put(json.dumps(asdict(result)))
     return status
-
-
-def _shapes(arguments: Namespace) -> tuple["Pair", "ShapesInfo", "Prompts"]:
-    """The pair of random weights, what the result says about it, and where its prompts come from."""
-    from specdemo.bench.results import ShapesInfo
-    from specdemo.bench.shapes import SHAPES, shaped_pair
-    from specdemo.loading.plan import automatic_dtype
-    from specdemo.loading.request import resolve
-
-    if arguments.shapes not in SHAPES:
-        raise ValueError(f"shapes must be one of {', '.join(SHAPES)}, not {ascii(arguments.shapes)}")
-    part = resolve(device=arguments.device, dtype=arguments.dtype).parts[0]
-    small = 0  # parameters: float32 on a CPU, whatever its memory
-    dtype = part.dtype or automatic_dtype(part.device, small)[0]
-    name, accept = arguments.shapes, 0.8 if arguments.accept is None else arguments.accept
-    cudnn = arguments.cudnn_attention
-    pair, follows = shaped_pair(name, part.device, dtype, accept, arguments.seed, cudnn)
-    return pair, ShapesInfo(name, accept, len(follows.order)), follows.prompts
 
 
 def _check_plot(file: str) -> None:

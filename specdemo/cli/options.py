@@ -42,7 +42,7 @@ def parser() -> Parser:
     about = "find which drafter and draft length pay for your work, or that none does"
     _add_advise_options(commands.add_parser("advise", help=about))
     commands.add_parser("pairs", help="list the pairs that have a name, and what each needs")
-    doctor = commands.add_parser("doctor", help="find out what works on this machine's GPU, and how fast")
+    doctor = commands.add_parser("doctor", help="find out what works on this machine's GPU")
     about = "only these, for example versions,parity"
     doctor.add_argument("--sections", type=_names, metavar="NAME,NAME", help=about)
     return parser
@@ -147,13 +147,8 @@ def _add_bench_options(parser: ArgumentParser) -> None:
     count = _whole(1, 1000)
     add("--prompts", type=count, default=6, help="how many prompts (default 6)")
     add("--repeats", type=count, default=3, help="how often each prompt is run (default 3)")
-    peers = "also compiled transformers, this engine without captured forwards, OpenVINO GenAI and llama.cpp"
     cudnn = "on CUDA, let all contestants use cuDNN's attention, which is switched off otherwise"
-    shapes = "random weights in the shapes of real models instead of a pair, for example llama-3.2-3b-1b"
-    add("--peers", action="store_true", help=peers)
     add("--cudnn-attention", action="store_true", help=cudnn)
-    add("--shapes", metavar="NAME", help=shapes)
-    add("--accept", type=_share, metavar="P", help="the acceptance rate that --shapes gives (default 0.8)")
     add("--gammas", type=_numbers(1, 16), default=[], metavar="N,N", help="sweep over gamma, like 1,2,4,8")
     longest = 1_000_000  # tokens
     lengths = _numbers(2, longest)
@@ -213,7 +208,7 @@ def check_bench_options(arguments: Namespace) -> None:
             if method not in METHODS:
                 names = f"{', '.join(METHODS)}, separated by commas, or {ALL}"
                 raise ValueError(f"methods must be some of {names}, not {ascii(method)}")
-        others = ("peers", "cudnn_attention", "shapes", "prompt_tokens", "gammas", "contexts")
+        others = ("cudnn_attention", "prompt_tokens", "gammas", "contexts")
         others += ("quantize_sweep", "plot")
         _refuse_beside("methods", others, arguments)
     elif arguments.gamma == "auto":
@@ -224,14 +219,6 @@ def check_bench_options(arguments: Namespace) -> None:
         raise ValueError("confidence must be 0 here, since transformers drafts gamma tokens: use --methods")
     if arguments.trees and arguments.methods is None:
         raise ValueError("trees are rows of the table of --methods, so they need --methods")
-    if arguments.shapes is None and arguments.accept is not None:
-        raise ValueError("accept is the acceptance rate of --shapes, so it needs --shapes")
-    if arguments.shapes is not None:
-        others = ("trust_remote_code", "pair", "target", "drafter", "quantize", "quantize_drafter")
-        _refuse_beside("shapes", (*others, "quantize_sweep"), arguments)
-        if arguments.temperature != 0:
-            why = "whose acceptance rate is known for greedy decoding only"
-            raise ValueError(f"temperature must be 0 with --shapes, {why}, not {arguments.temperature}")
     if arguments.quantize_sweep is not None:
         if arguments.quantize is not None or arguments.quantize_drafter is not None:
             raise ValueError("quantize: give --quantize and --quantize-drafter or --quantize-sweep, not both")
@@ -301,10 +288,3 @@ def _numbers(low: int, high: int) -> Callable[[str], list[int]]:
         return sorted({int(part) for part in parts})
 
     return numbers
-
-
-def _share(text: str) -> float:
-    value = _number(text)
-    if isinstance(value, str) or not 0 <= value <= 1:
-        raise ArgumentTypeError(f"must be a number from 0 to 1, not {ascii(text)}")
-    return float(value)

@@ -1,6 +1,6 @@
 """Runs the doctor's sections, each in processes of its own, so that a crash or a hang ends no other one, and
-reports what they found: a line for each check, the tables, and all of it as JSON, in one fenced block that
-can be pasted into an issue."""
+reports what they found: a line for each check, and all of it as JSON, in one fenced block that can be pasted
+into an issue."""
 
 import json
 import os
@@ -11,24 +11,21 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
-from dataclasses import asdict
 from datetime import date
 from queue import Empty, Queue
 from time import monotonic
 from typing import BinaryIO
 
-from specdemo.doctor.trials import Check, Table, public
+from specdemo.doctor.trials import Check, public
 from specdemo.loading.catalog import ROOT
 
 SECTIONS = {  # in the order in which they run: the module with the section's trials, and seconds for them
     "versions": ("machine", 120),
-    "attention": ("attention", 120),
     "capture": ("capture", 120),
     "failed-capture": ("capture", 120),
     "parity": ("texts", 300),
     "quantised": ("texts", 300),
     "threads": ("texts", 180),
-    "speed": ("speed", 300),
 }
 ENDING_SECONDS = 30  # seconds that a process may take to end after its last check
 LAST_LINES = 40  # of a crashed process's output that are kept
@@ -62,7 +59,7 @@ def run_section(section: str, command: Command, limit: float) -> Iterator[Check]
                 is_complete = "done" in message
                 if fields := message.get("check"):
                     done += 1
-                    yield Check(**fields | {"tables": [Table(**table) for table in fields["tables"]]})
+                    yield Check(**fields)
             status = process.status(ENDING_SECONDS if is_complete else 0)
             if is_complete and status == 0:
                 return
@@ -158,16 +155,15 @@ def line(check: Check) -> str:
 
 
 def report(checks: Sequence[Check]) -> str:
-    tables = [table for check in checks for table in check.tables]
-    parts = ["\n".join(map(line, checks)), *map(as_text, tables), json.dumps(as_json(checks))]
     # A backtick could end the block. In JSON it can only be inside a string.
-    parts = [part.replace("`", "'") for part in parts[:-1]] + [parts[-1].replace("`", "\\u0060")]
-    return "```\n" + "\n\n".join(parts) + "\n```"
+    lines = "\n".join(map(line, checks)).replace("`", "'")
+    told = json.dumps(as_json(checks)).replace("`", "\\u0060")
+    return f"```\n{lines}\n\n{told}\n```"
 
 
 def as_json(checks: Sequence[Check]) -> dict[str, object]:
     """What was found, as JSON. The groups of facts have keys of their own."""
-    facts: dict[str, dict[str, object]] = {"versions": {}, "hardware": {}, "measured": {}}
+    facts: dict[str, dict[str, object]] = {"versions": {}, "hardware": {}}
     for check in checks:
         for group, values in check.facts.items():
             facts[group] |= values
@@ -175,25 +171,10 @@ def as_json(checks: Sequence[Check]) -> dict[str, object]:
         "schema": "specdemo.doctor/1",
         "date": date.today().isoformat(),
         "checks": [
-            {name: value for name, value in vars(check).items() if name not in ("facts", "tables")}
-            for check in checks
+            {name: value for name, value in vars(check).items() if name != "facts"} for check in checks
         ],
         **facts,
-        "tables": [asdict(table) for check in checks for table in check.tables],
     }
-
-
-def as_text(table: Table) -> str:
-    """The table as text. All its columns are aligned on the right."""
-    cells = [table.columns, *([_cell(value) for value in row] for row in table.rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return "\n".join([table.name, *("  ".join(map(str.rjust, row, widths)).rstrip() for row in cells)])
-
-
-def _cell(value: str | float | None) -> str:
-    if value is None:
-        return "-"
-    return value if isinstance(value, str) else f"{value:,.1f}" if isinstance(value, float) else f"{value:,}"
 
 
 def exit_status(checks: Sequence[Check]) -> int:

@@ -19,19 +19,11 @@ Outcome = Literal["PASS", "FAIL", "NOT RUN"]
 
 
 @dataclass(frozen=True)
-class Table:
-    name: str
-    columns: list[str]
-    rows: list[list[str | float | None]]
-
-
-@dataclass(frozen=True)
 class Finding:
-    """What a trial that passed has found. facts: the facts by group ("versions", "hardware", "measured")."""
+    """What a trial that passed has found. facts: the facts by group ("versions", "hardware")."""
 
     detail: str  # a sentence
     facts: dict[str, dict[str, object]] = field(default_factory=dict)
-    tables: list[Table] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -61,7 +53,6 @@ class Check:
     detail: str
     output: str | None = None  # the traceback, or the last lines that a crashed process wrote
     facts: dict[str, dict[str, object]] = field(default_factory=dict)
-    tables: list[Table] = field(default_factory=list)
 
 
 def public(text: str) -> str:
@@ -87,7 +78,7 @@ def check_of(section: str, trial: Trial) -> Check:
         sentence = one_sentence(f"{type(error).__name__}: {error}")
         return Check(section, trial.name, "FAIL", sentence, public(traceback.format_exc()))
     found = Finding(found) if isinstance(found, str) else found
-    return Check(section, trial.name, "PASS", one_sentence(found.detail), None, found.facts, found.tables)
+    return Check(section, trial.name, "PASS", one_sentence(found.detail), None, found.facts)
 
 
 def open_channel() -> TextIO:

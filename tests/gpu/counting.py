@@ -17,8 +17,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedModel
 
-from specdemo.bench.by_count import CountedPair
-from specdemo.bench.shapes import _default_dtype
 from specdemo.drafters.assistant.model import CachedAssistant, is_assistant
 from specdemo.drafters.base import Materials
 from specdemo.drafters.chain.drafter import ChainDrafter
@@ -202,6 +200,16 @@ def count_round(models: Models, params: Params, dtype: torch.dtype = torch.bfloa
     return Counted(**names)
 
 
+@contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
 def _drafting(lm: CachedLM, drafter: Any, params: Params) -> Cached | None:
     if params.draft_with == "early-exit":
         return _ready(FirstLayersLM(lm, params.exit_layer))
@@ -234,13 +242,3 @@ def _begin_text(lm: CachedLM) -> None:
         lm.static = True
     lm.reserve(len(ids), len(TEXT))
     lm.static_forward(ids[-1:], ids[-1])
-
-
-def operation_rows(pairs: dict[str, CountedPair]) -> list[str]:
-    """Of a table in specdemo/runtime/README.md."""
-    rows = []
-    for name, pair in pairs.items():
-        launches = (pair.plain.draft, pair.plain.verify, pair.triton.draft, pair.triton.verify)
-        numbers = (f"{number:,}" for number in (*launches, pair.from_host, pair.on_device))
-        rows.append(f"| {' | '.join([name, *numbers])} |")
-    return rows

@@ -1,39 +1,29 @@
-"""The benchmark with its models: those of known acceptance, the contestants, and all modes of the command."""
+"""The benchmark with its models: the contestants, and all modes of the command."""
 
 import json
-import shutil
-import subprocess
-import sys
-from argparse import Namespace
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-import torch
 
 from specdemo import Params, generate, load_pair
-from specdemo.bench.cards import Reached
 from specdemo.bench.contestants import contestants
-from specdemo.bench.hardware import copy_bandwidth, device_idle, roofline
-from specdemo.bench.peers import Package
+from specdemo.bench.prompts import story_prompts
 from specdemo.bench.report import result_table
-from specdemo.bench.run import bench, context_sweep, gamma_sweep
-from specdemo.bench.shapes import SHAPES, shaped_pair
-from specdemo.cli.main import _shapes, main
-from specdemo.errors import LoadError
+from specdemo.bench.run import RATIOS, bench, context_sweep, gamma_sweep
+from specdemo.cli.main import main
 from specdemo.runtime.weights import held_bytes, weight_bytes
-from tests.tiny import tiny, tokenizer
+from tests.tiny import noisy, tiny, tokenizer
 
-ROOT = Path(__file__).resolve().parents[2]
 GREEDY = Params(temperature=0, max_new_tokens=24, gamma=3, seed=0, ignore_eos=True)
 
 
 @pytest.fixture(scope="module")
-def shaped():
-    return shaped_pair("tiny", "cpu", torch.float32, accept=0.7)
+def pair():
+    target = tiny(vocab_size=304)
+    return load_pair(target=target, drafter=noisy(target), tokenizer=tokenizer())
 
 
-# Roofline
+# Bytes of weights
 
 
 def test_an_embedding_table_counts_only_if_it_is_the_output_matrix():
@@ -43,22 +33,6 @@ def test_an_embedding_table_counts_only_if_it_is_the_output_matrix():
     assert weight_bytes(untied) == held_bytes(untied) - table == weight_bytes(tied)
     positions = tiny("gpt2", tie_word_embeddings=True)
     assert weight_bytes(positions) == held_bytes(positions) - 4 * positions.transformer.wpe.weight.numel()
-
-
-def test_the_roofline_divides_bytes_by_bandwidth(shaped):
-    pair, _ = shaped
-    target, drafter = weight_bytes(pair.target), weight_bytes(pair.drafter)
-    line = roofline(pair, gamma=3, bandwidth=1e9, round_ms=50.0, plain_ms=10.0)
-    assert (line.target_bytes, line.drafter_bytes) == (target, drafter)
-    assert line.round.shortest_round_ms == pytest.approx(1000 * (target + 3 * drafter) / 1e9)
-    assert line.round.reached.of_copy == pytest.approx(line.round.shortest_round_ms / 50)
-    assert line.plain.reached.of_copy == pytest.approx(1000 * target / 1e9 / 10)
-    assert roofline(pair, 3, 1e9, None, 10.0).round.reached == Reached(None, None)
-    assert line.specified is None and line.plain.reached.of_specification is None
-    h200 = replace(pair, info=replace(pair.info, device_name="NVIDIA H200"))
-    line = roofline(h200, gamma=3, bandwidth=1e9, round_ms=50.0, plain_ms=10.0)
-    assert line.specified == 4.8e12
-    assert line.round.reached.of_specification == pytest.approx(line.round.reached.of_copy / 4800)
 
 
 # A Llama of two layers, counted by hand: 2 query heads and 1 of keys and values, each 64 wide.
@@ -89,185 +63,19 @@ def test_a_forward_reads_the_bytes_that_are_counted_by_hand(tmp_path, tied, quan
     assert weight_bytes(pair.target) == expected
 
 
-def test_the_bandwidth_counts_what_is_read_and_what_is_written(monkeypatch):
-    clock = iter(range(100))
-    monkeypatch.setattr("specdemo.bench.hardware.perf_counter", lambda: next(clock))
-    assert copy_bandwidth("cpu", size=1000, times=3) == 2 * 1000, "in one second"
-
-
-def test_the_bandwidth_is_one_that_a_memory_can_have():
-    assert 1e8 < copy_bandwidth("cpu", size=2**24, times=3) < 1e13
-
-
-# Shapes
-
-
-def by_hand(follows, x: int, gamma: int, new: int) -> tuple[list[int], int, int]:
-    """Speculative decoding with the two tables: the text, and how many drafts were accepted and rejected."""
-    ids, accepted, rejected = [], 0, 0
-    while len(ids) < new:
-        k = min(gamma, new - len(ids) - 1)
-        for _ in range(k):
-            right = int(follows.target[x])
-            if follows.drafter[x] != right:
-                rejected += 1
-                break
-            accepted += 1
-            ids.append(right)
-            x = right
-        x = int(follows.target[x])
-        ids.append(x)
-    return ids, accepted, rejected
-
-
-def test_text_and_acceptance_are_those_of_the_construction():
-    pair, follows = shaped_pair("tiny", "cpu", torch.bfloat16, accept=0.7)
-    assert pair.info.dtype.target == pair.info.dtype.drafter == "bfloat16"
-    accepted = rejected = 0
-    for prompt in follows.prompts(2):
-        trace = generate(pair, prompt, replace(GREEDY, max_new_tokens=120))
-        ids, yes, no = by_hand(follows, prompt[-1], 3, 120)
-        place = (follows.order == prompt[-1]).nonzero().item()
-        assert trace.output_ids == ids == [int(follows.order[(place + 1 + i) % 512]) for i in range(120)]
-        assert (trace.stats.accepted, trace.stats.rejected) == (yes, no)
-        accepted, rejected = accepted + yes, rejected + no
-    assert rejected and accepted / (accepted + rejected) == pytest.approx(0.7, abs=0.1)
-
-
-def test_layers_are_computed_and_add_nothing(shaped):
-    pair, _ = shaped
-    for layer in pair.target.model.layers:
-        assert not layer.self_attn.o_proj.weight.any() and not layer.mlp.down_proj.weight.any()
-        assert layer.self_attn.q_proj.weight.std() > 0 and layer.mlp.up_proj.weight.std() > 0
-    seen = []
-    handle = pair.target.model.layers[1].mlp.down_proj.register_forward_pre_hook(
-        lambda _, args: seen.append(args[0].abs().sum().item())
-    )
-    logits = pair.target(torch.tensor([[5, 6, 7]])).logits[0]
-    handle.remove()
-    assert seen[0] > 0, "the layer was run on real numbers"
-    top = logits.topk(2).values
-    assert (top[:, 0] - top[:, 1] > 20).all(), "no rounding changes the argmax"
-
-
-def test_making_a_pair_does_not_change_the_default_dtype_or_the_random_state():
-    torch.manual_seed(1)
-    before = torch.get_rng_state()
-    shaped_pair("tiny", "cpu", torch.bfloat16)
-    assert torch.get_default_dtype() == torch.float32
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-# Billions of parameters as their publishers count them (embeddings once where the real model is tied).
-PUBLISHED = {
-    "llama-3.2-3b-1b": (3.213, 1.236),
-    "qwen3-8b-0.6b": (8.191, 0.596),
-    "llama-3.1-8b-1b": (8.030, 1.236),
-}
-TIED = {3.213, 1.236, 0.596}
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_the_shapes_have_as_many_parameters_as_the_real_models(name):
-    for shape, billions in zip(SHAPES[name], PUBLISHED[name], strict=True):
-        with torch.device("meta"):
-            parameters = shape.model().num_parameters()
-        parameters -= shape.vocab_size * shape.hidden_size if billions in TIED else 0
-        assert parameters / 1e9 == pytest.approx(billions, abs=0.0006)
-
-
-def test_a_shape_that_is_too_large_is_refused_before_it_is_made(monkeypatch):
-    monkeypatch.setattr("specdemo.bench.shapes.memory_of", lambda device: 10**9)
-    with pytest.raises(LoadError, match=r"shapes llama-3.1-8b-1b need about 19\.\d GB, but cpu has 1.0 GB"):
-        shaped_pair("llama-3.1-8b-1b", "cpu", torch.bfloat16)
-
-
-@pytest.mark.parametrize("dtype, held", [(None, "float32"), ("bfloat16", "bfloat16")])
-def test_shapes_have_the_device_and_dtype_that_were_given(dtype, held):
-    how = dict(device="cpu", dtype=dtype, accept=None, seed=0, cudnn_attention=False)
-    pair, info, prompts = _shapes(Namespace(shapes="tiny", **how))
-    assert pair.info.dtype.target == held and (info.accept, info.cycle) == (0.8, 512)
-    assert [len(prompt) for prompt in prompts(2, 30)] == [30, 30]
-
-
 # Contestants and sweeps
 
 
-@pytest.mark.slow
-def test_all_peers_take_part_and_write_the_same(shaped, monkeypatch, tmp_path):
-    monkeypatch.setattr(Package, "is_here", lambda package: False)
-    pair, follows = shaped
-    peers = contestants(pair, GREEDY, tmp_path)
-    assert [one.name for one in peers] == [
-        "transformers plain",
-        "transformers compiled",
-        "transformers assisted",
-        "specdemo plain",
-        "specdemo speculative",
-        "specdemo lookup",
-        "specdemo plain, uncaptured",
-        "specdemo speculative, uncaptured",
-        "transformers assisted, sampled",
-        "specdemo speculative, sampled",
-    ]
-    assert [one.name for one in peers if one.may_fail] == ["transformers compiled"]
-    prompt = follows.prompts(1)[0]
-    assert len({tuple(one.run(prompt)[0]) for one in peers if not one.may_fail}) == 1
-    assert [one.name for one in peers if one.temperature] == [one.name for one in peers][-2:]
-    assert not any(tmp_path.iterdir())
-
-
-def test_packages_that_are_installed_take_part_by_name_and_precision(shaped, monkeypatch, tmp_path):
-    monkeypatch.setattr(Package, "is_here", lambda package: True)
-    pair, _ = shaped
-    names = [one.name for one in contestants(pair, GREEDY, tmp_path)][8:15]
-    assert names == [
-        "OpenVINO GenAI plain, float32",
-        "OpenVINO GenAI draft_model, float32",
-        "OpenVINO GenAI prompt lookup, float32",
-        "llama.cpp plain, float32",
-        "llama.cpp with drafter, float32",
-        "llama.cpp plain, float16",
-        "llama.cpp with drafter, float16",
-    ]
-    alone = load_pair(target=pair.target)
-    names = [
-        one.name for one in contestants(alone, GREEDY, tmp_path) if one.name.startswith(("Open", "llama"))
-    ]
-    assert len(names) == 4 and not [name for name in names if "draft" in name]
-    assert not any(one.name.startswith("Open") for one in contestants(pair, GREEDY, None))
-
-
-def test_a_contestant_with_its_own_threads_has_them_while_it_runs(shaped, monkeypatch, tmp_path):
-    pair, follows = shaped
-    seen = []
-    monkeypatch.setattr(
-        "specdemo.bench.contestants.theirs",
-        lambda *given: lambda ids: (seen.append(torch.get_num_threads()) or [0] * 24, None),
-    )
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    try:
-        chosen = {one.name: one for one in contestants(pair, GREEDY, tmp_path)}
-        with pair.runner.torch_settings():
-            for name in ("transformers assisted", "transformers assisted, own threads"):
-                chosen[name].run(follows.prompts(1)[0])
-            assert seen == [1, 3] and torch.get_num_threads() == 1
-    finally:
-        torch.set_num_threads(before)
-
-
-def test_a_contestant_that_writes_too_little_fails(shaped, monkeypatch):
+def test_a_contestant_that_writes_too_little_fails(pair, monkeypatch):
     monkeypatch.setattr("specdemo.bench.contestants.theirs", lambda *given: lambda ids: ([0] * 23, None))
-    plain, *_ = contestants(shaped[0], GREEDY, None)
+    plain, *_ = contestants(pair, GREEDY)
     with pytest.raises(RuntimeError, match="23 tokens instead of 24"):
         plain.run([5])
 
 
-def test_transformers_accepts_the_same_drafts(shaped):
-    pair, follows = shaped
-    prompt = follows.prompts(1)[0]
-    by_name = {one.name: one for one in contestants(pair, GREEDY, None)}
+def test_transformers_accepts_the_same_drafts(pair):
+    (prompt,) = story_prompts(pair, 1, 20)
+    by_name = {one.name: one for one in contestants(pair, GREEDY)}
     forwards = []
     handle = pair.target.register_forward_hook(lambda *_: forwards.append(1))
     ids, _ = by_name["transformers assisted"].run(prompt)
@@ -280,24 +88,19 @@ def test_transformers_accepts_the_same_drafts(shaped):
 
 
 @pytest.mark.slow
-def test_sweeps_report_what_was_run(shaped):
-    pair, follows = shaped
-    rows = gamma_sweep(pair, GREEDY, follows.prompts(1), 1, [1, 5])
+def test_sweeps_report_what_was_run(pair):
+    prompts = story_prompts(pair, 1, 20)
+    rows = gamma_sweep(pair, GREEDY, prompts, 1, [1, 5])
     assert [row.gamma for row in rows] == [1, 5]
     for row in rows:
-        _, accepted, rejected = by_hand(follows, follows.prompts(1)[0][-1], row.gamma, 24)
-        assert row.acceptance_rate == accepted / (accepted + rejected)
-    assert rows[1].mean_tokens_per_round > rows[0].mean_tokens_per_round
+        stats = generate(pair, prompts[0], replace(GREEDY, gamma=row.gamma), measure=False).stats
+        assert 0 < row.acceptance_rate == stats.acceptance_rate < 1
+        assert row.mean_tokens_per_round == stats.mean_tokens_per_round
 
-    rows = context_sweep(pair, GREEDY, follows.prompts, 1, [20, 600])
-    assert [row.context for row in rows] == [20, 600] and rows[1].prefill_ms > 0
+    rows = context_sweep(pair, GREEDY, 1, [20, 200])
+    assert [row.context for row in rows] == [20, 200] and rows[1].prefill_ms > 0
     times = [(times.round_ms, times.ms_per_token) for row in rows for times in (row.plain, row.speculative)]
     assert all(ms > 0 for both in times for ms in both)
-
-
-def test_idle_time_is_measured_on_a_gpu_only(shaped):
-    pair, follows = shaped
-    assert device_idle(pair, follows.prompts(1)[0], GREEDY) is None
 
 
 @pytest.mark.parametrize(
@@ -310,26 +113,19 @@ def test_idle_time_is_measured_on_a_gpu_only(shaped):
         ),
     ],
 )
-def test_texts_that_do_not_fit_the_context_are_refused(changes, message):
+def test_texts_that_do_not_fit_the_context_are_refused(pair, changes, message):
     params = replace(GREEDY, max_new_tokens=changes.get("max_new_tokens", 24))
     with pytest.raises(ValueError, match=message):
-        bench(
-            load_pair(target=tiny()),
-            params,
-            1,
-            1,
-            contexts=changes.get("contexts", []),
-            prompts_of=lambda count, length: [[5] * 10],
-        )
+        bench(pair, params, 1, 1, prompt_tokens=10, contexts=changes.get("contexts", []))
 
 
 @pytest.mark.slow
 def test_a_pair_without_a_drafter_uses_lookup_and_sampled_texts_are_not_compared():
-    pair = load_pair(target=tiny())
+    pair = load_pair(target=tiny(vocab_size=304), tokenizer=tokenizer())
     params = replace(GREEDY, temperature=0.8, ignore_eos=False)
-    result = bench(pair, params, 1, 1, prompts_of=lambda count, length: [[5, 9, 5, 9, 5, 9]])
+    result = bench(pair, params, 1, 1, prompt_tokens=20)
     assert [row.name for row in result.rows] == ["transformers plain", "specdemo plain", "specdemo lookup"]
-    assert result.roofline.drafter_bytes == 0 and result.differing_argmaxes is None
+    assert result.differing_argmaxes is None
     assert all(row.equal_to_plain is row.x_assisted is None for row in result.rows)
     assert "x assisted" in result_table(result) and "differing" not in result_table(result)
 
@@ -355,44 +151,20 @@ def test_bench_prints_a_table_and_json_last(capsys):
         assert low <= row["ms_per_token"] <= high and row["equal_to_plain"] == "1 of 1"
         assert any(line.startswith(row["name"]) for line in out.splitlines())
     assert result["pair"] == "embedded" and result["gamma"] == 2
-    assert result["host_ms"] is result["attention"] is None, "on a CPU"
+    assert [(one["name"], one["other"]) for one in result["ratios"]] == list(RATIOS)
+    assert result["attention"] is None, "on a CPU"
     assert result["differing_argmaxes"] == {"prompts": 0, "first_at": [None]}
-    assert "roofline: memory is copied at" in out and "of the copy bandwidth, specification not known" in out
-
-
-@pytest.mark.long
-@pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler on a CPU")
-def test_bench_with_peers():
-    # In its own process, because what is compiled stays in memory.
-    command = "bench --shapes tiny --prompts 1 --repeats 1 --max-new-tokens 6 --peers"
-    done = subprocess.run(
-        [sys.executable, "-m", "specdemo", *command.split()],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=True,
-    )
-    rows = {row["name"]: row for row in json.loads(done.stdout.splitlines()[-1])["rows"]}
-    assert len(rows) >= 10 and rows["transformers compiled"]["ms_per_token"] > 0
-    assert all(row["equal_to_plain"] == "1 of 1" for row in rows.values() if row["temperature"] == 0)
 
 
 @pytest.mark.slow
-def test_bench_of_shapes_with_sweeps_and_a_plot(capsys, tmp_path):
+def test_bench_with_sweeps_and_a_plot(capsys, tmp_path):
     file = tmp_path / "bench.png"
     sweeps = f"--gammas 4,2,2 --contexts 300,30 --plot {file}"
-    result, out = run(
-        capsys,
-        "--shapes tiny --accept 0.5 --dtype bfloat16 --max-new-tokens 12 --seed 5 --prompt-tokens 200 "
-        f"{sweeps}",
-    )
+    result, out = run(capsys, f"--max-new-tokens 12 --seed 5 --prompt-tokens 200 {sweeps}")
     assert result["prompt_tokens"] == 200 and "1 prompts of 200 tokens x 1" in out
-    assert result["pair"] == "shapes tiny" and result["dtype"] == "bfloat16"
-    assert result["shapes"] == {"name": "tiny", "accept": 0.5, "cycle": 512}
     assert result["differing_argmaxes"]["first_at"] == [None]
     assert [row["gamma"] for row in result["gammas"]] == [2, 4]
     assert [row["context"] for row in result["contexts"]] == [30, 300]
-    assert "the drafter is right after 50% of the tokens" in out
     assert file.read_bytes().startswith(b"\x89PNG")
 
 

@@ -1,19 +1,16 @@
 """The doctor's cheap sections, run on this machine's CPU."""
 
 import json
-from contextlib import redirect_stdout, suppress
+from contextlib import redirect_stdout
 from dataclasses import replace
-from functools import reduce
 from io import BytesIO, TextIOWrapper
-from operator import or_
 
 import pytest
 import torch
 
-from specdemo.bench.by_count import ENGINES, TEXTS
 from specdemo.cli.main import main
-from specdemo.doctor import capture, speed, texts
-from specdemo.doctor.trials import Failed, Finding, NotRun
+from specdemo.doctor import capture, texts
+from specdemo.doctor.trials import Failed
 from tests.fake_cuda import FakeCuda, install
 
 
@@ -30,18 +27,6 @@ def three_threads():
     torch.set_num_threads(3)
     yield
     torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module")
-def findings() -> dict[str, Finding]:
-    """What the trials of speed have found on this CPU, by their names."""
-    if torch.cuda.is_available():
-        pytest.skip("there is a GPU")
-    found = {}
-    for trial in speed.TRIALS["speed"]:
-        with suppress(NotRun):
-            found[trial.name] = trial.run()
-    return found
 
 
 @pytest.mark.slow
@@ -67,29 +52,6 @@ def test_transformers_text_is_made_with_one_thread_as_a_run_is(monkeypatch, thre
     monkeypatch.setattr(texts, "on_the_cpu", lambda: [5, 6])
     assert texts.cpu_and_transformers() == "all 2 tokens"
     assert seen == [1] and torch.get_num_threads() == 3
-
-
-@pytest.mark.slow
-def test_the_embedded_pairs_rounds_are_profiled_on_a_cpu(findings):
-    measured = reduce(or_, (one.facts.get("measured", {}) for one in findings.values()))
-    assert 0 < measured["embedded, greedy"]["roofline"] < 3 and measured["copy_gb_per_s"] > 0
-    tables = [table for one in findings.values() for table in one.tables]
-    profiles = [table for table in tables if table.name.endswith("operations of a round")]
-    assert len(profiles) == 2
-    for table in profiles:
-        times = [row[0] for row in table.rows]
-        assert len(times) == 15 and times == sorted(times, reverse=True)
-        assert "compiled forward" in {row[-1] for row in table.rows}
-
-
-@pytest.mark.slow
-def test_what_would_be_allowed_is_told_for_the_cpu_and_as_an_estimate_for_a_gpu(findings):
-    [found] = [found for name, found in findings.items() if "by count" in name]
-    assert "NVIDIA H200 by what was measured on one" in found.detail
-    counted = {table.name.split(":")[0]: table.rows for table in found.tables}
-    texts = [(row[0], row[2]) for row in counted["embedded on this CPU"]]
-    assert [text for text, _ in texts] == [64, 256, 768] and texts == sorted(texts, key=lambda row: row[1])
-    assert len(counted["llama-3.2-3b-1b on NVIDIA H200"]) == len(ENGINES) * len(TEXTS)
 
 
 @pytest.mark.slow

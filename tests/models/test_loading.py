@@ -27,7 +27,6 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from transformers.models.gemma2.modeling_gemma2 import Gemma2PreTrainedModel
 
 from specdemo import PairError, Params, generate, load_pair, stream
-from specdemo.bench.shapes import shaped_pair
 from specdemo.errors import LoadError, failure, no_mistakes
 from specdemo.events import ByModel
 from specdemo.loading import quantised
@@ -154,7 +153,6 @@ def test_a_choice_for_each_model(saved, unquantised):
 
 def test_the_attention_that_is_asked_for_reaches_every_kind_of_pair(saved):
     pairs = [load_pair(target=target, cudnn_attention=True) for target in (tiny(), saved / "target")]
-    pairs.append(shaped_pair("tiny", "cpu", torch.float32, cudnn_attention=True)[0])
     for pair in pairs:
         assert pair.runner.cudnn_attention and pair.with_capture("off").runner.cudnn_attention
     assert not load_pair(target=tiny()).runner.cudnn_attention

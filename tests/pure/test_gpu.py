@@ -68,13 +68,6 @@ def made(monkeypatch, function, arguments):
     return raised.value.args
 
 
-@pytest.mark.parametrize(("card", "dtype"), [("T4", torch.float16), ("L4", torch.bfloat16)])
-def test_shapes_have_the_cards_dtype_too(cards, monkeypatch, card, dtype):
-    cards(card)
-    (_, _, given, *_), _ = made(monkeypatch, "specdemo.bench.shapes.shaped_pair", ["--shapes", "tiny"])
-    assert given == dtype
-
-
 def test_bfloat16_on_a_card_without_it_is_allowed_with_a_note(cards):
     cards("H100", "T4")
     new, old = (SimpleNamespace(device=torch.device("cuda", i), dtype=torch.bfloat16) for i in (0, 1))
