@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from assets.training.eagle3 import UnrolledAttention
 from specdemo import Params, generate, load_pair
 from specdemo.bench.contestants import ENTRANTS
 from specdemo.bench.run import RATIOS
@@ -19,7 +20,6 @@ from specdemo.drafters.dflash.head import CachedDFlash
 from specdemo.drafters.dflash2.head import DFlash2Head
 from specdemo.drafters.peagle.head import CachedPEagle
 from specdemo.drafters.speculators import read_head, read_speculator
-from specdemo.training.eagle3 import UnrolledAttention
 from tests.heads import causal_in
 from tests.tiny import tiny
 from tests.vllm_server import PAIR, ROOT, environment, install, python_with_vllm, serving
