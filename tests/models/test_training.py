@@ -70,10 +70,11 @@ def test_the_commands_of_the_readme_train_a_pair_that_drafts(data, tmp_path):
 
 @pytest.mark.slow
 def test_training_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(data, tmp_path, monkeypatch):
-    steps, compute_loss = [], PairTrainer.compute_loss
+    steps, rates, compute_loss = [], [], PairTrainer.compute_loss
 
     def counted(self, *args, **kwargs):
         steps.append(self.state.global_step)
+        rates.append([part.param_groups[0]["lr"] for part in self.optimizer.optimizer.parts])
         return compute_loss(self, *args, **kwargs)
 
     monkeypatch.setattr(PairTrainer, "compute_loss", counted)
@@ -84,9 +85,10 @@ def test_training_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(data, tmp_p
         for more in ([], ["--resume_from_checkpoint", tmp_path / "work" / kind / "checkpoint-10"]):
             train.main([kind, *TINY.split(), *how, *map(str, (*places, *more))])
             weights.append(load_file(tmp_path / "pair" / kind / "model.safetensors"))
-        assert steps == [*range(14), *range(10, 14)]
+        assert steps == [*range(14), *range(10, 14)] and rates[10:14] == rates[14:]
+        assert all(last < 0.1 * peak for last, peak in zip(rates[-1], rates[1], strict=True))
         assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
-        steps.clear()
+        steps.clear(), rates.clear()
 
 
 def test_an_eagle3_head_learns_the_target_s_distribution_at_each_place_that_it_drafts():
