@@ -4,7 +4,7 @@ positions, and a cache that is written by position."""
 
 from functools import partial
 from types import ModuleType
-from typing import Any, ClassVar, Literal, Protocol, get_args
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -32,9 +32,6 @@ from specdemo.runtime.native import NATIVE_DTYPES, Native, NativeForward
 from specdemo.words.message import Message, message
 
 HEAD_PREFILL_CHUNK = 256  # rows per forward: a mask can have a row for each query head of each of them
-# How much of its target a head holds: all of it, so that the two can run; only the embeddings and the output
-# layer, which training needs while the features come from elsewhere; or nothing.
-Attachment = Literal["full", "train_only", "detached"]
 TRIED_BEFORE = 8  # rows of the cache before those that are tried
 LayerConfig = LlamaConfig | Qwen3Config
 
@@ -108,8 +105,8 @@ class DraftHead(Module):
         with torch.device("cpu"):  # also where the weights are on the meta device
             ids = torch.arange(drafts)
         self.register_buffer("target_ids", ids, persistent=False)
-        self.verifier: tuple[PreTrainedModel, ...] = ()  # a tuple, so that its weights are not the head's
-        self.verifier_head: tuple[Module, ...] = ()  # the target's output layer
+        # the target's output layer: a tuple, so that its weights are not the head's
+        self.verifier_head: tuple[Module, ...] = ()
         self.verifier_norm: tuple[Module, ...] = ()  # its last norm, where that is read
         self.shared_embedding: tuple[Tensor, ...] = ()  # the target's [V, H], raw
         self.targets_scale = 1.0  # what the target multiplies them by
@@ -167,34 +164,15 @@ class DraftHead(Module):
         wide = logits.new_full((len(logits), self.config.vocab_size), -torch.inf)
         return wide.index_copy_(1, self.target_ids, logits)
 
-    @property
-    def attachment(self) -> Attachment:
-        if self.verifier:
-            return "full"
-        return "train_only" if self.verifier_head else "detached"
-
-    def attach_verifier(self, target: PreTrainedModel, mode: Attachment = "full") -> None:
-        """Holds as much of the target as `mode` says, in place of what it held. A head without embeddings of
-        its own then uses the target's. `loading.assemble.check_fits` checks that the two fit each other.
-        ValueError for another mode."""
-        if mode not in get_args(Attachment):
-            raise ValueError(f"mode must be full, train_only or detached, not {mode!a}")
-        self.detach_verifier()
-        if mode == "detached":
-            return
+    def attach_verifier(self, target: PreTrainedModel) -> None:
+        """Holds what it uses of the target, in place of what it held. A head without embeddings of its own
+        then uses the target's. `loading.assemble.check_fits` checks that the two fit each other."""
         if self.uses_target_s_embeddings:
             embed = target.get_input_embeddings()
             self.shared_embedding, self.targets_scale = (embed.weight.detach(),), embedding_scale(embed)
         self.verifier_head = (target.get_output_embeddings(),)
         if self.reads_normed:
             self.verifier_norm = (final_norm(target),)
-        if mode == "full":
-            self.verifier = (target,)
-
-    def detach_verifier(self) -> None:
-        """Holds nothing of a target."""
-        self.verifier, self.verifier_head, self.shared_embedding = (), (), ()
-        self.verifier_norm = ()
 
     def targets_embedding(self) -> Tensor:
         """The target's embeddings [V, H], raw. ValueError before the target is attached."""
@@ -206,11 +184,6 @@ class DraftHead(Module):
         """The target's last hidden states [..., H], after its last norm, of what its last layer gives."""
         norm = self.verifier_norm[0]
         return norm(states.to(norm.weight.dtype)).to(self.device, self.dtype)
-
-    def verifier_logits(self, last: Tensor) -> Tensor:
-        """What the attached target predicts, [..., V], from its last hidden states [..., T], after its last
-        norm."""
-        return self.verifier_head[0](last)
 
     def layers_by(self, kernels: ModuleType | None) -> list[Layer]:
         """The head's layers as they run. kernels: see Layer."""

@@ -1,4 +1,4 @@
-"""Loads pairs of models. Apart from training/, no other module loads through transformers or quantises."""
+"""Loads pairs of models. No other module loads through transformers or quantises."""
 
 import os
 import re

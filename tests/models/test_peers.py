@@ -11,12 +11,12 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from assets.training.eagle3 import UnrolledAttention
 from specdemo import Params, generate, load_pair
 from specdemo.drafters.dflash.head import CachedDFlash
 from specdemo.drafters.dflash2.head import DFlash2Head
 from specdemo.drafters.peagle.head import CachedPEagle
 from specdemo.drafters.speculators import read_head, read_speculator
-from specdemo.training.eagle3 import UnrolledAttention
 from tests.heads import causal_in
 from tests.tiny import tiny
 from tests.vllm_server import PAIR, ROOT, environment, install, python_with_vllm, serving

@@ -25,7 +25,7 @@ FLOORS = [  # a module imports from its own folder and from floors above its own
     {"bench", "trials"},
     {"advise"},
     {"ui", "doctor"},
-    {"cli", "training"},
+    {"cli"},
     {"__main__", ""},  # "" is the package itself, which loads the public names when they are asked for
 ]
 # The table of drafters and their rows, which events read, too. They import each other alone.
@@ -123,14 +123,14 @@ def test_imports_run_downward():
             assert same_folder or floor(other) < floor(name), f"{name} imports {other}"
 
 
-def test_only_training_knows_a_drafter_s_folder():
+def test_only_drafters_know_a_drafter_s_folder():
     """The others ask the tables of methods and kinds, and what all drafters have in common."""
     folders = {
         name.split(".")[1] for name in modules() if name.startswith("drafters.") and name.count(".") > 1
     }
     for name, file in modules().items():
         known = {other.split(".")[1] for other in own_imports(file) if other.startswith("drafters.")}
-        assert not known & folders or name.startswith(("drafters", "training.")), f"{name} imports {known}"
+        assert not known & folders or name.startswith("drafters"), f"{name} imports {known}"
 
 
 def test_the_rooms_of_the_page_know_only_those_below():
@@ -184,4 +184,4 @@ def test_gradio_and_the_loaders_live_in_one_place_each():
         names = imported(file)
         if "gradio" in {module.split(".")[0] for module in names}:
             assert name == "ui.front.gradio" or name.startswith("ui.page."), name
-        assert not loaders & names or name == "loading.load" or name.startswith("training"), name
+        assert not loaders & names or name == "loading.load", name
