@@ -35,6 +35,7 @@ class Rule:
         return f"{self.name}{'' if self.lossless else ' (lossy)'}: {self.sentence}"
 
 
+GONE_RULES = ("relaxed", "fly", "synthetic")  # which older traces and links can name
 RULES = {
     rule.name: rule
     for rule in (

@@ -10,7 +10,7 @@ from numbers import Integral, Real
 from typing import Any, Literal, TypeGuard, cast
 
 from specdemo.drafters import METHODS
-from specdemo.events.choices import RULES, lossy_in_words
+from specdemo.events.choices import GONE_RULES, RULES, lossy_in_words
 from specdemo.words.catalogue import numeral
 from specdemo.words.message import Message, about, given, refusal, shown
 
@@ -269,6 +269,8 @@ class Params:
         if self.draft_with not in METHODS:
             names = ", ".join(METHODS)
             raise ValueError(refusal("draft_with", "choice_or_two", self.draft_with, names=names))
+        if self.rule in GONE_RULES:
+            raise ValueError(about("rule", "rule_gone", name=self.rule, names=", ".join(RULES)))
         _one_of("rule", self.rule, RULES)
         for field, row in LIMITS.items():
             value = getattr(self, field)

@@ -176,7 +176,7 @@ class Trace:
             refused = first["ctx"]["error"] if first["type"] == "value_error" else None
             places = (str(place) for place in first["loc"] if place not in OF_DRAFT)
             where, is_json = ".".join(places), first["type"] != "json_invalid"
-            raise NotATrace(where or "it", first["msg"], is_json, refused) from None
+            raise NotATrace(where or "it", str(refused or first["msg"]), is_json, refused) from None
         for where, what in _faults(trace):
             raise NotATrace(where, what) from None
         trace.stats = claimed(trace.stats)  # older traces tell wide intervals

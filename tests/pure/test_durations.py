@@ -37,3 +37,8 @@ def test_more_runs_take_longer():
 def test_draft_lengths_have_no_time_without_estimates_and_a_run_without_rounds_has_none():
     assert set(seconds(TRACE, [])) == {"race", "compare", "set"}
     assert seconds(replace(TRACE, stats=replace(TRACE.stats, rounds=0)), FOUND) == {}
+
+
+def test_a_trace_can_name_a_kind_of_drafter_that_is_gone():
+    older = replace(TRACE, pair=replace(TRACE.pair, drafter_kind="medusa"))
+    assert seconds(older, FOUND)["compare"] < seconds(TRACE, FOUND)["compare"], "it is asked for no trees"

@@ -11,7 +11,6 @@ from tests.web.screen import (
     PHONE,
     inspector,
     joined,
-    number,
     on_stage,
     saved,
     tokens,
@@ -86,7 +85,6 @@ def test_the_text_has_each_guess_before_what_came_in_its_place(page, grown):
     refused = page.locator(f'.stage [data-round="{two.index}"][data-fate="rejected"]').evaluate_all(drawn)
     assert refused[:2] == [["none", two.draft[0].text], ['"/"', two.draft[1].text]], "two, and no sentence"
     assert page.locator(".timeline .key .of-trees").is_visible(), "it says what the fork is"
-    assert number(page, "sglang_length") == f"{1 + trace.stats.accepted / trace.stats.rounds:.2f}"
 
 
 def test_the_inspector_has_all_guesses_at_a_place_with_what_each_was_judged_by(page, refused):

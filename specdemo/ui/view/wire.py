@@ -103,13 +103,13 @@ class WireRule(TypedDict):
 class RunSetting(TypedDict):
     """How a run was made. manner, drafting: how its drafts come about, by name and in a sentence; None and
     empty where nothing is drafted or a server does not tell. ngram: the most tokens that lookup matches.
-    top_k 0, top_p 1 and min_p 0 are off. adjusted: penalties and
-    biases in words; empty where there are none, or where only a server knows. bound: whether the text has to
-    follow a JSON schema, a regular expression or a grammar. gamma: "auto" where it was chosen round by round.
-    of_rule: the fields of Params that the rule uses. chat: whether the prompt went through a chat template.
-    marks: those of the template, by their ids, which have no text in the run. machine: the device that the
-    run was made on, as the pair named it. conditions: what a measurement must share to be drawn with this
-    run. served: None for a run of the engine here."""
+    top_k 0, top_p 1 and min_p 0 are off. adjusted: penalties and biases in words; empty where there are none,
+    or where only a server knows. bound: whether the text has to follow a JSON schema, a regular expression or
+    a grammar. gamma: "auto" where it was chosen round by round. of_rule: the fields of Params that the rule
+    uses. chat: whether the prompt went through a chat template. marks: those of the template, by their ids,
+    which have no text in the run. machine: the device that the run was made on, as the pair named it.
+    conditions: what a measurement must share to be drawn with this run. served: None for a run of the engine
+    here."""
 
     draft_with: str
     manner: Manner | None
