@@ -163,7 +163,6 @@ def _add_bench_options(parser: ArgumentParser) -> None:
     add("--quantize-sweep", type=_names, metavar="KIND,KIND", help=sweep)
     add("--methods", type=_names, metavar="NAME,NAME", help=methods)
     add("--trees", type=_tree, nargs="+", default=[], metavar="N,N", help=trees)
-    add("--plot", metavar="FILE", help="draw the result: a .png or .svg file")
 
 
 def _add_advise_options(parser: ArgumentParser) -> None:
@@ -208,8 +207,7 @@ def check_bench_options(arguments: Namespace) -> None:
             if method not in METHODS:
                 names = f"{', '.join(METHODS)}, separated by commas, or {ALL}"
                 raise ValueError(f"methods must be some of {names}, not {ascii(method)}")
-        others = ("cudnn_attention", "prompt_tokens", "gammas", "contexts")
-        others += ("quantize_sweep", "plot")
+        others = ("cudnn_attention", "prompt_tokens", "gammas", "contexts", "quantize_sweep")
         _refuse_beside("methods", others, arguments)
     elif arguments.gamma == "auto":
         raise ValueError("gamma must be a whole number here: auto goes with --methods")

@@ -157,15 +157,13 @@ def test_bench_prints_a_table_and_json_last(capsys):
 
 
 @pytest.mark.slow
-def test_bench_with_sweeps_and_a_plot(capsys, tmp_path):
-    file = tmp_path / "bench.png"
-    sweeps = f"--gammas 4,2,2 --contexts 300,30 --plot {file}"
+def test_bench_with_sweeps(capsys):
+    sweeps = "--gammas 4,2,2 --contexts 300,30"
     result, out = run(capsys, f"--max-new-tokens 12 --seed 5 --prompt-tokens 200 {sweeps}")
     assert result["prompt_tokens"] == 200 and "1 prompts of 200 tokens x 1" in out
     assert result["differing_argmaxes"]["first_at"] == [None]
     assert [row["gamma"] for row in result["gammas"]] == [2, 4]
     assert [row["context"] for row in result["contexts"]] == [30, 300]
-    assert file.read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.slow
@@ -174,11 +172,9 @@ def test_bench_of_quantised_weights(capsys, tmp_path):
     for seed, path in enumerate(paths.values()):
         tiny(seed=seed, vocab_size=300, hidden_size=64, intermediate_size=256).save_pretrained(path)
         tokenizer().save_pretrained(path)
-    file = tmp_path / "bench.svg"
     pair = f"--target {paths['target']} --drafter {paths['drafter']}"
-    result, out = run(capsys, f"{pair} --max-new-tokens 4 --quantize-sweep none,int8,none --plot {file}")
+    result, out = run(capsys, f"{pair} --max-new-tokens 4 --quantize-sweep none,int8,none")
     none, int8 = result["quantized"]
     assert (none["quantize"], int8["quantize"]) == ("none", "int8")
     assert any(line.startswith("int8") for line in out.splitlines())
-    assert "<svg" in file.read_text()
     assert none["bytes_held"] > 1.5 * int8["bytes_held"]

@@ -1,4 +1,4 @@
-"""The benchmark without its models: statistics, turns, rows, tables, the picture, prompts and options."""
+"""The benchmark without its models: statistics, turns, rows, tables, prompts and options."""
 
 import time
 from dataclasses import replace
@@ -20,7 +20,7 @@ from specdemo.bench.measure import (
     tokens_per_round,
 )
 from specdemo.bench.prompts import prompt_sets, prompts_for, story_prompts
-from specdemo.bench.report import draw_picture, quantized_table, result_table
+from specdemo.bench.report import quantized_table, result_table
 from specdemo.bench.results import (
     ContextRow,
     Differences,
@@ -177,7 +177,7 @@ def test_sweeps_compare_with_the_engines_own_plain_decoding():
     assert found.x_plain == 10 / 7.5, "by the engine's clock"
 
 
-# Tables and the picture
+# Tables
 
 
 def speed(ms: float) -> Speed:
@@ -264,30 +264,6 @@ def test_quantised_weights_are_compared_with_unquantised_ones_if_these_were_meas
     assert rows[3] == "int8 7.00 0.50 3.00 2.40-3.75 2.00 – 5.0"
 
 
-def test_the_pictures_axes_have_the_numbers_and_everything_is_inside():
-    figure = draw_picture(result())
-    speeds, gammas, contexts, quantized = figure.axes
-    names = [label.get_text() for label in speeds.get_yticklabels()]
-    assert names == ["transformers plain", "specdemo speculative"]
-    assert [bar.get_width() for bar in speeds.patches] == [100, 250] and speeds.yaxis_inverted()
-
-    lines = {line.get_label(): line.get_xydata().tolist() for line in gammas.lines}
-    (first, missing) = lines["expected"]
-    assert lines["measured"] == [[1, 1.2], [4, 2.0]] and first == [1, 1.5] and missing[1] != missing[1]
-
-    lines = {line.get_label(): line.get_xydata().tolist() for line in contexts.lines}
-    assert lines.pop("plain") == [[256, 8], [1024, 9]] and lines.pop("speculative") == [[256, 5], [1024, 6]]
-    assert lines == {"expected": [[256, 4.0], [1024, 4.5]]}
-    assert [bar.get_height() for bar in quantized.patches] == [7, 3]
-
-    figure.draw_without_rendering()
-    width, height = figure.canvas.get_width_height()
-    for axes in figure.axes:
-        box = axes.get_tightbbox()
-        assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= width + 1 and box.y1 <= height + 1
-    assert len(draw_picture(result(gammas=[], contexts=[], quantized=[])).axes) == 1
-
-
 # Prompts
 
 
@@ -333,13 +309,11 @@ WRONG = {
     "--gammas ²": GAMMAS,
     "--contexts 1": f"{CONTEXTS} '1'",
     "--methods all,model": f"{METHODS_ALLOWED} 'all'",
-    "--methods none --plot x.png": "methods: give --methods or --plot, not both",
     "--trees 2,1": "trees are rows of the table of --methods, so they need --methods",
     "--methods model --trees 2,1 9,9": "like 3,2,1, of at most 32 tokens, not '9,9'",
     "--methods model --trees=": "argument --trees: must be auto or at most 8 whole numbers",
     "--shapes tiny": "unrecognized arguments: --shapes tiny",
     "--quantize-sweep none --quantize int8": "quantize: give --quantize and --quantize-drafter or",
-    "--plot x.jpg": "plot must be a file that ends in .png or .svg, not x.jpg",
     "--prompts 0": "argument --prompts: must be a whole number from 1 to 1,000",
 }
 
@@ -350,13 +324,3 @@ def test_a_wrong_request_is_one_sentence_and_exit_status_2(capsys, monkeypatch, 
     status, out, err = bench(capsys, options)
     assert status == 2 and out == ""
     assert WRONG[options] in err.splitlines()[-1] and "Traceback" not in err
-
-
-def test_a_plot_is_refused_before_anything_loads(capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr("specdemo.cli.main._load", lambda arguments: pytest.fail("loaded"))
-    folder = tmp_path / "x.png"
-    folder.mkdir()
-    assert "plot must be a file, but" in bench(capsys, f"--plot {folder}")[2]
-    monkeypatch.setattr("specdemo.cli.main.find_spec", lambda name: None)
-    status, _, err = bench(capsys, f"--plot {tmp_path / 'y.png'}")
-    assert status == 1 and "plot needs matplotlib, which is not installed" in err
