@@ -13,8 +13,6 @@ def result_table(result: Result) -> str:
         _rows(result),
         _ratios(result),
         _speculation(result),
-        _gammas(result) if result.gammas else "",
-        _contexts(result) if result.contexts else "",
         "\n".join(f"note: {note}" for note in result.notes),
     ]
     return "\n\n".join(part for part in parts if part)
@@ -84,38 +82,6 @@ def _speculation(result: Result) -> str:
             line += f", first at token {', '.join(str(at) for at in differing.first_at if at is not None)}"
             line += "; in float32 there must be none: this is a bug" if result.dtype == "float32" else ""
         lines.append(line)
-    return "\n".join(lines)
-
-
-def _gammas(result: Result) -> str:
-    lines = [
-        f"{'gamma':>6}{'ms/token':>10}{'tokens/s':>10}{'acceptance':>12}{'tokens/round':>14}{'c':>8}"
-        f"{'x specdemo plain':>18}{'expected':>10}"
-    ]
-    for row in result.gammas:
-        lines.append(
-            f"{row.gamma:>6}{row.ms_per_token:>10.2f}{row.tokens_per_second:>10.1f}"
-            f"{rounded(row.acceptance_rate, 3):>12}{rounded(row.mean_tokens_per_round):>14}"
-            f"{rounded(row.cost_ratio, 3):>8}{row.x_plain:>18.2f}"
-            f"{rounded(row.expected_x_plain):>10}"
-        )
-    return "\n".join(lines)
-
-
-def _contexts(result: Result) -> str:
-    lines = [
-        "by the engine's clock, without prefill:",
-        f"{'':>8}{'':>11}{'plain':>19}{'speculative':>23}",
-        f"{'context':>8}{'prefill ms':>11}{'ms/round':>10}{'ms/token':>10}{'ms/round':>12}{'ms/token':>10}"
-        f"{'x specdemo plain':>18}{'expected':>10}",
-    ]
-    for row in result.contexts:
-        lines.append(
-            f"{row.context:>8,}{row.prefill_ms:>11.1f}{rounded(row.plain.round_ms):>10}"
-            f"{row.plain.ms_per_token:>10.2f}{rounded(row.speculative.round_ms):>12}"
-            f"{row.speculative.ms_per_token:>10.2f}{row.x_plain:>18.2f}"
-            f"{rounded(row.expected_x_plain):>10}"
-        )
     return "\n".join(lines)
 
 

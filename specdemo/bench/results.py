@@ -52,29 +52,6 @@ class Differences:
     first_at: list[int | None]
 
 
-@dataclass(frozen=True, kw_only=True)
-class GammaRow(Speed, Drafting):
-    gamma: int
-    x_plain: float  # how many times as fast as specdemo plain
-
-
-@dataclass(frozen=True)
-class EngineTimes:
-    """Median times by the engine's clock, without prefill."""
-
-    round_ms: float | None
-    ms_per_token: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class ContextRow(Drafting):
-    context: int  # tokens of prompt
-    prefill_ms: float
-    plain: EngineTimes
-    speculative: EngineTimes
-    x_plain: float  # how many times as fast as specdemo plain
-
-
 @dataclass(frozen=True)
 class QuantizedRow:
     quantize: str  # the kind of weights; "none": unquantised
@@ -105,7 +82,5 @@ class Result(Drafting):
     ratios: list[Ratio]
     differing_argmaxes: Differences | None  # of the engine with drafts and plain; greedy only
     notes: list[str]
-    gammas: list[GammaRow] = field(default_factory=list)
-    contexts: list[ContextRow] = field(default_factory=list)
     quantized: list[QuantizedRow] = field(default_factory=list)
     prompt_tokens: int | None = None  # in each prompt; None: as many as it has

@@ -185,10 +185,8 @@ def _bench(arguments: Namespace) -> int:
         plan(resolve(**request | {"quantize": kind}))  # refuses a kind before anything is measured
     request["cudnn_attention"] = arguments.cudnn_attention
     counts = (arguments.prompts, arguments.repeats)
-    names = ("prompt_tokens", "gammas", "contexts")
-    chosen = {name: getattr(arguments, name) for name in names}
     pair = _load(request)
-    result = bench(pair, params, *counts, **chosen)
+    result = bench(pair, params, *counts, prompt_tokens=arguments.prompt_tokens)
     put(result_table(result))
     if arguments.quantize_sweep is not None:
         del pair  # frees its memory

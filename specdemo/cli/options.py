@@ -149,17 +149,12 @@ def _add_bench_options(parser: ArgumentParser) -> None:
     add("--repeats", type=count, default=3, help="how often each prompt is run (default 3)")
     cudnn = "on CUDA, let all contestants use cuDNN's attention, which is switched off otherwise"
     add("--cudnn-attention", action="store_true", help=cudnn)
-    add("--gammas", type=_numbers(1, 16), default=[], metavar="N,N", help="sweep over gamma, like 1,2,4,8")
-    longest = 1_000_000  # tokens
-    lengths = _numbers(2, longest)
     prompt_tokens = "all prompts have so many tokens (default: as long as they are)"
-    add("--prompt-tokens", type=_whole(2, longest), metavar="N", help=prompt_tokens)
-    contexts = "sweep over the prompt's length in tokens, like 256,1024"
+    add("--prompt-tokens", type=_whole(2, 1_000_000), metavar="N", help=prompt_tokens)
     sweep = "the pair again for each of these, like none,int8,int4,float8"
     methods = f"a table of drafters instead, from {','.join(METHODS)}, or {ALL} that the pair can have"
     methods += "; none is always measured, because the speed-ups divide by it"
     trees = "with --methods: trees to measure beside the chains, like 2,1 2,1,1,1 auto (default: a usual one)"
-    add("--contexts", type=lengths, default=[], metavar="N,N", help=contexts)
     add("--quantize-sweep", type=_names, metavar="KIND,KIND", help=sweep)
     add("--methods", type=_names, metavar="NAME,NAME", help=methods)
     add("--trees", type=_tree, nargs="+", default=[], metavar="N,N", help=trees)
@@ -207,7 +202,7 @@ def check_bench_options(arguments: Namespace) -> None:
             if method not in METHODS:
                 names = f"{', '.join(METHODS)}, separated by commas, or {ALL}"
                 raise ValueError(f"methods must be some of {names}, not {ascii(method)}")
-        others = ("cudnn_attention", "prompt_tokens", "gammas", "contexts", "quantize_sweep")
+        others = ("cudnn_attention", "prompt_tokens", "quantize_sweep")
         _refuse_beside("methods", others, arguments)
     elif arguments.gamma == "auto":
         raise ValueError("gamma must be a whole number here: auto goes with --methods")
@@ -270,19 +265,3 @@ def _whole(low: int, high: int) -> Callable[[str], int]:
         return int(text)
 
     return whole
-
-
-def _numbers(low: int, high: int) -> Callable[[str], list[int]]:
-    """A type for argparse: "4,1,2,2" -> [1, 2, 4]."""
-
-    def is_allowed(text: str) -> bool:
-        return text.isascii() and text.isdecimal() and len(text) < 10 and low <= int(text) <= high
-
-    def numbers(text: str) -> list[int]:
-        parts = [part.strip() for part in text.split(",")]
-        if not all(map(is_allowed, parts)):
-            numbers_allowed = f"whole numbers from {low:,} to {high:,}, separated by commas"
-            raise ArgumentTypeError(f"must be {numbers_allowed}, not {ascii(text)}")
-        return sorted({int(part) for part in parts})
-
-    return numbers

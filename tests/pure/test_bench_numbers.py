@@ -22,17 +22,14 @@ from specdemo.bench.measure import (
 from specdemo.bench.prompts import prompt_sets, prompts_for, story_prompts
 from specdemo.bench.report import quantized_table, result_table
 from specdemo.bench.results import (
-    ContextRow,
     Differences,
-    EngineTimes,
-    GammaRow,
     QuantizedRow,
     Ratio,
     Result,
     Row,
     Speed,
 )
-from specdemo.bench.run import context_row, gamma_row, ratios, row
+from specdemo.bench.run import ratios, row
 from specdemo.cli.main import main
 from specdemo.events import METHODS
 from specdemo.events.metrics import fresh
@@ -162,21 +159,6 @@ def test_ratios_are_those_of_contestants_that_were_measured():
     ]
 
 
-def test_sweeps_compare_with_the_engines_own_plain_decoding():
-    counts = {"accepted": 1, "rejected": 1, "tokens": 2}
-    plain = [sample(rounds=[(0, 0.0, 10.0)] * 2, seconds=0.03, verify_ms=20.0, **counts)]
-    drafted = [
-        sample(rounds=[(4, 4.0, 11.0)], seconds=0.02, draft_ms=4.0, verify_ms=11.0, prefill_ms=5.0, **counts)
-    ]
-    found = gamma_row(4, plain, drafted)
-    assert (found.gamma, found.ms_per_token, found.x_plain) == (4, 10, 1.5), "by the wall clock"
-    assert (found.acceptance_rate, found.cost_ratio) == (0.5, 0.1)
-    found = context_row(64, 4, plain, drafted)
-    assert (found.context, found.prefill_ms) == (64, 5)
-    assert (found.plain, found.speculative) == (EngineTimes(10, 10), EngineTimes(15, 7.5))
-    assert found.x_plain == 10 / 7.5, "by the engine's clock"
-
-
 # Tables
 
 
@@ -200,23 +182,6 @@ def result(**changes) -> Result:
         made("specdemo speculative", 4.0, 2.5),
     ]
     values["ratios"] = [Ratio("specdemo speculative", "transformers plain", 2.5, 1.25)]
-    values["gammas"] = [
-        GammaRow(**vars(speed(4.0)), **none, expected_x_plain=e, gamma=g, x_plain=x)
-        for g, x, e in ((1, 1.2, 1.5), (4, 2.0, None))
-    ]
-    times = ((256, 8.0, 5.0), (1024, 9.0, 6.0))
-    values["contexts"] = [
-        ContextRow(
-            **none,
-            expected_x_plain=2.0,
-            context=n,
-            prefill_ms=1.0,
-            plain=EngineTimes(None, p),
-            speculative=EngineTimes(None, s),
-            x_plain=p / s,
-        )
-        for n, p, s in times
-    ]
     values["quantized"] = [QuantizedRow("int8", speed(7.0), speed(3.0), None, 5_000_000, ["another note"])]
     return Result(**values | changes)
 
@@ -226,12 +191,10 @@ def words(text: str) -> list[str]:
     return [" ".join(line.split()) for line in text.splitlines()]
 
 
-def test_the_table_has_a_line_for_each_contestant_and_for_each_value_of_a_sweep():
+def test_the_table_has_a_line_for_each_contestant():
     lines = words(result_table(result()))
     assert "transformers plain 10.00 8.00-12.50 100.0 50.0 1.00 – 2 of 2" in lines
     assert "specdemo speculative / transformers plain 2.50 1.25" in lines
-    assert "1 4.00 250.0 – – – 1.20 1.50" in lines
-    assert "1,024 1.0 – 9.00 – 6.00 1.50 2.00" in lines
     assert "note: a note" in lines
 
 
@@ -301,18 +264,13 @@ def bench(capsys, options: str) -> tuple[int, str, str]:
     return status, *capsys.readouterr()
 
 
-GAMMAS = "argument --gammas: must be whole numbers from 1 to 16, separated by commas, not"
-CONTEXTS = "argument --contexts: must be whole numbers from 2 to 1,000,000, separated by commas, not"
 METHODS_ALLOWED = f"methods must be some of {', '.join(METHODS)}, separated by commas, or all, not"
 WRONG = {
-    "--gammas 4,17": f"{GAMMAS} '4,17'",
-    "--gammas ²": GAMMAS,
-    "--contexts 1": f"{CONTEXTS} '1'",
     "--methods all,model": f"{METHODS_ALLOWED} 'all'",
     "--trees 2,1": "trees are rows of the table of --methods, so they need --methods",
     "--methods model --trees 2,1 9,9": "like 3,2,1, of at most 32 tokens, not '9,9'",
     "--methods model --trees=": "argument --trees: must be auto or at most 8 whole numbers",
-    "--shapes tiny": "unrecognized arguments: --shapes tiny",
+    "--gammas 1,2": "unrecognized arguments: --gammas 1,2",
     "--quantize-sweep none --quantize int8": "quantize: give --quantize and --quantize-drafter or",
     "--prompts 0": "argument --prompts: must be a whole number from 1 to 1,000",
 }
