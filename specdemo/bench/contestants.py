@@ -69,11 +69,6 @@ def ours(pair: Pair, params: Params) -> RunIds:
     return run
 
 
-def plain_and_speculative(pair: Pair, params: Params) -> list[Contestant]:
-    plain = replace(params, draft_with="none")
-    return [Contestant("plain", ours(pair, plain)), Contestant("speculative", ours(pair, params))]
-
-
 def theirs(pair: Pair, params: Params, assistant: PreTrainedModel | None = None) -> RunIds:
     """transformers' own generation, set up to do the same work: gamma drafts per round, no early end."""
     options = {"do_sample": params.temperature > 0, "max_new_tokens": params.max_new_tokens}

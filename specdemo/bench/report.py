@@ -1,13 +1,12 @@
 """A benchmark's result as text tables."""
 
 from specdemo.bench.methods import rounded
-from specdemo.bench.results import QuantizedRow, Result
+from specdemo.bench.results import Result
 
 NAME_WIDTH = 37  # columns of a contestant's name
 
 
 def result_table(result: Result) -> str:
-    """Everything but the quantised weights, which are measured later."""
     parts = [
         _head(result),
         _rows(result),
@@ -82,28 +81,6 @@ def _speculation(result: Result) -> str:
             line += f", first at token {', '.join(str(at) for at in differing.first_at if at is not None)}"
             line += "; in float32 there must be none: this is a bug" if result.dtype == "float32" else ""
         lines.append(line)
-    return "\n".join(lines)
-
-
-def quantized_table(rows: list[QuantizedRow]) -> str:
-    """The table of quantised weights. x none: how many times as fast as unquantised weights, if these were
-    measured."""
-    lines = [
-        f"{'weights':<10}{'plain ms/token':>16}{'x none':>8}{'speculative ms/token':>22}{'10-90 %':>16}"
-        f"{'x none':>8}{'acceptance':>12}{'MB held':>10}"
-    ]
-    none = next((row for row in rows if row.quantize == "none"), None)
-    for row in rows:
-        plain, drafted = row.plain, row.speculative
-        x_plain = none.plain.ms_per_token / plain.ms_per_token if none else None
-        x_drafted = none.speculative.ms_per_token / drafted.ms_per_token if none else None
-        lines.append(
-            f"{row.quantize:<10}{plain.ms_per_token:>16.2f}{rounded(x_plain):>8}"
-            f"{drafted.ms_per_token:>22.2f}{_range(drafted.ms_per_token_10_90):>16}{rounded(x_drafted):>8}"
-            f"{rounded(row.acceptance_rate, 3):>12}{row.bytes_held / 1e6:>10,.1f}"
-        )
-        lines += [f"{'':<10}{note}" for note in row.notes]
-    lines.append("quantised weights are unpacked for every product: faster only if reading them takes longer")
     return "\n".join(lines)
 
 

@@ -1,6 +1,6 @@
 """What a benchmark measured, as plain values. `asdict` of a Result is the JSON that is printed last."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,16 +52,6 @@ class Differences:
     first_at: list[int | None]
 
 
-@dataclass(frozen=True)
-class QuantizedRow:
-    quantize: str  # the kind of weights; "none": unquantised
-    plain: Speed
-    speculative: Speed
-    acceptance_rate: float | None
-    bytes_held: int
-    notes: list[str]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Result(Drafting):
     pair: str
@@ -82,5 +72,4 @@ class Result(Drafting):
     ratios: list[Ratio]
     differing_argmaxes: Differences | None  # of the engine with drafts and plain; greedy only
     notes: list[str]
-    quantized: list[QuantizedRow] = field(default_factory=list)
     prompt_tokens: int | None = None  # in each prompt; None: as many as it has

@@ -1,16 +1,13 @@
 """The benchmark of one pair: transformers' ways to generate against this engine's, all with gamma drafts a
-round; and a sweep (the same measurement for several kinds of quantised weights)."""
+round."""
 
-import gc
-from collections.abc import Callable
 from datetime import date
 
 import torch
 
-from specdemo.bench.contestants import bench_params, contestants, plain_and_speculative
+from specdemo.bench.contestants import bench_params, contestants
 from specdemo.bench.measure import (
     Sample,
-    acceptance_rate,
     differences,
     drafting,
     first_differences,
@@ -20,15 +17,9 @@ from specdemo.bench.measure import (
     speed,
 )
 from specdemo.bench.prompts import story_prompts
-from specdemo.bench.results import (
-    QuantizedRow,
-    Ratio,
-    Result,
-    Row,
-)
+from specdemo.bench.results import Ratio, Result, Row
 from specdemo.events import Params
 from specdemo.loading.pair import Pair
-from specdemo.runtime.cuda import free_cache
 from specdemo.runtime.device import attention_backends
 
 
@@ -113,30 +104,3 @@ def ratios(samples: dict[str, list[Sample]]) -> list[Ratio]:
         for name, other in RATIOS
         if name in samples and other in samples
     ]
-
-
-def quantize_sweep(
-    load: Callable[[str], Pair], params: Params, prompts: int, repeats: int, kinds: list[str]
-) -> list[QuantizedRow]:
-    """Loads the pair again for each kind of weights ("none": unquantised), one after the other."""
-    rows = []
-    for kind in kinds:
-        gc.collect()  # frees the previous pair
-        free_cache("cuda")
-        rows.append(_quantized_row(kind, load(kind), params, prompts, repeats))
-    return rows
-
-
-def _quantized_row(kind: str, pair: Pair, params: Params, prompts: int, repeats: int) -> QuantizedRow:
-    both = plain_and_speculative(pair, bench_params(pair, params))
-    with pair.runner.torch_settings():
-        samples = in_turns(both, story_prompts(pair, prompts), repeats)
-    held = pair.bytes_held
-    return QuantizedRow(
-        quantize=kind,
-        plain=speed(samples["plain"]),
-        speculative=speed(samples["speculative"]),
-        acceptance_rate=acceptance_rate(samples["speculative"]),
-        bytes_held=held.target + (held.drafter or 0),
-        notes=list(map(str, pair.notes)),
-    )

@@ -170,30 +170,13 @@ def _bench(arguments: Namespace) -> int:
     if arguments.methods is not None:
         return _compare(arguments, params, request)
 
-    from specdemo.bench.report import quantized_table, result_table
-    from specdemo.bench.run import bench, quantize_sweep
-    from specdemo.loading.load import kind_of_part, load_pair, plan, target_for
-    from specdemo.loading.request import ByRole, resolve
+    from specdemo.bench.report import result_table
+    from specdemo.bench.run import bench
 
-    kinds: dict[str, ByRole] = {}  # a head is not quantised
-    if arguments.quantize_sweep is not None:
-        asked = (request[name] for name in ("target", "drafter", "trust_remote_code"))
-        request["target"] = target_for(*asked)
-        heads = [part for part in resolve(**request).parts if kind_of_part(part).is_head]
-        kinds = {kind: {"target": kind} if heads else kind for kind in arguments.quantize_sweep}
-    for kind in kinds.values():
-        plan(resolve(**request | {"quantize": kind}))  # refuses a kind before anything is measured
     request["cudnn_attention"] = arguments.cudnn_attention
     counts = (arguments.prompts, arguments.repeats)
-    pair = _load(request)
-    result = bench(pair, params, *counts, prompt_tokens=arguments.prompt_tokens)
+    result = bench(_load(request), params, *counts, prompt_tokens=arguments.prompt_tokens)
     put(result_table(result))
-    if arguments.quantize_sweep is not None:
-        del pair  # frees its memory
-        requests = {kind: request | {"quantize": own} for kind, own in kinds.items()}
-        quantized = quantize_sweep(lambda kind: load_pair(**requests[kind]), params, *counts, list(kinds))
-        put("\n" + quantized_table(quantized))
-        result = replace(result, quantized=quantized)
     put(json.dumps(asdict(result)))
     return 0
 

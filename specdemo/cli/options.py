@@ -151,11 +151,9 @@ def _add_bench_options(parser: ArgumentParser) -> None:
     add("--cudnn-attention", action="store_true", help=cudnn)
     prompt_tokens = "all prompts have so many tokens (default: as long as they are)"
     add("--prompt-tokens", type=_whole(2, 1_000_000), metavar="N", help=prompt_tokens)
-    sweep = "the pair again for each of these, like none,int8,int4,float8"
     methods = f"a table of drafters instead, from {','.join(METHODS)}, or {ALL} that the pair can have"
     methods += "; none is always measured, because the speed-ups divide by it"
     trees = "with --methods: trees to measure beside the chains, like 2,1 2,1,1,1 auto (default: a usual one)"
-    add("--quantize-sweep", type=_names, metavar="KIND,KIND", help=sweep)
     add("--methods", type=_names, metavar="NAME,NAME", help=methods)
     add("--trees", type=_tree, nargs="+", default=[], metavar="N,N", help=trees)
 
@@ -196,13 +194,13 @@ def _seconds(text: str) -> float:
 
 
 def check_bench_options(arguments: Namespace) -> None:
-    """Raises ValueError for options that do not go together, and for an unknown method or kind of weights."""
+    """Raises ValueError for options that do not go together, and for an unknown method."""
     if arguments.methods is not None:
         for method in arguments.methods if arguments.methods != [ALL] else ():
             if method not in METHODS:
                 names = f"{', '.join(METHODS)}, separated by commas, or {ALL}"
                 raise ValueError(f"methods must be some of {names}, not {ascii(method)}")
-        others = ("cudnn_attention", "prompt_tokens", "quantize_sweep")
+        others = ("cudnn_attention", "prompt_tokens")
         _refuse_beside("methods", others, arguments)
     elif arguments.gamma == "auto":
         raise ValueError("gamma must be a whole number here: auto goes with --methods")
@@ -212,13 +210,6 @@ def check_bench_options(arguments: Namespace) -> None:
         raise ValueError("confidence must be 0 here, since transformers drafts gamma tokens: use --methods")
     if arguments.trees and arguments.methods is None:
         raise ValueError("trees are rows of the table of --methods, so they need --methods")
-    if arguments.quantize_sweep is not None:
-        if arguments.quantize is not None or arguments.quantize_drafter is not None:
-            raise ValueError("quantize: give --quantize and --quantize-drafter or --quantize-sweep, not both")
-        kinds = ("none", *QUANTIZE)
-        for kind in arguments.quantize_sweep:
-            if kind not in kinds:
-                raise ValueError(f"quantize must be one of {', '.join(kinds)}, not {ascii(kind)}")
 
 
 def _refuse_beside(option: str, others: Sequence[str], arguments: Namespace) -> None:

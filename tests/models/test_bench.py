@@ -135,17 +135,3 @@ def test_bench_with_prompts_of_a_given_length(capsys):
     result, out = run(capsys, "--max-new-tokens 12 --seed 5 --prompt-tokens 200")
     assert result["prompt_tokens"] == 200 and "1 prompts of 200 tokens x 1" in out
     assert result["differing_argmaxes"]["first_at"] == [None]
-
-
-@pytest.mark.slow
-def test_bench_of_quantised_weights(capsys, tmp_path):
-    paths = {role: str(tmp_path / role) for role in ("target", "drafter")}
-    for seed, path in enumerate(paths.values()):
-        tiny(seed=seed, vocab_size=300, hidden_size=64, intermediate_size=256).save_pretrained(path)
-        tokenizer().save_pretrained(path)
-    pair = f"--target {paths['target']} --drafter {paths['drafter']}"
-    result, out = run(capsys, f"{pair} --max-new-tokens 4 --quantize-sweep none,int8,none")
-    none, int8 = result["quantized"]
-    assert (none["quantize"], int8["quantize"]) == ("none", "int8")
-    assert any(line.startswith("int8") for line in out.splitlines())
-    assert none["bytes_held"] > 1.5 * int8["bytes_held"]

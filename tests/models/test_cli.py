@@ -182,7 +182,6 @@ ANSWERED_WITHOUT_TORCH = {
     ),
     "bench --prompts 0": (2, "argument --prompts: must be a whole number from 1 to 1,000, not '0'"),
     "bench --top-p 0": (2, "top_p must be a number above 0 to 1, not 0"),
-    "bench --quantize-sweep int3": (2, "quantize must be one of none, int8, int4, int2, float8, not 'int3'"),
     "pairs": (0, ""),
 }
 

@@ -20,10 +20,9 @@ from specdemo.bench.measure import (
     tokens_per_round,
 )
 from specdemo.bench.prompts import prompt_sets, prompts_for, story_prompts
-from specdemo.bench.report import quantized_table, result_table
+from specdemo.bench.report import result_table
 from specdemo.bench.results import (
     Differences,
-    QuantizedRow,
     Ratio,
     Result,
     Row,
@@ -182,7 +181,6 @@ def result(**changes) -> Result:
         made("specdemo speculative", 4.0, 2.5),
     ]
     values["ratios"] = [Ratio("specdemo speculative", "transformers plain", 2.5, 1.25)]
-    values["quantized"] = [QuantizedRow("int8", speed(7.0), speed(3.0), None, 5_000_000, ["another note"])]
     return Result(**values | changes)
 
 
@@ -215,16 +213,6 @@ def test_differences_in_float32_are_called_a_bug():
     assert f"{said}\n" in result_table(differing)
     told = result_table(replace(differing, dtype="float32"))
     assert f"{said}; in float32 there must be none: this is a bug" in told
-
-
-def test_quantised_weights_are_compared_with_unquantised_ones_if_these_were_measured():
-    int8 = result().quantized[0]
-    none = replace(int8, quantize="none", plain=speed(3.5), speculative=speed(6.0), acceptance_rate=0.5)
-    rows = words(quantized_table([int8]))
-    assert rows[1:3] == ["int8 7.00 – 3.00 2.40-3.75 – – 5.0", "another note"]
-    rows = words(quantized_table([none, int8]))
-    assert rows[1] == "none 3.50 1.00 6.00 4.80-7.50 1.00 0.500 5.0"
-    assert rows[3] == "int8 7.00 0.50 3.00 2.40-3.75 2.00 – 5.0"
 
 
 # Prompts
@@ -271,7 +259,6 @@ WRONG = {
     "--methods model --trees 2,1 9,9": "like 3,2,1, of at most 32 tokens, not '9,9'",
     "--methods model --trees=": "argument --trees: must be auto or at most 8 whole numbers",
     "--gammas 1,2": "unrecognized arguments: --gammas 1,2",
-    "--quantize-sweep none --quantize int8": "quantize: give --quantize and --quantize-drafter or",
     "--prompts 0": "argument --prompts: must be a whole number from 1 to 1,000",
 }
 
