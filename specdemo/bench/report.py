@@ -18,20 +18,13 @@ def result_table(result: Result) -> str:
 
 
 def _head(result: Result) -> str:
-    head = (
+    return (
         f"{result.pair} on {result.device} ({result.device_name}), {result.dtype}, "
         f"{result.threads} thread(s) (torch's own choice: {result.own_threads}), "
         f"gamma {result.gamma}, temperature {result.temperature:g}, "
         f"{result.prompts} prompts{_length(result.prompt_tokens)} x {result.repeats}, "
         f"{result.max_new_tokens} tokens each, {result.date}"
     )
-    if result.attention is not None:
-        head += f"\nattention on CUDA, for all contestants alike: {', '.join(result.attention)}; " + (
-            "without --cudnn-attention cudnn is switched off"
-            if "cudnn" in result.attention
-            else "cudnn is switched off (--cudnn-attention switches it on)"
-        )
-    return head
 
 
 def _length(tokens: int | None) -> str:

@@ -67,7 +67,6 @@ class Result(Drafting):
     max_new_tokens: int
     prompts: int
     repeats: int
-    attention: list[str] | None  # torch's backends that all contestants could use; None on a CPU
     rows: list[Row]
     ratios: list[Ratio]
     differing_argmaxes: Differences | None  # of the engine with drafts and plain; greedy only

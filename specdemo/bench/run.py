@@ -20,7 +20,6 @@ from specdemo.bench.prompts import story_prompts
 from specdemo.bench.results import Ratio, Result, Row
 from specdemo.events import Params
 from specdemo.loading.pair import Pair
-from specdemo.runtime.device import attention_backends
 
 
 def bench(
@@ -60,7 +59,6 @@ def bench(
             prompts=prompts,
             prompt_tokens=prompt_tokens,
             repeats=repeats,
-            attention=attention_backends() if pair.target.device.type == "cuda" else None,
             rows=[row(name, samples, greedy) for name in samples],
             ratios=ratios(samples),
             **vars(drafting(plain, drafted, gamma)),

@@ -173,7 +173,6 @@ def _bench(arguments: Namespace) -> int:
     from specdemo.bench.report import result_table
     from specdemo.bench.run import bench
 
-    request["cudnn_attention"] = arguments.cudnn_attention
     counts = (arguments.prompts, arguments.repeats)
     result = bench(_load(request), params, *counts, prompt_tokens=arguments.prompt_tokens)
     put(result_table(result))

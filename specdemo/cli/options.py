@@ -147,8 +147,6 @@ def _add_bench_options(parser: ArgumentParser) -> None:
     count = _whole(1, 1000)
     add("--prompts", type=count, default=6, help="how many prompts (default 6)")
     add("--repeats", type=count, default=3, help="how often each prompt is run (default 3)")
-    cudnn = "on CUDA, let all contestants use cuDNN's attention, which is switched off otherwise"
-    add("--cudnn-attention", action="store_true", help=cudnn)
     prompt_tokens = "all prompts have so many tokens (default: as long as they are)"
     add("--prompt-tokens", type=_whole(2, 1_000_000), metavar="N", help=prompt_tokens)
     methods = f"a table of drafters instead, from {','.join(METHODS)}, or {ALL} that the pair can have"
@@ -200,8 +198,8 @@ def check_bench_options(arguments: Namespace) -> None:
             if method not in METHODS:
                 names = f"{', '.join(METHODS)}, separated by commas, or {ALL}"
                 raise ValueError(f"methods must be some of {names}, not {ascii(method)}")
-        others = ("cudnn_attention", "prompt_tokens")
-        _refuse_beside("methods", others, arguments)
+        if arguments.prompt_tokens is not None:
+            raise ValueError("methods: give --methods or --prompt-tokens, not both")
     elif arguments.gamma == "auto":
         raise ValueError("gamma must be a whole number here: auto goes with --methods")
     elif arguments.rule in RULES and not RULES[arguments.rule].lossless:
@@ -210,12 +208,6 @@ def check_bench_options(arguments: Namespace) -> None:
         raise ValueError("confidence must be 0 here, since transformers drafts gamma tokens: use --methods")
     if arguments.trees and arguments.methods is None:
         raise ValueError("trees are rows of the table of --methods, so they need --methods")
-
-
-def _refuse_beside(option: str, others: Sequence[str], arguments: Namespace) -> None:
-    for other in others:
-        if getattr(arguments, other) not in (None, False, []):
-            raise ValueError(f"{option}: give --{option} or --{other.replace('_', '-')}, not both")
 
 
 def _names(text: str) -> list[str]:

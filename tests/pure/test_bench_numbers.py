@@ -173,7 +173,7 @@ def result(**changes) -> Result:
 
     none = dict.fromkeys(("acceptance_rate", "mean_tokens_per_round", "cost_ratio"))
     values = dict(pair="small + smaller", device="cuda", device_name="Some GPU", dtype="bfloat16")
-    values |= dict(date="2026-01-02", threads=2, own_threads=8, attention=["flash", "math"], notes=["a note"])
+    values |= dict(date="2026-01-02", threads=2, own_threads=8, notes=["a note"])
     values |= dict(gamma=4, temperature=0.0, top_p=0.9, max_new_tokens=8, prompts=2, repeats=1)
     values |= none | dict(expected_x_plain=None, differing_argmaxes=Differences(0, [None, None]))
     values["rows"] = [
@@ -255,6 +255,7 @@ def bench(capsys, options: str) -> tuple[int, str, str]:
 METHODS_ALLOWED = f"methods must be some of {', '.join(METHODS)}, separated by commas, or all, not"
 WRONG = {
     "--methods all,model": f"{METHODS_ALLOWED} 'all'",
+    "--methods none --prompt-tokens 64": "methods: give --methods or --prompt-tokens, not both",
     "--trees 2,1": "trees are rows of the table of --methods, so they need --methods",
     "--methods model --trees 2,1 9,9": "like 3,2,1, of at most 32 tokens, not '9,9'",
     "--methods model --trees=": "argument --trees: must be auto or at most 8 whole numbers",
