@@ -4,16 +4,6 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
-class Speed:
-    """Speed of whole generations, by the wall clock if nothing else is said."""
-
-    ms_per_token: float  # median
-    ms_per_token_10_90: tuple[float, float]  # 10th and 90th percentile
-    tokens_per_second: float
-    tokens_per_processor_second: float  # of all threads
-
-
-@dataclass(frozen=True, kw_only=True)
 class Drafting:
     """What drafting achieved, and the speed-up over plain decoding that the formula expects from it."""
 
@@ -24,9 +14,14 @@ class Drafting:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row(Speed):
-    """One contestant; x: how many times as fast as another one."""
+class Row:
+    """One contestant: the speed of whole generations, by the wall clock if nothing else is said. x: how many
+    times as fast as another one."""
 
+    ms_per_token: float  # median
+    ms_per_token_10_90: tuple[float, float]  # 10th and 90th percentile
+    tokens_per_second: float
+    tokens_per_processor_second: float  # of all threads
     name: str
     x_plain: float  # transformers plain
     x_assisted: float | None  # transformers assisted
@@ -71,4 +66,4 @@ class Result(Drafting):
     ratios: list[Ratio]
     differing_argmaxes: Differences | None  # of the engine with drafts and plain; greedy only
     notes: list[str]
-    prompt_tokens: int | None = None  # in each prompt; None: as many as it has
+    prompt_tokens: int | None  # in each prompt; None: as many as it has

@@ -14,7 +14,7 @@ from specdemo.bench.measure import (
     in_turns,
     ms_per_token,
     processor_ms_per_token,
-    speed,
+    spread,
 )
 from specdemo.bench.prompts import story_prompts
 from specdemo.bench.results import Ratio, Result, Row
@@ -23,12 +23,7 @@ from specdemo.loading.pair import Pair
 
 
 def bench(
-    pair: Pair,
-    params: Params,
-    prompts: int,
-    repeats: int,
-    *,
-    prompt_tokens: int | None = None,
+    pair: Pair, params: Params, prompts: int, repeats: int, *, prompt_tokens: int | None = None
 ) -> Result:
     """Times every contestant on every prompt `repeats` times, with as many threads as the engine uses. All
     contestants write `max_new_tokens` tokens, because end-of-sequence tokens end nothing here.
@@ -72,10 +67,14 @@ def row(name: str, samples: dict[str, list[Sample]], greedy: bool) -> Row:
     """The contestant's row. `samples` must include those of transformers plain."""
     own, plain = samples[name], samples["transformers plain"]
     assisted = samples.get("transformers assisted")
-    ms, first_at = ms_per_token(own), first_differences(own, plain)
+    low, ms, high = spread(sample.ms_per_token for sample in own)
+    first_at = first_differences(own, plain)
     return Row(
         name=name,
-        **vars(speed(own)),
+        ms_per_token=ms,
+        ms_per_token_10_90=(low, high),
+        tokens_per_second=1000 / ms,
+        tokens_per_processor_second=1000 / processor_ms_per_token(own),
         x_plain=ms_per_token(plain) / ms,
         x_assisted=ms_per_token(assisted) / ms if assisted else None,
         equal_to_plain=f"{first_at.count(None)} of {len(first_at)}" if greedy else None,

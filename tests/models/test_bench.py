@@ -68,17 +68,16 @@ def test_a_forward_reads_the_bytes_that_are_counted_by_hand(tmp_path, tied, quan
 
 def test_a_contestant_that_writes_too_little_fails(pair, monkeypatch):
     monkeypatch.setattr("specdemo.bench.contestants.theirs", lambda *given: lambda ids: ([0] * 23, None))
-    plain, *_ = contestants(pair, GREEDY)
+    plain, *_ = contestants(pair, GREEDY).values()
     with pytest.raises(RuntimeError, match="23 tokens instead of 24"):
-        plain.run([5])
+        plain([5])
 
 
 def test_transformers_accepts_the_same_drafts(pair):
     (prompt,) = story_prompts(pair, 1, 20)
-    by_name = {one.name: one for one in contestants(pair, GREEDY)}
     forwards = []
     handle = pair.target.register_forward_hook(lambda *_: forwards.append(1))
-    ids, _ = by_name["transformers assisted"].run(prompt)
+    ids, _ = contestants(pair, GREEDY)["transformers assisted"](prompt)
     handle.remove()
     trace = generate(pair, prompt, GREEDY)
     assert ids == trace.output_ids

@@ -7,15 +7,12 @@ from types import SimpleNamespace
 import pytest
 
 from specdemo.bench.measure import (
-    Contestant,
-    RoundTimes,
     Sample,
     acceptance_rate,
     cost_ratio,
     differences,
     drafting,
     in_turns,
-    round_ms,
     spread,
     tokens_per_round,
 )
@@ -26,7 +23,6 @@ from specdemo.bench.results import (
     Ratio,
     Result,
     Row,
-    Speed,
 )
 from specdemo.bench.run import ratios, row
 from specdemo.cli.main import main
@@ -37,7 +33,12 @@ from tests.tiny import tokenizer
 
 def sample(ids=(1, 2), rounds=(), seconds=1.0, processor_seconds=1.0, **stats) -> Sample:
     stats = replace(fresh(), rounds=len(rounds), **stats)
-    return Sample(seconds, processor_seconds, list(ids), stats, [RoundTimes(*times) for times in rounds])
+    times = [
+        SimpleNamespace(draft=range(drafted), draft_ms=draft_ms, verify_ms=verify_ms)
+        for drafted, draft_ms, verify_ms in rounds
+    ]
+    trace = SimpleNamespace(stats=stats, rounds=times)
+    return Sample(seconds, processor_seconds, list(ids), trace)
 
 
 # Statistics
@@ -55,10 +56,8 @@ def test_only_full_rounds_count():
         sample(rounds=[(4, 8.0, 12.0), (4, 4.0, 16.0), (1, 99.0, 99.0)]),
         sample(rounds=[(4, 6.0, 30.0)]),
     ]
-    assert round_ms(plain, 0) == 12
-    assert round_ms(drafted, 4) == 20
     assert cost_ratio(plain, drafted, 4) == 6 / 4 / 12
-    assert round_ms(drafted, 5) is None and cost_ratio(plain, drafted, 5) is None
+    assert cost_ratio(plain, drafted, 5) is None
 
 
 def test_rates_are_those_of_all_samples_together():
@@ -95,13 +94,13 @@ def test_contestants_take_turns_after_warm_ups_on_the_longest_and_the_shortest_p
             calls.append((name, len(ids)))
             return [1, 2, 3], None
 
-        return Contestant(name, run)
+        return run
 
-    samples = in_turns([contestant("a"), contestant("c")], [[0], [0] * 3, [0] * 2], 2)
+    samples = in_turns({name: contestant(name) for name in "ac"}, [[0], [0] * 3, [0] * 2], 2)
     assert calls[:4] == [("a", 3), ("a", 1), ("c", 3), ("c", 1)]
     assert calls[4:] == [(name, length) for _ in range(2) for length in (1, 3, 2) for name in "ac"]
     assert {name: len(some) for name, some in samples.items()} == {"a": 6, "c": 6}
-    assert samples["a"][0].ids == [1, 2, 3] and samples["a"][0].stats is None
+    assert samples["a"][0].ids == [1, 2, 3] and samples["a"][0].trace is None
 
 
 def test_a_turn_is_timed_by_the_wall_and_by_the_processor():
@@ -115,7 +114,7 @@ def test_a_turn_is_timed_by_the_wall_and_by_the_processor():
             pass
         return [1], None
 
-    samples = in_turns([Contestant("sleeps", sleeps), Contestant("computes", computes)], [[0]], 1)
+    samples = in_turns({"sleeps": sleeps, "computes": computes}, [[0]], 1)
     (slept,), (computed,) = samples["sleeps"], samples["computes"]
     assert slept.seconds >= 0.05 > slept.processor_seconds
     assert computed.seconds >= 0.05 <= computed.processor_seconds
@@ -161,19 +160,16 @@ def test_ratios_are_those_of_contestants_that_were_measured():
 # Tables
 
 
-def speed(ms: float) -> Speed:
-    middle, ends = dict(ms_per_token=ms, tokens_per_second=1000 / ms), (ms * 0.8, ms * 1.25)
-    return Speed(**middle, ms_per_token_10_90=ends, tokens_per_processor_second=500 / ms)
-
-
 def result(**changes) -> Result:
     def made(name, ms, x):
+        middle, ends = dict(ms_per_token=ms, tokens_per_second=1000 / ms), (ms * 0.8, ms * 1.25)
+        speed = dict(middle, ms_per_token_10_90=ends, tokens_per_processor_second=500 / ms)
         texts = dict(equal_to_plain="2 of 2", differs_at=None)
-        return Row(name=name, **vars(speed(ms)), x_plain=x, x_assisted=None, **texts)
+        return Row(name=name, **speed, x_plain=x, x_assisted=None, **texts)
 
     none = dict.fromkeys(("acceptance_rate", "mean_tokens_per_round", "cost_ratio"))
     values = dict(pair="small + smaller", device="cuda", device_name="Some GPU", dtype="bfloat16")
-    values |= dict(date="2026-01-02", threads=2, own_threads=8, notes=["a note"])
+    values |= dict(date="2026-01-02", threads=2, own_threads=8, notes=["a note"], prompt_tokens=None)
     values |= dict(gamma=4, temperature=0.0, top_p=0.9, max_new_tokens=8, prompts=2, repeats=1)
     values |= none | dict(expected_x_plain=None, differing_argmaxes=Differences(0, [None, None]))
     values["rows"] = [
