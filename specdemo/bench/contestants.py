@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from transformers import GenerationConfig, PreTrainedModel
 
-from specdemo.bench.measure import Contestant, RunIds
+from specdemo.bench.measure import RunIds
 from specdemo.events import Params
 from specdemo.events.trace import Trace
 from specdemo.loading.pair import Pair
@@ -15,8 +15,8 @@ from specdemo.runtime.linear import as_loaded
 from specdemo.session import generate
 
 
-def contestants(pair: Pair, params: Params) -> list[Contestant]:
-    """The contestants. transformers plain comes first: the others are compared with it."""
+def contestants(pair: Pair, params: Params) -> dict[str, RunIds]:
+    """The contestants by their names. transformers plain comes first: the others are compared with it."""
     ways = {"transformers plain": theirs(pair, params)}
     if _can_assist(pair, params):
         ways["transformers assisted"] = theirs(pair, params, pair.drafter)
@@ -24,7 +24,7 @@ def contestants(pair: Pair, params: Params) -> list[Contestant]:
     if pair.drafter is not None:
         ways["specdemo speculative"] = ours(pair, params)
     ways["specdemo lookup"] = ours(pair, replace(params, draft_with="lookup", tree=()))
-    return [Contestant(name, _whole(run, params.max_new_tokens)) for name, run in ways.items()]
+    return {name: _whole(run, params.max_new_tokens) for name, run in ways.items()}
 
 
 def _can_assist(pair: Pair, params: Params) -> bool:
@@ -67,11 +67,6 @@ def ours(pair: Pair, params: Params) -> RunIds:
         return trace.output_ids, trace
 
     return run
-
-
-def plain_and_speculative(pair: Pair, params: Params) -> list[Contestant]:
-    plain = replace(params, draft_with="none")
-    return [Contestant("plain", ours(pair, plain)), Contestant("speculative", ours(pair, params))]
 
 
 def theirs(pair: Pair, params: Params, assistant: PreTrainedModel | None = None) -> RunIds:

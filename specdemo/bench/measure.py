@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from statistics import median, quantiles
 from time import perf_counter, process_time, sleep
-from typing import NamedTuple
 
-from specdemo.bench.results import Differences, Drafting, Speed
-from specdemo.events import Stats
+from specdemo.bench.results import Differences, Drafting
+from specdemo.events import Round
 from specdemo.events.metrics import ratio
 from specdemo.events.speedup import expected_speedup
 from specdemo.events.trace import Trace
@@ -23,28 +22,13 @@ PAUSE = 0.02  # seconds between turns, until the threads of the last one have go
 
 
 @dataclass(frozen=True)
-class Contestant:
-    """One way to generate."""
-
-    name: str
-    run: RunIds
-
-
-class RoundTimes(NamedTuple):
-    drafted: int
-    draft_ms: float
-    verify_ms: float
-
-
-@dataclass(frozen=True)
 class Sample:
-    """One generation. For transformers `stats` is None and `rounds` is empty."""
+    """One generation. For transformers `trace` is None."""
 
     seconds: float
     processor_seconds: float  # of all threads
     ids: list[int]
-    stats: Stats | None
-    rounds: list[RoundTimes]
+    trace: Trace | None
 
     @property
     def ms_per_token(self) -> float:
@@ -56,36 +40,26 @@ class Sample:
 
 
 def in_turns(
-    contestants: list[Contestant], prompts: list[list[int]], repeats: int
+    contestants: dict[str, RunIds], prompts: list[list[int]], repeats: int
 ) -> dict[str, list[Sample]]:
     """Runs every contestant on every prompt `repeats` times, after a warm-up.
 
     Returns the samples by contestant (all prompts, then all again)."""
     samples: dict[str, list[Sample]] = {}
-    for contestant in contestants:
+    for name, run in contestants.items():
         # The longest prompt first: code that is compiled or captured for its buffers serves all others.
         for choose in (max, min):
-            contestant.run(choose(prompts, key=len))
-        samples[contestant.name] = []
+            run(choose(prompts, key=len))
+        samples[name] = []
     for _ in range(repeats):
         for prompt in prompts:
-            for contestant in contestants:
+            for name, run in contestants.items():
                 sleep(PAUSE)
                 start, processor_start = perf_counter(), process_time()
-                ids, trace = contestant.run(prompt)
+                ids, trace = run(prompt)
                 times = perf_counter() - start, process_time() - processor_start
-                samples[contestant.name].append(_sample(*times, ids, trace))
+                samples[name].append(Sample(*times, ids, trace))
     return samples
-
-
-def _sample(seconds: float, processor_seconds: float, ids: list[int], trace: Trace | None) -> Sample:
-    rounds = trace.rounds if trace else ()
-    times = [RoundTimes(len(one.draft), one.draft_ms, one.verify_ms) for one in rounds]
-    return Sample(seconds, processor_seconds, ids, trace and trace.stats, times)
-
-
-def engine_stats(samples: list[Sample]) -> list[Stats]:
-    return [sample.stats for sample in samples if sample.stats is not None]
 
 
 def spread(values: Iterable[float]) -> tuple[float, float, float]:
@@ -105,14 +79,11 @@ def processor_ms_per_token(samples: list[Sample]) -> float:
     return median(sample.processor_ms_per_token for sample in samples)
 
 
-def round_ms(samples: list[Sample], gamma: int) -> float | None:
-    """The median time of a full round (one with gamma drafts): drafting and verifying."""
-    return _median(each.draft_ms + each.verify_ms for each in _full_rounds(samples, gamma))
-
-
 def cost_ratio(plain: list[Sample], drafting: list[Sample], gamma: int) -> float | None:
-    """c: the time per draft in a full round, divided by the time of a round of plain decoding."""
-    return ratio(_median(each.draft_ms / gamma for each in _full_rounds(drafting, gamma)), round_ms(plain, 0))
+    """c: the time per draft in a full round (one with gamma drafts), divided by the time of a round of plain
+    decoding."""
+    draft_ms = _median(each.draft_ms / gamma for each in _rounds(drafting) if len(each.draft) == gamma)
+    return ratio(draft_ms, _median(each.draft_ms + each.verify_ms for each in _rounds(plain)))
 
 
 def acceptance_rate(samples: list[Sample]) -> float | None:
@@ -122,16 +93,6 @@ def acceptance_rate(samples: list[Sample]) -> float | None:
 
 def tokens_per_round(samples: list[Sample]) -> float | None:
     return ratio(_total(samples, "tokens"), _total(samples, "rounds"))
-
-
-def speed(samples: list[Sample]) -> Speed:
-    low, middle, high = spread(sample.ms_per_token for sample in samples)
-    return Speed(
-        ms_per_token=middle,
-        ms_per_token_10_90=(low, high),
-        tokens_per_second=1000 / middle,
-        tokens_per_processor_second=1000 / processor_ms_per_token(samples),
-    )
 
 
 def drafting(plain: list[Sample], samples: list[Sample], gamma: int) -> Drafting:
@@ -159,12 +120,12 @@ def differences(samples: list[Sample], reference: list[Sample]) -> Differences:
     return Differences(len(first_at) - first_at.count(None), first_at)
 
 
-def _full_rounds(samples: list[Sample], gamma: int) -> list[RoundTimes]:
-    return [each for sample in samples for each in sample.rounds if each.drafted == gamma]
+def _rounds(samples: list[Sample]) -> list[Round]:
+    return [each for sample in samples for each in sample.trace.rounds]
 
 
 def _total(samples: list[Sample], name: str) -> int:
-    return sum(getattr(stats, name) for stats in engine_stats(samples))
+    return sum(getattr(sample.trace.stats, name) for sample in samples)
 
 
 def _median(values: Iterable[float]) -> float | None:

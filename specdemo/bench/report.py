@@ -1,48 +1,30 @@
-"""A benchmark's result as text tables, and as a picture (which alone needs matplotlib, when it is drawn)."""
-
-from textwrap import shorten
-from typing import TYPE_CHECKING
+"""A benchmark's result as text tables."""
 
 from specdemo.bench.methods import rounded
-from specdemo.bench.results import QuantizedRow, Result
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from specdemo.bench.results import Result
 
 NAME_WIDTH = 37  # columns of a contestant's name
-OUR_COLOUR, OTHER_COLOUR, EXPECTED_COLOUR = "#1f6f43", "#8a8f98", "#b3412f"
 
 
 def result_table(result: Result) -> str:
-    """Everything but the quantised weights, which are measured later."""
     parts = [
         _head(result),
         _rows(result),
         _ratios(result),
         _speculation(result),
-        _gammas(result) if result.gammas else "",
-        _contexts(result) if result.contexts else "",
         "\n".join(f"note: {note}" for note in result.notes),
     ]
     return "\n\n".join(part for part in parts if part)
 
 
 def _head(result: Result) -> str:
-    head = (
+    return (
         f"{result.pair} on {result.device} ({result.device_name}), {result.dtype}, "
         f"{result.threads} thread(s) (torch's own choice: {result.own_threads}), "
         f"gamma {result.gamma}, temperature {result.temperature:g}, "
         f"{result.prompts} prompts{_length(result.prompt_tokens)} x {result.repeats}, "
         f"{result.max_new_tokens} tokens each, {result.date}"
     )
-    if result.attention is not None:
-        head += f"\nattention on CUDA, for all contestants alike: {', '.join(result.attention)}; " + (
-            "without --cudnn-attention cudnn is switched off"
-            if "cudnn" in result.attention
-            else "cudnn is switched off (--cudnn-attention switches it on)"
-        )
-    return head
 
 
 def _length(tokens: int | None) -> str:
@@ -95,143 +77,5 @@ def _speculation(result: Result) -> str:
     return "\n".join(lines)
 
 
-def _gammas(result: Result) -> str:
-    lines = [
-        f"{'gamma':>6}{'ms/token':>10}{'tokens/s':>10}{'acceptance':>12}{'tokens/round':>14}{'c':>8}"
-        f"{'x specdemo plain':>18}{'expected':>10}"
-    ]
-    for row in result.gammas:
-        lines.append(
-            f"{row.gamma:>6}{row.ms_per_token:>10.2f}{row.tokens_per_second:>10.1f}"
-            f"{rounded(row.acceptance_rate, 3):>12}{rounded(row.mean_tokens_per_round):>14}"
-            f"{rounded(row.cost_ratio, 3):>8}{row.x_plain:>18.2f}"
-            f"{rounded(row.expected_x_plain):>10}"
-        )
-    return "\n".join(lines)
-
-
-def _contexts(result: Result) -> str:
-    lines = [
-        "by the engine's clock, without prefill:",
-        f"{'':>8}{'':>11}{'plain':>19}{'speculative':>23}",
-        f"{'context':>8}{'prefill ms':>11}{'ms/round':>10}{'ms/token':>10}{'ms/round':>12}{'ms/token':>10}"
-        f"{'x specdemo plain':>18}{'expected':>10}",
-    ]
-    for row in result.contexts:
-        lines.append(
-            f"{row.context:>8,}{row.prefill_ms:>11.1f}{rounded(row.plain.round_ms):>10}"
-            f"{row.plain.ms_per_token:>10.2f}{rounded(row.speculative.round_ms):>12}"
-            f"{row.speculative.ms_per_token:>10.2f}{row.x_plain:>18.2f}"
-            f"{rounded(row.expected_x_plain):>10}"
-        )
-    return "\n".join(lines)
-
-
-def quantized_table(rows: list[QuantizedRow]) -> str:
-    """The table of quantised weights. x none: how many times as fast as unquantised weights, if these were
-    measured."""
-    lines = [
-        f"{'weights':<10}{'plain ms/token':>16}{'x none':>8}{'speculative ms/token':>22}{'10-90 %':>16}"
-        f"{'x none':>8}{'acceptance':>12}{'MB held':>10}"
-    ]
-    none = next((row for row in rows if row.quantize == "none"), None)
-    for row in rows:
-        plain, drafted = row.plain, row.speculative
-        x_plain = none.plain.ms_per_token / plain.ms_per_token if none else None
-        x_drafted = none.speculative.ms_per_token / drafted.ms_per_token if none else None
-        lines.append(
-            f"{row.quantize:<10}{plain.ms_per_token:>16.2f}{rounded(x_plain):>8}"
-            f"{drafted.ms_per_token:>22.2f}{_range(drafted.ms_per_token_10_90):>16}{rounded(x_drafted):>8}"
-            f"{rounded(row.acceptance_rate, 3):>12}{row.bytes_held / 1e6:>10,.1f}"
-        )
-        lines += [f"{'':<10}{note}" for note in row.notes]
-    lines.append("quantised weights are unpacked for every product: faster only if reading them takes longer")
-    return "\n".join(lines)
-
-
 def _range(ends: tuple[float, float]) -> str:
     return f"{ends[0]:.2f}-{ends[1]:.2f}"
-
-
-def draw_picture(result: Result) -> "Figure":
-    """Bars of tokens/s by contestant, and a panel for each sweep with the formula's line."""
-    from matplotlib.figure import Figure
-
-    drawers = {"gammas": _draw_gammas, "contexts": _draw_contexts, "quantized": _draw_quantized}
-    sweeps = [draw_panel for sweep, draw_panel in drawers.items() if getattr(result, sweep)]
-    grid = [[_draw_contestants]] + [sweeps[i : i + 2] for i in range(0, len(sweeps), 2)]
-    heights = [1.6 + 0.42 * len(result.rows)] + [3.6] * (len(grid) - 1)
-    size = (10 if len(sweeps) > 1 else 8, sum(heights))
-    figure = Figure(figsize=size, layout="constrained", dpi=150, facecolor="white")
-    # A subfigure for each row, so that the contestants' long names don't narrow the panels below.
-    parts = figure.subfigures(len(grid), height_ratios=heights, squeeze=False)[:, 0]
-    for part, panels in zip(parts, grid, strict=True):
-        for axes, draw_panel in zip(part.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-            axes.spines[["top", "right"]].set_visible(False)
-            draw_panel(axes, result)
-    name, device = (shorten(text, 65, placeholder=" …") for text in (result.pair, result.device_name))
-    about = f"{result.device} ({device}), {result.dtype}, gamma {result.gamma}, {result.date}"
-    figure.suptitle(f"{name}\n{about}", fontsize=10)
-    return figure
-
-
-def _draw_contestants(axes: "Axes", result: Result) -> None:
-    fastest = 0.0
-    for y, row in enumerate(result.rows):
-        speed = row.tokens_per_second
-        high, low = (1000 / ms for ms in row.ms_per_token_10_90)
-        fastest = max(fastest, high)
-        axes.barh(
-            y,
-            speed,
-            color=OUR_COLOUR if row.name.startswith("specdemo") else OTHER_COLOUR,
-            xerr=[[max(0, speed - low)], [max(0, high - speed)]],
-            error_kw={"capsize": 3, "elinewidth": 1},
-        )
-        text, end = f"{speed:,.1f}  ({row.x_plain:.2f} x)", (max(speed, high), y)
-        axes.annotate(text, end, (6, 0), textcoords="offset points", va="center", fontsize=8)
-    axes.set_yticks(range(len(result.rows)), [row.name for row in result.rows])
-    axes.set_ylim(len(result.rows) - 0.5, -0.5)  # the first row at the top
-    axes.set_xlim(0, 1.3 * fastest)  # leaves room for the labels
-    axes.set_xlabel("tokens/s: medians, 10th to 90th percentiles (and x transformers plain)", fontsize=9)
-
-
-def _draw_gammas(axes: "Axes", result: Result) -> None:
-    gammas = [row.gamma for row in result.gammas]
-    expected = [_or_nan(row.expected_x_plain) for row in result.gammas]
-    axes.plot(gammas, [row.x_plain for row in result.gammas], "o-", color=OUR_COLOUR, label="measured")
-    axes.plot(gammas, expected, "s--", color=EXPECTED_COLOUR, label="expected")
-    axes.axhline(1, color=OTHER_COLOUR, linewidth=1, linestyle=":")
-    axes.set(xlabel="gamma", ylabel="x specdemo plain", xticks=gammas, ylim=(0, None))
-    axes.legend(frameon=False)
-
-
-def _draw_contexts(axes: "Axes", result: Result) -> None:
-    lengths = [row.context for row in result.contexts]
-    plain = [row.plain.ms_per_token for row in result.contexts]
-    speculative = [row.speculative.ms_per_token for row in result.contexts]
-    expected = [row.plain.ms_per_token / _or_nan(row.expected_x_plain) for row in result.contexts]
-    axes.plot(lengths, plain, "o-", color=OTHER_COLOUR, label="plain")
-    axes.plot(lengths, speculative, "o-", color=OUR_COLOUR, label="speculative")
-    axes.plot(lengths, expected, "s--", color=EXPECTED_COLOUR, label="expected")
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
-    axes.minorticks_off()
-    axes.set(xlabel="tokens of prompt", ylabel="ms/token, without prefill", ylim=(0, None))
-    axes.legend(frameon=False)
-
-
-def _draw_quantized(axes: "Axes", result: Result) -> None:
-    rows = result.quantized
-    for offset, colour, label in ((-0.2, OTHER_COLOUR, "plain"), (0.2, OUR_COLOUR, "speculative")):
-        heights = [getattr(row, label).ms_per_token for row in rows]
-        bars = axes.bar([i + offset for i in range(len(rows))], heights, 0.38, color=colour, label=label)
-        axes.bar_label(bars, fmt="%.2f", fontsize=8)
-    axes.set_xticks(range(len(rows)), [f"{row.quantize}\n{row.bytes_held / 1e6:,.0f} MB" for row in rows])
-    axes.set_ylabel("ms/token")
-    axes.margins(y=0.25)
-    axes.legend(frameon=False, ncols=2, loc="upper left")
-
-
-def _or_nan(value: float | None) -> float:
-    return float("nan") if value is None else value

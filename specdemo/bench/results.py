@@ -1,16 +1,6 @@
 """What a benchmark measured, as plain values. `asdict` of a Result is the JSON that is printed last."""
 
-from dataclasses import dataclass, field
-
-
-@dataclass(frozen=True, kw_only=True)
-class Speed:
-    """Speed of whole generations, by the wall clock if nothing else is said."""
-
-    ms_per_token: float  # median
-    ms_per_token_10_90: tuple[float, float]  # 10th and 90th percentile
-    tokens_per_second: float
-    tokens_per_processor_second: float  # of all threads
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,9 +14,14 @@ class Drafting:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row(Speed):
-    """One contestant; x: how many times as fast as another one."""
+class Row:
+    """One contestant: the speed of whole generations, by the wall clock if nothing else is said. x: how many
+    times as fast as another one."""
 
+    ms_per_token: float  # median
+    ms_per_token_10_90: tuple[float, float]  # 10th and 90th percentile
+    tokens_per_second: float
+    tokens_per_processor_second: float  # of all threads
     name: str
     x_plain: float  # transformers plain
     x_assisted: float | None  # transformers assisted
@@ -53,39 +48,6 @@ class Differences:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GammaRow(Speed, Drafting):
-    gamma: int
-    x_plain: float  # how many times as fast as specdemo plain
-
-
-@dataclass(frozen=True)
-class EngineTimes:
-    """Median times by the engine's clock, without prefill."""
-
-    round_ms: float | None
-    ms_per_token: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class ContextRow(Drafting):
-    context: int  # tokens of prompt
-    prefill_ms: float
-    plain: EngineTimes
-    speculative: EngineTimes
-    x_plain: float  # how many times as fast as specdemo plain
-
-
-@dataclass(frozen=True)
-class QuantizedRow:
-    quantize: str  # the kind of weights; "none": unquantised
-    plain: Speed
-    speculative: Speed
-    acceptance_rate: float | None
-    bytes_held: int
-    notes: list[str]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Result(Drafting):
     pair: str
     device: str
@@ -100,12 +62,8 @@ class Result(Drafting):
     max_new_tokens: int
     prompts: int
     repeats: int
-    attention: list[str] | None  # torch's backends that all contestants could use; None on a CPU
     rows: list[Row]
     ratios: list[Ratio]
     differing_argmaxes: Differences | None  # of the engine with drafts and plain; greedy only
     notes: list[str]
-    gammas: list[GammaRow] = field(default_factory=list)
-    contexts: list[ContextRow] = field(default_factory=list)
-    quantized: list[QuantizedRow] = field(default_factory=list)
-    prompt_tokens: int | None = None  # in each prompt; None: as many as it has
+    prompt_tokens: int | None  # in each prompt; None: as many as it has

@@ -12,7 +12,6 @@ from argparse import Namespace
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -170,37 +169,13 @@ def _bench(arguments: Namespace) -> int:
     check_bench_options(arguments)
     if arguments.methods is not None:
         return _compare(arguments, params, request)
-    if arguments.plot is not None:
-        _check_plot(arguments.plot)
 
-    from specdemo.bench.report import draw_picture, quantized_table, result_table
-    from specdemo.bench.run import bench, quantize_sweep
-    from specdemo.loading.load import kind_of_part, load_pair, plan, target_for
-    from specdemo.loading.request import ByRole, resolve
+    from specdemo.bench.report import result_table
+    from specdemo.bench.run import bench
 
-    kinds: dict[str, ByRole] = {}  # a head is not quantised
-    if arguments.quantize_sweep is not None:
-        asked = (request[name] for name in ("target", "drafter", "trust_remote_code"))
-        request["target"] = target_for(*asked)
-        heads = [part for part in resolve(**request).parts if kind_of_part(part).is_head]
-        kinds = {kind: {"target": kind} if heads else kind for kind in arguments.quantize_sweep}
-    for kind in kinds.values():
-        plan(resolve(**request | {"quantize": kind}))  # refuses a kind before anything is measured
-    request["cudnn_attention"] = arguments.cudnn_attention
     counts = (arguments.prompts, arguments.repeats)
-    names = ("prompt_tokens", "gammas", "contexts")
-    chosen = {name: getattr(arguments, name) for name in names}
-    pair = _load(request)
-    result = bench(pair, params, *counts, **chosen)
+    result = bench(_load(request), params, *counts, prompt_tokens=arguments.prompt_tokens)
     put(result_table(result))
-    if arguments.quantize_sweep is not None:
-        del pair  # frees its memory
-        requests = {kind: request | {"quantize": own} for kind, own in kinds.items()}
-        quantized = quantize_sweep(lambda kind: load_pair(**requests[kind]), params, *counts, list(kinds))
-        put("\n" + quantized_table(quantized))
-        result = replace(result, quantized=quantized)
-    if arguments.plot is not None:
-        _save("plot", draw_picture(result).savefig, arguments.plot)
     put(json.dumps(asdict(result)))
     return 0
 
@@ -235,14 +210,6 @@ def _compare(arguments: Namespace, params: Params, request: dict[str, Any]) -> i
     put(methods_table(result))
     put(json.dumps(asdict(result)))
     return status
-
-
-def _check_plot(file: str) -> None:
-    if Path(file).suffix.lower() not in (".png", ".svg"):
-        raise ValueError(f"plot must be a file that ends in .png or .svg, not {file}")
-    _check_writable("plot", file)
-    if find_spec("matplotlib") is None:
-        raise Failure("plot needs matplotlib, which is not installed: pip install matplotlib")
 
 
 def _advise(arguments: Namespace) -> int:

@@ -147,23 +147,13 @@ def _add_bench_options(parser: ArgumentParser) -> None:
     count = _whole(1, 1000)
     add("--prompts", type=count, default=6, help="how many prompts (default 6)")
     add("--repeats", type=count, default=3, help="how often each prompt is run (default 3)")
-    cudnn = "on CUDA, let all contestants use cuDNN's attention, which is switched off otherwise"
-    add("--cudnn-attention", action="store_true", help=cudnn)
-    add("--gammas", type=_numbers(1, 16), default=[], metavar="N,N", help="sweep over gamma, like 1,2,4,8")
-    longest = 1_000_000  # tokens
-    lengths = _numbers(2, longest)
     prompt_tokens = "all prompts have so many tokens (default: as long as they are)"
-    add("--prompt-tokens", type=_whole(2, longest), metavar="N", help=prompt_tokens)
-    contexts = "sweep over the prompt's length in tokens, like 256,1024"
-    sweep = "the pair again for each of these, like none,int8,int4,float8"
+    add("--prompt-tokens", type=_whole(2, 1_000_000), metavar="N", help=prompt_tokens)
     methods = f"a table of drafters instead, from {','.join(METHODS)}, or {ALL} that the pair can have"
     methods += "; none is always measured, because the speed-ups divide by it"
     trees = "with --methods: trees to measure beside the chains, like 2,1 2,1,1,1 auto (default: a usual one)"
-    add("--contexts", type=lengths, default=[], metavar="N,N", help=contexts)
-    add("--quantize-sweep", type=_names, metavar="KIND,KIND", help=sweep)
     add("--methods", type=_names, metavar="NAME,NAME", help=methods)
     add("--trees", type=_tree, nargs="+", default=[], metavar="N,N", help=trees)
-    add("--plot", metavar="FILE", help="draw the result: a .png or .svg file")
 
 
 def _add_advise_options(parser: ArgumentParser) -> None:
@@ -202,15 +192,14 @@ def _seconds(text: str) -> float:
 
 
 def check_bench_options(arguments: Namespace) -> None:
-    """Raises ValueError for options that do not go together, and for an unknown method or kind of weights."""
+    """Raises ValueError for options that do not go together, and for an unknown method."""
     if arguments.methods is not None:
         for method in arguments.methods if arguments.methods != [ALL] else ():
             if method not in METHODS:
                 names = f"{', '.join(METHODS)}, separated by commas, or {ALL}"
                 raise ValueError(f"methods must be some of {names}, not {ascii(method)}")
-        others = ("cudnn_attention", "prompt_tokens", "gammas", "contexts")
-        others += ("quantize_sweep", "plot")
-        _refuse_beside("methods", others, arguments)
+        if arguments.prompt_tokens is not None:
+            raise ValueError("methods: give --methods or --prompt-tokens, not both")
     elif arguments.gamma == "auto":
         raise ValueError("gamma must be a whole number here: auto goes with --methods")
     elif arguments.rule in RULES and not RULES[arguments.rule].lossless:
@@ -219,19 +208,6 @@ def check_bench_options(arguments: Namespace) -> None:
         raise ValueError("confidence must be 0 here, since transformers drafts gamma tokens: use --methods")
     if arguments.trees and arguments.methods is None:
         raise ValueError("trees are rows of the table of --methods, so they need --methods")
-    if arguments.quantize_sweep is not None:
-        if arguments.quantize is not None or arguments.quantize_drafter is not None:
-            raise ValueError("quantize: give --quantize and --quantize-drafter or --quantize-sweep, not both")
-        kinds = ("none", *QUANTIZE)
-        for kind in arguments.quantize_sweep:
-            if kind not in kinds:
-                raise ValueError(f"quantize must be one of {', '.join(kinds)}, not {ascii(kind)}")
-
-
-def _refuse_beside(option: str, others: Sequence[str], arguments: Namespace) -> None:
-    for other in others:
-        if getattr(arguments, other) not in (None, False, []):
-            raise ValueError(f"{option}: give --{option} or --{other.replace('_', '-')}, not both")
 
 
 def _names(text: str) -> list[str]:
@@ -272,19 +248,3 @@ def _whole(low: int, high: int) -> Callable[[str], int]:
         return int(text)
 
     return whole
-
-
-def _numbers(low: int, high: int) -> Callable[[str], list[int]]:
-    """A type for argparse: "4,1,2,2" -> [1, 2, 4]."""
-
-    def is_allowed(text: str) -> bool:
-        return text.isascii() and text.isdecimal() and len(text) < 10 and low <= int(text) <= high
-
-    def numbers(text: str) -> list[int]:
-        parts = [part.strip() for part in text.split(",")]
-        if not all(map(is_allowed, parts)):
-            numbers_allowed = f"whole numbers from {low:,} to {high:,}, separated by commas"
-            raise ArgumentTypeError(f"must be {numbers_allowed}, not {ascii(text)}")
-        return sorted({int(part) for part in parts})
-
-    return numbers

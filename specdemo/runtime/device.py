@@ -100,18 +100,6 @@ def has_bfloat16(device: torch.device | str) -> bool:
     return torch.cuda.get_device_capability(device) >= (8, 0)
 
 
-def attention_backends() -> list[str]:
-    """What torch's attention on CUDA may choose from, in the whole process."""
-    backends = torch.backends.cuda
-    enabled = {
-        "flash": backends.flash_sdp_enabled(),
-        "efficient": backends.mem_efficient_sdp_enabled(),
-        "cudnn": backends.cudnn_sdp_enabled(),
-        "math": backends.math_sdp_enabled(),
-    }
-    return [name for name, on in enabled.items() if on]
-
-
 def quantized_kinds(
     device: torch.device | str, dtype: torch.dtype, layers: Iterable[torch.nn.Linear]
 ) -> list[str]:

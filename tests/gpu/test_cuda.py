@@ -10,7 +10,7 @@ from specdemo.loading.pool import ModelPool
 from specdemo.loading.request import resolve
 from specdemo.runtime import cuda
 from specdemo.runtime.attention import masked_attention, parts_of
-from specdemo.runtime.device import attention_backends, for_device
+from specdemo.runtime.device import for_device
 from tests.models.test_split_attention import SHAPES, errors, exact, inputs
 from tests.tiny import WIDE, tiny, tokenizer
 
@@ -62,9 +62,9 @@ def test_target_and_drafter_on_different_devices(devices):
 def test_cudnns_attention_is_left_out_while_a_pair_computes_unless_asked_for(wanted):
     pair = load_pair(device="cuda", cudnn_attention=wanted)
     seen = []
-    pair.target.register_forward_pre_hook(lambda *_: seen.append("cudnn" in attention_backends()))
+    pair.target.register_forward_pre_hook(lambda *_: seen.append(torch.backends.cuda.cudnn_sdp_enabled()))
     text_of(pair, temperature=0)
-    assert set(seen) == {wanted} and "cudnn" in attention_backends()
+    assert set(seen) == {wanted} and torch.backends.cuda.cudnn_sdp_enabled()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

@@ -171,7 +171,7 @@ def test_the_page_and_the_command_line_take_a_head_alone(saved, expected, capsys
 
 
 def test_the_benchmark_leaves_out_what_transformers_cannot_do(shared):
-    names = [each.name for each in contestants(shared, GREEDY)]
+    names = contestants(shared, GREEDY)
     assert "specdemo speculative" in names and "transformers assisted" not in names
     assert weight_bytes(shared.drafter) == held_bytes(shared.drafter) - 4 * 304 * 64  # without its embeddings
 

@@ -286,7 +286,9 @@ def test_an_older_file_can_have_fields_of_params_that_are_gone_but_no_rule():
     older = json.loads(any_trace(1).to_json())
     older["params"] |= {"relaxed_top_k": 10, "synthetic_acceptance": 0.8}
     assert Trace.from_json(json.dumps(older)).params == any_trace(1).params
-    rejected(changed(["params", "rule"], "fly"), "rule can no longer be fly: it must be one of speculative, block")
+    rejected(
+        changed(["params", "rule"], "fly"), "rule can no longer be fly: it must be one of speculative, block"
+    )
 
 
 NO_TRACES = ["", "null", "[]", "3", "{}", "{", "not JSON", '{"schema": "specdemo.trace/1"', "[" * 100_000]

@@ -1,4 +1,4 @@
-"""The benchmark without its models: statistics, turns, rows, tables, the picture, prompts and options."""
+"""The benchmark without its models: statistics, turns, rows, tables, prompts and options."""
 
 import time
 from dataclasses import replace
@@ -7,32 +7,24 @@ from types import SimpleNamespace
 import pytest
 
 from specdemo.bench.measure import (
-    Contestant,
-    RoundTimes,
     Sample,
     acceptance_rate,
     cost_ratio,
     differences,
     drafting,
     in_turns,
-    round_ms,
     spread,
     tokens_per_round,
 )
 from specdemo.bench.prompts import prompt_sets, prompts_for, story_prompts
-from specdemo.bench.report import draw_picture, quantized_table, result_table
+from specdemo.bench.report import result_table
 from specdemo.bench.results import (
-    ContextRow,
     Differences,
-    EngineTimes,
-    GammaRow,
-    QuantizedRow,
     Ratio,
     Result,
     Row,
-    Speed,
 )
-from specdemo.bench.run import context_row, gamma_row, ratios, row
+from specdemo.bench.run import ratios, row
 from specdemo.cli.main import main
 from specdemo.events import METHODS
 from specdemo.events.metrics import fresh
@@ -41,7 +33,12 @@ from tests.tiny import tokenizer
 
 def sample(ids=(1, 2), rounds=(), seconds=1.0, processor_seconds=1.0, **stats) -> Sample:
     stats = replace(fresh(), rounds=len(rounds), **stats)
-    return Sample(seconds, processor_seconds, list(ids), stats, [RoundTimes(*times) for times in rounds])
+    times = [
+        SimpleNamespace(draft=range(drafted), draft_ms=draft_ms, verify_ms=verify_ms)
+        for drafted, draft_ms, verify_ms in rounds
+    ]
+    trace = SimpleNamespace(stats=stats, rounds=times)
+    return Sample(seconds, processor_seconds, list(ids), trace)
 
 
 # Statistics
@@ -59,10 +56,8 @@ def test_only_full_rounds_count():
         sample(rounds=[(4, 8.0, 12.0), (4, 4.0, 16.0), (1, 99.0, 99.0)]),
         sample(rounds=[(4, 6.0, 30.0)]),
     ]
-    assert round_ms(plain, 0) == 12
-    assert round_ms(drafted, 4) == 20
     assert cost_ratio(plain, drafted, 4) == 6 / 4 / 12
-    assert round_ms(drafted, 5) is None and cost_ratio(plain, drafted, 5) is None
+    assert cost_ratio(plain, drafted, 5) is None
 
 
 def test_rates_are_those_of_all_samples_together():
@@ -99,13 +94,13 @@ def test_contestants_take_turns_after_warm_ups_on_the_longest_and_the_shortest_p
             calls.append((name, len(ids)))
             return [1, 2, 3], None
 
-        return Contestant(name, run)
+        return run
 
-    samples = in_turns([contestant("a"), contestant("c")], [[0], [0] * 3, [0] * 2], 2)
+    samples = in_turns({name: contestant(name) for name in "ac"}, [[0], [0] * 3, [0] * 2], 2)
     assert calls[:4] == [("a", 3), ("a", 1), ("c", 3), ("c", 1)]
     assert calls[4:] == [(name, length) for _ in range(2) for length in (1, 3, 2) for name in "ac"]
     assert {name: len(some) for name, some in samples.items()} == {"a": 6, "c": 6}
-    assert samples["a"][0].ids == [1, 2, 3] and samples["a"][0].stats is None
+    assert samples["a"][0].ids == [1, 2, 3] and samples["a"][0].trace is None
 
 
 def test_a_turn_is_timed_by_the_wall_and_by_the_processor():
@@ -119,7 +114,7 @@ def test_a_turn_is_timed_by_the_wall_and_by_the_processor():
             pass
         return [1], None
 
-    samples = in_turns([Contestant("sleeps", sleeps), Contestant("computes", computes)], [[0]], 1)
+    samples = in_turns({"sleeps": sleeps, "computes": computes}, [[0]], 1)
     (slept,), (computed,) = samples["sleeps"], samples["computes"]
     assert slept.seconds >= 0.05 > slept.processor_seconds
     assert computed.seconds >= 0.05 <= computed.processor_seconds
@@ -162,37 +157,19 @@ def test_ratios_are_those_of_contestants_that_were_measured():
     ]
 
 
-def test_sweeps_compare_with_the_engines_own_plain_decoding():
-    counts = {"accepted": 1, "rejected": 1, "tokens": 2}
-    plain = [sample(rounds=[(0, 0.0, 10.0)] * 2, seconds=0.03, verify_ms=20.0, **counts)]
-    drafted = [
-        sample(rounds=[(4, 4.0, 11.0)], seconds=0.02, draft_ms=4.0, verify_ms=11.0, prefill_ms=5.0, **counts)
-    ]
-    found = gamma_row(4, plain, drafted)
-    assert (found.gamma, found.ms_per_token, found.x_plain) == (4, 10, 1.5), "by the wall clock"
-    assert (found.acceptance_rate, found.cost_ratio) == (0.5, 0.1)
-    found = context_row(64, 4, plain, drafted)
-    assert (found.context, found.prefill_ms) == (64, 5)
-    assert (found.plain, found.speculative) == (EngineTimes(10, 10), EngineTimes(15, 7.5))
-    assert found.x_plain == 10 / 7.5, "by the engine's clock"
-
-
-# Tables and the picture
-
-
-def speed(ms: float) -> Speed:
-    middle, ends = dict(ms_per_token=ms, tokens_per_second=1000 / ms), (ms * 0.8, ms * 1.25)
-    return Speed(**middle, ms_per_token_10_90=ends, tokens_per_processor_second=500 / ms)
+# Tables
 
 
 def result(**changes) -> Result:
     def made(name, ms, x):
+        middle, ends = dict(ms_per_token=ms, tokens_per_second=1000 / ms), (ms * 0.8, ms * 1.25)
+        speed = dict(middle, ms_per_token_10_90=ends, tokens_per_processor_second=500 / ms)
         texts = dict(equal_to_plain="2 of 2", differs_at=None)
-        return Row(name=name, **vars(speed(ms)), x_plain=x, x_assisted=None, **texts)
+        return Row(name=name, **speed, x_plain=x, x_assisted=None, **texts)
 
     none = dict.fromkeys(("acceptance_rate", "mean_tokens_per_round", "cost_ratio"))
     values = dict(pair="small + smaller", device="cuda", device_name="Some GPU", dtype="bfloat16")
-    values |= dict(date="2026-01-02", threads=2, own_threads=8, attention=["flash", "math"], notes=["a note"])
+    values |= dict(date="2026-01-02", threads=2, own_threads=8, notes=["a note"], prompt_tokens=None)
     values |= dict(gamma=4, temperature=0.0, top_p=0.9, max_new_tokens=8, prompts=2, repeats=1)
     values |= none | dict(expected_x_plain=None, differing_argmaxes=Differences(0, [None, None]))
     values["rows"] = [
@@ -200,24 +177,6 @@ def result(**changes) -> Result:
         made("specdemo speculative", 4.0, 2.5),
     ]
     values["ratios"] = [Ratio("specdemo speculative", "transformers plain", 2.5, 1.25)]
-    values["gammas"] = [
-        GammaRow(**vars(speed(4.0)), **none, expected_x_plain=e, gamma=g, x_plain=x)
-        for g, x, e in ((1, 1.2, 1.5), (4, 2.0, None))
-    ]
-    times = ((256, 8.0, 5.0), (1024, 9.0, 6.0))
-    values["contexts"] = [
-        ContextRow(
-            **none,
-            expected_x_plain=2.0,
-            context=n,
-            prefill_ms=1.0,
-            plain=EngineTimes(None, p),
-            speculative=EngineTimes(None, s),
-            x_plain=p / s,
-        )
-        for n, p, s in times
-    ]
-    values["quantized"] = [QuantizedRow("int8", speed(7.0), speed(3.0), None, 5_000_000, ["another note"])]
     return Result(**values | changes)
 
 
@@ -226,12 +185,10 @@ def words(text: str) -> list[str]:
     return [" ".join(line.split()) for line in text.splitlines()]
 
 
-def test_the_table_has_a_line_for_each_contestant_and_for_each_value_of_a_sweep():
+def test_the_table_has_a_line_for_each_contestant():
     lines = words(result_table(result()))
     assert "transformers plain 10.00 8.00-12.50 100.0 50.0 1.00 – 2 of 2" in lines
     assert "specdemo speculative / transformers plain 2.50 1.25" in lines
-    assert "1 4.00 250.0 – – – 1.20 1.50" in lines
-    assert "1,024 1.0 – 9.00 – 6.00 1.50 2.00" in lines
     assert "note: a note" in lines
 
 
@@ -252,40 +209,6 @@ def test_differences_in_float32_are_called_a_bug():
     assert f"{said}\n" in result_table(differing)
     told = result_table(replace(differing, dtype="float32"))
     assert f"{said}; in float32 there must be none: this is a bug" in told
-
-
-def test_quantised_weights_are_compared_with_unquantised_ones_if_these_were_measured():
-    int8 = result().quantized[0]
-    none = replace(int8, quantize="none", plain=speed(3.5), speculative=speed(6.0), acceptance_rate=0.5)
-    rows = words(quantized_table([int8]))
-    assert rows[1:3] == ["int8 7.00 – 3.00 2.40-3.75 – – 5.0", "another note"]
-    rows = words(quantized_table([none, int8]))
-    assert rows[1] == "none 3.50 1.00 6.00 4.80-7.50 1.00 0.500 5.0"
-    assert rows[3] == "int8 7.00 0.50 3.00 2.40-3.75 2.00 – 5.0"
-
-
-def test_the_pictures_axes_have_the_numbers_and_everything_is_inside():
-    figure = draw_picture(result())
-    speeds, gammas, contexts, quantized = figure.axes
-    names = [label.get_text() for label in speeds.get_yticklabels()]
-    assert names == ["transformers plain", "specdemo speculative"]
-    assert [bar.get_width() for bar in speeds.patches] == [100, 250] and speeds.yaxis_inverted()
-
-    lines = {line.get_label(): line.get_xydata().tolist() for line in gammas.lines}
-    (first, missing) = lines["expected"]
-    assert lines["measured"] == [[1, 1.2], [4, 2.0]] and first == [1, 1.5] and missing[1] != missing[1]
-
-    lines = {line.get_label(): line.get_xydata().tolist() for line in contexts.lines}
-    assert lines.pop("plain") == [[256, 8], [1024, 9]] and lines.pop("speculative") == [[256, 5], [1024, 6]]
-    assert lines == {"expected": [[256, 4.0], [1024, 4.5]]}
-    assert [bar.get_height() for bar in quantized.patches] == [7, 3]
-
-    figure.draw_without_rendering()
-    width, height = figure.canvas.get_width_height()
-    for axes in figure.axes:
-        box = axes.get_tightbbox()
-        assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= width + 1 and box.y1 <= height + 1
-    assert len(draw_picture(result(gammas=[], contexts=[], quantized=[])).axes) == 1
 
 
 # Prompts
@@ -325,21 +248,14 @@ def bench(capsys, options: str) -> tuple[int, str, str]:
     return status, *capsys.readouterr()
 
 
-GAMMAS = "argument --gammas: must be whole numbers from 1 to 16, separated by commas, not"
-CONTEXTS = "argument --contexts: must be whole numbers from 2 to 1,000,000, separated by commas, not"
 METHODS_ALLOWED = f"methods must be some of {', '.join(METHODS)}, separated by commas, or all, not"
 WRONG = {
-    "--gammas 4,17": f"{GAMMAS} '4,17'",
-    "--gammas ²": GAMMAS,
-    "--contexts 1": f"{CONTEXTS} '1'",
     "--methods all,model": f"{METHODS_ALLOWED} 'all'",
-    "--methods none --plot x.png": "methods: give --methods or --plot, not both",
+    "--methods none --prompt-tokens 64": "methods: give --methods or --prompt-tokens, not both",
     "--trees 2,1": "trees are rows of the table of --methods, so they need --methods",
     "--methods model --trees 2,1 9,9": "like 3,2,1, of at most 32 tokens, not '9,9'",
     "--methods model --trees=": "argument --trees: must be auto or at most 8 whole numbers",
-    "--shapes tiny": "unrecognized arguments: --shapes tiny",
-    "--quantize-sweep none --quantize int8": "quantize: give --quantize and --quantize-drafter or",
-    "--plot x.jpg": "plot must be a file that ends in .png or .svg, not x.jpg",
+    "--gammas 1,2": "unrecognized arguments: --gammas 1,2",
     "--prompts 0": "argument --prompts: must be a whole number from 1 to 1,000",
 }
 
@@ -350,13 +266,3 @@ def test_a_wrong_request_is_one_sentence_and_exit_status_2(capsys, monkeypatch, 
     status, out, err = bench(capsys, options)
     assert status == 2 and out == ""
     assert WRONG[options] in err.splitlines()[-1] and "Traceback" not in err
-
-
-def test_a_plot_is_refused_before_anything_loads(capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr("specdemo.cli.main._load", lambda arguments: pytest.fail("loaded"))
-    folder = tmp_path / "x.png"
-    folder.mkdir()
-    assert "plot must be a file, but" in bench(capsys, f"--plot {folder}")[2]
-    monkeypatch.setattr("specdemo.cli.main.find_spec", lambda name: None)
-    status, _, err = bench(capsys, f"--plot {tmp_path / 'y.png'}")
-    assert status == 1 and "plot needs matplotlib, which is not installed" in err

@@ -7,14 +7,11 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from specdemo import PairError
-from specdemo.cli.main import _bench, main
-from specdemo.cli.options import parser
 from specdemo.drafters.kinds import cached_drafter
 from specdemo.loading.catalog import DTYPES, QUANTIZE
 from specdemo.loading.pair import _emulated_bfloat16
 from specdemo.loading.plan import automatic_dtype, plan_from
 from specdemo.loading.request import resolve
-from specdemo.runtime.device import attention_backends
 from specdemo.runtime.runner import Runner
 from tests.sentences import assert_one_sentence
 
@@ -50,22 +47,6 @@ def test_bfloat16_where_the_card_that_is_asked_for_has_it_and_else_float16(cards
         assert reason.startswith(f"{str(dtype).removeprefix('torch.')}: the GPU reads half as many bytes")
         assert ("does not compute in bfloat16" in reason) == (card == "T4")
     assert automatic_dtype("cuda", 10**9)[0] == torch.float16, "as the first"
-
-
-class Made(Exception):
-    pass
-
-
-def made(monkeypatch, function, arguments):
-    """What `bench` gives the function that makes its pair."""
-
-    def make(*args, **named):
-        raise Made(args, named)
-
-    monkeypatch.setattr(function, make)
-    with pytest.raises(Made) as raised:
-        _bench(parser().parse_args(["bench", *arguments]))
-    return raised.value.args
 
 
 def test_bfloat16_on_a_card_without_it_is_allowed_with_a_note(cards):
@@ -138,35 +119,20 @@ def test_int4_needs_widths_in_whole_groups_of_128(cards, width, rows, fits):
     assert ("int4" in allowed("bfloat16", skeleton(width, rows))) == fits
 
 
-def test_a_sweep_is_refused_before_anything_is_measured(cards, capsys, monkeypatch):
-    cards("H100")
-    monkeypatch.setattr("specdemo.loading.plan.memory_of", lambda device: 10**12)
-    monkeypatch.setattr("specdemo.cli.main._load", lambda request: pytest.fail("loaded"))
-    assert main(["bench", "--quantize-sweep", "none,int8,int4"]) == 2
-    assert "quantize must be one of none, int8 for target" in capsys.readouterr().err
-
-
 # Attention
 
 
 def test_only_a_runner_on_a_gpu_leaves_cudnns_attention_out_unless_it_was_asked_for():
-    usual = {*attention_backends()}
-    assert usual == {"flash", "efficient", "math", "cudnn"}
+    assert torch.backends.cuda.cudnn_sdp_enabled()
     cpu, gpu = (
         SimpleNamespace(device=torch.device(kind), dtype=torch.float32, num_parameters=lambda: 1)
         for kind in ("cpu", "cuda")
     )
-    for runner, left_out in (
-        (Runner(cpu, None, cached_drafter), set()),
-        (Runner(cpu, gpu, cached_drafter), {"cudnn"}),
-        (Runner(gpu, None, cached_drafter, cudnn_attention=True), set()),
+    for runner, is_used in (
+        (Runner(cpu, None, cached_drafter), True),
+        (Runner(cpu, gpu, cached_drafter), False),
+        (Runner(gpu, None, cached_drafter, cudnn_attention=True), True),
     ):
         with runner.torch_settings():
-            assert {*attention_backends()} == usual - left_out
-        assert {*attention_backends()} == usual
-
-
-def test_the_bench_loads_with_the_attention_that_is_asked_for(monkeypatch):
-    for option in ([], ["--cudnn-attention"]):
-        _, request = made(monkeypatch, "specdemo.loading.load.load_pair", option)
-        assert request["cudnn_attention"] == bool(option)
+            assert torch.backends.cuda.cudnn_sdp_enabled() == is_used
+        assert torch.backends.cuda.cudnn_sdp_enabled()
