@@ -20,7 +20,7 @@ def result_table(result: Result) -> str:
 def _head(result: Result) -> str:
     return (
         f"{result.pair} on {result.device} ({result.device_name}), {result.dtype}, "
-        f"{result.threads} thread(s) (torch's own choice: {result.own_threads}), "
+        f"{result.threads} thread(s), "
         f"gamma {result.gamma}, temperature {result.temperature:g}, "
         f"{result.prompts} prompts{_length(result.prompt_tokens)} x {result.repeats}, "
         f"{result.max_new_tokens} tokens each, {result.date}"

@@ -55,7 +55,6 @@ class Result(Drafting):
     dtype: str | None
     date: str
     threads: int
-    own_threads: int  # as many as torch chooses
     gamma: int
     temperature: float
     top_p: float

@@ -36,7 +36,6 @@ def bench(
     if max(map(len, prompt_ids)) + params.max_new_tokens > pair.context:
         room = f"in the context of {pair.context:,.0f} tokens"
         raise ValueError(f"max_new_tokens must leave the prompts room {room}")
-    own_threads = torch.get_num_threads()
     with pair.runner.torch_settings():
         samples = in_turns(contestants(pair, params), prompt_ids, repeats)
         plain = samples["specdemo plain"]
@@ -49,7 +48,6 @@ def bench(
             dtype=info.dtype.target,
             date=date.today().isoformat(),
             threads=torch.get_num_threads(),
-            own_threads=own_threads,
             **{name: getattr(params, name) for name in told},
             prompts=prompts,
             prompt_tokens=prompt_tokens,

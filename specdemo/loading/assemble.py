@@ -34,7 +34,6 @@ def pair_of(
     reason: Message,
     load_drafter: LoadDrafter,
     capture: Capture,
-    cudnn_attention: bool,
     other: OtherTokenizer | None,
     carried: Mapping[str, PreTrainedModel | str],
 ) -> Pair:
@@ -43,7 +42,7 @@ def pair_of(
     target, drafter = _both(models)
     formats = ByModel(None, None), ByModel(*_both(quantized))
     info = PairInfo(name, *_both(ids), "", "", *formats, None, **kind_and_longest_draft(drafter))
-    runner = Runner(target, drafter, cached_drafter, capture, cudnn_attention)
+    runner = Runner(target, drafter, cached_drafter, capture)
     how = (tokenizer, info, reason, runner, load_drafter)
     pair = Pair(target, drafter, *how, other_tokenizer=other, carried=carried)
     look_at(pair)
@@ -169,7 +168,6 @@ def pair_in_memory(
     target: PreTrainedModel,
     drafter: PreTrainedModel | None,
     tokenizer: PreTrainedTokenizerBase | dict[str, PreTrainedTokenizerBase] | None,
-    cudnn_attention: bool,
     load_drafter: LoadDrafter,
 ) -> Pair:
     """The pair of models in memory, see `load_pair`. load_drafter: for the pair's `attach` and `detach`."""
@@ -182,7 +180,7 @@ def pair_in_memory(
     are_two = drafter and ours and theirs and theirs is not ours
     other = other_tokenizer(ours, theirs, *names) if are_two else None
     carried = read_carried(target, _checkpoint_of(target))
-    how = (ours, message("as_given"), load_drafter, capture, cudnn_attention, other, carried)
+    how = (ours, message("as_given"), load_drafter, capture, other, carried)
     return pair_of(" + ".join(names), models, names, [None] * len(models), *how)
 
 

@@ -101,7 +101,6 @@ def load_pair(
     device: ByRole = None,
     dtype: ByRole = None,
     quantize: ByRole = None,
-    cudnn_attention: bool = False,
     trust_remote_code: bool = False,
     server: str | None = None,
     server_key: str | None = None,
@@ -115,8 +114,7 @@ def load_pair(
     names.
 
     tokenizer, device, dtype and quantize: one for both models or {"target": ..., "drafter": ...}. None
-    chooses the device and the dtype (`Pair.dtype_reason` says why) and does not quantise. cudnn_attention:
-    whether a pair on CUDA may use cuDNN's attention, which is else switched off while its models compute.
+    chooses the device and the dtype (`Pair.dtype_reason` says why) and does not quantise.
     trust_remote_code: runs program code that comes with the models, of the same revision. Raises PairError
     for a wrong request, LoadError when loading failed.
 
@@ -149,14 +147,14 @@ def load_pair(
         if isinstance(drafter, (str, os.PathLike)):
             if isinstance(tokenizer, dict):
                 raise PairError("tokenizer must be the target's alone: the drafter's is loaded with it")
-            pair = pair_in_memory(target, None, tokenizer, cudnn_attention, load_drafter)
+            pair = pair_in_memory(target, None, tokenizer, load_drafter)
             pair.attach(drafter)
             return pair
         if drafter is not None and not isinstance(drafter, PreTrainedModel):
             raise PairError(
                 f"drafter must be a transformers model, a hub id or a directory, not {type(drafter).__name__}"
             )
-        return pair_in_memory(target, drafter, tokenizer, cudnn_attention, load_drafter)
+        return pair_in_memory(target, drafter, tokenizer, load_drafter)
     if name is None:
         target = target_for(target, drafter, trust_remote_code)
     request = resolve(name, target=target, drafter=drafter, **how, trust_remote_code=trust_remote_code)
@@ -165,7 +163,7 @@ def load_pair(
     planned = plan(request)
     check_free_memory(planned)
     fetch(planned.request.parts)
-    return load_planned(planned, cudnn_attention=cudnn_attention)
+    return load_planned(planned)
 
 
 def plan(request: PairRequest) -> LoadPlan:
@@ -247,13 +245,11 @@ def _check_architecture(part: Part, config: PreTrainedConfig) -> None:
         raise PairError(f"{part.role} {part.id} is a {named[0]}, which {NO_TEXT}")
 
 
-def load_planned(
-    plan: LoadPlan, on_progress: OnProgress = lambda *_: None, cudnn_attention: bool = False
-) -> Pair:
+def load_planned(plan: LoadPlan, on_progress: OnProgress = lambda *_: None) -> Pair:
     """Loads a plan's models, checks that they fit each other and can be rewound, and warms them up. They must
     be on this machine: nothing here asks the hub."""
     names = " and ".join(f"{part.role} {part.id}" for part in plan.request.parts)
-    load = partial(_load_here, plan, on_progress, cudnn_attention)
+    load = partial(_load_here, plan, on_progress)
     return _with_memory(load, f"{names}: choose a smaller pair")
 
 
@@ -268,7 +264,7 @@ def _with_memory(load: Callable[[], Loaded], models: str) -> Loaded:
     raise LoadError(f"there is not enough memory for {models}")
 
 
-def _load_here(plan: LoadPlan, on_progress: OnProgress, cudnn_attention: bool) -> Pair:
+def _load_here(plan: LoadPlan, on_progress: OnProgress) -> Pair:
     parts = plan.request.parts
     for part in parts:
         check_weights(part)
@@ -285,7 +281,7 @@ def _load_here(plan: LoadPlan, on_progress: OnProgress, cudnn_attention: bool) -
         check_fits(models[1], models[0], *_ids_and_devices(parts))
     on_progress(message("caches"), None)
     carried = read_carried(models[0], Path(directory_of(parts[0])), parts[0].quantize is not None)
-    how = (tokenizer, plan.reason, load_drafter, "auto", cudnn_attention, other, carried)
+    how = (tokenizer, plan.reason, load_drafter, "auto", other, carried)
     pair = pair_of(plan.request.name, models, ids, [part.quantize for part in parts], *how)
     on_progress(message("warming_up"), None)
     pair.runner.warm_up(Params().gamma)

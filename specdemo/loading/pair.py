@@ -106,13 +106,13 @@ class Pair:
         the models. ValueError for another word than "auto" and "off"."""
         if capture not in get_args(Capture):
             raise ValueError(f"capture must be one of {', '.join(get_args(Capture))}, not {capture!r}")
-        runner = Runner(self.target, self.drafter, cached_drafter, capture, self.runner.cudnn_attention)
+        runner = Runner(self.target, self.drafter, cached_drafter, capture)
         return replace(self, runner=runner)
 
     def with_drafter(self, drafter: str | os.PathLike) -> "Pair":
         """A pair of the same target with another drafter, so that both can run in turns. They share the lock,
         because they share the target. Raises as `attach` does."""
-        runner = Runner(self.target, None, cached_drafter, self.runner.capture, self.runner.cudnn_attention)
+        runner = Runner(self.target, None, cached_drafter, self.runner.capture)
         other = replace(self, drafter=None, other_tokenizer=None, runner=runner, states=())
         other.attach(drafter)
         return other

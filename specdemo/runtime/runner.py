@@ -69,13 +69,11 @@ class Runner:
         drafter: Module | None,
         cache_drafter: CacheDrafter,
         capture: Capture = "auto",
-        cudnn_attention: bool = False,  # whether torch may choose it, if it would
     ):
         self.target = target
         self.drafter = drafter
         self.cache_drafter = cache_drafter
         self.capture = capture
-        self.cudnn_attention = cudnn_attention
         self.clock = Clock()
         self.graphs = Graphs(self.clock)
         self.gpu_note: str | None = None  # what is wrong with the GPU's texts
@@ -197,7 +195,7 @@ class Runner:
         with ExitStack() as settings:
             if self._one_thread:
                 settings.enter_context(_one_thread.held(get_ident()))
-            if self._gpus and not self.cudnn_attention:
+            if self._gpus:
                 settings.enter_context(without_cudnn())
             if self._float32_on_gpu:
                 settings.enter_context(full_float32())

@@ -151,13 +151,6 @@ def test_a_choice_for_each_model(saved, unquantised):
     assert trace.stats.drafted and trace.output_ids == trace_of(pair, draft_with="none").output_ids
 
 
-def test_the_attention_that_is_asked_for_reaches_every_kind_of_pair(saved):
-    pairs = [load_pair(target=target, cudnn_attention=True) for target in (tiny(), saved / "target")]
-    for pair in pairs:
-        assert pair.runner.cudnn_attention and pair.with_capture("off").runner.cudnn_attention
-    assert not load_pair(target=tiny()).runner.cudnn_attention
-
-
 @pytest.mark.slow
 def test_tokenizers_that_differ_by_ids_at_the_end_only_and_in_how_they_split(saved, broken):
     def change(path):

@@ -169,7 +169,7 @@ def result(**changes) -> Result:
 
     none = dict.fromkeys(("acceptance_rate", "mean_tokens_per_round", "cost_ratio"))
     values = dict(pair="small + smaller", device="cuda", device_name="Some GPU", dtype="bfloat16")
-    values |= dict(date="2026-01-02", threads=2, own_threads=8, notes=["a note"], prompt_tokens=None)
+    values |= dict(date="2026-01-02", threads=2, notes=["a note"], prompt_tokens=None)
     values |= dict(gamma=4, temperature=0.0, top_p=0.9, max_new_tokens=8, prompts=2, repeats=1)
     values |= none | dict(expected_x_plain=None, differing_argmaxes=Differences(0, [None, None]))
     values["rows"] = [

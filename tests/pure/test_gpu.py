@@ -122,7 +122,7 @@ def test_int4_needs_widths_in_whole_groups_of_128(cards, width, rows, fits):
 # Attention
 
 
-def test_only_a_runner_on_a_gpu_leaves_cudnns_attention_out_unless_it_was_asked_for():
+def test_only_a_runner_on_a_gpu_leaves_cudnns_attention_out():
     assert torch.backends.cuda.cudnn_sdp_enabled()
     cpu, gpu = (
         SimpleNamespace(device=torch.device(kind), dtype=torch.float32, num_parameters=lambda: 1)
@@ -131,7 +131,6 @@ def test_only_a_runner_on_a_gpu_leaves_cudnns_attention_out_unless_it_was_asked_
     for runner, is_used in (
         (Runner(cpu, None, cached_drafter), True),
         (Runner(cpu, gpu, cached_drafter), False),
-        (Runner(gpu, None, cached_drafter, cudnn_attention=True), True),
     ):
         with runner.torch_settings():
             assert torch.backends.cuda.cudnn_sdp_enabled() == is_used
