@@ -45,6 +45,28 @@ specdemo.ui.view.feed specdemo.ui.view.settings specdemo.ui.view.texts specdemo.
 specdemo.ui.runs.limits specdemo.ui.runs.opening specdemo.ui.runs.queue
 specdemo.ui.page.frame specdemo.ui.page.hints specdemo.ui.page.alone
 """
+# Folder and kinds of files: the most lines and files that it may have. A number may fall and never rises.
+SIZES = {
+    ("specdemo", ".py"): (38154, 220),
+    ("specdemo/advise", ".py"): (1941, 11),
+    ("specdemo/bench", ".py"): (1231, 9),
+    ("specdemo/cli", ".py"): (699, 4),
+    ("specdemo/doctor", ".py"): (785, 7),
+    ("specdemo/drafters", ".py"): (5030, 57),
+    ("specdemo/engine", ".py"): (3071, 12),
+    ("specdemo/events", ".py"): (2544, 8),
+    ("specdemo/loading", ".py"): (3044, 15),
+    ("specdemo/runtime", ".py"): (7510, 31),
+    ("specdemo/servers", ".py"): (1999, 10),
+    ("specdemo/trials", ".py"): (534, 6),
+    ("specdemo/ui", ".py"): (8389, 42),
+    ("specdemo/words", ".py"): (212, 3),
+    ("specdemo/ui/static", ".js"): (12794, 78),
+    ("specdemo/ui/static", ".css"): (1946, 17),
+    ("specdemo/words", ".json"): (4360, 2),
+    ("assets/training", ".py .md"): (799, 10),
+    ("tests", ".py .js .mjs"): (45919, 267),
+}
 # Imports each of the modules that it is given, and names those that fail.
 IMPORTS = """
 import importlib, sys
@@ -114,6 +136,17 @@ def floor(module: str) -> int:
     if is_row(module):
         return -1
     return next(i for i, floor in enumerate(FLOORS) if module.split(".")[0] in floor)
+
+
+def size_of(folder: str, suffixes: str) -> tuple[int, int]:
+    files = [file for file in (ROOT / folder).rglob("*") if file.suffix in suffixes.split()]
+    return sum(len(file.read_text("utf-8").splitlines()) for file in files), len(files)
+
+
+def test_no_folder_grows():
+    sizes = {key: size_of(*key) for key in SIZES}
+    over = {" ".join(key): found for key, found in sizes.items() if any(map(int.__gt__, found, SIZES[key]))}
+    assert not over, "lines and files: take out as much as comes in"
 
 
 def test_imports_run_downward():
