@@ -219,7 +219,7 @@ def _so_far(best: MethodRow) -> str:
 def _among_the_faster(faster: list[MethodRow], drafters: list[MethodRow]) -> str:
     leader = faster[0]
     said = {"who": _called(leader), "speed": _speed(leader, "as_fast")}
-    others = as_fast(leader, drafters)
+    others = [row for row in drafters if row is not leader and _overlap(row, leader)]
     if not others:
         return _sentence(_speak("fastest", **said)) + _why(leader)
     if len(others) == 1:
@@ -229,10 +229,11 @@ def _among_the_faster(faster: list[MethodRow], drafters: list[MethodRow]) -> str
     return f"{tied}{_surely_faster([leader, *others])}{_why(leader)}"
 
 
-def as_fast(leader: MethodRow, rows: Sequence[MethodRow]) -> list[MethodRow]:
-    """The other rows that may be as fast: those whose intervals overlap."""
-    known = [row for row in rows if row.speedup_interval and not is_untimed(row)]
-    return [row for row in known if row is not leader and _overlap(row, leader)] if leader in known else []
+def spoken_of(rows: Sequence[MethodRow]) -> list[MethodRow]:
+    """What the sentence on who wins names or counts, and the two fastest rows."""
+    timed = [row for row in rows if row.speedup_interval and not is_untimed(row)]
+    likely = [row for row in timed if _overlap(row, timed[0])]
+    return [*rows[:2], *(likely or sorted(rows, key=lambda row: -row.tokens_per_round)[:1])]
 
 
 def _surely_faster(tied: list[MethodRow]) -> str:

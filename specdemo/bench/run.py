@@ -29,7 +29,6 @@ def bench(
     contestants write `max_new_tokens` tokens, because end-of-sequence tokens end nothing here.
 
     prompt_tokens: in each prompt; None: as many as it has.
-
     Raises ValueError if the texts do not fit the context."""
     params, prompt_ids = bench_params(pair, params), story_prompts(pair, prompts, prompt_tokens)
     gamma, greedy = params.gamma, params.temperature == 0

@@ -23,9 +23,6 @@ def pair():
     return load_pair(target=target, drafter=noisy(target), tokenizer=tokenizer())
 
 
-# Bytes of weights
-
-
 def test_an_embedding_table_counts_only_if_it_is_the_output_matrix():
     tied, untied = tiny(tie_word_embeddings=True), tiny()
     table = 4 * untied.get_input_embeddings().weight.numel()
@@ -63,9 +60,6 @@ def test_a_forward_reads_the_bytes_that_are_counted_by_hand(tmp_path, tied, quan
     assert weight_bytes(pair.target) == expected
 
 
-# Contestants
-
-
 def test_a_contestant_that_writes_too_little_fails(pair, monkeypatch):
     monkeypatch.setattr("specdemo.bench.contestants.theirs", lambda *given: lambda ids: ([0] * 23, None))
     plain, *_ = contestants(pair, GREEDY).values()
@@ -101,9 +95,6 @@ def test_a_pair_without_a_drafter_uses_lookup_and_sampled_texts_are_not_compared
     assert result.differing_argmaxes is None
     assert all(row.equal_to_plain is row.x_assisted is None for row in result.rows)
     assert "x assisted" in result_table(result) and "differing" not in result_table(result)
-
-
-# The command line, one run for each mode
 
 
 def run(capsys, options: str) -> tuple[dict, str]:

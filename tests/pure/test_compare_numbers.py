@@ -20,7 +20,7 @@ from specdemo.bench.compare import (
     settings_for,
     with_trees,
 )
-from specdemo.bench.methods import MethodRow, as_fast, cells, comparison_csv, methods_table, winner
+from specdemo.bench.methods import MethodRow, cells, comparison_csv, methods_table, spoken_of, winner
 from specdemo.drafters.ways import way_called
 from specdemo.events import DRAFTER_KINDS, METHODS, ByModel, PairInfo, Params, Round
 from specdemo.events.metrics import fresh
@@ -352,10 +352,19 @@ def test_who_wins_and_why_with_the_tables_factors(sentence):
 # Texts
 
 
-def test_what_may_be_as_fast_as_the_first_is_what_the_sentence_speaks_of():
-    rows = [made("a", 1.87, (1.71, 2.04)), made("b", 1.71, (1.57, 1.86)), made("c", 1.34, (1.26, 1.42))]
-    rows += [made("d", None, (0.5, 4.0)), made("plain", draft_with="none")]
-    assert [row.name for row in as_fast(rows[0], rows)] == ["b"] and "but b may be as fast" in winner(rows)
+def test_what_the_sentence_on_who_wins_names_or_counts_is_known():
+    plain, busy, fast = (
+        made("plain", draft_with="none"),
+        made("d", None, (0.5, 4.0)),
+        made("a", 1.9, (1.7, 2)),
+    )
+    near, slow = made("b", 1.7, (1.6, 1.8)), made("e", 0.8, (0.7, 0.9))
+    for rows, names, said in (
+        ([fast, made("c", 1.3, (1.2, 1.4)), near, slow, plain, busy], "acb", "but b may be as fast"),
+        ([plain, busy, slow], "de", "here: e, the fastest drafter, is 0.80"),
+        ([plain, busy, replace(busy, name="f", tokens_per_round=9.0)], "df", "9.00, by f"),
+    ):
+        assert {row.name for row in spoken_of(rows)} - {"plain"} == {*names} and said in winner(rows)
 
 
 def test_cells_are_rounded_and_a_wide_interval_is_no_number():

@@ -47,7 +47,7 @@ specdemo.ui.page.frame specdemo.ui.page.hints specdemo.ui.page.alone
 """
 # Folder and kinds of files: the most lines and files that it may have. A number may fall and never rises.
 SIZES = {
-    ("specdemo", ".py"): (38154, 220),
+    ("specdemo", ".py"): (38151, 220),
     ("specdemo/advise", ".py"): (1941, 11),
     ("specdemo/bench", ".py"): (1231, 9),
     ("specdemo/cli", ".py"): (699, 4),
@@ -59,13 +59,13 @@ SIZES = {
     ("specdemo/runtime", ".py"): (7510, 31),
     ("specdemo/servers", ".py"): (1999, 10),
     ("specdemo/trials", ".py"): (534, 6),
-    ("specdemo/ui", ".py"): (8389, 42),
+    ("specdemo/ui", ".py"): (8386, 42),
     ("specdemo/words", ".py"): (212, 3),
     ("specdemo/ui/static", ".js"): (12794, 78),
     ("specdemo/ui/static", ".css"): (1946, 17),
     ("specdemo/words", ".json"): (4360, 2),
     ("assets/training", ".py .md"): (799, 10),
-    ("tests", ".py .js .mjs"): (45919, 267),
+    ("tests", ".py .js .mjs"): (45918, 267),
 }
 # Imports each of the modules that it is given, and names those that fail.
 IMPORTS = """

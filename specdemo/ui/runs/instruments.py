@@ -28,11 +28,11 @@ from specdemo.bench.methods import (
     COLUMNS,
     MethodRow,
     MethodsResult,
-    as_fast,
     cells,
     comparison_csv,
     drafted_as,
     is_untimed,
+    spoken_of,
     winner,
 )
 from specdemo.bench.prompts import prompts_for
@@ -404,13 +404,12 @@ def gamma_point(row: MethodRow) -> wire.GammaPoint:
 
 def comparison_of(result: MethodsResult, plan: MeasurementPlan, goes_on: bool) -> wire.ComparisonTable:
     rows = [replace(row, name=plan.names.get(row.name, row.name)) for row in result.rows]
-    fastest = result.rows[0]
-    named = {row.name for row in (fastest, *as_fast(fastest, result.rows))}  # by the sentence of who wins
+    firsts = {*plan.firsts, *(row.name for row in spoken_of(result.rows))}
     return {
         "columns": [say(f"compare.columns.{column}") for column in COLUMNS],
         "rows": [list(cells_in_words(row).values()) for row in rows],
         "abouts": [plan.abouts.get(row.name, "") for row in result.rows],
-        "firsts": [not plan.firsts or row.name in {*named, *plan.firsts} for row in result.rows],
+        "firsts": [not plan.firsts or row.name in firsts for row in result.rows],
         "winner": winner(rows, goes_on),
         "csv": comparison_csv(result.rows),
         "json": json.dumps(asdict(result), indent=1),

@@ -63,9 +63,7 @@ def _drafters(trace: Trace) -> Iterator[str]:
         usual = bool(trace.pair.drafter) if method.needs_drafter else method.is_usual
         if usual or trace.params.draft_with == name:
             yield name
-            kind = DRAFTER_KINDS.get(
-                trace.pair.drafter_kind or "model"
-            )  # None: an older trace's, which is gone
+            kind = DRAFTER_KINDS.get(trace.pair.drafter_kind or "model")  # None: one of an older trace, gone
             of_kind = kind is not None and kind.drafts_trees
             if method.is_by_drafter and takes_tree(name, "auto") and of_kind and has_trees:
                 yield f"{name}, tree"
