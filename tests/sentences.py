@@ -1,11 +1,13 @@
 """What every message to a user must be."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from specdemo import PairError
+from specdemo.words.message import Message, message_of
 
 
 def assert_one_sentence(message: str) -> None:
@@ -24,3 +26,25 @@ def refusal(call: Callable, *given: object, kind: type[PairError] = PairError, *
     assert type(error.value) is kind, message
     assert_one_sentence(message)
     return message
+
+
+@contextmanager
+def refused(
+    key: str, field: str | None = None, kind: type[Exception] = ValueError, **values: object
+) -> Iterator[None]:
+    """The block raises an error of this kind with the message of this key, or with one that has it among its
+    values: about this field, and with these values."""
+    with pytest.raises(kind) as caught:
+        yield
+    told = message_of(caught.value)
+    named = {one.key: one for one in messages_in(told)}
+    assert key in named, f"{told!r} has the keys {[*named]}"
+    assert field is None or told.field == field, told
+    assert values.items() <= dict(named[key].values).items(), (told, dict(named[key].values))
+
+
+def messages_in(told: object) -> Iterator[Message]:
+    if isinstance(told, Message):
+        yield told
+        for value in told.values.values():
+            yield from messages_in(value)
