@@ -26,11 +26,9 @@ class Queue:
         self.sleep_when_free = 0.001
         self._asyncio_tasks = set()
         self.cleaned = []
-        self.meanwhile = lambda: None
 
     async def clean_events(self, session_hash):
         self.cleaned.append(session_hash)
-        self.meanwhile()
 
     def push(self, event, session, address):
         """In the order in which Gradio fills its tables."""
@@ -60,12 +58,12 @@ class Site:
             self.queue.push(event, session or event, address)
         return session or event
 
-    async def ask_often(self, count, address=FLOOD) -> Counter:
+    async def ask_often(self, count, address=FLOOD, session=None) -> Counter:
         """Whether each of so many requests that nobody reads was let in."""
         let_in = Counter()
         for _ in range(count):
             try:
-                await self.ask(address)
+                await self.ask(address, session)
                 let_in[True] += 1
             except NotLetIn as refused:
                 assert refused.status == 429 and refused.retry_after
@@ -87,9 +85,11 @@ def site(monkeypatch):
 
 
 @played
-async def test_one_address_has_its_share_of_the_places_and_no_more(site):
+async def test_an_address_and_a_session_have_their_share_of_the_places_and_no_more(site):
     assert await site.ask_often(30) == {True: 8, False: 22}
-    assert await site.ask_often(3, MODEST) == {True: 3}
+    for let_in in (True, True, True, False):
+        assert await site.ask_often(1, MODEST, "one") == {let_in: 1}
+    assert await site.ask_often(1, MODEST) == {True: 1}
 
 
 @played
@@ -123,79 +123,19 @@ async def test_what_is_not_read_in_time_is_dropped_though_its_session_asks_on(si
     site.now += LIMITS.listen_seconds / 2
     await site.visits.look_round()
     assert not site.visits.queue.has_messages("greedy") and site.queue.cleaned == ["greedy"]
-
-
-@played
-async def test_a_session_has_so_many_events_at_most(site):
-    for _ in range(3):
-        await site.ask(session="one")
-    with pytest.raises(NotLetIn, match="Too many requests wait here"):
-        await site.ask(session="one")
-    assert not site.visits.joining
-
-
-@played
-async def test_what_gradio_keeps_of_a_session_is_freed_when_it_has_been_silent(site):
-    await site.ask(session="one")
-    site.visits.listen("one")
-    site.now += LIMITS.listen_seconds + 1
+    site.now += LIMITS.listen_seconds
     await site.visits.look_round()
-    assert site.visits.queue.has_messages("one"), "it listens"
-    site.queue.pending_event_ids_session["one"].clear()
-    await site.visits.leave("one", to_the_end=True)
-    assert not site.visits.queue.has_messages("one") and "one" in site.visits.visitors
-    site.now += LIMITS.listen_seconds + 1
-    await site.visits.look_round()
-    assert not site.visits.visitors
+    assert not site.visits.visitors, "nothing is kept of one who has been silent"
 
 
 @played
-async def test_what_cannot_be_freed_is_told_and_keeps_nothing_else(site, monkeypatch, caplog):
-    class Stubborn(type(site.queue.pending_event_ids_session)):
-        def pop(self, name, *default):
-            if name == "bad":
-                raise OSError("no space left")
-            return super().pop(name, *default)
-
-    site.queue.pending_event_ids_session = Stubborn()
-    monkeypatch.setattr(visits, "SWEEP_PERIOD", 0.01)
-    async with site.visits.sweeping():
-        for name in ("bad", "good"):
-            site.visits.hear(name)
-        site.now += LIMITS.listen_seconds + 1
-        while site.visits.visitors.keys() != {"bad"}:
-            await asyncio.sleep(0.01)
-        assert not site.visits.stopped
-    assert {record.exc_text.splitlines()[-1] for record in caplog.records} == {"OSError: no space left"}
-
-
-@pytest.mark.parametrize("ended", ["queue", "sweep"])
-@played
-async def test_the_server_is_stopped_when_a_task_of_it_has_ended(site, monkeypatch, ended):
+async def test_the_server_is_stopped_when_its_sweep_has_ended(site, monkeypatch):
     async def end():
         raise OSError("gone")
 
-    assert not site.visits.stopped, "before it has begun"
     monkeypatch.setattr(visits, "SWEEP_PERIOD", 0.01)
+    monkeypatch.setattr(site.visits, "look_round", end)
+    assert not site.visits.stopped, "before it has begun"
     async with site.visits.sweeping():
-        await asyncio.sleep(0)
-        assert not site.visits.stopped
-        if ended == "queue":
-            site.queue.stopped = True
-        else:
-            monkeypatch.setattr(site.visits, "look_round", end)
-            await asyncio.wait([site.visits.sweep_task], timeout=30)
+        await asyncio.wait([site.visits.sweep_task], timeout=30)
         assert site.visits.stopped
-
-
-@played
-async def test_what_is_asked_for_while_the_rest_is_freed_stays(site):
-    await site.ask(MODEST, session="one")
-    site.visits.listen("one")
-    site.queue.meanwhile = lambda: site.queue.push("later", "one", MODEST)
-    await site.visits.leave("one", to_the_end=False)
-    assert site.unread == {MODEST: 1}
-    site.queue.meanwhile = lambda: None
-    site.now += LIMITS.listen_seconds + 1
-    await site.visits.look_round()
-    assert not site.unread and not site.visits.visitors
