@@ -22,11 +22,6 @@ test("the copy is of what followed the last place where the same tokens stood", 
   assert.deepEqual(copiedFrom(run, 0), run.prompt.slice(6, 8));
 });
 
-test("more tokens that are the same count before a later place", () => {
-  const run = runOf([1, 2, 3, 4, 8, 2, 5, 6, 1, 2], [round([3, 4], 9)]);
-  assert.deepEqual(copiedFrom(run, 0), run.prompt.slice(2, 4));
-});
-
 test("what was written counts as text, what was rejected does not", () => {
   const rejected = { ...round([7], 3), draft: [drafted(7), drafted(1, { fate: "rejected" })] };
   const run = runOf([1, 2, 7], [rejected, round([], 7), round([3, 7], 8)]);
@@ -42,9 +37,9 @@ test("a copy can run into itself", () => {
 test("nothing is said where the text does not tell it", () => {
   const [prompt, rounds] = [[1, 2, 3, 1, 2], () => [round([3], 9)]];
   assert.equal(copiedFrom(runOf(prompt, rounds()), 0).length, 1);
-  assert.deepEqual(copiedFrom(runOf(prompt, rounds(), { ...LOOKUP, draft_with: "ngram" }), 0), []);
-  assert.deepEqual(copiedFrom(runOf([null], rounds()), 0), []);
-  assert.deepEqual(copiedFrom(runOf(prompt, [round([], 9)]), 0), []);
-  assert.deepEqual(copiedFrom(runOf(prompt, [round([4], 9)]), 0), []);
-  assert.deepEqual(copiedFrom(runOf(prompt, rounds()), 7), []);
+  const silent = [
+    runOf(prompt, rounds(), { ...LOOKUP, draft_with: "ngram" }), runOf([null], rounds()), runOf(prompt, [round([], 9)]),
+    runOf(prompt, [round([4], 9)]),
+  ];
+  for (const run of silent) assert.deepEqual(copiedFrom(run, 0), []);
 });

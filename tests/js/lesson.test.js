@@ -6,13 +6,12 @@ import { DEFAULTS } from "../../specdemo/ui/static/lesson/defaults.js";
 import { compared, draw, freedomOf, noCounts, randomNumbers } from "../../specdemo/ui/static/lesson/draws.js";
 import { MISTAKES, isExact, pick, secondOf, trialOf, twoOf } from "../../specdemo/ui/static/lesson/identity.js";
 import { readFrom, written } from "../../specdemo/ui/static/lesson/linked.js";
-import { asAt, byDefault, weightsOf } from "../../specdemo/ui/static/lesson/chosen.js";
+import { byDefault } from "../../specdemo/ui/static/lesson/chosen.js";
 import { placeAt } from "../../specdemo/ui/static/lesson/place.js";
 import { NEUTRAL, noLooser, rescaled, shaped } from "../../specdemo/ui/static/lesson/shaping.js";
-import { walkTo } from "../../specdemo/ui/static/view/verdict.js";
 
 const DRAWS = 10_000;
-const SEEDS = Array.from({ length: 40 }, (_, at) => at + 1);
+const SEEDS = Array.from({ length: 10 }, (_, at) => at + 1);
 
 const near = (found, expected, within = 1e-12) => {
   assert.equal(found.length, expected.length);
@@ -141,23 +140,17 @@ test("what is drawn has the distribution that the formula gives, whatever the mi
   }
 });
 
-test("the same seed gives the same draws, another seed others", () => {
-  assert.deepEqual(comparison(defaultTrial(), 3), comparison(defaultTrial(), 3));
-  assert.notDeepEqual(comparison(defaultTrial(), 3), comparison(defaultTrial(), 4));
-});
-
-test("random numbers fill [0, 1) evenly", () => {
-  const counts = { accepted: Array(50).fill(0), replaced: Array(50).fill(0) };
+test("random numbers fill [0, 1) evenly, in pairs, too, and the same seed gives the same ones", () => {
   const pairs = { accepted: Array(49).fill(0), replaced: Array(49).fill(0) };
   const random = randomNumbers(1);
-  for (let at = 0; at < 200_000; at++) {
+  for (let at = 0; at < 100_000; at++) {
     const [one, other] = [random(), random()];
     assert.ok(one >= 0 && one < 1);
-    counts.accepted[Math.floor(one * 50)]++;
     pairs.accepted[Math.floor(one * 7) * 7 + Math.floor(other * 7)]++;
   }
-  assert.ok(compared(counts, Array(50).fill(1 / 50)).chance > 0.001);
   assert.ok(compared(pairs, Array(49).fill(1 / 49)).chance > 0.001);
+  assert.deepEqual(comparison(defaultTrial(), 3), comparison(defaultTrial(), 3));
+  assert.notDeepEqual(comparison(defaultTrial(), 3), comparison(defaultTrial(), 4));
 });
 
 test("a comparison joins what is too rare, and finds what cannot come", () => {
@@ -176,11 +169,6 @@ test("a bar that is pulled rescales the others", () => {
   near(rescaled([1, 0, 0], 0, 0.5), [0.5, 0.25, 0.25]);
   near(rescaled([0, 1, 0], 0, 0), [0, 1, 0]);
   near(rescaled([0.5, 0.3, 0.2], 1, 1), [0, 1, 0]);
-});
-
-test("a token is picked by u, never one of weight 0", () => {
-  assert.deepEqual([0, 0.49, 0.5, 0.99].map((u) => pick([0, 2, 0, 2, 0], u)), [1, 1, 3, 3]);
-  assert.equal(pick([0.1, 0.2, 0], 1 - 2 ** -53), 1);
 });
 
 const setting = { greedy: false, rule: { name: "speculative", residual: "p − q" } };
@@ -206,9 +194,7 @@ test("a rejection brings its p and q, with all others as two, which leave the re
   const { draft: [drafted], next } = roundWith({});
   for (const token of [drafted, next]) {
     const place = placeAt(token);
-    assert.deepEqual([place.names, place.others], [['" a"', '" b"', '" c"'], ["above", "below"]]);
-    near(place.p, [0.5, 0.3, 0.1, 0.07, 0.03]);
-    near(place.q, [0.2, 0.6, 0.1, 0.03, 0.07]);
+    assert.deepEqual(place.others, ["above", "below"]);
     near([trialOf(place.p, place.q).rate], [1 - 0.34]);
     assert.deepEqual([place.draft, place.u, place.replacement, place.shaping], [1, 0.7, 0, NEUTRAL]);
   }
@@ -230,68 +216,22 @@ test("the figure has p and q as the run's sampler made them, at its settings, wh
   assert.equal(noLooser("top_k", 3, NEUTRAL), 3);
 });
 
-test("the replacement is drawn in the figure by the inspector's number, from the same parts in the same order", () => {
-  const round = roundWith({ temperature: 0.8 });
-  // Eight are recorded, of which five get a column.
-  const top = [[9, " a", 0.3, 0.1], [8, " b", 0.1, 0.5], [7, " c", 0.2, 0.05], [6, " d", 0.1, 0.1], [5, " e", 0.1, 0.09], [4, " f", 0.06, 0.03],
-    [3, " g", 0.05, 0.02], [2, " h", 0.02, 0.05]].map((row) => [...row, ...row.slice(2)]);
-  const [drafted, next] = [round.draft[0], round.next];
-  Object.assign(drafted, { id: 8, p: 0.1, q: 0.5, top });
-  Object.assign(next, { id: 7, text: " c", p: 0.2, q: 0.05, residual_mass: 0.46, u: 0.4, top });
-  const walk = walkTo(next);
-  assert.ok(walk.isKnown);
-  const place = placeAt(drafted);
-  const chosen = asAt(drafted, place);
-  const { replacement } = trialOf(place.p, place.q);
-  const weights = weightsOf(chosen, replacement);
-  const parts = weights.flatMap((weight, at) => (weight > 1e-9 ? [[chosen.order[at].name, weight]] : []));
-  const recorded = walk.pieces.map(({ text, from, to }) => [`"${text}"`, to - from]);
-  assert.deepEqual(parts.map(([name]) => name), [...recorded.map(([name]) => name), chosen.names[5]]);
-  near(parts.map(([, weight]) => weight), [...recorded.map(([, share]) => share), walk.rest], 1e-9);
-  assert.deepEqual([chosen.other, chosen.order[pick(weights, chosen.other)].name, chosen.middle], [0.4, '" c"', null]);
-  // Otherwise only the columns are known.
-  const other = weightsOf({ ...chosen, asTaken: false }, replacement);
-  assert.equal(other.filter((one) => one > 0).length, replacement.filter((one) => one > 0).length);
-  near([other.reduce((sum, one) => sum + one)], [1]);
-});
-
-test("where it is not known in which part the run's number was, the mark is in the middle of the drawn one", () => {
-  const round = roundWith({});
-  round.next.u = 0.05; // among what is not recorded, or in its part
-  assert.equal(walkTo(round.next).isKnown, false);
-  const chosen = asAt(round.next, placeAt(round.next));
-  near([chosen.other], [0.3 / 0.34 / 2]);
-  assert.equal(chosen.middle, chosen.other);
-});
-
 test("where the residual's mass is not told, or not that of p and q, all others are one", () => {
   const accepted = { ...roundWith({}).draft[0], fate: "accepted" };
-  const untold = roundWith({});
-  untold.next.residual_mass = null;
   const otherRule = roundWith({ rule: { name: "block", residual: "w·p − q" } }).draft[0];
-  const { u, replacement } = placeAt(otherRule); // the run drew its replacement otherwise
-  assert.deepEqual([u, replacement], [0.7, null]);
-  assert.match(asAt(otherRule, placeAt(otherRule)).place, /speculative rule judges here, not the run's rule, block/);
-  const impossible = [0.2, 0.9].map((mass) => {
+  assert.equal(placeAt(otherRule).replacement, null, "the run drew its replacement otherwise");
+  const wrong = [null, 0.2, 0.9].map((mass) => {
     const round = roundWith({});
     round.next.residual_mass = mass;
     return round.draft[0];
   });
-  for (const token of [accepted, untold.draft[0], untold.next, otherRule, ...impossible]) {
+  for (const token of [accepted, otherRule, ...wrong]) {
     const place = placeAt(token);
     assert.deepEqual(place.others, ["all"]);
     near(place.p, [0.5, 0.3, 0.1, 0.1]);
     near(place.q, [0.2, 0.6, 0.1, 0.1]);
   }
-});
-
-test("others without any probability are left out, whatever the trace's rounding", () => {
-  const { draft: [drafted] } = roundWith({});
-  drafted.top = [[1, " a", 0.6, 0.299998, 0.4, 0.1], [2, " b", 0.399999, 0.7, 0.35, 0.5]];
-  Object.assign(drafted, { p: 0.399999, q: 0.7 });
-  Object.assign(drafted.round.next, { p: 0.6, q: 0.299998, residual_mass: 0.300001 });
-  assert.deepEqual(placeAt(drafted).others, []);
-  assert.deepEqual(placeAt({ ...drafted, fate: "accepted" }).others, []);
+  assert.equal(placeAt({ fate: "prompt", text: "a" }), null);
 });
 
 test("a token of a greedy run brings what its sampler got", () => {
@@ -309,12 +249,4 @@ test("a token of a greedy run brings its own p and q where another one was likel
   const made = [place.p, place.q].map((raw) => shaped(raw, place.shaping, place.done));
   assert.deepEqual([made, place.draft], [[[1, 0, 0], [0, 1, 0]], 1]);
   assert.deepEqual([place.shaping.temperature, place.done.temperature], [0, 0]);
-});
-
-test("a token without q brings nothing", () => {
-  const round = roundWith({});
-  const sampled = { ...round.next, fate: "sampled", q: null, raw_q: null, top: round.next.top.map(([id, text, one]) => [id, text, one, null, one, null]) };
-  assert.equal(placeAt(sampled), null);
-  assert.equal(placeAt(null), null);
-  assert.equal(placeAt({ fate: "prompt", text: "a" }), null);
 });

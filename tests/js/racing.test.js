@@ -1,8 +1,7 @@
 import "./words.js";
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { courseOf, lengthOf, placeAt, placesInWords } from "../../specdemo/ui/static/runs/racing.js";
-import { usualSpeed } from "../../specdemo/ui/static/view/replay.js";
+import { courseOf, placeAt } from "../../specdemo/ui/static/runs/racing.js";
 import { allAccepted, plain, rejection } from "./runs.js";
 
 const lane = (rounds, ms, tokens) => (
@@ -34,17 +33,4 @@ test("a lane ends at its own time and length, whatever its rounds add up to", ()
     assert.equal(placeAt(rounded, ms).tokens, 5);
     assert.deepEqual([...rounded.ends].sort((a, b) => a - b), rounded.ends);
   }
-});
-
-test("the race is over when the last lane is, and is played in about ten seconds", () => {
-  assert.equal(lengthOf([{ ms: 10 }, { ms: 30 }, { ms: 20 }]), 30);
-  const speeds = [1, 0.5, 0.2, 0.1];
-  const usual = [9000, 20_000, 5000, 2000, 900, 20].map((ms) => usualSpeed(ms, speeds));
-  assert.deepEqual(usual, [1, 1, 0.5, 0.2, 0.1, 0.1]);
-});
-
-test("both bars are full at the end, so they say who was first, and when", () => {
-  const placed = (...times) => placesInWords(times.map((ms) => ({ ms })));
-  assert.deepEqual(placed(834.4, 520), ["second, after 0.834 s", "first, after 0.520 s"]);
-  assert.deepEqual(placed(98.2, 98.4), ["both after 0.098 s", "both after 0.098 s"]);
 });

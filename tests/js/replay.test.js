@@ -47,24 +47,11 @@ test("in slow motion a chain appears one token after another, and a block when i
   assert.deepEqual(shown("block and chain"), [1, 1, 2, 3, 4, 4]);
 });
 
-test("at engine speed there are only verdicts", () => {
-  const replay = replayed(1);
-  const steps = [[1011, []], [1031, [0]], [1091, [1, 2]]];
-  for (const [now, judged] of steps) assert.deepEqual(seen(replay.next(ROUNDS, now, 200)), [judged, null]);
-});
-
 test("a change of speed does not change what has passed", () => {
   const replay = replayed(0.1);
   replay.setSpeed(1, 1200); // 20 ms of the engine
   assert.deepEqual(seen(replay.next(ROUNDS, 1209, 200)), [[], null]);
   assert.deepEqual(seen(replay.next(ROUNDS, 1211, 200)), [[0], null]);
-});
-
-test("a replay can go on from any round, and from a draft that is there already", () => {
-  const replay = new Replay();
-  replay.restart(0.1, 1000, 1, 10);
-  assert.deepEqual(seen(replay.next(ROUNDS, 1001, 200)), [[], 1]);
-  assert.deepEqual(seen(replay.next(ROUNDS, 1301, 200)), [[1], null]);
 });
 
 test("rounds that come later are awaited", () => {

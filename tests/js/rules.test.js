@@ -2,10 +2,8 @@ import "./words.js";
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { deathsIn } from "../../specdemo/ui/static/view/deaths.js";
 import { isExact, recomputed } from "../../specdemo/ui/static/view/recompute.js";
-import { keptByBoth, keptIn, residualAt, shareAt, weightAfter, uMatters } from "../../specdemo/ui/static/view/rules.js";
-import { inWords } from "../../specdemo/ui/static/view/steps.js";
+import { keptByBoth, keptIn, residualAt, shareAt, weightAfter } from "../../specdemo/ui/static/view/rules.js";
 import { alternativesTo, drawnFrom, valuesOf, verdictOn } from "../../specdemo/ui/static/view/verdict.js";
 import { RULES, SETTING, drafted, linked, own } from "./runs.js";
 
@@ -45,28 +43,6 @@ test("a block's verdicts follow from the record, and a wrong one is found", () =
   assert.match(recomputed(runOf(last)).differences[0].what, /^h is 0.5.*, but 0.4.* was recorded$/);
 });
 
-test("a block's verdicts in words", () => {
-  const [first, second, third, fourth] = block().draft;
-  assert.match(verdictOn(first), /^Accepted: u = .* not below h = .*, but a later draft passes, .*\.$/);
-  assert.match(verdictOn(second), /^Accepted: u = 0.1.* is below h = 0.4000\.$/);
-  assert.match(verdictOn(third), /^Rejected: u = .* not below h = .*\. " e" was drawn in its place\.$/);
-  assert.match(verdictOn(fourth), /^Discarded: u = .* not below h = .*, and no later draft passes/);
-  assert.match(verdictOn(block().next), /from the residual, the part of w·p that exceeds q, by the number for the draw/);
-});
-
-test("the player says why a token above its h is kept", () => {
-  const [first] = block().draft;
-  const told = inWords([first.round], { round: 0, step: 5 }, "token");
-  assert.match(told, /^" a" is accepted: u = .* not below h = .*, but a later draft passes/);
-});
-
-test("what a block drops is in no later token's context", () => {
-  const at = (round) => deathsIn({ prompt: [], rounds: [round] }).kinds.map(({ key, tokens }) => [key, tokens.length]);
-  const other = block();
-  other.draft[3].text = "!";
-  assert.deepEqual(at(other), at(block()));
-});
-
 test("after a block the residual has the weight of what was kept", () => {
   const { next, draft } = block();
   assert.equal(residualAt(next, 0.6, 0.1), 0.5 * 0.6 - 0.1);
@@ -87,27 +63,19 @@ function rejectedBy(rule, accept_prob, more = {}, p = 0.2) {
 
 test("typical acceptance compares p with a threshold, and then draws from p", () => {
   const { draft, next } = rejectedBy("typical", 0, {}, 0.05);
-  assert.match(verdictOn(draft[0]), /^Rejected: p = 0.05.* does not reach min\(ε, δ·e\^−H\), the rule's threshold\./);
-  assert.match(verdictOn(next), /drawn in its place from p, by the number for the draw/);
+  assert.match(verdictOn(draft[0]), /^Rejected: p = 0.05.* min\(ε, δ·e\^−H\)/);
   assert.deepEqual([drawnFrom(next).from, residualAt(next, 0.6, 0.1)], ["p", null]);
   assert.ok(alternativesTo(next).every(({ residual }) => residual === null));
-  assert.match(inWords([draft[0].round], { round: 1, step: 0 }, "token"), /resampled from p in place of " a"/);
+  next.id = 1;
+  assert.equal(alternativesTo(next)[0].drawn.from, "p", "the rejected token can be drawn again");
   assert.ok(isExact(recomputed(runOf(draft[0].round))));
   const likely = rejectedBy("typical", 0);
   likely.draft[0].p = 0.2;
   assert.match(recomputed(runOf(likely)).differences[0].what, /^p = 0.2.* was recorded with the verdict 0$/);
 });
 
-test("by typical acceptance the rejected token can be drawn again", () => {
-  const round = rejectedBy("typical", 0, {}, 0.05);
-  round.next.id = 1;
-  const [row] = alternativesTo(round.next);
-  assert.equal(row.drawn.from, "p");
-});
-
 test("lenience divides the threshold, and weighs q in the residual", () => {
   const round = rejectedBy("lenient", 0.5, { of_rule: { lenience: 0.5 } });
-  assert.match(verdictOn(round.draft[0]), /not below min\(1, p\/\(l·q\)\) = 0.5000\. /);
   assert.equal(residualAt(round.next, 0.6, 0.1), 0.6 - 0.05);
   assert.ok(isExact(recomputed(runOf(round))));
   assert.ok(!isExact(recomputed(runOf(rejectedBy("lenient", 0.4, { of_rule: { lenience: 0.5 } })))));
@@ -119,17 +87,4 @@ test("what both lossless rules keep is a mean over the rounds with a draft", () 
   const rounds = [{ kept: { speculative: 1, block: 2 } }, { kept: null }, { kept: { speculative: 2, block: 2 } }];
   assert.deepEqual(keptByBoth(rounds), { rounds: 2, speculative: 1.5, block: 2 });
   assert.equal(keptByBoth([{ kept: null }]), null);
-});
-
-test("a rule that the scripts do not know is told in the server's words, and judged by what was recorded", () => {
-  const words = { symbol: "1/2", meaning: "a coin", residual: null, accepted: "when u < 1/2", recorded: "u" };
-  const rule = { ...RULES.lenient, name: "coin", ...words };
-  const { draft: [token], next } = linked({ ...rejectedBy("lenient", 0.5) }, 0, { ...SETTING, rule });
-  assert.match(verdictOn(token), /^Rejected: u = 0.7000 is not below 1\/2 = 0.5000\. /);
-  assert.match(verdictOn(next), /drawn in its place from p, by the number for the draw/);
-  assert.deepEqual(valuesOf(token).find(([symbol]) => symbol === "1/2"), ["1/2", "a coin", 0.5]);
-  assert.equal(residualAt(next, 0.6, 0.1), null);
-  assert.ok(isExact(recomputed(runOf(token.round))));
-  token.u = 0.3;
-  assert.ok(!isExact(recomputed(runOf(token.round))));
 });

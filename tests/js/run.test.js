@@ -2,7 +2,7 @@ import "./words.js";
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Replay, numbersAfter } from "../../specdemo/ui/static/view/replay.js";
-import { Run, acceptedIn, rejectedIn, tokensOf } from "../../specdemo/ui/static/view/run.js";
+import { Run } from "../../specdemo/ui/static/view/run.js";
 import { PROMPT, allAccepted, plain, rejection, update } from "./runs.js";
 
 function begun(rounds = [rejection()], more = {}) {
@@ -18,17 +18,6 @@ test("a run is put together from its updates", () => {
   assert.deepEqual(run.rounds.map(({ index }) => index), [0, 1]);
   assert.deepEqual([run.prompt, run.finish, run.complete], [PROMPT, "eos", true]);
   assert.deepEqual(run.numbers, { rounds: "2" });
-});
-
-test("the tokens are the objects that were sent, with their round and place", () => {
-  const sent = rejection();
-  const [round] = begun([sent]).rounds;
-  assert.equal(round, sent);
-  assert.deepEqual(tokensOf(round).map(({ text }) => text), [" a", " b", " c", " d"]);
-  assert.deepEqual(round.draft.map(({ place }) => place), [0, 1, 2]);
-  assert.ok(tokensOf(round).every((token) => token.round === round));
-  assert.equal(acceptedIn(round), 1);
-  assert.equal(rejectedIn(round), round.draft[1]);
 });
 
 test("what is known is not taken twice, and an overlap is taken once", () => {

@@ -1,7 +1,7 @@
 import "./words.js";
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { comparedInWords, lanesOf, readInWords, tokensAtMost } from "../../specdemo/ui/static/view/slowmotion.js";
+import { comparedInWords, lanesOf, tokensAtMost } from "../../specdemo/ui/static/view/slowmotion.js";
 import { allAccepted, linked, tree } from "./runs.js";
 
 test("lanes are as long as their times, drafting first, and the longer one fills the width", () => {
@@ -19,17 +19,7 @@ test("of a tree's check come as many tokens as its longest path has, and one mor
 
 test("a check is longer than a plain round only where the interval says so", () => {
   const said = (ratio, low, high) => comparedInWords({ rows: 5, ratio, interval: [low, high] });
-  assert.equal(said(1.39, 1.26, 1.52), "Checking 5 rows took 1.39 × as long as 1 row (1.26 to 1.52 ×, 90%).");
-  const alike = "By these times, 5 rows and 1 row can't be told apart: 0.89 to 1.20 × as long (90%).";
-  assert.equal(said(1.05, 0.89, 1.2), alike);
-  assert.equal(said(0.97, 0.89, 1.2), alike);
-  assert.match(said(1.1, 1, 1.2), /can't be told apart/);
-  assert.equal(said(0.75, 0.5, 1), "By these times, 5 rows and 1 row can't be told apart: 0.50 to 1.00 × as long (90%).");
-  const pace = "By these times, 5 rows took 0.70 to 0.95 × as long as 1 row (90%). A check does no less work, so the ";
-  assert.equal(said(0.8, 0.7, 0.95), `${pace}machine's pace differed.`);
-});
-
-test("of a mixture of experts not all weights are read once", () => {
-  assert.match(readInWords(5, ""), /The weights are read once, for 1 row or for 5\.$/);
-  assert.match(readInWords(5, "A check read more."), /All weights but the experts are read once.* A check read more\.$/);
+  assert.match(said(1.39, 1.26, 1.52), /took 1\.39 × as long/);
+  for (const alike of [said(1.05, 0.89, 1.2), said(0.97, 0.89, 1.2), said(1.1, 1, 1.2), said(0.75, 0.5, 1)]) assert.match(alike, /can't be told apart/);
+  assert.match(said(0.8, 0.7, 0.95), /machine's pace differed/);
 });

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { tokensOf } from "../../specdemo/ui/static/view/run.js";
 import {
-  after, before, between, draftedIn, endOf, inWords, isBefore, onTheWay, placeAfter, stepsIn, stepsTo,
+  after, before, between, draftedIn, endOf, inWords, isBefore, placeAfter, stepsTo,
 } from "../../specdemo/ui/static/view/steps.js";
 import { SETTING, allAccepted, drafted, linked, plain, rejection, tree } from "./runs.js";
 
@@ -53,11 +53,6 @@ class Stage {
   }
 }
 
-test("a round has a step for each token that is drafted, judged and drawn", () => {
-  assert.deepEqual(ROUNDS.map(stepsIn), [6, 5, 1, 3]);
-  assert.equal(stepsIn(linked({ draft: [], next: null, draft_ms: 0, verify_ms: 0 }, 0)), 1);
-});
-
 test("by token every step is passed, by round every end of a round, and both ways", () => {
   assert.equal(PLACES.length, 6 + 5 + 1 + 3 + 1);
   assert.deepEqual(PLACES.slice(4, 8), [4, 5].map((step) => ({ round: 0, step })).concat(
@@ -104,8 +99,7 @@ function walked(manner) {
     assert.equal(stage.go(place, rounds).seen.join(""), seen.at(-1 - at), "back as forth");
   });
   assert.deepEqual(stepsTo(rounds, endOf(rounds)), places.length - 1);
-  const said = places.slice(1).map((place) => inWords(rounds, place, "token"));
-  return { seen, said, whole: draftedIn(rounds[0]).step };
+  return { seen, whole: draftedIn(rounds[0]).step };
 }
 
 const JUDGED = [
@@ -116,19 +110,14 @@ const JUDGED = [
 ];
 
 test("a block appears at once, in one step", () => {
-  const { seen, said, whole } = walked("block");
+  const { seen, whole } = walked("block");
   assert.deepEqual(seen, ["", " a:? b:? c:?", ...JUDGED]);
-  assert.equal(said[0], "3 tokens are drafted at once, as a block. They wait for their verdict.");
   assert.equal(whole, 1);
 });
 
 test("a block that is corrected token by token appears as empty places, which get their tokens in turn", () => {
-  const { seen, said, whole } = walked("block and chain");
+  const { seen, whole } = walked("block and chain");
   assert.deepEqual(seen, ["", "[][][]", " a:?[][]", " a:? b:?[]", " a:? b:? c:?", ...JUDGED]);
-  assert.equal(
-    said[0], "A block of 3 places is drafted at once. Then each gets its token in turn, corrected by the one before it.",
-  );
-  assert.equal(said[3], '" c" is drafted. Now 3 tokens wait for their verdict.');
   assert.equal(whole, 4);
 });
 
@@ -159,43 +148,6 @@ test("a round of nothing but discarded tokens, as a file may have it, can be pas
   assert.deepEqual(draftedIn(odd[0]), START);
 });
 
-test("a draft waits as a whole where the slow replay shows it", () => {
-  assert.deepEqual(ROUNDS.map((round) => draftedIn(round)).map(({ step }) => step), [3, 2, 0, 2]);
-  assert.ok(new Stage().go(draftedIn(ROUNDS[0])).seen.every((token) => token.endsWith("?")));
-});
-
-test("a long way forward is made in parts, and back it goes at once", () => {
-  const many = Array.from({ length: 100 }, (_, index) => linked(allAccepted(4), index));
-  assert.deepEqual(onTheWay(many, START, endOf(many), 60), { round: 10, step: 0 });
-  assert.deepEqual(onTheWay(many, { round: 95, step: 2 }, endOf(many), 60), endOf(many));
-  assert.deepEqual(onTheWay(many, endOf(many), START, 60), START);
-  assert.deepEqual(onTheWay(many, { round: 3, step: 1 }, { round: 3, step: 4 }, 60), { round: 3, step: 4 });
-});
-
-test("each step is told in words", () => {
-  const told = PLACES.map((place) => inWords(ROUNDS, place, "token"));
-  assert.equal(told[0], "The prompt. Nothing has been drafted yet.");
-  assert.equal(told[1], '" a" is drafted, 1 of 3. It waits for its verdict.');
-  assert.equal(told[3], '" c" is drafted. Now 3 tokens wait for their verdict.');
-  assert.equal(told[4], '" a" is accepted: u = 0.2500 is below min(1, p/q) = 1.');
-  const rejected = '" b" is rejected: u = 0.5000 is not below min(1, p/q) = 0.2500.';
-  assert.equal(told[5], `${rejected} The 1 draft after it is dropped.`);
-  assert.equal(told[6], '" d" is resampled from the residual in place of " b", by the number 0.2500.');
-  assert.equal(told[11], 'The whole draft was accepted: " 20" is drawn from p as the bonus token, by the number 0.2500.');
-  assert.equal(told[12], 'Nothing was drafted: " 30" is sampled from p, by the number 0.2500.');
-  assert.match(told[15], /^" end" is accepted: .*\. The text ends here\. The 1 draft after it is dropped\.$/);
-});
-
-test("a round is told in words", () => {
-  const told = ROUNDS.map(({ index }) => inWords(ROUNDS, { round: index + 1, step: 0 }, "round"));
-  assert.deepEqual(told, [
-    '1 of 3 drafted tokens accepted; " d" resampled from the residual.',
-    '2 of 2 drafted tokens accepted; " 20" drawn from p as the bonus token.',
-    'Nothing was drafted; " 30" sampled from p.',
-    "1 of 2 drafted tokens accepted; the text ends here.",
-  ]);
-});
-
 test("a tree appears depth by depth, and the text has the guesses at the places that were come to", () => {
   const rounds = [linked(tree(), 0)];
   const walked = walk(after, START, "token", rounds);
@@ -208,11 +160,14 @@ test("a tree appears depth by depth, and the text has the guesses at the places 
     " 1:rejected 2:accepted 5:rejected 6:? 3:discarded", all, `${all} 7:resampled`,
   ]);
   assert.deepEqual(walked.reverse().map((place) => back.go(place, rounds).seen.join("")), seen.reverse());
-  const said = walked.reverse().map((place) => inWords(rounds, place, "token"));
-  assert.equal(said[1], "3 tokens are guessed for the next place.");
-  assert.equal(said[2], "The tree grows to depth 2: 3 guesses follow those before. Now all 6 wait for their verdict.");
-  assert.match(said[3], /^" 1" is rejected: .* The next guess here is judged by what is left of p\.$/);
-  assert.match(said[6], /^" 6" is rejected: .* The 2 guesses that were not judged are dropped\.$/);
-  assert.match(said[7], /^" 7" is resampled from the residual in place of " 6"/);
-  assert.equal(inWords(rounds, endOf(rounds), "round"), '1 of 4 judged guesses accepted, in a tree of 6; " 7" resampled from the residual.');
+});
+
+test("a step tells its numbers, and a round its counts", () => {
+  const told = PLACES.map((place) => inWords(ROUNDS, place, "token"));
+  assert.match(told[4], /^" a" is accepted: u = 0\.2500 is below .* = 1\.$/);
+  assert.match(told[5], /^" b" is rejected: u = 0\.5000 is not below .* = 0\.2500\. /);
+  assert.match(told[6], /^" d" is resampled .*" b", .* 0\.2500\.$/);
+  const all = [...ROUNDS, linked(tree(), 4)];
+  const rounds = all.map((_, at) => inWords(all, { round: at + 1, step: 0 }, "round"));
+  assert.deepEqual(rounds.map((words) => words.match(/\d+/g)?.map(Number).slice(0, 2)), [[1, 3], [2, 2], [30], [1, 2], [1, 4]]);
 });

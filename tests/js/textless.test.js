@@ -3,8 +3,7 @@
 import "./words.js";
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { kindInRound, kindsInPrompt, named, quoted } from "../../specdemo/ui/static/view/textless.js";
-import { alternativesTo } from "../../specdemo/ui/static/view/verdict.js";
+import { kindInRound, kindsInPrompt } from "../../specdemo/ui/static/view/textless.js";
 
 /** A token whose own row among the alternatives has this text. */
 const own = (alone) => ({ id: 7, text: "", top: [[3, " a"], [7, alone]], round: { draft: [], ended_by: null, setting: null } });
@@ -25,15 +24,7 @@ test("without alternatives only a draft that ends with the end of the text tells
 test("a mark of the chat template is no end of the text", () => {
   const round = { draft: [], ended_by: null, setting: { marks: { 7: "<think>" } } };
   assert.deepEqual(kindInRound({ ...own(""), round }), { mark: "<think>" });
-  assert.equal(named({ ...own(""), round }), "<think>");
   assert.equal(kindInRound({ ...own(""), id: 8, top: [[8, ""]], round }), "end");
-});
-
-test("the table of likely tokens has the word that the text has for the end", () => {
-  const round = { draft: [], ended_by: null, setting: null };
-  const last = { id: 7, text: "", fate: "sampled", p: 0.5, q: null, u: 0.1, top: [[3, " a", 0.5, null, 0.5, null], [7, "", 0.5, null, 0.5, null]], round };
-  assert.deepEqual(alternativesTo(last).map(quoted), ["end", '" a"']);
-  assert.deepEqual(alternativesTo({ ...last, id: 3, text: " a" }).map(quoted), ['" a"', "end"], "also where it was not drawn");
 });
 
 test("a prompt begins with the start, and its parts of characters come before a character beyond ASCII", () => {

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { leftAfter, massAt } from "../../specdemo/ui/static/view/rules.js";
 import {
-  alternativesTo, drawnFrom, fedAgainInWords, isJudged, judgement, lengthInWords, outlinesInWords, placeOf, roundInWords, valuesOf, verdictOn, walkTo,
+  alternativesTo, drawnFrom, judgement, valuesOf, verdictOn, walkTo,
 } from "../../specdemo/ui/static/view/verdict.js";
 import { PROMPT, SETTING, allAccepted, drafted, linked, own, plain, rejection, tree } from "./runs.js";
 
@@ -12,25 +12,14 @@ const resampled = rejected.round.next;
 const bonus = linked(allAccepted(2), 4).next;
 const sampled = linked(plain(), 5).next;
 
-test("each fate has its verdict in a sentence", () => {
-  assert.equal(verdictOn(PROMPT[0]), "Given: part of the prompt.");
-  assert.match(verdictOn(accepted), /^Accepted: u = 0.2500 is below min\(1, p\/q\) = 1 \(p is .*\)\.$/);
-  const replaced = 'Rejected: u = 0.5000 is not below min(1, p/q) = 0.2500. " d" was drawn in its place.';
-  assert.equal(verdictOn(rejected), replaced);
-  assert.match(verdictOn(discarded), /^Discarded without being judged: draft 2, " b", was rejected, /);
-  assert.match(verdictOn(resampled), /^Resampled: " b" was rejected, because u = 0.50.*\. This token /);
-  assert.match(verdictOn(resampled), /drawn in its place from the residual, .* by the number for the draw, 0.2500\.$/);
-  assert.match(verdictOn(bonus), /^Bonus: all 2 drafts of the round were accepted, .* by the number for the draw, 0.2500\.$/);
-  assert.match(verdictOn(linked(allAccepted(1), 0).next), /^Bonus: the round's only draft was accepted, /);
-  assert.match(verdictOn(sampled), /^Sampled: nothing was drafted in this round, .* by the number for the draw, 0.2500\.$/);
-});
-
-test("a token after the end of the text says so", () => {
-  const draft = [drafted(1), drafted(2, { fate: "discarded" })];
-  const [, after] = linked({ draft, next: null, draft_ms: 1, verify_ms: 1 }, 0).draft;
-  assert.match(verdictOn(after), /^Discarded: u = .* is below .*, so it was accepted, but the text .*\.$/);
-  const [, last] = linked({ ...rejection(), next: null }, 0).draft;
-  assert.match(verdictOn(last), /Nothing came in its place\.$/);
+test("each fate has its verdict, with the numbers that it follows from", () => {
+  const [only] = [linked(allAccepted(1), 0).next];
+  const [, after] = linked({ ...allAccepted(), draft: [drafted(1), drafted(2, { fate: "discarded" })], next: null }, 0).draft;
+  for (const [token, said] of [
+    [PROMPT[0], /prompt/], [accepted, /^Accepted: u = 0\.2500 is below .* = 1/], [rejected, /^Rejected: u = 0\.5000 is not below .* = 0\.2500/],
+    [discarded, /^Discarded without being judged: .*" b"/], [resampled, /^Resampled: " b" .* residual, .* 0\.2500\.$/],
+    [bonus, /^Bonus: .* 2 .* 0\.2500\.$/], [only, /^Bonus: .* only /], [sampled, /^Sampled: .* 0\.2500\.$/], [after, /^Discarded: u = .* accepted, but/],
+  ]) assert.match(verdictOn(token), said);
 });
 
 /** A draft of one token with these numbers. */
@@ -49,54 +38,17 @@ test("the judgement is what the numbers say, to the last digit", () => {
   assert.match(judgement(judged({ u: 0.5, p: 0, accept_prob: 0 })), /not below .* = 0 \(p is 0, so .* never accepted\)$/);
 });
 
-test("a grammar says what it allowed, and what it forbids", () => {
-  const verdict = (more) => verdictOn(linked({ ...rejection(), draft: [drafted(1, more)] }, 0).draft[0], SETTING);
-  const only = "Accepted: u = 0.2500 is below min(1, p/q) = 1 (p is at least q, so it is always accepted). ";
-  assert.equal(verdict({ allowed: 1 }), `${only}The grammar left no choice here.`);
-  assert.equal(verdict({ allowed: 4096 }), `${only}The grammar allowed 4096 tokens here.`);
-  const [thought] = linked({ ...rejection(), draft: [drafted(1)] }, 0).draft;
-  assert.match(verdictOn(thought, { ...SETTING, bound: true }), /The grammar does not apply here: it begins after the thinking\.$/);
-  assert.equal(
-    verdict({ fate: "rejected", p: 0, allowed: 3, forbidden: true }),
-    "Rejected: the grammar forbids it here, so p is 0 (before the mask and the sampler, the target gave it 0.30)."
-      + ' " d" was drawn in its place.',
-  );
-});
-
 test("where p is 0, the verdict says what made it so and what the target gave the token before", () => {
   const zero = { fate: "rejected", p: 0, q: 0.5, raw_p: 0.0314159, u: 0.5 };
   const why = (more, setting) => {
     const round = linked({ ...rejection(), draft: [drafted(1, { ...zero, ...more })] }, 0);
-    const [token] = round.draft;
-    assert.ok(verdictOn(round.next, setting).includes(judgement(token, setting)), "so does what replaced it");
-    return verdictOn(token, setting).match(/\(p is 0(.*)\)\. " d" was drawn/)[1];
+    return verdictOn(round.draft[0], setting).match(/\(p is 0(.*)\)\. /)[1];
   };
-  const before = "before the sampler, at temperature 1 and unfiltered, the target gave it 0.031";
-  assert.equal(why({}, SETTING), `: top-p 0.9 removed it; ${before}`);
-  const all = { ...SETTING, top_k: 40, min_p: 0.05 };
-  assert.equal(why({}, all), `: top-k 40 or top-p 0.9 or min-p 0.05 removed it; ${before}`);
-  const unfiltered = { ...SETTING, temperature: 0.01, top_p: 1 };
-  assert.equal(why({}, unfiltered), `: too little for temperature 0.01; ${before}`);
-  assert.equal(why({ raw_p: 0 }, SETTING), ", so it is never accepted");
-  assert.equal(why({}, null), ", so it is never accepted");
-});
-
-test("where a guess's p is 0 after refused ones, it says what made it so, as far as that is known", () => {
-  const why = (top, setting) => {
-    const { draft } = linked({ ...tree(), draft: tree().draft.map((token) => ({ ...token, top })) }, 0, setting);
-    return judgement(Object.assign(draft[5], { p: 0, accept_prob: 0 }), setting).match(/p′ is 0(.*)\)$/)[1];
-  };
-  const unshaped = { ...SETTING, temperature: 1, top_p: 1 };
-  assert.equal(why([], unshaped), ": the guesses before it left nothing of the 0.30 that the target gave it");
-  assert.match(why([], SETTING), /, or the sampler had removed it; before the sampler, /);
-  assert.match(why([[6, " 6", 0, 0.1, 0.2, 0.1]], SETTING), /^: top-p 0\.9 removed it; /);
-  assert.match(why([[6, " 6", 0.2, 0.1, 0.2, 0.1]], SETTING), /left nothing of the 0\.20 that the target gave it$/);
-});
-
-test("a token's place is its round and its draft", () => {
-  const places = [PROMPT[0], accepted, discarded].map(placeOf);
-  assert.deepEqual(places, ["prompt", "round 4, draft 1 of 3", "round 4, draft 3 of 3"]);
-  assert.equal(placeOf(resampled), "round 4, the target's own");
+  assert.match(why({}, SETTING), /top-p 0\.9 .*0\.031$/);
+  assert.match(why({}, { ...SETTING, top_k: 40, min_p: 0.05 }), /top-k 40 or top-p 0\.9 or min-p 0\.05/);
+  assert.match(why({}, { ...SETTING, temperature: 0.01, top_p: 1 }), /temperature 0\.01/);
+  for (const unknown of [why({ raw_p: 0 }, SETTING), why({}, null)]) assert.doesNotMatch(unknown, /top-p|0\.031/);
+  assert.match(verdictOn(linked({ ...rejection(), draft: [drafted(1, { ...zero, forbidden: true })] }, 0).draft[0], SETTING), /grammar forbids/);
 });
 
 test("the values are those of the token, and what it lacks is left out", () => {
@@ -137,42 +89,13 @@ test("the residual's column has the probabilities that the token was drawn with"
   }
 });
 
-test("a round says how long its draft could be, and why it is shorter", () => {
-  const round = linked({ ...rejection(), gamma: 8, ended_by: "confidence" }, 0);
-  assert.equal(lengthInWords(round), "γ 8 (shorter: the drafter was not sure enough of the next token)");
-  assert.ok(roundInWords(round).endsWith(`, ${lengthInWords(round)}`));
-  assert.equal(lengthInWords(linked({ ...allAccepted(4), gamma: 4, ended_by: "gamma" }, 0)), "γ 4");
-  const alone = linked({ ...plain(), gamma: 0, ended_by: null }, 0);
-  assert.equal(lengthInWords(alone), "");
-  const unsure = linked({ ...plain(), gamma: 4, ended_by: "confidence" }, 0);
-  const why = "nothing was drafted in this round (the drafter was not sure enough of the next token), so";
-  assert.ok(verdictOn(unsure.next).startsWith(`Sampled: ${why}`));
-});
-
-test("a round says how much of the text was fed again to models that keep a state", () => {
-  const round = (more) => linked({ ...rejection(), fed_again: null, target_forwards: 1, ...more }, 0);
-  assert.equal(fedAgainInWords(round({})), "");
-  assert.equal(fedAgainInWords(linked(rejection(), 0)), "", "of an older trace");
-  assert.equal(fedAgainInWords(round({ fed_again: 0 })), "0 tokens of the text fed again");
-  assert.equal(fedAgainInWords(round({ fed_again: 1 })), "1 token of the text fed again");
-  const twice = "18 tokens of the text fed again, 2 target forwards";
-  assert.equal(fedAgainInWords(round({ fed_again: 18, target_forwards: 2 })), twice);
-  assert.ok(roundInWords(round({ fed_again: 18, target_forwards: 2 })).endsWith(`, ${twice}`));
-});
-
-test("a place of a block tells nothing of its token", () => {
-  assert.equal(verdictOn(accepted, null, "place"), "A place of the block. It has no token yet.");
-  assert.deepEqual([valuesOf(accepted, "place"), alternativesTo(accepted, "place")], [[], []]);
-  assert.ok(isJudged("verdict") && isJudged("all") && !isJudged("draft") && !isJudged("place"));
-});
-
 test("what comes later in the round is not given away", () => {
-  const drafted = "Drafted with probability q = 0.8000. The target has not judged it yet.";
-  assert.equal(verdictOn(rejected, null, "draft"), drafted);
+  assert.doesNotMatch(verdictOn(accepted, null, "place"), /\d/);
+  assert.deepEqual([valuesOf(accepted, "place"), alternativesTo(accepted, "place")], [[], []]);
+  assert.doesNotMatch(verdictOn(rejected, null, "draft"), /\bp\b|u =| d/);
   assert.deepEqual(valuesOf(rejected, "draft").map(([symbol]) => symbol), ["q"]);
   assert.deepEqual(alternativesTo(rejected, "draft"), []);
-  const judged = "Rejected: u = 0.5000 is not below min(1, p/q) = 0.2500.";
-  assert.equal(verdictOn(rejected, null, "verdict"), judged);
+  assert.doesNotMatch(verdictOn(rejected, null, "verdict"), /" d"/);
   assert.deepEqual(alternativesTo(rejected, "verdict").map(({ id }) => id), [2]);
 });
 
@@ -208,24 +131,14 @@ test("no draw is shown where none was made: in greedy decoding, and of a drafted
 
 test("in a tree each guess is judged by what those before it at its place have left of p", () => {
   const { draft, next } = linked(tree(), 3);
-  assert.equal(placeOf(draft[1]), "round 4, depth 1, guess 2 of 3");
-  assert.match(verdictOn(draft[0]), /^Rejected: .* The next guess here, " 2", was judged by what was then left of p\.$/);
-  assert.match(verdictOn(draft[2]), /^Discarded .*: " 2", which comes before it here, was accepted\.$/);
-  assert.match(verdictOn(draft[3]), /^Discarded .*: it follows " 1", which was not kept\.$/);
-  assert.match(verdictOn(draft[5]), /" 7" was drawn in its place\.$/);
-  assert.match(verdictOn(next), /^Resampled: " 6" was rejected/);
+  for (const [token, said] of [
+    [draft[0], /^Rejected: .*" 2"/], [draft[2], /^Discarded .*" 2".* accepted/], [draft[3], /^Discarded .*" 1"/],
+    [draft[5], /" 7" was drawn/], [next, /^Resampled: " 6" .* min\(1, p′\/q′\)/],
+  ]) assert.match(verdictOn(token), said);
   const symbols = ["p′", "q′", "Σ (p′ − q′)₊", "r = (p′ − q′)₊ / Σ", "number for the draw"];
   assert.deepEqual(valuesOf(next).map(([symbol]) => symbol), symbols, "of what replaces the second guess, too");
-  for (const token of [draft[1], next]) assert.match(valuesOf(token)[0][1], /^what the guesses before it left/);
-  assert.match(verdictOn(next), /min\(1, p′\/q′\) .* the part of p′ that exceeds q′, /);
-  assert.equal(outlinesInWords(draft[0], null), "Outlined bars: the probabilities before temperature and filters.");
-  const unshaped = { ...SETTING, temperature: 1, top_p: 1 };
-  assert.equal(outlinesInWords(draft[0], unshaped), "", "none of it");
-  assert.match(outlinesInWords(next, unshaped), /before the refused guesses before it\.$/);
   const masses = draft.map((token) => massAt(token));
   assert.deepEqual(masses.map((mass) => mass === null ? null : Number(mass.toFixed(9))), [0.8, null, null, null, null, 0.8]);
   const told = linked({ ...tree(), draft: tree().draft.map((token) => ({ ...token, residual_mass: 0.5 })) }, 0).draft;
   assert.deepEqual([massAt(told[5]), leftAfter(told[4]), leftAfter(told[5])], [0.5, 0.5, 0.25], "less with each refusal");
-  const whole = { ...tree(), draft: tree().draft.slice(1, 2).map((token) => ({ ...token, parent: null })), next: own(7) };
-  assert.match(verdictOn(linked(whole, 0).next), /^Bonus: the path through the tree ends after 1 accepted guess, /);
 });

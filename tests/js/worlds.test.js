@@ -2,22 +2,10 @@ import "./words.js";
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import {
-  LAST, OWN, figuresOf, greedyInWords, stopInWords, stopOf, textOf,
-} from "../../specdemo/ui/static/runs/worlds.js";
+import { LAST, OWN, figuresOf, textOf } from "../../specdemo/ui/static/runs/worlds.js";
 
 const file = new URL("../../assets/worlds.json", import.meta.url);
 const { worlds } = JSON.parse(readFileSync(file, "utf8"));
-const at = (stop) => worlds.stops[stop].texts;
-
-test("the stops have names, and an address names one", () => {
-  assert.equal(stopInWords(0), "noise");
-  assert.equal(stopInWords(1), "75% noise, 25% drafter");
-  assert.equal(stopInWords(OWN), "the drafter");
-  assert.equal(stopInWords(LAST - 1), "25% drafter, 75% target");
-  assert.equal(stopInWords(LAST), "the target itself");
-  assert.deepEqual(["3", "99", "x", "-1", null].map(stopOf), [3, null, null, null, null]);
-});
 
 test("what moves: red and tokens a round; what stays: the greedy text and the counts", () => {
   assert.equal(worlds.stops.length, LAST + 1);
@@ -39,13 +27,4 @@ test("red are the rejected ones of those that were judged", () => {
   const draft = ["accepted", "rejected", "discarded", "discarded"].map((fate, id) => ({ id, text: "a", fate }));
   const told = figuresOf([{ draft, next: { id: 9, text: "b", source: "resampled" } }, { draft: draft.slice(0, 1), next: null }]);
   assert.deepEqual(told, { rounds: 2, judged: 3, rejected: 1, tokens: 3, perRound: 1.5 });
-});
-
-test("a greedy text that is another one somewhere is said to be so", () => {
-  assert.match(greedyInWords(worlds, at(0)), /^The same \d+ characters at every stop\. Here \d+ of \d+ judged/);
-  const missing = { ...worlds, stops: [...worlds.stops.slice(0, LAST), { texts: null, counts: null }] };
-  assert.match(greedyInWords(missing, at(0)), /at each stop so far/);
-  const other = structuredClone(worlds);
-  other.stops[3].texts.greedy[0].next.text += "!";
-  assert.match(greedyInWords(other, at(0)), /not the same as at another stop/);
 });

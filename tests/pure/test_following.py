@@ -143,15 +143,12 @@ async def test_one_who_comes_after_the_end_is_told_that_the_whole_run_is_kept():
     assert output(kept["update"]) == told.trace.text and told.run.feed is None
 
 
-SMALLER = "Draft length γ must be a whole number from 1 to 16, not 99"
-
-
 @played
 async def test_what_goes_wrong_is_told_with_what_was_there_before():
     early, late = Told(), Told()
     await early.says(ValueError(refusal("gamma", "whole", 99, low=1, high=16)))
     assert await messages(early.run) == [{"notice": early.run.notice, "ended": True}]
-    assert early.run.notice["text"] == SMALLER and early.run.kept is None
+    assert "99" in early.run.notice["text"] and early.run.kept is None
     await late.goes_on(*ROUNDS[:1])
     late.trace.end("error")
     await late.says(RuntimeError("no"))
@@ -281,16 +278,6 @@ async def test_a_page_keeps_its_latest_run_and_those_of_its_conversation():
     await told.ends()
     await asyncio.sleep(0)
     assert there(board, (before, other, asked, told.run)) == [other, asked, told.run]
-
-
-def test_a_page_that_has_read_its_run_reads_the_next_one_too():
-    board = bounded()
-    one = FollowedRun(board.limits, Params(), lambda trace: "", session="page")
-    board.put(one)
-    assert not board.is_read_by("page"), "it has not come"
-    with one.reading():
-        assert board.is_read_by("page") and not board.is_read_by("another page")
-    assert board.is_read_by("page"), "it reads on in a moment"
 
 
 def test_what_nobody_reads_takes_no_more_than_its_share():
