@@ -1,5 +1,4 @@
-"""A visitor's run without the page: the choice and what it needs, the queue, the steps, and leaving at any
-moment."""
+"""A visitor's run without the page: its steps, leaving at any moment, loads, and what a choice needs."""
 
 import asyncio
 import gc
@@ -9,22 +8,21 @@ import threading
 import time
 import weakref
 from dataclasses import replace
-from functools import partial
 
 import pytest
 
 from specdemo import PairError, Params, stream
 from specdemo.errors import LoadError
-from specdemo.loading import pool as pool_module
 from specdemo.runtime import lm
 from specdemo.session import Run
-from specdemo.ui.page.api import trace_in_words
+from specdemo.ui.runs import run as run_module
 from specdemo.ui.runs.limits import LOCAL, Visitor
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import Refused, RunQueue
 from specdemo.ui.runs.run import RunProgress, Waiting, follow, message_about
 from specdemo.ui.view.texts import describe_pair
 from specdemo.words.message import message
+from tests.sentences import refused
 from tests.tiny import noisy, tiny, tokenizer
 
 PROMPT = "the cat sat"
@@ -70,8 +68,8 @@ def somebody() -> Visitor:
 visitors = itertools.count()
 
 
-def wait_in_line(queue, work, visitor=None):
-    ticket = queue.join(visitor or somebody(), "run")
+def wait_in_line(queue, work):
+    ticket = queue.join(somebody(), "run")
     ticket.enter(work)
     return ticket
 
@@ -87,81 +85,12 @@ async def begin(visitor) -> RunProgress:
             return step
 
 
-# The queue
-
-
-def test_turns_come_in_order_and_everybody_knows_their_place(queue):
-    gates, served = [threading.Event() for _ in range(4)], []
-
-    def work(number: int):
-        served.append(number)
-        assert gates[number].wait(PATIENCE)
-
-    visitors = [wait_in_line(queue, partial(work, number)) for number in range(4)]
-    assert [ticket.ahead for ticket in visitors] == [0, 1, 2, 3]
-    visitors[2].cancel()
-    assert [ticket.ahead for ticket in visitors] == [0, 1, 0, 2]
-    gates[0].set()
-    visitors[0].done.result(PATIENCE)
-    while visitors[1].ahead:
-        time.sleep(0.001)
-    assert [ticket.ahead for ticket in visitors] == [0, 0, 0, 1]
-    for gate in gates:
-        gate.set()
-    visitors[3].done.result(PATIENCE)
-    assert served == [0, 1, 3] and not visitors[2].done.done()
-    visitors[0].cancel()  # once more does no harm
-
-
-def test_a_visitor_reads_what_is_compiled_and_what_cannot_be(models):
-    pair, params = models.get(), Params()
-    assert not any("captur" in line or "trac" in line for line in describe_pair(pair, params))
-    target, _ = pair.runner.lms
-    target.warming_up = message("compiling", rows=5)
-    assert list(describe_pair(pair, params))[-1] == "Warming up: compiling the forward of 5 rows."
-    target.warming_up, target.not_native = None, "it is a test"
-    try:
-        why_not = "The target runs operation by operation, which is slower: it is a test."
-        assert list(describe_pair(pair, params))[-1] == why_not
-    finally:
-        target.not_native = None
-
-
-def test_a_cancelled_future_does_not_end_the_thread_that_serves_all_runs(queue):
-    gate, served = threading.Event(), []
-    first = wait_in_line(queue, lambda: gate.wait(PATIENCE))
-    second = wait_in_line(queue, lambda: served.append("second"))
-    third = wait_in_line(queue, lambda: served.append("third"))
-    assert second.done.cancel()
-    first.done.cancel()  # its work goes on
-    gate.set()
-    third.done.result(PATIENCE)
-    assert served == ["third"]
-
-
-def test_waiting_takes_no_thread(models, queue):
-    async def visit():
-        first = wait_in_line(queue, lambda: gate.wait(PATIENCE))
-        threads = threading.active_count()
-        crowd = [ask(models, queue) for _ in range(50)]
-        for visitor in crowd:
-            assert isinstance(await anext(visitor), Waiting)
-        assert threading.active_count() <= threads
-        for visitor in crowd:
-            await visitor.aclose()
-        assert queue.tickets == [first]
-        gate.set()
-
-    gate = threading.Event()
-    asyncio.run(visit())
-
-
 # A run
 
 
 def test_the_steps_of_a_run(models, queue):
     """They tell all of it while it goes on. The target is slow enough for that to be seen."""
-    params = Params(seed=5, max_new_tokens=60, ignore_eos=True)
+    params = Params(seed=5, max_new_tokens=20, ignore_eos=True)
     with stream(models.get(), PROMPT, params) as run:
         list(run)
     slow = models.get().target.register_forward_pre_hook(lambda *_: time.sleep(0.05))
@@ -173,8 +102,20 @@ def test_the_steps_of_a_run(models, queue):
     assert [step.ended for step in seen] == [False] * (len(seen) - 1) + [True]
     told = [step.until for step in seen]
     trace = seen[-1].run.trace
-    assert told == sorted(told) and len(set(told)) > 3 and told[-1] == len(trace.rounds)
+    assert told == sorted(told) and len(set(told)) > 2 and told[-1] == len(trace.rounds)
     assert trace.finish == "length" and trace.output_ids == run.trace.output_ids
+
+
+def test_a_visitor_reads_what_is_compiled_and_what_cannot_be(models):
+    pair = models.get()
+    target, _ = pair.runner.lms
+    target.warming_up = message("compiling", rows=5)
+    assert "5 rows" in list(describe_pair(pair, Params()))[-1]
+    target.warming_up, target.not_native = None, "it is a test"
+    try:
+        assert "it is a test" in list(describe_pair(pair, Params()))[-1]
+    finally:
+        target.not_native = None
 
 
 def test_a_speed_up_settles_until_somebody_else_waits(models, queue, monkeypatch):
@@ -202,42 +143,47 @@ def test_a_speed_up_settles_until_somebody_else_waits(models, queue, monkeypatch
     asyncio.run(visit())
 
 
-@pytest.mark.parametrize("how", ["closed", "cancelled"])
-def test_a_run_ends_within_a_round_when_its_generator_does(models, queue, how):
+@pytest.mark.parametrize("how", ["closed", "cancelled", "closed elsewhere", "late", "nobody listens"])
+def test_a_run_that_is_not_wanted_any_more_ends_within_a_round(models, how):
+    """And the next one starts at once."""
+    listens, queue = True, RunQueue(LOCAL)
+
     async def visit():
-        visitor = ask(models, queue, LONG)
-        step = await begin(visitor)
+        nonlocal listens
+        ticket = queue.join(Visitor("page", "10.9.9.9", lambda: listens), "run")
+        visitor = follow(models, ticket, STARTED, PROMPT, LONG)
+        run = (await begin(visitor)).run
         if how == "closed":
             await visitor.aclose()
-        else:
+        elif how == "cancelled":
             looking = asyncio.create_task(anext(visitor))
             await asyncio.sleep(0.001)
             looking.cancel()
             await asyncio.gather(looking, return_exceptions=True)
-        before = len(step.run.trace.rounds)
-        while step.run.trace.finish is None:
+        elif how == "closed elsewhere":
+            await asyncio.to_thread(run.close)
+        elif how == "late":
+            queue.limits = replace(LOCAL, run_seconds=ticket.seconds)
+        else:
+            listens = False
+        before = len(run.trace.rounds)
+        while run.trace.finish is None:
             await asyncio.sleep(0.001)
-        assert step.run.trace.finish == "cancelled"
-        assert len(step.run.trace.rounds) <= before + 1, "the one that was under way"
-        return (await steps(models, queue))[-1]  # the next one starts at once
+        assert run.trace.finish == "cancelled" and len(run.trace.rounds) <= before + 3
+        rest = [step async for step in visitor]
+        if how in ("late", "closed elsewhere"):
+            assert rest[-1].ended and rest[-1].until == len(run.trace.rounds)
+            assert (rest[-1].note is not None) == (how == "late")
+        queue.limits = LOCAL
+        return (await steps(models, queue))[-1]
 
-    assert asyncio.run(visit()).run.trace.finish == "length"
-
-
-def test_a_turn_ends_in_time_and_says_so(models):
-    queue = RunQueue(replace(LOCAL, run_seconds=0.5))
-    last = asyncio.run(steps(models, queue, params=LONG))[-1]
-    assert last.ended and last.run.trace.finish == "cancelled" and last.until == len(last.run.trace.rounds)
-    assert str(last.note).startswith("This run was ended after 0.5 s")
-    queue.limits = LOCAL
-    short = asyncio.run(steps(models, queue))[-1]
-    assert short.run.trace.finish == "length" and short.note is None
+    last = asyncio.run(visit())
+    assert last.run.trace.finish == "length" and last.note is None and queue.waiting == 0
 
 
-@pytest.mark.parametrize("slow, how", [("target", "late"), ("drafter", "closed"), ("target", "left")])
-def test_a_long_prompt_is_given_up_between_two_parts_of_it(models, monkeypatch, slow, how):
+@pytest.mark.parametrize("slow", ["target", "drafter"])
+def test_a_long_prompt_is_given_up_between_two_parts_of_it(models, queue, monkeypatch, slow):
     monkeypatch.setattr(lm, "PREFILL_CHUNK", 4)
-    queue = RunQueue(LOCAL)
     fed, prompt = [], "the cat sat " * 50
 
     async def visit():
@@ -245,16 +191,10 @@ def test_a_long_prompt_is_given_up_between_two_parts_of_it(models, monkeypatch, 
         run = (await begin(visitor)).run
         while not fed:
             await asyncio.sleep(0.01)
-        if how == "late":
-            queue.limits = replace(LOCAL, run_seconds=0.5)
-        elif how == "closed":
-            await asyncio.to_thread(run.close)
-        elif how == "left":
-            await visitor.aclose()
-        rest = [step async for step in visitor]
+        await visitor.aclose()
         while run.trace.finish is None:
             await asyncio.sleep(0.01)
-        return rest, run.trace
+        return run.trace
 
     def feed(*_):
         fed.append(1)
@@ -262,50 +202,11 @@ def test_a_long_prompt_is_given_up_between_two_parts_of_it(models, monkeypatch, 
 
     hook = getattr(models.get(), slow).register_forward_pre_hook(feed)
     try:
-        rest, trace = asyncio.run(visit())
+        trace = asyncio.run(visit())
     finally:
         hook.remove()
     assert trace.finish == "cancelled" and not trace.rounds and len(fed) < 15
-    assert (how == "late") == bool(rest and "ended after 0.5 s" in str(rest[-1].note))
-    assert "ended by: cancelled" in trace_in_words(trace)
-    queue.limits = LOCAL
     assert asyncio.run(steps(models, queue, prompt=prompt))[-1].run.trace.finish == "length"
-
-
-def test_a_run_without_a_listener_ends_within_a_round_and_one_in_line_never_starts(models, queue):
-    listens = True
-
-    def ask_as(number):
-        ticket = queue.join(Visitor(f"page {number}", "10.9.9.9", lambda: listens), "run")
-        return follow(models, ticket, Choice(), PROMPT, LONG)
-
-    async def visit():
-        nonlocal listens
-        runs, waits = ask_as(1), ask_as(2)
-        run = (await begin(runs)).run
-        assert "number 1" in (await anext(waits)).sentence
-        listens, before = False, len(run.trace.rounds)
-        while run.trace.finish is None:
-            await asyncio.sleep(0.001)
-        assert run.trace.finish == "cancelled" and len(run.trace.rounds) <= before + 3
-        with pytest.raises(Refused):
-            async for step in waits:
-                assert not isinstance(step, RunProgress), "it has started"
-        await runs.aclose()
-        assert queue.waiting == 0 and (await steps(models, queue))[-1].run.trace.finish == "length"
-
-    asyncio.run(visit())
-
-
-def test_a_run_that_is_closed_elsewhere_ends_its_steps(models, queue):
-    async def visit():
-        visitor = ask(models, queue, LONG)
-        step = await begin(visitor)
-        await asyncio.to_thread(step.run.close)
-        return [step async for step in visitor][-1]
-
-    last = asyncio.run(visit())
-    assert last.ended and last.run.trace.finish == "cancelled" and last.until == len(last.run.trace.rounds)
 
 
 def test_what_goes_wrong_in_a_run_is_raised(models, queue):
@@ -320,10 +221,8 @@ def test_what_goes_wrong_in_a_run_is_raised(models, queue):
     with pytest.raises(RuntimeError, match="the fifth is too many"):
         asyncio.run(steps(models, queue))
     handle.remove()
-    with pytest.raises(ValueError, match="^prompt must not be empty"):
+    with pytest.raises(ValueError, match="^prompt "):
         asyncio.run(steps(models, queue, prompt=""))
-    with pytest.raises(PairError, match="^pair must be one of"):
-        asyncio.run(steps(models, queue, Choice("nobody")))
     assert asyncio.run(steps(models, queue))[-1].run.trace.finish == "length"
 
 
@@ -340,9 +239,11 @@ def test_a_librarys_error_is_no_mistake_of_the_visitor(places, queue, monkeypatc
         models.get().target.register_forward_pre_hook(fail)
     with pytest.raises(RuntimeError) as error:
         asyncio.run(steps(models, queue))
-    assert str(message_about(error.value)) == (
-        "The run failed: RuntimeError: ValueError: cannot read weights.bin: denied to ***"
-    )
+    told = message_about(error.value)
+    assert told.key == "failed" and told.endswith("ValueError: cannot read weights.bin: denied to ***")
+
+
+# Loads
 
 
 @pytest.mark.slow
@@ -370,13 +271,13 @@ def test_a_pair_that_was_sent_away_is_loaded_again_outside_the_turn(places, queu
         held = threading.Event()
         wait_in_line(queue, lambda: held.wait(PATIENCE))
         late, quick = (ask(models, queue, choice=Choice(dtype=kind)) for kind in ("bfloat16", "float32"))
-        assert "number 1" in (await anext(late)).sentence
+        assert (await anext(late)).values == {"ahead": 1}
         with models.pool.loading:  # as while another pair loads
             models.pool.pairs.clear()
             models.pool.pairs[models.request(Choice(dtype="float32")).key] = small
             held.set()
             seen = await asyncio.wait_for(asyncio.gather(anext(late), steps_of(quick)), PATIENCE)
-            assert seen[0].sentence.startswith("Loading the pair")
+            assert seen[0].key == "run.loading_pair"
         return seen[1][-1], (await steps_of(late))[-1]
 
     async def steps_of(visitor):
@@ -395,19 +296,22 @@ def test_a_pair_that_is_sent_away_again_and_again_is_told_so(places, queue, monk
         models.pool.pairs.clear()
 
     monkeypatch.setattr(models, "get", get)
-    with pytest.raises(LoadError, match="again and again"):
+    monkeypatch.setattr(run_module, "ATTEMPTS", 2)
+    with refused("memory_taken", kind=LoadError):
         asyncio.run(asyncio.wait_for(steps(models, queue), PATIENCE))
     assert queue.waiting == 0
 
 
-def test_others_run_while_a_pair_loads(places, queue):
-    models = Models(places)
+def test_a_bounded_number_wait_for_a_pair_and_the_others_run(places):
+    models, queue = Models(places), RunQueue(replace(LOCAL, loading=1))
     models.get(Choice(dtype="float32"))
 
     async def visit():
+        late, more = (ask(models, queue, choice=Choice(dtype="bfloat16")) for _ in range(2))
         with models.pool.loading:  # as while a pair downloads
-            late = ask(models, queue, choice=Choice(dtype="bfloat16"))
             assert isinstance(await anext(late), Waiting)
+            with refused("gave_up", kind=Refused):
+                await anext(more)
             quick = await steps(models, queue, Choice(dtype="float32"))
             assert quick[-1].run.trace.finish == "length"
         return [step async for step in late][-1]
@@ -415,18 +319,24 @@ def test_others_run_while_a_pair_loads(places, queue):
     assert asyncio.run(visit()).pair.info.dtype.target == "bfloat16"
 
 
-def test_a_pair_is_loaded_only_when_somebody_reads_the_answer(places, queue):
-    models, read = Models(places), False
+def test_a_pair_is_loaded_only_when_somebody_reads_the_answer(places, queue, monkeypatch):
+    models, read, looks = Models(places), False, []
+    monkeypatch.setattr(run_module, "LOADING_PERIOD", 0.01)
+
+    def is_read():
+        looks.append(read)
+        return read
 
     def asks(session: str):
-        visitor = Visitor(session, "10.1.1.1", is_read=lambda: read)
-        return follow(models, queue.join(visitor, "run"), STARTED, PROMPT, SHORT)
+        ticket = queue.join(Visitor(session, "10.1.1.1", is_read=is_read), "run")
+        return follow(models, ticket, STARTED, PROMPT, SHORT)
 
     async def visit():
         nonlocal read
         stays, leaves = asks("stays"), asks("leaves")
         looking = [asyncio.create_task(anext(visitor)) for visitor in (stays, leaves)]
-        await asyncio.sleep(0.5)
+        while len(looks) < 10:
+            await asyncio.sleep(0.01)
         assert not any(look.done() for look in looking), "it has begun to load"
         looking[1].cancel()
         await asyncio.gather(looking[1], return_exceptions=True)
@@ -438,21 +348,27 @@ def test_a_pair_is_loaded_only_when_somebody_reads_the_answer(places, queue):
     assert asyncio.run(visit()).run.trace.finish == "length"
 
 
-@pytest.mark.parametrize("what", ["a download", "another load"])
-def test_visitors_who_leave_while_a_pair_loads_leave_no_threads(places, queue, monkeypatch, what):
-    models, gate = Models(places), threading.Event()
-    if what == "a download":
-        monkeypatch.setattr(pool_module, "is_here", lambda part: False)
-    monkeypatch.setattr(models.pool, "_download", lambda *_: gate.wait(PATIENCE))
+def test_visitors_who_wait_take_no_threads_and_leave_none(places, models, queue, monkeypatch):
+    """In line, and while a pair loads."""
+    gate, unloaded = threading.Event(), Models(places)
+    monkeypatch.setattr(unloaded.pool, "_download", lambda *_: gate.wait(PATIENCE))
+    first = wait_in_line(queue, lambda: gate.wait(PATIENCE))
     threads = threading.active_count()
 
     async def visit():
-        for _ in range(100):
-            visitor = ask(models, queue)
+        crowd = [ask(models, queue) for _ in range(50)]
+        for visitor in crowd:
+            assert isinstance(await anext(visitor), Waiting)
+        assert threading.active_count() <= threads
+        for visitor in crowd:
+            await visitor.aclose()
+        assert queue.tickets == [first]
+        for _ in range(50):
+            visitor = ask(unloaded, queue)
             assert isinstance(await anext(visitor), Waiting)
             await visitor.aclose()
 
-    with models.pool.loading:
+    with unloaded.pool.loading:
         asyncio.run(visit())
         end = time.monotonic() + PATIENCE / 3
         while threading.active_count() > threads + 3 and time.monotonic() < end:
@@ -460,24 +376,6 @@ def test_visitors_who_leave_while_a_pair_loads_leave_no_threads(places, queue, m
         left = threading.active_count() - threads
         gate.set()
     assert left <= 3, "they wait for a pair that nobody wants"
-
-
-def test_a_bounded_number_wait_for_a_pair_and_the_others_go_on(places):
-    models, queue = Models(places), RunQueue(replace(LOCAL, loading=2))
-    models.get(Choice(dtype="float32"))
-
-    async def visit():
-        late = [ask(models, queue, choice=Choice(dtype="bfloat16")) for _ in range(3)]
-        with models.pool.loading:  # as while a pair downloads
-            for visitor in late[:2]:
-                assert isinstance(await anext(visitor), Waiting)
-            with pytest.raises(Refused, match="^Too many requests wait"):
-                await anext(late[2])
-            quick = await steps(models, queue, Choice(dtype="float32"))
-            assert quick[-1].run.trace.finish == "length"
-        return [[step async for step in visitor][-1] for visitor in late[:2]]
-
-    assert [last.run.trace.finish for last in asyncio.run(visit())] == ["length", "length"]
 
 
 # The choice
@@ -499,30 +397,26 @@ def test_no_choice_is_as_the_server_was_started(places):
         ("torch.bfloat16", None),
         ("torch.bfloat16", "int4"),
     ]
-    assert models.listed()[0] == {"name": models.default, **places, "about": "as the server was started"}
 
 
 @pytest.mark.parametrize(
-    "wrong, sentence",
+    ("wrong", "field"),
     [
-        ({"pair": "nobody"}, "pair must be one of"),
-        ({"pair": ["embedded"]}, "pair must be one of"),
-        ({"dtype": "float8"}, "dtype must be one of auto, float32"),
-        ({"dtype": ["auto"]}, "dtype must be one of auto, float32"),
-        ({"quantize": "int3"}, "quantize must be one of none, int8"),
-        ({"quantize_drafter": 8}, "quantize must be one of none, int8"),
+        ({"pair": ["embedded"]}, "pair"),
+        ({"dtype": "float8"}, "dtype"),
+        ({"dtype": ["auto"]}, "dtype"),
+        ({"quantize_drafter": 8}, "quantize"),
     ],
 )
-def test_a_wrong_choice_is_refused_in_a_sentence(models, wrong, sentence):
+def test_a_wrong_choice_is_refused_in_a_sentence(models, wrong, field):
     for ask in (models.request, models.loaded, models.needs, models.get):
-        with pytest.raises(PairError, match=f"^{sentence}"):
+        with refused("given", field=field, kind=PairError):
             ask(Choice(**wrong))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype, quantize", [("float32", "none"), ("bfloat16", "int4")])
-def test_what_a_pair_on_this_machine_needs_is_known_to_the_byte(places, dtype, quantize):
-    models, choice = Models(places), Choice(dtype=dtype, quantize=quantize)
+def test_what_a_pair_on_this_machine_needs_is_known_to_the_byte(places):
+    models, choice = Models(places), Choice(dtype="bfloat16", quantize="int4")
     before = models.needs(choice)
     held = models.get(choice).bytes_held
     after = models.needs(choice)
@@ -530,12 +424,8 @@ def test_what_a_pair_on_this_machine_needs_is_known_to_the_byte(places, dtype, q
         assert (needs.target_bytes, needs.drafter_bytes) == (held.target, held.drafter)
         assert needs.total == held.target + held.drafter
     assert (before.loaded, after.loaded, before.fits, before.gated) == (False, True, True, False)
-    assert before.device == "cpu"
-
-
-def test_what_a_target_alone_needs(places):
-    needs = Models({"target": places["target"]}).needs(Choice())
-    assert needs.drafter_bytes is None and needs.total == needs.target_bytes > 0
+    alone = Models({"target": places["target"]}).needs(Choice())
+    assert alone.drafter_bytes is None and alone.total == alone.target_bytes > 0
 
 
 def test_what_a_pair_of_the_catalogue_needs_is_said_without_asking_anybody(models, monkeypatch):
@@ -552,4 +442,4 @@ def test_what_a_pair_of_the_catalogue_needs_is_said_without_asking_anybody(model
     assert half.total == pytest.approx(3.7e9) and whole.total == 2 * half.total
     small = models.needs(Choice("smollm2-1.7b", "bfloat16", "int4"))
     assert small.target_bytes == half.target_bytes // 4 and small.drafter_bytes == half.drafter_bytes
-    assert models.needs(Choice("gemma-3-4b")).gated and "not yet" in half.tried and not half.loaded
+    assert models.needs(Choice("gemma-3-4b")).gated and not half.loaded
