@@ -1,27 +1,20 @@
 """The game in which the visitor drafts, with the embedded pair and without a page."""
 
-import asyncio
 import json
-from contextlib import aclosing
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from specdemo import Params, generate, load_pair
-from specdemo.errors import PairError
 from specdemo.ui.runs.guess import (
-    LONGEST_GUESS,
     SUGGESTED,
     game_after,
     tokens_of_guess,
 )
 from specdemo.ui.runs.instruments import measurement_request
-from specdemo.ui.runs.limits import Visitor
-from specdemo.ui.runs.measuring import measure
-from specdemo.ui.runs.models import Choice, Models
-from specdemo.ui.runs.queue import RunQueue
-from tests.sentences import assert_one_sentence
+from specdemo.ui.runs.models import Choice
+from tests.sentences import refused
 from tests.tiny import tokenizer
 
 PROMPT = "Once upon a time, there was a little fox"
@@ -87,7 +80,7 @@ def test_a_game_ends_where_its_text_does(pair):
     assert games[-1]["finish"] == "length" and games[-1]["suggestions"] == []
 
 
-@pytest.mark.parametrize("words", [" fox", "es", ", and", ' "No"', " naïve", "狐", "\nThen", " a  b", "!"])
+@pytest.mark.parametrize("words", [" fox", "es", ' "No"', "狐", "\nThen", " a  b"])
 def test_the_tokens_of_a_guess_write_it_and_nothing_else(pair, words):
     text = pair.tokenizer(PROMPT).input_ids
     ids = tokens_of_guess(pair, text, words)
@@ -97,63 +90,17 @@ def test_the_tokens_of_a_guess_write_it_and_nothing_else(pair, words):
 def test_a_special_token_cannot_be_guessed():
     tokens = tokenizer()
     assert len(tokens("<end>").input_ids) == 1, "this tokenizer finds it in a text"
-    with pytest.raises(ValueError, match="^guess must be text that this pair's tokens can write here"):
+    with refused("guess_unwritable"):
         tokens_of_guess(SimpleNamespace(tokenizer=tokens), tokens("the cat").input_ids, "<end>")
     assert tokens_of_guess(SimpleNamespace(tokenizer=tokens), tokens("the cat").input_ids, " sat")
-
-
-WRONG = [
-    ({"ids": "1,x"}, "ids must be token ids"),
-    ({"ids": 5}, "ids must be token ids"),
-    ({"ids": "1,2", "round": 3, "game": "g", "guess": "a"}, "round must be"),
-    ({"round": 1}, "round must be"),
-    ({"ids": "1", "round": "1"}, "round must be"),
-    ({"ids": ",".join(["1"] * 21), "round": 1, "game": "g", "guess": "a"}, "ids must be at most 20"),
-    ({"guess": "fox"}, "game must be"),
-    ({"game": "g", "guess": "  "}, "guess must not be empty"),
-    ({"game": "g", "guess": "a" * (LONGEST_GUESS + 1)}, "guess must have at most"),
-    ({"game": 1, "guess": "a"}, "guess and game must be texts"),
-    ({"seed": "x"}, "seed must be"),
-    ({"game": "g", "guess": "a"}, "Pair, prompt or settings are not those"),
-    ({"ids": "999999999", "round": 1, "game": "g", "guess": "a"}, "ids must hold token ids"),
-]
-
-
-@pytest.mark.parametrize(("wanted", "sentence"), WRONG)
-def test_what_is_wrong_gets_a_sentence(pair, wanted, sentence):
-    with pytest.raises(ValueError, match=f"^{sentence}") as raised:
-        step(pair, wanted)
-    assert_one_sentence(str(raised.value))
 
 
 def test_other_settings_are_another_game(pair):
     name = step(pair, {})["name"]
     for params in (replace(PARAMS, temperature=0.7), replace(PARAMS, seed=8)):
         assert step(pair, {}, params)["name"] != name
-        with pytest.raises(ValueError, match="begin a new game$"):
+        with refused("other_game"):
             step(pair, {"game": name, "guess": " a"}, params)
     assert step(pair, {}, prompt="Once")["name"] != name
-
-
-def test_without_a_drafter_there_is_no_game():
-    with pytest.raises(ValueError, match="choose a drafter first$"):
-        request({}, params=replace(PARAMS, draft_with="none"))
-
-
-def test_a_server_judges_its_own_drafts_only():
-    with pytest.raises(PairError, match="^A server judges its own drafts only"):
-        game_after(object(), request({}))
-
-
-def test_a_round_waits_its_turn_and_comes_as_a_measurement():
-    usual = {"name": None, "target": None, "drafter": None, "device": "cpu", "dtype": None, "quantize": None}
-    models, queue = Models(usual), RunQueue()
-
-    async def follow():
-        ticket = queue.join(Visitor("page", "10.0.0.1"), "measurement")
-        async with aclosing(measure(models, ticket, request({}), "name")) as told:
-            return [message async for message in told]
-
-    *_, last = asyncio.run(follow())
-    assert (last["id"], last["kind"], last["state"]) == ("name", "guess", "ended")
-    assert last["guess"]["suggestions"]
+    with pytest.raises(ValueError, match="^ids must hold"):
+        step(pair, {"ids": "999999999", "round": 1, "game": "g", "guess": "a"})

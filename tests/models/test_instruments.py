@@ -1,5 +1,5 @@
-"""What the page measures on request: a race, draft lengths, drafters, with the embedded pair and without a
-page."""
+"""What the page measures on request, with the embedded pair and without a page: a race, draft lengths, two
+worlds; and what each instrument refuses. The game and the trials have files of their own."""
 
 import asyncio
 import json
@@ -8,20 +8,26 @@ from dataclasses import replace
 
 import pytest
 
-from specdemo import Params
+from specdemo import Params, generate
+from specdemo.errors import PairError
+from specdemo.trials.worlds import OWN, STOPS
 from specdemo.ui.page.frame import TABS
 from specdemo.ui.runs import instruments
+from specdemo.ui.runs.guess import LONGEST_GUESS, game_after
 from specdemo.ui.runs.instruments import INSTRUMENTS, measurement_request
-from specdemo.ui.runs.limits import LOCAL, Visitor
+from specdemo.ui.runs.limits import Visitor
 from specdemo.ui.runs.measuring import measure
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import RunQueue
+from specdemo.ui.runs.trials import trials_of
+from specdemo.ui.runs.worlds import Worlds, params_of
 from specdemo.ui.view.durations import SET_SIZE
 from specdemo.ui.view.feed import tokens_of
 from specdemo.ui.view.wire import MEASUREMENT_KINDS
+from tests.sentences import assert_one_sentence
 
 PROMPT = "One day, a girl named Mia found a tiny kitten in the rain."
-GREEDY = Params(temperature=0, max_new_tokens=40, seed=1)
+GREEDY = Params(temperature=0, max_new_tokens=12, seed=1)
 USUAL = {"name": None, "target": None, "drafter": None, "device": "cpu", "dtype": None, "quantize": None}
 
 
@@ -35,15 +41,19 @@ def queue():
     return RunQueue()
 
 
+def asked(wanted, params=GREEDY, prompt=PROMPT):
+    return measurement_request(wanted, Choice(), prompt, params)
+
+
 def measured(models, queue, wanted, params=GREEDY, until=lambda message: False):
     """All messages of a measurement, or those up to the first one for which `until` is true."""
 
     async def follow():
-        request, messages = measurement_request(wanted, Choice(), PROMPT, params), []
+        messages = []
         ticket = queue.join(Visitor("page", "10.0.0.1"), "measurement")
-        async with aclosing(measure(models, ticket, request)) as measurements:
+        async with aclosing(measure(models, ticket, asked(wanted, params), "name")) as measurements:
             async for message in measurements:
-                messages.append(json.loads(json.dumps(message)))
+                messages.append(json.loads(json.dumps(message, allow_nan=False)))
                 if until(messages[-1]):
                     break
         return messages
@@ -59,10 +69,10 @@ def test_each_kind_of_measurement_is_a_row_with_a_tab():
 def test_a_greedy_race_has_two_identical_texts(models, queue):
     *_, last = measured(models, queue, {"kind": "race"})
     alone, drafted = last["race"]["lanes"]
-    assert last["state"] == "ended" and last["share"] is None
-    assert text_of(alone) == text_of(drafted) and alone["tokens"] == drafted["tokens"] == 40
-    assert last["race"]["verdict"] == "Identical: 40 of 40 tokens, compared."
-    assert len(alone["rounds"]) == 40 > len(drafted["rounds"])
+    assert (last["id"], last["kind"], last["state"], last["share"]) == ("name", "race", "ended", None)
+    assert text_of(alone) == text_of(drafted) and alone["tokens"] == drafted["tokens"] == 12
+    assert "12 of 12 tokens" in last["race"]["verdict"]
+    assert len(alone["rounds"]) == 12 > len(drafted["rounds"])
     for lane in (alone, drafted):
         times = [one["draft_ms"] + one["verify_ms"] for one in lane["rounds"]]
         assert lane["ms"] == pytest.approx(sum(times), rel=1e-4)
@@ -73,72 +83,105 @@ def text_of(lane) -> str:
     return "".join(token["text"] for token in tokens if token.get("fate") not in ("rejected", "discarded"))
 
 
-def test_a_sampled_race_says_in_what_sense_the_texts_are_the_same(models, queue):
-    *_, last = measured(models, queue, {"kind": "race"}, Params(max_new_tokens=20))
+def test_a_sampled_race_never_calls_its_two_texts_identical(models, queue):
+    *_, last = measured(models, queue, {"kind": "race"}, Params(max_new_tokens=6))
     assert last["race"]["verdict"].startswith("Two texts, one distribution")
     assert "seed " in last["whose"], "one was drawn, for both lanes"
 
 
 @pytest.mark.slow
-def test_the_end_of_a_race_s_text_can_be_told_from_other_tokens_without_a_text(models, queue):
-    *_, last = measured(models, queue, {"kind": "race"}, Params(seed=5, max_new_tokens=300))
-    for lane in last["race"]["lanes"]:
-        *others, end = [token for one in lane["rounds"] for token in tokens_of(one)]
-        assert end["text"] == "" and [row[:2] for row in end["top"]] == [[end["id"], ""]]
-        assert all(token["top"] == [] for token in others if token["text"])
-    alone, drafted = (lane["tokens"] for lane in last["race"]["lanes"])
-    assert alone != drafted, "or the seed has to be another one"
-    assert f"(here {alone} tokens alone and {drafted} with drafts)" in last["race"]["verdict"]
-    assert f"; for as many, the target alone needs {drafted}." in last["race"]["head"]["verdict"]
-
-
-@pytest.mark.slow
 def test_draft_lengths_are_measured_against_the_target_alone(models, queue, monkeypatch):
     monkeypatch.setattr(instruments, "GAMMAS", (2,))
-    *_, last = measured(models, queue, {"kind": "gamma", "prompts": "set"})
+    *_, last = measured(models, queue, {"kind": "gamma", "prompts": "set"}, replace(GREEDY, max_new_tokens=6))
     plain, *points = last["gammas"]
     assert (plain["gamma"], plain["speedup"], plain["low"]) == (0, 1, None)
     assert [point["gamma"] for point in points] == [2, GREEDY.gamma], "the run's own length is one of them"
-    assert "drafter model embedded/drafter" in last["whose"] and last["conditions"]
     for point in points:
         assert point["runs"] == SET_SIZE
         assert 1 < point["tokens_per_round"] <= point["gamma"] + 1
 
 
-def has_rows(message):
-    return bool(message.get("comparison", {}).get("rows"))
+@pytest.mark.slow
+def test_leaving_frees_the_engine(models, queue, monkeypatch):
+    monkeypatch.setattr(instruments, "GAMMAS", (2,))
+    short = replace(GREEDY, max_new_tokens=4)
+    *_, left = measured(models, queue, {"kind": "gamma"}, short, until=lambda told: told.get("gammas"))
+    assert left["state"] == "running"
+    *_, last = measured(models, queue, {"kind": "guess"})
+    assert last["state"] == "ended" and last["guess"]["suggestions"]
 
 
 @pytest.mark.slow
-def test_stopping_leaves_what_is_measured_and_frees_the_engine(models, queue):
-    messages = measured(models, queue, {"kind": "compare", "prompts": "this"}, until=has_rows)
-    assert messages[-1]["state"] == "running" and messages[-1]["comparison"]["rows"]
-    *_, last = measured(models, queue, {"kind": "race"})
-    assert last["state"] == "ended"
+def test_all_worlds_come_the_one_that_is_shown_first(models):
+    params = Params(gamma=3, temperature=0.8, top_p=0.9, seed=7, max_new_tokens=8)
+    pair = models.get()
+    worlds, shares, first = Worlds(asked({"kind": "worlds", "stop": 6}, params), pair, most=1), [0.0], None
+    while worlds.share < 1:
+        worlds.go_on(pair)
+        shares.append(worlds.share)
+        first = first or json.loads(json.dumps(worlds.so_far(), allow_nan=False))
+    assert shares == sorted(shares)
+    assert [stop for stop in range(STOPS) if first["stops"][stop]["texts"]] == [6]
+    told = worlds.so_far()["stops"]
+    assert all(one["texts"] and one["counts"]["runs"] == 1 for one in told)
+    own = generate(pair, PROMPT, params_of(params), measure=False)
+    assert [[token["id"] for token in one["draft"]] for one in told[OWN]["texts"]["sampled"]] == [
+        [token.id for token in one.draft] for one in own.rounds
+    ]
 
 
-@pytest.mark.slow
-def test_a_measurement_that_takes_too_long_keeps_what_is_measured_and_says_so(models):
-    queue = RunQueue(replace(LOCAL, run_seconds=1.5))
-    *_, last = measured(models, queue, {"kind": "gamma"}, replace(GREEDY, max_new_tokens=150))
-    assert last["state"] == "stopped" and last["share"] is None
-    assert last["text"].startswith("This measurement was ended after 1.5 s")
+def test_what_is_set_in_vain_for_the_worlds_is_as_it_has_to_be():
+    lossy = Params(rule="typical", gamma="auto", temperature=0.0, draft_with="none", top_p=0.9)
+    told = asked({"kind": "worlds", "stop": 0}, lossy).params
+    assert (told.rule, told.gamma, told.temperature) == ("speculative", Params().gamma, Params().temperature)
+    assert told.draft_with == "model" and told.top_p == 0.9
+
+
+ALONE = Params(draft_with="none")
+GAME = {"kind": "guess", "game": "g", "guess": "a"}
+# What is asked for, how, and what the sentence begins with.
+WRONG = [
+    *[(one, GREEDY, "a measurement must be one of") for one in ({"kind": "other"}, None)],
+    ({"kind": "compare", "prompts": "all"}, GREEDY, "a measurement must be one of"),
+    *[({"kind": kind}, ALONE, "") for kind in ("race", "guess")],
+    ({"kind": "trials", "trial": "pair"}, ALONE, ""),
+    *[({"kind": "trials", "trial": one}, GREEDY, "trial must be") for one in ("all", None, ["none"])],
+    ({"kind": "trials", "trial": "from_p", "guesses": 2}, GREEDY, "trial must be one of none, told, soft"),
+    *[({"kind": "worlds", "stop": one}, GREEDY, "worlds must be") for one in (-1, 9, None, "1", True, 1.0)],
+    *[(GAME | {"ids": one}, GREEDY, "ids must be") for one in ("1,x", 5, ",".join(["1"] * 21))],
+    *[(GAME | {"ids": "1,2", "round": one}, GREEDY, "round must be") for one in (3, "1", 0)],
+    ({"kind": "guess", "round": 1}, GREEDY, "round must be"),
+    ({"kind": "guess", "guess": "fox"}, GREEDY, "game must be"),
+    *[(GAME | {"guess": one}, GREEDY, "guess must") for one in ("  ", "a" * (LONGEST_GUESS + 1))],
+    (GAME | {"game": 1}, GREEDY, "guess and game must be"),
+    (GAME | {"seed": "x"}, GREEDY, "seed must be"),
+    (GAME | {"hall": "x"}, GREEDY, "hall must be"),
+]
+
+
+@pytest.mark.parametrize(("wanted", "params", "named"), WRONG)
+def test_what_cannot_be_measured_is_refused_before_anything_is_loaded(wanted, params, named):
+    with pytest.raises(ValueError) as refused:
+        asked(wanted, params)
+    assert str(refused.value).startswith(named)
+    assert_one_sentence(str(refused.value))
+
+
+def test_an_unusable_prompt_is_refused():
+    for wanted in ({"kind": "race"}, {"kind": "guess"}, {"kind": "trials", "trial": "pair"}):
+        with pytest.raises(ValueError, match="^prompt must"):
+            asked(wanted, prompt="")
 
 
 @pytest.mark.parametrize(
-    ("wanted", "params", "sentence"),
+    ("of_server", "wanted"),
     [
-        ({"kind": "other"}, GREEDY, "a measurement must be one of"),
-        (None, GREEDY, "a measurement must be one of"),
-        ({"kind": "compare", "prompts": "all"}, GREEDY, "a measurement must be one of"),
-        ({"kind": "race"}, Params(draft_with="none"), "Drafting method is none"),
+        (trials_of, {"kind": "trials", "trial": "pair"}),
+        (Worlds, {"kind": "worlds", "stop": 0}),
+        (lambda request, pair: game_after(pair, request), {"kind": "guess"}),
     ],
 )
-def test_what_cannot_be_measured_is_refused(wanted, params, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        measurement_request(wanted, Choice(), PROMPT, params)
-
-
-def test_an_unusable_prompt_is_refused_before_anything_is_loaded():
-    with pytest.raises(ValueError, match="prompt must not be empty"):
-        measurement_request({"kind": "race"}, Choice(), "", GREEDY)
+def test_what_a_server_cannot_do_is_refused(of_server, wanted):
+    with pytest.raises(PairError) as refused:
+        of_server(asked(wanted), object())
+    assert_one_sentence(str(refused.value))
