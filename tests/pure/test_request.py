@@ -28,52 +28,40 @@ def rejected(*args, **request) -> str:
     return message
 
 
-def test_what_is_not_a_name():
-    first, more = list(CATALOGUE)[:8], len(CATALOGUE) - 8
-    names = f"{', '.join(first)} and {more} others, which pairs lists"
-    assert (
-        rejected("smollm2-1.7")
-        == f"pair must be one of {names}, not 'smollm2-1.7' (did you mean smollm2-1.7b?)"
-    )
-    for name in ("", "zzz", "embedded\n", 5, ["embedded"], b"embedded"):
-        assert rejected(name).startswith(f"pair must be one of {names}, not ")
-
-
 OPTIONS = {
-    "quantize": ("one of none, int8, int4, int2, float8", ("int3", "", 8, True, ["int8"], "INT8")),
-    "dtype": ("one of auto, float32, bfloat16, float16", ("float8", torch.float16, 16)),
-    "device": ("cpu, cuda or cuda:N", ("tpu", "cuda:x", "cuda:-1", 0, "cpu\n")),
+    "quantize": ("int3", "", 8, True, ["int8"], "INT8"),
+    "dtype": ("float8", torch.float16, 16),
+    "device": ("tpu", "cuda:x", "cuda:-1", 0, "cpu\n", f"cuda:{torch.cuda.device_count()}"),
 }
+# The field that the sentence begins with, and what is asked for.
+REFUSED = [
+    *[("pair", {"name": one}) for one in ("", "zzz", "embedded\n", 5, ["embedded"], b"embedded")],
+    *[(name, {name: one}) for name, wrong in OPTIONS.items() for one in wrong],
+    *[
+        (name, {name: {"target": None, "drafter": one}})
+        for name, wrong in OPTIONS.items()
+        for one in wrong[:1]
+    ],
+    *[(name, {name: {one: "cpu"}}) for name in OPTIONS for one in ("draft", 1)],
+    ("target", {"drafter": "a/b"}),
+    *[("target", {"target": one}) for one in (5, object(), ["x"])],
+    *[("drafter", {"target": "a/b", "drafter": one}) for one in (5, object(), ["x"])],
+    *[("target", {"target": f"own/other@{one}"}) for one in ("", "v 1", "../../x", "-x")],
+]
 
 
-@pytest.mark.parametrize("option", OPTIONS)
-def test_unknown_options_and_keys(option):
-    allowed, wrong = OPTIONS[option]
-    for value in wrong:
-        for given in (value, {"target": None, "drafter": value}):
-            assert rejected(**{option: given}) == f"{option} must be {allowed}, not {ascii(value)}"
-    for key in ("draft", 1):
-        message = rejected(**{option: {key: "cpu"}})
-        assert message == f"{option} must have the keys target and drafter, not {ascii(key)}"
+@pytest.mark.parametrize(("field", "request_"), REFUSED)
+def test_what_cannot_be_loaded_is_refused_in_a_sentence_about_its_field(field, request_):
+    assert rejected(**request_).startswith(f"{field} ")
 
 
-def test_a_cuda_device_that_is_not_there():
-    device = f"cuda:{torch.cuda.device_count()}"
-    assert device in rejected(device=device)
-    if not torch.cuda.is_available():
-        assert "cuda" in rejected(device="cuda")
+def test_a_misspelt_name_is_answered_with_the_one_that_is_meant():
+    assert "smollm2-1.7b?" in rejected("smollm2-1.7")
 
 
 def test_a_name_and_models_do_not_mix():
     for request in ({"target": "a/b"}, {"drafter": "a/b"}, {"target": object()}):
         assert "name" in rejected("embedded", **request)
-    assert rejected(drafter="a/b").startswith("target must be given")
-
-
-def test_what_is_not_a_place():
-    for value in (5, object(), ["x"]):
-        assert rejected(target=value).startswith("target must be ")
-        assert rejected(target="a/b", drafter=value).startswith("drafter must be ")
 
 
 def test_a_revision_follows_the_id(tmp_path):
@@ -86,17 +74,13 @@ def test_a_revision_follows_the_id(tmp_path):
     assert part.place == str(tmp_path / "at@home") and part.revision is None
 
 
-def test_what_is_not_a_revision(tmp_path, monkeypatch):
+def test_a_directory_has_no_revisions(tmp_path, monkeypatch):
     (tmp_path / "own" / "target").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    said = rejected(target="own/target@v2")
-    assert said.startswith("target must be given without @v2: the directory own/target has no rev")
-    for name in ("own/other@", "own/other@v 1", "own/other@../../x", "own/other@-x"):
-        with pytest.raises(PairError, match="^target must be a hub id, a hub id with @ and a branch, a"):
-            resolve(target=name)
+    assert rejected(target="own/target@v2").startswith("target must be given without @v2")
 
 
-@pytest.mark.parametrize("name", ["HF_TOKEN", "OPENAI_API_KEY", "own_key"])
+@pytest.mark.parametrize("name", ["HF_TOKEN", "own_key"])
 def test_no_secret_of_the_environment_is_repeated(monkeypatch, name):
     monkeypatch.setenv(name, SECRET)
     assert redacted(f"denied for {SECRET}, {SECRET}x") == "denied for ***, ***x"
@@ -136,11 +120,11 @@ def test_what_a_visitor_reads_names_no_directories():
     ],
 )
 def test_too_little_memory_is_told_in_plain_words(error):
-    with pytest.raises(LoadError, match="^target: ") as told, load_errors("target", "own/model"):
+    said = "^target: .*memory for own/model"
+    with pytest.raises(LoadError, match=said) as told, load_errors("target", "own/model"):
         raise error
-    assert "there is not enough memory for own/model" in str(told.value)
     assert_one_sentence(str(told.value))
-    assert "Error: there was not enough memory" in str(failure(error))
+    assert "memory" in str(failure(error))
 
 
 def test_the_pair_that_comes_with_the_project_is_named_from_its_root(tmp_path, monkeypatch):
@@ -154,19 +138,14 @@ def test_the_pair_that_comes_with_the_project_is_named_from_its_root(tmp_path, m
 
 
 def test_a_pair_is_loaded_in_its_own_kind_of_weights_unless_another_is_asked_for():
-    name = "llama-3.2-3b-int8"
-    kinds = {
-        ("int8", "int8"): (None, {"target": None}, {"drafter": "int8"}),
-        ("int4", "int4"): ("int4",),
-        (None, None): ("none",),
-        (None, "int8"): ({"target": "none"},),
-    }
-    for expected, choices in kinds.items():
-        for choice in choices:
-            parts = resolve(name, quantize=choice).parts
-            assert tuple(part.quantize for part in parts) == expected, choice
-    assert [part.quantize for part in resolve("llama-3.2-3b").parts] == [None, None]
-    assert [part.quantize for part in resolve(target="a/b", drafter="c/d").parts] == [None, None]
+    def kinds(quantize, name="llama-3.2-3b-int8"):
+        return [part.quantize for part in resolve(name, quantize=quantize).parts]
+
+    for choice in (None, {"target": None}, {"drafter": "int8"}):
+        assert kinds(choice) == ["int8", "int8"]
+    assert (kinds("int4"), kinds("none")) == (["int4", "int4"], [None, None])
+    assert kinds({"target": "none"}) == [None, "int8"]
+    assert kinds(None, "llama-3.2-3b") == [None, None]
 
 
 def test_an_entry_says_what_drafts():

@@ -44,32 +44,17 @@ def test_the_slowest_of_the_last_runs_counts():
     assert spent.seconds_for(PARAMS) == 5
 
 
-@pytest.mark.parametrize("field, value", [("seed", 3), ("temperature", 0.5), ("top_k", 20), ("regex", "a")])
-def test_what_hardly_matters_shares_what_is_known(field, value):
-    assert spent_on().seconds_for(replace(PARAMS, **{field: value})) == 10
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"draft_with": "none"},
-        {"draft_with": "lookup"},
-        {"gamma": 8},
-        {"tree": (2, 1)},
-        {"temperature": 0.0},
-    ],
-)
-def test_what_matters_has_its_own(fields):
-    assert spent_on().seconds_for(replace(PARAMS, **fields)) == 15, "1.25 x 4 + 200 x 0.05"
-
-
-def test_a_draft_length_that_is_not_used_does_not_matter():
+def test_what_matters_has_its_own_and_what_hardly_matters_shares_what_is_known():
+    for field in ({"seed": 3}, {"temperature": 0.5}, {"top_k": 20}, {"regex": "a"}):
+        assert spent_on().seconds_for(replace(PARAMS, **field)) == 10
+    for field in ({"draft_with": "lookup"}, {"gamma": 8}, {"tree": (2, 1)}, {"temperature": 0.0}):
+        assert spent_on().seconds_for(replace(PARAMS, **field)) == 15, "1.25 x 4 + 200 x 0.05"
     for fields in ({"draft_with": "none"}, {"tree": (2, 1)}):
         used = replace(PARAMS, **fields)
-        assert spent_on(used).seconds_for(replace(used, gamma=8)) == 10
+        assert spent_on(used).seconds_for(replace(used, gamma=8)) == 10, "a draft length that is not used"
 
 
-@pytest.mark.parametrize("rounds", [1, 20, 150, 199])
+@pytest.mark.parametrize("rounds", [1, 199])
 @pytest.mark.parametrize("is_new", [True, False])
 def test_a_run_that_was_cut_asks_for_more_the_next_time(rounds, is_new):
     spent = spent_on()

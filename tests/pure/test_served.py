@@ -7,7 +7,6 @@ import pytest
 from specdemo.events.speedup import counted_estimates
 from specdemo.events.trace import Trace
 from specdemo.events.verdict import verdict
-from specdemo.ui.page.api import trace_in_words
 from specdemo.ui.view.feed import RunFeed
 from specdemo.ui.view.served import ENGINE_ONLY, FATES_SERVED, NUMBERS_SERVED, SERVER_NUMBERS
 from specdemo.ui.view.texts import FATES, NUMBERS, number_texts, whose
@@ -45,19 +44,6 @@ def test_the_page_is_told_that_it_is_a_server_s_run():
     assert "counted" not in RunFeed(trace).snapshot()
 
 
-def test_whose_run_it_is_names_the_server_as_far_as_it_tells():
-    assert whose(served_trace(), recorded=True) == (
-        "Recorded run: far · org/target-8b · drafting by eagle3 · γ 3 · temperature 0.8, top-p 0.9 · seed 7 "
-        "· vllm 0.11.0, 2 GPUs"
-    )
-    assert whose(served_trace(False, temperature=0.0)) == (
-        "far · org/target-8b · how it drafts is not told · greedy · vllm (version not told)"
-    )
-    plain = served_trace()
-    plain.pair = replace(plain.pair, name=SERVER.model, server=replace(SERVER, gamma=0, method=None))
-    assert whose(plain).startswith("org/target-8b · nothing drafted · temperature")
-
-
 def test_names_that_a_server_gives_are_cut_and_escaped():
     strange = "\u202e" + "x" * 300
     trace = served_trace()
@@ -84,15 +70,10 @@ def test_its_numbers_are_those_that_are_told(told):
 def test_no_speed_up_is_told(told):
     trace = served_trace(told)
     found = verdict(trace.stats, "length", trace.rounds, trace.params)
-    assert found.tone == "neutral" and found.text == (
-        "12 tokens in 5 target forwards; the target alone needs 12. No speed-up is known: a server made the "
-        "run, and the target alone was not timed on it."
-    )
+    assert found.tone == "neutral" and "No speed-up is known" in found.text and "×" not in found.text
     # A file can claim anything.
     claimed = replace(trace.stats, target_step_ms=9.0, target_step_spread=(9.0, 9.0), speedup=0.5)
     assert verdict(claimed, "length", trace.rounds, trace.params) == found
-    none = replace(served_trace(False).stats, accepted=0)
-    assert "forwards; no draft was accepted. No speed-up" in verdict(none, "eos", (), trace.params).text
 
 
 def test_tokens_a_round_follow_from_the_counters_where_the_rounds_do_not_tell_them():
@@ -107,11 +88,3 @@ def test_tokens_a_round_follow_from_the_counters_where_the_rounds_do_not_tell_th
     assert counted_estimates(None) == []
     empty = replace(served_trace().stats.server, drafts=0)
     assert counted_estimates(empty) == []
-
-
-def test_a_tool_answers_in_words():
-    told, untold = trace_in_words(served_trace()), trace_in_words(served_trace(False))
-    assert "2: [accepted: was a] [rejected: ? -> resampled: girl]" in told
-    assert "drafting by eagle3" in told and "% (7 accepted, 3 rejected)" in told
-    assert "not known (7 accepted, the server does not tell how many were rejected)" in untold
-    assert "[accepted: was a] [sampled: girl]" in untold
