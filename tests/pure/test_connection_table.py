@@ -74,12 +74,6 @@ class Wire(asyncio.Transport):
             await asyncio.sleep(0)
 
 
-class WebSocket(asyncio.Protocol):
-    """As those of `websockets` and `wsproto`, one of which many machines have."""
-
-    def __init__(self, **arguments: Any) -> None: ...
-
-
 @contextmanager
 def lines_of(name: str):
     """The log's lines, before anything else can take them away."""
@@ -92,12 +86,12 @@ def lines_of(name: str):
     logger.removeHandler(handler)
 
 
-@pytest.mark.parametrize("ws", ["none", WebSocket])
 @played
-async def test_an_upgrade_gets_an_ordinary_answer_and_keeps_no_place(ws):
+async def test_an_upgrade_gets_an_ordinary_answer_and_keeps_no_place():
+    """Also on machines that have `websockets` or `wsproto`."""
     table = Connections(10, 20)
     with lines_of("uvicorn.error") as lines:
-        wire = Wire(table, ws=ws)
+        wire = Wire(table, ws=asyncio.Protocol)
         await wire.ask(UPGRADE)
         await wire.ask(QUICK)
         assert wire.sent.count(b"HTTP/1.1 200") == 2
@@ -108,7 +102,7 @@ async def test_an_upgrade_gets_an_ordinary_answer_and_keeps_no_place(ws):
 
 @played
 async def test_headers_have_to_come_in_time_and_what_is_answered_goes_on():
-    table = Connections(10, 0.1)
+    table = Connections(10, SLOWLY)
     endless, silent, half, again = (Wire(table) for _ in range(4))
     await endless.ask(ENDLESS)
     await again.ask(QUICK)
@@ -139,11 +133,11 @@ async def test_a_new_connection_takes_the_place_of_one_that_waits():
 async def test_the_answer_to_a_second_request_that_came_with_the_first_takes_as_long_as_it_takes():
     wire = Wire(Connections(10, SLOWLY / 2))
     await wire.ask(QUICK + SLOW)
-    assert not wire.is_cut
-    await asyncio.sleep(SLOWLY * 1.2)
-    assert wire.sent.count(b"ok") == 2, "and only then is there a time for the third"
-    await asyncio.sleep(SLOWLY)
-    assert wire.is_cut
+    while wire.sent.count(b"ok") < 2:
+        assert not wire.is_cut
+        await asyncio.sleep(0.01)
+    while not wire.is_cut:  # only then is there a time for the third
+        await asyncio.sleep(0.01)
 
 
 @played
@@ -192,7 +186,7 @@ async def test_what_is_no_http_is_logged_once():
 
 
 STREAM = "/stream"
-PATIENCE = 0.9  # s
+PATIENCE = 2.0  # s
 LARGE = bytes(range(256)) * (5 * PIECE // 512)  # two and a half pieces
 
 
@@ -238,7 +232,7 @@ def app_that_says(part: bytes, times: int, heard: list[str]) -> Sending:
 
 @pytest.mark.slow
 def test_a_slow_reader_gets_all_of_it_though_a_message_takes_longer_than_its_patience():
-    heard, reader = [], Reader(takes=100, pause=PATIENCE / 3)
+    heard, reader = [], Reader(takes=100, pause=0.4 * PATIENCE)
     asyncio.run(reader.ask(app_that_says(LARGE, 1, heard)))
     assert b"".join(reader.received) == LARGE and max(map(len, reader.received)) == PIECE
     assert reader.ended and heard == ["complete"]

@@ -59,24 +59,22 @@ def test_a_round_is_counted_once_and_only_where_the_first_game_stands():
     assert halls.counts(code) == before
 
 
-def test_an_opening_is_no_play_and_another_game_or_a_wrong_code_gets_a_sentence():
+def test_another_game_a_wrong_code_and_a_full_hall_get_a_sentence(clock):
     halls = Halls(FEW)
     code = halls.open(GAME, "a")
     assert begun(halls, code, "one") == ""
     shut = say("guess.hall.shut")
     assert played(halls, code, "one", game="f" * 16) == shut
     assert played(halls, "0" * 32, "one") == played(halls, "", "one") == shut
-    assert halls.counts(code)["players"] == [] and halls.counts("0" * 32) is None
-
-
-def test_a_full_hall_goes_on_for_those_who_are_in_it():
-    halls = Halls(FEW)
-    code = halls.open(GAME, "a")
+    assert halls.counts(code)["players"] == [] and halls.counts("0" * 32) is None, "an opening is no play"
     for session in ("one", "two"):
         played(halls, code, session, written=(1,))
     assert played(halls, code, "three") == say("guess.hall.full")
     assert played(halls, code, "one", (1,), index=1) == ""
     assert halls.counts(code)["players"] == [1.0, 1.5]
+    clock.seconds += FEW.hall_seconds + 1
+    assert halls.counts(code) is None and played(halls, code, "one") == shut
+    assert halls.halls == {} and halls.open(GAME, "a")
 
 
 def test_an_address_opens_only_so_many_and_gives_way_to_one_that_has_none(clock):
@@ -96,13 +94,3 @@ def test_an_address_opens_only_so_many_and_gives_way_to_one_that_has_none(clock)
     assert (fourth := halls.open(GAME, "c")) and halls.get(second) is None
     assert all(map(halls.get, (first, third, fourth)))
     assert halls.open(GAME, "d") is None, "nobody has more than one"
-
-
-def test_a_hall_is_forgotten_after_its_life(clock):
-    halls = Halls(FEW)
-    code = halls.open(GAME, "a")
-    clock.seconds += 59
-    assert played(halls, code, "one") == ""
-    clock.seconds += 2
-    assert halls.counts(code) is None and played(halls, code, "one") == say("guess.hall.shut")
-    assert halls.halls == {} and halls.open(GAME, "a")

@@ -10,9 +10,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from specdemo.events import DRAFTER_KINDS, METHODS, RULES, Params
-from specdemo.events.trace import Trace
-from specdemo.events.verdict import verdict
+from specdemo.events import Params
 from specdemo.ui.front.language import Speaking, language_asked
 from specdemo.ui.page.alone import one_file
 from specdemo.ui.runs.board import Board, FollowedRun, opened_run, recorded_run
@@ -21,11 +19,8 @@ from specdemo.ui.runs.opening import message_of, opened
 from specdemo.ui.runs.queue import RunQueue
 from specdemo.ui.runs.routes import RUNS, following_routes
 from specdemo.ui.runs.run import Waiting
-from specdemo.ui.view.choices import words_of_row
 from specdemo.ui.view.feed import KeptRun, notice
-from specdemo.ui.view.settings import CONTROL_NAMES, SAMPLERS, WITHOUT_USUAL
-from specdemo.ui.view.texts import unfinished, whose
-from specdemo.words.catalogue import LANGUAGES, catalogue, speaking, spoken
+from specdemo.words.catalogue import LANGUAGES, speaking, spoken
 from tests.pure.test_feed import ROUNDS, trace
 from tests.pure.test_following import messages
 
@@ -85,24 +80,24 @@ def routes(*runs: FollowedRun) -> TestClient:
     return TestClient(app)
 
 
-def test_two_readers_of_one_run_are_each_told_in_their_own_language():
-    record = trace(*ROUNDS, finish="length")
-    with routes() as client:
-        english = client.get(f"{RUNS}/first/whole", headers=asking_for("en")).json()
-        german = client.get(f"{RUNS}/first/whole", headers=asking_for("de")).json()
-        again = client.get(f"{RUNS}/first/whole", headers=asking_for("en")).json()
-        gone = [client.get(f"{RUNS}/other/whole", headers=asking_for(tag)).text for tag in ("en", "de")]
-    assert english == again
-    told = verdict(record.stats, "length", ROUNDS, record.params)
-    assert english["update"]["verdict"] == told.text
-    assert english["update"]["whose"].startswith("Recorded run: ")
-    assert german["update"]["whose"].startswith("Aufgezeichneter Lauf: ")
-    assert "Zielmodell" in german["update"]["verdict"]
-    assert german["update"]["setting"]["rule"]["meaning"] == "Annahmewahrscheinlichkeit"
-    assert gone[0].startswith("This run is no longer kept") and gone[1].startswith("Dieser Lauf")
+def opened_trace() -> FollowedRun:
+    one = opened(trace(*ROUNDS).to_json().encode())
+    message, starts = message_of(one, lambda: {"name": "x", "notice": notice("recorded", "x")}, None)
+    return opened_run(LOCAL, KeptRun(message, one.file, "x.json", None, starts=starts), "x", "")
+
+
+@pytest.mark.parametrize("name", ["first", "x"])
+def test_two_readers_of_one_run_are_each_told_in_their_own_language(name):
+    with routes(opened_trace()) as client:
+        english, german, again = (
+            client.get(f"{RUNS}/{name}/whole", headers=asking_for(tag)).json() for tag in ("en", "de", "en")
+        )
+        gone = {client.get(f"{RUNS}/other/whole", headers=asking_for(tag)).text for tag in LANGUAGES}
+    assert english == again and len(gone) == 2
+    for worded in ("whose", "verdict", "setting", "outcome", "numbers"):
+        told = [message["update"].pop(worded, None) for message in (english, german)]
+        assert told[0] != told[1] or worded not in ("whose", "setting")
     for message in (english, german):  # all else is the same
-        for worded in ("whose", "verdict", "setting", "outcome", "numbers"):
-            message["update"].pop(worded)
         message.pop("notice")
     assert english == german and len(english["update"]["rounds"]) == len(ROUNDS)
 
@@ -129,55 +124,3 @@ def test_a_reader_of_a_run_that_goes_on_is_told_in_his_own_language():
     seen = asyncio.run(asyncio.wait_for(play(), 10))
     assert seen["en"][0]["notice"]["text"] == "You are number 2 in line …"
     assert seen["de"][0]["notice"]["text"].startswith("Sie sind Nummer 2")
-
-
-def test_where_nothing_has_words_a_kept_run_is_the_same_in_each_language():
-    assert KeptRun(b"m", b"t", "x.json", None).message_in("de") == b"m"
-
-
-def test_a_trace_that_is_opened_is_told_in_both_languages():
-    one = opened(trace(*ROUNDS).to_json().encode())
-    assert isinstance(one.head, Trace)
-    message, starts = message_of(
-        one, lambda: {"name": "x", "notice": notice("recorded", unfinished(one.head))}, None
-    )
-    kept = KeptRun(message, one.file, "x.json", None, starts=starts)
-    with routes(opened_run(LOCAL, kept, "x", "")) as client:
-        told = {tag: client.get(f"{RUNS}/x/whole", headers=asking_for(tag)).json() for tag in LANGUAGES}
-    assert told["en"]["update"]["whose"] == whose(one.head, recorded=True)
-    assert told["de"]["update"]["whose"].startswith("Aufgezeichneter Lauf: ")
-    assert told["de"]["notice"]["text"] != told["en"]["notice"]["text"]
-    assert told["de"]["update"]["rounds"] == told["en"]["update"]["rounds"] != []
-    assert told["de"]["update"]["prompt"] == told["en"]["update"]["prompt"]
-
-
-def test_the_english_words_are_those_of_the_tables():
-    english = catalogue("en")
-    of_rule = ("name", "label", "meaning", "accepted", "recorded", "about")
-    for name, table, fields in (
-        ("methods", METHODS, ("label", "sentence")),
-        ("kinds", DRAFTER_KINDS, ("label", "sentence")),
-        ("rules", RULES, of_rule),
-    ):
-        said = english["choices"][name]
-        assert said.keys() == {key for key in table if "+" not in key}
-        for key in said:
-            one = table[key]
-            assert said[key].items() >= {field: getattr(one, field) for field in fields}.items()
-
-
-def test_every_control_and_sampler_has_its_words():
-    for tag in LANGUAGES:
-        settings = catalogue(tag)["settings"]
-        assert set(settings["controls"]) == set(CONTROL_NAMES) and set(settings["samplers"]) == set(SAMPLERS)
-        without = {name for name, words in settings["controls"].items() if "usual" not in words}
-        assert without == set(WITHOUT_USUAL)
-
-
-def test_a_chain_is_said_by_the_words_of_its_two():
-    assert words_of_row("methods", "lookup+model", "label") == METHODS["lookup+model"].label
-    with speaking("de"):
-        assert (
-            words_of_row("methods", "suffix+model", "menu")
-            == "Suffixbaum, sonst das Entwurfsmodell des Paars"
-        )

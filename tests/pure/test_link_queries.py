@@ -8,7 +8,7 @@ from specdemo.events import ChatMessage, Params
 from specdemo.ui.page.links import LONGEST_QUERY, read_link, write
 from specdemo.ui.runs.limits import HOSTED
 from specdemo.ui.view.settings import AS_STARTED, params_from_controls
-from tests.sentences import assert_one_sentence
+from tests.sentences import assert_one_sentence, refused
 
 PAIRS = ("embedded", "a + b")
 NONE = dict.fromkeys(("dtype", "quantize", "quantize_drafter"))
@@ -71,63 +71,36 @@ def test_an_address_without_settings_changes_no_control(query):
 
 
 @pytest.mark.parametrize(
-    "query, sentence",
+    "query",
     [
-        ("gamma=99", "gamma must be a whole number from 1 to 16 or auto, not 99"),
-        ("temperature=nan", "temperature must be a number from 0 to 2, not nan"),
-        ("seed=" + "9" * 5000, "seed must be a whole number"),
-        ("chat=maybe", "chat must be true or false, not 'maybe'"),
-        ("stop=", "stop must be"),
-        ("chat=true&chat_template_kwargs=[1]", "chat_template_kwargs must be a JSON object of values by"),
-        ("json_schema=3", "json_schema must be a JSON object, a schema, not '3'"),
-        ("regex=a&grammar=b", "grammar must be left out beside the other: a text follows one of"),
-        ("pair=nobody", "pair must be one of embedded, a + b, not 'nobody'"),
-        ("run=yes", "run must be 0 or 1, not 'yes'"),
-        ("token=1", "token must be ROUND.PLACE"),
-        ("tab=x", "tab must be one of text, worlds, "),
-        ("trace=first&digest=1", "digest must be eight digits, 0 to 9 and a to f, not '1'"),
-        ("guess=1&hall=", "hall must be 32 digits, 0 to 9 and a to f, not ''"),
-        ("figure_of=1", "figure_of must be ROUND.PLACE"),
-        ("figure_mistakes=told,x", "figure_mistakes must be one of from_p, told, soft, likelier, not 'x'"),
-        ("trials_mistake=pair", "trials_mistake must be one of from_p, told, soft, likelier, not 'pair'"),
-        ("trials_guesses=3", "trials_guesses must be one of 1, 2, not '3'"),
-        ("figure_p=0.5,0.5", "figure_p must be 6 numbers from 0 to 1 that sum to 1, with commas"),
-        ("figure_of=1.0&figure_q=0.5,0.4", "figure_q must be 2–7 numbers from 0 to 1 that sum to 1"),
-        ("figure_q=nan,0,0,0,0,1", "figure_q must be 6 numbers"),
-        ("figure_u=1", "figure_u must be a number from 0 to 0.999, not '1'"),
-        ("figure_u=0.1,0.2", "figure_u must be a number from 0 to 0.999"),
-        ("figure_top_k=1.5", "figure_top_k must be a whole number from 0 to 6, not '1.5'"),
-        ("figure_temperature=nan", "figure_temperature must be a number from 0 to 2"),
+        *("gamma=99", "temperature=nan", "seed=" + "9" * 5000, "chat=maybe", "stop=", "pair=nobody"),
+        *("json_schema=3", "run=yes", "token=1", "tab=x", "guess=yes", "figure_of=1"),
+        *("trials_mistake=pair", "trials_guesses=3", "figure_mistakes=told,x", "figure_p=0.5,0.5"),
+        *("figure_q=nan,0,0,0,0,1", "figure_q=0.5,0.4&figure_of=1.0", "figure_u=1", "figure_u=0.1,0.2"),
+        *("figure_top_k=1.5", "figure_temperature=nan", "grammar=b&regex=a"),
+        *("digest=1&trace=first", "hall=&guess=1", "chat_template_kwargs=[1]&chat=true"),
     ],
 )
-def test_what_is_wrong_is_refused_in_a_sentence(query, sentence):
+def test_what_is_wrong_is_refused_in_a_sentence_about_it(query):
     with pytest.raises(ValueError) as refused:
         read_link(query, PAIRS)
-    assert str(refused.value).startswith(sentence)
+    assert str(refused.value).startswith(f"{query.partition('=')[0]} must ")
     assert_one_sentence(str(refused.value))
 
 
 def test_what_a_hosted_page_does_not_allow_is_refused_there():
-    for query, sentence in (
-        ("alternatives=11&run=1", "alternatives must be a whole number from 0 to 10, not 11"),
-        (
-            urlencode({"chat": "true", "chat_template_kwargs": '{"a": "%s"}' % ("b" * 20_000)}),
-            "chat_template_kwargs must have at most 20,000 characters, not 20,009",
-        ),
-        ("prompt=" + "a" * 20_001, "prompt must have at most 20,000 characters, not 20,001"),
-    ):
-        with pytest.raises(ValueError) as refused:
+    for field, query in (("alternatives", "alternatives=11&run=1"), ("prompt", "prompt=" + "a" * 20_001)):
+        with refused("given", field=field):
             read_link(query, PAIRS, HOSTED)
-        assert str(refused.value) == sentence
         assert read_link(query, PAIRS).values
 
 
 def test_unknown_names_are_ignored_with_a_note():
     link = read_link("gamma=3&foo=1&<b>=2&__theme=dark", PAIRS)
     assert asked(link).gamma == 3
-    assert link.note == "Not known in an address, and so ignored: foo, <b>."
+    assert "foo, <b>" in link.note
     many = read_link("&".join(f"{'n' * 1000}{at}=1" for at in range(1000)), PAIRS).note
-    assert len(many) < 400 and many.endswith("and others.")
+    assert len(many) < 400
 
 
 def test_a_prompt_that_is_too_long_for_an_address_is_left_out_and_nothing_runs():
@@ -141,8 +114,6 @@ def test_a_link_to_a_game_begins_no_run():
     game = read_link("prompt=Hi&seed=7&guess=1&run=1", PAIRS)
     assert (game.guesses, game.runs, game.note, game.values["seed"]) == (True, False, "", "7")
     assert not read_link("guess=0&run=1", PAIRS).guesses and read_link("guess=1", PAIRS).values == {}
-    with pytest.raises(ValueError, match="^guess must be 0 or 1, not 'yes'$"):
-        read_link("guess=yes", PAIRS)
     params = Params(seed=7)
     query = write("Hi", "embedded", {}, params, starts="guess")
     assert query.endswith("&guess=1") and "run=" not in query
