@@ -12,7 +12,6 @@ from dataclasses import replace
 import pytest
 
 from specdemo import PairError, Params, stream
-from specdemo.errors import LoadError
 from specdemo.runtime import lm
 from specdemo.session import Run
 from specdemo.ui.runs import run as run_module
@@ -20,8 +19,6 @@ from specdemo.ui.runs.limits import LOCAL, Visitor
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import Refused, RunQueue
 from specdemo.ui.runs.run import RunProgress, Waiting, follow, message_about
-from specdemo.ui.view.texts import describe_pair
-from specdemo.words.message import message
 from tests.sentences import refused
 from tests.tiny import noisy, tiny, tokenizer
 
@@ -104,18 +101,6 @@ def test_the_steps_of_a_run(models, queue):
     trace = seen[-1].run.trace
     assert told == sorted(told) and len(set(told)) > 2 and told[-1] == len(trace.rounds)
     assert trace.finish == "length" and trace.output_ids == run.trace.output_ids
-
-
-def test_a_visitor_reads_what_is_compiled_and_what_cannot_be(models):
-    pair = models.get()
-    target, _ = pair.runner.lms
-    target.warming_up = message("compiling", rows=5)
-    assert "5 rows" in list(describe_pair(pair, Params()))[-1]
-    target.warming_up, target.not_native = None, "it is a test"
-    try:
-        assert "it is a test" in list(describe_pair(pair, Params()))[-1]
-    finally:
-        target.not_native = None
 
 
 def test_a_speed_up_settles_until_somebody_else_waits(models, queue, monkeypatch):
@@ -209,23 +194,6 @@ def test_a_long_prompt_is_given_up_between_two_parts_of_it(models, queue, monkey
     assert asyncio.run(steps(models, queue, prompt=prompt))[-1].run.trace.finish == "length"
 
 
-def test_what_goes_wrong_in_a_run_is_raised(models, queue):
-    calls = []
-
-    def fail(module, args):
-        calls.append(1)
-        if len(calls) == 5:
-            raise RuntimeError("the fifth is too many")
-
-    handle = models.get().target.register_forward_pre_hook(fail)
-    with pytest.raises(RuntimeError, match="the fifth is too many"):
-        asyncio.run(steps(models, queue))
-    handle.remove()
-    with pytest.raises(ValueError, match="^prompt "):
-        asyncio.run(steps(models, queue, prompt=""))
-    assert asyncio.run(steps(models, queue))[-1].run.trace.finish == "length"
-
-
 @pytest.mark.parametrize("when", ["while it loads", "while it runs"])
 def test_a_librarys_error_is_no_mistake_of_the_visitor(places, queue, monkeypatch, when):
     def fail(*_):
@@ -284,22 +252,6 @@ def test_a_pair_that_was_sent_away_is_loaded_again_outside_the_turn(places, queu
         return [step async for step in visitor]
 
     assert [last.run.trace.finish for last in asyncio.run(visit())] == ["length", "length"]
-
-
-@pytest.mark.slow
-def test_a_pair_that_is_sent_away_again_and_again_is_told_so(places, queue, monkeypatch):
-    models = Models(places)
-    real = models.get
-
-    def get(*arguments):
-        real(*arguments)
-        models.pool.pairs.clear()
-
-    monkeypatch.setattr(models, "get", get)
-    monkeypatch.setattr(run_module, "ATTEMPTS", 2)
-    with refused("memory_taken", kind=LoadError):
-        asyncio.run(asyncio.wait_for(steps(models, queue), PATIENCE))
-    assert queue.waiting == 0
 
 
 def test_a_bounded_number_wait_for_a_pair_and_the_others_run(places):

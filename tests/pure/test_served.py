@@ -8,8 +8,8 @@ from specdemo.events.speedup import counted_estimates
 from specdemo.events.trace import Trace
 from specdemo.events.verdict import verdict
 from specdemo.ui.view.feed import RunFeed
-from specdemo.ui.view.served import ENGINE_ONLY, FATES_SERVED, NUMBERS_SERVED, SERVER_NUMBERS
-from specdemo.ui.view.texts import FATES, NUMBERS, number_texts, whose
+from specdemo.ui.view.served import ENGINE_ONLY, SERVER_NUMBERS
+from specdemo.ui.view.texts import NUMBERS, number_texts, whose
 from tests.runs_served import SERVER, served_trace
 
 
@@ -59,12 +59,10 @@ def test_its_numbers_are_those_that_are_told(told):
     numbers = number_texts(served_trace(told))
     assert set(numbers) == set(NUMBERS) | set(SERVER_NUMBERS)
     assert numbers["tokens_per_second"] == "91.7"  # 11 tokens after the first one in 120 ms
-    assert numbers["ttft_ms"] == "240 ms" and numbers["mean_tokens_per_round"] == "2.40"
     assert numbers["acceptance_rate"] == ("70%" if told else "not told")  # 7 accepted, 3 rejected
     times = [numbers[name] for name in SERVER_NUMBERS]
     assert times == (["41 ms", "3 ms", "180 ms", "620 ms", "803 ms"] if told else ["not told"] * 5)
     assert {numbers[name] for name in ENGINE_ONLY if name != "target_forwards"} == {"–"}
-    assert set(NUMBERS_SERVED) < set(NUMBERS) and set(FATES_SERVED) < set(FATES)
 
 
 def test_no_speed_up_is_told(told):
