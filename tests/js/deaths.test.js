@@ -46,14 +46,6 @@ test("every judged draft is in one row of each table, and the sums are the run's
   assert.ok(all.tokens.every((token) => token.fate === "accepted" || token.fate === "rejected"));
 });
 
-test("a draft that was accepted after the end of the text is in no row, as it is in no rate", () => {
-  const draft = [drafted(1), drafted(2, { fate: "discarded" }), drafted(3, { fate: "rejected" })];
-  const rounds = [linked({ draft, next: null, draft_ms: 1, verify_ms: 1 }, 0)];
-  const { places, all } = deathsIn({ prompt: [], rounds });
-  assert.deepEqual(counts(places), { "place-1": [1, 0], "place-3": [0, 1] });
-  assert.equal(percent(all.accepted, 2), numbersAfter(rounds, 1).acceptance_rate);
-});
-
 test("the kind of a token follows from its text and from what is before it", () => {
   const kinds = [
     ["Once", " upon", "start"], ["the", "re", "inside"], ["don", "'t", "inside"], ["well", "-known", "inside"], ["foo", "_bar", "inside"],

@@ -110,11 +110,6 @@ test("a second guess that is judged by p again makes another distribution, and t
   assert.ok(found(p) > 0.001 && found(wrong.out) < 1e-6);
 });
 
-test("a rule without anything to reject draws from p when it rejects all the same", () => {
-  near(trialOf(p, p, new Set(["likelier"])).out, p);
-  assert.equal(trialOf(p, p, new Set(["likelier"])).rate, 0);
-});
-
 for (const mistake of MISTAKES) {
   test(`10,000 draws find the mistake ${mistake}`, () => {
     const trial = defaultTrial(mistake);
@@ -232,13 +227,6 @@ test("where the residual's mass is not told, or not that of p and q, all others 
     near(place.q, [0.2, 0.6, 0.1, 0.1]);
   }
   assert.equal(placeAt({ fate: "prompt", text: "a" }), null);
-});
-
-test("a token of a greedy run brings what its sampler got", () => {
-  const place = placeAt(greedyRound().draft[0]);
-  near(place.p, [0.4 / 0.85, 0.35 / 0.85, 0.1 / 0.85]);
-  near(place.q, [0.1 / 0.7, 0.5 / 0.7, 0.1 / 0.7]);
-  assert.deepEqual([place.shaping, place.done], [{ ...NEUTRAL, temperature: 0 }, NEUTRAL]);
 });
 
 test("a token of a greedy run brings its own p and q where another one was likelier before a penalty or in a tree", () => {

@@ -61,15 +61,6 @@ test("rounds that come later are awaited", () => {
   assert.deepEqual(seen(replay.next(ROUNDS, 1200, 200)), [[1, 2], null]);
 });
 
-test("a step shows no more tokens than it may", () => {
-  const many = Array.from({ length: 100 }, (_, index) => linked(allAccepted(4), index));
-  const replay = replayed(Infinity);
-  assert.equal(replay.next(many, 1000, 200).judged.length, 40);
-  assert.equal(replay.judged, 40);
-  replay.restart(Infinity, 0);
-  assert.equal(replay.judged, 0);
-});
-
 test("the numbers are those of the rounds that are visible", () => {
   assert.deepEqual(numbersAfter(ROUNDS, 0), { tokens: "0", rounds: "0", saved: "0" });
   assert.deepEqual(numbersAfter(ROUNDS, 1), {

@@ -35,13 +35,6 @@ test("an update with rounds missing before it is not taken", () => {
   assert.equal(run.rounds.length, 1);
 });
 
-test("another run takes the place of the one before", () => {
-  const run = begun([rejection(), plain()], { finish: "eos" });
-  assert.equal(run.take(2, update(0, [plain()], { prompt: [], recorded: true })).result, "begun");
-  assert.deepEqual([run.number, run.rounds.length, run.prompt, run.finish], [2, 1, [], null]);
-  assert.ok(run.recorded && run.complete);
-});
-
 test("a snapshot at the end corrects the texts that were cut", () => {
   const run = begun([rejection(), plain()]);
   const last = plain();

@@ -3,11 +3,9 @@
 import "./words.js";
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { rowsOf, valueOf, whatIsMissing } from "../../specdemo/ui/static/view/chart.js";
 import { deathsIn } from "../../specdemo/ui/static/view/deaths.js";
-import { courseOf } from "../../specdemo/ui/static/runs/racing.js";
 import { identityAt } from "../../specdemo/ui/static/view/recompute.js";
-import { Replay, numbersAfter } from "../../specdemo/ui/static/view/replay.js";
+import { numbersAfter } from "../../specdemo/ui/static/view/replay.js";
 import { isServed, isUnknown, nameOf } from "../../specdemo/ui/static/view/served.js";
 import { inWords, placeAfter } from "../../specdemo/ui/static/view/steps.js";
 import { alternativesTo, drawnFrom, roundInWords, valuesOf, verdictOn } from "../../specdemo/ui/static/view/verdict.js";
@@ -87,16 +85,6 @@ test("the likeliest tokens have the target's raw probability, though they have n
   assert.deepEqual(identityAt(rejected.draft[0]), []);
 });
 
-test("a replay goes by arrival, without the wait for the first token, and shows no draft before it came", () => {
-  const replay = new Replay();
-  replay.restart(0.5, 0);
-  const all = rounds();
-  assert.equal(replay.next(all, 0, 100).judged.length, 1);
-  assert.deepEqual(replay.next(all, 59, 100), { judged: [], drafting: null });
-  assert.equal(replay.next(all, 60, 100).judged.length, 1);
-  assert.equal(courseOf({ rounds: [wire(1, 0, "bonus"), wire(0, 0, "sampled")], ms: 60, tokens: 3, title: "" }).ends[0], 30);
-});
-
 test("an acceptance rate is counted only where all drafts are told", () => {
   assert.equal(numbersAfter(rounds(), 3).acceptance_rate, "83%");
   assert.equal(numbersAfter([rounds()[0], untold()], 2).acceptance_rate, "not told");
@@ -108,15 +96,4 @@ test("where drafts die is counted by place, and not at all where it is not told"
   assert.deepEqual(places.map(({ accepted, rejected }) => [accepted, rejected]), [[2, 1], [2, 0], [1, 1]]);
   assert.equal(all.tokens.length, 7);
   assert.deepEqual(deathsIn({ prompt: PROMPT, rounds: [untold()] }).places, []);
-});
-
-test("the gamma tab has tokens a round without a formula, and says why there is no more", () => {
-  const estimate = { gamma: 1, formula_tokens: null, formula_speedup: null, seen_tokens: 1.5, seen_speedup: null };
-  const outcome = { estimates: [estimate], best_gamma: null, no_speedup: "", text: "" };
-  const row = rowsOf(outcome, [], 1)[1];
-  assert.deepEqual([valueOf(row, "tokens", "seen"), valueOf(row, "tokens", "formula"), row.isOwn], [1.5, null, true]);
-  const run = { complete: true, finish: "length", rounds: rounds(), outcome, setting: SERVED, counted: null };
-  const open = [run, { ...run, rounds: [untold()] }, { ...run, rounds: [untold()], outcome: { ...outcome, estimates: [] } }];
-  assert.equal(new Set(open.map(whatIsMissing)).size, 3);
-  assert.ok(open.map(whatIsMissing).every(Boolean));
 });

@@ -121,11 +121,6 @@ test("a block that is corrected token by token appears as empty places, which ge
   assert.equal(whole, 4);
 });
 
-test("copied tokens, and those of an unknown manner, appear one after another", () => {
-  assert.deepEqual(walked("copy"), walked("chain"));
-  assert.deepEqual(walked(null), walked("chain"));
-});
-
 test("every way to a place leads to the same stage", () => {
   const direct = PLACES.map((place) => new Stage().go(place).seen);
   const stage = new Stage();

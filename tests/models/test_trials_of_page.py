@@ -15,7 +15,7 @@ from specdemo.ui.runs.instruments import measurement_request
 from specdemo.ui.runs.limits import LOCAL, Visitor
 from specdemo.ui.runs.measuring import measure
 from specdemo.ui.runs.models import Choice, Models
-from specdemo.ui.runs.queue import Refused, RunQueue
+from specdemo.ui.runs.queue import RunQueue
 from specdemo.ui.runs.trials import SHOWN_CELLS, trials_of, verdict_of
 
 PROMPT = "Once upon a time, there was a little fox"
@@ -112,16 +112,6 @@ def test_pieces_together_take_no_longer_than_a_turn(monkeypatch):
         was_late = ticket.is_late
         ticket.join_again()
     assert was_late and ticket.had >= 0.6
-
-
-def test_a_request_that_was_stopped_between_two_pieces_is_told_so():
-    ticket = RunQueue().join(Visitor("page", "10.0.0.1"), "measurement")
-    ticket.enter(lambda: None)
-    ticket.done.result(10)
-    ticket.stop("Stopped.")
-    ticket.join_again()
-    with pytest.raises(Refused, match="given up before its turn"):
-        ticket.done.result(10)
 
 
 def test_a_mistake_is_found_and_its_bars_tell_where():

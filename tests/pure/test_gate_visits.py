@@ -126,16 +126,3 @@ async def test_what_is_not_read_in_time_is_dropped_though_its_session_asks_on(si
     site.now += LIMITS.listen_seconds
     await site.visits.look_round()
     assert not site.visits.visitors, "nothing is kept of one who has been silent"
-
-
-@played
-async def test_the_server_is_stopped_when_its_sweep_has_ended(site, monkeypatch):
-    async def end():
-        raise OSError("gone")
-
-    monkeypatch.setattr(visits, "SWEEP_PERIOD", 0.01)
-    monkeypatch.setattr(site.visits, "look_round", end)
-    assert not site.visits.stopped, "before it has begun"
-    async with site.visits.sweeping():
-        await asyncio.wait([site.visits.sweep_task], timeout=30)
-        assert site.visits.stopped
