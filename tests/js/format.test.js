@@ -1,7 +1,7 @@
 import "./words.js";
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { apart, digits, fixed, inQuotes, pValue, percent, roundedUp, short } from "../../specdemo/ui/static/view/format.js";
+import { apart, digits, fixed, inQuotes, pValue, percent, short } from "../../specdemo/ui/static/view/format.js";
 
 test("0 and 1 are written only where they are exact, in a table and in a sentence", () => {
   assert.deepEqual([0, 1, 0.99999, 0.12345678, 0.00012345].map((value) => digits(value)), ["0", "1", "1.000", "0.1235", "1.234 × 10⁻⁴"]);
@@ -26,9 +26,4 @@ test("what is exactly between two is rounded to the even one, as the server does
 test("a text in quotes shows what cannot be seen", () => {
   const written = { " a": '" a"', "a\n\t": '"a\\n\\t"', "\u202e": '"\\u202e"', "\u{e0001}": '"\\u{e0001}"', "né 👍🏽": '"né 👍🏽"' };
   for (const [text, expected] of Object.entries(written)) assert.equal(inQuotes(text), expected);
-});
-
-test("a scale ends at 1, 2, 3 or 5 times a power of ten", () => {
-  const scales = { 0.001: 0.001, 0.7: 1, 1: 1, 1.2: 2, 2.5: 3, 4: 5, 61: 100 };
-  for (const [value, expected] of Object.entries(scales)) assert.equal(roundedUp(Number(value)), expected);
 });

@@ -5,8 +5,6 @@ import { rightTail } from "../../specdemo/ui/static/lesson/chisquare.js";
 import { DEFAULTS } from "../../specdemo/ui/static/lesson/defaults.js";
 import { compared, draw, freedomOf, noCounts, randomNumbers } from "../../specdemo/ui/static/lesson/draws.js";
 import { MISTAKES, isExact, pick, secondOf, trialOf, twoOf } from "../../specdemo/ui/static/lesson/identity.js";
-import { readFrom, written } from "../../specdemo/ui/static/lesson/linked.js";
-import { byDefault } from "../../specdemo/ui/static/lesson/chosen.js";
 import { placeAt } from "../../specdemo/ui/static/lesson/place.js";
 import { NEUTRAL, noLooser, rescaled, shaped } from "../../specdemo/ui/static/lesson/shaping.js";
 
@@ -28,23 +26,6 @@ const comparison = (trial, seed) => {
   draw(trial, randomNumbers(seed), DRAWS, counts);
   return compared(counts, trial.p);
 };
-
-test("what an address has of the figure is what it showed, and wrong values leave it as it began", () => {
-  const [base, chosen] = [byDefault(), byDefault()];
-  assert.deepEqual(written(chosen, base), {});
-  const raw = { p, q: rescaled(q, 2, 1 / 3) };
-  const shaping = { ...NEUTRAL, top_k: 3, temperature: 0.5 };
-  Object.assign(chosen, { raw, shaping, mistakes: new Set(["told", "from_p"]), draft: 4, u: 0.123456789, other: 0.9 });
-  const query = written(chosen, base);
-  assert.equal(query.figure_mistakes, "from_p,told");
-  assert.ok(!("figure_p" in query) && !("figure_top_p" in query));
-  const again = { ...base, ...readFrom(query, base) };
-  near(again.raw.q, raw.q, 1e-5);
-  assert.deepEqual([again.raw.p, again.shaping, again.draft, again.other], [p, shaping, 4, 0.9]);
-  assert.deepEqual(written(again, base), query);
-  const wrong = { figure_q: "1,1,0,0,0,0", figure_draft: "6", figure_u: "x", figure_mistakes: "none", figure_p: "1" };
-  assert.deepEqual(written({ ...base, ...readFrom(wrong, base) }, base), {});
-});
 
 test("p-values are scipy's", () => {
   // scipy.stats.chi2.sf of scipy 1.17.1

@@ -23,14 +23,3 @@ test("a lane's clock stops at its finish", () => {
     assert.deepEqual(placeAt(course(), ms), { rounds: 3, tokens: 6, ms: 90, finished: true });
   }
 });
-
-test("a lane ends at its own time and length, whatever its rounds add up to", () => {
-  for (const ms of [89.99, 90.01]) {
-    const cutText = 5; // tokens
-    const rounded = courseOf(lane([rejection(), allAccepted(2, 10, 30), plain()], ms, cutText));
-    assert.equal(placeAt(rounded, ms).finished, true);
-    assert.equal(placeAt(rounded, ms - 0.001).finished, false);
-    assert.equal(placeAt(rounded, ms).tokens, 5);
-    assert.deepEqual([...rounded.ends].sort((a, b) => a - b), rounded.ends);
-  }
-});

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Replay, numbersAfter } from "../../specdemo/ui/static/view/replay.js";
 import { draftedIn } from "../../specdemo/ui/static/view/steps.js";
-import { SETTING, allAccepted, linked, plain, rejection } from "./runs.js";
+import { allAccepted, linked, plain, rejection } from "./runs.js";
 
 // They end at 30, 70 and 90 ms of engine time.
 const ROUNDS = [rejection(), allAccepted(2, 10, 30), plain()].map((round, index) => linked(round, index));
@@ -28,23 +28,6 @@ test("in slow motion a draft appears before its verdict, each at its engine time
   for (const [now, judged, drafted] of steps) {
     assert.deepEqual(seen(replay.next(ROUNDS, now, 200)), [judged, drafted], `at ${now} ms`);
   }
-});
-
-test("in slow motion a chain appears one token after another, and a block when it is drafted", () => {
-  const shares = [1032, 1034, 1068, 1099, 1101, 1299];
-  const shown = (manner) => {
-    const replay = replayed(0.1);
-    const rounds = [linked(rejection(), 0, { ...SETTING, manner })];
-    return shares.map((now) => {
-      const { round, share } = replay.next(rounds, now, 200).drafting;
-      return draftedIn(round, share).step;
-    });
-  };
-  assert.deepEqual(shown("chain"), [0, 1, 2, 2, 3, 3]);
-  assert.deepEqual(shown("copy"), shown("chain"));
-  assert.deepEqual(shown(null), shown("chain"));
-  assert.deepEqual(shown("block"), [0, 0, 0, 0, 1, 1]);
-  assert.deepEqual(shown("block and chain"), [1, 1, 2, 3, 4, 4]);
 });
 
 test("a change of speed does not change what has passed", () => {

@@ -14,13 +14,6 @@ test("its text by itself tells the end of the text from a part of a character", 
   assert.equal(kindInRound(own("ing")), "nothing", "a stop string has cut it");
 });
 
-test("without alternatives only a draft that ends with the end of the text tells", () => {
-  const round = { draft: [], ended_by: "eos", setting: null };
-  const [before, last] = [0, 1].map((id) => ({ id, text: "", top: [], round }));
-  round.draft.push(before, last);
-  assert.deepEqual([before, last].map(kindInRound), ["nothing", "end"]);
-});
-
 test("a mark of the chat template is no end of the text", () => {
   const round = { draft: [], ended_by: null, setting: { marks: { 7: "<think>" } } };
   assert.deepEqual(kindInRound({ ...own(""), round }), { mark: "<think>" });

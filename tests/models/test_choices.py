@@ -122,12 +122,3 @@ def test_the_page(pair):
     assert {"gamma", "ngram", "rule", "lenience"} <= shown and not {"confidence", "exit_layer"} & shown
     texts = hints(held(), "Once", models.needs(Choice()), pair)
     assert texts["draft_with"].startswith(STUTTER.sentence) and "lossy" in texts["rule"]
-
-
-@pytest.mark.parametrize("method, lacks", [("model", "no drafter model"), ("early-exit", "cannot be cut")])
-def test_what_a_method_needs_is_asked_of_the_pair(method, lacks):
-    alone = load_pair(target=tiny(num_hidden_layers=1))
-    told = hints(held() | {"draft_with": method}, "Once", Models({}).needs(Choice()), alone)
-    assert told["draft_with"].startswith("⚠ ") and lacks in told["draft_with"]
-    with pytest.raises(ValueError, match="^draft_with must not be "):
-        generate(alone, PROMPT, replace(of_both(), draft_with=method))

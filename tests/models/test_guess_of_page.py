@@ -68,12 +68,6 @@ def test_the_drafters_draft_stands_where_the_guess_does_and_has_its_dice(pair):
     assert first["guessed"]["draft"][0]["u"] == first["drafted"]["draft"][0]["u"] == own.draft[0].u
 
 
-def test_no_more_than_gamma_tokens_are_taken_and_auto_has_the_usual_number(pair):
-    _, first = played(pair, [" one two three four five six"])
-    assert len(first["guessed"]["draft"]) == 3
-    assert step(pair, {}, replace(PARAMS, gamma="auto"))["most"] == Params().gamma
-
-
 def test_a_game_ends_where_its_text_does(pair):
     games = played(pair, [" zebra"] * 4, replace(PARAMS, max_new_tokens=4))
     assert [game["finish"] for game in games[:-1]] == [None] * 4

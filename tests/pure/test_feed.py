@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from datetime import date
 
 import pytest
 
@@ -20,7 +19,7 @@ from specdemo.events.speedup import after_plain_rounds, claimed
 from specdemo.events.trace import Trace
 from specdemo.events.verdict import verdict
 from specdemo.ui.view import feed as feed_module
-from specdemo.ui.view.feed import RunFeed, file_name, json_of, kept_run, outcome, tokens_of
+from specdemo.ui.view.feed import RunFeed, json_of, kept_run, outcome, tokens_of
 from specdemo.ui.view.texts import FATES, HIDEABLE, number_texts, whose
 from specdemo.ui.view.wire import (
     Update,
@@ -222,15 +221,6 @@ def test_speed_ups_follow_from_the_other_numbers_and_what_is_not_known_is_a_dash
     record.stats = claimed(wide)
     assert Trace.from_json(replace(record, stats=wide).to_json()).stats == record.stats, "of an older file"
     assert {number_texts(record)[name] for name in unknown} == {"–"}, "none that a speed-up follows from"
-
-
-def test_a_saved_file_is_named_by_its_seed_and_a_line_says_whose_run_it_is():
-    assert file_name(Params(seed=7)) == "specdemo-seed-7.json"
-    assert file_name(Params(seed=7, temperature=0)) == "specdemo-greedy.json"
-    told = whose(trace(temperature=0.8, top_p=0.9))
-    assert all(one in told for one in ("toy", "γ 4", "temperature 0.8, top-p 0.9", "seed 7", "cpu (a CPU)"))
-    greedy = whose(replace(trace(temperature=0.0), date=date(2026, 11, 24)), recorded=True)
-    assert "seed" not in greedy and greedy.endswith(" · 2026-11-24")
 
 
 def test_messages_are_ascii_json_whatever_the_text_holds():

@@ -9,7 +9,7 @@ import pytest
 
 from specdemo.ui.front import visits
 from specdemo.ui.front.checks import NotLetIn
-from specdemo.ui.front.visits import PLACE_SECONDS, Visits
+from specdemo.ui.front.visits import Visits
 from specdemo.ui.runs.limits import HOSTED
 from tests.played import played
 
@@ -102,15 +102,6 @@ async def test_the_oldest_of_the_address_with_most_loses_its_place(site):
     await site.ask("1.1.1.1")
     assert site.visits.queue.has_messages(first), "the oldest of all, but its address has asked only once"
     assert site.unread == {MODEST: 1, FLOOD: 7, "8.8.4.4": 3, "1.1.1.1": 1}
-
-
-@played
-async def test_among_equals_a_place_is_free_after_a_while_and_not_before(site):
-    for number in range(12):
-        assert await site.ask_often(1, f"10.0.0.{number}") == {True: 1}
-    assert await site.ask_often(1, "10.0.0.99") == {False: 1}
-    site.now += PLACE_SECONDS + 0.1
-    assert await site.ask_often(2, "10.0.0.99") == {True: 1, False: 1}
 
 
 @played

@@ -10,7 +10,6 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from specdemo.events import Params
 from specdemo.ui.front.language import Speaking, language_asked
 from specdemo.ui.page.alone import one_file
 from specdemo.ui.runs.board import Board, FollowedRun, opened_run, recorded_run
@@ -18,11 +17,9 @@ from specdemo.ui.runs.limits import LOCAL
 from specdemo.ui.runs.opening import message_of, opened
 from specdemo.ui.runs.queue import RunQueue
 from specdemo.ui.runs.routes import RUNS, following_routes
-from specdemo.ui.runs.run import Waiting
 from specdemo.ui.view.feed import KeptRun, notice
-from specdemo.words.catalogue import LANGUAGES, speaking, spoken
+from specdemo.words.catalogue import LANGUAGES, spoken
 from tests.pure.test_feed import ROUNDS, trace
-from tests.pure.test_following import messages
 
 PAGE = "http://localhost:7860/"
 
@@ -94,27 +91,3 @@ def test_two_readers_of_one_run_are_each_told_in_their_own_language(name):
     for message in (english, german):  # all else is the same
         message.pop("notice")
     assert english == german and len(english["update"]["rounds"]) == len(ROUNDS)
-
-
-def test_a_reader_of_a_run_that_goes_on_is_told_in_his_own_language():
-    async def play() -> dict[str, list[dict]]:
-        run = FollowedRun(LOCAL, Params(), lambda trace: "")
-        seen = {}
-
-        async def read(tag: str) -> None:
-            with speaking(tag):
-                seen[tag] = await messages(run)
-
-        async def reports():
-            yield Waiting("run.line", {"ahead": 2}, None)
-            await asyncio.sleep(0.05)
-
-        readers = [asyncio.create_task(read(tag)) for tag in LANGUAGES]
-        with speaking("de"):  # of who has asked for it
-            run.begin(reports())
-        await asyncio.gather(*readers)
-        return seen
-
-    seen = asyncio.run(asyncio.wait_for(play(), 10))
-    assert seen["en"][0]["notice"]["text"] == "You are number 2 in line …"
-    assert seen["de"][0]["notice"]["text"].startswith("Sie sind Nummer 2")

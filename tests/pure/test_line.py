@@ -96,21 +96,6 @@ def test_nobody_is_overtaken_for_ever_by_new_addresses():
     assert engine.served.index("crowd/2") < 9
 
 
-def test_a_turn_that_cannot_be_used_is_others_until_its_owner_enters_again():
-    engine = Engine()
-    first = engine.hold()
-    early = engine.queue.join(Visitor("page", "a"), "run")
-    early.enter(partial(engine._work, "a/page"), lambda: None)
-    others = [engine.ask(f"{name}/page") for name in "bcd"]
-    assert early.ahead == 1
-    engine.gate.release()
-    wait_until(lambda: engine.served[1:] == ["b/page"])
-    assert early.work is None and not early.done.done() and engine.queue.waiting == 3
-    early.enter(engine._work, lambda: ["a/page"])
-    assert [ticket.ahead for ticket in (early, *others[1:])] == [1, 2, 3]
-    assert engine.serve(first, early, *others) == ["b/page", "a/page", "c/page", "d/page"]
-
-
 # Who may wait
 
 

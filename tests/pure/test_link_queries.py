@@ -5,10 +5,9 @@ from urllib.parse import urlencode
 import pytest
 
 from specdemo.events import ChatMessage, Params
-from specdemo.ui.page.links import LONGEST_QUERY, read_link, write
-from specdemo.ui.runs.limits import HOSTED
+from specdemo.ui.page.links import read_link, write
 from specdemo.ui.view.settings import AS_STARTED, params_from_controls
-from tests.sentences import assert_one_sentence, refused
+from tests.sentences import assert_one_sentence
 
 PAIRS = ("embedded", "a + b")
 NONE = dict.fromkeys(("dtype", "quantize", "quantize_drafter"))
@@ -88,26 +87,12 @@ def test_what_is_wrong_is_refused_in_a_sentence_about_it(query):
     assert_one_sentence(str(refused.value))
 
 
-def test_what_a_hosted_page_does_not_allow_is_refused_there():
-    for field, query in (("alternatives", "alternatives=11&run=1"), ("prompt", "prompt=" + "a" * 20_001)):
-        with refused("given", field=field):
-            read_link(query, PAIRS, HOSTED)
-        assert read_link(query, PAIRS).values
-
-
 def test_unknown_names_are_ignored_with_a_note():
     link = read_link("gamma=3&foo=1&<b>=2&__theme=dark", PAIRS)
     assert asked(link).gamma == 3
     assert "foo, <b>" in link.note
     many = read_link("&".join(f"{'n' * 1000}{at}=1" for at in range(1000)), PAIRS).note
     assert len(many) < 400
-
-
-def test_a_prompt_that_is_too_long_for_an_address_is_left_out_and_nothing_runs():
-    query = write("x" * 9_000, "embedded", NONE, Params(gamma=2))
-    assert len(query) <= LONGEST_QUERY
-    link = read_link(query, PAIRS)
-    assert link.prompt is None and not link.runs and asked(link).gamma == 2
 
 
 def test_a_link_to_a_game_begins_no_run():

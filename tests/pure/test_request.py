@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from specdemo import PairError
 from specdemo.errors import LoadError, failure, load_errors, redacted, without_directories
 from specdemo.events import DRAFTER_KINDS
-from specdemo.loading.catalog import CATALOGUE, EMBEDDED, ROOT
+from specdemo.loading.catalog import CATALOGUE, ROOT
 from specdemo.loading.plan import LoadPlan, bytes_of, plan_from
 from specdemo.loading.request import resolve
 from tests.sentences import assert_one_sentence
@@ -125,16 +125,6 @@ def test_too_little_memory_is_told_in_plain_words(error):
         raise error
     assert_one_sentence(str(told.value))
     assert "memory" in str(failure(error))
-
-
-def test_the_pair_that_comes_with_the_project_is_named_from_its_root(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    request = resolve()
-    assert request.name == "embedded"
-    for part in request.parts:
-        assert part.id == f"assets/pairs/embedded/{part.role}"
-        assert not EMBEDDED.is_dir() or part.place == str(EMBEDDED / part.role)
-    assert resolve(target=EMBEDDED / "target").parts[0].id == str(EMBEDDED / "target")
 
 
 def test_a_pair_is_loaded_in_its_own_kind_of_weights_unless_another_is_asked_for():

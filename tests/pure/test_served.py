@@ -4,8 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from specdemo.events.speedup import counted_estimates
-from specdemo.events.trace import Trace
 from specdemo.events.verdict import verdict
 from specdemo.ui.view.feed import RunFeed
 from specdemo.ui.view.served import ENGINE_ONLY, SERVER_NUMBERS
@@ -72,17 +70,3 @@ def test_no_speed_up_is_told(told):
     # A file can claim anything.
     claimed = replace(trace.stats, target_step_ms=9.0, target_step_spread=(9.0, 9.0), speedup=0.5)
     assert verdict(claimed, "length", trace.rounds, trace.params) == found
-
-
-def test_tokens_a_round_follow_from_the_counters_where_the_rounds_do_not_tell_them():
-    def seen(trace: Trace) -> list[float]:
-        found = RunFeed(trace, recorded=True).snapshot()["outcome"]
-        assert found["best_gamma"] is None
-        assert all(one["formula_tokens"] is None for one in found["estimates"])
-        return [one["seen_tokens"] for one in found["estimates"]]
-
-    assert seen(served_trace(False)) == [1.0, 1.75, 2.5, 2.75]
-    assert len(seen(served_trace())) == 4
-    assert counted_estimates(None) == []
-    empty = replace(served_trace().stats.server, drafts=0)
-    assert counted_estimates(empty) == []
