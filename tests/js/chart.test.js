@@ -1,7 +1,7 @@
 import "./words.js";
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { fastest, pointsFor, rowsOf, unclearInWords } from "../../specdemo/ui/static/view/chart.js";
+import { fastest, pointsFor, rowsOf } from "../../specdemo/ui/static/view/chart.js";
 
 const estimate = (gamma, more = {}) => ({
   gamma, formula_tokens: 1 + gamma / 3, formula_speedup: 1 + gamma / 7, seen_tokens: 1 + gamma / 4,
@@ -38,15 +38,6 @@ test("one draft length is held up as the best, the estimate's only before anythi
   assert.deepEqual(best(OUTCOME, []), [[16, "seen"]]);
   assert.deepEqual(best({ estimates: all(), best_gamma: 0 }, []), [[0, "seen"]]);
   assert.deepEqual(best(UNKNOWN, []), []);
-});
-
-test("lengths whose intervals meet are said not to differ, and what was too uncertain to time", () => {
-  const said = (points) => unclearInWords(rowsOf(OUTCOME, points, 4), null);
-  const near = [2, 4, 6].map((gamma) => point(gamma, 1.4, 1.3, 1.5));
-  assert.match(said([point(0, 1), point(3, 1.1, 1, 1.2), ...near]), /^γ 4, γ 6: .* γ 2\.$/);
-  assert.match(said([point(0, 1), point(4, 1.05, 0.95, 1.15)]), /^target alone: .* γ 4\.$/);
-  assert.match(said([point(0, 1), point(2, null)]), /^γ 2: .*too busy/);
-  assert.equal(said([]), "");
 });
 
 test("what was measured stands beside the estimates of a run of the same pair, drafter, device and sampler only", () => {

@@ -1,7 +1,8 @@
-import "./words.js";
+import { catalogue } from "./words.js";
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { apart, digits, fixed, inQuotes, pValue, percent, short } from "../../specdemo/ui/static/view/format.js";
+import { apart, digits, fixed, grouped, inQuotes, milliseconds, pValue, percent, short, times } from "../../specdemo/ui/static/view/format.js";
+import { speak } from "../../specdemo/ui/static/view/words.js";
 
 test("0 and 1 are written only where they are exact, in a table and in a sentence", () => {
   assert.deepEqual([0, 1, 0.99999, 0.12345678, 0.00012345].map((value) => digits(value)), ["0", "1", "1.000", "0.1235", "1.234 × 10⁻⁴"]);
@@ -26,4 +27,11 @@ test("what is exactly between two is rounded to the even one, as the server does
 test("a text in quotes shows what cannot be seen", () => {
   const written = { " a": '" a"', "a\n\t": '"a\\n\\t"', "\u202e": '"\\u202e"', "\u{e0001}": '"\\u{e0001}"', "né 👍🏽": '"né 👍🏽"' };
   for (const [text, expected] of Object.entries(written)) assert.equal(inQuotes(text), expected);
+});
+
+test("German writes numbers its own way", () => {
+  speak("de", catalogue("de"));
+  const written = [digits(0.00012345), short(0.0004), fixed(1.5), times(2.25), milliseconds(0.24), grouped(1234.56, 1), percent(81, 121)];
+  speak("en", catalogue("en"));
+  assert.deepEqual(written, ["1,234 × 10⁻⁴", "<,001", "1,50", "2,25 ×", "0,2 ms", "1.234,6", "67\u00a0%"]);
 });

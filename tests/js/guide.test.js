@@ -2,7 +2,7 @@ import "./words.js";
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import { STEPS, stepOf, substitute, wordsOf } from "../../specdemo/ui/static/lesson/guide.js";
+import { STEPS, substitute, wordsOf } from "../../specdemo/ui/static/lesson/guide.js";
 import { RULES, SETTING, allAccepted, drafted, linked, own, plain, rejection } from "./runs.js";
 
 const runOf = (rounds, more = {}) => {
@@ -10,11 +10,6 @@ const runOf = (rounds, more = {}) => {
   return { rounds: rounds.map((round, index) => linked(round, index, setting)), setting, numbers: {}, recorded: true };
 };
 const step = (name) => STEPS.find((one) => one.name === name);
-
-test("an address names a step, and the nearest where there is none of its number", () => {
-  const found = [null, "3", "0", "99", "x", "-1", "1.5", ""].map(stepOf);
-  assert.deepEqual(found, [null, 3, 1, 9, null, null, null, null]);
-});
 
 test("the coin is shown by a token that u decided, accepted if there is one", () => {
   const sure = drafted(1, { p: 0.9, q: 0.5 });

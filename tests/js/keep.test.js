@@ -22,13 +22,6 @@ test("what XML cannot hold is replaced, and nothing is markup", () => {
   assert.equal(inXml("a\0\ud800b\ufffe<\"&'>🟢"), "a\ufffd\ufffdb\ufffd&#60;&#34;&#38;'&#62;🟢");
 });
 
-test("a tree's guesses stand by depth, each in the middle of those that follow it, and the target's own token last", () => {
-  const branches = branchesOf(linked(tree(), 0), ({ fate }) => fate, Infinity);
-  assert.deepEqual(branches.map(({ text, column, row, after }) => [text, column, row, after]), [
-    ["1", 0, 0, null], ["4", 1, 0, 0], ["2", 0, 2, null], ["5", 1, 1, 2], ["6", 1, 2, 2], ["7", 1, 3, 2], ["3", 0, 4, null],
-  ]);
-});
-
 test("of a tree that is still drafted or judged, nothing is given away", () => {
   const round = linked(tree(), 0);
   const first = branchesOf(round, () => "pending", 1);

@@ -5,7 +5,7 @@ import { leftAfter, massAt } from "../../specdemo/ui/static/view/rules.js";
 import {
   alternativesTo, drawnFrom, judgement, valuesOf, verdictOn, walkTo,
 } from "../../specdemo/ui/static/view/verdict.js";
-import { PROMPT, SETTING, allAccepted, drafted, linked, own, plain, rejection, tree } from "./runs.js";
+import { PROMPT, allAccepted, drafted, linked, own, plain, rejection, tree } from "./runs.js";
 
 const [accepted, rejected, discarded] = linked(rejection(), 3).draft;
 const resampled = rejected.round.next;
@@ -36,19 +36,6 @@ test("the judgement is what the numbers say, to the last digit", () => {
     assert.equal(Number(drawn) < Number(threshold), u < accept_prob);
   }
   assert.match(judgement(judged({ u: 0.5, p: 0, accept_prob: 0 })), /not below .* = 0 \(p is 0, so .* never accepted\)$/);
-});
-
-test("where p is 0, the verdict says what made it so and what the target gave the token before", () => {
-  const zero = { fate: "rejected", p: 0, q: 0.5, raw_p: 0.0314159, u: 0.5 };
-  const why = (more, setting) => {
-    const round = linked({ ...rejection(), draft: [drafted(1, { ...zero, ...more })] }, 0);
-    return verdictOn(round.draft[0], setting).match(/\(p is 0(.*)\)\. /)[1];
-  };
-  assert.match(why({}, SETTING), /top-p 0\.9 .*0\.031$/);
-  assert.match(why({}, { ...SETTING, top_k: 40, min_p: 0.05 }), /top-k 40 or top-p 0\.9 or min-p 0\.05/);
-  assert.match(why({}, { ...SETTING, temperature: 0.01, top_p: 1 }), /temperature 0\.01/);
-  for (const unknown of [why({ raw_p: 0 }, SETTING), why({}, null)]) assert.doesNotMatch(unknown, /top-p|0\.031/);
-  assert.match(verdictOn(linked({ ...rejection(), draft: [drafted(1, { ...zero, forbidden: true })] }, 0).draft[0], SETTING), /grammar forbids/);
 });
 
 test("the values are those of the token, and what it lacks is left out", () => {

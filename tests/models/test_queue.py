@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from specdemo import PairError, Params, stream
+from specdemo import Params, stream
 from specdemo.runtime import lm
 from specdemo.session import Run
 from specdemo.ui.runs import run as run_module
@@ -349,21 +349,6 @@ def test_no_choice_is_as_the_server_was_started(places):
         ("torch.bfloat16", None),
         ("torch.bfloat16", "int4"),
     ]
-
-
-@pytest.mark.parametrize(
-    ("wrong", "field"),
-    [
-        ({"pair": ["embedded"]}, "pair"),
-        ({"dtype": "float8"}, "dtype"),
-        ({"dtype": ["auto"]}, "dtype"),
-        ({"quantize_drafter": 8}, "quantize"),
-    ],
-)
-def test_a_wrong_choice_is_refused_in_a_sentence(models, wrong, field):
-    for ask in (models.request, models.loaded, models.needs, models.get):
-        with refused("given", field=field, kind=PairError):
-            ask(Choice(**wrong))
 
 
 @pytest.mark.slow

@@ -1,5 +1,4 @@
-"""The table of connections, without sockets: who is in it, for how long, and who makes room; and readers that
-stop reading."""
+"""The table of connections, without sockets: who is in it, for how long, who makes room; and slow readers."""
 
 import asyncio
 import logging
@@ -157,64 +156,26 @@ async def test_a_crowd_of_long_answers_makes_room_for_other_addresses_and_for_no
     assert not any(wire.is_cut for wire in (*modest, *others)) and len(table.open) == 20
 
 
-# Readers, over a small app in place of Gradio
-
-
-STREAM = "/stream"
-PATIENCE = 2.0  # s
-LARGE = bytes(range(256)) * (5 * PIECE // 512)  # two and a half pieces
-
-
-class Reader:
-    """Takes so many pieces, each after a while, and no more. Its connection stays open."""
-
-    def __init__(self, takes: int, pause: float = 0):
-        self.takes, self.pause, self.received, self.ended = takes, pause, [], False
-
-    async def ask(self, app) -> None:
-        scope = {"type": "http", "asgi": {"spec_version": "2.3"}, "method": "GET", "path": STREAM}
-        scope |= {"headers": [], "query_string": b"", "client": ("8.8.8.8", 1)}
-        await asyncio.wait_for(app(scope, asyncio.Event().wait, self._send), 10)
-
-    async def _send(self, message):
-        if message["type"] == "http.response.start":
-            return
-        if len(self.received) == self.takes:
-            await asyncio.Event().wait()
-        await asyncio.sleep(self.pause)
-        self.received.append(message["body"])
-        self.ended = not message.get("more_body")
-
-
-def app_that_says(part: bytes, times: int, heard: list[str]) -> Sending:
-    """heard: gets how its stream has ended."""
+@pytest.mark.slow
+@played
+async def test_a_slow_reader_gets_all_of_it_though_a_message_takes_longer_than_its_patience():
+    """tests/web/test_gate.py has one that stops reading."""
+    patience, received = 2.0, []  # s
+    large = bytes(range(256)) * (5 * PIECE // 512)  # two and a half pieces
 
     async def body():
-        try:
-            for _ in range(times):
-                yield part
-                await asyncio.sleep(0)
-            heard.append("complete")
-        except asyncio.CancelledError:
-            heard.append("cancelled")
-            raise
+        yield large
 
     async def stream(_request):
         return StreamingResponse(body())
 
-    return Sending(Starlette(routes=[Route(STREAM, stream)]), PATIENCE)
+    async def take(message):
+        if message["type"] == "http.response.body":
+            await asyncio.sleep(0.4 * patience)
+            received.append(message["body"])
 
-
-@pytest.mark.slow
-def test_a_slow_reader_gets_all_of_it_though_a_message_takes_longer_than_its_patience():
-    heard, reader = [], Reader(takes=100, pause=0.4 * PATIENCE)
-    asyncio.run(reader.ask(app_that_says(LARGE, 1, heard)))
-    assert b"".join(reader.received) == LARGE and max(map(len, reader.received)) == PIECE
-    assert reader.ended and heard == ["complete"]
-
-
-@pytest.mark.slow
-def test_for_one_that_stops_reading_the_stream_ends_as_when_it_has_gone():
-    heard, reader = [], Reader(takes=2)
-    asyncio.run(reader.ask(app_that_says(LARGE, 10**9, heard)))
-    assert heard == ["cancelled"] and b"".join(reader.received) == LARGE[: 2 * PIECE]
+    scope = {"type": "http", "asgi": {"spec_version": "2.3"}, "method": "GET", "path": "/", "headers": []}
+    scope |= {"query_string": b"", "client": ("8.8.8.8", 1)}
+    app = Sending(Starlette(routes=[Route("/", stream)]), patience)
+    await asyncio.wait_for(app(scope, asyncio.Event().wait, take), 60)
+    assert b"".join(received) == large and max(map(len, received)) == PIECE

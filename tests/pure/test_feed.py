@@ -7,7 +7,6 @@ import pytest
 
 from specdemo.events import (
     ByModel,
-    ChatMessage,
     Judged,
     Next,
     PairInfo,
@@ -19,7 +18,7 @@ from specdemo.events.speedup import after_plain_rounds, claimed
 from specdemo.events.trace import Trace
 from specdemo.events.verdict import verdict
 from specdemo.ui.view import feed as feed_module
-from specdemo.ui.view.feed import RunFeed, json_of, kept_run, outcome, tokens_of
+from specdemo.ui.view.feed import RunFeed, json_of, outcome, tokens_of
 from specdemo.ui.view.texts import FATES, HIDEABLE, number_texts, whose
 from specdemo.ui.view.wire import (
     Update,
@@ -59,21 +58,6 @@ def trace(*rounds: Round, finish: str | None = None, **params) -> Trace:
     if finish:
         trace.end(finish)
     return trace
-
-
-def test_a_conversation_has_its_turns_before_the_runs_own():
-    said = (("user", "Hi"), ("assistant", "Yes?"), ("user", "Why"), ("assistant", "So."))
-    messages = tuple(ChatMessage(*one) for one in (("system", "Be brief"), *said, ("user", "And?")))
-    record = replace(trace(*ROUNDS, finish="length", chat=True), prompt="", messages=messages)
-    assert RunFeed(record, before=("last",)).snapshot()["turns"] == [
-        {"asked": "Hi", "answered": "Yes?", "run": None},
-        {"asked": "Why", "answered": "So.", "run": "last"},
-    ]
-    assert kept_run(RunFeed(record)).conversation == (*messages, ChatMessage("assistant", record.text))
-    one = trace(*ROUNDS, finish="length", chat=True, system="Be brief")
-    asked = (ChatMessage("system", "Be brief"), ChatMessage("user", "x"))
-    assert kept_run(RunFeed(one)).conversation == (*asked, ChatMessage("assistant", one.text))
-    assert "turns" not in RunFeed(one).snapshot() and kept_run(RunFeed(trace(*ROUNDS))).conversation is None
 
 
 def tokens(update: Update) -> list[dict]:
@@ -163,18 +147,6 @@ def test_a_page_is_not_shown_what_may_be_cut_later():
     assert (feed.until, feed.update(2)["until"]) == (2, 2)
     other = trace(*ROUNDS[:3], own_round := replace(ROUNDS[2], index=3), stop=("<END>",))
     assert (RunFeed(other).until, own_round.next.text) == (3, " f<END"), "the one before was no stop string"
-
-
-@pytest.mark.parametrize(
-    ("finish", "shown"), [("length", None), ("eos", None), ("error", "error"), ("cancelled", "cancelled")]
-)
-def test_a_run_whose_end_has_not_come_has_ended_where_nothing_is_measured_after_it(finish, shown):
-    record = trace(*ROUNDS)
-    feed = RunFeed(record)
-    record.end(finish)
-    assert feed.snapshot()["finish"] == shown
-    feed.ended = True
-    assert feed.snapshot()["finish"] == finish
 
 
 def test_names_in_a_file_are_cut_and_escaped():

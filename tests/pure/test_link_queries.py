@@ -5,7 +5,7 @@ from urllib.parse import urlencode
 import pytest
 
 from specdemo.events import ChatMessage, Params
-from specdemo.ui.page.links import read_link, write
+from specdemo.ui.page.links import LONGEST_QUERY, read_link, write
 from specdemo.ui.view.settings import AS_STARTED, params_from_controls
 from tests.sentences import assert_one_sentence
 
@@ -104,3 +104,10 @@ def test_a_link_to_a_game_begins_no_run():
     assert query.endswith("&guess=1") and "run=" not in query
     assert read_link(query, PAIRS).guesses
     assert "guess" not in write("x" * 9_000, "embedded", {}, params, starts="guess"), "it has no prompt"
+
+
+def test_a_prompt_that_is_too_long_for_an_address_is_left_out_and_nothing_runs():
+    query = write("x" * 9_000, "embedded", NONE, Params(gamma=2))
+    assert len(query) <= LONGEST_QUERY
+    link = read_link(query, PAIRS)
+    assert link.prompt is None and not link.runs and asked(link).gamma == 2
