@@ -207,3 +207,10 @@ def test_a_run_that_goes_on_is_told_in_portions(monkeypatch):
     monkeypatch.setattr(feed_module, "MOST_ROWS", 12)
     feed = RunFeed(trace(*ROUNDS * 11))
     assert (feed.update(1)["until"], feed.update(4)["since"]) == (4, 4), "no more than fits"
+
+
+def test_a_run_that_is_interrupted_inside_a_character_ends_with_what_is_there_of_it():
+    record = trace(*ROUNDS[:3])
+    record.unfinished = "\ufffd"
+    record.end("cancelled")
+    assert record.text == " a d e\n f<END\ufffd" and record.rounds[-1].next.text == " f<END\ufffd"
