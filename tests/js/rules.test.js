@@ -9,13 +9,13 @@ import { RULES, SETTING, drafted, linked, own } from "./runs.js";
 
 const by = (rule, more = {}) => ({ ...SETTING, rule: RULES[rule], ...more });
 
-/** Three drafts judged as a block: w is 1, 1/2 and 1/2, and the second is the last whose u is below its h. */
+/** Four drafts judged as a block: w is 1, 1/2, 3/4 and 3/8, and the second is the last whose u is below its h. */
 function block() {
   const draft = [
     { ...drafted(1, { text: " a", p: 0.5, q: 0.5, u: 0.9 }), accept_prob: 0.3 },
     { ...drafted(2, { text: " b", p: 0.3, q: 0.6, u: 0.1 }), accept_prob: 0.4 },
-    { ...drafted(3, { text: " c", fate: "rejected", p: 0.4, q: 0.2, u: 0.95 }), accept_prob: 0.9 },
-    { ...drafted(4, { text: " d", fate: "discarded", p: 0.5, q: 1, u: 0.6 }), accept_prob: 0.5 },
+    { ...drafted(3, { text: " c", fate: "rejected", p: 0.375, q: 0.25, u: 0.95 }), accept_prob: 0.9 },
+    { ...drafted(4, { text: " d", fate: "discarded", p: 0.5, q: 1, u: 0.6 }), accept_prob: 0.375 },
   ];
   const next = own(5, { text: " e", source: "resampled", p: 0.6, q: 0.1, residual_mass: 0.5 });
   return linked({ draft, next, draft_ms: 1, verify_ms: 1 }, 0, by("block"));
@@ -27,7 +27,7 @@ function runOf(round) {
 
 test("a block is kept up to the last u below its h", () => {
   assert.equal(keptIn(block()), 2);
-  assert.deepEqual([0, 1, 2, 3].map((count) => weightAfter(block(), count)), [1, 1, 0.5, 1]);
+  assert.deepEqual([0, 1, 2, 3].map((count) => weightAfter(block(), count)), [1, 1, 0.5, 0.75]);
 });
 
 test("a block's verdicts follow from the record, and a wrong one is found", () => {
@@ -40,7 +40,7 @@ test("a block's verdicts follow from the record, and a wrong one is found", () =
   assert.ok(!isExact(recomputed(runOf(other))));
   const last = block();
   last.draft[3].accept_prob = 0.4; // h of the last place is w
-  assert.match(recomputed(runOf(last)).differences[0].what, /^h is 0.5.*, but 0.4.* was recorded$/);
+  assert.match(recomputed(runOf(last)).differences[0].what, /^h is 0.375.*, but 0.4.* was recorded$/);
 });
 
 test("after a block the residual has the weight of what was kept", () => {
