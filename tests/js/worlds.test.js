@@ -22,9 +22,3 @@ test("what moves: red and tokens a round; what stays: the greedy text and the co
     assert.deepEqual(counts.cells.map(({ due }) => due), worlds.stops[0].counts.cells.map(({ due }) => due));
   }
 });
-
-test("red are the rejected ones of those that were judged", () => {
-  const draft = ["accepted", "rejected", "discarded", "discarded"].map((fate, id) => ({ id, text: "a", fate }));
-  const told = figuresOf([{ draft, next: { id: 9, text: "b", source: "resampled" } }, { draft: draft.slice(0, 1), next: null }]);
-  assert.deepEqual(told, { rounds: 2, judged: 3, rejected: 1, tokens: 3, perRound: 1.5 });
-});

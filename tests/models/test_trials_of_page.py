@@ -123,11 +123,6 @@ def test_a_mistake_is_found_and_its_bars_tell_where():
     assert len(found["cells"]) <= SHOWN_CELLS
 
 
-def test_a_lossy_rule_is_named_and_a_mistake_is_made_in_the_usual_rule():
-    assert counted("none", 1, replace(PARAMS, rule="typical"))["lossy"] == "typical"
-    assert counted("from_p", 1, replace(PARAMS, rule="typical"))["lossy"] == ""
-
-
 def test_greedy_runs_are_one_cell():
     found = counted("told", 100, replace(PARAMS, temperature=0.0))
     assert found["greedy"] and found["found"] == "alike" and found["freedom"] == 0
