@@ -11,14 +11,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch.nn.functional import kl_div
 
 from assets.training import card, train
 from assets.training.data import EOS
 from assets.training.dflash import block_losses
 from assets.training.eagle3 import unrolled_losses
-from assets.training.trainer import PairTrainer
 from specdemo import Params, generate, load_pair
 from tests.block_heads import block_logits, tiny_block_head
 from tests.heads import logits_without_cache, tiny_head
@@ -66,29 +64,6 @@ def test_the_commands_of_the_readme_train_a_pair_that_drafts(data, tmp_path):
     written = (pair / "README.md").read_text("utf-8")
     rates = dict(re.findall(r"^\| (\w+) \| greedy \| (\S+) ", written, re.MULTILINE))
     assert rates.keys() == names and min(map(float, rates.values())) > 0.1, written
-
-
-@pytest.mark.slow
-def test_training_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(data, tmp_path, monkeypatch):
-    steps, rates, compute_loss = [], [], PairTrainer.compute_loss
-
-    def counted(self, *args, **kwargs):
-        steps.append(self.state.global_step)
-        rates.append([part.param_groups[0]["lr"] for part in self.optimizer.optimizer.parts])
-        return compute_loss(self, *args, **kwargs)
-
-    monkeypatch.setattr(PairTrainer, "compute_loss", counted)
-    for kind in ("target", "dflash"):
-        places = ["--data", data, "--pair", tmp_path / "pair", "--output_dir", tmp_path / "work"]
-        how = ["14", "--save_steps", "10", "--save_total_limit", "2", "--sampled", "0"]
-        weights = []
-        for more in ([], ["--resume_from_checkpoint", tmp_path / "work" / kind / "checkpoint-10"]):
-            train.main([kind, *TINY.split(), *how, *map(str, (*places, *more))])
-            weights.append(load_file(tmp_path / "pair" / kind / "model.safetensors"))
-        assert steps == [*range(14), *range(10, 14)] and rates[10:14] == rates[14:]
-        assert all(last < 0.1 * peak for last, peak in zip(rates[-1], rates[1], strict=True))
-        torch.testing.assert_close(*weights, rtol=0.02, atol=1e-4)  # an ulp of bfloat16 is up to 0.8 %
-        steps.clear(), rates.clear()
 
 
 def test_an_eagle3_head_learns_the_target_s_distribution_at_each_place_that_it_drafts():
