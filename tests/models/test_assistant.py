@@ -82,7 +82,8 @@ def test_one_that_predicts_something_else_from_the_cache(monkeypatch):
 
 
 def test_an_assistant_is_no_target(tmp_path):
-    folder = with_tokenizer(tmp_path)
-    gemma4_assistant(gemma4(vocab_size=300)).save_pretrained(folder)
+    folder, assistant = with_tokenizer(tmp_path), gemma4_assistant(gemma4(vocab_size=300))
+    assistant.save_pretrained(folder)
     assert refusal(load_pair, drafter=folder).startswith("target must be given")
-    assert "an assistant" in refusal(load_pair, target=folder)
+    for target in (folder, assistant):
+        assert "an assistant" in refusal(load_pair, target=target)

@@ -15,8 +15,6 @@ from specdemo.drafters.dflash.head import WHOLE_BLOCK
 from specdemo.drafters.formats import describes_head
 from specdemo.drafters.speculators import read_head, read_speculator
 from specdemo.errors import LoadError
-from specdemo.loading.load import load_planned, plan
-from specdemo.loading.request import resolve
 from specdemo.runtime.decoder import RowMask
 from specdemo.runtime.weights import held_bytes
 from specdemo.ui.runs.models import Choice, Models
@@ -117,21 +115,6 @@ def test_a_head_is_no_target_and_is_not_quantised(saved):
     assert said.startswith("target: ") and "is a head" in said
     said = refusal(load_pair, drafter=saved / "head", quantize="int8")
     assert said.startswith("quantize must be none for drafter ")
-
-
-def test_the_fit_is_checked_again_when_the_weights_are_here(saved, tmp_path):
-    """Before, a head counts as one with embeddings of its own. An index comes before what it names."""
-    head = save_head(tiny_head(tiny(**SHAPE), hidden_size=32, own_embeddings=False), tmp_path / "head")
-    weights, file = (
-        (head / "model.safetensors").rename(tmp_path / "later"),
-        "model.safetensors-1-of-1.safetensors",
-    )
-    index = json.dumps({"metadata": {}, "weight_map": {"fc.weight": file}})
-    (head / "model.safetensors.index.json").write_text(index)
-    planned = plan(resolve(target=saved / "target", drafter=head))
-    weights.rename(head / file)
-    said = refusal(load_planned, planned)
-    assert "it has no embeddings of its own and a hidden size of 32" in said
 
 
 def test_a_target_whose_layers_cannot_be_found(saved):
