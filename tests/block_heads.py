@@ -13,7 +13,16 @@ from specdemo.drafters.dflash.head import WHOLE_BLOCK, DFlashConfig, DFlashHead
 from specdemo.drafters.dflash2.head import DFlash2Config, DFlash2Head
 from specdemo.runtime.decoder import RowMask
 from specdemo.runtime.lm import logits_width
-from tests.heads import hidden_states, randomised, speculators_config, write_head
+from tests.heads import (
+    as_it_is,
+    decoder_layer,
+    hidden_states,
+    normed,
+    part_of,
+    randomised,
+    speculators_config,
+    write_head,
+)
 
 LAYERS = 2
 DFLASH2 = dict(taps=2, group_size=8, selector_rank=6, candidates=4)  # the options of a DFlash 2 head
@@ -85,7 +94,10 @@ def block_logits(
     eps = config.layer.rms_norm_eps
     context = normed(features @ weights["fc.weight"].T, weights["hidden_norm.weight"], eps)
     for index, mask in enumerate(config.masks):
-        x = decoder_layer(head, weights, index, x, context, seen(mask, past, rows))
+        w = part_of(weights, f"layers.{index}.")
+        read = normed(x, w["input_layernorm.weight"], eps)
+        around = partial(convolutions, config, w)
+        x = decoder_layer(w, config.layer, x, read, context, seen(mask, past, rows), around=around)
     x = normed(x, weights["norm.weight"], eps)[-len(draft) :]
     output = weights.get("lm_head.weight", target.get_output_embeddings().weight.double())
     logits = x @ output.T * config.logit_scale
@@ -102,10 +114,6 @@ def block_logits(
     return wide
 
 
-def normed(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    return x / (x.pow(2).mean(-1, keepdim=True) + eps).sqrt() * weight
-
-
 def seen(mask: RowMask, past: int, rows: int) -> Tensor:
     """Which of the text's and the block's places each row attends to: [rows, past + rows]."""
     found = torch.zeros(rows, past + rows, dtype=torch.bool)
@@ -119,47 +127,19 @@ def seen(mask: RowMask, past: int, rows: int) -> Tensor:
     return found
 
 
-def decoder_layer(head, weights, index: int, x: Tensor, context: Tensor, mask: Tensor) -> Tensor:
-    layer, name = head.config.layer, f"layers.{index}."
-    d, eps = layer.head_dim, layer.rms_norm_eps
-    part = {key.removeprefix(name): value for key, value in weights.items() if key.startswith(name)}
-    h = normed(x, part["input_layernorm.weight"], eps)
-    if "attention_conv.base_kernel" in part:
-        h, finish = convolutions(head.config, part, "attention_conv", h)
-    both = torch.cat([context, h])
-    q = (h @ part["self_attn.q_proj.weight"].T).unflatten(-1, (-1, d))
-    k = (both @ part["self_attn.k_proj.weight"].T).unflatten(-1, (-1, d))
-    v = (both @ part["self_attn.v_proj.weight"].T).unflatten(-1, (-1, d))
-    q, k = normed(q, part["self_attn.q_norm.weight"], eps), normed(k, part["self_attn.k_norm.weight"], eps)
-    positions = torch.arange(len(both))
-    q, k = rotated_by(q, positions[len(context) :], layer), rotated_by(k, positions, layer)
-    k, v = (each.repeat_interleave(q.shape[1] // k.shape[1], 1) for each in (k, v))
-    scores = torch.einsum("nhd,lhd->hnl", q, k) / d**0.5
-    attended = torch.einsum("hnl,lhd->nhd", scores.masked_fill(~mask, -torch.inf).softmax(-1), v)
-    attended = attended.flatten(1) @ part["self_attn.o_proj.weight"].T
-    x = x + (finish(attended) if "attention_conv.base_kernel" in part else attended)
-    h = normed(x, part["post_attention_layernorm.weight"], eps)
-    if "mlp_conv.base_kernel" in part:
-        h, finish = convolutions(head.config, part, "mlp_conv", h)
-    gate, up = h @ part["mlp.gate_proj.weight"].T, h @ part["mlp.up_proj.weight"].T
-    given = (torch.nn.functional.silu(gate) * up) @ part["mlp.down_proj.weight"].T
-    return x + (finish(given) if "mlp_conv.base_kernel" in part else given)
-
-
-def convolutions(config: DFlash2Config, part, name: str, h: Tensor):
-    """h [N, H] after the first of a pair of convolutions, and the second one: number by number, as vLLM
-    defines them."""
-    base, taps = part[f"{name}.base_kernel"], config.taps  # [2, taps, H]
-    added = h @ part[f"{name}.kernel_projection.weight"].T
-    added = added.view(len(h), 2, taps, config.hidden_size // config.group_size)
+def convolutions(config: DFlashConfig, w, name: str, h: Tensor):
+    """h [N, H] after the first of a pair of convolutions, and the second one, as vLLM defines them. A head of
+    another kind has none."""
+    if f"{name}.base_kernel" not in w:
+        return as_it_is(name, h)
+    base = w[f"{name}.base_kernel"]  # [2, taps, H]
+    added = (h @ w[f"{name}.kernel_projection.weight"].T).view(len(h), 2, config.taps, -1)
 
     def convolve(side: int, x: Tensor) -> Tensor:
         result = torch.zeros_like(x)
-        for row in range(len(x)):
-            for tap in range(min(taps, row + 1)):
-                for channel in range(config.hidden_size):
-                    weight = base[side, tap, channel] + added[row, side, tap, channel // config.group_size]
-                    result[row, channel] += weight * x[row - tap, channel]
+        for tap in range(min(config.taps, len(x))):
+            kernel = base[side, tap] + added[:, side, tap].repeat_interleave(config.group_size, -1)
+            result[tap:] += kernel[tap:] * x[: len(x) - tap]
         return result
 
     return convolve(0, h), partial(convolve, 1)
@@ -179,16 +159,6 @@ def selected(config: DFlash2Config, weights, x: Tensor, logits: Tensor, before: 
             bilinear = (first[token] * gates[place] * second[candidate]).sum()
             result[place, candidate] = logits[place, candidate] + bilinear
     return result
-
-
-def rotated_by(x: Tensor, positions: Tensor, layer: Qwen3Config) -> Tensor:
-    """Complex numbers, turned by their position: x [N, heads, d]."""
-    half = x.shape[-1] // 2
-    theta = layer.rope_parameters["rope_theta"]
-    angles = positions[:, None] * theta ** (-torch.arange(half).double() / half)
-    turn = torch.polar(torch.ones_like(angles), angles)[:, None]
-    turned = torch.complex(x[..., :half], x[..., half:]) * turn
-    return torch.cat([turned.real, turned.imag], -1)
 
 
 def markov_biases(head, weights, x: Tensor, anchor: int, draft: list[int]) -> Tensor:

@@ -2,16 +2,19 @@
 
 import copy
 import json
-from functools import partial
+from functools import cache
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from transformers import LlamaConfig, PreTrainedModel, Qwen3Config
+from torch import Tensor
+from torch.nn.functional import silu
+from transformers import LlamaConfig, PhiConfig, PreTrainedModel, Qwen3Config
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+from transformers.models.phi.modeling_phi import PhiRotaryEmbedding
 
 from specdemo.drafters.eagle3.head import Eagle3Config, Eagle3Head
 from specdemo.drafters.peagle.head import PEagleConfig, PEagleHead
-from specdemo.runtime.decoder import Layer
 from specdemo.runtime.lm import logits_width
 
 LAYER_IDS = (0, 1)
@@ -72,22 +75,88 @@ def hidden_states(target: PreTrainedModel, ids: list[int], layer_ids=LAYER_IDS) 
     return torch.cat([output.hidden_states[i][0] for i in layer_ids], -1)
 
 
-def causal(head: Eagle3Head, window: int | None, layer: Layer, qkv: torch.Tensor) -> torch.Tensor:
-    """Attention of all tokens at once: an `Attention` without a cache."""
-    positions = 1 + torch.arange(len(qkv))
-    q, k, v = layer.by_head(qkv, head.rotary(positions, qkv.dtype))
-    n, heads, d = q.shape
-    k, v = (each.repeat_interleave(heads // each.shape[1], 1).transpose(0, 1) for each in (k, v))
-    scores = q.transpose(0, 1) @ k.transpose(1, 2) / d**0.5  # [heads, N, N]
-    scores = scores.masked_fill(torch.ones(n, n, dtype=torch.bool).triu(1), -torch.inf)
-    if window is not None:
-        scores = scores.masked_fill(torch.ones(n, n, dtype=torch.bool).tril(-window), -torch.inf)
-    return (scores.softmax(-1) @ v).transpose(0, 1).flatten(1)
+@cache
+def turns(rope: str, sizes: tuple[int, int, int], position: int):
+    """cos and sin [r] of one position alone, by transformers."""
+    d, heads, longest = sizes
+    shape = dict(
+        hidden_size=d * heads, num_attention_heads=heads, head_dim=d, max_position_embeddings=longest
+    )
+    parameters = json.loads(rope)
+    if "partial_rotary_factor" in parameters:  # which Llama's own does not know
+        rotary = PhiRotaryEmbedding(PhiConfig(**shape, rope_parameters=parameters))
+    else:
+        rotary = LlamaRotaryEmbedding(LlamaConfig(**shape, rope_parameters=parameters))
+    return [each[0, 0].double() for each in rotary(torch.zeros(1, 1, 1), torch.tensor([[position]]))]
 
 
-def causal_in(head: Eagle3Head) -> list:
-    """Of each of its layers."""
-    return [partial(causal, head, mask.window) for mask in head.config.masks]
+def turned(x: Tensor, positions, config) -> Tensor:
+    """x [N, heads, d], of which the first r channels are pairs of complex parts."""
+    sizes = config.head_dim, config.num_attention_heads, config.max_position_embeddings
+    found = [turns(json.dumps(dict(config.rope_parameters)), sizes, at) for at in positions]
+    cos, sin = (torch.stack(each)[:, None] for each in zip(*found, strict=True))
+    half = cos.shape[-1] // 2
+    pairs = torch.complex(x[..., :half], x[..., half : 2 * half])
+    pairs = pairs * torch.complex(cos, sin)[..., :half]
+    return torch.cat([pairs.real, pairs.imag, x[..., 2 * half :]], -1)
+
+
+def normed(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return x / (x.pow(2).mean(-1, keepdim=True) + eps).sqrt() * weight
+
+
+def part_of(weights: dict[str, Tensor], start: str) -> dict[str, Tensor]:
+    return {name.removeprefix(start): each for name, each in weights.items() if name.startswith(start)}
+
+
+def as_it_is(name: str, x: Tensor):
+    return x, lambda y: y
+
+
+def decoder_layer(
+    w, layer, x: Tensor, read: Tensor, before: Tensor, visible: Tensor, first=0, around=as_it_is
+):
+    """A layer's output [N, H], by the names of its weights. x: the residual stream. read: what the rows read.
+    before: what stands before them and gives keys and values only. visible [N, L]: what each row sees.
+    first: the first position. around: what is done to what attention and MLP read, and to what they give."""
+    d, eps = layer.head_dim, layer.rms_norm_eps
+    read, finish = around("attention_conv", read)
+    both = torch.cat([before, read])
+    q, k, v = (
+        (given @ w[f"self_attn.{name}_proj.weight"].T).unflatten(-1, (-1, d))
+        for name, given in (("q", read), ("k", both), ("v", both))
+    )
+    if "self_attn.q_norm.weight" in w:
+        q, k = normed(q, w["self_attn.q_norm.weight"], eps), normed(k, w["self_attn.k_norm.weight"], eps)
+    positions = [*range(first, first + len(both))]
+    q, k = turned(q, positions[len(before) :], layer), turned(k, positions, layer)
+    k, v = (each.repeat_interleave(q.shape[1] // k.shape[1], 1) for each in (k, v))
+    scores = torch.einsum("nhd,lhd->hnl", q, k) / d**0.5
+    attended = torch.einsum("hnl,lhd->nhd", scores.masked_fill(~visible, -torch.inf).softmax(-1), v)
+    x = x + finish(attended.flatten(1) @ w["self_attn.o_proj.weight"].T)
+    read, finish = around("mlp_conv", normed(x, w["post_attention_layernorm.weight"], eps))
+    gated = silu(read @ w["mlp.gate_proj.weight"].T) * (read @ w["mlp.up_proj.weight"].T)
+    return x + finish(gated @ w["mlp.down_proj.weight"].T)
+
+
+@torch.no_grad()
+def rows_of(head: Eagle3Head, tokens: Tensor, g: Tensor) -> Tensor:
+    """y [N, H] of all tokens at once, by the weights' names and the paper's formulas, in float64."""
+    config, x = head.config.layer, g.double()
+    weights = {name: value.double() for name, value in head.state_dict().items()}
+    embeddings = weights["embed_tokens.weight"] if head.config.own_embeddings else head.targets_embedding()
+    every = torch.ones(len(tokens), len(tokens), dtype=torch.bool)
+    for i, mask in enumerate(head.config.masks):
+        w = part_of(weights, f"layers.{i}.")
+        norm, eps = w["input_layernorm.weight"], config.rms_norm_eps
+        read, residual = normed(x, norm, eps), x
+        if i == 0:
+            h = normed(x, w["hidden_norm.weight"], eps)
+            read = torch.cat([normed(embeddings[tokens].double(), norm, eps), h], -1)
+            residual = h if head.config.norm_before_residual else x
+        visible = every.tril() if mask.window is None else every.tril() & every.triu(1 - mask.window)
+        x = decoder_layer(w, config, residual, read, read[:0], visible, head.first_position)
+    return x.to(head.dtype)
 
 
 @torch.no_grad()
@@ -99,7 +168,7 @@ def logits_without_cache(head, target, text: list[int], draft: list[int]) -> tor
     tokens = text[1:]
     rows = []
     for x in [*draft, None]:
-        y = head(torch.tensor(tokens), g.clone(), causal_in(head))[-1:]
+        y = rows_of(head, torch.tensor(tokens), g)[-1:]
         own, logits = head.predict(y)
         rows.append(head.for_target(logits))
         g, tokens = torch.cat([g, own]), [*tokens, x]
@@ -115,7 +184,7 @@ def parallel_logits(head, target, text: list[int], draft: list[int]) -> torch.Te
     true = hidden_states(target, text[:-1], head.config.layer_ids).to(head.dtype)
     hidden = torch.cat([true, head.mask_hidden.reshape(1, -1).repeat(masks, 1)])
     tokens = text[1:] + [head.config.mask_token_id] * masks
-    y = head(torch.tensor(tokens), head.features(hidden), causal_in(head))
+    y = rows_of(head, torch.tensor(tokens), head.features(hidden))
     return head.for_target(head.predict(y)[1])[-len(draft) :]
 
 
@@ -124,11 +193,8 @@ def fitted(head: Eagle3Head, target: PreTrainedModel, text: list[int]) -> Eagle3
     """The same head with an output layer that is fitted to the target's logits on a text, so that some of its
     drafts are accepted."""
     head.attach_verifier(target)
-    y = head(
-        torch.tensor(text[1:]),
-        head.features(hidden_states(target, text[:-1], head.config.layer_ids)),
-        causal_in(head),
-    )
+    g = head.features(hidden_states(target, text[:-1], head.config.layer_ids))
+    y = rows_of(head, torch.tensor(text[1:]), g)
     logits = target(torch.tensor([text])).logits[0, 1:].index_select(1, head.target_ids)  # [N, Vd]
     solution = torch.linalg.lstsq(head.norm(y).double(), logits.double()).solution
     head.lm_head.weight.copy_(solution.T)

@@ -2,17 +2,12 @@
 
 from dataclasses import replace
 
-import torch
-
 from specdemo import load_pair
 from specdemo.drafters.heads import DraftHead
 from specdemo.drafters.kinds import cached_drafter
-from specdemo.engine.sampling import uniforms
-from specdemo.engine.step import NEXT
 from specdemo.runtime.graphs import Graphs
 from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.runner import Runner, RunSetup
-from tests.oracle import decoding
 
 
 class RunnerOn(Runner):
@@ -60,22 +55,3 @@ def untried(target, drafter, runner):
     pair = replace(load_pair(target=target), drafter=drafter, runner=runner)
     pair.states = pair.present_states
     return pair
-
-
-def drafts_after(prompt, lengths, params, lm, drafter):
-    """Each draft and the text before it, in rounds of which each asks for another number of tokens, as where
-    the length of drafts is chosen round by round."""
-    verifier, text = decoding(lm, drafter, params, prompt).decoder.verifier, list(prompt)
-    with torch.no_grad():
-        lm.prefill(torch.tensor(text[:-1]))
-        drafter.start(text)
-        for index, k in enumerate(lengths):
-            u = uniforms(params.seed, index, params.gamma)
-            draft = drafter.propose(text, k, u.draft)
-            assert draft.k == k
-            if k:
-                yield text, draft
-            verdict = verifier.verify(text, draft, u)
-            text = text + verdict.drafted(verdict.accepted)
-            text.append(verdict.token_ids[verdict.accepted][NEXT])
-    assert len(text) >= len(prompt) + len(lengths)

@@ -471,6 +471,7 @@ def _fitting(pair: Pair, part: Part) -> tuple[Module, OtherTokenizer | None]:
     elif pair.tokenizer is not None:
         other = other_tokenizer(pair.tokenizer, _tokenizer(part), *ids)
     models = [pair.target, _load_drafter(part, pair.target.dtype, lambda *_: None)]
+    kind_of(models[1]).check_fit(models[1], models[0], part.id, ids[0])
     check_caches(models, ids)
     with pair.runner.torch_settings():
         check_forwards(models, ids)

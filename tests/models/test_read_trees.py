@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from specdemo import Params, generate, load_pair
-from specdemo.engine.tree import Nodes, Tree
+from specdemo.engine.tree import Nodes, Tree, draw_children
 from specdemo.errors import PairError
 from specdemo.events.trace import Trace
 from specdemo.loading.pair import Pair
@@ -17,8 +17,10 @@ from specdemo.runtime.device import Clock
 from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.native import NativeLM
 from specdemo.servers.pair import SERVERS_OWN
+from tests.block_heads import tiny_block_head
 from tests.models.test_fused import FUSED
 from tests.oracle import parents_of, path_to
+from tests.runners import with_head
 from tests.sentences import assert_one_sentence
 from tests.small import small_model
 from tests.tiny import ARCHITECTURES, VOCAB, WINDOW, greedy, noisy, tiny
@@ -84,45 +86,6 @@ def test_each_row_sees_the_text_and_its_own_path(name, way, children):
     assert torch.allclose(after[-1], expected([*following, 3]), atol=2e-4)
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma3", "gpt2"])
-def test_a_tree_changes_no_greedy_text(name):
-    target = target_of(name)
-    trace = run_of(target, drafter_of(name))
-    assert trace.output_ids == greedy(target, PROMPT, NEW)
-    fates = [token.fate for one in trace.rounds for token in one.draft]
-    assert trace.stats.target_forwards == trace.stats.rounds + 1
-    assert fates.count("rejected") > 3 and fates.count("accepted") > 10
-
-
-@pytest.mark.parametrize(("tree", "temperature"), [((3, 2, 1), 1.0), ("auto", 0.0)], ids=str)
-@torch.no_grad()
-def test_what_the_record_says_is_what_both_models_say_without_a_cache(tree, temperature):
-    """Of each token: the drafter's cache has the branch that was kept, and the target's, too."""
-    models = target_of("llama"), drafter_of("llama")
-    trace, text, kept = run_of(*models, temperature=temperature, top_p=1.0, tree=tree), list(PROMPT), 0
-    for one in trace.rounds:
-        paths: list[list[int]] = []
-        for token in one.draft:
-            paths.append([*(paths[token.parent] if token.parent is not None else []), token.id])
-            ids = torch.tensor([text + paths[-1][:-1]])
-            raw_p, raw_q = (model(ids, use_cache=False).logits[0, -1].softmax(-1) for model in models)
-            assert token.raw_p == pytest.approx(raw_p[token.id].item(), abs=1e-5)
-            assert token.raw_q == pytest.approx(raw_q[token.id].item(), abs=1e-5)
-        path = [place for place, token in enumerate(one.draft) if token.fate == "accepted"]
-        kept += path != [*range(len(path))]
-        text += one.emitted
-    assert kept > 3, "no branch had to be moved"
-
-
-def test_a_tree_of_one_branch_is_a_chain():
-    """The same tokens by the same dice."""
-    models, how = (target_of("llama"), drafter_of("llama")), {"temperature": 0.9, "top_p": 0.8}
-    tree = run_of(*models, tree=(1, 1, 1), **how)
-    chain = run_of(*models, tree=(), gamma=3, **how)
-    assert tree.output_ids == chain.output_ids
-    assert [one.emitted for one in tree.rounds] == [one.emitted for one in chain.rounds]
-
-
 @pytest.mark.parametrize("method", ["ngram", "ngram-one-level", "suffix"])
 def test_what_is_looked_up_is_a_tree_too(method):
     """Without a drafter, and of a text that comes back to itself. A store has fewer guesses than it may."""
@@ -137,14 +100,6 @@ def test_what_is_looked_up_is_a_tree_too(method):
         assert len({(token.parent, token.id) for token in draft}) == len(draft)
         assert all(token.q == 1 for token in draft if token.u is not None)
     assert Trace.from_json(trace.to_json()) == trace
-
-
-def test_a_second_guess_brings_tokens():
-    """At a temperature at which the first one is often refused."""
-    how = {"temperature": 1.0, "top_p": 1.0, "max_new_tokens": 150}
-    found = [run_of(target_of("llama"), drafter_of("llama"), tree=tree, **how) for tree in ((1, 1), (4, 4))]
-    one, several = (trace.stats.mean_tokens_per_round for trace in found)
-    assert several > 1.1 * one
 
 
 def test_the_text_is_that_of_its_tokens_up_to_a_stop_string():
@@ -162,34 +117,43 @@ def test_the_text_is_that_of_its_tokens_up_to_a_stop_string():
     assert Trace.from_json(stopped.to_json()) == stopped
 
 
-def refused(target, drafter, **params):
-    with pytest.raises((ValueError, PairError)) as error:
-        run_of(target, drafter, **params)
-    assert_one_sentence(str(error.value))
-    return str(error.value)
-
-
 def test_what_cannot_draft_a_tree_says_so():
     target = target_of("llama")
-    for method in ("lookup", "early-exit", "lookup+model", "ngram+model"):
-        said = refused(target, drafter_of("llama"), draft_with=method)
-        assert said == f"tree must be empty for {method}, which drafts chains only"
-    assert "must not be auto for suffix" in refused(target, None, draft_with="suffix", tree="auto")
     parallel = noisy(target)
     parallel.config.pard_token = 7
-    assert "of the kind pard" in refused(target, parallel)
+    pair, in_parallel = (load_pair(target=target, drafter=each) for each in (drafter_of("llama"), parallel))
+    refused = [(pair, dict(draft_with=method)) for method in ("lookup", "early-exit", "lookup+model")]
+    refused += [(pair, dict(draft_with="suffix", tree="auto")), (in_parallel, {})]
+    for one, how in refused:
+        assert_refused(one, **how)
+    with_few = with_head(target, tiny_block_head(target, block_size=3))
+    assert_refused(with_few, tree=(1, 1, 1))
+    with_few.check(Params(tree=(3, 1)))
     run_of(target, None, draft_with="none")  # where it has no effect
 
 
-def test_models_that_cannot_read_a_tree_say_so():
-    recurrent = small_model("lfm2")
-    assert "the target has recurrent layers" in refused(recurrent, noisy(recurrent))
-    by_distance = small_model("bloom")  # ALiBi: by where the cache has a token
-    assert "the target does not predict the same" in refused(by_distance, noisy(by_distance))
+def assert_refused(pair, **params):
+    with pytest.raises((ValueError, PairError), match="^tree ") as error:
+        run_of(pair, None, **params)
+    assert_one_sentence(str(error.value))
+
+
+@pytest.mark.parametrize("name", ["lfm2", "bloom"])
+def test_models_that_cannot_read_a_tree_say_so(name):
+    """Recurrent layers; and ALiBi, which looks at where the cache has a token."""
+    model = small_model(name)
+    assert_refused(load_pair(target=model, drafter=noisy(model)))
 
 
 def test_a_server_refuses_a_tree():
     assert "tree" in SERVERS_OWN
+
+
+def test_what_can_draft_few_tokens_drafts_none_twice():
+    logits = torch.tensor([[-torch.inf, -torch.inf, 2.0, 1.0, -torch.inf]])
+    tokens, q = draw_children(logits.softmax(-1), logits, torch.zeros(1, 5, dtype=torch.float64))
+    assert sorted(tokens[0].tolist()) == [0, 1, 2, 3, 4]
+    assert (q.gather(2, tokens[..., None]) > 0).all()
 
 
 def test_a_model_whose_kernels_cannot_read_trees_goes_on_without_them(monkeypatch):

@@ -1,5 +1,7 @@
 """What drafters propose on sequences made by hand, and that each reads and forgets what it should."""
 
+from collections import Counter
+
 import pytest
 import torch
 
@@ -7,12 +9,11 @@ from specdemo.drafters.lookup.drafter import LookupDrafter
 from specdemo.drafters.model.drafter import ModelDrafter
 from specdemo.drafters.ngram.drafter import NgramDrafter
 from specdemo.drafters.suffix.drafter import SuffixDrafter
-from specdemo.engine.draft import NoDrafter
 from specdemo.engine.sampling import Sampler
 from specdemo.engine.tree import Tree
 from specdemo.events import Params
 from specdemo.runtime.steps import EagerSteps
-from tests.oracle import CPU, ROUNDING, TableLM, pick, random_table, shaped
+from tests.oracle import CPU, TableLM, pick, random_table, shaped
 
 V = 10
 
@@ -136,10 +137,6 @@ def test_one_level_learns_full_contexts_only():
     assert ids_of(drafter, [1, 2, 3], 1) == [9]
 
 
-def test_no_drafter():
-    assert ids_of(NoDrafter(V, CPU), [1, 1, 1, 1]) == []
-
-
 TABLE = random_table(4, V)
 
 
@@ -147,20 +144,6 @@ def proposal(lm, text, k, draws, params, width=V, context=100):
     drafter = ModelDrafter(lm, context, Sampler(params), width, CPU, EagerSteps(), 4)
     drafter.start(list(text))
     return drafter, drafter.propose(list(text), k, draws)
-
-
-@pytest.mark.parametrize("text", [[3], [3, 1], [3, 1, 4, 1]])
-def test_a_model_draws_each_token_from_the_q_it_records(text):
-    params = Params(temperature=0.7, top_k=4, top_p=1.0)
-    draws = [0.1, 0.95, 0.5]
-    _, draft = proposal(TableLM(TABLE), text, 3, draws, params)
-    text = list(text)
-    for token_id, q, raw_q, u in zip(draft.ids.tolist(), draft.q, draft.raw_q, draws, strict=True):
-        row = TableLM(TABLE).row(text)
-        assert q.numpy() == pytest.approx(shaped(row, params), abs=ROUNDING)
-        assert raw_q.numpy() == pytest.approx(shaped(row, Params(temperature=1.0, top_p=1.0)), abs=ROUNDING)
-        assert token_id == pick(q.numpy(), u)
-        text.append(token_id)
 
 
 @pytest.mark.parametrize(("context", "expected"), [(100, 4), (7, 4), (6, 3), (4, 1), (3, 0), (1, 0)])
@@ -199,3 +182,40 @@ def test_a_wider_drafter_is_cut_and_renormalised_and_a_narrower_one_padded(width
         assert q[:known].numpy() == pytest.approx(shaped(TableLM(table).row(text)[:known], params))
         assert token_id == pick(q.numpy(), u) < known
         text.append(token_id)
+
+
+def suffix(text, k, width=V):
+    drafter = SuffixDrafter(width, CPU)
+    return drafter.propose(list(text), k, [0.5] * k).ids.tolist()
+
+
+@pytest.mark.parametrize(
+    ("text", "k", "expected"),
+    [
+        ([1, 2, 3, 4, 1, 2], 4, [3, 4]),  # two tokens have matched, so at most two are drafted
+        ([1, 2, 3, 4, 5, 1, 2, 3], 4, [4, 5, 1]),
+        ([1, 2, 3, 4, 5, 1, 2, 3], 2, [4, 5]),
+        ([1, 2, 3, 1, 2, 4, 1, 2, 4, 1, 2], 1, [4]),  # what has come most often
+        ([7, 1, 5, 8, 1, 6, 8, 1, 6, 7, 1], 1, [5]),  # the longer match is as sure: it has one way on
+        ([1, 2, 3, 4], 4, []),
+        ([1], 4, []),
+        ([3, 3, 3, 3], 4, [3, 3]),
+        ([3, 4] * 40, 16, [3, 4] * 8),
+    ],
+)
+def test_suffixes(text, k, expected):
+    assert suffix(text, k) == expected
+
+
+def test_a_draft_of_suffixes_ends_where_it_is_not_sure_enough():
+    """After 9 each of 12 tokens has come once: one in twelve is less than a tenth."""
+    text = [token for other in range(10, 22) for token in (9, other)]
+    assert suffix([*text, 9], 4, 30) == [] and len(suffix([*text[:18], 9], 4, 30)) == 1
+
+
+def test_suffixes_are_read_once_as_the_text_grows():
+    drafter, text = SuffixDrafter(V, CPU), [1, 2, 3, 1, 2, 3, 1]
+    drafter.start(text[:3])
+    for end in (3, 5, 7):
+        drafter.propose(text[:end], 2, [0.5] * 2)
+    assert {token: node.count for token, node in drafter.store.root.after.items()} == Counter(text)

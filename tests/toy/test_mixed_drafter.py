@@ -6,16 +6,12 @@ import pytest
 import torch
 
 from specdemo import Params, generate
-from specdemo.drafters.model.drafter import ModelDrafter
 from specdemo.errors import PairError
-from specdemo.trials.chi_square import goodness_of_fit
-from specdemo.trials.runs import TinyTrials, tiny_params
 from specdemo.trials.tiny import TINY_PROMPT, tiny_pair
-from specdemo.trials.worlds import OWN, STOPS, mixed, shares_at, world
+from specdemo.trials.worlds import OWN, STOPS, shares_at, world
 from tests.heads import tiny_head
 from tests.runners import with_head
 from tests.tiny import tiny
-from tests.toy.test_exact_table import FEW, SOUND
 
 HOW = Params(temperature=0.8, top_p=1.0, gamma=3, max_new_tokens=30, seed=3, alternatives=0)
 GREEDY = replace(HOW, temperature=0.0)
@@ -51,18 +47,6 @@ def test_q_is_what_the_token_was_drawn_from(pair, stop):
     assert text[len(TINY_PROMPT) :] == trace.output_ids and trace.finish == "length"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("stop", [2, STOPS - 1])
-def test_the_text_has_the_targets_distribution(stop):
-    made = TinyTrials(tiny_params(HOW), alter=mixed(stop))
-    for _ in range(FEW):
-        made.run()
-    assert goodness_of_fit(made.seen, made.expected).p_value > SOUND
-    assert (made.accepted == made.judged) == (stop == STOPS - 1), (
-        "all drafts of the target itself are accepted"
-    )
-
-
 def test_greedy_text_stays_and_the_better_drafter_has_more_accepted(pair):
     plain = generate(pair, list(TINY_PROMPT), replace(GREEDY, draft_with="none"), measure=False).output_ids
     traces = [world(pair, list(TINY_PROMPT), GREEDY, stop) for stop in range(STOPS)]
@@ -71,16 +55,6 @@ def test_greedy_text_stays_and_the_better_drafter_has_more_accepted(pair):
     rates = [trace.stats.acceptance_rate for trace in traces]
     assert rates[0] < rates[OWN] < rates[-1] == 1
     assert traces[0].rounds != traces[1].rounds
-
-
-def test_the_drafter_gets_as_many_numbers_for_one_token_as_for_a_whole_draft(pair, monkeypatch):
-    """A captured step has a fixed number of rows, also for one token."""
-    given, propose = [], ModelDrafter.propose
-    monkeypatch.setattr(
-        ModelDrafter, "propose", lambda own, ids, k, u: given.append((k, len(u))) or propose(own, ids, k, u)
-    )
-    world(pair, list(TINY_PROMPT), replace(HOW, max_new_tokens=HOW.gamma + 1), 2)
-    assert given[: HOW.gamma] == [(1, HOW.gamma)] * HOW.gamma
 
 
 def test_a_head_cannot_be_mixed():

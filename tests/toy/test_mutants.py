@@ -31,15 +31,13 @@ class Mutant:
 LOOP, EXACT, RULES = "tests/toy/test_loop.py", "tests/toy/test_exact_table.py", "tests/pure/test_rules.py"
 ENUMERATED, SAMPLING = "tests/toy/test_rules_enumerated.py", "tests/pure/test_sampling.py"
 DRAFTERS, LM = "tests/toy/test_drafters.py", "tests/models/test_lm.py tests/models/test_greedy.py"
-DFLASH = "tests/models/test_dflash_drafter.py"
-PARD = "tests/models/test_pard.py"
-EAGLE3 = "tests/models/test_eagle3_drafter.py"
+CONTRACT = "tests/models/test_drafter_contract.py"
 LENGTH, OTHER = "tests/toy/test_draft_length.py", "tests/toy/test_other_tokenizer.py"
 AHEAD, COMPILED = "tests/models/test_ahead.py", "tests/toy/test_compiled_verdict.py"
 GRAMMAR = "tests/toy/test_grammar.py"
 EXPERTS = "tests/models/test_experts.py"
 TREES, TREES_OF_FOUR = "tests/toy/test_trees.py", "tests/toy/test_trees_enumerated.py"
-TREES_READ, TREES_OF_HEADS = "tests/models/test_read_trees.py", "tests/models/test_head_trees.py"
+TREES_READ = "tests/models/test_read_trees.py"
 
 QUICK = [
     # The loop
@@ -331,14 +329,14 @@ QUICK = [
         "engine/tree.py",
         "rows.index_select(0, self.parents)",
         "rows.index_select(0, torch.zeros_like(self.parents))",
-        TREES_OF_HEADS,
+        CONTRACT,
     ),
     Mutant(
         "a path's features stay where the tree had them",
         "runtime/cache.py",
         "[] if self.features is None else [self.features.states]",
         "[]",
-        TREES_OF_HEADS,
+        CONTRACT,
     ),
     Mutant(
         "a grown tree goes on where the text has no room",
@@ -445,7 +443,7 @@ QUICK = [
         "engine/loop.py",
         "        self.drafter.skip(ids)\n",
         "",
-        "tests/models/test_lengths_of_models.py",
+        CONTRACT,
     ),
     # Compiled code
     Mutant(
@@ -581,70 +579,70 @@ QUICK = [
         "drafters/mtp/drafter.py",
         "self.filled = max(self.filled, len(ids) - self.used)",
         "self.filled = max(self.filled, len(ids) - 1)",
-        "tests/toy/test_exact_mtp.py",
+        CONTRACT,
     ),
     Mutant(
         "beyond the last layer for MTP a draft goes on from the first row",
         "drafters/mtp/drafter.py",
         "tokens[-1:], hidden[-1:], end - 1 + turn",
         "tokens[-1:], hidden[:1], end - 1 + turn",
-        "tests/toy/test_exact_mtp.py",
+        CONTRACT,
     ),
     Mutant(
         "an assistant also sees the key of a rejected draft",
         "drafters/assistant/drafter.py",
         "shared = assistant.keys_and_values(self.target, position)",
         "shared = assistant.keys_and_values(self.target, position + 1)",
-        "tests/models/test_assistant.py",
+        CONTRACT,
     ),
     Mutant(
         "place 0 holds the mask in place of the last token",
         "drafters/pard/drafter.py",
         "fed = ids[start:] + [self.mask] * (rows - 1)",
         "fed = ids[start:-1] + [self.mask] * rows",
-        PARD,
+        CONTRACT,
     ),
     Mutant(
         "masks that were accepted count as tokens of the text",
         "drafters/pard/drafter.py",
         "        self.filled = len(ids)\n",
         "        self.filled = len(ids) + rows - 1\n",
-        PARD,
+        CONTRACT,
     ),
     Mutant(
         "the head's true features are taken for one token more",
         "drafters/head_drafter.py",
         "        self.filled = len(ids) - 1\n",
         "        self.filled = len(ids)\n",
-        f"{EAGLE3} tests/toy/test_exact_eagle3.py",
+        CONTRACT,
     ),
     Mutant(
         "place 0 of a parallel head holds the mask",
         "drafters/peagle/head.py",
         "torch.cat([tokens, tokens.new_full((masks,), model.config.mask_token_id)])",
         "torch.cat([tokens[:-1], tokens.new_full((count,), model.config.mask_token_id)])",
-        EAGLE3,
+        CONTRACT,
     ),
     Mutant(
         "the head's first draft enters at the wrong place",
         "drafters/eagle3/drafter.py",
         "row = row + len(fed)\n",
         "row = row + (len(fed) - (shown is None))\n",
-        f"{EAGLE3} tests/toy/test_exact_eagle3.py",
+        CONTRACT,
     ),
     Mutant(
         "an EAGLE head continues what is not yet normed",
         "drafters/heads.py",
         "return norm(states.to(norm.weight.dtype)).to(self.device, self.dtype)",
         "return states.to(self.device, self.dtype)",
-        EAGLE3,
+        CONTRACT,
     ),
     Mutant(
         "an EAGLE head reads the hidden state before the embedding",
         "drafters/eagle/head.py",
         "torch.cat([embedded, g], -1)",
         "torch.cat([g, embedded], -1)",
-        EAGLE3,
+        CONTRACT,
     ),
     Mutant(
         "another tokenizer's cache forgets what was accepted",
@@ -739,21 +737,21 @@ SLOW = [
         "drafters/dflash/head.py",
         "return torch.cat([anchor, masks], -1)",
         "return torch.cat([masks, anchor], -1)",
-        DFLASH,
+        CONTRACT,
     ),
     Mutant(
         "DFlash 2's selector is asked by the anchor at each place",
         "drafters/dflash2/drafter.py",
         "before = anchor if shown is None else shown.tokens",
         "before = anchor if shown is None else anchor.expand(len(shown.tokens))",
-        DFLASH,
+        CONTRACT,
     ),
     Mutant(
         "DFlash 2's convolution reads the row after",
         "drafters/dflash2/head.py",
         "pad(x, (0, 0, back, 0))[..., : x.shape[-2], :]",
         "pad(x, (0, 0, 0, back))[..., back:, :]",
-        DFLASH,
+        CONTRACT,
     ),
 ]
 

@@ -3,7 +3,6 @@ the target's own, and q is the drafter's over the tokens that both have."""
 
 from collections import Counter
 from dataclasses import replace
-from itertools import product
 
 import numpy as np
 import pytest
@@ -17,9 +16,8 @@ from specdemo.drafters.vocabulary import shared_tokens
 from specdemo.engine.sampling import Sampler
 from specdemo.events import Params, Round
 from specdemo.runtime.steps import EagerSteps
-from tests import oracle
-from tests.oracle import CPU, TableLM, decoding, random_table, shaped
-from tests.toy.test_exact_table import BROKEN, FEW, RUNS, SOUND, TOKENS
+from tests.oracle import CPU, TableLM, decoding, exactness, random_table, shaped
+from tests.toy.test_exact_table import RUNS, SOUND, TOKENS
 
 OURS, THEIRS = "abcde", "xdcazb"  # e is the target's alone, x and z the drafter's
 TARGET, DRAFTER = random_table(1), random_table(2, len(THEIRS))
@@ -49,13 +47,13 @@ class Shared(SharedTokensDrafter):
         super().__init__(own_ids, TableLM(DRAFTER), 1000, sampler, len(OURS), CPU, EagerSteps(), 4)
 
 
-def other(sampler, kind=Shared):
+def other(sampler):
     own_ids = torch.full((len(OURS),), -1)
     own_ids[list(SHARED)] = torch.tensor(list(SHARED.values()))
     if sampler.greedy:
         drafter = ModelDrafter(TableLM(DRAFTER), 1000, sampler, len(THEIRS), CPU, EagerSteps(), 4)
     else:
-        drafter = kind(sampler, own_ids)
+        drafter = Shared(sampler, own_ids)
     return OtherTokenizerDrafter(drafter, OURS_OF, THEIRS_OF, SHARED, len(OURS), CPU, sampler.greedy)
 
 
@@ -65,20 +63,16 @@ def events_of(params, prompt=PROMPT, drafter=other):
     return (event for event in run if isinstance(event, Round))
 
 
-def exactness(params, runs, drafter=other, fates=None) -> float:
-    return oracle.exactness(
-        lambda prompt, seed: events_of(replace(params, seed=seed), prompt, drafter),
-        lambda text: shaped(TableLM(TARGET).row(text), params),
-        [PROMPT],
-        TOKENS,
-        runs,
-        fates=fates,
-    )
-
-
 def test_the_text_has_the_targets_distribution():
     fates = Counter()
-    p = exactness(PLAIN, RUNS, fates=fates)
+    p = exactness(
+        lambda prompt, seed: events_of(replace(PLAIN, seed=seed), prompt),
+        lambda text: shaped(TableLM(TARGET).row(text), PLAIN),
+        [PROMPT],
+        TOKENS,
+        RUNS,
+        fates=fates,
+    )
     assert p > SOUND, f"chi-square p = {p:.2g}"
     for fate in ("accepted", "rejected", "discarded", "resampled", "bonus"):
         assert fates[fate] > RUNS / 20, f"too few {fate}: the test shows little about them"
@@ -100,36 +94,6 @@ def test_q_is_the_drafters_over_the_tokens_that_both_have(params):
                 assert token.id != OURS.index("e")
                 own.append(where[token.id])
             text += event.emitted
-
-
-class SaysThatAGreedyDraftWasDrawn(Shared):
-    """Drafts the likeliest of the tokens and says that it was drawn from q."""
-
-    def step(self, value):
-        draft = super().step(value)
-        return replace(draft, ids=draft.q.argmax(-1))
-
-
-@pytest.mark.long
-def test_a_broken_drafter_fails():
-    p = exactness(PLAIN, FEW, lambda sampler: other(sampler, SaysThatAGreedyDraftWasDrawn))
-    assert p < BROKEN, f"the test does not notice it: p = {p:.2g}"
-
-
-def test_greedy_is_the_targets_own_text_after_every_prompt():
-    fates = Counter()
-    params = replace(PLAIN, temperature=0.0, gamma=3, max_new_tokens=12)
-    for prompt in product(range(len(OURS)), repeat=2):
-        ids = list(prompt)
-        for event in events_of(params, prompt):
-            fates.update(token.fate for token in event.draft)
-            assert all(token.q == 1 for token in event.draft)
-            ids += event.emitted
-        expected = list(prompt)
-        while len(expected) < len(ids):
-            expected.append(int(TableLM(TARGET).row(expected).argmax()))
-        assert ids == expected and len(ids) == 14
-    assert fates["accepted"] and fates["rejected"]
 
 
 def test_a_greedy_draft_goes_through_text_into_the_targets_tokens():
@@ -166,47 +130,6 @@ def test_a_draft_through_text_that_is_long_enough_was_not_ended_by_confidence(k,
     one = next(event for event in events_of(params, prompt, lambda sampler: drafter))
     assert [OURS[token.id] for token in one.draft] == ["a", "b"]
     assert (one.made, one.ended_by) == (made, ended_by)
-
-
-SHUFFLED, OF_SHUFFLED = "dceab", random_table(2)  # another order of the target's own letters
-
-
-def sure(device):
-    """Makes a greedy drafter on a device; its table only says that it is there."""
-
-    def on_device(sampler):
-        table = TableLM(OF_SHUFFLED)
-        table.device = torch.device(device)
-        how = (1000, sampler, len(SHUFFLED), CPU, EagerSteps(), 4)
-        drafter = ModelDrafter(table, *how, confidence=CONFIDENCE)
-        table.device = CPU
-        theirs = letters(SHUFFLED)
-        shared = dict(shared_tokens(OURS_OF, theirs))
-        return OtherTokenizerDrafter(drafter, OURS_OF, theirs, shared, len(OURS), CPU, True)
-
-    return on_device
-
-
-def test_confidence_ends_drafts_through_text_on_every_device():
-    """Where no loop stops, the unsure tokens are dropped all the same; both say that confidence did it."""
-    params = replace(PLAIN, temperature=0.0, gamma=4, max_new_tokens=12, confidence=CONFIDENCE)
-    ended = Counter()
-    for prompt in product(range(len(OURS)), repeat=2):
-        runs = [list(events_of(params, prompt, sure(device))) for device in ("cpu", "cuda")]
-        text, left = [SHUFFLED.index(OURS[token_id]) for token_id in prompt], params.max_new_tokens
-        for on_cpu, on_gpu in zip(*runs, strict=True):
-            alike = [replace(one, draft_ms=0, verify_ms=0, made=None) for one in (on_cpu, on_gpu)]
-            assert alike[0] == alike[1]
-            k, unsure, draft = min(4, left - 1), 0, list(text)
-            while unsure < k and TableLM(OF_SHUFFLED).row(draft).softmax(-1).max() >= CONFIDENCE:
-                draft.append(int(TableLM(OF_SHUFFLED).row(draft).argmax()))
-                unsure += 1
-            assert (len(on_cpu.draft), on_cpu.made, on_gpu.made) == (unsure, min(unsure + 1, k), k)
-            assert (on_cpu.ended_by == "confidence") == (unsure < k)
-            ended[on_cpu.ended_by] += 1
-            text += [SHUFFLED.index(OURS[token_id]) for token_id in on_cpu.emitted]
-            left -= len(on_cpu.emitted)
-    assert ended["confidence"] > 20 and ended["gamma"] + ended["length"] > 5
 
 
 def test_a_prompt_of_which_the_drafter_has_read_nothing_yet():
