@@ -10,7 +10,7 @@ import torch
 
 from specdemo import Params, generate, load_pair, stream
 from specdemo.runtime.lm import cache_argument
-from tests.sentences import assert_one_sentence
+from tests.sentences import assert_one_sentence, refused
 from tests.tiny import (
     ARCHITECTURES,
     VOCAB,
@@ -209,6 +209,8 @@ def test_the_context_is_the_limit(name, draft_with):
     for this_round in trace.rounds:
         assert length + len(this_round.draft) + 1 <= 40
         length += len(this_round.emitted)
+    with refused("context", field="prompt", length=40):
+        generate(load_pair(target=target), (PROMPT * 4)[:40])
 
 
 @pytest.mark.slow

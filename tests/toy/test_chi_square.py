@@ -57,6 +57,7 @@ def test_what_is_impossible_is_a_certain_no():
     assert goodness_of_fit({0: 5, 1: 1}, {0: 1.0, 1: 0.0}).p_value == 0.0
     assert goodness_of_fit({0: 5}, {0: 1.0, 1: 0.0}).p_value == 1.0
     assert goodness_of_fit({}, {0: 0.5, 1: 0.5}).p_value == 1.0, "nothing was seen"
+    assert goodness_of_fit({0: 99, 1: 1}, {0: 0.98, 1: 0.02}).freedom == 0, "one cell would expect 2"
 
 
 def test_pooling_joins_the_rarest_until_each_expects_enough():
