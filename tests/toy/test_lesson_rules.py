@@ -12,7 +12,7 @@ import torch
 
 from specdemo.engine.rules import speculative
 from specdemo.engine.sampling import Sampler, Settings
-from specdemo.events import Params, Round
+from specdemo.events import Params
 from specdemo.events.trace import Trace, round_objects
 from specdemo.ui.view.feed import setting
 
@@ -109,7 +109,7 @@ def test_what_comes_out_is_the_engines_accepted_drafts_and_replacements(both):
 def test_each_rejection_of_the_recorded_runs_has_the_residual_that_the_engine_recorded():
     """Most of the vocabulary is not listed in a trace, and the figure has all of that as two tokens."""
     traces = [Trace.load(file) for file in sorted(TRACES.glob("*.json"))]
-    asked = [as_told(one.rounds, setting(one)) for one in traces]
+    asked = [{"rounds": round_objects(one.rounds), "setting": setting(one)} for one in traces]
     runs = by_the_page(runs=asked)["places"]
     assert all(place["off"] < 1e-5 for run in runs for place in run), (
         "p and q are the run's own, to six digits"
@@ -126,7 +126,3 @@ def test_each_rejection_of_the_recorded_runs_has_the_residual_that_the_engine_re
     assert sum(place["isRuns"] for place in rejected) > 50, "by the run's own number, where that is known"
     assert any(place["others"] == ["above", "below"] for place in rejected)
     assert all(place["others"] in ([], ["all"]) for place in places if place["fate"] == "accepted")
-
-
-def as_told(rounds: list[Round], of_run: dict) -> dict:
-    return {"rounds": round_objects(rounds), "setting": of_run}
