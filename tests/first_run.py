@@ -5,9 +5,8 @@ python -m tests.first_run SEED     only records it again
 
 The page's first prompt is run with each of SEEDS, with everything else as the page has it at first. Of the
 runs that meet every criterion of TEXT, the one is chosen whose text the target finds likeliest, which as a
-rule is the most coherent one. It is then recorded until RECORDINGS of its runs were undisturbed by other
-programs. The one with the median speed-up is kept, if it meets the criteria of TIMES. So no run is chosen by
-its speed.
+rule is the most coherent one. It is recorded as the other runs are (tests/recorded_runs.py), and kept if it
+meets the criteria of TIMES.
 """
 
 import re
@@ -22,12 +21,11 @@ from specdemo.events import Params, Round
 from specdemo.events.trace import Trace
 from specdemo.loading.pair import AnyPair
 from specdemo.ui.page.page import RECORDED
-from specdemo.ui.runs.recorded import STORY
+from specdemo.ui.runs.recorded import STORY, Recording
 from specdemo.ui.view.settings import FIRST, params_from_controls
-from tests.recorded_runs import save
+from tests.recorded_runs import record, save
 
 SEEDS = range(200)
-RECORDINGS = 5
 PHRASE = 4  # words; no sequence of so many occurs twice
 BEGINNING = 40  # tokens
 
@@ -107,20 +105,9 @@ def choose(pair: AnyPair) -> int:
     return best.params.seed
 
 
-def record(pair: AnyPair, seed: int) -> Trace:
-    """Of the undisturbed recordings, which have the same text, the one with the median speed-up."""
-    recordings: list[Trace] = []
-    while len(recordings) < RECORDINGS:
-        run = generate(pair, *first_example(seed))
-        if TIMES["undisturbed"](run):
-            print(f"undisturbed: {run.stats.speedup:.2f} times as fast", flush=True)
-            recordings.append(run)
-    return sorted(recordings, key=lambda run: run.stats.speedup)[RECORDINGS // 2]
-
-
 def main(seed: str | None = None) -> None:
-    pair = load_pair()
-    run = record(pair, choose(pair) if seed is None else int(seed))
+    prompt, params = first_example(choose(load_pair()) if seed is None else int(seed))
+    run = record(Recording(prompt, params))
     stats = run.stats
     low, high = stats.speedup_interval
     print(

@@ -4,7 +4,7 @@ said."""
 
 import math
 from collections import Counter
-from itertools import count
+from itertools import count, product
 from types import SimpleNamespace
 
 import numpy as np
@@ -160,6 +160,30 @@ def naive_tree(p_of, q_of, text, tree, length, uniforms):
             else:
                 break
         text += [*path, pick(p, numbers.next)]
+
+
+def random_models(seed, vocab_size, length, sharpness=1.0):
+    """p and q after each text of up to so many tokens: they depend on all of it."""
+    random = np.random.default_rng(seed)
+
+    def some(weights):
+        weights = weights**sharpness
+        return weights / weights.sum()
+
+    texts = [text for size in range(length + 1) for text in product(range(vocab_size), repeat=size)]
+    p = {text: some(random.exponential(size=vocab_size)) for text in texts}
+    return p, {text: some(0.5 * p[text] + random.exponential(0.5, size=vocab_size)) for text in texts}
+
+
+def joint(found, p, length):
+    """The distribution of the first `length` tokens, when the target goes on alone after a round. found: the
+    texts that the round can emit, with their probabilities."""
+    whole = Counter()
+    for text, probability in found.items():
+        for rest in product(range(len(p[()])), repeat=length - len(text)):
+            going_on = [p[(*text, *rest[:i])][x] for i, x in enumerate(rest)]
+            whole[(*text, *rest)] += probability * np.prod(going_on)
+    return whole
 
 
 def pick(p, u):

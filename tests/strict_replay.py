@@ -82,15 +82,13 @@ class Captured:
 
 
 class StrictCuda(FakeCuda):
-    """`faults`: what was found wrong, and how often. `late`: names of operations that a replay runs after all
-    others."""
+    """`faults`: what was found wrong, and how often."""
 
     def __init__(self):
         super().__init__()
         self.notes_operations = StrictOperations
         self.faults = Counter()
         self.captured: list[Captured] = []  # in order
-        self.late = set()
         self.replays = 0
 
     def has_captured(self, captured) -> None:
@@ -126,10 +124,6 @@ class StrictCuda(FakeCuda):
         return tensor
 
 
-def name_of(noted) -> str:
-    return noted[0].overloadpacket.__name__
-
-
 def install_strict(monkeypatch) -> StrictCuda:
     """As fake_cuda.install, with strict replays."""
     fake = install(monkeypatch, StrictCuda())
@@ -138,7 +132,7 @@ def install_strict(monkeypatch) -> StrictCuda:
         def replay(self):
             fake.replays += 1
             fake.spoil_around(self)
-            for each in sorted(self.operations.noted, key=lambda one: name_of(one) in fake.late):
+            for each in self.operations.noted:
                 run(*each)
             for each in self.scratch:
                 spoil(each)

@@ -43,32 +43,24 @@ def test_busy_until_it_has_finished(pair):
 
 
 @pytest.mark.parametrize("events", [0, 1, 4])
-def test_busy_until_it_is_closed(pair, events):
-    run = stream(pair, [1, 2, 3], GREEDY)
-    for _ in range(events):
-        next(run)
-    assert_busy(pair)
-    run.close()
-    assert_free(pair)
-    assert run.trace.finish == "cancelled" and len(run.trace.rounds) == max(0, events - 1)
-    assert run.trace.output_ids == [token_id for a_round in run.trace.rounds for token_id in a_round.emitted]
-    assert list(run) == []
-    with stream(pair, [1, 2, 3], GREEDY):
-        run.close()  # closing it again must not free another run
-        assert_busy(pair)
-
-
-@pytest.mark.parametrize("events", [0, 3])
-def test_busy_until_it_is_collected(pair, events):
+@pytest.mark.parametrize("how", ["closed", "collected"])
+def test_busy_until_it_is_closed_or_collected(pair, events, how):
     run = stream(pair, [1, 2, 3], GREEDY)
     for _ in range(events):
         next(run)
     trace = run.trace
     assert_busy(pair)
+    if how == "closed":
+        run.close()
+        assert list(run) == []
+        with stream(pair, [1, 2, 3], GREEDY):
+            run.close()  # closing it again must not free another run
+            assert_busy(pair)
     del run
     gc.collect()
-    assert trace.finish == "cancelled"
     assert_free(pair)
+    assert trace.finish == "cancelled" and len(trace.rounds) == max(0, events - 1)
+    assert trace.output_ids == [token_id for one in trace.rounds for token_id in one.emitted]
 
 
 def test_closed_by_another_thread_while_a_round_is_computed(pair):
@@ -100,22 +92,6 @@ def test_closed_by_another_thread_while_a_round_is_computed(pair):
     assert_free(pair)
 
 
-def test_only_one_of_the_threads_that_start_at_once_gets_the_pair(pair):
-    gate = threading.Barrier(4)
-
-    def start(_):
-        gate.wait(60)
-        try:
-            return stream(pair, [1, 2, 3], GREEDY)
-        except PairError:
-            return None
-
-    with ThreadPoolExecutor(4) as threads:
-        (run,) = filter(None, threads.map(start, range(4)))
-    run.close()
-    assert_free(pair)
-
-
 @pytest.mark.parametrize(("role", "failure"), [("target", MemoryError()), ("drafter", KeyError("x"))])
 def test_a_failure_inside_a_run(pair, role, failure):
     calls = []
@@ -133,10 +109,6 @@ def test_a_failure_inside_a_run(pair, role, failure):
     assert run.trace.finish == "error"
     assert type(failure).__name__ in run.trace.error and str(failure) in run.trace.error
     assert len(run.trace.rounds) == (1 if role == "target" else 0)  # the prefill is a forward, too
-    assert_free(pair)
-    assert list(run) == []
-    run.close()
-    assert run.trace.finish == "error"
     assert_free(pair)
 
 

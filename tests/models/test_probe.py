@@ -1,34 +1,31 @@
 """Before its first run a model is tried: its predictions with a cache must be those without one."""
 
-import gc
 import itertools
 import math
-import weakref
 
 import pytest
 import torch
 from transformers import BertConfig, BertLMHeadModel
 
-from specdemo import PairError, Params, generate, load_pair
-from specdemo.runtime.cache import PositionalLayer
+from specdemo import Params, generate, load_pair
 from specdemo.runtime.probe import agrees_with_itself
-from tests.sentences import assert_one_sentence
+from tests.sentences import refusal
 from tests.tiny import VOCAB, longrope, noisy, random_weights, tiny
 
 
-def refused(**models) -> str:
-    with pytest.raises(PairError) as refusal:
-        load_pair(**models)
-    assert_one_sentence(str(refusal.value))
-    return str(refusal.value)
-
-
-@pytest.mark.parametrize("role", ["target", "drafter"])
-def test_a_model_in_memory_that_looks_ahead_is_refused(role):
+def test_a_model_that_looks_ahead_or_whose_forward_fails_is_refused():
     shape = dict(hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4)
     ahead = random_weights(BertLMHeadModel(BertConfig(vocab_size=VOCAB, **shape)))
-    said = refused(**{"target": tiny(), role: ahead})
-    assert said.startswith(f"{role} BertLMHeadModel (BertLMHeadModel) cannot be used: its predictions with a")
+
+    def forward(*args, past_key_values=None, **kwargs):
+        raise AssertionError("one token\nat a time")
+
+    failing = tiny()
+    failing.forward = forward
+    for model, why in ((ahead, "its predictions with a cache differ"), (failing, "one token at a time")):
+        assert why in refusal(load_pair, target=model) and why in refusal(
+            load_pair, target=tiny(), drafter=model
+        )
 
 
 def wrong_from(model, position: int, by: float = 1.0):
@@ -49,6 +46,7 @@ def test_it_is_tried_beyond_its_sliding_window():
     assert not agrees_with_itself(wrong_from(tiny("mistral", sliding_window=40), 40))
     assert not agrees_with_itself(wrong_from(tiny("llama"), 8))
     assert agrees_with_itself(wrong_from(tiny("mistral", sliding_window=40), 60)), "tried on no more tokens"
+    assert all(agrees_with_itself(tiny("gpt2", n_positions=context)) for context in (1, 2, 7))
 
 
 def test_it_is_tried_where_its_rotary_factors_change(monkeypatch):
@@ -112,28 +110,6 @@ def test_a_model_that_was_repaired_is_tried_again():
     assert not agrees_with_itself(wrong_from(model.bfloat16(), 8)), "in another dtype it is tried again"
 
 
-def test_nothing_of_the_cache_is_left(monkeypatch):
-    held = []
-    own = PositionalLayer.grow
-    monkeypatch.setattr(PositionalLayer, "grow", lambda one, n: held.append(weakref.ref(one)) or own(one, n))
-    gc.disable()
-    try:
-        assert agrees_with_itself(tiny())
-        assert held and all(layer() is None for layer in held)
-    finally:
-        gc.enable()
-
-
-def test_a_window_that_would_take_long_is_left_out_on_zerogpu_as_on_a_cpu(monkeypatch):
-    monkeypatch.setattr("specdemo.runtime.probe.MOST_WORK", 1e5)
-    assert agrees_with_itself(wrong_from(tiny("mistral", sliding_window=40), 40))
-    monkeypatch.setattr("specdemo.runtime.cuda.is_cuda", lambda device: True)
-    model = wrong_from(tiny("mistral", sliding_window=40), 40)
-    assert not agrees_with_itself(model)
-    monkeypatch.setenv("SPACES_ZERO_GPU", "1")
-    assert agrees_with_itself(model)
-
-
 def test_memory_for_a_wide_window_is_not_asked_for_twice():
     model, longest = tiny("mistral", sliding_window=40), []
     own = model.forward
@@ -163,20 +139,6 @@ def test_a_model_is_tried_once_and_left_as_it_was():
     assert len(forwards) == count
     note.remove()
     assert len(generate(pair, [1, 2, 3], Params(max_new_tokens=5, temperature=0)).output_ids) == 5
-
-
-def test_a_forward_that_fails_is_told_in_its_own_words():
-    def forward(*args, past_key_values=None, **kwargs):
-        raise AssertionError("one token\nat a time")
-
-    broken = tiny()
-    broken.forward = forward
-    why = "cannot be used: its forward fails: AssertionError: one token at a time"
-    assert refused(target=broken).endswith(why)
-
-
-def test_a_short_context_is_enough():
-    assert all(agrees_with_itself(tiny("gpt2", n_positions=context)) for context in (1, 2, 3, 7))
 
 
 def test_too_little_memory_is_not_the_models_fault(monkeypatch):

@@ -9,8 +9,10 @@ import pytest
 
 import specdemo.runtime.cache
 from specdemo import Params, Round, stream
+from specdemo.drafters.dflash.head import Markov
 from specdemo.drafters.eagle3.drafter import Eagle3Drafter
 from specdemo.drafters.model.drafter import ModelDrafter
+from specdemo.events import RULES
 from specdemo.runtime import attention
 from specdemo.runtime.device import Clock
 from specdemo.runtime.graphs import Graphs
@@ -18,26 +20,35 @@ from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.steps import AUTO_ROWS, EagerSteps
 from tests.block_heads import DFLASH2, tiny_block_head
 from tests.eagle_heads import tiny_eagle_head
-from tests.gpu.soak import random_params
 from tests.heads import tiny_head
-from tests.models.test_capture import timeless
-from tests.models.test_dflash_drafter import HEADS
-from tests.models.test_pard import parallel
-from tests.runners import cached, run_by
+from tests.runners import run_by
 from tests.strict_replay import install_strict
 from tests.tiny import VOCAB, noisy, tiny
 
 pytestmark = pytest.mark.slow
 DRAFTERS = {
     "model": noisy,
-    "PARD": lambda target: parallel(noisy(target)),
     "EAGLE-3": tiny_head,
     "P-EAGLE": partial(tiny_head, mask_token_id=7),
-    "DFlash": tiny_block_head,
     "DFlash 2": partial(tiny_block_head, **DFLASH2),
-    "DSpark": partial(tiny_block_head, **HEADS["dspark, rnn"]),
+    "DSpark": partial(tiny_block_head, markov=Markov(6, "rnn"), has_confidence=True),
     "EAGLE": tiny_eagle_head,
 }
+
+
+def random_params(draw, methods):
+    return Params(
+        draft_with=draw.choice(methods),
+        rule=draw.choice([*RULES]),
+        gamma=draw.choice([1, 2, 4, 8, "auto"]),
+        confidence=draw.choice([0.0, 0.0, 0.4]),
+        temperature=draw.choice([0.0, 0.7, 1.2]),
+        top_p=draw.choice([1.0, 0.9]),
+        repetition_penalty=draw.choice([None, None, 1.2]),
+        alternatives=draw.choice([0, 5]),
+        ignore_eos=True,
+        seed=draw.randrange(2**31),
+    )
 
 
 class Filled(EagerSteps):
@@ -58,41 +69,19 @@ def fake(monkeypatch):
     monkeypatch.setattr(attention, "SPLIT_FROM", 64)
     monkeypatch.setattr(attention, "SMALLEST_PART", 32)
     for kind in (ModelDrafter, Eagle3Drafter):
-        waits_for_nothing(monkeypatch, kind)
+        monkeypatch.setattr(kind, "stops_below", property(lambda _: 0.0, lambda *_: None), raising=False)
     return install_strict(monkeypatch)
-
-
-def waits_for_nothing(monkeypatch, kind):
-    own = kind.__post_init__
-
-    def as_on_gpu(self):
-        own(self)
-        self.stops_below = 0.0
-
-    monkeypatch.setattr(kind, "__post_init__", as_on_gpu)
-
-
-def rounds_of(pair, prompt, params):
-    return timeless(
-        [event for event in stream(pair, prompt, params, measure=False) if isinstance(event, Round)]
-    )
-
-
-def moved(pair, draw):
-    """What their owner may do to models in memory between two runs."""
-    if draw.random() < 0.15:
-        for parameter in pair.target.parameters():
-            parameter.data = parameter.data.clone()
-    if draw.random() < 0.15:  # moved there and back: the caches are made anew
-        pair.runner.lms = tuple(model and cached(model, pair.target) for model in (pair.target, pair.drafter))
-        pair.runner._own.clear()
 
 
 def difference(pair, plain, prompt, params):
     """What a run has other than its uncaptured steps, or the error that it ends with; None if nothing."""
+
+    def rounds_of(pair):
+        events = stream(pair, prompt, params, measure=False)
+        return [replace(one, draft_ms=0.0, verify_ms=0.0) for one in events if isinstance(one, Round)]
+
     try:
-        same = rounds_of(pair, prompt, params) == rounds_of(plain, prompt, params)
-        return None if same else "another text"
+        return None if rounds_of(pair) == rounds_of(plain) else "another text"
     except (RuntimeError, IndexError) as error:
         return str(error)
 
@@ -100,20 +89,19 @@ def difference(pair, plain, prompt, params):
 def wrong_runs(seed, runs=4):
     """Random runs of one pair, of two settings in turns: what was wrong with which; and the graphs."""
     draw, kind = Random(seed), [*DRAFTERS][seed % len(DRAFTERS)]
-    name = draw.choice(["llama", "gpt2", "gemma3", "mistral", "qwen3", "phi3"])
-    # An EAGLE head reads what the last norm gives, and GPT-2's is not known.
-    target = tiny("llama" if name == "gpt2" and kind == "EAGLE" else name)
+    target = tiny(draw.choice(["llama", "gemma3", "mistral", "qwen3", "phi3"]))
     drafter = DRAFTERS[kind](target)
     graphs = Graphs(Clock(), draw.choice([2, 3, 4, 64]))
     pair, plain = run_by(target, drafter, graphs), run_by(target, drafter, Filled())
-    methods = ["model", "model", "lookup", "ngram", "none", *["early-exit"] * (kind == "model")]
+    methods = ["model", "model", "lookup", "none", *["early-exit"] * (kind == "model")]
     settings = [random_params(draw, methods) for _ in range(2)]
     wrong = []
     for _ in range(runs):
         params = replace(draw.choice(settings), max_new_tokens=draw.choice([8, 20, 60]))
         prompt = [draw.randrange(2, VOCAB) for _ in range(draw.choice([1, 2, 7, 70]))]
-        moved(pair, draw)
-        if draw.random() < 0.3:
+        if draw.random() < 0.3:  # what their owner may do to models in memory between two runs
+            for parameter in pair.target.parameters():
+                parameter.data = parameter.data.clone()
             graphs.most = draw.choice([2, 3, 64])
         if how := difference(pair, plain, prompt, params):
             wrong.append((how, kind, graphs.most, prompt, params))
@@ -133,22 +121,15 @@ def test_texts_are_those_of_uncaptured_steps(fake, seed):
 # Faults that are planted, and must be found.
 
 
-def short_long_short(drafter="model", **params):
+def short_long_short(**params):
     """A text, one for which the caches grow, and the first one again: the graphs, and what was wrong."""
     target, graphs, wrong = tiny("llama"), Graphs(Clock()), set()
-    drafter = DRAFTERS[drafter](target)
+    drafter = noisy(target)
     pair, plain = run_by(target, drafter, graphs), run_by(target, drafter, Filled())
     for length in (8, 48, 8):
-        run = Params(max_new_tokens=length, gamma=4, seed=3, **({"temperature": 0.7} | params))
+        run = Params(max_new_tokens=length, gamma=4, seed=3, temperature=0.7, **params)
         wrong.add(difference(pair, plain, [5, 17, 3], run))
     return graphs, wrong - {None}
-
-
-def test_nothing_is_found_where_nothing_is_planted(fake):
-    graphs, wrong = short_long_short(confidence=0.3)
-    assert not wrong and not fake.faults and graphs.fault is None and fake.replays > 20
-    noted = [each[0] for kept in graphs.graphs.values() for each in kept.graph.operations.noted]
-    assert "_scaled_dot_product_efficient_attention" in {each.overloadpacket.__name__ for each in noted}
 
 
 def test_a_key_without_the_epoch_of_its_buffers_is_found(fake, monkeypatch):
@@ -165,14 +146,5 @@ def test_an_output_that_is_a_part_of_an_input_is_found(fake, monkeypatch):
         return replace(step(self, value, *told), sure=value.u)
 
     monkeypatch.setattr(ModelDrafter, "step", giving_its_input_back)
-    graphs, wrong = short_long_short(confidence=0.3)
+    _, wrong = short_long_short(confidence=0.3)
     assert set(fake.faults) == {"an output outside of the graph's own memory"} and wrong == {"another text"}
-
-
-def test_a_cache_that_is_written_after_it_was_read_is_found(fake):
-    """By the comparison, so the text is right: as if the write ran on a stream of its own."""
-    fake.late = {"index_copy_"}
-    graphs, wrong = short_long_short("DFlash")
-    assert not wrong and not fake.faults
-    assert {key[0] for key in graphs.refused} == {"draft", "verify"}
-    assert all("logits differ by" in why for why in graphs.refused.values())

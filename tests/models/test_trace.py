@@ -5,24 +5,16 @@ import errno
 import json
 import math
 import os
-import pickle
 import random
 import struct
-import subprocess
-import sys
-from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from specdemo import Params, Trace, generate, load_pair, stream
 from specdemo.events import ByModel, Finished, Judged, Kept, Next, PairInfo, Round, Started, metrics
 from specdemo.events.trace import SCHEMA, NotATrace
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.models.test_exact_stream import tiny_llama
 
 PAIR = PairInfo("tiny", "target", None, "cpu", "a CPU", ByModel("float32", None), ByModel(None, None))
 
@@ -59,13 +51,8 @@ def any_trace(seed, rounds=5):
             for one in dice.sample(range(99), 3)
         )
 
-    params = Params(
-        seed=2**53 - 1,
-        temperature=dice.random(),
-        top_p=1 - dice.random(),
-        min_p=dice.random(),
-        stop=("\n\n", "é"),
-    )
+    how = {"temperature": dice.random(), "top_p": 1 - dice.random(), "min_p": dice.random()}
+    params = Params(seed=2**53 - 1, stop=("\n\n", "é"), **how)
     trace = Trace.begin(Started(PAIR, {"specdemo": "0"}, params, text(), (1, 2, 3)))
     trace.stats = metrics.after_prefill(trace.stats, 1, number())
     for index in range(rounds):
@@ -97,14 +84,6 @@ def test_round_trip_to_the_last_bit():
     assert again == trace and not any(isinstance(event, Finished) for event in again.events())
 
 
-def tiny_llama(seed):
-    torch.manual_seed(seed)
-    sizes = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    return LlamaForCausalLM(
-        LlamaConfig(vocab_size=9, eos_token_id=None, bos_token_id=None, initializer_range=0.5, **sizes)
-    )
-
-
 @pytest.mark.parametrize("draft_with", ["model", "lookup", "none"])
 def test_a_real_run_survives_a_file_and_replays_event_by_event(tmp_path, draft_with):
     pair = load_pair(target=tiny_llama(1), drafter=tiny_llama(2))
@@ -117,32 +96,6 @@ def test_a_real_run_survives_a_file_and_replays_event_by_event(tmp_path, draft_w
     assert isinstance(events[0], Started) and isinstance(events[-1], Finished)
     emitted = [token_id for a_round in again.rounds for token_id in a_round.emitted]
     assert emitted == again.output_ids == list(events[-1].output_ids)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("dtype", "sampler"),
-    [(torch.float32, dict(top_p=0.8, min_p=0.01)), (torch.bfloat16, dict(top_p=1.0))],
-    ids=str,
-)
-def test_every_verdict_follows_exactly_from_the_numbers_in_the_file(dtype, sampler):
-    """In Python's own floats, from the JSON alone."""
-    pair = load_pair(target=tiny_llama(1).to(dtype), drafter=tiny_llama(2).to(dtype))
-    fates, between = Counter(), 0
-    for seed in range(2):
-        params = Params(temperature=1.5, seed=seed, max_new_tokens=60, **sampler)
-        run = stream(pair, [3, 1, 4], params, measure=False)
-        assert list(run)
-        for this_round in json.loads(run.trace.to_json())["rounds"]:
-            for token in this_round["draft"]:
-                fates[token["fate"]] += 1
-                if token["fate"] == "discarded":
-                    continue
-                probability = min(1.0, token["p"] / token["q"])
-                assert token["accept_prob"] == probability, "to the last bit"
-                assert (token["fate"] == "accepted") == (token["u"] < probability)
-                between += 0 < probability < 1
-    assert min(fates[fate] for fate in ("accepted", "rejected", "discarded")) > 5 and between > 10
 
 
 def without_times(trace):
@@ -164,30 +117,11 @@ def traces_of(pair, requests):
 @pytest.mark.slow
 def test_a_request_has_one_trace_whatever_ran_before():
     """Forwards of other numbers of rows are tried for the first time in some of them, and the cache grows."""
-    requests = [(("model", "lookup", "early-exit", "none")[seed % 4], seed) for seed in range(8)]
+    requests = [(("model", "early-exit")[seed % 2], seed) for seed in range(4)]
     pair = load_pair(device="cpu")
     first, again = traces_of(pair, requests), traces_of(pair, requests)
     assert again == first
     assert traces_of(load_pair(device="cpu"), requests[::-1]) == first
-
-
-@pytest.mark.long
-def test_a_request_has_one_trace_in_any_process(tmp_path):
-    """200 of them, in two processes, in another order in each."""
-    script = (
-        "import pickle, random, sys\n"
-        "from specdemo import load_pair\n"
-        "from tests.models.test_trace import traces_of\n"
-        "methods = ('model', 'lookup', 'ngram', 'early-exit', 'none')\n"
-        "requests = [(methods[seed % 5], seed) for seed in range(200)]\n"
-        "random.Random(int(sys.argv[1])).shuffle(requests)\n"
-        "open(sys.argv[2], 'wb').write(pickle.dumps(traces_of(load_pair(device='cpu'), requests)))\n"
-    )
-    files = [tmp_path / "one", tmp_path / "other"]
-    for order, file in enumerate(files):
-        subprocess.run([sys.executable, "-c", script, str(order), str(file)], cwd=ROOT, check=True)
-    one, other = (pickle.loads(file.read_bytes()) for file in files)
-    assert one == other
 
 
 def test_the_keys_are_those_of_the_schema():
@@ -231,55 +165,80 @@ def two_of(column):
     return [[token_id, "", *(0.501 if at == column else 0.3 for at in range(4))] for token_id in (8, 9)]
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "named"),
-    [
-        (["schema"], "specdemo.trace/2", "schema"),
-        (["schema"], ..., "schema"),
-        (["versions", "torch"], 2, "versions.torch"),
-        (["params", "gamma"], 17, "gamma"),
-        (["params", "temperature"], True, "params.temperature"),
-        (["params", "stop"], "abc", "params.stop"),
-        (["rounds"], {}, "rounds"),
-        (["rounds", 3, "draft", 1, "p"], ..., "rounds.3.draft.1.p"),
-        (["rounds", 3, "draft", 1, "id"], True, "rounds.3.draft.1.id"),
-        (["rounds", 3, "draft", 1, "fate"], "ignored", "rounds.3.draft.1.fate"),
-        (["rounds", 3, "draft", 0, "top", 2], [1, "a", 0.5], "rounds.3.draft.0.top.2"),
-        (["rounds", 3, "next", "source"], "guessed", "rounds.3.next.source"),
-        (["rounds", 3, "next", "u"], None, "rounds.3.next.u"),
-        (["rounds", 3, "next", "id"], None, "rounds.3.next.id"),
-        (["rounds", 3, "emitted", 0], None, "rounds.3.emitted"),
-        # The types are right, but it cannot be a run.
-        (["prompt_ids", 1], -1, "prompt_ids"),
-        (["prompt_ids", 1], 10**400, "prompt_ids"),
-        (["rounds", 3, "index"], 4, "rounds.3.index"),
-        (["rounds", 3, "draft", 1, "id"], 2**31, "rounds.3.draft.1"),
-        (["rounds", 3, "draft", 1, "p"], 1.5, "rounds.3.draft.1"),
-        (["rounds", 3, "draft", 1, "distance"], 1.5, "rounds.3.draft.1"),
-        (["rounds", 3, "draft", 0, "top", 2, 4], 1.797e308, "rounds.3.draft.0"),
-        *((["rounds", 3, "draft", 0, "top"], two_of(column), "rounds.3.draft.0") for column in range(4)),
-        (["rounds", 3, "next", "top"], two_of(0), "rounds.3.next"),
-        (["rounds", 3, "draft", 0, "top"], [[8, "", *[0.1] * 4]] * 2, "rounds.3.draft.0"),
-        (["rounds", 3, "draft", 0, "u"], None, "rounds.3.draft.0"),
-        (["rounds", 3, "kept", "block"], 4, "rounds.3.kept"),
-        (["rounds", 3, "next", "raw_p"], -1e-9, "rounds.3.next"),
-        (["rounds", 3, "verify_ms"], 1e300, "rounds.3"),
-        (["rounds", 3, "made"], 1, "rounds.3.made"),
-        (["rounds", 3, "fed_again"], -1, "rounds.3.fed_again"),
-        (["rounds", 3, "target_forwards"], 0, "rounds.3.target_forwards"),
-        (["rounds", 3, "experts_read"], {"check": 1.5, "row": 2.0}, "rounds.3.experts_read"),
-        (["rounds", 3, "experts_read"], {"check": 2.0, "row": -1.0}, "rounds.3.experts_read"),
-        (["output_ids", 0], 8, "output_ids"),
-        (["stats", "made"], 1, "stats"),
-        (["stats", "tokens_per_second"], 1e300, "stats"),
-        (["stats", "target_step_ms"], None, "stats"),
-        (["stats", "speedup_interval"], [1.4, 1.2], "stats.speedup_interval"),
-        (["stats", "target_step_spread"], [3.0, 2.0], "stats.target_step_spread"),
-    ],
-    ids=str,
-)
-def test_what_is_wrong_is_named(path, value, named):
-    rejected(changed(path, value), named)
+# Where a value of a good trace is replaced, by what, and the place that is named; "" for the same.
+WRONG = [
+    ("schema", "specdemo.trace/2", ""),
+    ("schema", ..., ""),
+    ("versions torch", 2, ""),
+    ("params gamma", 17, "gamma"),
+    ("params temperature", True, ""),
+    ("params stop", "abc", ""),
+    ("rounds", {}, ""),
+    ("rounds 3 draft 1 p", ..., ""),
+    ("rounds 3 draft 1 id", True, ""),
+    ("rounds 3 draft 1 fate", "ignored", ""),
+    ("rounds 3 draft 0 top 2", [1, "a", 0.5], ""),
+    ("rounds 3 next u", None, ""),
+    ("rounds 3 next id", None, ""),
+    ("rounds 3 emitted 0", None, "rounds.3.emitted"),
+    # The types are right, but it cannot be a run.
+    ("prompt_ids 1", -1, "prompt_ids"),
+    ("prompt_ids 1", 10**400, "prompt_ids"),
+    ("rounds 3 index", 4, ""),
+    ("rounds 3 draft 1 id", 2**31, "rounds.3.draft.1"),
+    ("rounds 3 draft 1 p", 1.5, "rounds.3.draft.1"),
+    ("rounds 3 draft 1 distance", 1.5, "rounds.3.draft.1"),
+    ("rounds 3 draft 0 top 2 4", 1.797e308, "rounds.3.draft.0"),
+    *(("rounds 3 draft 0 top", two_of(column), "rounds.3.draft.0") for column in range(4)),
+    ("rounds 3 next top", two_of(0), "rounds.3.next"),
+    ("rounds 3 draft 0 top", [[8, "", *[0.1] * 4]] * 2, "rounds.3.draft.0"),
+    ("rounds 3 draft 0 u", None, "rounds.3.draft.0"),
+    ("rounds 3 kept block", 4, "rounds.3.kept"),
+    ("rounds 3 next raw_p", -1e-9, "rounds.3.next"),
+    ("rounds 3 verify_ms", 1e300, "rounds.3"),
+    ("rounds 3 made", 1, ""),
+    ("rounds 3 fed_again", -1, ""),
+    ("rounds 3 target_forwards", 0, ""),
+    ("rounds 3 experts_read", {"check": 1.5, "row": 2.0}, ""),
+    ("rounds 3 experts_read", {"check": 2.0, "row": -1.0}, ""),
+    ("output_ids 0", 8, "output_ids"),
+    ("stats made", 1, "stats"),
+    ("stats tokens_per_second", 1e300, "stats"),
+    ("stats target_step_ms", None, "stats"),
+    ("stats speedup_interval", [1.4, 1.2], ""),
+    ("stats target_step_spread", [3.0, 2.0], ""),
+]
+
+
+def test_what_is_wrong_is_named():
+    for path, value, named in WRONG:
+        keys = [int(key) if key.isdecimal() else key for key in path.split()]
+        rejected(changed(keys, value), named or path.replace(" ", "."))
+
+
+def test_what_is_no_trace_at_all(tmp_path):
+    """Numbers that are none are not valid JSON, or too large for a double."""
+    whole = any_trace(1).to_json()
+    for text in (
+        "",
+        "null",
+        "[]",
+        "3",
+        "{}",
+        "{",
+        "not JSON",
+        '{"schema": "specdemo.trace/1"',
+        "[" * 100_000,
+    ):
+        rejected(text)
+    for number in ("NaN", "-Infinity", "1e999"):
+        rejected(changed(["rounds", 2, "draft", 0, "p"], "HERE").replace('"HERE"', number))
+    for text in (whole[: len(whole) // 10], whole[:-1]):
+        rejected(text)
+    for content in (b"\xff\xfe{\x00}\x00", b"\x80abc"):
+        (tmp_path / "trace.json").write_bytes(content)
+        with pytest.raises(ValueError, match="^this is not a specdemo.trace/1 file"):
+            Trace.load(tmp_path / "trace.json")
 
 
 def test_an_older_file_can_have_fields_of_params_that_are_gone_but_no_rule():
@@ -289,28 +248,6 @@ def test_an_older_file_can_have_fields_of_params_that_are_gone_but_no_rule():
     rejected(
         changed(["params", "rule"], "fly"), "rule can no longer be fly: it must be one of speculative, block"
     )
-
-
-NO_TRACES = ["", "null", "[]", "3", "{}", "{", "not JSON", '{"schema": "specdemo.trace/1"', "[" * 100_000]
-
-
-@pytest.mark.parametrize("text", NO_TRACES, ids=lambda text: text[:20])
-def test_what_is_no_trace_at_all(text):
-    rejected(text)
-
-
-@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
-def test_numbers_that_are_none(number):
-    """Not valid JSON, or too large for a double; a page that draws them would show nonsense."""
-    rejected(changed(["rounds", 2, "draft", 0, "p"], "HERE").replace('"HERE"', number))
-
-
-def test_half_a_file_and_bytes_that_are_no_text(tmp_path):
-    whole = any_trace(1).to_json().encode()
-    for content in (whole[: len(whole) // 10], whole[:-1], b"\xff\xfe{\x00}\x00", b"\x80abc"):
-        (tmp_path / "trace.json").write_bytes(content)
-        with pytest.raises(ValueError, match="^this is not a specdemo.trace/1 file"):
-            Trace.load(tmp_path / "trace.json")
 
 
 def test_a_trace_that_cannot_be_saved_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):

@@ -1,20 +1,26 @@
-"""Trace files that visitors of several addresses send at the same time."""
+"""What a hosted page takes from visitors: trace files of several addresses at once, and runs by the API."""
 
 import asyncio
 import json
 from dataclasses import replace
+from inspect import signature
+from types import SimpleNamespace
 
+import gradio as gr
 import pytest
 from starlette.requests import Request
 
 from specdemo.events.trace import Trace
+from specdemo.ui.page.api import add_api
 from specdemo.ui.page.page import RECORDED
 from specdemo.ui.runs import routes
 from specdemo.ui.runs.board import RECORDED_RUN, Board, recorded_run
 from specdemo.ui.runs.limits import HOSTED
 from specdemo.ui.runs.models import Models
 from specdemo.ui.runs.opening import opened
+from specdemo.ui.runs.queue import RunQueue
 from specdemo.ui.runs.routes import READERS, TraceUploads
+from tests.played import played
 
 FLOOD, MODEST = "8.8.8.8", "9.9.9.9"
 TRACE = RECORDED.read_bytes()
@@ -62,3 +68,15 @@ def test_a_visitor_waits_for_one_file_of_another_address_at_most(one_desk, monke
         assert not one_desk.of_address and not one_desk.reading
 
     asyncio.run(play())
+
+
+@played
+async def test_the_api_takes_no_more_than_the_page_does():
+    with gr.Blocks() as page:
+        add_api(Models({"device": "cpu"}, HOSTED), RunQueue(HOSTED), HOSTED)
+    generate = next(one.fn for one in page.fns.values() if one.api_name == "generate_in_words")
+    request = SimpleNamespace(scope={"type": "http", "client": (MODEST, 1), "headers": []})
+    asked = signature(generate).bind(request, "Once", max_new_tokens=1_001)
+    asked.apply_defaults()
+    with pytest.raises(ValueError, match="^max_new_tokens .*1,000"):
+        await generate(*asked.args)

@@ -1,15 +1,22 @@
-"""What a measurement and a run must share for their figures to stand in one chart."""
+"""What a measurement and a run must share for their figures to stand in one chart, and how long a measurement
+will take."""
 
 from dataclasses import replace
+from pathlib import Path
 
+import pytest
+
+from specdemo.bench.methods import WARM_UP_TOKENS
 from specdemo.events import ByModel, PairInfo, Params
+from specdemo.events.speedup import estimates
 from specdemo.events.trace import SCHEMA, Trace
+from specdemo.ui.view.durations import seconds
 from specdemo.ui.view.feed import conditions_of, setting
-from specdemo.ui.view.texts import drafter_in_words
 
 INFO = PairInfo(
     "toy", "target", "org/some/drafter", "cpu", "a CPU", ByModel("float32", "float32"), ByModel(None, None)
 )
+RECORDED = Path(__file__).resolve().parents[2] / "assets" / "traces" / "first.json"
 
 
 def conditions(info: PairInfo = INFO, prompt_ids: tuple[int, ...] = (1, 2), **params) -> str:
@@ -18,15 +25,12 @@ def conditions(info: PairInfo = INFO, prompt_ids: tuple[int, ...] = (1, 2), **pa
     return conditions_of(trace)
 
 
-def test_lengths_seeds_prompts_and_what_has_no_effect_do_not_count():
+def test_what_changes_the_figures_counts_and_nothing_else():
     for other in (
         *({"gamma": 9}, {"seed": 8}, {"max_new_tokens": 9}, {"alternatives": 0}, {"lenience": 0.1}),
-        {"prompt_ids": (1, 3)},
+        *({"prompt_ids": (1, 3)}, {"ngram": 5}),
     ):
         assert conditions(**other) == conditions(), other
-
-
-def test_another_pair_drafter_device_sampler_or_rule_counts():
     for other in (
         *({"drafter": "poor"}, {"target": "larger"}, {"device": "cuda"}, {"device_name": "another CPU"}),
         *({"dtype": ByModel("bfloat16", "bfloat16")}, {"quantize": ByModel("int8", None)}),
@@ -41,15 +45,18 @@ def test_another_pair_drafter_device_sampler_or_rule_counts():
 
 
 def test_what_only_one_method_or_rule_uses_counts_with_it():
-    lookup = {"draft_with": "lookup"}
-    assert conditions(ngram=5) == conditions() and conditions(**lookup, ngram=5) != conditions(**lookup)
-    lenient = {"rule": "lenient"}
+    lookup, lenient = {"draft_with": "lookup"}, {"rule": "lenient"}
+    assert conditions(**lookup, ngram=5) != conditions(**lookup)
     assert conditions(**lenient, lenience=0.1) != conditions(**lenient)
 
 
-def test_what_drafts_is_named():
-    assert drafter_in_words(Params(), replace(INFO, drafter_kind="model")) == "drafter model some/drafter"
-    assert drafter_in_words(Params(draft_with="lookup"), INFO) == "lookup"
-    early = Params(draft_with="early-exit")
-    assert drafter_in_words(replace(early, exit_layer=2), INFO) == "early exit after layer 2"
-    assert drafter_in_words(early, INFO) == "early exit", "which layer it is has not been told"
+def test_a_race_takes_two_runs_after_two_warm_ups_and_what_is_not_known_takes_no_time():
+    trace = Trace.load(RECORDED)
+    found, stats = estimates(trace.rounds, trace.stats), trace.stats
+    both_ms = 2 * stats.prefill_ms + stats.run_ms + stats.tokens * stats.target_step_ms
+    warm_up = WARM_UP_TOKENS / stats.tokens
+    assert warm_up < 1 and seconds(trace, found)["race"] == pytest.approx((1 + warm_up) * both_ms / 1000)
+    assert set(seconds(trace, [])) == {"race", "compare", "set"}
+    assert seconds(replace(trace, stats=replace(stats, rounds=0)), found) == {}
+    older = replace(trace, pair=replace(trace.pair, drafter_kind="medusa"))
+    assert seconds(older, found)["compare"] < seconds(trace, found)["compare"], "it is asked for no trees"

@@ -149,6 +149,14 @@ def test_a_split_character_belongs_to_the_token_that_completes_it():
     assert len(ids) == 2 + 3 + 4
     assert pieces_of(tokenizer, ids) == ["", "é", "", "", "山", "", "", "", "🙂", ""]
     assert pieces_of(tokenizer, ids[:-1])[-1] == INCOMPLETE, "nothing completes it: it shows at the end"
+    pieces = Pieces(tokenizer)
+    ids = tokenizer("é!🙂", add_special_tokens=False).input_ids
+    halves = [INCOMPLETE, "é", "!", INCOMPLETE, INCOMPLETE, INCOMPLETE, "🙂"]
+    assert pieces.preview(ids) == halves, "a rejected token needs a text, and half a character has no other"
+    pieces.push(ids[0])
+    assert pieces.preview(ids[1:3]) == ["é", "!"], "the first half stands in the text already"
+    without = Pieces(None)
+    assert [without.push(1), without.flush(), *without.preview([1, 2])] == ["", "", "", ""]
 
 
 def test_a_preview_is_what_would_come_and_changes_nothing(tokenizer):
@@ -164,17 +172,6 @@ def test_a_preview_is_what_would_come_and_changes_nothing(tokenizer):
         coming = [undisturbed.push(token_id) for token_id in ids[cut : cut + 5]]
         assert [text.replace(INCOMPLETE, "") for text in shown] == coming
         assert [pieces.push(token_id) for token_id in ids[cut : cut + 5]] == coming
-
-
-def test_a_preview_shows_halves():
-    """A rejected token needs a text, and half a character has no other."""
-    tokenizer = byte_level(259)
-    pieces = Pieces(tokenizer)
-    ids = tokenizer("é!🙂", add_special_tokens=False).input_ids
-    assert pieces.preview(ids) == [INCOMPLETE, "é", "!", INCOMPLETE, INCOMPLETE, INCOMPLETE, "🙂"]
-    pieces.push(ids[0])
-    assert pieces.preview(ids[1:3]) == ["é", "!"], "the first half stands in the text already"
-    assert pieces.push(ids[1]) == "é"
 
 
 def awkward(tokenizer) -> dict[str, list[int]]:
@@ -204,24 +201,3 @@ def test_long_texts_stay_cheap(tokenizer):
             longest = max(longest, len(pieces.window))
         assert longest < 40, kind
         assert text + pieces.flush() == decoded(tokenizer, ids), kind
-
-
-def test_pieces_of_long_runs_join_to_the_decoded_whole(tokenizer):
-    """Runs of awkward tokens between words, some long enough to leave the window."""
-    dice = random.Random(5)
-    kinds, text = awkward(tokenizer), "upon a time é山🙂"
-    if "<0x00>" in tokenizer.get_vocab():  # a broken byte takes back the letters before it
-        kinds = {kind: ids for kind, ids in kinds.items() if not kind.endswith("byte")}
-        text = text[:-1]
-    words = tokenizer(text, add_special_tokens=False).input_ids
-    for _ in range(40):
-        ids: list[int] = []
-        for _ in range(dice.randrange(1, 6)):
-            ids += dice.choice([*kinds.values()]) * dice.choice((1, 2, 5, 40))
-            ids += words[dice.randrange(len(words)) :]
-        assert "".join(pieces_of(tokenizer, ids)) == decoded(tokenizer, ids), ids
-
-
-def test_without_a_tokenizer_every_piece_is_empty():
-    pieces = Pieces(None)
-    assert [pieces.push(1), pieces.flush(), *pieces.preview([1, 2])] == ["", "", "", ""]

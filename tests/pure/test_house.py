@@ -9,7 +9,7 @@ from collections import Counter
 from functools import cache
 from pathlib import Path
 
-from tests.toy.test_mutants import QUICK, SLOW
+from tests.toy.test_mutants import MUTANTS
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "specdemo"
@@ -196,11 +196,10 @@ def test_no_two_test_files_have_one_name():
 
 
 def test_each_mistake_can_be_planted_and_has_its_tests():
-    """Those of toy/test_mutants.py: what one replaces stands in its file once."""
-    mutants = (*QUICK, *SLOW)
-    counts = [(one.name, (PACKAGE / one.file).read_text("utf-8").count(one.right)) for one in mutants]
+    """Those of toy/mistakes.txt: what one replaces stands in its file once."""
+    counts = [(one.name, (PACKAGE / one.file).read_text("utf-8").count(one.right)) for one in MUTANTS]
     assert [(name, count) for name, count in counts if count != 1] == []
-    tests = {test for one in mutants for test in one.tests.split()}
+    tests = {test.partition("::")[0] for one in MUTANTS for test in one.tests}
     assert [test for test in tests if not (ROOT / test).is_file()] == []
 
 

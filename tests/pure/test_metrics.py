@@ -8,11 +8,9 @@ from specdemo.events import Judged, Next, Round, metrics
 from specdemo.events.speedup import after_plain_rounds
 
 
-def judged(token_id, fate):
-    was_judged = fate != "discarded"
-    return Judged(
-        token_id, "", 0.5, 0.5, 0.5, 0.5, 0.1 if was_judged else None, 1.0 if was_judged else None, fate, ()
-    )
+def judged(token_id, fate, distance=None):
+    u, accept_prob = (None, None) if fate == "discarded" else (0.1, 1.0)
+    return Judged(token_id, "", 0.5, 0.5, 0.5, 0.5, u, accept_prob, fate, (), distance)
 
 
 def a_round(*fates, own_id=305, draft_ms=0.0, verify_ms=0.0, index=0):
@@ -91,12 +89,9 @@ def test_nothing_over_nothing_is_none():
 def test_the_distance_of_a_lossy_run_counts_the_places_of_its_tokens_only():
     """A stop string can end a text inside the accepted drafts: what follows it is in no text."""
 
-    def judged(fate, distance):
-        return Judged(1, "", 0.5, 0.5, 0.5, 0.5, 0.1, 1.0, fate, (), distance)
-
-    ended = Round(0, (judged("accepted", 0.9), judged("rejected", 0.7)), None, (1,), 1.0, 1.0)
+    ended = Round(0, (judged(1, "accepted", 0.9), judged(1, "rejected", 0.7)), None, (1,), 1.0, 1.0)
     stats = metrics.after_round(metrics.fresh(), ended)
     assert stats.distance == 0.9
     own = Next(2, "", "resampled", 0.5, 0.5, 0.5, 0.5, 0.5, 1.0, ())
-    whole = Round(1, (judged("accepted", 0.1), judged("rejected", 0.2)), own, (1, 2), 1.0, 1.0)
+    whole = Round(1, (judged(1, "accepted", 0.1), judged(1, "rejected", 0.2)), own, (1, 2), 1.0, 1.0)
     assert metrics.after_round(stats, whole).distance == pytest.approx((0.9 + 0.1 + 0.2) / 3)

@@ -5,15 +5,10 @@ from html.parser import HTMLParser
 
 import pytest
 
-from specdemo.events.params import LIMITS
-from specdemo.loading.plan import automatic_dtype
 from specdemo.ui.page.frame import frame
-from specdemo.ui.page.hints import hints
 from specdemo.ui.runs.recorded import RECORDINGS, recorded_trace
 from specdemo.ui.view.feed import RunFeed
-from specdemo.ui.view.settings import FIRST
 from specdemo.words.catalogue import catalogue
-from tests.pure.test_settings import NEEDS, SmallPair, holding
 
 NAMES = {"aria-label", "title", "placeholder", "alt"}
 OTHERS = {"English", "Deutsch"}  # each language by its own name
@@ -71,16 +66,3 @@ def test_what_is_told_of_a_run_is_in_the_catalogue(name):
     assert {key: value for key, value in told["numbers"].items() if unmarked(value)} == {}
     rule = told["setting"]["rule"]
     assert unmarked("\n".join(rule[part] for part in ("meaning", "recorded", "about"))) == ""
-
-
-def test_hints_and_warnings_are_in_the_catalogue():
-    pair = SmallPair(dtype_reason=automatic_dtype("cpu", 1_000)[1])
-    wrong = {name: 10**9 for name in LIMITS if name in FIRST} | {"server": "x", "sampler": "all filters"}
-    for values in (
-        holding(),
-        holding(chat=True, rule="typical"),
-        holding(**wrong),
-        holding(draft_with="none"),
-    ):
-        told = hints(values, "", NEEDS, pair)
-        assert {name: text for name, text in told.items() if unmarked(text)} == {}

@@ -16,12 +16,9 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from specdemo.drafters.model.drafter import ModelDrafter
 from specdemo.engine.sampling import Nucleus, Sampler, draw, most_likely, one_hot, probabilities, uniforms
 from specdemo.events import Params, Round
-from specdemo.runtime.steps import EagerSteps
 from tests.oracle import (
-    CPU,
     ROUNDING,
     TableLM,
     decoding,
@@ -38,12 +35,10 @@ ODD_NUMBERS = torch.tensor(
 )
 
 SHAPES = [
-    {"temperature": 0.7},
     {"temperature": 2.0, "top_k": 7},
     {"temperature": 1.5, "top_p": 0.3},
     {"temperature": 1.2, "min_p": 0.1},
     {"temperature": 1.3, "top_k": 20, "top_p": 0.8, "min_p": 0.05},
-    {"temperature": 1.0, "top_k": 1},
     {"temperature": 1.0, "top_k": 1_000_000},
     {"temperature": 1.0, "top_p": 1e-9},
     {"temperature": 1.0, "min_p": 0.999},
@@ -85,7 +80,9 @@ def by_transformers(logits, p):
 def test_as_transformers_and_as_plain_numpy_shape(shape):
     for dtype in (torch.float64, torch.float32):
         logits = random_logits(1).to(dtype)
+        before = logits.clone()
         got = shaped_by(Sampler(params(**shape)), logits)[0]
+        assert torch.equal(logits, before), "logits are left as they were"
         expected = by_transformers(logits, params(**shape))
         assert got.dtype == torch.float32
         assert torch.equal(got > 0, expected > 0), "the same tokens must survive"
@@ -233,11 +230,11 @@ def rounds_by(sampler, kind, p):
 FLAT_RUN = Params(temperature=1.0, top_p=0.95, gamma=4, max_new_tokens=30, ngram=1, alternatives=3)
 
 
-@pytest.mark.parametrize("kind", ["model", "lookup", "none"])
+@pytest.mark.parametrize("kind", ["model", "none"])
 def test_a_round_that_was_judged_again_is_the_round_of_the_full_sort(kind):
     """And the target has run once a round all the same, over the same tokens."""
     widened_late = 0
-    for seed in range(3):
+    for seed in range(2):
         p = replace(FLAT_RUN, draft_with=kind, seed=seed)
         rounds, widths, fed = rounds_by(Sampler(p), kind, p)
         full, _, fed_full = rounds_by(widest(p), kind, p)
@@ -246,22 +243,14 @@ def test_a_round_that_was_judged_again_is_the_round_of_the_full_sort(kind):
     assert widened_late, "the test must show something"
 
 
-class Filled(EagerSteps):
-    def rows(self, k, gamma):
-        return gamma if k else 0
-
-
-@pytest.mark.parametrize("run_step", [EagerSteps(), Filled()])
-def test_a_drafters_cut_nucleus_is_used_once_and_is_exact_from_the_next_round_on(run_step):
+def test_a_drafters_cut_nucleus_is_used_once_and_is_exact_from_the_next_round_on():
     """The draft was drawn from the q that is recorded, so its verdicts hold; the sampler then looks at more
     tokens."""
-    drafter_logits = some_flat(1, range(0, V, 4))
-    cut = 0
-    for seed in range(3):
+    drafter_logits, cut = some_flat(1, range(0, V, 4)), 0
+    for seed in range(2):
         p = replace(FLAT_RUN, seed=seed)
         sampler, target, text, width = Sampler(p), TableLM(some_flat(0, NEVER)), [3, 1, 4], 256
-        drafter = ModelDrafter(TableLM(drafter_logits), 1000, sampler, V, CPU, run_step, 4)
-        for event in decoding(target, drafter, p, text, sampler=sampler, run_step=run_step):
+        for event in decoding(target, TableLM(drafter_logits), p, text, sampler=sampler):
             if not isinstance(event, Round):
                 continue
             cut_before = cut
@@ -269,16 +258,15 @@ def test_a_drafters_cut_nucleus_is_used_once_and_is_exact_from_the_next_round_on
             for i, token in enumerate(event.draft, len(text)):
                 row = drafter_logits[0, drafted[i - 1]]
                 full = shaped(row, p)
-                likeliest = row.topk(256).indices.tolist()
                 is_cut = width == 256 <= (full > 0).sum()
-                expected = full[token.id] / full[likeliest].sum() if is_cut else full[token.id]
-                assert token.q == pytest.approx(expected) and token.q > 0
+                whole = full[row.topk(256).indices.tolist()].sum() if is_cut else 1.0
+                assert token.q == pytest.approx(full[token.id] / whole) and token.q > 0
                 assert token.u is None or token.accept_prob == min(1, token.p / token.q)
                 cut += is_cut
             assert sampler.nucleus.width == (2048 if cut > cut_before else width)
             text, width = text + list(event.emitted), sampler.nucleus.width
         assert width == 2048
-    assert cut >= 3
+    assert cut >= 2
 
 
 @pytest.mark.parametrize("broken", ["target", "drafter"])
@@ -303,49 +291,27 @@ def test_neither_small_types_nor_tiny_temperatures_overflow():
 
 
 @pytest.mark.usefixtures("small")
-def test_greedy_is_one_hot_at_the_first_of_the_largest():
-    greedy = Sampler(params(temperature=0.0, top_k=3, top_p=0.5, min_p=0.5))  # filters change nothing
-    assert shaped_by(greedy, torch.tensor([[1.0, 4.0, 4.0, -torch.inf]]))[0].tolist() == [[0, 1, 0, 0]]
-
-
-@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("width", [1, 127, 128, 129, 700])
 def test_the_likeliest_is_the_first_of_the_largest(width):
-    """In rows of a few different numbers, which have many equal ones, and of NaN and -inf."""
+    """In rows of a few different numbers, which have many equal ones, and of NaN and -inf. Greedy is one-hot
+    there."""
     logits = torch.randint(-3, 2, (60, width), generator=torch.Generator().manual_seed(width)).bfloat16()
     logits[10:20, ::3] = -torch.inf
     logits[20] = -torch.inf
     logits[30:40, width // 2 :: 5] = torch.nan
     expected = logits.float().nan_to_num(nan=10.0).numpy().argmax(-1)  # NaN counts as the largest
     assert most_likely(logits).tolist() == expected.tolist()
-
-
-def test_logits_are_left_as_they_were():
-    logits = random_logits(4)
-    before = logits.clone()
-    shaped_by(Sampler(params(temperature=1.3, top_k=5, top_p=0.8, min_p=0.05)), logits)
-    assert torch.equal(logits, before)
-
-
-@pytest.mark.usefixtures("small")
-def test_raw_probabilities_know_no_temperature():
-    logits = random_logits(5)
-    assert nearly_equal(probabilities(logits), logits.softmax(-1))
+    greedy = Sampler(params(temperature=0.0, top_k=3, top_p=0.5, min_p=0.5))  # filters change nothing
+    assert torch.equal(shaped_by(greedy, logits[:10])[0], torch.eye(width)[expected[:10]])
 
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize(
     "weights",
     [
-        [0, 0, 1, 0, 0],
-        [0, 0.3, 0, 0.7, 0],
-        [0, 1e-320, 0],
-        [0, 5e-324, 5e-324, 0],
-        [0, 3e300, 0, 1e300, 0],
+        *([0, 0, 1, 0, 0], [0, 0.3, 0, 0.7, 0], [0, 1e-320, 0], [0, 5e-324, 5e-324, 0], [3e300, 0, 1e300]),
         [0, 1e-17, 1, 1e-17, 0],  # the last one's weight is lost in the sum
-        [0.1] * 10 + [0, 0],  # sums to less than 1
-        [0, 1 / 3, 1 / 3, 1 / 3, 0],
-        [0, 0.7, 0.2, 0.1 + 1e-16, 0],
+        *([0.1] * 10 + [0, 0], [0, 1 / 3, 1 / 3, 1 / 3, 0], [0, 0.7, 0.2, 0.1 + 1e-16, 0]),
     ],
     ids=str,
 )
@@ -400,20 +366,13 @@ def test_drawing_in_chunks_is_drawing_in_one_sum(width):
         logits = sharpness * torch.randn(len(u), width, generator=generator)
         logits[torch.rand(len(u), width, generator=generator) > kept] = -torch.inf
         logits[:, 0] = logits[:, 0].clamp(min=-50)
-        for rows in (
-            logits.softmax(-1),
-            logits.roll(width // 2, -1).softmax(-1),
-            logits.flip(-1).softmax(-1),
-        ):
+        for rows in (logits.softmax(-1), logits.roll(width // 2, -1).softmax(-1)):
             ids, expected = draw(rows, u), by_one_sum(rows, u)
             # The last two are so close to 1 that the order of summing decides between specks at the end.
             assert torch.equal(ids[:-2], expected[:-2])
-            sums = rows.double().cumsum(-1)
-            reached, right = (sums.gather(-1, which[:, None]) for which in (ids, expected))
-            assert ((reached - right).abs() < 1e-14).all()
             assert (rows.gather(-1, ids[:, None]) > 0).all()
             shown |= set(ids.tolist())
-    assert len(shown) >= min(width, 100)
+    assert len(shown) >= min(width, 80)
 
 
 def test_dice_depend_on_seed_round_and_place_alone():
@@ -428,21 +387,12 @@ def test_dice_depend_on_seed_round_and_place_alone():
     assert torch.equal(torch.get_rng_state(), before), "nobody else's dice are touched"
 
 
-def test_dice_differ_between_seeds_rounds_and_places():
-    dice = [
-        uniforms(seed, this_round, 4)
-        for seed in (1, 2, 11, 12, 2**53 - 1)
-        for this_round in (0, 1, 2, 11, 12)
-    ]
-    numbers = [number for d in dice for number in (d.next, *d.draft, *d.accept)]
-    assert len(set(numbers)) == len(numbers) == 5 * 5 * 9
-
-
-def test_dice_are_uniform_and_below_1():
+def test_dice_are_uniform_below_1_and_all_different():
     dice = [uniforms(seed, this_round, 2) for seed in range(60) for this_round in range(60)]
     pairs = np.array([[d.next, *d.draft, *d.accept] for d in dice])
     for numbers in (pairs[:, 0], pairs[:, 1:3].ravel(), pairs[:, 3:].ravel()):
         assert numbers.min() >= 0 and numbers.max() < 1
         assert kstest(numbers, "uniform").pvalue > 1e-3
+    assert len(set(pairs.ravel().tolist())) == pairs.size
     correlation = np.corrcoef(pairs.T) - np.eye(5)
     assert abs(correlation).max() < 4 / len(dice) ** 0.5

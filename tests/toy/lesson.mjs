@@ -1,11 +1,45 @@
-// Reads cases as JSON and writes what the page's lesson computes for each: test_lesson_rules.py compares.
+// Reads cases and runs as JSON, and writes what the page's lesson makes of each case and of each judged draft of a run:
+// test_lesson_rules.py compares.
 import { readFileSync } from "node:fs";
+import "../js/words.js";
+import { asAt, weightsOf } from "../../specdemo/ui/static/lesson/chosen.js";
 import { pick, trialOf } from "../../specdemo/ui/static/lesson/identity.js";
+import { placeAt } from "../../specdemo/ui/static/lesson/place.js";
 import { shaped } from "../../specdemo/ui/static/lesson/shaping.js";
+import { isDrafted, linked, tokensOf } from "../../specdemo/ui/static/view/run.js";
+import { replacedBy } from "../../specdemo/ui/static/view/verdict.js";
 
-const answers = JSON.parse(readFileSync(0, "utf8")).map(({ raw_p, raw_q, shaping, draft, u, other }) => {
+const { cases = [], runs = [] } = JSON.parse(readFileSync(0, "utf8"));
+
+const answers = cases.map(({ raw_p, raw_q, shaping, draft, u, other }) => {
   const trial = trialOf(shaped(raw_p, shaping), shaped(raw_q, shaping));
   const accepted = u < trial.accept[draft];
   return { ...trial, isAccepted: accepted, next: accepted ? null : pick(trial.replacement, other) };
 });
-process.stdout.write(JSON.stringify(answers));
+
+const places = runs.map(({ rounds, setting }) => {
+  const tokens = rounds.map((round) => linked(round, setting)).flatMap(tokensOf).filter(isDrafted);
+  return tokens.filter(({ fate }) => fate !== "discarded").map((token) => {
+    const place = placeAt(token);
+    const { others, p, q, shaping, done, replacement } = place;
+    const trial = trialOf(shaped(p, shaping, done), shaped(q, shaping, done));
+    const own = [trial.p[place.draft] - token.p, trial.drawn[place.draft] - token.q].map(Math.abs);
+    const { order, other, middle } = asAt(token, place);
+    const drawn = () => order[pick(weightsOf(asAt(token, place), trial.replacement), other)].at;
+    const isReplaced = replacedBy(token.round.next) === token;
+    return {
+      fate: token.fate,
+      off: Math.max(...own),
+      rate: trial.rate,
+      mass: token.residual_mass ?? token.round.next?.residual_mass,
+      others,
+      p,
+      isReplaced,
+      ofNext: isReplaced ? placeAt(token.round.next)?.p : null,
+      isDrawn: replacement === null || drawn() === replacement,
+      isRuns: middle === null && other === token.round.next?.u,
+    };
+  });
+});
+
+process.stdout.write(JSON.stringify({ answers, places }));

@@ -19,8 +19,6 @@ SAMPLERS = {
     "greedy": {"temperature": 0.0},
     "multinomial": {"temperature": 0.8},
     "top-p": {"temperature": 1.0, "top_p": 0.9},
-    "top-k": {"temperature": 0.8, "top_k": 50},
-    "min-p": {"temperature": 1.3, "min_p": 0.05},
     "all": {"temperature": 1.3, "top_k": 40, "top_p": 0.7, "min_p": 0.01},
 }
 PENALTIES = {"repetition_penalty": 1.3, "presence_penalty": 0.4, "frequency_penalty": -0.3}
@@ -61,7 +59,6 @@ def verdicts(params, rule, width, seed, wants_top=0, eos=(), tree=None, **told):
 
 # Of trees of B tokens: what each follows, and what else differs.
 TREES = {
-    "tree": ([-1, -1, 0, 0], {}),
     "chain": ([-1, 0, 1, 2], {}),
     "one family": ([-1, -1, -1, -1], {}),
     "out of order": ([-1, 0, -1, 0], {}),
@@ -79,7 +76,7 @@ def test_of_a_tree_it_says_what_torch_says(name, changes, monkeypatch):
     paths = set()
     for sampler in SAMPLERS.values():
         params = Params(gamma=B, **sampler, **changes)
-        for seed in range(12):
+        for seed in range(10):
             width = (7, 97)[seed % 2]
             how = {"tree": Tree((B, 1, 1, 1)), "parents": torch.tensor(parents)}
             right, ours = verdicts(params, "speculative", width, seed, wants_top=2, **how, **told)

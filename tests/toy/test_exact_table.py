@@ -1,20 +1,17 @@
 """The real engine over a table that plays the language model. Token for token it writes what a naive
 reference makes of the same dice, and that has the target's own distribution in very many runs. In fewer runs
-the joint distribution of the engine's own first three tokens is looked at, whoever drafts. Broken engines
-must fail the very same test."""
+the joint distribution of the engine's own first three tokens is looked at, whoever drafts. That such a look
+finds mistakes is shown in test_exact_trials.py."""
 
 import math
 from collections import Counter
 from dataclasses import replace
 
 import pytest
-import torch
 
 from specdemo.drafters.model.drafter import ModelDrafter
 from specdemo.engine.draft import Drafter, GivenDrafter
-from specdemo.engine.rules import speculative
-from specdemo.engine.sampling import Nucleus, Sampler, Uniforms, draw, uniforms
-from specdemo.engine.step import Verifier
+from specdemo.engine.sampling import Nucleus, Sampler, uniforms
 from specdemo.events import Params
 from specdemo.runtime.steps import EagerSteps
 from tests import oracle
@@ -51,30 +48,27 @@ SAMPLERS = {
     "top-k with top-p": replace(PLAIN, temperature=1.6, top_k=3, top_p=0.85),
     "min-p": replace(PLAIN, temperature=1.3, min_p=0.25),
 }
-ADJUSTED = {
-    "repetition_penalty": 1.5,
-    "presence_penalty": -0.8,
-    "frequency_penalty": 0.9,
-    "logit_bias": {0: -1.0, 2: 0.8},
-}
+ADJUSTED = dict(
+    repetition_penalty=1.5, presence_penalty=-0.8, frequency_penalty=0.9, logit_bias={0: -1.0, 2: 0.8}
+)
 # Runs that repeat, so that what drafts without a model has something to draft from the first round on.
 PROMPTS = {"model": [0, 1]} | {kind: [2, 0, 1, 2, 0] for kind in WITHOUT_MODEL}
-# All of two tokens that the target can have written.
-EVERY_PROMPT = [[a, b] for a in range(V) for b in range(V - 1)]
+# Half of all of two tokens that the target can have written.
+MANY_PROMPTS = [[a, b] for a in range(V) for b in range(V - 1) if (a + b) % 2]
 
 
 def model_drafter(sampler, kind=ModelDrafter, context=math.inf, confidence=0.0):
     return kind(TableLM(DRAFTER), context, sampler, V, CPU, EagerSteps(), 4, confidence=confidence)
 
 
-def exactness(params, runs, fates=None, target=TableLM, drafter=None, **changes):
-    """The p-value of so many runs over the two tables. target(TARGET) plays the target. drafter(sampler): a
-    drafter in place of the one that params names. changes: as `decoding` takes them."""
+def exactness(params, runs, fates=None, drafter=None, **changes):
+    """The p-value of so many runs over the two tables. drafter(sampler): a drafter in place of the one that
+    params names. changes: as `decoding` takes them."""
     prompt = PROMPTS[params.draft_with]
 
     def run_of(prompt, seed):
         drafting = drafter(Sampler(params)) if drafter else TableLM(DRAFTER)
-        return decoding(target(TARGET), drafting, replace(params, seed=seed), prompt, **changes)
+        return decoding(TableLM(TARGET), drafting, replace(params, seed=seed), prompt, **changes)
 
     return oracle.exactness(run_of, p_of(params, len(prompt)), [prompt], TOKENS, runs, fates=fates)
 
@@ -101,16 +95,13 @@ CASES = {
     **{sampler: case(sampler) for sampler in SAMPLERS},
     "blocks": case(rule="block"),
     "blocks of filtered tokens": case("top-k with top-p", rule="block"),
-    "blocks when greedy": case("greedy", rule="block"),
     "an eos": case(eos=(EOS,)),
     "an eos in a block": case(eos=(EOS,), rule="block"),
     "penalties and biases": case(**ADJUSTED),
     "penalties and biases of a block": case("top-p", rule="block", **ADJUSTED),
     "penalties and biases when greedy": case("greedy", **ADJUSTED),
-    "a drafter that is not biased": case(of_drafter={"logit_bias": None}, logit_bias={1: 1.5, 3: -1.0}),
     "a drafter at another temperature": case(of_drafter={"temperature": 1.5}, rule="block"),
     "a drafter whose context ends": case(context=8),
-    "drafts that confidence ends": case(confidence=CONFIDENCE),
     "blocks that confidence ends": case(confidence=CONFIDENCE, rule="block"),
 }
 
@@ -142,7 +133,7 @@ def test_token_for_token_like_the_naive_reference(name, judge):
     """Same dice, no caches, for every path of the engine on which a model drafts."""
     params, of_drafter, context, eos = CASES[name]
     texts = set()
-    for seed, prompt in enumerate(EVERY_PROMPT):
+    for seed, prompt in enumerate(MANY_PROMPTS):
         drafter = model_drafter(
             Sampler(of_drafter, len(prompt)), context=context, confidence=params.confidence
         )
@@ -151,7 +142,7 @@ def test_token_for_token_like_the_naive_reference(name, judge):
         ids = [token_id for one in run for token_id in getattr(one, "emitted", ())]
         assert ids == reference(prompt, seed, *CASES[name])
         texts.add(tuple(ids))
-    assert len(texts) >= 10
+    assert len(texts) >= 5
 
 
 @pytest.mark.parametrize(
@@ -193,30 +184,19 @@ class SillyGuesser(Drafter):
         return GivenDrafter([sum(ids) % V, ids[-1], 1][: 1 + len(ids) % 3], V, CPU).propose(ids, k, u)
 
 
-BLOCK = replace(SAMPLERS["top-k with top-p"], rule="block", gamma=4)
 EXACT = {
     "a model": PLAIN,
-    "a model, in blocks": BLOCK,
-    "a model with penalties and biases": replace(SAMPLERS["top-p"], gamma=3, **ADJUSTED),
-    "lookup": replace(PLAIN, draft_with="lookup", rule="block", gamma=4),
     "n-grams with penalties and biases": replace(PLAIN, draft_with="ngram", **ADJUSTED),
     "a guesser": replace(PLAIN, gamma=3),
     "a nucleus that is cut": SAMPLERS["top-p"],
 }
 
 
-def marked(mark, names, *those):
-    """All of them, those with the mark: token for token each of their mistakes is found in other tests."""
-    return [pytest.param(name, marks=mark) if name in those else name for name in names]
-
-
 @pytest.mark.parametrize(
     ("runs", "judge"),
     [(RUNS, "torch"), *(pytest.param(FULL, judge, marks=pytest.mark.long) for judge in VERDICTS)],
 )
-@pytest.mark.parametrize(
-    "name", marked(pytest.mark.long, EXACT, "a model with penalties and biases", "lookup")
-)
+@pytest.mark.parametrize("name", EXACT)
 def test_the_text_has_the_targets_distribution(name, runs, judge, monkeypatch):
     """Where a nucleus is cut, q is a part of it only, until the sampler looks at more tokens."""
     if name == "a nucleus that is cut":
@@ -227,56 +207,3 @@ def test_the_text_has_the_targets_distribution(name, runs, judge, monkeypatch):
     assert p > SOUND, f"chi-square p = {p:.2g}"
     for fate in ("accepted", "rejected", "resampled"):
         assert fates[fate] > runs / 20, f"too few {fate}: the test shows little about them"
-
-
-# Broken engines: each has one mistake that people really make. More of them are in specdemo/trials.
-
-
-def redraws_from_p(p, q, drafted, u_accept, u_next):
-    """After a rejection from p, not from the residual."""
-    decision = speculative(p, q, drafted, u_accept, u_next)
-    return replace(decision, next=draw(p[decision.accepted[None]], u_next)[0])
-
-
-class NeverGoesBack(TableLM):
-    """Writes after what its cache holds, whatever position it is told: refused drafts stay in its
-    context."""
-
-    def forward(self, ids, start):
-        self.reserve(len(self.ids), len(self.ids) + len(ids))
-        return super().forward(ids, torch.tensor(len(self.ids)))
-
-
-def one_number_for_two(seed, index, k):
-    """Draws the resampled token with the number that has just rejected the draft."""
-    u = uniforms(seed, index, k)
-    return Uniforms(u.accept[0] if k else u.next, u.draft, u.accept)
-
-
-BROKEN_ENGINES = {
-    "a replacement from p": (PLAIN, {"rule": redraws_from_p}),
-    "refused drafts stay": (PLAIN, {"target": NeverGoesBack}),
-    "the drafter alone filters": (SAMPLERS["top-k"], {"sampler": Sampler(replace(PLAIN, temperature=1.3))}),
-    "one number for two": (PLAIN, {}),
-    "a penalty forgets the drafts before": (replace(PLAIN, gamma=3, frequency_penalty=2.0), {}),
-}
-
-
-@pytest.mark.parametrize("name", marked(pytest.mark.slow, BROKEN_ENGINES, *list(BROKEN_ENGINES)[1:]))
-def test_a_broken_engine_fails(name, monkeypatch):
-    params, changes = BROKEN_ENGINES[name]
-    if name == "one number for two":
-        monkeypatch.setattr("specdemo.engine.loop.uniforms", one_number_for_two)
-    if name == "a penalty forgets the drafts before":
-        forgets = lambda self, drafted, seen, nodes: seen.expand(len(drafted) + 1, -1)  # noqa: E731
-        monkeypatch.setattr(Verifier, "_seen_by_row", forgets)
-    p = exactness(params, FEW, **changes)
-    assert p < BROKEN, f"the test does not notice it: p = {p:.2g}"
-
-
-def test_the_filters_filter():
-    """Else the samplers above would all be the same test."""
-    possible = {name: len(enumerated(p_of(params), [0, 1], TOKENS)) for name, params in SAMPLERS.items()}
-    assert possible["greedy"] == 1 and possible["multinomial"] == 4**TOKENS
-    assert 1 < possible["top-k with top-p"] < possible["top-k"] <= 3**TOKENS
-    assert all(1 < possible[name] < 4**TOKENS for name in ("top-p", "min-p"))

@@ -4,11 +4,10 @@ each mistake is found."""
 from dataclasses import replace
 
 import pytest
-import torch
 
 from specdemo.events import Params
 from specdemo.trials.chi_square import goodness_of_fit, homogeneity, shares_of, total_variation
-from specdemo.trials.mistakes import MISTAKES, accepts_when_larger, replaces_from_p
+from specdemo.trials.mistakes import MISTAKES
 from specdemo.trials.runs import TOKENS, PairTrials, TinyTrials, enumerated_cells, tiny_params
 from specdemo.trials.tiny import TINY_PROMPT, next_logits, tiny_pair
 from tests.oracle import enumerated, shaped
@@ -64,31 +63,8 @@ def test_each_mistake_is_found(mistake):
     made = trials(USUAL.get(mistake, SAMPLED), mistake, FEW)
     assert p_value(made) < BROKEN
     assert total_variation(shares_of(made.seen), made.expected) > 0.05
-
-
-def test_greedy_runs_are_all_the_same_and_no_mistake_of_chance_changes_them():
-    for mistake in (None, "from_p", "told", "likelier"):
-        made = trials(GREEDY, mistake, 30)
-        assert list(made.seen.values()) == [30] and made.seen.keys() == made.expected.keys(), mistake
-    assert len(trials(GREEDY, "soft", 60).seen) > 1
-
-
-@pytest.mark.parametrize("rule", ["typical", "lenient"])
-def test_a_lossy_rule_is_not_exact(rule):
-    params = replace(SAMPLED, rule=rule, lenience=0.3)
-    assert p_value(trials(params, None, FEW)) < BROKEN
-
-
-def test_the_wrong_rules_row_by_row():
-    p = torch.tensor([[0.5, 0.2, 0.3], [0.1, 0.1, 0.8]])
-    q = torch.tensor([[0.2, 0.5, 0.3]])
-    u = torch.tensor([0.9], dtype=torch.float64)
-    for drafted, accepted in ((0, 1), (1, 0), (2, 0)):  # p > q, p < q, p = q
-        verdict = accepts_when_larger(p, q, torch.tensor([drafted]), u, u)
-        assert int(verdict.accepted) == accepted == int(verdict.accept_prob)
-    no_draft = torch.tensor([torch.inf], dtype=torch.float64)
-    assert int(accepts_when_larger(p, q * 0, torch.tensor([0]), no_draft, u).accepted) == 0
-    assert int(replaces_from_p(p, q, torch.tensor([1]), u, u).next) == 2, "p has its last token from 0.7 on"
+    greedy = trials(GREEDY, mistake, 30).seen
+    assert len(greedy) == 1 or mistake == "soft", "greedily there is no mistake of chance"
 
 
 @pytest.mark.slow
@@ -96,19 +72,9 @@ def test_drafting_on_and_off_have_the_same_distribution_and_other_uniform_number
     params = Params(temperature=1.0, top_p=1.0, gamma=2, seed=0, max_new_tokens=20)
     pair = tiny_pair()
     made = PairTrials(pair, list(TINY_PROMPT), params)
-    for _ in range(200):
+    for _ in range(120):
         made.run()
-    assert made.drafting.total() == made.alone.total() == 200 and made.seed == 400
+    made.run(lambda: True)  # it is over before its end, and does not count
+    assert made.drafting.total() == made.alone.total() == 120
     assert homogeneity(made.drafting, made.alone).p_value > SOUND
-    for seen in (made.drafting, made.alone):
-        assert goodness_of_fit(seen, enumerated_cells(pair, tiny_params(params))).p_value > SOUND
     assert made.drafting != made.alone and 0.3 < made.accepted / made.judged < 0.9
-    assert made.texts.keys() == made.drafting.keys() | made.alone.keys()
-
-
-def test_a_run_that_is_over_before_its_end_does_not_count():
-    made = PairTrials(tiny_pair(), list(TINY_PROMPT), replace(SAMPLED, max_new_tokens=20))
-    made.run(lambda: True)
-    assert not made.drafting and not made.alone
-    made.run()
-    assert made.drafting.total() == 1, "and the pair is free again"

@@ -12,7 +12,7 @@ import torch
 
 from specdemo.engine.rules import speculative
 from specdemo.engine.sampling import Sampler, Settings
-from specdemo.events import Params, Round
+from specdemo.events import Params
 from specdemo.events.trace import Trace, round_objects
 from specdemo.ui.view.feed import setting
 
@@ -57,10 +57,9 @@ def shaped(raw: list[float], shaping: dict) -> torch.Tensor:
     return probs[0]
 
 
-def by_the_page(asked: list[dict], script: str = "lesson.mjs") -> list:
-    done = subprocess.run(
-        ["node", HERE / script], input=json.dumps(asked), capture_output=True, text=True, timeout=60
-    )
+def by_the_page(**asked: list[dict]) -> dict[str, list]:
+    command, given = ["node", HERE / "lesson.mjs"], json.dumps(asked)
+    done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -68,7 +67,7 @@ def by_the_page(asked: list[dict], script: str = "lesson.mjs") -> list:
 @pytest.fixture(scope="module")
 def both() -> list[tuple[dict, dict]]:
     asked = cases(150)
-    return list(zip(asked, by_the_page(asked), strict=True))
+    return list(zip(asked, by_the_page(cases=asked)["answers"], strict=True))
 
 
 def near(found: list[float], expected: torch.Tensor) -> bool:
@@ -110,8 +109,8 @@ def test_what_comes_out_is_the_engines_accepted_drafts_and_replacements(both):
 def test_each_rejection_of_the_recorded_runs_has_the_residual_that_the_engine_recorded():
     """Most of the vocabulary is not listed in a trace, and the figure has all of that as two tokens."""
     traces = [Trace.load(file) for file in sorted(TRACES.glob("*.json"))]
-    asked = [as_told(one.rounds, setting(one)) for one in traces]
-    runs = by_the_page(asked, "places.mjs")
+    asked = [{"rounds": round_objects(one.rounds), "setting": setting(one)} for one in traces]
+    runs = by_the_page(runs=asked)["places"]
     assert all(place["off"] < 1e-5 for run in runs for place in run), (
         "p and q are the run's own, to six digits"
     )
@@ -127,7 +126,3 @@ def test_each_rejection_of_the_recorded_runs_has_the_residual_that_the_engine_re
     assert sum(place["isRuns"] for place in rejected) > 50, "by the run's own number, where that is known"
     assert any(place["others"] == ["above", "below"] for place in rejected)
     assert all(place["others"] in ([], ["all"]) for place in places if place["fate"] == "accepted")
-
-
-def as_told(rounds: list[Round], of_run: dict) -> dict:
-    return {"rounds": round_objects(rounds), "setting": of_run}

@@ -5,7 +5,6 @@ import math
 from dataclasses import replace
 from functools import reduce
 from itertools import product
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,10 +12,8 @@ from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
 from specdemo.engine.draft import one_hot_draft
-from specdemo.engine.emit import Emitter, StopCriteria
-from specdemo.engine.loop import Prefilled
 from specdemo.engine.sampling import draw
-from specdemo.events import RULES, Params, Round
+from specdemo.events import RULES, Params
 from tests.oracle import CPU, KINDS, ROUNDING, TableLM, decoding, random_table
 
 V = 6
@@ -85,24 +82,22 @@ def spelled(ids):
     return "".join(LETTERS[token_id] for token_id in ids)
 
 
-@pytest.mark.parametrize(
-    ("draft", "expected", "emitted"),
-    [
-        ("bcde", "b+c+d+e+ fb", "bcdef"),
-        ("bcae", "b+c+a-e. dr", "bcd"),
-        ("acde", "a-c.d.e. br", "b"),
-        ("bcda", "b+c+d+a- er", "bcde"),
-        ("b", "b+ cb", "bc"),
-        ("", " bs", "b"),
-    ],
-)
-def test_fates(draft, expected, emitted):
-    rounds, _ = play(draft)
-    assert (fates(rounds[0]), spelled(rounds[0].emitted)) == (expected, emitted)
-    assert "".join(token.text for token in rounds[0].draft) == draft, (
-        "rejected and discarded tokens have text, too"
-    )
-    assert rounds[0].next.text == emitted[-1]
+FATES = {
+    "bcde": ("b+c+d+e+ fb", "bcdef"),
+    "bcae": ("b+c+a-e. dr", "bcd"),
+    "acde": ("a-c.d.e. br", "b"),
+    "bcda": ("b+c+d+a- er", "bcde"),
+    "b": ("b+ cb", "bc"),
+    "": (" bs", "b"),
+}
+
+
+def test_fates():
+    for draft, expected in FATES.items():
+        first = play(draft)[0][0]
+        assert (fates(first), spelled(first.emitted)) == expected
+        assert "".join(token.text for token in first.draft) == draft, "those that are not kept have text, too"
+        assert first.next.text == expected[1][-1]
 
 
 ENDS = {
@@ -121,7 +116,10 @@ ENDS = {
     "all three": ("bc", dict(eos="d", stop="d", limit=3), ["b+c+ db"], "eos"),
     "a stop string at the limit": ("bc", dict(stop="d", limit=3), ["b+c+ db"], "stop"),
     "an eos at the limit": ("bc", dict(eos="d", limit=3), ["b+c+ db"], "eos"),
-    "the limit": ("bc", dict(limit=3), ["b+c+ db"], "length"),
+    "the limit": ("bcde", dict(limit=3), ["b+c+ db"], "length"),
+    "a limit of one": ("bcde", dict(limit=1), [" bs"], "length"),
+    "the context": ("bcde", dict(context=4), ["b+c+ db"], "length"),
+    "a context without room for a draft": ("bcde", dict(context=2), [" bs"], "length"),
 }
 
 
@@ -130,44 +128,13 @@ def test_what_ends_a_text_and_what_becomes_of_the_draft(drafts, ends, expected, 
     stop, limit = (ends["stop"],) if "stop" in ends else (), ends.get("limit", GREEDY.max_new_tokens)
     ids = {name: [LETTERS.index(letter) for letter in ends.get(name, "")] for name in ("eos", "stop_ids")}
     params = replace(GREEDY, stop=stop, max_new_tokens=limit)
-    rounds, ended = play(*drafts.split(), params=params, **ids)
+    rounds, ended = play(*drafts.split(), params=params, context=ends.get("context", math.inf), **ids)
     assert ([fates(this_round) for this_round in rounds], ended) == (expected, finish)
+    if finish == "stop":  # what stands after it keeps its numbers
+        assert all(token.u is not None and token.accept_prob is not None for token in rounds[-1].draft)
     shown = "".join(expected[-1].split())
     last = shown[-2] if rounds[-1].next else {"eos": "d", "stop": "c"}[finish]
     assert spelled(rounds[-1].emitted).endswith(last)
-
-
-def test_what_stands_after_a_stop_string_keeps_its_numbers():
-    """And the refused one was judged, too."""
-    (one,), _ = play("bcda", params=replace(GREEDY, stop=("bc",)))
-    _, _, d, a = one.draft
-    assert (d.accept_prob, a.accept_prob) == (1.0, 0.0) and None not in (d.u, a.u)
-    assert one.next is None and spelled(one.emitted) == "bc" and d.text + a.text == "da"
-
-
-def test_nothing_is_launched_after_a_stop_token():
-    verdict = SimpleNamespace(
-        accepted=1,
-        is_tree=False,
-        position_of_next=1,
-        token_ids=[[1, 5], [2, 2]],
-        drafted=lambda k: [1, 3][:k],
-    )
-    for stop, ends in ((2, True), (3, False)):
-        emitter = Emitter(None, None, StopCriteria(frozenset(), (), 9, frozenset([stop])))
-        assert emitter.tokens(verdict, 2).ends == ends
-
-
-@pytest.mark.parametrize(
-    ("limit", "expected"), [(1, " bs"), (2, "b+ cb"), (3, "b+c+ db"), (4, "b+c+d+ eb"), (5, "b+c+d+e+ fb")]
-)
-@pytest.mark.parametrize("by", ["max_new_tokens", "context"])
-def test_a_length_limit_discards_nothing(limit, expected, by):
-    if by == "max_new_tokens":
-        rounds, finish = play("bcde", params=replace(GREEDY, max_new_tokens=limit))
-    else:
-        rounds, finish = play("bcde", context=1 + limit)
-    assert ([fates(this_round) for this_round in rounds], finish) == ([expected], "length")
 
 
 EOS = 0  # where one is drafted
@@ -184,8 +151,8 @@ def random_decoding(params, prompt, **options):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_target_forwards_are_prefill_and_rounds_and_no_committed_token_is_fed_twice(kind):
-    """A round feeds the text's last token, which is new, and the draft: nothing that stood before. Refused
-    drafts may stand after it: the next round writes over them."""
+    """A round feeds the text's last token, which is new, and the draft, when it is asked for. Refused drafts
+    may stand after it: the next round writes over them."""
     refused = 0
     for prompt in ([0], PROMPT):
         target, text = TableLM(TARGET), list(prompt)
@@ -201,20 +168,8 @@ def test_target_forwards_are_prefill_and_rounds_and_no_committed_token_is_fed_tw
             text += this_round.emitted
             assert target.ids[: len(text) - 1] == text[:-1]
             refused += len(target.ids) > len(text) - 1
+            assert torch.is_grad_enabled() and not torch.is_inference_mode_enabled(), "no mode leaks out"
     assert refused or kind == "none"
-
-
-def test_nothing_is_computed_before_it_is_asked_for():
-    target = TableLM(TARGET)
-    events = decoding(target, TableLM(DRAFTER), SAMPLED, [2, 0, 1])
-    assert target.forwards == 0
-    for forwards in range(1, 5):
-        event = next(events)
-        assert isinstance(event, Prefilled if forwards == 1 else Round)
-        assert target.forwards == forwards
-        assert torch.is_grad_enabled() and not torch.is_inference_mode_enabled(), (
-            "no mode may leak out of the generator"
-        )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -406,18 +361,15 @@ def test_nan_from_the_target_is_an_error_at_whichever_place_and_never_enters_the
 
 
 @pytest.mark.parametrize(("temperature", "last"), [(0.0, "a"), (0.8, "c")])
-def test_nan_from_the_drafter_is_an_error(temperature, last):
+def test_nan_from_the_drafter_and_infinite_logits_are_errors(temperature, last):
     params = replace(GREEDY, temperature=temperature, top_p=1.0)
     drafter = TableLM(broken_at(ALPHABET, last))
     with pytest.raises(RuntimeError, match="^the drafter's probabilities are not numbers"):
         run(decoding(TableLM(ALPHABET), drafter, params, [0]))
-
-
-def test_infinite_logits_are_an_error_too():
-    logits = ALPHABET.clone()
-    logits[:, :, 3] = torch.inf
+    infinite = ALPHABET.clone()
+    infinite[:, :, 3] = torch.inf
     with pytest.raises(RuntimeError, match="^the target's probabilities are not numbers"):
-        run(decoding(TableLM(logits), Script("bc"), GREEDY, [0]))
+        run(decoding(TableLM(infinite), Script("bc"), params, [0]))
 
 
 def test_a_store_learns_what_the_target_finds_likely_at_every_place():

@@ -9,6 +9,7 @@ import torch
 
 from specdemo.engine.rules import Lenient, block, speculative, typical
 from tests.compiled import compiled
+from tests.oracle import joint, random_models
 
 V = 3
 LOSSLESS = {"speculative": speculative, "block": block}
@@ -19,19 +20,6 @@ WAYS = {"torch": (lambda rule: rule, 1e-9), "compiled": (compiled, 1e-6)}
 
 def texts_of(longest):
     return [text for length in range(longest + 1) for text in product(range(V), repeat=length)]
-
-
-def models(seed, k, sharpness=1.0):
-    """p and q after each text of up to k tokens: they depend on all of it."""
-    random = np.random.default_rng(seed)
-
-    def some(weights):
-        weights = weights**sharpness
-        return weights / weights.sum()
-
-    p = {text: some(random.exponential(size=V)) for text in texts_of(k)}
-    q = {text: some(0.5 * p[text] + random.exponential(0.5, size=V)) for text in texts_of(k)}
-    return p, q
 
 
 def verdicts(rule, p, q, k, padding=0):
@@ -86,16 +74,6 @@ def drawn(token_of):
     return np.diff([0.0, *ends, 1.0])
 
 
-def joint(found, p, length):
-    """The distribution of the first `length` tokens, when the target goes on alone after the round."""
-    whole = Counter()
-    for text, probability in found.items():
-        for rest in product(range(V), repeat=length - len(text)):
-            going_on = [p[(*text, *rest[:i])][x] for i, x in enumerate(rest)]
-            whole[(*text, *rest)] += probability * np.prod(going_on)
-    return whole
-
-
 def farthest(rule, p, q, k, padding=0):
     """The largest error of any text's probability."""
     emitted = joint(outcomes(rule, p, q, k, padding), p, k + 1)
@@ -120,7 +98,7 @@ def kept_on_average(rule, p, q, k):
 )
 def test_a_lossless_rule_emits_what_the_target_would(way, rule, seed, k, padding, sharpness):
     of_rule, apart = WAYS[way]
-    assert farthest(of_rule(LOSSLESS[rule]), *models(seed, k, sharpness), k, padding) < apart
+    assert farthest(of_rule(LOSSLESS[rule]), *random_models(seed, V, k, sharpness), k, padding) < apart
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -128,7 +106,7 @@ def test_a_lossless_rule_emits_what_the_target_would(way, rule, seed, k, padding
 # Residuals of two tokens, and of one.
 @pytest.mark.parametrize(("seed", "sharpness"), [(0, 0.5), (1, 0.5), (2, 0.5), (3, 0.5), (0, 2.0)])
 def test_the_distance_is_that_of_the_token_emitted(way, rule, seed, sharpness):
-    (p, q), (of_rule, apart) = models(seed, 1, sharpness), WAYS[way]
+    (p, q), (of_rule, apart) = random_models(seed, V, 1, sharpness), WAYS[way]
     judge, emitted = of_rule(LOSSY[rule]), Counter()
     for text, probability in outcomes(judge, p, q, 1).items():
         emitted[text[0]] += probability
@@ -141,7 +119,7 @@ def test_the_distance_is_that_of_the_token_emitted(way, rule, seed, sharpness):
 
 def test_lenience_never_emits_a_token_more_than_1_over_lenience_times_as_often():
     for seed in range(2):
-        p, q = models(seed, 1, sharpness=3.0)
+        p, q = random_models(seed, V, 1, sharpness=3.0)
         emitted = Counter()
         for text, probability in outcomes(Lenient(0.5), p, q, 1).items():
             emitted[text[0]] += probability
@@ -149,18 +127,18 @@ def test_lenience_never_emits_a_token_more_than_1_over_lenience_times_as_often()
 
 
 def test_a_lenience_of_1_is_the_speculative_rule():
-    assert farthest(Lenient(1.0), *models(2, 2), 2) < 1e-9
+    assert farthest(Lenient(1.0), *random_models(2, V, 2), 2) < 1e-9
 
 
 def test_block_verification_keeps_no_fewer_tokens():
     """And clearly more of some drafts."""
     more = []
     for seed in range(6):
-        p, q = models(seed, 2, sharpness=2.0)
+        p, q = random_models(seed, V, 2, sharpness=2.0)
         by_token, by_block = (kept_on_average(rule, p, q, 2) for rule in (speculative, block))
         more.append(by_block - by_token)
     assert min(more) > -1e-9 and max(more) > 0.01, more
-    p, q = models(5, 1)  # one draft is judged alike by both
+    p, q = random_models(5, V, 1)  # one draft is judged alike by both
     assert kept_on_average(block, p, q, 1) == pytest.approx(kept_on_average(speculative, p, q, 1))
 
 
@@ -193,3 +171,37 @@ def test_greedy_is_the_target_whatever_the_rule(way, rule):
             assert (decision.accepted, decision.next) == (agree, p_ids[agree])
             if decision.distance is not None:
                 assert decision.distance[: agree + 1].abs().max() == 0
+
+
+def test_the_first_refusal_ends_it():
+    p = [[0.5, 0.5, 0], [0.25, 0.25, 0.5], [0.5, 0.5, 0], [0, 0, 1]]
+    q = [[0.5, 0.5, 0], [0.5, 0.25, 0.25], [0.5, 0.5, 0]]
+    p, q, u = (torch.tensor(one, dtype=torch.float64) for one in (p, q, [0.9, 0.5, 0.0]))
+    decision = speculative(p, q, torch.tensor([1, 0, 1]), u, u[1:2])
+    assert decision.accept_prob.tolist() == [1, 0.5, 1], "0.5 is not below 0.5"
+    assert decision.accepted == 1, "the third would have been accepted"
+    assert (decision.next, decision.residual_mass) == (2, 0.25)  # max(p - q, 0) = (0, 0, 1/4)
+
+
+@pytest.mark.parametrize("next_u", [0.0, 1 - 2**-53])
+def test_no_residual_falls_back_to_p(next_u):
+    """p = q is never refused, but were it, no token of probability 0 may come of it."""
+    p = torch.tensor([[0, 0.5, 0.5], [1, 0, 0]], dtype=torch.float64)
+    u = torch.tensor([1.0, next_u], dtype=torch.float64)
+    decision = speculative(p, p[:1], torch.tensor([1]), u[:1], u[1:])
+    assert (decision.accepted, decision.residual_mass) == (0, 0) and decision.next in (1, 2)
+
+
+@pytest.mark.parametrize("sharpness", [0.5, 2.0, 8.0])
+def test_typical_acceptance_asks_for_less_where_the_target_is_unsure(sharpness):
+    """Cai et al. 2024: p > min(0.09, 0.3 exp(-H)), H the entropy. Both sides of the minimum decide here."""
+    torch.manual_seed(3)
+    p = torch.rand(40, 61).double().pow(sharpness)
+    p /= p.sum(-1, keepdim=True)
+    by_entropy = 0.3 * torch.exp((p * p.log()).sum(-1)[:-1])
+    drafted, q = torch.multinomial(p[:-1], 1)[:, 0], torch.full((39, 61), 1 / 61).double()
+    u = torch.full((39,), 0.5).double()
+    decision = typical(p, q, drafted, u, u[:1])
+    chosen = p[torch.arange(39), drafted]
+    assert torch.equal(decision.accept_prob, (chosen > by_entropy.clamp(max=0.09)).double())
+    assert (by_entropy < 0.09).any()

@@ -1,21 +1,17 @@
 """Trees of drafts through the engine's loop over tables: token for token what a naive reference writes with
 the same dice, the target's own distribution, and a record from which every verdict follows."""
 
-import io
 import json
 from collections import Counter
 from dataclasses import replace
 
 import pytest
 
-from specdemo.cli.terminal import Printer, summary
 from specdemo.engine.sampling import uniforms
 from specdemo.events import ByModel, JudgedInTree, PairInfo, Params, Round, Started, places_of
 from specdemo.events.segments import segments_of
 from specdemo.events.speedup import checks, estimates
 from specdemo.events.trace import NotATrace, Trace
-from specdemo.ui.page.api import _parts
-from specdemo.ui.view.feed import RunFeed, json_of
 from tests import oracle
 from tests.oracle import TableLM, decoding, naive_tree, random_table, shaped
 
@@ -24,25 +20,17 @@ TARGET = random_table(1, never=[4])
 DRAFTER = 0.6 * random_table(1) + random_table(2, never=[3])  # agrees with the target now and then
 PROMPT, TOKENS = [0, 1], 3
 PLAIN = Params(temperature=0.7, top_p=1.0, max_new_tokens=10, alternatives=0, tree=(2, 2, 1))
-ADJUSTED = {
-    "repetition_penalty": 1.5,
-    "presence_penalty": -0.8,
-    "frequency_penalty": 0.9,
-    "logit_bias": {0: -1.0},
-}
+ADJUSTED = dict(repetition_penalty=1.5, presence_penalty=-0.8, frequency_penalty=0.9, logit_bias={0: -1.0})
 CASES = {
     "multinomial": PLAIN,
     "wide": replace(PLAIN, tree=(4, 1)),
-    "deep": replace(PLAIN, tree=(1, 2, 1, 2)),
     "greedy": replace(PLAIN, temperature=0.0),
-    "greedy target": replace(PLAIN, temperature=0.0, tree=(3, 2)),
     "narrow nuclei": replace(PLAIN, temperature=1.3, top_k=3, top_p=0.6, tree=(3, 2, 1)),
     "min-p": replace(PLAIN, temperature=1.3, min_p=0.25),
     "penalties and biases": replace(PLAIN, temperature=1.2, top_p=0.9, **ADJUSTED),
     "auto": replace(PLAIN, tree="auto"),
     "auto when greedy": replace(PLAIN, tree="auto", temperature=0.0),
     "auto with penalties": replace(PLAIN, tree="auto", temperature=1.2, top_p=0.9, **ADJUSTED),
-    "penalties when greedy": replace(PLAIN, temperature=0.0, **ADJUSTED),
 }
 DEEPLY = ("multinomial", "wide", "narrow nuclei", "penalties and biases", "auto")
 # p-values: a right engine falls below the first once in 10^9 choices of seeds, and a broken one far below.
@@ -71,7 +59,7 @@ def rounds_of(params, seed, eos=()):
 def test_token_for_token_like_the_naive_reference(name, eos):
     params, texts = CASES[name], set()
     p_of, q_of = dist_of(TARGET, params), dist_of(DRAFTER, params)
-    for seed in range(25):
+    for seed in range(15):
         ids = [token_id for one in rounds_of(params, seed, eos) for token_id in one.emitted]
 
         def dice(this_round, k, seed=seed):
@@ -83,17 +71,12 @@ def test_token_for_token_like_the_naive_reference(name, eos):
             expected = expected[: expected.index(EOS) + 1]
         assert ids == expected
         texts.add(tuple(ids))
-    assert len(texts) >= 10 or params.temperature == 0
+    assert len(texts) >= 6 or params.temperature == 0
 
 
 @pytest.mark.parametrize(
     ("name", "runs"),
-    [
-        ("multinomial", 400),
-        ("narrow nuclei", 400),
-        ("auto", 400),
-        *(pytest.param(name, 5_000, marks=pytest.mark.long) for name in DEEPLY),
-    ],
+    [("auto", 400), *(pytest.param(name, 5_000, marks=pytest.mark.long) for name in DEEPLY)],
 )
 def test_the_text_has_the_targets_distribution(name, runs):
     params, fates = CASES[name], Counter()
@@ -104,9 +87,8 @@ def test_the_text_has_the_targets_distribution(name, runs):
         assert fates[fate] > runs / 40, f"too few {fate}: the test shows little about them"
 
 
-@pytest.mark.parametrize("method", ["ngram", "suffix"])
-def test_the_text_of_what_is_looked_up_has_the_targets_distribution(method):
-    params, fates, prompt = replace(PLAIN, draft_with=method, ngram=1), Counter(), [0, 1, 0, 1, 3, 0, 3, 1]
+def test_the_text_of_what_is_looked_up_has_the_targets_distribution():
+    params, fates, prompt = replace(PLAIN, draft_with="ngram", ngram=1), Counter(), [0, 1, 0, 1, 3, 0, 3, 1]
 
     def run(prompt, seed):
         return decoding(TableLM(TARGET), None, replace(params, seed=seed), prompt)
@@ -121,22 +103,17 @@ def test_the_text_of_what_is_looked_up_has_the_targets_distribution(method):
 def test_a_tree_grows_by_the_likeliest_tokens_at_any_temperature(temperature):
     """Where all probabilities but one are 0 to float32, the others still have an order."""
 
-    def firsts(temperature):
-        first = rounds_of(replace(PLAIN, tree="auto", temperature=temperature), 0)[0]
-        return [token.id for token in first.draft if token.parent is None]
+    def drafted(temperature):
+        return rounds_of(replace(PLAIN, tree="auto", temperature=temperature), 0)[0].draft
 
-    assert set(firsts(temperature)) <= set(firsts(0.0)) and firsts(temperature)[0] == firsts(0.0)[0]
-    raw_q = [
-        token.raw_q
-        for one in rounds_of(replace(PLAIN, tree="auto", temperature=temperature), 0)
-        for token in one.draft
-    ]
-    assert min(raw_q) > 0
+    found, greedy = ([one.id for one in drafted(t) if one.parent is None] for t in (temperature, 0.0))
+    assert set(found) <= set(greedy) and found[0] == greedy[0]
+    assert min(token.raw_q for token in drafted(temperature)) > 0
 
 
 def test_the_naive_reference_has_the_targets_distribution():
     p_of, q_of, seen = dist_of(TARGET, PLAIN), dist_of(DRAFTER, PLAIN), Counter()
-    for seed in range(1500):
+    for seed in range(1000):
 
         def dice(this_round, k, seed=seed):
             return uniforms(seed, this_round, k)
@@ -146,11 +123,11 @@ def test_the_naive_reference_has_the_targets_distribution():
     assert oracle.p_value(seen, oracle.enumerated(p_of, PROMPT, TOKENS)) > SOUND
 
 
-@pytest.mark.parametrize("name", ["multinomial", "wide", "narrow nuclei", "greedy", "auto"])
+@pytest.mark.parametrize("name", ["wide", "narrow nuclei", "auto"])
 def test_every_verdict_follows_from_the_record(name):
     """What is left of p after each refused child is computed again from the record of all tokens."""
     params, several = replace(CASES[name], alternatives=V), 0
-    for seed in range(40):
+    for seed in range(30):
         for one in rounds_of(params, seed):
             families = {}
             for index, token in enumerate(one.draft):
@@ -189,33 +166,26 @@ def test_every_verdict_follows_from_the_record(name):
             path = [token.id for token in one.draft if token.fate == "accepted"]
             assert (*path, one.next.id) == one.emitted
             assert one.kept is None and len(one.draft) <= one.gamma
-    assert several > 5 or name in ("multinomial", "greedy")
+    assert several > 3
 
 
-def test_the_end_of_a_text_leaves_room_for_the_first_depths():
+@pytest.mark.parametrize("name", ["multinomial", "auto"])
+def test_a_tree_goes_as_deep_as_the_text_has_room(name):
+    depths, params = set(), CASES[name]
     for seed in range(20):
-        left = PLAIN.max_new_tokens
-        for one in rounds_of(PLAIN, seed):
+        left = params.max_new_tokens
+        for one in rounds_of(params, seed):
             depth = max(places_of(one.draft), default=-1) + 1
-            assert depth == min(3, left - 1) and len(one.draft) == sum((2, 4, 4)[:depth])
-            assert one.gamma == 10 and one.ended_by == ("gamma" if depth == 3 else "length")
-            left -= len(one.emitted)
-        assert left == 0
-
-
-def test_a_grown_tree_stops_where_there_is_no_room():
-    depths = set()
-    for seed in range(20):
-        left = PLAIN.max_new_tokens
-        for one in rounds_of(CASES["auto"], seed):
-            depth = max(places_of(one.draft), default=-1) + 1
-            assert depth <= min(5, left - 1) and len(one.draft) <= one.gamma == one.made == 16 or left == 1
-            if len(one.draft) < one.gamma:
-                assert one.ended_by == "length" and depth == left - 1
+            if name == "multinomial":
+                assert depth == min(3, left - 1) and len(one.draft) == sum((2, 4, 4)[:depth])
+                assert one.gamma == 10 and one.ended_by == ("gamma" if depth == 3 else "length")
+            else:
+                assert depth <= min(5, left - 1) and (left == 1 or one.gamma == one.made == 16)
+                assert len(one.draft) == 16 or (one.ended_by, depth) == ("length", left - 1)
             depths.add(depth)
             left -= len(one.emitted)
         assert left == 0
-    assert depths >= {0, 1, 2, 3, 4}
+    assert depths >= {0, 1, 2, 3}
 
 
 def test_nothing_follows_a_drafted_end_of_the_text():
@@ -271,14 +241,6 @@ def test_a_trace_keeps_the_tree_and_that_of_a_chain_does_not_change():
     assert "parent" not in chain.to_json() and Trace.from_json(chain.to_json()) == chain
 
 
-def set_parent(draft):
-    draft[3]["parent"] = 3
-
-
-def no_parent(draft):
-    del draft[3]["parent"]
-
-
 def accepted_elsewhere(draft):
     refused = next(i for i, token in enumerate(draft) if token["fate"] != "accepted")
     child = next(token for token in draft if token["parent"] == refused)
@@ -289,33 +251,27 @@ def too_many(draft):
     draft += [draft[-1] | {"fate": "discarded", "u": None, "accept_prob": None}] * 32
 
 
-def no_parents(draft):
-    for token in draft:
-        del token["parent"]
+SPOILT = {
+    "its own parent": lambda draft: draft[3].update(parent=3),
+    "no parent": lambda draft: draft[3].pop("parent"),
+    "no parents": lambda draft: [token.pop("parent") for token in draft],
+    "accepted elsewhere": accepted_elsewhere,
+    "too many": too_many,
+}
 
 
-@pytest.mark.parametrize("spoil", [set_parent, no_parent, no_parents, accepted_elsewhere, too_many])
-def test_a_tree_that_is_none_is_no_trace(spoil):
-    data = json.loads(trace_of(PLAIN, 1).to_json())
-    spoil(data["rounds"][0]["draft"])
-    with pytest.raises(NotATrace, match=r"rounds\.0\.draft"):
-        Trace.from_json(json.dumps(data))
-
-
-@pytest.mark.parametrize(
-    ("tree", "fault"),
-    [
-        ([], "draft: must be a tree where params.tree has"),
-        ([2, 1, 1], "can have so many children"),
-        ([2, 2], "can have so many children"),
-    ],
-    ids=str,
-)
-def test_a_trace_has_the_trees_of_its_params(tree, fault):
-    data = json.loads(trace_of(PLAIN, 1).to_json())
-    data["params"]["tree"] = tree
-    with pytest.raises(NotATrace, match=fault):
-        Trace.from_json(json.dumps(data))
+def test_a_tree_that_is_none_or_not_that_of_its_params_is_no_trace():
+    text = trace_of(PLAIN, 1).to_json()
+    for spoil in SPOILT.values():
+        data = json.loads(text)
+        spoil(data["rounds"][0]["draft"])
+        with pytest.raises(NotATrace, match=r"rounds\.0\.draft"):
+            Trace.from_json(json.dumps(data))
+    for tree in ([], [2, 1, 1], [2, 2]):
+        data = json.loads(text)
+        data["params"]["tree"] = tree
+        with pytest.raises(NotATrace, match=r"rounds\.0\.draft"):
+            Trace.from_json(json.dumps(data))
 
 
 def test_what_folds_rounds_counts_all_judged_tokens_and_tells_nothing_by_place():
@@ -329,21 +285,3 @@ def test_what_folds_rounds_counts_all_judged_tokens_and_tells_nothing_by_place()
     assert estimates(trace.rounds, stats) == [] and checks(trace.rounds, stats, 4) is None
     (segment,) = segments_of(trace)
     assert (segment.accepted, segment.rejected) == (stats.accepted, stats.rejected)
-
-
-def test_pages_tools_and_terminals_tell_of_trees():
-    trace = trace_of(replace(PLAIN, alternatives=2), 3)
-    update = RunFeed(trace, recorded=True).update(0)
-    assert json.loads(json_of(update))["rounds"][0]["draft"][2]["parent"] == 0
-    assert update["outcome"]["estimates"] == [] and update["outcome"]["best_gamma"] is None
-    assert "tree 2,2,1" in update["whose"] and "γ" not in update["whose"]
-    _, numbers = summary(trace.stats, trace.finish, trace.params, trace.rounds)
-    assert "tree 2,2,1" in numbers and "gamma" not in numbers
-    told = [part for one in trace.rounds for part in _parts(one)]
-    assert sum(part.startswith("[rejected") for part in told) > 1
-    out = io.StringIO()
-    printer = Printer(out, io.StringIO())
-    for one in trace.rounds:
-        printer.round(one, trace.text)
-    printer.finish(trace.text)
-    assert out.getvalue() == trace.text + "\n"
