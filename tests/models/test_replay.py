@@ -18,7 +18,7 @@ from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.steps import AUTO_ROWS, EagerSteps
 from tests.block_heads import DFLASH2, tiny_block_head
 from tests.eagle_heads import tiny_eagle_head
-from tests.gpu.soak import random_params
+from tests.gpu.test_graphs import random_params
 from tests.heads import tiny_head
 from tests.models.test_capture import timeless
 from tests.models.test_dflash_drafter import HEADS
