@@ -166,6 +166,14 @@ def test_an_error_of_what_is_thrown_away_is_none(pair, launches):
     assert timeless(launches.run(pair, True, params)) == timeless(before)
 
 
+def test_the_rounds_end_with_the_text(pair):
+    """Also for who asks for more, where a stop string has ended it and one was launched ahead."""
+    started = session.prepare(pair, PROMPT, Params(stop=STOP, seed=3, max_new_tokens=40, **SAMPLED))
+    with pair.runner.active():
+        decoder = replace(session.decoder_of(pair, started, lambda: False), ahead=True)
+        assert [*decoder.decode(list(PROMPT))] and decoder.finish == "stop"
+
+
 class HourGlass:
     """Time as the engine's clock has it passes in some places only, an hour each time."""
 

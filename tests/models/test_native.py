@@ -55,6 +55,13 @@ def test_what_it_cannot_do_runs_as_before_and_is_named(changes, reason, monkeypa
     assert_same(predicted(lm, 5), expected(model))
 
 
+def raising(error):
+    def call(*_):
+        raise error
+
+    return call
+
+
 KEPT = {
     products.FLOAT32: torch.float32,
     products.BFLOAT16: torch.bfloat16,
@@ -135,6 +142,20 @@ def test_weights_that_changed_are_noticed(exact):
         lm.begin_run(static=True)
         assert lm.native is not None and not torch.allclose(predicted(lm, 5), before, atol=1e-3), how
         assert_same(predicted(lm, 5), expected(model))
+
+
+def test_weights_that_memory_was_too_short_to_find_are_found_in_the_next_run(monkeypatch):
+    """They have moved before it began, and do not move again."""
+    model = tiny()
+    lm, up = native_lm(model), model.model.layers[1].mlp.up_proj
+    up.weight.data = up.weight.data * 2
+    with monkeypatch.context() as memory:
+        memory.setattr(NativeForward, "_describe_layer", raising(torch.OutOfMemoryError("out of memory")))
+        with pytest.raises(torch.OutOfMemoryError):
+            lm.begin_run(static=True)
+    lm.begin_run(static=True)
+    assert lm.native is not None
+    assert_same(predicted(lm, 5), expected(model))
 
 
 def test_a_norm_that_was_cast_is_read_by_the_model_alone():
@@ -291,6 +312,8 @@ def test_the_copies_are_told_and_first_layers_read_those_of_their_owner(pair):
     text_of(pair, temperature=0)
     copied, target = pair.bytes_copied, weight_bytes(pair.target)
     assert 0.9 < 2 * copied.target / target <= 1 and copied.drafter
+    with pytest.raises(ValueError, match="compiled"):
+        pair.with_capture("compiled")
     plain = pair.with_capture("off")
     assert plain.bytes_copied.target == 0 and plain.bytes_held == pair.bytes_held
     copies = dict(pair.runner.lms[0].native.copies)
@@ -441,11 +464,9 @@ def test_in_several_threads_the_same_numbers():
 
 
 def test_where_no_thread_can_be_started(monkeypatch):
-    def submit(*_):
-        raise RuntimeError("can't start new thread")
-
     model = tiny()
     lm = native_lm(model)
+    submit = raising(RuntimeError("can't start new thread"))
     monkeypatch.setattr(native.ThreadPoolExecutor, "submit", submit)
     with threads(3):
         assert_same(predicted(lm, 5), expected(model))
