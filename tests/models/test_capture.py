@@ -189,8 +189,8 @@ def test_the_key_of_a_recording_names_all_that_it_depends_on():
     pair, filled = captured(target, noisy(target), Baked()), run_by(target, noisy(target), Filled())
     graphs, usual = pair.runner.graphs, dict(temperature=1.0, top_p=0.9, gamma=4, ngram=1, alternatives=3)
     numbers = [dict(temperature=0.5, top_p=0.5, seed=8)]
-    others = [dict(top_k=4), dict(top_k=5), dict(min_p=0.1), dict(alternatives=0), dict(temperature=0.0)]
-    others += [dict(draft_with="lookup"), dict()]
+    others = [dict(top_k=4), dict(top_k=5), dict(alternatives=0), dict(temperature=0.0)]
+    others += [dict(draft_with="lookup")]
     for changes in (dict(), *numbers, *others):
         made = [key for key in graphs.made if key[1]]  # but for rounds without a draft
         for prompt in (PROMPT, PROMPT[:1]) if not changes else (PROMPT,):
@@ -199,7 +199,7 @@ def test_the_key_of_a_recording_names_all_that_it_depends_on():
     with torch.no_grad():
         for parameter in target.parameters():
             parameter *= 1.1  # in place: what lies there is read, not what lay there
-    the_same(pair, filled)
+    the_same(pair, filled, **usual, max_new_tokens=8)
     assert len(graphs.made) == len(set(graphs.made)) and graphs.fault is None, "none was made twice"
 
 
@@ -270,19 +270,6 @@ def test_a_recording_that_is_rounded_otherwise_decides_from_its_first_round_on(m
 
 
 @pytest.mark.slow
-def test_a_wider_look_is_another_recording():
-    wide = tiny("llama", vocab_size=600, scale=0.5).requires_grad_(False)
-    pair, filled = captured(wide, noisy(wide), Baked()), run_by(wide, noisy(wide), Filled())
-    graphs, made = pair.runner.graphs, []
-    for _ in range(2):
-        the_same(pair, filled, temperature=1.5, top_p=0.95, gamma=4)
-        made.append(len(graphs.made))
-    drafts = [key for key in graphs.made if key[0] == "draft"]
-    looks = [next(part[-1] for part in key if isinstance(part, tuple)) for key in drafts]
-    assert looks == [256, 2048] and made[0] == made[1] and graphs.fault is None
-
-
-@pytest.mark.slow
 def test_judging_again_after_a_recording_that_has_spoiled_the_draft():
     """The verifying step was recorded first, by a run that looked things up; the drafting one's outputs lie
     in what it uses."""
@@ -290,15 +277,12 @@ def test_judging_again_after_a_recording_that_has_spoiled_the_draft():
     drafter = tiny("llama", vocab_size=600, seed=3).requires_grad_(False)
     with torch.no_grad():  # its nuclei are small, the target's are not: judging the draft widens the look
         drafter.lm_head.weight *= 6
-    again = 0
-    for seed in range(1):
-        pair, filled = captured(target, drafter, Baked()), run_by(target, drafter, Filled())
-        for kind in ("lookup", "model"):
-            params = dict(draft_with=kind, temperature=2.0, top_p=0.98, gamma=4, ngram=1, seed=seed)
-            the_same(pair, filled, [5, 5, 5, 5], max_new_tokens=24, **params)
-        made = [key[0] for key in pair.runner.graphs.made if key[1]]
-        again += "draft" in made and made.index("verify") < made.index("draft")
-    assert again
+    pair, filled = captured(target, drafter, Baked()), run_by(target, drafter, Filled())
+    for kind in ("lookup", "model"):
+        params = dict(draft_with=kind, temperature=2.0, top_p=0.98, gamma=4, ngram=1, seed=0)
+        the_same(pair, filled, [5, 5, 5, 5], max_new_tokens=24, **params)
+    made = [key[0] for key in pair.runner.graphs.made if key[1]]
+    assert made.index("verify") < made.index("draft")
 
 
 @pytest.mark.slow
@@ -340,12 +324,12 @@ def test_what_cannot_be_recorded_is_run_as_it_is(fails, error):
         captured(llama, near, Recorder(fails=fails, error=error)),
         load_pair(target=llama, drafter=near),
     )
-    params, graphs = dict(max_new_tokens=80, temperature=0.9), pair.runner.graphs
+    params, graphs = dict(max_new_tokens=70, temperature=0.9), pair.runner.graphs
     assert_nearly_the_same(rounds_of(pair, **params), rounds_of(plain, **params))
     assert len(graphs.made) == fails - 1 and not graphs.graphs, "nothing is tried again, and nothing kept"
     (note,) = map(str, set(pair.notes) - set(pair.limits))
     assert FAILURES[error].replace("\n", " ") in note and "\n" not in note
-    again, own = rounds_of(pair), rounds_of(plain)
+    again, own = (rounds_of(each, max_new_tokens=16) for each in (pair, plain))
     assert len(graphs.made) == fails - 1
     assert_nearly_the_same(again, own)  # after an error of memory, capturing is tried in each run
     assert error is torch.OutOfMemoryError or again == own

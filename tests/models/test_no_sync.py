@@ -163,7 +163,6 @@ def test_rows_that_fill_up_wait_no_more_nor_does_a_measure_of_confidence(wide, k
 def test_no_architecture_waits(name):
     model = tiny(name)
     check_nothing_waits((model, model), "model", "all")
-    check_nothing_waits((model, model), "tree", "all")
 
 
 def test_a_model_that_looks_is_noticed_in_both_steps():
