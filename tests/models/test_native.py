@@ -13,6 +13,7 @@ import numba
 import pytest
 import torch
 from filelock import FileLock
+from numba import cfunc, types
 from numba.core import caching
 from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -23,6 +24,7 @@ from specdemo.runtime import kernels, native, products
 from specdemo.runtime.cache import Features
 from specdemo.runtime.families import rotations_up_to
 from specdemo.runtime.fused import FusedForward
+from specdemo.runtime.intrinsics import floats, shorts
 from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.native import NativeForward, NativeLM
 from specdemo.runtime.weights import weight_bytes
@@ -103,6 +105,24 @@ def test_a_row_of_a_product_is_the_same_in_any_block():
         found.append(y)
     assert torch.equal(*found)
     assert_same(y, x @ weight.t())
+
+
+def test_numbers_are_rounded_to_bfloat16_as_torch_rounds_them_and_read_as_they_are():
+    def narrow(x, y, z, count):
+        kernels.write_numbers(x, y, 0, count, 1)
+        for i in range(count):
+            floats(z)[i] = kernels.from_bfloat16(shorts(y)[i])
+
+    bits = torch.randint(-(2**31), 2**31, (100_000,), generator=torch.Generator().manual_seed(0))
+    ties = torch.arange(0, 2**16) * 2**16 + 0x8000 - 2**31
+    x = torch.cat([bits, ties, ties + 1, ties - 1]).to(torch.int32).view(torch.float32)
+    y, z = torch.empty(len(x), dtype=torch.bfloat16), torch.empty(len(x))
+    compiled = cfunc(types.void(*[types.intp] * 4))(narrow)
+    compiled.ctypes(*(tensor.data_ptr() for tensor in (x, y, z)), len(x))
+    right, nan = x.bfloat16(), x.isnan()
+    assert torch.equal(y.isnan(), nan) and nan.any() and y.isinf().any()
+    assert torch.equal(y[~nan].view(torch.int16), right[~nan].view(torch.int16))
+    assert torch.equal(z[~nan], y[~nan].float())
 
 
 def kinds(lm):
