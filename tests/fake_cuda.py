@@ -1,7 +1,8 @@
 """CUDA without a GPU: the parts of torch that `specdemo` calls, over tensors on the CPU.
 
 A graph notes the operations while it captures and runs them again, into the same memory, when it is replayed.
-Everything is noted in `FakeCuda.log`, and what CUDA forbids during a capture ends it as CUDA would."""
+`FakeCuda.log` has the replays, events and calls that wait for the whole device. What CUDA forbids during a
+capture ends it as CUDA would."""
 
 import math
 import threading
@@ -99,13 +100,11 @@ class FakeCuda:
         self.users[pool] = self.users.get(pool, 0) + 1
 
     def end_allocating(self, index, pool):
-        self.log.append(("end allocating", index, pool))
         if pool not in self.recording:
             raise RuntimeError("endAllocatePool: not currently recording to mempool_id")
         self.recording.remove(pool)
 
     def release(self, index, pool):
-        self.log.append(("release", index, pool))
         self.users[pool] -= 1
         assert self.users[pool] >= 0, "released once too often"
 
@@ -172,7 +171,6 @@ def install(monkeypatch, fake):
             fake.made += 1
 
         def capture_begin(self, pool, capture_error_mode):
-            fake.log.append(("begin", fake.current.name))
             fake.begin_allocating(pool)
             if fake.fails_to_begin:
                 raise fake.fails_to_begin
@@ -183,7 +181,6 @@ def install(monkeypatch, fake):
             self.operations.__enter__()
 
         def capture_end(self):
-            fake.log.append("end")
             if fake.capturing is not self:
                 raise RuntimeError(INVALID)
             self.operations.__exit__(None, None, None)
@@ -226,7 +223,7 @@ def install(monkeypatch, fake):
             if fake.broken:
                 raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered\nmore")
             assert fake.capturing is None
-            fake.log.append(("event", stream.name))
+            fake.log.append("event")
 
         def query(self):
             return fake.answers

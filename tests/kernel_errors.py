@@ -1,21 +1,18 @@
-"""What the tests give to kernels written in Triton, and what comes of it in float64.
+"""What the tests give to kernels written in Triton, and what comes of it in float64."""
 
-python -m tests.kernel_errors prints how far the kernels are from that, beside torch's own operations on the
-same numbers: the largest error, by the largest number of the result. Without a GPU it needs
-TRITON_INTERPRET=1."""
-
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, silu
 
-from specdemo.runtime import triton_between, triton_products
+from specdemo.runtime import triton_between
 from specdemo.runtime.attention import Branches
 from specdemo.runtime.decoder import RowMask, rotated
-from tests.kernel_shapes import DEVICE, DTYPES
+
+# Without a GPU they run in Triton's interpreter, which conftest.py chooses.
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def round_as_a_gpu(replace: Callable[[object, str, object], None]) -> None:
@@ -168,69 +165,3 @@ def attended_exactly(given: Attending) -> tuple[Tensor, Tensor, Tensor]:
         hidden = hidden | (position < (first - given.window if given.from_first else own - given.window + 1))
     output = scores.masked_fill(hidden, -torch.inf).softmax(-1) @ values
     return output.transpose(0, 1).reshape(n, -1), new_keys, new_values
-
-
-def errors(dtype: torch.dtype) -> Iterator[tuple[str, float, float]]:
-    """What is computed, the kernel's error and that of torch's operations."""
-
-    def apart(result: Tensor, expected: Tensor) -> float:
-        return ((result.double() - expected).abs().max() / expected.abs().max()).item()
-
-    for rows in (1, 5, 17):
-        x, (weight, scale, _) = randn(rows, 2048, dtype=dtype), int8_layer(256, 2048, dtype, bias=False)
-        of_torch = linear(x, weight.to(dtype) * scale[:, None])
-        expected = exact(x, weight, scale)
-        ours = triton_products.few_rows_product(x, weight, scale, None)
-        yield f"int8 product, rows: {rows}", apart(ours, expected), apart(of_torch, expected)
-    x, weight = randn(1, 2048, dtype=dtype), randn(256, 2048, dtype=dtype, seed=2)
-    ours = triton_products.few_rows_product(x, weight, None, None)
-    expected = x.double() @ weight.double().T
-    yield "product of a row", apart(ours, expected), apart(linear(x, weight), expected)
-    for n, first, softcap in ((1, 500, 0.0), (5, 500, 0.0), (17, 500, 0.0), (5, 4000, 0.0), (5, 500, 50.0)):
-        given = attending(8, 2, 64, dtype, n, first, 8192, softcap=softcap)
-        expected, new_keys, new_values = attended_exactly(given)
-        ours = attended(given)
-        keys, values = (
-            torch.cat([cached[0, :, :first], new.to(dtype)], 1)[None]
-            for cached, new in ((given.keys, new_keys), (given.values, new_values))
-        )
-        cos, sin = given.rotation_table[given.rows].split(1, 1)
-        query = rotated(given.q.view(n, 8, 64), cos, sin).transpose(0, 1)[None]
-        visible = torch.arange(first + n, device=DEVICE) <= given.rows[:, None]
-        if softcap:
-            scores = query @ keys.repeat_interleave(4, 1).transpose(2, 3) * given.scale
-            scores = ((scores / softcap).tanh() * softcap).masked_fill(~visible, -torch.inf)
-            weights = scores.softmax(-1, dtype=torch.float32).to(dtype)
-            of_torch = weights @ values.repeat_interleave(4, 1)
-        else:
-            of_torch = scaled_dot_product_attention(
-                query, keys, values, visible, scale=given.scale, enable_gqa=True
-            )
-        of_torch = of_torch[0].transpose(0, 1).reshape(n, -1)
-        about = f"attention, rows: {n}, after {first:,} tokens"
-        if softcap:
-            about += f", capped at {softcap:.0f}"
-        yield about, apart(ours, expected), apart(of_torch, expected)
-    gate_up = 4 * randn(5, 2 * 1500, dtype=dtype)
-    gate, up = gate_up.chunk(2, -1)
-    expected = silu(gate.double()) * up.double()
-    yield "gate", apart(triton_between.gate(gate_up, False), expected), apart(silu(gate) * up, expected)
-    x, weight = 5 * randn(5, 2048, dtype=dtype), randn(2048, dtype=dtype, seed=2)
-    expected = rms_norm(x.double(), (2048,), weight.double(), 1e-6)
-    of_torch = rms_norm(x, (2048,), weight, 1e-6)
-    yield "norm", apart(triton_between.normed(x, weight, 1e-6), expected), apart(of_torch, expected)
-
-
-def main() -> int:
-    if DEVICE == "cpu":
-        round_as_a_gpu(setattr)
-    columns = [list(errors(dtype)) for dtype in DTYPES.values()]
-    print("| |", " | ".join(f"{name}, ours and torch's" for name in DTYPES), "|")
-    print("|---" * (1 + len(columns)) + "|")
-    for row in zip(*columns, strict=True):
-        print(f"| {row[0][0]} |", " | ".join(f"{ours:.1e}, {its:.1e}" for _, ours, its in row), "|")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -31,7 +31,7 @@ LOCK = threading.RLock()
 MAX_GROUPED_QUERIES = 32  # beyond that (a prefill) a mask for every group costs more than repeated keys
 
 # Keys from which on attention is split: combining the parts takes four launches. On an NVIDIA H100 1,024 keys
-# took 44 us as a whole and 27 in parts, 512 took 24 and 29 (2026-11-26, `python -m tests.gpu.micro`).
+# took 44 us as a whole and 27 in parts, 512 took 24 and 29 (2026-11-26).
 SPLIT_FROM = 1024
 SMALLEST_PART = 128  # keys: torch's kernel reads as many at a time, or 64
 BLOCKS_A_PROCESSOR = 2  # of either kernel, which fit on one at the same time

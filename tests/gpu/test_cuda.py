@@ -1,4 +1,4 @@
-"""What only a CUDA device can show. Skipped without one."""
+"""What only a CUDA device can show, but for what `python -m specdemo doctor` tries. Skipped without one."""
 
 import gc
 
@@ -21,14 +21,6 @@ PROMPT = "Once upon a time there was a little fox who"
 
 def text_of(pair, **params):
     return generate(pair, PROMPT, Params(max_new_tokens=80, seed=1, **params))
-
-
-def test_greedy_in_float32_is_the_same_text_as_on_the_cpu_and_as_plain_decoding():
-    gpu, cpu = load_pair(device="cuda", dtype="float32"), load_pair(device="cpu", dtype="float32")
-    speculative = text_of(gpu, temperature=0)
-    assert speculative.stats.accepted and speculative.stats.rejected
-    assert speculative.output_ids == text_of(gpu, temperature=0, draft_with="none").output_ids
-    assert speculative.output_ids == text_of(cpu, temperature=0).output_ids
 
 
 def test_a_text_that_follows_a_regular_expression_is_the_same_as_on_the_cpu():
@@ -58,14 +50,6 @@ def test_target_and_drafter_on_different_devices(devices):
     assert texts[0] == texts[1]
 
 
-def test_cudnns_attention_is_left_out_while_a_pair_computes():
-    pair = load_pair(device="cuda")
-    seen = []
-    pair.target.register_forward_pre_hook(lambda *_: seen.append(torch.backends.cuda.cudnn_sdp_enabled()))
-    text_of(pair, temperature=0)
-    assert set(seen) == {False} and torch.backends.cuda.cudnn_sdp_enabled()
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", SHAPES)
 def test_attention_that_is_split_is_as_good_as_unsplit(name, dtype):
@@ -79,12 +63,6 @@ def test_attention_that_is_split_is_as_good_as_unsplit(name, dtype):
         ours = errors(masked_attention(rows, keys, values, mask).cpu(), expected)
         theirs = errors(unsplit.cpu(), expected)
         assert ours[1] <= 1.3 * theirs[1] and ours[0] <= 3 * theirs[0]
-
-
-def test_quantised_weights_run_and_take_less():
-    dense, small = load_pair(device="cuda"), load_pair(device="cuda", quantize="int8")
-    assert small.bytes_held.target < dense.bytes_held.target
-    assert text_of(small, temperature=0).stats.tokens > 0
 
 
 def test_int4_weights_compute_what_they_compute_on_a_cpu(tmp_path):

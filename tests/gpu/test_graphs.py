@@ -1,27 +1,22 @@
-"""CUDA graphs: the same tokens as without, one wait per round, captured once, and eager with a reason where
-they cannot be."""
+"""CUDA graphs: the same tokens as without, one wait per round, and eager with a reason where they cannot be.
+What `python -m specdemo doctor` tries on a GPU stands there alone."""
 
 import os
 import subprocess
 import sys
-import threading
 import warnings
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import cycle
 from pathlib import Path
+from random import Random
 
 import pytest
 import torch
 
 from specdemo import Params, generate, load_pair, stream
+from specdemo.bench.compare import methods_at_hand
 from specdemo.engine import step
-from specdemo.errors import PairError
-from specdemo.loading.catalog import DTYPES, QUANTIZE
-from specdemo.loading.quantised import quantized_layers
-from specdemo.runtime.device import quantized_kinds
-from tests.oracle import KINDS
-from tests.tiny import ARCHITECTURES, WIDE, noisy, tiny, tokenizer
+from specdemo.events.choices import RULES
+from tests.tiny import ARCHITECTURES, noisy, tiny
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
 
@@ -38,26 +33,41 @@ def trace_of(pair, params, prompt=PROMPT, capture=True):
     return generate(pair if capture else pair.with_capture("off"), prompt, params)
 
 
-SAMPLED = replace(GREEDY, temperature=0.8)
+def told(trace):
+    return trace.output_ids, trace.stats.accepted, [(one.gamma, one.ended_by) for one in trace.rounds]
 
 
-@pytest.mark.parametrize(
-    "params",
-    [
-        *(replace(each, draft_with=kind) for each in (GREEDY, SAMPLED) for kind in KINDS),
-        replace(SAMPLED, temperature=1.2, top_k=20, top_p=1.0, min_p=0.05),
-        replace(SAMPLED, gamma=8, confidence=0.5),
-        replace(SAMPLED, gamma="auto"),
-    ],
-    ids=str,
-)
-def test_the_same_tokens_eager_and_captured(pair, params):
-    captured, eager = trace_of(pair, params), trace_of(pair, params, capture=False)
-    assert pair.runner.graphs.graphs and not pair.runner.graphs.fault
-    assert captured.output_ids == eager.output_ids
-    assert captured.stats.accepted == eager.stats.accepted
-    lengths = [[(one.gamma, one.ended_by) for one in run.rounds] for run in (captured, eager)]
-    assert lengths[0] == lengths[1]
+def random_params(choose, methods):
+    return Params(
+        draft_with=choose.choice(methods),
+        rule=choose.choice(list(RULES)),
+        gamma=choose.choice([1, 2, 4, 8, "auto"]),
+        confidence=choose.choice([0.0, 0.0, 0.4]),
+        temperature=choose.choice([0.0, 0.7, 1.2]),
+        top_k=choose.choice([0, 20]),
+        top_p=choose.choice([1.0, 0.9]),
+        min_p=choose.choice([0.0, 0.05]),
+        repetition_penalty=choose.choice([None, None, 1.2]),
+        alternatives=choose.choice([0, 5]),
+        max_new_tokens=choose.choice([10, 40, 150]),
+        ignore_eos=True,
+        seed=choose.randrange(2**31),
+    )
+
+
+@pytest.mark.parametrize("name", ["embedded", "embedded-eagle3", "embedded-dflash"])
+def test_random_runs_with_few_graphs_and_freed_memory_full_of_nan(name):
+    """In one run of some hundred a number at the very edge of acceptance may fall on the other side, because
+    both forwards round differently: where u and p/q of the round are nearer than 1e-5, it is that."""
+    pair, choose = load_pair(name, device="cuda", dtype="float32"), Random(0)
+    pair.runner.graphs.most = 16
+    methods = methods_at_hand(pair)
+    for _ in range(25):
+        params = random_params(choose, methods)
+        prompt = pair.tokenizer(PROMPT).input_ids * choose.choice([1, 3, 12, 30])
+        torch.full((2**26,), float("nan"), device="cuda")  # freed at once
+        captured, eager = (trace_of(pair, params, prompt, capture) for capture in (True, False))
+        assert not pair.runner.notes and told(captured) == told(eager), (len(prompt), params)
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -114,34 +124,6 @@ def test_a_model_with_hooks_runs_as_it_is_and_says_why():
     assert trace.output_ids == expected and len(called) == trace.stats.target_forwards
 
 
-@pytest.fixture(scope="module")
-def wide(tmp_path_factory):
-    """Where a pair's models are whose layers can have each kind of quantised weights that CUDA can have."""
-    folder, target = tmp_path_factory.mktemp("wide"), tiny(**WIDE)
-    for role, model in (("target", target), ("drafter", noisy(target))):
-        model.save_pretrained(folder / role)
-        tokenizer().save_pretrained(folder / role)
-    return {role: folder / role for role in ("target", "drafter")}
-
-
-@pytest.mark.parametrize("quantize", QUANTIZE)
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_quantised_weights_in_the_same_path(wide, dtype, quantize):
-    """What can be chosen runs, and the rest is refused. Only in float32 must the texts be equal: captured
-    steps have other sizes, and round differently."""
-    if quantize not in quantized_kinds("cuda", getattr(torch, dtype), quantized_layers(tiny(**WIDE))):
-        with pytest.raises(PairError, match="optimum-quanto compiles"):
-            load_pair(**wide, device="cuda", dtype=dtype, quantize=quantize)
-        return
-    pair = load_pair(**wide, device="cuda", dtype=dtype, quantize=quantize)
-    params = replace(GREEDY, max_new_tokens=50)
-    captured, eager = trace_of(pair, params), trace_of(pair, params, capture=False)
-    assert pair.runner.graphs.graphs and pair.runner.graphs.fault is None
-    assert captured.stats.tokens == eager.stats.tokens == 50 and captured.stats.accepted
-    same = 50 if dtype == "float32" else 1
-    assert captured.output_ids[:same] == eager.output_ids[:same]
-
-
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 @pytest.mark.parametrize("devices", ["cuda:1", {"target": "cuda:1", "drafter": "cuda:0"}], ids=str)
 def test_another_gpu_than_the_current_one(pair, devices):
@@ -152,51 +134,7 @@ def test_another_gpu_than_the_current_one(pair, devices):
     assert all(this_round.draft_ms > 0 and this_round.verify_ms > 0 for this_round in trace.rounds)
 
 
-def test_a_pair_is_loaded_while_another_is_captured_and_runs(pair):
-    """The other captures anew with each gamma. Weights that are not of the stored dtype go to the GPU in
-    another way."""
-    ended = threading.Event()
-
-    def load():
-        for dtype in cycle(("bfloat16", "float32")):
-            if ended.is_set():
-                return
-            load_pair(device="cuda", dtype=dtype)
-
-    expected = trace_of(pair, GREEDY, capture=False).output_ids
-    own = pair.with_capture("auto")
-    with ThreadPoolExecutor(1) as thread:
-        loading = thread.submit(load)
-        try:
-            texts = [trace_of(own, replace(GREEDY, gamma=gamma)).output_ids for gamma in range(1, 9)]
-        finally:
-            ended.set()
-        loading.result()
-    assert own.runner.graphs.fault is None and len(own.runner.graphs.graphs) >= 16
-    assert all(text == expected for text in texts)
-
-
-# Last, and each in a process of its own: what is left of a failed capture, or of a GPU that is lost, stays in
-# the process.
-
-FAILED_CAPTURE = """
-import torch
-from specdemo import Params, generate, load_pair
-from specdemo.engine import step
-
-params = Params(temperature=0, max_new_tokens=150, ignore_eos=True, seed=5)
-pair = load_pair(device="cuda", dtype="float32")
-expected = generate(pair.with_capture("off"), "Once upon a time", params).output_ids
-own = step.probabilities
-for probabilities in (lambda logits: own(logits) + 0 * logits.max().item(), own):
-    step.probabilities = probabilities
-    fresh = pair.with_capture("auto")
-    assert generate(fresh, "Once upon a time", params).output_ids == expected, "the text is the same"
-    failed = any("reads tensor values on the host" in str(note) for note in fresh.notes)
-    assert failed == (probabilities is not own), fresh.notes
-    torch.rand(3, device="cuda")  # the generator works
-print("done")
-"""
+# Last, and in a process of its own, because a GPU that is lost stays so in the process.
 
 LOST = """
 import torch
@@ -232,10 +170,9 @@ print("done")
 """
 
 
-@pytest.mark.parametrize("program", [FAILED_CAPTURE, LOST], ids=["failed capture", "lost"])
-def test_in_a_process_of_its_own(program):
+def test_a_gpu_that_is_lost_is_said_and_the_cpu_goes_on():
     done = subprocess.run(
-        [sys.executable, "-c", program],
+        [sys.executable, "-c", LOST],
         cwd=Path(__file__).resolve().parents[2],
         env=os.environ | {"CUDA_LAUNCH_BLOCKING": "0"},
         capture_output=True,

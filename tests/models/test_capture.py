@@ -15,13 +15,12 @@ import torch
 
 import specdemo.runtime.cache
 from specdemo import Params, Round, generate, load_pair, stream
-from specdemo.engine.step import VerifyInput
 from specdemo.runtime import native
 from specdemo.runtime.device import Clock
 from specdemo.runtime.graphs import Graph, Graphs
 from specdemo.runtime.lm import CachedLM
-from specdemo.runtime.steps import EagerSteps, HostNumbers, tensors_of, with_tensors
-from tests.oracle import CPU, KINDS, TableLM, assert_nearly_the_same, decoding, random_table
+from specdemo.runtime.steps import EagerSteps, tensors_of, with_tensors
+from tests.oracle import TableLM, assert_nearly_the_same, decoding, random_table
 from tests.runners import run_by
 from tests.tiny import noisy, tiny, tokenizer
 
@@ -148,7 +147,7 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["model", "lookup"])
 def test_filled_rows_change_nothing(kind):
     """To the last bit, at the end of the text, of the target's context and of the drafter's, and after an
     eos."""
@@ -162,7 +161,7 @@ def test_filled_rows_change_nothing(kind):
                 told.append(timeless(decoding(target, drafter, params, [2, 0, 1, 2, 0], run_step=run, **end)))
             assert told[0] == told[1]
             filled += len(target.fed) - 4 - sum(1 + len(this_round.draft) for this_round in told[0])
-    assert (filled > 0) == (kind != "none"), "the test must show something"
+    assert filled, "else the test shows nothing"
 
 
 def test_a_wide_look_with_filled_rows_after_it():
@@ -183,39 +182,24 @@ def test_a_wide_look_with_filled_rows_after_it():
 
 
 @pytest.mark.slow
-def test_recorded_is_as_run_whoever_drafts_over_one_set_of_recordings():
-    """The verifying step's inputs come from recordings and from the host by turns."""
-    pair, filled = captured(llama, near), run_by(llama, near, Filled())
-    eager, graphs = load_pair(target=llama, drafter=near), pair.runner.graphs
-    runs = [*(("model", shape) for shape in SHAPES), *((kind, "top-p") for kind in KINDS[1:])]
-    for seed, (kind, shape) in enumerate(
-        [*runs, ("model", "top-p"), ("lookup", "greedy"), ("model", "greedy")]
-    ):
-        params = dict(SHAPES[shape], draft_with=kind, gamma=4, ngram=1, seed=seed, max_new_tokens=24)
-        assert_nearly_the_same(the_same(pair, filled, **params), rounds_of(eager, **params))
-    assert sum(one.played for one in graphs.all) > 5 * len(runs)
-    assert pair.notes == [*pair.limits] and {key[0] for key in graphs.made} == {"draft", "verify"}
-
-
-@pytest.mark.slow
 def test_the_key_of_a_recording_names_all_that_it_depends_on():
     """Runs that differ in one thing each, over one set of recordings: whatever is not in the key would be
     played as it was in another run. Numbers that are inputs of the steps need no other recording."""
     target = tiny("gpt2", n_positions=200).requires_grad_(False)
     pair, filled = captured(target, noisy(target), Baked()), run_by(target, noisy(target), Filled())
     graphs, usual = pair.runner.graphs, dict(temperature=1.0, top_p=0.9, gamma=4, ngram=1, alternatives=3)
-    numbers = [dict(seed=8), dict(temperature=0.5), dict(top_p=0.5)]
-    others = [dict(top_k=4), dict(top_k=5), dict(min_p=0.1), dict(alternatives=0), dict(temperature=0.0)]
-    others += [*(dict(draft_with=kind) for kind in ("ngram", "lookup", "none")), dict()]
+    numbers = [dict(temperature=0.5, top_p=0.5, seed=8)]
+    others = [dict(top_k=4), dict(top_k=5), dict(alternatives=0), dict(temperature=0.0)]
+    others += [dict(draft_with="lookup")]
     for changes in (dict(), *numbers, *others):
         made = [key for key in graphs.made if key[1]]  # but for rounds without a draft
         for prompt in (PROMPT, PROMPT[:1]) if not changes else (PROMPT,):
-            the_same(pair, filled, prompt, **{**usual, "max_new_tokens": 12, **changes})
+            the_same(pair, filled, prompt, **{**usual, "max_new_tokens": 8, **changes})
         assert changes not in numbers or [key for key in graphs.made if key[1]] == made
     with torch.no_grad():
         for parameter in target.parameters():
             parameter *= 1.1  # in place: what lies there is read, not what lay there
-    the_same(pair, filled)
+    the_same(pair, filled, **usual, max_new_tokens=8)
     assert len(graphs.made) == len(set(graphs.made)) and graphs.fault is None, "none was made twice"
 
 
@@ -239,7 +223,7 @@ def test_what_a_grammar_allows_is_an_input_of_verifying_and_such_drafts_are_not_
 
 def test_trees_are_recorded_by_their_shape():
     """The end of a text has room for their first depths only, and needs no recording of its own."""
-    how = dict(temperature=0.9, top_p=0.8, max_new_tokens=23)
+    how = dict(temperature=0.9, top_p=0.8, max_new_tokens=16)
     pair, filled = captured(llama, near), run_by(llama, near, Filled())
     eager = load_pair(target=llama, drafter=near)
 
@@ -248,7 +232,6 @@ def test_trees_are_recorded_by_their_shape():
         return {key[:2] for key in keys if key[1]}  # not a round in which there is no room for a draft
 
     assert made(2, 2, 1) == {("draft", 10), ("verify", 10)}
-    assert not made(2, 2, 1, seed=8)
     assert made(1, 2, 1, 1) == {("draft", 7), ("verify", 7)}
     assert made(2, 1, 1, 1, 1) == {("draft", 10), ("verify", 10)}, "as many tokens in another shape"
     grown = recorded(pair, filled, eager, tree="auto", **how)
@@ -287,66 +270,6 @@ def test_a_recording_that_is_rounded_otherwise_decides_from_its_first_round_on(m
 
 
 @pytest.mark.slow
-def test_each_shape_of_a_step_is_recorded_once_and_in_its_first_round():
-    """A round without a draft, and a text of one token, have other shapes; the last rounds, which draft less,
-    have not."""
-    pair = captured(llama, near)
-    made = pair.runner.graphs.made
-    rounds = rounds_of(pair, temperature=0.9)
-    assert {len(this_round.draft) for this_round in rounds[:-4]} == {4} and 0 < len(rounds[-1].draft) < 4
-    assert [key[:2] for key in made] == [("draft", 4), ("verify", 4)]
-    assert rounds_of(pair, temperature=0.9) == rounds and len(made) == 2, "none for what was recorded"
-    for gamma in (2, 6, 2, 4):
-        at = []
-        for event in stream(pair, PROMPT, Params(gamma=gamma, seed=3, max_new_tokens=40)):
-            at += [len(made)] if isinstance(event, Round) and event.draft else []
-        assert len(set(at)) == 1, "none during the later rounds"
-    steps = [(step, gamma) for gamma in (4, 2, 6) for step in ("draft", "verify")]
-    assert [key[:2] for key in made if key[1]] == steps
-    before = len(made)
-    rounds_of(pair, [7], temperature=0.9)
-    assert [(key[0], key[2]) for key in made[before:] if key[0] == "draft"] == [("draft", 1)]
-
-
-@pytest.mark.slow
-def test_the_most_that_are_kept():
-    pair, filled = captured(llama, near, Recorder(most=3)), run_by(llama, near, Filled())
-    graphs, held = pair.runner.graphs, set()
-    for gamma in (4, 2, 3, 2):
-        for _ in stream(pair, PROMPT, Params(gamma=gamma, seed=3, max_new_tokens=40)):
-            held.add(len(graphs.graphs))
-        the_same(pair, filled, gamma=gamma)
-    assert max(held) == 3
-    assert len(graphs.made) > len(set(graphs.made)), "what was let go is recorded anew"
-    assert all(key[1] in (0, 2) for key in list(graphs.graphs)[-2:]), "the latest used are kept"
-
-
-def test_only_what_a_recording_gives_out_is_read_where_it_lies():
-    """Not another tensor that happens to lie there, as one may when a recording was let go; and never one
-    place for two inputs (a lookup's q and raw q are one tensor)."""
-    graphs, output = Recorder(), torch.rand(3)
-    graphs.graphs["draft",] = Graph(None, None, output)
-    same = output.view(3)
-    numbers = HostNumbers(same, {"last": 3}, CPU)
-    static = graphs._static_input(VerifyInput(numbers, same, output, same, same, same, same))
-    assert static.q is output
-    assert len({tensor.data_ptr() for tensor in tensors_of(static)}) == 7
-
-
-@pytest.mark.slow
-def test_a_wider_look_is_another_recording():
-    wide = tiny("llama", vocab_size=600, scale=0.5).requires_grad_(False)
-    pair, filled = captured(wide, noisy(wide), Baked()), run_by(wide, noisy(wide), Filled())
-    graphs, made = pair.runner.graphs, []
-    for _ in range(2):
-        the_same(pair, filled, temperature=1.5, top_p=0.95, gamma=4)
-        made.append(len(graphs.made))
-    drafts = [key for key in graphs.made if key[0] == "draft"]
-    looks = [next(part[-1] for part in key if isinstance(part, tuple)) for key in drafts]
-    assert looks == [256, 2048] and made[0] == made[1] and graphs.fault is None
-
-
-@pytest.mark.slow
 def test_judging_again_after_a_recording_that_has_spoiled_the_draft():
     """The verifying step was recorded first, by a run that looked things up; the drafting one's outputs lie
     in what it uses."""
@@ -354,40 +277,24 @@ def test_judging_again_after_a_recording_that_has_spoiled_the_draft():
     drafter = tiny("llama", vocab_size=600, seed=3).requires_grad_(False)
     with torch.no_grad():  # its nuclei are small, the target's are not: judging the draft widens the look
         drafter.lm_head.weight *= 6
-    again = 0
-    for seed in range(2):
-        pair, filled = captured(target, drafter, Baked()), run_by(target, drafter, Filled())
-        for kind in ("lookup", "model"):
-            params = dict(draft_with=kind, temperature=2.0, top_p=0.98, gamma=4, ngram=1, seed=seed)
-            the_same(pair, filled, [5, 5, 5, 5], **params)
-        made = [key[0] for key in pair.runner.graphs.made if key[1]]
-        again += "draft" in made and made.index("verify") < made.index("draft")
-    assert again
-
-
-def moved(model, how):
-    before = [parameter.data_ptr() for parameter in model.parameters()]
-    kept = [parameter.data for parameter in model.parameters()]  # or weights could come to lie where they lay
-    if how == "replaced":
-        for parameter in model.parameters():
-            parameter.data = parameter.data.clone()
-    else:
-        last = model.model.layers[1].mlp.down_proj
-        last.weight = torch.nn.Parameter(last.weight.data * 0.5, requires_grad=False)
-    assert len(kept) and before != [parameter.data_ptr() for parameter in model.parameters()]
+    pair, filled = captured(target, drafter, Baked()), run_by(target, drafter, Filled())
+    for kind in ("lookup", "model"):
+        params = dict(draft_with=kind, temperature=2.0, top_p=0.98, gamma=4, ngram=1, seed=0)
+        the_same(pair, filled, [5, 5, 5, 5], max_new_tokens=24, **params)
+    made = [key[0] for key in pair.runner.graphs.made if key[1]]
+    assert made.index("verify") < made.index("draft")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("how", "role"), [("replaced", 0), ("a new parameter", 1)])
-def test_weights_that_lie_elsewhere_are_recorded_anew(how, role):
+def test_weights_that_lie_elsewhere_are_recorded_anew():
     models = tiny("llama"), noisy(llama)
     pair = captured(*models)
-    first, graphs = rounds_of(pair), pair.runner.graphs
-    made = len(graphs.made)
-    moved(models[role], how)
-    again = the_same(pair, run_by(*models, Filled()))
-    assert graphs.made[made:] == graphs.made[:made] and len(graphs.graphs) == made
-    assert (again == first) == (how != "a new parameter")
+    first, made = rounds_of(pair), [*pair.runner.graphs.made]
+    last = models[1].model.layers[1].mlp.down_proj
+    before = last.weight  # kept, or the new one could come to lie where it lay
+    last.weight = torch.nn.Parameter(before.data * 0.5, requires_grad=False)
+    assert the_same(pair, run_by(*models, Filled())) != first
+    assert pair.runner.graphs.made == 2 * made and len(pair.runner.graphs.graphs) == len(made)
 
 
 @pytest.mark.slow
@@ -398,7 +305,7 @@ def test_no_cache_moves_in_the_middle_of_a_text_and_a_second_one_captures_nothin
     monkeypatch.setattr(specdemo.runtime.cache, "kv_length_for", lambda length, device: as_on_gpu(length))
     target = tiny("llama", max_position_embeddings=1024, num_hidden_layers=1)
     pair = captured(target, noisy(target, 0.001), Recorder(most=100))
-    params = dict(temperature=0.0, max_new_tokens=512 - len(PROMPT), ignore_eos=True, alternatives=0)
+    params = dict(temperature=0.0, max_new_tokens=300 - len(PROMPT), ignore_eos=True, alternatives=0)
     epochs = []
     for _ in range(2):
         for event in stream(pair, PROMPT, Params(gamma=4, **params), measure=False):
@@ -410,17 +317,6 @@ def test_no_cache_moves_in_the_middle_of_a_text_and_a_second_one_captures_nothin
 
 
 @pytest.mark.slow
-def test_a_cache_that_was_made_anew_shares_no_recording_with_the_one_before():
-    """As when a model in memory was moved and moved back: its weights lie where they were."""
-    pair = captured(tiny("mistral", sliding_window=8), noisy(llama))
-    before, keys = rounds_of(pair), pair.runner.graphs.made
-    made = len(keys)
-    del pair.runner.lms
-    assert rounds_of(pair) == before
-    assert len(keys) == 2 * made and not {*keys[:made]} & {*keys[made:]}
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(("fails", "error"), [(2, torch.OutOfMemoryError), (3, TypeError)], ids=str)
 def test_what_cannot_be_recorded_is_run_as_it_is(fails, error):
     """The verifying step, and that of another span in the middle of the text."""
@@ -428,26 +324,15 @@ def test_what_cannot_be_recorded_is_run_as_it_is(fails, error):
         captured(llama, near, Recorder(fails=fails, error=error)),
         load_pair(target=llama, drafter=near),
     )
-    params, graphs = dict(max_new_tokens=80, temperature=0.9), pair.runner.graphs
+    params, graphs = dict(max_new_tokens=70, temperature=0.9), pair.runner.graphs
     assert_nearly_the_same(rounds_of(pair, **params), rounds_of(plain, **params))
     assert len(graphs.made) == fails - 1 and not graphs.graphs, "nothing is tried again, and nothing kept"
     (note,) = map(str, set(pair.notes) - set(pair.limits))
     assert FAILURES[error].replace("\n", " ") in note and "\n" not in note
-    again, own = rounds_of(pair), rounds_of(plain)
+    again, own = (rounds_of(each, max_new_tokens=16) for each in (pair, plain))
     assert len(graphs.made) == fails - 1
     assert_nearly_the_same(again, own)  # after an error of memory, capturing is tried in each run
     assert error is torch.OutOfMemoryError or again == own
-
-
-def test_a_recording_that_fails_in_the_last_round():
-    """Its drafts have more rows than are drafted, and the verifying step that was to take them is run as it
-    is."""
-    params = dict(gamma=4, max_new_tokens=3, temperature=0.9, top_p=1.0)
-    for fails in (1, 2):
-        pair = captured(llama, near, Recorder(fails=fails))
-        rounds = rounds_of(pair, **params)
-        assert_nearly_the_same(rounds, rounds_of(load_pair(target=llama, drafter=near), **params))
-        assert len(rounds[0].draft) == 2 and pair.runner.graphs.blocker
 
 
 def test_an_error_of_the_step_itself_is_told_as_one():
@@ -481,6 +366,7 @@ def test_recording_is_in_no_rounds_time(monkeypatch):
 
     monkeypatch.setattr(Recorder, "_capture", slow)
     monkeypatch.setattr("specdemo.runtime.device.perf_counter", lambda: seconds() + 3600 * len(calls))
-    trace = generate(pair, PROMPT, Params(max_new_tokens=60, ignore_eos=True, gamma=6, temperature=0.0))
+    params = Params(max_new_tokens=40, ignore_eos=True, gamma=6, temperature=0.0)
+    trace = generate(pair, PROMPT, params, measure=False)
     assert len(calls) >= 2
     assert max(max(each.draft_ms, each.verify_ms) for each in trace.rounds) < 600_000

@@ -7,14 +7,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from specdemo import Params, Round, generate, load_pair, stream
 from specdemo.errors import LoadError
 from specdemo.loading import load
 from specdemo.loading.pool import ModelPool
-from specdemo.loading.request import Part, resolve
+from specdemo.loading.request import resolve
 from specdemo.runtime import cuda, probe
 from specdemo.runtime.device import Clock
 from specdemo.runtime.graphs import Graphs
@@ -25,15 +24,10 @@ from tests.models.test_capture import PROMPT, timeless
 from tests.models.test_dflash_drafter import HEADS
 from tests.pure.test_cuda_calls import inputs, new_graphs, step
 from tests.runners import run_by
-from tests.small import small_model
 from tests.tiny import VOCAB, noisy, tiny
 
 pytestmark = pytest.mark.slow
 ERROR = "CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be reported later"
-SENTENCE = (
-    "CUDA is lost (an illegal memory access was encountered): restart SpecDemo to use the GPU again; "
-    "pairs on the CPU go on working"
-)
 llama = tiny("llama")
 near = noisy(llama)
 STORED, OTHER = torch.bfloat16, torch.float32  # of the embedded pair
@@ -64,20 +58,6 @@ def test_a_run_on_a_gpu_tells_what_the_comparison_of_its_texts_says(monkeypatch)
     assert [len(text) for text in texts] == [60]
 
 
-def test_cudnns_attention_is_left_out_while_a_pairs_models_compute_and_at_no_other_time(monkeypatch):
-    install(monkeypatch, FakeCuda())
-    seen = set()
-    target = tiny("llama")
-    target.register_forward_pre_hook(lambda *_: seen.add(torch.backends.cuda.cudnn_sdp_enabled()))
-    pair = load_pair(target=target, drafter=near)
-    assert seen == {False}, "the check of its forwards"
-    seen.clear()
-    pair.runner.warm_up(4)
-    for _ in stream(pair, PROMPT, Params(max_new_tokens=30)):
-        assert torch.backends.cuda.cudnn_sdp_enabled()
-    assert seen == {False} and torch.backends.cuda.cudnn_sdp_enabled()
-
-
 def test_graphs_that_do_not_write_the_cache_are_not_used(monkeypatch):
     fake = install(monkeypatch, FakeCuda())
     fake.skipped = {"index_copy_"}
@@ -86,15 +66,8 @@ def test_graphs_that_do_not_write_the_cache_are_not_used(monkeypatch):
     rounds = rounds_of(pair, temperature=0.0)
     assert {key[0] for key in graphs.refused} == {"draft", "verify"}
     assert not graphs.graphs and graphs.blocker is None
-    notes = [note for note in map(str, pair.notes) if "is not captured" in note]
-    for name in ("draft", "verify"):
-        assert any(note.startswith(f"the {name} step for drafts of") for note in notes)
-    assert all("(logits differ by" in note for note in notes), notes
-    assert_plain_text(rounds)
-
-
-def assert_plain_text(rounds):
-    """Greedy rounds of `llama` and `near` say what those of a pair on a CPU do."""
+    notes = [note for note in map(str, pair.notes) if "(logits differ by" in note]
+    assert len(notes) >= 2 and all("is not captured" in note for note in notes)
     plain = rounds_of(load_pair(target=llama, drafter=near), temperature=0.0)
     assert [this_round.emitted for this_round in rounds] == [this_round.emitted for this_round in plain]
 
@@ -120,15 +93,15 @@ class Rounding:
 
 
 def captured_with(monkeypatch, drafter, changed, params, target=None, prompt=PROMPT):
-    """The graphs after runs with drafts of 1 and 4, whose replays are changed. target: None is the tiny
-    one."""
+    """The graphs after runs with drafts of 1 and 4, whose replays are changed. target: None is the tiny one,
+    and another one drafts 4 only."""
     graphs = Graphs(Clock())
     with monkeypatch.context() as patch:
         fake = install(patch, FakeCuda())
         patch.setattr(Clock, "ms_between", lambda *_: 0.0)
         fake.changed = changed
         pair = run_by(target or target_16, drafter, graphs)
-        for gamma in (1, 4):
+        for gamma in (1, 4) if target is None else (4,):
             rounds_of(pair, prompt, gamma=gamma, max_new_tokens=8, **params)
     assert graphs.blocker is None
     return graphs
@@ -138,7 +111,6 @@ target_16 = tiny("llama").bfloat16()
 DRAFTERS_16 = {
     "model": lambda: noisy(llama).bfloat16(),
     "EAGLE-3": lambda: tiny_head(target_16).bfloat16(),
-    "DFlash": lambda: tiny_block_head(target_16).bfloat16(),
     "DFlash 2": lambda: tiny_block_head(target_16, **DFLASH2).bfloat16(),
     "DSpark": lambda: tiny_block_head(target_16, **HEADS["dspark, rnn"]).bfloat16(),
 }
@@ -148,7 +120,7 @@ GREEDY_16 = dict(temperature=0.0, alternatives=0)
 
 @pytest.mark.parametrize(
     ("drafter", "params", "share"),
-    [("model", GREEDY_16, 0.02), *((each, SAMPLED_16, 0.2) for each in DRAFTERS_16)],
+    [("model", GREEDY_16, 0.02), ("DFlash 2", SAMPLED_16, 0.2), ("DSpark", SAMPLED_16, 0.2)],
     ids=str,
 )
 def test_logits_that_are_rounded_otherwise_leave_every_step_captured(monkeypatch, drafter, params, share):
@@ -180,7 +152,6 @@ def all_accepted(operation, output):
     ("drafter", "changed", "steps", "told"),
     [
         ("model", wrong_logits, {"draft", "verify"}, "logits differ by"),
-        ("DFlash", wrong_logits, {"draft", "verify"}, "logits differ by"),
         ("EAGLE-3", wrong_tokens, {"draft", "verify"}, "ids differ in"),
         ("DSpark", all_accepted, {"verify"}, "accepted differ in 1 of 1 places"),
     ],
@@ -215,27 +186,6 @@ def test_a_trained_pair_s_graph_that_reads_something_wrong_is_found(monkeypatch,
     assert {key[:2] for key in refused} >= {("draft", 4), ("verify", 4)}
 
 
-def test_a_capture_that_fails_leaves_the_run_as_it_is(monkeypatch):
-    """The verifying step's, whose draft has been captured and dropped by then."""
-    fake = install(monkeypatch, FakeCuda("2.11"))
-    graphs = Graphs(Clock())
-    capture = Graphs._capture
-
-    def failing(self, key, step, value):
-        def interrupted(value):
-            output = step(value)
-            fake.invalid = fake.invalid or fake.capturing is not None
-            return output
-
-        return capture(self, key, interrupted if key[0] == "verify" else step, value)
-
-    monkeypatch.setattr(Graphs, "_capture", failing)
-    rounds = rounds_of(run_by(llama, near, graphs), temperature=0.0)
-    assert "previous error during capture" in graphs.blocker and not graphs.graphs
-    assert set(fake.users.values()) == {0} and not fake.recording
-    assert_plain_text(rounds)
-
-
 def test_a_lost_gpu_is_said_once_in_the_run_and_refused_from_then_on(monkeypatch):
     pair, on_cpu = load_pair(target=llama, drafter=near), load_pair(target=tiny("llama", seed=7))
     on_cpu_before = generate(on_cpu, PROMPT, Params(draft_with="none", max_new_tokens=5, seed=1)).output_ids
@@ -252,44 +202,31 @@ def test_a_lost_gpu_is_said_once_in_the_run_and_refused_from_then_on(monkeypatch
         run = stream(pair, PROMPT, Params(seed=1))
         with pytest.raises(cuda.CudaLost) as raised:
             list(run)
-    assert str(raised.value) == SENTENCE
-    assert run.trace.finish == "error" and run.trace.error == f"CudaLost: {SENTENCE}"
+    sentence = str(raised.value)
+    assert "illegal memory access" in sentence and "restart SpecDemo" in sentence
+    assert run.trace.finish == "error" and run.trace.error == f"CudaLost: {sentence}"
     assert touched == ["cuda"]
 
     with pytest.raises(cuda.CudaLost) as raised:  # the pair is loaded, and free
         generate(pair, PROMPT, Params(seed=1))
-    assert str(raised.value) == SENTENCE and touched == ["cuda"], "without a look at the GPU"
+    assert str(raised.value) == sentence and touched == ["cuda"], "without a look at the GPU"
     again = generate(on_cpu, PROMPT, Params(draft_with="none", max_new_tokens=5, seed=1))
     assert again.output_ids == on_cpu_before
 
 
-@pytest.mark.parametrize("device", ["cuda:1", None])
-def test_no_pair_is_loaded_on_a_lost_gpu(monkeypatch, device):
+def test_no_pair_is_loaded_on_a_lost_gpu(monkeypatch):
     def refuses(*_):
         raise AssertionError("CUDA was touched")
 
-    monkeypatch.setattr(cuda, "_lost", SENTENCE)
+    monkeypatch.setattr(cuda, "_lost", "it is lost")
     for name in ("is_available", "device_count", "get_device_properties", "is_bf16_supported"):
         monkeypatch.setattr(torch.cuda, name, refuses)
     pool = ModelPool()
-    with pytest.raises(LoadError) as raised:
-        pool.get(resolve("embedded", device=device))
-    assert str(raised.value) == SENTENCE
+    for device in ("cuda:1", None):
+        with pytest.raises(LoadError, match="^it is lost$"):
+            pool.get(resolve("embedded", device=device))
     pair = pool.get(resolve("embedded", device="cpu"))
     assert generate(pair, "Once", Params(max_new_tokens=5)).finish == "length"
-
-
-class Operations(TorchDispatchMode):
-    """Whether operations ran while nothing could be captured: those that draw random numbers, and others."""
-
-    def __init__(self):
-        super().__init__()
-        self.alone = {"random": set(), "other": set()}
-
-    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        kind = "random" if torch.Tag.nondeterministic_seeded in operation.tags else "other"
-        self.alone[kind].add(cuda.ALONE._is_owned())
-        return operation(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("dtype", [STORED, OTHER], ids=str)
@@ -320,15 +257,3 @@ def test_a_step_is_captured_while_another_thread_reads_a_model(monkeypatch, dtyp
         captured.set()
         assert loading.result().device.type == "meta"
     assert graphs.graphs and graphs.fault is None and not fake.violations
-
-
-@pytest.mark.parametrize("device", ["meta", "cpu"])
-def test_on_a_gpu_only_random_numbers_wait_for_a_capture(tmp_path, monkeypatch, device):
-    """The meta device stands for a GPU. transformers draws random numbers for this kind of model."""
-    small_model("qwen3_next").save_pretrained(tmp_path)
-    monkeypatch.setattr(cuda, "is_cuda", lambda device: str(device) == "meta")
-    part = Part("target", "own", str(tmp_path), device, None, None)
-    with Operations() as operations:
-        load._load(part, torch.bfloat16, lambda *_: None)
-    on_gpu = device == "meta"
-    assert operations.alone == {"random": {on_gpu}, "other": {False}}

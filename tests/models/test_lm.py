@@ -9,11 +9,11 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 import specdemo.runtime.cache
 import specdemo.runtime.lm
-from specdemo import PairError, Params, generate, load_pair
+from specdemo import Params, generate, load_pair
 from specdemo.runtime.attention import MAX_GROUPED_QUERIES
 from specdemo.runtime.capturable import capture_blocker
 from specdemo.runtime.lm import CachedLM, positional_cache
-from tests.sentences import assert_one_sentence
+from tests.sentences import refusal
 from tests.small import small_model
 from tests.tiny import ARCHITECTURES, VOCAB, WINDOW, greedy, longrope, random_weights, tiny, tokenizer
 
@@ -46,7 +46,7 @@ def at(lm, start, ids, reach=0):
 
 @pytest.mark.slow
 @modes
-@pytest.mark.parametrize("name", ["llama", "mistral", "gemma3", "gpt2", "gpt_neox", "opt"])
+@pytest.mark.parametrize("name", ["gemma3", "gpt2", "opt"])
 @torch.no_grad()
 def test_any_sequence_of_forwards_at_earlier_positions(name, mode):
     model = tiny(name)
@@ -69,21 +69,6 @@ def test_any_sequence_of_forwards_at_earlier_positions(name, mode):
         keep = draw.randrange(max(0, len(held) - 6), len(held) + 1) if keep is None else keep
         held = held[:keep]
     assert spans >= {64, 128, 192} if mode == "static" else len(spans) > 20
-
-
-@modes
-@torch.no_grad()
-def test_forwards_that_follow_each_other_need_reach_only_once(mode):
-    model = tiny("gemma3")
-    lm, ids = lm_of(model, mode), random.Random(1).choices(range(VOCAB), k=12)
-    at(lm, 0, ids[:4])
-    lm.reserve(3, 12)
-    parts = ((3, 5), (5, 6), (6, 11), (11, 12))
-    logits = [lm.forward(torch.tensor(ids[i:j]), torch.tensor(i)) for i, j in parts]
-    before = [each.clone() for each in logits]
-    assert_close(torch.cat(logits), fresh(model, ids)[3:])
-    at(lm, 1, [40, 41, 42, 43])
-    assert all(map(torch.equal, logits, before)), "what was handed out stays as it is"
 
 
 @modes
@@ -131,15 +116,14 @@ def test_the_models_own_attention_is_back_after_every_forward(own):
         assert_close(at(lm, 20, held[:6]), fresh(model, held[:20] + held[:6])[-6:])
 
 
-@pytest.mark.parametrize("as_on_gpu", [False, True])
-@pytest.mark.parametrize("chunk", [1, 7, 100])
+@pytest.mark.parametrize(("chunk", "as_on_gpu"), [(1, False), (7, False), (7, True), (100, True)])
 @torch.no_grad()
 def test_prefill_in_chunks(monkeypatch, chunk, as_on_gpu):
     """On a GPU the later chunks of a prompt have no mask, in layers without a window."""
     for size in ("PREFILL_CHUNK", "LARGE_PREFILL_CHUNK"):
         monkeypatch.setattr(specdemo.runtime.lm, size, chunk)
     ids = random.Random(3).choices(range(VOCAB), k=40)
-    for name in ("llama", "mistral", "gemma3", "gpt2"):
+    for name in ("llama", "gemma3", "gpt2"):
         model = tiny(name)
         lm = lm_of(model, "static")
         for prompt in (ids, ids[5:]):  # the next run writes over what the last one left
@@ -155,11 +139,11 @@ def test_prefill_in_chunks(monkeypatch, chunk, as_on_gpu):
 
 
 @modes
-@pytest.mark.parametrize("grown", [0, 1, 3])  # keys and values of two layers
+@pytest.mark.parametrize("grown", [0, 3])  # keys and values of two layers
 @torch.no_grad()
 def test_a_cache_that_found_no_memory_to_grow_still_holds_what_it_held(mode, grown, monkeypatch):
     model = tiny()
-    text, lm = greedy(model, [3, 1, 4], 60), lm_of(model, mode)
+    text, lm = random.Random(4).choices(range(VOCAB), k=60), lm_of(model, mode)
     at(lm, 0, text)
     really, calls = specdemo.runtime.cache.longer, []
 
@@ -219,19 +203,15 @@ def test_models_that_make_masks_of_their_own_from_the_caches_length_are_run_exac
 
 def test_all_architectures_but_one_that_looks_at_its_own_numbers_can_be_recorded():
     assert not any(capture_blocker(tiny(name)) for name in ARCHITECTURES)
-    looks = {
-        "item": lambda x: x[0, 0, 0].item(),
-        "bool": lambda x: bool((x > 1e9).any()),
-        "by mask": lambda x: x[x > 0],
-        "unique": lambda x: x.unique(),
-        "where": lambda x: torch.where(x > 0),
-    }
-    for kind, look in looks.items():
+    looks = [
+        lambda x: x[0, 0, 0].item(), lambda x: bool((x > 1e9).any()), lambda x: x[x > 0], torch.Tensor.unique
+    ]  # fmt: skip
+    for look in looks:
         model = tiny("gpt_neox")
         model.gpt_neox.final_layer_norm.register_forward_hook(
             lambda module, args, output, look=look: (look(output), output)[1]
         )
-        assert "reads tensor values on the host" in capture_blocker(model), kind
+        assert "reads tensor values on the host" in capture_blocker(model)
 
 
 def encoder_decoder():
@@ -250,12 +230,8 @@ def encoder_decoder():
 )
 def test_a_model_that_cannot_be_fed_by_position_is_refused_in_both_roles(make, why):
     model = make()
-    with pytest.raises(ValueError, match=why) as refusal:
+    with pytest.raises(ValueError, match=why):
         positional_cache(model)
-    assert_one_sentence(str(refusal.value))
     for role, models in (("target", dict(target=model)), ("drafter", dict(target=tiny(), drafter=model))):
-        with pytest.raises(PairError) as refusal:
-            load_pair(**models)
-        message = str(refusal.value)
+        message = refusal(load_pair, **models)
         assert message.startswith(role) and type(model).__name__ in message and why in message
-        assert_one_sentence(message)

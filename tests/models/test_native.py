@@ -3,10 +3,7 @@ where it cannot be had."""
 
 import copy
 import gc
-import json
-import os
 import shutil
-import subprocess
 import sys
 import threading
 from contextlib import contextmanager
@@ -23,107 +20,19 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from specdemo import Params, generate, load_pair
 from specdemo.engine import compiled as verdicts
 from specdemo.engine.sampling import Nucleus, Sampler
-from specdemo.runtime import kernels, native, products, shaping
+from specdemo.runtime import kernels, native, products
 from specdemo.runtime.cache import Features
-from specdemo.runtime.device import Clock
 from specdemo.runtime.families import rotations_up_to
 from specdemo.runtime.fused import FusedForward
-from specdemo.runtime.intrinsics import doubles, floats
-from specdemo.runtime.linear import join_weights, use_skinny_linear
+from specdemo.runtime.intrinsics import floats, shorts
 from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.native import NativeForward, NativeLM
 from specdemo.runtime.weights import weight_bytes
-from specdemo.ui.view.texts import describe_pair
-from tests.models.test_fused import FUSED, TEXT, assert_same, expected, predicted, quantised
+from tests.models.test_fused import DYNAMIC, TEXT, assert_same, expected, native_lm, predicted
 from tests.oracle import settings_of
-from tests.tiny import VOCAB, longrope, noisy, tiny
+from tests.tiny import VOCAB, noisy, tiny
 
-DYNAMIC = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
-YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0}
-ROWS = (1, 5, 9)  # 9 rows are two blocks of 5
 PROMPT = "Once upon a time there was a little fox who"
-
-
-def native_lm(model):
-    lm = NativeLM(model, Clock())
-    lm.begin_run(static=True)
-    return lm
-
-
-def assert_right(model, rows=ROWS):
-    """For each number of rows, twice: a forward of a new number of rows is the model's own."""
-    lm, right = native_lm(model), expected(model)
-    furthest = max(float((predicted(lm, n) - right).abs().max()) for n in rows for _ in range(2))
-    assert lm.native is not None and lm.not_native is None and lm.notes_as("target") == []
-    assert furthest <= 1e-5 * max(1.0, float(right.abs().max()))
-
-
-@pytest.mark.parametrize("name", FUSED)
-def test_the_model_s_own_logits(name):
-    assert_right(tiny(name), (1, 2, 3, 4, 7, 8, 17, 40) if name == "llama" else ROWS)
-
-
-@pytest.mark.parametrize("name", ["qwen2", "phi3"])
-def test_of_joined_weights_from_a_checkpoint_in_16_bits(name):
-    model = tiny(name).bfloat16().float()
-    join_weights(model)
-    use_skinny_linear(model)
-    assert_right(model)
-
-
-@pytest.mark.parametrize(
-    ("name", "changes"),
-    [
-        ("llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True, "head_dim": 16}),
-        ("llama", {"num_key_value_heads": 1, "hidden_act": "gelu_new", "rope_parameters": YARN}),
-        ("llama", {"rope_parameters": DYNAMIC, "max_position_embeddings": 64}),
-        ("mistral", {"sliding_window": None}),
-        ("phi3", longrope(64)),
-        ("phi3", {"partial_rotary_factor": 0.5}),
-        ("gemma2", {"attn_logit_softcapping": None, "final_logit_softcapping": None}),
-        ("gemma2", {"attn_logit_softcapping": 0.5, "final_logit_softcapping": 0.5}),
-        ("gemma3", {"num_hidden_layers": 1, "layer_types": ["sliding_attention"]}),
-    ],
-    ids=str,
-)
-def test_what_a_config_asks_for(name, changes):
-    assert_right(tiny(name, **changes))
-
-
-def in_float64(name, model):
-    """A model of this architecture with the same weights that computes in float64: of quantised weights, with
-    the numbers they stand for."""
-    exact = tiny(name).double()
-    for own, module in zip(exact.modules(), model.modules(), strict=True):
-        for key, weight in module._parameters.items():
-            if weight is not None:
-                is_int8 = hasattr(weight, "_data")
-                wide = weight._data.double() * weight._scale.double() if is_int8 else weight.double()
-                own._parameters[key].data = wide.detach()
-    return exact
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        *((name, "bfloat16") for name in ("llama", "phi3", "gemma3", "olmo2")),
-        *((name, "int8 in bfloat16") for name in ("qwen2", "phi3", "gemma2")),
-        *((name, "int8 in float32") for name in ("qwen2", "phi3")),
-    ],
-)
-def test_narrow_weights_give_logits_no_further_from_float64_than_the_model_s(name, kind):
-    model = tiny(name)
-    model = model.bfloat16() if "bfloat16" in kind else model
-    model = quantised(model) if "int8" in kind else model
-    exact, theirs = expected(in_float64(name, model)), expected(model)
-    lm = native_lm(model)
-    furthest = (theirs.double() - exact).square().mean().sqrt()
-    for rows in (*ROWS, *ROWS):
-        logits = predicted(lm, rows)
-        assert lm.native is not None and lm.notes_as("target") == []
-        apart = (logits.double() - exact).square().mean().sqrt()
-        # In float32 both are within its rounding.
-        assert apart <= furthest if "bfloat16" in kind else apart <= 2 * furthest + 1e-6
 
 
 class OtherLinear(torch.nn.Linear):
@@ -133,9 +42,9 @@ class OtherLinear(torch.nn.Linear):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"hidden_act": "relu"}, "its activation is relu"),
-        ({"intermediate_size": 40}, "it has a product of 40 numbers to 32"),
-        ({}, "it has linear layers that are neither plain nor quantised to int8"),
+        ({"hidden_act": "relu"}, "relu"),
+        ({"intermediate_size": 40}, "40 numbers to 32"),
+        ({}, "neither plain nor quantised to int8"),
     ],
     ids=str,
 )
@@ -144,12 +53,15 @@ def test_what_it_cannot_do_runs_as_before_and_is_named(changes, reason, monkeypa
     if not changes:
         model.model.layers[1].mlp.up_proj.__class__ = OtherLinear
     lm = native_lm(model)
-    assert lm.native is None
-    start = "the target runs operation by operation, which"
-    assert str(lm.notes_as("target")[-1]).startswith(f"{start} is slower: {reason}")
+    assert lm.native is None and reason in str(lm.notes_as("target")[-1])
     assert_same(predicted(lm, 5), expected(model))
-    monkeypatch.setattr(native, "SMALL_MODEL", 0)
-    assert str(native_lm(model).notes_as("target")[-1]).startswith(f"{start} is slower: {reason}")
+
+
+def raising(error):
+    def call(*_):
+        raise error
+
+    return call
 
 
 KEPT = {
@@ -161,7 +73,7 @@ KEPT = {
 
 
 @pytest.mark.parametrize(
-    ("kind", "block"), [*((products.FLOAT32, block) for block in (1, 4, 8)), *((kind, 5) for kind in KEPT)]
+    ("kind", "block"), [*((products.FLOAT32, block) for block in (1, 8)), *((kind, 5) for kind in KEPT)]
 )
 def test_products_against_float64(kind, block):
     product = native.compile_function(products.product_function, kind, block, *native.registers())
@@ -180,14 +92,14 @@ def test_products_against_float64(kind, block):
         assert (y[-1] == 7).all(), "nothing is written behind the last row"
 
 
-@pytest.mark.parametrize("lanes", [4, 8])  # as on older processors, with 16 registers
-def test_a_row_of_a_product_is_the_same_in_any_block(lanes):
+def test_a_row_of_a_product_is_the_same_in_any_block():
+    """As on older processors, with 4 lanes and 16 registers."""
     torch.manual_seed(0)
     x, weight = torch.randn(8, 80), torch.randn(23, 80)
     found = []
     for block in (1, 8):  # the larger one makes one sum at once, the other eight
         y = torch.zeros(8, 23)
-        product = products.product_function(False, products.FLOAT32, block, lanes, 16)
+        product = products.product_function(False, products.FLOAT32, block, 4, 16)
         places = (tensor.data_ptr() for tensor in (weight, x, y))
         product.ctypes(*places, 23, 80, 23, 8 // block)
         found.append(y)
@@ -195,19 +107,22 @@ def test_a_row_of_a_product_is_the_same_in_any_block(lanes):
     assert_same(y, x @ weight.t())
 
 
-def test_numbers_are_rounded_to_bfloat16_as_torch_rounds_them():
-    def narrow(x, y, count):
+def test_numbers_are_rounded_to_bfloat16_as_torch_rounds_them_and_read_as_they_are():
+    def narrow(x, y, z, count):
         kernels.write_numbers(x, y, 0, count, 1)
+        for i in range(count):
+            floats(z)[i] = kernels.from_bfloat16(shorts(y)[i])
 
-    compiled = cfunc(types.void(*[types.intp] * 3))(narrow)
     bits = torch.randint(-(2**31), 2**31, (100_000,), generator=torch.Generator().manual_seed(0))
     ties = torch.arange(0, 2**16) * 2**16 + 0x8000 - 2**31
     x = torch.cat([bits, ties, ties + 1, ties - 1]).to(torch.int32).view(torch.float32)
-    y = torch.empty(len(x), dtype=torch.bfloat16)
-    compiled.ctypes(x.data_ptr(), y.data_ptr(), len(x))
+    y, z = torch.empty(len(x), dtype=torch.bfloat16), torch.empty(len(x))
+    compiled = cfunc(types.void(*[types.intp] * 4))(narrow)
+    compiled.ctypes(*(tensor.data_ptr() for tensor in (x, y, z)), len(x))
     right, nan = x.bfloat16(), x.isnan()
     assert torch.equal(y.isnan(), nan) and nan.any() and y.isinf().any()
     assert torch.equal(y[~nan].view(torch.int16), right[~nan].view(torch.int16))
+    assert torch.equal(z[~nan], y[~nan].float())
 
 
 def kinds(lm):
@@ -221,18 +136,13 @@ def test_weights_that_are_16_bits_are_read_as_such_and_give_the_same_numbers(mon
     model = tiny().to(KEPT[kind]).float()
     narrow = native_lm(model)
     assert kinds(narrow) == {kind}
-    monkeypatch.setattr(NativeForward, "_is_exact", lambda *_: False)
-    wide = native_lm(model)
-    assert kinds(wide) == {products.FLOAT32}
-    assert torch.equal(predicted(narrow, 5), predicted(wide, 5))
-
-
-def test_one_weight_that_is_not_exact_keeps_its_tensor_alone_wide():
-    model = tiny().bfloat16().float()
+    expected = predicted(narrow, 5)
+    with monkeypatch.context() as patch:
+        patch.setattr(NativeForward, "_is_exact", lambda *_: False)
+        wide = native_lm(model)
+    assert kinds(wide) == {products.FLOAT32} and torch.equal(predicted(wide, 5), expected)
     model.lm_head.weight.data[3, 5] += 1e-6
-    lm = native_lm(model)
-    assert kinds(lm) == {products.BFLOAT16, products.FLOAT32}
-    assert int(lm.native._layers[-1, kernels.LAST + kernels.KIND]) == products.FLOAT32
+    assert kinds(native_lm(model)) == {kind, products.FLOAT32}, "one that is not exact stays wide alone"
 
 
 @pytest.mark.parametrize("exact", [True, False], ids=["bfloat16", "float32"])
@@ -256,19 +166,15 @@ def test_weights_that_changed_are_noticed(exact):
 
 def test_weights_that_memory_was_too_short_to_find_are_found_in_the_next_run(monkeypatch):
     """They have moved before it began, and do not move again."""
-    model = tiny().bfloat16().float()
+    model = tiny()
     lm, up = native_lm(model), model.model.layers[1].mlp.up_proj
-
-    def full(*_):
-        raise torch.OutOfMemoryError("out of memory")
-
     up.weight.data = up.weight.data * 2
     with monkeypatch.context() as memory:
-        memory.setattr(NativeForward, "_describe_layer", full)
+        memory.setattr(NativeForward, "_describe_layer", raising(torch.OutOfMemoryError("out of memory")))
         with pytest.raises(torch.OutOfMemoryError):
             lm.begin_run(static=True)
     lm.begin_run(static=True)
-    assert lm.native is not None and lm.native.still_holds()
+    assert lm.native is not None
     assert_same(predicted(lm, 5), expected(model))
 
 
@@ -281,11 +187,9 @@ def test_a_norm_that_was_cast_is_read_by_the_model_alone():
     assert_same(predicted(lm, 5), expected(model))
 
 
-@pytest.mark.parametrize("exact", [True, False], ids=["bfloat16", "float32"])
 @pytest.mark.parametrize("what", ["bias", "product", "shape", "device"])
-def test_weights_that_the_model_cannot_read_are_refused_as_by_the_model(what, exact):
-    model = tiny(mlp_bias=True)
-    model = model.bfloat16().float() if exact else model
+def test_weights_that_the_model_cannot_read_are_refused_as_by_the_model(what):
+    model = tiny(mlp_bias=True).bfloat16().float()
     lm, up = native_lm(model), model.model.layers[1].mlp.up_proj
     if what == "bias":
         up.bias.data = up.bias.data.bfloat16()
@@ -318,21 +222,6 @@ def test_features_are_kept_as_the_model_s_own(name, dtype):
     assert (kept - right).square().mean() <= least**2 * right.square().mean()
 
 
-def test_forwards_after_the_cache_has_grown():
-    model = tiny(max_position_embeddings=600)
-    lm = native_lm(model)
-    ids, before = torch.arange(600) % VOCAB, lm.buffer_epoch
-    lm.prefill(ids[:100])
-    logits = []
-    with torch.no_grad():
-        for at in range(100, 600, 5):
-            lm.reserve(at, at + 5)
-            logits.append(lm.forward(ids[at : at + 5], torch.tensor(at)))
-        right = model(ids[None]).logits[0, 100:]
-    assert lm.buffer_epoch > before
-    assert_same(torch.cat(logits), right)
-
-
 @torch.no_grad()
 def test_rotations_are_the_model_s_own_after_a_longer_text_of_its_owner():
     found = []
@@ -354,14 +243,7 @@ def test_no_id_reads_memory_outside_of_the_embeddings_and_no_ids_give_no_logits(
     assert_same(predicted(lm, 5), expected(lm.model))
 
 
-def test_a_forward_that_lies_is_not_used(monkeypatch):
-    own = NativeForward.__call__
-    monkeypatch.setattr(NativeForward, "__call__", lambda *args, **more: own(*args, **more) * 1.01)
-    lm = native_lm(tiny())
-    assert lm.native is None and "something other than the model" in str(lm.notes_as("target")[0])
-
-
-def test_a_forward_that_lies_for_other_rows_is_refused_for_those(monkeypatch):
+def test_a_forward_that_lies_is_not_used_nor_one_that_lies_for_other_rows(monkeypatch):
     model, own = tiny(), NativeForward.__call__
     lm = native_lm(model)
     monkeypatch.setattr(
@@ -369,8 +251,10 @@ def test_a_forward_that_lies_for_other_rows_is_refused_for_those(monkeypatch):
     )
     logits = torch.cat([predicted(lm, 3), predicted(lm, 3)])
     (note,) = map(str, lm.notes_as("target"))
-    assert lm.native is not None and "3 rows at once" in note and "something other than the model" in note
+    assert lm.native is not None and "3 rows" in note
     assert_same(logits, expected(model).repeat(2, 1))
+    monkeypatch.setattr(NativeForward, "__call__", lambda *args, **more: own(*args, **more) * 1.01)
+    assert native_lm(tiny()).native is None
 
 
 def test_what_is_tried_in_a_run_decides_nothing():
@@ -390,58 +274,22 @@ def test_what_is_tried_in_a_run_decides_nothing():
     assert all(torch.equal(*keys) for keys in zip(*caches, strict=True))
 
 
-@pytest.fixture(scope="module")
-def shape():
-    """shaping.shape as a function of a row of logits, temperature, top-k, top-p and min-p."""
-
-    def shape(logits, probs, masses, sums, count, temperature, top_k, top_p, min_p):
-        row, result, work = floats(logits), floats(probs), floats(masses)
-        shaping.shape(row, result, work, doubles(sums), count, temperature, int(top_k), top_p, min_p)
-
-    numbers = [types.intp] * 5 + [types.float64] * 4
-    compiled = cfunc(types.void(*numbers), error_model="numpy")(shape)
-
-    def shaped(row, *how):
-        probs, masses = torch.empty_like(row), torch.empty_like(row)
-        sums = torch.empty(shaping.BUCKETS, dtype=torch.float64)
-        places = [tensor.data_ptr() for tensor in (row, probs, masses, sums)]
-        compiled.ctypes(*places, len(row), *map(float, how))
-        return probs
-
-    return shaped
-
-
-def rows_of_logits():
-    generator = torch.Generator().manual_seed(0)
-    for count in (1, 3, 96, 1024):
-        for spread in (0.0, 1.0, 30.0):
-            row = spread * torch.randn(count, generator=generator)
-            yield from (row, row.round())  # rounded ones are often equal
-    yield torch.tensor([0.0, -torch.inf, 3.0, -torch.inf])
-
-
 @pytest.mark.parametrize(
-    ("top_k", "top_p", "min_p"),
-    [
-        *((0, 1.0, 0.0), (1, 1.0, 0.0), (5, 1.0, 0.0), (0, 0.9, 0.0), (0, 1e-6, 0.0), (0, 1.0, 0.05)),
-        *((50, 0.999, 0.0), (5, 0.3, 0.0), (50, 0.9, 0.05), (5, 0.9, 0.9)),
-    ],
+    "filters", [dict(top_k=5), dict(top_p=0.9), dict(top_k=50, top_p=0.9, min_p=0.05)], ids=str
 )
-def test_probabilities_are_shaped_as_by_the_sampler(shape, top_k, top_p, min_p):
+def test_equally_likely_tokens_are_shaped_as_by_torch(filters, monkeypatch):
+    monkeypatch.setattr(Nucleus, "WIDTHS", (100_000,))
+    generator = torch.Generator().manual_seed(0)
+    logits = (torch.tensor([0.0, 1.0, 30.0])[:, None] * torch.randn(3, 96, generator=generator)).round()
+    logits[1, ::2] = -torch.inf
     for temperature in (0.01, 0.8, 2.0):
-        sampler = Sampler(Params(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p))
-        while sampler.nucleus and sampler.nucleus.width:
-            sampler.widen()  # looks at the whole vocabulary, as the kernel does
-        settings = settings_of(sampler)
-        shaping = sampler.drawing(settings, torch.zeros(0), None, 0.0).numbers[:4]
-        for row in rows_of_logits():
-            right, ours = sampler.shape(row[None], settings)[0][0], shape(row, *shaping)
-            near = (right == 0) | (right > 1e-36)  # below exp(-87) the kernel makes 0
-            assert torch.equal(ours[near] > 0, right[near] > 0)
-            torch.testing.assert_close(ours, right, rtol=2e-5, atol=1e-9)
-    row = torch.randn(96)
-    row[7] = torch.nan
-    assert shape(row, 0.8, top_k, top_p, min_p).isnan().all(), "no probabilities of what is no number"
+        params, u = Params(temperature=temperature, **{"top_p": 1.0} | filters), torch.rand(3).double()
+        right, ours = (
+            sampler.sample(logits, u, settings_of(sampler))[1]
+            for sampler in (Sampler(params), Sampler(params, 0, verdicts.CompiledSampling()))
+        )
+        assert torch.equal(ours > 0, right > 0)
+        torch.testing.assert_close(ours, right, rtol=2e-5, atol=1e-9)
 
 
 @pytest.fixture(scope="module")
@@ -461,8 +309,8 @@ ADJUSTED = PENALTIES | dict(logit_bias={5: 2.0, 300: -4.0})
 @pytest.mark.parametrize(
     ("temperature", "filters"),
     [
-        *((0.0, {}), (1.0, {}), (0.7, dict(top_p=0.9)), (1.0, dict(top_p=0.8, top_k=20, min_p=0.05))),
-        *((0.0, ADJUSTED), (0.8, ADJUSTED), (0.0, dict(confidence=0.5)), (0.8, dict(confidence=0.5))),
+        *((0.0, {}), (1.0, dict(top_p=0.8, top_k=20, min_p=0.05)), (0.8, ADJUSTED)),
+        (0.8, dict(confidence=0.5)),
     ],
     ids=str,
 )
@@ -484,20 +332,14 @@ def test_the_copies_are_told_and_first_layers_read_those_of_their_owner(pair):
     text_of(pair, temperature=0)
     copied, target = pair.bytes_copied, weight_bytes(pair.target)
     assert 0.9 < 2 * copied.target / target <= 1 and copied.drafter
-    both = f"{(copied.target + copied.drafter) / 1e6:.1f} MB in all"
-    assert any(both in line for line in describe_pair(pair, Params()))
+    with pytest.raises(ValueError, match="compiled"):
+        pair.with_capture("compiled")
     plain = pair.with_capture("off")
     assert plain.bytes_copied.target == 0 and plain.bytes_held == pair.bytes_held
     copies = dict(pair.runner.lms[0].native.copies)
-    for layers in (2, 5):
-        generate(pair, "Once", Params(max_new_tokens=8, draft_with="early-exit", exit_layer=layers))
-        first = pair.runner._own["early-exit", layers]
-        assert first.native is not None and first.native.copies == copies
-
-
-def test_a_capture_that_there_is_not_is_refused(pair):
-    with pytest.raises(ValueError, match="^capture must be one of auto, off, not 'compiled'$"):
-        pair.with_capture("compiled")
+    generate(pair, "Once", Params(max_new_tokens=8, draft_with="early-exit", exit_layer=2))
+    first = pair.runner._own["early-exit", 2]
+    assert first.native is not None and first.native.copies == copies
 
 
 def patched(module, heard):
@@ -570,13 +412,10 @@ def compiles(monkeypatch):
 
 
 def test_without_a_place_for_compiled_code(monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr(caching.CompileResultCacheImpl, "_locator_classes", [])
-        assert "no locator available" in compiles(monkeypatch)
+    monkeypatch.setattr(caching.CompileResultCacheImpl, "_locator_classes", [])
+    fault = compiles(monkeypatch)
     lm = native_lm(tiny())
-    (note,) = map(str, lm.notes_as("target"))
-    assert "cannot be kept on disk" in note and "seconds" in note and "no locator available" in note
-    assert "deleted" not in note and lm.native is not None
+    assert fault and fault in str(lm.notes_as("target")) and lm.native is not None
 
 
 def test_what_other_sources_were_compiled_to_is_not_used(tmp_path, monkeypatch):
@@ -606,27 +445,6 @@ def test_a_broken_cache_is_not_used_and_its_folder_is_named(tmp_path, monkeypatc
     assert compiles(monkeypatch) is None
 
 
-WRITES = f"""
-import json
-from specdemo import Params, generate, load_pair
-pair = load_pair(device="cpu")
-text = generate(pair, {PROMPT!r}, Params(max_new_tokens=40, temperature=0.0), measure=False).text
-notes = [str(note) for note in pair.notes if note not in pair.limits]
-print(json.dumps([text, notes, [lm.native is not None for lm in pair.runner.lms]]))
-"""
-
-
-@pytest.mark.long
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="names processors of Linux on x86")
-def test_on_an_older_processor(pair, tmp_path):
-    older = {"ATEN_CPU_CAPABILITY": "default", "NUMBA_CPU_NAME": "nehalem", "NUMBA_CPU_FEATURES": ""}
-    environment = os.environ | older | {"NUMBA_CACHE_DIR": str(tmp_path)}
-    command = [sys.executable, "-c", WRITES]
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    said = json.loads(done.stdout.splitlines()[-1])
-    assert said == [text_of(pair, temperature=0.0), [], [True, True]]
-
-
 def test_one_process_compiles_at_a_time(tmp_path, monkeypatch):
     """numba reads, changes and writes an index of what is on disk: two processes that do so at once can give
     one file to two functions."""
@@ -653,25 +471,22 @@ def threads(count):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "count"), [("gemma2", 3), ("olmo2", 7)])
-def test_in_several_threads_the_same_numbers(name, count):
-    lm, sampler = native_lm(tiny(name)), Sampler(Params(temperature=0.0))
+def test_in_several_threads_the_same_numbers():
+    lm, sampler = native_lm(tiny("gemma2")), Sampler(Params(temperature=0.0))
     greedily = sampler.drawing(settings_of(sampler), torch.zeros(5), None, 0.0)
     for rows in (1, 5):
         found = []
-        for each in (1, count):
+        for each in (1, 3, 7):
             with threads(each):
                 drafted = lm.draft(TEXT[:2], torch.tensor(0), greedily)[0]
                 found.append((predicted(lm, rows), drafted))
-        assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+        assert all(torch.equal(*of_two) for each in found[1:] for of_two in zip(found[0], each, strict=True))
 
 
 def test_where_no_thread_can_be_started(monkeypatch):
-    def submit(*_):
-        raise RuntimeError("can't start new thread")
-
     model = tiny()
     lm = native_lm(model)
+    submit = raising(RuntimeError("can't start new thread"))
     monkeypatch.setattr(native.ThreadPoolExecutor, "submit", submit)
     with threads(3):
         assert_same(predicted(lm, 5), expected(model))
@@ -700,13 +515,12 @@ def test_an_interrupt_between_threads_leaves_none_that_waits(monkeypatch, drafts
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "dtype"), [("embedded", "float32"), ("embedded-dflash", "bfloat16")])
-def test_torchs_default_dtype_is_another_one(name, dtype, monkeypatch):
+def test_torchs_default_dtype_is_another_one(monkeypatch):
     """It is one for all threads, and transformers changes it while it builds a model: a page may do so for
     another visitor at any moment. Not bfloat16, with which memory would be written beyond its end."""
 
     def text(params):
-        pair = load_pair(name, dtype=dtype)
+        pair = load_pair(dtype="float32")
         pair.runner.warm_up(4)
         assert not any(getattr(lm, "not_native", None) for lm in pair.runner.lms)
         return [generate(pair, PROMPT, one, measure=False).output_ids for one in params]

@@ -1,28 +1,23 @@
 """The two steps of a round never wait for the device, which is what lets a CUDA graph record them. On a CPU
-nothing waits, so the operations are counted that would make the host wait on a GPU; and the same steps are
-run with tensors that have a shape but no numbers, which nobody can look at."""
+nothing waits, so the operations are counted that would make the host wait on a GPU. Every way of drafting
+runs in test_rounds_without_numbers.py, over tensors that nobody can look at."""
 
 from dataclasses import replace
 
 import pytest
 import torch
-from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import AutoModelForCausalLM
 
-from specdemo.drafters.early_exit.layers import first_layers_lm
-from specdemo.drafters.lookup.drafter import LookupDrafter
-from specdemo.drafters.model.drafter import DraftInput, ModelDrafter
+from specdemo.drafters.model.drafter import ModelDrafter
 from specdemo.drafters.model.tree import TreeDrafter
-from specdemo.engine.draft import NoDrafter
 from specdemo.engine.sampling import Sampler, uniforms
 from specdemo.engine.tree import tree_of
 from specdemo.events import RULES, Params
 from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.steps import EagerSteps
 from tests.oracle import CPU, TableLM, decoding, random_table
-from tests.tiny import ARCHITECTURES, VOCAB, tiny
+from tests.tiny import ARCHITECTURES, tiny
 
 WAITS = {
     "_local_scalar_dense", "item", "nonzero", "nonzero_static", "masked_select", "_unique2", "unique_dim",
@@ -71,37 +66,6 @@ class Waits(TorchDispatchMode):
         return output
 
 
-LOOKS = [
-    lambda x: x[0].item(),
-    lambda x: bool(x.sum() > 0),
-    lambda x: x.tolist(),
-    lambda x: x.nonzero(),
-    lambda x: x[x > 0],
-    lambda x: torch.where(x > 0),
-    lambda x: x.masked_select(x > 0),
-    lambda x: x.unique(),
-    lambda x: torch.equal(x, x + 0),
-    lambda x: torch.zeros(9)[: x[1].long()],
-    lambda x: torch.repeat_interleave(x.long()),
-    lambda x: x.index_put((x > 0,), x[:1]),
-]
-HARMLESS = [
-    lambda x: x + x[1:2],
-    lambda x: x[torch.tensor([0, 2])],
-    lambda x: torch.where(x > 0, x, 0),
-    lambda x: x.cumsum(0)[:2].argmax(),
-]
-
-
-def test_the_counter_counts_what_looks_and_nothing_else():
-    found = []
-    for each in (*LOOKS, *HARMLESS):
-        with Waits() as waits:
-            each(torch.tensor([2.0, 1.0, 3.0]))
-        found.append(bool(waits.found))
-    assert found == [True] * len(LOOKS) + [False] * len(HARMLESS)
-
-
 class Kept(EagerSteps):
     """Runs the steps, and keeps them with what they were given. With rows as a recording has them."""
 
@@ -140,29 +104,18 @@ def steps_of(target, drafter, kind, sampler, k=4, **settings):
     settings = SAMPLERS[sampler] | settings
     params = Params(gamma=4, max_new_tokens=40, alternatives=3, seed=1, **settings)
     run, shared = Kept(), Sampler(params)
-    match kind:
-        case "model":
-            drafting = ModelDrafter(drafter, 1000, shared, target.vocab_size, CPU, run, 4)
-        case "tree" | "grown tree":
-            params = replace(params, tree=(2, 1) if kind == "tree" else "auto")
-            tree = tree_of(params)
-            drafting = TreeDrafter(drafter, 1000, shared, target.vocab_size, CPU, run, tree.size, tree=tree)
-        case "early-exit":
-            exit_layers = first_layers_lm(target, 1)
-            exit_layers.begin_run(static=True)
-            drafting = ModelDrafter(exit_layers, 1000, shared, target.vocab_size, CPU, run, 4, exit_layer=1)
-        case "lookup":
-            drafting = LookupDrafter(2, target.vocab_size, CPU)
-        case "none":
-            drafting = NoDrafter(target.vocab_size, CPU)
+    if kind == "model":
+        drafting = ModelDrafter(drafter, 1000, shared, target.vocab_size, CPU, run, 4)
+    else:
+        params = replace(params, tree=(2, 1) if kind == "tree" else "auto")
+        tree = tree_of(params)
+        drafting = TreeDrafter(drafter, 1000, shared, target.vocab_size, CPU, run, tree.size, tree=tree)
     verifier = decoding(target, drafting, params, TEXT, run_step=run, sampler=shared).decoder.verifier
     target.prefill(torch.tensor(TEXT[:-1]))
     drafting.start(TEXT)
     u = uniforms(1, 0, 16)
-    draft = drafting.propose(TEXT, k, u.draft)
-    assert draft.k == {"none": 0, "grown tree": 16}.get(kind, k)
-    verifier.verify(TEXT, draft, u)
-    assert set(run.steps) == NOTHING[kind].keys()
+    verifier.verify(TEXT, drafting.propose(TEXT, k, u.draft), u)
+    assert run.steps.keys() == NOTHING.keys()
     return run.steps
 
 
@@ -175,14 +128,7 @@ def waits_of(steps):
     return found
 
 
-NOTHING = {
-    "model": {"draft": [], "verify": []},
-    "tree": {"draft": [], "verify": []},
-    "grown tree": {"draft": [], "verify": []},
-    "early-exit": {"draft": [], "verify": []},
-    "lookup": {"verify": []},
-    "none": {"verify": []},
-}
+NOTHING = {"draft": [], "verify": []}
 
 
 @pytest.fixture(scope="module")
@@ -192,7 +138,7 @@ def wide():
 
 
 def check_nothing_waits(models, kind, sampler, **how):
-    assert waits_of(steps_of(*map(recordable, models), kind, sampler, **how)) == NOTHING[kind]
+    assert waits_of(steps_of(*map(recordable, models), kind, sampler, **how)) == NOTHING
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
@@ -205,12 +151,11 @@ def test_no_rule_waits(wide, rule):
     check_nothing_waits(wide, "model", "all", rule=rule)
 
 
-@pytest.mark.parametrize("kind", NOTHING)
-def test_no_way_of_drafting_waits(wide, kind):
-    """Also with rows that fill up. A drafter on a CPU reads numbers to stop early; on a GPU the verifying
-    step alone ends the draft."""
+@pytest.mark.parametrize("kind", ["model", "tree", "grown tree"])
+def test_rows_that_fill_up_wait_no_more_nor_does_a_measure_of_confidence(wide, kind):
+    """A drafter on a CPU reads numbers to stop early; on a GPU the verifying step alone ends the draft."""
     check_nothing_waits(wide, kind, "adjusted", k=2)
-    if kind not in ("early-exit", "tree", "grown tree"):
+    if kind == "model":
         check_nothing_waits(wide, kind, "all", confidence=0.5)
 
 
@@ -218,46 +163,6 @@ def test_no_way_of_drafting_waits(wide, kind):
 def test_no_architecture_waits(name):
     model = tiny(name)
     check_nothing_waits((model, model), "model", "all")
-    check_nothing_waits((model, model), "tree", "all")
-
-
-class Enough(Exception):
-    pass
-
-
-class Stopped(Kept):
-    """Ends a round after the verifying step: what comes then is to look at the numbers."""
-
-    def __call__(self, key, *given):
-        result = super().__call__(key, *given)
-        if key[0] == "verify":
-            raise Enough
-        return result
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "sampler"), [("llama", "greedy"), ("gemma3", "all")])
-def test_the_steps_need_no_numbers(name, sampler):
-    """All tensors, weights included, are without numbers: whoever looks for one gets an error."""
-    params = Params(gamma=4, max_new_tokens=40, alternatives=3, seed=1, **SAMPLERS[sampler])
-    config = tiny(name).config
-    with FakeTensorMode(), torch.no_grad():
-        model = AutoModelForCausalLM.from_config(config).eval()
-        target, lm = recordable(model), recordable(model)
-        for each in (target, lm):
-            each.reserve(0, 20)
-        shared, run = Sampler(params), Stopped()
-        drafter = ModelDrafter(lm, 1000, shared, VOCAB, CPU, run, 4)
-        draft = drafter.step(DraftInput.of(CPU, 0, [0, 0], shared, [0.0] * 4, shared.seen([], 0, CPU)))
-        assert (draft.ids.shape, draft.q.shape, draft.raw_q.shape) == ((4,), (4, VOCAB), (4, VOCAB))
-        verifier = decoding(target, drafter, params, TEXT, run_step=run, sampler=shared).decoder.verifier
-        with pytest.raises(Enough):
-            verifier.verify(TEXT, draft, uniforms(1, 0, 4))
-        step, value = run.steps["verify"]
-        numbers = step(value).verified.numbers
-        assert numbers.ndim == 1
-        with pytest.raises(DataDependentOutputException):
-            numbers[0].item()
 
 
 def test_a_model_that_looks_is_noticed_in_both_steps():

@@ -1,25 +1,25 @@
-"""The calls to CUDA, in their order, without a GPU: the real code over stand-ins (tests/fake_cuda.py)."""
+"""What captures, waiting and freeing leave behind, without a GPU: the real code over stand-ins
+(tests/fake_cuda.py)."""
 
-import ast
 import gc
+import re
 import threading
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from specdemo.engine.draft import Draft
 from specdemo.runtime import cuda
-from specdemo.runtime.compared import disagreement, order_tolerance
 from specdemo.runtime.device import Clock
 from specdemo.runtime.graphs import Graphs
 from specdemo.runtime.steps import OnHost, Packed, pack, to_host
 from tests.fake_cuda import FakeCuda, install
-from tests.pure.test_house import PACKAGE, syntax_tree
 
 CPU = torch.device("cpu")
+PACKAGE = Path(cuda.__file__).parents[1]
 
 
 @pytest.fixture
@@ -91,10 +91,9 @@ def is_held():
     return not free
 
 
-def test_a_step_is_captured_on_one_stream_and_replayed_on_the_current_one(fake, monkeypatch):
-    """The collector rests meanwhile, and is not called before, which would stop every run for a while."""
+def test_a_captured_step_says_what_the_step_says_and_gives_its_memory_back(fake):
+    """The collector, which could free a graph, rests meanwhile; and all graphs share one stream."""
     collecting = []
-    monkeypatch.setattr(gc, "collect", lambda *_: collecting.append("called"))
 
     def noting(value):
         if fake.capturing:
@@ -106,15 +105,18 @@ def test_a_step_is_captured_on_one_stream_and_replayed_on_the_current_one(fake, 
         read, output = graphs(("step",), noting, inputs(first))
         assert same(output, step(inputs(first))) and torch.equal(read.x, inputs(first).x)
     other(("step",), noting, inputs())
-    assert collecting == [False, False] and gc.isenabled()
-    assert [entry for entry in fake.log if entry[0] == "begin"] == 2 * [("begin", "capture cpu")]
-    assert len(fake.streams) == 1, "one for the device, whoever captures"
-    first = fake.log.index(("begin", "capture cpu"))
-    assert fake.log[first - 1] == ("event", "current cpu"), "what was given to the device is done by then"
-    assert fake.log[first + 1] == "end"
+    assert collecting == [False, False] and gc.isenabled() and len(fake.streams) == 1
     assert not fake.recording and sorted(fake.users.values()) == [1, 1]
     graphs.drop()
     assert sorted(fake.users.values()) == [0, 1] and not fake.violations
+
+
+def test_the_latest_used_are_kept(fake):
+    graphs = new_graphs(most=2)
+    for name in ("one", "two", "one", "three", "one"):
+        graphs((name,), step, inputs())
+    assert list(graphs.graphs) == [("three",), ("one",)] and fake.made == 3
+    assert sorted(fake.users.values()) == [2], "the second one has given its memory back"
 
 
 def reads_numbers(value):
@@ -132,12 +134,12 @@ def failing(fake, how):
         fake.invalid = fake.capturing is not None and how == "interrupted"
         return output
 
-    return fails
+    return reads_numbers if how == "reads" else fails
 
 
 @pytest.mark.parametrize("fake", ["2.11", "2.13"], indirect=True)
 @pytest.mark.parametrize("how", ["reads", "memory", "interrupted", "begin", "instantiate"])
-def test_after_a_failed_capture_the_pool_is_given_back(fake, how):
+def test_after_a_failed_capture_the_step_runs_as_it_is_and_the_pool_is_given_back(fake, how):
     graphs = new_graphs()
     graphs(("before",), step, inputs())
     if how == "begin":
@@ -145,30 +147,20 @@ def test_after_a_failed_capture_the_pool_is_given_back(fake, how):
     if how == "instantiate":
         fake.fails_to_end = RuntimeError("CUDA error: out of memory")
     fake.generator.state = "captured"
-    failing_step = reads_numbers if how == "reads" else failing(fake, how)
-    _, output = graphs(("failing",), failing_step, inputs(4))
-    assert same(output, step(inputs(4))), "the step runs as it is"
-    assert graphs.blocker and not graphs.graphs
-    assert fake.capturing is None and not fake.recording, "the allocator knows that the capture has ended"
-    assert set(fake.users.values()) == {0} and fake.log[-1] == "empty cache"
-    assert fake.generator.state == "a copy" and fake.current.name == "default"
-    assert not fake.violations and not is_held() and gc.isenabled()
-    assert len(cuda._failed) == fake.made - 1
-
-
-@pytest.mark.parametrize("how", ["reads", "memory", "interrupted"])
-def test_a_passing_fault_is_tried_again_in_the_next_run_but_no_step_that_looks_at_its_numbers(fake, how):
-    graphs = new_graphs()
     for _ in range(2):
-        graphs(("step",), reads_numbers if how == "reads" else failing(fake, how), inputs())
-    assert fake.made == 1 and graphs.blocker, "not again in the same run"
+        _, output = graphs(("failing",), failing(fake, how), inputs(4))
+        assert same(output, step(inputs(4)))
+    assert graphs.blocker and not graphs.graphs and fake.made == 2, "not again in the same run"
+    assert fake.capturing is None and not fake.recording, "the allocator knows that the capture has ended"
+    assert set(fake.users.values()) == {0} and fake.generator.state == "a copy"
+    assert fake.current.name == "default"
+    assert not fake.violations and not is_held() and gc.isenabled()
+    assert len(cuda._failed) == 1, "the allocator of pinned memory may still point to it"
+    fake.fails_to_begin = fake.fails_to_end = None
     graphs.begin_run([])
-    _, output = graphs(("step",), step, inputs())
-    assert same(output, step(inputs()))
-    if how == "reads":
-        assert "reads tensor values on the host" in graphs.blocker and fake.made == 1
-    else:
-        assert graphs.blocker is None and graphs.graphs
+    graphs(("failing",), step, inputs())
+    passes = how in ("memory", "interrupted", "instantiate")
+    assert bool(graphs.graphs) == (graphs.blocker is None) == passes
 
 
 def test_nobody_frees_moves_or_captures_while_a_step_is_captured(fake):
@@ -179,28 +171,29 @@ def test_nobody_frees_moves_or_captures_while_a_step_is_captured(fake):
         if fake.capturing:
             capturing.set()
             assert goes_on.wait(60)
+            done.append("captured")
         return output
 
     def move():
         with cuda.alone_on("cuda"):
-            pass
+            done.append("moved")
 
-    calls = {
-        "capture": lambda: new_graphs()(("slow",), slow, inputs()),
-        "capture another": lambda: new_graphs()(("other",), step, inputs()),
-        "free": lambda: cuda.free_cache("cuda"),
-        "move": move,
-    }
+    calls = [
+        lambda: new_graphs()(("slow",), slow, inputs()),
+        lambda: new_graphs()(("other",), step, inputs()),
+        lambda: cuda.free_cache("cuda"),
+        move,
+    ]
     threads = []
-    for name, call in calls.items():
-        threads.append(in_thread(lambda call=call, name=name: (call(), done.append(name))))
+    for call in calls:
+        threads.append(in_thread(call))
         assert capturing.wait(60)
-    threads[-1].join(0.1)
-    assert is_held() and not done
+    threads[-1].join(0.1)  # time to go wrong
+    assert is_held()
     goes_on.set()
     for thread in threads:
         thread.join(60)
-    assert set(done) == calls.keys() and not fake.violations
+    assert done == ["captured", "moved"] and fake.made == 2 and not fake.violations
 
 
 # Before a graph is used, it is compared with the step.
@@ -210,11 +203,11 @@ def set_nan(output):
     output.logits[0] = torch.nan
 
 
-TAMPERED = {  # and what is said of it
-    "ids differ in 3 of 3 places": lambda output: output.numbers.numbers[:3].add_(1),
-    "probabilities differ by 1e-05, allowed 1e-06": lambda output: output.numbers.numbers[3:].add_(1e-5),
-    "logits differ by 0.5, allowed 0.001": lambda output: output.logits.add_(0.5),
-    "NaN in logits": set_nan,
+TAMPERED = {  # what differs, and at which of the three replays that are compared
+    "ids": (1, lambda output: output.numbers.numbers[:3].add_(1)),
+    "probabilities": (2, lambda output: output.numbers.numbers[3:].add_(1e-5)),
+    "logits": (3, lambda output: output.logits.add_(0.5)),
+    "NaN in logits": (1, set_nan),
 }
 
 
@@ -231,15 +224,14 @@ def outputs(monkeypatch):
     return outputs
 
 
-@pytest.mark.parametrize(("what", "when"), [*zip(TAMPERED, (1, 2, 3, 1), strict=True)])
-def test_a_step_whose_graphs_say_something_else_runs_as_it_is_and_no_other_does(fake, outputs, what, when):
-    """when: at which of the three replays that are compared: the second is on other numbers."""
-    first, replays = inputs(10), []
+@pytest.mark.parametrize("what", TAMPERED)
+def test_a_step_whose_graphs_say_something_else_runs_as_it_is_and_no_other_does(fake, outputs, what):
+    (when, change), first, replays = TAMPERED[what], inputs(10), []
 
     def tamper(graph):
         replays.append(graph)
         if len(replays) == when:
-            TAMPERED[what](outputs[-1].output)
+            change(outputs[-1].output)
             replays.clear()  # the next graph begins anew
 
     graphs = new_graphs()
@@ -248,57 +240,14 @@ def test_a_step_whose_graphs_say_something_else_runs_as_it_is_and_no_other_does(
     for _ in range(2):
         _, output = graphs(("step",), step, first)
         assert same(output, step(first)) and list(graphs.graphs) == [("other",)]
-    assert len(outputs) == 3, "it was captured once more, and then never again"
-    assert list(graphs.refused) == [("step",)] and graphs.blocker is None
-    assert graphs.fault.startswith(f"its graph says something other than the step itself ({what}")
+    assert list(graphs.refused) == [("step",)] and graphs.blocker is None and what in graphs.fault
     fake.tamper = lambda graph: None
     graphs.begin_run([])
     graphs(("step",), step, first)
-    assert len(outputs) == 3, "nor in the next run"
+    assert len(outputs) == 3, "it was captured once more, and then never again"
     graphs.drop()
     graphs(("step",), step, first)
-    assert graphs.fault is None and list(graphs.graphs) == [("step",)], (
-        "weights that have moved are another try"
-    )
-
-
-def test_a_graph_that_says_something_else_is_captured_once_more_and_one_that_rounds_otherwise_is_used(
-    fake, outputs
-):
-    def tamper(graph):
-        outputs[-1].output.numbers.numbers[3:].add_(1e-8)
-        outputs[-1].output.logits.add_(1e-5 if len(outputs) > 1 else 0.5)
-
-    fake.tamper = tamper
-    graphs = new_graphs()
-    _, output = graphs(("step",), step, inputs())
-    assert len(outputs) == 2 and graphs.graphs["step",] is outputs[1] and graphs.fault is None
-    assert output is outputs[1].output
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_how_far_a_head_s_confidence_may_be_apart_depends_on_the_dtype(dtype):
-    p = torch.tensor([[0.25, 0.75]])  # in float32, as all probabilities are
-    draft = Draft(1, torch.tensor([0]), p, p, sure=p[0])
-    for name, allowed in (("sure", 1e-6 if dtype == torch.float32 else 2e-2), ("raw_q", 1e-6)):
-        for by in (0.0, 1e-7, 1e-5, 1e-2, 5e-2):
-            other = replace(draft, **{name: getattr(draft, name) + by})
-            assert bool(disagreement(draft, other, [torch.float32, dtype])) == (by > allowed)
-
-
-@pytest.mark.parametrize(
-    ("logits", "models", "units"),
-    [
-        (torch.float16, [torch.float16], 4 * 2**-10),
-        (torch.float32, [torch.float32, torch.bfloat16], 100 * 2**-23),
-        (torch.float32, [torch.bfloat16, torch.bfloat16], 4 * 2**-7),
-        (torch.bfloat16, [torch.float32, torch.bfloat16], 4 * 2**-7),
-    ],
-    ids=str,
-)
-def test_how_far_logits_may_be_apart_depends_on_the_dtype_that_they_were_computed_in(logits, models, units):
-    """Some models of 16 bits give float32. The largest counts, but for infinities."""
-    assert order_tolerance(torch.tensor([1.0, -8.0, -torch.inf], dtype=logits), models) == 8 * units
+    assert graphs.fault is None and list(graphs.graphs) == [("step",)], "weights that moved are another try"
 
 
 def test_infinite_and_missing_numbers_that_the_step_gives_too_are_no_difference(fake):
@@ -319,13 +268,13 @@ def test_an_output_that_another_step_reads_where_it_is_stays_as_it_was(fake, agr
     def doubling(value):
         return Input(2 * value.x, value.u / 2)
 
-    graphs = new_graphs()
+    graphs, replays = new_graphs(), []
     _, draft = graphs(("draft",), doubling, inputs(3))
     expected = [draft.x.clone(), draft.u.clone()]
-    replayed = fake.log.count("replay")
 
     def tamper(graph):
-        if not agrees and fake.log.count("replay") in (replayed + 2, replayed + 4):
+        replays.append(graph)
+        if not agrees and len(replays) in (2, 4):
             graph.operations.noted[-1][-1].add_(1)  # the last that it computes are the logits
 
     fake.tamper = tamper
@@ -335,45 +284,18 @@ def test_an_output_that_another_step_reads_where_it_is_stays_as_it_was(fake, agr
     assert same(output, step(draft))
 
 
-# Waiting, and a CUDA that does not answer.
-
-
-def test_events_are_recorded_on_the_stream_of_the_device_that_was_asked_for(fake):
-    clock, device = Clock(), torch.device("cuda:1")
-    clock.timestamp(device)
-    clock.devices = {device}
-    clock.wait()
-    with clock.paused():
-        pass
-    assert fake.log == 3 * [("event", "current cuda:1")]
-
-
-def test_to_host_waits_for_an_event(fake):
-    numbers = Numbers(torch.arange(3), torch.rand(3, dtype=torch.float64))
-    on_host = to_host(pack(numbers), OnHost)
-    assert on_host.ids == numbers.ids.tolist() and on_host.probabilities == numbers.probabilities.tolist()
-    assert fake.log == [("event", "current cpu")]
-
-
-@dataclass(frozen=True)
-class Block:
-    storage: StorageWeakRef
-    begin: int  # its address
-    size: int
-
-    def is_held(self):
-        gc.collect()
-        return not self.storage.expired()
+# Memory for copies, and a CUDA that does not answer.
 
 
 @pytest.fixture
 def blocks(fake, monkeypatch):
-    """What the allocator of pinned memory has given, without keeping it from being freed."""
+    """What the allocator of pinned memory has given, without keeping it from being freed: (storage, address)
+    of each."""
     given, allocate = [], cuda._pinned_bytes
 
     def noting(size):
         block = allocate(size)
-        given.append(Block(StorageWeakRef(block.untyped_storage()), block.data_ptr(), size))
+        given.append((StorageWeakRef(block.untyped_storage()), block.data_ptr()))
         return block
 
     monkeypatch.setattr(cuda, "_pinned_bytes", noting)
@@ -381,19 +303,21 @@ def blocks(fake, monkeypatch):
     return given
 
 
+def held(blocks):
+    gc.collect()
+    return [not storage.expired() for storage, _ in blocks]
+
+
 def test_pinned_memory_is_unknown_to_the_allocator_that_it_comes_from(blocks):
     """That finds a block by its first byte, or by the storage of the tensor."""
     tensor = cuda.pinned(torch.Size((2, 3)), torch.float32)
     assert tensor.shape == (2, 3) and tensor.dtype == torch.float32
-    assert cuda.pinned(torch.Size(()), torch.long).shape == ()
-    block = blocks[0]
-    assert tensor.untyped_storage().data_ptr() == tensor.data_ptr() == block.begin + cuda.HEADER
-    assert block.size == cuda.HEADER + 24
+    assert tensor.untyped_storage().data_ptr() == tensor.data_ptr() == blocks[0][1] + cuda.HEADER
     view = tensor.view(-1)
     del tensor
-    assert block.is_held(), "a view holds it, too"
+    assert held(blocks) == [True], "a view holds it, too"
     del view
-    assert not block.is_held()
+    assert held(blocks) == [False]
 
 
 def test_what_is_copied_to_a_gpu_is_held_until_its_stream_has_been_waited_for(blocks):
@@ -401,58 +325,42 @@ def test_what_is_copied_to_a_gpu_is_held_until_its_stream_has_been_waited_for(bl
     graphs(("step",), step, inputs())  # captured
     graphs(("step",), step, replace(inputs(), x=cuda.pinned(torch.Size([3]), torch.long).fill_(1)))
     cuda.send(cuda.pinned(torch.Size([3]), torch.long), CPU)
-    assert [block.is_held() for block in blocks] == [True, True]
     cuda.synchronize("cuda:1")
-    assert [block.is_held() for block in blocks] == [True, True], "another stream knows nothing of the copies"
+    assert held(blocks) == [True, True], "another stream knows nothing of the copies"
     cuda.synchronize(CPU)
-    assert [block.is_held() for block in blocks] == [False, False]
+    assert held(blocks) == [False, False]
 
 
-@pytest.mark.parametrize(
-    ("broken", "told"),
-    [(True, "an illegal memory access"), (False, "the GPU has not answered for 60 s")],
-    ids=["broken", "silent"],
-)
+@pytest.mark.parametrize("broken", [True, False], ids=["broken", "silent"])
 def test_a_gpu_that_does_not_answer_is_an_error_and_what_it_may_still_write_stays(
-    fake, blocks, monkeypatch, broken, told
+    fake, blocks, monkeypatch, broken
 ):
     fake.broken, fake.answers = broken, False
     monkeypatch.setattr(cuda, "DEADLINE", 0.05)
-    with pytest.raises(RuntimeError, match=told):
+    with pytest.raises(RuntimeError, match="illegal memory access" if broken else "not answered"):
         cuda.on_host(torch.arange(3))
-    assert [block.is_held() for block in blocks] == [True]
+    assert held(blocks) == [True]
 
 
-def test_only_one_module_waits_for_a_device_frees_its_memory_or_pins_memory():
+def test_only_the_runtime_waits_for_a_device_frees_its_memory_or_pins_memory():
     """Such a call must hold the lock, or wait for a stream. Tensors that torch itself pins must not be
     copied: see `cuda.pinned`."""
-    found = set()
     for file in PACKAGE.rglob("*.py"):
-        for node in ast.walk(syntax_tree(file)):
-            frees = isinstance(node, ast.Attribute) and node.attr in ("synchronize", "empty_cache")
-            told = ast.unparse(node) if frees else getattr(node, "arg", "")
-            if told in ("torch.cuda.synchronize", "torch.cuda.empty_cache", "pin_memory", "non_blocking"):
-                found.add((file.relative_to(PACKAGE).as_posix(), told))
-    of_cuda = {("runtime/cuda.py", told) for told in ("torch.cuda.empty_cache", "pin_memory", "non_blocking")}
-    assert found == of_cuda | {("runtime/graphs.py", "non_blocking")}
+        text = file.read_text(encoding="utf-8")
+        assert "torch.cuda.synchronize(" not in text, file
+        if re.search(r"torch\.cuda\.empty_cache\(|pin_memory=|non_blocking=", text):
+            assert file.parent == PACKAGE / "runtime", file
 
 
-def test_an_error_after_which_nothing_works_is_a_lost_gpu_which_is_not_touched_again(fake, monkeypatch):
+def test_an_error_after_which_nothing_works_is_a_lost_gpu_which_is_not_touched_again(fake):
     fake.broken = True
-    told = "CUDA error: an illegal memory access was encountered"
-    for error in (torch.AcceleratorError(f"{told}\nCUDA kernel ..."), RuntimeError(told)):
-        monkeypatch.setattr(cuda, "_lost", None)
-        with pytest.raises(cuda.CudaLost) as raised:
-            cuda.raise_if_lost(error, CPU)
-        assert str(raised.value) == (
-            "CUDA is lost (an illegal memory access was encountered): restart SpecDemo to use the GPU again; "
-            "pairs on the CPU go on working"
-        )
+    with pytest.raises(cuda.CudaLost, match="misaligned address.*restart SpecDemo"):
+        cuda.raise_if_lost(torch.AcceleratorError("CUDA error: misaligned address\nCUDA kernel ..."), CPU)
     fake.log.clear()
     cuda.free_cache("cuda")
-    with pytest.raises(cuda.CudaLost, match="restart SpecDemo"):
+    with pytest.raises(cuda.CudaLost):
         cuda.check_not_lost()
-    with pytest.raises(cuda.CudaLost, match="restart SpecDemo"):
+    with pytest.raises(cuda.CudaLost):
         cuda.raise_if_lost(RuntimeError("anything that followed"), "cuda")
     assert not fake.log
 

@@ -42,28 +42,21 @@ def test_a_gpu_that_writes_the_same_is_compared_once_for_all_processes(new_proce
 def test_one_that_differs_is_told_and_compared_again_in_the_next_process(new_process, text, place):
     write = Writer(text)
     note = probe.difference(GPU, write)
-    assert note.startswith("Some GPU writes another text") and f"from token {place} on" in note
+    assert "Some GPU" in note and f"token {place} " in note
     assert probe.difference(GPU, write) == note and len(write.asked) == 2
     new_process()
     assert probe.difference(GPU, write) == note and len(write.asked) == 4
 
 
-def test_the_comparison_s_own_runs_are_not_compared():
+def test_the_comparison_s_own_runs_are_not_compared_and_an_error_in_one_ends_nothing():
     def write(device):
         assert probe.difference(GPU, write) is None
-        return [5]
-
-    assert probe.difference(GPU, write) is None
-
-
-def test_an_error_is_told_and_ends_nothing():
-    def write(device):
         raise RuntimeError("out of memory")
 
-    assert probe.difference(GPU, write).endswith("RuntimeError: out of memory")
+    assert "out of memory" in probe.difference(GPU, write)
 
 
-@pytest.mark.parametrize("content", ["{}", "no json", None])
+@pytest.mark.parametrize("content", ["no json", None])
 def test_a_broken_file_and_a_cache_that_cannot_be_written_are_no_obstacle(tmp_path, content):
     if content is None:
         (tmp_path / "cache").write_text("a file where the directory should be")

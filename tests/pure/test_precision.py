@@ -1,15 +1,13 @@
-"""Float32 on a GPU is computed in float32, whatever the process or its container has asked for."""
+"""What torch is told for a pair's forwards, whatever the process or its container has asked for: float32 on a
+GPU is computed in float32, and cuDNN's attention is left out."""
 
 from contextlib import ExitStack
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from specdemo import load_pair
-from specdemo.drafters.kinds import cached_drafter
 from specdemo.runtime.precision import full_float32
-from specdemo.runtime.runner import Runner
 from tests.fake_cuda import FakeCuda, install
 from tests.tiny import tiny
 
@@ -26,7 +24,6 @@ ASKS = {
     "torch's defaults": lambda: None,
     "high": lambda: torch.set_float32_matmul_precision("high"),
     "the new settings": lambda: set_new("tf32", *NEW[:1], *NEW[2:]),
-    "the new settings for all": lambda: set_new("tf32", backends),
     "the old and the new ones contradict each other": lambda: (
         torch.set_float32_matmul_precision("high"),
         set_new("ieee", backends.cuda.matmul, backends.cudnn.conv),
@@ -46,12 +43,9 @@ def settings() -> list:
     return [*map(told, old), *(one.fp32_precision for one in (backends, *NEW))]
 
 
-FULL = ["highest", False, "ieee", "ieee", "ieee", "ieee"]
-
-
 def is_full() -> bool:
     now = settings()
-    return [*now[:2], *now[3:]] == FULL
+    return [*now[:2], *now[3:]] == ["highest", False, "ieee", "ieee", "ieee", "ieee"]
 
 
 @pytest.fixture(params=ASKS)
@@ -80,32 +74,15 @@ def test_full_precision_is_set_and_put_back(asked):
     assert settings() == asked
 
 
-@pytest.mark.parametrize(
-    ("target", "drafter", "full"),
-    [
-        (("cuda", torch.float32), None, True),
-        (("cuda", torch.bfloat16), ("cuda", torch.float32), True),
-        (("cuda", torch.bfloat16), ("cpu", torch.float32), False),
-        (("cpu", torch.float32), None, False),
-    ],
-    ids=str,
-)
-def test_a_runner_sets_it_for_float32_on_a_gpu(target, drafter, full):
-    models = [
-        given and SimpleNamespace(device=torch.device(given[0]), dtype=given[1], num_parameters=lambda: 1)
-        for given in (target, drafter)
-    ]
-    usual = settings()
-    assert not is_full()
-    with Runner(*models, cached_drafter).torch_settings():
-        assert is_full() == full
-    assert settings() == usual
+def now() -> tuple[bool, bool]:
+    """Whether float32 is computed in full, and whether cuDNN's attention may be taken."""
+    return is_full(), backends.cuda.cudnn_sdp_enabled()
 
 
-def test_a_model_is_tried_in_it_before_its_first_run(monkeypatch):
+def test_a_model_is_tried_in_it_on_a_gpu_alone(monkeypatch):
     seen, model = [], tiny("llama", seed=5)
-    model.register_forward_pre_hook(lambda *_: seen.append(is_full()))
+    model.register_forward_pre_hook(lambda *_: seen.append(now()))
     with monkeypatch.context() as on_gpu:
         install(on_gpu, FakeCuda())
         load_pair(target=model)
-    assert seen and all(seen) and not is_full()
+    assert set(seen) == {(True, False)} and now() == (False, True)

@@ -5,11 +5,11 @@ import pytest
 from specdemo.advise.work import LARGEST_FILE, prompts_of, read_prompts
 from specdemo.bench.prompts import prompt_sets
 from specdemo.events.params import ChatMessage
+from tests.sentences import refused
 
 HELLO = [ChatMessage("user", "Hello")]
 SYSTEM = ChatMessage("system", "Be brief.")
 USER = '[{"role": "user", "content": "Hello"}]'
-OBJECT = r'must be a JSON object like \{"prompt": "..."\} or \{"messages": \[...\]\}, not '
 READ = {  # what a line has: the prompt
     '{"prompt": "One\\u2028two", "n": 1}': "One\u2028two",
     f'{{"prompt": {USER}}}': HELLO,
@@ -21,20 +21,19 @@ READ = {  # what a line has: the prompt
     f'{{"messages": {USER[:-1]}, {{"role": "assistant", "content": null, "tool_calls": [1]}}]}}': HELLO,
     '{"input": [{"role": "user", "content": [{"type": "input_text", "text": "Hello"}]}]}': HELLO,
 }
-REFUSED = {  # what line 2 has: what is said of it
-    '{"prompt": "One': OBJECT + '\'{"prompt": "One\'',
-    "[" * 100_000: OBJECT,
-    "3": OBJECT + "'3'",
-    '{"text": "One"}': OBJECT,
-    '{"body": {"text": "One"}}': OBJECT,
-    '{"prompt": ["One"]}': r"must have text or a list of messages as prompt, not \['One'\]",
-    '{"messages": "One"}': "must have a list of messages as messages, not 'One'",
-    '{"prompt": ""}': "must not be empty",
-    '{"prompt": "\\ud800"}': "must be Unicode text, but holds the lone surrogate U\\+D800",
-    '{"messages": []}': "must have a message in messages before the assistant's answer",
-    '{"messages": [{"role": "user"}]}': "must hold messages like .*, not .*None",
-    '{"messages": [{"role": "assistant", "tool_calls": [1]}, {}]}': "must have no messages that call tools",
-    '{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}': "must have text alone in each",
+REFUSED = {  # what line 2 has: the key of what is said of it
+    '{"prompt": "One': "prompts_object",
+    "[" * 100_000: "prompts_object",
+    "3": "prompts_object",
+    '{"body": {"text": "One"}}': "prompts_object",
+    '{"prompt": ["One"]}': "prompts_text_or_messages",
+    '{"messages": "One"}': "prompts_messages",
+    '{"prompt": ""}': "no_prompt",
+    '{"prompt": "\\ud800"}': "surrogate",
+    '{"messages": []}': "prompts_unasked",
+    '{"messages": [{"role": "user"}]}': "message",
+    '{"messages": [{"role": "assistant", "tool_calls": [1]}, {}]}': "prompts_tools",
+    '{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}': "prompts_part",
 }
 
 
@@ -46,7 +45,7 @@ def test_there_are_twenty_different_prompts_of_each_kind():
     assert all(40 < len(text) < 1400 for texts in sets.values() for text in texts), "about 400 tokens at most"
     chosen = prompts_of(["json", "chat"])
     assert chosen == {"json": list(sets["json"]), "chat": list(sets["chat"])}
-    with pytest.raises(ValueError, match="work must be one of chat, code, .*, not 'poem'"):
+    with refused("choice", field="work"):
         prompts_of(["poem"])
 
 
@@ -56,36 +55,29 @@ def test_a_line_is_a_prompt(tmp_path):
     assert read_prompts(file) == ["Once upon a time ", "Über [INST]\u2028{}"]
 
 
-@pytest.mark.parametrize("line", READ)
-def test_a_line_of_a_log_is_a_prompt(tmp_path, line):
+def test_a_line_of_a_log_is_a_prompt(tmp_path):
     file = tmp_path / "log.txt"
-    file.write_text(f"{line}\n\n{line}", encoding="utf-8")
-    assert read_prompts(str(file)) == [READ[line]] * 2
+    for line, prompt in READ.items():
+        file.write_text(f"{line}\n\n{line}", encoding="utf-8")
+        assert read_prompts(str(file)) == [prompt] * 2
 
 
 @pytest.mark.parametrize("line", REFUSED, ids=lambda line: line[:40])
 def test_a_wrong_line_is_refused_by_its_number(tmp_path, line):
     file = tmp_path / "log.jsonl"
     file.write_text('{"prompt": "One"}\n' + line, encoding="utf-8")
-    with pytest.raises(ValueError, match=f"^prompts in line 2 of {file} {REFUSED[line]}"):
-        read_prompts(file)
+    for key, values in (("prompts_line", {"line": 2, "file": str(file)}), (REFUSED[line], {})):
+        with refused(key, field="prompts", **values):
+            read_prompts(file)
 
 
 def test_a_file_that_cannot_be_taken_is_refused(tmp_path):
-    def refused(file) -> str:
-        with pytest.raises(ValueError) as told:
-            read_prompts(file)
-        return str(told.value).replace(str(tmp_path), "x")
-
-    files = {name: tmp_path / name for name in ("none", "empty", "latin", "large")}
-    files["empty"].write_text(" \n\n")
-    files["latin"].write_bytes("One\nGrün\n".encode("latin-1"))
-    with files["large"].open("wb") as file:
+    names = ("missing", "none", "encoding", "large")
+    files = {f"prompts_{name}": tmp_path / name for name in names} | {"prompts_folder": tmp_path}
+    files["prompts_none"].write_text(" \n\n")
+    files["prompts_encoding"].write_bytes("One\nGrün\n".encode("latin-1"))
+    with files["prompts_large"].open("wb") as file:
         file.truncate(LARGEST_FILE + 1)
-    assert refused(tmp_path) == "prompts must be a file, and x is a directory"
-    assert {name: refused(file).removeprefix("prompts must be a file ") for name, file in files.items()} == {
-        "none": "prompts must be a file, and there is none at x/none",
-        "empty": "with at least one prompt, and x/empty has none",
-        "latin": "in UTF-8, and line 2 of x/latin is not",
-        "large": "of at most 64 MB, and x/large has 64",
-    }
+    for key, file in files.items():
+        with refused(key, field="prompts", file=str(file)):
+            read_prompts(file)
