@@ -447,22 +447,6 @@ def decoding(
     return Decoding(Decoder(drafter, verifier, emitter, length, longest, params.seed, Clock()), prompt)
 
 
-def said_anew(says, prompt, rounds):
-    """Asserts that every q in the rounds is what `says` tells. Returns how many drafted tokens each round has
-    accepted."""
-    text, accepted = list(prompt), []
-    for this_round in rounds:
-        drafted = [token.id for token in this_round.draft]
-        if drafted:
-            for row, token in zip(says(text, drafted), this_round.draft, strict=True):
-                assert token.raw_q == pytest.approx(row[token.id].item(), abs=3e-4)
-                for alternative in token.top:
-                    assert alternative[5] == pytest.approx(row[alternative[0]].item(), abs=3e-4)
-            accepted.append(sum(token.fate == "accepted" for token in this_round.draft))
-        text += this_round.emitted
-    return accepted
-
-
 def leaves_of(draft):
     """The paths of a recorded tree, from the text to each token that nothing follows: places in the draft."""
     paths = []

@@ -12,7 +12,6 @@ from specdemo import Params, Round, stream
 from specdemo.drafters.dflash.head import Markov
 from specdemo.drafters.eagle3.drafter import Eagle3Drafter
 from specdemo.drafters.model.drafter import ModelDrafter
-from specdemo.events import RULES
 from specdemo.runtime import attention
 from specdemo.runtime.device import Clock
 from specdemo.runtime.graphs import Graphs
@@ -20,6 +19,7 @@ from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.steps import AUTO_ROWS, EagerSteps
 from tests.block_heads import DFLASH2, tiny_block_head
 from tests.eagle_heads import tiny_eagle_head
+from tests.gpu.test_graphs import random_params
 from tests.heads import tiny_head
 from tests.runners import run_by
 from tests.strict_replay import install_strict
@@ -34,21 +34,6 @@ DRAFTERS = {
     "DSpark": partial(tiny_block_head, markov=Markov(6, "rnn"), has_confidence=True),
     "EAGLE": tiny_eagle_head,
 }
-
-
-def random_params(draw, methods):
-    return Params(
-        draft_with=draw.choice(methods),
-        rule=draw.choice([*RULES]),
-        gamma=draw.choice([1, 2, 4, 8, "auto"]),
-        confidence=draw.choice([0.0, 0.0, 0.4]),
-        temperature=draw.choice([0.0, 0.7, 1.2]),
-        top_p=draw.choice([1.0, 0.9]),
-        repetition_penalty=draw.choice([None, None, 1.2]),
-        alternatives=draw.choice([0, 5]),
-        ignore_eos=True,
-        seed=draw.randrange(2**31),
-    )
 
 
 class Filled(EagerSteps):
