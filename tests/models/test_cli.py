@@ -14,8 +14,8 @@ import pytest
 from specdemo import Trace
 from specdemo.cli.main import main
 from specdemo.cli.terminal import Printer
-from specdemo.events import DRAFTER_KINDS, Next, Round
-from specdemo.loading.catalog import CATALOGUE, EMBEDDED
+from specdemo.events import Next, Round
+from specdemo.loading.catalog import EMBEDDED
 from tests.stand_ins.vllm import ROUNDS, TEXT, StandIn
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -198,19 +198,6 @@ def test_what_needs_no_model_is_answered_before_torch_is_imported(answered, line
     assert (status, bool(out)) == ((0, True) if wrong is None else (2, False)), err
     assert len(err.splitlines()) == (wrong is not None) and "Traceback" not in err
     assert wrong is None or (err.startswith("specdemo: ") and wrong in err)
-
-
-def test_pairs_says_what_each_needs(answered):
-    *groups, _ = answered["pairs"][1].split("\n\n")
-    of_each = {}
-    for head, *lines in (group.splitlines() for group in groups):
-        of_each[head.partition(":")[0]] = [line.split()[0] for line in lines[::2]]
-        assert all("GB in bfloat16" in line for line in lines[1::2])
-    assert of_each == {
-        kind.label: [entry.name for entry in CATALOGUE.values() if entry.drafter_kind == name]
-        for name, kind in DRAFTER_KINDS.items()
-        if any(entry.drafter_kind == name for entry in CATALOGUE.values())
-    }
 
 
 class Screen(io.StringIO):

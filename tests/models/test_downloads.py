@@ -350,7 +350,8 @@ def test_a_hub_that_asks_to_wait_is_asked_again_then(hub, monkeypatch, way, plac
     in_seven_seconds = formatdate(time.time() + 7, usegmt=True)
     hub.asks = {name: text or in_seven_seconds for name, text in asks.items()}
     assert ModelPool(seconds=SOON).get(resolve(target="own/target"), lambda *news: told.append(news[0]))
-    assert sum(waited) == pytest.approx(7, abs=1.5) and any(words.key == "hub_asks_time" for words in told)
+    assert 0 < sum(waited) <= 8 and any(words.key == "hub_asks_time" for words in told)
+    assert way == "date" or sum(waited) == pytest.approx(7, abs=1), "by a clock, it is less meanwhile"
 
 
 @pytest.mark.parametrize("place", ["", "/resolve/main/model.safetensors"])

@@ -76,9 +76,13 @@ def test_the_owner_can_list_more_if_there_is_room_for_them_now(monkeypatch):
     assert said.startswith("allow ") and said.endswith(" not 'own/model'")
 
 
-def test_on_a_gpu_what_fits_its_free_memory_can_be_chosen(on_a_gpu):
+def test_on_a_gpu_what_fits_its_free_memory_can_be_chosen_and_a_gated_pair_by_the_owners_word_and_token(
+    on_a_gpu,
+):
     for free, more in ((80, FOR_GPUS), (5, ["smollm2-1.7b", "qwen2.5-1.5b"]), (0, [])):
         assert list(on_a_gpu(free).arguments) == [*ALWAYS, *more]
+    for allowed, token in (((), "hf_of-the-owner"), ((GATED,), None), ((GATED,), "hf_of-the-owner")):
+        assert (GATED in on_a_gpu(80, allowed, token).arguments) == bool(allowed and token)
 
 
 def test_on_zerogpu_only_what_is_loaded_before_the_page_can_be_chosen(on_a_gpu, monkeypatch):
@@ -88,11 +92,6 @@ def test_on_zerogpu_only_what_is_loaded_before_the_page_can_be_chosen(on_a_gpu, 
     assert list(chosen.arguments) == [*ALWAYS, "smollm2-1.7b", "qwen3-8b"]
     monkeypatch.setenv("SPACES_ZERO_GPU", "true")
     assert Models({"device": "cpu"}, HOSTED).needs(Choice()).why.key == "lent_gpu"
-
-
-def test_a_gated_pair_needs_the_owners_word_and_token(on_a_gpu):
-    for allowed, token in (((), "hf_of-the-owner"), ((GATED,), None), ((GATED,), "hf_of-the-owner")):
-        assert (GATED in on_a_gpu(80, allowed, token).arguments) == bool(allowed and token)
 
 
 def test_the_pair_that_it_was_started_with_can_always_be_chosen(own):

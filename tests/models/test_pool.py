@@ -53,19 +53,6 @@ def test_the_least_recently_used_goes_first_and_gives_its_memory_back(three):
     assert pool.bytes_held() == sum(pair.bytes_held.target for pair in pool.pairs.values())
 
 
-@pytest.mark.slow
-def test_a_running_pair_is_not_evicted(three):
-    pool = ModelPool(0)
-    pair = pool.get(resolve(**three[0]))
-    run = stream(pair, PROMPT, Params(temperature=0, max_new_tokens=5, draft_with="none"))
-    next(run)
-    pool.get(resolve(**three[1]))
-    assert pool.get(resolve(**three[0])) is pair
-    run.close()
-    pool.get(resolve(**three[2]))
-    assert list(pool.pairs.values())[0] is not pair and len(pool.pairs) == 1
-
-
 def test_a_pair_is_the_same_however_its_request_is_put(three, tmp_path, monkeypatch):
     """It can be had while another one loads."""
     pool, path = ModelPool(), Path(three[0]["target"])
