@@ -163,10 +163,17 @@ def change_config(folder: Path, inside: str | None = None, **changes) -> None:
     (folder / "config.json").write_text(json.dumps(config))
 
 
-def change_tensors(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
-    tensors = load_file(folder / "model.safetensors")
+def change_adapter(folder: Path, **changes) -> None:
+    file = folder / "adapter_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+def change_tensors(
+    folder: Path, change: Callable[[dict[str, torch.Tensor]], object], file: str = "model.safetensors"
+) -> None:
+    tensors = load_file(folder / file)
     change(tensors)
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    save_file(tensors, folder / file, metadata={"format": "pt"})
 
 
 def cut_in_half(file: Path) -> None:

@@ -1,7 +1,6 @@
 """A model hub on this machine, for tests: it lists and sends the files of a directory, as well or as badly as
 a test wants."""
 
-import http.server
 import json
 import re
 import threading
@@ -12,6 +11,8 @@ from urllib.parse import unquote
 
 import pytest
 from huggingface_hub import constants
+
+from tests.stand_ins.serving import Handler, serving
 
 
 class Hub:
@@ -38,10 +39,7 @@ class Hub:
     @contextmanager
     def used(self, patch: pytest.MonkeyPatch, cache: Path) -> Iterator[None]:
         """Serves for the library, with this folder for its cache. It reads its settings once, on import."""
-        with http.server.ThreadingHTTPServer(("127.0.0.1", 0), self._handler()) as server:
-            server.daemon_threads = True
-            threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-            endpoint = f"http://127.0.0.1:{server.server_port}"
+        with serving(self._handler()) as endpoint:
             template = f"{endpoint}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
             patch.setattr(constants, "HF_HUB_CACHE", str(cache))
             patch.setattr(constants, "ENDPOINT", endpoint)
@@ -50,7 +48,6 @@ class Hub:
                 yield
             finally:
                 self.go_on.set()
-                server.shutdown()
 
     def answer(self, path: str, token: str | None) -> tuple[int, dict[str, str], Path | bytes]:
         path = path.split("?")[0]
@@ -84,8 +81,8 @@ class Hub:
         folder = self.folder / f"{name}-{unquote(revision).replace('/', '-')}"
         return (folder, "b" * 40) if folder.is_dir() else (None, "")
 
-    def _handler(hub) -> type[http.server.BaseHTTPRequestHandler]:
-        class Handler(http.server.BaseHTTPRequestHandler):
+    def _handler(hub) -> type[Handler]:
+        class Answers(Handler):
             def do_HEAD(self) -> None:
                 self.respond(with_body=False)
 
@@ -98,10 +95,7 @@ class Hub:
                     return
                 status, headers, body = hub.answer(self.path, self.headers.get("Authorization"))
                 content = body if isinstance(body, bytes) else body.read_bytes()
-                self.send_response(status)
-                for name, value in {**headers, "Content-Length": str(len(content))}.items():
-                    self.send_header(name, value)
-                self.end_headers()
+                self.reply(status, headers, content, with_body=False)
                 if not with_body:
                     return
                 if isinstance(body, Path):
@@ -113,7 +107,4 @@ class Hub:
                         return
                 self.wfile.write(content)
 
-            def log_message(self, *_: object) -> None:
-                pass
-
-        return Handler
+        return Answers

@@ -198,7 +198,7 @@ def _tokenizers(
     by_role = given if isinstance(given, dict) else dict.fromkeys(ROLES, given)
     if given is not None and set(by_role) != set(ROLES):
         raise PairError(
-            f"tokenizer must be one tokenizer or have the keys target and drafter, not {ascii(given)[:60]}"
+            f"tokenizer must be one tokenizer or have the keys target and drafter, not {[*by_role]!a:.60}"
         )
     for tokenizer in by_role.values():
         if given is not None and not isinstance(tokenizer, PreTrainedTokenizerBase):

@@ -2,18 +2,14 @@
 test reads a time."""
 
 import json
-from collections import Counter
 from dataclasses import replace
 
 import pytest
 
 from specdemo import Params, generate, load_pair
-from specdemo.advise.checks import LENGTHS, check_times
+from specdemo.advise.checks import check_times
 from specdemo.advise.contenders import field_of
-from specdemo.advise.page import page_of
-from specdemo.advise.report import advice_of, advice_table
-from specdemo.advise.run import LOOKS, Task, advise, begin, fitting
-from specdemo.advise.work import prompts_of
+from specdemo.advise.run import fitting
 from specdemo.cli.main import main
 from specdemo.errors import PairError
 from specdemo.loading.catalog import CATALOGUE, ROOT
@@ -34,21 +30,12 @@ def field(pair):
     return field_of(pair, ["model", "lookup", str(ROOT / CATALOGUE["embedded-dflash"].drafter)], PARAMS)
 
 
-def measured_until(field, works, is_enough):
-    """What is known when enough texts have begun, and these."""
-    pair = field.pairs["none"]
-    prompts, _ = fitting(pair, prompts_of(works), SHORT)
-    begun = []
-    known = begin(pair, field.contenders, prompts, SHORT, field.left_out, "advise")
-    task = Task(field.pairs, prompts, SHORT, budget=1e9)
-    for progress in advise(task, known, lambda: is_enough(begun)):
-        begun.append(str(progress.doing))
-        known = progress.measured
-    return known, begun
+SAMPLED = replace(PARAMS, temperature=0.9, top_p=0.9, seed=7)
 
 
-@pytest.mark.parametrize("params", [PARAMS, replace(PARAMS, temperature=0.9, top_p=0.9, seed=7)])
-@pytest.mark.parametrize("name", ["none", "drafter model (embedded)", "lookup"])
+@pytest.mark.parametrize(
+    ("name", "params"), [("none", PARAMS), ("drafter model (embedded)", SAMPLED), ("lookup", PARAMS)]
+)
 def test_a_run_in_turns_with_plain_rounds_is_the_run(field, name, params):
     pair = field.pairs[name]
     params = replace(params, draft_with="lookup" if name == "lookup" else "model", gamma=5)
@@ -59,45 +46,6 @@ def test_a_run_in_turns_with_plain_rounds_is_the_run(field, name, params):
     assert turns and all(one.slow and one.fast for one in turns)
     cut, _ = run_in_turns(pair, "Once upon a time", params, lambda: True)
     assert cut.finish == "cancelled" and not pair.lock.locked()
-
-
-def test_another_drafter_shares_the_target_and_its_lock(pair, field):
-    head = next(one for name, one in field.pairs.items() if "dflash" in name)
-    assert head.target is pair.target and head.lock is pair.lock and head.drafter is not pair.drafter
-    both = [generate(one, "The fox", PARAMS, measure=False) for one in (pair, head, pair)]
-    assert both[0].output_ids == both[1].output_ids == both[2].output_ids
-    assert (head.info.drafter_kind, pair.info.drafter_kind) == ("dflash", "model")
-
-
-@pytest.mark.slow
-def test_it_measures_until_it_is_stopped(field):
-    works = ["story", "chat"]
-    known, begun = measured_until(
-        field, works, lambda begun: any("chat, prompt 4" in one for one in begun[:-1])
-    )
-    assert known.ended == "interrupted" and begun.index("done") == len(begun) - 1
-    assert {one.work for one in known.samples} == {*works}
-    assert {(one.work, one.setting.contender) for one in known.probes} == {
-        (work, name) for work in works for name in field.pairs if name != "none"
-    }
-    each = Counter((one.work, one.setting) for one in known.samples)
-    assert {*each.values()} == {LOOKS[0]}, "a setting counts when it has written all first texts"
-    assert "It was interrupted after" in advice_table(advice_of(known))
-    chain = next(one.setting for one in known.probes if one.setting.gamma)  # whatever the finalists are
-    own = replace(next(one for one in known.samples if one.turns), setting=chain)
-    enough = tuple(replace(own, work=work, prompt=at) for work in works for at in range(4))
-    page = page_of(advice_of(replace(known, samples=enough)))
-    assert "llama-server" in page and page.count("<svg") == 3
-
-
-def test_checks_are_timed_by_their_rows_and_after_texts_that_the_context_has_room_for(pair):
-    structured = replace(PARAMS, regex="[a-z ]+")
-    found = list(check_times(pair, [5, 6, 7], structured, seconds=0.0))
-    assert [one.rows for one in found[0]] == [1 + length for length in LENGTHS]
-    assert {one.context for times in found for one in times} <= {64, 512}
-    assert all(one.ms > 0 and one.low <= one.ratio <= one.high for times in found for one in times)
-    assert found[0][0].ratio == 1.0 and not pair.lock.locked()
-    assert list(check_times(pair, [5], PARAMS, 1.0, lambda: True)) == []
 
 
 def test_a_target_that_cannot_go_back_is_compared_text_by_text():
@@ -111,12 +59,12 @@ def test_a_target_that_cannot_go_back_is_compared_text_by_text():
 def test_what_does_not_fit_is_left_out_with_a_sentence(pair, tmp_path):
     found = field_of(pair, ["lookup", "mtp", str(tmp_path)], PARAMS)
     assert list(found.pairs) == ["none", "lookup"] and len(found.left_out) == 2
-    assert found.left_out[0].startswith("mtp is left out: ") and str(tmp_path) in found.left_out[1]
+    assert "mtp" in found.left_out[0] and str(tmp_path) in found.left_out[1]
     with pytest.raises(PairError):
         field_of(pair, ["mtp"], PARAMS)
     long = {"own": ["x " * 3000, "Once"]}
     kept, notes = fitting(pair, long, PARAMS)
-    assert kept == {"own": ["Once"]} and "1 of 2 prompts left out" in notes[0]
+    assert kept == {"own": ["Once"]} and notes[0].key == "advice_prompts_left_out"
     with pytest.raises(ValueError, match="^prompts? must"):
         fitting(pair, {"own": ["x " * 3000]}, PARAMS)
 
@@ -124,9 +72,6 @@ def test_what_does_not_fit_is_left_out_with_a_sentence(pair, tmp_path):
 @pytest.mark.slow
 def test_the_command_ends_with_its_advice_as_json_and_a_report(tmp_path, capsys):
     file, prompts = tmp_path / "a.html", tmp_path / "mine.jsonl"
-    assert main(["advise", "--target", str(ROOT / CATALOGUE["embedded"].target), "--drafters", "lookup",
-                 "--work", "story", "--budget", "10s", "--max-new-tokens", "3"]) == 0  # fmt: skip
-    assert "too short to be timed" in capsys.readouterr().out
     prompts.write_text('{"prompt": "Once upon a time"}\n{"prompt": "The fox"}\n', encoding="utf-8")
     options = ["--prompts", str(prompts), "--drafters", "lookup", "--budget", "60s", "--report", str(file)]
     assert main(["advise", *options, "--max-new-tokens", "24"]) == 0
@@ -135,5 +80,5 @@ def test_the_command_ends_with_its_advice_as_json_and_a_report(tmp_path, capsys)
     own = told["recommendation"]["own"]
     assert list(told["recommendation"]) == ["own", "all"]
     assert set(own) >= {"draft_with", "drafter", "gamma", "speedup", "interval", "reason"}
-    assert own["draft_with"] is None and "Only 2 prompts" in own["reason"], "not known is not none"
+    assert own["draft_with"] is None, "not known is not none"
     assert file.read_text(encoding="utf-8").startswith("<!doctype html>")

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from itertools import product
 
 import pytest
 import torch
@@ -27,7 +26,7 @@ def pair():
 
 
 def test_a_conversation_goes_through_the_chat_template(pair):
-    with pytest.raises(ValueError, match="prompt must not be messages for this pair"):
+    with pytest.raises(ValueError, match="^prompt "):
         stream(pair, [{"role": "user", "content": "Once"}])
     pair.tokenizer.chat_template = CHAT
     roles = {"be brief": "system", "the cat": "user", "sat": "assistant", "and then": "user"}
@@ -68,8 +67,7 @@ UNREAD = ("said", "message", "messages", "eos_token", "add_generation_prompt", "
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"thinks": False},
-        {"mood": "sad", "loud": 2, "thinks": True},
+        {"mood": "sad", "loud": 2, "thinks": False},
         {"tools": [TOOL], "documents": [{"title": "a", "text": "b"}]},
         {"own_tools": [{"b": 1, "a": None}], "mood": 1.5},
     ],
@@ -90,23 +88,18 @@ def test_a_template_s_arguments_are_those_that_it_reads(pair):
     pair.tokenizer.chat_template = ARGUED
     known = ("bad", "documents", "loud", "mood", "own_tools", "thinks", "tools")
     assert pair.template_arguments() == known
-    for arguments, why in (
-        *(({name: 1}, f"must have only .* reads .{', '.join(known)}., not '{name}'$") for name in UNREAD),
-        (
-            {"bad": "way"},
-            "^chat_template_kwargs cannot be used with this prompt: the model's chat template says: no way$",
-        ),
-        ({"loud": 10**6}, "^prompt must fit the context of 256 tokens, but has 1,000,"),
-    ):
-        with pytest.raises(ValueError, match=why) as wrong:
+    wrong = {name: ({name: 1}, f"{', '.join(known)}., not '{name}'$") for name in UNREAD}
+    wrong["bad"] = {"bad": "way"}, "no way$"
+    wrong["loud"] = {"loud": 10**6}, "^prompt .*256 tokens, but has 1,000,"
+    wrong["long"] = {"bad": "x" * 30_000}, "no xxx"
+    for arguments, why in wrong.values():
+        with pytest.raises(ValueError, match=why) as refused:
             stream(pair, "the cat", Params(chat=True, chat_template_kwargs=arguments))
-        assert_one_sentence(str(wrong.value))
+        assert len(str(refused.value)) < 500
     pair.tokenizer.chat_template = CHAT
-    with pytest.raises(ValueError, match="^chat_template_kwargs must not have 'mood' for this pair: its"):
-        stream(pair, "the cat", Params(chat=True, chat_template_kwargs={"mood": "sad"}))
-    for prompt in ("the cat", [3, 4]):
-        with pytest.raises(ValueError, match="^chat_template_kwargs is part of the chat template, so it"):
-            stream(pair, prompt, Params(chat_template_kwargs={"mood": "sad"}))
+    for prompt, chat in (("the cat", True), ("the cat", False), ([3, 4], False)):
+        with pytest.raises(ValueError, match="^chat_template_kwargs "):
+            stream(pair, prompt, Params(chat=chat, chat_template_kwargs={"mood": "sad"}))
 
 
 def test_the_marks_of_a_template_go_into_the_trace():
@@ -120,7 +113,7 @@ def test_the_marks_of_a_template_go_into_the_trace():
     roles = {"<think>": "thinking", "</think>": "end", "<end>": "end"}
     assert {mark.text: mark.role for mark in trace.marks} == roles
     assert [mark.id for mark in trace.marks] == words.convert_tokens_to_ids([*roles])
-    assert any("<seed:think>, which is not a single token" in note for note in pair.notes)
+    assert any("<seed:think>" in note for note in pair.notes)
     assert Trace.from_json(trace.to_json()).marks == trace.marks == next(trace.events()).marks
     words.chat_template = CHAT + "</think>"
     assert generate(pair, "the cat", params).marks == trace.marks
@@ -136,16 +129,9 @@ CLOSED, OPEN = Opened(), Opened(("thinking",))
     ("prompt", "arguments", "expected"),
     [
         ([{"role": "user", "content": "the <think> cat"}], None, CLOSED),
-        ([{"role": "user", "content": "the cat <think> </think>"}], None, CLOSED),
-        ([{"role": "user", "content": "the </think> cat"}], {"thinks": True}, OPEN),
-        ([{"role": "user", "content": "<end> the <think> cat"}], {"thinks": True}, OPEN),
-        (
-            [{"role": "assistant", "content": "<think> a"}, {"role": "user", "content": "b </think>"}],
-            None,
-            CLOSED,
-        ),
+        ([{"role": "user", "content": "<end> the </think> cat"}], {"thinks": True}, OPEN),
+        ([{"role": "assistant", "content": "<think> a"}, {"role": "user", "content": "b"}], None, CLOSED),
         ("the <think> cat", {}, CLOSED),  # a text that is the user's message
-        ("the cat", {"thinks": True}, OPEN),
         ("the cat <think> sat", None, OPEN),  # a text that the target reads as it is
         ("the cat <think> sat </think>", None, Opened(has_thought=True)),
         ("the cat </think>", None, Opened(has_thought=True)),
@@ -175,25 +161,19 @@ def test_a_tokenizer_can_have_a_template_of_its_own_for_tools(pair):
 
 
 @pytest.mark.parametrize(
-    "prompt",
+    ("prompt", "params", "words"),
     [
-        [{"role": "user", "content": None}],
-        [{"role": "user", "content": "x", "name": "y"}],
-        [{"role": "user", "content": "x"}, "y"],
+        ([{"role": "user", "content": None}], {}, "^prompt must hold messages"),
+        ([{"role": "user", "content": "x", "name": "y"}], {}, "^prompt must hold messages"),
+        ([{"role": "user", "content": "x"}, "y"], {}, "^prompt must hold messages"),
+        ([{"role": "user", "content": "x"}], {"chat": True, "system": "y"}, "^system "),
+        ([{"role": "user", "content": "\ud800"}], {}, "lone surrogate"),
     ],
 )
-def test_what_is_no_message(pair, prompt):
-    why = "^prompt must hold messages like .* and nothing else, not "
-    with pytest.raises(ValueError, match=why) as wrong:
-        stream(pair, prompt)
+def test_what_is_no_message(pair, prompt, params, words):
+    with pytest.raises(ValueError, match=words) as wrong:
+        stream(pair, prompt, Params(**params))
     assert_one_sentence(str(wrong.value))
-
-
-def test_a_conversation_has_its_own_system_prompt(pair):
-    with pytest.raises(ValueError, match="system must be left out for messages"):
-        stream(pair, [{"role": "user", "content": "x"}], Params(chat=True, system="y"))
-    with pytest.raises(ValueError, match="lone surrogate"):
-        stream(pair, [{"role": "user", "content": "\ud800"}])
 
 
 @pytest.mark.parametrize("narrow", ["vocabulary", "embeddings", "logits"])
@@ -207,12 +187,10 @@ def test_a_token_that_the_target_lacks_is_refused_however_it_is_given(narrow):
     pair = load_pair(target=target, tokenizer=words)
     assert ("has embeddings of 295" in " ".join(map(str, pair.limits))) == (narrow == "embeddings")
     text = "the cat <extra0> <extra2><extra3> sat"
-    prompts = (text, [{"role": "user", "content": text}], words(text).input_ids)
-    for prompt, penalty in product(prompts, (1.0, 1.2)):
-        with pytest.raises(ValueError, match="^prompt must ") as wrong:
-            stream(pair, prompt, Params(repetition_penalty=penalty, draft_with="none"))
-        assert_one_sentence(str(wrong.value))
-        assert "from 0 to 294" in str(wrong.value) and str(wrong.value).endswith("not 296 ('<extra2>')")
+    for prompt in (text, [{"role": "user", "content": text}], words(text).input_ids):
+        for penalty in (1.0, 1.2):
+            with pytest.raises(ValueError, match=r"^prompt .*294.* not 296 \('<extra2>'\)$"):
+                stream(pair, prompt, Params(repetition_penalty=penalty, draft_with="none"))
     with pytest.raises(ValueError, match="from 0 to 294, not True$"):
         stream(pair, [5, True, 296])
     assert generate(pair, "the cat <extra0> sat", Params(max_new_tokens=3, draft_with="none")).stats.tokens

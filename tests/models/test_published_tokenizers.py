@@ -25,17 +25,9 @@ TOOL = {
         "parameters": {"type": "object", "properties": {"town": {"type": "string"}}, "required": ["town"]},
     },
 }
-READ = {
-    "qwen3": [{"enable_thinking": False}, {"enable_thinking": True}, {"tools": [TOOL]}],
-    "llama3_1": [],
-    "gemma3": [],
-}
-MARKS = {
-    "qwen3": {"<think>": "thinking", "</think>": "end", "<tool_call>": "tool call", "</tool_call>": "end"}
-    | {"<|im_end|>": "end"},
-    "llama3_1": {},
-    "gemma3": {},
-}
+READ = {"qwen3": [{"enable_thinking": False}, {"enable_thinking": True}, {"tools": [TOOL]}]}
+MARKS = {"<think>": "thinking", "</think>": "end", "<tool_call>": "tool call", "</tool_call>": "end"}
+MARKS = {"qwen3": MARKS | {"<|im_end|>": "end"}}
 CONVERSATIONS = (
     [{"role": "user", "content": "Is it cold — 寒い?"}],
     [
@@ -68,12 +60,14 @@ def test_a_prompt_is_what_the_published_template_makes_of_it(packages: Path, fam
     tokenizer = tokenizer_of(packages, family)
     target = tiny(vocab_size=len(tokenizer), max_position_embeddings=2048)
     pair = load_pair(target=target, tokenizer=tokenizer)
-    assert pair.template_arguments() == tuple(sorted({name for one in READ[family] for name in one}))
+    assert pair.template_arguments() == tuple(sorted({name for one in READ.get(family, []) for name in one}))
     marks = {mark.text: mark.role for mark in pair.marks}
-    assert marks == MARKS[family] and all(tokenizer.decode([one.id]) == one.text for one in pair.marks)
+    assert marks == MARKS.get(family, {}) and all(
+        tokenizer.decode([one.id]) == one.text for one in pair.marks
+    )
     seen = set()
     for turns in CONVERSATIONS:
-        for arguments in (None, *READ[family]):
+        for arguments in (None, *READ.get(family, [])):
             expected = tokenizer.apply_chat_template(turns, add_generation_prompt=True, **arguments or {})
             how = Params(draft_with="none", max_new_tokens=1, chat_template_kwargs=arguments, chat=True)
             with stream(pair, turns, how) as run:
@@ -91,32 +85,21 @@ def text_of(tokenizer, ids):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("family", (*FAMILIES, *OTHERS))
-def test_pieces_join_to_what_the_tokenizer_decodes(packages: Path, family: str):
-    """Of tokens that a random model draws from the whole vocabulary: parts of characters, special ones."""
-    tokenizer = tokenizer_of(packages, family)
-    target = tiny(vocab_size=len(tokenizer), max_position_embeddings=2048)
-    pair = load_pair(target=target, drafter=noisy(target), tokenizer=tokenizer)
-    how = Params(temperature=1.5, top_p=1.0, seed=1, max_new_tokens=300, ignore_eos=True)
-    trace = generate(pair, "Is it cold — 寒い?", how, measure=False)
-    assert len(set(trace.output_ids)) > 100 and trace.stats.accepted and trace.stats.rejected
-    assert trace.text == text_of(tokenizer, trace.output_ids)
-    assert "".join(piece for one in trace.rounds for piece in pieces(one)) == trace.text
-
-
-@pytest.mark.long
 @pytest.mark.parametrize("ours, theirs", [*zip((*FAMILIES, *OTHERS), (*OTHERS, *FAMILIES), strict=True)])
 def test_one_drafts_for_another(packages: Path, ours: str, theirs: str):
-    """Greedily through text, and sampled over the tokens that both have."""
+    """Greedily through text, and sampled over the tokens that both have, special ones, too."""
     words = {"target": tokenizer_of(packages, ours), "drafter": tokenizer_of(packages, theirs)}
     models = {role: tiny(vocab_size=len(one), seed=len(role)) for role, one in words.items()}
     pair = load_pair(**models, tokenizer=words)
-    for temperature in (0, 1):
-        how = Params(temperature=temperature, top_p=1.0, seed=1, max_new_tokens=60, ignore_eos=True)
+    for temperature in (0, 1.5):
+        how = Params(temperature=temperature, top_p=1.0, seed=1, max_new_tokens=100, ignore_eos=True)
         trace = generate(pair, "Is it cold — 寒い?", how, measure=False)
         drafted = [token.id for one in trace.rounds for token in one.draft]
         assert drafted and max(drafted) < len(words["target"])
-        assert trace.text == text_of(words["target"], trace.output_ids)
+        decoded = words["target"].decode(
+            trace.output_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+        assert trace.text == decoded == "".join(piece for one in trace.rounds for piece in pieces(one))
         if not temperature:
             alone = generate(pair, "Is it cold — 寒い?", replace(how, draft_with="none"), measure=False)
             assert trace.output_ids == alone.output_ids

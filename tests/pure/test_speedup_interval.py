@@ -1,7 +1,7 @@
 """The estimator of every speed-up: its value from the times beside it, and an interval that holds it."""
 
 from dataclasses import replace
-from math import exp, log, sqrt
+from math import exp, sqrt
 from random import Random
 from statistics import median
 
@@ -15,7 +15,6 @@ from specdemo.events.speedup import (
     TimedRound,
     TimedTurn,
     after_turns,
-    is_wide,
     plain,
     speed_up,
     speed_up_in_turns,
@@ -57,18 +56,7 @@ def test_the_value_is_the_ratio_of_the_times_of_a_token_and_turns_round_with_its
     assert speed_up([slow], [fast]) == found, "the same again: it is seeded"
 
 
-@pytest.mark.parametrize("where", ["plain", "run"])
-def test_a_stall_on_either_side_moves_the_value_and_widens_the_interval_as_much(where):
-    quiet, stalled = plain([10.0] * 32), plain([10.0] * 31 + [160.0])
-    found = speed_up([stalled], [quiet]) if where == "plain" else speed_up([quiet], [stalled])
-    assert found.value == pytest.approx(470 / 320 if where == "plain" else 320 / 470)
-    assert found.low < 1 < found.high and is_wide(found.interval)
-
-
-@pytest.mark.parametrize(
-    ("rounds", "plain_rounds", "size", "gamma"),
-    [(24, 8, 0.3, 4), (60, 24, 0.04, 0), pytest.param(200, 30, 0.3, 4, marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize(("rounds", "plain_rounds", "size", "gamma"), [(24, 8, 0.3, 4), (60, 24, 0.04, 0)])
 def test_nine_in_ten_intervals_hold_the_truth_where_times_drift(rounds, plain_rounds, size, gamma):
     held, widths = 0, []
     for seed in range(60):
@@ -77,22 +65,6 @@ def test_nine_in_ten_intervals_hold_the_truth_where_times_drift(rounds, plain_ro
         widths.append(found.high / found.low)
     assert held >= 51, held  # of 60; 54 expected
     assert sorted(widths)[30] < exp(8 * size), "and say something"
-
-
-def test_rounds_with_drafts_of_different_lengths_are_no_noise():
-    """As with gamma "auto": a round takes 10 ms, and 2 for each draft."""
-    dice = Random(0)
-    own = [TimedRound(2, k, 10.0 + 2 * k) for k in dice.choices((0, 1, 2, 4, 8, 16), k=60)]
-    found = speed_up([plain([10.0] * 20)], [own])
-    assert found.high / found.low < 1.001
-
-
-def test_more_runs_narrow_the_interval():
-    def runs(count: int, first: int):
-        return [plain([10 * f for f in noise(Random(first + at), 60, 0.1)]) for at in range(count)]
-
-    one, nine = speed_up(runs(1, 0), runs(1, 50)), speed_up(runs(9, 0), runs(9, 50))
-    assert log(nine.high / nine.low) < 0.65 * log(one.high / one.low)
 
 
 def test_what_is_too_short_has_none():
@@ -105,17 +77,9 @@ def test_what_is_too_short_has_none():
     assert speed_up([few, enough], [few, [], enough]).value == pytest.approx(1)
 
 
-@pytest.mark.parametrize("times_ms", [[50.0] * 4 + [75.0] * 4, [10.0] * 7 + [50.0]])
-@pytest.mark.parametrize("rounds", [1, 8])
-def test_a_run_of_few_long_rounds_has_an_interval_that_says_something(rounds, times_ms):
-    """A slow model accepts much. Two stretches of its plain rounds said nothing, and overflowed."""
-    run = [TimedRound(30 // rounds, 16, 100.0 + at) for at in range(rounds)]
-    found = speed_up([plain(times_ms)], [run])
-    assert found.low < found.value < found.high < 100 * found.low
-
-
 @pytest.mark.parametrize("rounds", [1, 8])
 def test_nine_in_ten_intervals_of_short_runs_hold_the_truth(rounds):
+    """Of a slow model that accepts much."""
     held, widths = 0, []
     for seed in range(60):
         factors = noise(Random(seed), rounds + 8, 0.3)
@@ -143,8 +107,8 @@ def turns_of(seed: int, count: int, quotient: float = 2.0, size: float = 0.1, dr
 
 @pytest.mark.parametrize("drift", [0.0, 0.3])
 def test_nine_in_ten_intervals_of_turns_hold_the_truth_and_are_narrow_where_both_sides_drift(drift):
-    found = [speed_up_in_turns(turns_of(seed, 16, drift=drift), ALIKE) for seed in range(200)]
-    assert 165 <= sum(one.low <= 1.5 <= one.high for one in found) <= 195
+    found = [speed_up_in_turns(turns_of(seed, 16, drift=drift), ALIKE) for seed in range(100)]
+    assert 80 <= sum(one.low <= 1.5 <= one.high for one in found) <= 99
     assert median(one.high / one.low for one in found) < 1.08
 
 
@@ -171,15 +135,11 @@ def test_long_drafts_that_are_rare_count_with_their_time_as_with_their_tokens(sh
     assert found.value == pytest.approx(truth, rel=0.03) and found.low <= truth <= found.high
 
 
-def test_few_turns_have_no_speed_up():
-    assert speed_up_in_turns(turns_of(1, FEWEST_TURNS - 1), ALIKE) is None
-    assert speed_up_in_turns(turns_of(1, FEWEST_TURNS), ALIKE) is not None
-
-
 def test_after_turns_the_figures_of_a_run_still_follow_from_each_other():
     """The run's own times stay as they were, and it took twice as long then."""
     stats = replace(fresh(), tokens=90, rounds=30, draft_ms=36.0, verify_ms=84.0, drafter_step_ms=0.3)
     after = after_turns(stats, ALIKE, turns_of(2, 16))
+    assert speed_up_in_turns(turns_of(2, FEWEST_TURNS - 1), ALIKE) is None
     assert (after.draft_ms, after.verify_ms) == (36.0, 84.0)
     assert after.speedup == pytest.approx(1.5, rel=0.05)
     assert after.speedup == pytest.approx(after.target_step_ms * after.tokens / after.run_ms)

@@ -1,17 +1,19 @@
-"""What a chunk of a vLLM server is: which of its tokens were drafted, and what is known of the rest."""
+"""What a chunk of a vLLM server is: which of its tokens were drafted, and what is known of the rest. Runs of
+a real server, recorded, are read as it counts them, and the stand-in has their shape."""
 
-import time
+import json
+import urllib.request
 
 import pytest
 
 from specdemo.events import Round
 from specdemo.events.speedup import _verdicts_by_place
-from specdemo.servers.chunks import Misread, PerRequest, Piece, Steps, texts_of
-from specdemo.servers.client import Room
-from specdemo.servers.counters import server_stats
+from specdemo.servers.chunks import Misread, Piece, Steps, texts_of
+from specdemo.servers.counters import counters_of
 from specdemo.servers.rounds import MOST_COUNTED, round_of, settled
-from specdemo.servers.vllm import VllmReader, chunk_of
-from tests.stand_ins.vllm import fates
+from specdemo.servers.vllm import chunk_of
+from tests.recorded import keys_of, labels_of, recorded
+from tests.stand_ins.vllm import StandIn, fates
 
 WORD = -0.5  # log-probability
 
@@ -55,8 +57,10 @@ def test_what_the_server_does_not_tell_is_null():
     own = a_round.next
     assert (own.p, own.q, own.u, own.residual_mass) == (None, None, None, None)
     assert own.raw_p == pytest.approx(0.6065, abs=1e-4)
-    assert own.top[0][:2] == (7, " 7") and own.top[1][:2] == (None, " x")
-    assert own.top[0][4] == own.raw_p and own.top[0][2] is own.top[0][3] is own.top[0][5] is None
+    assert own.top[0][:2] == (7, " 7") and own.top[1][:2] == (None, " x") and own.top[0][4] == own.raw_p
+    for nothing in (None, {"tokens": ["a"], "token_logprobs": [None], "top_logprobs": [None]}):
+        sent = {"choices": [{"text": "a", "token_ids": [5], "logprobs": nothing}]}
+        assert chunk_of(sent).pieces == (Piece(5, "a", None, ()),)
 
 
 @pytest.mark.parametrize(("index", "ids", "longest"), [(0, (7, 8), 2), (1, (1, 2, 3, 4), 2), (1, (1, 2), 0)])
@@ -77,129 +81,114 @@ def steps(accepted: list[int], drafted: list[int], longest: int = 2) -> Steps:
     )
 
 
-def shown(*sizes: int, finish: str = "length") -> list[Round]:
+def shown(*sizes: int) -> list[Round]:
     """Rounds of so many tokens, as they are shown while the lengths of drafts are not known."""
-    chunks = [
-        chunk(*range(size), finish=finish if at == len(sizes) - 1 else None) for at, size in enumerate(sizes)
-    ]
+    finishes = [None] * (len(sizes) - 1) + ["length"]
+    chunks = [chunk(*range(size), finish=finish) for size, finish in zip(sizes, finishes, strict=True)]
     return [round_of(index, one, 1.0, 2, False) for index, one in enumerate(chunks)]
 
 
-def test_rounds_without_a_draft_are_in_no_list_so_nothing_is_settled():
-    assert settled(shown(1, 2, 1, 2), steps([1, 1], [2, 2])) is None
-
-
-def test_lists_that_contradict_the_chunks_are_seen():
+def test_the_drafts_of_each_round_are_settled_by_lists_that_fit_its_chunks():
+    assert settled(shown(1, 2, 1, 2), steps([1, 1], [2, 2])) is None, "a round without a draft is in no list"
     with pytest.raises(Misread, match="2 tokens for round 2, but counts 2 accepted"):
         settled(shown(1, 2, 1), steps([2, 0], [2, 2]))
-
-
-def test_so_many_drafts_that_nobody_can_look_at_them_are_refused():
     count = MOST_COUNTED // 1_000 + 1
-    with pytest.raises(Misread, match="has drafted more than 1,000,000 tokens: ask for a shorter text"):
+    with pytest.raises(Misread, match="more than 1,000,000 tokens"):
         settled(shown(*[1] * (count + 1)), steps([0] * count, [1_000] * count, 1_000))
-
-
-def test_a_draft_length_of_a_thousand_is_counted_at_once():
-    """And not place by place in each of 32,000 drafts."""
-    told = PerRequest(speculative_decoding=steps([1_000] * 32_000, [1_000] * 32_000, 1_000))
-    began = time.thread_time()
-    assert server_stats(None, told, None).accepted_by_place == (32_000,) * 1_000
-    assert time.thread_time() - began < 1
+    rounds = settled(shown(1, 3, 1), steps([2, 1], [2, 2]))
+    assert fates(rounds[2]) == "ad none", "the text has ended: there is no token of the target's own"
+    assert [token.id for token in rounds[2].draft] == [0, None]
+    assert [len(place) for place in _verdicts_by_place(rounds)] == [2, 1], "and it is in no share"
 
 
 @pytest.mark.parametrize(
     ("text", "words", "expected"),
     [
-        (" a b", [" a", " b"], [" a", " b"]),
         ("é b", ["\ufffd", "\ufffd", " b"], ["", "é", " b"]),  # two tokens, one character
         ("é", ["\ufffd"], ["é"]),  # begun in the chunk before
         (" a", [" a", "\ufffd"], [" a", ""]),  # completed in the next chunk
         (".", [".", "<|eos|>"], [".", ""]),
         ("hi.", ["hi", ". The"], ["hi", "."]),  # cut after a stop string
-        ("é a", ["\ufffd", " a"], ["é", " a"]),
-        ("", ["<|eos|>"], [""]),
         ("ab", [], []),
     ],
 )
 def test_the_texts_of_tokens_join_to_the_chunks_text(text, words, expected):
     assert texts_of(text, words) == expected
-    assert "".join(expected) == (text if words else "")
 
 
-def event(logprobs=None, **choice):
-    """Of a chunk with one token, and with anything else in it."""
-    return {"choices": [{"text": "a", "token_ids": [5], "logprobs": logprobs} | choice]}
+# Recordings
+
+NAMES = ["target", "draft_model", "ngram", "eagle3"]
 
 
-def likely(name="a", of=WORD, top=None):
-    return {"tokens": [name], "token_logprobs": [of], "top_logprobs": [top]}
+class Replayed:
+    def __init__(self, name: str):
+        kept = recorded(name)
+        model = kept["models"]["data"][0]["id"]
+        before, after = (counters_of("\n".join(lines) + "\n", model) for lines in kept["metrics"])
+        self.added = after.since(before)
+        self.chunks = [chunk_of(event) for event in kept["events"]]
+        longest = len(self.added.by_place)
+        with_tokens = [chunk for chunk in self.chunks if chunk.pieces]
+        self.rounds = [round_of(index, chunk, 1.0, longest, False) for index, chunk in enumerate(with_tokens)]
+        self.steps = self.chunks[-1].told.steps if self.chunks[-1].told else None
 
 
-def told(**steps):
-    usual = dict.fromkeys(("num_spec_steps", "num_draft_tokens", "num_accepted_draft_tokens"), 8)
-    return {"choices": [], "metrics": {"speculative_decoding": usual | {"num_spec_tokens": 2} | steps}}
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recording_is_a_whole_text(name):
+    run = Replayed(name)
+    emitted = [token for one in run.rounds for token in one.emitted]
+    assert len(emitted) == 24 == run.added.generated and run.added.is_of_one
+    assert run.chunks[0].prompt_ids and [chunk.finish for chunk in run.chunks[-2:]] == ["length", None]
+    for piece in (piece for chunk in run.chunks for piece in chunk.pieces):
+        assert 0 < piece.probability <= 1 and [row[0] for row in piece.top].count(piece.id) == 1
+    texts = ["".join(piece.text for piece in chunk.pieces) for chunk in run.chunks]
+    sent = [event["choices"] for event in recorded(name)["events"]]
+    assert texts == ["".join(choice["text"] for choice in choices) for choices in sent]
 
 
-NEVER = "sent a chunk that vLLM would not send: "
-AT = f"{NEVER}choices.0."
-STEPS = f"{NEVER}metrics.speculative_decoding."
-REFUSED = [
-    ({"choices": "?"}, f"{NEVER}choices"),
-    ({"choices": [{"text": "a"}]}, "without the ids of its tokens"),
-    (event(token_ids=[-1]), f"{AT}token_ids.0"),
-    (event(token_ids=[2**31]), f"{AT}token_ids.0: Input should be less than 2147483648"),
-    (event(token_ids=[8] * 1_002), f"{AT}token_ids: List should have at most 1001 items"),
-    (event(likely(), token_ids=[5, 6]), "differ in number"),
-    (event({"tokens": ["a"], "token_logprobs": []}), "differ in number"),
-    (event(likely(of=float("nan"))), f"{AT}logprobs.token_logprobs.0: Input should be a finite number"),
-    (
-        event(likely(top={f"{number}": -5.0 for number in range(52)})),
-        f"{AT}logprobs.top_logprobs.0: Dictionary should have at most 51",
-    ),
-    (event(likely(top={"y" * 1_001: -5.0})), f"{AT}logprobs.top_logprobs.0.y.*at most 1000 characters"),
-    (event(likely(of=5.0)), f"{AT}logprobs.token_logprobs.0: Input should be less than"),
-    ({"choices": event()["choices"] * 2}, f"{NEVER}choices: List should have at most 1 item"),
-    (event(text="x" * 1_001), "sent 1,001 characters as the text of a chunk of 1 tokens"),
-    (
-        told(per_step_drafted=[1_001]),
-        f"{STEPS}per_step_drafted.0: Input should be less than or equal to 1000",
-    ),
-    (told(per_step_drafted=[2] * 32_769), f"{STEPS}per_step_drafted: List should have at most 32768 items"),
-    (told(num_spec_tokens=10**9), f"{STEPS}num_spec_tokens: Input should be less than or equal to 1000"),
-]
+@pytest.mark.parametrize("name", NAMES)
+def test_the_stand_in_sends_what_the_real_one_sends(name):
+    kept = recorded(name)
+    alone = {"gamma": None, "rounds": ((5,), (6,), (7,))}
+    stand_in = StandIn(detailed=name == "eagle3", **(alone if name == "target" else {}))
+    with stand_in.serving() as url:
+        asked = urllib.request.Request(f"{url}/v1/completions", json.dumps(kept["request"]).encode())
+        with urllib.request.urlopen(asked, timeout=60) as answer:
+            lines = [line.decode().strip().removeprefix("data: ") for line in answer]
+        events = [json.loads(line) for line in lines if line and line != "[DONE]"]
+        metrics = urllib.request.urlopen(f"{url}/metrics", timeout=60).read().decode().splitlines()
+        models = json.loads(urllib.request.urlopen(f"{url}/v1/models", timeout=60).read())
+    for theirs in kept["events"]:  # these need an option of their own
+        for time in [key for key in theirs.get("metrics", {}) if key != "speculative_decoding"]:
+            del theirs["metrics"][time]
+    *chunks, usage = kept["events"]
+    assert keys_of(events[:-1]) == keys_of(chunks) and keys_of(events[-1]) == keys_of(usage)
+    assert keys_of(models) <= keys_of(kept["models"])
+    assert labels_of(metrics) == labels_of(kept["metrics"][0])
+    kinds = {line for line in metrics if line.startswith("#")}
+    assert kinds == {line for line in kept["metrics"][0] if line.startswith("#")}
 
 
-@pytest.mark.parametrize(("event", "words"), REFUSED)
-def test_a_chunk_that_vllm_would_not_send_is_refused_in_words(event, words):
-    with pytest.raises(Misread, match=words) as refused:
-        chunk_of(event)
-    assert len(str(refused.value)) < 1_000
+def test_what_is_told_after_the_end_settles_every_round():
+    run = Replayed("eagle3")
+    rounds = settled(run.rounds, run.steps)
+    for one in rounds[1:-1]:
+        accepted = len(one.emitted) - 1
+        fate = "a" * accepted + ("rddd"[: 4 - accepted])
+        assert fates(one) == f"{fate} {'bonus' if accepted == 4 else 'resampled'}" and one.drafts_told
+    assert {"bonus", "resampled"} <= {one.next.source for one in rounds[1:-1]}
+    assert run.steps.per_step_accepted[:-1] == [len(one.emitted) - 1 for one in rounds[1:-1]]
+    assert (run.added.drafts, run.added.drafted) == (run.steps.num_spec_steps, run.steps.num_draft_tokens)
+    assert run.added.accepted == run.steps.num_accepted_draft_tokens == sum(run.steps.per_step_accepted)
+    check_accepted(run)
 
 
-@pytest.mark.parametrize(
-    ("sent", "words"),
-    [
-        ([event()] * 9, "does not end its answer: it has sent more tokens than was asked for"),
-        ([event(text="x" * 999)] * 4, "sent 3,996 characters as the text of 4 tokens"),
-        ([event(prompt_token_ids=[1] * 21)], "says that the prompt has 21 tokens, which it cannot have"),
-    ],
-)
-def test_chunks_that_are_too_many_together_are_refused(sent, words):
-    reader = VllmReader(Room(tokens=8, alternatives=5, prompt_ids=20))
-    for one in sent[:-1]:
-        reader.read(one)
-    with pytest.raises(Misread, match=words):
-        reader.read(sent[-1])
-
-
-def test_a_piece_without_probabilities_is_taken():
-    for nothing in (None, likely(of=None)):
-        assert chunk_of(event(nothing)).pieces == (Piece(5, "a", None, ()),)
-
-
-def test_a_draft_that_was_dropped_after_the_end_is_in_no_share():
-    rounds = settled(shown(1, 3, 1), steps([2, 1], [2, 2]))
-    assert fates(rounds[2]) == "ad none", "the text has ended: there is no token of the target's own"
-    assert [token.id for token in rounds[2].draft] == [0, None]
-    assert [len(place) for place in _verdicts_by_place(rounds)] == [2, 1]
+def check_accepted(run: Replayed) -> None:
+    """The server counts the last round before it is cut."""
+    accepted = [len(one.emitted) - 1 for one in run.rounds[1:]]
+    more = run.added.accepted - sum(accepted)
+    assert 0 <= more <= 4 - accepted[-1] and run.added.accepted == sum(run.added.by_place)
+    for place, count in enumerate(run.added.by_place):
+        seen = sum(one > place for one in accepted)
+        assert count == seen + (accepted[-1] <= place < accepted[-1] + more)

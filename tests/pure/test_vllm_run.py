@@ -17,9 +17,11 @@ import pytest
 from specdemo import Params, Trace, generate, load_pair, stream
 from specdemo.errors import PairError
 from specdemo.servers.client import ServerError
-from tests.stand_ins.vllm import MODEL, ROUNDS, TEXT, Gate, StandIn, connected, fates, line, slowly
+from tests.sentences import refused
+from tests.stand_ins.vllm import MODEL, ROUNDS, TEXT, StandIn, connected, fates, line, slowly
 
 SHORT = Params(max_new_tokens=8, temperature=0)
+NOBODY = "http://127.0.0.1:9"
 IN_ONES = {"rounds": [(id_,) for id_ in range(5, 13)], "gamma": None}
 
 
@@ -47,19 +49,14 @@ def test_a_run_is_the_same_events_and_the_same_trace(served):
     assert sent["stream"] and sent["return_token_ids"]
 
 
-def test_the_servers_own_numbers_are_differences_around_the_run(served):
-    _, pair = served
+def test_the_servers_own_numbers_are_differences_around_the_run_where_nobody_else_was_there(served):
+    server, pair = served
     first, second = (generate(pair, "Once", SHORT).stats for _ in range(2))
     assert first.server.alone and (first.server.drafts, first.server.drafted) == (4, 8)
     assert first.server.accepted == first.accepted == 3 and first.server.accepted_by_place == (2, 1)
-    assert first.server.total_ms == pytest.approx(6.0)
     elapsed = first.ttft_ms + first.arrival_ms
+    assert first.server.total_ms == pytest.approx(6.0) and second.server.drafts == 4
     assert first.server.network_ms == pytest.approx(max(0.0, elapsed - 6.0), abs=1e-6)
-    assert second.server.drafts == 4
-
-
-def test_others_on_the_server_are_seen_and_their_part_in_the_counters_is_not_taken_for_ours(served):
-    server, pair = served
     server.others = 2
     trace = generate(pair, "Once", SHORT)
     assert not trace.stats.server.alone
@@ -121,24 +118,6 @@ def test_a_proxy_may_let_through_only_what_is_needed(served):
         assert trace.finish == "length" and trace.prompt_ids == (1, 2, 3)
 
 
-def test_a_server_that_is_late_with_its_first_answer_is_asked_again():
-    with connected(probe=((5, 6), (7,))) as (_, pair):
-        assert pair.server.gamma == 2 and pair.always
-
-
-def test_a_run_waits_neither_for_counters_that_do_not_come_nor_long_for_what_comes_after_the_text(
-    served, monkeypatch
-):
-    monkeypatch.setattr("specdemo.servers.client.OPTIONAL_SECONDS", 0.1)
-    monkeypatch.setattr("specdemo.servers.run.TAIL_SECONDS", 0.1)
-    (server, pair), gate = served, Gate()
-    server.before_answer = lambda path: gate.hold() if path == "/metrics" else None
-    server.before_chunk = lambda number, write: gate.hold() if number == len(ROUNDS) else None
-    trace = generate(pair, "Once", SHORT)
-    assert not gate.was_missed and trace.finish == "length" and trace.stats.server is None
-    gate.opened.set()
-
-
 @pytest.mark.parametrize(
     ("finish", "stop", "expected"),
     [("stop", None, "eos"), ("stop", "word12", "stop"), ("length", None, "length")],
@@ -151,7 +130,7 @@ def test_why_the_text_ends(served, finish, stop, expected):
     assert trace.text == (TEXT.removesuffix("word12") if stop else TEXT)
 
 
-def test_a_chat_goes_through_its_own_api(served):
+def test_a_chat_and_its_template_s_arguments_go_to_the_servers_own_api(served):
     server, pair = served
     trace = generate(pair, "Hi", replace(SHORT, chat=True, system="Be brief"))
     assert trace.text == TEXT and trace.prompt_ids == (1, 2, 3) and len(trace.rounds[0].next.top) == 2
@@ -159,15 +138,10 @@ def test_a_chat_goes_through_its_own_api(served):
     assert server.requests[-1]["messages"] == messages and server.requests[-1]["top_logprobs"] == 5
     assert not {"tools", "tool_choice", "chat_template_kwargs"} & server.requests[-1].keys()
     turns = [*messages, {"role": "assistant", "content": "Yes?"}, {"role": "user", "content": "Go on"}]
-    trace = generate(pair, turns, SHORT)
-    assert server.requests[-1]["messages"] == turns and len(trace.messages) == 4 and trace.params.chat
-
-
-def test_a_chat_template_s_arguments_go_to_the_server_and_its_tokeniser(served):
-    server, pair = served
     tools = [{"type": "function", "function": {"name": "f"}}]
     arguments = {"enable_thinking": False, "documents": [{"text": "a"}]}
-    generate(pair, "Hi", replace(SHORT, chat=True, chat_template_kwargs=arguments | {"tools": tools}))
+    trace = generate(pair, turns, replace(SHORT, chat_template_kwargs=arguments | {"tools": tools}))
+    assert server.requests[-1]["messages"] == turns and len(trace.messages) == 4 and trace.params.chat
     sent = {"chat_template_kwargs": arguments, "tools": tools, "tool_choice": "none"}
     assert sent.items() <= server.requests[-1].items() and sent.items() <= server.tokenised[-1].items()
 
@@ -179,28 +153,22 @@ def raws_of(trace: Trace) -> list[float]:
     return [raw for raw in raws if raw is not None]
 
 
-@pytest.mark.parametrize("chat", [False, True])
-@pytest.mark.parametrize("place", [0, 3])
+@pytest.mark.parametrize(("chat", "place"), [(False, 0), (True, 3)])
 def test_probabilities_that_add_up_to_more_than_1_are_not_known(chat, place):
     """Neither are those before and after: at one place the server has shown what its numbers are."""
     params = replace(SHORT, chat=chat)
     with connected() as (server, pair):
-        before = pair.notes
-        for sure in ((0.0, -30.0), (-0.1, -2.4)):  # what a greedy server may truly send
-            server.likely = sure
-            assert raws_of(generate(pair, "Once", params)) and pair.notes is before
+        before, server.likely = pair.notes, (-0.1, -2.4)  # as a greedy server may truly send
+        assert raws_of(generate(pair, "Once", params)) and pair.notes is before
         server.before_chunk = lambda at, write: setattr(
             server, "likely", (0.0, 0.0 if at == place else -30.0)
         )
-        for _ in range(2):
-            trace = generate(pair, "Once", params)
-            assert not raws_of(trace) and trace.text == TEXT and trace.stats.accepted == 3
-            assert [getattr(note, "key", None) for note in pair.notes] == [None] * len(before) + [
-                "server_sums"
-            ]
+        trace = generate(pair, "Once", params)
+        assert not raws_of(trace) and trace.text == TEXT and trace.stats.accepted == 3
         assert Trace.from_json(trace.to_json()).to_json() == trace.to_json()
         server.before_chunk, server.likely = lambda at, write: None, (-0.5, -1.5)
         assert not raws_of(generate(pair, "Once", params)), "nor are those of its later runs"
+        assert [note.key for note in pair.notes[len(before) :]] == ["server_sums"]
 
 
 def test_prompts_of_ids_the_context_and_a_vocabulary_that_is_not_known():
@@ -209,43 +177,34 @@ def test_prompts_of_ids_the_context_and_a_vocabulary_that_is_not_known():
         assert server.requests[-1]["max_tokens"] == 6
         assert server.requests[-1]["prompt"] == [4, 5, 6, 2**31 - 1] == list(trace.prompt_ids)
         assert trace.prompt == "" and pair.vocab_size is None
-        with pytest.raises(ValueError, match="must have at most 9 tokens for this target, but has"):
+        with pytest.raises(ValueError, match="^prompt .* 9 tokens"):
             generate(pair, [1] * 10, SHORT)
-        with pytest.raises(ValueError, match="whole numbers from 0 to 2147483647"):
+        with pytest.raises(ValueError, match="^prompt .*2147483647"):
             generate(pair, [2**31], SHORT)
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "key"),
     [
-        ({"gamma": 7}, "gamma must be left at 4 for a server"),
-        ({"draft_with": "lookup"}, "draft_with must be left at model"),
-        ({"rule": "block"}, "rule must be left at speculative"),
-        ({"tree": (2, 1)}, "tree must be empty for a server, which drafts as it was started, not '2,1'"),
-        ({"min_p": 0.1, "temperature": 0.5}, "min_p must be 0 here: vLLM does not take min-p where"),
-        ({"logit_bias": {3: 1}}, "logit_bias must be empty here: vLLM does not take it where it drafts"),
+        ({"gamma": 7}, "servers_own"),
+        ({"draft_with": "lookup"}, "servers_own"),
+        ({"tree": (2, 1)}, "servers_own_empty"),
+        ({"min_p": 0.1, "temperature": 0.5}, "servers_min_p"),
+        ({"regex": "a+"}, "grammar_not_sent"),
     ],
 )
-def test_what_a_server_does_not_take_is_refused_by_name(served, change, words):
+def test_what_a_server_does_not_take_is_refused_by_name(served, change, key):
     _, pair = served
-    with pytest.raises(ValueError, match=words):
+    with refused(key, field=next(iter(change))):
         stream(pair, "Once", replace(SHORT, **change))
+    with pytest.raises(ValueError, match="^logit_bias must be empty"):
+        stream(pair, "Once", replace(SHORT, logit_bias={3: 1}))
+    with stream(pair, "Once", SHORT), pytest.raises(PairError, match="busy"):
+        stream(pair, "Once", SHORT)
     assert generate(pair, "Once", replace(SHORT, gamma=2)).finish == "length"  # the pair is free
 
 
 # What a server still does for a request that has ended here.
-
-
-def test_chunks_that_hold_two_rounds_each_are_noticed_in_the_counters(served):
-    server, pair = served
-    server.judge_more = 1
-    run = stream(pair, "Once", SHORT)
-    with pytest.raises(ServerError, match="has judged 5 drafts and sent 4 chunks after the first"):
-        list(run)
-    assert run.trace.text == TEXT and run.trace.finish == "error"
-    server.lingering = 1  # a round of a request that ran before
-    trace = generate(pair, "Once", SHORT)
-    assert trace.finish == "length" and not trace.stats.server.alone
 
 
 def test_after_a_stop_string_it_may_count_as_running_for_a_moment_and_judge_one_more_round(served):
@@ -255,6 +214,8 @@ def test_after_a_stop_string_it_may_count_as_running_for_a_moment_and_judge_one_
     trace = generate(pair, "Once", SHORT)
     assert trace.finish == "stop" and trace.stats.server.alone
     assert trace.stats.server.total_ms is not None and trace.stats.server.drafts == 4
+    server.behave(judge_more=1, lingering=1)  # a round of a request that ran before
+    assert not generate(pair, "Once", SHORT).stats.server.alone
     server.behave(finish="stop", stop=" word12", judge_more=1)
     trace = generate(pair, "Once", SHORT)
     assert trace.finish == "stop" and len(trace.rounds) == 5
@@ -278,25 +239,14 @@ def test_no_run_keeps_its_connection(served, monkeypatch):
     """Each that stayed took a place of the 100 in a pool, after which every request waited for ever."""
     monkeypatch.setattr("specdemo.servers.counters.LATE", 0.0)
     server, pair = served
-
-    def runs(*last_events: int | None) -> None:
-        """They are stopped after so many events."""
-        for last in last_events:
-            with suppress(ServerError), stream(pair, "Once", SHORT) as run:
-                for number, _ in enumerate(run):
-                    if number == last:
-                        break
-
-    runs(None, *[0] * 8, 1, 2, 3)
-    server.answers["/v1/completions"] = (
-        200,
-        {"Content-Type": "text/event-stream"},
-        line({"choices": 1}) * 30,
-    )
-    runs(None, None)
-    server.behave()
-    monkeypatch.setattr("specdemo.servers.client.OPTIONAL_SECONDS", 0.0)
-    runs(*[None] * 8)
+    for last_event in (None, 0, 1, 2):
+        with suppress(ServerError), stream(pair, "Once", SHORT) as run:
+            for number, _ in enumerate(run):
+                if number == last_event:
+                    break
+    server.answers["/v1/completions"] = (200, {}, line({"choices": 1}) * 30)
+    with suppress(ServerError):
+        generate(pair, "Once", SHORT)
     until = time.monotonic() + 60
     while connections(pair.client.address):
         assert time.monotonic() < until
@@ -317,39 +267,27 @@ def test_a_server_that_was_started_anew_is_asked_again():
         assert pair.failed
 
 
-def test_one_run_at_a_time(served):
-    _, pair = served
-    with stream(pair, "Once", SHORT), pytest.raises(PairError, match="busy"):
-        stream(pair, "Once", SHORT)
-    assert generate(pair, "Once", SHORT).text == TEXT
-
-
 # Addresses, keys and certificates
 
 
 @pytest.mark.parametrize(
-    ("url", "words"),
+    ("given", "words"),
     [
-        (8000, "must be a server's address"),
-        ("http://", "must be an address that begins with http"),
-        ("http://[::1", "cannot be read"),
-        ("http://me:secret@host", "without a name or a password"),
-        ("ftp://me:secret@host", "must be an address that begins with http"),
-        ("http://host/?key=1", "without"),
-        ("http://ho\nst", "must be a server's address"),
+        ({"vllm": 8000}, "server"),
+        ({"vllm": "http://"}, "begins with http"),
+        ({"vllm": "http://[::1"}, "cannot be read"),
+        ({"vllm": "http://me:secret@host"}, "a name or a password"),
+        ({"vllm": "http://host/?key=1"}, "without"),
+        ({"vllm": "http://ho\nst"}, "server"),
+        ({"name": "embedded", "vllm": "http://host:8000"}, "server must be given alone"),
+        ({"vllm_key": "secret"}, "server_key"),
+        *(({"vllm": NOBODY, "vllm_key": key}, "the key") for key in ("", " ", "a\nb", "schlüssel")),
     ],
 )
-def test_what_is_no_address(url, words):
+def test_what_is_no_address_or_no_key(given, words):
     with pytest.raises(PairError, match=words) as caught:
-        load_pair(vllm=url)
+        load_pair(**given)
     assert "secret" not in str(caught.value)
-
-
-def test_it_is_given_alone():
-    with pytest.raises(PairError, match="server must be given alone"):
-        load_pair("embedded", vllm="http://host:8000")
-    with pytest.raises(PairError, match="server_key must be left out without server"):
-        load_pair(vllm_key="k")
 
 
 KEY = "s3cret-of-the-server"
@@ -369,12 +307,6 @@ def test_the_key_is_sent_and_is_in_no_trace_log_or_error(caplog):
     assert f"Bearer {KEY}" in server.keys
     for text in (trace.to_json(), caplog.text, str(caught.value), str(told.value), repr(pair), *pair.notes):
         assert KEY not in text
-
-
-@pytest.mark.parametrize("key", ["", " ", "a\nb", "schlüssel"])
-def test_a_key_that_cannot_be_sent(key):
-    with pytest.raises(ServerError, match="the key for it is empty or cannot be sent"):
-        load_pair(vllm="http://127.0.0.1:9", vllm_key=key)
 
 
 def test_a_redirect_gets_neither_prompt_nor_key(served):

@@ -70,12 +70,6 @@ def test_scripts_ask_for_words_that_there_are(file):
     assert {text for text in literals(file) | said if not names_of(text)} == set()
 
 
-def test_scripts_have_no_words_before_a_language_is_known():
-    at_the_top = re.compile(r"^(?:export )?(?:const|let) \w+ = (?!.*=>)[^\n]*\bsay\(", re.M)
-    for file in SCRIPTS:
-        assert not at_the_top.search(code(file)), file.name
-
-
 def test_no_words_are_left_over():
     python = [file for folder in (UI, ADVISE, TRIALS) for file in folder.rglob("*.py")]
     asked = set().union(*map(literals, (*SCRIPTS, *python)))

@@ -1,44 +1,31 @@
 """A stand-in for a server that answers what it is given: kept answers, and one stream of events."""
 
-import http.server
 import json
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
 from tests.recorded import recorded
-from tests.stand_ins.vllm import BreakOff, line
+from tests.stand_ins.serving import Handler, serving
+from tests.stand_ins.vllm import line
 
 
 @dataclass
 class Replayed:
-    """answers: by path; /completion is answered by the events. before: called with an event's number; it may
-    raise BreakOff."""
+    """answers: by path; /completion is answered by the events."""
 
     answers: dict[str, Any]
     events: Sequence[dict[str, Any]]
-    before: Callable[[int], None] = lambda number: None
     requests: list[tuple[str, Any]] = field(default_factory=list)
 
-    @contextmanager
-    def serving(self) -> Iterator[str]:
+    def serving(self) -> AbstractContextManager[str]:
         """Gives its address."""
-        with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _handler(self)) as server:
-            server.daemon_threads = True
-            threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-            try:
-                yield f"http://127.0.0.1:{server.server_port}"
-            finally:
-                server.shutdown()
+        return serving(_handler(self))
 
 
-def _handler(stand_in: Replayed) -> type[http.server.BaseHTTPRequestHandler]:
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def log_message(self, *_: object) -> None:
-            pass
-
+def _handler(stand_in: Replayed) -> type[Handler]:
+    class Answers(Handler):
         def do_GET(self) -> None:
             self.answer(None)
 
@@ -48,32 +35,13 @@ def _handler(stand_in: Replayed) -> type[http.server.BaseHTTPRequestHandler]:
         def answer(self, body: Any) -> None:
             stand_in.requests.append((self.path, body))
             if self.path == "/completion":
-                self.send_response(200)
-                self.send_header("Connection", "close")
-                self.end_headers()
-                try:
-                    for number, event in enumerate(stand_in.events):
-                        stand_in.before(number)
-                        self.wfile.write(line(event))
-                except OSError:
-                    self.close_connection = True
-                return
-            known = self.path in stand_in.answers
-            content = json.dumps(stand_in.answers.get(self.path, {"error": "not found"})).encode()
-            self.send_response(200 if known else 404)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
+                content = b"".join(map(line, stand_in.events))
+            else:
+                content = json.dumps(stand_in.answers.get(self.path, {"error": "not found"})).encode()
+            known = self.path in stand_in.answers or self.path == "/completion"
+            self.reply(200 if known else 404, {}, content)
 
-    return Handler
-
-
-def breaks_off_at(number: int) -> Callable[[int], None]:
-    def before(at: int) -> None:
-        if at == number:
-            raise BreakOff
-
-    return before
+    return Answers
 
 
 def llama(name: str = "draft") -> Replayed:

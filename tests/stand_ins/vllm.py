@@ -2,19 +2,19 @@
 counts as the real one does, and misbehaves as a test wants. A test compares its shape with recordings of the
 real one."""
 
-import http.server
 import json
 import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from specdemo import load_pair
 from specdemo.events import Round
 from specdemo.servers.pair import ServedPair
+from tests.stand_ins.serving import Handler, serving
 
 MODEL = "stand-in"
 ENDED = "vllm:request_success_total"
@@ -70,18 +70,9 @@ class StandIn:
         self.accepted = [0] * (self.gamma or 0)
         self.asked = 0
 
-    @contextmanager
-    def serving(self, tls: ssl.SSLContext | None = None) -> Iterator[str]:
+    def serving(self, tls: ssl.SSLContext | None = None) -> AbstractContextManager[str]:
         """Gives its address."""
-        with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler(self)) as server:
-            server.daemon_threads = True
-            if tls:
-                server.socket = tls.wrap_socket(server.socket, server_side=True)
-            threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-            try:
-                yield f"http{'s' if tls else ''}://127.0.0.1:{server.server_port}"
-            finally:
-                server.shutdown()
+        return serving(handler(self), tls)
 
     def behave(self, **settings: Any) -> None:
         """As a new one with these settings would, for the next test that shares it."""
@@ -233,11 +224,8 @@ def histogram(name: str, label: str, seconds: float) -> list[str]:
     return [f"# TYPE {name} histogram", f"{name}_sum{{{label}}} {seconds}", f"{name}_count{{{label}}} 1.0"]
 
 
-def handler(stand_in: StandIn) -> type[http.server.BaseHTTPRequestHandler]:
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def log_message(self, *_: object) -> None:
-            pass
-
+def handler(stand_in: StandIn) -> type[Handler]:
+    class Answers(Handler):
         def do_GET(self) -> None:
             self.answered("GET", {})
 
@@ -249,31 +237,24 @@ def handler(stand_in: StandIn) -> type[http.server.BaseHTTPRequestHandler]:
             stand_in.keys.append(self.headers.get("Authorization"))
             stand_in.before_answer(self.path)
             if self.path in stand_in.answers:
-                self.send(*stand_in.answers[self.path])
+                self.reply(*stand_in.answers[self.path])
             elif stand_in.key and self.headers.get("Authorization") != f"Bearer {stand_in.key}":
-                self.send(401, {}, b'{"error": "Unauthorized"}')
+                self.reply(401, {}, b'{"error": "Unauthorized"}')
             elif self.path == "/version":
-                self.send(200, {}, b'{"version": "0.32.0"}')
+                self.reply(200, {}, b'{"version": "0.32.0"}')
             elif self.path == "/v1/models":
                 model = {"id": stand_in.model, "owned_by": stand_in.owner, "max_model_len": stand_in.context}
-                self.send(200, {}, json.dumps({"object": "list", "data": [model]}).encode())
+                self.reply(200, {}, json.dumps({"object": "list", "data": [model]}).encode())
             elif self.path == "/metrics":
-                self.send(200, {}, stand_in.metrics().encode())
+                self.reply(200, {}, stand_in.metrics().encode())
             elif self.path == "/tokenize":
                 stand_in.tokenised.append(body)
-                self.send(200, {}, json.dumps({"tokens": [1, 2, 3]}).encode())
+                self.reply(200, {}, json.dumps({"tokens": [1, 2, 3]}).encode())
             elif self.path in ("/v1/completions", "/v1/chat/completions"):
                 stand_in.requests.append(body)
                 self.stream("chat" in self.path, body)
             else:
-                self.send(404, {}, b'{"detail": "Not Found"}')
-
-        def send(self, status: int, headers: dict[str, str], content: bytes) -> None:
-            self.send_response(status)
-            for name, value in {**headers, "Content-Length": str(len(content))}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(content)
+                self.reply(404, {}, b'{"detail": "Not Found"}')
 
         def stream(self, chat: bool, body: dict[str, Any]) -> None:
             self.send_response(200)
@@ -296,7 +277,7 @@ def handler(stand_in: StandIn) -> type[http.server.BaseHTTPRequestHandler]:
             except OSError:
                 self.close_connection = True
 
-    return Handler
+    return Answers
 
 
 def slowly(seconds: float) -> Callable[[int, Callable[[bytes], None]], None]:
