@@ -21,7 +21,7 @@ from tests.toy.test_exact_table import (
     CONFIDENCE,
     DRAFTER,
     EOS,
-    EVERY_PROMPT,
+    MANY_PROMPTS,
     PLAIN,
     PROMPTS,
     RUNS,
@@ -54,7 +54,7 @@ def rounds_of(params, seed, run_step=None, stops=True):
     )
     if not stops:
         drafter.stops_below = 0.0
-    prompt = EVERY_PROMPT[seed % len(EVERY_PROMPT)]
+    prompt = MANY_PROMPTS[seed % len(MANY_PROMPTS)]
     events = decoding(TableLM(TARGET), drafter, replace(params, seed=seed), prompt, run_step=run_step)
     return [replace(one, draft_ms=0, verify_ms=0) for one in events if isinstance(one, Round)]
 
