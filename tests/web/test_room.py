@@ -15,9 +15,18 @@ new PerformanceObserver((list) => {
 def test_the_stage_is_high_nothing_moves_when_the_page_comes_and_instruments_come_when_asked_for(
     browser, visit, bare
 ):
+    """The title and the stage come after the prompt, as on a busy machine."""
     context = browser.new_context(viewport={"width": 1280, "height": 800})
     context.add_init_script(WATCH)
+    late = []
+
+    def after_the_prompt(route) -> None:
+        route.request.frame.locator("#prompt textarea").wait_for()
+        late.append(route.continue_())
+
+    context.route("**/assets/HTML-*.js", after_the_prompt)
     page = visit(bare, context=context, first=True)
+    assert late
     page.locator("#examples").get_by_text("second model").wait_for(state="attached")
     page.locator('.stage [data-round="3"]').first.wait_for()  # it plays slowly
     page.wait_for_function("document.querySelector('.slow-motion').getAnimations({ subtree: true }).length")
