@@ -275,22 +275,27 @@ def desk(browser):
     )
 
 
+def listening(page):
+    """The same page. `page.requested` collects the addresses that it requests, `page.broken` its errors."""
+    page.requested, page.broken = [], []
+    page.on("request", lambda request: page.requested.append(request.url))
+    page.on("pageerror", lambda error: page.broken.append(str(error)))
+    page.on("console", lambda said: page.broken.append(said.text) if said.type == "error" else None)
+    page.on("dialog", lambda dialog: (page.broken.append(dialog.message), dialog.dismiss()))
+    page.set_default_timeout(PATIENCE)
+    return page
+
+
 @contextmanager
 def visiting(desk):
     """Gives visit(url, still, first), which opens a tab and waits until it can be used. still: the reader
-    prefers no motion. first: as a newcomer sees it, who has begun nothing yet. `page.requested` collects the
-    addresses that it requests, `page.broken` its errors, of which none may be left at the end."""
+    prefers no motion. first: as a newcomer sees it, who has begun nothing yet. Of what `listening` keeps no
+    error may be left at the end."""
     pages = []
 
     def visit(url: str, still: bool = False, context=desk, first: bool = False):
-        page = context.new_page()
+        page = listening(context.new_page())
         pages.append(page)
-        page.requested, page.broken = [], []
-        page.on("request", lambda request: page.requested.append(request.url))
-        page.on("pageerror", lambda error: page.broken.append(str(error)))
-        page.on("console", lambda said: page.broken.append(said.text) if said.type == "error" else None)
-        page.on("dialog", lambda dialog: (page.broken.append(dialog.message), dialog.dismiss()))
-        page.set_default_timeout(PATIENCE)
         page.emulate_media(reduced_motion="reduce" if still else "no-preference")
         page.goto(url)
         page.locator("#go").wait_for()

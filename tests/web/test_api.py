@@ -1,6 +1,8 @@
-"""The page's API through gradio_client, by name."""
+"""What other programs use: the API through gradio_client, and the tools for language models through the
+reference client."""
 
 import json
+from contextlib import asynccontextmanager
 from dataclasses import fields
 
 import httpx
@@ -10,20 +12,20 @@ from gradio_client.exceptions import AppError
 
 from specdemo.events import Params
 from specdemo.events.trace import Trace
-from specdemo.ui.runs.limits import LOCAL
-from tests.web.server import served_here
+from specdemo.ui.page.api import SHOWN_ROUNDS, trace_in_words
+from tests.pure.test_feed import ROUNDS, trace
+from tests.web.server import awaited
+
+mcp = pytest.importorskip("mcp", reason="gradio[mcp] is not installed")
+from mcp.client.streamable_http import streamablehttp_client  # noqa: E402
+
+PROMPT = "Once upon a time"
+SETTINGS = {"seed": 3, "max_new_tokens": 40, "temperature": 1.0, "top_p": 1.0}
 
 
 @pytest.fixture(scope="module")
 def client(url):
     return Client(url, verbose=False)
-
-
-@pytest.fixture(scope="module")
-def endless(tmp_path_factory):
-    """A page whose pair writes for minutes."""
-    with served_here(tmp_path_factory.mktemp("pair"), LOCAL) as (url, _):
-        yield url
 
 
 def test_generate_streams_rounds_and_ends_with_the_trace(client):
@@ -40,42 +42,27 @@ def test_generate_streams_rounds_and_ends_with_the_trace(client):
     assert trace.params == Params(**asked, logit_bias={11: 2.5, 263: -100.0})
 
 
-def test_the_arguments_of_a_chat_template_are_an_object_and_no_file(client, url):
-    arguments = {"tools": [{"name": "f", "parameters": {"path": {"type": "string"}}}]}
-    for given in (arguments, json.dumps(arguments)):
-        with pytest.raises(AppError, match="^chat must be false for this pair: its tokenizer has no chat"):
-            client.predict("Once", chat=True, chat_template_kwargs=given, api_name="/generate")
-    file = {"a": [{"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}]}
-    asked = {"prompt": "Once", "chat": True, "chat_template_kwargs": file}
-    answer = httpx.post(f"{url}/gradio_api/call/v2/generate", json=asked)
-    assert answer.status_code == 400 and "chat_template_kwargs must be an object or its JSON" in answer.text
-
-
 def test_a_schema_is_an_object_or_its_json_text(client):
     schema = {"type": "object", "properties": {"path": {"enum": ["fox", "bear"]}}, "required": ["path"]}
     schema["additionalProperties"] = False
     for given in (schema, json.dumps(schema)):
         last = client.predict("Once", json_schema=given, seed=1, api_name="/generate")
         assert json.loads(last["text"])["path"] in ("fox", "bear") and last["trace"]["finish"] == "eos"
-    with pytest.raises(AppError, match="^json_schema cannot be followed: Unsatisfiable schema"):
-        client.predict("Once", json_schema={"enum": []}, api_name="/generate")
 
 
-def test_the_plain_route_has_the_same_in_its_stream(client, url):
+def test_the_plain_route_has_the_same_in_its_stream_and_no_text_that_is_cut_later(client, url):
     asked = {"prompt": 'say "json:', "seed": 3, "max_new_tokens": 30, "stop": ["a"]}
     whole = client.predict(**asked | {"stop": []}, api_name="/generate")["text"]
     asked["stop"] = [whole[30:45]]  # over several tokens
     event = httpx.post(f"{url}/gradio_api/call/v2/generate", json=asked).json()["event_id"]
     lines = httpx.get(f"{url}/gradio_api/call/generate/{event}", timeout=120).text.splitlines()
     messages = [json.loads(line[6:])[0] for line in lines if line.startswith("data: {") or "[{" in line]
-    same = client.predict(**asked, api_name="/generate")["trace"]
     trace = messages[-1]["trace"]
     texts = [message["text"] for message in messages]
     assert texts[-1] == whole[:30] and all(texts[-1].startswith(text) for text in texts)
     # A complete message repeats the last one.
     assert [one for message in messages[:-1] for one in message["rounds"]] == trace["rounds"]
     assert Trace.from_json(json.dumps(trace)).prompt == asked["prompt"]
-    assert [one["draft"] for one in trace["rounds"]] == [one["draft"] for one in same["rounds"]]
 
 
 def test_its_arguments_are_those_of_params_and_nothing_else_is_public(client, url):
@@ -94,44 +81,23 @@ def test_its_arguments_are_those_of_params_and_nothing_else_is_public(client, ur
     assert answer.status_code == 404, "nobody passes by the queue"
 
 
-def test_a_wrong_value_is_answered_in_the_sentence_of_params(client):
-    wrong_ones = (
-        {"gamma": 17},
-        {"gamma": "4"},
-        {"tree": [9, 9]},
-        {"draft_with": ["model"]},
-        {"stop": [""]},
-        {"chat": "yes"},
-    )
-    for wrong in wrong_ones:
+def test_what_is_wrong_is_answered_in_a_sentence_and_breaks_nothing(client):
+    """A field of Params in the sentence of Params."""
+    for wrong in ({"gamma": 17}, {"tree": [9, 9]}, {"stop": [""]}, {"chat": "yes"}):
         with pytest.raises(ValueError) as sentence:
             Params(**wrong)
         with pytest.raises(AppError) as answer:
             client.predict("Once", **wrong, api_name="/generate")
         assert str(answer.value) == str(sentence.value)
-
-
-def test_a_wrong_request_is_answered_in_a_sentence_and_breaks_nothing(client):
-    turns = [{"role": "user", "content": "Hi"}]
-    for arguments, sentence in (
-        ((None,), "prompt must be text"),
-        ((turns,), "prompt must not be messages for this pair: its tokenizer has no"),
-        (([{"role": "user"}],), "prompt must hold messages like"),
-        (("Once", ["embedded"]), "pair must be one of"),
+    for arguments, field in (
+        ((None,), "prompt"),
+        (([{"role": "user"}],), "prompt"),
+        (("Once", ["embedded"]), "pair"),
     ):
-        with pytest.raises(AppError, match=sentence):
+        with pytest.raises(AppError, match=f"^{field} must "):
             client.predict(*arguments, api_name="/generate")
     trace = client.predict(prompt=[5, 6, 7], max_new_tokens=3, api_name="/generate")["trace"]
     assert trace["prompt_ids"] == [5, 6, 7]
-
-
-def test_half_a_surrogate_pair_is_refused(url):
-    """gradio_client cannot send one, but JSON can."""
-    asked = {"content": '{"prompt": "half \\ud800"}', "headers": {"Content-Type": "application/json"}}
-    event = httpx.post(f"{url}/gradio_api/call/v2/generate", **asked).json()["event_id"]
-    answer = httpx.get(f"{url}/gradio_api/call/v2/generate/{event}", timeout=60).text
-    assert "event: error" in answer
-    assert "prompt must be Unicode text, but holds the lone surrogate U+D800" in answer
 
 
 def test_who_waits_reads_their_place_and_a_cancelled_job_frees_the_pair(endless):
@@ -141,12 +107,84 @@ def test_who_waits_reads_their_place_and_a_cancelled_job_frees_the_pair(endless)
     while not next(running)["text"]:
         pass
     waiting = second.submit("Once", max_new_tokens=2, seed=7, api_name="/generate")
-    assert next(waiting) == {"text": "", "rounds": [], "waiting": "You are number 1 in line …"}
-    with pytest.raises(AppError, match="^A run of yours waits already: wait for its turn or stop it"):
+    told = next(waiting)
+    assert (told["text"], told["rounds"]) == ("", []) and "number 1" in told["waiting"]
+    with pytest.raises(AppError):
         second.predict("Once", api_name="/generate")
     running.cancel()
     last = waiting.result(timeout=60)
     assert (last["trace"]["finish"], last["trace"]["params"]["seed"]) == ("length", 7)
     ran = [message for message in waiting.outputs() if "waiting" not in message]
-    assert ran[-1] == last
     assert [one for message in ran for one in message["rounds"]] == last["trace"]["rounds"]
+
+
+@asynccontextmanager
+async def session(url: str):
+    async with (
+        streamablehttp_client(f"{url}/gradio_api/mcp/") as (read, write, _),
+        mcp.ClientSession(read, write) as client,
+    ):
+        await client.initialize()
+        yield client
+
+
+def call(url: str, tool: str, **arguments) -> tuple[bool, str]:
+    """Whether it failed, and what it said."""
+
+    async def ask():
+        async with session(url) as client:
+            result = await client.call_tool(tool, arguments)
+            (content,) = result.content
+            return bool(result.isError), content.text
+
+    return awaited(ask())
+
+
+def test_there_are_two_tools_with_documented_arguments(url):
+    async def ask():
+        async with session(url) as client:
+            return (await client.list_tools()).tools
+
+    generate, pairs = awaited(ask())
+    assert (generate.name, pairs.name) == ("generate", "pairs")
+    assert generate.inputSchema["required"] == ["prompt"] and not pairs.inputSchema["properties"]
+    described = generate.inputSchema["properties"]
+    assert all(one["description"] for one in described.values())
+    assert list(described) == ["prompt", "pair", *Params.__dataclass_fields__]
+
+
+def test_runs_and_pairs_are_told_in_words(url, generated):
+    failed, said = call(url, "generate", prompt=PROMPT, **SETTINGS)
+    same = generated(PROMPT, **SETTINGS)
+    numbers, rounds = said.split("\n\n")[-2:]
+    assert not failed and same.text in said
+    assert f"{same.stats.accepted} accepted, {same.stats.rejected} rejected" in numbers
+    assert rounds == trace_in_words(same).split("\n\n")[-1]
+    failed, said = call(url, "pairs")
+    assert not failed and said.startswith("embedded: target ")
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "sentence"),
+    [
+        ("generate", {"gamma": 99}, "gamma must be a whole number from 1 to 16 or auto, not 99"),
+        ("run_on_stage", {}, "Unknown tool"),
+    ],
+)
+def test_a_mistake_is_a_sentence(url, tool, arguments, sentence):
+    failed, said = call(url, tool, prompt=PROMPT, **arguments)
+    assert failed and sentence in said
+    assert "Traceback" not in said and "\n" not in said
+
+
+def test_the_trace_in_words():
+    record = trace(*ROUNDS, finish="length")
+    *_, rounds = trace_in_words(record).split("\n\n")
+    assert rounds.splitlines()[1:] == [
+        "1: [accepted: a] [rejected: b -> resampled: d] [discarded: c]",
+        "2: [accepted: e] [bonus: \\n]",
+        "3: [sampled: f<END]",
+        "4: [accepted: > g] [discarded: h]",
+    ]
+    record.rounds *= 100
+    assert f"and {400 - SHOWN_ROUNDS} more rounds" in trace_in_words(record)

@@ -1,21 +1,29 @@
-"""The connections themselves, by real sockets. tests/pure/test_connection_table.py has their table."""
+"""The server's process: its connections, by real sockets, its end on a signal, and app.py's flags.
+tests/pure/test_connection_table.py has the connections' table."""
 
 import resource
 import signal
 import socket
+import time
 from contextlib import ExitStack, suppress
 from functools import partial
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from gradio_client import Client
+from gradio_client.client import Job
+from huggingface_hub import constants
 
-from tests.web.conftest import tiny_pair
+import app
+from specdemo.ui.page import serve
+from specdemo.ui.page.serve import SIGNALS, ended_by_signals
+from tests.web.conftest import address_of, fork, tiny_pair
 from tests.web.server import watched
 
-pytestmark = pytest.mark.slow
 HALF = b"GET /health HTTP/1.1\r\nHost: "
 POSTS = ("/", "/gradio_api/queue/join", "/gradio_api/call/generate", "/gradio_api/mcp/", "/specdemo/traces")
+LONG = {"max_new_tokens": 30_000, "ignore_eos": True, "alternatives": 0, "api_name": "/generate"}
 
 
 def connected(url: str, sent: bytes = b"") -> socket.socket:
@@ -60,6 +68,7 @@ def many_files():
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
+@pytest.mark.slow
 def test_a_flood_of_half_sent_headers_shuts_nobody_out(server, many_files):
     """More connections than the server may open files."""
     with ExitStack() as stack:
@@ -70,11 +79,11 @@ def test_a_flood_of_half_sent_headers_shuts_nobody_out(server, many_files):
             if number % 100 == 99:
                 answered, asked = answered + answers(server.url), asked + 1
         log = server.log()[size:]
-        print(f"answered {answered} of {asked} requests beside 2,000 connections; log: {len(log)} bytes")
         assert answered == asked and "Traceback" not in log and len(log) < 2_000
         assert log.count("768 connections are open") == 1
 
 
+@pytest.mark.slow
 def test_what_is_no_http_and_an_end_during_an_upload_write_no_traceback(server):
     """It ends the server, so it is the last one here."""
     for path in POSTS:
@@ -96,3 +105,93 @@ def test_what_is_no_http_and_an_end_during_an_upload_write_no_traceback(server):
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(60) == 0
     assert "Traceback" not in server.log() and "ERROR" not in server.log(), server.log()
+
+
+def be_patient() -> None:
+    """A busy machine may take longer to read the answers than visitors have."""
+    serve.RUN_PATIENCE = serve.ANSWER_PATIENCE = 20
+
+
+@pytest.fixture
+def running(tmp_path):
+    """The app's process."""
+    app = fork(*tiny_pair(tmp_path), change=be_patient)
+    try:
+        yield app
+    finally:
+        app.kill()
+        app.wait()
+
+
+def asked(url: str, until: str) -> Job:
+    """A client's run that goes on, if until is "rounds", or stands in line, if it is "waiting"."""
+    job = Client(url, verbose=False).submit("the cat sat", **LONG)
+    while not job.done() and not any(answer.get(until) for answer in job.outputs()):
+        time.sleep(0.05)
+    return job
+
+
+@pytest.mark.slow
+def test_a_signal_ends_the_run_and_the_server_while_a_page_is_open(running):
+    url = address_of(running)
+    with httpx.stream("GET", f"{url}/gradio_api/heartbeat/page") as page:
+        assert next(page.iter_lines())
+        job, waiting = asked(url, "rounds"), asked(url, "waiting")
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(60) == 0
+    trace = job.result(timeout=60)["trace"]
+    assert trace["finish"] == "cancelled" and trace["rounds"]
+    with pytest.raises(Exception, match="The server is being closed"):
+        waiting.result(timeout=60)
+
+
+class Finalized:
+    """A signal comes while it is finalized, where an exception would be lost."""
+
+    def __del__(self):
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_signal_is_not_lost_in_a_finalizer_and_a_second_one_ends_the_program_at_once():
+    before = signal.getsignal(signal.SIGINT)
+    with ended_by_signals() as ended:
+        assert signal.getsignal(signal.SIGINT) is not before and ended.empty()
+        Finalized()
+        assert ended.get(timeout=60) is None
+        assert [signal.getsignal(number) for number in SIGNALS] == [signal.SIG_DFL] * 2
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def ended(capsys, *arguments: str) -> tuple[int, str]:
+    """The exit status and standard error. A page that is up already when a mistake shows is taken down."""
+    try:
+        status = app.main(["--port", "0", *arguments])
+    except SystemExit as ended:
+        status = ended.code
+    out, said = capsys.readouterr()
+    assert out == "" and "Traceback" not in said
+    return status, said
+
+
+@pytest.mark.parametrize(
+    "arguments, status, sentence",
+    [
+        (["--pair", "embeded"], 2, "did you mean embedded"),
+        (["--drafter", "x"], 2, "drafter: there is no directory x"),
+        (["--host", "203.0.113.7"], 1, "cannot listen on 203.0.113.7"),
+        (["--allow-host", "https://lab.example"], 2, "--allow-host: must be the name or address of a host"),
+        (["--vllm-key-from-env", "KEY"], 2, "server_key_from_env is for a server, so it needs --server"),
+    ],
+)
+def test_a_wrong_flag_is_answered_in_a_sentence(capsys, monkeypatch, arguments, status, sentence):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)  # or one waits for a hub that is out of reach
+    code, said = ended(capsys, *arguments)
+    assert code == status and sentence in said
+    assert all(line.startswith("app.py: ") for line in said.splitlines())
+
+
+def test_a_port_in_use_is_named(capsys):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, said = ended(capsys, "--port", str(port))
+    assert code == 1 and f"port {port}" in said

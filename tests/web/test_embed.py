@@ -1,7 +1,9 @@
-"""The reduced page within one of another origin: what it shows, who may frame it, its use by keyboard."""
+"""The page in another one, under a path prefix, and where a part of it is missing: the reduced page within
+one of another origin, who may frame it, what is served, and what is said without a script or a server."""
 
 import re
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from http.client import HTTPConnection, HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -9,14 +11,16 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import httpx
 import pytest
 
-from tests.web.conftest import PATIENCE
-from tests.web.screen import inspector
+from specdemo.ui.page.frame import STATIC, scripts_path
+from tests.web.conftest import PATIENCE, RECORDED, address_of, fork, listening, serving
+from tests.web.screen import generate, inspector, notice, run, tokens
 
 ASKED = {"prompt": "Once upon a time", "max_new_tokens": 20, "temperature": 0.8, "seed": 7, "gamma": 3}
 RUNNING = urlencode({**ASKED, "run": 1, "token": "1.0"})
 FOLLOWING = re.compile(r"/specdemo/runs/[0-9a-f]{32}")  # in the address of a run that was asked for
 START = "Run the frame's own prompt"
 HIDDEN = ("Generate", "Stop", "Examples", "Settings", "Instruments", "Lecture", "Save trace", "Copy link")
+PREFIX = "/some/where"
 
 
 @contextmanager
@@ -42,23 +46,10 @@ def course(framed: str):
 
 @pytest.fixture
 def tab(desk):
-    page = desk.new_page()
+    page = listening(desk.new_page())
     page.set_viewport_size({"width": 1000, "height": 700})
-    page.set_default_timeout(PATIENCE)
-    page.broken = []
-    page.on("pageerror", lambda error: page.broken.append(str(error)))
-    page.on("console", lambda said: page.broken.append(said.text) if said.type == "error" else None)
     yield page
     page.close()
-
-
-def ended(page):
-    """The frame in the page, when the run that its address asks for was started and has ended."""
-    frame = page.frame_locator("iframe")
-    frame.get_by_role("button", name=START).click()
-    frame.locator('.run[data-state="ended"]').wait_for()
-    assert not frame.get_by_role("button", name=START).is_visible(), "it starts one"
-    return page.frames[1]
 
 
 def tab_to(page, frame, selector: str) -> list[str]:
@@ -79,10 +70,13 @@ def test_a_hosted_page_in_a_page_of_another_origin(tab, hosted):
     tab.on("request", lambda request: asked.append(request.url) if FOLLOWING.search(request.url) else None)
     with course(f"{hosted}/embed?{RUNNING}") as site:
         tab.goto(site)
-        tab.frame_locator("iframe").get_by_role("button", name=START).wait_for()
+        start = tab.frame_locator("iframe").get_by_role("button", name=START)
+        start.wait_for()
         assert asked == []
-        frame = ended(tab)
-        assert asked
+        start.click()
+        tab.frame_locator("iframe").locator('.run[data-state="ended"]').wait_for()
+        assert asked and not start.is_visible(), "it starts one"
+        frame = tab.frames[1]
         assert urlsplit(frame.url).path == "/" and parse_qs(urlsplit(frame.url).query)["frame"] == ["1"]
         for name in HIDDEN:
             assert not frame.get_by_role("button", name=name, exact=True).is_visible(), name
@@ -94,11 +88,7 @@ def test_a_hosted_page_in_a_page_of_another_origin(tab, hosted):
         assert frame.evaluate("document.documentElement.scrollWidth <= innerWidth")
         place = frame.locator(".replay").evaluate("e => e.getBoundingClientRect().bottom - innerHeight")
         assert place <= 0
-
         tab_to(tab, frame, ".stage [data-token], .stage")
-        for key in ("Escape", "Home", "End", "Enter"):
-            tab.keyboard.press(key)
-        frame.wait_for_function("/token=(?!1[.]0)/.test(location.search)")
         asked.clear()
         tab.keyboard.press("Control+Enter")  # asks for a run on the whole page
         reached = tab_to(tab, frame, ".way-out")
@@ -116,18 +106,6 @@ def test_a_hosted_page_in_a_page_of_another_origin(tab, hosted):
         assert tab.broken == []
 
 
-def test_without_a_run_it_shows_the_recorded_one_and_begins_no_game(tab, hosted):
-    """Whose words a click would send."""
-    with course(f"{hosted}/embed?prompt=Once&guess=1") as site:
-        tab.goto(site)
-        frame = tab.frame_locator("iframe")
-        frame.locator('.run:is([data-state="running"], [data-state="recorded"])').wait_for()
-        frame.get_by_role("button", name="Skip").click()
-        frame.locator('.run[data-state="recorded"]').wait_for()
-        assert frame.get_by_test_id("stage").is_visible() and not frame.get_by_test_id("guess").is_visible()
-        assert frame.get_by_role("link", name="Open the page").is_visible()
-
-
 def test_the_whole_page_of_a_host_is_not_framed_by_another_site(tab, hosted):
     """tests/pure/test_gate_checks.py tests who may frame what."""
     with course(hosted) as site:
@@ -138,7 +116,113 @@ def test_the_whole_page_of_a_host_is_not_framed_by_another_site(tab, hosted):
 
 
 def test_the_redirect_is_relative_and_keeps_the_query(hosted):
-    for query in ("", "prompt=%0d%0aSet-Cookie:%20a&seed=1", "prompt=%C3%A4%00&%2F%2Fevil.example"):
-        answer = httpx.get(f"{hosted}/embed?{query}")
-        assert answer.headers["Location"] == f"./?frame=1&{query}" and "set-cookie" not in answer.headers
-    assert httpx.post(f"{hosted}/embed").status_code == 405
+    query = "prompt=%0d%0aSet-Cookie:%20a&seed=1"
+    answer = httpx.get(f"{hosted}/embed?{query}")
+    assert answer.headers["Location"] == f"./?frame=1&{query}" and "set-cookie" not in answer.headers
+
+
+@contextmanager
+def prefixing(port: int):
+    """A reverse proxy that serves the port under a path prefix. Gives its address without the prefix, where a
+    page stands that shows the other one in a frame."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path == "/":
+                return self.send_frame()
+            if not self.path.startswith(f"{PREFIX}/"):
+                return self.send_error(404)
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            headers = {**self.headers, "Accept-Encoding": "identity"}
+            connection = HTTPConnection("127.0.0.1", port)
+            connection.request(self.command, self.path.removeprefix(PREFIX), body, headers)
+            answer = connection.getresponse()
+            self.send_response(answer.status)
+            for name, value in answer.getheaders():
+                if name.lower() not in ("transfer-encoding", "content-length", "connection"):
+                    self.send_header(name, value)
+            self.end_headers()
+            with suppress(OSError, HTTPException):  # one side has left
+                while part := answer.read1():
+                    self.wfile.write(part)
+
+        do_POST = do_GET
+
+        def send_frame(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            address = f"http://127.0.0.1:{self.server.server_port}{PREFIX}/"
+            frame = f'<iframe src="{address}" width="1200" height="900"></iframe>'
+            self.wfile.write(f'<link rel="icon" href="data:,">{frame}'.encode())
+
+        def log_message(self, *_) -> None: ...
+
+    class Proxy(ThreadingHTTPServer):
+        request_queue_size = 128  # connections that wait; a browser opens more than the usual 5 at once
+
+    with Proxy(("127.0.0.1", 0), Handler) as proxy:
+        Thread(target=proxy.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{proxy.server_port}"
+        proxy.shutdown()
+
+
+def test_in_a_frame_of_another_site_behind_a_path_prefix(browser):
+    with serving(GRADIO_ROOT_PATH=PREFIX) as url, prefixing(urlsplit(url).port) as proxy:
+        # Another site for the browser. It has to be a real one: from a made-up page on the internet, a recent
+        # Chromium lets no frame reach this machine.
+        site = f"{proxy.replace('127.0.0.1', 'localhost')}/"
+        page = listening(browser.new_page())
+        page.goto(site)
+        frame = page.frame_locator("iframe")
+        frame.locator('.run:is([data-state="running"], [data-state="recorded"])').wait_for()
+        frame.locator(".stage [data-round]").first.wait_for()
+        frame.get_by_role("button", name="Settings").click()
+        frame.get_by_label("Max new tokens").first.fill("3")
+        frame.get_by_role("button", name="Generate").click()
+        frame.locator('.run[data-state="ended"]').wait_for()
+        assert page.broken == []
+        own = (site, f"{proxy}{PREFIX}/", "data:", "blob:")
+        assert all(address.startswith(own) for address in page.requested)
+        assert any(scripts_path() in address for address in page.requested)
+        page.close()
+
+
+def test_a_script_that_cannot_be_loaded_is_reported_on_the_page(browser, bare):
+    page = listening(browser.new_page())
+    page.route("**/verdict.js", lambda route: route.abort())
+    page.goto(bare)
+    assert notice(page, "error").startswith("This page's scripts could not be loaded or started.")
+    page.close()
+
+
+def test_when_the_server_has_gone_the_page_says_so_and_keeps_the_run(browser):
+    app = fork()
+    page = listening(browser.new_page())
+    try:
+        page.emulate_media(reduced_motion="reduce")
+        page.goto(address_of(app))
+        page.locator('.run:not([data-state="empty"])').wait_for()
+        run(page, "Once", max_new_tokens=12, seed=1)
+        before = tokens(page)
+        app.kill()
+        app.wait()
+        generate(page)
+        assert notice(page, "error") == "The server has gone. Your run is kept."
+        assert tokens(page) == before and page.get_by_role("button", name="Stop").is_disabled()
+        page.get_by_role("button", name="One round back").click()
+        assert 0 < len(tokens(page)) < len(before)
+    finally:
+        page.close()
+        app.kill()
+
+
+def test_only_the_scripts_are_served(bare):
+    address = f"{bare}/{scripts_path()}"
+    script = httpx.get(f"{address}/page/main.js")
+    assert script.text == (STATIC / "page" / "main.js").read_text(encoding="utf-8")
+    assert script.headers["Content-Type"].startswith("text/javascript")
+    assert "immutable" in script.headers["Cache-Control"]
+    others = ("", "view/stage.css", "page/", "../page.py", "..%2fpage.py", "%2e%2e/page.py", "..%5cpage.py")
+    for path in (*others, "//etc/passwd", str(RECORDED), "../other/main.js"):
+        assert httpx.get(f"{address}/{path}").status_code == 404, path

@@ -12,7 +12,7 @@ from tests.web.conftest import ROOT
 pytestmark = pytest.mark.long
 
 VERSIONS = ("6.28.0", "6.29.1", "6.30.0", "6.31.0")  # the latest of each minor release
-QUICK = ("gate", "links", "traces", "flow")
+QUICK = ("gate", "links", "traces", "text")
 
 
 def pip(*arguments: str) -> None:

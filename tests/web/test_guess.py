@@ -4,7 +4,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from tests.web.screen import PHONE, choose, close_settings, set_field
+from tests.web.screen import PHONE, close_settings, set_field
 
 PROMPT = "Once upon a time, there was a little fox"
 TOKENS = (
@@ -62,7 +62,7 @@ def test_all_who_open_the_hall_s_link_get_the_same_verdicts_for_the_same_words(t
     panel.get_by_role("button", name="Copy link for the hall").click()
     panel.get_by_text("Copied: a link that begins this game.").wait_for()
     link = page.evaluate("navigator.clipboard.readText()")
-    assert "guess=1" in link and "seed=" in link and "run=1" not in link
+    assert "guess=1" in link and "run=1" not in link
     seen = []
     for one in (page, visit(link, still=True)):
         panel = begun(one)
@@ -75,7 +75,7 @@ def test_all_who_open_the_hall_s_link_get_the_same_verdicts_for_the_same_words(t
     assert seen[0][1][0][3] == " who", "a typed word gets its space"
 
 
-def test_the_lecturer_sees_how_the_hall_plays_once_it_is_opened(table, visit, url):
+def test_the_lecturer_sees_how_the_hall_plays_once_it_is_opened(table, visit):
     page, panel = table, anew(table)
     copy, plays = panel.get_by_role("button", name="Copy link for the hall"), panel.locator(".hall-plays")
     copy.click()
@@ -84,8 +84,7 @@ def test_the_lecturer_sees_how_the_hall_plays_once_it_is_opened(table, visit, ur
     panel.get_by_label("count how the hall plays").check()
     copy.click()
     plays.get_by_text("No game has been played in the hall yet.").wait_for()
-    for warned in (plays, panel.locator(".goes-on")):
-        assert "No other machine can open this link: 127.0.0.1 is" in warned.inner_text()
+    assert "No other machine can open this link: 127.0.0.1 is" in plays.inner_text()
     guess(page, "who")  # the lecturer's own game, which is not the hall's
     page.wait_for_function("() => navigator.clipboard.readText().then((text) => text.includes('hall='))")
     player = visit(page.evaluate("navigator.clipboard.readText()"), still=True)
@@ -94,33 +93,9 @@ def test_the_lecturer_sees_how_the_hall_plays_once_it_is_opened(table, visit, ur
         guess(player, words)
     plays.get_by_text("1 game", exact=True).wait_for()
     (_, mine), (_, its) = score(table_of_player)
-    means = f"the hall {mine}, the drafter {its} at the same places. By game: {mine} to {mine}."
-    plays.get_by_text(means).wait_for()
-    assert plays.locator("ellipse").count() == 1
-    anew(player).get_by_text("Your first game in this hall was counted; this one is not.").wait_for()
+    plays.get_by_text(f"the hall {mine}, the drafter {its} at the same places").wait_for()
     page.reload()
     plays.get_by_text("1 game", exact=True).wait_for()
-    stranger = visit(hall(url, hall="0" * 32), still=True)
-    begun(stranger).get_by_text("You can play, but nothing is counted").wait_for()
-
-
-def test_by_mouse_a_word_is_picked_sent_and_looked_at(table):
-    page, panel = table, anew(table)
-    assert not panel.locator(".beside").is_visible(), "the drafter's draft would give it away"
-    first = panel.locator(".suggested button span").first.inner_text()
-    panel.locator(".suggested button").first.click()
-    assert panel.get_by_label("Your draft", exact=True).input_value() == first
-    panel.get_by_role("button", name="Send").click()
-    page.wait_for_function(ROUNDS, arg=1)
-    assert panel.locator(".beside").is_visible()
-    token = panel.get_by_test_id("guess-stage").locator("[data-round]").first
-    assert token.inner_text().strip() == first
-    token.click()
-    inspector = panel.get_by_test_id("guess-inspector")
-    inspector.get_by_text("You drafted it", exact=False).wait_for()
-    assert "round 1, draft 1 of 1" in inspector.inner_text()
-    inspector.get_by_role("button", name="pinned").click()
-    inspector.locator(".unpin").wait_for(state="hidden")
 
 
 def test_by_keyboard(table):
@@ -131,38 +106,11 @@ def test_by_keyboard(table):
     assert box.input_value() == panel.locator(".suggested button span").nth(1).inner_text()
     page.keyboard.press("Escape")
     assert box.input_value() == ""
-    page.keyboard.press("Enter")
-    panel.get_by_text("Type or pick a word first.").wait_for()
     page.keyboard.type("in 2")
     assert box.input_value() == "in 2", "a digit after other signs is a digit"
     page.keyboard.press("Enter")
     page.wait_for_function(ROUNDS, arg=1)
     assert box.input_value() == "" and box.evaluate("box => box === document.activeElement")
-
-
-def test_other_settings_in_the_middle_are_told_and_a_greedy_game_names_no_u(table):
-    page, panel = table, anew(table)
-    guess(page, "who")
-    before = tokens(panel)
-    choose(page, "Sampler", "greedy")
-    panel.get_by_label("Your draft", exact=True).fill("lived")
-    panel.get_by_role("button", name="Send").click()
-    panel.get_by_text("begin a new game", exact=False).wait_for()
-    assert tokens(panel) == before, "nothing is lost"
-    assert panel.get_by_label("Your draft", exact=True).input_value() == "lived"
-    anew(page)
-    guess(page, "who")
-    guess(page, "zebra zebra")
-    verdict = panel.get_by_test_id("guess-verdict")
-    said = verdict.inner_text()
-    assert "was rejected, because the target's likeliest token is" in said and "u =" not in said
-    assert verdict.get_attribute("aria-live") == "polite"
-    fates = [fate for _, fate, *_ in tokens(panel)]
-    accepted, rejected = fates.count("accepted"), fates.count("rejected")
-    written = len(fates) - rejected - fates.count("discarded")
-    mine, _ = score(panel)
-    assert mine[0].startswith(f"{accepted} of {accepted + rejected} (")
-    assert mine[1] == f"{written / 2:.2f}"
 
 
 def test_by_touch_on_a_hosted_page_which_refuses_what_is_too_much(browser, visit, hosted):

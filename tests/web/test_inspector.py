@@ -1,5 +1,5 @@
-"""A run in a real browser, against its trace: the inspector, the timeline, the numbers and the replay.
-tests/js/verdict.test.js tests what the inspector writes."""
+"""A run in a real browser, against its trace: the inspector, the timeline, "Where drafts die" and
+"Exactness". tests/js/verdict, deaths and recompute.test.js test what they write and compute."""
 
 import json
 import re
@@ -7,45 +7,41 @@ from dataclasses import replace
 
 import pytest
 
+from specdemo.events import Round
 from specdemo.events.trace import Trace
-from specdemo.ui.view.texts import HEADLINE, NUMBERS, number_texts
-from specdemo.words.catalogue import say
-from tests.web.conftest import RECORDED, with_rounds
-from tests.web.screen import fates, inspector, number, on_stage, open_trace, recorded, wait_for_state
+from tests.web.conftest import RECORDED, undrafted, with_rounds
+from tests.web.screen import fates, inspector, open_trace, wait_for_state
 
 READ = """panel => {
-  const text = (selector, from = panel) => from.querySelector(selector)?.textContent ?? "";
-  const pixels = (element, sign, side) => parseFloat(getComputedStyle(element, sign)[side]);
-  const share = (element, of, sign, side) => pixels(element, sign, side) / of.clientWidth;
+  const text = (selector) => panel.querySelector(selector)?.textContent ?? "";
   const bar = panel.querySelector(".judgement");
   const sides = bar.querySelector(".sides");
-  const shares = () => ({
-    threshold: share(sides.firstElementChild, sides, null, "width"),
-    u: share(sides, sides, "::after", "left"),
-  });
+  const pixels = (element, sign, side) => parseFloat(getComputedStyle(element, sign)[side]);
+  const share = (...of) => pixels(...of) / sides.clientWidth;
   return {
     where: text(".where"), quote: text(".what code"), fate: text(".what .token"), id: text(".what small"),
-    verdict: text(".verdict"),
     values: [...panel.querySelectorAll(".values dd")].map((value) => Number(value.title)),
-    rows: [...panel.querySelectorAll(".likely tbody tr")].map((row) => ({
-      id: row.querySelector("th").title, drawn: row.querySelectorAll(".drawn").length,
-      cells: Object.fromEntries([...row.querySelectorAll("td.p, td.q, td.residual")].map((cell) =>
-        [cell.classList[cell.classList.length - 1], [cell.title, share(cell, cell, "::before", "width")]])),
-    })),
-    bar: bar.checkVisibility() && shares(),
+    drawn: [...panel.querySelectorAll(".likely tbody tr:has(.drawn) th")].map(({ title }) => title),
+    bar: bar.checkVisibility()
+      && { threshold: share(sides.firstElementChild, null, "width"), u: share(sides, "::after", "left") },
   };
 }"""
-
-# What scrolls in the inspector, or is wider than it.
-INSIDE = """panel => [panel, ...panel.querySelectorAll("*")].filter((e) => e.checkVisibility())
-  .filter((e) => /auto|scroll/.test(getComputedStyle(e).overflow)
-    || e.getBoundingClientRect().right > panel.getBoundingClientRect().right + 9)
-  .map((e) => e.outerHTML.slice(0, 80))"""
-HEIGHTS = """all => all.map((mark) => getComputedStyle(mark).backgroundSize.split(", ")
-  .map((size) => parseFloat(size.split(" ")[1])))"""
 LIT = "all => all.flatMap((e, at) => getComputedStyle(e).boxShadow === 'none' ? [] : [at])"
 ANIMATIONS = "e => e.getAnimations({ subtree: true }).length"
-SIGN = "e => getComputedStyle(e, '::before').content"
+TABLE = """table => [...table.querySelectorAll("tr")].slice(1).map((row) => [
+  row.querySelector("th").textContent, ...[...row.querySelectorAll("td")].map((cell) => cell.textContent)])"""
+OUTLINED = """words => words.flatMap((word, at) => {
+  const { outlineStyle, outlineWidth } = getComputedStyle(word);
+  return outlineStyle === "solid" && outlineWidth === "2px" ? [at] : [];
+})"""
+
+TRACE = Trace.load(RECORDED)
+TOKENS = [  # (place in the draft from 1, fate, token); the target's own have no place
+    (at if fate in ("accepted", "rejected", "discarded") else None, fate, token)
+    for one in TRACE.rounds
+    for at, (fate, token) in enumerate(fates(one), start=1)
+]
+JUDGED = TRACE.stats.accepted + TRACE.stats.rejected
 
 
 @pytest.fixture(scope="module")
@@ -75,47 +71,21 @@ def point(element) -> dict:
     return inspector(element.page).evaluate(READ)
 
 
-@pytest.mark.parametrize("fate", ["accepted", "rejected", "discarded", "resampled", "bonus", "sampled"])
+@pytest.mark.parametrize("fate", ["accepted", "rejected", "discarded", "resampled", "sampled"])
 def test_it_shows_the_numbers_of_the_trace_whole_and_as_bars(page, every, fate):
     place = next(at for at, (_, its, token) in enumerate(every) if its == fate and token.text.strip())
     one, _, token = every[place]
     shown = point(page.locator(".stage [data-round]").nth(place))
     assert (shown["quote"], shown["fate"]) == (json.dumps(token.text, ensure_ascii=False), fate)
     assert shown["id"] == f"token {token.id}" and shown["where"].startswith(f"round {one.index + 1}, ")
-    assert shown["verdict"].startswith(fate.capitalize())
-    told = {token.p, token.q, token.u} - {None}
-    assert told <= {*shown["values"]}
-
+    assert {token.p, token.q, token.u} - {None} <= {*shown["values"]}
     rejected = next((draft for draft in one.draft if draft.fate == "rejected"), None)
     judged = rejected if fate == "resampled" else token
     decided = getattr(judged, "accept_prob", None)
     bar = {"threshold": decided, "u": judged.u}
     assert shown["bar"] == (False if decided is None else pytest.approx(bar, abs=0.02))
-
-    rows = {row["id"]: row for row in shown["rows"]}
     drawn = [token, one.next] if fate == "rejected" else [token, rejected] if fate == "resampled" else [token]
-    assert {name for name, row in rows.items() if row["drawn"]} == {f"token {draw.id}" for draw in drawn}
-    for token_id, _, p, q, *_ in () if fate == "discarded" else token.top:
-        expected = {"p": p} if q is None else {"p": p, "q": q}
-        if fate in ("rejected", "resampled"):
-            expected["residual"] = max(p - q, 0) / one.next.residual_mass
-        cells = rows[f"token {token_id}"]["cells"]
-        written = {column: float(title.split(",")[0]) for column, (title, _) in cells.items()}
-        assert written == pytest.approx(expected, abs=1e-5)
-        assert {column: bar for column, (_, bar) in cells.items()} == pytest.approx(written, abs=0.02)
-
-
-def test_a_resampled_token_s_numbers_are_told_from_those_of_the_one_that_it_replaced(page, every):
-    at = next(at for at, (_, fate, token) in enumerate(every) if fate == "resampled" and token.text.strip())
-    one, _, token = every[at]
-    rejected = next(draft for draft in one.draft if draft.fate == "rejected")
-    words = page.locator(".stage [data-round]")
-    point(words.nth(at))
-    judged, numbers = (inspector(page).locator(name) for name in (".judged", ".values-of"))
-    assert rejected.text.strip() in judged.inner_text() and token.text.strip() not in judged.inner_text()
-    assert token.text.strip() in numbers.inner_text() and rejected.text.strip() not in numbers.inner_text()
-    point(words.nth(at - 1))
-    assert not numbers.is_visible(), "all numbers of another token are its own"
+    assert {*shown["drawn"]} == {f"token {draw.id}" for draw in drawn}
 
 
 def test_hovering_shows_and_a_click_pins_until_it_is_unpinned(page):
@@ -125,7 +95,7 @@ def test_hovering_shows_and_a_click_pins_until_it_is_unpinned(page):
     assert first != second
     pinned = tokens.nth(one).locator("b")
     unpin = inspector(page).get_by_role("button", name="pinned")
-    for release in (lambda: page.keyboard.press("Escape"), unpin.click, pinned.click):
+    for release in (unpin.click, pinned.click):
         pinned.click()
         assert point(tokens.nth(other)) == first, "what is pinned stays"
         release()
@@ -138,77 +108,14 @@ def is_unpinned(page) -> None:
     assert page.locator(".stage .pinned").count() == 0
 
 
-def test_arrow_keys_and_escape_work_from_where_the_mouse_has_pinned(page):
-    tokens = page.locator(".stage [data-round]")
-    shown = [point(tokens.nth(at)) for at in range(3)]
-    for _ in range(2):  # the second time it is the token that Tab comes to already
-        tokens.nth(1).locator("b").click()
-        page.mouse.move(5, 5)
-        page.keyboard.press("ArrowRight")
-        assert inspector(page).evaluate(READ) == shown[2]
-        page.keyboard.press("ArrowLeft")
-        assert inspector(page).evaluate(READ) == shown[1]
-        page.keyboard.press("Escape")
-        is_unpinned(page)
-
-
-def test_nothing_scrolls_inside_the_inspector(page):
-    for _ in range(2):  # with the numbers, and with the formulas
-        for fate in ("rejected", "resampled"):
-            page.locator(f'.stage [data-fate="{fate}"] > b').nth(1).click()
-            for width in (820, 1024, 1280):
-                page.set_viewport_size({"width": width, "height": 800})
-                assert inspector(page).evaluate(INSIDE) == [], width
-        inspector(page).locator(".formulas summary").click()
-    page.keyboard.press("Escape")
-
-
-def test_three_signs_for_three_things_without_a_text(page, every_fate, tmp_path):
-    run = Trace.load(RECORDED)
-    first = run.rounds[0]
-    part = replace(first.next, text="", top=((first.next.id, "\ufffd", 0.5, None, 0.5, None),))
-    with_rounds(run, (replace(first, next=part), *run.rounds[1:])).save(tmp_path / "signs.json")
-    open_trace(page, tmp_path / "signs.json")
-    signs = []
-    for sign, explained in (
-        ("◌", "Part of a character: the token that completes it shows it."),
-        (say("view.signs.end"), "End of the text: it adds nothing to the text."),
-    ):
-        token = page.locator(f'.stage .none[data-sign="{sign}"]')
-        token.hover()
-        assert inspector(page).locator(".stands-for").text_content() == explained
-        signs.append(token.evaluate(SIGN))
-        assert inspector(page).locator(".what code").evaluate(SIGN) == signs[-1]
-    point(page.locator('.stage [data-fate="accepted"]').first)
-    assert inspector(page).locator(".stands-for").text_content() == ""
-    assert signs == ['"◌"', f'"{say("view.signs.end")}"'] and say("view.signs.start") not in signs[1]
-    open_trace(page, every_fate[0])
-    wait_for_state(page, "recorded")
-
-
 def marks(page):
     return page.get_by_test_id("timeline").get_by_role("button", name=re.compile("^round"))
-
-
-def test_a_mark_is_as_high_as_what_its_round_brought_and_what_it_cost(page, trace):
-    """As painted: the layers of its background are bricks above the line and bars below it."""
-    painted = marks(page).evaluate_all(HEIGHTS)
-    kept = [sum(token.fate == "accepted" for token in one.draft) for one in trace.rounds]
-    brick = max(layers[0] / count for layers, count in zip(painted, kept, strict=True) if count)
-    longest = max(max(layers[4:]) for layers in painted)  # longer bars end there
-    per_ms = max(layers[5] / one.verify_ms for layers, one in zip(painted, trace.rounds, strict=True))
-    for (accepted, own, dropped, _, *bars), count, one in zip(painted, kept, trace.rounds, strict=True):
-        assert brick > 2 and accepted == pytest.approx(count * brick) and (own > 2) == (one.next is not None)
-        assert dropped == pytest.approx((len(one.draft) - count) * brick)
-        costs = [min(ms * per_ms, longest) for ms in (one.draft_ms, one.verify_ms)]
-        assert bars == pytest.approx(costs, abs=0.1)
 
 
 def test_a_click_jumps_to_the_round_and_pins_its_first_token(page, trace):
     for index in (len(trace.rounds) - 1, 2):
         marks(page).nth(index).click()
         inspector(page).get_by_role("button", name="pinned").wait_for()
-        assert inspector(page).locator(".where").text_content().startswith(f"round {index + 1}, ")
         pinned = page.locator(".stage .pinned")
         assert pinned.get_attribute("data-round") == str(index)
         stage, token = page.get_by_test_id("stage").bounding_box(), pinned.locator("b").bounding_box()
@@ -223,8 +130,6 @@ def test_the_round_under_the_pointer_lights_up_in_the_text_and_the_other_way_rou
     for index in (1, 4):
         marks(page).nth(index).hover()
         assert words.evaluate_all(LIT) == [at for at, of in enumerate(rounds) if of == index]
-        readout = page.get_by_test_id("timeline").locator(".readout")
-        assert readout.text_content() == marks(page).nth(index).get_attribute("aria-label")
     page.mouse.move(5, 5)
     assert words.evaluate_all(LIT) == []
     words.nth(rounds.index(3)).hover()
@@ -233,60 +138,14 @@ def test_the_round_under_the_pointer_lights_up_in_the_text_and_the_other_way_rou
     assert marks(page).evaluate_all(LIT) == [] == words.evaluate_all(LIT)
 
 
-def test_each_number_has_its_definition_when_pointed_at(page):
-    metrics = page.get_by_test_id("metrics")
-    definitions = metrics.locator(".definition:visible")
-    page.get_by_text("All numbers").click()
-    page.mouse.move(5, 5)
-    assert definitions.count() == 0
-    for name in NUMBERS:
-        entry = (
-            page.get_by_test_id("metrics").locator("div").filter(has=page.locator(f'[data-number="{name}"]'))
-        )
-        if name in (HEADLINE, "segments", "experts_read") and not entry.is_visible():
-            continue  # this run has no speed-up, segments or experts
-        entry.hover()
-        assert definitions.all_text_contents() == [say(f"run.numbers.{name}.definition")]
-        assert entry.locator("dt").text_content() == say(f"run.numbers.{name}.name")
-        shown = definitions.bounding_box()
-        assert shown["x"] >= 0 and shown["x"] + shown["width"] <= 1280
-    page.get_by_text("All numbers").click()
-
-
-def test_a_replay_plays_the_same_run_again_and_can_be_skipped(page, trace):
-    assert {name: number(page, name) for name in NUMBERS} == number_texts(trace)
-    page.get_by_test_id("replay").get_by_role("combobox").select_option(label="1/10 of engine speed")
-    page.get_by_role("button", name="Replay").click()
-    wait_for_state(page, "running")
-    page.wait_for_function("() => Number(document.querySelector('[data-number=rounds]').textContent) >= 2")
-    assert 0 < int(number(page, "tokens")) < trace.stats.tokens and number(page, "finish") == "–"
-    assert marks(page).count() < len(trace.rounds)
-    page.get_by_role("button", name="Skip").click()
-    wait_for_state(page, "recorded")
-    assert on_stage(page) == recorded(trace) and marks(page).count() == len(trace.rounds)
-    assert {name: number(page, name) for name in NUMBERS} == number_texts(trace)
-
-
 def test_below_the_cue_is_a_round_in_slow_motion_and_the_cue_goes_when_followed(visit, bare, every_fate):
     page = visit(bare, still=True)
-    slow, run = inspector(page).locator(".slow-motion"), Trace.load(RECORDED)
-    shown = slow.inner_text()
-    assert f"{run.stats.target_step_ms:.2f} ms" in shown and "5 rows took 1.39 ×" in shown
-    drafting, reading = (slow.locator(f".lane:last-of-type > .{name}") for name in ("drafted", "weights"))
-    ms = [sum(getattr(one, name) for one in run.rounds) for name in ("draft_ms", "verify_ms")]
-    share = drafting.bounding_box()["width"] / reading.bounding_box()["width"]
-    assert share == pytest.approx(ms[0] / ms[1], rel=0.03) and slow.locator(".rows > i").count() == 1 + 5
+    slow = inspector(page).locator(".slow-motion")
     assert slow.evaluate(ANIMATIONS) == 0, "it is still"
-    cue, hint, formulas = (inspector(page).locator(name) for name in (".cue", ".hint", ".formulas summary"))
-    assert cue.text_content() == "Point at a red word to see why."
-    assert cue.is_visible() and not hint.is_visible() and not formulas.is_visible()
-    page.locator('.stage [data-fate="accepted"] > b').first.hover()
-    assert not cue.is_visible() and formulas.is_visible() and not slow.is_visible()
-    page.get_by_role("button", name="Replay").click()
-    page.get_by_role("button", name="Skip").click()
-    cue.wait_for()  # nothing red was pointed at
+    cue, hint = (inspector(page).locator(name) for name in (".cue", ".hint"))
+    assert cue.is_visible() and not hint.is_visible()
     page.locator('.stage [data-fate="rejected"] > b').first.click()
-    assert not cue.is_visible() and not hint.is_visible()
+    assert not cue.is_visible() and not hint.is_visible() and not slow.is_visible()
     page.keyboard.press("Escape")
     hint.wait_for()
     assert not cue.is_visible()
@@ -294,3 +153,109 @@ def test_below_the_cue_is_a_round_in_slow_motion_and_the_cue_goes_when_followed(
     assert slow.evaluate(ANIMATIONS) > 0
     open_trace(page, every_fate[0])
     slow.wait_for(state="hidden")  # that run has no plain rounds
+
+
+@pytest.fixture(scope="module")
+def beside(visit_for_all, bare):
+    """A page that shows the recorded run."""
+    page = visit_for_all(bare, still=True)
+    wait_for_state(page, "recorded")
+    return page
+
+
+@pytest.fixture
+def show(beside, tmp_path):
+    """show(rounds): opens the recorded run with these rounds in place of its own. It is back at the end."""
+
+    def show(rounds: list[Round]) -> None:
+        with_rounds(TRACE, rounds).save(tmp_path / "run.json")
+        open_trace(beside, tmp_path / "run.json")
+        wait_for_state(beside, "recorded")
+
+    yield show
+    open_trace(beside, RECORDED)
+
+
+def choose_tab(page, name: str):
+    page.get_by_role("tab", name=name).click()
+    panel = page.get_by_role("tabpanel", name=name)
+    panel.wait_for()
+    return panel
+
+
+def table(panel, title: str) -> list[list[str]]:
+    """The rows of a table, each with its name, then the counts and the share; the last one is the sum."""
+    return panel.get_by_role("table", name=title).evaluate(TABLE)
+
+
+def outlined(page) -> list[int]:
+    """The places of the outlined tokens among all of the run."""
+    return page.locator(".stage [data-round] > b").evaluate_all(OUTLINED)
+
+
+def judged_at(place: int) -> list[int]:
+    return [at for at, (its, fate, _) in enumerate(TOKENS) if its == place and fate != "discarded"]
+
+
+def test_the_tables_are_those_of_the_trace(beside):
+    page = beside
+    panel = choose_tab(page, "Where drafts die")
+    *places, all_places = table(panel, "By place in the draft")
+    for at, (name, judged, accepted, *_) in enumerate(places, start=1):
+        fates = [TOKENS[index][1] for index in judged_at(at)]
+        assert (name, judged, accepted) == (f"place {at}", str(len(fates)), str(fates.count("accepted")))
+    assert all_places[1:4] == [*map(str, (JUDGED, TRACE.stats.accepted, TRACE.stats.rejected))]
+
+
+def test_a_row_outlines_its_tokens_and_scrolls_to_the_first(beside):
+    page = beside
+    panel = choose_tab(page, "Where drafts die")
+    row = panel.get_by_role("button", name="place 4")
+    row.click()
+    expected = judged_at(4)
+    assert outlined(page) == expected and row.get_attribute("aria-pressed") == "true"
+    stage = page.get_by_test_id("stage").bounding_box()
+    first = page.locator(".stage [data-round]").nth(expected[0]).locator("b").bounding_box()
+    assert stage["y"] <= first["y"] and first["y"] + first["height"] <= stage["y"] + stage["height"]
+
+    other = panel.get_by_role("button", name="punctuation")
+    other.click()
+    texts = page.locator(".stage [data-round]").all_text_contents()
+    assert outlined(page) and all(re.fullmatch(r"\s*[^\w\s]+", texts[at]) for at in outlined(page))
+    assert [row.get_attribute("aria-pressed"), other.get_attribute("aria-pressed")] == ["false", "true"]
+    other.click()
+    assert outlined(page) == [] and other.get_attribute("aria-pressed") == "false"
+
+
+def test_escape_and_another_run_end_the_outlines_and_a_replay_does_not(beside, show):
+    page = beside
+    panel = choose_tab(page, "Where drafts die")
+    row = panel.get_by_role("button", name="place 1")
+    row.press("Enter")
+    page.get_by_role("button", name="Replay").click()
+    page.get_by_role("button", name="Skip").click()
+    wait_for_state(page, "recorded")
+    assert outlined(page) == judged_at(1)
+    row.press("Escape")
+    assert outlined(page) == []
+    row.click()
+    show([undrafted(one) for one in TRACE.rounds[:9]])
+    assert outlined(page) == [] and panel.get_by_role("table").count() == 0, "nothing was drafted"
+
+
+def test_every_verdict_is_recomputed_and_one_that_does_not_follow_is_listed(beside, show):
+    page = beside
+    panel = choose_tab(page, "Exactness")
+    assert f"{JUDGED} of {JUDGED} verdicts follow" in panel.inner_text()
+    assert panel.locator("[data-holds='false']").count() == 0
+
+    def is_doubtful(token) -> bool:
+        return token.fate == "accepted" and token.accept_prob < 0.9
+
+    rounds = [*TRACE.rounds]
+    at, first, *rest = next((one.index, *one.draft) for one in rounds if is_doubtful(one.draft[0]))
+    rounds[at] = replace(rounds[at], draft=(replace(first, u=0.95), *rest))
+    show(rounds)
+    said = panel.inner_text()
+    assert f"{JUDGED - 1} of {JUDGED} verdicts follow" in said
+    assert panel.locator("[data-holds='false']").count() == 1

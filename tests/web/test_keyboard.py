@@ -95,10 +95,6 @@ def test_a_run_is_started_from_the_prompt_and_the_focus_goes_where_the_reader_lo
     assert page.evaluate(FOCUS).startswith("Text, token by token"), "after Generate"
     press(page, "End")
     assert "in round" in page.evaluate(FOCUS)
-    before = first_token(page)
-    page.get_by_role("button", name="Generate").click()
-    wait_for_end(page, before)
-    assert page.evaluate(FOCUS) == "Generate", "a mouse leaves it where it is"
 
 
 def test_every_control_can_be_reached_and_changed(page):
@@ -143,16 +139,15 @@ def test_every_control_can_be_reached_and_changed(page):
 
 def test_the_stage_can_be_walked_and_a_token_pinned(reading):
     page = reading
-    where, unpin = inspector(page).locator(".where"), inspector(page).get_by_role("button", name="pinned")
+    unpin = inspector(page).get_by_role("button", name="pinned")
     tab_to(page, "Text, token by token")
     press(page, "ArrowRight")
-    assert focused(page) == 0 and where.text_content() == "prompt"
+    assert focused(page) == 0
     press(page, "ArrowRight", "ArrowRight", "ArrowLeft")
     assert focused(page) == 1
     press(page, "End")
     last = focused(page)
     assert last == page.evaluate(f"{WORDS}.findLastIndex(e => e.checkVisibility())")
-    assert where.text_content().startswith("round ")
     press(page, "Enter")
     unpin.wait_for()
     assert page.evaluate("document.activeElement.getAttribute('aria-selected')") == "true"
@@ -161,18 +156,8 @@ def test_the_stage_can_be_walked_and_a_token_pinned(reading):
     assert focused(page) < last and page.locator(".stage .pinned").count() == 1
     press(page, "Escape")
     unpin.wait_for(state="hidden")
-    top = [box(page, focused(page))["y"]]
-    press(page, "ArrowUp")
-    top.append(box(page, focused(page))["y"])
-    press(page, "ArrowUp", "ArrowDown")
-    top.append(box(page, focused(page))["y"])
-    assert top[1] < top[0] and top[2] == pytest.approx(top[1], abs=4)
     press(page, "Home", "Tab", "Shift+Tab")
     assert focused(page) == 0, "Tab comes back to where the reader was"
-    press(page, "Space")
-    unpin.wait_for()
-    press(page, "Escape")
-    assert page.locator(".stage [aria-selected=true]").count() == 0
     wait_for_state(page, "recorded")  # the player has not taken the arrow keys
 
 
@@ -180,65 +165,32 @@ def focused(page) -> int:
     return page.evaluate(f"{WORDS}.indexOf(document.activeElement)")
 
 
-def box(page, at: int) -> dict:
-    return page.locator(".stage [data-token]").nth(at).locator("b").bounding_box()
-
-
 def test_the_timeline_can_be_walked_and_jumped_from(reading):
     page = reading
     tab_to(page, "round ")
     press(page, "Home", "ArrowRight", "ArrowRight", "ArrowLeft")
     assert page.evaluate(FOCUS).startswith("round 2: ")
-    assert page.get_by_test_id("timeline").locator(".readout").text_content().startswith("round 2: ")
-    lit = page.locator(".stage [data-round='1'] > b").first
-    assert lit.evaluate("e => getComputedStyle(e).boxShadow") != "none"
     press(page, "Enter")
     inspector(page).get_by_role("button", name="pinned").wait_for()
-    assert inspector(page).locator(".where").text_content().startswith("round 2, ")
     assert page.evaluate("document.activeElement.dataset.round") == "1", "after a jump"
-    page.locator(".stage [data-round='4'] > b").first.click()
-    assert page.evaluate("document.activeElement.dataset.round") == "4", "after pinning"
-    page.mouse.move(5, 5)
-    press(page, "End", "Home", "Escape")
+    press(page, "Escape")
     inspector(page).get_by_role("button", name="pinned").wait_for(state="hidden")
 
 
-def test_numbers_and_legend_say_what_they_mean_when_they_have_the_focus(reading):
+def test_the_numbers_and_the_legend_say_what_they_mean_and_the_legend_filters(reading):
     page = reading
-    box = page.get_by_test_id("metrics")
-    tab_to(page, "speed-up")
-    assert box.locator(".definition:visible").all_text_contents() == [say("run.numbers.speedup.definition")]
+    definition = page.get_by_test_id("metrics").locator(".definition:visible")
     press_at(page, "All numbers", "Enter")
     press_at(page, "tokens/s", "ArrowRight")
-    assert say("run.numbers.acceptance_rate.definition") == box.locator(".definition:visible").text_content()
-    press(page, "ArrowLeft", "Tab")
-    assert box.locator(".definition:visible").count() == 0
+    assert definition.all_text_contents() == [say("run.numbers.acceptance_rate.definition")]
     meanings = page.get_by_test_id("legend").locator(".definition:visible")
     tab_to(page, "accepted")
-    for fate in ("accepted", "rejected", "resampled", "bonus", "sampled", "discarded"):
-        assert meanings.all_text_contents() == [say(f"run.fates.{fate}.definition")]
-        lit = page.locator(".stage [data-fate] > b").evaluate_all(
-            "all => all.filter((e) => getComputedStyle(e).boxShadow !== 'none')"
-            ".map((e) => e.parentElement.dataset.fate)"
-        )
-        assert {*lit} == {fate} - {"sampled"}, "its tokens are marked; none were sampled"
-        press(page, "ArrowRight")
-    tab_to(page, "One round back")
-    assert meanings.count() == 0
-
-
-def test_the_legend_filters(reading):
-    page = reading
-
-    def shows(fate: str) -> tuple[bool, str]:
-        pressed = page.get_by_role("button", name=fate).get_attribute("aria-pressed")
-        return page.locator(f'.stage [data-fate="{fate}"]').first.is_visible(), pressed
-
+    assert meanings.all_text_contents() == [say("run.fates.accepted.definition")]
+    rejected = page.locator('.stage [data-fate="rejected"]').first
     press_at(page, "rejected", "Space")
-    press_at(page, "discarded", "Enter")
-    assert shows("discarded") == (True, "true") and shows("rejected") == (False, "false")
-    press(page, "Enter", "Shift+Tab", "Space")
-    assert shows("discarded") == (False, "false") and shows("rejected") == (True, "true")
+    assert not rejected.is_visible()
+    press(page, "Enter")
+    assert rejected.is_visible()
 
 
 def test_what_is_copied_is_the_text(reading):

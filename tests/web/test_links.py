@@ -1,23 +1,25 @@
-"""Links in a real browser: opened, run, reloaded, gone back from, copied, and wrong ones."""
+"""Links in a real browser: opened, run, reloaded, gone back from, copied, and wrong; and conversations."""
 
-import time
+import json
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 
-from tests.web.conftest import HOSTILE, PATIENCE
+from tests.models.test_conversations import CHAT
+from tests.web.conftest import HOSTILE, PATIENCE, serving, tiny_pair
 from tests.web.screen import (
     IN_TEXT,
     box,
-    generate,
     inspector,
     joined,
     notice,
     number,
     on_stage,
     open_settings,
+    open_trace,
     recorded,
     run,
+    saved,
     tokens,
     unfold,
     wait_for_state,
@@ -25,6 +27,7 @@ from tests.web.screen import (
 
 PROMPT = "Once upon a time,\nthere was a <b>cat & dog"
 HOW = {"gamma": "auto", "confidence": 0.3, "temperature": 0.9, "top_p": 1.0, "max_new_tokens": 30, "seed": 5}
+CHATTING = "chat=true&max_new_tokens=12&temperature=0&ignore_eos=true"
 
 
 def address(page) -> dict[str, str]:
@@ -55,10 +58,6 @@ def test_a_link_runs_and_shows_what_the_api_gives(opened, generated):
     trace = generated(PROMPT, **HOW)
     assert on_stage(opened) == recorded(trace) and joined(tokens(opened), *IN_TEXT) == trace.text
     assert inspector(opened).locator(".where").text_content().startswith("round 3, ")
-    assert f", γ {trace.rounds[2].gamma}" in inspector(opened).locator(".where").text_content()
-    unsure = [one for one in trace.rounds if one.ended_by == "confidence"]
-    marks = opened.get_by_test_id("timeline").get_by_role("button", name="the drafter was not sure enough")
-    assert marks.count() == len(unsure) > 0
     held = address(opened)
     named = {"prompt": PROMPT, "pair": trace.pair.name, "seed": "5", "gamma": "auto", "confidence": "0.3"}
     assert named | {"run": "1", "token": "2.0", "__theme": "dark"} == {
@@ -67,7 +66,6 @@ def test_a_link_runs_and_shows_what_the_api_gives(opened, generated):
     open_settings(opened)
     assert box(opened, "Prompt").input_value() == PROMPT and box(opened, "Seed").input_value() == "5"
     assert opened.get_by_label("Choose γ round by round").is_checked()
-    opened.get_by_label("Draft length γ").first.wait_for(state="hidden")
 
 
 def test_reload_back_and_a_copied_link_show_the_same_again(opened):
@@ -100,15 +98,6 @@ def copy(page, said: str) -> str:
     return page.evaluate("navigator.clipboard.readText()")
 
 
-def test_a_prompt_that_is_too_long_for_a_link_is_left_out_and_the_copy_says_so(opened):
-    generate(opened, "wonderful " * 850, max_new_tokens=1)
-    opened.wait_for_function(
-        "() => location.search.includes('pair=') && !location.search.includes('prompt=')"
-    )
-    assert "run" not in address(opened) and len(opened.url) < 8_000
-    copy(opened, "without its prompt")
-
-
 def test_settings_without_run_fill_the_controls_only_and_a_hostile_text_is_text(visit, bare):
     text = " ".join(HOSTILE[:5])
     how = {"prompt": text, "system": text, "chat": "true", "stop": text, "gamma": 9, "draft_with": "ngram"}
@@ -122,24 +111,25 @@ def test_settings_without_run_fill_the_controls_only_and_a_hostile_text_is_text(
     assert page.get_by_role("button", name="Stop").is_disabled()
 
 
-def test_what_is_wrong_in_a_link_is_told_however_late_the_first_run_comes_and_nothing_runs(desk, visit, bare):
-    pattern = "**/first/whole"
-    desk.route(pattern, lambda route: (time.sleep(1), route.continue_()))
-    page = visit(link(bare, prompt="Tom", gamma=99, run=1), still=True)
-    desk.unroute(pattern)
-    refused = "Draft length γ must be a whole number from 1 to 16 or auto, not 99"
-    page.get_by_test_id("notice").get_by_text(refused).wait_for()
-    wait_for_state(page, "recorded")
-    assert notice(page, "error") == refused and box(page, "Prompt").input_value() != "Tom"
+def test_what_is_wrong_in_a_link_is_told_after_the_first_run_has_come_and_nothing_runs(browser, visit, bare):
+    """Else that run would take the sentence away."""
+    context, order = browser.new_context(), []
+    context.on("response", lambda answer: answer.url.endswith("first/whole") and order.append("shown"))
+    context.on("request", lambda request: "gamma=99" in (request.post_data or "") and order.append("asked"))
+    page = visit(link(bare, prompt="Tom", gamma=99, run=1), still=True, context=context)
+    assert notice(page, "error").startswith("Draft length γ must be ")
+    assert order[:2] == ["shown", "asked"]
+    assert page.locator(".run").get_attribute("data-state") == "recorded"
+    assert box(page, "Prompt").input_value() != "Tom"
     assert page.get_by_role("button", name="Stop").is_disabled()
 
 
 def test_a_link_to_a_pair_that_is_not_loaded_asks_first(visit, url):
-    asked = link(url, prompt="Tom", pair="embedded", dtype="bfloat16", max_new_tokens=5, seed=1, run=1)
-    page = visit(asked, still=True)
+    page = visit(
+        link(url, prompt="Tom", pair="embedded", dtype="bfloat16", max_new_tokens=5, run=1), still=True
+    )
     said = "which is not loaded: press Generate to load and run it"
     page.get_by_test_id("notice").get_by_text(said).wait_for()
-    assert box(page, "Prompt").input_value() == "Tom"
     page.get_by_role("button", name="Generate").click()
     shows(page, "Tom")
     assert number(page, "tokens") == "5" and address(page)["dtype"] == "bfloat16"
@@ -147,18 +137,18 @@ def test_a_link_to_a_pair_that_is_not_loaded_asks_first(visit, url):
 
 def test_a_late_answer_to_the_address_leaves_what_was_typed_meanwhile(desk, bare):
     """On a slow line the page can be used before the server has answered to its address."""
-    page, held, released = desk.new_page(), [], []
+    page = desk.new_page()
     page.set_default_timeout(PATIENCE)
-    page.route("**/gradio_api/run/**", lambda route: route.continue_() if released else held.append(route))
-    page.goto(f"{bare}/?gamma=2")
-    page.get_by_role("button", name="Generate").wait_for()
-    while not held:  # the server has not been asked yet
-        page.wait_for_timeout(100)
-    box(page, "Prompt").fill("mine")
-    released.append(True)
-    for route in held:
+
+    def after_typing(route) -> None:
+        page.get_by_role("button", name="Generate").wait_for()
+        if box(page, "Prompt").input_value() != "mine":
+            box(page, "Prompt").fill("mine")
         route.continue_()
-    page.wait_for_function("box => box.value === '2'", arg=box(page, "Draft length γ").element_handle())
+
+    page.route("**/gradio_api/run/**", after_typing)
+    page.goto(f"{bare}/?gamma=2")
+    page.wait_for_function("document.querySelector('#set-gamma input')?.value === '2'")
     assert box(page, "Prompt").input_value() == "mine"
     page.close()
 
@@ -185,11 +175,77 @@ def test_a_copied_link_names_the_start_run_and_brings_back_the_figure_with_its_m
     page.reload()
     figure.get_by_role("button", name="replace from p", pressed=True).wait_for()
     assert shown_by(figure) == before and page.url == copied
-    said = 'The recording "first" was made again after this link was copied'
     earlier = visit(copied.replace(held["digest"], "00000000"), still=True)
-    earlier.get_by_test_id("notice").get_by_text(said).wait_for()
+    earlier.get_by_test_id("notice").get_by_text("was made again after this link was copied").wait_for()
 
 
 def shown_by(figure) -> list[str]:
     tables = figure.get_by_role("table").all_text_contents()
     return [*tables, *figure.locator(".answer, .whys, .outcome-of-one, .place").all_text_contents()]
+
+
+@pytest.fixture(scope="module")
+def chat(tmp_path_factory):
+    """The page over a tiny pair with a chat template."""
+    folder = tmp_path_factory.mktemp("chat")
+    arguments = tiny_pair(folder)
+    for role in ("target", "drafter"):
+        (folder / role / "chat_template.jinja").write_text(CHAT)
+    with serving(*arguments) as url:
+        yield url
+
+
+def reply(page, text: str) -> None:
+    before = page.url
+    box(page, "Prompt").fill(text)
+    page.get_by_role("button", name="Reply").click()
+    page.wait_for_function("url => location.href !== url", arg=before)
+    wait_for_state(page, "ended")
+
+
+def turns(page) -> list[str]:
+    return page.locator("[data-testid=turns] li").all_text_contents()
+
+
+def test_a_reply_continues_the_conversation_and_earlier_turns_open_again(visit, chat, tmp_path):
+    page = visit(f"{chat}/?prompt=the+cat&{CHATTING}&run=1", still=True)
+    wait_for_state(page, "ended")
+    first = saved(page)
+    assert first.prompt == "the cat" and turns(page) == []
+    reply(page, "and then")
+    second = saved(page)
+    said = [("user", "the cat"), ("assistant", first.text), ("user", "and then")]
+    assert [(one.role, one.content) for one in second.messages] == said
+    assert on_stage(page) == recorded(second) and joined(tokens(page), *IN_TEXT) == second.text
+    assert turns(page) == [f"the cat → {first.text}"]
+    reply(page, "at last")
+    third = saved(page)
+    assert len(third.messages) == 5 and third.messages[:3] == second.messages
+    assert turns(page) == [f"the cat → {first.text}", f"and then → {second.text}"]
+    # An earlier turn, with its rounds, and back.
+    page.locator("[data-testid=turns] button").first.click()
+    page.locator('[data-testid=turns] [aria-current="true"]').wait_for()
+    assert on_stage(page) == recorded(first) and saved(page).output_ids == first.output_ids
+    page.get_by_role("button", name="Back to the latest turn").click()
+    page.locator('[data-testid=turns] [aria-current="true"]').wait_for(state="detached")
+    assert on_stage(page) == recorded(third) and len(turns(page)) == 2
+    # Its link makes the same turn again, with the conversation before it.
+    query = parse_qs(urlsplit(page.url).query)
+    assert len(json.loads(query["messages"][0])) == 4 and query["prompt"] == ["at last"]
+    again = visit(page.url, still=True)
+    wait_for_state(again, "ended")
+    assert saved(again).messages == third.messages
+    assert turns(again) == turns(page) and not again.locator("[data-testid=turns] button").count()
+    # So does its trace, which can be replied to.
+    third.save(tmp_path / "third.json")
+    open_trace(again, tmp_path / "third.json")
+    wait_for_state(again, "recorded")
+    assert box(again, "Prompt").input_value() == "at last" and len(turns(again)) == 2
+    reply(again, "the end")
+    fourth = saved(again)
+    assert len(fourth.messages) == 7 and fourth.messages[5].content == third.text
+    # A run that is no chat cannot be replied to.
+    unfold(again, "Chat")
+    again.get_by_label("Chat template").uncheck()
+    run(again, "the cat")
+    assert not again.get_by_role("button", name="Reply").is_visible() and turns(again) == []

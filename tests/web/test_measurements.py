@@ -1,29 +1,55 @@
-"""Race, gamma and comparison in a real browser, over the embedded pair."""
+"""Race, gamma, comparison, advice, trials and two worlds in a real browser, over the embedded pair.
+tests/models has what they count and find, tests/js the sentences and figures."""
 
 import csv
 import json
+from urllib.parse import parse_qs
 
 import pytest
 
-from specdemo.ui.view.choices import words_of_row
 from specdemo.words.catalogue import say
 from tests.web.screen import (
     box,
     choose,
     close_settings,
     first_token,
-    generate,
-    notice,
     open_examples,
     run,
     set_field,
-    unfold,
 )
 
 PROMPT = "Once upon a time, there was a little fox"
 DONE = 180_000  # ms
-
-LEFTS = "cells => cells.map((cell) => Math.round(cell.getBoundingClientRect().left))"
+TINY, PAIR = "Run the tiny pair", "This prompt, drafting on and off"
+SWITCHES = (
+    "replace from p",
+    "tell another q",
+    "judge greedy drafts by soft probabilities",
+    "accept when p > q",
+)
+# Ends the trials once they have found that. A disabled button is not pressed: they may have ended.
+ENOUGH = """([trial, found]) => {
+  const panel = document.querySelector("[data-testid=trials]");
+  if (panel.dataset.trial !== trial || panel.dataset.found !== found) return false;
+  panel.querySelector(".end").click();
+  return ["stopped", "ended"].includes(panel.dataset.state);
+}"""
+BEGUN = """() => {
+  const { trial, state } = document.querySelector("[data-testid=trials]").dataset;
+  return trial === undefined || state === "running";
+}"""
+STOPS = 9
+SHOWN = """panel => ({
+  red: panel.querySelector(".red dd").textContent,
+  tokens: panel.querySelector(".tokens dd").textContent,
+  rejected: panel.querySelectorAll('.stage [data-fate="rejected"]').length,
+  text: [...panel.querySelectorAll(".stage [data-fate]")].filter(({ dataset: { fate } }) =>
+    !["rejected", "discarded"].includes(fate)).map((token) => token.textContent).join(""),
+  greedy: panel.querySelector(".greedy").textContent,
+  marks: [...panel.querySelectorAll("tbody .bars")].map((bars) => bars.style.getPropertyValue("--due")),
+  bars: [...panel.querySelectorAll("tbody .bars")].map((bars) => bars.style.getPropertyValue("--came")),
+  top: panel.querySelector(".greedy").getBoundingClientRect().top,
+})"""
 
 
 def tab(page, name: str, kind: str):
@@ -65,89 +91,30 @@ def test_a_greedy_race_ends_with_two_identical_texts(page):
     assert set(fates.evaluate_all("tokens => tokens.map(({dataset}) => dataset.fate)")) == {"sampled"}
 
 
-def test_over_a_lossy_race_no_sentence_says_that_the_text_is_the_targets(page):
-    choose(page, "Sampler", "multinomial")
-    unfold(page, "Ending")
-    choose(page, "Rule", words_of_row("rules", "lenient", "label"))
-    panel = tab(page, "Race", "race")
-    panel.get_by_role("button", name="Race:").click()
-    page.locator(".intro", has_text="This run's rule is lossy").wait_for(timeout=DONE)
-    choose(page, "Rule", words_of_row("rules", "speculative", "label"))
-    choose(page, "Sampler", "greedy")
-    close_settings(page)
-    run(page, PROMPT)
-    page.locator(".intro", has_text="as if the large one had written it alone").wait_for()
-    tab(page, "Race", "race")
-    page.locator(".intro", has_text="This run's rule is lossy").wait_for()
-    page.get_by_role("tab", name="Text").click()
-    page.locator(".intro", has_text="as if the large one had written it alone").wait_for()
-
-
-def test_a_comparison_is_kept_saved_stopped_and_cleared(page):
+def test_a_comparison_that_is_stopped_is_kept_saved_and_cleared(page):
     panel = tab(page, "Compare", "compare")
     panel.get_by_role("button", name="on this prompt").click()
-    wait_for_state(page, "compare", "ended")
     rows = panel.locator("tbody tr")
+    rows.nth(2).wait_for(timeout=DONE)
+    page.get_by_role("button", name="Stop", exact=True).first.click()
+    wait_for_state(page, "compare", "stopped")
     names = rows.evaluate_all("rows => rows.map(({dataset}) => dataset.row)")
-    assert {"target alone", "lookup", "drafter model (embedded)"} <= set(names)
-    assert set(rows.locator("td[data-column='same text']").all_text_contents()) == {"5 of 5"}, (
-        "so few tokens are not timed in turns"
-    )
+    assert len(names) > 2
     lines = list(csv.DictReader(downloaded(page, panel, "Save CSV").splitlines()))
     whole = json.loads(downloaded(page, panel, "Save JSON"))
     assert [line["name"] for line in lines] == [row["name"] for row in whole["rows"]] == names
-    shown = panel.locator("tbody tr:visible")
-    few = shown.count()
-    panel.get_by_role("button", name=f"Show all {len(names)}").click()
-    assert few < shown.count() == len(names), "the pair's own stand there at first"
-    shown.first.locator("summary").click()
-    assert shown.first.locator("details p").is_visible(), "a name says what it means"
     page.get_by_role("tab", name="Text").click()
-    run(page, PROMPT)
+    run(page, PROMPT)  # the engine is free
     tab(page, "Compare", "compare")
     assert rows.count() == len(names), "another run leaves it"
-
-    set_field(page, "Max new tokens", 60)  # it must not have ended when it is stopped
-    close_settings(page)
-    panel.get_by_role("button", name="on a set of prompts").click()
-    rows.nth(len(names)).wait_for(timeout=DONE)  # the first of the new table
-    tab(page, "Race", "race")
-    choose(page, "Drafting method", "none: the target alone")
-    page.get_by_test_id("race").get_by_role("button", name="Race:").click()
-    wait_for_state(page, "race", "failed")
-    assert "choose a drafter first" in page.get_by_test_id("race").inner_text()
-    wait_for_state(page, "compare", "running")  # what cannot be measured ends no other measurement
-    page.get_by_role("button", name="Stop", exact=True).first.click()
-    wait_for_state(page, "compare", "stopped")
-    tab(page, "Compare", "compare")
-    assert rows.count() > len(names), "a stopped one leaves what it has"
-    newest_first = [PROMPT in line for line in panel.locator(".of").all_text_contents()]
-    assert newest_first == [False, True]
     panel.get_by_role("button", name="Clear").click()
     assert rows.count() == 0
-    choose(page, "Drafting method", "the pair's drafter")
-    page.get_by_role("tab", name="Text").click()
-    run(page, max_new_tokens=8)  # the engine is free
 
 
 def downloaded(page, panel, name: str) -> str:
     with page.expect_download() as download:
         panel.get_by_role("button", name=name).click()
     return download.value.path().read_text(encoding="utf-8")
-
-
-def test_a_failed_load_leaves_the_stage_to_the_run_that_it_names(page):
-    """The gated pair is refused at once; the run before it stays, under its own name."""
-    page.get_by_role("tab", name="Text").click()
-    run(page, PROMPT, max_new_tokens=8)
-    whose = page.get_by_test_id("whose").text_content()
-    assert whose.startswith("embedded ·")
-    choose(page, "Pair", "llama-3.2-3b")
-    generate(page)
-    assert "HF_TOKEN" in notice(page, "error")
-    assert page.get_by_test_id("whose").text_content() == whose
-    assert "8 tokens in" in page.get_by_test_id("verdict").text_content()
-    choose(page, "Pair", "embedded")
 
 
 def test_measured_draft_lengths_are_laid_over_the_estimate_of_the_same_drafter_only(page):
@@ -161,18 +128,11 @@ def test_measured_draft_lengths_are_laid_over_the_estimate_of_the_same_drafter_o
     measured = panel.locator("td[data-column='tokensMeasured']").all_text_contents()
     assert [at for at, text in enumerate(measured) if text != "–"] == [0, 1, 2, 3, 4, 6, 8, 12, 16]
     assert measured[0] == "1.00"
-    page.set_viewport_size({"width": 390, "height": 844})
-    heads = panel.locator("thead th:visible").evaluate_all(LEFTS)
-    cells = panel.locator("tbody tr").first.locator("td[data-column^=speedup]").evaluate_all(LEFTS)
-    assert len(heads) == 3 and heads == cells, "each heading stands over its column"
-    page.set_viewport_size({"width": 1280, "height": 800})
     panel.locator("button[data-gamma='6']").first.click()
     page.wait_for_function("box => box.value === '6'", arg=box(page, "Draft length γ").element_handle())
 
     drawn, apart = panel.locator("svg .measured:not(.best)"), panel.locator(".elsewhere")
     assert drawn.count() > 9 and not apart.is_visible()
-    of = panel.locator(".of")
-    assert "drafter model embedded/drafter" in of.inner_text()
     before = first_token(page)
     open_examples(page)
     page.get_by_role("button", name=say("recorded.poor.name")).click()
@@ -180,9 +140,133 @@ def test_measured_draft_lengths_are_laid_over_the_estimate_of_the_same_drafter_o
     page.get_by_role("tab", name="Gamma").click()
     apart.wait_for()
     assert drawn.count() == 0, "it was measured with another drafter"
-    assert panel.locator("svg .seen:not(.best)").count() == 2, "the estimates are this run's"
     assert set(panel.locator("td[data-column$='Measured']").all_text_contents()) == {"–"}
-    said = apart.inner_text()
-    assert "Measured:" not in of.inner_text()
-    assert "drafter model embedded/drafter" in said and "a set of 5 prompts" in said and "γ 16:" in said
-    assert "a round in which nothing is drafted" in panel.locator(".leaves-out").inner_text()
+    assert "drafter model embedded/drafter" in apart.inner_text()
+
+
+def test_advice_says_what_pays_for_the_chosen_work_and_saves_a_report(page):
+    set_field(page, "Max new tokens", 24)
+    close_settings(page)
+    panel = tab(page, "Advise", "advise")
+    works = panel.locator(".works input")
+    assert works.count() == 6 and all(works.nth(at).is_checked() for at in range(6))
+    for at in range(6):
+        works.nth(at).uncheck()
+    panel.get_by_role("button", name="Advise").click()
+    wait_for_state(page, "advise", "failed")
+    panel.get_by_label("Story").check()
+    panel.get_by_role("button", name="Advise").click()
+    panel.locator(".advised dt").first.wait_for(timeout=DONE)
+    panel.get_by_role("button", name="Stop").click()
+    wait_for_state(page, "advise", "stopped")
+    assert panel.locator(".advised dt").count() == 1
+    report = downloaded(page, panel, "Save report")
+    assert report.startswith("<!doctype html>") and "specdemo.advice/1" in report
+
+
+def trials_of(page):
+    page.get_by_role("tab", name="Trials").click()
+    panel = page.get_by_test_id("trials")
+    panel.get_by_role("button", name=TINY).wait_for()
+    return panel
+
+
+def tried(page, button: str, trial: str, found: str) -> str:
+    """What is said of trials that have found that."""
+    panel = page.get_by_test_id("trials")
+    panel.get_by_role("button", name=button).click()
+    page.wait_for_function(BEGUN)
+    page.wait_for_function(ENOUGH, arg=[trial, found])
+    return panel.get_by_test_id("trials-verdict").inner_text()
+
+
+def turn(panel, name: str) -> None:
+    panel.get_by_role("button", name=name).click()
+
+
+def test_the_engine_as_it_is_fits_and_each_switch_is_told_from_it(page):
+    choose(page, "Sampler", "top-p")
+    set_field(page, "Seed", 7)
+    close_settings(page)
+    panel = trials_of(page)
+    assert tried(page, TINY, "none", "fits").startswith("So far nothing but chance")
+    for name in SWITCHES:
+        turn(panel, name)
+        assert panel.locator(".mistakes [aria-pressed=true]").all_inner_texts() == [name], "one at a time"
+        assert panel.get_by_role("button", name=PAIR).is_disabled(), "it has no mistake in it"
+    assert panel.get_attribute("data-found") is None
+    assert tried(page, TINY, "likelier", "differs").startswith("Found: ")
+    assert "trials_mistake=likelier" in page.url
+    turn(panel, SWITCHES[-1])  # off again
+    assert panel.locator(".mistakes [aria-pressed=true]").count() == 0 and "trials_" not in page.url
+    assert panel.get_by_role("button", name=PAIR).is_enabled()
+
+
+def test_this_prompt_with_drafting_on_and_off(page):
+    set_field(page, "Prompt", "Tom and")
+    panel = trials_of(page)
+    tried(page, PAIR, "pair", "fits")
+    assert panel.locator("thead th").all_inner_texts() == ["first tokens", "drafting on", "drafting off"]
+    assert "“Tom and”" in panel.locator(".of").inner_text()
+    assert panel.locator("tbody tr").count() > 2
+    assert panel.locator("[data-count=chance]").inner_text() != "–"
+
+
+def at_each_stop(page):
+    """What each stop shows, by the keyboard from noise on."""
+    panel, slider = page.get_by_test_id("worlds"), page.get_by_role("slider", name="What drafts")
+    slider.focus()
+    page.keyboard.press("Home")
+    found = []
+    for stop in range(STOPS):
+        assert parse_qs(page.evaluate("location.search.slice(1)"))["worlds"] == [str(stop)]
+        found.append(panel.evaluate(SHOWN))
+        page.keyboard.press("ArrowRight")
+    return found
+
+
+def moves_and_stays(found):
+    red = [int(one["red"].removesuffix("%")) for one in found]
+    assert red[0] > 90 and red[-1] == 0 and red[0] > red[4] > red[-1], red
+    assert found[0]["rejected"] > found[4]["rejected"] > found[-1]["rejected"] == 0
+    tokens = [float(one["tokens"]) for one in found]
+    assert tokens[0] < tokens[4] < tokens[-1]
+    assert len({one["text"] for one in found}) > 3 and len({one["greedy"] for one in found}) == 1
+    assert found[0]["greedy"].strip() and len({one["top"] for one in found}) == 1, "nothing moves it"
+
+
+def test_recorded_stops_are_there_at_once_by_link_by_keyboard_and_in_a_lecture(visit, bare):
+    page = visit(f"{bare}/?worlds=2")
+    panel = page.get_by_test_id("worlds")
+    panel.locator("tbody tr").first.wait_for()
+    slider = page.get_by_role("slider", name="What drafts")
+    assert slider.get_attribute("aria-valuetext") == "50% noise, 50% drafter"
+    assert panel.get_by_text("Recorded on").is_visible()
+    found = at_each_stop(page)
+    moves_and_stays(found)
+    for one in found:
+        differ = [abs(float(bar) - float(due)) for bar, due in zip(one["bars"], one["marks"], strict=True)]
+        assert max(differ) < 0.15, "bars end near their marks"
+    page.get_by_role("button", name="Lecture").click()
+    page.keyboard.press("PageUp")
+    assert " ×" not in panel.inner_text(), "no speed-up is claimed"
+    assert slider.get_attribute("aria-valuetext") == "25% drafter, 75% target" and panel.is_visible()
+    assert panel.locator(".stage b").first.evaluate("e => parseFloat(getComputedStyle(e).fontSize)") >= 26
+    page.keyboard.press("l")
+    page.get_by_role("tab", name="Text", exact=True).click()
+    assert "worlds" not in page.url
+
+
+def test_the_visitors_own_prompt_runs_at_every_stop_first_at_the_one_that_is_shown(visit, url):
+    page = visit(f"{url}/?worlds=6", still=True)
+    set_field(page, "Prompt", "Tom and Lily")
+    set_field(page, "Max new tokens", 30)
+    panel = page.get_by_test_id("worlds")
+    panel.get_by_role("button", name="Run my prompt").click()
+    panel.locator(".same", has_text="at each stop so far").wait_for()
+    page.wait_for_function(
+        "document.querySelector('[data-testid=worlds] .of-tiny').textContent.includes('50 of')"
+    )
+    panel.get_by_role("button", name="Stop", exact=True).click()
+    panel.get_by_text("“Tom and Lily”").wait_for()
+    moves_and_stays(at_each_stop(page))

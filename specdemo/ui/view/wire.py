@@ -3,7 +3,7 @@ static/view/messages.js.
 
 Rounds are those of a trace file, with less of their alternatives: see `rounds_to_draw` in feed.py. For each
 token of a run of 1,000 with five alternatives that leaves 910 bytes of 1,470; with 50, 4,700 of 10,600. At
-most 1,200 with five are allowed (tests/web/test_flow.py).
+most 1,200 with five are allowed (tests/web/test_visitors.py).
 """
 
 from typing import Annotated, Any, Literal, NotRequired, TypedDict, get_args
