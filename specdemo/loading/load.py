@@ -456,8 +456,7 @@ def load_drafter(pair: Pair, drafter: str | os.PathLike | None) -> LoadedDrafter
     part = planned.request.parts[0]
     check_free_memory(planned)
     fetch((part,))
-    names = f"drafter {part.id}: choose a smaller one"
-    model, other = _with_memory(partial(_fitting, pair, part), names)
+    model, other = _with_memory(partial(_fitting, pair, part), f"drafter {part.id}: choose a smaller one")
     return LoadedDrafter(model, part.given, dtype_name(model.dtype), other)
 
 
