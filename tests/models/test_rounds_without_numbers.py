@@ -36,30 +36,30 @@ from tests.fake_cuda import Properties
 from tests.heads import tiny_head
 from tests.oracle import decoding
 from tests.small import small_config
-from tests.tiny import VOCAB, tiny
+from tests.tiny import tiny
 
 pytestmark = pytest.mark.slow
 GPU = torch.device("meta")
 TEXT = [3, 1, 4, 1, 5, 9, 3, 1]
 EMITTED = [4, 1, 5, 9, 3]  # by a round after it
-WIDE = 128_256  # tokens, as of a Llama
+WIDE = 128_256  # tokens, as of a Llama; a head drafts at least a third of them
 SETTINGS = dict(gamma=2, max_new_tokens=40, ngram=2, seed=1)
 FILTERS = dict(temperature=0.8, top_k=50, top_p=0.9, min_p=0.05)
 ADJUSTED = dict(repetition_penalty=1.1, frequency_penalty=0.5, logit_bias={5: 1.0}, confidence=0.3)
 
 
 class OnGPU(TorchDispatchMode):
-    """Fails where something is copied from the CPU, or is float64 and as wide as a large vocabulary: consumer
+    """Fails where something is copied from or to the CPU, or is float64 and as wide as a vocabulary: consumer
     GPUs compute that at a 64th of the speed."""
 
     def __torch_dispatch__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None):
         output = function(*args, **(kwargs or {}))
         source = {"_to_copy": 0, "copy_": 1}.get(function.overloadpacket.__name__)
-        if source is not None and output.numel() and output.device == GPU:
-            assert args[source].device == GPU, "the host would wait for it"
+        if source is not None and output.numel():
+            assert (args[source].device == GPU) == (output.device == GPU), "the host would wait for it"
         for one in tree_leaves(output):
             is_tensor = isinstance(one, torch.Tensor)
-            assert not (is_tensor and one.dtype == torch.float64 and one.shape[-1:] == (WIDE,)), function
+            assert not (is_tensor and one.dtype == torch.float64 and one.shape[-1:] >= (WIDE // 3,)), function
         return output
 
 
@@ -132,8 +132,8 @@ def ready(lm):
 
 
 def begin_text(lm):
-    """As LM.prefill, which is given a tensor and looks at its numbers. A first static forward makes what
-    later ones find."""
+    """In place of LM.prefill, which looks at the numbers of its tensor. The first static forward makes what
+    the later ones use."""
     ids = torch.tensor(TEXT[:-1], device=GPU)
     if not isinstance(lm, FirstLayersLM):  # whose cache is the target's
         lm.static = False
@@ -146,7 +146,7 @@ def begin_text(lm):
 
 def with_head(head, **options):
     def models():
-        target = tiny()
+        target = tiny(vocab_size=WIDE)
         return target, head(target, **options)
 
     return models
@@ -159,7 +159,7 @@ def with_model(pard_token=None):
 
 
 def with_assistant():
-    target = gemma4()
+    target = gemma4(vocab_size=WIDE)
     return target, gemma4_assistant(target)
 
 
@@ -168,14 +168,16 @@ def with_mtp():
         pytest.skip("this version of transformers cannot run such layers")
     torch.set_default_dtype(torch.bfloat16)  # in which torch multiplies by a GPU's experts
     try:
-        target = AutoModelForCausalLM.from_config(small_config(Glm4MoeConfig, 2)).eval()
+        config = small_config(Glm4MoeConfig, 2)
+        config.vocab_size = WIDE
+        target = AutoModelForCausalLM.from_config(config).eval()
         return target, CachedMtp(MtpModel(as_mtp_owner(target, 1), 1).eval(), target)
     finally:
         torch.set_default_dtype(torch.float32)
 
 
 def alone():
-    return tiny(), None
+    return tiny(vocab_size=WIDE), None
 
 
 # A row of METHODS (of which all that copy from the text do the same), or of DRAFTER_KINDS: the models, and
@@ -190,7 +192,7 @@ DRAFTERS = {
     "model": (with_model, {}),
     "pard": (lambda: with_model(pard_token=7), {}),
     "eagle": (with_head(tiny_eagle_head), {}),
-    "eagle3": (with_head(tiny_head, draft_ids=list(range(0, VOCAB, 3))), {}),
+    "eagle3": (with_head(tiny_head, draft_ids=list(range(0, WIDE, 3))), {}),
     "peagle": (with_head(tiny_head, mask_token_id=7), {}),
     "dflash": (with_head(tiny_block_head), {}),
     "dflash2": (with_head(tiny_block_head, **DFLASH2), {}),
