@@ -22,6 +22,7 @@ from specdemo.runtime.linear import CACHE_LINE
 from specdemo.runtime.runner import has_hooks
 from specdemo.runtime.weights import held_bytes, stored, weights_address
 from tests.checkpoints import change_config, change_tensors, saved_in
+from tests.heads import save_head, tiny_head
 from tests.small import small_model
 from tests.tiny import WIDE, greedy, shorter, tiny, tokenizer
 
@@ -270,7 +271,7 @@ def test_models_in_memory_are_read_anew_when_a_run_begins():
         stream(pair, [5, 320])
 
 
-def test_models_in_memory_are_tried_again_when_they_have_changed():
+def test_models_in_memory_are_tried_again_when_they_have_changed(tmp_path):
     """What load_pair would refuse, the next run refuses; and a model that is whole again runs."""
     target = tiny(**SHAPE)
     pair = load_pair(target=target, drafter=shorter(target))
@@ -282,6 +283,10 @@ def test_models_in_memory_are_tried_again_when_they_have_changed():
         stream(pair, [5, 17])
     target.lm_head = head
     assert generate(pair, [5, 17], GREEDY).output_ids == whole
+    pair = load_pair(target=target, drafter=save_head(tiny_head(target), tmp_path))
+    target.resize_token_embeddings(320, mean_resizing=False)
+    with pytest.raises(PairError, match="^drafter .*304.*320"):
+        stream(pair, [5, 17])
     target.to("meta")
     with pytest.raises(PairError, match="^device .*target .*meta$"):
         stream(pair, [5, 17])
