@@ -15,8 +15,11 @@ from specdemo import Trace
 from specdemo.cli.main import main
 from specdemo.cli.terminal import Printer
 from specdemo.events import Next, Round
-from specdemo.loading.catalog import EMBEDDED
+from specdemo.loading.catalog import CATALOGUE, EMBEDDED
+from tests.checkpoints import saved_in
+from tests.heads import save_head, tiny_head
 from tests.stand_ins.vllm import ROUNDS, TEXT, StandIn
+from tests.tiny import tiny
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDED = ROOT / "assets" / "traces" / "first.json"
@@ -119,6 +122,16 @@ def test_a_wrong_request_is_one_sentence(capsys, options):
     assert "Traceback" not in err
 
 
+def test_models_of_folders_are_loaded_as_asked(capsys, tmp_path):
+    saved_in(tmp_path / "target", target := tiny(vocab_size=304, hidden_size=64))
+    save_head(tiny_head(target), tmp_path / "head")
+    how = f"--target {tmp_path / 'target'} --drafter {tmp_path / 'head'} --device cpu --dtype bfloat16"
+    status, out, _ = run(capsys, "generate", "the cat", *how.split(), "--quantize", "int8", "--trace", "-")
+    pair = json.loads(out)["pair"]
+    assert (status, pair["drafter_kind"], pair["device"]) == (0, "eagle3", "cpu")
+    assert (*pair["dtype"].values(), pair["quantize"]["target"]) == ("bfloat16", "bfloat16", "int8")
+
+
 def test_a_prompt_of_megabytes_is_refused_before_it_is_read(capsys):
     status, out, err = run(capsys, "generate", "word " * 300_000)
     assert status == 2 and out == "" and "1,500,000 characters" in err.splitlines()[-1]
@@ -144,13 +157,11 @@ WITHOUT_TORCH = {  # what is wrong with a command, before anything is loaded; No
     "generate x --stop=": "stop ",
     "generate x --chat --chat-template-kwargs x": "chat_template_kwargs ",
     "generate x --logit-bias 7": "--logit-bias",
-    "generate x --logit-bias a=1": "logit_bias ",
     "generate x --logit-bias 7=x": "logit_bias ",
     "generate x --pair embedded --target y": "give --pair or --target",
     "generate x --trace /no/such/place/x.json": "/no/such/place",
     "generate x --trace .": "trace must be a file",
     "generate x --vllm http://a:1 --pair embedded": "server: ",
-    "generate x --vllm http://a:1 --dtype bfloat16": "server: ",
     "generate x --vllm-key-from-env X": "--server",
     "bench --prompts 0": "--prompts",
     "bench --top-p 0": "top_p ",
@@ -198,6 +209,7 @@ def test_what_needs_no_model_is_answered_before_torch_is_imported(answered, line
     assert (status, bool(out)) == ((0, True) if wrong is None else (2, False)), err
     assert len(err.splitlines()) == (wrong is not None) and "Traceback" not in err
     assert wrong is None or (err.startswith("specdemo: ") and wrong in err)
+    assert line != "pairs" or all(f"  {name} " in out for name in CATALOGUE)
 
 
 class Screen(io.StringIO):
