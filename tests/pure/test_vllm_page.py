@@ -169,8 +169,9 @@ def test_two_servers_of_one_model_race_by_a_clock_that_begins_with_the_request_a
 
 
 def test_what_servers_cannot_show_is_refused_with_the_reason(two):
-    (_, alone), urls = two
-    queue = RunQueue()  # whose line each of them leaves
+    (_, alone), urls, queue = *two, RunQueue()  # each of them leaves its line
+    with pytest.raises(PairError, match="cannot be reached"):
+        measured(models_with(NOBODY), {"kind": "race"}, queue)
     for kind in ("race", "compare"):
         with refused("no_plain_server", kind=PairError, name="stand-in"):
             measured(models_with(urls[0], NOBODY), {"kind": kind}, queue)
