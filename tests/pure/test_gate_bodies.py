@@ -32,9 +32,8 @@ def request(*parts, waits=False):
 @played
 async def test_unfinished_bodies_are_bounded_together_and_keep_nobody_else_out():
     reader = Bodies(MOST, TOGETHER, 30)
-    unfinished = [
-        asyncio.create_task(reader.read(request(b"x" * 900, waits=True), "a")) for _ in range(2 * TOGETHER)
-    ]
+    begun = [request(b"x" * 900, waits=True) for _ in range(2 * TOGETHER)]
+    unfinished = [asyncio.create_task(reader.read(one, "a")) for one in begun]
     while not any(task.done() for task in unfinished):
         await asyncio.sleep(0)
     assert reader.arriving["a"] <= TOGETHER * MOST

@@ -34,10 +34,8 @@ class Queue:
         """In the order in which Gradio fills its tables."""
         self.pending_messages_per_session.setdefault(session, asyncio.Queue())
         self.pending_event_ids_session.setdefault(session, set()).add(event)
-        scope = {"type": "http", "client": (address, 1), "headers": []}
-        self.event_ids_to_events[event] = SimpleNamespace(
-            session_hash=session, request=SimpleNamespace(scope=scope)
-        )
+        request = SimpleNamespace(scope={"type": "http", "client": (address, 1), "headers": []})
+        self.event_ids_to_events[event] = SimpleNamespace(session_hash=session, request=request)
 
 
 class Site:

@@ -11,13 +11,16 @@ from typing import Any
 import pytest
 
 from specdemo import Params, Trace, generate, load_pair, stream
+from specdemo.events import Started
 from specdemo.servers.chunks import ChunkReader, Misread
 from specdemo.servers.client import Client, Room, ServerError
 from specdemo.servers.counters import counters_of, server_stats
 from specdemo.servers.llama_cpp import LlamaReader
 from specdemo.servers.rounds import round_of, settled, with_last
+from specdemo.servers.software import most_ids
 from specdemo.servers.vllm import VllmReader, chunk_of
 from tests.recorded import recorded
+from tests.runs_served import served_trace
 from tests.stand_ins.vllm import MODEL, TEXT, BreakOff, Gate, line
 
 SHORT = Params(max_new_tokens=8, temperature=0)
@@ -157,6 +160,10 @@ def test_chunks_that_are_too_many_together_are_refused(sent, words):
         reader.read(one)
     with pytest.raises(Misread, match=words):
         reader.read(sent[-1])
+    ids = list(range(300_000))
+    room, large = Room(1, 50, most_ids(ids)), event(prompt_token_ids=ids)
+    assert len(json.dumps(large)) < room.line
+    assert VllmReader(room).read(large)[0].prompt_ids == tuple(ids)
 
 
 def answer(content: bytes = b"", status: int = 200, **headers: str) -> tuple[int, dict[str, str], bytes]:
@@ -263,6 +270,7 @@ def test_stop_ends_a_run_whatever_is_sent(served, hostile):
     assert run.trace.finish == "cancelled" and not gate.was_missed
     gate.opened.set()
     reading.join(60)
+    assert not reading.is_alive()
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/tokenize"])
@@ -301,6 +309,7 @@ def test_a_prompt_s_tokens_that_cannot_be_are_not_told(served):
 
 # Mutations of what a real server sends.
 
+READERS = [(("eagle3",), VllmReader), (("draft", "llama-cpp"), LlamaReader)]
 STRANGE: list[Any] = [
     *(None, True, False, "", "x" * 2_000, "\ud800", "\x00", [], {}, [[]], {"a": 1}, [None] * 2_000),
     *(0, -1, 1, 2**31, 2**53, 2**63, 10**12, 10**400, 1e308, -1e308, 0.5, float("inf"), float("nan")),
@@ -328,9 +337,7 @@ def mutated(value: Any, chance: random.Random) -> Any:
     return chance.choice(STRANGE)
 
 
-@pytest.mark.parametrize(
-    ("recording", "reader"), [(("eagle3",), VllmReader), (("draft", "llama-cpp"), LlamaReader)]
-)
+@pytest.mark.parametrize(("recording", "reader"), READERS)
 def test_mutations_of_what_was_recorded_end_in_sentences(recording, reader):
     kept, chance, outcomes = recorded(*recording)["events"], random.Random(7), set()
     for _ in range(150):
@@ -344,7 +351,7 @@ def test_mutations_of_what_was_recorded_end_in_sentences(recording, reader):
 
 def replayed(events: list[Any], reader: ChunkReader) -> str:
     """Whether they are read, or refused in a sentence; any other error is raised."""
-    rounds, told = [], None
+    told, trace = None, Trace.begin(Started(served_trace().pair, {}, Params(), "Once", ()))
     try:
         for event in events:
             if not isinstance(event, dict):
@@ -352,11 +359,12 @@ def replayed(events: list[Any], reader: ChunkReader) -> str:
             for one in reader.read(event):
                 told = one.told or told
                 if one.pieces:
-                    rounds.append(round_of(len(rounds), one, 1.0, 4, True))
-        if rounds and told and told.steps:
-            settled(rounds, told.steps)
+                    trace.add(round_of(len(trace.rounds), one, 1.0, 4, True))
+        if trace.rounds and told and told.steps:
+            settled(trace.rounds, told.steps)
             server_stats(None, told, 1.0)
-            with_last(rounds, told.steps.num_accepted_draft_tokens, told.steps.num_draft_tokens)
+            with_last(trace.rounds, told.steps.num_accepted_draft_tokens, told.steps.num_draft_tokens)
+        Trace.from_json(trace.to_json())
     except Misread as error:
         assert len(str(error)) < 1_000
         return "refused"

@@ -10,14 +10,18 @@ from specdemo import Params
 from specdemo.errors import PairError
 from specdemo.servers.client import ServerError
 from specdemo.ui.page import links
+from specdemo.ui.runs.board import FollowedRun
 from specdemo.ui.runs.instruments import measurement_request
 from specdemo.ui.runs.limits import HOSTED, LOCAL, Visitor
 from specdemo.ui.runs.measuring import measure
 from specdemo.ui.runs.models import Choice, Given, Models, Servers
 from specdemo.ui.runs.queue import RunQueue
+from specdemo.ui.runs.run import follow
 from specdemo.ui.view import settings
 from specdemo.ui.view.settings import FIRST, choice_of, params_from_controls, visible
 from specdemo.ui.view.texts import describe_pair
+from tests.played import played
+from tests.pure.test_following import messages
 from tests.sentences import refused
 from tests.stand_ins.vllm import StandIn, slowly
 
@@ -113,8 +117,8 @@ def test_what_the_server_has_chosen_has_no_controls_and_is_not_asked_for():
     assert links.read_link("pair=embedded", ["embedded"]).values["server"] == ""
 
 
-def joined(asked="run"):
-    return RunQueue().join(Visitor("page", "10.0.0.1"), asked)
+def joined(asked="run", queue=None):
+    return (queue or RunQueue()).join(Visitor("page", "10.0.0.1"), asked)
 
 
 def told(reports) -> list:
@@ -127,9 +131,22 @@ def told(reports) -> list:
     return asyncio.run(play())
 
 
-def measured(models, wanted, params=GREEDY) -> dict:
-    request = measurement_request(wanted, Choice(), "Once", params)
-    return json.loads(json.dumps(told(lambda: measure(models, joined("measurement"), request))[-1]))
+def measured(models, wanted, queue=None) -> dict:
+    request = measurement_request(wanted, Choice(), "Once", GREEDY)
+    return json.loads(json.dumps(told(lambda: measure(models, joined("measurement", queue), request))[-1]))
+
+
+@played
+async def test_a_run_that_fails_before_the_page_has_seen_it_begin_keeps_its_rounds(two):
+    (drafting, _), urls = two
+    models, ticket, run = models_with(urls[0]), joined(), FollowedRun(LOCAL, GREEDY, lambda trace: "")
+    models.get()
+    drafting.behave(judge_more=1)
+    enter = ticket.enter
+    ticket.enter = lambda *given: (enter(*given), ticket.done.exception(60))
+    run.begin(follow(models, ticket, Choice(), "Once", GREEDY))
+    update = (await messages(run))[-1]["update"]
+    assert len(update["rounds"]) == 5 and update["finish"] == "error"
 
 
 @pytest.mark.slow
@@ -152,10 +169,12 @@ def test_two_servers_of_one_model_race_by_a_clock_that_begins_with_the_request_a
 
 
 def test_what_servers_cannot_show_is_refused_with_the_reason(two):
-    (_, alone), urls = two
+    (_, alone), urls, queue = *two, RunQueue()  # each of them leaves its line
+    with pytest.raises(PairError, match="cannot be reached"):
+        measured(models_with(NOBODY), {"kind": "race"}, queue)
     for kind in ("race", "compare"):
         with refused("no_plain_server", kind=PairError, name="stand-in"):
-            measured(models_with(urls[0], NOBODY), {"kind": kind})
+            measured(models_with(urls[0], NOBODY), {"kind": kind}, queue)
     with refused("servers_length", kind=PairError):
         measured(models_with(urls[0]), {"kind": "gamma"})
     alone.model = "another"

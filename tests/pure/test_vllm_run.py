@@ -160,9 +160,7 @@ def test_probabilities_that_add_up_to_more_than_1_are_not_known(chat, place):
     with connected() as (server, pair):
         before, server.likely = pair.notes, (-0.1, -2.4)  # as a greedy server may truly send
         assert raws_of(generate(pair, "Once", params)) and pair.notes is before
-        server.before_chunk = lambda at, write: setattr(
-            server, "likely", (0.0, 0.0 if at == place else -30.0)
-        )
+        server.before_chunk = lambda at, write: setattr(server, "likely", (0.0, -30.0 * (at != place)))
         trace = generate(pair, "Once", params)
         assert not raws_of(trace) and trace.text == TEXT and trace.stats.accepted == 3
         assert Trace.from_json(trace.to_json()).to_json() == trace.to_json()
@@ -322,9 +320,7 @@ def test_a_redirect_gets_neither_prompt_nor_key(served):
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make a certificate")
 def test_a_certificate_is_checked(tmp_path):
-    command = (
-        "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=localhost -keyout key.pem -out own.pem"
-    )
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=localhost -keyout key.pem -out own.pem"
     subprocess.run(command.split(), cwd=tmp_path, check=True, capture_output=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "own.pem", tmp_path / "key.pem")

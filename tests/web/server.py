@@ -41,18 +41,8 @@ class Server:
 
     def memory(self) -> float:
         """MiB that the process holds now."""
-        return self._status("VmRSS")
-
-    def peak(self) -> float:
-        """The most MiB that it has held since `forget_peak`."""
-        return self._status("VmHWM")
-
-    def forget_peak(self) -> None:
-        Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
-
-    def _status(self, name: str) -> float:
         status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(re.search(rf"{name}:\s+(\d+)", status)[1]) / 1024
+        return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1024
 
     def run(self, **arguments) -> str:
         """The stream of one short run by the API; it waits while the server is busy."""

@@ -137,7 +137,7 @@ def test_a_signal_ends_the_run_and_the_server_while_a_page_is_open(running):
     with httpx.stream("GET", f"{url}/gradio_api/heartbeat/page") as page:
         assert next(page.iter_lines())
         job, waiting = asked(url, "rounds"), asked(url, "waiting")
-        running.send_signal(signal.SIGTERM)
+        running.send_signal(signal.SIGINT)
         assert running.wait(60) == 0
     trace = job.result(timeout=60)["trace"]
     assert trace["finish"] == "cancelled" and trace["rounds"]

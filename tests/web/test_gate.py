@@ -61,7 +61,7 @@ class Attack:
         try:
             answer = client.request(method, f"{self.server.url}{path}", **request)
         except (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError):
-            # A server may close the connection on what is no HTTP, or while it is sent far too much.
+            assert len(request.get("content", b"")) > 2**20, "it may close what sends it far too much"
             answer = httpx.Response(400, json={"detail": "closed"})
         self.statuses[answer.status_code] += 1
         told = [secret for secret in self.secrets if secret in answer.text and secret not in path]
@@ -148,7 +148,8 @@ def test_paths_and_headers_lead_nowhere(server):
                 assert attack.send(client, "GET", path).status_code != 200 or "?" in base, path
         for name in names:
             for host in hosts:
-                attack.send(client, "GET", "/config", headers=[(name, host.encode())])
+                answer = attack.send(client, "GET", "/config", headers=[(name, host.encode())])
+                assert answer.status_code != 200 or "evil" not in answer.text
         for method in ("PUT", "DELETE", "TRACE", "FOO"):
             assert attack.send(client, method, "/").status_code >= 400
         upload = {"files": {"files": ("../../a", b"{}")}}
@@ -159,15 +160,12 @@ def test_paths_and_headers_lead_nowhere(server):
 def mutated(config: dict, count: int) -> list[tuple[str, str, dict]]:
     """Kinds, paths and bodies: events of the page and calls of the API with a thing or two wrong."""
     dice = random.Random(21)
-    events, values = (
-        config["dependencies"],
-        {one["id"]: one["props"].get("value") for one in config["components"]},
-    )
+    values = {one["id"]: one["props"].get("value") for one in config["components"]}
     arguments = {"gamma": 4, "temperature": 0.5, "stop": [], "seed": 1, "chat": False, "top_k": 0}
     arguments |= {"system": None, "pair": "target", "ignore_eos": False, "alternatives": 2}
 
     def page_event() -> tuple[str, dict]:
-        event = dice.choice(events)
+        event = dice.choice(config["dependencies"])
         data = [values.get(number) for number in event["inputs"]]
         if data and dice.random() < 0.7:
             data[dice.randrange(len(data))] = dice.choice(WRONG)
@@ -255,7 +253,8 @@ def flood(url: str, requests: int) -> Counter:
     def ask(count: int) -> Counter:
         with httpx.Client(timeout=120) as client:
             address = f"{url}/gradio_api/call/v2/pairs"
-            return Counter(client.post(address, json={}).status_code for _ in range(count))
+            others = [{"X-Forwarded-For": f"8.8.{one // 250}.{one % 250}"} for one in range(count)]
+            return Counter(client.post(address, json={}, headers=one).status_code for one in others)
 
     with ThreadPoolExecutor(8) as pool:
         return sum(pool.map(ask, [requests // 8] * 8), Counter())
@@ -289,7 +288,7 @@ def test_a_flood_of_requests_that_nobody_reads_is_turned_away(server: Server, re
     assert [one for one in others if one[0] != 200 or "event: complete" not in one[1]] == []
     assert "event: complete" in server.run()
     assert httpx.get(f"{server.url}/health").json()["status"] == "ok"
-    assert more < 400 and "Traceback" not in server.log()
+    assert more < (40 if requests == 400 else 400) and "Traceback" not in server.log()
 
 
 def test_an_answer_is_read_once_and_dropped_where_nobody_begins_to_read_it(here):

@@ -39,6 +39,15 @@ SETTINGS = {
 }
 HANDLERS = """[...document.querySelectorAll("body *")].flatMap((e) => e.getAttributeNames())
   .filter((name) => name.startsWith("on"))"""
+PLACES = """token => {
+  const texts = document.createTreeWalker(token, NodeFilter.SHOW_TEXT), letter = new Range(), places = [];
+  while (texts.nextNode()) [...texts.currentNode.data].forEach((sign, at) => {
+    letter.setStart(texts.currentNode, at), letter.setEnd(texts.currentNode, at + 1);
+    const { x, y } = letter.getBoundingClientRect();
+    if (/[a-z]/.test(sign)) places.push([y, x]);
+  });
+  return places;
+}"""
 FIRST_LETTER = "e => { const { x, y, height } = e.getClientRects()[0]; return [x + 2, y + height / 2]; }"
 ACTIVE = "img, script, svg, iframe, object, embed, a, style, link, form:not(.guessing), textarea"
 
@@ -80,12 +89,9 @@ def test_a_trace_is_shown_without_a_model_and_saved_again(shared, file, trace):
     assert saved(shared) == trace
 
 
-def test_with_its_pair_it_gives_the_same_run_again_which_is_saved_and_takes_the_place_of_what_plays(
-    page, file, trace, tmp_path
-):
-    replace(trace, rounds=[replace(one, verify_ms=1_000.0) for one in trace.rounds]).save(
-        tmp_path / "slow.json"
-    )
+def test_with_its_pair_it_gives_the_same_run_again_in_place_of_what_plays(page, file, trace, tmp_path):
+    slow = replace(trace, rounds=[replace(one, verify_ms=1_000.0) for one in trace.rounds])
+    slow.save(tmp_path / "slow.json")
     open_trace(page, tmp_path / "slow.json")
     wait_for_state(page, "running")  # it plays
     open_settings(page)
@@ -102,13 +108,10 @@ def test_with_its_pair_it_gives_the_same_run_again_which_is_saved_and_takes_the_
 def test_a_file_that_is_no_trace_gets_a_sentence_and_nothing_is_lost(shared, file, trace, tmp_path):
     open_trace(shared, file)
     set_field(shared, "Prompt", "mine")
-    before, whole = tokens(shared), trace.to_json()
+    before, too_long = tokens(shared), trace.to_json().replace('"gamma":3', '"gamma":17')
     for content, sentence in (
         (b"", "The file is not a trace: "),
-        (
-            whole.replace('"gamma":3', '"gamma":17').encode(),
-            "The file cannot be opened: Draft length γ must be ",
-        ),
+        (too_long.encode(), "The file cannot be opened: Draft length γ must be "),
         (b"[]", "The file is not a trace that this version of SpecDemo can read"),
         (b"x" * (17 * 2**20), "17.0 MB"),
     ):
@@ -133,6 +136,8 @@ def test_hostile_texts_in_a_trace_are_shown_to_the_letter(shared, hostile, tmp_p
     assert on_stage(page) == recorded(hostile)
     assert joined(tokens(page), "prompt") == "".join(HOSTILE)
     assert HOSTILE[0] in page.get_by_test_id("whose").text_content()
+    places = page.locator(".stage [data-round]", has_text="\u2066").first.evaluate(PLACES)
+    assert len(places) == 8 and places == sorted(places), "the letters stand in their order"
     unfold(page, "Chat", "Ending")
     assert box(page, "System prompt").input_value() == HOSTILE[0]
     assert box(page, "Stop strings").input_value() == f"never\n{HOSTILE[3]}"

@@ -9,7 +9,7 @@ import pytest
 from specdemo.events.trace import Trace
 from specdemo.ui.runs.limits import LOCAL
 from specdemo.ui.view.feed import RunFeed, with_update
-from tests.web.conftest import RECORDED, listening, with_rounds
+from tests.web.conftest import HOSTILE, RECORDED, listening, with_rounds
 from tests.web.screen import (
     first_token,
     generate,
@@ -108,13 +108,15 @@ def test_generate_pressed_in_a_run_tells_a_mistake_or_takes_its_place_and_stop_e
     generate(page, max_new_tokens=0)
     assert notice(page, "error").startswith("Max new tokens must be")
     wait_for_rounds(page, int(number(page, "rounds").replace(",", "")) + 3)  # it goes on
-    generate(page, max_new_tokens=LONG, seed=6)
+    generate(page, max_new_tokens=LONG, seed=6, temperature=2)
     page.locator('[data-number="seed"]').get_by_text("6", exact=True).wait_for(state="attached")
-    wait_for_rounds(page)
+    wait_for_rounds(page, 20)
     stop(page)
     wait_for_end(page)
     assert number(page, "finish") == "cancelled" and saved(page).params.seed == 6
-    assert on_stage(page) == recorded(saved(page)), "of one run, and all of it"
+    shown = on_stage(page)
+    assert shown == recorded(saved(page)), "of one run, and all of it"
+    assert {one[3] for one in shown} & {*HOSTILE} and page.evaluate("window.hit") is None
     run(page, max_new_tokens=2)
     assert number(page, "tokens") == "2" and number(page, "finish") == "length"
 
@@ -178,9 +180,8 @@ def test_a_burst_is_drawn_in_portions_between_which_the_page_answers(visit, url)
     messages.append(with_update({"ended": True}, whole.update(392)))
     burst = "".join(f"data: {message}\n\n" for message in messages)
     assert len(burst) < 1_200 * long.stats.tokens + 1_500 * len(messages), "what it costs on the wire"
-    page.route(
-        "**/specdemo/runs/*", lambda route: route.fulfill(body=burst, content_type="text/event-stream")
-    )
+    answer = {"body": burst, "content_type": "text/event-stream"}
+    page.route("**/specdemo/runs/*", lambda route: route.fulfill(**answer))
     before = first_token(page)
     page.get_by_test_id("stage").evaluate(WATCH)
     generate(page)
