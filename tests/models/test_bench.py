@@ -1,4 +1,4 @@
-"""The benchmark with its models: the contestants, and all modes of the command."""
+"""The benchmark with its models: the contestants, and the command."""
 
 import json
 from dataclasses import replace

@@ -1,5 +1,5 @@
-"""Models that come with program code of their own: refused in a sentence unless asked for, and then run like
-any other. What a page's visitor can send reaches none of it."""
+"""Models that come with program code of their own run like any other where they are asked for, and what a
+page's visitor can send reaches none of it. test_broken_checkpoints.py refuses them otherwise."""
 
 from dataclasses import fields, replace
 

@@ -1,4 +1,4 @@
-"""PARD models of every architecture. What they owe as every drafter does is in test_drafter_contract.py."""
+"""PARD models of two architectures. What they owe as every drafter does is in test_drafter_contract.py."""
 
 from dataclasses import replace
 

@@ -101,9 +101,6 @@ def test_a_drafter_has_them_as_the_target_has():
         assert stats.drafted and stats.accepted == stats.drafted
 
 
-# Of each option, values that change nothing for transformers, and one that does.
-
-
 # Of each option, values that change nothing for transformers, and those that ask for what is not applied.
 OPTIONS = {
     "guidance_scale": ([1.0, 1], [1.5]),

@@ -1,5 +1,5 @@
-"""Trees of drafts with real models: a tree changes no greedy text, whatever the architecture, and what cannot
-draft or read one says so."""
+"""Trees of drafts with real models: each row sees the text and its own path, and what cannot draft or read a
+tree says so. test_drafter_contract.py compares texts."""
 
 from collections import Counter
 from dataclasses import replace

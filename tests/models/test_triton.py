@@ -1,6 +1,10 @@
 """The kernels written in Triton compute what they are to compute, and fused forwards with them predict what
 the models themselves do. Without a GPU they run in Triton's interpreter; on one, as they are."""
 
+import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -27,7 +31,7 @@ triton = pytest.importorskip(
     "triton", reason="needs Triton, which comes with torch's CUDA builds, or from pip"
 )
 
-from specdemo.runtime import triton_between, triton_products  # noqa: E402
+from specdemo.runtime import triton_attention, triton_between, triton_products  # noqa: E402
 from tests.kernel_errors import (  # noqa: E402
     DEVICE,
     DTYPES,
@@ -45,6 +49,9 @@ from tests.kernel_errors import (  # noqa: E402
 MIXED = dict(sliding_window=4, layer_types=["sliding_attention", "full_attention"])
 TEXT = torch.arange(20) * 37 % VOCAB  # longer than the sliding windows
 ROUNDED = {torch.float32: 1e-5, torch.bfloat16: 2**-8, torch.float16: 2**-11}  # of a result, by its own size
+# By capability, KiB of memory that the blocks on a processor share. 1 of each block's is the system's.
+MEMORY = {80: 164, 86: 100, 89: 100, 90: 228, 100: 228, 120: 100}
+SPILLED = 320  # bytes of a thread, at most, that have no register, in 16 bits
 
 
 @pytest.fixture(autouse=True)
@@ -431,3 +438,30 @@ def test_nothing_is_read_or_written_beyond_the_rows():
     assert (around[[0, 4, 5, 6]] == 3).all() and not around.isnan().any()
     triton_products.add_few_rows_product(around[5:6], x[1:2], randn(17, 65), None, None)
     assert (around[[0, 4, 6]] == 3).all() and (around[5] != 3).any() and not around.isnan().any()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("capability", MEMORY)
+def test_every_kernel_is_compiled_for_a_device(capability, tmp_path):
+    """For all sizes of the catalogue, without a device, in a process of its own, because the interpreter is
+    chosen when Triton is imported: there is machine code, what is on its way fits into the memory that a
+    program has, a processor has room for as many blocks of attention as its division counts on, and products
+    with int8 weights use tensor cores in 16 bits, and nothing does in float32."""
+    code = f"from tests.compiled_kernels import print_all; print_all({capability})"
+    environment = os.environ | {
+        "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path), "TRITON_DUMP_PTXAS_LOG": "1"
+    }  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout)
+    assert len(found) > 100
+    for kernel in found:
+        assert kernel["machine_code"] > 1000 and f".target sm_{capability}" in kernel["target"], kernel
+        assert kernel["shared"] <= (MEMORY[capability] - 1) * 1024, kernel
+        in_16_bits = kernel["dtype"] != "float32"
+        assert kernel["spilled"] <= SPILLED or not in_16_bits, kernel
+        if kernel["name"] == "attend_kernel" and in_16_bits and kernel["threads"] == 128:
+            blocks = triton_attention.BLOCKS_A_PROCESSOR
+            assert blocks * (kernel["shared"] + 1024) <= MEMORY[capability] * 1024, kernel
+        if kernel["name"] == "int8_kernel" or not in_16_bits:  # they would round float32 to TF32
+            assert kernel["tensor_cores"] == in_16_bits, kernel
