@@ -75,14 +75,14 @@ SHORT = ["bench", "--prompts", "1", "--max-new-tokens", "6"]
 @pytest.mark.slow
 def test_the_command_prints_the_table_the_sentence_and_json_last(capsys):
     """Also with heads, which are not quantised with a drafter."""
-    how = "--repeats 1 --gamma 2 --methods model,lookup --quantize-drafter int8 --trees 2,1"
+    how = "--repeats 1 --gamma 2 --methods model,lookup --quantize-drafter int8 --trees 2,1 auto"
     assert main([*SHORT, *how.split()]) == 0
     lines = capsys.readouterr().out.splitlines()
     result = json.loads(lines[-1])
     names = {row["name"] for row in result["rows"]}
     models = {"drafter model (embedded)", "drafter model (embedded-poor)"}
     models |= {"EAGLE-3 head (embedded-eagle3)", "DFlash head (embedded-dflash)"}
-    trees = {f"{name}, tree 2,1" for name in models}
+    trees = {f"{name}, tree {tree}" for name in models for tree in ("2,1", "auto")}
     assert names == {*models, *trees, "lookup", "target alone"}
     for row in result["rows"]:
         (line,) = (line for line in lines[:-2] if line.startswith(row["name"] + "  "))

@@ -52,10 +52,12 @@ def answers(url: str) -> bool:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """It may open 1,024 files."""
+    """It may open 1,024 files, and has another name."""
     folder = tmp_path_factory.mktemp("server")
     few_files = partial(resource.setrlimit, resource.RLIMIT_NOFILE, (1024, 1024))
-    with watched(folder, *tiny_pair(folder), change=few_files) as server:
+    with watched(folder, *tiny_pair(folder), "--allow-host", "lab.example", change=few_files) as server:
+        for host, status in (("lab.example", 200), ("evil.example", 403)):
+            assert httpx.get(f"{server.url}/health", headers={"Host": host}).status_code == status
         yield server
 
 

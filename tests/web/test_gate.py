@@ -18,7 +18,8 @@ import gradio as gr
 import httpx
 import pytest
 
-from specdemo.ui.runs.limits import HOSTED
+import specdemo.ui.runs.limits
+from specdemo.ui.runs.limits import HOSTED, LOCAL
 from tests.web.conftest import HOSTILE, RECORDED, ROOT, tiny_pair
 from tests.web.server import Server, served_here, watched
 
@@ -247,6 +248,11 @@ def test_the_server_tells_that_it_works_and_every_answer_has_its_headers(server)
         assert headers["Content-Security-Policy"].startswith("frame-ancestors 'self' ")
 
 
+def never_drop() -> None:
+    """A busy machine may take longer than usual for a flood."""
+    specdemo.ui.runs.limits.LOCAL = replace(LOCAL, listen_seconds=3_600)
+
+
 def flood(url: str, requests: int) -> Counter:
     """The statuses of so many requests whose answers nobody reads."""
 
@@ -274,21 +280,23 @@ def modest(url: str, ends: Future) -> list[tuple[int, str]]:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it reads the process's memory from /proc")
 @pytest.mark.parametrize("requests", [400, pytest.param(20_000, marks=pytest.mark.long)])
-def test_a_flood_of_requests_that_nobody_reads_is_turned_away(server: Server, requests):
+def test_a_flood_of_requests_that_nobody_reads_is_turned_away(tmp_path, requests):
     """Gradio keeps the messages of 2,000 sessions, and its queue ended for good when the oldest had to go.
     Another visitor is answered meanwhile."""
-    before = server.memory()
-    with ThreadPoolExecutor(1) as pool:
-        flooding = pool.submit(flood, server.url, requests)
-        others = modest(server.url, flooding)
-        statuses = flooding.result()
-    more = server.memory() - before
-    print(f"{requests} unread requests: {dict(statuses)}, {more:.0f} MiB more; {len(others)} of another one")
-    assert statuses.keys() == {200, 429} and statuses.total() == requests
-    assert [one for one in others if one[0] != 200 or "event: complete" not in one[1]] == []
-    assert "event: complete" in server.run()
-    assert httpx.get(f"{server.url}/health").json()["status"] == "ok"
-    assert more < (40 if requests == 400 else 400) and "Traceback" not in server.log()
+    with watched(tmp_path, *tiny_pair(tmp_path), change=never_drop) as server:
+        before = server.memory()
+        with ThreadPoolExecutor(1) as pool:
+            flooding = pool.submit(flood, server.url, requests)
+            others = modest(server.url, flooding)
+            statuses = flooding.result()
+        more = server.memory() - before
+        print(f"{dict(statuses)}, {more:.0f} MiB more; {len(others)} of another one")
+        assert statuses.keys() == {200, 429} and statuses.total() == requests
+        most = LOCAL.uncollected_of_address
+        assert most <= statuses[200] < most + 50  # some are checked at once
+        assert [one for one in others if one[0] != 200 or "event: complete" not in one[1]] == []
+        assert httpx.get(f"{server.url}/health").json()["status"] == "ok"
+        assert more < (40 if requests == 400 else 400) and "Traceback" not in server.log()
 
 
 def test_an_answer_is_read_once_and_dropped_where_nobody_begins_to_read_it(here):
