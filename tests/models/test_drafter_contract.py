@@ -166,8 +166,9 @@ def test_what_each_token_of_a_tree_was_drawn_from_is_what_is_said_after_its_path
     a place says depends on how many they are."""
     target, text, moved = target_of(name, 12), list(PROMPT), 0
     says = says_of(name, places=0 if tree == TREE else getattr(drafter_of(name, 12).config, "places", 0))
-    params = Params(temperature=2.0, top_p=1.0, tree=tree, max_new_tokens=18 if tree == TREE else 9, seed=1)
-    for one in generate(pair_of(name, 12), PROMPT, params, measure=False).rounds:
+    params = Params(temperature=2.0, top_p=1.0, tree=tree, max_new_tokens=18 if tree == TREE else 9, seed=4)
+    rounds = generate(pair_of(name, 12), PROMPT, params, measure=False).rounds
+    for one in rounds:
         for leaf in leaves_of(one.draft):
             ids = [one.draft[at].id for at in leaf]
             for at, q, p in zip(leaf, says(text, ids), model_says(target, target, text, ids), strict=True):
@@ -175,7 +176,7 @@ def test_what_each_token_of_a_tree_was_drawn_from_is_what_is_said_after_its_path
                 assert token.raw_q == pytest.approx(q[token.id].item(), abs=3e-4)
                 assert token.raw_p == pytest.approx(p[token.id].item(), abs=3e-4)
         path = [at for at, token in enumerate(one.draft) if token.fate == "accepted"]
-        moved += path != [*range(len(path))]
+        moved += path[:2] != [*range(len(path[:2]))] and one not in rounds[-2:]  # and read again
         text += one.emitted
     assert moved or tree == "auto"
 
