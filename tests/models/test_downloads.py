@@ -24,6 +24,7 @@ from specdemo.loading.downloads import Downloads
 from specdemo.loading.load import load_pair
 from specdemo.loading.pool import ModelPool
 from specdemo.loading.request import resolve
+from specdemo.ui.runs.queue import fulfil
 from specdemo.words.message import message_of
 from tests.checkpoints import change_adapter, change_config, change_tensors, saved_in
 from tests.eagle_heads import save_eagle_head, tiny_eagle_head
@@ -112,14 +113,7 @@ def no_weights_were_sent(hub: Hub) -> bool:
 def in_a_thread(call, *given) -> Future:
     """What it will have returned or raised."""
     future = Future()
-
-    def work():
-        try:
-            future.set_result(call(*given))
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=work, daemon=True).start()
+    threading.Thread(target=fulfil, args=(future, call, *given), daemon=True).start()
     return future
 
 

@@ -142,9 +142,3 @@ def test_an_interrupted_doctor_reports_what_it_has_found_on_standard_output_alon
     assert cli.main(["doctor"]) == 130
     out, err = capsys.readouterr()
     assert out == report(FOUND[:1]) + "\n" and "one: first" in err
-
-
-def test_an_unknown_section_is_a_wrong_request(capsys):
-    assert cli.main(["doctor", "--sections", "versions,sped"]) == 2
-    out, err = capsys.readouterr()
-    assert out == "" and "sections" in err and "sped" in err

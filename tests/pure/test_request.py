@@ -94,19 +94,16 @@ def test_what_a_visitor_reads_names_no_directories():
         assert without_directories(text) == left
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
+def test_too_little_memory_is_told_in_plain_words():
+    for error in (
         torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total of ..."),
         RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate"),
-    ],
-)
-def test_too_little_memory_is_told_in_plain_words(error):
-    said = "^target: .*memory for own/model"
-    with pytest.raises(LoadError, match=said) as told, load_errors("target", "own/model"):
-        raise error
-    assert_one_sentence(str(told.value))
-    assert "memory" in str(failure(error))
+    ):
+        said = "^target: .*memory for own/model"
+        with pytest.raises(LoadError, match=said) as told, load_errors("target", "own/model"):
+            raise error
+        assert_one_sentence(str(told.value))
+        assert "memory" in str(failure(error))
 
 
 def test_a_pair_is_loaded_in_its_own_kind_of_weights_unless_another_is_asked_for():

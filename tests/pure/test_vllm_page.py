@@ -121,19 +121,15 @@ def joined(asked="run", queue=None):
     return (queue or RunQueue()).join(Visitor("page", "10.0.0.1"), asked)
 
 
-def told(reports) -> list:
-    """All that these reports are, to a visitor."""
+def measured(models, wanted, queue=None) -> dict:
+    """The last report, as a page gets it."""
+    request = measurement_request(wanted, Choice(), "Once", GREEDY)
 
     async def play():
-        async with aclosing(reports()) as iterated:
-            return [report async for report in iterated]
+        async with aclosing(measure(models, joined("measurement", queue), request)) as reports:
+            return [report async for report in reports][-1]
 
-    return asyncio.run(play())
-
-
-def measured(models, wanted, queue=None) -> dict:
-    request = measurement_request(wanted, Choice(), "Once", GREEDY)
-    return json.loads(json.dumps(told(lambda: measure(models, joined("measurement", queue), request))[-1]))
+    return json.loads(json.dumps(asyncio.run(play())))
 
 
 @played
