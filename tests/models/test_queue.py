@@ -335,16 +335,14 @@ def test_no_choice_is_as_the_server_was_started(places):
     )
 
     def parts(**choice):
-        return [(str(part.dtype), part.quantize) for part in models.request(Choice(**choice)).parts]
+        return [f"{part.dtype}, {part.quantize}" for part in models.request(Choice(**choice)).parts]
 
-    assert parts() == [("torch.bfloat16", "int8"), ("torch.bfloat16", None)]
+    assert parts() == ["torch.bfloat16, int8", "torch.bfloat16, None"]
     assert parts(pair="embedded") == parts(pair="smollm2-1.7b") == parts()
-    assert parts(dtype="float32") == [("torch.float32", "int8"), ("torch.float32", None)]
-    assert parts(dtype="auto") == [("None", "int8"), ("None", None)]
-    assert parts(quantize="none", quantize_drafter="int4") == [
-        ("torch.bfloat16", None),
-        ("torch.bfloat16", "int4"),
-    ]
+    assert parts(dtype="float32") == ["torch.float32, int8", "torch.float32, None"]
+    assert parts(dtype="auto") == ["None, int8", "None, None"]
+    chosen = parts(quantize="none", quantize_drafter="int4")
+    assert chosen == ["torch.bfloat16, None", "torch.bfloat16, int4"]
 
 
 @pytest.mark.slow
@@ -372,7 +370,7 @@ def test_what_a_pair_of_the_catalogue_needs_is_said_without_asking_anybody(model
         assert needs.total == needs.target_bytes + needs.drafter_bytes > 0, name
         assert needs.fits == (needs.total <= needs.memory), name
     half, whole = (models.needs(Choice("smollm2-1.7b", dtype)) for dtype in ("bfloat16", "float32"))
-    assert half.total == pytest.approx(3.7e9) and whole.total == 2 * half.total
+    assert whole.total == 2 * half.total
     small = models.needs(Choice("smollm2-1.7b", "bfloat16", "int4"))
     assert small.target_bytes == half.target_bytes // 4 and small.drafter_bytes == half.drafter_bytes
     assert models.needs(Choice("gemma-3-4b")).gated and not half.loaded
