@@ -52,6 +52,14 @@ def test_the_least_recently_used_goes_first_and_gives_its_memory_back(three):
     assert pool.bytes_held() == sum(pair.bytes_held.target for pair in pool.pairs.values())
 
 
+def test_a_pair_that_runs_stays_though_there_is_room_for_one_only(three):
+    pool = ModelPool(room_for(1, three[0]))
+    pair = pool.get(resolve(**three[0]))
+    with stream(pair, PROMPT, Params(max_new_tokens=5, draft_with="none")):
+        pool.get(resolve(**three[1]))
+        assert pool.loaded(resolve(**three[0])) is pair
+
+
 def test_a_pair_can_be_had_while_another_one_loads(three):
     """However its request is put, see tests/pure/test_request.py."""
     pool, path = ModelPool(), three[0]["target"]
