@@ -169,6 +169,7 @@ WITHOUT_TORCH = {  # what is wrong with a command, before anything is loaded; No
     "bench --methods none --prompt-tokens 64": "methods: ",
     "bench --trees 2,1": "trees ",
     "bench --methods model --trees 2,1 9,9": "'9,9'",
+    "doctor --sections versions,sped": "'sped'",
     "advise --budget soon": "'soon'",
     "advise --budget 1s": "from 10s to 24h",
     "advise --drafter x": "drafter: ",

@@ -24,6 +24,7 @@ from specdemo.loading.downloads import Downloads
 from specdemo.loading.load import load_pair
 from specdemo.loading.pool import ModelPool
 from specdemo.loading.request import resolve
+from specdemo.ui.runs.queue import fulfil
 from specdemo.words.message import message_of
 from tests.checkpoints import change_adapter, change_config, change_tensors, saved_in
 from tests.eagle_heads import save_eagle_head, tiny_eagle_head
@@ -69,7 +70,7 @@ def models(tmp_path_factory):
     save_head(tiny_head(target), folder / "head", "own/target")
     save_eagle_head(tiny_eagle_head(target), folder / "eagle", target)
     save_head(tiny_head(tiny(vocab_size=300)), folder / "misfit", "own/target")
-    for name, file in (("gguf", "x-Q4.gguf"), ("notes", "notes.txt"), ("no-weights", "notes.txt")):
+    for name, file in (("gguf", "x-Q4.gguf"), ("notes", "notes.txt")):
         (folder / name).mkdir()
         (folder / name / file).write_text("{}")
     trained = get_peft_model(copy.deepcopy(target), LoraConfig(init_lora_weights=False))
@@ -79,8 +80,7 @@ def models(tmp_path_factory):
     in_bin = folder / "adapter-in-bin"
     (in_bin / "adapter_model.safetensors").rename(in_bin / "adapter_model.bin")
     change_adapter(folder / "adapter-of-gated", base_model_name_or_path=next(iter(GATED)))
-    for name in ("gguf", "no-weights"):
-        shutil.copy(folder / "target" / "config.json", folder / name)
+    shutil.copy(folder / "target" / "config.json", folder / "gguf")
     return folder
 
 
@@ -112,14 +112,7 @@ def no_weights_were_sent(hub: Hub) -> bool:
 def in_a_thread(call, *given) -> Future:
     """What it will have returned or raised."""
     future = Future()
-
-    def work():
-        try:
-            future.set_result(call(*given))
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=work, daemon=True).start()
+    threading.Thread(target=fulfil, args=(future, call, *given), daemon=True).start()
     return future
 
 
@@ -411,7 +404,6 @@ BAD = {  # the kind of error, what is said of it, and how it is given
     "adapter-in-bin": (LoadError, "(adapter_model.bin)", "attach"),
     "gguf": (LoadError, "(x-Q4.gguf)", "drafter"),
     "notes": (PairError, "config.json", "target"),
-    "no-weights": (LoadError, "model.safetensors", "attach"),
 }
 
 

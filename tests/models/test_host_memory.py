@@ -79,11 +79,6 @@ def test_a_target_on_the_cpu_is_there_while_its_drafter_goes_to_the_gpu(planned)
     check_free_memory(other)  # the drafter comes to the host when the target has left it
 
 
-def test_on_a_cpu_nothing_is_on_its_way(planned):
-    plan = planned({"cpu": 100}, "cpu")
-    assert plan.on_host == (0, 0) and len(needs(plan)) == 3
-
-
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     """`saved(dtype, device)`: a model whose files are of the dtype."""

@@ -179,7 +179,9 @@ def test_packed_weights_are_unpacked_on_a_cpu_without_a_compiler(tmp_path, monke
     monkeypatch.setattr(library.extensions.extension, "load", compile_it)
     monkeypatch.setattr(library.extensions.get_extension("quanto_cpp"), "_lib", None)
     saved_in(tmp_path, tiny(**WIDE))
-    pair = load_pair(target=tmp_path, drafter=tmp_path, device="cpu", quantize=kind)
+    how = dict(target=tmp_path, drafter=tmp_path, device="cpu", quantize=kind)
+    pair = load_pair(**how)
+    assert plan(resolve(**how)).sizes == (pair.bytes_held.target, pair.bytes_held.drafter)
     assert pair.target.model.layers[1].mlp.up_proj.weight.qtype.name == f"q{kind}"
     bits, packed = int(kind[-1]), torch.arange(256, dtype=torch.uint8)
     each = [[number >> shift & 2**bits - 1 for number in range(256)] for shift in range(0, 8, bits)]

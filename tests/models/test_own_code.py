@@ -46,13 +46,6 @@ class OwnForCausalLM(LlamaForCausalLM):
         self.lm_head = OwnHead(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()
 """
-LOOKS_AHEAD = """
-
-    def forward(self, input_ids=None, past_key_values=None, **options):
-        output = super().forward(input_ids=input_ids, past_key_values=past_key_values, **options)
-        output.logits = output.logits + output.logits.mean(1, keepdim=True)
-        return output
-"""
 
 
 @pytest.fixture(scope="module")
@@ -61,8 +54,7 @@ def saved(tmp_path_factory):
     folder = tmp_path_factory.mktemp("own")
     ran = folder / "ran"
     target = tiny(vocab_size=304)
-    kinds = {"target": (target, 1, ""), "drafter": (noisy(target), 1, ""), "target-v2": (target, 5, "")}
-    for name, (model, by, more) in (kinds | {"looks-ahead": (target, 1, LOOKS_AHEAD)}).items():
+    for name, model, by in (("target", target, 1), ("drafter", noisy(target), 1), ("target-v2", target, 5)):
         model.config.auto_map, kind = NAMES, type(model.config).model_type
         type(model.config).model_type = "own-llama"
         try:
@@ -70,7 +62,7 @@ def saved(tmp_path_factory):
         finally:
             type(model.config).model_type = kind
         tokenizer().save_pretrained(folder / name)
-        (folder / name / "own.py").write_text(CODE.format(ran=str(ran), by=by) + more)
+        (folder / name / "own.py").write_text(CODE.format(ran=str(ran), by=by))
     saved_in(folder / "plain", tiny(vocab_size=304))
     with pytest.MonkeyPatch.context() as patch:
         modules = str(tmp_path_factory.mktemp("modules"))
@@ -95,8 +87,7 @@ def test_it_runs_with_greedy_parity_and_the_page_says_so(saved):
     assert any("(trust_remote_code)" in note and "OwnForCausalLM" in note for note in pair.notes)
 
 
-def test_its_cache_is_tried_and_a_model_without_code_says_that_it_brought_none(saved):
-    assert "without one" in refusal(load_pair, target=saved / "looks-ahead", trust_remote_code=True)
+def test_a_model_without_code_says_that_it_brought_none(saved):
     (note,) = load_pair(target=saved / "plain", trust_remote_code=True).limits
     assert "none" in note
     assert load_pair(target=saved / "plain").limits == ()

@@ -128,14 +128,12 @@ def test_a_speed_up_settles_until_somebody_else_waits(models, queue, monkeypatch
     asyncio.run(visit())
 
 
-@pytest.mark.parametrize("how", ["closed", "cancelled", "closed elsewhere", "late", "nobody listens"])
-def test_a_run_that_is_not_wanted_any_more_ends_within_a_round(models, how):
-    """And the next one starts at once."""
-    listens, queue = True, RunQueue(LOCAL)
+@pytest.mark.parametrize("how", ["closed", "cancelled", "closed elsewhere", "late"])
+def test_a_run_that_is_not_wanted_any_more_ends_within_a_round(models, queue, how):
+    """And the next one starts at once. tests/pure/test_line.py has what else ends a turn."""
 
     async def visit():
-        nonlocal listens
-        ticket = queue.join(Visitor("page", "10.9.9.9", lambda: listens), "run")
+        ticket = queue.join(somebody(), "run")
         visitor = follow(models, ticket, STARTED, PROMPT, LONG)
         run = (await begin(visitor)).run
         if how == "closed":
@@ -147,10 +145,8 @@ def test_a_run_that_is_not_wanted_any_more_ends_within_a_round(models, how):
             await asyncio.gather(looking, return_exceptions=True)
         elif how == "closed elsewhere":
             await asyncio.to_thread(run.close)
-        elif how == "late":
-            queue.limits = replace(LOCAL, run_seconds=ticket.seconds)
         else:
-            listens = False
+            queue.limits = replace(LOCAL, run_seconds=ticket.seconds)
         before = len(run.trace.rounds)
         while run.trace.finish is None:
             await asyncio.sleep(0.001)
@@ -339,16 +335,14 @@ def test_no_choice_is_as_the_server_was_started(places):
     )
 
     def parts(**choice):
-        return [(str(part.dtype), part.quantize) for part in models.request(Choice(**choice)).parts]
+        return [f"{part.dtype}, {part.quantize}" for part in models.request(Choice(**choice)).parts]
 
-    assert parts() == [("torch.bfloat16", "int8"), ("torch.bfloat16", None)]
+    assert parts() == ["torch.bfloat16, int8", "torch.bfloat16, None"]
     assert parts(pair="embedded") == parts(pair="smollm2-1.7b") == parts()
-    assert parts(dtype="float32") == [("torch.float32", "int8"), ("torch.float32", None)]
-    assert parts(dtype="auto") == [("None", "int8"), ("None", None)]
-    assert parts(quantize="none", quantize_drafter="int4") == [
-        ("torch.bfloat16", None),
-        ("torch.bfloat16", "int4"),
-    ]
+    assert parts(dtype="float32") == ["torch.float32, int8", "torch.float32, None"]
+    assert parts(dtype="auto") == ["None, int8", "None, None"]
+    chosen = parts(quantize="none", quantize_drafter="int4")
+    assert chosen == ["torch.bfloat16, None", "torch.bfloat16, int4"]
 
 
 @pytest.mark.slow
@@ -376,7 +370,7 @@ def test_what_a_pair_of_the_catalogue_needs_is_said_without_asking_anybody(model
         assert needs.total == needs.target_bytes + needs.drafter_bytes > 0, name
         assert needs.fits == (needs.total <= needs.memory), name
     half, whole = (models.needs(Choice("smollm2-1.7b", dtype)) for dtype in ("bfloat16", "float32"))
-    assert half.total == pytest.approx(3.7e9) and whole.total == 2 * half.total
+    assert whole.total == 2 * half.total
     small = models.needs(Choice("smollm2-1.7b", "bfloat16", "int4"))
     assert small.target_bytes == half.target_bytes // 4 and small.drafter_bytes == half.drafter_bytes
     assert models.needs(Choice("gemma-3-4b")).gated and not half.loaded

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from contextlib import asynccontextmanager
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -50,7 +51,11 @@ class NoVisits:
         yield
 
 
-def asked(method, path, body=b"", limits=LOCAL, headers=(), parts=None, query=b""):
+def gate_of(app, limits):
+    return Gate(app, limits, NoVisits(), FUNCTIONS, (TRIGGER,))
+
+
+def asked(method, path, body=b"", limits=LOCAL, headers=(), parts=None, query=b"", front=gate_of):
     """The status of the gate's answer, its headers, its body, and what the app behind it got, if asked:
     the query and the body."""
     got = []
@@ -78,7 +83,7 @@ def asked(method, path, body=b"", limits=LOCAL, headers=(), parts=None, query=b"
 
         scope = {"type": "http", "method": method, "path": path, "root_path": ""}
         scope |= {"query_string": query, "headers": [*headers]}
-        await Gate(app, limits, NoVisits(), FUNCTIONS, (TRIGGER,))(scope, receive, send)
+        await front(app, limits)(scope, receive, send)
         return said[0]["status"], dict(said[0]["headers"]), said[1]["body"], got
 
     return asyncio.run(ask())
@@ -222,20 +227,11 @@ def test_a_host_of_which_no_address_can_be_made_is_refused_wherever_it_stands(na
 
 
 def test_a_request_without_a_host_is_refused():
-    def ask(headers):
-        said = []
-
-        async def say(*told):
-            said.append(told[0])
-
-        gate = with_host(say, LOCAL, Hosts("127.0.0.1", (), False, False))
-        asyncio.run(gate({"type": "http", "headers": headers}, None, say))
-        return said
-
-    assert ask([(b"host", b"localhost:7860")])[0]["type"] == "http", "the app behind it was asked"
-    start, end = ask([(b"origin", b"http://x")])
-    assert start["status"] == 400 and (b"x-content-type-options", b"nosniff") in start["headers"]
-    assert b"host" in end["body"]
+    for name, value, status in ((b"host", b"localhost:7860", 200), (b"origin", b"http://x", 400)):
+        front = partial(with_host, hosts=Hosts("127.0.0.1", (), False, False))
+        answered, told, body, got = asked("GET", "/", headers=[(name, value)], front=front)
+        assert (answered, len(got)) == (status, status == 200)
+    assert told[b"x-content-type-options"] == b"nosniff" and b"host" in body
 
 
 @pytest.mark.parametrize(

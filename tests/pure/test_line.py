@@ -106,14 +106,17 @@ def test_a_session_waits_with_one_request_beside_the_one_that_runs_unless_it_rep
     for other in ({}, {"asked": "measurement", "replaces": True}):
         with refused("run_waits", kind=Refused):
             engine.ask("page/1", **other)
+    engine.ask("measures/1", asked="measurement")
+    with refused("measurement_waits", kind=Refused):
+        engine.ask("measures/1")
     engine.ask("elsewhere/1")  # the same session at another address is somebody else
     instead = engine.ask("page/1", replaces=True)
     sent_away(waits, key="place_taken")
     assert instead.ahead == 1 and not first.is_over, "it is in the same place"
     again = engine.ask("first/page", replaces=True)
-    assert first.is_over and again.ahead == 4
+    assert first.is_over and again.ahead == 5
     served = engine.serve(first, instead, again)
-    assert served == ["page/1", "behind/1", "elsewhere/1", "first/page"]
+    assert served == ["page/1", "behind/1", "measures/1", "elsewhere/1", "first/page"]
 
 
 def test_the_line_of_an_address_is_bounded_and_says_when_to_ask_again():
@@ -214,6 +217,7 @@ def test_a_turn_is_over_when_its_time_is_up_or_nobody_listens_and_never_begins_t
     late.enter(partial(work, late))
     late.done.result(PATIENCE)
     assert late.is_late and (late.ending.key, late.ending.values["seconds"]) == ("run_late", "0.05")
+    assert queue.join(Visitor("other", "b"), "measurement").ending.key == "measurement_late"
     queue.limits = LOCAL
     left = ask("left")
     wait_until(lambda: left.began)

@@ -3,7 +3,6 @@
 import ast
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,18 +11,14 @@ import specdemo
 from specdemo.errors import PairError, failure, no_mistakes
 from specdemo.events import Params, check_prompt
 from specdemo.events.params import LIMITS, check_number
-from specdemo.loading.catalog import CATALOGUE
 from specdemo.servers.client import server_address
 from specdemo.ui.page.links import read_link
 from specdemo.ui.runs.instruments import measurement_request
-from specdemo.ui.runs.limits import HOSTED, LOCAL, Visitor
 from specdemo.ui.runs.models import Choice
-from specdemo.ui.runs.queue import Refused, RunQueue
-from specdemo.ui.runs.run import message_about
 from specdemo.ui.view.settings import in_words
 from specdemo.words.catalogue import catalogue, speaking
 from specdemo.words.message import Message, message, message_of, refusal
-from tests.pure.test_words import flat
+from tests.pure.test_words import VALUE, flat
 
 SOURCE = Path(specdemo.__file__).parent
 ALONE = Params(draft_with="none")
@@ -32,42 +27,18 @@ RACE = {"kind": "race", "prompts": "this"}
 # What German does not have, and sentences of this project nearly always do.
 ENGLISH = re.compile(r"\b(must|the|is|are|of|from|this|not|and|which|cannot|box|to)\b")
 
-
-def sent_away(asked="run") -> list[Exception]:
-    """Why somebody's second request waits no longer."""
-    queue = RunQueue()
-    visitor = Visitor("one", "1.2.3.4")
-    first = queue.join(visitor, asked)
-    with pytest.raises(Refused) as refused:
-        queue.join(visitor, "measurement" if asked == "run" else "run")
-    queue.join(visitor, asked, replaces=True)
-    return [refused.value, first.done.exception()]
-
-
 REFUSED = {
     "an empty box": lambda: Params(max_new_tokens=None),
     "a choice": lambda: Params(rule="best"),
     "a truth": lambda: Params(chat="x"),
     "half a pair": lambda: Params(stop=("\ud800",)),
     "no prompt": lambda: check_prompt(""),
-    "a long prompt": lambda: HOSTED.check("x" * 20_001, Params()),
     "a switch": lambda: read_link("run=2", []),
     "a message": lambda: read_link('messages=[{"role":"user","content":1}]', []),
-    "weights": lambda: read_link("dtype=auto", [], HOSTED),
     "a pair": lambda: read_link("pair=x", ["embedded"]),
     "an address": lambda: server_address("x"),
     "a measurement of nothing": lambda: measurement_request(RACE, Choice(), "x", ALONE),
     "a game against nobody": lambda: measurement_request(GAME, Choice(), "x", ALONE),
-}
-WHY = message("targets_context", context=40, all=256)
-SAID = {
-    "a guess that cannot be written": message("guess_unwritable", given="'x'"),
-    "no memory": message_about(RuntimeError("DefaultCPUAllocator: not enough")),
-    "a context that longrope ends": Message("context_why", {"most": 39, "length": 40, "why": WHY}, "prompt"),
-    "a token that the target lacks": refusal("prompt", "unknown_token", 296, high=294),
-    "stop strings beside the model's": refusal("stop", "stops_of_pair", 64, most=63, own=1),
-    "no chat template": Message("no_template", field="chat"),
-    "no drafter": Message("method_unfit", {"name": "model", "reason": message("no_drafter")}, "draft_with"),
 }
 
 
@@ -76,11 +47,6 @@ def test_a_refusal_of_each_kind_is_german_on_a_german_page(kind):
     with pytest.raises((ValueError, PairError)) as refused:
         REFUSED[kind]()
     in_german(message_of(refused.value))
-
-
-@pytest.mark.parametrize("kind", SAID)
-def test_what_else_a_visitor_can_cause_is_german_too(kind):
-    in_german(SAID[kind])
 
 
 def in_german(told: Message) -> str:
@@ -94,12 +60,6 @@ def in_german(told: Message) -> str:
     return said
 
 
-def test_programs_get_english():
-    given = refusal("gamma", "whole_or_auto", 17, low=1, high=16)
-    assert str(ValueError(given)) == "gamma must be a whole number from 1 to 16 or auto, not 17"
-    assert str(ValueError(refusal("seed", "whole", None, low=0, high=2_000))).endswith(" to 2,000, not None")
-
-
 def test_a_secret_and_a_directory_are_taken_out_of_what_is_said_in_any_language(monkeypatch):
     monkeypatch.setenv("SOME_TOKEN", "hunter2-hunter2")
     error = PairError(message("failed", why=message("error", name="x", why="hunter2-hunter2")))
@@ -109,17 +69,8 @@ def test_a_secret_and_a_directory_are_taken_out_of_what_is_said_in_any_language(
     assert "y" in str(failure(failed.value)) and len(str(failure(failed.value))) < 500
 
 
-def test_the_line_speaks_german():
-    for error in (*sent_away(), *sent_away("measurement")):
-        in_german(message_of(error))
-    with pytest.raises(Refused) as busy:
-        RunQueue(replace(LOCAL, waiting=0)).join(Visitor("one", "1.2.3.4"), "run")
-    in_german(message_of(busy.value))
-    for asked in ("run", "measurement"):
-        in_german(RunQueue(replace(LOCAL, run_seconds=60)).join(Visitor("one", "1.2.3.4"), asked).ending)
-
-
-def test_values_are_written_as_german_does():
+def test_values_are_written_as_in_each_language():
+    assert str(ValueError(refusal("seed", "whole", None, low=0, high=2_000))).endswith(" to 2,000, not None")
     with pytest.raises(ValueError) as refused:
         Params(seed=-1)
     with speaking("de"):
@@ -134,8 +85,9 @@ def test_every_number_has_a_german_refusal():
         in_german(message_of(refused.value))
 
 
-def test_every_pair_is_described():
-    assert MESSAGES.keys() >= {entry.about.key for entry in CATALOGUE.values()}
+def test_each_message_is_german():
+    english = {key: words for key, words in flat(catalogue("de")["messages"]) if ENGLISH.search(words)}
+    assert english == {}
 
 
 def test_somebody_elses_words_stay_as_they_are():
@@ -144,7 +96,6 @@ def test_somebody_elses_words_stay_as_they_are():
             assert in_words(words) == in_words(RuntimeError(words)) == words
 
 
-VALUE = re.compile(r"\{\{(\w+)\}\}")
 MESSAGES = dict(flat(catalogue("en")["messages"]))
 MAKERS = {"message": 0, "about": 1, "refusal": 1}  # by what makes messages: which argument is the key
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from specdemo.events.speedup import timed
 from specdemo.events.verdict import verdict
 from specdemo.ui.view.feed import RunFeed
 from specdemo.ui.view.served import ENGINE_ONLY, SERVER_NUMBERS
@@ -54,7 +55,9 @@ TEXTS = ("software", "version", "model", "method", "parallel")
 
 
 def test_its_numbers_are_those_that_are_told(told):
-    numbers = number_texts(served_trace(told))
+    trace = served_trace(told)
+    assert [one.ms for one in timed(trace.rounds)] == [30.0] * 4, "the first round holds the prompt's time"
+    numbers = number_texts(trace)
     assert set(numbers) == set(NUMBERS) | set(SERVER_NUMBERS)
     assert numbers["tokens_per_second"] == "91.7"  # 11 tokens after the first one in 120 ms
     assert numbers["acceptance_rate"] == ("70%" if told else "not told")  # 7 accepted, 3 rejected

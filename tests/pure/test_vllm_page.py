@@ -6,7 +6,7 @@ from contextlib import aclosing
 
 import pytest
 
-from specdemo import Params
+from specdemo import Params, generate
 from specdemo.errors import PairError
 from specdemo.servers.client import ServerError
 from specdemo.ui.page import links
@@ -92,14 +92,14 @@ def test_a_hosted_page_fetches_no_address_of_a_visitor_and_shows_none(two):
         assert not any(url.rpartition("/")[2] in text for text in told)
 
 
-def test_a_server_that_failed_is_asked_again_what_it_is(two):
+def test_a_server_that_was_started_anew_ends_a_run_and_is_asked_again_what_it_is(two):
     (drafting, _), urls = two
     models = models_with(urls[0])
     pair = models.get()
-    pair.failed = True
     drafting.gamma, drafting.accepted = 3, [0, 0, 0]
-    assert models.loaded(Choice()) is None
-    assert models.get().server.gamma == 3
+    with pytest.raises(ServerError, match="drafts otherwise than when it was asked before"):
+        generate(pair, "Once", GREEDY)
+    assert models.loaded(Choice()) is None and models.get().server.gamma == 3
 
 
 def test_what_the_server_has_chosen_has_no_controls_and_is_not_asked_for():
@@ -121,19 +121,15 @@ def joined(asked="run", queue=None):
     return (queue or RunQueue()).join(Visitor("page", "10.0.0.1"), asked)
 
 
-def told(reports) -> list:
-    """All that these reports are, to a visitor."""
+def measured(models, wanted, queue=None) -> dict:
+    """The last report, as a page gets it."""
+    request = measurement_request(wanted, Choice(), "Once", GREEDY)
 
     async def play():
-        async with aclosing(reports()) as iterated:
-            return [report async for report in iterated]
+        async with aclosing(measure(models, joined("measurement", queue), request)) as reports:
+            return [report async for report in reports][-1]
 
-    return asyncio.run(play())
-
-
-def measured(models, wanted, queue=None) -> dict:
-    request = measurement_request(wanted, Choice(), "Once", GREEDY)
-    return json.loads(json.dumps(told(lambda: measure(models, joined("measurement", queue), request))[-1]))
+    return json.loads(json.dumps(asyncio.run(play())))
 
 
 @played

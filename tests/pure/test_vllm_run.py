@@ -2,7 +2,6 @@
 others, or behind a proxy."""
 
 import logging
-import os
 import shutil
 import ssl
 import subprocess
@@ -118,18 +117,6 @@ def test_a_proxy_may_let_through_only_what_is_needed(served):
         assert trace.finish == "length" and trace.prompt_ids == (1, 2, 3)
 
 
-@pytest.mark.parametrize(
-    ("finish", "stop", "expected"),
-    [("stop", None, "eos"), ("stop", "word12", "stop"), ("length", None, "length")],
-)
-def test_why_the_text_ends(served, finish, stop, expected):
-    server, pair = served
-    server.finish, server.stop = finish, stop
-    trace = generate(pair, "Once", replace(SHORT, stop=(stop,) if stop else ()))
-    assert trace.finish == expected
-    assert trace.text == (TEXT.removesuffix("word12") if stop else TEXT)
-
-
 def test_a_chat_and_its_template_s_arguments_go_to_the_servers_own_api(served):
     server, pair = served
     trace = generate(pair, "Hi", replace(SHORT, chat=True, system="Be brief"))
@@ -181,20 +168,17 @@ def test_prompts_of_ids_the_context_and_a_vocabulary_that_is_not_known():
             generate(pair, [2**31], SHORT)
 
 
-@pytest.mark.parametrize(
-    ("change", "key"),
-    [
+def test_what_a_server_does_not_take_is_refused_by_name(served):
+    _, pair = served
+    for change, key in (
         ({"gamma": 7}, "servers_own"),
         ({"draft_with": "lookup"}, "servers_own"),
         ({"tree": (2, 1)}, "servers_own_empty"),
         ({"min_p": 0.1, "temperature": 0.5}, "servers_min_p"),
         ({"regex": "a+"}, "grammar_not_sent"),
-    ],
-)
-def test_what_a_server_does_not_take_is_refused_by_name(served, change, key):
-    _, pair = served
-    with refused(key, field=next(iter(change))):
-        stream(pair, "Once", replace(SHORT, **change))
+    ):
+        with refused(key, field=next(iter(change))):
+            stream(pair, "Once", replace(SHORT, **change))
     with pytest.raises(ValueError, match="^logit_bias must be empty"):
         stream(pair, "Once", replace(SHORT, logit_bias={3: 1}))
     with stream(pair, "Once", SHORT), pytest.raises(PairError, match="busy"):
@@ -207,10 +191,11 @@ def test_what_a_server_does_not_take_is_refused_by_name(served, change, key):
 
 def test_after_a_stop_string_it_may_count_as_running_for_a_moment_and_judge_one_more_round(served):
     server, pair = served
-    server.finish, server.stop = "stop", " word12"
-    server.before_chunk = lambda number, write: setattr(server, "lingering", 2)
-    trace = generate(pair, "Once", SHORT)
-    assert trace.finish == "stop" and trace.stats.server.alone
+    server.finish = "stop"
+    assert generate(pair, "Once", SHORT).finish == "eos"
+    server.stop, server.before_chunk = " word12", lambda number, write: setattr(server, "lingering", 2)
+    trace = generate(pair, "Once", replace(SHORT, stop=(" word12",)))
+    assert trace.finish == "stop" and trace.text == TEXT.removesuffix(" word12") and trace.stats.server.alone
     assert trace.stats.server.total_ms is not None and trace.stats.server.drafts == 4
     server.behave(judge_more=1, lingering=1)  # a round of a request that ran before
     assert not generate(pair, "Once", SHORT).stats.server.alone
@@ -245,24 +230,10 @@ def test_no_run_keeps_its_connection(served, monkeypatch):
     server.answers["/v1/completions"] = (200, {}, line({"choices": 1}) * 30)
     with suppress(ServerError):
         generate(pair, "Once", SHORT)
-    until = time.monotonic() + 60
-    while connections(pair.client.address):
+    port, until = urlsplit(pair.client.address).port, time.monotonic() + 60
+    while port in [one.raddr.port for one in psutil.Process().net_connections("tcp") if one.raddr]:
         assert time.monotonic() < until
         time.sleep(0.01)
-
-
-def connections(url: str) -> int:
-    """Of this process to the server."""
-    own = [one.raddr for one in psutil.net_connections("tcp") if one.pid == os.getpid() and one.raddr]
-    return sum(address.port == urlsplit(url).port for address in own)
-
-
-def test_a_server_that_was_started_anew_is_asked_again():
-    with connected() as (server, pair):
-        server.gamma, server.accepted = 3, [0, 0, 0]
-        with pytest.raises(ServerError, match="drafts otherwise than when it was asked before"):
-            generate(pair, "Once", SHORT)
-        assert pair.failed
 
 
 # Addresses, keys and certificates
