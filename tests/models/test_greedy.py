@@ -34,9 +34,9 @@ def expected_of(name):
     return greedy(target_of(name), PROMPT, NEW)
 
 
-def run_of(target, drafter=None, prompt=PROMPT, new=NEW, draft_with="model", measure=True, **params):
+def run_of(target, drafter=None, prompt=PROMPT, new=NEW, draft_with="model", **params):
     params = Params(temperature=0, max_new_tokens=new, draft_with=draft_with, **params)
-    return generate(load_pair(target=target, drafter=drafter), prompt, params, measure=measure)
+    return generate(load_pair(target=target, drafter=drafter), prompt, params, measure=False)
 
 
 def assert_same(model, output, expected, prompt=PROMPT):
@@ -71,7 +71,7 @@ CASES = [
 def test_equals_generate(kind, name, params):
     target, expected = target_of(name), expected_of(name)
     drafter = noisy(target) if kind == "near" else tiny(name, seed=9) if kind == "far" else None
-    trace = run_of(target, drafter, measure=False, **params)
+    trace = run_of(target, drafter, **params)
     assert_same(target, trace.output_ids, expected)
     assert trace.finish == "length" and trace.stats.tokens == NEW
 
@@ -168,7 +168,7 @@ def test_a_text_ends_where_longrope_would_rotate_all_of_a_forward_anew(name):
     target = tiny(name, **longrope(40))
     text = greedy(target, PROMPT, 40 - len(PROMPT))
     for how in (dict(gamma=8), dict(draft_with="lookup", ngram=1, gamma=8), dict(draft_with="early-exit")):
-        trace = run_of(target, noisy(target), measure=False, **how)
+        trace = run_of(target, noisy(target), **how)
         assert_same(target, trace.output_ids, text)
         assert trace.finish == "length"
     pair = load_pair(target=target)
