@@ -61,17 +61,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log):
-    """Which tests `-n 3` keeps in one worker: those of a file, which share what it sets up. Those of the web
-    share servers and a browser, and mostly wait: two workers have half of them each, while the third one
-    computes. Tests over tables share nothing, so each is a unit."""
+    """Which tests `-n 2` keeps in one worker: those of a file, which share what it sets up. Those of the web
+    share servers and a browser, and often wait: one worker has all of them, while the other one computes.
+    Tests over tables share nothing, so each is a unit."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduler(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.split("::")[0]
-            folder, name = Path(file).parts[-2:]
-            half = "web, the first half" if name < "test_l" else "web, the second half"
-            return {"toy": nodeid, "web": half}.get(folder, file)
+            folder = Path(file).parent.name
+            return {"toy": nodeid, "web": folder}.get(folder, file)
 
     config.option.loadscopereorder = False
     return Scheduler(config, log)
