@@ -32,7 +32,7 @@ def unhurried(monkeypatch):
 @pytest.mark.slow
 def test_greedy_rows_say_that_all_texts_are_equal(pair, unhurried):
     can = [name for name in METHODS if not pair.lacks(name)]
-    short = replace(GREEDY, max_new_tokens=30)
+    short = replace(GREEDY, max_new_tokens=30, gamma="auto")
     *_, last = compare(methods_of(pair, can, short), PROMPTS, repeats=1)
     assert {row.draft_with for row in last.rows} == set(can) == set(METHODS) - {"mtp"}
     assert [row.texts_equal for row in last.rows] == ["2 of 2"] * len(can)
@@ -41,6 +41,7 @@ def test_greedy_rows_say_that_all_texts_are_equal(pair, unhurried):
     by_kind = {row.draft_with: row for row in last.rows}
     plain, model = by_kind["none"], by_kind["model"]
     assert (plain.tokens_per_round, plain.drafted_per_round, plain.speedup) == (1, 0, 1)
+    assert (plain.gamma, model.gamma) == (None, "auto")
     low, high = model.speedup_interval
     told = model.tokens_per_second / plain.tokens_per_second
     assert low <= told <= high and (is_untimed(model) or model.speedup == pytest.approx(told))

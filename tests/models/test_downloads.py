@@ -70,7 +70,7 @@ def models(tmp_path_factory):
     save_head(tiny_head(target), folder / "head", "own/target")
     save_eagle_head(tiny_eagle_head(target), folder / "eagle", target)
     save_head(tiny_head(tiny(vocab_size=300)), folder / "misfit", "own/target")
-    for name, file in (("gguf", "x-Q4.gguf"), ("notes", "notes.txt")):
+    for name, file in (("gguf", "x-Q4.gguf"), ("notes", "notes.txt"), ("no-weights", "notes.txt")):
         (folder / name).mkdir()
         (folder / name / file).write_text("{}")
     trained = get_peft_model(copy.deepcopy(target), LoraConfig(init_lora_weights=False))
@@ -80,7 +80,8 @@ def models(tmp_path_factory):
     in_bin = folder / "adapter-in-bin"
     (in_bin / "adapter_model.safetensors").rename(in_bin / "adapter_model.bin")
     change_adapter(folder / "adapter-of-gated", base_model_name_or_path=next(iter(GATED)))
-    shutil.copy(folder / "target" / "config.json", folder / "gguf")
+    for name in ("gguf", "no-weights"):
+        shutil.copy(folder / "target" / "config.json", folder / name)
     return folder
 
 
@@ -404,6 +405,7 @@ BAD = {  # the kind of error, what is said of it, and how it is given
     "adapter-in-bin": (LoadError, "(adapter_model.bin)", "attach"),
     "gguf": (LoadError, "(x-Q4.gguf)", "drafter"),
     "notes": (PairError, "config.json", "target"),
+    "no-weights": (LoadError, "model.safetensors", "attach"),
 }
 
 

@@ -17,6 +17,7 @@ import specdemo.runtime.lm
 from specdemo import PairError, Params, Round, generate, load_pair, stream
 from specdemo.drafters import DRAFTER_KINDS, METHODS
 from specdemo.drafters.config_reader import LAYER_CONFIG
+from specdemo.drafters.model.tree import TreeDrafter
 from specdemo.engine.loop import DraftLength
 from specdemo.errors import LoadError
 from specdemo.loading.load import plan
@@ -160,25 +161,30 @@ NOTHING_OR_ALL = ((0, "drafter"), (3, "gamma"))
 
 @pytest.mark.parametrize("tree", [TREE, pytest.param("auto", marks=pytest.mark.slow)], ids=str)
 @pytest.mark.parametrize("name", OF_TREES)
-def test_what_each_token_of_a_tree_was_drawn_from_is_what_is_said_after_its_path(name, tree):
+def test_what_each_token_of_a_tree_was_drawn_from_is_what_is_said_after_its_path(name, tree, monkeypatch):
     """By the drafter and by the target, also after paths that are not the first ones, whose features, keys
     and values have to be moved. A block of a tree that grows has all its places, however long a path is: what
     a place says depends on how many they are."""
-    target, text, moved = target_of(name, 12), list(PROMPT), 0
+    keep, kept, paths = TreeDrafter.keep, [], []
+    monkeypatch.setattr(TreeDrafter, "keep", lambda *given: kept.append(given[-1]) or keep(*given))
+    target, text = target_of(name, 12), list(PROMPT)
     says = says_of(name, places=0 if tree == TREE else getattr(drafter_of(name, 12).config, "places", 0))
     params = Params(temperature=2.0 if tree == TREE else 0.6, top_p=1.0, tree=tree, max_new_tokens=14, seed=5)
-    rounds = generate(pair_of(name, 12), PROMPT, params, measure=False).rounds
-    for one in rounds:
+    for one in generate(pair_of(name, 12), PROMPT, params, measure=False).rounds:
         for leaf in leaves_of(one.draft):
             ids = [one.draft[at].id for at in leaf]
             for at, q, p in zip(leaf, says(text, ids), model_says(target, target, text, ids), strict=True):
                 token = one.draft[at]
                 assert token.raw_q == pytest.approx(q[token.id].item(), abs=3e-4)
                 assert token.raw_p == pytest.approx(p[token.id].item(), abs=3e-4)
-        path = [at for at, token in enumerate(one.draft) if token.fate == "accepted"]
-        moved += path[:2] != [*range(len(path[:2]))] and one not in rounds[-2:]  # and read again
+        paths.append([at for at, token in enumerate(one.draft) if token.fate == "accepted"])
         text += one.emitted
-    assert moved or tree == "auto"
+    # Rows that later rounds read were not where they belong: two depths of TREE have rows in the drafter's
+    # cache, and those of a grown tree have another order than its tokens.
+    if tree == TREE:
+        assert any(path[:2] != [*range(len(path[:2]))] for path in paths[:-2])
+    elif name == "model":
+        assert any(rows != path[: len(rows)] for rows, path in zip(kept, paths[:-2], strict=False))
 
 
 @pytest.mark.slow
@@ -239,21 +245,23 @@ def test_beyond_its_context_nothing_is_drafted(name):
 @pytest.mark.parametrize("dtypes", [("float32", "bfloat16"), ("bfloat16", "float32")], ids=str)
 @pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row.make and row.says])
 def test_it_computes_in_a_dtype_of_its_own(name, dtypes):
-    """Its drafts are drawn from what it says, and judged by what the target says, as far as bfloat16 rounds:
-    a head that drafts of its likeliest tokens alone has them all here."""
+    """Its drafts are drawn from what it says, and the text from what the target says, as far as bfloat16
+    rounds. dflash2 drafts from its likeliest tokens only; here these are all 12."""
     of_target, of_drafter = (getattr(torch, dtype) for dtype in dtypes)
     target = ROWS[name].target(vocab_size=12).to(of_target)
     drafter = ROWS[name].make(target, **{"candidates": 12} if name == "dflash2" else {}).to(of_drafter)
     trace = generate(with_head(target, drafter, "auto"), PROMPT, sampled(name), measure=False)
     drafter, target = (copy.deepcopy(model).float() for model in (drafter, target))
-    drawn_as_said(partial(ROWS[name].says, drafter, target), PROMPT, trace, error=0.1)
-    text = list(PROMPT)
+    error = {"model": 0.06, "dflash2": 0.1}.get(name, 0.03)
+    drawn_as_said(partial(ROWS[name].says, drafter, target), PROMPT, trace, error)
+    text, error = list(PROMPT), 3e-4 if of_target == torch.float32 else 0.03
     for one in trace.rounds:
-        said = model_says(target, target, text, [token.id for token in one.draft]) if one.draft else ()
-        for token, p in zip(one.draft, said, strict=True):
-            assert token.raw_p == pytest.approx(p[token.id].item(), abs=0.03)
+        ids, kept = [token.id for token in one.draft], [token.fate for token in one.draft].count("accepted")
+        said = model_says(target, target, text, [*ids, 0])  # [K+1, V]
+        for token, p in [*zip(one.draft, said, strict=False), (one.next, said[kept])]:
+            assert token.raw_p == pytest.approx(p[token.id].item(), abs=error)
         text += one.emitted
-    assert trace.stats.drafted
+    assert trace.stats.drafted and trace.stats.tokens == 30
 
 
 # It is captured

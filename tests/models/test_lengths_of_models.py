@@ -1,20 +1,13 @@
 """What drafting costs, from which `gamma="auto"` chooses how long a draft is."""
 
-from specdemo import Params, load_pair, stream
-from specdemo.bench.compare import compare, methods_of
+from specdemo import Params, load_pair
 from specdemo.drafters.dflash.head import Markov
 from specdemo.drafters.ways import WAYS, ByDrafter
 from specdemo.events.speedup import DraftingCost
 from specdemo.runtime.weights import weight_bytes
 from tests.block_heads import tiny_block_head
 from tests.runners import with_head
-from tests.tiny import noisy, tiny
-
-PROMPT = [5, 17, 3, 88, 42, 9, 9, 17, 61, 30, 2, 71]
-
-
-def pair_of():
-    return load_pair(target=tiny(), drafter=noisy(tiny()))
+from tests.tiny import tiny
 
 
 def cost_of(pair):
@@ -39,18 +32,6 @@ def test_a_block_costs_what_it_reads_however_long_it_is():
         read = own + (4 * target.lm_head.weight.numel() if name != "some" else 0)
         assert cost.draft == read / weight_bytes(target)
         assert cost.token == (4 * 8 * 96 / weight_bytes(target) if name == "markov" else 0)
-
-
-def test_the_comparison_takes_it_and_a_plain_round_after_a_run_drafts_nothing():
-    pair = pair_of()
-    settings = methods_of(pair, ["model", "none"], Params(gamma="auto", max_new_tokens=8, seed=1))
-    *_, last = compare(settings, [PROMPT], 1)
-    assert {row.draft_with: row.gamma for row in last.rows} == {"model": "auto", "none": None}
-    with stream(pair, PROMPT, Params(gamma="auto", seed=1, max_new_tokens=60)) as run:
-        *_, finished = run
-    step = finished.stats.target_step_ms
-    assert step is None or step > 0
-    assert all(one.gamma in (0, 1, 2, 4, 8, 16) for one in run.trace.rounds)
 
 
 def test_an_exit_costs_what_its_layers_read():

@@ -61,7 +61,7 @@ def test_a_pair_that_runs_stays_though_there_is_room_for_one_only(three):
 
 
 def test_a_pair_can_be_had_while_another_one_loads(three):
-    """However its request is put, see tests/pure/test_request.py."""
+    """tests/pure/test_request.py shows which requests are the same."""
     pool, path = ModelPool(), three[0]["target"]
     pair = pool.get(resolve(target=path))
     with pool.loading:

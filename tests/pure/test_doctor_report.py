@@ -91,7 +91,7 @@ CUDA_ERROR = "CUDA error: misaligned address"
 
 
 @pytest.mark.parametrize(
-    ("late", "reason", "where", "goes_on"),
+    ("late", "reason", "where", "same_process"),
     [
         ("sys.exit(4)", "status 4", "", False),
         ("ctypes.string_at(0)", "SIGSEGV", "in late", False),
@@ -99,11 +99,11 @@ CUDA_ERROR = "CUDA error: misaligned address"
         ("raise RuntimeError('another error')", "another error", "in late", True),
     ],
 )
-def test_a_crash_costs_one_check_and_the_next_ones_run_in_another_process(late, reason, where, goes_on):
+def test_a_failure_costs_one_check_and_only_a_crash_costs_the_process(late, reason, where, same_process):
     checks = checks_of(late)
     assert outcomes(checks) == LATE_FAILS
     assert reason in checks[1].detail and where in (checks[1].output or "")
-    assert (checks[0].detail == checks[2].detail) == goes_on  # the process's id
+    assert (checks[0].detail == checks[2].detail) == same_process  # the process's id
 
 
 @pytest.mark.slow

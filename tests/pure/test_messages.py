@@ -69,7 +69,7 @@ def test_a_secret_and_a_directory_are_taken_out_of_what_is_said_in_any_language(
     assert "y" in str(failure(failed.value)) and len(str(failure(failed.value))) < 500
 
 
-def test_values_are_written_as_in_each_language():
+def test_values_are_written_as_each_language_does():
     assert str(ValueError(refusal("seed", "whole", None, low=0, high=2_000))).endswith(" to 2,000, not None")
     with pytest.raises(ValueError) as refused:
         Params(seed=-1)
@@ -86,8 +86,9 @@ def test_every_number_has_a_german_refusal():
 
 
 def test_each_message_is_german():
-    english = {key: words for key, words in flat(catalogue("de")["messages"]) if ENGLISH.search(words)}
-    assert english == {}
+    english = dict(flat(catalogue("en")["messages"]))
+    german = dict(flat(catalogue("de")["messages"]))
+    assert {key for key in german if german[key] == english[key] or ENGLISH.search(german[key])} == {"error"}
 
 
 def test_somebody_elses_words_stay_as_they_are():

@@ -141,6 +141,7 @@ def test_a_request_is_the_same_however_it_is_put(tmp_path, monkeypatch):
     options = ({"dtype": "auto"}, {"quantize": "none"}, {"quantize": {"target": "none"}})
     requests = [resolve(target=way, device="cpu") for way in ways]
     requests += [resolve(target=here, device={"target": "cpu"}, **option) for option in options]
+    requests += [] if torch.cuda.is_available() else [resolve(target=here)]
     assert len({request.key for request in requests}) == 1
     assert resolve(target="~/here").parts[0].place == str(here)
 

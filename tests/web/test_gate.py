@@ -18,6 +18,7 @@ import gradio as gr
 import httpx
 import pytest
 
+import specdemo.ui.front.visits
 import specdemo.ui.runs.limits
 from specdemo.ui.runs.limits import HOSTED, LOCAL
 from tests.web.conftest import HOSTILE, RECORDED, ROOT, tiny_pair
@@ -249,8 +250,9 @@ def test_the_server_tells_that_it_works_and_every_answer_has_its_headers(server)
 
 
 def never_drop() -> None:
-    """A busy machine may take longer than usual for a flood."""
+    """A request that nobody reads keeps its place, however long a busy machine takes for the flood."""
     specdemo.ui.runs.limits.LOCAL = replace(LOCAL, listen_seconds=3_600)
+    specdemo.ui.front.visits.PLACE_SECONDS = 3_600
 
 
 def flood(url: str, requests: int) -> Counter:
@@ -267,11 +269,12 @@ def flood(url: str, requests: int) -> Counter:
 
 
 def modest(url: str, ends: Future) -> list[tuple[int, str]]:
-    """What a second visitor, who reads each answer, gets meanwhile: statuses and streams. It has another
-    address on this machine."""
-    got = []
+    """What a second visitor, who reads each answer, gets meanwhile and once more at the end: statuses and
+    streams. It has another address on this machine."""
+    got, is_over = [], False
     with httpx.Client(transport=httpx.HTTPTransport(local_address="127.0.0.2"), timeout=120) as client:
-        while not ends.done() or len(got) < 2:
+        while not is_over:
+            is_over = ends.done()
             asked = client.post(f"{url}/gradio_api/call/v2/pairs", json={})
             event = asked.json().get("event_id", "none")
             got.append((asked.status_code, client.get(f"{url}/gradio_api/call/pairs/{event}").text))
@@ -292,8 +295,7 @@ def test_a_flood_of_requests_that_nobody_reads_is_turned_away(tmp_path, requests
         more = server.memory() - before
         print(f"{dict(statuses)}, {more:.0f} MiB more; {len(others)} of another one")
         assert statuses.keys() == {200, 429} and statuses.total() == requests
-        most = LOCAL.uncollected_of_address
-        assert most <= statuses[200] < most + 50  # some are checked at once
+        assert statuses[200] == LOCAL.uncollected_of_address
         assert [one for one in others if one[0] != 200 or "event: complete" not in one[1]] == []
         assert httpx.get(f"{server.url}/health").json()["status"] == "ok"
         assert more < (40 if requests == 400 else 400) and "Traceback" not in server.log()

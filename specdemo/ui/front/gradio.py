@@ -33,9 +33,9 @@ PRIVATE = {
     "Blocks.mcp_server_obj": "choosing which functions are tools",
     "App.iterators_to_reset": "freeing what is kept of events that were cancelled",
 }
-# Of launch(). Without `_frontend`, Gradio asks for its own page, which a busy machine may not answer in 3 s.
+# Private options of launch(). Without `_frontend`, Gradio waits 3 s for its own page: too short when busy.
 PRIVATE_OPTIONS: dict[str, Any] = {"_frontend": False}
-# Seconds between two looks at the queue; Gradio's own 0.001 (0.05 on Windows) takes 7 % of a core when idle.
+# Seconds between two looks at the queue: Gradio's own 0.001 takes 7 % of a core. Its 0.05 on Windows is kept.
 LOOKS_EVERY = 0.02
 FIELD_KINDS: dict[str, FieldKind] = {
     "textbox": "text",
@@ -151,7 +151,7 @@ class GradioQueue:
     def __init__(self, demo: gr.Blocks, come: Callable[[str, Any], None]) -> None:
         self.demo, self.queue = demo, demo._queue
         self.queue.sleep_when_free = max(LOOKS_EVERY, self.queue.sleep_when_free)
-        self.queue.progress_update_sleep_when_free = 1.0
+        self.queue.progress_update_sleep_when_free = 1.0  # s; nothing here tells of progress
         self.queue.pending_messages_per_session = _Mailboxes()  # pyrefly: ignore[bad-assignment]
         self.queue.pending_event_ids_session = _Pending()
         self.queue.event_ids_to_events = _Events(come)
