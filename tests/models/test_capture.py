@@ -19,7 +19,7 @@ from specdemo.runtime import native
 from specdemo.runtime.device import Clock
 from specdemo.runtime.graphs import Graph, Graphs
 from specdemo.runtime.lm import CachedLM
-from specdemo.runtime.steps import EagerSteps, tensors_of, with_tensors
+from specdemo.runtime.steps import AUTO_ROWS, EagerSteps, tensors_of, with_tensors
 from tests.oracle import TableLM, assert_nearly_the_same, decoding, random_table
 from tests.runners import run_by
 from tests.tiny import noisy, tiny, tokenizer
@@ -44,7 +44,9 @@ class Filled(EagerSteps):
     """Every step as it is, but with as many rows as a recording has."""
 
     def rows(self, k, gamma):
-        return gamma if k else 0
+        if not k or gamma != "auto":
+            return gamma if k else 0
+        return next(rows for rows in AUTO_ROWS if rows >= k)
 
 
 class Played:

@@ -16,11 +16,11 @@ from specdemo.runtime import attention
 from specdemo.runtime.device import Clock
 from specdemo.runtime.graphs import Graphs
 from specdemo.runtime.lm import CachedLM
-from specdemo.runtime.steps import AUTO_ROWS, EagerSteps
 from tests.block_heads import DFLASH2, tiny_block_head
 from tests.eagle_heads import tiny_eagle_head
 from tests.gpu.test_graphs import random_params
 from tests.heads import tiny_head
+from tests.models.test_capture import Filled
 from tests.runners import run_by
 from tests.strict_replay import install_strict
 from tests.tiny import VOCAB, noisy, tiny
@@ -34,15 +34,6 @@ DRAFTERS = {
     "DSpark": partial(tiny_block_head, markov=Markov(6, "rnn"), has_confidence=True),
     "EAGLE": tiny_eagle_head,
 }
-
-
-class Filled(EagerSteps):
-    """Every step as it is, with as many rows as a graph has."""
-
-    def rows(self, k, gamma):
-        if not k or gamma != "auto":
-            return gamma if k else 0
-        return next(rows for rows in AUTO_ROWS if rows >= k)
 
 
 @pytest.fixture
