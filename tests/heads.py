@@ -55,10 +55,12 @@ def randomised(head, seed: int, scale: float, draft_ids):
     """The same head with random weights, ready to run."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for parameter in head.parameters():
+        for name, parameter in head.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
             if parameter.ndim > 1:
                 parameter.copy_(scale * noise / parameter.shape[-1] ** 0.5)
+            elif name.endswith("bias"):  # torch has begun it with numbers of its own
+                parameter.copy_(0.2 * noise)
             else:
                 parameter += 0.2 * noise
         if draft_ids is not None:

@@ -358,7 +358,7 @@ def test_it_is_loaded_as_it_was_saved_and_takes_what_was_planned(root, name, at)
     assert trace.output_ids == expected and trace.stats.drafted
     assert trace.pair.drafter_kind == pair.info.drafter_kind
     if says := ROWS[name].says:
-        trace = generate(pair, TEXT, sampled(name, max_new_tokens=12), measure=False)
+        trace = generate(pair, TEXT, sampled(name, max_new_tokens=12, ignore_eos=True), measure=False)
         drawn_as_said(partial(says, drafter, pair.target), trace.prompt_ids, trace)
 
 

@@ -30,7 +30,7 @@ GREEDY = Params(draft_with="early-exit", temperature=0, max_new_tokens=NEW)
 
 
 def exits(target, **params):
-    return run_of(target, draft_with="early-exit", measure=False, **params)
+    return run_of(target, draft_with="early-exit", **params)
 
 
 EXITS = {
