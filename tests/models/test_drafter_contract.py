@@ -101,7 +101,8 @@ def run_over(name, run_step, vocab_size=96):
 
 def sampled(name, **changes):
     how = dict(temperature=2.0, top_p=1.0, presence_penalty=0.3, gamma=3, max_new_tokens=30, seed=1)
-    return Params(**how | dict(draft_with=ROWS[name].method, alternatives=3) | changes)
+    how |= dict(draft_with=ROWS[name].method, alternatives=3, ignore_eos=True)
+    return Params(**how | changes)
 
 
 def test_each_kind_and_each_method_has_a_row():
@@ -358,7 +359,7 @@ def test_it_is_loaded_as_it_was_saved_and_takes_what_was_planned(root, name, at)
     assert trace.output_ids == expected and trace.stats.drafted
     assert trace.pair.drafter_kind == pair.info.drafter_kind
     if says := ROWS[name].says:
-        trace = generate(pair, TEXT, sampled(name, max_new_tokens=12, ignore_eos=True), measure=False)
+        trace = generate(pair, TEXT, sampled(name, max_new_tokens=12), measure=False)
         drawn_as_said(partial(says, drafter, pair.target), trace.prompt_ids, trace)
 
 

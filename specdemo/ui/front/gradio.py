@@ -29,13 +29,13 @@ PRIVATE = {
     "Blocks._queue._asyncio_tasks": "the same, while they are computed",
     "Blocks._queue.stopped": "knowing whether Gradio still answers",
     "Blocks._queue.sleep_when_free": "looking for new events less often than a thousand times a second",
-    "Blocks._queue.progress_update_sleep_when_free": "the same for Gradio's progress, of which there is none",
+    "Blocks._queue.progress_update_sleep_when_free": "looking seldom for progress, since none is reported",
     "Blocks.mcp_server_obj": "choosing which functions are tools",
     "App.iterators_to_reset": "freeing what is kept of events that were cancelled",
 }
-# Private options of launch(). Without `_frontend`, Gradio waits 3 s for its own page: too short when busy.
+# Private options of launch(). Without `_frontend`, Gradio waits for its own page, and gives up after 3 s.
 PRIVATE_OPTIONS: dict[str, Any] = {"_frontend": False}
-# Seconds between two looks at the queue: Gradio's own 0.001 takes 7 % of a core. Its 0.05 on Windows is kept.
+# Seconds between two looks at the queue. Gradio's 0.001 takes 7 % of a core when idle; 0.05 on Windows stays.
 LOOKS_EVERY = 0.02
 FIELD_KINDS: dict[str, FieldKind] = {
     "textbox": "text",
@@ -151,7 +151,7 @@ class GradioQueue:
     def __init__(self, demo: gr.Blocks, come: Callable[[str, Any], None]) -> None:
         self.demo, self.queue = demo, demo._queue
         self.queue.sleep_when_free = max(LOOKS_EVERY, self.queue.sleep_when_free)
-        self.queue.progress_update_sleep_when_free = 1.0  # s; nothing here tells of progress
+        self.queue.progress_update_sleep_when_free = 1.0  # s
         self.queue.pending_messages_per_session = _Mailboxes()  # pyrefly: ignore[bad-assignment]
         self.queue.pending_event_ids_session = _Pending()
         self.queue.event_ids_to_events = _Events(come)
