@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from io import StringIO
 
-from specdemo.events import DRAFTER_KINDS, METHODS, Gamma, Manner, Params
+from specdemo.events import DRAFTER_KINDS, METHODS, Gamma, Manner, Params, drafter_label
 from specdemo.events.metrics import ratio
 from specdemo.events.params import DraftTree
 from specdemo.events.speedup import SHORTEST
@@ -289,8 +289,8 @@ def _speed(row: MethodRow, key: str) -> str:
 
 
 def _called(row: MethodRow) -> str:
-    methods = [method.label for method in METHODS.values() if method.takes_the]
-    labels = (*methods, *(kind.label for kind in DRAFTER_KINDS.values()))
+    methods = [drafter_label(name, None) for name, method in METHODS.items() if method.takes_the]
+    labels = (*methods, *(drafter_label("model", kind) for kind in DRAFTER_KINDS))
     return _speak("the", name=row.name) if row.name.startswith(labels) else row.name
 
 

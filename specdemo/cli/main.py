@@ -27,7 +27,7 @@ from specdemo.cli.options import (
 )
 from specdemo.cli.terminal import Printer, by_segment, summary
 from specdemo.errors import LoadError, PairError, failure, redacted
-from specdemo.events import DRAFTER_KINDS, METHODS, Params, Round
+from specdemo.events import DRAFTER_KINDS, METHODS, Params, Round, words_of_row
 from specdemo.loading.catalog import CATALOGUE, QUANTIZE_WHERE, WORKS
 from specdemo.words.message import harmless, message
 
@@ -285,11 +285,11 @@ def _save_report(file: str, page: str) -> None:
 def _pairs(arguments: Namespace) -> int:
     """Lists the pairs by what drafts."""
     width = max(map(len, CATALOGUE))
-    for kind in DRAFTER_KINDS.values():
-        entries = [entry for entry in CATALOGUE.values() if entry.drafter_kind == kind.name]
+    for kind in DRAFTER_KINDS:
+        entries = [entry for entry in CATALOGUE.values() if entry.drafter_kind == kind]
         if not entries:
             continue
-        put(f"{kind.label}: {kind.sentence}")
+        put(f"{words_of_row('kinds', kind, 'label')}: {words_of_row('kinds', kind, 'sentence')}")
         for entry in entries:
             gated = "; gated: accept the terms on the hub and set HF_TOKEN" if entry.gated else ""
             weights = f"; loaded in {entry.quantize} unless you choose otherwise" if entry.quantize else ""

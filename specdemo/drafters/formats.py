@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from specdemo.drafters import DRAFTER_KINDS, eagle, eagle3
 from specdemo.errors import LoadError
+from specdemo.events import DRAFTER_KINDS, drafter_label
 
 SPECULATOR = "speculators_model_type"  # the key of a config in the format of the speculators library
 Format = Literal["speculators", "authors"]
@@ -70,7 +70,7 @@ def authors_kind(config: Mapping[str, object]) -> str | None:
     names = [config.get("model_type"), *(classes if isinstance(classes, list) else [])]
     for kind, pattern in (PUBLISHED | NOT_RUN).items():
         if any(isinstance(name, str) and re.search(pattern, name.lower()) for name in names):
-            is_parallel = kind == eagle3.KIND.name and any(config.get(mask) is not None for mask in MASKS)
+            is_parallel = kind == "eagle3" and any(config.get(mask) is not None for mask in MASKS)
             return "P-EAGLE outside of the speculators format" if is_parallel else kind
     return None
 
@@ -86,9 +86,9 @@ def format_of(config: Mapping[str, object], start: str) -> HeadFormat:
             allowed = f"{', '.join(most)} or {last}, the types that can be run here"
             raise LoadError(f"{start}: {SPECULATOR} must be {allowed}, not {ascii(name)[:60]}")
         return HeadFormat(str(name), "speculators")
-    kind = authors_kind(config) or eagle.KIND.name  # told by their tensors alone
+    kind = authors_kind(config) or "eagle"  # told by their tensors alone
     if kind not in PUBLISHED:
-        *most, last = (DRAFTER_KINDS[name].label.removesuffix(" head") for name in PUBLISHED)
+        *most, last = (drafter_label("model", name).removesuffix(" head") for name in PUBLISHED)
         can = f"{', '.join(most)} and {last}"
         raise LoadError(f"{start}: heads of the kind {kind} cannot be run here, only those of {can}")
     return HeadFormat(kind, "authors")

@@ -10,7 +10,6 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from specdemo.drafters import dflash, dflash2, eagle, eagle3, peagle
 from specdemo.drafters.config_reader import EMBEDDINGS, ConfigReader
 from specdemo.drafters.dflash.format import DFlashReader
 from specdemo.drafters.dflash2.format import DFlash2Reader
@@ -107,12 +106,12 @@ class AnyHead(HeadKind[DraftHead, CachedHead]):
 
 
 READERS: dict[str, type[ConfigReader]] = {
-    eagle3.KIND.name: Eagle3Reader,
-    peagle.KIND.name: PEagleReader,
-    eagle.KIND.name: EagleReader,
-    dflash.KIND.name: DFlashReader,
-    dflash2.KIND.name: DFlash2Reader,
-    dflash.DSPARK.name: DFlashReader,
+    "eagle3": Eagle3Reader,
+    "peagle": PEagleReader,
+    "eagle": EagleReader,
+    "dflash": DFlashReader,
+    "dflash2": DFlash2Reader,
+    "dspark": DFlashReader,
 }
 
 

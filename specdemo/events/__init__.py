@@ -10,15 +10,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from specdemo.drafters import DRAFTER_KINDS, METHODS
-from specdemo.drafters.row import DrafterKind, Manner, Method
 from specdemo.events.choices import (
+    DRAFTER_KINDS,
+    METHODS,
     RULES,
+    DrafterKind,
+    Manner,
+    Method,
     Rule,
     drafter_label,
-    drafting_sentence,
     lossy_in_words,
     manner_of,
+    words_of_row,
 )
 from specdemo.events.params import (
     LIMITS,
@@ -51,9 +54,9 @@ __all__ = [
     "NO_PROMPT", "Next", "PARAMETERS", "PairInfo", "Params", "Prompt", "RULES", "Round", "Rule",
     "ServerInfo", "ServerStats", "Source", "Started", "Stats", "TOKEN_IDS", "allowed",
     "allowed_in_words", "check_messages", "check_number", "check_prompt", "check_text", "described",
-    "drafter_label", "drafting_sentence", "is_auto", "is_conversation", "is_lossy",
+    "drafter_label", "is_auto", "is_conversation", "is_lossy",
     "is_tree", "places_of", "__version__", "lossy_in_words", "manner_of", "rule_in_words",
-    "template_arguments_json",
+    "template_arguments_json", "words_of_row",
 ]  # fmt: skip
 
 # Why a draft has no more tokens: it has gamma of them; the drafter was not sure enough (Params.confidence);

@@ -1,70 +1,158 @@
-"""What a run can choose: the rules, one row each, and what is said of the drafting methods, whose rows stand
-in `drafters/`. Standard library only.
+"""What a run can choose: the drafting methods, the kinds of drafters and the rules, one row each. Standard
+library only.
 
 Everything that names them reads these rows: `Params`, the command line, the engine, the comparison, the page
-and its scripts. How a rule judges is its function in `engine/rules.py`."""
+and its scripts. A row has no words: those stand in the catalogues by its name, and `words_of_row` says them.
+What drafts by a method or a kind is in `drafters/ways.py` and `drafters/kinds.py`; how a rule judges is its
+function in `engine/rules.py`."""
 
 from dataclasses import dataclass
+from typing import Any, Literal
 
-from specdemo.drafters import DRAFTER_KINDS, METHODS
-from specdemo.drafters.row import Manner
+from specdemo.words.catalogue import say, speaking
+
+# How the tokens of a draft come about: each from the one before it; all in one forward; all in one forward,
+# and then corrected one after another; or copied from the text.
+Manner = Literal["chain", "block", "block and chain", "copy"]
+
+# The fields of Params that each drafter that is a model uses.
+BY_MODEL = ("gamma", "confidence", "draft_temperature")
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A way to draft."""
+
+    name: str  # Params.draft_with
+    fields: tuple[str, ...]  # of Params, that it uses
+    is_by_drafter: bool = False  # whether the pair's drafter drafts
+    needs_drafter: bool = False  # whether the pair must have one
+    is_usual: bool = True  # whether a target nearly always can: False for what few targets have
+    takes_the: bool = True  # whether "the" stands before its label in a sentence
+    manner: Manner | None = None  # None: that of the pair's drafter, or nothing is drafted
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterKind:
+    """What a pair's drafter can be. What is told of a head's files is in drafters/formats.py."""
+
+    name: str  # PairInfo.drafter_kind
+    manner: Manner
+    drafts_trees: bool = False  # Params.tree
+    in_speculators: bool = False  # whether the library speculators has such heads, of the type `name`
+    authors: str | None = None  # a pattern of what their authors call class or type, in small letters
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A way to judge a draft. The texts are for the page's scripts. A rule compares u with a number at each
-    place, or p with a threshold."""
+    """A way to judge a draft. It compares u with a number at each place, or p with a threshold."""
 
     name: str  # Params.rule
-    sentence: str  # what it does, in the drop-down
     lossless: bool  # whether the text has the target's own distribution
     symbol: str  # what decides
-    meaning: str  # of that number
     residual: str | None  # "A − B": after a rejection a token is drawn from max(A - B, 0); None: from p
-    accepted: str  # when a draft is accepted
-    recorded: str = "p, q and u"  # what the verdicts are computed from again
-    about: str = ""  # how it works, in two or three sentences; of the speculative rule the page tells more
     fields: tuple[str, ...] = ()  # of Params, that it uses
     # a field of Params and its value with which a lossy rule is not lossy
     lossless_at: tuple[str, float] | None = None
     judges_whole_draft: bool = False  # places after a rejection, too
     threshold: str | None = None  # what p is compared with, by a rule that does not use u
 
-    @property
-    def label(self) -> str:
-        return f"{self.name}{'' if self.lossless else ' (lossy)'}: {self.sentence}"
 
+class Methods(dict[str, Method]):
+    """The methods by name. Two names joined by "+" are a method, too, though most of these are not listed:
+    the first, which copies from the text, drafts where it finds something, and the second elsewhere."""
+
+    def __missing__(self, name: str) -> Method:
+        first, _, second = name.partition("+")
+        if not self._can_be_joined(first, second):
+            raise KeyError(name)
+        return _joined(self[first], self[second])
+
+    def __contains__(self, name: object) -> bool:
+        if not isinstance(name, str):
+            return False
+        first, _, second = name.partition("+")
+        return super().__contains__(name) or self._can_be_joined(first, second)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            return default
+
+    def _can_be_joined(self, first: str, second: str) -> bool:
+        singles = [name for name in self if "+" not in name and name != "none"]
+        known = first in singles and second in singles and first != second
+        return known and self[first].manner == "copy"
+
+
+def _joined(first: Method, second: Method) -> Method:
+    return Method(
+        f"{first.name}+{second.name}",
+        fields=tuple(one for one in dict.fromkeys((*first.fields, *second.fields)) if one != "tree"),
+        needs_drafter=second.needs_drafter,
+        is_usual=second.is_usual,
+        takes_the=False,
+        manner=first.manner,
+    )
+
+
+MODEL = Method("model", (*BY_MODEL, "tree"), is_by_drafter=True, needs_drafter=True)
+LOOKUP = Method("lookup", ("gamma", "ngram"), takes_the=False, manner="copy")
+METHODS = Methods(
+    (method.name, method)
+    for method in (  # in the order of the page's menu
+        MODEL,
+        Method("mtp", BY_MODEL, is_usual=False, takes_the=False, manner="chain"),
+        LOOKUP,
+        _joined(LOOKUP, MODEL),
+        Method("ngram", ("gamma", "ngram", "tree"), manner="copy"),
+        Method("ngram-one-level", ("gamma", "ngram", "tree"), manner="copy"),
+        Method("suffix", ("gamma", "tree"), manner="copy"),
+        Method("early-exit", (*BY_MODEL, "exit_layer"), takes_the=False, manner="chain"),
+        Method("none", ()),
+    )
+)
+DRAFTER_KINDS = {
+    kind.name: kind
+    for kind in (
+        DrafterKind("model", "chain", drafts_trees=True),
+        DrafterKind("pard", "block"),
+        DrafterKind("eagle", "chain", drafts_trees=True,
+                    authors=r"^eagle(?![\d_]).*causallm|causallmeagle$|^eagle$"),
+        DrafterKind("eagle3", "chain", drafts_trees=True, in_speculators=True, authors=r"eagle_?3"),
+        DrafterKind("peagle", "block", drafts_trees=True, in_speculators=True),
+        DrafterKind("assistant", "chain"),
+        DrafterKind("dflash", "block", drafts_trees=True, in_speculators=True, authors=r"dflash(?!_?2)"),
+        DrafterKind("dflash2", "block and chain", drafts_trees=True, in_speculators=True,
+                    authors=r"dflash_?2"),
+        DrafterKind("dspark", "block and chain", drafts_trees=True, in_speculators=True),
+    )
+}  # fmt: skip
 
 GONE_RULES = ("relaxed", "fly", "synthetic")  # which older traces and links can name
 RULES = {
     rule.name: rule
     for rule in (
-        Rule("speculative", "u < min(1, p/q)", lossless=True,
-             symbol="min(1, p/q)", meaning="acceptance probability", residual="p − q",
-             accepted="when u < min(1, p/q)"),
-        Rule("block", "judges the whole draft", lossless=True,
-             symbol="h", meaning="this place passes if u is below it", residual="w·p − q",
-             accepted="up to the last draft with u < h", recorded="h and u", judges_whole_draft=True,
-             about="Block verification judges the draft as a whole: all tokens up to the last place with u "
-                   "below h are kept, and the next one is drawn from the part of w·p that exceeds q. A "
-                   "later place can save an earlier one, so no fewer are kept on average, and the text "
-                   "still has the target's own distribution (Sun et al. 2024)."),
-        Rule("typical", "likely enough", lossless=False,
-             symbol="p > min(ε, δ·e^−H)", meaning="1 if it holds", residual=None,
-             accepted="when p was above the threshold", recorded="verdicts on p",
-             threshold="min(ε, δ·e^−H)",
-             about="Typical acceptance keeps each draft that the target gives more than min(ε, δ·e^−H), "
-                   "where ε is 0.09, δ is 0.3 and H is the entropy of p; in place of a rejected one a "
-                   "token is drawn from p. What the drafter likes and the target finds likely enough then "
-                   "comes more often than from the target alone (Medusa, Cai et al. 2024)."),
-        Rule("lenient", "u < min(1, p/(l·q))", lossless=False,
-             symbol="min(1, p/(l·q))", meaning="acceptance probability", residual="p − l·q",
-             accepted="when u < min(1, p/(l·q))", fields=("lenience",), lossless_at=("lenience", 1.0),
-             about="Lenience accepts a draft with min(1, p/(l·q)), and after a rejection draws from the "
-                   "part of p that exceeds l·q. So a token can come up to 1/l times as often as from the "
-                   "target alone (Leviathan et al. 2023, appendix A.5)."),
+        Rule("speculative", True, symbol="min(1, p/q)", residual="p − q"),
+        Rule("block", True, symbol="h", residual="w·p − q", judges_whole_draft=True),
+        Rule("typical", False, symbol="p > min(ε, δ·e^−H)", residual=None, threshold="min(ε, δ·e^−H)"),
+        Rule("lenient", False, symbol="min(1, p/(l·q))", residual="p − l·q",
+             fields=("lenience",), lossless_at=("lenience", 1.0)),
     )
 }  # fmt: skip
+
+
+def words_of_row(table: Literal["methods", "kinds", "rules"], name: str, part: str) -> str:
+    """The words of a row in the language that is spoken. part: "label", in tables and, but for a method, in
+    the drop-down; "menu", a method in the drop-down; "sentence", what a method does or how a kind drafts; and
+    of a rule "name", "meaning" (of the number that decides), "accepted" (when a draft is), "recorded" (what
+    the verdicts are computed from again) and "about" (how it works; of the speculative rule the page tells
+    more). KeyError for what the catalogue lacks."""
+    if table == "methods" and "+" in name:
+        first, second = (words_of_row(table, one, part) for one in name.split("+"))
+        return say(f"choices.chain.{part}", first=first, second=second)
+    return say(f"choices.{table}.{name}.{part}")
 
 
 def manner_of(method: str, drafter_kind: str | None) -> Manner | None:
@@ -76,21 +164,11 @@ def manner_of(method: str, drafter_kind: str | None) -> Manner | None:
 
 
 def drafter_label(method: str, drafter_kind: str | None) -> str:
-    """What drafts by this method: "EAGLE-3 head", "lookup"."""
-    kind = DRAFTER_KINDS.get(drafter_kind or "")
-    return kind.label if kind and METHODS[method].is_by_drafter else METHODS[method].label
-
-
-def drafting_sentence(method: str, drafter_kind: str | None) -> str:
-    """How a draft by this method comes about; empty where nothing is drafted."""
-    chosen, kind = METHODS[method], DRAFTER_KINDS.get(drafter_kind or "")
-    if kind and chosen.is_by_drafter:
-        return kind.sentence
-    return "" if method == "none" else f"{_capital(chosen.label)}: {chosen.sentence}."
-
-
-def _capital(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}"
+    """What drafts by this method, in English, whatever is spoken: "EAGLE-3 head", "lookup"."""
+    with speaking("en"):
+        if drafter_kind in DRAFTER_KINDS and METHODS[method].is_by_drafter:
+            return words_of_row("kinds", drafter_kind, "label")
+        return words_of_row("methods", method, "label")
 
 
 def lossy_in_words() -> str:

@@ -9,8 +9,7 @@ from difflib import get_close_matches
 from numbers import Integral, Real
 from typing import Any, Literal, TypeGuard, cast
 
-from specdemo.drafters import METHODS
-from specdemo.events.choices import GONE_RULES, RULES, lossy_in_words
+from specdemo.events.choices import GONE_RULES, METHODS, RULES, lossy_in_words
 from specdemo.words.catalogue import numeral
 from specdemo.words.message import Message, about, given, refusal, shown
 
@@ -95,7 +94,7 @@ class Params:
     """How to generate. A wrong value raises ValueError: one sentence with the field, what is allowed and what
     was given.
 
-    draft_with: what drafts, a name in METHODS (drafters/__init__.py); "none" is plain decoding. Two
+    draft_with: what drafts, a name in METHODS (events/choices.py); "none" is plain decoding. Two
         names can be joined by "+", if the first copies from the text: the first that has a draft gives it.
     gamma: the most tokens drafted in a round; "auto" chooses it round by round.
     tree: how many children each drafted token has, and the text before them all, by depth: (3, 2, 1) drafts 3

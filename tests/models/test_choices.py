@@ -25,12 +25,17 @@ from specdemo.ui.runs.instruments import PLANS, ComparisonRequest
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.view import settings
 from specdemo.ui.view.feed import RunFeed
+from specdemo.words.catalogue import catalogue
 from tests.tiny import tiny
 
-STUTTER = Method("stutter", "stutterer", "the last token again and again", ("gamma", "ngram"))
-COIN = Rule(
-    "coin", "accept every second draft", False, "1/2", "a coin", None, "when u < 1/2", fields=("lenience",)
-)
+STUTTER = Method("stutter", ("gamma", "ngram"))
+COIN = Rule("coin", False, "1/2", None, fields=("lenience",))
+SENTENCE = "the last token again and again"
+WORDS = {
+    ("methods", "stutter"): {"label": "stutterer", "menu": "stutterer", "sentence": SENTENCE},
+    ("rules", "coin"): dict.fromkeys(("meaning", "recorded", "about"), "a coin")
+    | {"name": "coin", "label": "coin (lossy): accept every second draft", "accepted": "when u < 1/2"},
+}
 PARAMS = Params(max_new_tokens=40, seed=1, gamma=3, temperature=1.0, top_p=1.0)
 PROMPT = [5, 17, 3]
 
@@ -58,6 +63,8 @@ def added(monkeypatch):
     monkeypatch.setitem(WAYS, STUTTER.name, StutteringWay())
     monkeypatch.setitem(RULES, COIN.name, COIN)
     monkeypatch.setitem(JUDGES, COIN.name, lambda params: coin)
+    for (table, name), words in WORDS.items():
+        monkeypatch.setitem(catalogue("en")["choices"][table], name, words)
 
 
 @pytest.fixture(scope="module")
@@ -121,4 +128,4 @@ def test_the_page(pair):
     shown = {name for name, is_shown in settings.visible(held()).items() if is_shown}
     assert {"gamma", "ngram", "rule", "lenience"} <= shown and not {"confidence", "exit_layer"} & shown
     texts = hints(held(), "Once", models.needs(Choice()), pair)
-    assert texts["draft_with"].startswith(STUTTER.sentence) and "lossy" in texts["rule"]
+    assert texts["draft_with"].startswith(SENTENCE) and "lossy" in texts["rule"]

@@ -15,11 +15,11 @@ import specdemo.drafters.eagle3.head
 import specdemo.drafters.mtp.layers
 import specdemo.runtime.lm
 from specdemo import PairError, Params, Round, generate, load_pair, stream
-from specdemo.drafters import DRAFTER_KINDS, METHODS
 from specdemo.drafters.config_reader import LAYER_CONFIG
 from specdemo.drafters.model.tree import TreeDrafter
 from specdemo.engine.loop import DraftLength
 from specdemo.errors import LoadError
+from specdemo.events import DRAFTER_KINDS, METHODS
 from specdemo.loading.load import plan
 from specdemo.loading.request import resolve
 from specdemo.runtime.device import Clock

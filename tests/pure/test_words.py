@@ -9,7 +9,7 @@ import pytest
 
 from specdemo.words.catalogue import LANGUAGES, WORDS, catalogue, say, speaking
 
-UI, ADVISE, TRIALS = (WORDS.parent / name for name in ("ui", "advise", "trials"))
+UI, ADVISE, TRIALS, EVENTS = (WORDS.parent / name for name in ("ui", "advise", "trials", "events"))
 SCRIPTS = sorted(UI.glob("static/*/*.js"))
 VALUE = re.compile(r"\{\{(\w+)\}\}")
 
@@ -71,7 +71,7 @@ def test_scripts_ask_for_words_that_there_are(file):
 
 
 def test_no_words_are_left_over():
-    python = [file for folder in (UI, ADVISE, TRIALS) for file in folder.rglob("*.py")]
+    python = [file for folder in (UI, ADVISE, TRIALS, EVENTS) for file in folder.rglob("*.py")]
     asked = set().union(*map(literals, (*SCRIPTS, *python)))
     used = set().union(*map(names_of, asked))
     empty = {name for name in NAMES if ENGLISH.get(name) == ""}  # of a section that has no words yet

@@ -9,7 +9,6 @@ from torch import Tensor
 from torch.nn import Module
 from transformers import PreTrainedModel
 
-from specdemo.drafters.assistant import KIND
 from specdemo.drafters.assistant.model import ASSISTANTS, CachedAssistant, is_assistant, shared_layers
 from specdemo.drafters.base import Kind, Materials
 from specdemo.drafters.formats import known_config
@@ -79,7 +78,7 @@ class AssistantKind(Kind[PreTrainedModel]):
         return is_assistant(model)
 
     def name_of(self, model: PreTrainedModel) -> str:
-        return KIND.name
+        return "assistant"
 
     def cached(self, model: PreTrainedModel, target: PreTrainedModel, clock: Clock) -> CachedAssistant:
         return CachedAssistant(model, target)

@@ -2,7 +2,6 @@
 its authors (a class DFlashDraftModel, and a `dflash_config`)."""
 
 from specdemo.drafters.config_reader import MOST_UNITS, ConfigReader
-from specdemo.drafters.dflash import DSPARK
 from specdemo.drafters.dflash.head import DFlashConfig, DFlashHead, Markov, MarkovKind
 from specdemo.runtime.decoder import RowMask
 
@@ -25,7 +24,7 @@ class DFlashReader(ConfigReader):
                 raise self.error(f"{OWN} must be an object, not {type(own).__name__}")
             self.raw = self.raw | own  # either place is used
         block = self.number("block_size", LARGEST_BLOCK, 16 if is_authors else 8)
-        anchor = self.flag("sample_from_anchor", self.found.kind == DSPARK.name)
+        anchor = self.flag("sample_from_anchor", self.found.kind == "dspark")
         if block < 2 - anchor:
             raise self.error(f"block_size must be at least {2 - anchor}, not {block}")
         size = self.raw.get("target_hidden_size")
@@ -35,7 +34,7 @@ class DFlashReader(ConfigReader):
                 f"are used, not {ascii(size)[:60]}"
             )
         tokens = layer.vocab_size if is_authors else 32000  # by default
-        with_confidence = self.found.kind == DSPARK.name and self.flag("enable_confidence_head", True)
+        with_confidence = self.found.kind == "dspark" and self.flag("enable_confidence_head", True)
         return DFlashConfig(
             layer,
             block,
@@ -48,7 +47,7 @@ class DFlashReader(ConfigReader):
             embedding_scale=self._factor("input_embedding_scale", None if is_authors else 1.0),
             logit_scale=self._factor("output_multiplier", 1.0) or 1.0,
             logit_cap=self._factor("final_logit_softcapping", None),
-            markov=self._markov() if self.found.kind == DSPARK.name else None,
+            markov=self._markov() if self.found.kind == "dspark" else None,
             has_confidence=with_confidence,
             guesses_block=is_authors and "block_size" not in self.raw,
             confidence_sees_token=self.flag("confidence_head_with_markov", True),

@@ -13,7 +13,6 @@ from torch.nn.functional import embedding, pad
 from transformers import PreTrainedModel
 
 from specdemo.drafters.dflash.head import DFlashConfig, DFlashHead
-from specdemo.drafters.dflash2 import KIND
 from specdemo.runtime.decoder import Attention, Decoder, Heads, Layer
 
 
@@ -122,7 +121,7 @@ class DFlash2Head(DFlashHead):
 
     @property
     def kind(self) -> str:
-        return KIND.name
+        return "dflash2"
 
     @property
     def bytes_of_a_block(self) -> int:

@@ -6,7 +6,7 @@ from torch.nn import Module
 from transformers import PreTrainedModel
 
 from specdemo.drafters.base import Kind, Materials
-from specdemo.drafters.model import KIND, other_tokenizer
+from specdemo.drafters.model import other_tokenizer
 from specdemo.drafters.model.drafter import ModelDrafter
 from specdemo.drafters.model.tree import TreeDrafter
 from specdemo.engine.draft import Drafter
@@ -26,7 +26,7 @@ class ModelKind(Kind[PreTrainedModel]):
         return isinstance(model, PreTrainedModel)
 
     def name_of(self, model: PreTrainedModel) -> str:
-        return KIND.name
+        return "model"
 
     def cached(self, model: PreTrainedModel, target: PreTrainedModel, clock: Clock) -> CachedLM:
         return cached_lm(model, clock)

@@ -12,7 +12,6 @@ from transformers import PreTrainedModel
 
 from specdemo.drafters.base import Materials, Models, Way
 from specdemo.drafters.model.drafter import DraftInput
-from specdemo.drafters.mtp import METHOD
 from specdemo.drafters.mtp.checkpoint import NONE, UNUSABLE, mtp_parameters, read_mtp
 from specdemo.drafters.mtp.layers import CachedMtp, follow_target, own_modules
 from specdemo.engine.draft import Draft, Drafter, draft_in_turn, one_hot_draft
@@ -128,7 +127,7 @@ class MtpWay(Way):
         return f"{UNUSABLE}: {reason}"
 
     def lacks(self, pair: Models) -> str | None:
-        layers = pair.carried.get(METHOD.name, NONE)
+        layers = pair.carried.get("mtp", NONE)
         return layers if isinstance(layers, str) else None
 
     def own(self, pair: Models, params: Params) -> OfTarget:
@@ -138,7 +137,7 @@ class MtpWay(Way):
             follow_target(layers, target.model)
             return CachedMtp(layers, target.model)
 
-        return OfTarget(METHOD.name, make)
+        return OfTarget("mtp", make)
 
     def cost(self, pair: Models, params: Params) -> DraftingCost:
         """What drafting costs: one of the layers and the output layer for each token."""
@@ -154,7 +153,7 @@ class MtpWay(Way):
 
 def _layers_of(pair: Models) -> Any:
     """The layers, an MtpModel, of a pair that has them."""
-    return pair.carried[METHOD.name]
+    return pair.carried["mtp"]
 
 
 def _agrees_with_itself(layers: PreTrainedModel, target: PreTrainedModel) -> bool:

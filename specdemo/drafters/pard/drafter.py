@@ -14,7 +14,6 @@ from specdemo.drafters.base import Materials
 from specdemo.drafters.formats import MASKS, known_config
 from specdemo.drafters.model.drafter import DraftInput, ModelDrafter
 from specdemo.drafters.model.kind import ModelKind
-from specdemo.drafters.pard import KIND
 from specdemo.engine.draft import LONGEST_DRAFT, Draft, draft_at_once, one_hot_draft
 from specdemo.errors import PairError
 from specdemo.events.speedup import DraftingCost
@@ -77,7 +76,7 @@ class PardKind(ModelKind):
         return isinstance(model, PreTrainedModel) and bool(_masks(model.config))
 
     def name_of(self, model: PreTrainedModel) -> str:
-        return KIND.name
+        return "pard"
 
     def build(self, given: Materials) -> PardDrafter:
         (mask, *_) = _masks(given.drafter.model.config).values()

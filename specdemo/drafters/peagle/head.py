@@ -11,7 +11,6 @@ from torch.nn import Parameter
 from transformers import PreTrainedModel
 
 from specdemo.drafters.eagle3.head import CachedEagle3, Eagle3Config, Eagle3Head
-from specdemo.drafters.peagle import KIND
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +30,7 @@ class PEagleHead(Eagle3Head):
 
     @property
     def kind(self) -> str:
-        return KIND.name
+        return "peagle"
 
     def cached(self, target: PreTrainedModel) -> "CachedPEagle":
         return CachedPEagle(self, target)

@@ -10,10 +10,9 @@ from typing import Any
 import gradio as gr
 
 from specdemo.errors import PairError
-from specdemo.events import METHODS, PARAMETERS, RULES
+from specdemo.events import METHODS, PARAMETERS, RULES, words_of_row
 from specdemo.ui.page.hints import hints
 from specdemo.ui.runs.models import Choice, Models
-from specdemo.ui.view.choices import words_of_row
 from specdemo.ui.view.settings import (
     AS_STARTED,
     FIRST,

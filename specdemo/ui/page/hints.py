@@ -6,14 +6,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from specdemo.errors import PairError
-from specdemo.events import DRAFTER_KINDS, LIMITS, METHODS, Method, Params, allowed, check_text
+from specdemo.events import DRAFTER_KINDS, LIMITS, METHODS, Method, Params, allowed, check_text, words_of_row
 from specdemo.events.params import GRAMMARS
 from specdemo.loading.catalog import CATALOGUE
 from specdemo.loading.templates import check_arguments
 from specdemo.servers.client import server_address
 from specdemo.servers.pair import ServedPair
 from specdemo.ui.runs.limits import LOCAL, Limits
-from specdemo.ui.view.choices import words_of_row
 from specdemo.ui.view.settings import (
     AS_STARTED,
     CONTROL_NAMES,

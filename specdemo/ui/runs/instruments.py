@@ -37,7 +37,15 @@ from specdemo.bench.methods import (
 )
 from specdemo.bench.prompts import prompts_for
 from specdemo.errors import PairError
-from specdemo.events import DRAFTER_KINDS, METHODS, Params, check_prompt, drafter_label, is_lossy
+from specdemo.events import (
+    DRAFTER_KINDS,
+    METHODS,
+    Params,
+    check_prompt,
+    drafter_label,
+    is_lossy,
+    words_of_row,
+)
 from specdemo.events.params import tree_text
 from specdemo.events.speedup import claimed, speed_up, timed, with_speedup
 from specdemo.events.trace import Trace, round_objects
@@ -54,7 +62,6 @@ from specdemo.ui.runs.run import awaitable
 from specdemo.ui.runs.trials import trials_request
 from specdemo.ui.runs.worlds import worlds_request
 from specdemo.ui.view import wire
-from specdemo.ui.view.choices import words_of_row
 from specdemo.ui.view.durations import GAMMAS, IN_TURNS, REPEATS, SET_SIZE
 from specdemo.ui.view.feed import conditions_of, cut_output, how_in_words, tokens_of
 from specdemo.ui.view.settings import judging_in_words, length_in_words, sampler_in_words

@@ -13,7 +13,7 @@ from typing import Any
 
 from specdemo import zero
 from specdemo.errors import PairError
-from specdemo.events import PairInfo, Params, check_prompt, is_lossy
+from specdemo.events import PairInfo, Params, check_prompt, is_lossy, words_of_row
 from specdemo.loading.pair import AnyPair, Pair
 from specdemo.trials.chi_square import (
     ChiSquare,
@@ -30,7 +30,6 @@ from specdemo.ui.runs.measuring import Link, MeasurementRequest, Work, prompt_in
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import Ticket
 from specdemo.ui.view import wire
-from specdemo.ui.view.choices import words_of_row
 from specdemo.ui.view.settings import judging_in_words, length_in_words, sampler_in_words
 from specdemo.words.catalogue import say
 from specdemo.words.message import message, refusal

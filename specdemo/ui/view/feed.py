@@ -22,6 +22,7 @@ from specdemo.events import (
     Stats,
     is_lossy,
     manner_of,
+    words_of_row,
 )
 from specdemo.events.params import GRAMMARS, field_of_grammar, values_of_rule
 from specdemo.events.segments import MARKS
@@ -29,7 +30,6 @@ from specdemo.events.speedup import Estimate, best_gamma, checks, counted_estima
 from specdemo.events.trace import Trace, pieces, round_objects
 from specdemo.events.verdict import Verdict, experts_in_words, verdict, why_none
 from specdemo.servers.software import messages_of
-from specdemo.ui.view.choices import words_of_row
 from specdemo.ui.view.durations import seconds
 from specdemo.ui.view.served import counted, printable, served
 from specdemo.ui.view.settings import adjusting_in_words
@@ -274,12 +274,19 @@ def how_in_words(method: str, kind: str | None) -> str:
     return say("choices.drafts_so", method=f"{label[0].upper()}{label[1:]}", sentence=sentence)
 
 
-RULE_WORDS = ("meaning", "accepted", "recorded", "about")  # fields of a rule that are words
-
-
 def wire_rule(name: str) -> WireRule:
-    found = {field: getattr(RULES[name], field) for field in WireRule.__annotations__}
-    return cast(WireRule, found | {field: words_of_row("rules", name, field) for field in RULE_WORDS})
+    rule = RULES[name]
+    return {
+        "name": name,
+        "symbol": rule.symbol,
+        "meaning": words_of_row("rules", name, "meaning"),
+        "residual": rule.residual,
+        "accepted": words_of_row("rules", name, "accepted"),
+        "recorded": words_of_row("rules", name, "recorded"),
+        "about": words_of_row("rules", name, "about"),
+        "judges_whole_draft": rule.judges_whole_draft,
+        "threshold": rule.threshold,
+    }
 
 
 def words_of_outcome(trace: Trace) -> OutcomeWords:

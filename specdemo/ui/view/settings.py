@@ -19,11 +19,11 @@ from specdemo.events import (
     check_number,
     is_lossy,
     template_arguments_json,
+    words_of_row,
 )
 from specdemo.events.params import GRAMMARS, field_of_grammar, tree_text, values_of_rule
 from specdemo.loading import catalog
 from specdemo.servers.pair import SERVER_PREFIX, SERVERS_OWN
-from specdemo.ui.view.choices import words_of_row
 from specdemo.words.catalogue import number, say
 from specdemo.words.message import Message, message_of
 

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specdemo.events import DRAFTER_KINDS, METHODS, PairInfo, Params, ServerInfo, Stats
+from specdemo.events import DRAFTER_KINDS, METHODS, PairInfo, Params, ServerInfo, Stats, words_of_row
 from specdemo.events.segments import segments_of, where_bound
 from specdemo.events.speedup import experts_of_checks
 from specdemo.events.trace import Trace
-from specdemo.ui.view.choices import words_of_row
 from specdemo.ui.view.served import drafting_in_words, printable, served_numbers, server_in_words
 from specdemo.ui.view.settings import in_words, judging_in_words, length_in_words, sampler_in_words
 from specdemo.words.catalogue import in_language, number, say

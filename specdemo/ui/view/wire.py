@@ -86,7 +86,7 @@ class Counted(TypedDict):
 
 
 class WireRule(TypedDict):
-    """What judged a run's drafts, in words: the fields of its row in events/choices.py that the scripts
+    """What judged a run's drafts: of its row in events/choices.py and of that row's words what the scripts
     use."""
 
     name: str

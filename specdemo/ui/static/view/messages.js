@@ -155,7 +155,7 @@
  */
 
 /**
- * What judged a run's drafts, in words: the fields of its row in events/choices.py that the scripts use.
+ * What judged a run's drafts: of its row in events/choices.py and of that row's words what the scripts use.
  * @typedef {object} WireRule
  * @property {string} name
  * @property {string} symbol
