@@ -11,7 +11,7 @@ from random import SystemRandom
 from time import perf_counter
 
 from specdemo.drafters.base import Materials
-from specdemo.drafters.ways import way_of
+from specdemo.drafters.table import drafting_by
 from specdemo.engine.compiled import Compiled, compiled
 from specdemo.engine.detokenize import Pieces
 from specdemo.engine.draft import LONGEST_DRAFT, GivenDrafter
@@ -469,8 +469,8 @@ def decoder_of(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
     """The loop of a run, which has not begun. Who drives it holds the pair's lock, and calls it within
     `pair.runner.active()`."""
     params = started.params
-    way = way_of(params)
-    setup = pair.runner.begin_run(way.own(pair, params))
+    method = drafting_by(params.draft_with)
+    setup = pair.runner.begin_run(method.own(pair, params))
     code = compiled() if setup.on_cpu else Compiled()
     of_prompt, theirs = len(started.prompt_ids), of_drafter(params)
     grammar = pair.grammars.compiled(params, of_prompt, Thoughts.at_first(started))
@@ -490,7 +490,7 @@ def decoder_of(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
     eos = frozenset() if params.ignore_eos else pair.eos
     room = longest - len(started.prompt_ids)
     stop = StopCriteria(eos, params.stop, room, pair.stop_ids(params.stop))
-    drafter = way.build(
+    drafter = method.build(
         Materials(
             params=theirs,
             sampler=drafting,
@@ -521,13 +521,13 @@ def decoder_of(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
     )
     cost = NO_COST
     if params.gamma == "auto" and tree is None:
-        cost = way.cost(pair, params)
+        cost = method.cost(pair, params)
         if setup.target.experts is not None:  # a forward reads what any of its rows goes through
             experts = expert_weights(pair.target)
             share = experts.size * experts.chosen / weight_bytes(pair.target)
             cost = replace(cost, experts=share, chosen=experts.chosen)
     gamma = 0 if params.draft_with == "none" else verifier.gamma
-    length = DraftLength(gamma, cost, way.longest_draft(pair))
+    length = DraftLength(gamma, cost, method.longest_draft(pair.drafter))
     emitter = Emitter(Pieces(pair.tokenizer), pair.token_text, stop, params.rule, is_lossy(params))
     assert params.seed is not None, "stream has drawn one"
     clock, ahead = pair.runner.clock, setup.runs_ahead and not drafter.waits and grammar is None

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, Qwen3Config
 
-from specdemo.drafters.dflash.head import WHOLE_BLOCK, DFlashConfig, DFlashHead
-from specdemo.drafters.dflash2.head import DFlash2Config, DFlash2Head
+from specdemo.drafters.dflash import WHOLE_BLOCK, DFlash2Config, DFlash2Head, DFlashConfig, DFlashHead
 from specdemo.runtime.decoder import RowMask
 from specdemo.runtime.lm import logits_width
 from tests.heads import (

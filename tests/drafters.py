@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, logging
 
-from specdemo.drafters.dflash.head import Markov
+from specdemo.drafters.dflash import Markov
 from specdemo.engine.sampling import uniforms
 from tests.block_heads import DFLASH2, block_logits, save_authors_block_head, save_block_head, tiny_block_head
 from tests.checkpoints import DEEPSEEK, MTP_KINDS, change_config, gemma4, gemma4_assistant, model_with_mtp

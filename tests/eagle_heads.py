@@ -9,7 +9,7 @@ from torch.nn import Identity
 from torch.nn.functional import linear
 from transformers import LlamaConfig, LlamaModel, PreTrainedModel
 
-from specdemo.drafters.eagle.head import EagleConfig, EagleHead
+from specdemo.drafters.eagle import EagleConfig, EagleHead
 from specdemo.runtime.lm import logits_width
 from tests.heads import randomised, write_head
 

@@ -13,8 +13,7 @@ from transformers import LlamaConfig, PhiConfig, PreTrainedModel, Qwen3Config
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from transformers.models.phi.modeling_phi import PhiRotaryEmbedding
 
-from specdemo.drafters.eagle3.head import Eagle3Config, Eagle3Head
-from specdemo.drafters.peagle.head import PEagleConfig, PEagleHead
+from specdemo.drafters.eagle import Eagle3Config, Eagle3Head, PEagleConfig, PEagleHead
 from specdemo.runtime.lm import logits_width
 
 LAYER_IDS = (0, 1)
@@ -148,7 +147,7 @@ def rows_of(head: Eagle3Head, tokens: Tensor, g: Tensor) -> Tensor:
     weights = {name: value.double() for name, value in head.state_dict().items()}
     embeddings = weights["embed_tokens.weight"] if head.config.own_embeddings else head.targets_embedding()
     every = torch.ones(len(tokens), len(tokens), dtype=torch.bool)
-    for i, mask in enumerate(head.config.masks):
+    for i, mask in enumerate(head.masks):
         w = part_of(weights, f"layers.{i}.")
         norm, eps = w["input_layernorm.weight"], config.rms_norm_eps
         read, residual = normed(x, norm, eps), x

@@ -13,8 +13,8 @@ import torch
 from scipy.stats import chisquare
 
 from specdemo.drafters.base import Materials
-from specdemo.drafters.model.kind import ModelKind
-from specdemo.drafters.ways import way_called
+from specdemo.drafters.other_tokenizer import TokenizedDrafting
+from specdemo.drafters.table import drafting_by
 from specdemo.engine.detokenize import Pieces
 from specdemo.engine.emit import Emitter, StopCriteria
 from specdemo.engine.loop import Decoder, DraftLength
@@ -389,7 +389,7 @@ def make_drafter(
     target = SimpleNamespace(vocab_size=vocab_size, device=CPU)
     run_step = run_step or EagerSteps()
     materials = dict(params=params, sampler=sampler, target=target, drafter=drafter, run_step=run_step)
-    build = ModelKind().build if kind == "model" else way_called(kind).build
+    build = TokenizedDrafting().build if kind == "model" else drafting_by(kind).build
     return build(Materials(**materials, context=math.inf, drafter_context=context))
 
 

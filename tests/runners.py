@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from specdemo import load_pair
 from specdemo.drafters.heads import DraftHead
-from specdemo.drafters.kinds import cached_drafter
+from specdemo.drafters.table import cached_drafter
 from specdemo.runtime.graphs import Graphs
 from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.runner import Runner, RunSetup

@@ -14,7 +14,7 @@ from assets.training.data import EOS, PAD
 from assets.training.heads import HeadTrainer, start_at_target, target_states
 from assets.training.options import Options
 from assets.training.trainer import divergence, layer_config
-from specdemo.drafters.dflash.head import WHOLE_BLOCK, DFlashConfig, DFlashHead
+from specdemo.drafters.dflash import WHOLE_BLOCK, DFlashConfig, DFlashHead
 from specdemo.runtime.decoder import Layer
 
 DECAY = math.exp(-1 / 4)  # how much less each further place counts, as in the paper for blocks of 8

@@ -13,8 +13,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from assets.training.heads import HeadTrainer, start_at_target, target_states
 from assets.training.options import Options
 from assets.training.trainer import divergence, layer_config
-from specdemo.drafters.config_reader import EMBEDDINGS
-from specdemo.drafters.eagle3.head import Eagle3Config, Eagle3Head
+from specdemo.drafters.configs import EMBEDDINGS
+from specdemo.drafters.eagle import Eagle3Config, Eagle3Head
 from specdemo.runtime.decoder import Layer
 
 DECAY = 0.8  # how much less each further step counts: a token is only judged if those before it were accepted

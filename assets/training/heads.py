@@ -11,8 +11,8 @@ from torch import Tensor
 from transformers import LlamaForCausalLM
 
 from assets.training.trainer import PairTrainer
-from specdemo.drafters.dflash.head import DFlashHead
-from specdemo.drafters.eagle3.head import Eagle3Head
+from specdemo.drafters.dflash import DFlashHead
+from specdemo.drafters.eagle import Eagle3Head
 
 
 class HeadTrainer(PairTrainer):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from specdemo.advise.results import ALONE, Contender
 from specdemo.bench.compare import Setting, methods_at_hand, with_trees
-from specdemo.drafters.ways import way_called
+from specdemo.drafters.table import drafting_by
 from specdemo.errors import LoadError, PairError
 from specdemo.events import METHODS, Params, drafter_label, manner_of
 from specdemo.loading.catalog import CATALOGUE, ROOT, others_at_hand
@@ -38,7 +38,7 @@ class Field:
                 drafter=info.drafter if needs_drafter else None,
                 drafter_kind=info.drafter_kind if needs_drafter else None,
                 at_once=manner_of(method, info.drafter_kind) in ("block", "block and chain"),
-                longest=way_called(method).longest_draft(pair),
+                longest=drafting_by(method).longest_draft(pair.drafter),
                 tree=setting.params.tree,
             )
             self.contenders.append(contender)

@@ -8,7 +8,7 @@ from statistics import fmean
 from time import perf_counter
 
 from specdemo.bench.methods import WARM_UP_TOKENS, MethodRow, MethodsResult, is_untimed, usual_tree, winner
-from specdemo.drafters.kinds import kind_in
+from specdemo.drafters.table import kind_in
 from specdemo.errors import CannotReadTrees, LoadError
 from specdemo.events import METHODS, PairInfo, Params, drafter_label, manner_of, rule_in_words
 from specdemo.events.metrics import ratio, total

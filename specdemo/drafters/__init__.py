@@ -1,1 +1,1 @@
-"""What drafts: by each method (ways.py), and as a pair's drafter (kinds.py)."""
+"""What drafts: a file for a family, and the table of them all (table.py)."""

@@ -1,6 +1,5 @@
-"""What a drafter owes. A `Way` answers for a drafting method, a `Kind` for what a pair's drafter can be.
-Their rows, which need no torch, stand in the folders' `__init__.py`; the tables of both in ways.py and
-kinds.py."""
+"""What everything that drafts owes, by itself, from the target, or as a pair's drafter. The rows of methods
+and kinds, which need no torch, stand in events; which class here stands for which row, in table.py."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -24,13 +23,13 @@ from specdemo.runtime.steps import RunStep
 from specdemo.runtime.weights import weight_bytes
 from specdemo.words.message import Message, about
 
-M = TypeVar("M", bound=Module)  # the model of a kind
+M = TypeVar("M", bound=Module)  # the model of a pair's drafter
 
 
 @dataclass(frozen=True)
 class Materials:
     """What a drafter is built from: a run's settings, and what its pair has. drafter: the pair's drafter with
-    its cache, or the part of the target that drafts (`Way.own`). run_step: runs steps on the drafter's
+    its cache, or the part of the target that drafts (`Drafting.own`). run_step: runs steps on the drafter's
     device. context, drafter_context: the most tokens of a text. tokenizer: the target's. other_tokenizer:
     the drafter's, None where it is the same."""
 
@@ -61,44 +60,30 @@ class Materials:
         """What is drafted in each round, if not a chain."""
         return tree_of(self.params)
 
-
-def regular(tree: AnyTree | None) -> Tree | None:
-    """The tree of a drafter that grows none by probabilities."""
-    assert not isinstance(tree, GrownTree), "Pair.check refuses it"
-    return tree
+    @property
+    def regular_tree(self) -> Tree | None:
+        """The tree of a drafter that grows none by probabilities."""
+        tree = self.tree
+        assert not isinstance(tree, GrownTree), "Pair.check refuses it"
+        return tree
 
 
 class Models(Protocol):
-    """What a drafting method looks at of a pair. carried: what `Way.read` gives, by the method's name."""
+    """What drafting looks at of a pair. carried: what `Drafting.read_carried` gives, by the method's name."""
 
     target: PreTrainedModel
     drafter: Module | None
     carried: Mapping[str, PreTrainedModel | str]
 
 
-class Way:
-    """A drafting method for the pairs here. What this class says holds for a method without a model."""
+class Drafting(Generic[M]):
+    """How something drafts for the pairs here: a method of METHODS, or what a pair's drafter can be. What
+    this class says holds where nothing else is known of it: it needs no model and costs nothing."""
 
-    def read(
-        self, target: PreTrainedModel, folder: Path | None, quantised_here: bool
-    ) -> PreTrainedModel | str | None:
-        """What a target's checkpoint carries for this method beside the target's own layers; or, in a part of
-        a sentence, why nothing of it can be used. None for a method that needs nothing. folder: the
-        checkpoint; None where it is not known. quantised_here: whether the target was quantised when it was
-        loaded."""
-        return None
-
-    def count_parameters(self, skeleton: PreTrainedModel, folder: Path | None) -> int:
-        """How many parameters `read` will give. folder: None before the checkpoint is on this machine."""
-        return 0
-
-    def tried(self, carried: PreTrainedModel, target: PreTrainedModel) -> PreTrainedModel | str:
-        """What `read` has given, as the target is now; or why it cannot be used. Raises what says that there
-        is not enough memory, or no GPU any more."""
-        return carried
+    # As a method
 
     def lacks(self, pair: Models) -> Message | str | None:
-        """Why the pair cannot draft by this method, if it cannot."""
+        """Why the pair cannot draft so, if it cannot."""
         return None
 
     def largest(self, pair: Models, field: str) -> int | None:
@@ -106,7 +91,7 @@ class Way:
         return None
 
     def check(self, pair: Models, params: Params) -> Params:
-        """The Params as this pair takes them. ValueError if it cannot draft by this method."""
+        """The Params as this pair takes them. ValueError if it cannot draft so."""
         if why := self.lacks(pair):
             raise ValueError(about("draft_with", "method_unfit", name=params.draft_with, reason=why))
         return params
@@ -121,16 +106,35 @@ class Way:
         lengths each time."""
         return NO_COST
 
-    def longest_draft(self, pair: Models) -> int | None:
-        """The most tokens that the method can draft at once; None where there is no such limit."""
+    def longest_draft(self, drafter: M | None) -> int | None:
+        """The most tokens that can be drafted at once, by the pair's drafter or without it; None where there
+        is no such limit."""
         return None
 
     def build(self, given: Materials) -> Drafter:
         raise NotImplementedError
 
+    # What a target's checkpoint carries for it, beside the target's own layers
 
-class Kind(Generic[M]):
-    """What a pair's drafter can be. What this class says holds for a model of transformers."""
+    def read_carried(
+        self, target: PreTrainedModel, folder: Path | None, quantised_here: bool
+    ) -> PreTrainedModel | str | None:
+        """What is carried; or, in a part of a sentence, why nothing of it can be used. None for a method that
+        needs nothing. folder: the checkpoint; None where it is not known. quantised_here: whether the target
+        was quantised when it was loaded."""
+        return None
+
+    def count_carried(self, skeleton: PreTrainedModel, folder: Path | None) -> int:
+        """How many parameters `read_carried` will give. folder: None before the checkpoint is on this
+        machine."""
+        return 0
+
+    def tried(self, carried: PreTrainedModel, target: PreTrainedModel) -> PreTrainedModel | str:
+        """What was carried, as the target is now; or why it cannot be used. Raises what says that there is
+        not enough memory, or no GPU any more."""
+        return carried
+
+    # As a pair's drafter
 
     is_head: ClassVar[bool] = False  # whether it is small, stays in its dtype, and is read as a whole
     is_for_a_target: ClassVar[str | None] = None  # "an assistant": what is no target itself
@@ -139,7 +143,7 @@ class Kind(Generic[M]):
     reads_hidden_states: ClassVar[bool] = False  # of the target's layers
 
     def describes(self, folder: Path) -> bool:
-        """Whether the model in this folder is of this kind, by its config.json."""
+        """Whether the model in this folder drafts so, by its config.json."""
         raise NotImplementedError
 
     def verifier(self, folder: Path, shown: str) -> str | None:
@@ -148,8 +152,8 @@ class Kind(Generic[M]):
         return None
 
     def skeleton(self, folder: Path, shown: str) -> Module:
-        """The head in this folder without its weights, on torch's default device; as `read`, only where the
-        kind `is_head`: other models are made by transformers."""
+        """The head in this folder without its weights, on torch's default device; as `read`, only where
+        `is_head`: other models are made by transformers."""
         raise NotImplementedError
 
     def read(self, folder: Path, dtype: torch.dtype, shown: str) -> Module:
@@ -157,18 +161,15 @@ class Kind(Generic[M]):
         raise NotImplementedError
 
     def is_one(self, model: Module) -> bool:
-        """Whether the model, or its skeleton, is of this kind."""
+        """Whether the model, or its skeleton, drafts so."""
         raise NotImplementedError
 
     def name_of(self, model: M) -> str:
-        """The name of the model's kind in DRAFTER_KINDS."""
+        """The name of what the model is in DRAFTER_KINDS."""
         raise NotImplementedError
 
     def cached(self, model: M, target: PreTrainedModel, clock: Clock) -> Cached:
         """The model with a cache, drafting for this target."""
-        raise NotImplementedError
-
-    def build(self, given: Materials) -> Drafter:
         raise NotImplementedError
 
     def check_fit(self, model: M, target: PreTrainedModel, drafter_id: str, target_id: str) -> None:
@@ -191,10 +192,7 @@ class Kind(Generic[M]):
         raises."""
         raise NotImplementedError
 
-    def cost(self, model: M, target: PreTrainedModel) -> DraftingCost:
-        """What drafting with the model costs, see Way."""
-        return DraftingCost(token=weight_bytes(model) / weight_bytes(target))
 
-    def longest_draft(self, model: M) -> int | None:
-        """The most tokens that the model can draft at once; None where there is no such limit."""
-        return None
+def share_read(pair: Models) -> float:
+    """The bytes of weights that the pair's drafter reads, divided by those that its target reads."""
+    return weight_bytes(pair.drafter) / weight_bytes(pair.target)

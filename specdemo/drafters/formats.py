@@ -1,44 +1,53 @@
-"""Which config.json describes a head, that is a drafter made for one target, and in whose format."""
+"""Heads in files, in two formats: that of the speculators library (config.json with a
+`speculators_model_type`), and those in which their authors publish them, told by classes, keys and tensors.
+Neither library is needed."""
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
 
-from specdemo.errors import LoadError
+import torch
+from safetensors import safe_open
+from torch import Tensor
+from torch.nn import Module
+from transformers import PreTrainedModel
+
+from specdemo.drafters.base import Drafting, Materials, Models
+from specdemo.drafters.configs import EMBEDDINGS, MASKS, HeadConfig, HeadJson, known_config, read_config
+from specdemo.drafters.dflash import DFlash2Head, DFlashHead, read_dflash, read_dflash2
+from specdemo.drafters.eagle import Eagle3Head, EagleHead, PEagleHead, read_eagle, read_eagle3, read_peagle
+from specdemo.drafters.head_drafter import agrees_with_target
+from specdemo.drafters.heads import CachedHead, DraftHead
+from specdemo.engine.draft import Drafter
+from specdemo.errors import LoadError, PairError, load_errors
 from specdemo.events import DRAFTER_KINDS, drafter_label
+from specdemo.events.speedup import DraftingCost
+from specdemo.runtime.device import Clock
+from specdemo.runtime.files import stored_tensors, weight_files
+from specdemo.runtime.lm import CachedLM, context_of, final_norm, logits_width
+from specdemo.words.message import Message, message
 
 SPECULATOR = "speculators_model_type"  # the key of a config in the format of the speculators library
-Format = Literal["speculators", "authors"]
 LONGEST_HEADER = 10_000_000  # bytes of a safetensors file that name its tensors
-MASKS = ("pard_token", "ptd_token_id")  # the names of a mask token's id, of what drafts in parallel
 PUBLISHED = {kind.name: kind.authors for kind in DRAFTER_KINDS.values() if kind.authors is not None}
 NOT_RUN = {"MLP speculator": r"mlp_?speculator", "Medusa": r"medusa"}  # what is known besides
 OF_MEDUSA = "medusa_num_heads"  # the key of its authors' config.json that tells it
-
-
-@dataclass(frozen=True)
-class HeadFormat:
-    """What a head's config.json describes: a kind of head, and in which format."""
-
-    kind: str  # a name in DRAFTER_KINDS
-    format: Format
-
-
-def read_config(folder: Path) -> object:
-    """What is in config.json. OSError or ValueError if it cannot be read."""
-    return json.loads((folder / "config.json").read_text(encoding="utf-8"))
-
-
-def known_config(folder: Path) -> dict[str, Any] | None:
-    """The object in config.json; None if there is none, which reading the model reports."""
-    try:
-        config = read_config(folder)
-    except (OSError, ValueError):
-        return None
-    return config if isinstance(config, dict) else None
+# What may be copies of the target's, some of them for training alone.
+COPIES = {"verifier_lm_head.weight", "verifier_norm.weight", EMBEDDINGS, "lm_head.weight"}
+MAPS = {"d2t", "t2d"}
+# What reads a head's config.json, and the head, by its kind's name in DRAFTER_KINDS.
+READERS: dict[str, tuple[Callable[[HeadJson], HeadConfig], type[DraftHead]]] = {
+    "eagle": (read_eagle, EagleHead),
+    "eagle3": (read_eagle3, Eagle3Head),
+    "peagle": (read_peagle, PEagleHead),
+    "dflash": (read_dflash, DFlashHead),
+    "dspark": (read_dflash, DFlashHead),
+    "dflash2": (read_dflash2, DFlash2Head),
+}
 
 
 def describes_head(folder: Path) -> bool:
@@ -75,9 +84,9 @@ def authors_kind(config: Mapping[str, object]) -> str | None:
     return None
 
 
-def format_of(config: Mapping[str, object], start: str) -> HeadFormat:
-    """What a head's config.json describes. LoadError, whose sentence begins with `start`, for a kind of head
-    that cannot be run."""
+def kind_described(config: Mapping[str, object], start: str) -> str:
+    """The name in DRAFTER_KINDS of the head that a config.json describes. LoadError, whose sentence begins
+    with `start`, for a kind that cannot be run."""
     if SPECULATOR in config:
         name = config[SPECULATOR]
         types = [kind.name for kind in DRAFTER_KINDS.values() if kind.in_speculators]
@@ -85,10 +94,221 @@ def format_of(config: Mapping[str, object], start: str) -> HeadFormat:
             *most, last = types
             allowed = f"{', '.join(most)} or {last}, the types that can be run here"
             raise LoadError(f"{start}: {SPECULATOR} must be {allowed}, not {ascii(name)[:60]}")
-        return HeadFormat(str(name), "speculators")
+        return str(name)
     kind = authors_kind(config) or "eagle"  # told by their tensors alone
     if kind not in PUBLISHED:
         *most, last = (drafter_label("model", name).removesuffix(" head") for name in PUBLISHED)
         can = f"{', '.join(most)} and {last}"
         raise LoadError(f"{start}: heads of the kind {kind} cannot be run here, only those of {can}")
-    return HeadFormat(kind, "authors")
+    return kind
+
+
+@dataclass(frozen=True)
+class Speculator:
+    """What a head's config.json says. verifier: the target that it was trained for: a hub id or a
+    directory."""
+
+    config: HeadConfig
+    verifier: str | None
+    head: type[DraftHead]
+    is_authors: bool
+
+    def empty_head(self, dtype: torch.dtype = torch.float32) -> DraftHead:
+        """The head without its weights: on the meta device, if that is torch's default device."""
+        return self.head(self.config, dtype)
+
+    def in_file(self, name: str) -> str:
+        """What the format calls a tensor of the head's."""
+        is_eagle3 = self.is_authors and issubclass(self.head, Eagle3Head)
+        return name.replace("layers.0.", "midlayer.", 1) if is_eagle3 else name
+
+
+def read_speculator(folder: Path, shown: str | None = None) -> Speculator:
+    """Reads config.json. LoadError if it describes no head that can be run. shown: what the sentence calls
+    the head, in place of its folder."""
+    place = shown or str(folder)
+    with load_errors("drafter", str(folder), shown=place):
+        start = f"drafter: {place} cannot be loaded, because of its config.json"
+        raw = read_config(folder)
+        if not isinstance(raw, dict):
+            raise LoadError(f"{start}: it must hold an object, not {type(raw).__name__}")
+        kind = kind_described(raw, start)
+        # Before its weights have come from the hub, it counts as one with embeddings of its own.
+        with load_errors("drafter", str(folder), "weights", place):
+            tensors = set(stored_tensors(folder)) if _are_here(folder) else {EMBEDDINGS}
+        given = HeadJson(raw, kind, SPECULATOR not in raw, start, tensors)
+        read, head = READERS[kind]
+        return Speculator(read(given), given.verifier, head, given.is_authors)
+
+
+def read_head(
+    folder: Path, speculator: Speculator, dtype: torch.dtype, shown: str | None = None
+) -> DraftHead:
+    """The head on the CPU, in this dtype, detached from any target. LoadError if its tensors are not those
+    that its config.json asks for."""
+    place = shown or str(folder)
+    where = f"drafter {place}"
+    with load_errors("drafter", str(folder), "weights", place):
+        with torch.device("meta"):
+            head = speculator.empty_head(dtype)
+        own_names = {speculator.in_file(name): name for name in head.state_dict()}
+        expected = {name: head.state_dict()[own] for name, own in own_names.items()}
+        tensors: dict[str, Tensor] = {}
+        for file in weight_files(folder):
+            with safe_open(file, "pt") as content:
+                for name in content.keys():  # noqa: SIM118, which is no dict
+                    shape = content.get_slice(name).get_shape()
+                    _check_tensor(name, shape, expected, where, head)
+                    tensors[name] = content.get_tensor(name)
+        missing = sorted(expected.keys() - tensors.keys() - {"t2d"})
+        if missing:
+            what = f"{len(missing)} tensors, first" if len(missing) > 1 else "the tensor"
+            raise LoadError(f"{where} lacks {what} {missing[0]}, which its config.json asks for")
+        _check_values(tensors, expected, head, where)
+        used = {own: tensors[name] for name, own in own_names.items()}
+        used = {name: value.to(dtype) if value.is_floating_point() else value for name, value in used.items()}
+        head.load_state_dict(used, assign=True)
+        head.requires_grad_(False).begin_run()
+        return head.eval()
+
+
+def _are_here(folder: Path) -> bool:
+    """Whether all files of its weights have come from the hub."""
+    with suppress(OSError, ValueError):  # what is wrong is said when the weights are read
+        return all(file.is_file() for file in weight_files(folder))
+    return False
+
+
+def _check_tensor(
+    name: str, shape: list[int], expected: dict[str, Tensor], where: str, head: DraftHead
+) -> None:
+    is_unused = name in COPIES or (name in MAPS and head.d2t is None)
+    if name not in expected and is_unused:
+        return
+    if name not in expected:
+        raise LoadError(f"{where} has a tensor {name}, which its config.json does not ask for")
+    if list(shape) != list(expected[name].shape):
+        raise LoadError(
+            f"{where}: its tensor {name} has the shape {shape}, and config.json asks for "
+            f"{list(expected[name].shape)}"
+        )
+
+
+def _check_values(
+    tensors: dict[str, Tensor], expected: dict[str, Tensor], head: DraftHead, where: str
+) -> None:
+    for name, value in tensors.items():
+        if value.is_floating_point() and value.itemsize == 1:  # float8, which needs a scale
+            raise LoadError(f"{where}: its tensor {name} cannot be of {value.dtype}")
+        if value.is_floating_point() and not value.isfinite().all():
+            raise LoadError(f"{where}: its tensor {name} holds values that are not finite")
+        if name in expected and value.is_floating_point() is (name in MAPS):
+            raise LoadError(f"{where}: its tensor {name} cannot be of {value.dtype}")
+    d2t = tensors.get("d2t")
+    if d2t is None:
+        return
+    if head.d2t is None and d2t.any():
+        raise LoadError(f"{where}: its tensor d2t must be 0 everywhere, since draft_vocab_size is vocab_size")
+    width = head.config.vocab_size
+    ids = torch.arange(len(d2t)) + d2t.long()
+    if ids.min() < 0 or ids.max() >= width or len(ids.unique()) != len(ids):
+        raise LoadError(f"{where}: its tensor d2t does not give a different id below {width:,} to each token")
+    can_draft = torch.zeros(width, dtype=torch.bool).index_fill_(0, ids, True)
+    if not torch.equal(tensors.setdefault("t2d", can_draft).bool(), can_draft):
+        raise LoadError(f"{where}: its tensors d2t and t2d name different tokens")
+    tensors["d2t"], tensors["t2d"] = d2t.long(), can_draft
+
+
+class HeadDrafting(Drafting[DraftHead]):
+    """A head of any kind as a pair's drafter."""
+
+    is_head = True
+    is_for_a_target = "a head"
+    reads_hidden_states = True
+
+    def describes(self, folder: Path) -> bool:
+        return describes_head(folder)
+
+    def verifier(self, folder: Path, shown: str) -> str | None:
+        return read_speculator(folder, shown).verifier
+
+    def skeleton(self, folder: Path, shown: str) -> DraftHead:
+        return read_speculator(folder, shown).empty_head()
+
+    def read(self, folder: Path, dtype: torch.dtype, shown: str) -> DraftHead:
+        return read_head(folder, read_speculator(folder, shown), dtype, shown)
+
+    def is_one(self, model: Module) -> bool:
+        return isinstance(model, DraftHead)
+
+    def name_of(self, model: DraftHead) -> str:
+        return model.kind
+
+    def cached(self, model: DraftHead, target: PreTrainedModel, clock: Clock) -> CachedHead:
+        is_here = model.device.type == target.get_input_embeddings().weight.device.type == "cpu"
+        return model.cached(target, compiled=is_here)
+
+    def cost(self, pair: Models, params: object) -> DraftingCost:
+        assert isinstance(pair.drafter, DraftHead)
+        return pair.drafter.cost(pair.target)
+
+    def longest_draft(self, drafter: DraftHead | None) -> int | None:
+        return drafter and drafter.places
+
+    def build(self, given: Materials) -> Drafter:
+        how = (given.sampler, *given.how_to_draft, given.tree)
+        return given.drafter.model.drafter(given.drafter, given.target, *how)
+
+    def check_fit(self, model: DraftHead, target: PreTrainedModel, drafter_id: str, target_id: str) -> None:
+        config, of_target = model.config, target.config.get_text_config()
+        depth, ids = of_target.num_hidden_layers, config.layer_ids_for(of_target.num_hidden_layers)
+        where = f"drafter {drafter_id} does not fit target {target_id}"
+        if config.feature_size != of_target.hidden_size:
+            raise PairError(
+                f"{where}: it reads hidden states of size {config.feature_size}, and the target's have "
+                f"{of_target.hidden_size}"
+            )
+        if config.vocab_size != logits_width(target):
+            raise PairError(
+                f"{where}: it was made for a vocabulary of {config.vocab_size:,} tokens, and the "
+                f"target's has {logits_width(target):,}"
+            )
+        if len(set(ids)) != len(ids) or min(ids) < 0 or max(ids) > depth:
+            raise PairError(
+                f"{where}: it reads the inputs of layers {', '.join(map(str, ids))}, which must be different "
+                f"and from 0 to {depth}, the target's number of layers"
+            )
+        if model.uses_target_s_embeddings and config.hidden_size != of_target.hidden_size:
+            raise PairError(
+                f"{where}: it has no embeddings of its own and a hidden size of {config.hidden_size}, so the "
+                f"target's embeddings of size {of_target.hidden_size} cannot be used"
+            )
+
+        if model.reads_normed:
+            try:
+                final_norm(target)
+            except ValueError:
+                raise PairError(
+                    f"{where}: it reads the target's hidden states after the last norm, which is not known "
+                    f"of a {type(target).__name__}"
+                ) from None
+
+    def notes(self, model: DraftHead, target: PreTrainedModel) -> list[Message]:
+        guessed = model.guessed(target.config.get_text_config().num_hidden_layers)
+        return [message("guessed", name=name, value=value) for name, value in guessed.items()]
+
+    def needs_targets_device(self, model: DraftHead) -> str | None:
+        if not model.uses_target_s_embeddings:
+            return None
+        return "has no embeddings of its own and uses the target's"
+
+    def agrees(self, model: DraftHead, target: PreTrainedModel) -> bool:
+        """Whether the head predicts the same with a cache that is written by position, also where rejected
+        drafts were, as in one forward over a whole text, from the target's features of it."""
+
+        def compare(lm: CachedLM, whole: CachedHead, cached: CachedHead, ids: Tensor) -> list:
+            lm.prefill(ids)
+            return [cached.compared(whole, ids)]
+
+        make = partial(model.cached, target)
+        return agrees_with_target(target, make, compare, context_of(model), model.dtype)

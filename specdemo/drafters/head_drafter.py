@@ -1,50 +1,82 @@
-"""How a drafter of any kind of heads drafts: what it reads of its target, and how a chain or a tree comes of
-what it says."""
+"""How what reads its target's hidden states drafts: a head of any kind, the target's own layers for
+multi-token prediction, or an assistant."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
-from specdemo.drafters.model.drafter import DraftInput
-from specdemo.engine.draft import LONGEST_DRAFT, Draft, Drafter, draft_at_once, draft_in_turn, one_hot_draft
+from specdemo.drafters.model import DraftInput, Fed, StepDrafter
+from specdemo.engine.draft import LONGEST_DRAFT, Draft, draft_at_once, draft_in_turn
 from specdemo.engine.sampling import Sampler
 from specdemo.engine.tree import AnyTree, GrownTree, Shown, draft_tree
 from specdemo.events import Gamma
-from specdemo.runtime.lm import LM
+from specdemo.runtime.agreement import difference
+from specdemo.runtime.cache import Cached
+from specdemo.runtime.lm import LM, CachedLM, context_of, evaluating, in_training
+from specdemo.runtime.probe import TRIED_TOKENS, tried_tokens
 from specdemo.runtime.steps import RunStep
 
 
 @dataclass(eq=False)
-class HeadDrafter(Drafter):
+class FeatureDrafter(StepDrafter):
+    """Drafts by a model that reads its target's hidden states."""
+
+    head: Any  # with its cache
+    target: LM
+    sampler: Sampler
+    run_step: RunStep
+    gamma: Gamma
+    is_over: Callable[[], bool] = lambda: False  # of Decoder
+    confidence: float = 0.0
+    tree: AnyTree | None = None
+    filled: int = field(default=0, init=False)  # rows of the head's cache that hold true features
+
+    def __post_init__(self) -> None:
+        self.target.features = self.head.reads
+
+    @property
+    def model_device(self) -> torch.device:
+        return self.head.device
+
+    @property
+    def vocab_size(self) -> int:
+        return self.target.vocab_size
+
+    @property
+    def device(self) -> torch.device:
+        return self.target.device
+
+    def in_turn(
+        self, predict: Callable[[Tensor | None], Tensor], value: DraftInput, told: Tensor | None = None
+    ) -> Draft:
+        """A chain of which each token depends on those before it. predict, told: see draft_in_turn."""
+        how = (self.sampler, value.settings, value.seen, self.stops_below)
+        return draft_in_turn(predict, value.u, *how, told)
+
+
+@dataclass(eq=False)
+class HeadDrafter(FeatureDrafter):
     """Drafts by a head, which says in `step` what follows.
 
     Each round begins with the target's true features of the tokens that the last round has accepted: where
     steps are captured, of one more than can follow each other in a draft, so that the shapes are the same
     however many they were. What they leave in the head's cache replaces what drafting had left there."""
 
-    head: Any  # with its cache
-    target: LM
-    sampler: Sampler
-    run_step: RunStep
-    gamma: Gamma  # the most tokens of a draft
-    is_over: Callable[[], bool] = lambda: False  # of Decoder
-    confidence: float = 0.0
-    tree: AnyTree | None = None  # what is drafted; None: chains
-    stops_below: float = field(default=0.0, init=False)  # see draft_in_turn
-    filled: int = field(default=0, init=False)  # rows of the head's cache that hold true features
+    stops_below = 0.0
 
     def __post_init__(self) -> None:
-        self.target.features = self.head.reads
+        super().__post_init__()
         if isinstance(self.tree, GrownTree):
             self.tree = replace(self.tree, depth=int(min(self.tree.depth, self.places)))
 
     @property
     def places(self) -> float:
         """The most tokens that can follow each other in a draft."""
-        return torch.inf
+        return self.head.model.places or torch.inf
 
     def longest(self, ids: list[int]) -> float:
         """How many drafted tokens can follow each other after this text: none beyond the head's own context,
@@ -59,45 +91,26 @@ class HeadDrafter(Drafter):
             self.head.prefill(ids, self.filled, end, self.is_over)
             self.filled = max(self.filled, end)
 
-    def propose(self, ids: list[int], k: int, u: list[float]) -> Draft:
-        longest = max(0, min(self.longest(ids), self.places, k))
-        k = int(longest) if self.tree is None else self.tree.first(k).in_room(int(longest)).size
-        if k == 0:
-            return one_hot_draft([], self.target.vocab_size, self.target.device)
-        rows = self.run_step.rows(k, self.gamma)
-        rows = rows if self.tree is not None else int(min(rows, self.places))
-        start = self.begins_at(ids, rows)
-        seen = self.sampler.seen(ids, self.target.vocab_size, self.head.device)
-        value = DraftInput.of(self.head.device, start, ids[start:], self.sampler, u[:rows], seen)
-        key = ("draft", rows, len(ids) - start, *self.buffers, self.sampler.key, self.tree)
-        _, draft = self.run_step(key, self.step, value, self.expected)
-        self.filled = len(ids) - 1
-        return replace(draft.on(self.target.device), k=min(k, len(draft.ids)))
+    def room(self, ids: list[int], k: int) -> int:
+        longest = int(max(0, min(self.longest(ids), self.places, k)))
+        return longest if self.tree is None else self.tree.first(k).in_room(longest).size
 
-    def begins_at(self, ids: list[int], rows: int) -> int:
-        """The first position whose feature a step reads; that of the last token is not known yet. Makes room
-        for so many rows after the text."""
+    def rows(self, k: int) -> int:
+        rows = super().rows(k)
+        return rows if self.tree is not None else int(min(rows, self.places))
+
+    def begin(self, ids: list[int], rows: int) -> Fed:
+        # A step reads features; that of the last token is not known yet.
         most = self.gamma if self.tree is None else self.tree.depth
         more = min(max(1, len(ids) - 2 - self.filled), LONGEST_DRAFT)  # new tokens besides the last
         start = max(0, len(ids) - 2 - self.run_step.rows(more, most))
         self._fill(ids, start)  # nothing, unless rounds have drafted nothing
         self.head.grow(len(ids) + rows)
-        return start
+        buffers = (self.head.kv_length, self.head.buffer_epoch, self.target.buffer_epoch)
+        return Fed(start, ids[start:], buffers)
 
-    @property
-    def buffers(self) -> tuple[int, ...]:
-        """What captured steps hold for."""
-        return self.head.kv_length, self.head.buffer_epoch, self.target.buffer_epoch
-
-    def expected(self, value: DraftInput, said: Draft) -> Draft:
-        """What the step should have said, see RunStep: the head's own logits after the tokens that a graph
-        has drawn."""
-        return self.step(value, said.logits)
-
-    def step(self, value: DraftInput, told: Tensor | None = None) -> Draft:
-        """The draft made from `value`, which has the text's tokens from the first on whose feature is read.
-        told: see draft_in_turn."""
-        raise NotImplementedError
+    def end(self, ids: list[int], draft: Draft) -> None:
+        self.filled = len(ids) - 1
 
     def shape_of(self, value: DraftInput) -> AnyTree | None:
         """The tree that is drafted from `value`."""
@@ -108,18 +121,14 @@ class HeadDrafter(Drafter):
         shape = self.shape_of(value)
         return len(value.u) if shape is None else shape.depth
 
-    def in_turn(
+    def in_shape(
         self, predict: Callable[[Shown | None], Tensor], value: DraftInput, told: Tensor | None
     ) -> Draft:
-        """A draft whose tokens depend on those before them. predict: see draft_tree."""
-        how, shape = (self.sampler, value.settings, value.seen), self.shape_of(value)
-        if shape is not None:
-            return draft_tree(predict, value.u, shape, *how, told)
-
-        def after(token: Tensor | None) -> Tensor:
-            return predict(None if token is None else Shown(token))
-
-        return draft_in_turn(after, value.u, *how, self.stops_below, told)
+        """A chain or a tree whose tokens depend on those before them. predict: see draft_tree."""
+        shape = self.shape_of(value)
+        if shape is None:
+            return self.in_turn(lambda token: predict(None if token is None else Shown(token)), value, told)
+        return draft_tree(predict, value.u, shape, self.sampler, value.settings, value.seen, told)
 
     def at_once(self, logits: Tensor, value: DraftInput, told: Tensor | None) -> Draft:
         """A draft whose tokens do not depend on those before them: logits [K, V], of each place."""
@@ -130,4 +139,39 @@ class HeadDrafter(Drafter):
         def predict(shown: Shown | None) -> Tensor:
             return next(places).expand(1 if shown is None else len(shown.tokens), -1)
 
-        return self.in_turn(predict, value, told)
+        return self.in_shape(predict, value, told)
+
+
+C = TypeVar("C", bound=Cached)
+
+
+def agrees_with_target(
+    target: PreTrainedModel,
+    make: Callable[[], C],
+    compare: Callable[[CachedLM, C, C, Tensor], Sequence[tuple[Tensor, Tensor]]],
+    context: float,
+    dtype: torch.dtype,
+    mostly: bool = False,
+) -> bool:
+    """Whether a model says the same of the target's hidden states of a text in both ways. make: gives it with
+    a cache of its own. compare: what it says of the text [N] that the target is to read, in one way and in
+    the other, by two of them: pairs of logits. context: the most tokens that it reads. mostly: see
+    `difference`."""
+    with torch.no_grad(), evaluating(in_training(target)):
+        lm, one, other = CachedLM(target), make(), make()
+        lm.features = one.reads = other.reads
+        ids = tried_tokens(lm, int(min(TRIED_TOKENS, context_of(target), context)))
+        pairs = compare(lm, one, other, ids)
+        for each in (lm, one, other):
+            each.free()
+    return not any(difference(*pair, dtype, mostly) for pair in pairs)
+
+
+def in_parts(say: Callable[[Tensor, int, int], Tensor], ids: Tensor, n: int) -> Tensor:
+    """What is said of the first n of ids [N] in parts, with rejected drafts between them. say: what is said
+    of these ids from one row to before another: [rows, ...]."""
+    said = [say(ids, 0, n // 2)]
+    for start in range(n // 2, n, 2):
+        say(ids.flip(0), start, min(start + 3, n))  # a rejected draft
+        said.append(say(ids, start, min(start + 2, n)))
+    return torch.cat(said)

@@ -1,91 +1,50 @@
 """A head: a drafter that is made for one target and drafts from the target's own hidden states. What all
-kinds of heads have in common: the target that they belong to, the tokens that they can draft, rotary
-positions, and a cache that is written by position."""
+kinds of heads have in common: the target that they belong to, the tokens that they can draft, their layers,
+and a cache that is written by position."""
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import ModuleType
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import Linear, Module, ModuleDict, ModuleList, RMSNorm
-from transformers import LlamaConfig, PreTrainedModel, Qwen3Config
+from transformers import PreTrainedModel, Qwen3Config
 
+from specdemo.drafters.configs import HeadConfig, LayerConfig
 from specdemo.drafters.rotary import RotaryPositions
-from specdemo.errors import one_line
+from specdemo.engine.draft import Drafter
+from specdemo.events.speedup import DraftingCost
 from specdemo.runtime import cuda
+from specdemo.runtime.agreement import difference, why_not
 from specdemo.runtime.attention import Branches
 from specdemo.runtime.cache import (
     NEW_BUFFERS,
-    Cached,
     CachedByPosition,
     Features,
     PositionalCache,
     PositionalLayer,
 )
-from specdemo.runtime.decoder import Attention, Decoder, Heads, Layer, Norm, RowMask
+from specdemo.runtime.decoder import Attention, Decoder, Heads, Layer, RowMask
 from specdemo.runtime.families import embedding_scale
 from specdemo.runtime.fused import MOST_OF_TREE, KernelAttention, TorchAttention, as_table, triton_kernels
 from specdemo.runtime.linear import MOST_BY_TRITON
-from specdemo.runtime.lm import context_of, final_norm, logits_tolerance
+from specdemo.runtime.lm import context_of, final_norm
 from specdemo.runtime.native import NATIVE_DTYPES, Native, NativeForward
+from specdemo.runtime.weights import weight_bytes
 from specdemo.words.message import Message, message
 
 HEAD_PREFILL_CHUNK = 256  # rows per forward: a mask can have a row for each query head of each of them
 TRIED_BEFORE = 8  # rows of the cache before those that are tried
-LayerConfig = LlamaConfig | Qwen3Config
-
-
-class OfLayers:
-    """What the config of a head tells by the config of its layers."""
-
-    layer: Any
-
-    def get_text_config(self) -> Any:
-        """What `context_of` asks of a transformers config: here, the layers' config."""
-        return self.layer
-
-    @property
-    def vocab_size(self) -> int:
-        """V, the target's."""
-        return self.layer.vocab_size
-
-    @property
-    def hidden_size(self) -> int:
-        """H, the head's hidden size."""
-        return self.layer.hidden_size
-
-
-class HeadConfig(Protocol):
-    """What all heads' configs tell. The rotary positions are in `layer`."""
-
-    @property
-    def layer(self) -> LayerConfig: ...
-
-    @property
-    def masks(self) -> list[RowMask]:
-        """The mask of each layer."""
-
-    @property
-    def vocab_size(self) -> int:
-        """V: the number of the target's tokens."""
-
-    @property
-    def draft_vocab_size(self) -> int:
-        """Vd: the number of tokens that the head can draft."""
-
-    @property
-    def feature_size(self) -> int:
-        """The target's hidden size."""
-
-    def layer_ids_for(self, depth: int) -> tuple[int, ...]:
-        """The target's layers whose inputs the head reads, for a target of so many layers; see `Features`."""
 
 
 class DraftHead(Module):
     """The weights of a head, all of one dtype. `.to(device)` moves them; a dtype is chosen when the head is
     built."""
 
+    kind: str  # its name in DRAFTER_KINDS
+    uses_target_s_embeddings: bool = True
     fc: Linear  # from the target's hidden states, side by side, to one
     layers: ModuleList  # of HeadLayer
     layer_type: ClassVar[type[Layer]] = Layer  # what runs its layers
@@ -95,11 +54,14 @@ class DraftHead(Module):
     d2t: Tensor | None  # [Vd] int64: the same as offsets, None where all tokens can be drafted
     t2d: Tensor | None  # [V] bool: whether a token can be drafted
     reads_normed: ClassVar[bool] = False  # whether it reads what the target's last norm gives
+    places: int | None = None  # the most tokens of a draft
 
-    def __init__(self, config: HeadConfig):
+    def __init__(self, config: HeadConfig, drafts: int, masks: Sequence[RowMask]):
+        """drafts: Vd, the number of tokens that it can draft. masks: that of each layer."""
         super().__init__()
         self.config = config
-        drafts, width = config.draft_vocab_size, config.vocab_size
+        self.masks = tuple(masks)
+        width = config.vocab_size
         self.register_buffer("d2t", None if drafts == width else torch.zeros(drafts, dtype=torch.long))
         self.register_buffer("t2d", None if drafts == width else torch.zeros(width, dtype=torch.bool))
         with torch.device("cpu"):  # also where the weights are on the meta device
@@ -121,34 +83,29 @@ class DraftHead(Module):
     def dtype(self) -> torch.dtype:
         return self.fc.weight.dtype
 
-    @property
-    def kind(self) -> str:
-        """The name of the head's kind in DRAFTER_KINDS."""
-        raise NotImplementedError
-
-    @property
-    def uses_target_s_embeddings(self) -> bool:
-        raise NotImplementedError
-
     def guessed(self, depth: int) -> dict[str, str]:
         """What its config.json leaves out and nothing else tells, by its name there: what is taken for a
         target of so many layers."""
         return {}
 
-    def cached(self, target: PreTrainedModel) -> Cached:
-        """The head with a cache, drafting for this target."""
+    def cached(self, target: PreTrainedModel, compiled: bool = False) -> "CachedHead":
+        """The head with a cache, drafting for this target. compiled: as fast as it can be on a CPU."""
         raise NotImplementedError
 
-    def compiled(self, target: PreTrainedModel) -> Cached:
-        """The head with a cache on a CPU, as fast as it can be there."""
+    def drafter(self, *how: Any) -> Drafter:
+        """What drafts by it. how: what HeadDrafter takes."""
         raise NotImplementedError
+
+    def cost(self, target: PreTrainedModel) -> DraftingCost:
+        """See `Drafting.cost`."""
+        return DraftingCost(token=weight_bytes(self) / weight_bytes(target))
 
     def num_parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.parameters())
 
     def get_output_embeddings(self) -> Module | None:
         """The head's own output layer; None where it uses the target's."""
-        raise NotImplementedError
+        return getattr(self, "lm_head", None)
 
     def begin_run(self) -> None:
         """Call when weights were loaded or moved, not inside a step."""
@@ -187,11 +144,11 @@ class DraftHead(Module):
 
     def layers_by(self, kernels: ModuleType | None) -> list[Layer]:
         """The head's layers as they run. kernels: see Layer."""
-        config, layer = self.config, self.config.layer
+        layer = self.config.layer
         sizes = layer.num_attention_heads, layer.num_key_value_heads, layer.head_dim, layer.head_dim**-0.5
         return [
             self.layer_type(part, Heads(index, *sizes, mask), layer.hidden_act, kernels, self.reads_context)
-            for index, (part, mask) in enumerate(zip(self.layers, config.masks, strict=True))
+            for index, (part, mask) in enumerate(zip(self.layers, self.masks, strict=True))
         ]
 
     def decoder(self, target: PreTrainedModel) -> Decoder:
@@ -235,25 +192,26 @@ def linears(shapes: dict[str, tuple[int, int]], bias: bool, dtype: torch.dtype) 
     return {name: Linear(*shape, bias=bias, dtype=dtype) for name, shape in shapes.items()}
 
 
-class CachedHead(CachedByPosition):
+class CachedHead(Native, CachedByPosition):
     """A head with keys and values of its own, by position, and with the features of its target.
 
     Nothing is rewound: a forward is told its first row, and what lies after its last is left over from
-    rejected drafts, or empty, and masked. With Triton its layers run by kernels, where these say what torch's
-    operations do."""
+    rejected drafts, or empty, and masked. With Triton its layers run by kernels, and on a CPU compiled code
+    runs them (`compiled`), where these say what torch's operations do."""
 
     written_for_capture = True
     reads: Features
 
-    def __init__(self, head: DraftHead, target: PreTrainedModel):
+    def __init__(self, head: DraftHead, target: PreTrainedModel, compiled: bool = False):
+        self.compiles_itself = compiled
         self.model = head
         self.target = target
         self.device = head.device
         self.dtype = head.dtype
         self.context = context_of(head)
         self.decoding = head.decoding  # its layers as they run here
-        self.not_fast: str | None = None  # why neither kernels nor compiled code are used
-        self._is_tried = False
+        self.not_fast: str | None = None  # why no kernels are used
+        self._is_tried = False  # whether these were
         head.attach_verifier(target)
         head.begin_run()
         depth = target.config.get_text_config().num_hidden_layers
@@ -284,16 +242,17 @@ class CachedHead(CachedByPosition):
     def begin_run(self, static: bool) -> None:
         for layer in self.decoding:
             layer.begin_run()
-        if static and not self._is_tried and cuda.has_triton(self.device):
+        if not static:
+            self.native = None
+        elif self.compiles_itself:
+            if self.native is not None:
+                self._trying(self._find_weights)
+            elif self.not_native is None:
+                self._trying(self._choose_native)
+        elif not self._is_tried and cuda.has_triton(self.device):
+            if why := why_not(self._try_kernels):
+                self.not_fast, self.decoding = why, self.model.decoding
             self._is_tried = True
-            try:
-                self._try_kernels()
-            except torch.OutOfMemoryError:  # there may be room at the next run
-                self._is_tried = False
-                raise
-            except Exception as error:  # of a compiler, whose next version may differ
-                self.not_fast = one_line(error)
-                self.decoding = self.model.decoding
 
     @torch.no_grad()
     def _try_kernels(self) -> None:
@@ -302,10 +261,32 @@ class CachedHead(CachedByPosition):
         self.decoding = self.model.layers_by(triton_kernels())
         self.check_alike(expected, self.tried())
 
+    def new_native(self) -> NativeForward:
+        return NativeForward(partial(self.model.decoder, self.target))
+
+    @torch.no_grad()
+    def _choose_native(self) -> None:
+        self.native = None
+        if (kept := self.reads.states.dtype) not in NATIVE_DTYPES:
+            raise ValueError(f"its target's hidden states are {str(kept).removeprefix('torch.')} numbers")
+        expected = self.tried()
+        self.warming_up = message("compiling_head")
+        try:
+            native = self.new_native()
+            native.compile_all()
+        finally:
+            self.warming_up = None
+        for layer in self.layers:  # so that nothing is found that the head itself has left there
+            layer.keys.zero_()
+            layer.values.zero_()
+        self.native = native
+        self.check_alike(expected, self.tried())
+
     def notes_as(self, role: str) -> list[Message]:
-        if self.not_fast is None:
-            return []
-        return [message("no_triton", who=message(f"the_{role}"), why=self.not_fast)]
+        notes = super().notes_as(role)
+        if self.not_fast is not None:
+            notes.append(message("no_triton", who=message(f"the_{role}"), why=self.not_fast))
+        return notes
 
     def tried(self) -> Tensor:
         """The head's logits after a few rows of features that are random numbers, to compare ways to compute
@@ -324,12 +305,23 @@ class CachedHead(CachedByPosition):
 
     def check_alike(self, expected: Tensor, said: Tensor) -> None:
         """ValueError if these are not the same logits, which the target's output layer may have made."""
-        known = expected.isfinite()  # a token that cannot be drafted has -inf
-        apart = (said[known] - expected[known]).abs().max() if known.any() else 0.0
-        same = torch.equal(known, said.isfinite())
         dtype = max(self.dtype, self.target.dtype, key=lambda one: torch.finfo(one).eps)
-        if not same or not apart <= logits_tolerance(expected[known], dtype):
-            raise ValueError("it predicts something other than the head")
+        if what := difference(expected, said, dtype):
+            raise ValueError(f"it predicts something other than the head ({what})")
+
+    def prefill(self, ids: list[int], start: int, end: int, is_over: Callable[[], bool]) -> None:
+        """Fills the rows from `start` to before `end`. ids: the text. is_over: as in LM.prefill."""
+        for first, last in self.in_parts(start, end, HEAD_PREFILL_CHUNK, is_over):
+            self.fill(ids, first, last)
+
+    def fill(self, ids: list[int], first: int, last: int) -> None:
+        """Fills the rows from `first` to before `last`."""
+        raise NotImplementedError
+
+    def compared(self, whole: "CachedHead", ids: Tensor) -> tuple[Tensor, Tensor]:
+        """What the head says of ids [N] at once, by the other cache, and in parts with rejected drafts
+        between them, by this one: logits, the same in both."""
+        raise NotImplementedError
 
     def attention_at(self, start: Tensor, count: int, branches: Branches | None = None) -> Attention:
         """How the layers of a forward of `count` rows from start [] on attend. branches: as in
@@ -355,41 +347,3 @@ class CachedHead(CachedByPosition):
         dtype."""
         states = self.reads.at(rows.to(self.reads.states.device))
         return states.to(self.device, self.dtype)
-
-
-def rms_norms(modules: list[Module | None]) -> list[Norm]:
-    return [Norm(module) for module in modules if module is not None]
-
-
-class NativeHead(Native, CachedHead):
-    """A head on a CPU, see Native."""
-
-    def begin_run(self, static: bool) -> None:
-        super().begin_run(static)
-        if not static:
-            self.native = None
-        elif self.native is not None:
-            self._trying(self._find_weights)
-        elif self.not_native is None:
-            self._trying(self._choose_native)
-
-    def new_native(self) -> NativeForward:
-        return NativeForward(partial(self.model.decoder, self.target))
-
-    @torch.no_grad()
-    def _choose_native(self) -> None:
-        self.native = None
-        if (kept := self.reads.states.dtype) not in NATIVE_DTYPES:
-            raise ValueError(f"its target's hidden states are {str(kept).removeprefix('torch.')} numbers")
-        expected = self.tried()
-        self.warming_up = message("compiling_head")
-        try:
-            native = self.new_native()
-            native.compile_all()
-        finally:
-            self.warming_up = None
-        for layer in self.layers:  # so that nothing is found that the head itself has left there
-            layer.keys.zero_()
-            layer.values.zero_()
-        self.native = native
-        self.check_alike(expected, self.tried())

@@ -9,9 +9,8 @@ import torch
 from torch.nn import Module
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from specdemo.drafters.kinds import cached_drafter, kind_of
+from specdemo.drafters.table import cached_drafter, drafting_by, kind_of, read_carried
 from specdemo.drafters.vocabulary import OtherTokenizer, check_shared, other_tokenizer
-from specdemo.drafters.ways import read_carried, way_called
 from specdemo.errors import LoadError, PairError, is_out_of_memory, reason_of
 from specdemo.events import ByModel, PairInfo
 from specdemo.loading.fetch import directory_of, has_config
@@ -69,7 +68,7 @@ def look_at(pair: Pair) -> None:
     with pair.runner.torch_settings():
         check_forwards(models, ids)
         carried = {
-            name: own if isinstance(own, str) else way_called(name).tried(own, target)
+            name: own if isinstance(own, str) else drafting_by(name).tried(own, target)
             for name, own in pair.carried.items()
         }
     pair.note(states, other, carried)

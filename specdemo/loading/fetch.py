@@ -24,7 +24,7 @@ from huggingface_hub.utils import parse_ratelimit_headers
 from safetensors import SafetensorError
 from tqdm import tqdm
 
-from specdemo.drafters.kinds import kind_in
+from specdemo.drafters.table import kind_in
 from specdemo.errors import LoadError, PairError, load_errors, no_config, other_kind
 from specdemo.loading.adapters import ADAPTER_CONFIG, ADAPTER_WEIGHTS, base_of
 from specdemo.loading.request import Part

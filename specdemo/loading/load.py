@@ -26,10 +26,9 @@ from transformers import (
 )
 from transformers.pytorch_utils import Conv1D
 
-from specdemo.drafters.base import Kind
-from specdemo.drafters.kinds import kind_in, kind_of
+from specdemo.drafters.base import Drafting
+from specdemo.drafters.table import count_carried, kind_in, kind_of, read_carried
 from specdemo.drafters.vocabulary import OtherTokenizer, other_tokenizer
-from specdemo.drafters.ways import count_carried, read_carried
 from specdemo.engine.compiled import compiled
 from specdemo.errors import LoadError, PairError, gated_error, is_out_of_memory, load_errors
 from specdemo.events import Params
@@ -417,7 +416,7 @@ def _load_drafter(part: Part, dtype: torch.dtype, on_progress: OnProgress) -> Mo
     return _placed(head, part, dtype)
 
 
-def kind_of_part(part: Part, offline: bool = True) -> Kind:
+def kind_of_part(part: Part, offline: bool = True) -> Drafting:
     """The model's kind, from its config. PairError for a target of a kind that drafts for one. offline:
     without a request to the hub."""
     part = with_base(part, offline)

@@ -15,9 +15,8 @@ from jinja2 import TemplateError
 from torch.nn import Module
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from specdemo.drafters.kinds import cached_drafter, kind_of
+from specdemo.drafters.table import cached_drafter, drafting_by, kind_of
 from specdemo.drafters.vocabulary import OtherTokenizer, special_tokens
-from specdemo.drafters.ways import way_called, way_of
 from specdemo.engine import compiled
 from specdemo.engine.grammar import Grammars
 from specdemo.errors import PairError
@@ -218,15 +217,15 @@ class Pair:
 
     def lacks(self, method: str) -> str | None:
         """Why the pair cannot draft by this method, a name in METHODS; None if it can."""
-        return way_called(method).lacks(self)
+        return drafting_by(method).lacks(self)
 
     def largest(self, method: str, field: str) -> int | None:
-        """See `Way.largest`."""
-        return way_called(method).largest(self, field)
+        """See `Drafting.largest`."""
+        return drafting_by(method).largest(self, field)
 
     def check(self, params: Params) -> Params:
         """The Params as this pair takes them. ValueError names a field that it cannot take."""
-        params = way_of(params).check(self, params)
+        params = drafting_by(params.draft_with).check(self, params)
         params = with_models_own(params, self._read_options()[0])
         width = logits_width(self.target)
         if unknown := next((one for one in params.logit_bias or () if one >= width), None):

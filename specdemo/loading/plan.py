@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn import Module
 
-from specdemo.drafters.kinds import kind_of
+from specdemo.drafters.table import kind_of
 from specdemo.errors import LoadError, PairError
 from specdemo.loading.catalog import QUANTIZE
 from specdemo.loading.quantised import quantized_layers

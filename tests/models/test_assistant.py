@@ -9,8 +9,8 @@ from transformers import AutoModelForCausalLM, Gemma4Config, logging
 from transformers.generation.candidate_generator import SinglePositionMultiTokenCandidateGenerator
 
 from specdemo import Params, generate, load_pair
-from specdemo.drafters.assistant.model import CachedAssistant
-from specdemo.drafters.ways import WAYS
+from specdemo.drafters.assistant import CachedAssistant
+from specdemo.drafters.table import BY_METHOD
 from tests.checkpoints import gemma4, gemma4_assistant, with_tokenizer
 from tests.drafters import PROMPT, assistant_says, drawn_as_said
 from tests.sentences import refusal
@@ -28,7 +28,7 @@ def test_what_each_form_says_is_what_it_says_without_a_cache(shared, ordered):
     assistant = gemma4_assistant(target, seed=3, ordered=ordered)
     params = Params(temperature=1.5, top_p=1.0, gamma=3, max_new_tokens=35, seed=1)
     pair = load_pair(target=target, drafter=assistant)
-    assert 0 < WAYS["model"].cost(pair, Params()).token < 1
+    assert 0 < BY_METHOD["model"].cost(pair, Params()).token < 1
     trace = generate(pair, PROMPT, params, measure=False)
     says = lambda *after: assistant_says(assistant, target, *after)  # noqa: E731
     assert len(set(drawn_as_said(says, PROMPT, trace))) > 1

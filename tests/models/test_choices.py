@@ -11,8 +11,8 @@ from specdemo import Params, generate, load_pair
 from specdemo.bench.compare import compare, methods_of
 from specdemo.bench.methods import winner
 from specdemo.cli.options import check_bench_options, params_from_arguments, parser
-from specdemo.drafters.base import Way
-from specdemo.drafters.ways import WAYS
+from specdemo.drafters.base import Drafting
+from specdemo.drafters.table import BY_METHOD
 from specdemo.engine.draft import NoDrafter, one_hot_draft
 from specdemo.engine.rules import JUDGES, Decision
 from specdemo.engine.sampling import draw
@@ -52,7 +52,7 @@ def coin(p, q, drafted, u_accept, u_next):
     return Decision(accept_prob, accepted, draw(p[accepted[None]], u_next)[0], torch.ones(()), distance)
 
 
-class StutteringWay(Way):
+class StutteringDrafting(Drafting):
     def build(self, given):
         return StutteringDrafter(*given.of_target)
 
@@ -60,7 +60,7 @@ class StutteringWay(Way):
 @pytest.fixture(autouse=True)
 def added(monkeypatch):
     monkeypatch.setitem(METHODS, STUTTER.name, STUTTER)
-    monkeypatch.setitem(WAYS, STUTTER.name, StutteringWay())
+    monkeypatch.setitem(BY_METHOD, STUTTER.name, StutteringDrafting())
     monkeypatch.setitem(RULES, COIN.name, COIN)
     monkeypatch.setitem(JUDGES, COIN.name, lambda params: coin)
     for (table, name), words in WORDS.items():

@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from specdemo import Params, Round, generate, stream
-from specdemo.drafters.dflash.drafter import DFlashDrafter
-from specdemo.drafters.dflash.head import CachedDFlash, Markov, NativeDFlash
-from specdemo.drafters.speculators import read_head, read_speculator
+from specdemo.drafters.dflash import CachedDFlash, DFlashDrafter, Markov
+from specdemo.drafters.formats import read_head, read_speculator
 from specdemo.engine.sampling import Sampler, uniforms
 from specdemo.runtime.decoder import RowMask
 from specdemo.runtime.lm import CachedLM
@@ -109,7 +108,7 @@ def test_features_read_at_the_end_of_their_memory_say_the_same():
     """A block of rows would reach beyond it. How much memory there is depends on the texts before."""
     target = tiny()
     head = tiny_block_head(target)
-    short, long = (NativeDFlash(head, target) for _ in range(2))
+    short, long = (CachedDFlash(head, target, True) for _ in range(2))
     states = torch.randn(9, short.reads.states.shape[1], generator=torch.Generator().manual_seed(0))
     for cached, room in ((short, 9), (long, 64)):
         cached.begin_run(static=True)
@@ -127,7 +126,7 @@ def test_a_weight_that_no_longer_fits_16_bits_between_runs():
     head = tiny_block_head(target)
     for weight in (*target.parameters(), *head.parameters()):
         weight.data = weight.data.bfloat16().float()
-    fast, plain = NativeDFlash(head, target), CachedDFlash(head, target)
+    fast, plain = CachedDFlash(head, target, True), CachedDFlash(head, target)
     fast.begin_run(static=True)
     target.lm_head.weight.data.mul_(1.0001)
     fast.begin_run(static=True)

@@ -10,13 +10,12 @@ from itertools import cycle
 import pytest
 import torch
 
-import specdemo.drafters.dflash.head
-import specdemo.drafters.eagle3.head
-import specdemo.drafters.mtp.layers
+import specdemo.drafters.heads
+import specdemo.drafters.mtp
 import specdemo.runtime.lm
 from specdemo import PairError, Params, Round, generate, load_pair, stream
-from specdemo.drafters.config_reader import LAYER_CONFIG
-from specdemo.drafters.model.tree import TreeDrafter
+from specdemo.drafters.configs import LAYER_CONFIG
+from specdemo.drafters.model import TreeDrafter
 from specdemo.engine.loop import DraftLength
 from specdemo.errors import LoadError
 from specdemo.events import DRAFTER_KINDS, METHODS
@@ -53,7 +52,7 @@ TREE = (2, 2, 1)
 
 def rows_where(fits) -> list:
     """Layers for multi-token prediction are skipped where transformers cannot run them."""
-    old = pytest.mark.skipif(specdemo.drafters.mtp.layers.MtpModel is None, reason="an older transformers")
+    old = pytest.mark.skipif(specdemo.drafters.mtp.MtpModel is None, reason="an older transformers")
     return [
         pytest.param(name, marks=old) if name == "mtp" else name for name, row in ROWS.items() if fits(row)
     ]
@@ -146,9 +145,8 @@ def test_prompts_of_any_length(name, monkeypatch):
     """Also longer than the parts that a prefill reads, and shorter than what a round feeds again. Some need a
     feature of a token before the last one."""
     monkeypatch.setattr(specdemo.runtime.lm, "PREFILL_CHUNK", 7)
-    for module in (specdemo.drafters.eagle3.head, specdemo.drafters.dflash.head):
-        monkeypatch.setattr(module, "HEAD_PREFILL_CHUNK", 5)
-    monkeypatch.setattr(specdemo.drafters.mtp.layers, "MTP_PREFILL_CHUNK", 5)
+    monkeypatch.setattr(specdemo.drafters.heads, "HEAD_PREFILL_CHUNK", 5)
+    monkeypatch.setattr(specdemo.drafters.mtp, "MTP_PREFILL_CHUNK", 5)
     for length in (1, 2, 4, 30):
         prompt = (PROMPT * 6)[:length]
         trace = generate(pair_of(name, 12), prompt, sampled(name, max_new_tokens=9), measure=False)

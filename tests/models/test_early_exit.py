@@ -10,7 +10,7 @@ import torch
 from torch.nn import Linear, ModuleList
 
 from specdemo import Params, generate, load_pair
-from specdemo.drafters.early_exit.layers import first_layers
+from specdemo.drafters.early_exit import first_layers
 from specdemo.runtime.device import Clock
 from specdemo.runtime.graphs import Graphs
 from tests.drafters import drawn_as_said, exit_says

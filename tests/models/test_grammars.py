@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from specdemo import Params, Trace, generate, load_pair
-from specdemo.drafters.dflash.head import Markov
-from specdemo.drafters.mtp import layers
+from specdemo.drafters import mtp as layers
+from specdemo.drafters.dflash import Markov
 from specdemo.events.segments import where_bound
 from specdemo.events.verdict import verdict
 from tests.block_heads import DFLASH2, save_block_head, tiny_block_head

@@ -1,8 +1,8 @@
 """What drafting costs, from which `gamma="auto"` chooses how long a draft is."""
 
 from specdemo import Params, load_pair
-from specdemo.drafters.dflash.head import Markov
-from specdemo.drafters.ways import WAYS, ByDrafter
+from specdemo.drafters.dflash import Markov
+from specdemo.drafters.table import BY_METHOD, ByDrafter
 from specdemo.events.speedup import DraftingCost
 from specdemo.runtime.weights import weight_bytes
 from tests.block_heads import tiny_block_head
@@ -36,5 +36,5 @@ def test_a_block_costs_what_it_reads_however_long_it_is():
 
 def test_an_exit_costs_what_its_layers_read():
     pair = load_pair(target=tiny(num_hidden_layers=4))
-    few, most = (WAYS["early-exit"].cost(pair, Params(exit_layer=layers)).token for layers in (1, 3))
+    few, most = (BY_METHOD["early-exit"].cost(pair, Params(exit_layer=layers)).token for layers in (1, 3))
     assert 0 < few < most < 1

@@ -12,11 +12,11 @@ from safetensors.torch import load_file, save_file
 from torch.nn.functional import softmax
 from transformers import cache_utils
 
-import specdemo.drafters.mtp.layers
+import specdemo.drafters.mtp
 from specdemo import Params, Trace, generate, load_pair
 from specdemo.bench.compare import methods_of
-from specdemo.drafters.mtp.layers import CachedMtp, own_parameters
-from specdemo.drafters.ways import WAYS
+from specdemo.drafters.mtp import CachedMtp, own_parameters
+from specdemo.drafters.table import BY_METHOD
 from specdemo.loading.load import plan
 from specdemo.loading.request import resolve
 from specdemo.runtime.weights import held_bytes, weight_bytes
@@ -25,9 +25,9 @@ from tests.drafters import PROMPT, drawn_as_said, formula_of, layers_of_kind, lo
 from tests.sentences import assert_one_sentence
 from tests.tiny import tiny
 
-if specdemo.drafters.mtp.layers.MtpModel is None:
+if specdemo.drafters.mtp.MtpModel is None:
     pytest.skip("this version of transformers cannot run such layers", allow_module_level=True)
-MtpModel, MtpCache = specdemo.drafters.mtp.layers.MtpModel, cache_utils.MtpCache
+MtpModel, MtpCache = specdemo.drafters.mtp.MtpModel, cache_utils.MtpCache
 
 # One for each way in which a config and a checkpoint name their layers; the second's target keeps a state.
 LINE = ["deepseek_v3", "qwen3_5_text", "glm4_moe_lite"]
@@ -92,7 +92,7 @@ def test_of_a_layer_s_experts_a_token_costs_those_that_it_goes_through():
     read = sum(one.numel() for one in own.values()) - sum(experts) * (1 - chosen)
     read = read / len(layers.layers) + target.lm_head.weight.numel()
     expected = 4 * read / weight_bytes(target)
-    assert WAYS["mtp"].cost(pair, Params()).token == pytest.approx(expected, rel=0.01)
+    assert BY_METHOD["mtp"].cost(pair, Params()).token == pytest.approx(expected, rel=0.01)
 
 
 @pytest.mark.slow
@@ -106,7 +106,7 @@ def test_they_are_loaded_with_the_target_and_counted(tmp_path):
     [size] = planned.sizes
     assert size == pytest.approx(pair.bytes_held.target, abs=200)
     assert more == sum(4 * tensor.numel() for name, tensor in tensors_of(folder).items() if IN_MTP(name))
-    assert 0 < WAYS["mtp"].cost(pair, Params()).token < 1
+    assert 0 < BY_METHOD["mtp"].cost(pair, Params()).token < 1
     trace = generate(pair, "the cat", Params(draft_with="mtp", max_new_tokens=20, seed=0, gamma="auto"))
     assert trace.stats.drafted and Trace.from_json(trace.to_json()).params.draft_with == "mtp"
     with pytest.raises(ValueError, match="^methods .*mtp"):

@@ -9,8 +9,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from specdemo.drafters.model.drafter import ModelDrafter
-from specdemo.drafters.model.tree import TreeDrafter
+from specdemo.drafters.model import ModelDrafter, TreeDrafter
 from specdemo.engine.sampling import Sampler, uniforms
 from specdemo.engine.tree import tree_of
 from specdemo.events import RULES, Params

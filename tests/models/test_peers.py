@@ -12,10 +12,9 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from assets.training.eagle3 import UnrolledAttention
-from specdemo.drafters.dflash.head import CachedDFlash
-from specdemo.drafters.dflash2.head import DFlash2Head
-from specdemo.drafters.peagle.head import CachedPEagle
-from specdemo.drafters.speculators import read_head, read_speculator
+from specdemo.drafters.dflash import CachedDFlash, DFlash2Head
+from specdemo.drafters.eagle import CachedPEagle
+from specdemo.drafters.formats import read_head, read_speculator
 from tests.heads import rows_of
 from tests.tiny import tiny
 from tests.vllm_server import PAIR, ROOT, environment, install
@@ -62,7 +61,7 @@ def logits_of_ours(folder: Path, tokens, hidden, steps: int, target=None) -> lis
     head = read_head(folder, read_speculator(folder), torch.float32)
     if target is not None:
         head.attach_verifier(target)
-    if any(mask.window for mask in head.config.masks):
+    if any(mask.window for mask in head.masks):
         y = rows_of(head, tokens, head.features(hidden))
         return [head.predict(y)[1]]
     g, found = head.features(hidden)[None], []

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from specdemo import Params, generate, load_pair
-from specdemo.drafters.model.other_tokenizer import SharedTokensDrafter
+from specdemo.drafters.other_tokenizer import SharedTokensDrafter
 from specdemo.engine.sampling import Sampler
 from specdemo.events.trace import Trace
 from specdemo.runtime.lm import CachedLM

@@ -9,8 +9,8 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from specdemo import Params, generate, load_pair
-from specdemo.drafters.model import other_tokenizer
-from specdemo.drafters.model.other_tokenizer import GrowingText, SharedTokensDrafter
+from specdemo.drafters import other_tokenizer
+from specdemo.drafters.other_tokenizer import GrowingText, SharedTokensDrafter
 from specdemo.drafters.vocabulary import is_same, shared_tokens
 from specdemo.engine.sampling import Sampler
 from specdemo.runtime.lm import CachedLM

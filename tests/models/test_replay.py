@@ -9,9 +9,9 @@ import pytest
 
 import specdemo.runtime.cache
 from specdemo import Params, Round, stream
-from specdemo.drafters.dflash.head import Markov
-from specdemo.drafters.eagle3.drafter import Eagle3Drafter
-from specdemo.drafters.model.drafter import ModelDrafter
+from specdemo.drafters.dflash import Markov
+from specdemo.drafters.eagle import EagleDrafter
+from specdemo.drafters.model import ModelDrafter
 from specdemo.runtime import attention
 from specdemo.runtime.device import Clock
 from specdemo.runtime.graphs import Graphs
@@ -44,7 +44,7 @@ def fake(monkeypatch):
     monkeypatch.setattr(specdemo.runtime.cache, "MIN_CAPACITY", 1)
     monkeypatch.setattr(attention, "SPLIT_FROM", 64)
     monkeypatch.setattr(attention, "SMALLEST_PART", 32)
-    for kind in (ModelDrafter, Eagle3Drafter):
+    for kind in (ModelDrafter, EagleDrafter):
         monkeypatch.setattr(kind, "stops_below", property(lambda _: 0.0, lambda *_: None), raising=False)
     return install_strict(monkeypatch)
 

@@ -13,15 +13,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForCausalLM, Glm4MoeConfig
 
-from specdemo.drafters.assistant.model import CachedAssistant, is_assistant
+from specdemo.drafters.assistant import CachedAssistant, is_assistant
 from specdemo.drafters.base import Materials
-from specdemo.drafters.chain.drafter import ChainDrafter
-from specdemo.drafters.dflash.head import Markov
-from specdemo.drafters.early_exit.layers import FirstLayersLM
+from specdemo.drafters.dflash import Markov
+from specdemo.drafters.early_exit import FirstLayersLM
 from specdemo.drafters.heads import DraftHead
-from specdemo.drafters.model.drafter import ModelDrafter
-from specdemo.drafters.mtp.layers import CachedMtp, MtpModel, as_mtp_owner
-from specdemo.drafters.ways import way_called
+from specdemo.drafters.model import ModelDrafter
+from specdemo.drafters.mtp import CachedMtp, MtpModel, as_mtp_owner
+from specdemo.drafters.table import drafting_by
+from specdemo.drafters.text import JoinedDrafter
 from specdemo.engine.sampling import Sampler, uniforms
 from specdemo.events import DRAFTER_KINDS, METHODS, Params
 from specdemo.runtime import cuda
@@ -97,12 +97,12 @@ def check_rounds(models: Callable, params: Params) -> None:
         run_drafting = graphs if drafting is None or drafting.is_captured else CheckedSteps()
         limits = dict(context=1000, drafter_context=1000)
         materials = Materials(params, sampler, lm, drafting, run_drafting, **limits)
-        drafts = way_called(params.draft_with).build(materials)
+        drafts = drafting_by(params.draft_with).build(materials)
         verifier = decoding(lm, drafts, params, TEXT, run_step=graphs, sampler=sampler).decoder.verifier
         for model in (lm, drafting):
             if isinstance(model, CachedLM):
                 begin_text(model)
-        starts = drafts.first if isinstance(drafts, ChainDrafter) else drafts
+        starts = drafts.first if isinstance(drafts, JoinedDrafter) else drafts
         if not isinstance(starts, ModelDrafter):
             starts.start(TEXT)
         for index, ids in enumerate((TEXT, TEXT + EMITTED)):

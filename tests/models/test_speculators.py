@@ -11,9 +11,8 @@ import pytest
 import torch
 
 from specdemo import PairError, Params, generate, load_pair, stream
-from specdemo.drafters.dflash.head import WHOLE_BLOCK
-from specdemo.drafters.formats import describes_head
-from specdemo.drafters.speculators import read_head, read_speculator
+from specdemo.drafters.dflash import WHOLE_BLOCK
+from specdemo.drafters.formats import describes_head, read_head, read_speculator
 from specdemo.errors import LoadError
 from specdemo.runtime.decoder import RowMask
 from specdemo.runtime.weights import held_bytes

@@ -8,8 +8,7 @@ import torch
 from transformers import logging
 
 from specdemo import Params, generate, load_pair, session
-from specdemo.drafters.kinds import cached_drafter
-from specdemo.drafters.ways import WAYS
+from specdemo.drafters.table import BY_METHOD, cached_drafter
 from specdemo.engine.draft import Drafter, one_hot_draft
 from specdemo.engine.sampling import uniforms
 from specdemo.runtime.capturable import capture_blocker
@@ -43,7 +42,7 @@ def run(pair, **params):
 def scripted(pair, monkeypatch, text, wrong_at, **params):
     """A run whose drafts are of a text."""
     drafter = Scripted(PROMPT + text, wrong_at, pair.vocab_size)
-    monkeypatch.setattr(WAYS["lookup"], "build", lambda _: drafter)
+    monkeypatch.setattr(BY_METHOD["lookup"], "build", lambda _: drafter)
     return run(pair, draft_with="lookup", **GREEDY, **params)
 
 

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.functional import gelu, silu
 from transformers.activations import ACT2FN
 
-from specdemo.drafters.dflash.head import CachedDFlash
+from specdemo.drafters.dflash import CachedDFlash
 from specdemo.runtime import cuda
 from specdemo.runtime.decoder import RowMask
 from specdemo.runtime.fused import MOST_OF_TREE, TorchAttention

@@ -9,7 +9,7 @@ import pytest
 
 from specdemo.bench.compare import Setting, methods_of, result_of, rows_of, settings_for
 from specdemo.bench.methods import MethodRow, comparison_csv, methods_table, spoken_of, winner
-from specdemo.drafters.ways import way_called
+from specdemo.drafters.table import drafting_by
 from specdemo.events import ByModel, PairInfo, Params, Round
 from specdemo.events.metrics import fresh
 from specdemo.loading.catalog import others_at_hand
@@ -26,7 +26,7 @@ def pair(name="some", drafter=True, kind="model"):
     made = SimpleNamespace(
         info=info, drafter=model, carried={"mtp": model}, drafter_bytes=2_500_000, notes=["a note"]
     )
-    made.lacks = lambda method: way_called(method).lacks(made)
+    made.lacks = lambda method: drafting_by(method).lacks(made)
     return made
 
 

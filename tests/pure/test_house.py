@@ -147,14 +147,12 @@ def test_imports_run_downward():
             assert same_folder or floor(other) < floor(name), f"{name} imports {other}"
 
 
-def test_only_drafters_know_a_drafter_s_folder():
-    """The others ask the tables of methods and kinds, and what all drafters have in common."""
-    folders = {
-        name.split(".")[1] for name in modules() if name.startswith("drafters.") and name.count(".") > 1
-    }
+def test_only_drafters_know_a_family_s_file():
+    """The others ask the table of drafters, and what all of them have in common."""
+    shared = {"drafters.table", "drafters.base", "drafters.vocabulary"}
     for name, file in modules().items():
-        known = {other.split(".")[1] for other in own_imports(file) if other.startswith("drafters.")}
-        assert not known & folders or name.startswith("drafters"), f"{name} imports {known}"
+        known = {other for other in own_imports(file) if other.startswith("drafters.")}
+        assert known <= shared or name.startswith("drafters"), f"{name} imports {known}"
 
 
 def test_the_rooms_of_the_page_know_only_those_below():

@@ -6,7 +6,7 @@ from dataclasses import FrozenInstanceError, fields, replace
 
 import pytest
 
-from specdemo.drafters.ways import WAYS, way_called
+from specdemo.drafters.table import BY_METHOD, drafting_by
 from specdemo.engine.rules import JUDGES, rule_of
 from specdemo.events import (
     LIMITS,
@@ -80,8 +80,8 @@ def test_the_ends_of_every_range_are_allowed_where_the_sentence_says_so():
 
 
 def test_every_choice_is_implemented():
-    assert JUDGES.keys() == RULES.keys() and WAYS.keys() == {name for name in METHODS if "+" not in name}
-    assert all(map(way_called, METHODS))
+    assert JUDGES.keys() == RULES.keys() and BY_METHOD.keys() == {name for name in METHODS if "+" not in name}
+    assert all(map(drafting_by, METHODS))
     assert len({rule_of(Params(rule=name)) for name in RULES}) == len(RULES)
     names = {field.name for field in fields(Params)}
     for choice in (*METHODS.values(), *RULES.values()):

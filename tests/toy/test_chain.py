@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from specdemo import Params, generate, load_pair
-from specdemo.drafters.chain.drafter import ChainDrafter
-from specdemo.drafters.lookup.drafter import LookupDrafter
-from specdemo.drafters.model.drafter import ModelDrafter
+from specdemo.drafters.model import ModelDrafter
+from specdemo.drafters.text import JoinedDrafter, LookupDrafter
 from specdemo.engine.sampling import Sampler
 from tests.oracle import CPU
 from tests.tiny import tiny
@@ -26,7 +25,7 @@ class Told(ModelDrafter):
 
 
 def chain(sampler):
-    return ChainDrafter(LookupDrafter(1, V, CPU), model_drafter(sampler, Told))
+    return JoinedDrafter(LookupDrafter(1, V, CPU), model_drafter(sampler, Told))
 
 
 def test_the_first_that_has_a_draft_gives_it_and_the_other_is_told():

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from specdemo.drafters.model.drafter import ModelDrafter
+from specdemo.drafters.model import ModelDrafter
 from specdemo.engine import loop
 from specdemo.engine.draft import is_unsure
 from specdemo.engine.loop import PAUSE, ROW_COST, TRIAL, DraftLength

@@ -5,10 +5,8 @@ from collections import Counter
 import pytest
 import torch
 
-from specdemo.drafters.lookup.drafter import LookupDrafter
-from specdemo.drafters.model.drafter import ModelDrafter
-from specdemo.drafters.ngram.drafter import NgramDrafter
-from specdemo.drafters.suffix.drafter import SuffixDrafter
+from specdemo.drafters.model import ModelDrafter
+from specdemo.drafters.text import LookupDrafter, NgramDrafter, SuffixDrafter
 from specdemo.engine.sampling import Sampler
 from specdemo.engine.tree import Tree
 from specdemo.events import Params

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from specdemo.drafters.model.drafter import ModelDrafter
+from specdemo.drafters.model import ModelDrafter
 from specdemo.engine.draft import Drafter, GivenDrafter
 from specdemo.engine.sampling import Nucleus, Sampler, uniforms
 from specdemo.events import Params

@@ -15,7 +15,7 @@ from llguidance import LLParserLimits
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
-from specdemo.drafters.model.drafter import ModelDrafter
+from specdemo.drafters.model import ModelDrafter
 from specdemo.engine import grammar_check
 from specdemo.engine.draft import Drafter, GivenDrafter
 from specdemo.engine.grammar import Grammars

@@ -10,8 +10,8 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from specdemo.drafters.model.drafter import ModelDrafter
-from specdemo.drafters.model.other_tokenizer import OtherTokenizerDrafter, SharedTokensDrafter
+from specdemo.drafters.model import ModelDrafter
+from specdemo.drafters.other_tokenizer import OtherTokenizerDrafter, SharedTokensDrafter
 from specdemo.drafters.vocabulary import shared_tokens
 from specdemo.engine.sampling import Sampler
 from specdemo.events import Params, Round

@@ -2,7 +2,7 @@
 with Low-Cost PARallel Draft Model Adaptation"): a smaller model that was trained to read a mask token where a
 token is not known yet."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +10,13 @@ from torch import Tensor
 from torch.nn import Module
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from specdemo.drafters.base import Materials
-from specdemo.drafters.formats import MASKS, known_config
-from specdemo.drafters.model.drafter import DraftInput, ModelDrafter
-from specdemo.drafters.model.kind import ModelKind
-from specdemo.engine.draft import LONGEST_DRAFT, Draft, draft_at_once, one_hot_draft
+from specdemo.drafters.base import Materials, Models, share_read
+from specdemo.drafters.configs import MASKS, known_config
+from specdemo.drafters.model import DraftInput, Fed, ModelDrafter, ModelDrafting
+from specdemo.engine.draft import LONGEST_DRAFT, Draft, draft_at_once
 from specdemo.errors import PairError
 from specdemo.events.speedup import DraftingCost
 from specdemo.runtime.lm import embedded_ids
-from specdemo.runtime.weights import weight_bytes
 
 
 @dataclass(eq=False)
@@ -40,43 +38,38 @@ class PardDrafter(ModelDrafter):
         super().start(ids)
         self.filled = max(0, len(ids) - 2)
 
-    def propose(self, ids: list[int], k: int, u: list[float]) -> Draft:
-        k = int(min(k, self.context - len(ids) + 1))
-        if k <= 0:
-            return one_hot_draft([], self.vocab_size, self.device)
-        rows = self.run_step.rows(k, self.gamma)
+    def begin(self, ids: list[int], rows: int) -> Fed:
         more = min(max(1, len(ids) - 1 - self.filled), LONGEST_DRAFT)  # new tokens besides the last
         start = max(0, len(ids) - 1 - self.run_step.rows(more, self.gamma))
         self.feed(ids, self.filled, start)  # nothing, unless rounds have drafted nothing
         self.lm.reserve(start, len(ids) + rows - 1)
         fed = ids[start:] + [self.mask] * (rows - 1)
-        value = DraftInput.of(self.lm.device, start, fed, self.sampler, u[:rows], self.seen(ids))
-        shapes = (rows, len(fed), self.lm.kv_length, self.lm.buffer_epoch)
-        _, draft = self.run_step(("draft", *shapes, self.sampler.key), self.step, value, self.expected)
+        return Fed(start, fed, (self.lm.kv_length, self.lm.buffer_epoch))
+
+    def end(self, ids: list[int], draft: Draft) -> None:
         self.filled = len(ids)
-        return replace(draft.on(self.device), k=min(k, len(draft.ids)))
 
     def skip(self, ids: list[int]) -> None:
         """`filled` tells what the cache lacks."""
 
     def step(self, value: DraftInput, told: Tensor | None = None) -> Draft:
-        """The draft made from `value`, whose last tokens end in masks. told: see draft_in_turn."""
         logits = self.lm.forward(value.last.long(), value.position[0].long())  # [N, of the drafter's width]
         own = self.in_targets_ids(logits[-len(value.u) :])  # [B, V]
         return draft_at_once(own, value.u, self.sampler, value.settings, value.seen, told)
 
 
-class PardKind(ModelKind):
-    takes_other_tokenizer = False
-
+class PardDrafting(ModelDrafting):
     def describes(self, folder: Path) -> bool:
         return any((known_config(folder) or {}).get(name) is not None for name in MASKS)
 
     def is_one(self, model: Module) -> bool:
-        return isinstance(model, PreTrainedModel) and bool(_masks(model.config))
+        return super().is_one(model) and bool(_masks(model.config))
 
     def name_of(self, model: PreTrainedModel) -> str:
         return "pard"
+
+    def cost(self, pair: Models, params: object) -> DraftingCost:
+        return DraftingCost(draft=share_read(pair))
 
     def build(self, given: Materials) -> PardDrafter:
         (mask, *_) = _masks(given.drafter.model.config).values()
@@ -93,9 +86,6 @@ class PardKind(ModelKind):
                     f"drafter {drafter_id}: {name} in its config.json must be the id of one of its {known:,} "
                     f"tokens, not {ascii(mask)[:60]}"
                 )
-
-    def cost(self, model: PreTrainedModel, target: PreTrainedModel) -> DraftingCost:
-        return DraftingCost(draft=weight_bytes(model) / weight_bytes(target))
 
 
 def _masks(config: PreTrainedConfig) -> dict[str, Any]:

@@ -16,34 +16,14 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from specdemo.drafters.base import Materials
-from specdemo.drafters.model.drafter import ModelDrafter
-from specdemo.drafters.vocabulary import OtherTokenizer
+from specdemo.drafters.model import ModelDrafter, ModelDrafting
 from specdemo.engine.detokenize import INCOMPLETE, Pieces
 from specdemo.engine.draft import Draft, Drafter, is_unsure, one_hot_draft
 from specdemo.engine.sampling import Sampler
-from specdemo.runtime.lm import LM
 from specdemo.runtime.states import States
 
 BACK = 16  # tokens at the end of a text that are made anew when it grows
 TAIL_CHARACTERS = 40  # characters of the text before a draft that are tokenised with it
-
-
-def build(given: Materials, lm: LM, other: OtherTokenizer) -> "OtherTokenizerDrafter":
-    """The drafter of a pair with two tokenizers. When greedy, it drafts in its own ids, which go through
-    text."""
-    # The drafter has a sampler of its own: its text's prompt has another number of tokens.
-    context, sampler, greedy = given.drafter_context, copy(given.sampler), given.sampler.greedy
-    if greedy:
-        bias = given.params.logit_bias or {}
-        its_own = {theirs: bias[ours] for ours, theirs in other.shared if ours in bias}
-        sampler = Sampler(replace(given.params, logit_bias=its_own))
-        drafter = ModelDrafter(lm, context, sampler, lm.vocab_size, lm.device, *given.how_to_draft)
-    else:
-        how = (context, sampler, *given.of_target, *given.how_to_draft)
-        drafter = SharedTokensDrafter(other.own_ids(given.target.vocab_size, lm.device), lm, *how)
-    assert given.tokenizer is not None, "two tokenizers were compared"
-    theirs = (given.tokenizer, other.tokenizer, dict(other.shared))
-    return OtherTokenizerDrafter(drafter, *theirs, *given.of_target, greedy)
 
 
 class SharedTokensDrafter(ModelDrafter):
@@ -226,3 +206,29 @@ def _encode(
 
 def _decoded(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:
     return str(tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+
+class TokenizedDrafting(ModelDrafting):
+    """A model as a pair's drafter, with the target's tokenizer or another one. When greedy, with another one
+    it drafts in its own ids, which go through text."""
+
+    takes_other_tokenizer = True
+
+    def build(self, given: Materials) -> Drafter:
+        other, lm, greedy = given.other_tokenizer, given.drafter, given.sampler.greedy
+        if other is None:
+            return super().build(given)
+        sampler = copy(given.sampler)  # of its own: its text's prompt has another number of tokens
+        if greedy:
+            bias = given.params.logit_bias or {}
+            its_own = {theirs: bias[ours] for ours, theirs in other.shared if ours in bias}
+            sampler = Sampler(replace(given.params, logit_bias=its_own))
+            how = (given.drafter_context, sampler, lm.vocab_size, lm.device, *given.how_to_draft)
+            drafter = ModelDrafter(lm, *how)
+        else:
+            own_ids = other.own_ids(given.target.vocab_size, lm.device)
+            how = (given.drafter_context, sampler, *given.of_target, *given.how_to_draft)
+            drafter = SharedTokensDrafter(own_ids, lm, *how)
+        assert given.tokenizer is not None, "two tokenizers were compared"
+        theirs = (given.tokenizer, other.tokenizer, dict(other.shared))
+        return OtherTokenizerDrafter(drafter, *theirs, *given.of_target, greedy)

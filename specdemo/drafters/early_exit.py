@@ -17,8 +17,8 @@ from torch.nn import Module
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 
-from specdemo.drafters.base import Materials, Models, Way
-from specdemo.drafters.model.drafter import ModelDrafter
+from specdemo.drafters.base import Drafting, Materials, Models
+from specdemo.drafters.model import ModelDrafter
 from specdemo.events import Params
 from specdemo.events.speedup import DraftingCost
 from specdemo.runtime.cache import PositionalLayer, layers_of
@@ -124,7 +124,7 @@ def first_layers_lm(owner: CachedLM, layers: int) -> FirstLayersLM:
     return FirstLayersLM(owner, layers)
 
 
-class EarlyExitWay(Way):
+class EarlyExitDrafting(Drafting):
     def lacks(self, pair: Models) -> str | None:
         try:
             exit_layer(pair.target, 1)
@@ -147,11 +147,5 @@ class EarlyExitWay(Way):
         return DraftingCost(token=read / weight_bytes(pair.target))
 
     def build(self, given: Materials) -> ModelDrafter:
-        return ModelDrafter(
-            given.drafter,
-            given.context,
-            given.sampler,
-            *given.of_target,
-            *given.how_to_draft,
-            given.params.exit_layer,
-        )
+        how = (given.sampler, *given.of_target, *given.how_to_draft)
+        return ModelDrafter(given.drafter, given.context, *how, given.params.exit_layer)

@@ -1,1 +1,0 @@
-"""Two methods, of which the first that has a draft gives it."""

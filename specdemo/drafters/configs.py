@@ -1,0 +1,222 @@
+"""The config.json of a head, as the speculators library writes it or as its authors do. Its numbers may be
+anything, so each is checked before memory is taken for it; what is wrong is said in one sentence."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
+
+from pydantic import ConfigDict, Field, ValidationError
+from pydantic.dataclasses import dataclass as checked
+from transformers import LlamaConfig, Qwen3Config
+from transformers.activations import ACT2FN
+
+from specdemo.errors import LoadError
+
+C = TypeVar("C")
+LayerConfig = LlamaConfig | Qwen3Config
+LAYERS: dict[str, type[LayerConfig]] = {"llama": LlamaConfig, "qwen3": Qwen3Config}
+LAYER_CONFIG = "transformer_layer_config"  # where the speculators format has what the layers are built like
+EMBEDDINGS = "embed_tokens.weight"  # the tensor
+MASKS = ("pard_token", "ptd_token_id")  # the names of a mask token's id, of what drafts in parallel
+WINDOWS = ("full_attention", "sliding_attention")  # kinds of layers
+ROTATIONS = ("default", "linear", "dynamic", "yarn", "longrope", "llama3")  # kinds of rotary positions
+# Far above what any head has, and small enough that a config that lies takes no memory before it is refused.
+MOST_TOKENS, MOST_UNITS, MOST_LAYERS, MOST_DRAFT_LAYERS = 10_000_000, 1_000_000, 1_000, 64
+
+PYDANTIC = ConfigDict(strict=True, populate_by_name=True)
+Positive = Annotated[float, Field(gt=0, lt=1e300), "a number above 0"]
+Tokens = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
+Units = Annotated[int, Field(ge=1, le=MOST_UNITS)]
+LayerIds = Annotated[  # the numbers of some of the target's layers
+    tuple[Annotated[int, Field(ge=0, le=MOST_LAYERS)], ...],
+    Field(strict=False, min_length=1, max_length=MOST_LAYERS),
+    f"a list of at most {MOST_LAYERS:,} whole numbers from 0 to {MOST_LAYERS:,}",
+]
+
+
+@checked(frozen=True, config=PYDANTIC)
+class HeadConfig:
+    """What all heads' configs tell. The sizes of the layers, V and the rotary positions are in `layer`."""
+
+    layer: Any  # a LayerConfig, into which pydantic cannot look
+
+    def get_text_config(self) -> Any:
+        """What `context_of` asks of a transformers config: here, the layers' config."""
+        return self.layer
+
+    @property
+    def vocab_size(self) -> int:
+        """V: the number of the target's tokens."""
+        return self.layer.vocab_size
+
+    @property
+    def hidden_size(self) -> int:
+        """H, the head's hidden size."""
+        return self.layer.hidden_size
+
+    @property
+    def feature_size(self) -> int:
+        """The target's hidden size."""
+        return self.hidden_size
+
+    def layer_ids_for(self, depth: int) -> tuple[int, ...]:
+        """The target's layers whose inputs the head reads, for a target of so many layers; see `Features`."""
+        raise NotImplementedError
+
+    def check_drafts(self, tokens: int) -> None:
+        if tokens > self.vocab_size:
+            most = f"{self.vocab_size:,}, not {tokens:,}"
+            raise ValueError(f"draft_vocab_size must be at most vocab_size, {most}")
+
+    def check_mask(self, token: int) -> None:
+        if not 0 <= token < self.vocab_size:
+            most = f"{self.vocab_size - 1:,}, not {token}"
+            raise ValueError(f"mask_token_id must be a whole number from 0 to {most}")
+
+
+@checked(frozen=True, config=PYDANTIC)
+class LayerSizes:
+    """What is checked of the layers' config before transformers reads it."""
+
+    model_type: Annotated[Literal["llama", "qwen3"], "llama or qwen3"]
+    vocab_size: Tokens | None = None
+    hidden_size: Units | None = None
+    intermediate_size: Units | None = None
+    num_attention_heads: Units | None = None
+    num_key_value_heads: Units | None = None
+    head_dim: Units | None = None
+    num_hidden_layers: Annotated[int, Field(ge=1, le=MOST_DRAFT_LAYERS)] | None = 1
+    sliding_window: Tokens | None = None
+    max_position_embeddings: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = None
+    rms_norm_eps: Positive = 1e-6
+    rope_theta: Positive = 1e4
+    hidden_act: Annotated[str, "an activation of transformers"] = "silu"
+    layer_types: Any = None
+
+    def __post_init__(self) -> None:
+        if self.hidden_act not in ACT2FN:
+            raise ValueError(
+                f"hidden_act must be an activation of transformers, not {ascii(self.hidden_act)[:60]}"
+            )
+        kinds, layers = self.layer_types, self.num_hidden_layers
+        if kinds is None:
+            return
+        if not isinstance(kinds, list) or len(kinds) != layers or any(kind not in WINDOWS for kind in kinds):
+            words = f"{layers} times {' or '.join(WINDOWS)}"
+            raise ValueError(f"layer_types must be a list of {words}, not {ascii(kinds)[:60]}")
+        if WINDOWS[1] in kinds and self.sliding_window is None:
+            raise ValueError(f"sliding_window must be given for layers of the type {WINDOWS[1]}")
+
+
+@dataclass(frozen=True)
+class HeadJson:
+    """A head's config.json. kind: a name in DRAFTER_KINDS. start: begins each sentence about it. tensors: the
+    names of those in the head's files; of no more than its embeddings before the files have come from the
+    hub."""
+
+    raw: dict[str, Any]
+    kind: str
+    is_authors: bool
+    start: str
+    tensors: set[str]
+
+    def error(self, what: str) -> LoadError:
+        return LoadError(f"{self.start}: {what}")
+
+    def read(self, config: type[C], raw: Mapping[str, Any] | None = None, **known: Any) -> C:
+        """What is told of these fields; LoadError for what is wrong. raw: a part of the file. known: what is
+        not in it, or is taken in place of that, by the names of the fields."""
+        names = {field.name: alias_of(config, field.name) for field in fields(config)}  # type: ignore[arg-type]
+        raw = self.raw if raw is None else raw
+        values = {name: raw[key] for name, key in names.items() if key in raw} | known
+        try:
+            return config(**values)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+        if "error" in first.get("ctx", {}):  # of a __post_init__
+            raise self.error(str(first["ctx"]["error"]))
+        name = next(name for name, key in names.items() if first["loc"][0] in (name, key))
+        words = allowed(get_type_hints(config, include_extras=True)[name])
+        raise self.error(f"{names[name]} must be {words}, not {ascii(values.get(name))[:60]}")
+
+    def layer(self) -> LayerConfig:
+        """What the head's layers are built like, by a part of the config or, in the authors' format, all of
+        it."""
+        raw = self.raw if self.is_authors else self.raw.get(LAYER_CONFIG)
+        if not isinstance(raw, dict):
+            raise self.error(f"{LAYER_CONFIG} must be an object, not {type(raw).__name__}")
+        default = {"model_type": "llama" if self.is_authors else "qwen3"}
+        sizes = self.read(LayerSizes, default | raw)
+        rope = raw.get("rope_parameters")
+        self.read(LayerSizes, default | (rope if isinstance(rope, dict) else {}))
+        values = {"num_hidden_layers": 1} | {key: value for key, value in raw.items() if key != "model_type"}
+        layer = LAYERS[sizes.model_type](**values)
+        if WINDOWS[1] in (sizes.layer_types or ()) and layer.sliding_window is None:
+            raise self.error(f"use_sliding_window must be true for layers of the type {WINDOWS[1]}")
+        self._check_rotation(layer)
+        if layer.num_attention_heads % layer.num_key_value_heads or layer.head_dim % 2:
+            raise self.error(
+                "num_attention_heads must be a multiple of num_key_value_heads and head_dim even, not "
+                f"{layer.num_attention_heads}, {layer.num_key_value_heads} and {layer.head_dim}"
+            )
+        return layer
+
+    def _check_rotation(self, layer: LayerConfig) -> None:
+        rope = layer.rope_parameters
+        is_nested = any(isinstance(value, dict) for value in rope.values())  # one for each type of layer
+        if is_nested or rope.get("rope_type") not in ROTATIONS:
+            raise self.error(
+                f"rope_parameters must be of one rotation with a rope_type of {', '.join(ROTATIONS)}, not "
+                f"{ascii(rope)[:120]}"
+            )
+        part = rope.get("partial_rotary_factor", 1)
+        rotated = part * layer.head_dim if isinstance(part, (int, float)) else 0
+        if not 2 <= rotated <= layer.head_dim or int(rotated) % 2:
+            raise self.error(
+                "partial_rotary_factor must be above 0 to 1 and rotate an even number of the "
+                f"{layer.head_dim} channels of a head, not {ascii(part)[:60]}"
+            )
+
+    @property
+    def verifier(self) -> str | None:
+        """The target that the head was trained for: a hub id or a directory."""
+        match self.raw.get("speculators_config"):
+            case {"verifier": {"name_or_path": str(verifier)}}:
+                return verifier
+        return None
+
+
+def alias_of(config: type, name: str) -> str:
+    """What config.json calls a field."""
+    return config.__pydantic_fields__[name].alias or name
+
+
+def allowed(hint: object) -> str:
+    """What a value of this type can be, in words; empty where the type does not tell."""
+    for note in getattr(hint, "__metadata__", ()):
+        if isinstance(note, str):
+            return note
+        bounds = {
+            key: getattr(one, key) for one in note.metadata for key in ("ge", "le") if hasattr(one, key)
+        }
+        if bounds:
+            return f"a whole number from {bounds['ge']:,} to {bounds['le']:,}"
+    if hint is bool:
+        return "true or false"
+    return next(filter(None, map(allowed, get_args(hint))), "")
+
+
+def read_config(folder: Path) -> object:
+    """What is in config.json. OSError or ValueError if it cannot be read."""
+    return json.loads((folder / "config.json").read_text(encoding="utf-8"))
+
+
+def known_config(folder: Path) -> dict[str, Any] | None:
+    """The object in config.json; None if there is none, which reading the model reports."""
+    try:
+        config = read_config(folder)
+    except (OSError, ValueError):
+        return None
+    return config if isinstance(config, dict) else None

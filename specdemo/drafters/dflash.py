@@ -1,0 +1,622 @@
+"""Heads that draft a whole block in one forward: DFlash (Chen et al. 2026, "DFlash: Block Diffusion for Flash
+Speculative Decoding", arXiv 2602.06036); DSpark, which adds to it a Markov head and a confidence head; and
+DFlash 2 (Z Lab and Inco AI 2026; their class `DFlash2DraftModel` in github.com/z-lab/dflash defines it), in
+whose block each row is also mixed with the rows before it, and which draws the tokens of a block one after
+another.
+
+The rows of a forward are the last token of the text, the anchor, and a mask token for each place after it.
+They attend to each other and to the text before the anchor, of which each layer makes its keys and values
+from the target's own hidden states. The modules are named as the tensors of the speculators format. Where
+keys and values lie is given from outside (`Attention`): so the same forward serves drafting by position,
+which can be captured, and training on many blocks of one text."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from types import ModuleType
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass as checked
+from torch import Tensor
+from torch.nn import Embedding, Linear, Module, ModuleList, Parameter, RMSNorm
+from torch.nn.functional import embedding, pad
+from transformers import PreTrainedModel
+
+from specdemo.drafters.configs import PYDANTIC, WINDOWS, HeadConfig, HeadJson, LayerIds, Tokens, Units
+from specdemo.drafters.head_drafter import HeadDrafter
+from specdemo.drafters.heads import TRIED_BEFORE, CachedHead, DraftHead, HeadLayer
+from specdemo.drafters.model import DraftInput
+from specdemo.engine.draft import Draft
+from specdemo.engine.tree import Shown
+from specdemo.events.speedup import DraftingCost
+from specdemo.runtime.decoder import Attention, Decoder, Heads, Layer, Norm, RowMask, TargetStates
+from specdemo.runtime.device import to_device
+from specdemo.runtime.native import NativeForward
+from specdemo.runtime.weights import weight_bytes
+
+WHOLE_BLOCK = RowMask(later=True)  # a row attends to the text before the anchor, and to the whole block
+OWN = "dflash_config"  # where the authors keep what is not the layers'
+Block = Annotated[int, Field(ge=1, le=1_000)]
+Number = Annotated[float, Field(allow_inf_nan=False), "a number"]
+
+
+@checked(frozen=True, config=PYDANTIC)
+class Markov:
+    """What DSpark's Markov head is built like. kind: how it makes a bias from the token before: from it
+    alone, from it and the row's hidden state, or with a state that it carries through the block."""
+
+    rank: Units = Field(256, alias="markov_rank")  # r
+    kind: Annotated[Literal["vanilla", "gated", "rnn"], "one of vanilla, gated, rnn"] = Field(
+        "vanilla", alias="markov_head_type"
+    )
+
+
+@checked(frozen=True, config=PYDANTIC)
+class DFlashConfig(HeadConfig):
+    """What a head is built like."""
+
+    block_size: Block  # B: rows of a forward, of which the first is the anchor
+    mask_token_id: Annotated[int, "a token's id"]  # whose embedding, the target's, the other rows begin with
+    # Of the target's layers, whose inputs it reads; see `Features`.
+    layer_ids: Annotated[LayerIds, Field(alias="aux_hidden_state_layer_ids")]
+    draft_vocab_size: Tokens  # Vd: the tokens that it can draft
+    masks: tuple[Any, ...]  # the RowMask of each layer
+    # The anchor's row, too, drafts a token: row i the one after its place.
+    samples_from_anchor: bool = Field(False, alias="sample_from_anchor")
+    embedding_scale: Number | None = 1.0  # of the target's raw embeddings; None: as the target scales them
+    logit_scale: Number = 1.0
+    logit_cap: Number | None = None  # c: logits x become c * tanh(x / c)
+    markov: Any = None  # a Markov, of DSpark
+    has_confidence: bool = Field(False, alias="enable_confidence_head")
+    guesses_block: bool = False  # its config.json does not give the block's size
+    # The confidence head reads the token before a place, too.
+    confidence_sees_token: bool = Field(True, alias="confidence_head_with_markov")
+
+    def __post_init__(self) -> None:
+        self.check_mask(self.mask_token_id)
+        self.check_drafts(self.draft_vocab_size)
+        if self.places < 1:
+            raise ValueError(f"block_size must be at least 2, not {self.block_size}")
+
+    def layer_ids_for(self, depth: int) -> tuple[int, ...]:
+        return self.layer_ids
+
+    @property
+    def places(self) -> int:
+        """The most tokens of a draft."""
+        return self.block_size - (0 if self.samples_from_anchor else 1)
+
+
+@checked(frozen=True, config=PYDANTIC, kw_only=True)
+class DFlash2Config(DFlashConfig):
+    taps: Block = Field(
+        2, alias="conv_kernel_size"
+    )  # rows that a convolution reads: its own, and those before
+    # Channels that share what a convolution adds to its weights.
+    group_size: Units = Field(16, alias="conv_group_size")
+    selector_rank: Units = 256  # r
+    candidates: Tokens = Field(16, alias="selector_top_k")  # C: of a place, that the selector chooses from
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        vocab, hidden = self.vocab_size, self.hidden_size
+        if self.draft_vocab_size != vocab:
+            raise ValueError(f"draft_vocab_size must be vocab_size, {vocab:,}, not {self.draft_vocab_size:,}")
+        if hidden % self.group_size:
+            raise ValueError(
+                f"conv_group_size must divide hidden_size, {hidden:,}, and {self.group_size:,} does not"
+            )
+        for name, given, most in (
+            ("conv_kernel_size", self.taps, self.block_size),
+            ("selector_top_k", self.candidates, vocab),
+        ):
+            if given > most:
+                raise ValueError(f"{name} must be a whole number from 1 to {most:,}, not {given}")
+
+
+@checked(frozen=True, config=PYDANTIC)
+class OfAuthors:
+    """What only the format of a DFlash head's authors has. 0 is none."""
+
+    target_layer_ids: LayerIds
+    input_embedding_scale: Number | None = None
+    output_multiplier: Number | None = None
+    final_logit_softcapping: Number | None = None
+    is_causal: bool | None = None
+
+
+@checked(frozen=True, config=PYDANTIC)
+class Windows:
+    """Whether a sliding layer's rows also attend to later rows of their block, in the speculators format."""
+
+    sliding_window_non_causal: bool = False
+
+
+def read_dflash(given: HeadJson, config: type[DFlashConfig] = DFlashConfig) -> DFlashConfig:
+    """A DFlash or DSpark head's in the speculators format, or a DFlash head's in that of its authors: a class
+    DFlashDraftModel, and a `dflash_config`."""
+    layer, raw, is_dspark = given.layer(), given.raw, given.kind == "dspark"
+    if layer.model_type != "qwen3":
+        raise given.error(f"its layers must be those of qwen3, not of {layer.model_type}")
+    if raw.get("target_hidden_size") not in (None, layer.hidden_size):
+        raise given.error(
+            f"target_hidden_size must be {layer.hidden_size:,}, since the target's embeddings are used, not "
+            f"{ascii(raw['target_hidden_size'])[:60]}"
+        )
+    if given.is_authors:
+        own = raw.get(OWN, {})
+        if not isinstance(own, dict):
+            raise given.error(f"{OWN} must be an object, not {type(own).__name__}")
+        raw = {"block_size": 16} | raw | own  # either place is used
+        told = given.read(OfAuthors, raw)
+        known: dict[str, Any] = {
+            "layer_ids": tuple(i + 1 for i in told.target_layer_ids),  # whose outputs they mean
+            "draft_vocab_size": layer.vocab_size,
+            # They call the target's module; speculators trains on its raw weight.
+            "embedding_scale": told.input_embedding_scale or None,
+            "logit_scale": told.output_multiplier or 1.0,
+            "logit_cap": told.final_logit_softcapping or None,
+            "guesses_block": "block_size" not in {**given.raw, **own},
+        }
+    else:
+        raw = {"block_size": 8, "draft_vocab_size": 32000} | raw
+        known = {"embedding_scale": 1.0, "logit_scale": 1.0, "logit_cap": None, "guesses_block": False}
+    raw = {"sample_from_anchor": is_dspark, "enable_confidence_head": True} | raw
+    if not is_dspark:
+        known["has_confidence"] = False
+    known |= {"layer": layer, "masks": _masks(given, raw, layer), "markov": None}
+    if is_dspark and raw.get("markov_rank") != 0:
+        known["markov"] = given.read(Markov, raw)
+    read = given.read(config, raw, **known)
+    if is_dspark and read.markov is None and read.has_confidence and read.confidence_sees_token:
+        raise given.error("confidence_head_with_markov must be false where markov_rank is 0")
+    return read
+
+
+def read_dflash2(given: HeadJson) -> DFlashConfig:
+    """A DFlash head's, with the sizes of convolutions and selector."""
+    sizes = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
+    # The authors have no defaults.
+    defaults = dict.fromkeys(sizes) if given.is_authors else {"sliding_window_non_causal": True}
+    return read_dflash(replace(given, raw=defaults | given.raw), DFlash2Config)
+
+
+def _masks(given: HeadJson, raw: dict[str, Any], layer: Any) -> tuple[RowMask, ...]:
+    """speculators counts a window from the anchor, the authors count it from each row."""
+    kinds = getattr(layer, "layer_types", None) or [WINDOWS[0]] * layer.num_hidden_layers
+    whole, window = RowMask(later=True), layer.sliding_window
+    if given.is_authors:
+        causal = given.read(OfAuthors, raw).is_causal
+        whole, sliding = RowMask(later=not causal), RowMask(window, later=causal is False)
+    else:
+        later = given.read(Windows, raw).sliding_window_non_causal
+        sliding = RowMask(window, from_first=True, later=later)
+    return tuple(whole if kind == WINDOWS[0] else sliding for kind in kinds)
+
+
+class DFlashHead(DraftHead):
+    """A DFlash or DSpark head, see `DraftHead`."""
+
+    kind = "dflash"
+    config: DFlashConfig
+    reads_context: ClassVar[bool] = True
+    first_position: ClassVar[int] = 0
+
+    def __init__(self, config: DFlashConfig, dtype: torch.dtype = torch.float32):
+        super().__init__(config, config.draft_vocab_size, config.masks)
+        self.places = config.places
+        layer, size = config.layer, config.hidden_size
+        norm = {"eps": layer.rms_norm_eps, "dtype": dtype}
+        self.fc = Linear(len(config.layer_ids) * size, size, bias=False, dtype=dtype)
+        self.hidden_norm = RMSNorm(size, **norm)
+        self.layers = ModuleList(self.new_layer(dtype) for _ in range(layer.num_hidden_layers))
+        self.norm = RMSNorm(size, **norm)
+        # Where all tokens can be drafted, the target's own output layer is used.
+        own = self.d2t is not None
+        self.lm_head = Linear(size, config.draft_vocab_size, bias=False, dtype=dtype) if own else None
+        self.markov_head = MarkovHead(config, config.markov, dtype) if config.markov else None
+        if config.markov:
+            self.kind = "dspark"
+        self.confidence_head = ConfidenceHead(config, dtype) if config.has_confidence else None
+        self.decoding = self.layers_by(None)
+
+    def new_layer(self, dtype: torch.dtype) -> Module:
+        return HeadLayer(self.config.layer, dtype)
+
+    @property
+    def bytes_of_a_block(self) -> int:
+        """The bytes of weights that a block reads: all but a Markov head's, and the target's output layer if
+        it is used."""
+        parts = [self.fc, self.hidden_norm, self.layers, self.norm, self.lm_head or self.verifier_head[0]]
+        return sum(parameter.nbytes for part in parts for parameter in part.parameters())
+
+    @property
+    def bytes_of_a_token(self) -> int:
+        """The bytes of weights that each place's bias reads."""
+        return 0 if self.markov_head is None else self.markov_head.markov_w2.weight.nbytes
+
+    def guessed(self, depth: int) -> dict[str, str]:
+        return {"block_size": str(self.config.block_size)} if self.config.guesses_block else {}
+
+    @property
+    def embedding_scale(self) -> float:
+        own = self.config.embedding_scale
+        return self.targets_scale if own is None else own
+
+    def cached(self, target: PreTrainedModel, compiled: bool = False) -> "CachedDFlash":
+        return CachedDFlash(self, target, compiled)
+
+    def drafter(self, *how: Any) -> HeadDrafter:
+        return DFlashDrafter(*how)
+
+    def cost(self, target: PreTrainedModel) -> DraftingCost:
+        read = weight_bytes(target)
+        return DraftingCost(token=self.bytes_of_a_token / read, draft=self.bytes_of_a_block / read)
+
+    def decoder(self, target: PreTrainedModel) -> Decoder:
+        config = self.config
+        return Decoder(
+            self.dtype,
+            target.get_input_embeddings(),
+            self.decoding,
+            Norm(self.norm),
+            target.get_output_embeddings() if self.lm_head is None else self.lm_head,
+            lambda rows: {None: self.rotary(rows, torch.float32)},
+            self.embedding_scale,
+            config.logit_scale,
+            config.logit_cap,
+            TargetStates([], self.fc, Norm(self.hidden_norm), are_keys=True),
+        )
+
+    def context(self, hidden: Tensor) -> Tensor:
+        """The target's hidden states [..., N, A * H], those of `layer_ids` side by side -> [..., N, H], of
+        which each layer makes keys and values."""
+        return self.hidden_norm(self.fc(hidden))
+
+    def forward(self, tokens: Tensor, attention: Attention, layers: Sequence[Layer] | None = None) -> Tensor:
+        """tokens [..., N], see `block_of` -> the rows' hidden states [..., N, H], normed. layers: the layers
+        as they run, if not by torch's operations."""
+        x = embedding(tokens, self.targets_embedding()).to(self.dtype)  # [..., N, H]
+        if self.embedding_scale != 1:
+            x = x * self.embedding_scale
+        for layer in layers or self.decoding:
+            x = layer(x, attention)
+        return self.norm(x)
+
+    def block_of(self, anchor: Tensor, count: int) -> Tensor:
+        """anchor [..., 1] -> the tokens [..., N] of a block's first rows, the anchor first."""
+        masks = anchor.new_full((*anchor.shape[:-1], count - 1), self.config.mask_token_id)
+        return torch.cat([anchor, masks], -1)
+
+    def drafting_rows(self, hidden: Tensor) -> Tensor:
+        """hidden [..., N, H] of all rows -> [..., K, H] of those that draft a token."""
+        return hidden if self.config.samples_from_anchor else hidden[..., 1:, :]
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """hidden [..., K, H] -> [..., K, Vd], without the Markov head's biases."""
+        head = self.verifier_head[0] if self.lm_head is None else self.lm_head
+        logits = head(hidden.to(head.weight.dtype))
+        if self.config.logit_scale != 1:
+            logits = logits * self.config.logit_scale
+        cap = self.config.logit_cap
+        return logits if cap is None else torch.tanh(logits / cap) * cap
+
+
+class MarkovHead(Module):
+    """DSpark's Markov head. It adds to the logits of a place what the token before it makes likelier, a
+    product of rank r."""
+
+    def __init__(self, config: DFlashConfig, markov: Markov, dtype: torch.dtype):
+        super().__init__()
+        self.kind, rank, size = markov.kind, markov.rank, config.hidden_size
+        self.markov_w1 = Embedding(config.layer.vocab_size, rank, dtype=dtype)
+        self.markov_w2 = Linear(rank, config.draft_vocab_size, bias=False, dtype=dtype)
+        if self.kind == "gated":
+            self.gate_proj = Linear(size + rank, rank, dtype=dtype)
+        elif self.kind == "rnn":
+            self.joint_proj = Linear(2 * rank + size, 3 * rank, dtype=dtype)
+
+    def start(self, rows: int) -> Tensor:
+        """The state before a block's first row: [rows, r]. Only the kind rnn changes it."""
+        return self.markov_w1.weight.new_zeros(rows, self.markov_w1.embedding_dim)
+
+    def forward(self, before: Tensor, hidden: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """before [..., r]: the embedding of the token before. hidden [..., H]: the row's hidden state. state
+        [..., r] -> the bias [..., Vd], and the next state."""
+        if self.kind == "vanilla":
+            return self.markov_w2(before), state
+        if self.kind == "gated":
+            gate = self.gate_proj(torch.cat([hidden, before], -1)).sigmoid()
+            return self.markov_w2(gate * before), state
+        gate, candidate, output = self.joint_proj(torch.cat([state, before, hidden], -1)).chunk(3, -1)
+        gate = gate.sigmoid()
+        state = gate * state + (1 - gate) * candidate.tanh()
+        return self.markov_w2(output.tanh()), state
+
+
+class ConfidenceHead(Module):
+    """DSpark's confidence head: how probable it is that the token of a place is accepted, if those before it
+    were."""
+
+    def __init__(self, config: DFlashConfig, dtype: torch.dtype):
+        super().__init__()
+        self.sees_token = config.confidence_sees_token and config.markov is not None
+        rank = config.markov.rank if self.sees_token and config.markov else 0
+        self.proj = Linear(config.hidden_size + rank, 1, dtype=dtype)
+
+    def forward(self, hidden: Tensor, before: Tensor | None) -> Tensor:
+        """hidden [..., H] and before [..., r], see MarkovHead -> [...], float32"""
+        seen = torch.cat([hidden, before], -1) if self.sees_token and before is not None else hidden
+        return self.proj(seen)[..., 0].float().sigmoid()
+
+
+class Convolution(Module):
+    """Mixes each row of a block with the rows before it, channel by channel: once what a layer's attention or
+    MLP reads, and once what it gives. The weights of both are learned, plus what is made of each row read."""
+
+    def __init__(self, config: DFlash2Config, dtype: torch.dtype):
+        super().__init__()
+        size, self.group_size = config.hidden_size, config.group_size
+        self.of_groups = 2, config.taps, size // config.group_size
+        self.base_kernel = Parameter(torch.zeros(2, config.taps, size, dtype=dtype))
+        self.kernel_projection = Linear(size, 2 * config.taps * self.of_groups[-1], bias=False, dtype=dtype)
+
+    def forward(self, read: Tensor) -> tuple[Tensor, Tensor]:
+        """read [..., N, H] -> the same mixed, and the weights [..., N, taps, H] for what comes of it."""
+        added = self.kernel_projection(read).unflatten(-1, self.of_groups)  # [..., N, 2, taps, groups]
+        base = self.base_kernel.unflatten(-1, (-1, self.group_size))  # [2, taps, groups, group_size]
+        before, after = (base + added[..., None]).flatten(-2).unbind(-3)
+        return mixed(read, before), after
+
+
+def mixed(x: Tensor, weights: Tensor) -> Tensor:
+    """x [..., N, H] and weights [..., N, taps, H] -> [..., N, H]: of each row its own weighted, plus the rows
+    before it, as far as the block has them."""
+    first, *earlier = weights.unbind(-2)
+    result = first * x
+    for back, weight in enumerate(earlier, 1):
+        result = torch.addcmul(result, weight, pad(x, (0, 0, back, 0))[..., : x.shape[-2], :])
+    return result
+
+
+class ConvolvedLayer(Layer):
+    """A layer with a convolution around its attention, and one around its MLP."""
+
+    def __init__(
+        self,
+        part: Module,
+        attends: Heads,
+        activation: str,
+        kernels: ModuleType | None = None,
+        reads_context: bool = False,
+    ):
+        super().__init__(part, attends, activation, kernels, reads_context)
+        self.around_attention, self.around_mlp = part.attention_conv, part.mlp_conv
+
+    def __call__(self, x: Tensor, attention: Attention, embedded: Tensor | None = None) -> Tensor:
+        assert self.before_attention is not None and self.before_mlp is not None
+        read, weights = self.around_attention(self.before_attention(x))
+        x = x + mixed(self.out(attention(self, self.qkv(read))), weights)
+        read, weights = self.around_mlp(self.before_mlp(x))
+        return x + mixed(self.down(self._gated(self.gate_up(read))), weights)
+
+
+class CandidateSelector(Module):
+    """Scores a place's candidates, its C likeliest tokens, by the token before: their logits, plus a product
+    of rank r."""
+
+    def __init__(self, config: DFlash2Config, dtype: torch.dtype):
+        super().__init__()
+        self.count = config.candidates
+        self.predecessor_codebook, self.successor_codebook = (
+            Parameter(torch.zeros(config.vocab_size, config.selector_rank, dtype=dtype)) for _ in range(2)
+        )
+        self.hidden_projection = Linear(config.hidden_size, config.selector_rank, bias=False, dtype=dtype)
+
+    def candidates(
+        self, hidden: Tensor, logits: Tensor, told: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """hidden [k, H] and logits [k, V] of the rows that draft -> gates, likeliest and ids, see `forward`.
+        told: see draft_in_turn. Its candidates are taken, since rounding may have chosen others there."""
+        ids = (logits if told is None else told).topk(self.count).indices
+        return self.hidden_projection(hidden), logits.gather(-1, ids), ids
+
+    def forward(self, before: Tensor, gates: Tensor, likeliest: Tensor, ids: Tensor) -> Tensor:
+        """before [k]: the token before each place. gates [k, r]: of the places' hidden states. likeliest, ids
+        [k, C]: the candidates' logits, and which they are -> the logits [k, V], -inf for all others."""
+        asked = embedding(before, self.predecessor_codebook) * gates  # [k, r]
+        scores = likeliest + (embedding(ids, self.successor_codebook) @ asked[..., None])[..., 0]
+        return scores.new_full((len(ids), len(self.successor_codebook)), -torch.inf).scatter(-1, ids, scores)
+
+
+class DFlash2Head(DFlashHead):
+    """A DFlash 2 head, see `DraftHead`."""
+
+    kind = "dflash2"
+    config: DFlash2Config
+    layer_type: ClassVar[type[Layer]] = ConvolvedLayer
+
+    def __init__(self, config: DFlash2Config, dtype: torch.dtype = torch.float32):
+        super().__init__(config, dtype)
+        self.candidate_selector = CandidateSelector(config, dtype)
+
+    def new_layer(self, dtype: torch.dtype) -> Module:
+        layer = super().new_layer(dtype)
+        layer.attention_conv = Convolution(self.config, dtype)
+        layer.mlp_conv = Convolution(self.config, dtype)
+        return layer
+
+    def drafter(self, *how: Any) -> HeadDrafter:
+        return DFlash2Drafter(*how)
+
+    @property
+    def bytes_of_a_block(self) -> int:
+        return super().bytes_of_a_block + self.candidate_selector.hidden_projection.weight.nbytes
+
+    @property
+    def bytes_of_a_token(self) -> int:
+        """The rows of the codebooks: of the token before, and of its candidates."""
+        return (1 + self.config.candidates) * self.config.selector_rank * self.dtype.itemsize
+
+    def decoder(self, target: PreTrainedModel) -> Decoder:
+        raise ValueError("its layers have convolutions")
+
+
+class CachedDFlash(CachedHead):
+    """A DFlash head with its cache, see `CachedHead`. Row t is made of the target's feature at position t.
+    What a block has written to its rows is overwritten when the target's features of these positions are
+    known."""
+
+    model: DFlashHead
+
+    def new_native(self) -> NativeForward:
+        describe = partial(self.model.decoder, self.target)
+        return NativeForward(describe, leaves=self.model.config.block_size)
+
+    def read(self, start: Tensor, count: int) -> None:
+        """Makes keys and values of the target's features at `count` positions from start [] on."""
+        if self.native is not None:
+            return self.native.read(self, start, count)
+        rows = self.write_at(start, count)
+        context = self.model.context(self.true_features(rows))  # [N, H]
+        if self.decoding[0].kernels is not None:
+            attention = self.attention_by_kernels(rows)
+            for layer in self.decoding:
+                attention.keep(layer, context)
+            return
+        turned = self.rotation(rows)
+        for index, layer in enumerate(self.decoding):
+            k, v = layer.keys_and_values(context, turned)
+            self.cache.update(k.transpose(0, 1)[None], v.transpose(0, 1)[None], index)
+
+    def block(self, anchor: Tensor, start: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """The hidden states [count, H] of the first rows of a block, see DFlashHead, and the logits [k, Vd]
+        of those that draft, without a Markov head's biases. anchor [1] at position start []."""
+        tokens, native = self.model.block_of(anchor, count), self.native
+        if native is not None:
+            logits = native(self, tokens, start, native.block_for(count))
+            return native.stream[:count].to(self.dtype), self.model.drafting_rows(logits)
+        hidden = self.model(tokens, self.attention_at(start, count), self.decoding)
+        return hidden, self.model.logits(self.model.drafting_rows(hidden))
+
+    def fill(self, ids: list[int], first: int, last: int) -> None:
+        self.read(to_device(first, torch.long, self.device), last - first)
+
+    def compared(self, whole: "CachedDFlash", ids: Tensor) -> tuple[Tensor, Tensor]:
+        """What it says in blocks after the ids."""
+        n, beginning = len(ids) - 1, torch.tensor(0, device=self.device)
+        whole.grow(n)
+        whole.read(beginning, n)
+        for start in range(0, n, 3):
+            self.logits_of(ids.flip(0), start)  # a rejected block
+            self.read(beginning + start, min(3, n - start))
+        return whole.logits_of(ids, n), self.logits_of(ids, n)
+
+    def logits_of(self, ids: Tensor, at: int) -> Tensor:
+        """The logits [places, V] of a block whose anchor is ids[at]."""
+        size = self.model.config.block_size
+        self.grow(at + size)
+        anchor = ids[at : at + 1].to(self.device)
+        return self.model.for_target(self.block(anchor, torch.tensor(at, device=self.device), size)[1])
+
+    def said_of_features(self) -> Tensor:
+        size = self.model.config.block_size
+        before = int(min(TRIED_BEFORE, self.context - size))
+        if before < 1:
+            raise ValueError("its context is no longer than a block")
+        self.grow(before + size)
+        start = torch.tensor(0, device=self.device)
+        self.read(start, before)
+        return self.block(torch.zeros(1, dtype=torch.long, device=self.device), start + before, size)[1]
+
+
+@dataclass(eq=False)
+class DFlashDrafter(HeadDrafter):
+    """Drafts all places of a round at once, at most as many as its block has.
+
+    q of a place does not depend on the tokens drafted before it, except through a Markov head (DSpark), and
+    through a penalty of the sampler's. Beyond the head's own context nothing is drafted."""
+
+    head: CachedDFlash
+
+    def longest(self, ids: list[int]) -> float:
+        return self.head.context - len(ids)
+
+    def step(self, value: DraftInput, told: Tensor | None = None) -> Draft:
+        head, config = self.head, self.head.model.config
+        start, last = value.position[0].long(), value.last.long()
+        new = len(last) - 1
+        if new:
+            head.read(start, new)
+        count = self.depth_of(value) + 1 - config.samples_from_anchor
+        return self.drafted(value, last[-1:], *head.block(last[-1:], start + new, count), told)
+
+    def drafted(
+        self, value: DraftInput, anchor: Tensor, hidden: Tensor, logits: Tensor, told: Tensor | None
+    ) -> Draft:
+        """The draft of a block. anchor [1]: the text's last token. hidden [N, H]: the hidden states of all
+        rows. logits [k, Vd]: of those that draft. told: see draft_in_turn."""
+        model = self.head.model
+        if model.markov_head is not None:
+            return self._corrected(value, anchor, hidden, logits, told)
+        draft = self.at_once(model.for_target(logits), value, told)
+        if model.confidence_head is None or self.tree is not None:
+            return draft
+        sure = model.confidence_head(model.drafting_rows(hidden), None)
+        return replace(draft, sure=sure[: len(draft.ids)])
+
+    def _corrected(
+        self, value: DraftInput, anchor: Tensor, hidden: Tensor, logits: Tensor, told: Tensor | None
+    ) -> Draft:
+        """The draft of one token after another, each with the Markov head's bias from the one before it; the
+        others are as in `drafted`."""
+        model, markov = self.head.model, self.head.model.markov_head
+        assert markov is not None
+        first = markov.markov_w1(anchor)  # [1, r]
+        state, sure = markov.start(1), []
+        if not model.config.samples_from_anchor:
+            _, state = markov(first, hidden[:1], state)
+        places = zip(model.drafting_rows(hidden).split(1), logits.split(1), strict=True)
+
+        def predict(shown: Shown | None) -> Tensor:
+            nonlocal state
+            row, unbiased = next(places)  # [1, H], [1, Vd]
+            before = first
+            if shown is not None:
+                before, state = markov.markov_w1(shown.tokens), shown.of_parents(state)  # [P, r]
+            bias, state = markov(before, row.expand(len(before), -1), state)
+            if model.confidence_head is not None and self.tree is None:
+                sure.append(model.confidence_head(row, before))
+            return model.for_target(unbiased + bias)
+
+        draft = self.in_shape(predict, value, told)
+        return replace(draft, sure=torch.cat(sure)[: len(draft.ids)]) if sure else draft
+
+
+class DFlash2Drafter(DFlashDrafter):
+    """A DFlashDrafter whose q of a place depends on the token drafted before it, and is 0 but for the place's
+    candidates."""
+
+    def drafted(
+        self, value: DraftInput, anchor: Tensor, hidden: Tensor, logits: Tensor, told: Tensor | None
+    ) -> Draft:
+        model = self.head.model
+        assert isinstance(model, DFlash2Head)
+        selector = model.candidate_selector
+        found = selector.candidates(model.drafting_rows(hidden), logits, self._told_of_places(value, told))
+        places = zip(*(part.split(1) for part in found), strict=True)
+
+        def predict(shown: Shown | None) -> Tensor:
+            before = anchor if shown is None else shown.tokens
+            return selector(before, *(part.expand(len(before), -1) for part in next(places)))
+
+        return self.in_shape(predict, value, told)
+
+    def _told_of_places(self, value: DraftInput, told: Tensor | None) -> Tensor | None:
+        """What is told of one row of each place [k, V], as all of a place have the same candidates."""
+        shape = self.shape_of(value)
+        if told is None or shape is None:
+            return told
+        return torch.stack([rows[0] for rows in told.split(shape.shown)])

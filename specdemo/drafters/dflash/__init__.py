@@ -1,1 +1,0 @@
-"""DFlash and DSpark heads."""

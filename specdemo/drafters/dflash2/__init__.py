@@ -1,1 +1,0 @@
-"""DFlash 2 heads."""

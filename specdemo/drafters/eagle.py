@@ -1,0 +1,456 @@
+"""EAGLE heads: one decoder layer or more that drafts for a target from the target's own hidden states.
+
+EAGLE-3 (Li et al. 2025, "EAGLE-3: Scaling up Inference Acceleration of Large Language Models via
+Training-Time Test") reads a token's embedding and a feature side by side: its first layer does, a later one
+reads what the layer before it gives. EAGLE (Li et al. 2024, "EAGLE: Speculative Sampling Requires Rethinking
+Feature Uncertainty"; EAGLE-2 has the same weights) makes one hidden state of a token's embedding and the
+target's last hidden state before it; what its layers make of that stands for the target's next one, so the
+target's own output layer reads it. P-EAGLE (speculators' `peagle`) is an EAGLE-3 head that was trained to
+draft in parallel: where the token before a place is not known yet, it reads a mask token and, in place of the
+target's hidden states, one learned vector.
+
+The modules are named as the tensors of the speculators format. Where keys and values lie, and what a token
+attends to, is given from outside (`Attention`): so the same forward serves drafting by position, which can be
+captured, and training over several steps."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass as checked
+from torch import Tensor
+from torch.nn import Embedding, Linear, ModuleList, Parameter, RMSNorm
+from torch.nn.functional import embedding
+from transformers import PreTrainedModel
+
+from specdemo.drafters.configs import (
+    EMBEDDINGS,
+    PYDANTIC,
+    WINDOWS,
+    HeadConfig,
+    HeadJson,
+    LayerIds,
+    Tokens,
+    Units,
+)
+from specdemo.drafters.head_drafter import HeadDrafter, in_parts
+from specdemo.drafters.heads import TRIED_BEFORE, CachedHead, DraftHead, HeadLayer
+from specdemo.drafters.model import DraftInput, StepDrafter
+from specdemo.engine.draft import Draft
+from specdemo.engine.tree import Shown
+from specdemo.events.speedup import DraftingCost
+from specdemo.runtime.attention import Branches
+from specdemo.runtime.decoder import Attention, Decoder, Layer, Norm, RowMask, TargetStates
+from specdemo.runtime.device import to_device
+from specdemo.runtime.lm import Drawing, final_norm
+from specdemo.runtime.native import MOST_PREFILLED
+from specdemo.runtime.weights import held_bytes, weight_bytes
+
+LAYER_IDS = "eagle_aux_hidden_state_layer_ids"  # in config.json
+
+
+@checked(frozen=True, config=PYDANTIC)
+class Eagle3Config(HeadConfig):
+    """What a head is built like."""
+
+    draft_vocab_size: Tokens  # Vd: the tokens that it can draft
+    # Of the target's layers, whose inputs it reads; None: see `layer_ids_for`.
+    layer_ids: LayerIds | None = Field(None, alias=LAYER_IDS)
+    features: int = 3  # A: how many these are
+    target_hidden_size: Units | None = None  # None: that of `layer`
+    norm_before_residual: bool = False  # the residual stream begins with the normed features
+    norm_before_fc: bool = False  # one norm over all features
+    fc_norm: bool = False  # one norm for each of them
+    norm_output: bool = False  # the next step takes the normed output
+    own_embeddings: bool = True  # False: it uses the target's
+
+    def __post_init__(self) -> None:
+        self.check_drafts(self.draft_vocab_size)
+        if self.norm_before_fc and self.fc_norm:
+            raise ValueError("norm_before_fc and fc_norm cannot both be true")
+
+    @property
+    def feature_size(self) -> int:
+        return self.target_hidden_size or self.hidden_size
+
+    def layer_ids_for(self, depth: int) -> tuple[int, ...]:
+        """`depth` itself stands for the last layer's output, before the last norm."""
+        return self.layer_ids or (2, depth // 2, depth - 3)
+
+
+@checked(frozen=True, config=PYDANTIC, kw_only=True)
+class PEagleConfig(Eagle3Config):
+    mask_token_id: Annotated[int, "a token's id"]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_mask(self.mask_token_id)
+
+
+@checked(frozen=True, config=PYDANTIC)
+class EagleConfig(HeadConfig):
+    """What a head is built like. Its first layer has no norm before its attention."""
+
+    fc_bias: bool = Field(True, alias="bias")
+    qkv_bias: bool = False  # of queries, keys and values alone
+
+    def layer_ids_for(self, depth: int) -> tuple[int, ...]:
+        """The last layer's output alone."""
+        return (depth,)
+
+
+def read_eagle3(given: HeadJson, config: type[Eagle3Config] = Eagle3Config) -> Eagle3Config:
+    layer, raw = given.layer(), given.raw
+    known: dict[str, Any] = {"layer": layer, "own_embeddings": EMBEDDINGS in given.tensors}
+    if "draft_vocab_size" not in raw:
+        known["draft_vocab_size"] = layer.vocab_size if given.is_authors else 32000
+    own = raw.get("eagle_config")  # some authors' place for the layers' numbers
+    if raw.get(LAYER_IDS) is None and isinstance(own, dict):
+        raw = raw | {LAYER_IDS: own.get(LAYER_IDS)}
+    ids = raw.get(LAYER_IDS)
+    known["features"] = len(ids) if isinstance(ids, list) else 3
+    return given.read(config, raw, **known)
+
+
+def read_peagle(given: HeadJson) -> Eagle3Config:
+    return read_eagle3(given, PEagleConfig)
+
+
+def read_eagle(given: HeadJson) -> EagleConfig:
+    """That of a Llama with one layer."""
+    if "model" in given.raw:
+        raise given.error("the sizes of its layers must stand beside each other, not in model")
+    layer = replace(given, raw=given.raw | {"model_type": "llama"}).layer()  # whatever the target is
+    known = {} if "bias" in given.raw else {"fc_bias": "fc.bias" in given.tensors}
+    return given.read(EagleConfig, layer=layer, **known)
+
+
+class Eagle3Head(DraftHead):
+    """An EAGLE-3 head, see `DraftHead`."""
+
+    kind = "eagle3"
+    config: Eagle3Config
+    reads_context: ClassVar[bool] = False
+    first_position: ClassVar[int] = 1
+
+    def __init__(self, config: Eagle3Config, dtype: torch.dtype = torch.float32):
+        layer, size, features = config.layer, config.hidden_size, config.features
+        kinds = getattr(layer, "layer_types", None) or [WINDOWS[0]] * layer.num_hidden_layers
+        windows = (layer.sliding_window if kind == WINDOWS[1] else None for kind in kinds)
+        super().__init__(config, config.draft_vocab_size, [*map(RowMask, windows)])
+        self.uses_target_s_embeddings = not config.own_embeddings
+        norm = {"eps": layer.rms_norm_eps, "dtype": dtype}
+        self.embed_tokens = Embedding(layer.vocab_size, size, dtype=dtype) if config.own_embeddings else None
+        self.input_norm = RMSNorm(features * config.feature_size, **norm) if config.norm_before_fc else None
+        each = [RMSNorm(config.feature_size, **norm) for _ in range(features)] if config.fc_norm else None
+        self.fc_norm = None if each is None else ModuleList(each)
+        self.fc = Linear(features * config.feature_size, size, bias=False, dtype=dtype)
+        self.layers = ModuleList(
+            HeadLayer(layer, dtype, i == 0, config.norm_before_residual)
+            for i in range(layer.num_hidden_layers)
+        )
+        self.norm = RMSNorm(size, **norm)
+        self.lm_head = Linear(size, config.draft_vocab_size, bias=False, dtype=dtype)
+        self.decoding = self.layers_by(None)
+
+    def guessed(self, depth: int) -> dict[str, str]:
+        layers = ", ".join(map(str, self.config.layer_ids_for(depth)))
+        return {} if self.config.layer_ids else {LAYER_IDS: layers}
+
+    def cached(self, target: PreTrainedModel, compiled: bool = False) -> "CachedEagle":
+        return CachedEagle(self, target, compiled)
+
+    def drafter(self, *how: Any) -> HeadDrafter:
+        return EagleDrafter(*how)
+
+    def decoder(self, target: PreTrainedModel) -> Decoder:
+        each = self.fc_norm if self.fc_norm is not None else [self.input_norm]
+        return Decoder(
+            self.dtype,
+            self.embed_tokens or target.get_input_embeddings(),
+            self.decoding,
+            Norm(self.norm),
+            self.lm_head,
+            lambda rows: {None: self.rotary(rows + self.first_position, torch.float32)},
+            reads=TargetStates([Norm(one) for one in each if one is not None], self.fc, None, are_keys=False),
+            draft_ids=None if self.d2t is None else self.target_ids,
+            vocab_size=self.config.layer.vocab_size,
+            norms_output=self.config.norm_output,
+        )
+
+    def features(self, hidden: Tensor) -> Tensor:
+        """The target's hidden states [..., A * T], those of `layer_ids` side by side -> g [..., H]."""
+        if self.input_norm is not None:
+            hidden = self.input_norm(hidden)
+        if self.fc_norm is not None:
+            parts = hidden.split(self.config.feature_size, -1)
+            hidden = torch.cat([norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)], -1)
+        return self.fc(hidden)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        g: Tensor,
+        attention: Sequence[Attention],
+        layers: Sequence[Layer] | None = None,
+    ) -> Tensor:
+        """tokens [..., N] with what came before each: g [..., N, H], the feature of the token before it, or
+        the head's own output for that; unless gradients are recorded, its memory is reused. attention: that
+        of each layer. layers: the layers as they run, if not by torch's operations. Returns y [..., N, H];
+        see `predict`."""
+        embedded, x = embedding(tokens, self._embedding()).to(g.dtype), g  # [..., N, H]
+        for layer, attend in zip(layers or self.decoding, attention, strict=True):
+            x = layer(x, attend, embedded)
+        return x
+
+    def _embedding(self) -> Tensor:
+        """The embeddings [V, H] that the head uses: its own, else the target's."""
+        return self.targets_embedding() if self.embed_tokens is None else self.embed_tokens.weight
+
+    def predict(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """y [..., N, H] -> what the next step takes as g [..., N, H], and the logits [..., N, Vd] of the
+        token after each."""
+        normed = self.norm(y)
+        return normed if self.config.norm_output else y, self.lm_head(normed)
+
+
+class PEagleHead(Eagle3Head):
+    """A P-EAGLE head, see `DraftHead`."""
+
+    kind = "peagle"
+    config: PEagleConfig
+    first_position: ClassVar[int] = 0
+
+    def __init__(self, config: PEagleConfig, dtype: torch.dtype = torch.float32):
+        super().__init__(config, dtype)
+        self.mask_hidden = Parameter(torch.zeros(1, 1, config.features * config.feature_size, dtype=dtype))
+
+    def cached(self, target: PreTrainedModel, compiled: bool = False) -> "CachedPEagle":
+        """Compiled code begins with the target's hidden states in every row or in none, so there is none for
+        masks."""
+        return CachedPEagle(self, target)
+
+    def drafter(self, *how: Any) -> HeadDrafter:
+        return PEagleDrafter(*how)
+
+    def cost(self, target: PreTrainedModel) -> DraftingCost:
+        return DraftingCost(draft=weight_bytes(self) / weight_bytes(target))
+
+
+class EagleHead(DraftHead):
+    """An EAGLE head, see `DraftHead`."""
+
+    kind = "eagle"
+    config: EagleConfig
+    reads_normed: ClassVar[bool] = True
+    reads_context: ClassVar[bool] = False
+    first_position: ClassVar[int] = 0
+
+    def __init__(self, config: EagleConfig, dtype: torch.dtype = torch.float32):
+        layer, size = config.layer, config.hidden_size
+        super().__init__(config, config.vocab_size, [RowMask()] * layer.num_hidden_layers)
+        self.fc = Linear(2 * size, size, bias=config.fc_bias, dtype=dtype)
+        self.layers = ModuleList(HeadLayer(layer, dtype) for _ in range(layer.num_hidden_layers))
+        self.layers[0].input_layernorm = None  # what it reads is made of what is normed
+        if config.qkv_bias:
+            for each in self.layers:
+                for name in ("q_proj", "k_proj", "v_proj"):
+                    own = each.self_attn[name]
+                    each.self_attn[name] = Linear(own.in_features, own.out_features, dtype=dtype)
+        self.decoding = self.layers_by(None)
+
+    def cached(self, target: PreTrainedModel, compiled: bool = False) -> "CachedEagle":
+        return CachedEagle(self, target, compiled)
+
+    def drafter(self, *how: Any) -> HeadDrafter:
+        return EagleDrafter(*how)
+
+    def cost(self, target: PreTrainedModel) -> DraftingCost:
+        """Each token also reads the target's output layer."""
+        output = target.get_output_embeddings()
+        assert output is not None
+        return DraftingCost(token=(weight_bytes(self) + held_bytes(output)) / weight_bytes(target))
+
+    def decoder(self, target: PreTrainedModel) -> Decoder:
+        if "RMSNorm" not in type(norm := final_norm(target)).__name__:
+            raise ValueError("its target's last norm is no RMS norm")
+        return Decoder(
+            self.dtype,
+            target.get_input_embeddings(),
+            self.decoding,
+            None,
+            target.get_output_embeddings(),
+            lambda rows: {None: self.rotary(rows + self.first_position, torch.float32)},
+            reads=TargetStates([Norm(norm)], self.fc, None, are_keys=False, with_embeddings=True),
+        )
+
+    def features(self, hidden: Tensor) -> Tensor:
+        """The last layer's outputs of the target [..., H] -> its last hidden states g [..., H]."""
+        return self.normed(hidden)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        g: Tensor,
+        attention: Sequence[Attention],
+        layers: Sequence[Layer] | None = None,
+    ) -> Tensor:
+        """tokens [..., N] with what came before each: g [..., N, H], the target's hidden state of the token
+        before it, or the head's own output for that. attention: that of each layer. layers: the layers as
+        they run, if not by torch's operations. Returns y [..., N, H]; see `predict`."""
+        embedded = embedding(tokens, self.targets_embedding()).to(g.dtype)  # [..., N, H]
+        x = self.fc(torch.cat([embedded, g], -1))
+        for layer, attend in zip(layers or self.decoding, attention, strict=True):
+            x = layer(x, attend)
+        return x
+
+    def predict(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """y [..., N, H] -> what the next step takes as g [..., N, H], and the logits [..., N, V] of the token
+        after each."""
+        head = self.verifier_head[0]
+        return y, head(y.to(head.weight.dtype))
+
+
+class CachedEagle(CachedHead):
+    """An EAGLE-3 head, or one that is called as it is, with its cache, see `CachedHead`. Row t belongs to the
+    pair of the target's feature at position t and the token at position t + 1."""
+
+    model: Eagle3Head
+
+    def rows(self, tokens: Tensor, g: Tensor, start: Tensor, branches: Branches | None = None) -> Tensor:
+        """tokens [N] and what came before each, g [N, H], in the rows start [], start + 1, ... -> y [N, H],
+        see Eagle3Head. branches: as in LM.forward."""
+        attention = self.attention_at(start, len(tokens), branches)
+        return self.model(tokens, g, [attention] * len(self.decoding), self.decoding)
+
+    def true_rows(self, tokens: Tensor, start: Tensor) -> Tensor:
+        """`rows` of tokens [N], with the target's true features before them."""
+        at = start + torch.arange(len(tokens), device=self.device)
+        return self.rows(tokens, self.model.features(self.true_features(at)), start)
+
+    def begin(self, tokens: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
+        """tokens [N], with the target's true features before them, in the rows start [], start + 1, ... ->
+        what `go_on` takes, and the logits [1, V] of the token after the last one."""
+        if self.native is not None:
+            return self.native.stream[:1], self.native.last(self, tokens, start, from_features=True)
+        return self.predict(self.true_rows(tokens, start)[-1:])
+
+    def go_on(
+        self, tokens: Tensor, g: Tensor, start: Tensor, branches: Branches | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """A drafted token [1] and what it came from, g [1, H], in the row start [] -> what `begin` returns.
+        branches: of several drafted tokens [N] with g [N, H], see LM.forward; then the logits are [N, V]."""
+        native = self.native
+        if native is None or not native.takes(branches):
+            return self.predict(self.rows(tokens, g, start, branches))
+        if branches is None:
+            return native.stream[:1], native.last(self, tokens, start, from_features=False)
+        block = native.block_for(len(tokens))
+        logits = native(self, tokens, start, block, branches=branches, left=g)  # [N, Vd]
+        return native.stream[: len(tokens)], self.model.for_target(logits)
+
+    def predict(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """y [N, H] -> what the next forward takes as g [N, H], and the logits [N, V] of the token after
+        each."""
+        g, logits = self.model.predict(y)
+        return g, self.model.for_target(logits)
+
+    @property
+    def drafts_itself(self) -> bool:
+        return self.native is not None
+
+    def draft(self, tokens: Tensor, start: Tensor, drawing: Drawing) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Many forwards as one call, where it `drafts_itself`: as LM.draft, but beginning as `begin` does."""
+        native = self.native
+        assert native is not None
+        return native.draft(self, tokens, start, native.block_for(len(tokens)), drawing)
+
+    def fill(self, ids: list[int], first: int, last: int) -> None:
+        tokens = to_device(ids[first + 1 : last + 1], torch.long, self.device)
+        start = torch.full((), first, device=self.device)
+        if self.native is None or len(tokens) > MOST_PREFILLED:
+            self.true_rows(tokens, start)
+        else:
+            self.native.fill(self, tokens, start)
+
+    def compared(self, whole: "CachedEagle", ids: Tensor) -> tuple[Tensor, Tensor]:
+        n = len(ids) - 1  # pairs of a token and the feature before it
+        return whole.logits_of(ids, 0, n), in_parts(self.logits_of, ids, n)
+
+    def logits_of(self, ids: Tensor, start: int, end: int) -> Tensor:
+        """The logits [end - start, V] of the pairs in these rows."""
+        self.grow(end)
+        tokens = ids[start + 1 : end + 1].to(self.device)
+        return self.predict(self.true_rows(tokens, torch.tensor(start, device=self.device)))[1]
+
+    def said_of_features(self) -> Tensor:
+        count = TRIED_BEFORE
+        self.grow(count + 1)
+        token, start = torch.zeros(1, dtype=torch.long, device=self.device), torch.tensor(0)
+        g, first = self.begin(token.repeat(count), start.to(self.device))
+        return torch.cat([first, self.go_on(token, g, start.to(self.device) + count)[1]])
+
+
+class CachedPEagle(CachedEagle):
+    """A P-EAGLE head with its cache."""
+
+    model: PEagleHead
+
+    def block(self, tokens: Tensor, start: Tensor, count: int) -> Tensor:
+        """tokens [N], with the target's true features before them, in the rows start [], start + 1, ..., and
+        a mask in each of count - 1 rows after them -> the logits [count, V] of the tokens after the last
+        one."""
+        model, masks = self.model, count - 1
+        true = self.true_features(start + torch.arange(len(tokens), device=self.device))  # [N, A * T]
+        hidden = torch.cat([true, model.mask_hidden[0].expand(masks, -1)])
+        tokens = torch.cat([tokens, tokens.new_full((masks,), model.config.mask_token_id)])
+        y = self.rows(tokens, model.features(hidden), start)  # [N + count - 1, H]
+        return self.predict(y[-count:])[1]
+
+
+@dataclass(eq=False)
+class EagleDrafter(HeadDrafter):
+    """Drafts each token from the token before it and the head's own output for that one: a tree by one
+    forward for each depth."""
+
+    head: CachedEagle
+    stops_below = StepDrafter.stops_below
+
+    def step(self, value: DraftInput, told: Tensor | None = None) -> Draft:
+        start, tokens = value.position[0].long(), value.last[1:].long()
+        alone = told is None and self.tree is None and self.sampler.grammar is None
+        if alone and self.head.drafts_itself:
+            drawing = self.sampler.drawing(value.settings, value.u, value.seen, self.stops_below)
+            drafted, q, logits = self.head.draft(tokens, start, drawing)
+            return Draft.drawn(drafted, q, None, logits)
+        return self.in_shape(self._predictions(tokens, start), value, told)
+
+    def _predictions(self, tokens: Tensor, start: Tensor) -> Callable[[Shown | None], Tensor]:
+        """What draft_tree asks, after tokens [N] with true features before them."""
+        row, g = start, None  # [P, H]: what the head has made of the tokens shown last
+
+        def predict(shown: Shown | None) -> Tensor:
+            nonlocal row, g
+            if shown is None or g is None:
+                fed = tokens
+                g, logits = self.head.begin(fed, row)
+            else:
+                fed = shown.tokens
+                g, logits = self.head.go_on(fed, shown.of_parents(g), row, shown.branches)
+            row = row + len(fed)
+            return logits  # [P, V]
+
+        return predict
+
+
+class PEagleDrafter(HeadDrafter):
+    """Drafts all places of a round at once. What masks leave in the head's cache is replaced as what drafting
+    leaves there."""
+
+    head: CachedPEagle
+
+    def step(self, value: DraftInput, told: Tensor | None = None) -> Draft:
+        tokens, start = value.last[1:].long(), value.position[0].long()
+        return self.at_once(self.head.block(tokens, start, self.depth_of(value)), value, told)

@@ -1,1 +1,0 @@
-"""EAGLE heads of the first two versions, which differ in the tree alone."""

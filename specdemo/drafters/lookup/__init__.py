@@ -1,1 +1,0 @@
-"""Copies of what stands earlier in the text."""

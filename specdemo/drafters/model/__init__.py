@@ -1,1 +1,0 @@
-"""A smaller model, with the target's tokenizer or another one."""

@@ -1,0 +1,415 @@
+"""Layers for multi-token prediction (MTP) that a checkpoint carries beside the model's own, and that draft
+(DeepSeek-AI 2024, "DeepSeek-V3 Technical Report", section 2.2; Gloeckle et al. 2024, "Better & Faster Large
+Language Models via Multi-token Prediction").
+
+For the target's position t, layer k (from 0) reads what layer k - 1 has made of t (the first layer: the
+target's last hidden state there) and the token at position t + 1 + k, and predicts the token after that. The
+embeddings and the output layer are the target's. transformers builds the layers (`MtpModel`), but leaves them
+out when it loads the model; here they are read, and get a cache that is written by position."""
+
+import copy
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module, Parameter
+from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+
+try:
+    from transformers.modeling_layers import MtpModel
+except ImportError:
+    MtpModel = None
+if not hasattr(MtpModel, "forward_layer"):  # that of transformers 5.17 has not, that of 5.24 has
+    MtpModel = None
+
+from specdemo.drafters.base import Drafting, Materials, Models
+from specdemo.drafters.head_drafter import FeatureDrafter, agrees_with_target, in_parts
+from specdemo.drafters.model import DraftInput, Fed
+from specdemo.engine.draft import Draft
+from specdemo.errors import in_short, is_out_of_memory, reason_of, without_directories
+from specdemo.events import LIMITS, Params
+from specdemo.events.speedup import DraftingCost
+from specdemo.runtime import cuda
+from specdemo.runtime.cache import CachedByPosition, Features, PositionalCache, PositionalLayer
+from specdemo.runtime.device import to_device
+from specdemo.runtime.files import few_bits, is_scale, stored_tensors
+from specdemo.runtime.linear import join_weights, use_skinny_linear
+from specdemo.runtime.lm import CachedLM, OfTarget, context_of, embedded_ids, final_norm
+from specdemo.runtime.weights import expert_weights, held_bytes, not_finite, weight_bytes
+
+METHOD = "mtp"  # its name in METHODS
+NONE = "its target's checkpoint has no layers for multi-token prediction"
+UNUSABLE = "its target's layers for multi-token prediction cannot be used"
+# Kinds that transformers knows no such layers of, and whose checkpoints have one as Mellum's do; and the
+# setting that counts it.
+QWEN = dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), "mtp_num_hidden_layers")
+# Kinds that transformers knows no such layers of, either, and whose checkpoints have them as DeepSeek-V3's
+# do; and the setting that counts them.
+LIKE_DEEPSEEK = dict.fromkeys(("glm4_moe_lite",), "num_nextn_predict_layers")
+MOST_MTP_LAYERS = 16
+NAMED = re.compile(r"(^|\.)mtp(_\w+)?\.")
+MTP_PREFILL_CHUNK = 512  # rows per forward
+# Rows of the text that a draft begins with, besides one for each layer.
+MOST_ROWS_FED = int(LIMITS["gamma"].largest)
+
+
+def as_mtp_owner(target: PreTrainedModel, count: int, **more: object) -> SimpleNamespace:
+    """What `MtpModel` asks of a target that has so many layers for MTP. The target's own config stays as it
+    is. more: further attributes."""
+    config = copy.deepcopy(target.config.get_text_config())
+    config.num_mtp_layers = count
+    for name, default in (("layer_types", "full_attention"), ("mlp_layer_types", None)):
+        own = getattr(config, name, None)
+        if own is not None and getattr(config, f"mtp_{name}", None) is None:
+            setattr(config, f"mtp_{name}", [default or own[-1]] * count)
+    return SimpleNamespace(
+        config=config,
+        get_decoder=target.get_decoder,
+        get_input_embeddings=target.get_input_embeddings,
+        lm_head=target.get_output_embeddings(),
+        **more,
+    )
+
+
+def own_parameters(layers: PreTrainedModel, target: PreTrainedModel) -> dict[str, Parameter]:
+    """The layers' parameters that are not the target's, by name."""
+    shared = {id(parameter) for parameter in target.parameters()}
+    return {name: one for name, one in layers.named_parameters() if id(one) not in shared}
+
+
+def own_modules(layers: PreTrainedModel) -> list[Module]:
+    """The layers' modules that are not the target's."""
+    shared = [layers.shared_post_norm] if layers.use_shared_post_norm else []
+    return [layers.layers, *shared]
+
+
+def follow_target(layers: PreTrainedModel, target: PreTrainedModel) -> None:
+    """Moves and casts the layers as the owner of a target in memory has done with the target."""
+    weight, device = layers.layers[0].eh_proj.weight, target.get_input_embeddings().weight.device
+    if (weight.device, weight.dtype) != (device, target.dtype):
+        for module in own_modules(layers):
+            module.to(device, target.dtype)
+
+
+def mtp_parameters(skeleton: PreTrainedModel, folder: Path | None) -> int:
+    """How many parameters the layers have that are loaded with the target. folder: the checkpoint; None
+    before it is on this machine, when the target's config says how many layers there are."""
+    count = _declared(skeleton)
+    try:
+        if folder is not None:
+            names = set(stored_tensors(folder))
+            count = 0 if count is None else len(_prefixes(names, skeleton))
+        if not count or MtpModel is None or count > MOST_MTP_LAYERS:
+            return 0
+        with torch.device("meta"):
+            layers = MtpModel(as_mtp_owner(skeleton, count), count)
+        return sum(one.numel() for one in own_parameters(layers, skeleton).values())
+    except Exception:  # what is wrong is told when they are read
+        return 0
+
+
+def read_mtp(
+    target: PreTrainedModel, folder: Path | None, quantised_here: bool = False
+) -> PreTrainedModel | str:
+    """The layers on the target's device, in its dtype; or, in a part of a sentence, why there are none. See
+    `Drafting.read_carried`.
+
+    Raises what says that there is not enough memory. Nothing else keeps the target from running."""
+    if folder is None:
+        return NONE
+    try:
+        return _read(target, folder, quantised_here)
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        reason = without_directories(in_short(error))
+        return f"{UNUSABLE}: {reason}"
+
+
+def _read(target: PreTrainedModel, folder: Path, quantised_here: bool) -> PreTrainedModel | str:
+    stored = stored_tensors(folder)
+    names = set(stored)
+    prefixes, kind = _prefixes(names, target), target.config.get_text_config().model_type
+    if not prefixes and not any(NAMED.search(name) for name in names):
+        return NONE
+    if MtpModel is None:
+        raise ValueError("this version of transformers cannot run them, and 5.24 can")
+    if not prefixes or _declared(target) is None:
+        raise ValueError(f"how those of {kind} compute is not known here")
+    theirs = {name: stored[name] for name in names if NAMED.search(name) or _layers_of(name, prefixes)}
+    is_quantised = getattr(target.config, "quantization_config", None) and not quantised_here
+    if is_quantised or few_bits(theirs) or any(map(is_scale, theirs)):
+        raise ValueError("its weights are quantised")
+    if kind in QWEN and len(prefixes) > 1:
+        raise ValueError(f"there are {len(prefixes)} of them, and of {kind} only one can be run")
+    patterns = [rf"(^|\.){re.escape(prefix)}" for prefix in prefixes]
+    if any(NAMED.search(name) for name in names):
+        patterns.append(NAMED.pattern)
+    from transformers.conversion_mapping import get_model_conversion_mapping
+
+    owner = as_mtp_owner(
+        target,
+        len(prefixes),
+        _keys_to_ignore_on_load_unexpected=patterns,
+        _weight_conversions=get_model_conversion_mapping(target),
+    )
+    owner.config.name_or_path, owner.config.dtype = str(folder), target.dtype
+    device = target.get_input_embeddings().weight.device
+    cuda.free_cache(device)  # while another thread captures, torch frees nothing to make room
+    try:
+        layers = MtpModel.from_pretrained(owner, device_map={"": str(device)}).eval()
+    except RuntimeError as error:
+        raise _in_our_words(error) from None
+    mtp_cache_layers(layers, None)
+    if type(layers.layers[0].enorm) is not type(final_norm(target)):
+        raise ValueError(f"how those of {kind} are normed is not known here")
+    for module in own_modules(layers):
+        module.requires_grad_(False)
+        join_weights(module)
+        if device.type == "cpu" and target.dtype == torch.float32:
+            use_skinny_linear(module)
+    return layers
+
+
+def _in_our_words(error: RuntimeError) -> Exception:
+    """An error of MtpModel's in our words, since its own are about its options."""
+    if "mismatch" in str(error):
+        return ValueError("their tensors have other shapes than the model's config asks for")
+    if missing := re.findall(r"'(\w+\.[\w.]+)'", str(error)):
+        return ValueError(f"{len(missing)} of their tensors are missing, first {missing[0]}")
+    return error
+
+
+def _declared(model: PreTrainedModel) -> int | None:
+    """How many layers for MTP a model's config names; None for a kind whose layers are not known here."""
+    config = model.config.get_text_config()
+    setting = (QWEN | LIKE_DEEPSEEK).get(config.model_type)
+    if setting is None and not hasattr(config, "num_mtp_layers"):
+        return None
+    value = getattr(config, setting or "num_mtp_layers", 1)
+    return value if type(value) is int else 0
+
+
+def _prefixes(names: set[str], model: PreTrainedModel) -> list[str]:
+    """How the names of each layer's tensors begin, behind what the whole model is called."""
+    depth = model.config.get_text_config().num_hidden_layers
+    behind = [f"layers.{index}." for index in range(depth, depth + MOST_MTP_LAYERS)]
+    apart = [f"mtp.layers.{index}." for index in range(MOST_MTP_LAYERS)]
+    found = {prefix for name in names for prefix in _layers_of(name, [*behind, *apart])}
+    return [prefix for prefix in behind if prefix in found] or [prefix for prefix in apart if prefix in found]
+
+
+def _layers_of(name: str, prefixes: Iterable[str]) -> list[str]:
+    """The layers' prefixes that a tensor's name has."""
+    return [prefix for prefix in prefixes if f".{prefix}" in f".{name}"]
+
+
+def mtp_cache_layers(layers: PreTrainedModel, lm: "CachedMtp | None") -> list[PositionalLayer]:
+    """A layer of the cache for each of the layers. ValueError where one keeps more than keys and values."""
+    kinds = {type(layer) for layer in DynamicCache(config=layers.config).layers}
+    if not kinds <= {DynamicLayer, DynamicSlidingWindowLayer}:
+        names = ", ".join(sorted(kind.__name__ for kind in kinds))
+        raise ValueError(f"they have a cache of the type {names}, which cannot be written by position")
+    return [PositionalLayer(lm) for _ in layers.layers]
+
+
+class CachedMtp(CachedByPosition):
+    """The layers with their own keys and values, and with the last hidden states of their target.
+
+    A layer's slot t in the cache belongs to the target's position t. Slots after the last one that was
+    written are left over from rejected drafts, or empty, and never attended to."""
+
+    is_captured = False
+    reads: Features
+
+    def __init__(self, layers: PreTrainedModel, target: PreTrainedModel):
+        self.model = layers
+        self.target = target
+        self.device = torch.device(target.get_input_embeddings().weight.device)
+        self.dtype = target.dtype
+        self.count: int = len(layers.layers)  # L
+        self.context = context_of(target)
+        depth = target.config.get_text_config().num_hidden_layers
+        self.reads = Features(target, (depth,))
+        self.norm = final_norm(target)
+        self.known_ids = embedded_ids(target)
+        self.cache = PositionalCache(self, mtp_cache_layers(layers, self))
+        self.grow(1)
+
+    def hidden(self, start: int, end: int) -> Tensor:
+        """The target's last hidden states at its positions from `start` to before `end`: [N, H]."""
+        states = self.reads.at(torch.arange(start, end, device=self.device))
+        return self.norm(states)
+
+    def forward(self, layer: int, tokens: Tensor, hidden: Tensor, slot: int, position: int) -> Tensor:
+        """tokens [N] at `position`, position + 1, ..., and what came before each, hidden [N, H]; their keys
+        and values go to the layer's slots from `slot` on. Returns what the next layer reads, [N, H]."""
+        n = len(tokens)
+        self.key_positions = self.all_positions[: slot + n]
+        self.write_at(slot, n)
+        at = torch.arange(position, position + n, device=self.device)
+        tokens = tokens.clamp(max=self.known_ids - 1)
+        return self.model.forward_layer(layer, hidden[None], at[None], self.cache, input_ids=tokens[None])[0]
+
+    def predict(self, hidden: Tensor) -> Tensor:
+        """What a layer returned, [N, H] -> the logits [N, V] of the token after each."""
+        return self.model._project_to_logits(hidden)
+
+    def prefill(self, ids: list[int], start: int, end: int, used: int, is_over: Callable[[], bool]) -> None:
+        """Fills the slots from `start` to before `end` of the first `used` layers. ids: the text, with the
+        tokens up to position end - 1 + used. is_over: as in LM.prefill."""
+        for first, last in self.in_parts(start, end, MTP_PREFILL_CHUNK, is_over):
+            hidden = self.hidden(first, last)
+            for layer in range(used):
+                position = first + 1 + layer
+                tokens = to_device(ids[position : last + 1 + layer], torch.long, self.device)
+                hidden = self.forward(layer, tokens, hidden, first, position)
+
+    def logits_of(self, ids: Tensor, start: int, end: int) -> Tensor:
+        """The logits [end - start, L, V] of each layer for these positions of the target."""
+        self.grow(end)
+        hidden, logits = self.hidden(start, end), []
+        for layer in range(self.count):
+            first = start + 1 + layer
+            hidden = self.forward(layer, ids[first : first + end - start], hidden, start, first)
+            logits.append(self.predict(hidden))
+        return torch.stack(logits, 1)
+
+
+@dataclass(eq=False)
+class MtpDrafter(FeatureDrafter):
+    """The token at depth d of a draft comes from layer d, which reads what layer d - 1 has made of the same
+    rows, and the row's next token. Beyond the last layer it begins anew with the first one: layer d mod L is
+    given the last token and the last output alone, one slot further in its own cache.
+
+    A layer's slots are true up to the last one whose token was in the text. Each round begins there: all
+    layers read these rows again, with the target's true hidden states."""
+
+    head: CachedMtp
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        longest = self.gamma if isinstance(self.gamma, int) else self.head.count
+        self.used = min(self.head.count, longest)  # the layers that draft in this run
+
+    def start(self, ids: list[int]) -> None:
+        self._fill(ids, len(ids) - self.used - 1)  # a draft begins with one row at least
+
+    def _fill(self, ids: list[int], end: int) -> None:
+        if end > self.filled:
+            self.head.prefill(ids, self.filled, end, self.used, self.is_over)
+            self.filled = end
+
+    def room(self, ids: list[int], k: int) -> int:
+        return k if len(ids) > 1 else 0  # the first token has no hidden state before it
+
+    def begin(self, ids: list[int], rows: int) -> Fed:
+        self._fill(ids, len(ids) - self.used - MOST_ROWS_FED)  # nothing, unless rounds have drafted nothing
+        self.head.grow(len(ids) + rows)
+        return Fed(self.filled, ids[self.filled + 1 :])
+
+    def end(self, ids: list[int], draft: Draft) -> None:
+        if len(draft.ids) >= self.used:
+            self.filled = max(self.filled, len(ids) - self.used)
+
+    def step(self, value: DraftInput, told: Tensor | None = None) -> Draft:
+        """The draft made from `value`. The step runs uncaptured: it begins at `filled`."""
+        layers, start = self.head, self.filled
+        tokens = value.last.long()  # [N]: those after the rows, and then those drafted
+        end, depth = start + len(tokens), 0
+        hidden = layers.hidden(start, end)  # [N, H], and [1, H] beyond the last layer
+
+        def predict(drafted: Tensor | None) -> Tensor:
+            nonlocal tokens, hidden, depth
+            if drafted is not None:
+                tokens = torch.cat([tokens, drafted])
+            turn, layer = divmod(depth, layers.count)
+            if turn == 0:
+                hidden = layers.forward(layer, tokens[depth:], hidden, start, start + 1 + depth)
+            else:
+                hidden = layers.forward(layer, tokens[-1:], hidden[-1:], end - 1 + turn, end + depth)
+            depth += 1
+            return layers.predict(hidden[-1:])
+
+        return self.in_turn(predict, value)
+
+
+class MtpDrafting(Drafting):
+    def read_carried(
+        self, target: PreTrainedModel, folder: Path | None, quantised_here: bool
+    ) -> PreTrainedModel | str:
+        return read_mtp(target, folder, quantised_here)
+
+    def count_carried(self, skeleton: PreTrainedModel, folder: Path | None) -> int:
+        return mtp_parameters(skeleton, folder)
+
+    def tried(self, carried: PreTrainedModel, target: PreTrainedModel) -> PreTrainedModel | str:
+        follow_target(carried, target)
+        try:
+            if name := next(filter(None, map(not_finite, own_modules(carried))), None):
+                reason = f"the tensor {name} holds values that are not finite"
+            elif _agree(carried, target):
+                return carried
+            else:
+                reason = "what they predict with a cache differs from what they predict without one"
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            if cuda.is_cuda(target.device) and isinstance(error, RuntimeError):
+                cuda.raise_if_lost(error, target.device)
+            reason = f"their forward fails: {reason_of(error)}"
+        return f"{UNUSABLE}: {reason}"
+
+    def lacks(self, pair: Models) -> str | None:
+        layers = pair.carried.get(METHOD, NONE)
+        return layers if isinstance(layers, str) else None
+
+    def own(self, pair: Models, params: Params) -> OfTarget:
+        layers = _carried_by(pair)
+
+        def make(target: CachedLM) -> CachedMtp:
+            follow_target(layers, target.model)
+            return CachedMtp(layers, target.model)
+
+        return OfTarget(METHOD, make)
+
+    def cost(self, pair: Models, params: Params) -> DraftingCost:
+        """What drafting costs: one of the layers and the output layer for each token."""
+        target, layers = pair.target, _carried_by(pair)
+        own, output = held_bytes(target, layers) - held_bytes(target), target.get_output_embeddings()
+        assert output is not None
+        read = (own - expert_weights(layers).unread) / len(layers.layers) + held_bytes(output)
+        return DraftingCost(token=read / weight_bytes(target))
+
+    def build(self, given: Materials) -> MtpDrafter:
+        return MtpDrafter(given.drafter, given.target, given.sampler, *given.how_to_draft)
+
+
+def _carried_by(pair: Models) -> Any:
+    """The layers, an MtpModel, of a pair that has them."""
+    return pair.carried[METHOD]
+
+
+def _agree(layers: PreTrainedModel, target: PreTrainedModel) -> bool:
+    """Whether a target's layers for multi-token prediction predict the same with a cache that is written by
+    position, also where rejected drafts were, as without one. Also whether what they are given are the
+    target's last hidden states."""
+
+    def compare(
+        lm: CachedLM, whole: CachedMtp, cached: CachedMtp, ids: Tensor
+    ) -> list[tuple[Tensor, Tensor]]:
+        lm.prefill(ids)
+        n = len(ids) - cached.count  # rows whose tokens are known for each of the layers
+        last = target.get_decoder()(input_ids=ids[None], use_cache=False).last_hidden_state[0]
+        expected, said = whole.logits_of(ids, 0, n), in_parts(cached.logits_of, ids, n)  # [n, L, V]
+        return [(last, cached.hidden(0, len(ids))), (expected.flatten(0, 1), said.flatten(0, 1))]
+
+    make = partial(CachedMtp, layers, target)
+    return agrees_with_target(target, make, compare, torch.inf, target.dtype, mostly=True)

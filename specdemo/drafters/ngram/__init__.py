@@ -1,1 +1,0 @@
-"""N-grams that are counted in the text."""

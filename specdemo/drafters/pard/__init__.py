@@ -1,1 +1,0 @@
-"""Models that draft in parallel: PARD."""

@@ -1,1 +1,0 @@
-"""What followed the end of the text before."""

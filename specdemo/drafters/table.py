@@ -1,0 +1,92 @@
+"""What drafts by each row of METHODS, and what a pair's drafter can be, with the pairs here."""
+
+from pathlib import Path
+
+from torch.nn import Module
+from transformers import PreTrainedModel
+
+from specdemo.drafters.assistant import AssistantDrafting
+from specdemo.drafters.base import Drafting, Materials, Models
+from specdemo.drafters.early_exit import EarlyExitDrafting
+from specdemo.drafters.formats import HeadDrafting
+from specdemo.drafters.mtp import MtpDrafting
+from specdemo.drafters.other_tokenizer import TokenizedDrafting
+from specdemo.drafters.pard import PardDrafting
+from specdemo.drafters.text import JoinedDrafting, LookupDrafter, NgramDrafter, SuffixDrafter, TextDrafting
+from specdemo.engine.draft import Drafter, NoDrafter
+from specdemo.events import Params
+from specdemo.events.speedup import DraftingCost
+from specdemo.runtime.cache import Cached
+from specdemo.runtime.device import Clock
+from specdemo.words.message import Message, message
+
+# What a pair's drafter can be. A target is of the last kind.
+KINDS: tuple[Drafting, ...] = (HeadDrafting(), AssistantDrafting(), PardDrafting(), TokenizedDrafting())
+
+
+def kind_in(folder: Path) -> Drafting:
+    """How the model in this folder drafts, before it is read: of heads no more than that they are heads."""
+    return next(kind for kind in KINDS if kind.describes(folder))
+
+
+def kind_of(model: Module) -> Drafting:
+    """How a drafter, or its skeleton, drafts."""
+    return next(kind for kind in KINDS if kind.is_one(model))
+
+
+def cached_drafter(model: Module, target: PreTrainedModel, clock: Clock) -> Cached:
+    """A pair's drafter with its cache, for the runner."""
+    return kind_of(model).cached(model, target, clock)
+
+
+class ByDrafter(Drafting[Module]):
+    """The pair's drafter drafts, whichever kind it is."""
+
+    def lacks(self, pair: Models) -> Message | None:
+        return message("no_drafter") if pair.drafter is None else None
+
+    def cost(self, pair: Models, params: Params) -> DraftingCost:
+        return kind_of(pair.drafter).cost(pair, params)
+
+    def longest_draft(self, drafter: Module | None) -> int | None:
+        return kind_of(drafter).longest_draft(drafter)
+
+    def build(self, given: Materials) -> Drafter:
+        return kind_of(given.drafter.model).build(given)
+
+
+BY_METHOD: dict[str, Drafting] = {
+    "model": ByDrafter(),
+    "mtp": MtpDrafting(),
+    "lookup": TextDrafting(lambda given: LookupDrafter(given.params.ngram, *given.of_target)),
+    "ngram": TextDrafting(
+        lambda given: NgramDrafter(given.params.ngram, True, *given.of_target, given.regular_tree)
+    ),
+    "ngram-one-level": TextDrafting(
+        lambda given: NgramDrafter(given.params.ngram, False, *given.of_target, given.regular_tree)
+    ),
+    "suffix": TextDrafting(lambda given: SuffixDrafter(*given.of_target, given.regular_tree)),
+    "early-exit": EarlyExitDrafting(),
+    "none": TextDrafting(lambda given: NoDrafter(*given.of_target)),
+}
+
+
+def drafting_by(method: str) -> Drafting:
+    """What drafts by a method, or by two that are joined by "+". method: in METHODS."""
+    if method in BY_METHOD:
+        return BY_METHOD[method]
+    first, second = method.split("+")
+    return JoinedDrafting(BY_METHOD[first], BY_METHOD[second])
+
+
+def read_carried(
+    target: PreTrainedModel, folder: Path | None, quantised_here: bool = False
+) -> dict[str, PreTrainedModel | str]:
+    """What a target's checkpoint carries for the methods, by their names; see `Drafting.read_carried`."""
+    found = {name: one.read_carried(target, folder, quantised_here) for name, one in BY_METHOD.items()}
+    return {name: carried for name, carried in found.items() if carried is not None}
+
+
+def count_carried(skeleton: PreTrainedModel, folder: Path | None) -> int:
+    """How many parameters `read_carried` will give; see `Drafting.count_carried`."""
+    return sum(one.count_carried(skeleton, folder) for one in BY_METHOD.values())
