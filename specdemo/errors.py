@@ -54,7 +54,8 @@ def in_short(error: BaseException | str) -> str:
 
 
 def one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
+    """The words of an error on one line, cut if they are long; the name of its class where it has none."""
+    return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 def failure(error: BaseException) -> Message:

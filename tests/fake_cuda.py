@@ -266,7 +266,7 @@ def install(monkeypatch, fake):
     monkeypatch.setattr(torch, "__version__", "2.13.0")
     monkeypatch.setattr(cuda, "is_cuda", lambda device: True)
     monkeypatch.setattr(cuda, "has_triton", lambda device: False)
-    monkeypatch.setattr(probe, "difference", lambda device, write: None)
+    monkeypatch.setattr(probe, "gpu_fault", lambda device, write: None)
     monkeypatch.setattr(cuda, "_pinned_bytes", lambda size: torch.empty(size, dtype=torch.uint8))
     monkeypatch.setattr(cuda, "_copying", {})
     monkeypatch.setattr(cuda, "_never_copied", [])

@@ -248,7 +248,7 @@ def compiled() -> Compiled:
         try:
             return Compiled(CompiledVerdict(), CompiledSampling())
         except Exception as error:  # of numba, among others
-            _fault = one_line(error) or type(error).__name__
+            _fault = one_line(error)
     return Compiled()
 
 

@@ -414,11 +414,11 @@ class Pair:
 
     def check_gpu(self, write: Callable[[str], list[int]]) -> None:
         """Compares what its GPU writes with what the CPU writes: `notes` tells of a difference. write: see
-        `probe.difference`."""
+        `probe.gpu_fault`."""
         if cuda.lost():
             return
         device = self.target.device
-        self.runner.gpu_note = probe.difference(device, write) if cuda.is_cuda(device) else None
+        self.runner.gpu_note = probe.gpu_fault(device, write) if cuda.is_cuda(device) else None
 
     @property
     def warming_up(self) -> Message | None:

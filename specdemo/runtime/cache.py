@@ -37,9 +37,8 @@ class Features:
         self.size: int = config.hidden_size  # H
         self._layers = layers_of(model)
         device = model.get_input_embeddings().weight.device
-        self.states = torch.zeros(
-            0, len(layer_ids) * self.size, dtype=model.dtype, device=device
-        )  # [C, A * H]
+        width = len(layer_ids) * self.size
+        self.states = torch.zeros(0, width, dtype=model.dtype, device=device)  # [C, A * H]
         self.buffer_epoch = next(NEW_BUFFERS)  # see LM
 
     def reserve(self, capacity: int) -> None:

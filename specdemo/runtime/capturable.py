@@ -11,7 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
 from specdemo.errors import one_line
-from specdemo.runtime.lm import CachedLM, context_of, logits_tolerance, windows_of
+from specdemo.runtime.agreement import difference
+from specdemo.runtime.lm import CachedLM, context_of, windows_of
 
 LOOKS = "its forward reads tensor values on the host ({})"
 
@@ -25,8 +26,7 @@ def capture_blocker(model: PreTrainedModel) -> str | None:
     n = int(min(6, context_of(model)))
     ids = positions = torch.arange(n, device=lm.device)
     lm.reserve(0, n)
-    expected = lm.forward(ids, positions[0]).double()  # [n, V]
-    tolerance = logits_tolerance(expected, lm.dtype)
+    expected = lm.forward(ids, positions[0])  # [n, V]
     lm.begin_run(static=True)
     # Some models measure a window from the end of the visible cache.
     lm.reserve(0, max((size for size in windows_of(model) if size <= 4096), default=0) + 64)
@@ -34,8 +34,8 @@ def capture_blocker(model: PreTrainedModel) -> str | None:
         for rows in (n, 2, 1):
             with ForbidReadingTensors(), ForbidDataDependence():
                 logits = lm.forward(ids[-rows:], positions[-rows])
-            if not (logits.double() - expected[-rows:]).abs().max() <= tolerance:
-                return "it makes masks of its own from the length of the cache"
+            if different := difference(expected[-rows:], logits, lm.dtype):
+                return f"it makes masks of its own from the length of the cache ({different})"
     except Exception as error:
         return one_line(error)
     return None

@@ -18,7 +18,6 @@ from specdemo.runtime.attention import Branches, additive, masked_attention
 from specdemo.runtime.decoder import Attention, Decoder, Layer, Norm, Rotation, RowMask
 from specdemo.runtime.families import (
     decoder_of_family,
-    is_of_family,
     layers_of_family,
     rotations,
     rotations_up_to,
@@ -31,9 +30,9 @@ MOST_OF_TREE = MOST_NODES + 1  # rows of a forward: the largest tree, and the to
 
 
 class FusedForward:
-    """Computes a model's logits. It reads the model's own modules and weights, and is used only where it
-    predicts what the model itself does (see CachedLM). triton: whether what lies between the products, and
-    products with int8 weights, are computed by kernels written in Triton."""
+    """Computes the logits of a model of FAMILY. It reads the model's own modules and weights, and is used
+    only where it predicts what the model itself does (see CachedLM). triton: whether what lies between the
+    products, and products with int8 weights, are computed by kernels written in Triton."""
 
     def __init__(self, model: PreTrainedModel, triton: bool = False):
         self.model = model
@@ -46,11 +45,6 @@ class FusedForward:
         self._tables_for = 0  # the cache's capacity
         self._address = weights_address(model)
         self.has_moved = False  # whether weights had, when the last run began
-
-    @staticmethod
-    def of(model: PreTrainedModel, triton: bool = False) -> "FusedForward | None":
-        """The model's FusedForward; None where the model's class is not in FAMILY."""
-        return FusedForward(model, triton) if is_of_family(model) else None
 
     def decoder(self, last_position: float) -> Decoder:
         return decoder_of_family(self.model, self.layers, last_position)

@@ -14,9 +14,9 @@ from torch.nn import Module
 from specdemo.errors import one_line
 from specdemo.events import Gamma
 from specdemo.runtime import cuda
+from specdemo.runtime.agreement import disagreement
 from specdemo.runtime.cache import Cached
 from specdemo.runtime.capturable import ForbidDataDependence, ForbidReadingTensors, capture_blocker
-from specdemo.runtime.compared import disagreement
 from specdemo.runtime.device import Clock
 from specdemo.runtime.steps import AUTO_ROWS, In, Out, StepInput, tensors_of, with_tensors
 from specdemo.runtime.weights import weights_address

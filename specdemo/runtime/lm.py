@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Protocol
 from weakref import ref
@@ -29,8 +30,10 @@ from transformers.cache_utils import (
     LinearAttentionLayer,
 )
 
-from specdemo.errors import is_out_of_memory
+from specdemo.errors import is_out_of_memory, one_line
 from specdemo.runtime import cuda
+from specdemo.runtime.agreement import difference, why_not
+from specdemo.runtime.agreement import logits_tolerance as logits_tolerance  # for drafters/
 from specdemo.runtime.attention import Branches, static_attention
 from specdemo.runtime.cache import (
     NEW_BUFFERS,
@@ -43,6 +46,7 @@ from specdemo.runtime.cache import (
 )
 from specdemo.runtime.device import to_device
 from specdemo.runtime.experts import Experts
+from specdemo.runtime.families import is_of_family
 from specdemo.runtime.fused import FusedForward
 from specdemo.runtime.linear import MOST_BY_TRITON
 from specdemo.runtime.shared import PutBack, Shared
@@ -75,9 +79,7 @@ class LM(Protocol):
 
     vocab_size: int
     known_ids: int  # the ids below this have an embedding
-    buffer_epoch: (
-        int  # of NEW_BUFFERS when the cache got those that it has; captured steps hold for these alone
-    )
+    buffer_epoch: int  # of NEW_BUFFERS when the cache got its own; captured steps hold for these alone
     features: Features | None  # what its forwards keep of their layers' inputs; None: nothing
     states: States | None  # what it keeps of recurrent layers; None: it has none
     experts: Experts | None  # those that a check can be asked for; None: it has none
@@ -163,19 +165,19 @@ class CachedLM(CachedByPosition):
         """Takes the fused forward if it predicts what the model itself does."""
         self.fused = self.not_fused = self.not_triton = None
         for triton in (True, False) if self._may_use_triton and cuda.has_triton(self.device) else (False,):
-            try:
-                self.fused = FusedForward.of(self.model, triton)
-                if self.fused is not None:
-                    self._check_fused()
+            why = why_not(partial(self._take_fused, triton))
+            if why is None:
                 return
-            except torch.OutOfMemoryError:  # there may be room at the next run
-                raise
-            except Exception as error:  # of transformers or of a compiler, whose next version may differ
-                self.fused, reason = None, " ".join(str(error).split())[:200]
-                if triton:
-                    self.not_triton = reason
-                else:
-                    self.not_fused = reason
+            self.fused = None
+            if triton:
+                self.not_triton = why
+            else:
+                self.not_fused = why
+
+    def _take_fused(self, triton: bool) -> None:
+        if is_of_family(self.model):
+            self.fused = FusedForward(self.model, triton)
+            self._check_fused()
 
     @torch.no_grad()
     def _check_fused(self) -> None:
@@ -190,12 +192,12 @@ class CachedLM(CachedByPosition):
         self.reserve(0, n)
         if n > few:
             self._plain_forward(ids[:-few], **self._prefill_arguments)
-        expected = self._plain_forward(ids[-few:]).double()  # [few, V]
+        expected = self._plain_forward(ids[-few:])  # [few, V]
         for rows in (few, min(9, few), min(2, few), 1) if triton else (few, 1):
             self.reserve(n - rows, n)
-            logits = self.static_forward(ids[-rows:], positions[-rows]).double()
-            if not (logits - expected[-rows:]).abs().max() <= logits_tolerance(expected, self.dtype):
-                raise ValueError("its fused forward predicts something other than the model")
+            logits = self.static_forward(ids[-rows:], positions[-rows])
+            if different := difference(expected[-rows:], logits, self.dtype):
+                raise ValueError(f"its fused forward predicts something other than the model ({different})")
 
     def notes_as(self, role: str) -> list[Message]:
         who = message(f"the_{role}")
@@ -218,9 +220,7 @@ class CachedLM(CachedByPosition):
         self._next = start
         self.grow(length)
         if self.static and self.fused is not None and self.fused.triton:
-            self.key_positions = (
-                self.all_positions
-            )  # it reads what the text has, and one capture serves all lengths
+            self.key_positions = self.all_positions  # one capture serves all lengths of the text
         if self.features is not None:
             self.features.reserve(self.capacity)
         if self.states is not None:
@@ -284,7 +284,8 @@ class CachedLM(CachedByPosition):
     def _fault_of_branches(self) -> str | None:
         """Why forwards cannot be given branches; None: they can."""
         try:
-            return None if self._try_branches() else "it predicts something else from a tree"
+            different = self._try_branches()
+            return different and f"it predicts something else from a tree ({different})"
         except Exception as error:
             if is_out_of_memory(error):
                 raise
@@ -293,13 +294,14 @@ class CachedLM(CachedByPosition):
                 raise
             if isinstance(error, RuntimeError):
                 cuda.raise_if_lost(error, self.device)
-            return " ".join(str(error).split())[:200]
+            return one_line(error)
 
-    def _try_branches(self) -> bool:
+    def _try_branches(self) -> str | None:
         """Reads a tree of four tokens after a text (the last of them follows the third, which is a sibling of
-        the second), and goes on after the longer branch; and reads it depth by depth, as a drafter does."""
+        the second), and goes on after the longer branch; and reads it depth by depth, as a drafter does.
+        Returns what differs from reading each branch by itself; None if nothing does."""
         if "position_ids" not in self.parameters or self.last_position < 12:
-            return False
+            return "it takes no positions, or few"
         ids = torch.arange(3, 12, device=self.device) % self.known_ids
         text, tree, following = ids[:4], ids[4:8], ids[8:]
         depths = torch.tensor([0, 1, 1, 2], device=self.device)
@@ -320,7 +322,7 @@ class CachedLM(CachedByPosition):
         said.append(read(tree[1:3], start + 1, Branches(depths[[0, 0]], ~apart)))
         said.append(read(tree[3:], start + 3, Branches(depths[[0, 0, 1]], seen[3:, 1:] == 0)))
         expected = torch.cat([other[:1], one[1:], other[1:], other[:1], one[1:], other[1:3]])
-        return bool((torch.cat(said) - expected).abs().max() <= logits_tolerance(expected, self.dtype))
+        return difference(expected, torch.cat(said), self.dtype)
 
     def _plain_forward(self, ids: Tensor, **arguments: object) -> Tensor:
         if self.states is None:
@@ -408,11 +410,6 @@ def final_norm(target: PreTrainedModel) -> Module:
     if norm is None:
         raise ValueError("its last norm is not found")
     return norm
-
-
-def logits_tolerance(logits: Tensor, dtype: torch.dtype) -> float:
-    """How far two computations of these logits by a model of this dtype may be apart."""
-    return float(torch.finfo(dtype).eps ** 0.5 * logits.nan_to_num(0.0, 0.0, 0.0).abs().max())
 
 
 def logits_width(model: PreTrainedModel) -> int:

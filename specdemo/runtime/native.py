@@ -28,13 +28,14 @@ from transformers import PreTrainedModel
 
 from specdemo.errors import one_line
 from specdemo.events.params import MOST_NODES
+from specdemo.runtime.agreement import difference, why_not
 from specdemo.runtime.attention import Branches, masking
 from specdemo.runtime.cache import Cached, CachedByPosition
 from specdemo.runtime.decoder import Decoder, Layer, Norm
 from specdemo.runtime.device import Clock, free_memory
 from specdemo.runtime.families import is_of_family
 from specdemo.runtime.linear import int8_of, is_plain
-from specdemo.runtime.lm import CachedLM, Drawing, logits_tolerance
+from specdemo.runtime.lm import CachedLM, Drawing
 from specdemo.words.message import Message, message
 
 COMPILE_LOCK, COMPILE_SECONDS = "specdemo.lock", 120.0  # of the folder where compiled functions are kept
@@ -64,7 +65,7 @@ def compile_function(make: Callable, *arguments: int) -> Any:
                 return make(True, *arguments)
         except Exception as error:
             function = make(False, *arguments)  # which raises what has nothing to do with the cache
-            _cache_fault = one_line(error) or type(error).__name__
+            _cache_fault = one_line(error)
             if folder:
                 _cache_fault += f"; the cache is in {folder}, which can be deleted if it is broken"
             return function
@@ -167,9 +168,8 @@ class NativeForward:
         self._describe = describe
         self._forward = compile_function(kernels.forward_function)
         self._are_upcast = compile_function(kernels.are_upcast_function)
-        self._products: dict[
-            int, tuple[np.ndarray, list]
-        ] = {}  # by block: addresses by kind, and what is there
+        # By block: addresses by kind, and what is there.
+        self._products: dict[int, tuple[np.ndarray, list]] = {}
         self.copies = {} if copies is None else copies
         self._scratch = float32(0)
         self._team = Team(kernels)
@@ -208,11 +208,8 @@ class NativeForward:
             self._model[k.DRAFT_IDS] = self._hold(decoder.draft_ids.contiguous())
         is_head = decoder.reads is not None
         self._check_weight(table, len(table), decoder.size, of_target=is_head)
-        self._model[[k.KNOWN, k.EMBEDDING_TABLE, k.NARROW_TABLE]] = (
-            len(table),
-            self._hold(table),
-            is_narrow(table),
-        )
+        self._model[[k.KNOWN, k.EMBEDDING_TABLE]] = len(table), self._hold(table)
+        self._model[k.NARROW_TABLE] = is_narrow(table)
         self._model[k.NARROW] = self.dtype == torch.bfloat16
         self._model[k.TANH_GELU] = bool(decoder.layers[0].gelu)
         self._model[k.NORM_HEADS] = decoder.layers[0].norms_each_head
@@ -422,12 +419,10 @@ class NativeForward:
         begins = k.EMBEDDINGS
         if left is not None:
             self.stream[: len(left)], begins = left, k.LEFT
-        if branches is None:
-            self._run(lm, ids.contiguous(), start, len(ids), block, logits, begins)
-            return logits[: len(ids)]
-        depths = branches.depths.contiguous()
-        hidden = branches.hidden.float().mul_(masking(torch.float32))
-        self._model[[k.NEWEST, k.DEPTHS, k.HIDDEN_ROWS]] = len(depths), address(depths), address(hidden)
+        if branches is not None:
+            depths = branches.depths.contiguous()
+            hidden = branches.hidden.float().mul_(masking(torch.float32))
+            self._model[[k.NEWEST, k.DEPTHS, k.HIDDEN_ROWS]] = len(depths), address(depths), address(hidden)
         try:
             self._run(lm, ids.contiguous(), start, len(ids), block, logits, begins)
         finally:
@@ -618,12 +613,8 @@ class Native(Cached):
 
     def _trying(self, work: Callable[[], None]) -> None:
         """Does the work; an error in it ends all native forwards, and never the run."""
-        try:
-            work()
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as error:  # of numba, among others
-            self.native, self.not_native = None, one_line(error) or type(error).__name__
+        if why := why_not(work):
+            self.native, self.not_native = None, why
 
     def _find_weights(self, may_have_moved: bool = True) -> None:
         assert self.native is not None
@@ -728,8 +719,8 @@ class NativeLM(Native, CachedLM):
         model."""
         native.compile(block)
         logits = native(self, ids, start, block, branches=branches)
-        if not (logits - expected).abs().max() <= logits_tolerance(expected, self.dtype):
-            raise ValueError("its compiled forward predicts something other than the model")
+        if different := difference(expected, logits, self.dtype):
+            raise ValueError(f"its compiled forward predicts something other than the model ({different})")
         self.blocks.add(block)
 
     def forward(self, ids: Tensor, start: Tensor, branches: Branches | None = None) -> Tensor:
@@ -758,7 +749,7 @@ class NativeLM(Native, CachedLM):
                 expected = self.static_forward(ids, start, branches)
                 self._try(native, block, ids, start, expected, branches)
         except Exception as error:  # of numba, among others
-            self.refused[block] = one_line(error) or type(error).__name__
+            self.refused[block] = one_line(error)
         finally:
             self.warming_up = None
 
@@ -769,10 +760,7 @@ class NativeLM(Native, CachedLM):
     def draft(self, ids: Tensor, start: Tensor, drawing: Drawing) -> tuple[Tensor, Tensor | None, Tensor]:
         native = self.native
         assert native is not None
-        block = native.block_for(len(ids))
-        if block not in self.blocks:
-            block = self._cover(len(ids))
-        return native.draft(self, ids, start, block, drawing)
+        return native.draft(self, ids, start, self._cover(len(ids)), drawing)
 
     def _cover(self, rows: int) -> int:
         """The block for so many rows among those that were tried."""

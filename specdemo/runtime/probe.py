@@ -18,15 +18,10 @@ from transformers import PreTrainedModel
 
 from specdemo.events import __version__
 from specdemo.runtime import cuda
-from specdemo.runtime.lm import (
-    CachedLM,
-    context_of,
-    evaluating,
-    in_training,
-    logits_tolerance,
-    state_of,
-    windows_of,
-)
+from specdemo.runtime.agreement import alike as alike
+from specdemo.runtime.agreement import difference
+from specdemo.runtime.agreement import mostly as mostly
+from specdemo.runtime.lm import CachedLM, context_of, evaluating, in_training, state_of, windows_of
 from specdemo.runtime.states import possible_rows, tried_rows
 from specdemo.runtime.weights import rounds_activations
 
@@ -58,14 +53,6 @@ def agrees_with_itself(model: PreTrainedModel) -> bool:
     return True
 
 
-def alike(expected: Tensor, said: Tensor, dtype: torch.dtype) -> Tensor:
-    """Whether each row of logits [N, V] is the same in both, for a model of this dtype: [N] bool. Broken
-    weights predict NaN with and without the cache; the first round reports that."""
-    expected, said = expected.double(), said.double()
-    same = (said == expected) | (said.isnan() & expected.isnan())
-    return (same | ((said - expected).abs() <= logits_tolerance(expected, dtype))).all(1)
-
-
 def _compared_as(model: PreTrainedModel) -> torch.dtype:
     """The dtype by whose rounding forwards of this model may differ."""
     return torch.bfloat16 if rounds_activations(model) else model.dtype
@@ -85,8 +72,7 @@ def _is_causal_at_any_length(model: PreTrainedModel) -> bool:
             model(input_ids=ids[None, :n], position_ids=positions[None, :n], use_cache=False).logits[0, :kept]
             for n in (kept, len(positions))
         )
-        dtype = _compared_as(model)
-        if not mostly(alike(expected, said, dtype), dtype):
+        if difference(expected, said, _compared_as(model), mostly=True):
             return False
     return True
 
@@ -149,14 +135,7 @@ def _compare(lm: CachedLM, n: int) -> bool:
         if start < kept:
             _forward(lm, rest[start:].flip(0), n - kept + start)  # a rejected draft
             logits.append(_forward(lm, rest[start:end], n - kept + start))
-    dtype = _compared_as(lm.model)
-    return mostly(alike(expected, torch.cat(logits), dtype), dtype)
-
-
-def mostly(same: Tensor, dtype: torch.dtype) -> bool:
-    """Whether all rows [N] bool are the same; in 16 bits half of them suffice, since rounding can make a
-    router choose another expert."""
-    return int((~same).sum()) <= (0 if dtype == torch.float32 else len(same) // 2)
+    return difference(expected, torch.cat(logits), _compared_as(lm.model), mostly=True) is None
 
 
 def _forward(lm: CachedLM, ids: Tensor, position: int) -> Tensor:
@@ -183,7 +162,7 @@ _lock = threading.RLock()  # the comparison runs pairs itself
 _known: dict[str, str | None] = {}  # GPU and versions -> what is wrong
 
 
-def difference(device: torch.device, write: Callable[[str], list[int]]) -> str | None:
+def gpu_fault(device: torch.device, write: Callable[[str], list[int]]) -> str | None:
     """What is wrong with the GPU's text, in a sentence; None if nothing is. write: the ids of a greedy text
     in float32, written on the device of that name."""
     name = torch.cuda.get_device_name(device)

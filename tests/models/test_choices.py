@@ -30,9 +30,8 @@ from tests.tiny import tiny
 
 STUTTER = Method("stutter", ("gamma", "ngram"))
 COIN = Rule("coin", False, "1/2", None, fields=("lenience",))
-SENTENCE = "the last token again and again"
 WORDS = {
-    ("methods", "stutter"): {"label": "stutterer", "menu": "stutterer", "sentence": SENTENCE},
+    ("methods", "stutter"): {"label": "stutterer", "menu": "stutterer", "sentence": "repeats a token"},
     ("rules", "coin"): dict.fromkeys(("meaning", "recorded", "about"), "a coin")
     | {"name": "coin", "label": "coin (lossy): accept every second draft", "accepted": "when u < 1/2"},
 }
@@ -128,4 +127,4 @@ def test_the_page(pair):
     shown = {name for name, is_shown in settings.visible(held()).items() if is_shown}
     assert {"gamma", "ngram", "rule", "lenience"} <= shown and not {"confidence", "exit_layer"} & shown
     texts = hints(held(), "Once", models.needs(Choice()), pair)
-    assert texts["draft_with"].startswith(SENTENCE) and "lossy" in texts["rule"]
+    assert texts["draft_with"].startswith("repeats a token") and "lossy" in texts["rule"]

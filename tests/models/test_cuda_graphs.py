@@ -51,7 +51,7 @@ def test_a_run_on_a_gpu_tells_what_the_comparison_of_its_texts_says(monkeypatch)
             texts.append(write("cpu"))
         return "this GPU writes another text"
 
-    monkeypatch.setattr(probe, "difference", difference)
+    monkeypatch.setattr(probe, "gpu_fault", difference)
     pair = run_by(llama, near, Graphs(Clock()))
     rounds_of(pair, temperature=0.0)
     assert "this GPU writes another text" in pair.notes

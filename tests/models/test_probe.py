@@ -8,6 +8,7 @@ import torch
 from transformers import BertConfig, BertLMHeadModel
 
 from specdemo import Params, generate, load_pair
+from specdemo.runtime.agreement import difference
 from specdemo.runtime.probe import agrees_with_itself
 from tests.sentences import refusal
 from tests.tiny import VOCAB, longrope, noisy, random_weights, tiny
@@ -23,9 +24,8 @@ def test_a_model_that_looks_ahead_or_whose_forward_fails_is_refused():
     failing = tiny()
     failing.forward = forward
     for model, why in ((ahead, "its predictions with a cache differ"), (failing, "one token at a time")):
-        assert why in refusal(load_pair, target=model) and why in refusal(
-            load_pair, target=tiny(), drafter=model
-        )
+        assert why in refusal(load_pair, target=model)
+        assert why in refusal(load_pair, target=tiny(), drafter=model)
 
 
 def wrong_from(model, position: int, by: float = 1.0):
@@ -84,9 +84,7 @@ def off_at(model, *forwards: int):
 def test_one_place_after_a_rejected_draft_is_enough_but_in_16_bits_half_of_the_places_may_differ():
     """Rounding can make a router choose another expert."""
     for after in (2, 6):
-        assert agrees_with_itself(off_at(tiny(), after - 1)), (
-            "what is said of a rejected draft is of no matter"
-        )
+        assert agrees_with_itself(off_at(tiny(), after - 1)), "a rejected draft is of no matter"
         assert not agrees_with_itself(off_at(tiny(), after))
     assert agrees_with_itself(off_at(tiny().bfloat16(), 2, 4, 6))
     assert not agrees_with_itself(wrong_from(tiny().bfloat16(), 8))
@@ -99,6 +97,14 @@ def test_broken_weights_are_told_by_the_run_and_hide_nothing(broken):
     assert agrees_with_itself(model)
     assert not agrees_with_itself(wrong_from(model.bfloat16(), 8))  # which is tried anew
     assert not agrees_with_itself(wrong_from(tiny(), 8, by=broken))
+
+
+def test_what_differs_is_told_in_a_part_of_a_sentence():
+    right = torch.tensor([[1.0, math.nan], [math.inf, 2.0]])
+    others = (right, right + torch.tensor([[0.0], [0.5]]), right.nan_to_num())
+    same, differs, broken = (difference(right, other, torch.float32) for other in others)
+    assert same is None and differs == "row 2 of 2 differs by 0.5, and rounding explains 0.00069"
+    assert "row 1 of 2 differs by inf" in broken
 
 
 def test_a_model_that_was_repaired_is_tried_again():

@@ -160,9 +160,7 @@ def test_a_wide_interval_is_no_figure_and_decides_nothing():
     assert not is_clear(by_setting(unlike, ["chat"]), [Setting(MODEL.name, 8)])
     sure = [sample("chat", at, Setting(HEAD.name, 4), 0.5, 0.1) for at in range(4)]
     (other,) = recommendations(measured(*unlike, *sure))
-    assert row.speedup.value > other.speedup and other.best == Setting(HEAD.name, 4), (
-        "nor hides one that is told"
-    )
+    assert row.speedup.value > other.speedup and other.best == Setting(HEAD.name, 4), "nor hides one told"
 
 
 def test_a_report_keeps_what_was_measured():

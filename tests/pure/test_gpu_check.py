@@ -30,30 +30,30 @@ def test_a_gpu_that_writes_the_same_is_compared_once_for_all_processes(new_proce
     write = Writer((5, 6, 7))
     for _ in range(2):
         for _ in range(2):
-            assert probe.difference(GPU, write) is None
+            assert probe.gpu_fault(GPU, write) is None
             assert write.asked == ["cuda:0", "cpu"]
         new_process()
     monkeypatch.setattr(probe, "version", lambda package: "99.0")
-    probe.difference(GPU, write)
+    probe.gpu_fault(GPU, write)
     assert len(write.asked) == 4, "other versions are compared again"
 
 
 @pytest.mark.parametrize(("text", "place"), [((5, 9, 7), 2), ((5, 6), 3), ((5, 6, 7, 8), 4)])
 def test_one_that_differs_is_told_and_compared_again_in_the_next_process(new_process, text, place):
     write = Writer(text)
-    note = probe.difference(GPU, write)
+    note = probe.gpu_fault(GPU, write)
     assert "Some GPU" in note and f"token {place} " in note
-    assert probe.difference(GPU, write) == note and len(write.asked) == 2
+    assert probe.gpu_fault(GPU, write) == note and len(write.asked) == 2
     new_process()
-    assert probe.difference(GPU, write) == note and len(write.asked) == 4
+    assert probe.gpu_fault(GPU, write) == note and len(write.asked) == 4
 
 
 def test_the_comparison_s_own_runs_are_not_compared_and_an_error_in_one_ends_nothing():
     def write(device):
-        assert probe.difference(GPU, write) is None
+        assert probe.gpu_fault(GPU, write) is None
         raise RuntimeError("out of memory")
 
-    assert "out of memory" in probe.difference(GPU, write)
+    assert "out of memory" in probe.gpu_fault(GPU, write)
 
 
 @pytest.mark.parametrize("content", ["no json", None])
@@ -63,4 +63,4 @@ def test_a_broken_file_and_a_cache_that_cannot_be_written_are_no_obstacle(tmp_pa
     else:
         (tmp_path / "cache" / "specdemo").mkdir(parents=True)
         (tmp_path / "cache" / "specdemo" / "gpus.json").write_text(content)
-    assert probe.difference(GPU, Writer((5, 6, 7))) is None
+    assert probe.gpu_fault(GPU, Writer((5, 6, 7))) is None

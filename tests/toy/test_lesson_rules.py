@@ -111,9 +111,7 @@ def test_each_rejection_of_the_recorded_runs_has_the_residual_that_the_engine_re
     traces = [Trace.load(file) for file in sorted(TRACES.glob("*.json"))]
     asked = [{"rounds": round_objects(one.rounds), "setting": setting(one)} for one in traces]
     runs = by_the_page(runs=asked)["places"]
-    assert all(place["off"] < 1e-5 for run in runs for place in run), (
-        "p and q are the run's own, to six digits"
-    )
+    assert all(place["off"] < 1e-5 for run in runs for place in run), "the run's own, to six digits"
     sampled = [run for one, run in zip(traces, runs, strict=True) if one.params.temperature > 0]
     places = [place for run in sampled for place in run]
     rejected = [place for place in places if place["fate"] == "rejected"]
