@@ -32,25 +32,15 @@ def why_not(work: Callable[[], object]) -> str | None:
 
 def difference(expected: Tensor, said: Tensor, dtype: torch.dtype, mostly: bool = False) -> str | None:
     """What differs between two computations of logits [N, V] by a model of this dtype, as a part of a
-    sentence; None where they agree. mostly: whether half of the rows suffice in 16 bits, see `mostly`."""
+    sentence; None where they agree. NaN in both is the same, as broken weights give it however they are
+    computed; the first round reports that. mostly: whether in 16 bits half of the rows suffice, since
+    rounding can make a router choose another expert."""
     by, explained = apart(expected, said).amax(1), logits_tolerance(expected, dtype)
     differing = (by > explained).nonzero().flatten().tolist()
     if len(differing) <= (len(by) // 2 if mostly and dtype != torch.float32 else 0):
         return None
     row = differing[0]
     return f"row {row + 1} of {len(by)} differs by {by[row]:.2g}, and rounding explains {explained:.2g}"
-
-
-def alike(expected: Tensor, said: Tensor, dtype: torch.dtype) -> Tensor:
-    """Whether each row of logits [N, V] is the same in both, for a model of this dtype: [N] bool. Broken
-    weights predict NaN however they are computed; the first round reports that."""
-    return (apart(expected, said) <= logits_tolerance(expected, dtype)).all(1)
-
-
-def mostly(same: Tensor, dtype: torch.dtype) -> bool:
-    """Whether all rows [N] bool are the same; in 16 bits half of them suffice, since rounding can make a
-    router choose another expert."""
-    return int((~same).sum()) <= (0 if dtype == torch.float32 else len(same) // 2)
 
 
 def logits_tolerance(logits: Tensor, dtype: torch.dtype) -> float:

@@ -33,7 +33,6 @@ from transformers.cache_utils import (
 from specdemo.errors import is_out_of_memory, one_line
 from specdemo.runtime import cuda
 from specdemo.runtime.agreement import difference, why_not
-from specdemo.runtime.agreement import logits_tolerance as logits_tolerance  # for drafters/
 from specdemo.runtime.attention import Branches, static_attention
 from specdemo.runtime.cache import (
     NEW_BUFFERS,

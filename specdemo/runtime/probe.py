@@ -18,9 +18,7 @@ from transformers import PreTrainedModel
 
 from specdemo.events import __version__
 from specdemo.runtime import cuda
-from specdemo.runtime.agreement import alike as alike
 from specdemo.runtime.agreement import difference
-from specdemo.runtime.agreement import mostly as mostly
 from specdemo.runtime.lm import CachedLM, context_of, evaluating, in_training, state_of, windows_of
 from specdemo.runtime.states import possible_rows, tried_rows
 from specdemo.runtime.weights import rounds_activations
