@@ -231,12 +231,6 @@ def eagle3_says(head, target, text, draft):
     return logits_without_cache(head, target, text, draft)[:-1].double().softmax(-1)
 
 
-def out_normed(target, **options):
-    head = tiny_head(target, norm_output=True, **options)
-    head.kind = "eagle3-out-normed"
-    return head
-
-
 def right_now_and_then(target, **options):
     """An EAGLE-3 head whose output layer is fitted to the target's greedy text."""
     return fitted(tiny_head(target, **options), target, PROMPT + greedy(target, PROMPT, 40))
@@ -264,7 +258,6 @@ ROWS = {
     "pard": Row(near_in_parallel, pard_says, AS_PARD, of("qwen2")),
     "eagle": Row(tiny_eagle_head, softmaxed(eagle_logits), (by_eagle_s_authors,), of("mistral")),
     "eagle3": Row(tiny_head, eagle3_says, AS_HEAD, of("gpt2")),
-    "eagle3-out-normed": Row(out_normed, eagle3_says, AS_HEAD[:1], of("gpt2")),
     "peagle": Row(
         partial(tiny_head, mask_token_id=MASK), softmaxed(parallel_logits), AS_HEAD[:1], of("qwen3")
     ),
@@ -278,7 +271,7 @@ ROWS = {
     "lookup+model": Row(near, method="lookup+model"),
 }
 NEVER_CAPTURED = ("assistant", "mtp")
-OF_TREES = ("model", "eagle", "eagle3", "eagle3-out-normed", "peagle", "dflash", "dflash2", "dspark")
+OF_TREES = ("model", "eagle", "eagle3", "peagle", "dflash", "dflash2", "dspark")
 
 
 def drawn_as_said(says: Callable, prompt: list[int], trace, error: float = 3e-4) -> list[int]:

@@ -114,10 +114,6 @@ def read_eagle3(given: HeadJson, config: type[Eagle3Config] = Eagle3Config) -> E
     return given.read(config, raw, **known)
 
 
-def read_out_normed(given: HeadJson) -> Eagle3Config:
-    return read_eagle3(replace(given, raw=given.raw | {"norm_output": True}))
-
-
 def read_peagle(given: HeadJson) -> Eagle3Config:
     return read_eagle3(given, PEagleConfig)
 
@@ -218,12 +214,6 @@ class Eagle3Head(DraftHead):
         token after each."""
         normed = self.norm(y)
         return normed if self.config.norm_output else y, self.lm_head(normed)
-
-
-class OutNormedHead(Eagle3Head):
-    """An EAGLE-3 head that always goes on from what its last norm gives."""
-
-    kind = "eagle3-out-normed"
 
 
 class PEagleHead(Eagle3Head):

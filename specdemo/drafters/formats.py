@@ -19,16 +19,7 @@ from transformers import PreTrainedModel
 from specdemo.drafters.base import Drafting, Materials, Models
 from specdemo.drafters.configs import EMBEDDINGS, MASKS, HeadConfig, HeadJson, known_config, read_config
 from specdemo.drafters.dflash import DFlash2Head, DFlashHead, read_dflash, read_dflash2
-from specdemo.drafters.eagle import (
-    Eagle3Head,
-    EagleHead,
-    OutNormedHead,
-    PEagleHead,
-    read_eagle,
-    read_eagle3,
-    read_out_normed,
-    read_peagle,
-)
+from specdemo.drafters.eagle import Eagle3Head, EagleHead, PEagleHead, read_eagle, read_eagle3, read_peagle
 from specdemo.drafters.head_drafter import agrees_with_target
 from specdemo.drafters.heads import CachedHead, DraftHead
 from specdemo.engine.draft import Drafter
@@ -52,7 +43,6 @@ MAPS = {"d2t", "t2d"}
 READERS: dict[str, tuple[Callable[[HeadJson], HeadConfig], type[DraftHead]]] = {
     "eagle": (read_eagle, EagleHead),
     "eagle3": (read_eagle3, Eagle3Head),
-    "eagle3-out-normed": (read_out_normed, OutNormedHead),
     "peagle": (read_peagle, PEagleHead),
     "dflash": (read_dflash, DFlashHead),
     "dspark": (read_dflash, DFlashHead),

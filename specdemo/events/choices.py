@@ -121,7 +121,6 @@ DRAFTER_KINDS = {
         DrafterKind("eagle", "chain", drafts_trees=True,
                     authors=r"^eagle(?![\d_]).*causallm|causallmeagle$|^eagle$"),
         DrafterKind("eagle3", "chain", drafts_trees=True, in_speculators=True, authors=r"eagle_?3"),
-        DrafterKind("eagle3-out-normed", "chain", drafts_trees=True, in_speculators=True),
         DrafterKind("peagle", "block", drafts_trees=True, in_speculators=True),
         DrafterKind("assistant", "chain"),
         DrafterKind("dflash", "block", drafts_trees=True, in_speculators=True, authors=r"dflash(?!_?2)"),

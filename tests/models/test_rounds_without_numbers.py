@@ -31,7 +31,6 @@ from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.steps import EagerSteps
 from tests.block_heads import DFLASH2, tiny_block_head
 from tests.checkpoints import gemma4, gemma4_assistant
-from tests.drafters import out_normed
 from tests.eagle_heads import tiny_eagle_head
 from tests.fake_cuda import Properties
 from tests.heads import tiny_head
@@ -194,7 +193,6 @@ DRAFTERS = {
     "pard": (lambda: with_model(pard_token=7), {}),
     "eagle": (with_head(tiny_eagle_head), {}),
     "eagle3": (with_head(tiny_head, draft_ids=list(range(0, WIDE, 3))), {}),
-    "eagle3-out-normed": (with_head(out_normed, draft_ids=list(range(0, WIDE, 3))), {}),
     "peagle": (with_head(tiny_head, mask_token_id=7), {}),
     "dflash": (with_head(tiny_block_head), {}),
     "dflash2": (with_head(tiny_block_head, **DFLASH2), {}),

@@ -24,11 +24,7 @@ COMMANDS = {
     "--spec-draft-n-max 4 --spec-ngram-simple-size-n 3 --spec-ngram-simple-size-m 4 "
     "--spec-draft-sampling probabilistic",
 }
-OF_TRIAL = {"eagle3-out-normed"}
-LACKED = {  # the kinds that a server cannot run
-    "vLLM": OF_TRIAL,
-    "llama.cpp": {"pard", "eagle", "peagle"} | OF_TRIAL,
-}
+LACKED = {"vLLM": set(), "llama.cpp": {"pard", "eagle", "peagle"}}  # the kinds that a server cannot run
 
 
 def chosen(way: str) -> Choice:
