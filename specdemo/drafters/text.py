@@ -236,7 +236,7 @@ class JoinedDrafter(Drafter):
                 one.learn(ids, draft, [row[: one.wants_top] for row in likely])
 
 
-@dataclass(frozen=True)
+@dataclass
 class TextDrafting(Drafting):
     """Drafts without a model. make: makes the drafter."""
 
