@@ -50,8 +50,7 @@ from specdemo.events.speedup import (
     timed,
 )
 from specdemo.events.trace import Trace
-from specdemo.loading.assemble import look_at
-from specdemo.loading.load import load_pair
+from specdemo.loading.load import load_pair, look_at
 from specdemo.loading.pair import AnyPair, Pair, encode
 from specdemo.runtime.lm import CachedLM, keeps_state
 from specdemo.runtime.steps import EagerSteps

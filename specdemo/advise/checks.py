@@ -16,7 +16,7 @@ from specdemo.engine.loop import Decoder, DraftLength, plain_decoder
 from specdemo.errors import PairError, no_mistakes
 from specdemo.events import Params
 from specdemo.events.params import GRAMMARS
-from specdemo.loading.assemble import look_at
+from specdemo.loading.load import look_at
 from specdemo.loading.pair import Pair
 from specdemo.session import BUSY, decoder_of, prepare
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, get_args
 
 import torch
@@ -15,44 +15,20 @@ from jinja2 import TemplateError
 from torch.nn import Module
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from specdemo import events
 from specdemo.drafters.table import cached_drafter, drafting_by, kind_of
 from specdemo.drafters.vocabulary import OtherTokenizer, special_tokens
 from specdemo.engine import compiled
 from specdemo.engine.grammar import Grammars
 from specdemo.errors import PairError
-from specdemo.events import (
-    DRAFTER_KINDS,
-    METHODS,
-    NO_PROMPT,
-    TOKEN_IDS,
-    ByModel,
-    ChatMessage,
-    Mark,
-    Opened,
-    PairInfo,
-    Params,
-    Prompt,
-    check_messages,
-    check_prompt,
-    is_conversation,
-)
+from specdemo.events import ByModel, ChatMessage, Mark, Opened, PairInfo, Params, Prompt
 from specdemo.events.params import DraftTree, takes_tree, tree_text
 from specdemo.events.segments import opened_in
-from specdemo.loading.generation import read_options, with_models_own
-from specdemo.loading.quantised import little_quantised
-from specdemo.loading.request import ROLES, dtype_name
-from specdemo.loading.templates import arguments_of, marks_of, render, unread_thoughts, without_marks
-from specdemo.runtime import cuda, probe
+from specdemo.loading import templates
+from specdemo.loading.checkpoints import little_quantised
+from specdemo.loading.request import dtype_name
+from specdemo.runtime import cuda, lm, probe
 from specdemo.runtime.device import device_name, has_bfloat16
-from specdemo.runtime.lm import (
-    context_of,
-    embedded_ids,
-    keeps_state,
-    logits_width,
-    longrope_end,
-    positions_of,
-    state_of,
-)
 from specdemo.runtime.runner import Capture, Runner
 from specdemo.runtime.weights import held_bytes, rounds_activations
 from specdemo.servers.pair import ServedPair
@@ -67,19 +43,8 @@ class Bytes:
     drafter: int | None
 
 
-# Loads a drafter for a pair; given None, what the pair is without one.
-LoadDrafter = Callable[["Pair", str | os.PathLike | None], "LoadedDrafter"]
-
-
-@dataclass(frozen=True)
-class LoadedDrafter:
-    """What drafts for a target, and what is known of it: all None for nothing. dtype: its name in torch.
-    other_tokenizer: see Pair."""
-
-    model: Module | None
-    id: str | None
-    dtype: str | None
-    other_tokenizer: OtherTokenizer | None
+# Loads a drafter for a pair's target: gives a pair of both; given None, of the target alone.
+LoadDrafter = Callable[["Pair", str | os.PathLike | None], "Pair"]
 
 
 @dataclass(eq=False)
@@ -92,7 +57,7 @@ class Pair:
     info: PairInfo
     dtype_reason: Message  # why the models have their dtypes
     runner: Runner
-    load_drafter: "LoadDrafter"  # what `attach` and `detach` take
+    load_drafter: LoadDrafter  # what `attach` and `detach` take
     lock: threading.Lock = field(default_factory=threading.Lock)
     other_tokenizer: OtherTokenizer | None = None  # the drafter's, if it is not the target's
     carried: Mapping[str, PreTrainedModel | str] = field(default_factory=dict)  # see Models
@@ -105,15 +70,23 @@ class Pair:
         the models. ValueError for another word than "auto" and "off"."""
         if capture not in get_args(Capture):
             raise ValueError(f"capture must be one of {', '.join(get_args(Capture))}, not {capture!r}")
-        runner = Runner(self.target, self.drafter, cached_drafter, capture)
-        return replace(self, runner=runner)
+        return replace(self, runner=Runner(self.target, self.drafter, cached_drafter, capture))
+
+    def beside(self, drafter: Module | None, name: str | None, other: OtherTokenizer | None) -> "Pair":
+        """A pair of the same target with this drafter, which `look_at` has not seen. They share the lock,
+        because they share the target. other: the drafter's tokenizer, if it is not the target's."""
+        target, quantize = self.info.target, replace(self.info.quantize, drafter=None)
+        shown = target if name is None else f"{target} + {name}"
+        info = replace(self.info, name=shown, drafter=name, quantize=quantize)
+        runner = Runner(self.target, drafter, cached_drafter, self.runner.capture)
+        return replace(self, drafter=drafter, info=info, runner=runner, other_tokenizer=other, states=())
 
     def with_drafter(self, drafter: str | os.PathLike) -> "Pair":
-        """A pair of the same target with another drafter, so that both can run in turns. They share the lock,
-        because they share the target. Raises as `attach` does."""
-        runner = Runner(self.target, None, cached_drafter, self.runner.capture)
-        other = replace(self, drafter=None, other_tokenizer=None, runner=runner, states=())
-        other.attach(drafter)
+        """A pair of the same target with another drafter, so that both can run in turns. Raises as `attach`
+        does."""
+        with self._alone():
+            other = self.load_drafter(self, drafter)
+            other.runner.warm_up(Params().gamma)
         return other
 
     def attach(self, drafter: str | os.PathLike) -> None:
@@ -143,23 +116,13 @@ class Pair:
         finally:
             self.lock.release()
 
-    def _take(self, new: LoadedDrafter) -> None:
+    def _take(self, new: "Pair") -> None:
         devices = [model.device for model in (self.target, self.drafter) if model is not None]
         is_known = self.states == self.present_states
         if not is_known:  # its caches hold for the target as it was
             self.runner.forget()
-        self.runner.change_drafter(new.model)  # may fail, so it comes first
-        info = self.info
-        self.info = replace(
-            info,
-            name=info.target if new.id is None else f"{info.target} + {new.id}",
-            drafter=new.id,
-            dtype=replace(info.dtype, drafter=new.dtype),
-            quantize=replace(info.quantize, drafter=None),
-            **kind_and_longest_draft(new.model),
-        )
-        self.other_tokenizer = new.other_tokenizer
-        self.drafter = new.model
+        self.runner.change_drafter(new.drafter)  # may fail, so it comes first
+        self.drafter, self.info, self.other_tokenizer = new.drafter, new.info, new.other_tokenizer
         # What was tried beside a target that has changed is tried again when a run begins.
         self.states = self.present_states if is_known else ()
         for device in devices:
@@ -171,7 +134,7 @@ class Pair:
     def present_states(self) -> tuple:
         """What can change between two runs, to be compared: the models' states, and how many tokens their
         tokenizers have."""
-        models = tuple(state_of(model) for model in (self.target, self.drafter) if model is not None)
+        models = tuple(lm.state_of(model) for model in (self.target, self.drafter) if model is not None)
         tokenizers = (self.tokenizer, self.other_tokenizer and self.other_tokenizer.tokenizer)
         return models, tuple(len(tokenizer) for tokenizer in tokenizers if tokenizer is not None)
 
@@ -186,34 +149,37 @@ class Pair:
         if states[:1] != self.states[:1]:
             self.runner.forget()
         device = self.target.get_input_embeddings().weight.device
-        drafters = None if self.drafter is None else dtype_name(self.drafter.dtype)
+        drafter = self.drafter
+        kind = None if drafter is None else kind_of(drafter)
         self.info = replace(
             self.info,
             device=str(device),
             device_name=device_name(device),
-            dtype=ByModel(dtype_name(self.target.dtype), drafters),
+            dtype=ByModel(dtype_name(self.target.dtype), drafter and dtype_name(drafter.dtype)),
+            drafter_kind=kind and kind.name_of(drafter),
+            longest_draft=kind and kind.longest_draft(drafter),
         )
         self.states = states
 
     @property
     def vocab_size(self) -> int:
-        return logits_width(self.target)
+        return lm.logits_width(self.target)
 
     @property
     def known_ids(self) -> int:
         """A prompt can hold the ids below this: the target has an embedding of each, and predicts it."""
-        return min(self.vocab_size, embedded_ids(self.target))
+        return min(self.vocab_size, lm.embedded_ids(self.target))
 
     @property
     def context(self) -> float:
         """The most tokens that a text can have; infinite where the config names no limit."""
-        return context_of(self.target)
+        return lm.context_of(self.target)
 
     @property
     def drafter_context(self) -> float:
         """The most tokens that the drafter's text can have; infinite where its config names no limit, 0
         without a drafter."""
-        return 0 if self.drafter is None else context_of(self.drafter)
+        return 0 if self.drafter is None else lm.context_of(self.drafter)
 
     def lacks(self, method: str) -> str | None:
         """Why the pair cannot draft by this method, a name in METHODS; None if it can."""
@@ -226,8 +192,8 @@ class Pair:
     def check(self, params: Params) -> Params:
         """The Params as this pair takes them. ValueError names a field that it cannot take."""
         params = drafting_by(params.draft_with).check(self, params)
-        params = with_models_own(params, self._read_options()[0])
-        width = logits_width(self.target)
+        params = templates.with_models_own(params, self._read_options()[0])
+        width = self.vocab_size
         if unknown := next((one for one in params.logit_bias or () if one >= width), None):
             raise ValueError(
                 f"logit_bias must be of token ids below {width:,} for this pair, not of {unknown}"
@@ -235,23 +201,21 @@ class Pair:
         self._check_stops(params.stop)
         self.grammars.compiled(params)
         if params.tree and params.draft_with != "none":
-            self._check_tree(params)
+            self._check_tree(params.draft_with, params.tree)
         return params
 
-    def _check_tree(self, params: Params) -> None:
-        """ValueError if the pair cannot draft trees."""
-        if "tree" not in METHODS[params.draft_with].fields:
-            raise ValueError(about("tree", "tree_method", name=params.draft_with))
-        if not takes_tree(params.draft_with, params.tree):
-            raise ValueError(about("tree", "tree_auto", name=params.draft_with))
+    def _check_tree(self, method: str, tree: DraftTree) -> None:
+        """ValueError if the pair cannot draft such trees."""
+        if "tree" not in events.METHODS[method].fields:
+            raise ValueError(about("tree", "tree_method", name=method))
+        if not takes_tree(method, tree):
+            raise ValueError(about("tree", "tree_auto", name=method))
         self._check_reads_trees("target", self.target)
-        if METHODS[params.draft_with].is_by_drafter:
-            self._check_drafts_trees(params.tree)
-
-    def _check_drafts_trees(self, tree: DraftTree) -> None:
+        if not events.METHODS[method].is_by_drafter:
+            return
         kind = kind_of(self.drafter)
         name, longest = kind.name_of(self.drafter), kind.longest_draft(self.drafter)
-        if not DRAFTER_KINDS[name].drafts_trees:
+        if not events.DRAFTER_KINDS[name].drafts_trees:
             raise ValueError(about("tree", "tree_kind", name=name))
         if longest is not None and isinstance(tree, tuple) and len(tree) > longest:
             raise ValueError(refusal("tree", "tree_depth", tree_text(tree), deepest=longest))
@@ -260,7 +224,7 @@ class Pair:
         self._check_reads_trees("drafter", self.drafter)
 
     def _check_reads_trees(self, role: str, model: Module | None) -> None:
-        if isinstance(model, PreTrainedModel) and keeps_state(model):
+        if isinstance(model, PreTrainedModel) and lm.keeps_state(model):
             raise ValueError(about("tree", "tree_states", who=message(f"the_{role}")))
 
     @cached_property
@@ -294,14 +258,14 @@ class Pair:
         """The names of the arguments that the chat template reads where it is given these tools; None where
         it cannot be read."""
         try:
-            return arguments_of(self.tokenizer, tools) if self.has_chat_template else None
+            return templates.arguments_of(self.tokenizer, tools) if self.has_chat_template else None
         except (TemplateError, ValueError, RecursionError):
             return None
 
     @property
     def marks(self) -> tuple[Mark, ...]:
         """The tokens by which its chat template parts what the target writes."""
-        return marks_of(self.tokenizer, self.eos) if self.has_chat_template else ()
+        return templates.marks_of(self.tokenizer, self.eos) if self.has_chat_template else ()
 
     def prompt_ids(
         self,
@@ -321,7 +285,7 @@ class Pair:
             is_text = isinstance(prompt, str)
             wrong = ("chat", "no_template") if is_text else ("prompt", "no_template_messages")
             raise ValueError(about(*wrong))
-        text = render(self.tokenizer, messages, params.chat_template_kwargs or {})
+        text = templates.render(self.tokenizer, messages, params.chat_template_kwargs or {})
         self._check_length(len(text))
         return self.tokenizer(text, add_special_tokens=False).input_ids  # the template has written them
 
@@ -334,7 +298,7 @@ class Pair:
         marks = self.marks
         if prompt is not None and params.chat and marks:
             told = turns_of(prompt, params)
-            plain = tuple(replace(one, content=without_marks(one.content, marks)) for one in told)
+            plain = tuple(replace(one, content=templates.without_marks(one.content, marks)) for one in told)
             if plain != told:
                 prompt_ids = self.prompt_ids(plain, params) or ()
         return opened_in(prompt_ids, marks, self.token_text)
@@ -359,50 +323,39 @@ class Pair:
         tokenizer = self.tokenizer
         if tokenizer is None or not (first := tokenizer("a", add_special_tokens=False).input_ids[:1]):
             return lambda token_id: ""
-        cache: dict[int, str] = {}
-
-        def decode(ids: list[int]) -> str:
-            return tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-
-        def token_text(token_id: int) -> str:
-            if token_id not in cache:
-                cache[token_id] = decode([*first, token_id])[len(decode(first)) :]
-            return cache[token_id]
-
-        return token_text
+        how = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
+        before = len(tokenizer.decode(first, **how))
+        return cache(lambda token_id: tokenizer.decode([*first, token_id], **how)[before:])
 
     def _read_options(self) -> tuple[dict[str, Any], list[str]]:
         """What `read_options` finds in the target's generation config. It is read now, because a model in
         memory belongs to its owner."""
-        return read_options(self.target.generation_config, self.vocab_size, self._check_stops)
+        return templates.read_options(self.target.generation_config, self.vocab_size, self._check_stops)
 
     @property
     def limits(self) -> tuple[Message | str, ...]:
         """What a user should know: what is not applied, what is limited."""
+        return *self._limits(), *self.of_code
+
+    def _limits(self) -> Iterator[Message]:
         target, drafter = self.target, self.drafter
-        limits: list[Message] = []
         if not_applied := self._read_options()[1]:
-            limits.append(message("not_applied", names=", ".join(not_applied)))
-        models = [target] if drafter is None else [target, drafter]
-        limits += _emulated_bfloat16(models)
+            yield message("not_applied", names=", ".join(not_applied))
         if why := longrope_note(target):
-            limits.append(why)
-        for role, model in zip(ROLES, models, strict=False):
-            limits += [message(key, who=message(f"the_{role}"), **how) for key, how in loaded_as(model)]
-            limits += little_quantised(role, model)
-            if rounds_activations(model):
-                limits.append(message("rounded_activations", who=message(f"the_{role}")))
-        if (read := embedded_ids(target)) < self.vocab_size:
-            limits.append(message("narrow_embeddings", all=self.vocab_size, known=read))
-        if self.has_chat_template and (mark := unread_thoughts(self.tokenizer)):
-            limits.append(message("unread_thoughts", mark=mark))
+            yield why
+        yield from notes_of("target", target)
         if drafter is not None:
-            limits += kind_of(drafter).notes(drafter, target)
-            if (context := context_of(drafter)) < self.context:
-                limits.append(message("drafters_context", context=numeral(context, ",.0f")))
+            yield from notes_of("drafter", drafter)
+        if (read := lm.embedded_ids(target)) < self.vocab_size:
+            yield message("narrow_embeddings", all=self.vocab_size, known=read)
+        if self.has_chat_template and (mark := templates.unread_thoughts(self.tokenizer)):
+            yield message("unread_thoughts", mark=mark)
+        if drafter is not None:
+            yield from kind_of(drafter).notes(drafter, target)
+            if self.drafter_context < self.context:
+                yield message("drafters_context", context=numeral(self.drafter_context, ",.0f"))
         if (other := self.other_tokenizer) is not None:
-            limits.append(message("other_tokenizer", shared=len(other.shared), all=self.vocab_size))
-        return (*limits, *self.of_code)
+            yield message("other_tokenizer", shared=len(other.shared), all=self.vocab_size)
 
     @property
     def notes(self) -> list[Message | str]:
@@ -456,10 +409,10 @@ def encode(
 ) -> list[int]:
     """The prompt's token ids; ValueError in one sentence when it cannot be used. Empty for a text whose
     tokens a server tells only with its answer. is_over: once true, a server's answer is not awaited."""
-    if isinstance(prompt, str) or is_conversation(prompt):
+    if isinstance(prompt, str) or events.is_conversation(prompt):
         if isinstance(prompt, str):
-            check_prompt(prompt)
-        text = prompt if isinstance(prompt, str) else check_messages(prompt)
+            events.check_prompt(prompt)
+        text = prompt if isinstance(prompt, str) else events.check_messages(prompt)
         ids = pair.prompt_ids(text, params, is_over)
         if ids is None:
             return []
@@ -470,8 +423,15 @@ def encode(
     else:
         raise ValueError(f"prompt must be text, token ids or messages, not {type(prompt).__name__}")
     if not ids:
-        raise ValueError(NO_PROMPT)
-    _check_ids(pair, ids)
+        raise ValueError(events.NO_PROMPT)
+    known = pair.known_ids or events.TOKEN_IDS
+    if unknown := [one for one in ids if not _is_token_id(one, known)][:1]:
+        what = shown(unknown[0])
+        if pair.tokenizer is not None and _is_token_id(unknown[0], events.TOKEN_IDS):
+            text = pair.tokenizer.decode(unknown)
+            what += f" ({shown(text)})" if text else ""
+        allowed = about("prompt", "unknown_token", high=numeral(known - 1, "d"))
+        raise ValueError(given(allowed, Given(what)))
     if len(ids) >= pair.context:
         counts = {"most": numeral(pair.context - 1, ",.0f"), "length": len(ids)}
         if why := longrope_note(pair.target) if pair.runs_here else None:
@@ -482,49 +442,29 @@ def encode(
 
 def longrope_note(target: PreTrainedModel) -> Message | None:
     """Why the context ends before the config says, where it does."""
-    end, named = longrope_end(target), positions_of(target)
+    end, named = lm.longrope_end(target), lm.positions_of(target)
     if end >= named:
         return None
     return message("targets_context", context=numeral(end, ",.0f"), all=numeral(named, ",.0f"))
-
-
-def _check_ids(pair: AnyPair, ids: list[int]) -> None:
-    """ValueError that names the first of a prompt's ids that the pair cannot read."""
-    known = pair.known_ids or TOKEN_IDS
-    unknown = [value for value in ids if not _is_token_id(value, known)]
-    if not unknown:
-        return
-    what = shown(unknown[0])
-    if pair.tokenizer is not None and _is_token_id(unknown[0], TOKEN_IDS):
-        text = pair.tokenizer.decode(unknown[:1])
-        what += f" ({shown(text)})" if text else ""
-    allowed = about("prompt", "unknown_token", high=numeral(known - 1, "d"))
-    raise ValueError(given(allowed, Given(what)))
 
 
 def _is_token_id(value: object, known: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < known
 
 
-def loaded_as(model: Module) -> tuple[tuple[str, dict[str, str]], ...]:
-    """What a user should know of how a model was loaded: keys of messages, and their values besides `who`."""
-    return getattr(model, "loaded_as", ())
+def notes_of(role: str, model: Module) -> Iterator[Message]:
+    """What a user should know of one model: how it was loaded, and how it computes."""
+    who = message(f"the_{role}")
+    for key, how in getattr(model, "loaded_as", ()):
+        yield message(key, who=who, **how)
+    if emulates_bfloat16(model):
+        yield message("emulated", who=who, device=str(model.device))
+    yield from little_quantised(who, model)
+    if rounds_activations(model):
+        yield message("rounded_activations", who=who)
 
 
-def _emulated_bfloat16(models: list[Module]) -> list[Message]:
-    """A note on each model whose GPU emulates bfloat16. That is allowed, because it was asked for or is the
-    models' own, but its user should know."""
-    return [
-        message("emulated", who=message(f"the_{role}"), device=str(model.device))
-        for role, model in zip(ROLES, models, strict=False)
-        if model.dtype == torch.bfloat16 and model.device.type == "cuda" and not has_bfloat16(model.device)
-    ]
-
-
-def kind_and_longest_draft(drafter: Module | None) -> dict[str, str | int | None]:
-    """The fields drafter_kind and longest_draft of PairInfo."""
-    kind = None if drafter is None else kind_of(drafter)
-    return {
-        "drafter_kind": kind and kind.name_of(drafter),
-        "longest_draft": kind and kind.longest_draft(drafter),
-    }
+def emulates_bfloat16(model: Module) -> bool:
+    """Whether the model's GPU emulates its bfloat16. That is allowed, because it was asked for or is the
+    model's own."""
+    return model.dtype == torch.bfloat16 and model.device.type == "cuda" and not has_bfloat16(model.device)

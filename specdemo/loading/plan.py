@@ -2,8 +2,9 @@
 
 Nothing is read here."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch.nn import Module
@@ -11,20 +12,17 @@ from torch.nn import Module
 from specdemo.drafters.table import kind_of
 from specdemo.errors import LoadError, PairError
 from specdemo.loading.catalog import QUANTIZE
-from specdemo.loading.quantised import quantized_layers
+from specdemo.loading.checkpoints import quantized_layers
 from specdemo.loading.request import PairRequest, Part, dtype_name
 from specdemo.runtime.device import amount, free_memory, has_bfloat16, memory_of, quantized_kinds
 from specdemo.words.message import Message, about, message
 
-# More than any model has. Each layer is many objects, also in a skeleton without weights; the experts of a
-# layer are not, but Doge has 16,384.
-LARGEST_COUNTS = {"layers": 500, "experts": 20_000}
-# What a field counts, by the last word of its name: num_hidden_layers, num_blocks, n_routed_experts.
-COUNTS = {"layer": "layers", "layers": "layers", "blocks": "layers", "depth": "layers", "types": "layers"}
-COUNTS |= {"experts": "experts"}
+# More layers and experts than any model has, by the last word of the field that counts them
+# (num_hidden_layers, num_blocks, n_routed_experts). Each layer is many objects, also in a skeleton without
+# weights; the experts of a layer are not, but Doge has 16,384.
+MOST_LAYERS = 500
+MOST = dict.fromkeys(("layer", "layers", "blocks", "depth", "types"), MOST_LAYERS) | {"experts": 20_000}
 PER_LAYER = {"layer", "layers", "block", "blocks", "types", "pattern"}  # lists and strings with such a word
-
-
 TENSORS_AT_ONCE = 4  # of a model that transformers brings to a GPU: it has so many threads for it
 
 
@@ -39,56 +37,47 @@ class LoadPlan:
     reason: Message  # why these dtypes
 
 
-def check_depth(config: Mapping[str, object]) -> None:
+def check_depth(value: object, name: str = "") -> None:
     """ValueError if a model's config.json asks for so many layers or experts that making its skeleton would
-    take minutes."""
-    for name, value in _fields("", config):
-        words = name.split("_")
-        if isinstance(value, int) and words[-1] in COUNTS:
-            most, size, limit = LARGEST_COUNTS[COUNTS[words[-1]]], value, "be at most"
-        elif isinstance(value, (str, list)) and not PER_LAYER.isdisjoint(words):
-            most, size, limit = LARGEST_COUNTS["layers"], len(value), "have a length of at most"
-        else:
-            continue
-        if size > most:
-            raise ValueError(f"{name} must {limit} {most:,}, not {ascii(size)[:60]}")
-
-
-def _fields(name: str, value: object) -> Iterator[tuple[str, object]]:
-    """A field and all that is inside of it. What is in a list has the list's name."""
-    yield name, value
+    take minutes. value: the config, or what is in it under this name; what is in a list has the list's."""
+    words = name.split("_")
+    most = MOST.get(words[-1])
+    if most is not None and isinstance(value, int) and value > most:
+        raise ValueError(f"{name} must be at most {most:,}, not {ascii(value)[:60]}")
+    if isinstance(value, (str, list)) and not PER_LAYER.isdisjoint(words) and len(value) > MOST_LAYERS:
+        raise ValueError(f"{name} must have a length of at most {MOST_LAYERS}, not {len(value)}")
     if isinstance(value, Mapping):
         for inner, one in value.items():
-            yield from _fields(inner, one)
+            check_depth(one, inner)
     elif isinstance(value, list):
         for one in value:
-            yield from _fields(name, one)
+            check_depth(one, name)
 
 
 def plan_from(request: PairRequest, skeletons: list[Module]) -> LoadPlan:
     """The plan for models whose skeletons have been read, whether they fit this machine's memory or not."""
     automatic, reason = automatic_dtype(request.device, sum(model.num_parameters() for model in skeletons))
-    dtypes = tuple(part.dtype or automatic for part in request.parts)
-    for part, dtype, skeleton in zip(request.parts, dtypes, skeletons, strict=True):
+    dtypes, sizes, on_host = [], [], []
+    for part, skeleton in zip(request.parts, skeletons, strict=True):
+        dtype = part.dtype or automatic
         check_quantize(part, dtype, skeleton)
+        dtypes.append(dtype)
+        # An adapter is merged into weights that are quantised only then.
+        sizes.append(bytes_of(skeleton, dtype, None if part.adapter else part.quantize))
+        on_host.append(0 if part.device == "cpu" else bytes_on_host(skeleton, dtype))
     given = [part.role for part in request.parts if part.dtype]
     if len(given) == len(dtypes):
         reason = message("requested")
     elif given:
         reason = message(f"{given[0]}_requested", reason=reason)
-    sizes, on_host = [], []
-    for skeleton, dtype, part in zip(skeletons, dtypes, request.parts, strict=True):
-        # An adapter is merged into weights that are quantised only then.
-        sizes.append(bytes_of(skeleton, dtype, None if part.adapter else part.quantize))
-        on_host.append(0 if part.device == "cpu" else bytes_on_host(skeleton, dtype))
-    return LoadPlan(request, dtypes, tuple(sizes), tuple(on_host), reason)
+    return LoadPlan(request, tuple(dtypes), tuple(sizes), tuple(on_host), reason)
 
 
 def check_quantize(part: Part, dtype: torch.dtype, skeleton: Module) -> None:
     """PairError if the model, or its skeleton, cannot be quantised as the part asks."""
     if part.quantize is None:
         return
-    asked = {"model": _named(part), "given": part.quantize}
+    asked = {"model": part.named, "given": part.quantize}
     if kind_of(skeleton).is_head:
         raise PairError(about("quantize", "head_unquantised", **asked))
     layers = quantized_layers(skeleton)
@@ -142,8 +131,7 @@ def bytes_on_host(skeleton: Module, dtype: torch.dtype) -> int:
     return dtype.itemsize * sum(largest[:TENSORS_AT_ONCE])
 
 
-@dataclass(frozen=True)
-class MemoryNeed:
+class MemoryNeed(NamedTuple):
     """Memory that the weights will take on one device."""
 
     device: str
@@ -154,24 +142,21 @@ class MemoryNeed:
 def needs(planned: LoadPlan) -> list[MemoryNeed]:
     """What each model needs, then what those on the same device need together, and then what the host needs
     while a model goes to a GPU, beside what is on the CPU by then."""
-    parts = list(zip(planned.request.parts, planned.sizes, strict=True))
-    found = [MemoryNeed(part.device, size, f"{_named(part)} needs") for part, size in parts]
-    if len(parts) > 1 and len({part.device for part, _ in parts}) == 1:
-        names = " and ".join(_named(part) for part, _ in parts)
-        found.append(MemoryNeed(planned.request.device, sum(planned.sizes), f"{names} need"))
+    parts, sizes = planned.request.parts, planned.sizes
+    found = [
+        MemoryNeed(part.device, size, f"{part.named} needs") for part, size in zip(parts, sizes, strict=True)
+    ]
+    if len(parts) > 1 and len({part.device for part in parts}) == 1:
+        names = " and ".join(part.named for part in parts)
+        found.append(MemoryNeed(planned.request.device, sum(sizes), f"{names} need"))
     stays, names = 0, ""
-    for (part, size), on_host in zip(parts, planned.on_host, strict=True):
+    for part, size, on_host in zip(parts, sizes, planned.on_host, strict=True):
         if part.device == "cpu":
-            stays, names = size, f"{_named(part)} and "
+            stays, names = size, f"{part.named} and "
         else:
-            verb = "need" if names else "needs"
-            whose = f"{names}{_named(part)}, on its way to {part.device}, {verb}"
+            whose = f"{names}{part.named}, on its way to {part.device}, {'need' if names else 'needs'}"
             found.append(MemoryNeed("cpu", stays + on_host, whose))
     return found
-
-
-def _named(part: Part) -> str:
-    return f"{part.role} {part.id}"
 
 
 def check_memory(planned: LoadPlan) -> None:

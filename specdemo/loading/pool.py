@@ -1,13 +1,16 @@
-"""The pairs that stay loaded."""
+"""The pairs that stay loaded, and downloads that visitors wait for: together, not for ever, and apart from
+everything that loads."""
 
 import gc
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, field
 from functools import partial
+from time import monotonic
 
-from specdemo.errors import PairError, TookTooLong, with_words
-from specdemo.loading.downloads import UNWANTED, Downloads, wait_while
+from specdemo.errors import LoadError, PairError, TookTooLong, with_words
 from specdemo.loading.fetch import DOWNLOAD_SECONDS, OnProgress, fetch, is_here, patience
 from specdemo.loading.load import check_access, load_planned, plan
 from specdemo.loading.pair import Pair
@@ -17,6 +20,10 @@ from specdemo.runtime.cuda import alone_on, free_cache
 from specdemo.runtime.device import free_memory, memory_of
 from specdemo.words.catalogue import numeral
 from specdemo.words.message import Message, message
+
+UNWANTED = "nobody waits for this pair any more"
+WAITERS_PERIOD = 0.5  # s between two looks at whether who waits has left
+IsWanted = Callable[[], bool]
 
 
 class ModelPool:
@@ -40,7 +47,7 @@ class ModelPool:
         self,
         request: PairRequest,
         on_progress: OnProgress = lambda *_: None,
-        is_wanted: Callable[[], bool] = lambda: True,
+        is_wanted: IsWanted = lambda: True,
     ) -> Pair:
         """The pair, loaded if necessary; raises as `load_pair` does.
 
@@ -49,7 +56,7 @@ class ModelPool:
         """
         if pair := self.loaded(request):
             return pair
-        check_access(request)  # before waiting for another pair's load
+        check_access(request.parts)  # before waiting for another pair's load
         if not all(is_here(part) for part in request.parts):
             download = partial(self._download, request)
             self.downloads.wait_for(request.key, request.name, download, on_progress, is_wanted)
@@ -74,6 +81,17 @@ class ModelPool:
                 self.pairs.move_to_end(request.key)
             return self.pairs.get(request.key)
 
+    def bytes_held(self, device: str = "cpu", idle: bool = False) -> int:
+        """Bytes of weights that the loaded pairs hold on all devices of this kind. idle: only those that are
+        not running."""
+        with self.lock:
+            pairs = [pair for pair in self.pairs.values() if _is_idle(pair) or not idle]
+        held = [pair.bytes_held for pair in pairs if _is_on(pair, device)]
+        return sum(size.target + (size.drafter or 0) for size in held)
+
+    def _could_free(self, device: str) -> int:
+        return self.bytes_held(device, idle=True)
+
     def _load(self, request: PairRequest) -> Pair:
         def report(doing: Message, share: float | None) -> None:
             for listener in list(self.listeners):
@@ -90,7 +108,9 @@ class ModelPool:
             with self.lock:
                 self.pairs[request.key] = pair
             return pair
-        _collect(request.device)
+        with alone_on(request.device):
+            gc.collect()
+            free_cache(request.device)
         raise failed
 
     def _download(self, request: PairRequest, report: OnProgress) -> None:
@@ -111,27 +131,17 @@ class ModelPool:
                 pass
         check_free_memory(planned)
 
-    def _could_free(self, device: str) -> int:
-        """Bytes on a device that pairs hold which are not running."""
-        return self.bytes_held(device, idle=True)
-
     def _drop_one(self, device: str) -> bool:
         """Drops the least recently used pair on devices of this kind that is not running; False if there is
         none."""
         with alone_on(device):  # the pair's memory is freed here
             with self.lock:
-                idle = next((key for key, pair in self.pairs.items() if _is_idle_on(pair, device)), None)
-                dropped = self.pairs.pop(idle, None) is not None
-            _collect(device)
-        return dropped
-
-    def bytes_held(self, device: str = "cpu", idle: bool = False) -> int:
-        """Bytes of weights that the loaded pairs hold on all devices of this kind. idle: only those that are
-        not running."""
-        with self.lock:
-            pairs = [pair for pair in self.pairs.values() if not (idle and pair.lock.locked())]
-        held = [pair.bytes_held for pair in pairs if _is_on(pair, device)]
-        return sum(size.target + (size.drafter or 0) for size in held)
+                idle = [key for key, pair in self.pairs.items() if _is_on(pair, device) and _is_idle(pair)]
+                for key in idle[:1]:
+                    del self.pairs[key]
+            gc.collect()
+            free_cache(device)
+        return bool(idle)
 
 
 def _is_on(pair: Pair, device: str) -> bool:
@@ -139,11 +149,112 @@ def _is_on(pair: Pair, device: str) -> bool:
     return pair.info.device.split(":")[0] == device.split(":")[0]
 
 
-def _is_idle_on(pair: Pair, device: str) -> bool:
-    return _is_on(pair, device) and not pair.lock.locked()
+def _is_idle(pair: Pair) -> bool:
+    return not pair.lock.locked()
 
 
-def _collect(device: str) -> None:
-    with alone_on(device):
-        gc.collect()
-        free_cache(device)
+@dataclass(eq=False)
+class Download:
+    work: Callable[[OnProgress], None]
+    listeners: list[tuple[OnProgress, IsWanted]] = field(default_factory=list)  # who wait for it
+    done: Future[None] = field(default_factory=Future)
+    step: tuple = ()  # what is being downloaded, and how many whole percent of it are there
+    moved: float = 0.0  # when the step changed
+
+
+class Downloads:
+    """One download goes on at a time, and all who want the same share it. Each has a thread of its own, which
+    cannot be ended from outside while it waits inside a library. So:
+
+    - A visitor waits `seconds` at most, for others' downloads too. The download goes on without visitors, and
+      whoever asks again finds it further on.
+    - A download is stalled when for `seconds` not one more percent has come. It then holds up no other pair's
+      download; once another one has begun, it ends at its next byte.
+    - While a stalled download's thread lives, whoever asks for the same is refused at once. So at most one
+      thread for each pair can be stuck.
+    """
+
+    def __init__(self, seconds: float):
+        self.seconds = seconds
+        self.changed = threading.Condition()  # protects what follows
+        self.alive: dict[Hashable, Download] = {}
+        self.turn: Download | None = None  # the one that goes on
+
+    def wait_for(
+        self,
+        key: Hashable,
+        name: str,
+        work: Callable[[OnProgress], None],
+        on_progress: OnProgress,
+        is_wanted: IsWanted,
+    ) -> None:
+        """Waits until `work` has been done, by whomever. key: equal for equal work. name: the pair's.
+
+        Raises what `work` raised, LoadError when the time is over, and PairError soon after `is_wanted` has
+        become false. `work` never begins when by then no `is_wanted` is true any more.
+        """
+        with self.changed:
+            download = self.alive.get(key)
+            if download is None:
+                download = self.alive[key] = Download(work)
+                start = partial(self._run, key, download)
+                threading.Thread(target=start, name="download", daemon=True).start()
+            if download is self.turn and self._is_stalled(download):
+                raise LoadError(message("hub_silent", name=name))
+            download.listeners.append((on_progress, is_wanted))
+        try:
+            is_done = wait_while(is_wanted, self.seconds, lambda seconds: wait([download.done], seconds).done)
+        finally:
+            with self.changed:
+                download.listeners.remove((on_progress, is_wanted))
+                waited_only = download is not self.turn
+        if not is_done:
+            why, seconds = "downloads_before" if waited_only else "hub_slow", numeral(self.seconds, ",.0f")
+            raise TookTooLong(message(why, name=name, seconds=seconds))
+        if error := download.done.exception():
+            # Each visitor gets an error of its own, without the frames of the download's thread.
+            raise with_words(error) if isinstance(error, PairError) else error
+
+    def _run(self, key: Hashable, download: Download) -> None:
+        try:
+            with self.changed:
+                while self.turn is not None and not self._is_stalled(self.turn):
+                    self.changed.wait(timeout=min(1.0, self.seconds / 10))
+                if not any(is_wanted() for _, is_wanted in download.listeners):
+                    raise PairError(UNWANTED)
+                self.turn, download.moved = download, monotonic()
+            download.work(partial(self._report, download))
+            tell = partial(download.done.set_result, None)
+        except BaseException as error:
+            tell = partial(download.done.set_exception, error)
+        with self.changed:
+            del self.alive[key]
+            self.turn = None if self.turn is download else self.turn
+            self.changed.notify_all()
+        tell()
+
+    def _is_stalled(self, download: Download) -> bool:
+        return monotonic() - download.moved > self.seconds
+
+    def _report(self, download: Download, doing: Message, share: float | None) -> None:
+        with self.changed:
+            if self.turn is not download:
+                raise LoadError(message("stalled"))
+            step = (doing.key, doing.values.get("name"), None if share is None else int(100 * share))
+            if step != download.step:
+                download.step, download.moved = step, monotonic()
+            listeners = list(download.listeners)
+        for on_progress, _ in listeners:
+            on_progress(doing, share)
+
+
+def wait_while(is_wanted: IsWanted, seconds: float, has_come: Callable[[float], object]) -> bool:
+    """Whether it has come within `seconds`; PairError when it is not wanted any more. has_come: waits for so
+    many seconds, and tells whether it has come."""
+    end = monotonic() + seconds
+    while not has_come(max(0, min(WAITERS_PERIOD, end - monotonic()))):
+        if not is_wanted():
+            raise PairError(UNWANTED)
+        if monotonic() >= end:
+            return False
+    return True

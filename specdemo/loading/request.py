@@ -2,7 +2,7 @@
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
 import torch
@@ -36,6 +36,11 @@ class Part:
         """What the user wrote."""
         return self.id if self.adapter is None else self.adapter.id
 
+    @property
+    def named(self) -> str:
+        """The model in a sentence."""
+        return f"{self.role} {self.id}"
+
 
 @dataclass(frozen=True)
 class PairRequest:
@@ -50,12 +55,12 @@ class PairRequest:
     @property
     def key(self) -> tuple:
         """A key that is equal for two requests that would load the same pair, however they are written."""
-        name = self.name if self.name in CATALOGUE else None
-        parts = (
-            (_real_path(part.place), part.revision, part.device, part.dtype, part.quantize, part.code)
-            for part in self.parts
-        )
-        return name, *parts
+        parts = []
+        for part in self.parts:
+            is_directory = "\0" not in part.place and os.path.isdir(part.place)
+            place = os.path.realpath(part.place) if is_directory else part.place
+            parts.append(replace(part, role="", id="", place=place))
+        return self.name if self.name in CATALOGUE else None, *parts
 
 
 def resolve(
@@ -71,15 +76,28 @@ def resolve(
     """The request that these arguments of `load_pair` make; PairError for a wrong one."""
     if not isinstance(trust_remote_code, bool):
         raise PairError(refusal("trust_remote_code", "truth", trust_remote_code))
-    usual = None  # kind of weights, where none is asked for
-    if target is None and drafter is None:
+    usual, is_named = None, target is None and drafter is None  # usual: the kind of weights if none is asked
+    if is_named:
         if trust_remote_code:
             raise PairError("trust_remote_code goes with target and drafter: the named pairs bring no code")
-        name, ids, places = _from_catalogue(name)
-        usual = CATALOGUE[name].quantize
+        name = "embedded" if name is None else name
+        if not isinstance(name, str) or name not in CATALOGUE:
+            near = get_close_matches(str(name), CATALOGUE, n=1)
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            raise PairError(f"pair must be one of {names_in_words(CATALOGUE)}, not {ascii(name)}{hint}")
+        entry = CATALOGUE[name]
+        usual, ids = entry.quantize, {role: getattr(entry, role) for role in ROLES}
     else:
-        name, ids = _from_ids(name, target, drafter)
-        places = {role: without_revision(role, model_id)[0] for role, model_id in ids.items()}
+        if name is not None:
+            raise PairError("pair: give a name or a target and drafter, not both")
+        if target is None:
+            raise PairError(
+                "target must be given with a drafter, unless that is a speculator whose config.json names "
+                "its verifier"
+            )
+        given = {"target": target} | ({} if drafter is None else {"drafter": drafter})
+        ids = {role: _place(role, place) for role, place in given.items()}
+        name = " + ".join(ids.values())
     parts = []
     for role in ROLES:
         how = (
@@ -88,8 +106,9 @@ def resolve(
             _quantize(for_role(quantize, role, "quantize"), usual),
         )
         if role in ids:
-            revision = without_revision(role, ids[role])[1]
-            parts.append(Part(role, ids[role], places[role], *how, revision, trust_remote_code))
+            place, revision = without_revision(role, ids[role])
+            place = in_project(place) if is_named else place
+            parts.append(Part(role, ids[role], place, *how, revision, trust_remote_code))
     return PairRequest(name, tuple(parts))
 
 
@@ -109,35 +128,10 @@ def for_role(choice: ByRole, role: str, option: str) -> str | None:
     return choice
 
 
-def _from_catalogue(name: str | None) -> tuple[str, dict[str, str], dict[str, str]]:
-    """The name, the models' ids by role, and where each is read from."""
-    name = "embedded" if name is None else name
-    if not isinstance(name, str) or name not in CATALOGUE:
-        near = get_close_matches(str(name), CATALOGUE, n=1)
-        hint = f" (did you mean {near[0]}?)" if near else ""
-        raise PairError(f"pair must be one of {names_in_words(CATALOGUE)}, not {ascii(name)}{hint}")
-    ids = {role: getattr(CATALOGUE[name], role) for role in ROLES}
-    return name, ids, {role: in_project(model_id) for role, model_id in ids.items()}
-
-
 def in_project(model_id: str) -> str:
     """The directory of a model that comes with the project; any other id as it is."""
     directory = ROOT / model_id
     return str(directory) if os.path.isdir(directory) else model_id
-
-
-def _from_ids(name: str | None, target: object, drafter: object) -> tuple[str, dict[str, str]]:
-    """A name for the pair, and the models' ids by role."""
-    if name is not None:
-        raise PairError("pair: give a name or a target and drafter, not both")
-    if target is None:
-        raise PairError(
-            "target must be given with a drafter, unless that is a speculator whose config.json names its "
-            "verifier"
-        )
-    given = {"target": target} | ({} if drafter is None else {"drafter": drafter})
-    ids = {role: _place(role, place) for role, place in given.items()}
-    return " + ".join(ids.values()), ids
 
 
 def _place(role: str, place: object) -> str:
@@ -162,10 +156,6 @@ def without_revision(role: str, model_id: str) -> tuple[str, str | None]:
     if os.path.isdir(place):
         raise PairError(f"{role} must be given without @{revision}: the directory {place} has no revisions")
     return place, None if revision == "main" else revision
-
-
-def _real_path(place: str) -> str:
-    return os.path.realpath(place) if "\0" not in place and os.path.isdir(place) else place
 
 
 def _device(device: str | None) -> str:

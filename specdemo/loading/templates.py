@@ -1,11 +1,14 @@
-"""Chat templates, which are programs in Jinja: the arguments that they read, and what they make of messages.
+"""What comes with a model's weights: its chat template, a program in Jinja, with the arguments that it reads
+and what it makes of messages; and its generation config, of which the repetition penalty, the bias on single
+tokens and the stop strings are applied, and a user is told of the rest.
 
 Without torch and without transformers.
 """
 
 import inspect
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +17,13 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 
 from specdemo.errors import in_short
-from specdemo.events import Mark
+from specdemo.events import Mark, Params
+from specdemo.events.params import MOST_STOPS
 from specdemo.events.segments import MARKS, PAIRS
 from specdemo.words.message import about, refusal, shown
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 TAKEN = ("tools", "documents")  # arguments of apply_chat_template that it hands on under their names
 # What transformers gives every template beside the arguments of apply_chat_template.
@@ -142,3 +146,66 @@ def _told(field: str = "chat") -> Iterator[None]:
         yield
     except Exception as error:
         raise ValueError(about(field, "template_says", reason=in_short(error))) from None
+
+
+# Generation configs
+
+# Options that are not applied, and the values besides None at which they ask for nothing.
+NOT_APPLIED: dict[str, tuple] = {
+    **dict.fromkeys(("guidance_scale", "encoder_repetition_penalty", "typical_p"), (1,)),
+    **dict.fromkeys(("no_repeat_ngram_size", "encoder_no_repeat_ngram_size"), (0,)),
+    **dict.fromkeys(("min_length", "min_new_tokens"), (0,)),
+    **dict.fromkeys(("epsilon_cutoff", "eta_cutoff"), (0, 1)),
+    **dict.fromkeys(("bad_words_ids", "suppress_tokens", "begin_suppress_tokens"), ([],)),
+    **dict.fromkeys(("forced_bos_token_id", "forced_eos_token_id", "top_h", "watermarking_config"), ()),
+}
+DECAY = "exponential_decay_length_penalty"  # not applied either: where it begins, and a factor that is not 1
+# Options that are applied: the field of Params that has the same meaning.
+APPLIED = {"repetition_penalty": "repetition_penalty", "sequence_bias": "logit_bias", "stop_strings": "stop"}
+
+
+def with_models_own(params: Params, own: dict[str, Any]) -> Params:
+    """The Params with the model's own repetition penalty and logit bias where they leave these to the model,
+    and with its stop strings unless the model's own ends are ignored. own: see `read_options`. ValueError if
+    the stop strings are too many together."""
+    for field in ("repetition_penalty", "logit_bias"):
+        if field in own and getattr(params, field) is None:
+            params = replace(params, **{field: own[field]})
+    stops = tuple(stop for stop in own.get("stop", ()) if stop not in params.stop)
+    if not stops or params.ignore_eos:
+        return params
+    if len(params.stop) + len(stops) > MOST_STOPS:
+        most, own_count = MOST_STOPS - len(stops), len(stops)
+        raise ValueError(refusal("stop", "stops_of_pair", len(params.stop), most=most, own=own_count))
+    return replace(params, stop=params.stop + stops)
+
+
+def read_options(
+    config: "GenerationConfig", vocab_size: int, check_stops: Callable[[tuple[str, ...]], None]
+) -> tuple[dict[str, Any], list[str]]:
+    """Fields of Params as the config sets them, and the names of the options that it asks for and that are
+    not applied: those of NOT_APPLIED, and values that Params or the model does not allow. check_stops: raises
+    ValueError for stop strings that cannot be found."""
+    own, refused = {}, []
+    for option, field in APPLIED.items():
+        given = getattr(config, option, None)
+        try:
+            if option == "stop_strings":
+                given = tuple(dict.fromkeys([given] if isinstance(given, str) else given or ()))
+            elif option == "sequence_bias":  # transformers takes a mapping from tuples, or a list of pairs
+                pairs = given.items() if isinstance(given, Mapping) else given or ()
+                given = {token_id: bias for (token_id,), bias in pairs}  # of single tokens
+            value = getattr(Params(**{field: given}), field)
+            if option == "sequence_bias" and max(value or {0: 0}) >= vocab_size:
+                raise ValueError("the model lacks such a token")
+            if option == "stop_strings":
+                check_stops(value)
+        except (TypeError, ValueError):  # whatever a file holds
+            refused.append(option)
+        else:
+            if value and value != 1:
+                own[field] = value
+    refused += [name for name, off in NOT_APPLIED.items() if getattr(config, name, None) not in (None, *off)]
+    decay = getattr(config, DECAY, None)
+    is_off = decay is None or isinstance(decay, (list, tuple)) and [*decay[1:]] == [1]
+    return own, refused if is_off else [*refused, DECAY]

@@ -17,7 +17,7 @@ from peft import (
 )
 
 from specdemo import Params, generate, load_pair
-from specdemo.loading import adapters
+from specdemo.loading import checkpoints
 from specdemo.loading.request import resolve
 from tests.checkpoints import change_adapter, saved_in
 from tests.sentences import refusal
@@ -137,7 +137,7 @@ def test_an_adapter_of_a_hub_names_no_directory_of_this_machine(root, tmp_path):
             shutil.copytree(root / "adapter", root / "of-hub", dirs_exist_ok=True),
             base_model_name_or_path=name,
         )
-        assert ascii(name) in refusal(adapters.base_of, part, root / "of-hub")
+        assert ascii(name) in refusal(checkpoints.base_of, part, root / "of-hub")
     change_adapter(root / "of-hub", base_model_name_or_path="own/base", revision="v2")
-    base = adapters.base_of(part, root / "of-hub")
+    base = checkpoints.base_of(part, root / "of-hub")
     assert (base.place, base.revision, base.given) == ("own/base", "v2", "own/adapter")

@@ -23,7 +23,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from specdemo import PairError, load_pair
 from specdemo.errors import LoadError
-from specdemo.loading import adapters, quantised
+from specdemo.loading import checkpoints
 from specdemo.loading.plan import check_depth
 from specdemo.loading.request import resolve
 from tests.checkpoints import change_adapter, change_config, change_tensors, cut_in_half, saved_in
@@ -256,13 +256,12 @@ def test_a_broken_checkpoint(root, tmp_path, monkeypatch, folder, kind, what, br
 def test_what_needs_a_package_that_is_not_installed_is_refused_before_the_weights_are_read(
     root, tmp_path, monkeypatch
 ):
-    for module in (quantised, adapters):
-        monkeypatch.setattr(module, "find_spec", lambda name: None)
+    monkeypatch.setattr(checkpoints, "find_spec", lambda name: None)
     assert refusal(load_pair, target=root / "adapter").endswith("pip install peft")
     path = shutil.copytree(root / "base", tmp_path / "base")
     (path / "model.safetensors").unlink()
     flags = {"bitsandbytes": {"load_in_4bit": True}}
-    for method, packages in quantised.NEEDED.items():
+    for method, packages in checkpoints.NEEDED.items():
         change_config(path, quantization_config={"quant_method": method} | flags.get(method, {}))
         said = refusal(load_pair, target=path, kind=LoadError)
         assert f"by {method}, " in said and f"pip install {' '.join(packages.values())} " in said

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from specdemo import Params, Round, generate, load_pair, stream
 from specdemo.errors import LoadError
-from specdemo.loading import load
+from specdemo.loading import read
 from specdemo.loading.pool import ModelPool
 from specdemo.loading.request import resolve
 from specdemo.runtime import cuda, probe
@@ -251,7 +251,7 @@ def test_a_step_is_captured_while_another_thread_reads_a_model(monkeypatch, dtyp
         monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", by_transformers)
     graphs = new_graphs()
     with ThreadPoolExecutor(1) as loader:
-        loading = loader.submit(load._load, part, dtype, lambda *_: None)
+        loading = loader.submit(read.read_model, part, dtype)
         assert reading.wait(60)
         graphs(("step",), step, inputs())
         captured.set()

@@ -20,9 +20,8 @@ from specdemo import PairError
 from specdemo.errors import LoadError, TookTooLong, load_errors
 from specdemo.loading import fetch, load, plan
 from specdemo.loading.catalog import GATED
-from specdemo.loading.downloads import Downloads
 from specdemo.loading.load import load_pair
-from specdemo.loading.pool import ModelPool
+from specdemo.loading.pool import Downloads, ModelPool
 from specdemo.loading.request import resolve
 from specdemo.ui.runs.queue import fulfil
 from specdemo.words.message import message_of

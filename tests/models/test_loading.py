@@ -15,7 +15,8 @@ from transformers.models.gemma2.modeling_gemma2 import Gemma2PreTrainedModel
 
 from specdemo import PairError, Params, generate, load_pair, stream
 from specdemo.events import ByModel
-from specdemo.loading.load import _load, plan
+from specdemo.loading.load import plan
+from specdemo.loading.read import read_model
 from specdemo.loading.request import Part, dtype_name, resolve
 from specdemo.runtime import weights
 from specdemo.runtime.linear import CACHE_LINE
@@ -144,7 +145,7 @@ def test_weights_are_quantised_on_their_device(saved, monkeypatch):
     monkeypatch.setattr(QModuleMixin, "freeze", freeze)
     target = str(saved / "target")
     part = Part("target", target, target, device="meta", dtype=None, quantize="int8")
-    model = _load(part, torch.bfloat16, lambda *_: None)
+    model = read_model(part, torch.bfloat16)
     assert quantised_on == {"meta"} == {model.device.type} and not has_hooks(model)
 
 

@@ -124,7 +124,7 @@ def test_pairs_that_do_not_run_go_when_the_free_memory_is_too_small_for_another(
 @pytest.mark.parametrize(
     "error, where",
     [
-        (torch.OutOfMemoryError("CUDA out of memory. Tried ..."), "loading.load.join_weights"),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried ..."), "loading.read.join_weights"),
         (MemoryError(), "drafters.model.agrees_with_itself"),
     ],
 )

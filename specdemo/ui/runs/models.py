@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import get_token
-from torch.nn import Module
 
 from specdemo import zero
 from specdemo.errors import PairError, no_mistakes, with_words, without_directories
@@ -27,11 +26,12 @@ from specdemo.loading.catalog import (
     names_in_words,
 )
 from specdemo.loading.fetch import OnProgress, has_config, with_base
-from specdemo.loading.load import read_skeleton, target_for
+from specdemo.loading.load import target_for
 from specdemo.loading.pair import AnyPair, Pair
 from specdemo.loading.plan import automatic_dtype, plan_from
 from specdemo.loading.pool import ModelPool
-from specdemo.loading.request import ROLES, PairRequest, Part, for_role, resolve
+from specdemo.loading.read import read_skeleton
+from specdemo.loading.request import ROLES, PairRequest, for_role, resolve
 from specdemo.runtime.cuda import is_cuda
 from specdemo.runtime.device import device_name, free_memory, memory_of, why
 from specdemo.servers.client import host_of, server_address
@@ -347,6 +347,4 @@ def _estimated_sizes(request: PairRequest, entry: Entry) -> list[int]:
     return [count * width // 8 for count, width in zip(parameters, bits, strict=True)]
 
 
-@lru_cache
-def _skeleton(part: Part) -> Module:
-    return read_skeleton(part, offline=True)
+_skeleton = lru_cache(read_skeleton)

@@ -1,0 +1,200 @@
+"""Reads one model that is on this machine: its skeleton, its tokenizer, its weights. No other module loads
+through transformers."""
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn import Linear, Module
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    QuantoConfig,
+)
+from transformers.pytorch_utils import Conv1D
+
+from specdemo.drafters.base import Drafting
+from specdemo.drafters.table import count_carried, kind_in
+from specdemo.errors import LoadError, PairError, load_errors
+from specdemo.loading import checkpoints
+from specdemo.loading.fetch import OnProgress, folder_of, has_tokenizer, is_here
+from specdemo.loading.plan import check_depth, check_quantize
+from specdemo.loading.request import Part
+from specdemo.runtime import cuda
+from specdemo.runtime.files import stored_tensors
+from specdemo.runtime.linear import align_weights, join_weights, use_skinny_linear
+from specdemo.runtime.native import is_small
+from specdemo.runtime.weights import FLOATS, is_dense
+from specdemo.words.message import about, message
+
+FROM_DISK = {"local_files_only": True}
+CLASSIFIERS = re.compile(r"(For\w*Classification|ForQuestionAnswering|ForMultipleChoice|RewardModel)$")
+NO_TEXT = "predicts no next token: give a causal language model"
+# The dtypes that a model can be loaded in, by the names that safetensors gives them.
+NAMES_IN_FILES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+
+
+def kind_of_part(part: Part) -> Drafting:
+    """The model's kind, from its config. PairError for a target of a kind that drafts for one."""
+    kind = kind_in(folder_of(part))
+    if part.role == "target" and (what := kind.is_for_a_target):
+        raise PairError(f"target: {part.id} is {what}, which drafts for a target: give it as the drafter")
+    return kind
+
+
+def read_skeleton(part: Part) -> Module:
+    """A model on the meta device, from its config, which is here."""
+    with load_errors(part.role, part.place, shown=part.id), torch.device("meta"):
+        if (kind := kind_of_part(part)).is_head:
+            if part.adapter is not None:
+                raise PairError(f"{part.role}: {part.id} is a head, and an adapter's base must be a model")
+            return kind.skeleton(folder_of(part), part.id)
+        # from_config would take the code of the main revision, except from a directory.
+        place = str(folder_of(part)) if part.code else part.place
+        check_depth(PreTrainedConfig.get_config_dict(place, **_how(part))[0])
+        config = AutoConfig.from_pretrained(place, **_how(part))
+        architectures = getattr(config, "architectures", None) or []
+        if architectures and all(isinstance(one, str) and CLASSIFIERS.search(one) for one in architectures):
+            # Its embeddings could be taken for the head that it lacks.
+            raise PairError(f"{part.named} is a {architectures[0]}, which {NO_TEXT}")
+        method = checkpoints.method_of(config)
+        if method is not None and part.adapter is not None:
+            raise PairError(
+                f"{part.role}: the weights of {part.id} are quantised, and an adapter can be merged only "
+                "into weights that are not"
+            )
+        if method is not None and part.quantize is not None:
+            asked = {"model": part.named, "given": part.quantize}
+            raise PairError(about("quantize", "quantised_already", name=method, **asked))
+        model = _loader(config).from_config(config, trust_remote_code=part.code)
+        folder = folder_of(part) if is_here(part) else None
+        model.carried_parameters = count_carried(model, folder) if part.role == "target" else 0
+        return model
+
+
+def _how(part: Part) -> dict[str, Any]:
+    """Which of a model's files count, from the disk alone. Without trust_remote_code=False transformers would
+    ask on the terminal whether to run program code that comes with a model."""
+    return {"revision": part.revision or "main", "trust_remote_code": part.code, **FROM_DISK}
+
+
+def _loader(config: PreTrainedConfig) -> type[AutoModelForCausalLM] | type[AutoModelForImageTextToText]:
+    """What makes and loads a config's models."""
+    return (
+        AutoModelForImageTextToText if config.model_type in checkpoints.NOT_CAUSAL else AutoModelForCausalLM
+    )
+
+
+def read_tokenizer(part: Part) -> PreTrainedTokenizerBase:
+    """The model's, or that of the adapter which is merged into it, if this one has its own."""
+    own = part.adapter if part.adapter is not None and has_tokenizer(part.adapter) else part
+    with load_errors(part.role, part.place, "tokenizer", own.id):
+        return AutoTokenizer.from_pretrained(own.place, **_how(own))
+
+
+def read_model(part: Part, dtype: torch.dtype, on_progress: OnProgress = lambda *_: None) -> Module:
+    """The model on its device, with its weights as the engine multiplies them."""
+    on_progress(message(f"loading_{part.role}", name=part.id), None)
+    cuda.free_cache(part.device)  # while another thread captures, torch frees nothing to make room
+    if (kind := kind_of_part(part)).is_head:
+        model = kind.read(folder_of(part), dtype, part.id)
+        check_quantize(part, dtype, model)  # before its weights were here, it may have counted as a model
+    else:
+        model = _read_whole(part, dtype)
+    with load_errors(part.role, part.place, "weights", part.id):
+        model = model.to(part.device)  # after a device map: only quanto's unused scales move
+        if is_small(model):
+            align_weights(model)
+        join_weights(model)
+        cuda.free_cache(part.device)  # where the weights were before they were joined
+    if part.device == "cpu" and dtype == torch.float32 and not part.quantize:
+        use_skinny_linear(model)
+    return model
+
+
+def _read_whole(part: Part, dtype: torch.dtype) -> PreTrainedModel:
+    """A model of transformers, whatever its checkpoint is (checkpoints.py). `loaded_as` tells of that: keys
+    of messages, and their values besides `who`."""
+    options = {"dtype": dtype, "output_loading_info": True, "use_safetensors": True} | _how(part)
+    options["adapter_kwargs"] = FROM_DISK  # else transformers would ask the hub for an adapter, where peft is
+    quantize_now = part.quantize is not None and part.adapter is None
+    if part.quantize:
+        checkpoints.unpack_without_compiler()
+    if quantize_now:
+        options["quantization_config"] = QuantoConfig(weights=part.quantize)
+    with load_errors(part.role, part.place, "weights", part.id):
+        stored = stored_tensors(folder_of(part))
+        config = AutoConfig.from_pretrained(part.place, **_how(part))
+        method = checkpoints.method_of(config)
+        options |= checkpoints.written_out(method)
+        drawing = nullcontext()
+        if part.device != "cpu" and (quantize_now or takes_host_memory(stored, dtype)):
+            # Each tensor goes there by itself, and is quantised there. One device needs no hooks.
+            options["device_map"] = {"": part.device}
+            drawing = RandomNumbersAlone() if cuda.is_cuda(part.device) else drawing
+        with drawing:
+            model, info = _loader(config).from_pretrained(part.place, **options)
+    checkpoints.check_scales(part.named, method, stored, info["unexpected_keys"], model)
+    if info["missing_keys"]:
+        missing, head = sorted(info["missing_keys"]), model.get_output_embeddings()
+        own = {name for name, weight in model.named_parameters() if head and weight in {*head.parameters()}}
+        if own.issuperset(missing):  # a model without a head for language
+            kind = (model.config.architectures or [type(model).__name__])[0]
+            raise PairError(f"{part.named}, a {kind}, lacks its output layer, {missing[0]}, and {NO_TEXT}")
+        lacks = f"lacks {len(missing)} weights, first {missing[0]}"
+        raise LoadError(f"{part.named} {lacks}: its files are incomplete")
+    is_written_out = all(is_dense(one) and one.dtype in FLOATS for one in model.parameters())
+    notes = [("written_out", {"name": method})] if method and is_written_out else []
+    if part.adapter is not None:
+        model = checkpoints.with_adapter(model.to(part.device), part, folder_of(part.adapter))
+        base = Path(part.place).resolve().name if os.path.isdir(part.place) else part.place
+        notes.append(("adapter_merged", {"name": base, "reason": part.adapter.id}))
+    model = checkpoints.text_alone(model)
+    if any(getattr(config, sense, None) is not None for sense in checkpoints.SENSES):
+        notes.append(("text_part", {"name": (config.architectures or [config.model_type])[0]}))
+    text = model.config.get_text_config()
+    if getattr(text, "attn_logit_softcapping", None) and text._attn_implementation == "sdpa":
+        # transformers before 5.21 chooses torch's attention for Gemma 2, which ignores the cap on scores.
+        model.set_attn_implementation("eager")
+    if part.quantize:
+        checkpoints.quantise_layers(model, part.quantize, (Conv1D,) if quantize_now else (Conv1D, Linear))
+    model.loaded_as = tuple(notes)
+    return model
+
+
+class RandomNumbersAlone(TorchDispatchMode):
+    """While this thread draws random numbers, nothing is captured: during a capture a GPU's generator gives
+    none to other threads. transformers draws some for models with recurrent layers, and does not use them.
+
+    The rest of loading allocates memory, copies on the default stream, and waits for that stream. None of
+    this ends another thread's capture, which is in the mode "thread_local" and on a stream that does not wait
+    for the default stream."""
+
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        is_random = torch.Tag.nondeterministic_seeded in operation.tags
+        with cuda.ALONE if is_random else nullcontext():
+            return operation(*args, **(kwargs or {}))
+
+
+def takes_host_memory(stored: Mapping[str, str], dtype: torch.dtype) -> bool:
+    """Whether the weights would take memory of their own on the CPU. Else the system maps their files, and
+    `to` reads those; a device map would do the same, but it takes the GPU's memory as one block, of which
+    `join_weights` could give nothing back. On ZeroGPU only `to` knows the GPU that is not there yet. stored:
+    the tensors in the files and their dtypes, see `stored_tensors`."""
+    if os.environ.get("SPACES_ZERO_GPU"):
+        return False
+    floats = {NAMES_IN_FILES.get(one) for one in stored.values() if one.startswith(("F", "BF"))}
+    return sys.platform == "win32" or floats != {dtype}
