@@ -409,19 +409,19 @@ def encode(
 ) -> list[int]:
     """The prompt's token ids; ValueError in one sentence when it cannot be used. Empty for a text whose
     tokens a server tells only with its answer. is_over: once true, a server's answer is not awaited."""
-    if isinstance(prompt, str) or events.is_conversation(prompt):
-        if isinstance(prompt, str):
-            events.check_prompt(prompt)
-        text = prompt if isinstance(prompt, str) else events.check_messages(prompt)
-        ids = pair.prompt_ids(text, params, is_over)
-        if ids is None:
-            return []
+    if isinstance(prompt, str):
+        events.check_prompt(prompt)
+        ids = pair.prompt_ids(prompt, params, is_over)
+    elif events.is_conversation(prompt):
+        ids = pair.prompt_ids(events.check_messages(prompt), params, is_over)
     elif isinstance(prompt, (list, tuple)):
         if params.chat:
             raise ValueError("chat needs a prompt that is text, not token ids")
         ids = list(prompt)
     else:
         raise ValueError(f"prompt must be text, token ids or messages, not {type(prompt).__name__}")
+    if ids is None:
+        return []
     if not ids:
         raise ValueError(events.NO_PROMPT)
     known = pair.known_ids or events.TOKEN_IDS
