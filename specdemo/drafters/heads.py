@@ -123,7 +123,7 @@ class DraftHead(Module):
 
     def attach_verifier(self, target: PreTrainedModel) -> None:
         """Holds what it uses of the target, in place of what it held. A head without embeddings of its own
-        then uses the target's. `loading.assemble.check_fits` checks that the two fit each other."""
+        then uses the target's. `loading.load.check_fits` checks that the two fit each other."""
         if self.uses_target_s_embeddings:
             embed = target.get_input_embeddings()
             self.shared_embedding, self.targets_scale = (embed.weight.detach(),), embedding_scale(embed)
