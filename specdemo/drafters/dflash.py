@@ -140,11 +140,6 @@ def read_dflash(given: HeadJson, config: type[DFlashConfig] = DFlashConfig) -> D
     layer, raw, is_dspark = given.layer(), given.raw, given.kind == "dspark"
     if layer.model_type != "qwen3":
         raise given.error(f"its layers must be those of qwen3, not of {layer.model_type}")
-    if raw.get("target_hidden_size") not in (None, layer.hidden_size):
-        raise given.error(
-            f"target_hidden_size must be {layer.hidden_size:,}, since the target's embeddings are used, not "
-            f"{ascii(raw['target_hidden_size'])[:60]}"
-        )
     if given.is_authors:
         own = raw.get(OWN, {})
         if not isinstance(own, dict):
@@ -163,6 +158,11 @@ def read_dflash(given: HeadJson, config: type[DFlashConfig] = DFlashConfig) -> D
     else:
         raw = {"block_size": 8, "draft_vocab_size": 32000} | raw
         known = {"embedding_scale": 1.0, "logit_scale": 1.0, "logit_cap": None, "guesses_block": False}
+    if raw.get("target_hidden_size") not in (None, layer.hidden_size):
+        raise given.error(
+            f"target_hidden_size must be {layer.hidden_size:,}, since the target's embeddings are used, not "
+            f"{ascii(raw['target_hidden_size'])[:60]}"
+        )
     raw = {"sample_from_anchor": is_dspark, "enable_confidence_head": True} | raw
     if not is_dspark:
         known["has_confidence"] = False
@@ -191,7 +191,7 @@ def _masks(given: HeadJson, raw: dict[str, Any], layer: Any) -> tuple[RowMask, .
         causal = given.read(OfAuthors, raw).is_causal
         whole, sliding = RowMask(later=not causal), RowMask(window, later=causal is False)
     else:
-        later = given.read(Windows, raw).sliding_window_non_causal
+        later = WINDOWS[1] in kinds and given.read(Windows, raw).sliding_window_non_causal
         sliding = RowMask(window, from_first=True, later=later)
     return tuple(whole if kind == WINDOWS[0] else sliding for kind in kinds)
 
