@@ -113,7 +113,8 @@ class AssistantDrafter(FeatureDrafter):
         return Fed(self.position, ids[-1:])
 
     def step(self, value: DraftInput, told: Tensor | None = None) -> Draft:
-        """The draft made from `value`. The step runs uncaptured: it begins at `position`."""
+        """The draft made from `value`. The step is never captured, so nothing is told: it begins at
+        `position`."""
         assistant, position = self.head, self.position
         shared = assistant.keys_and_values(self.target, position)
         hidden = assistant.hidden(position - 1)  # [1, H]

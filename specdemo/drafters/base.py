@@ -195,4 +195,5 @@ class Drafting(Generic[M]):
 
 def share_read(pair: Models) -> float:
     """The bytes of weights that the pair's drafter reads, divided by those that its target reads."""
+    assert pair.drafter is not None
     return weight_bytes(pair.drafter) / weight_bytes(pair.target)

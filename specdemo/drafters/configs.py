@@ -16,7 +16,7 @@ from specdemo.errors import LoadError
 
 C = TypeVar("C")
 LayerConfig = LlamaConfig | Qwen3Config
-LAYERS: dict[str, type[LayerConfig]] = {"llama": LlamaConfig, "qwen3": Qwen3Config}
+LAYERS: dict[str, Any] = {"llama": LlamaConfig, "qwen3": Qwen3Config}
 LAYER_CONFIG = "transformer_layer_config"  # where the speculators format has what the layers are built like
 EMBEDDINGS = "embed_tokens.weight"  # the tensor
 MASKS = ("pard_token", "ptd_token_id")  # the names of a mask token's id, of what drafts in parallel
@@ -72,7 +72,7 @@ class HeadConfig:
 
     def check_mask(self, token: int) -> None:
         if not 0 <= token < self.vocab_size:
-            most = f"{self.vocab_size - 1:,}, not {token}"
+            most = f"{self.vocab_size - 1:,}, not {ascii(token)[:60]}"
             raise ValueError(f"mask_token_id must be a whole number from 0 to {most}")
 
 
@@ -125,9 +125,10 @@ class HeadJson:
     def error(self, what: str) -> LoadError:
         return LoadError(f"{self.start}: {what}")
 
-    def read(self, config: type[C], raw: Mapping[str, Any] | None = None, **known: Any) -> C:
-        """What is told of these fields; LoadError for what is wrong. raw: a part of the file. known: what is
-        not in it, or is taken in place of that, by the names of the fields."""
+    def read(self, config: type[C], raw: Mapping[str, Any] | None = None, part: str = "", **known: Any) -> C:
+        """What is told of these fields; LoadError for what is wrong. raw: a part of the file. part: begins
+        the names of its keys in a sentence. known: what is not in it, or is taken in place of that, by the
+        names of the fields."""
         names = {field.name: alias_of(config, field.name) for field in fields(config)}  # type: ignore[arg-type]
         raw = self.raw if raw is None else raw
         values = {name: raw[key] for name, key in names.items() if key in raw} | known
@@ -139,18 +140,19 @@ class HeadJson:
             raise self.error(str(first["ctx"]["error"]))
         name = next(name for name, key in names.items() if first["loc"][0] in (name, key))
         words = allowed(get_type_hints(config, include_extras=True)[name])
-        raise self.error(f"{names[name]} must be {words}, not {ascii(values.get(name))[:60]}")
+        raise self.error(f"{part}{names[name]} must be {words}, not {ascii(values.get(name))[:60]}")
 
-    def layer(self) -> LayerConfig:
-        """What the head's layers are built like, by a part of the config or, in the authors' format, all of
-        it."""
+    def layer(self) -> Any:
+        """What the head's layers are built like, a LayerConfig, by a part of the config or, in the authors'
+        format, all of it."""
         raw = self.raw if self.is_authors else self.raw.get(LAYER_CONFIG)
         if not isinstance(raw, dict):
             raise self.error(f"{LAYER_CONFIG} must be an object, not {type(raw).__name__}")
-        default = {"model_type": "llama" if self.is_authors else "qwen3"}
-        sizes = self.read(LayerSizes, default | raw)
+        part, default = ("", "llama") if self.is_authors else (f"{LAYER_CONFIG}.", "qwen3")
+        sizes = self.read(LayerSizes, {"model_type": default} | raw, part)
         rope = raw.get("rope_parameters")
-        self.read(LayerSizes, default | (rope if isinstance(rope, dict) else {}))
+        if isinstance(rope, dict) and "rope_theta" in rope:  # transformers takes it from either place
+            self.read(LayerSizes, {"model_type": default, "rope_theta": rope["rope_theta"]}, part)
         values = {"num_hidden_layers": 1} | {key: value for key, value in raw.items() if key != "model_type"}
         layer = LAYERS[sizes.model_type](**values)
         if WINDOWS[1] in (sizes.layer_types or ()) and layer.sliding_window is None:
@@ -163,7 +165,7 @@ class HeadJson:
             )
         return layer
 
-    def _check_rotation(self, layer: LayerConfig) -> None:
+    def _check_rotation(self, layer: Any) -> None:
         rope = layer.rope_parameters
         is_nested = any(isinstance(value, dict) for value in rope.values())  # one for each type of layer
         if is_nested or rope.get("rope_type") not in ROTATIONS:
@@ -205,7 +207,8 @@ def allowed(hint: object) -> str:
             return f"a whole number from {bounds['ge']:,} to {bounds['le']:,}"
     if hint is bool:
         return "true or false"
-    return next(filter(None, map(allowed, get_args(hint))), "")
+    words = next(filter(None, map(allowed, get_args(hint))), "")
+    return f"null or {words}" if type(None) in get_args(hint) else words
 
 
 def read_config(folder: Path) -> object:

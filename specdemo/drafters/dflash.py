@@ -58,7 +58,9 @@ class DFlashConfig(HeadConfig):
     """What a head is built like."""
 
     block_size: Block  # B: rows of a forward, of which the first is the anchor
-    mask_token_id: Annotated[int, "a token's id"]  # whose embedding, the target's, the other rows begin with
+    mask_token_id: Annotated[
+        int, "a whole number, a token's id"
+    ]  # whose embedding, the target's, the other rows begin with
     # Of the target's layers, whose inputs it reads; see `Features`.
     layer_ids: Annotated[LayerIds, Field(alias="aux_hidden_state_layer_ids")]
     draft_vocab_size: Tokens  # Vd: the tokens that it can draft
@@ -118,7 +120,7 @@ class DFlash2Config(DFlashConfig):
 
 @checked(frozen=True, config=PYDANTIC)
 class OfAuthors:
-    """What only the format of a DFlash head's authors has. 0 is none."""
+    """What only the format of a DFlash head's authors has. 0 is no factor."""
 
     target_layer_ids: LayerIds
     input_embedding_scale: Number | None = None
@@ -156,7 +158,7 @@ def read_dflash(given: HeadJson, config: type[DFlashConfig] = DFlashConfig) -> D
             "guesses_block": "block_size" not in {**given.raw, **own},
         }
     else:
-        raw = {"block_size": 8, "draft_vocab_size": 32000} | raw
+        raw, told = {"block_size": 8, "draft_vocab_size": 32000} | raw, None
         known = {"embedding_scale": 1.0, "logit_scale": 1.0, "logit_cap": None, "guesses_block": False}
     if raw.get("target_hidden_size") not in (None, layer.hidden_size):
         raise given.error(
@@ -166,7 +168,7 @@ def read_dflash(given: HeadJson, config: type[DFlashConfig] = DFlashConfig) -> D
     raw = {"sample_from_anchor": is_dspark, "enable_confidence_head": True} | raw
     if not is_dspark:
         known["has_confidence"] = False
-    known |= {"layer": layer, "masks": _masks(given, raw, layer), "markov": None}
+    known |= {"layer": layer, "masks": _masks(given, told, layer), "markov": None}
     if is_dspark and raw.get("markov_rank") != 0:
         known["markov"] = given.read(Markov, raw)
     read = given.read(config, raw, **known)
@@ -183,15 +185,14 @@ def read_dflash2(given: HeadJson) -> DFlashConfig:
     return read_dflash(replace(given, raw=defaults | given.raw), DFlash2Config)
 
 
-def _masks(given: HeadJson, raw: dict[str, Any], layer: Any) -> tuple[RowMask, ...]:
+def _masks(given: HeadJson, told: OfAuthors | None, layer: Any) -> tuple[RowMask, ...]:
     """speculators counts a window from the anchor, the authors count it from each row."""
     kinds = getattr(layer, "layer_types", None) or [WINDOWS[0]] * layer.num_hidden_layers
     whole, window = RowMask(later=True), layer.sliding_window
-    if given.is_authors:
-        causal = given.read(OfAuthors, raw).is_causal
-        whole, sliding = RowMask(later=not causal), RowMask(window, later=causal is False)
+    if told is not None:
+        whole, sliding = RowMask(later=not told.is_causal), RowMask(window, later=told.is_causal is False)
     else:
-        later = WINDOWS[1] in kinds and given.read(Windows, raw).sliding_window_non_causal
+        later = WINDOWS[1] in kinds and given.read(Windows).sliding_window_non_causal
         sliding = RowMask(window, from_first=True, later=later)
     return tuple(whole if kind == WINDOWS[0] else sliding for kind in kinds)
 

@@ -35,9 +35,9 @@ from specdemo.drafters.configs import (
     Tokens,
     Units,
 )
-from specdemo.drafters.head_drafter import HeadDrafter, in_parts
+from specdemo.drafters.head_drafter import HeadDrafter, with_rejected_drafts
 from specdemo.drafters.heads import TRIED_BEFORE, CachedHead, DraftHead, HeadLayer
-from specdemo.drafters.model import DraftInput, StepDrafter
+from specdemo.drafters.model import DraftInput
 from specdemo.engine.draft import Draft
 from specdemo.engine.tree import Shown
 from specdemo.events.speedup import DraftingCost
@@ -82,7 +82,7 @@ class Eagle3Config(HeadConfig):
 
 @checked(frozen=True, config=PYDANTIC, kw_only=True)
 class PEagleConfig(Eagle3Config):
-    mask_token_id: Annotated[int, "a token's id"]
+    mask_token_id: Annotated[int, "a whole number, a token's id"]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -377,7 +377,7 @@ class CachedEagle(CachedHead):
 
     def compared(self, whole: "CachedEagle", ids: Tensor) -> tuple[Tensor, Tensor]:
         n = len(ids) - 1  # pairs of a token and the feature before it
-        return whole.logits_of(ids, 0, n), in_parts(self.logits_of, ids, n)
+        return whole.logits_of(ids, 0, n), with_rejected_drafts(self.logits_of, ids, n)
 
     def logits_of(self, ids: Tensor, start: int, end: int) -> Tensor:
         """The logits [end - start, V] of the pairs in these rows."""
@@ -416,7 +416,7 @@ class EagleDrafter(HeadDrafter):
     forward for each depth."""
 
     head: CachedEagle
-    stops_below = StepDrafter.stops_below
+    stops_early = True
 
     def step(self, value: DraftInput, told: Tensor | None = None) -> Draft:
         start, tokens = value.position[0].long(), value.last[1:].long()

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -110,7 +111,7 @@ class Speculator:
 
     config: HeadConfig
     verifier: str | None
-    head: type[DraftHead]
+    head: type[Any]  # a DraftHead
     is_authors: bool
 
     def empty_head(self, dtype: torch.dtype = torch.float32) -> DraftHead:
@@ -253,7 +254,7 @@ class HeadDrafting(Drafting[DraftHead]):
         return pair.drafter.cost(pair.target)
 
     def longest_draft(self, drafter: DraftHead | None) -> int | None:
-        return drafter and drafter.places
+        return None if drafter is None else drafter.places
 
     def build(self, given: Materials) -> Drafter:
         how = (given.sampler, *given.how_to_draft, given.tree)

@@ -14,7 +14,7 @@ from specdemo.engine.draft import LONGEST_DRAFT, Draft, draft_at_once, draft_in_
 from specdemo.engine.sampling import Sampler
 from specdemo.engine.tree import AnyTree, GrownTree, Shown, draft_tree
 from specdemo.events import Gamma
-from specdemo.runtime.agreement import difference
+from specdemo.runtime.agreement import agree
 from specdemo.runtime.cache import Cached
 from specdemo.runtime.lm import LM, CachedLM, context_of, evaluating, in_training
 from specdemo.runtime.probe import TRIED_TOKENS, tried_tokens
@@ -23,9 +23,10 @@ from specdemo.runtime.steps import RunStep
 
 @dataclass(eq=False)
 class FeatureDrafter(StepDrafter):
-    """Drafts by a model that reads its target's hidden states."""
+    """Drafts by what reads its target's hidden states. head: a head, the target's own layers or an assistant,
+    with its cache."""
 
-    head: Any  # with its cache
+    head: Any
     target: LM
     sampler: Sampler
     run_step: RunStep
@@ -33,18 +34,14 @@ class FeatureDrafter(StepDrafter):
     is_over: Callable[[], bool] = lambda: False  # of Decoder
     confidence: float = 0.0
     tree: AnyTree | None = None
-    filled: int = field(default=0, init=False)  # rows of the head's cache that hold true features
 
     def __post_init__(self) -> None:
         self.target.features = self.head.reads
+        self.vocab_size = self.target.vocab_size
 
     @property
     def model_device(self) -> torch.device:
         return self.head.device
-
-    @property
-    def vocab_size(self) -> int:
-        return self.target.vocab_size
 
     @property
     def device(self) -> torch.device:
@@ -66,7 +63,8 @@ class HeadDrafter(FeatureDrafter):
     steps are captured, of one more than can follow each other in a draft, so that the shapes are the same
     however many they were. What they leave in the head's cache replaces what drafting had left there."""
 
-    stops_below = 0.0
+    filled: int = field(default=0, init=False)  # rows of the head's cache that hold true features
+    stops_early = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -156,7 +154,7 @@ def agrees_with_target(
     """Whether a model says the same of the target's hidden states of a text in both ways. make: gives it with
     a cache of its own. compare: what it says of the text [N] that the target is to read, in one way and in
     the other, by two of them: pairs of logits. context: the most tokens that it reads. mostly: see
-    `difference`."""
+    `agree`."""
     with torch.no_grad(), evaluating(in_training(target)):
         lm, one, other = CachedLM(target), make(), make()
         lm.features = one.reads = other.reads
@@ -164,10 +162,10 @@ def agrees_with_target(
         pairs = compare(lm, one, other, ids)
         for each in (lm, one, other):
             each.free()
-    return not any(difference(*pair, dtype, mostly) for pair in pairs)
+    return agree(pairs, dtype, mostly)
 
 
-def in_parts(say: Callable[[Tensor, int, int], Tensor], ids: Tensor, n: int) -> Tensor:
+def with_rejected_drafts(say: Callable[[Tensor, int, int], Tensor], ids: Tensor, n: int) -> Tensor:
     """What is said of the first n of ids [N] in parts, with rejected drafts between them. say: what is said
     of these ids from one row to before another: [rows, ...]."""
     said = [say(ids, 0, n // 2)]

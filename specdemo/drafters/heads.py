@@ -2,7 +2,7 @@
 kinds of heads have in common: the target that they belong to, the tokens that they can draft, their layers,
 and a cache that is written by position."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import ModuleType
 from typing import Any, ClassVar
@@ -192,6 +192,19 @@ def linears(shapes: dict[str, tuple[int, int]], bias: bool, dtype: torch.dtype) 
     return {name: Linear(*shape, bias=bias, dtype=dtype) for name, shape in shapes.items()}
 
 
+def in_parts(
+    cached: CachedByPosition, start: int, end: int, most: int, is_over: Callable[[], bool]
+) -> Iterator[tuple[int, int]]:
+    """The positions from `start` to before `end` in parts of at most so many, for each of which there is
+    room: the first, and the one after the last. is_over: as in LM.prefill."""
+    for first in range(start, end, most):
+        if is_over():
+            return
+        last = min(first + most, end)
+        cached.grow(last)
+        yield first, last
+
+
 class CachedHead(Native, CachedByPosition):
     """A head with keys and values of its own, by position, and with the features of its target.
 
@@ -311,7 +324,7 @@ class CachedHead(Native, CachedByPosition):
 
     def prefill(self, ids: list[int], start: int, end: int, is_over: Callable[[], bool]) -> None:
         """Fills the rows from `start` to before `end`. ids: the text. is_over: as in LM.prefill."""
-        for first, last in self.in_parts(start, end, HEAD_PREFILL_CHUNK, is_over):
+        for first, last in in_parts(self, start, end, HEAD_PREFILL_CHUNK, is_over):
             self.fill(ids, first, last)
 
     def fill(self, ids: list[int], first: int, last: int) -> None:

@@ -73,7 +73,7 @@ class Fed(NamedTuple):
 
 
 class StepDrafter(Drafter):
-    """Drafts by a step over a model. Its subclasses are dataclasses that have these fields."""
+    """Drafts by a step over a model. Its subclasses are dataclasses, which set these."""
 
     model_device: torch.device
     vocab_size: int  # V, the target's
@@ -83,12 +83,13 @@ class StepDrafter(Drafter):
     gamma: Gamma  # the most tokens of a draft
     confidence: float
     tree: AnyTree | None  # what is drafted; None: chains
+    stops_early = True  # whether a draft may end where the drafter is unsure, before all of it is made
 
     @cached_property
     def stops_below(self) -> float:
         """See draft_in_turn. A GPU would have to be waited for at each token: there the draft is only cut
         when it is verified."""
-        return self.confidence if self.model_device.type == "cpu" else 0.0
+        return self.confidence if self.stops_early and self.model_device.type == "cpu" else 0.0
 
     def propose(self, ids: list[int], k: int, u: list[float]) -> Draft:
         k = self.room(ids, k)
@@ -268,7 +269,8 @@ class TreeDrafter(ModelDrafter):
 
 
 class ModelDrafting(Drafting[PreTrainedModel]):
-    """A model of transformers as a pair's drafter, with the target's tokenizer."""
+    """What holds of a model of transformers as a pair's drafter; with the target's tokenizer. For any other
+    one see TokenizedDrafting."""
 
     has_tokenizer = True
     takes_other_tokenizer = False

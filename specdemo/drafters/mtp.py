@@ -10,7 +10,7 @@ out when it loads the model; here they are read, and get a cache that is written
 import copy
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,7 +30,8 @@ if not hasattr(MtpModel, "forward_layer"):  # that of transformers 5.17 has not,
     MtpModel = None
 
 from specdemo.drafters.base import Drafting, Materials, Models
-from specdemo.drafters.head_drafter import FeatureDrafter, agrees_with_target, in_parts
+from specdemo.drafters.head_drafter import FeatureDrafter, agrees_with_target, with_rejected_drafts
+from specdemo.drafters.heads import in_parts
 from specdemo.drafters.model import DraftInput, Fed
 from specdemo.engine.draft import Draft
 from specdemo.errors import in_short, is_out_of_memory, reason_of, without_directories
@@ -265,7 +266,7 @@ class CachedMtp(CachedByPosition):
     def prefill(self, ids: list[int], start: int, end: int, used: int, is_over: Callable[[], bool]) -> None:
         """Fills the slots from `start` to before `end` of the first `used` layers. ids: the text, with the
         tokens up to position end - 1 + used. is_over: as in LM.prefill."""
-        for first, last in self.in_parts(start, end, MTP_PREFILL_CHUNK, is_over):
+        for first, last in in_parts(self, start, end, MTP_PREFILL_CHUNK, is_over):
             hidden = self.hidden(first, last)
             for layer in range(used):
                 position = first + 1 + layer
@@ -293,6 +294,7 @@ class MtpDrafter(FeatureDrafter):
     layers read these rows again, with the target's true hidden states."""
 
     head: CachedMtp
+    filled: int = field(default=0, init=False)  # slots that are true in all layers that draft
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -320,7 +322,8 @@ class MtpDrafter(FeatureDrafter):
             self.filled = max(self.filled, len(ids) - self.used)
 
     def step(self, value: DraftInput, told: Tensor | None = None) -> Draft:
-        """The draft made from `value`. The step runs uncaptured: it begins at `filled`."""
+        """The draft made from `value`. The step is never captured, so nothing is told: it begins at
+        `filled`."""
         layers, start = self.head, self.filled
         tokens = value.last.long()  # [N]: those after the rows, and then those drafted
         end, depth = start + len(tokens), 0
@@ -408,8 +411,9 @@ def _agree(layers: PreTrainedModel, target: PreTrainedModel) -> bool:
         lm.prefill(ids)
         n = len(ids) - cached.count  # rows whose tokens are known for each of the layers
         last = target.get_decoder()(input_ids=ids[None], use_cache=False).last_hidden_state[0]
-        expected, said = whole.logits_of(ids, 0, n), in_parts(cached.logits_of, ids, n)  # [n, L, V]
-        return [(last, cached.hidden(0, len(ids))), (expected.flatten(0, 1), said.flatten(0, 1))]
+        expected = whole.logits_of(ids, 0, n).unbind(1)  # of each layer [n, V]
+        said = with_rejected_drafts(cached.logits_of, ids, n).unbind(1)
+        return [(last, cached.hidden(0, len(ids))), *zip(expected, said, strict=True)]
 
     make = partial(CachedMtp, layers, target)
     return agrees_with_target(target, make, compare, torch.inf, target.dtype, mostly=True)

@@ -63,7 +63,7 @@ class PardDrafting(ModelDrafting):
         return any((known_config(folder) or {}).get(name) is not None for name in MASKS)
 
     def is_one(self, model: Module) -> bool:
-        return super().is_one(model) and bool(_masks(model.config))
+        return isinstance(model, PreTrainedModel) and bool(_masks(model.config))
 
     def name_of(self, model: PreTrainedModel) -> str:
         return "pard"

@@ -46,10 +46,11 @@ class ByDrafter(Drafting[Module]):
         return message("no_drafter") if pair.drafter is None else None
 
     def cost(self, pair: Models, params: Params) -> DraftingCost:
+        assert pair.drafter is not None
         return kind_of(pair.drafter).cost(pair, params)
 
     def longest_draft(self, drafter: Module | None) -> int | None:
-        return kind_of(drafter).longest_draft(drafter)
+        return None if drafter is None else kind_of(drafter).longest_draft(drafter)
 
     def build(self, given: Materials) -> Drafter:
         return kind_of(given.drafter.model).build(given)

@@ -19,11 +19,6 @@ from specdemo.runtime.lm import OfTarget
 from specdemo.runtime.states import States
 from specdemo.words.message import Message
 
-DEPTH = 2 * LONGEST_DRAFT  # tokens of the longest path: as many can be matched as are drafted
-# vLLM's defaults. A draft ends where the product of its tokens' shares is smaller, and has at most so many
-# times the tokens that were matched.
-LEAST_SHARE, LONGER_THAN_MATCH = 0.1, 1
-
 
 class LookupDrafter(Drafter):
     """Saxena 2023, "Prompt Lookup Decoding". Finds the longest run of at most `longest` last tokens that
@@ -110,6 +105,12 @@ class NgramDrafter(Drafter):
                 self.weights[tuple(text[-n:])][token_id] += weight
 
 
+DEPTH = 2 * LONGEST_DRAFT  # tokens of the longest path: as many can be matched as are drafted
+# vLLM's defaults. A draft ends where the product of its tokens' shares is smaller, and has at most so many
+# times the tokens that were matched.
+LEAST_SHARE, LONGER_THAN_MATCH = 0.1, 1
+
+
 @dataclass(slots=True)
 class Node:
     """A sequence of tokens: how often it has come, and what has followed it."""
@@ -176,7 +177,8 @@ def _following(node: Node, share: float, count: int) -> list[tuple[int, float, N
 
 
 class SuffixDrafter(Drafter):
-    """Drafts from the text's SuffixTree; q is one-hot at each token.
+    """Oliaro et al. 2024, "SuffixDecoding: Extreme Speculative Decoding for Emerging AI Applications";
+    `suffix` in vLLM. Drafts from the text's SuffixTree; q is one-hot at each token.
 
     It knows this text alone. With texts of earlier runs a seed that comes again would meet tokens that were
     drawn with the same uniform numbers, and then the text would not have the target's distribution."""

@@ -99,7 +99,7 @@ def special_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[int, str]:
     named = ((token_id, tokenizer.convert_ids_to_tokens(token_id)) for token_id in tokenizer.all_special_ids)
     added = tokenizer.added_tokens_decoder.items()
     every = (*named, *((token_id, token.content) for token_id, token in added if token.special))
-    return {token_id: text for token_id, text in every if text}
+    return {token_id: str(text) for token_id, text in every if text}
 
 
 def _bytes(text: str, word: str) -> bytes | None:

@@ -3,7 +3,7 @@
 No keys and values are ever rewound: a forward is told the position of its first token, and what the cache
 held from there on is overwritten or masked."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import count
 from threading import get_ident
@@ -161,18 +161,6 @@ class CachedByPosition(Cached):
             self.capacity = capacity  # last: without memory for all layers, there is no room
         # A captured forward can follow the length of a tensor, but not an int.
         self.key_positions = self.all_positions[:kv_length]
-
-    def in_parts(
-        self, start: int, end: int, most: int, is_over: Callable[[], bool]
-    ) -> Iterator[tuple[int, int]]:
-        """The positions from `start` to before `end` in parts of at most so many, for each of which there is
-        room: the first, and the one after the last. is_over: as in LM.prefill."""
-        for first in range(start, end, most):
-            if is_over():
-                return
-            last = min(first + most, end)
-            self.grow(last)
-            yield first, last
 
     def write_at(self, start: int | Tensor, count: int) -> Tensor:
         """Sets and returns where the keys and values of the next forward's tokens go: positions [N]."""

@@ -300,7 +300,7 @@ class CachedLM(CachedByPosition):
         the second), and goes on after the longer branch; and reads it depth by depth, as a drafter does.
         Returns what differs from reading each branch by itself; None if nothing does."""
         if "position_ids" not in self.parameters or self.last_position < 12:
-            return "it takes no positions, or few"
+            raise ValueError("it takes no positions, or few")
         ids = torch.arange(3, 12, device=self.device) % self.known_ids
         text, tree, following = ids[:4], ids[4:8], ids[8:]
         depths = torch.tensor([0, 1, 1, 2], device=self.device)

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from specdemo.events import __version__
 from specdemo.runtime import cuda
-from specdemo.runtime.agreement import difference
+from specdemo.runtime.agreement import agree
 from specdemo.runtime.lm import CachedLM, context_of, evaluating, in_training, state_of, windows_of
 from specdemo.runtime.states import possible_rows, tried_rows
 from specdemo.runtime.weights import rounds_activations
@@ -70,7 +70,7 @@ def _is_causal_at_any_length(model: PreTrainedModel) -> bool:
             model(input_ids=ids[None, :n], position_ids=positions[None, :n], use_cache=False).logits[0, :kept]
             for n in (kept, len(positions))
         )
-        if difference(expected, said, _compared_as(model), mostly=True):
+        if not agree([(expected, said)], _compared_as(model), mostly=True):
             return False
     return True
 
@@ -133,7 +133,7 @@ def _compare(lm: CachedLM, n: int) -> bool:
         if start < kept:
             _forward(lm, rest[start:].flip(0), n - kept + start)  # a rejected draft
             logits.append(_forward(lm, rest[start:end], n - kept + start))
-    return difference(expected, torch.cat(logits), _compared_as(lm.model), mostly=True) is None
+    return agree([(expected, torch.cat(logits))], _compared_as(lm.model), mostly=True)
 
 
 def _forward(lm: CachedLM, ids: Tensor, position: int) -> Tensor:

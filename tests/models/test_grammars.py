@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from specdemo import Params, Trace, generate, load_pair
-from specdemo.drafters import mtp as layers
+from specdemo.drafters import mtp
 from specdemo.drafters.dflash import Markov
 from specdemo.events.segments import where_bound
 from specdemo.events.verdict import verdict
@@ -115,7 +115,7 @@ def test_the_methods_that_need_no_drafter(method):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(layers.MtpModel is None, reason="this version of transformers cannot run such layers")
+@pytest.mark.skipif(mtp.MtpModel is None, reason="this version of transformers cannot run such layers")
 def test_multi_token_prediction(tmp_path):
     model_with_mtp(tmp_path, "deepseek_v3", 2, seed=2, vocab_size=WIDTH)
     assert all(map(drafted_in, traces_of(load_pair(target=with_tokenizer(tmp_path)), "mtp")))

@@ -52,11 +52,9 @@ def lm_of(name, way):
     return lm
 
 
-BY_METHOD = [(name, way) for name in ARCHITECTURES for way in ("plain", "static")]
-BY_METHOD += [(name, "compiled") for name in FUSED]
-CASES = [(*way, (3, 2, 1)) for way in BY_METHOD] + [
-    ("llama", way, (2, 2, 2, 2)) for way in ("static", "compiled")
-]
+WAYS = [(name, way) for name in ARCHITECTURES for way in ("plain", "static")]
+WAYS += [(name, "compiled") for name in FUSED]
+CASES = [(*way, (3, 2, 1)) for way in WAYS] + [("llama", way, (2, 2, 2, 2)) for way in ("static", "compiled")]
 
 
 @pytest.mark.parametrize(("name", "way", "children"), CASES, ids=str)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from specdemo.events import DRAFTER_KINDS, METHODS, RULES, words_of_row
 from specdemo.words.catalogue import LANGUAGES, WORDS, catalogue, say, speaking
 
 UI, ADVISE, TRIALS, EVENTS = (WORDS.parent / name for name in ("ui", "advise", "trials", "events"))
@@ -68,6 +69,18 @@ def test_a_key_or_a_value_that_is_missing_is_an_error():
 def test_scripts_ask_for_words_that_there_are(file):
     said = {text for _, text in SAID.findall(code(file))}
     assert {text for text in literals(file) | said if not names_of(text)} == set()
+
+
+@pytest.mark.parametrize("tag", LANGUAGES)
+def test_each_row_has_its_words(tag):
+    of_rule = ("name", "label", "meaning", "accepted", "recorded", "about")
+    rows = {
+        "methods": (METHODS, ("label", "menu", "sentence")),
+        "kinds": (DRAFTER_KINDS, ("label", "sentence")),
+    }
+    with speaking(tag):
+        for table, (names, parts) in (rows | {"rules": (RULES, of_rule)}).items():
+            assert all(isinstance(words_of_row(table, name, part), str) for name in names for part in parts)
 
 
 def test_no_words_are_left_over():

@@ -15,7 +15,7 @@ V = 3
 LOSSLESS = {"speculative": speculative, "block": block}
 LOSSY = {"typical": typical, "lenient": Lenient(0.5)}
 # Each in torch, in float64 here, and compiled, which rounds p and q to float32.
-BY_METHOD = {"torch": (lambda rule: rule, 1e-9), "compiled": (compiled, 1e-6)}
+WAYS = {"torch": (lambda rule: rule, 1e-9), "compiled": (compiled, 1e-6)}
 
 
 def texts_of(longest):
@@ -85,7 +85,7 @@ def kept_on_average(rule, p, q, k):
     return sum(chance * kept for _, kept, chance, _ in verdicts(rule, p, q, k))
 
 
-@pytest.mark.parametrize("way", BY_METHOD)
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("rule", LOSSLESS)
 @pytest.mark.parametrize(
     ("seed", "k", "padding", "sharpness"),
@@ -97,16 +97,16 @@ def kept_on_average(rule, p, q, k):
     ],
 )
 def test_a_lossless_rule_emits_what_the_target_would(way, rule, seed, k, padding, sharpness):
-    of_rule, apart = BY_METHOD[way]
+    of_rule, apart = WAYS[way]
     assert farthest(of_rule(LOSSLESS[rule]), *random_models(seed, V, k, sharpness), k, padding) < apart
 
 
-@pytest.mark.parametrize("way", BY_METHOD)
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("rule", LOSSY)
 # Residuals of two tokens, and of one.
 @pytest.mark.parametrize(("seed", "sharpness"), [(0, 0.5), (1, 0.5), (2, 0.5), (3, 0.5), (0, 2.0)])
 def test_the_distance_is_that_of_the_token_emitted(way, rule, seed, sharpness):
-    (p, q), (of_rule, apart) = random_models(seed, V, 1, sharpness), BY_METHOD[way]
+    (p, q), (of_rule, apart) = random_models(seed, V, 1, sharpness), WAYS[way]
     judge, emitted = of_rule(LOSSY[rule]), Counter()
     for text, probability in outcomes(judge, p, q, 1).items():
         emitted[text[0]] += probability
@@ -152,11 +152,11 @@ def test_the_example_of_the_paper():
     assert kept_on_average(block, p, q, 2) == pytest.approx(11 / 9)
 
 
-@pytest.mark.parametrize("way", BY_METHOD)
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("rule", [*LOSSLESS.values(), *LOSSY.values()])
 def test_greedy_is_the_target_whatever_the_rule(way, rule):
     """One-hot p and q: kept while they agree, and then the target's token."""
-    rule = BY_METHOD[way][0](rule)
+    rule = WAYS[way][0](rule)
     rows = torch.eye(V, dtype=torch.float64)
     for p_ids in product(range(V), repeat=3):
         for q_ids in product(range(V), repeat=2):

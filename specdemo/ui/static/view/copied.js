@@ -1,6 +1,6 @@
 // @ts-check
 // Where lookup copied a round's draft from. It is not recorded; the text tells it: the last place where the same
-// tokens stood before, as many of them as the setting allows and as are found (drafters/lookup/drafter.py).
+// tokens stood before, as many of them as the setting allows and as are found (drafters/text.py).
 
 import { tokensOf } from "./run.js";
 
