@@ -138,15 +138,6 @@ def test_the_end_token_of_the_tokenizer_ends_it_too():
     assert_same(target, trace.output_ids, text[: at + 1], ids)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "length"), [("gemma2", 1), ("opt", 1), ("opt", 2), ("gemma2", 40)])
-def test_prompts_of_any_length(name, length):
-    prompt, target = (PROMPT * 4)[:length], target_of(name)
-    trace = run_of(target, noisy(target), prompt, gamma=4)
-    assert_same(target, trace.output_ids, greedy(target, prompt, NEW), prompt)
-    assert trace.stats.target_forwards == trace.stats.rounds + (length > 1)
-
-
 @pytest.mark.parametrize(("name", "draft_with"), [("gpt2", "model"), ("opt", "lookup"), ("llama", "none")])
 def test_the_context_is_the_limit(name, draft_with):
     target = tiny(name, **{"n_positions" if name == "gpt2" else "max_position_embeddings": 40})
