@@ -72,9 +72,11 @@ def has_config(part: Part) -> bool:
 
 
 def _names_here(part: Part) -> list[str]:
-    folder = folder_of(part)
-    can_be_read = folder != NOWHERE and os.access(folder, os.R_OK | os.X_OK)
-    return [file.name for file in folder.iterdir() if file.is_file()] if can_be_read else []
+    """The names of the model's files on this machine; from the cache, of those alone that can be read."""
+    folder, is_own = folder_of(part), os.path.isdir(part.place)
+    with suppress(OSError):
+        return [name for name in os.listdir(folder) if is_own or os.path.isfile(folder / name)]
+    return []
 
 
 def has_tokenizer(part: Part) -> bool:
@@ -213,8 +215,8 @@ def _missing(part: Part) -> dict[str, int]:
     is_adapter = ADAPTER_CONFIG in sizes
     weights = [ADAPTER_WEIGHTS] if is_adapter else _weights_among(part, sizes, lambda: _bring(part, INDEX))
     texts = sorted(name for name in sizes if DATA.fullmatch(name) or part.code and CODE.fullmatch(name))
-    folder = folder_of(part)
-    return {name: sizes[name] for name in (*texts, *weights) if not (folder / name).is_file()}
+    here = _names_here(part)
+    return {name: sizes[name] for name in (*texts, *weights) if name not in here}
 
 
 def _sizes(part: Part) -> dict[str, int]:

@@ -76,6 +76,11 @@ def written(name, content):
     return lambda path: (path / name).write_bytes(content)
 
 
+def linked(name):
+    """A link that cannot be followed, also where nobody is refused."""
+    return lambda path: [(path / name).unlink(), (path / name).symlink_to("x" * 300)]
+
+
 def tensors_with(change, file="model.safetensors"):
     return lambda path: change_tensors(path, change, file)
 
@@ -182,6 +187,7 @@ BASE = {  # what was done to a model, and words of what is said of it
     "weights that are not numbers": (tensors_with(not_finite(UP)), f"{UP} holds"),
     "weights that are cut off": (cut("model.safetensors"), "safetensors file is broken"),
     "no weights": (without("*.safetensors"), "model.safetensors"),
+    "weights in a folder that is closed": (linked("model.safetensors"), "because of its weights: "),
     "no tokenizer": (without("tok*"), "no tokenizer files"),
     "a tokenizer that is cut off": (cut("tokenizer.json"), "tokenizer: Expecting value"),
     "a tokenizer config that is cut off": (cut("tokenizer_config.json"), "tokenizer: Unterminated string"),
