@@ -95,7 +95,7 @@ def _is_whole(part: Part) -> bool:
     if os.path.isdir(part.place):
         return True
     folder, names = folder_of(part), {*_names_here(part)}
-    if not names or ADAPTER_CONFIG in names:
+    if not names or _is_adapter(part, names):
         return ADAPTER_WEIGHTS in names
     if kind_in(folder).has_tokenizer and not has_tokenizer(part):
         return False
@@ -103,6 +103,11 @@ def _is_whole(part: Part) -> bool:
         needed = {file.name for file in weight_files(folder)} | (_code_files(folder) if part.code else set())
         return needed <= names
     return False
+
+
+def _is_adapter(part: Part, names: Collection[str]) -> bool:
+    """Whether the part is an adapter, and not a base whose files one lies among. names: those of its files."""
+    return part.adapter is None and ADAPTER_CONFIG in names
 
 
 def _code_files(folder: Path) -> set[str]:
@@ -129,6 +134,8 @@ def _weights_among(part: Part, names: Collection[str], index: Callable[[], Path]
     found = next((name for name in OF_MODELS if name in names), None)
     if found is None:
         raise _no_weights(part, names)
+    if ADAPTER_CONFIG in names:  # transformers would load the adapter
+        raise _two_in_one(part)
     if found != INDEX:
         return [found]
     with load_errors(part.role, part.place, INDEX, part.id):
@@ -136,6 +143,13 @@ def _weights_among(part: Part, names: Collection[str], index: Callable[[], Path]
         if lacking := next((name for name in weights if name not in names), None):
             raise ValueError(f"it names {lacking}, which is not there")
     return weights
+
+
+def _two_in_one(part: Part) -> PairError:
+    return PairError(
+        f"{part.role}: {part.id} holds both a model and a PEFT adapter ({ADAPTER_CONFIG}): give one that "
+        "holds one of them"
+    )
 
 
 def _no_weights(part: Part, names: Iterable[str], file: str | None = None) -> LoadError:
@@ -167,10 +181,7 @@ def with_base(part: Part, offline: bool) -> Part:
     if ADAPTER_CONFIG not in names:
         return part
     if not {*OF_MODELS}.isdisjoint(names):
-        raise PairError(
-            f"{part.role}: {part.id} holds both a model and a PEFT adapter ({ADAPTER_CONFIG}): give one that "
-            "holds one of them"
-        )
+        raise _two_in_one(part)
     if ADAPTER_WEIGHTS not in names and (ask or os.path.isdir(part.place)):
         raise _no_weights(part, names, ADAPTER_WEIGHTS)
     return base_of(part, _bring(part, ADAPTER_CONFIG).parent if ask else folder_of(part))
@@ -212,7 +223,7 @@ def _missing(part: Part) -> dict[str, int]:
     """The files that loading the model needs and the cache lacks, with their bytes; the weights last, so that
     a model whose weights are there is complete."""
     sizes = _sizes(part)
-    is_adapter = ADAPTER_CONFIG in sizes
+    is_adapter = _is_adapter(part, sizes)
     weights = [ADAPTER_WEIGHTS] if is_adapter else _weights_among(part, sizes, lambda: _bring(part, INDEX))
     texts = sorted(name for name in sizes if DATA.fullmatch(name) or part.code and CODE.fullmatch(name))
     here = _names_here(part)

@@ -57,7 +57,7 @@ def models(tmp_path_factory):
     target = tiny(vocab_size=304)
     for name, model in (("target", target), ("drafter", shorter(target)), ("other", target)):
         saved_in(folder / name, model)
-    for name in ("pickled", "modelopt", "target-refs-pr-1", "shards"):
+    for name in ("pickled", "modelopt", "target-refs-pr-1", "shards", "two-in-one"):
         shutil.copytree(folder / "target", folder / name)
     (folder / "pickled" / "model.safetensors").unlink()
     torch.save(target.state_dict(), folder / "pickled" / "pytorch_model.bin")
@@ -74,11 +74,13 @@ def models(tmp_path_factory):
         (folder / name / file).write_text("{}")
     trained = get_peft_model(copy.deepcopy(target), LoraConfig(init_lora_weights=False))
     trained.peft_config["default"].base_model_name_or_path = "own/target"
-    for name in ("adapter", "adapter-in-bin", "adapter-of-gated"):
+    for name in ("adapter", "adapter-in-bin", "adapter-of-gated", "adapter-of-two"):
         trained.save_pretrained(folder / name, save_embedding_layers=False)
     in_bin = folder / "adapter-in-bin"
     (in_bin / "adapter_model.safetensors").rename(in_bin / "adapter_model.bin")
     change_adapter(folder / "adapter-of-gated", base_model_name_or_path=next(iter(GATED)))
+    change_adapter(folder / "adapter-of-two", base_model_name_or_path="own/two-in-one")
+    shutil.copy(folder / "adapter" / "adapter_config.json", folder / "two-in-one")
     for name in ("gguf", "no-weights"):
         shutil.copy(folder / "target" / "config.json", folder / name)
     return folder
@@ -402,6 +404,7 @@ BAD = {  # the kind of error, what is said of it, and how it is given
     "modelopt": (LoadError, "'modelopt'", "target"),
     "pickled": (LoadError, "(pytorch_model.bin)", "target"),
     "adapter-in-bin": (LoadError, "(adapter_model.bin)", "attach"),
+    "adapter-of-two": (PairError, "holds both a model and a PEFT adapter", "target"),
     "gguf": (LoadError, "(x-Q4.gguf)", "drafter"),
     "notes": (PairError, "config.json", "target"),
     "no-weights": (LoadError, "model.safetensors", "attach"),
