@@ -281,6 +281,7 @@ def _bar(
 
 # Within `patience`: its seconds, when they are over, by time.monotonic, and who is told of waiting.
 _patience: ContextVar[tuple[float, float, OnProgress] | None] = ContextVar("patience", default=None)
+_asking: ContextVar[bool] = ContextVar("asking", default=False)  # not while a model's own code asks the hub
 
 
 class _AsksToWait(Exception):
@@ -317,10 +318,13 @@ def _ask(part: Part, call: Callable[..., _T], *given: Any, **options: Any) -> _T
         hooks = get_session().event_hooks["response"]  # of a new client after a failed connection
         if _hear not in hooks:
             hooks.append(_hear)
+        token = _asking.set(True)
         try:
             return call(part.place, *given, revision=part.revision, **options)
         except _AsksToWait as error:
             (asked,) = error.args
+        finally:
+            _asking.reset(token)
         seconds = numeral(asked, ",.0f")
         if time.monotonic() + asked > until:
             limit = numeral(most, ",.0f")
@@ -333,17 +337,17 @@ def _ask(part: Part, call: Callable[..., _T], *given: Any, **options: Any) -> _T
 
 
 def _hear(response: Any) -> None:
-    """Called with each answer that the library gets, in any thread. _AsksToWait where the hub asks one that
-    has `patience` to wait: by RateLimit, where that is used up, or by Retry-After, a number or a date."""
+    """Called with each answer that the library gets. _AsksToWait where the hub asks `_ask` to wait: by
+    RateLimit, where that is used up, or by Retry-After, a number or a date."""
     status = response.status_code
-    if _patience.get() is None or status != 429 and status < 500:
+    if not _asking.get() or status != 429 and status < 500:
         return
     limit = parse_ratelimit_headers(response.headers)
     if status == 429 and limit is not None and limit.remaining == 0:
         raise _AsksToWait(limit.reset_in_seconds)
     told = response.headers.get("Retry-After", "").strip()
-    if told.isdecimal():
-        raise _AsksToWait(min(int(told), LONGEST_WAIT))
     with suppress(TypeError, ValueError):
+        if told.isdecimal():
+            raise _AsksToWait(min(int(told), LONGEST_WAIT))
         wait = parsedate_to_datetime(told) - datetime.now(UTC)
         raise _AsksToWait(max(0, ceil(wait.total_seconds())))

@@ -12,7 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from huggingface_hub import constants, file_download
+from huggingface_hub import HfApi, constants, file_download
+from huggingface_hub.errors import HfHubHTTPError
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 
@@ -300,7 +301,7 @@ def test_what_the_hub_does_not_give(hub, monkeypatch, reason, place):
     monkeypatch.setenv("HF_TOKEN", SECRET)
     monkeypatch.setattr(time, "sleep", lambda seconds: None)  # between the library's attempts
     hub.refused = {f"target{place}": reason[:2]}
-    hub.asks = {"X-Error-Message": reason[2]} if reason[2:] else {}
+    hub.asks = {"X-Error-Message": reason[2]} if reason[2:] else {"Retry-After": "9" * 5000}
     with pytest.raises(PairError) as error:
         ModelPool().get(resolve(target="own/target"))
     told = message_of(error.value)
@@ -347,6 +348,9 @@ def test_a_hub_that_asks_to_wait_is_asked_again_then(hub, monkeypatch, way, plac
     assert ModelPool(seconds=SOON).get(resolve(target="own/target"), lambda *news: told.append(news[0]))
     assert 0 < sum(waited) <= 8 and any(words.key == "hub_asks_time" for words in told)
     assert way == "date" or sum(waited) == pytest.approx(7, abs=1), "by a clock, it is less meanwhile"
+    hub.refused = {"other": (status, "")}
+    with fetch.patience(), pytest.raises(HfHubHTTPError):
+        HfApi().model_info("own/other")  # as a model's own code may, and catch this
 
 
 @pytest.mark.parametrize("place", ["", "/resolve/main/model.safetensors"])
