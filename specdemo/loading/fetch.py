@@ -32,7 +32,7 @@ from specdemo.errors import LoadError, PairError, load_errors, no_config, other_
 from specdemo.loading.checkpoints import ADAPTER_CONFIG, ADAPTER_WEIGHTS, base_of
 from specdemo.loading.request import Part
 from specdemo.runtime.device import amount
-from specdemo.runtime.files import INDEX, OF_MODELS, WEIGHTS_FILE, shards_of, weight_files
+from specdemo.runtime.files import INDEX, OF_MODELS, SHARD, WEIGHTS_FILE, shards_of, weight_files
 from specdemo.words.catalogue import numeral
 from specdemo.words.message import Message, harmless, message
 
@@ -188,8 +188,8 @@ def with_base(part: Part, offline: bool) -> Part:
 
 
 def fetch_config(part: Part) -> None:
-    """Brings the config of a model that is not here, as the hub has it now, and its program code if that may
-    run. PairError if the hub has none."""
+    """Brings the config of a model that is not here, as the hub has it now; all but the weights if program
+    code that comes with it may run. PairError if the hub has no config; before any code, raises as `fetch`."""
     if is_here(part):
         return
     with load_errors(part.role, part.place, shown=part.id):
@@ -197,12 +197,13 @@ def fetch_config(part: Part) -> None:
             _ask(part, hf_hub_download, "config.json", tqdm_class=_bar(part))
         except RemoteEntryNotFoundError:
             raise no_config(part.role, part.id, _sizes(part)) from None
-    for name in filter(CODE.fullmatch, _sizes(part) if part.code else ()):
-        _bring(part, name)
+    if part.code:
+        fetch([part], weights=False)
 
 
-def fetch(parts: Iterable[Part], on_progress: OnProgress = lambda *_: None) -> None:
-    """Downloads what is not on this machine. Raises LoadError if there is no room for it on the disk."""
+def fetch(parts: Iterable[Part], on_progress: OnProgress = lambda *_: None, weights: bool = True) -> None:
+    """Downloads what is not on this machine. LoadError, before anything comes, if the hub has no weights that
+    can be loaded, or if there is no room for all on the disk. weights: whether these come, too."""
     both = [one for part in parts for one in (part, part.adapter) if one is not None]
     missing = {part: _missing(part) for part in both if not _is_whole(part)}
     needed = sum(sum(files.values()) for files in missing.values())
@@ -215,7 +216,8 @@ def fetch(parts: Iterable[Part], on_progress: OnProgress = lambda *_: None) -> N
     for part, files in missing.items():
         before, total = 0, sum(files.values())
         for name, size in files.items():
-            _bring(part, name, _bar(part, before, total, on_progress))
+            if weights or not SHARD.fullmatch(name):
+                _bring(part, name, _bar(part, before, total, on_progress))
             before += size
 
 

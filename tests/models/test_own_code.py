@@ -1,6 +1,7 @@
 """Models that come with program code of their own run like any other where they are asked for, and what a
 page's visitor can send reaches none of it. test_broken_checkpoints.py refuses them otherwise."""
 
+import shutil
 from dataclasses import fields, replace
 
 import pytest
@@ -9,6 +10,7 @@ from transformers import AutoModelForCausalLM
 
 import app
 from specdemo import Params, generate, load_pair
+from specdemo.errors import LoadError
 from specdemo.ui.page import links
 from specdemo.ui.runs.limits import HOSTED
 from specdemo.ui.runs.models import Choice, Models
@@ -25,12 +27,18 @@ NAMES = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnForCausa
 CODE = """
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.utils import cached_file
 
 open({ran!r}, "a").write("{by}")
 
 
 class OwnConfig(LlamaConfig):
     model_type = "own-llama"
+
+    @classmethod
+    def from_pretrained(cls, place, **how):
+        assert cached_file(place, "tokenizer.json", local_files_only=True)  # a file beside it
+        return super().from_pretrained(place, **how)
 
 
 class OwnHead(torch.nn.Linear):
@@ -63,6 +71,8 @@ def saved(tmp_path_factory):
             type(model.config).model_type = kind
         tokenizer().save_pretrained(folder / name)
         (folder / name / "own.py").write_text(CODE.format(ran=str(ran), by=by))
+    shutil.copytree(folder / "target", folder / "pickled")
+    (folder / "pickled" / "model.safetensors").rename(folder / "pickled" / "pytorch_model.bin")
     saved_in(folder / "plain", tiny(vocab_size=304))
     with pytest.MonkeyPatch.context() as patch:
         modules = str(tmp_path_factory.mktemp("modules"))
@@ -96,6 +106,8 @@ def test_a_model_without_code_says_that_it_brought_none(saved):
 def test_from_the_hub_the_code_is_that_of_the_revision(saved, tmp_path, monkeypatch):
     hub = Hub(saved)
     with hub.used(monkeypatch, tmp_path):
+        assert "pickled" in refusal(load_pair, target="own/pickled", trust_remote_code=True, kind=LoadError)
+        assert hub.sent == ["pickled/config.json"], "no code of a model that is not loaded"
         names = ("own/target", "own/target@v2", "own/target")
         texts = [written(load_pair(target=name, trust_remote_code=True)) for name in names]
         asked = len(hub.sent)
