@@ -204,12 +204,10 @@ def _other_tokenizer(
     return other_tokenizer(tokenizer, read_tokenizer(drafter), *ids)
 
 
-def load_drafter(pair: Pair, drafter: str | os.PathLike | None) -> Pair:
-    """A pair of the same target with another drafter, or with none, loaded and checked; for `Pair.attach`."""
+def load_drafter(pair: Pair, drafter: str | os.PathLike) -> Pair:
+    """A pair of the same target with another drafter, loaded and checked; for `Pair.attach`."""
     if drafter is None:
-        alone = pair.beside(None, None, None)
-        alone.note((), None, pair.carried)
-        return alone
+        raise PairError("drafter must be a hub id or a directory, not None: detach takes the drafter off")
     asked = drafter_part(drafter, str(pair.target.device), pair.target.dtype)
     planned = plan(PairRequest(asked.id, (asked,)), pair)
     [part] = planned.request.parts

@@ -43,8 +43,8 @@ class Bytes:
     drafter: int | None
 
 
-# Loads a drafter for a pair's target: gives a pair of both; given None, of the target alone.
-LoadDrafter = Callable[["Pair", str | os.PathLike | None], "Pair"]
+# Loads a drafter for a pair's target: gives a pair of both.
+LoadDrafter = Callable[["Pair", str | os.PathLike], "Pair"]
 
 
 @dataclass(eq=False)
@@ -57,7 +57,7 @@ class Pair:
     info: PairInfo
     dtype_reason: Message  # why the models have their dtypes
     runner: Runner
-    load_drafter: LoadDrafter  # what `attach` and `detach` take
+    load_drafter: LoadDrafter  # what `attach` takes
     lock: threading.Lock = field(default_factory=threading.Lock)
     other_tokenizer: OtherTokenizer | None = None  # the drafter's, if it is not the target's
     carried: Mapping[str, PreTrainedModel | str] = field(default_factory=dict)  # see Models
@@ -74,18 +74,29 @@ class Pair:
 
     def beside(self, drafter: Module | None, name: str | None, other: OtherTokenizer | None) -> "Pair":
         """A pair of the same target with this drafter, which `look_at` has not seen. They share the lock,
-        because they share the target. other: the drafter's tokenizer, if it is not the target's."""
-        target, quantize = self.info.target, replace(self.info.quantize, drafter=None)
-        shown = target if name is None else f"{target} + {name}"
-        info = replace(self.info, name=shown, drafter=name, quantize=quantize)
+        because they share the target; what this carries is not tried for the new one. other: the drafter's
+        tokenizer, if it is not the target's."""
+        info = replace(
+            self.info,
+            name=self.info.target if name is None else f"{self.info.target} + {name}",
+            drafter=name,
+            dtype=replace(self.info.dtype, drafter=None),
+            quantize=replace(self.info.quantize, drafter=None),
+            drafter_kind=None,
+            longest_draft=None,
+        )
         runner = Runner(self.target, drafter, cached_drafter, self.runner.capture)
-        return replace(self, drafter=drafter, info=info, runner=runner, other_tokenizer=other, states=())
+        new = {"drafter": drafter, "info": info, "runner": runner, "other_tokenizer": other}
+        return replace(self, **new, carried={}, states=())
 
     def with_drafter(self, drafter: str | os.PathLike) -> "Pair":
         """A pair of the same target with another drafter, so that both can run in turns. Raises as `attach`
         does."""
         with self._alone():
             other = self.load_drafter(self, drafter)
+            other.carried = self.carried
+            if self.states != self.present_states:  # as in `_take`
+                other.states = ()
             other.runner.warm_up(Params().gamma)
         return other
 
@@ -95,8 +106,6 @@ class Pair:
 
         Raises PairError while a run goes on, and otherwise as `load_pair` does. After an error the pair has
         what it had."""
-        if drafter is None:
-            raise PairError("drafter must be a hub id or a directory, not None: detach takes the drafter off")
         with self._alone():
             self._take(self.load_drafter(self, drafter))
             self.runner.warm_up(Params().gamma)
@@ -105,7 +114,7 @@ class Pair:
         """Gives the drafter's memory back, if there is one: the target can run without it. Raises PairError
         while a run goes on."""
         with self._alone():
-            self._take(self.load_drafter(self, None))
+            self._take(self.beside(None, None, None))
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

@@ -77,8 +77,7 @@ def written(name, content):
 
 
 def linked(name):
-    """A link that cannot be followed, also where nobody is refused."""
-    return lambda path: [(path / name).unlink(), (path / name).symlink_to("x" * 300)]
+    return lambda path: [(path / name).unlink(), (path / name).symlink_to("x" * 300)]  # raises when followed
 
 
 def tensors_with(change, file="model.safetensors"):

@@ -71,8 +71,7 @@ def saved(tmp_path_factory):
             type(model.config).model_type = kind
         tokenizer().save_pretrained(folder / name)
         (folder / name / "own.py").write_text(CODE.format(ran=str(ran), by=by))
-    shutil.copytree(folder / "target", folder / "pickled")
-    (folder / "pickled" / "model.safetensors").rename(folder / "pickled" / "pytorch_model.bin")
+    shutil.copytree(folder / "target", folder / "bare", ignore=shutil.ignore_patterns("*.safetensors"))
     saved_in(folder / "plain", tiny(vocab_size=304))
     with pytest.MonkeyPatch.context() as patch:
         modules = str(tmp_path_factory.mktemp("modules"))
@@ -106,8 +105,8 @@ def test_a_model_without_code_says_that_it_brought_none(saved):
 def test_from_the_hub_the_code_is_that_of_the_revision(saved, tmp_path, monkeypatch):
     hub = Hub(saved)
     with hub.used(monkeypatch, tmp_path):
-        assert "pickled" in refusal(load_pair, target="own/pickled", trust_remote_code=True, kind=LoadError)
-        assert hub.sent == ["pickled/config.json"], "no code of a model that is not loaded"
+        assert "weights" in refusal(load_pair, target="own/bare", trust_remote_code=True, kind=LoadError)
+        assert hub.sent == ["bare/config.json"], "no code of a model that is not loaded"
         names = ("own/target", "own/target@v2", "own/target")
         texts = [written(load_pair(target=name, trust_remote_code=True)) for name in names]
         asked = len(hub.sent)

@@ -282,10 +282,11 @@ def test_a_note_says_what_is_guessed(tmp_path, make, save, options, left_out, gu
 
 
 @pytest.mark.slow
-def test_detach_gives_the_memory_back_and_leaves_a_target_that_runs(saved, expected):
+def test_detach_gives_the_memory_back_and_leaves_a_target_that_runs(saved, expected, monkeypatch):
     pair = load_pair(target=saved / "target", drafter=saved / "head")
     target, held = pair.target, weakref.ref(pair.drafter.fc.weight)
     assert_runs(pair, expected)
+    monkeypatch.delattr("specdemo.loading.pair.device_name")  # a GPU that is lost may tell none
     pair.detach()
     gc.collect()
     assert held() is None and pair.drafter is None and pair.target is target
@@ -295,7 +296,7 @@ def test_detach_gives_the_memory_back_and_leaves_a_target_that_runs(saved, expec
     with refused("method_unfit", field="draft_with"):
         stream(pair, PROMPT, GREEDY)
     pair.detach()
-    assert refusal(pair.attach, None).startswith("drafter ")
+    assert all(refusal(put, None).startswith("drafter ") for put in (pair.attach, pair.with_drafter))
 
 
 @pytest.mark.slow
