@@ -1,6 +1,6 @@
 """What comes with a model's weights: its chat template, a program in Jinja, with the arguments that it reads
-and what it makes of messages; and its generation config, of which the repetition penalty, the bias on single
-tokens and the stop strings are applied, and a user is told of the rest.
+and what it makes of messages; and its generation config (`read_options`), of which the repetition penalty,
+the bias on single tokens and the stop strings are applied (`with_models_own`), and a user is told of the rest.
 
 Without torch and without transformers.
 """
@@ -150,16 +150,18 @@ def _told(field: str = "chat") -> Iterator[None]:
 
 # Generation configs
 
-# Options that are not applied, and the values besides None at which they ask for nothing.
-NOT_APPLIED: dict[str, tuple] = {
-    **dict.fromkeys(("guidance_scale", "encoder_repetition_penalty", "typical_p"), (1,)),
-    **dict.fromkeys(("no_repeat_ngram_size", "encoder_no_repeat_ngram_size"), (0,)),
-    **dict.fromkeys(("min_length", "min_new_tokens"), (0,)),
-    **dict.fromkeys(("epsilon_cutoff", "eta_cutoff"), (0, 1)),
-    **dict.fromkeys(("bad_words_ids", "suppress_tokens", "begin_suppress_tokens"), ([],)),
-    **dict.fromkeys(("forced_bos_token_id", "forced_eos_token_id", "top_h", "watermarking_config"), ()),
+# Options that are not applied: whether a value other than None asks for anything, as transformers has it.
+NOT_APPLIED: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("guidance_scale", "encoder_repetition_penalty"), lambda factor: factor != 1),
+    **dict.fromkeys(("no_repeat_ngram_size", "encoder_no_repeat_ngram_size"), lambda size: size > 0),
+    **dict.fromkeys(("min_length", "min_new_tokens"), lambda count: count > 0),
+    **dict.fromkeys(("bad_words_ids", "suppress_tokens", "begin_suppress_tokens"), bool),
+    **dict.fromkeys(("epsilon_cutoff", "eta_cutoff"), lambda epsilon: 0 < epsilon < 1),
+    "typical_p": lambda mass: mass < 1,
+    "exponential_decay_length_penalty": lambda start_and_factor: start_and_factor[1] != 1,
+    **dict.fromkeys(("forced_bos_token_id", "forced_eos_token_id"), lambda token_id: True),
+    **dict.fromkeys(("top_h", "watermarking_config"), lambda given: True),
 }
-DECAY = "exponential_decay_length_penalty"  # not applied either: where it begins, and a factor that is not 1
 # Options that are applied: the field of Params that has the same meaning.
 APPLIED = {"repetition_penalty": "repetition_penalty", "sequence_bias": "logit_bias", "stop_strings": "stop"}
 
@@ -205,7 +207,12 @@ def read_options(
         else:
             if value and value != 1:
                 own[field] = value
-    refused += [name for name, off in NOT_APPLIED.items() if getattr(config, name, None) not in (None, *off)]
-    decay = getattr(config, DECAY, None)
-    is_off = decay is None or isinstance(decay, (list, tuple)) and [*decay[1:]] == [1]
-    return own, refused if is_off else [*refused, DECAY]
+    for option, asks in NOT_APPLIED.items():
+        given = getattr(config, option, None)
+        try:
+            is_off = given is None or not asks(given)
+        except Exception:  # not what transformers takes, so it is not off either
+            is_off = False
+        if not is_off:
+            refused.append(option)
+    return own, refused
