@@ -41,8 +41,9 @@ from specdemo.words.message import about, message
 FROM_DISK = {"local_files_only": True}
 CLASSIFIERS = re.compile(r"(For\w*Classification|ForQuestionAnswering|ForMultipleChoice|RewardModel)$")
 NO_TEXT = "predicts no next token: give a causal language model"
-# The dtypes that a model can be loaded in, by the names that safetensors gives them.
-NAMES_IN_FILES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+# The dtypes that a model can be loaded in, and others of weights, by the names that safetensors gives them.
+FLOATS_IN_FILES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+FLOATS_IN_FILES |= dict.fromkeys(("F64", "F8_E4M3", "F8_E5M2"))
 
 
 def kind_of_part(part: Part) -> Drafting:
@@ -196,5 +197,5 @@ def takes_host_memory(stored: Mapping[str, str], dtype: torch.dtype) -> bool:
     the tensors in the files and their dtypes, see `stored_tensors`."""
     if os.environ.get("SPACES_ZERO_GPU"):
         return False
-    floats = {NAMES_IN_FILES.get(one) for one in stored.values() if one.startswith(("F", "BF"))}
+    floats = {FLOATS_IN_FILES[one] for one in stored.values() if one in FLOATS_IN_FILES}
     return sys.platform == "win32" or floats != {dtype}

@@ -112,6 +112,7 @@ def test_weights_of_another_dtype_go_straight_to_the_gpu(saved, loaded, monkeypa
     monkeypatch.setenv("SPACES_ZERO_GPU", "true")
     assert loaded(part, torch.float16)[1] == "cpu", "that follows the calls of `to` alone"
     monkeypatch.delenv("SPACES_ZERO_GPU")
+    assert not read.takes_host_memory({"weight": "F32", "scale": "F8_E8M0"}, torch.float32)
     monkeypatch.setattr(sys, "platform", "win32")
     assert read.takes_host_memory({"weight": "F32"}, torch.float32), "transformers maps no files there"
 
