@@ -95,7 +95,7 @@ def _is_whole(part: Part) -> bool:
     if os.path.isdir(part.place):
         return True
     folder, names = folder_of(part), {*_names_here(part)}
-    if not names or _is_adapter(part, names):
+    if not names or part.adapter is None and ADAPTER_CONFIG in names:  # an adapter, and not the base of one
         return ADAPTER_WEIGHTS in names
     if kind_in(folder).has_tokenizer and not has_tokenizer(part):
         return False
@@ -103,11 +103,6 @@ def _is_whole(part: Part) -> bool:
         needed = {file.name for file in weight_files(folder)} | (_code_files(folder) if part.code else set())
         return needed <= names
     return False
-
-
-def _is_adapter(part: Part, names: Collection[str]) -> bool:
-    """Whether the part is an adapter, and not a base whose files one lies among. names: those of its files."""
-    return part.adapter is None and ADAPTER_CONFIG in names
 
 
 def _code_files(folder: Path) -> set[str]:
@@ -188,8 +183,8 @@ def with_base(part: Part, offline: bool) -> Part:
 
 
 def fetch_config(part: Part) -> None:
-    """Brings the config of a model that is not here, as the hub has it now; all but the weights if program
-    code that comes with it may run. PairError if the hub has no config; before any code, raises as `fetch`."""
+    """Brings the config of a model that is not here, as the hub has it now; all but its weights if program
+    code that comes with it may run. PairError if the hub has no config; otherwise raises as `fetch`."""
     if is_here(part):
         return
     with load_errors(part.role, part.place, shown=part.id):
@@ -225,7 +220,7 @@ def _missing(part: Part) -> dict[str, int]:
     """The files that loading the model needs and the cache lacks, with their bytes; the weights last, so that
     a model whose weights are there is complete."""
     sizes = _sizes(part)
-    is_adapter = _is_adapter(part, sizes)
+    is_adapter = part.adapter is None and ADAPTER_CONFIG in sizes
     weights = [ADAPTER_WEIGHTS] if is_adapter else _weights_among(part, sizes, lambda: _bring(part, INDEX))
     texts = sorted(name for name in sizes if DATA.fullmatch(name) or part.code and CODE.fullmatch(name))
     here = _names_here(part)

@@ -1,6 +1,6 @@
 """What comes with a model's weights: its chat template, a program in Jinja, with the arguments that it reads
 and what it makes of messages; and its generation config (`read_options`), of which the repetition penalty,
-the bias on single tokens and the stop strings are applied (`with_models_own`), and a user is told of the rest.
+the bias on single tokens and the stop strings are applied (`with_models_own`); a user is told of the rest.
 
 Without torch and without transformers.
 """
