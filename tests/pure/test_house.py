@@ -4,7 +4,6 @@ import ast
 import gc
 import subprocess
 import sys
-import tomllib
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -63,7 +62,7 @@ SIZES = {
     ("specdemo/ui/static", ".css"): (1946, 17),
     ("specdemo/words", ".json"): (4360, 2),
     ("assets/training", ".py .md"): (799, 10),
-    ("tests", ".py .js .mjs"): (34068, 227),
+    ("tests", ".py .js .mjs"): (34053, 227),
 }
 # Imports each of the modules that it is given, and names those that fail.
 IMPORTS = """
@@ -177,11 +176,6 @@ def test_no_module_imports_itself_through_others():
 
     for name in graph:
         reach(name, ())
-
-
-def test_types_are_checked_of_files_that_there_are():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["pyrefly"]
-    assert all([*ROOT.glob(pattern)] for pattern in project["project-includes"])
 
 
 def test_no_two_test_files_have_one_name():
