@@ -1,8 +1,8 @@
 """EAGLE heads: one decoder layer or more that drafts for a target from the target's own hidden states.
 
-EAGLE-3 (Li et al. 2025, "EAGLE-3: Scaling up Inference Acceleration of Large Language Models via
-Training-Time Test") reads a token's embedding and a feature side by side: its first layer does, a later one
-reads what the layer before it gives. EAGLE (Li et al. 2024, "EAGLE: Speculative Sampling Requires Rethinking
+The first layer of EAGLE-3 (Li et al. 2025, "EAGLE-3: Scaling up Inference Acceleration of Large Language
+Models via Training-Time Test") reads a token's embedding and a feature side by side; a later layer reads the
+output of the layer before it. EAGLE (Li et al. 2024, "EAGLE: Speculative Sampling Requires Rethinking
 Feature Uncertainty"; EAGLE-2 has the same weights) makes one hidden state of a token's embedding and the
 target's last hidden state before it; what its layers make of that stands for the target's next one, so the
 target's own output layer reads it. P-EAGLE (speculators' `peagle`) is an EAGLE-3 head that was trained to
@@ -314,7 +314,7 @@ class EagleHead(DraftHead):
 
 
 class CachedEagle(CachedHead):
-    """An EAGLE-3 head, or one that is called as it is, with its cache, see `CachedHead`. Row t belongs to the
+    """An EAGLE or EAGLE-3 head with its cache, see `CachedHead`. Row t belongs to the
     pair of the target's feature at position t and the token at position t + 1."""
 
     model: Eagle3Head

@@ -1,5 +1,5 @@
-"""How what reads its target's hidden states drafts: a head of any kind, the target's own layers for
-multi-token prediction, or an assistant."""
+"""Drafters that read their target's hidden states: those by a head of any kind, by the target's own layers
+for multi-token prediction, and by an assistant."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,8 +23,8 @@ from specdemo.runtime.steps import RunStep
 
 @dataclass(eq=False)
 class FeatureDrafter(StepDrafter):
-    """Drafts by what reads its target's hidden states. head: a head, the target's own layers or an assistant,
-    with its cache."""
+    """Drafts from the target's hidden states. head: a head, the target's own layers or an assistant, with its
+    cache."""
 
     head: Any
     target: LM
@@ -151,10 +151,10 @@ def agrees_with_target(
     dtype: torch.dtype,
     mostly: bool = False,
 ) -> bool:
-    """Whether a model says the same of the target's hidden states of a text in both ways. make: gives it with
-    a cache of its own. compare: what it says of the text [N] that the target is to read, in one way and in
-    the other, by two of them: pairs of logits. context: the most tokens that it reads. mostly: see
-    `agree`."""
+    """Whether a model predicts the same from the target's hidden states in two ways. make: the model with a
+    cache of its own; it is called twice. compare: is given the target's LM, both models and a text [N], which
+    it lets the target read, and returns pairs of logits. context: the most tokens that the model reads.
+    mostly: see `agree`."""
     with torch.no_grad(), evaluating(in_training(target)):
         lm, one, other = CachedLM(target), make(), make()
         lm.features = one.reads = other.reads
@@ -166,8 +166,8 @@ def agrees_with_target(
 
 
 def with_rejected_drafts(say: Callable[[Tensor, int, int], Tensor], ids: Tensor, n: int) -> Tensor:
-    """What is said of the first n of ids [N] in parts, with rejected drafts between them. say: what is said
-    of these ids from one row to before another: [rows, ...]."""
+    """The logits [n, ...] after the first n of ids [N], computed in parts with rejected drafts between them.
+    say: the logits of given ids from one row to before another."""
     said = [say(ids, 0, n // 2)]
     for start in range(n // 2, n, 2):
         say(ids.flip(0), start, min(start + 3, n))  # a rejected draft

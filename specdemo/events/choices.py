@@ -3,8 +3,8 @@ library only.
 
 Everything that names them reads these rows: `Params`, the command line, the engine, the comparison, the page
 and its scripts. A row has no words: those stand in the catalogues by its name, and `words_of_row` says them.
-What drafts by a method or a kind is in `drafters/table.py`; how a rule judges is its
-function in `engine/rules.py`."""
+What drafts by a method or a kind is in `drafters/table.py`; how a rule judges is its function in
+`engine/rules.py`."""
 
 from dataclasses import dataclass
 from typing import Any, Literal

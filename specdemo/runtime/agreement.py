@@ -1,5 +1,5 @@
 """Whether two computations of the same thing agree, and what differs where they don't: a model's logits, and
-what a step says that was captured. And what is tried before it is used, such as a faster forward."""
+the output of a captured step. Also tries what may fail, such as a faster forward, and says why it did."""
 
 from collections.abc import Callable, Sequence
 
