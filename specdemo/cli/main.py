@@ -170,8 +170,8 @@ def _bench(arguments: Namespace) -> int:
     if arguments.methods is not None:
         return _compare(arguments, params, request)
 
-    from specdemo.bench.report import result_table
-    from specdemo.bench.run import bench
+    from specdemo.measure.bench import bench
+    from specdemo.measure.bench_report import result_table
 
     counts = (arguments.prompts, arguments.repeats)
     result = bench(_load(request), params, *counts, prompt_tokens=arguments.prompt_tokens)
@@ -182,23 +182,23 @@ def _bench(arguments: Namespace) -> int:
 
 def _compare(arguments: Namespace, params: Params, request: dict[str, Any]) -> int:
     """The table of drafters. If the comparison is interrupted, the table has what is measured so far."""
-    from specdemo.bench.compare import compare, has_head, methods_at_hand, result_of, settings_for, with_trees
-    from specdemo.bench.methods import methods_table
-    from specdemo.bench.prompts import prompts_for
     from specdemo.loading.catalog import others_at_hand
+    from specdemo.measure import compare
+    from specdemo.measure.prompts import prompts_for
+    from specdemo.measure.table import methods_table
 
     pairs = [_load(request)]
-    names = methods_at_hand(pairs[0]) if arguments.methods == [ALL] else [*arguments.methods, "none"]
+    names = compare.methods_at_hand(pairs[0]) if arguments.methods == [ALL] else [*arguments.methods, "none"]
     if any(METHODS[name].is_by_drafter for name in names):
         for name in others_at_hand(pairs[0].info.name):
-            kinds = request["quantize"] | ({"drafter": None} if has_head(name) else {})
+            kinds = request["quantize"] | ({"drafter": None} if compare.has_head(name) else {})
             pairs.append(_load(request | {"name": name, "quantize": kinds}))
-    settings = settings_for(pairs, list(dict.fromkeys(names)), params)
-    settings = with_trees(settings, params, arguments.trees)
+    settings = compare.settings_for(pairs, list(dict.fromkeys(names)), params)
+    settings = compare.with_trees(settings, params, arguments.trees)
     prompts = prompts_for(pairs[0], arguments.prompts)
     rows, status = [], 0
     try:
-        for so_far in compare(settings, prompts, arguments.repeats):
+        for so_far in compare.compare(settings, prompts, arguments.repeats):
             rows = so_far.rows
             if so_far.measuring and sys.stderr.isatty():
                 tell(f"{so_far.done} of {so_far.total} texts; now {so_far.measuring}")
@@ -206,7 +206,7 @@ def _compare(arguments: Namespace, params: Params, request: dict[str, Any]) -> i
         if not rows:
             raise
         status = tell("interrupted: this is what was measured before", INTERRUPTED)
-    result = result_of(settings, prompts, arguments.repeats, rows)
+    result = compare.result_of(settings, prompts, arguments.repeats, rows)
     put(methods_table(result))
     put(json.dumps(asdict(result)))
     return status
@@ -220,12 +220,12 @@ def _advise(arguments: Namespace) -> int:
     if arguments.report is not None:
         _check_writable("report", arguments.report)
 
-    from specdemo.advise.contenders import check_asked, field_of
-    from specdemo.advise.page import page_of, typed_of
-    from specdemo.advise.report import advice_object, advice_of, advice_table, typed_text
-    from specdemo.advise.results import OWN
-    from specdemo.advise.run import Task, advise, begin, fitting
-    from specdemo.advise.work import prompts_of, read_prompts
+    from specdemo.measure.advise import Task, advise, begin, fitting
+    from specdemo.measure.contenders import check_asked, field_of
+    from specdemo.measure.page import page_of, typed_of
+    from specdemo.measure.report import advice_object, advice_of, advice_table, typed_text
+    from specdemo.measure.results import OWN
+    from specdemo.measure.work import prompts_of, read_prompts
 
     check_asked(arguments.drafters)
     if arguments.prompts is not None:

@@ -9,7 +9,6 @@ from time import perf_counter
 
 import torch
 
-from specdemo.bench.contestants import bench_params, theirs
 from specdemo.doctor.machine import device, need_cuda
 from specdemo.doctor.trials import Failed, NotRun, Trial
 from specdemo.errors import LoadError, PairError
@@ -19,6 +18,7 @@ from specdemo.loading.load import load_pair
 from specdemo.loading.pair import Pair
 from specdemo.loading.pool import ModelPool
 from specdemo.loading.request import resolve
+from specdemo.measure.contestants import bench_params, theirs
 from specdemo.session import generate
 
 PROMPT = "Once upon a time there was a little fox who"

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from specdemo import Params, generate, load_pair
-from specdemo.advise.checks import check_times
-from specdemo.advise.contenders import field_of
-from specdemo.advise.run import fitting
 from specdemo.cli.main import main
 from specdemo.errors import PairError
 from specdemo.loading.catalog import CATALOGUE, ROOT
+from specdemo.measure.advise import fitting
+from specdemo.measure.checks import check_times
+from specdemo.measure.contenders import field_of
 from specdemo.session import run_in_turns
 from tests.small import PROMPT, small_model
 

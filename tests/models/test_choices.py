@@ -8,8 +8,6 @@ import pytest
 import torch
 
 from specdemo import Params, generate, load_pair
-from specdemo.bench.compare import compare, methods_of
-from specdemo.bench.methods import winner
 from specdemo.cli.options import check_bench_options, params_from_arguments, parser
 from specdemo.drafters.base import Drafting
 from specdemo.drafters.table import BY_METHOD
@@ -18,6 +16,8 @@ from specdemo.engine.rules import JUDGES, Decision
 from specdemo.engine.sampling import draw
 from specdemo.events import METHODS, RULES, Method, Rule
 from specdemo.events.trace import Trace
+from specdemo.measure.compare import compare, methods_of
+from specdemo.measure.table import winner
 from specdemo.ui.page import api
 from specdemo.ui.page.controls import controls
 from specdemo.ui.page.hints import hints

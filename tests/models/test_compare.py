@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 from specdemo import Params, generate, load_pair
-from specdemo.bench.compare import _generate, compare, methods_of
-from specdemo.bench.methods import is_untimed
 from specdemo.cli.main import main
 from specdemo.errors import PairError
 from specdemo.events import METHODS
+from specdemo.measure.compare import _generate, compare, methods_of
+from specdemo.measure.table import is_untimed
 from tests.tiny import noisy, tiny
 
 GREEDY = Params(temperature=0, max_new_tokens=60, gamma=3, seed=0)
@@ -26,7 +26,7 @@ def pair():
 @pytest.fixture
 def unhurried(monkeypatch):
     """However busy the machine is."""
-    monkeypatch.setattr("specdemo.bench.compare.is_wide", lambda interval: False)
+    monkeypatch.setattr("specdemo.measure.compare.is_wide", lambda interval: False)
 
 
 @pytest.mark.slow
@@ -102,7 +102,7 @@ def test_an_interrupted_command_prints_what_was_measured(capsys, monkeypatch):
         made.append(arguments)
         return _generate(*arguments)
 
-    monkeypatch.setattr("specdemo.bench.compare._generate", interrupted)
+    monkeypatch.setattr("specdemo.measure.compare._generate", interrupted)
     assert main([*SHORT, "--repeats", "3", "--methods", "lookup"]) == 130
     out, err = capsys.readouterr()
     assert [row["samples"] for row in json.loads(out.splitlines()[-1])["rows"]] == [1, 1]

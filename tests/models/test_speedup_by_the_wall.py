@@ -1,5 +1,5 @@
 """How good the speed-up of a run and its interval are, on this machine and beside busy processes. Prints the
-figures of specdemo/bench/README.md."""
+figures of specdemo/measure/README.md."""
 
 import multiprocessing
 import time

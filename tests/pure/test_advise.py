@@ -6,7 +6,8 @@ from random import Random
 
 import pytest
 
-from specdemo.advise.decide import (
+from specdemo.events.speedup import expected_speedup, is_wide
+from specdemo.measure.decide import (
     PROBED,
     by_setting,
     estimates_of,
@@ -18,8 +19,8 @@ from specdemo.advise.decide import (
     still_in,
     times_as_fast,
 )
-from specdemo.advise.report import advice_object, advice_of, advice_table, html_report
-from specdemo.advise.results import (
+from specdemo.measure.report import advice_object, advice_of, advice_table, html_report
+from specdemo.measure.results import (
     ALL,
     ALONE,
     CheckTime,
@@ -30,8 +31,7 @@ from specdemo.advise.results import (
     Turn,
     to_object,
 )
-from specdemo.advise.typed import Typed
-from specdemo.events.speedup import expected_speedup, is_wide
+from specdemo.measure.typed import Typed
 from specdemo.words.message import message
 
 MODEL, HEAD = (

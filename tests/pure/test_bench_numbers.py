@@ -2,9 +2,9 @@
 
 import pytest
 
-from specdemo.bench.measure import Sample, differences
-from specdemo.bench.results import Differences, Ratio
-from specdemo.bench.run import ratios, row
+from specdemo.measure.bench import ratios, row
+from specdemo.measure.bench_numbers import Sample, differences
+from specdemo.measure.bench_results import Differences, Ratio
 
 
 def sample(ids=(1, 2), seconds=1.0, processor_seconds=1.0) -> Sample:

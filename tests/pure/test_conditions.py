@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from specdemo.bench.methods import WARM_UP_TOKENS
 from specdemo.events import ByModel, PairInfo, Params
 from specdemo.events.speedup import estimates
 from specdemo.events.trace import SCHEMA, Trace
+from specdemo.measure.table import WARM_UP_TOKENS
 from specdemo.ui.view.durations import seconds
 from specdemo.ui.view.feed import conditions_of, setting
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from specdemo.advise.typed import SERVERS, Choice, typed_into
 from specdemo.events import DRAFTER_KINDS, METHODS
+from specdemo.measure.typed import SERVERS, Choice, typed_into
 
 CHOICE = Choice("org/target", "my heads/d", "model", "model", 4, 0.0, 0.8, None, 3, True)
 ALONE = replace(CHOICE, speculates=False)

@@ -10,7 +10,7 @@ import pytest
 from specdemo.events import DRAFTER_KINDS, METHODS, RULES, words_of_row
 from specdemo.words.catalogue import LANGUAGES, WORDS, catalogue, say, speaking
 
-UI, ADVISE, TRIALS, EVENTS = (WORDS.parent / name for name in ("ui", "advise", "trials", "events"))
+UI, MEASURE, TRIALS, EVENTS = (WORDS.parent / name for name in ("ui", "measure", "trials", "events"))
 SCRIPTS = sorted(UI.glob("static/*/*.js"))
 VALUE = re.compile(r"\{\{(\w+)\}\}")
 
@@ -84,7 +84,7 @@ def test_each_row_has_its_words(tag):
 
 
 def test_no_words_are_left_over():
-    python = [file for folder in (UI, ADVISE, TRIALS, EVENTS) for file in folder.rglob("*.py")]
+    python = [file for folder in (UI, MEASURE, TRIALS, EVENTS) for file in folder.rglob("*.py")]
     asked = set().union(*map(literals, (*SCRIPTS, *python)))
     used = set().union(*map(names_of, asked))
     empty = {name for name in NAMES if ENGLISH.get(name) == ""}  # of a section that has no words yet

@@ -2,9 +2,9 @@
 
 import pytest
 
-from specdemo.advise.work import LARGEST_FILE, prompts_of, read_prompts
-from specdemo.bench.prompts import prompt_sets
 from specdemo.events.params import ChatMessage
+from specdemo.measure.prompts import prompt_sets
+from specdemo.measure.work import LARGEST_FILE, prompts_of, read_prompts
 from tests.sentences import refused
 
 HELLO = [ChatMessage("user", "Hello")]

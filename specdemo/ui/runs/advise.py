@@ -7,10 +7,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from specdemo import zero
-from specdemo.advise.contenders import EVERY, field_of
-from specdemo.advise.decide import rows_of
-from specdemo.advise.page import page_of, typed_of
-from specdemo.advise.report import (
+from specdemo.errors import PairError
+from specdemo.events import Params
+from specdemo.loading.catalog import WORKS
+from specdemo.loading.pair import AnyPair, Pair
+from specdemo.measure.advise import Task, advise, begin, fitting
+from specdemo.measure.contenders import EVERY, field_of
+from specdemo.measure.decide import rows_of
+from specdemo.measure.page import page_of, typed_of
+from specdemo.measure.report import (
     COLUMNS,
     advice_of,
     cells,
@@ -19,13 +24,8 @@ from specdemo.advise.report import (
     setting_in_words,
     work_in_words,
 )
-from specdemo.advise.results import Measured
-from specdemo.advise.run import Task, advise, begin, fitting
-from specdemo.advise.work import prompts_of
-from specdemo.errors import PairError
-from specdemo.events import Params
-from specdemo.loading.catalog import WORKS
-from specdemo.loading.pair import AnyPair, Pair
+from specdemo.measure.results import Measured
+from specdemo.measure.work import prompts_of
 from specdemo.servers.pair import ServedPair
 from specdemo.ui.runs.measuring import Link, MeasurementRequest, Work
 from specdemo.ui.runs.models import Choice

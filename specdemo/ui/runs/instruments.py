@@ -1,4 +1,4 @@
-"""The instruments that the server measures for, and the three that are comparisons (bench/compare.py) of
+"""The instruments that the server measures for, and the three that are comparisons (measure/compare.py) of
 settings on prompts: a race, draft lengths, drafters. Without Gradio.
 
 A measurement waits in the same line as any run, and what is measured before it is stopped stays.
@@ -14,28 +14,6 @@ from random import SystemRandom
 from statistics import fmean
 from typing import Any, Literal
 
-from specdemo.bench.compare import (
-    Comparison,
-    Setting,
-    compare,
-    has_head,
-    methods_at_hand,
-    result_of,
-    settings_for,
-    with_trees,
-)
-from specdemo.bench.methods import (
-    COLUMNS,
-    MethodRow,
-    MethodsResult,
-    cells,
-    comparison_csv,
-    drafted_as,
-    is_untimed,
-    spoken_of,
-    winner,
-)
-from specdemo.bench.prompts import prompts_for
 from specdemo.errors import PairError
 from specdemo.events import (
     DRAFTER_KINDS,
@@ -52,6 +30,28 @@ from specdemo.events.trace import Trace, round_objects
 from specdemo.events.verdict import speedup_in_words, verdict
 from specdemo.loading.catalog import others_at_hand
 from specdemo.loading.pair import AnyPair, Pair
+from specdemo.measure.compare import (
+    Comparison,
+    Setting,
+    compare,
+    has_head,
+    methods_at_hand,
+    result_of,
+    settings_for,
+    with_trees,
+)
+from specdemo.measure.prompts import prompts_for
+from specdemo.measure.table import (
+    COLUMNS,
+    MethodRow,
+    MethodsResult,
+    cells,
+    comparison_csv,
+    drafted_as,
+    is_untimed,
+    spoken_of,
+    winner,
+)
 from specdemo.servers.pair import ServedPair
 from specdemo.ui.runs.advise import advise_request
 from specdemo.ui.runs.guess import guess_request

@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from specdemo.bench.methods import WARM_UP_TOKENS
 from specdemo.events import DRAFTER_KINDS, METHODS, Params
 from specdemo.events.params import takes_tree
 from specdemo.events.speedup import Estimate
 from specdemo.events.trace import Trace
 from specdemo.loading.catalog import others_at_hand
+from specdemo.measure.table import WARM_UP_TOKENS
 
 GAMMAS = (1, 2, 3, 4, 6, 8, 12, 16)  # besides that of the run
 IN_TURNS = 2  # times that each setting runs on one prompt, its rounds in turns with plain ones

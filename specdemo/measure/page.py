@@ -1,8 +1,8 @@
 """The report's page: what was measured, and what to type into servers."""
 
-from specdemo.advise.decide import contender_of
-from specdemo.advise.report import Advice, html_report
-from specdemo.advise.typed import Choice, Typed, typed_into
+from specdemo.measure.decide import contender_of
+from specdemo.measure.report import Advice, html_report
+from specdemo.measure.typed import Choice, Typed, typed_into
 
 # What servers are told of besides drafter and draft length.
 OF_PARAMS = ("confidence", "temperature", "top_k", "top_p", "min_p", "draft_temperature", "ngram")

@@ -9,8 +9,11 @@ from datetime import date
 from math import inf
 from time import perf_counter
 
-from specdemo.advise.checks import check_times
-from specdemo.advise.decide import (
+from specdemo.errors import CannotReadTrees
+from specdemo.events import Params, Prompt, __version__
+from specdemo.loading.pair import Pair, encode
+from specdemo.measure.checks import check_times
+from specdemo.measure.decide import (
     FIRST_TEXT,
     PROBED,
     by_setting,
@@ -21,10 +24,7 @@ from specdemo.advise.decide import (
     leader_of,
     still_in,
 )
-from specdemo.advise.results import ALONE, Contender, Ended, Measured, Sample, Setting, sample_of
-from specdemo.errors import CannotReadTrees
-from specdemo.events import Params, Prompt, __version__
-from specdemo.loading.pair import Pair, encode
+from specdemo.measure.results import ALONE, Contender, Ended, Measured, Sample, Setting, sample_of
 from specdemo.session import prepare, run_in_turns
 from specdemo.words.message import Message, about, message, message_of
 

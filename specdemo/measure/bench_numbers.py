@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from statistics import median, quantiles
 from time import perf_counter, process_time, sleep
 
-from specdemo.bench.results import Differences, Drafting
 from specdemo.events import Round
 from specdemo.events.metrics import ratio
 from specdemo.events.speedup import expected_speedup
 from specdemo.events.trace import Trace
+from specdemo.measure.bench_results import Differences, Drafting
 
 RunIds = Callable[[list[int]], tuple[list[int], Trace | None]]  # prompt ids -> output ids, the engine's trace
 

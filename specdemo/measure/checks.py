@@ -9,7 +9,6 @@ from random import Random
 from statistics import median, quantiles
 from time import perf_counter
 
-from specdemo.advise.results import CheckTime
 from specdemo.engine.detokenize import Pieces
 from specdemo.engine.draft import LONGEST_DRAFT, GivenDrafter
 from specdemo.engine.loop import Decoder, DraftLength, plain_decoder
@@ -18,6 +17,7 @@ from specdemo.events import Params
 from specdemo.events.params import GRAMMARS
 from specdemo.loading.load import look_at
 from specdemo.loading.pair import Pair
+from specdemo.measure.results import CheckTime
 from specdemo.session import BUSY, decoder_of, prepare
 
 LENGTHS = (0, 1, 2, 3, 4, 6, 8, 12, 16)  # of the drafts that are checked

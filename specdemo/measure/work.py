@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from specdemo.bench.prompts import prompt_sets
 from specdemo.events.params import ChatMessage, check_messages, check_prompt
+from specdemo.measure.prompts import prompt_sets
 from specdemo.words.catalogue import numeral
 from specdemo.words.message import about, given, message, message_of, refusal
 

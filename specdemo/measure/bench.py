@@ -5,8 +5,9 @@ from datetime import date
 
 import torch
 
-from specdemo.bench.contestants import bench_params, contestants
-from specdemo.bench.measure import (
+from specdemo.events import Params
+from specdemo.loading.pair import Pair
+from specdemo.measure.bench_numbers import (
     Sample,
     differences,
     drafting,
@@ -16,10 +17,9 @@ from specdemo.bench.measure import (
     processor_ms_per_token,
     spread,
 )
-from specdemo.bench.prompts import story_prompts
-from specdemo.bench.results import Ratio, Result, Row
-from specdemo.events import Params
-from specdemo.loading.pair import Pair
+from specdemo.measure.bench_results import Ratio, Result, Row
+from specdemo.measure.contestants import bench_params, contestants
+from specdemo.measure.prompts import story_prompts
 
 
 def bench(

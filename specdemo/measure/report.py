@@ -9,7 +9,9 @@ from typing import Any
 
 from jinja2 import Environment
 
-from specdemo.advise.decide import (
+from specdemo.events.params import depth_of
+from specdemo.events.speedup import SpeedUp, is_wide
+from specdemo.measure.decide import (
     FIRST_TEXT,
     PROBED,
     SettingRow,
@@ -18,8 +20,8 @@ from specdemo.advise.decide import (
     recommendations,
     rows_of,
 )
-from specdemo.advise.pictures import Curve, Interval, curves, intervals
-from specdemo.advise.results import (
+from specdemo.measure.pictures import Curve, Interval, curves, intervals
+from specdemo.measure.results import (
     ALL,
     CheckTime,
     Measured,
@@ -27,10 +29,8 @@ from specdemo.advise.results import (
     Together,
     to_object,
 )
-from specdemo.advise.typed import Typed
-from specdemo.bench.methods import aligned
-from specdemo.events.params import depth_of
-from specdemo.events.speedup import SpeedUp, is_wide
+from specdemo.measure.table import aligned
+from specdemo.measure.typed import Typed
 from specdemo.words.catalogue import Numeral, number, numeral, say
 
 TEMPLATE = Path(__file__).with_name("report.html")

@@ -1,7 +1,7 @@
 """A benchmark's result as text tables."""
 
-from specdemo.bench.methods import rounded
-from specdemo.bench.results import Result
+from specdemo.measure.bench_results import Result
+from specdemo.measure.table import rounded
 
 NAME_WIDTH = 37  # columns of a contestant's name
 

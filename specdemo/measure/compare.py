@@ -7,7 +7,6 @@ from functools import reduce
 from statistics import fmean
 from time import perf_counter
 
-from specdemo.bench.methods import WARM_UP_TOKENS, MethodRow, MethodsResult, is_untimed, usual_tree, winner
 from specdemo.drafters.table import kind_in
 from specdemo.errors import CannotReadTrees, LoadError
 from specdemo.events import METHODS, PairInfo, Params, drafter_label, manner_of, rule_in_words
@@ -25,6 +24,7 @@ from specdemo.events.speedup import (
 from specdemo.events.trace import Trace
 from specdemo.loading.catalog import CATALOGUE, ROOT
 from specdemo.loading.pair import AnyPair, Pair
+from specdemo.measure.table import WARM_UP_TOKENS, MethodRow, MethodsResult, is_untimed, usual_tree, winner
 from specdemo.session import run_in_turns
 from specdemo.words.catalogue import speaking
 from specdemo.zero import start_run

@@ -13,7 +13,9 @@ from math import exp, log, sqrt
 from statistics import StatisticsError, fmean, linear_regression, variance
 from typing import Literal
 
-from specdemo.advise.results import (
+from specdemo.events.speedup import SpeedUp, break_even, is_wide, student
+from specdemo.events.verdict import speedup_in_words
+from specdemo.measure.results import (
     ALL,
     CheckTime,
     Contender,
@@ -24,8 +26,6 @@ from specdemo.advise.results import (
     Together,
     check_ratio,
 )
-from specdemo.events.speedup import SpeedUp, break_even, is_wide, student
-from specdemo.events.verdict import speedup_in_words
 from specdemo.words.catalogue import numeral, say, speaker_of
 
 LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)  # of drafts, that are compared

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from specdemo.advise.results import ALONE, Contender
-from specdemo.bench.compare import Setting, methods_at_hand, with_trees
 from specdemo.drafters.table import drafting_by
 from specdemo.errors import LoadError, PairError
 from specdemo.events import METHODS, Params, drafter_label, manner_of
 from specdemo.loading.catalog import CATALOGUE, ROOT, others_at_hand
 from specdemo.loading.pair import Pair
+from specdemo.measure.compare import Setting, methods_at_hand, with_trees
+from specdemo.measure.results import ALONE, Contender
 from specdemo.words.message import Message, about, message, message_of
 
 EVERY = "all"  # in place of drafters: whatever is at hand

@@ -7,10 +7,10 @@ from dataclasses import replace
 import torch
 from transformers import GenerationConfig, PreTrainedModel
 
-from specdemo.bench.measure import RunIds
 from specdemo.events import Params
 from specdemo.events.trace import Trace
 from specdemo.loading.pair import Pair
+from specdemo.measure.bench_numbers import RunIds
 from specdemo.runtime.linear import as_loaded
 from specdemo.session import generate
 

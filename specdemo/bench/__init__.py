@@ -1,1 +1,0 @@
-"""python -m specdemo bench: this engine and transformers in turns."""

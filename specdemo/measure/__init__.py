@@ -1,0 +1,1 @@
+"""Timing: rounds in turns with plain ones, what follows from them, and what is advised."""
