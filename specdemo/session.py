@@ -2,21 +2,18 @@
 
 import threading
 import weakref
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import partial
-from itertools import count
 from random import SystemRandom
-from time import perf_counter
 
 from specdemo.drafters.base import Materials
 from specdemo.drafters.table import drafting_by
 from specdemo.engine.compiled import Compiled, compiled
 from specdemo.engine.detokenize import Pieces
-from specdemo.engine.draft import LONGEST_DRAFT, GivenDrafter
+from specdemo.engine.draft import LONGEST_DRAFT, GivenDrafter, NoDrafter
 from specdemo.engine.emit import Emitter, StopCriteria
-from specdemo.engine.loop import USUAL_TURN, Decoder, DraftLength, Prefilled, TurnLength, plain_rounds, turns
+from specdemo.engine.loop import Decoder, DraftLength, Prefilled
 from specdemo.engine.rules import rule_of
 from specdemo.engine.sampling import Sampler
 from specdemo.engine.step import Verifier
@@ -30,6 +27,7 @@ from specdemo.events import (
     Prompt,
     Round,
     Started,
+    Stats,
     __version__,
     check_messages,
     is_conversation,
@@ -39,20 +37,16 @@ from specdemo.events import (
 from specdemo.events.params import of_drafter
 from specdemo.events.segments import Thoughts
 from specdemo.events.speedup import (
-    FEWEST_TURNS,
-    NARROW,
+    FEWEST_PLAIN,
     NO_COST,
     SHORTEST,
-    TimedTurn,
     after_plain_rounds,
-    after_turns,
     claimed,
-    timed,
 )
 from specdemo.events.trace import Trace
 from specdemo.loading.load import load_pair, look_at
 from specdemo.loading.pair import AnyPair, Pair, encode
-from specdemo.runtime.lm import CachedLM, keeps_state
+from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.steps import EagerSteps
 from specdemo.runtime.weights import expert_weights, weight_bytes
 from specdemo.servers.pair import ServedPair
@@ -63,8 +57,9 @@ Event = Started | Round | Finished
 IsOver = Callable[[], bool]
 Alter = Callable[[Decoder], Decoder]
 BUSY = message("pair_busy")
-SETTLED_BELOW_MS = 1000.0  # of a run: see Run.settle
-SETTLING_SECONDS = 2.0
+SHARE = 0.1  # of a run's own time, for plain rounds after it
+LEAST_MS = 250.0  # where that share is less
+MOST_PLAIN = 64  # rounds
 
 
 def stream(
@@ -174,9 +169,7 @@ def one_round(
     params = started.params if given is None else replace(started.params, draft_with="none")
     ids = [*started.prompt_ids, *output_ids]
     pair.check_gpu(_embedded_text)
-    if not pair.lock.acquire(blocking=False):
-        raise PairError(BUSY)
-    try:
+    with held(pair):
         look_at(pair)
         with no_mistakes(), pair.runner.active():
             decoder = decoder_of(pair, replace(started, params=params), is_over)
@@ -189,6 +182,15 @@ def one_round(
         with no_mistakes(), pair.runner.active():
             next(decoder.decode(ids))  # reads the text
             return None if is_over() else (decoder.round(ids, index), decoder.finish)
+
+
+@contextmanager
+def held(pair: Pair) -> Iterator[None]:
+    """Holds the pair for a while. PairError while it is busy with a run."""
+    if not pair.lock.acquire(blocking=False):
+        raise PairError(BUSY)
+    try:
+        yield
     finally:
         pair.lock.release()
 
@@ -225,7 +227,7 @@ class Run:
             return closing.is_set()
 
         self._free = weakref.finalize(self, _free, pair, self.trace)
-        self._pair, self._started = pair, started
+        self.pair, self.started = pair, started
         if isinstance(pair, ServedPair):
             self._events = served_events(pair, started, self.trace, is_closing)
         else:
@@ -247,34 +249,6 @@ class Run:
             if isinstance(event, Finished):
                 self._end()
             return event
-
-    def settle(self, is_over: IsOver = lambda: False) -> Iterator[None]:
-        """Times a run again that has ended and took less than a second, or whose speed-up cannot be claimed,
-        for a narrower `speedup_interval` of its trace's stats: see `time_in_turns`."""
-        stats = self.trace.stats
-        is_short = (stats.prefill_ms or 0.0) + stats.run_ms < SETTLED_BELOW_MS
-        if stats.target_step_ms is not None and (stats.speedup is None or is_short):
-            yield from self.time_in_turns(SETTLING_SECONDS, is_over)
-
-    def time_in_turns(self, seconds: float, is_over: IsOver = lambda: False) -> Iterator[None]:
-        """Makes a run that has ended again and again, its rounds in turns with plain ones, and sets its
-        trace's speed-up by them, for so many seconds, or until the ends of the interval differ by less than
-        the factor NARROW. Where no speed-up can be claimed by then, it takes up to four times as long.
-        Yields after each turn.
-
-        The speed-up stays as it is where the run has fewer than 24 tokens or did not finish, on a server, of
-        a target with recurrent layers, and while the pair is busy with another run. is_over: ends it within
-        a round."""
-        pair, trace = self._pair, self.trace
-        is_whole = trace.finish in ("eos", "stop", "length") and trace.stats.tokens >= SHORTEST
-        if isinstance(pair, ServedPair) or not is_whole or not pair.lock.acquire(blocking=False):
-            return
-        try:
-            # An error here (too little memory, an owner's change) leaves the speed-up as it is.
-            with suppress(Exception):
-                yield from _in_turns(pair, self._started, trace, seconds, is_over)
-        finally:
-            pair.lock.release()
 
     def close(self) -> None:
         """Ends the run after the round that is being computed; the trace's `finish` is then "cancelled",
@@ -331,23 +305,63 @@ def _events(
     if measure:
         # The text is complete, so an error here (too little memory) only leaves the speed-up unknown.
         with suppress(RuntimeError):
-            times_ms = [one.ms for one in _plain_rounds(pair, decoder, started, trace, is_closing)]
+            times_ms = [one.ms for one in plain_rounds(pair, decoder, started, trace, is_closing)]
             if not is_closing():
                 trace.stats = claimed(after_plain_rounds(trace.stats, trace.rounds, times_ms))
     assert trace.finished is not None
     yield trace.finished
 
 
-def _plain_rounds(
+def plain_rounds(
     pair: Pair, decoder: Decoder, started: Started, trace: Trace, is_closing: IsOver
 ) -> Iterator[Round]:
-    """Plain rounds after the run's text."""
-    ids = list(started.prompt_ids) + [token_id for one in trace.rounds for token_id in one.ids]
-    rounds = plain_rounds(decoder, Pieces(pair.tokenizer), ids, trace.stats)
-    yield from _as_in_a_run(pair, decoder, Trace.begin(started), is_closing, rounds)
+    """Plain rounds (nothing drafted) at places spread over the text of a run that has ended; none after a run
+    that is too short for a speed-up. Where the target keeps a state, which has to be computed from a place
+    before, the places follow each other in the middle of the text. What the rounds write into the cache is
+    what it holds there already."""
+    stats, target = trace.stats, decoder.verifier.target
+    if stats.tokens < SHORTEST:
+        return
+    ids = [*started.prompt_ids, *(token_id for one in trace.rounds for token_id in one.ids)]
+    plain = plain_decoder(decoder, Pieces(pair.tokenizer))
+    first, wanted = len(started.prompt_ids), how_many(stats)
+    ends = [first + i * stats.tokens // wanted for i in range(wanted)]
+    with pair.runner.active():
+        target.features = None  # the target alone
+        decoder.clock.wait()  # for a round that was thrown away
+        if target.states is not None:
+            wanted = min(wanted, stats.tokens - 1)
+            middle = first + (stats.tokens - 1 - wanted) // 2
+            plain.round(ids[:middle], stats.rounds)  # not timed: the text before is fed again
+            ends = [middle + 1 + i for i in range(wanted)]
+    rounds = rounds_after(plain, ids, ends, stats.rounds)
+    yield from as_in_a_run(pair, decoder, Trace.begin(started), is_closing, rounds)
 
 
-def _as_in_a_run(
+def how_many(stats: Stats) -> int:
+    """The number of plain rounds for a run of these numbers. It is settled before the first of them: rounds
+    that were added until a time is up would be the longer ones."""
+    share_ms = max(SHARE * stats.run_ms, LEAST_MS)
+    # A plain round takes no longer than one that verifies drafts.
+    affordable = share_ms * stats.rounds / max(stats.verify_ms or 0.0, 1e-6)
+    return max(FEWEST_PLAIN, min(MOST_PLAIN, stats.tokens, int(affordable)))
+
+
+def plain_decoder(decoder: Decoder, pieces: Pieces) -> Decoder:
+    """The target alone, as the run's decoder would run it."""
+    verifier = replace(decoder.verifier, wants_top=0)
+    drafter = NoDrafter(verifier.target.vocab_size, verifier.target.device)
+    emitter = Emitter(pieces, decoder.emitter.token_text, StopCriteria(frozenset(), (), room=-1))
+    return replace(decoder, drafter=drafter, verifier=verifier, emitter=emitter, length=DraftLength(0))
+
+
+def rounds_after(decoder: Decoder, ids: list[int], ends: Iterable[int], index: int) -> Iterator[Round]:
+    """A round after each of the texts ids[:end]. index: of the first of them."""
+    texts = (ids[:end] for end in ends)
+    yield from decoder.rounds(next(texts), index, lambda _: next(texts, None))
+
+
+def as_in_a_run(
     pair: Pair, decoder: Decoder, beside: Trace, is_closing: IsOver, rounds: Iterator[Round]
 ) -> Iterator[Round]:
     """The rounds. Between two of them the same is done as in a run, since that changes how long the next one
@@ -359,109 +373,6 @@ def _as_in_a_run(
             return
         beside.add(event, decoder.emitter.pieces.flush())
         yield event
-
-
-def _in_turns(pair: Pair, started: Started, trace: Trace, seconds: float, is_over: IsOver) -> Iterator[None]:
-    """See Run.time_in_turns. It is narrow enough only where the whole text has been made again, since drafts
-    can be shorter in some parts of it. In 16 bits another text can come of it, since plain rounds write the
-    cache again and are rounded otherwise. Between turns nothing is computed: the rounds after that would be
-    slower."""
-    end, timings, shifts = perf_counter() + seconds, list[TimedTurn](), count()
-    needed = FEWEST_TURNS
-
-    def is_enough() -> bool:
-        late = perf_counter() - end
-        return is_over() or late > 3 * seconds or (late > 0 and len(timings) >= needed)
-
-    while not is_enough():
-        decoder = _at_its_prompt(pair, started, is_enough)
-        if decoder is None:
-            return
-        before = len(timings)
-        for own, alone in _turns(pair, decoder, started, is_enough, next(shifts)):
-            if alone:
-                timings.append(_timed_turn(decoder, own, alone))
-                yield
-        trace.stats = claimed(after_turns(trace.stats, timed(trace.rounds), timings))
-        low, high = trace.stats.speedup_interval or (0.0, 1.0)
-        is_narrow = len(timings) >= FEWEST_TURNS and high <= NARROW * low
-        if is_narrow or len(timings) == before:  # or the text is too short for a turn
-            return
-        if trace.stats.speedup is None and len(timings) >= needed:
-            needed = len(timings) + FEWEST_TURNS
-
-
-SHORT_TURN = TurnLength(own=3, alone=5)  # so that short texts and long drafts have several
-
-
-def run_in_turns(
-    pair: Pair, prompt: Prompt, params: Params, is_over: IsOver = lambda: False
-) -> tuple[Trace, list[TimedTurn]]:
-    """A run whose rounds are made in turns with plain ones, so that both meet the same load: its trace, and
-    the turns. The trace's `finish` is "cancelled" where is_over got true before the end. A target with
-    recurrent layers cannot go back: its run is followed by one without drafts, and both are one turn. Raises
-    as `stream` does."""
-    if keeps_state(pair.target):
-        return _whole_turn(pair, prompt, params, is_over)
-    started = prepare(pair, prompt, params)
-    trace, timings = Trace.begin(started), list[TimedTurn]()
-    if not pair.lock.acquire(blocking=False):
-        raise PairError(BUSY)
-    try:
-        with no_mistakes():
-            decoder = _at_its_prompt(pair, started, is_over)
-            assert decoder is not None, "its target can go back"
-            for own, alone in _turns(pair, decoder, started, is_over, 0, SHORT_TURN):
-                for one in own:
-                    trace.add(one)
-                if alone:
-                    timings.append(_timed_turn(decoder, own, alone))
-    finally:
-        pair.lock.release()
-    trace.end(decoder.finish or "cancelled")
-    return trace, timings
-
-
-def _whole_turn(pair: Pair, prompt: Prompt, params: Params, is_over: IsOver) -> tuple[Trace, list[TimedTurn]]:
-    own, alone = (
-        generate(pair, prompt, one, measure=False, is_over=is_over)
-        for one in (params, replace(params, draft_with="none"))
-    )
-    if alone.finish == "cancelled":
-        own.end("cancelled")
-    return own, [TimedTurn(timed(alone.rounds), timed(own.rounds))]
-
-
-def _at_its_prompt(pair: Pair, started: Started, is_over: IsOver) -> Decoder | None:
-    """The loop of a run that has read its prompt; None where the target has recurrent layers, and so cannot
-    go back."""
-    look_at(pair)
-    decoder = decoder_of(pair, started, is_over)
-    if decoder.verifier.target.states is not None:
-        return None
-    with pair.runner.active():
-        next(decoder.decode(list(started.prompt_ids)))
-    return decoder
-
-
-def _turns(
-    pair: Pair,
-    decoder: Decoder,
-    started: Started,
-    is_over: IsOver,
-    shift: int,
-    most: TurnLength = USUAL_TURN,
-) -> Iterator[tuple[list[Round], list[Round]]]:
-    """See `turns`."""
-    each = partial(_as_in_a_run, pair, decoder, Trace.begin(started), is_over)
-    yield from turns(decoder, Pieces(pair.tokenizer), started.prompt_ids, each, shift, most)
-
-
-def _timed_turn(decoder: Decoder, own: Sequence[Round], alone: Sequence[Round]) -> TimedTurn:
-    """The first round of each side finds the other's memory in the processor's caches; the last one of those
-    that are launched ahead is written down in its own time."""
-    counted = slice(1, -1 if decoder.ahead else None)
-    return TimedTurn(timed(alone[counted]), timed(own[counted]))
 
 
 def decoder_of(pair: Pair, started: Started, is_over: IsOver) -> Decoder:

@@ -269,10 +269,6 @@ class ForkedRun:
         else:
             self._learn(seconds, max(1, self.trace.stats.rounds - self._first.stats.rounds))
 
-    def settle(self, is_over: Callable[[], bool] = lambda: False) -> Iterator[None]:
-        """Nothing: the GPU that was lent for the run is given back."""
-        return iter(())
-
     def close(self) -> None:
         """Ends the run; its trace's `finish` is then "cancelled", unless it had ended before."""
         self._end("cancelled")

@@ -20,7 +20,7 @@ from specdemo import load_pair, stream
 from specdemo.events.speedup import is_wide
 from specdemo.events.trace import Trace
 from specdemo.loading.pair import AnyPair
-from specdemo.session import SETTLING_SECONDS
+from specdemo.measure.turns import SETTLING_SECONDS, time_in_turns
 from specdemo.ui.runs.models import Choice
 from specdemo.ui.runs.recorded import RECORDINGS, TRACES_FOLDER, WORLDS, Recording
 from specdemo.ui.runs.worlds import Worlds, WorldsRequest, params_of
@@ -86,7 +86,7 @@ def timed(pair: AnyPair, recording: Recording) -> Trace:
     with stream(pair, recording.prompt, recording.params) as run:
         for _ in run:
             pass
-        for _ in run.time_in_turns(SETTLING_SECONDS):
+        for _ in time_in_turns(run, SETTLING_SECONDS):
             pass
     return run.trace
 

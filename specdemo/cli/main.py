@@ -29,7 +29,7 @@ from specdemo.cli.terminal import Printer, by_segment, summary
 from specdemo.errors import LoadError, PairError, failure, redacted
 from specdemo.events import DRAFTER_KINDS, METHODS, Params, Round, words_of_row
 from specdemo.loading.catalog import CATALOGUE, QUANTIZE_WHERE, WORKS
-from specdemo.words.message import harmless, message
+from specdemo.words.message import harmless
 
 if TYPE_CHECKING:
     from specdemo.loading.pair import Pair
@@ -93,6 +93,7 @@ def _generate(arguments: Namespace) -> int:
     if arguments.trace not in (None, "-"):
         _check_writable("trace", arguments.trace)
 
+    from specdemo.measure.turns import settle
     from specdemo.session import stream
 
     pair = _load(request) if arguments.server is None else _connect(arguments.server, key)
@@ -108,7 +109,7 @@ def _generate(arguments: Namespace) -> int:
             if printer:
                 printer.finish(run.trace.text)
             with suppress(KeyboardInterrupt):
-                for _ in run.settle():
+                for _ in settle(run):
                     pass
             if arguments.trace == "-":
                 put(run.trace.to_json())
@@ -183,22 +184,23 @@ def _bench(arguments: Namespace) -> int:
 def _compare(arguments: Namespace, params: Params, request: dict[str, Any]) -> int:
     """The table of drafters. If the comparison is interrupted, the table has what is measured so far."""
     from specdemo.loading.catalog import others_at_hand
-    from specdemo.measure import compare
+    from specdemo.measure import settings as of
+    from specdemo.measure.compare import compare, result_of
     from specdemo.measure.prompts import prompts_for
     from specdemo.measure.table import methods_table
 
     pairs = [_load(request)]
-    names = compare.methods_at_hand(pairs[0]) if arguments.methods == [ALL] else [*arguments.methods, "none"]
+    names = of.methods_at_hand(pairs[0]) if arguments.methods == [ALL] else [*arguments.methods, "none"]
     if any(METHODS[name].is_by_drafter for name in names):
         for name in others_at_hand(pairs[0].info.name):
-            kinds = request["quantize"] | ({"drafter": None} if compare.has_head(name) else {})
+            kinds = request["quantize"] | ({"drafter": None} if of.has_head(name) else {})
             pairs.append(_load(request | {"name": name, "quantize": kinds}))
-    settings = compare.settings_for(pairs, list(dict.fromkeys(names)), params)
-    settings = compare.with_trees(settings, params, arguments.trees)
+    settings = of.settings_for(pairs, list(dict.fromkeys(names)), params)
+    settings = of.with_trees(settings, params, arguments.trees)
     prompts = prompts_for(pairs[0], arguments.prompts)
     rows, status = [], 0
     try:
-        for so_far in compare.compare(settings, prompts, arguments.repeats):
+        for so_far in compare(settings, prompts, arguments.repeats):
             rows = so_far.rows
             if so_far.measuring and sys.stderr.isatty():
                 tell(f"{so_far.done} of {so_far.total} texts; now {so_far.measuring}")
@@ -206,7 +208,7 @@ def _compare(arguments: Namespace, params: Params, request: dict[str, Any]) -> i
         if not rows:
             raise
         status = tell("interrupted: this is what was measured before", INTERRUPTED)
-    result = compare.result_of(settings, prompts, arguments.repeats, rows)
+    result = result_of(settings, prompts, arguments.repeats, rows)
     put(methods_table(result))
     put(json.dumps(asdict(result)))
     return status
@@ -220,12 +222,12 @@ def _advise(arguments: Namespace) -> int:
     if arguments.report is not None:
         _check_writable("report", arguments.report)
 
-    from specdemo.measure.advise import Task, advise, begin, fitting
-    from specdemo.measure.contenders import check_asked, field_of
+    from specdemo.measure.advise import advise, task_of
     from specdemo.measure.page import page_of, typed_of
+    from specdemo.measure.prompts import prompts_of, read_prompts
     from specdemo.measure.report import advice_object, advice_of, advice_table, typed_text
     from specdemo.measure.results import OWN
-    from specdemo.measure.work import prompts_of, read_prompts
+    from specdemo.measure.settings import check_asked
 
     check_asked(arguments.drafters)
     if arguments.prompts is not None:
@@ -233,19 +235,13 @@ def _advise(arguments: Namespace) -> int:
     else:
         prompts = prompts_of(arguments.work or WORKS)
     command = shlex.join(["python", "-m", "specdemo", *sys.argv[1:]])
-    pair = _load(request)
-    found = field_of(pair, arguments.drafters, params)
-    prompts, notes = fitting(pair, prompts, params)
-    notes = [*found.left_out, *notes]
-    if kind := pair.info.quantize.target:
-        notes.append(message("advice_quantized", kind=kind))
-    for note in notes:
+    task = task_of(_load(request), arguments.drafters, prompts, params, arguments.budget, command)
+    for note in task.notes:
         tell(note)
-    measured = begin(pair, found.contenders, prompts, params, notes, command)
-    task, status = Task(found.pairs, prompts, params, arguments.budget), 0
+    measured, status = task.measured, 0
     told = saved = -SAVED_EVERY
     try:
-        for progress in advise(task, measured):
+        for progress in advise(task):
             measured = progress.measured
             if sys.stderr.isatty() or measured.seconds > told + TOLD_EVERY:
                 told, left = measured.seconds, f"{progress.seconds_left:,.0f}"

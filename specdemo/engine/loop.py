@@ -1,22 +1,20 @@
 """The loop of speculative decoding (Leviathan et al. 2023, algorithm 1; Chen et al. 2023, algorithm 2).
 
 Each round drafts up to gamma tokens, runs the target once over all of them, judges them, and takes one token
-from the target itself. Plain decoding is the same loop with nothing drafted: some such rounds are timed right
-after a run, on its text, in its cache and under its load, to tell what the target alone takes for a token."""
+from the target itself. Plain decoding is the same loop with nothing drafted."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 
-from specdemo.engine.detokenize import Pieces
-from specdemo.engine.draft import MOST_DRAFTED, Draft, Drafter, NoDrafter, one_hot_draft
-from specdemo.engine.emit import Emitter, StopCriteria, Tokens
+from specdemo.engine.draft import MOST_DRAFTED, Draft, Drafter, one_hot_draft
+from specdemo.engine.emit import Emitter, Tokens
 from specdemo.engine.grammar import Allowed
 from specdemo.engine.sampling import Uniforms, uniforms
 from specdemo.engine.step import Judging, VerifiedOnHost, Verifier
-from specdemo.events import EndedBy, Finish, Gamma, Round, Stats, places_of
-from specdemo.events.speedup import FEWEST_PLAIN, NO_COST, SHORTEST, DraftingCost, expected_speedup
+from specdemo.events import EndedBy, Finish, Gamma, Round, places_of
+from specdemo.events.speedup import NO_COST, DraftingCost, expected_speedup
 from specdemo.runtime.device import Clock, Timestamp
 from specdemo.runtime.steps import AUTO_ROWS
 
@@ -28,23 +26,6 @@ PAUSE, TRIAL = 32, 8
 # forward, in parts of a plain one. It was 0.03 to 0.08 for the embedded target on a CPU, and was not measured
 # on a GPU.
 ROW_COST = 0.05
-SHARE = 0.1  # of the run's own time, for plain rounds
-LEAST_MS = 250.0  # where that share is less
-MOST_PLAIN = 64  # rounds
-# Of a run that is made again in turns with plain rounds; the first of each side is not timed. Both sides
-# should take about as long: with gamma 4 a round of the embedded pair takes as long as two plain ones.
-ROUNDS_A_TURN, PLAIN_ROUNDS_A_TURN = 5, 9
-
-
-@dataclass(frozen=True)
-class TurnLength:
-    """How many rounds a turn has of the run, and at most of the target alone."""
-
-    own: int
-    alone: int
-
-
-USUAL_TURN = TurnLength(ROUNDS_A_TURN, PLAIN_ROUNDS_A_TURN)
 
 
 @dataclass(frozen=True)
@@ -359,95 +340,3 @@ class DraftLength:
     def _speedup(self, gamma: int) -> float:
         cost = self.cost.of_a_draft(gamma) / gamma + ROW_COST
         return expected_speedup(self.accepted / self.judged, gamma, cost)
-
-
-def plain_rounds(decoder: Decoder, pieces: Pieces, ids: list[int], stats: Stats) -> Iterator[Round]:
-    """Plain rounds (nothing drafted) at places spread over the text of a run that has ended; none after a run
-    that is too short for a speed-up. Where the target keeps a state, which has to be computed from a place
-    before, the places follow each other in the middle of the text.
-
-    decoder: the run's. pieces: fresh ones. ids: prompt and text. What the rounds write into the cache is what
-    it holds there already."""
-    if stats.tokens < SHORTEST:
-        return
-    plain, target = plain_decoder(decoder, pieces), decoder.verifier.target
-    target.features = None  # the target alone
-    decoder.clock.wait()  # for a round that was thrown away
-    first = len(ids) - stats.tokens  # where the prompt ends
-    wanted = how_many(stats)
-    if target.states is not None:
-        wanted = min(wanted, stats.tokens - 1)
-        middle = first + (stats.tokens - 1 - wanted) // 2
-        plain.round(ids[:middle], stats.rounds)  # not timed: the text before is fed again
-        ends = [middle + 1 + i for i in range(wanted)]
-    else:
-        ends = [first + i * stats.tokens // wanted for i in range(wanted)]
-    yield from rounds_after(plain, ids, ends, stats.rounds)
-
-
-def plain_decoder(decoder: Decoder, pieces: Pieces) -> Decoder:
-    """The target alone, as the run's decoder would run it."""
-    verifier = replace(decoder.verifier, wants_top=0)
-    drafter = NoDrafter(verifier.target.vocab_size, verifier.target.device)
-    emitter = Emitter(pieces, decoder.emitter.token_text, StopCriteria(frozenset(), (), room=-1))
-    return replace(decoder, drafter=drafter, verifier=verifier, emitter=emitter, length=DraftLength(0))
-
-
-def rounds_after(decoder: Decoder, ids: list[int], ends: Iterable[int], index: int) -> Iterator[Round]:
-    """A round after each of the texts ids[:end]. index: of the first of them."""
-    texts = (ids[:end] for end in ends)
-    yield from decoder.rounds(next(texts), index, lambda _: next(texts, None))
-
-
-def turns(
-    decoder: Decoder,
-    pieces: Pieces,
-    prompt_ids: Sequence[int],
-    each: Callable[[Iterator[Round]], Iterator[Round]],
-    shift: int,
-    most: TurnLength = USUAL_TURN,
-) -> Iterator[tuple[list[Round], list[Round]]]:
-    """A run, and plain rounds, in turns of some milliseconds: rounds of the run, and plain ones on the
-    stretch of text that these have written, until the text ends. What is too short for a turn has no plain
-    rounds.
-
-    decoder: that of the run, which has read the prompt; its target keeps no state. pieces: fresh ones. each:
-    what rounds pass through one by one as they are made. shift: how many rounds, of those of a turn, come
-    before the first one, so that turns begin at other places when a run is made again. most: rounds of a
-    turn."""
-    shift %= most.own
-    target, plain, index, ids = decoder.verifier.target, plain_decoder(decoder, pieces), 0, list(prompt_ids)
-    while decoder.finish is None:
-        before, many = len(ids), shift or most.own
-        left = iter(range(many - 1, -1, -1))
-
-        def following(emitted: Sequence[int], left: Iterator[int] = left) -> list[int] | None:
-            ids.extend(emitted)
-            return ids if next(left) else None
-
-        own = list(each(decoder.rounds(ids, index, following)))
-        index += len(own)
-        if decoder.finish is not None or len(own) < many:  # a last draft can have had less room
-            yield own, []
-            return
-        if shift:
-            shift = 0
-            yield own, []
-            continue
-        features, target.features = target.features, None
-        wanted = min(len(ids) - before, most.alone)
-        ends = [before + at * (len(ids) - before) // wanted for at in range(wanted)]
-        alone = list(each(rounds_after(plain, ids, ends, index)))
-        target.features = features
-        if len(alone) < wanted:
-            return
-        yield own, alone
-
-
-def how_many(stats: Stats) -> int:
-    """The number of plain rounds for a run of these numbers. It is settled before the first of them: rounds
-    that were added until a time is up would be the longer ones."""
-    share_ms = max(SHARE * stats.run_ms, LEAST_MS)
-    # A plain round takes no longer than one that verifies drafts.
-    affordable = share_ms * stats.rounds / max(stats.verify_ms or 0.0, 1e-6)
-    return max(FEWEST_PLAIN, min(MOST_PLAIN, stats.tokens, int(affordable)))

@@ -9,18 +9,14 @@ The interval comes from resampling the rounds of both sides (Efron's bootstrap) 
 drift: on an idle machine the mean of 60 rounds varied by half as much as a single round did, and not by an
 eighth. So a run counts as fewer stretches than it has, the fewer the more alike neighbours are (Kish's
 effective sample size).
-
-What both sides took in short turns, each right after the other, is compared turn by turn: what is slow for
-longer than a turn is slow on both sides. A fifth of the turns is trimmed at each end, since a stall within a
-turn is on one side only; the interval is Student's, of the winsorized turns (Tukey and McLaughlin 1963).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import exp, log, sqrt
+from math import exp, sqrt
 from random import Random
-from statistics import StatisticsError, fmean, linear_regression, mean, mode, quantiles, stdev
+from statistics import StatisticsError, fmean, linear_regression, mean, mode, quantiles
 
 from specdemo.events import LIMITS, ExpertsRead, Round, ServerStats, Stats, is_tree
 from specdemo.events.metrics import made_in, made_of, ratio
@@ -104,69 +100,6 @@ def speed_up(slow: Sequence[Sequence[TimedRound]], fast: Sequence[Sequence[Timed
     cuts = quantiles((resampled() for _ in range(RESAMPLES)), n=20)
     # exp of the two ends only: of a single resample it can overflow.
     return SpeedUp(value, value * exp(min(cuts[0], 0.0)), value * exp(max(cuts[-1], 0.0)))
-
-
-@dataclass(frozen=True, slots=True)
-class TimedTurn:
-    """A few rounds of each side, timed right after each other: `fast` of the run, `slow` of the target alone
-    on the same stretch of text."""
-
-    slow: Sequence[TimedRound]
-    fast: Sequence[TimedRound]
-
-
-FEWEST_TURNS = 12  # of which an interval is told
-TRIMMED = 0.2  # of the turns, at each end
-# Student's t for 90%, by degrees of freedom; between two rows that of the lower one.
-STUDENT = {1: 6.314, 2: 2.920, 3: 2.353, 4: 2.132, 5: 2.015, 7: 1.895, 9: 1.833, 12: 1.782, 16: 1.746}
-STUDENT |= {24: 1.711, 40: 1.684}
-
-
-def student(count: int) -> float:
-    """Student's t for 90% of a mean of so many values, at least two."""
-    return STUDENT[max(freedom for freedom in STUDENT if freedom < count)]
-
-
-def speed_up_in_turns(turns: Sequence[TimedTurn], rounds: Sequence[TimedRound]) -> SpeedUp | None:
-    """How many times as fast a run of these rounds is as the target alone, by what such rounds and plain ones
-    took in turns. None for fewer than FEWEST_TURNS turns.
-
-    A round is taken to last the longer, the more it drafts, by a straight line through the turns. So turns
-    with long drafts can be trimmed, and rounds count that were not timed again."""
-    if len(turns) < FEWEST_TURNS:
-        return None
-    plain_ms = [fmean(one.ms for one in turn.slow) for turn in turns]
-    drafted = [one.drafted for turn in turns for one in turn.fast]
-    costs = [one.ms / ms for turn, ms in zip(turns, plain_ms, strict=True) for one in turn.fast]
-    try:
-        slope, intercept = linear_regression(drafted, costs)
-    except StatisticsError:  # all drafts have the same length
-        slope, intercept = 0.0, fmean(costs)
-
-    def usual(some: Sequence[TimedRound]) -> float:
-        """What these rounds take on average, in plain rounds."""
-        return max(intercept + slope * fmean(one.drafted for one in some), 0.1 * fmean(costs))
-
-    ordered = sorted(
-        log(fmean(one.ms for one in turn.fast) / ms / usual(turn.fast))
-        for turn, ms in zip(turns, plain_ms, strict=True)
-    )
-    cut = int(TRIMMED * len(turns))
-    kept = ordered[cut : len(turns) - cut]
-    value = sum(one.tokens for one in rounds) / len(rounds) / (usual(rounds) * exp(fmean(kept)))
-    winsorized = [kept[0]] * cut + kept + [kept[-1]] * cut
-    half = student(len(kept)) * stdev(winsorized) * sqrt(len(turns)) / len(kept)
-    return SpeedUp(value, value * exp(-half), value * exp(half))
-
-
-def after_turns(stats: Stats, rounds: Sequence[TimedRound], turns: Sequence[TimedTurn]) -> Stats:
-    """Adds the speed-up of turns that were timed after the run, if there are enough. rounds: the run's own.
-    Its times stay, so the target's step is told at the run's pace: it takes as long as the speed-up says."""
-    found = speed_up_in_turns(turns, rounds)
-    if found is None:
-        return stats
-    step_ms = found.value * stats.run_ms / stats.tokens
-    return with_speedup(stats, found, step_ms, [one.ms for turn in turns for one in turn.slow])
 
 
 def after_plain_rounds(stats: Stats, rounds: Sequence[Round], times_ms: Sequence[float]) -> Stats:

@@ -24,8 +24,11 @@ from specdemo.measure.decide import (
     leader_of,
     still_in,
 )
-from specdemo.measure.results import ALONE, Contender, Ended, Measured, Sample, Setting, sample_of
-from specdemo.session import prepare, run_in_turns
+from specdemo.measure.results import ALONE, Candidate, Contender, Ended, Measured, Sample, sample_of
+from specdemo.measure.samples import Place, measure
+from specdemo.measure.settings import field_of
+from specdemo.measure.turns import run_in_turns
+from specdemo.session import prepare
 from specdemo.words.message import Message, about, message, message_of
 
 WARM_UP = 8  # tokens that a contender writes before it is measured
@@ -48,13 +51,15 @@ class Progress:
 
 @dataclass(frozen=True)
 class Task:
-    """What is to be measured. pairs: by contender; all have the same target.
-    prompts: by kind of work. budget: seconds."""
+    """What is to be measured. pairs: by contender; all have the same target. prompts: by kind of work.
+    budget: seconds. notes: on what is left out. measured: what is known before."""
 
     pairs: Mapping[str, Pair]
     prompts: Mapping[str, Sequence[Prompt]]
     params: Params
     budget: float
+    notes: Sequence[Message | str]
+    measured: Measured
 
 
 class OutOfTime(Exception):
@@ -95,17 +100,21 @@ def _refused(pair: Pair, prompt: Prompt, params: Params) -> Message | str | None
     return about("prompts", "advice_too_long", length=length, tokens=tokens, context=context)
 
 
-def begin(
+def task_of(
     pair: Pair,
-    contenders: Sequence[Contender],
+    asked: Sequence[str],
     prompts: Mapping[str, Sequence[Prompt]],
     params: Params,
-    notes: Sequence[Message | str],
+    budget: float,
     command: str,
-) -> Measured:
-    """What is known before anything is measured."""
-    info = pair.info
-    return Measured(
+) -> Task:
+    """asked: see `field_of`. Raises as that and `fitting` do."""
+    found = field_of(pair, asked, params)
+    kept, left_out = fitting(pair, prompts, params)
+    notes, info = [*found.left_out, *left_out], pair.info
+    if kind := info.quantize.target:
+        notes.append(message("advice_quantized", kind=kind))
+    measured = Measured(
         target=info.target,
         device=info.device,
         device_name=info.device_name,
@@ -115,24 +124,23 @@ def begin(
         date=date.today().isoformat(),
         command=command,
         params={name: value for name, value in asdict(params).items() if name not in ("draft_with", "gamma")},
-        works=tuple(prompts),
-        contenders=tuple(contenders),
+        works=tuple(kept),
+        contenders=tuple(found.contenders),
         notes=tuple(map(str, (*notes, *pair.notes))),
     )
+    return Task(found.pairs, kept, params, budget, notes, measured)
 
 
-def advise(
-    task: Task, measured: Measured, is_stopped: Callable[[], bool] = lambda: False
-) -> Iterator[Progress]:
-    """Measures, and yields all that is measured so far after each text. measured: what `begin` made. Where
-    is_stopped gets true, or the budget is at its end, a text that is being written does not count. Raises as
-    `stream` does."""
-    course = _Course(task, measured, is_stopped)
+def advise(task: Task, is_stopped: Callable[[], bool] = lambda: False) -> Iterator[Progress]:
+    """Measures, and yields all that is measured so far before each text and at the end. Where is_stopped gets
+    true, or the budget is at its end, a text that is being written does not count. Raises as `stream`
+    does."""
+    course = _Course(task, is_stopped)
     try:
         yield from course.warm_up()
         yield from course.check()
         yield from course.answer_first()
-        yield from course.compare()
+        yield from course.go_on()
         ended: Ended = course.ended
     except OutOfTime:
         ended = "interrupted" if is_stopped() else "budget"
@@ -142,11 +150,11 @@ def advise(
 class _Course:
     """The measurement as it goes on."""
 
-    def __init__(self, task: Task, measured: Measured, is_stopped: Callable[[], bool]):
-        self.task, self.measured, self.is_stopped = task, measured, is_stopped
+    def __init__(self, task: Task, is_stopped: Callable[[], bool]):
+        self.task, self.measured, self.is_stopped = task, task.measured, is_stopped
         self.began = perf_counter()
         self.ended: Ended = "all"
-        self.contenders = {one.name: one for one in measured.contenders if one.draft_with != "none"}
+        self.contenders = {one.name: one for one in self.measured.contenders if one.draft_with != "none"}
 
     @property
     def share(self) -> float:
@@ -167,7 +175,7 @@ class _Course:
         for contender in list(self.contenders.values()):
             yield self.progress(message("advice_warming_up", name=contender.name))
             try:
-                self.text(work, 0, self.longest(contender), WARM_UP)
+                self.text(self.longest(contender), (work, 0), WARM_UP)
             except CannotReadTrees as error:
                 del self.contenders[contender.name]
                 note = str(message("advice_left_out", name=contender.name, why=message_of(error)))
@@ -200,7 +208,7 @@ class _Course:
         found = []
         for contender in self.contenders.values():
             yield self.progress(message("advice_probing", work=work, name=contender.name))
-            found.append(self.text(work, 0, self.longest(contender), FIRST_TEXT))
+            found.append(self.text(self.longest(contender), (work, 0), FIRST_TEXT))
         self.measured = replace(self.measured, probes=(*self.measured.probes, *found))
 
     def choose(self, work: str) -> None:
@@ -215,19 +223,19 @@ class _Course:
             self.settle(work)
 
     def settle(self, work: str) -> None:
-        self.measured = replace(self.measured, settled=(*self.measured.settled, work))
+        self.measured = replace(self.measured, settled=(*dict.fromkeys((*self.measured.settled, work)),))
 
     def first_texts(self, work: str, end: float = inf) -> Iterator[Progress]:
         """The texts before the first look, by one finalist after the other: AT_LEAST of them, and more until
-        `end`. They count when a finalist has written all."""
-        count = min(LOOKS[0], len(self.task.prompts[work]))
-        for at, setting in enumerate(self.measured.finalists[work]):
+        `end`."""
+        places = [(work, number) for number in range(len(self.task.prompts[work]))]
+        for at, candidate in enumerate(self.measured.finalists[work]):
             if at >= AT_LEAST and perf_counter() > end:
                 return
-            if not any((one.work, one.setting) == (work, setting) for one in self.measured.samples):
-                yield from self.texts([(work, number, setting) for number in range(count)])
+            if not any((one.work, one.setting) == (work, candidate) for one in self.measured.samples):
+                yield from self.texts({work: [candidate]}, places[: LOOKS[0]])
 
-    def compare(self) -> Iterator[Progress]:
+    def go_on(self) -> Iterator[Progress]:
         """Whole texts of all finalists, until each kind of work is clear, and then of those for all of it,
         until that is."""
         works = self.measured.works
@@ -237,58 +245,81 @@ class _Course:
         for work in works:
             yield from self.first_texts(work)
         running = {work: list(own) for work, own in both.items() if own}
-        yield from self.until_clear(running, for_all)
-        if not for_all or running:
+        yield from self.until(lambda: self.drop(running, for_all), running)
+        if running:
             return
-        self.ended = "all"
-        yield from self.until_clear({work: list(for_all) for work in works}, for_all, together=True)
+        if for_all:
+            running = {work: list(for_all) for work in works}
+            yield from self.until(lambda: self.drop_all(running), running)
+        self.ended = "all" if running else "clear"
 
-    def until_clear(
-        self, running: dict[str, list[Setting]], for_all: Sequence[Setting], together: bool = False
+    def until(self, look: Callable[[], None], running: dict[str, list[Candidate]]) -> Iterator[Progress]:
+        """Prompt after prompt of each kind of work by what is in the running there, from which `look` takes
+        what is out: before the first one, and after each one."""
+        written = {(one.work, one.prompt) for one in self.measured.samples}
+        most = max((len(self.task.prompts[work]) for work in running), default=0)
+        places = [
+            (work, number)
+            for number in range(most)
+            for work in running
+            if number < len(self.task.prompts[work]) and (work, number) not in written
+        ]
+        look()
+        yield from self.texts(running, places, look)
+
+    def drop(self, running: dict[str, list[Candidate]], for_all: Sequence[Candidate]) -> None:
+        """In each kind of work what is out, but for `for_all`, and then a kind of work that is clear."""
+        for work, own in list(running.items()):
+            written, count = self.written(work), len(self.task.prompts[work])
+            if written not in (*LOOKS, count):
+                continue
+            found = by_setting(self.measured.samples, [work])
+            left = still_in(found, own)
+            running[work] = [one for one in own if one in left or one in for_all]
+            if is_known := is_clear(found, left):
+                del running[work]
+            if is_known or written == count:
+                self.settle(work)
+
+    def drop_all(self, running: dict[str, list[Candidate]]) -> None:
+        """Everything, once it is clear which setting is best for all kinds of work."""
+        is_look = min(map(self.written, self.measured.works)) in LOOKS
+        if (
+            running
+            and is_look
+            and is_clear(by_setting(self.measured.samples, list(running)), *running.values())
+        ):
+            running.clear()
+
+    def written(self, work: str) -> int:
+        """On how many of its prompts there are texts."""
+        return max((one.prompt + 1 for one in self.measured.samples if one.work == work), default=0)
+
+    def texts(
+        self,
+        running: Mapping[str, list[Candidate]],
+        places: Sequence[Place],
+        look: Callable[[], None] = lambda: None,
     ) -> Iterator[Progress]:
-        """Prompt after prompt of each kind of work with what is in the running there. Drops what is out, and
-        in the end a kind of work that is clear. together: all kinds are clear at once, by all their texts."""
-        prompts = {work: len(self.task.prompts[work]) for work in running}
-        for number in range(max(prompts.values(), default=0)):
-            for work in [work for work in running if number < prompts[work]]:
-                if not any((one.work, one.prompt) == (work, number) for one in self.measured.samples):
-                    at = number % len(running[work])  # which of them begins
-                    order = (*running[work][at:], *running[work][:at])
-                    yield from self.texts([(work, number, setting) for setting in order])
-                last = number + 1 == prompts[work]
-                if together or not (number + 1 in LOOKS or last):
-                    continue
-                found = by_setting(self.measured.samples, [work])
-                left = still_in(found, running[work])
-                running[work] = [one for one in running[work] if one in left or one in for_all]
-                if is_known := is_clear(found, left):
-                    del running[work]
-                if is_known or last:
-                    self.settle(work)
-            is_look = number + 1 in LOOKS
-            if together and is_look and is_clear(by_setting(self.measured.samples, list(running)), for_all):
-                running.clear()
-            if not running:
-                self.ended = "clear"
-                return
+        """Texts on these prompts by what is in the running in their kind of work. Those on a prompt count
+        when all are written."""
 
-    def texts(self, asked: Sequence[tuple[str, int, Setting]]) -> Iterator[Progress]:
-        """Such texts, each of a kind of work, a prompt and a setting. They count when all are written."""
-        found = []
-        for work, number, setting in asked:
-            name, count = called(setting), len(self.task.prompts[work])
-            yield self.progress(
-                message("advice_comparing", work=work, number=number + 1, count=count, name=name)
-            )
-            found.append(self.text(work, number, setting))
-        self.measured = replace(self.measured, samples=(*self.measured.samples, *found))
+        def take(place: Place, samples: list[Sample]) -> None:
+            self.measured = replace(self.measured, samples=(*self.measured.samples, *samples))
+            look()
 
-    def longest(self, contender: Contender) -> Setting:
-        return Setting(contender.name, 0 if contender.tree else min(PROBED, contender.longest or PROBED))
+        for candidate, (work, number) in measure(
+            lambda place: running.get(place[0], []), places, self.text, take
+        ):
+            told = {"work": work, "number": number + 1, "count": len(self.task.prompts[work])}
+            yield self.progress(message("advice_comparing", **told, name=called(candidate)))
 
-    def text(self, work: str, number: int, setting: Setting, most: int = LONGEST_TEXT) -> Sample:
+    def longest(self, contender: Contender) -> Candidate:
+        return Candidate(contender.name, 0 if contender.tree else min(PROBED, contender.longest or PROBED))
+
+    def text(self, setting: Candidate, place: Place, most: int = LONGEST_TEXT) -> Sample:
         """One text. OutOfTime if it was not written to its end."""
-        contender = self.contenders[setting.contender]
+        contender, (work, number) = self.contenders[setting.contender], place
         params = replace(
             self.task.params,
             draft_with=contender.draft_with,

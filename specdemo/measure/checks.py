@@ -11,14 +11,14 @@ from time import perf_counter
 
 from specdemo.engine.detokenize import Pieces
 from specdemo.engine.draft import LONGEST_DRAFT, GivenDrafter
-from specdemo.engine.loop import Decoder, DraftLength, plain_decoder
-from specdemo.errors import PairError, no_mistakes
+from specdemo.engine.loop import Decoder, DraftLength
+from specdemo.errors import no_mistakes
 from specdemo.events import Params
 from specdemo.events.params import GRAMMARS
 from specdemo.loading.load import look_at
 from specdemo.loading.pair import Pair
 from specdemo.measure.results import CheckTime
-from specdemo.session import BUSY, decoder_of, prepare
+from specdemo.session import decoder_of, held, plain_decoder, prepare
 
 LENGTHS = (0, 1, 2, 3, 4, 6, 8, 12, 16)  # of the drafts that are checked
 CONTEXTS = (64, 512, 4096)  # tokens of the text before, as far as the target's context goes
@@ -58,9 +58,7 @@ def _times_after(
     alone = replace(alone, draft_with="none", max_new_tokens=LONGEST_DRAFT + 1, ignore_eos=True, stop=())
     started = prepare(pair, ids[:context], alone)
     times: dict[int, list[float]] = defaultdict(list)
-    if not pair.lock.acquire(blocking=False):
-        raise PairError(BUSY)
-    try:
+    with held(pair):
         look_at(pair)
         with no_mistakes(), pair.runner.active():
             decoder = replace(decoder_of(pair, started, is_over), ahead=False)
@@ -80,8 +78,6 @@ def _times_after(
             for length in order:
                 with no_mistakes(), pair.runner.active():
                     times[length].append(own[length].round(ids[:context], 0).ms)
-    finally:
-        pair.lock.release()
     if len(times[LENGTHS[-1]]) < 2:
         return [], read
     return [_time(context, length, times) for length in LENGTHS], read

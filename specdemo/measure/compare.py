@@ -1,4 +1,5 @@
-"""Drafters in turns on the same prompts, as a table that grows while they are measured."""
+"""Settings in turns on the same prompts, as a table that grows while they are measured: race, Gamma, Compare
+and `bench --methods`."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
@@ -7,44 +8,24 @@ from functools import reduce
 from statistics import fmean
 from time import perf_counter
 
-from specdemo.drafters.table import kind_in
 from specdemo.errors import CannotReadTrees, LoadError
-from specdemo.events import METHODS, PairInfo, Params, drafter_label, manner_of, rule_in_words
+from specdemo.events import METHODS, PairInfo, manner_of, rule_in_words
 from specdemo.events.metrics import ratio, total
-from specdemo.events.params import DraftTree, takes_tree, tree_text, values_of_rule
-from specdemo.events.speedup import (
-    FEWEST_TURNS,
-    SpeedUp,
-    TimedTurn,
-    is_wide,
-    speed_up,
-    speed_up_in_turns,
-    timed,
-)
+from specdemo.events.params import tree_text, values_of_rule
+from specdemo.events.speedup import SpeedUp, is_wide, speed_up, timed
 from specdemo.events.trace import Trace
-from specdemo.loading.catalog import CATALOGUE, ROOT
-from specdemo.loading.pair import AnyPair, Pair
-from specdemo.measure.table import WARM_UP_TOKENS, MethodRow, MethodsResult, is_untimed, usual_tree, winner
-from specdemo.session import run_in_turns
+from specdemo.loading.pair import Pair
+from specdemo.measure.samples import FEWEST_TURNS, TimedTurn, measure, speed_up_in_turns, timed_text
+from specdemo.measure.settings import Setting
+from specdemo.measure.table import WARM_UP_TOKENS, MethodRow, MethodsResult, is_untimed, winner
+from specdemo.measure.turns import run_in_turns
 from specdemo.words.catalogue import speaking
 from specdemo.zero import start_run
 
 WITH_PLAIN = 1.7  # times as long as a run takes one in turns with plain rounds, until it is known
 
-
-@dataclass(frozen=True)
-class Setting:
-    """One row to measure. name: the row's name, which no other row has. is_extra: whether it is left out
-    where it turns out that the pair's models cannot read its trees."""
-
-    name: str
-    pair: AnyPair
-    params: Params
-    is_extra: bool = False
-
-
-Text = tuple[Setting, str | list[int]]  # to be written
-Turns = dict[str, list[TimedTurn]]  # by the names of the settings
+Given = str | list[int]  # a prompt
+Turns = dict[str, list[Sequence[TimedTurn]]]  # of each text, by the settings' names
 
 
 @dataclass(frozen=True)
@@ -60,175 +41,130 @@ class Comparison:
     traces: dict[str, Trace]  # each setting's latest, by its name, without warm-ups
 
 
-def methods_at_hand(pair: Pair) -> list[str]:
-    """The names in METHODS of those that the pair can have."""
-    return [name for name in METHODS if pair.lacks(name) is None]
-
-
-def methods_of(pair: Pair, names: Sequence[str], params: Params) -> list[Setting]:
-    """One setting, which drafts chains, for each of these names in METHODS. ValueError for what the pair
-    cannot have."""
-    own = {name: replace(params, draft_with=name, tree=()) for name in names}
-    for name in names:
-        if why := pair.lacks(name):
-            raise ValueError(f'methods must not include "{name}" for this pair: {why}')
-    kind = pair.info.drafter_kind
-    return [Setting(drafter_label(name, kind), pair, params) for name, params in own.items()]
-
-
-def settings_for(pairs: Sequence[Pair], names: Sequence[str], params: Params) -> list[Setting]:
-    """The settings for pairs with the same target. A method that needs a drafter gives a setting for each of
-    them, the others one for the first. Raises as `methods_of` does."""
-    settings = methods_of(pairs[0], names, params)
-    by_drafter = [name for name in names if METHODS[name].needs_drafter]
-    if not by_drafter or len(pairs) == 1:
-        return settings
-    of_each = [
-        replace(setting, name=f"{setting.name} ({pair.info.name})")
-        for pair in pairs
-        for setting in methods_of(pair, by_drafter, params)
-    ]
-    return of_each + [one for one in settings if one.params.draft_with not in by_drafter]
-
-
-def with_trees(settings: Sequence[Setting], params: Params, trees: Sequence[DraftTree] = ()) -> list[Setting]:
-    """The settings, each followed by those with trees in place of its chains, as far as its pair drafts trees
-    with such Params: the given ones (where there are none, the usual tree of a model) and that of `params`.
-    ValueError for one of `trees` that nothing drafts, and for that of `params` where each pair that could
-    draft it refuses it."""
-    asked = list(dict.fromkeys([*trees, *([params.tree] if params.tree else [])]))
-    found: list[Setting] = []
-    refused: dict[DraftTree, ValueError] = {}
-    for setting in settings:
-        found.append(setting)
-        method = setting.params.draft_with
-        usual = [usual_tree(params)] if METHODS[method].is_by_drafter and not trees else []
-        for tree in dict.fromkeys([*usual, *asked]):
-            if not takes_tree(method, tree):
-                continue
-            try:
-                own = setting.pair.check(replace(setting.params, tree=tree))
-            except ValueError as error:
-                refused[tree] = error
-            else:
-                name = f"{setting.name}, tree {tree_text(tree)}"
-                found.append(replace(setting, name=name, params=own, is_extra=tree not in asked))
-    for tree in asked:
-        if any(one.params.tree == tree for one in found):
-            continue
-        if tree in refused:
-            raise refused[tree]
-        if tree in trees:
-            able = ", ".join(name for name in METHODS if takes_tree(name, tree))
-            why = f"none of these methods drafts it (only {able} can)"
-            raise ValueError(f"trees must not include {tree_text(tree)} here: {why}")
-    return found
-
-
-def has_head(name: str) -> bool:
-    """Whether the drafter of a pair that comes with the project is a head, which cannot be quantised."""
-    return kind_in(ROOT / CATALOGUE[name].drafter).is_head
+class Stopped(Exception):
+    """Within a text, which then does not count."""
 
 
 def compare(
     settings: Sequence[Setting],
-    prompts: Sequence[str | list[int]],
+    prompts: Sequence[Given],
     repeats: int,
     is_stopped: Callable[[], bool] = lambda: False,
     in_turns: int = 0,
 ) -> Iterator[Comparison]:
     """Measures every setting on every prompt `repeats` times, in turns, after a warm-up of each. Yields what
-    is measured so far after each generation. To stop, close the iterator; is_stopped, asked again and again,
-    stops within a generation, which then does not count. in_turns: how often to measure with the rounds of
-    each generation in turns with plain ones (`run_in_turns`). The speed-ups are by these turns, and only
-    where a setting's are too few for that is everything measured `repeats` times.
+    is measured so far before each generation but the first, and at the end. To stop, close the iterator;
+    is_stopped, asked again and again, stops within a generation, which then does not count. in_turns: how
+    often to measure with the rounds of each generation in turns with plain ones (`run_in_turns`). The
+    speed-ups are by these turns, and only where a setting's are too few for that is everything measured
+    `repeats` times.
 
     Raises as `stream` does, when a pair is busy or cannot take a prompt."""
-    assert len({setting.name for setting in settings}) == len(settings), "each needs a name of its own"
-    settings, done = list(settings), 0
-    todo, once = _in_turn(settings, prompts, in_turns or repeats)
-    samples: dict[str, list[Trace]] = {setting.name: [] for setting in settings}
-    turns: Turns = {setting.name: [] for setting in settings} if in_turns else {}
-    took: dict[str, list[float]] = {setting.name: [] for setting in settings}  # seconds, the warm-up first
-    rows: list[MethodRow] = []
-    while done < len(todo):
-        setting, prompt = todo[done]
-        begun, is_warm_up = perf_counter(), done < len(settings)
-        try:
-            trace, its_turns = _generate(setting, prompt, is_stopped, bool(in_turns) and not is_warm_up)
-        except CannotReadTrees:
-            if not setting.is_extra:
-                raise
-            settings = [one for one in settings if one.name != setting.name]
-            todo, once = _in_turn(settings, prompts, in_turns or repeats)
-            del samples[setting.name], took[setting.name]
-            turns.pop(setting.name, None)
-            continue
-        done += 1
+    course = _Course(list(settings), prompts, is_stopped, in_turns or repeats)
+    try:
+        yield from course.warm_up()
+        yield from course.texts(course.passes, bool(in_turns))
+        if in_turns and any(sum(map(len, own)) < FEWEST_TURNS for own in course.turns.values()):
+            course.passes = max(repeats, in_turns)
+            yield from course.texts(course.passes - in_turns, False)
+    except Stopped:
+        return
+    yield course.so_far(None)
+
+
+class _Course:
+    """A comparison as it goes on. passes: over all prompts. warm_ups, took: seconds."""
+
+    def __init__(
+        self, settings: list[Setting], prompts: Sequence[Given], is_stopped: Callable[[], bool], passes: int
+    ):
+        self.settings, self.prompts, self.is_stopped, self.passes = settings, prompts, is_stopped, passes
+        self.traces: dict[str, list[Trace]] = {setting.name: [] for setting in settings}
+        self.turns: Turns = {setting.name: [] for setting in settings}
+        self.rows: list[MethodRow] = []
+        self.warm_ups, self.took, self.is_in_turns = list[float](), list[float](), False
+        assert len(self.traces) == len(settings), "each needs a name of its own"
+
+    def warm_up(self) -> Iterator[Comparison]:
+        """What happens at a first use."""
+
+        def short_text(setting: Setting, prompt: Given) -> None:
+            most = min(WARM_UP_TOKENS, setting.params.max_new_tokens)
+            short, began = (
+                replace(setting, params=replace(setting.params, max_new_tokens=most)),
+                perf_counter(),
+            )
+            try:
+                self.text(short, prompt, in_turns=False)
+            except CannotReadTrees:
+                if not setting.is_extra:
+                    raise
+                self.settings = [one for one in self.settings if one.name != setting.name]
+                del self.traces[setting.name], self.turns[setting.name]
+            else:
+                self.warm_ups.append(perf_counter() - began)
+
+        for setting, _ in measure(lambda _: self.settings, [max(self.prompts, key=len)], short_text):
+            if self.warm_ups:
+                yield self.so_far(setting)
+
+    def texts(self, passes: int, in_turns: bool) -> Iterator[Comparison]:
+        self.is_in_turns = in_turns
+
+        def text(setting: Setting, prompt: Given) -> None:
+            began = perf_counter()
+            trace, turns = self.text(setting, prompt, in_turns)
+            self.took.append(perf_counter() - began)
+            self.traces[setting.name].append(trace)
+            self.turns[setting.name].append(turns)
+            counts = [len(own) for own in self.traces.values()]
+            if min(counts) == max(counts) or not all(counts):
+                self.rows = rows_of(self.settings, self.traces, self.turns)
+
+        for setting, _ in measure(lambda _: self.settings, passes * list(self.prompts), text):
+            yield self.so_far(setting)
+
+    def text(self, setting: Setting, prompt: Given, in_turns: bool) -> tuple[Trace, Sequence[TimedTurn]]:
+        if in_turns:
+            assert isinstance(setting.pair, Pair), "what runs here"
+            trace, turns = run_in_turns(setting.pair, prompt, setting.params, self.is_stopped)
+        else:
+            trace, turns = _generate(setting, prompt, self.is_stopped), []
         if trace.finish == "cancelled":
-            return
+            raise Stopped
         untimed = "so there is nothing to time"
         if trace.stats.timed_tokens < 1:
             raise LoadError(f"{setting.pair.info.name} has sent one token, {untimed}")
         if not trace.stats.run_ms:
             proxy = "is there a proxy before it that collects what it sends?"
             raise LoadError(f"{setting.pair.info.name} has sent its whole text at once, {untimed}: {proxy}")
-        took[setting.name].append(perf_counter() - begun)
-        if not is_warm_up:
-            samples[setting.name].append(trace)
-            if in_turns:
-                turns[setting.name] += its_turns
-            if setting is settings[-1] or not all(samples.values()):
-                rows = rows_of(settings, samples, turns)
-        if in_turns and done == len(todo) and any(len(own) < FEWEST_TURNS for own in turns.values()):
-            todo += max(0, repeats - in_turns) * once
-            in_turns = 0
-        following = todo[done][0].name if done < len(todo) else None
-        latest = {name: own[-1] for name, own in samples.items() if own}
-        left = _seconds(todo[done:], took, WITH_PLAIN if turns else 1.0)
-        passes = (len(todo) - len(settings)) // len(once)
-        yield Comparison(done, len(todo), left, passes, following, rows, latest)
+        return trace, turns
+
+    def so_far(self, setting: Setting | None) -> Comparison:
+        """setting: the next one."""
+        done, texts = len(self.warm_ups) + len(self.took), self.passes * len(self.prompts)
+        total, latest = (
+            len(self.settings) * (1 + texts),
+            {name: own[-1] for name, own in self.traces.items() if own},
+        )
+        return Comparison(done, total, self.left(), self.passes, setting and setting.name, self.rows, latest)
+
+    def left(self) -> float:
+        """Seconds that the other texts will take, as long as those so far, or as the warm-ups tell."""
+        warm_up = fmean(self.warm_ups or [0.0])
+        most = max(setting.params.max_new_tokens for setting in self.settings)
+        longer = (WITH_PLAIN if self.is_in_turns else 1.0) * max(1.0, most / WARM_UP_TOKENS)
+        text = fmean(self.took) if self.took else longer * warm_up
+        texts = len(self.settings) * self.passes * len(self.prompts) - len(self.took)
+        return texts * text + (len(self.settings) - len(self.warm_ups)) * warm_up
 
 
-def _seconds(todo: Sequence[Text], took: dict[str, list[float]], longer: float) -> float:
-    """What these texts will take: each as long as others of its setting, and before there are any by its
-    warm-up; a setting of which nothing is known is like the others. longer: how many times as long as such a
-    run they take."""
-    known: dict[str, float] = {}
-    for setting, _ in todo:
-        warm_up, *others = took[setting.name] or [0.0]
-        most = setting.params.max_new_tokens
-        known[setting.name] = fmean(others) if others else longer * warm_up * max(1.0, most / WARM_UP_TOKENS)
-    usual = fmean([one for one in known.values() if one] or [0.0])
-    warm_ups = [own[0] for own in took.values() if own]
-    cold = sum(not own for own in took.values())
-    full = [known[setting.name] or usual for setting, _ in todo[cold:]]
-    return sum(full) + cold * fmean(warm_ups or [0.0])
-
-
-def _in_turn(
-    settings: Sequence[Setting], prompts: Sequence[str | list[int]], repeats: int
-) -> tuple[list[Text], list[Text]]:
-    """All texts: a warm-up of each setting, and each prompt with each `repeats` times. And these once."""
-    longest, warm_ups = max(prompts, key=len), []
-    for setting in settings:
-        most = min(WARM_UP_TOKENS, setting.params.max_new_tokens)
-        warm_ups.append((replace(setting, params=replace(setting.params, max_new_tokens=most)), longest))
-    once = [(setting, prompt) for prompt in prompts for setting in settings]
-    return warm_ups + repeats * once, once
-
-
-def _generate(
-    setting: Setting, prompt: str | list[int], is_stopped: Callable[[], bool], in_turns: bool
-) -> tuple[Trace, list[TimedTurn]]:
-    if in_turns:
-        assert isinstance(setting.pair, Pair), "what runs here"
-        return run_in_turns(setting.pair, prompt, setting.params, is_stopped)
+def _generate(setting: Setting, prompt: Given, is_stopped: Callable[[], bool]) -> Trace:
     with start_run(setting.pair, prompt, setting.params, measure=False, is_over=is_stopped) as run:
         for _ in run:
             if is_stopped():
                 break
-    return run.trace, []
+    return run.trace
 
 
 def rows_of(
@@ -241,27 +177,27 @@ def rows_of(
     count = max(1, min(map(len, samples.values())))
     plain = next((setting for setting in started if setting.params.draft_with == "none"), None)
     used = {setting.name: samples[setting.name][:count] for setting in started}
-    found, plain_ms = dict[str, SpeedUp | None](), None
+    found, plain_ms = dict[str, SpeedUp](), None
     if plain and turns:
         for name, own in used.items():
-            rounds = [one for trace in own for one in timed(trace.rounds)]
-            found[name] = speed_up_in_turns(turns[name], rounds)
-        found[plain.name] = found[plain.name] and SpeedUp(1.0, 1.0, 1.0)
-    speedups = {name: one for name, one in found.items() if one}
-    if speedups and len(speedups) == len(used):
+            texts = [timed_text(one.stats, each) for one, each in zip(own, turns[name], strict=False)]
+            if one := speed_up_in_turns(texts):
+                found[name] = one
+    if plain and len(found) == len(used):
+        found[plain.name] = SpeedUp(1.0, 1.0, 1.0)
         # What is known best is by how many plain rounds a round lasts, so all are told at one pace: that at
         # which a plain round takes what it took on average.
         steps_ms = {}
         for name, own in used.items():
             run_ms, tokens = (sum(getattr(one.stats, part) for one in own) for part in ("run_ms", "tokens"))
-            steps_ms[name] = speedups[name].value * run_ms / tokens
+            steps_ms[name] = found[name].value * run_ms / tokens
         plain_ms = fmean(steps_ms.values())
         used = {name: [at_pace(one, plain_ms / steps_ms[name]) for one in own] for name, own in used.items()}
     rows = []
     for setting in started:
         own, theirs = used[setting.name], used[plain.name] if plain else []
         both_greedy = plain is not None and setting.params.temperature == plain.params.temperature == 0
-        by_turns = (speedups[setting.name], plain_ms) if plain_ms else None
+        by_turns = (found[setting.name], plain_ms) if plain_ms else None
         rows.append(_row(setting, own, theirs, both_greedy, by_turns))
     return sorted(rows, key=lambda row: (is_untimed(row), -row.tokens_per_second))
 

@@ -1,45 +1,38 @@
 """What follows from the samples: what each draft length would bring, which settings are worth measuring,
 which are out, and what to recommend. Without torch.
 
-A setting's speed-up is the tokens a round that it brings over what its rounds take, in rounds of the target
-alone. Both are known of each prompt, the second from turns (see `run_in_turns` in session.py). The interval
-is for other prompts of the same kind: a jackknife over the prompts, on the logarithm (Tukey 1958). What is
-looked at several times is decided by wider intervals, so that chance does not end it."""
+What is looked at several times is decided by wider intervals, so that chance does not end it."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import exp, log, sqrt
-from statistics import StatisticsError, fmean, linear_regression, variance
+from statistics import fmean
 from typing import Literal
 
-from specdemo.events.speedup import SpeedUp, break_even, is_wide, student
+from specdemo.events.speedup import SpeedUp, break_even, is_wide
 from specdemo.events.verdict import speedup_in_words
 from specdemo.measure.results import (
     ALL,
+    Candidate,
     CheckTime,
     Contender,
     Measured,
     Recommendation,
     Sample,
-    Setting,
     Together,
     check_ratio,
 )
+from specdemo.measure.samples import FEWEST_PROMPTS, Place, speed_up_on_prompts
 from specdemo.words.catalogue import numeral, say, speaker_of
 
 LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)  # of drafts, that are compared
 FIRST_TEXT, PROBED = 32, 8  # tokens of a first text and of its drafts, from which lengths are estimated
-FEWEST_PROMPTS, FEWEST_TURNS = 3, 6  # of which an interval is told
 MOST_FINALISTS = 6  # settings of a kind of work that are measured
 # Parts of the best estimate from which on a setting is measured: each contender's best one, and all others.
 WORTH, WORTH_MORE = 0.8, 0.9
 SAME = 1.03  # settings that differ by less are as good
 STRICT = 1.75  # times as wide as what is told is the interval that decides before the last prompt: about 99%
-TRIMMED = 0.2  # of a prompt's turns, at each end
 
-# A prompt, by its work and its number there.
-Place = tuple[str, int]
 ByPlace = Mapping[Place, Sample]
 
 
@@ -47,7 +40,7 @@ ByPlace = Mapping[Place, Sample]
 class Estimate:
     """What a setting would bring: tokens a round, and how many times as fast as the target alone."""
 
-    setting: Setting
+    setting: Candidate
     tokens: float
     speedup: float
 
@@ -58,7 +51,7 @@ def estimates(contender: Contender, probe: Together, checks: Sequence[CheckTime]
     if contender.tree:  # as it was probed; what a verdict on it takes beyond that on a chain is not known yet
         tokens = probe.tokens_per_round
         cost = check_ratio(checks, 1 + probe.drafted_per_round) + probe.draft_cost
-        return [Estimate(Setting(contender.name, 0), tokens, tokens / cost)]
+        return [Estimate(Candidate(contender.name, 0), tokens, tokens / cost)]
     found = []
     for gamma in lengths_of(contender):
         accepted, drafted = _up_to(gamma, probe, "accepted"), _up_to(gamma, probe, "drafted")
@@ -68,7 +61,7 @@ def estimates(contender: Contender, probe: Together, checks: Sequence[CheckTime]
         made = probe.drafted_per_round
         cost += probe.draft_cost * (sum(drafted) / made if made and not contender.at_once else 1.0)
         tokens = 1 + sum(accepted)
-        found.append(Estimate(Setting(contender.name, gamma), tokens, tokens / cost))
+        found.append(Estimate(Candidate(contender.name, gamma), tokens, tokens / cost))
     return found
 
 
@@ -84,7 +77,7 @@ def _up_to(gamma: int, probe: Together, what: Literal["drafted", "accepted"]) ->
     return shares + [shares[-1] * factor**more for more in range(1, gamma - len(shares) + 1)]
 
 
-def finalists(found: Iterable[Estimate]) -> list[Setting]:
+def finalists(found: Iterable[Estimate]) -> list[Candidate]:
     """The settings that are worth measuring, the most promising first: the best one of each contender, and
     then others that are nearly as good as the best of all."""
     ordered = sorted(found, key=lambda one: one.speedup, reverse=True)
@@ -115,7 +108,7 @@ def nearest_context(checks: Sequence[CheckTime], length: float) -> list[CheckTim
     return sorted((one for one in checks if one.context == nearest), key=lambda one: one.rows)
 
 
-def by_setting(samples: Sequence[Sample], works: Sequence[str]) -> dict[Setting, ByPlace]:
+def by_setting(samples: Sequence[Sample], works: Sequence[str]) -> dict[Candidate, ByPlace]:
     """The samples of these kinds of work, by what was set and on which prompt: as many prompts of each kind
     as were written of the one with the fewest, so that they weigh alike; only what was set in each kind."""
     written = dict.fromkeys(works, 0)
@@ -123,84 +116,17 @@ def by_setting(samples: Sequence[Sample], works: Sequence[str]) -> dict[Setting,
         if one.work in written:
             written[one.work] = max(written[one.work], one.prompt + 1)
     most = min(written.values(), default=0)
-    found: dict[Setting, dict[Place, Sample]] = defaultdict(dict)
+    found: dict[Candidate, dict[Place, Sample]] = defaultdict(dict)
     for one in samples:
         if one.work in written and one.prompt < most:
             found[one.setting][one.work, one.prompt] = one
     return {one: own for one, own in found.items() if {kind for kind, _ in own} == set(works)}
 
 
-@dataclass(frozen=True)
-class OfPrompt:
-    """A prompt's part. cost: of all its rounds, in rounds of the target alone."""
-
-    tokens: int
-    cost: float
-
-
-def parts_of(own: ByPlace) -> dict[Place, OfPrompt] | None:
-    """Each prompt's part; None where too little was timed.
-
-    A round is taken to cost the more, the more it drafts, by a straight line through the turns of all
-    prompts, so that rounds count that were not timed; what a prompt's turns are off by that, without the
-    largest and the smallest, holds for all of its rounds."""
-    turns = [turn for one in own.values() for turn in one.turns]
-    if len(turns) < FEWEST_TURNS or len(own) < FEWEST_PROMPTS:
-        return None
-    drafted, costs = [turn.drafted for turn in turns], [turn.cost for turn in turns]
-    try:
-        slope, intercept = linear_regression(drafted, costs)
-    except StatisticsError:  # all drafts have the same length
-        slope, intercept = 0.0, fmean(costs)
-
-    def usual(drafted: float) -> float:
-        return max(intercept + slope * drafted, 0.1 * fmean(costs))
-
-    found = {}
-    for place, one in own.items():
-        off = sorted(log(turn.cost / usual(turn.drafted)) for turn in one.turns)
-        cut = int(TRIMMED * len(off))
-        factor = exp(fmean(off[cut : len(off) - cut])) if off else 1.0
-        cost = len(one.drafted) * usual(fmean(one.drafted)) * factor
-        found[place] = OfPrompt(sum(one.emitted), cost)
-    return found
-
-
-def speed_up_of(own: ByPlace) -> SpeedUp | None:
-    """How many times as fast as the target alone; None where too little was measured."""
-    return _speed_up([parts_of(own)])
-
-
-def times_as_fast(one: ByPlace, other: ByPlace) -> SpeedUp | None:
-    """How many times as fast the one setting is as the other, on the prompts of both."""
-    both = [place for place in one if place in other]
-    return _speed_up([parts_of({place: side[place] for place in both}) for side in (one, other)])
-
-
-def _speed_up(sides: Sequence[dict[Place, OfPrompt] | None]) -> SpeedUp | None:
-    """The quotient of tokens and cost of the first side, over that of the second if there is one, with its
-    90% interval by the jackknife over the prompts that they share, within each kind of work."""
-    if not all(sides):
-        return None
-    places = list(sides[0] or {})
-
-    def factor(left_out: Place | None = None) -> float:
-        signs = zip((1, -1), sides, strict=False)
-        return sum(sign * _log_quotient(side or {}, left_out) for sign, side in signs)
-
-    without = defaultdict(list)
-    for place in places:
-        without[place[0]].append(factor(place))
-    if len(places) == len(without):  # one prompt of each
-        return None
-    parts = ((len(some) - 1) ** 2 / len(some) * variance(some) for some in without.values() if len(some) > 1)
-    half = student(len(places) - len(without) + 1) * sqrt(sum(parts))
-    return SpeedUp(*(exp(factor() + off) for off in (0.0, -half, half)))
-
-
-def _log_quotient(side: Mapping[Place, OfPrompt], left_out: Place | None) -> float:
-    kept = [part for place, part in side.items() if place != left_out]
-    return log(sum(part.tokens for part in kept) / sum(part.cost for part in kept))
+def speed_up_of(own: ByPlace, other: ByPlace | None = None) -> SpeedUp | None:
+    """How many times as fast a setting is as the target alone, or as another setting."""
+    sides = ({place: one.timed for place, one in side.items()} for side in (own, other) if side is not None)
+    return speed_up_on_prompts(*sides)
 
 
 def strictly(speedup: SpeedUp | None) -> SpeedUp | None:
@@ -211,24 +137,24 @@ def strictly(speedup: SpeedUp | None) -> SpeedUp | None:
     return SpeedUp(speedup.value, low, high)
 
 
-def still_in(found: Mapping[Setting, ByPlace], running: Sequence[Setting]) -> list[Setting]:
+def still_in(found: Mapping[Candidate, ByPlace], running: Sequence[Candidate]) -> list[Candidate]:
     """The settings that may still be the best of those in the running: all that the one that leads is not
     surely faster than."""
     leader = leader_of(found)
     if leader is None:
         return list(running)
-    ahead = {one: strictly(times_as_fast(found[leader], found.get(one, {}))) for one in running}
+    ahead = {one: strictly(speed_up_of(found[leader], found.get(one, {}))) for one in running}
     return [one for one in running if one == leader or (lead := ahead[one]) is None or lead.low <= 1]
 
 
-def leader_of(found: Mapping[Setting, ByPlace]) -> Setting | None:
+def leader_of(found: Mapping[Candidate, ByPlace]) -> Candidate | None:
     """The best setting so far, by `best_of`; None while nothing is known."""
     return best_of(
         {one: (len(own), speedup) for one, own in found.items() if (speedup := speed_up_of(own)) is not None}
     )
 
 
-def best_of(known: Mapping[Setting, tuple[int, SpeedUp]]) -> Setting | None:
+def best_of(known: Mapping[Candidate, tuple[int, SpeedUp]]) -> Candidate | None:
     """The setting with the largest speed-up; of those as good, the surest. known: on how many prompts, and
     the speed-up. What was dropped before the last prompt is none of the best, nor what is too uncertain to
     be told, while another one can be."""
@@ -241,13 +167,13 @@ def best_of(known: Mapping[Setting, tuple[int, SpeedUp]]) -> Setting | None:
     return max(as_good, key=lambda one: speedups[one].low, default=None)
 
 
-def is_clear(found: Mapping[Setting, ByPlace], running: Sequence[Setting]) -> bool:
+def is_clear(found: Mapping[Candidate, ByPlace], running: Sequence[Candidate]) -> bool:
     """Whether it is known which of them is best, or that it hardly matters, and whether that one pays."""
     leader = leader_of(found)
     if leader is None or (speedup := strictly(speed_up_of(found[leader]))) is None:
         return False
     pays = (speedup.low > 1 or speedup.high < SAME) and not is_wide(speedup.interval)
-    others = (strictly(times_as_fast(found.get(one, {}), found[leader])) for one in running if one != leader)
+    others = (strictly(speed_up_of(found.get(one, {}), found[leader])) for one in running if one != leader)
     return pays and all(lead is not None and lead.high < SAME for lead in others)
 
 
@@ -274,7 +200,7 @@ class SettingRow:
     speed-up is tokens_per_round / cost; both are None where too little was measured. beside: it is the
     recommended one, not surely slower than that one, or slower; None where none is recommended."""
 
-    setting: Setting
+    setting: Candidate
     speedup: SpeedUp | None
     cost: float | None
     drafted_per_round: float
@@ -406,9 +332,9 @@ def _per_round(row: SettingRow) -> dict[str, str]:
     return {"tokens": numeral(row.tokens_per_round, ".2f"), "cost": numeral(row.cost, ".2f")}
 
 
-def contender_of(measured: Measured, setting: Setting) -> Contender:
+def contender_of(measured: Measured, setting: Candidate) -> Contender:
     return next(one for one in measured.contenders if one.name == setting.contender)
 
 
-def called(setting: Setting) -> str:
+def called(setting: Candidate) -> str:
     return f"{setting.contender}, γ {setting.gamma}" if setting.gamma else setting.contender

@@ -1,19 +1,33 @@
-"""The prompts: texts of each kind of work in assets/prompts, and beginnings of stories as token ids."""
+"""The prompts: texts of each kind of work in assets/prompts, beginnings of stories as token ids, and one's
+own, from a file."""
 
 import json
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain, cycle, islice
+from pathlib import Path
+from typing import Any
 
+from specdemo.events.params import ChatMessage, check_messages, check_prompt
 from specdemo.loading.catalog import EMBEDDED, ROOT, WORKS
 from specdemo.loading.pair import AnyPair, Pair
+from specdemo.words.catalogue import numeral
+from specdemo.words.message import about, given, message, message_of, refusal
 
-PROMPTS = ROOT / "assets" / "prompts"
+FOLDER = ROOT / "assets" / "prompts"
+Prompt = str | list[ChatMessage]
+
+LARGEST_FILE = 64_000_000  # bytes
+JSON_FILES = (".json", ".jsonl", ".ndjson")
+PROMPTS = ("messages", "prompt", "input")  # the names under which a request has its prompt
+WRAPPERS = ("body", "request")  # the names under which a log has a request
+FORMS = '{"prompt": "..."} or {"messages": [...]}'  # of a line, as sentences name them
 
 
 @cache
 def prompt_sets() -> dict[str, tuple[str, ...]]:
     """The texts of each kind of work: "story" for the embedded pair, too, the others for larger ones."""
-    files = {kind: PROMPTS / f"{kind}.json" for kind in WORKS}
+    files = {kind: FOLDER / f"{kind}.json" for kind in WORKS}
     return {kind: tuple(json.loads(file.read_text(encoding="utf-8"))) for kind, file in files.items()}
 
 
@@ -36,3 +50,118 @@ def story_prompts(pair: Pair, count: int, length: int | None = None) -> list[lis
         return [beginnings[start] for start in starts]
     following = (cycle(beginnings[start:] + beginnings[:start]) for start in starts)
     return [list(islice(chain.from_iterable(texts), length)) for texts in following]
+
+
+def prompts_of(kinds: Sequence[str]) -> dict[str, list[Prompt]]:
+    """The prompts of each kind of work. ValueError for a kind that there is not."""
+    sets = prompt_sets()
+    for kind in kinds:
+        if kind not in sets:
+            raise ValueError(refusal("work", "choice", kind, names=", ".join(sets)))
+    return {kind: list(sets[kind]) for kind in kinds}
+
+
+def read_prompts(path: str | Path) -> list[Prompt]:
+    """The prompts of a file in UTF-8: one a line, or, where the first line begins with { or the name ends
+    like one of JSON_FILES, a JSON object a line. Empty lines are skipped.
+
+    An object has "prompt" (text or messages), "messages", or "input" and "instructions" as OpenAI's Responses
+    API takes them; or it has such an object as "body" or "request". A text as "input" is a user's message. An
+    assistant's messages at the end are what was answered, and are left off.
+
+    ValueError, in one sentence, for a file or a line that cannot be taken."""
+    file = Path(path)
+    lines = _lines(file)
+    first = next(iter(lines.values()), "")
+    is_json = file.suffix.lower() in JSON_FILES or first.lstrip().startswith("{")
+    prompts = [_of_line(file, number, line, is_json) for number, line in lines.items()]
+    if not prompts:
+        raise ValueError(about("prompts", "prompts_none", file=str(file)))
+    return prompts
+
+
+def _lines(file: Path) -> dict[int, str]:
+    """The lines that are not empty, by their number, from 1."""
+    if file.is_dir():
+        raise ValueError(about("prompts", "prompts_folder", file=str(file)))
+    if not file.exists():
+        raise ValueError(about("prompts", "prompts_missing", file=str(file)))
+    try:
+        if (size := file.stat().st_size) > LARGEST_FILE:
+            megabytes = {"most": numeral(LARGEST_FILE / 1e6, ",.0f"), "size": numeral(size / 1e6, ",.0f")}
+            raise ValueError(about("prompts", "prompts_large", file=str(file), **megabytes))
+        held = file.read_bytes()
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise ValueError(about("prompts", "prompts_unread", file=str(file), why=why)) from None
+    try:
+        text = held.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = held.count(b"\n", 0, error.start) + 1
+        raise ValueError(about("prompts", "prompts_encoding", file=str(file), line=line)) from None
+    numbered = enumerate(text.split("\n"), 1)  # a JSON string may hold other ends of lines
+    return {number: line.removesuffix("\r") for number, line in numbered if line.strip()}
+
+
+def _of_line(file: Path, number: int, line: str, is_json: bool) -> Prompt:
+    try:
+        return _of_object(_request(line)) if is_json else _text(line)
+    except ValueError as error:
+        what = message_of(error)
+        raise ValueError(about("prompts", "prompts_line", file=str(file), line=number, what=what)) from None
+
+
+def _text(text: str) -> str:
+    check_prompt(text)
+    return text
+
+
+def _request(line: str) -> Mapping[str, Any]:
+    """The object of a line that has the prompt."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        found = None
+    while isinstance(found, Mapping) and not any(name in found for name in PROMPTS):
+        found = next((found[name] for name in WRAPPERS if name in found), None)
+    if not isinstance(found, Mapping):
+        raise ValueError(given(message("prompts_object", forms=FORMS), line))
+    return found
+
+
+def _of_object(request: Mapping[str, Any]) -> Prompt:
+    name = next(name for name in PROMPTS if name in request)
+    value = request[name]
+    if name == "prompt" and isinstance(value, str):
+        return _text(value)
+    if name == "input" and isinstance(value, str):
+        value = [{"role": "user", "content": value}]
+    if not isinstance(value, list) or not all(isinstance(one, Mapping) for one in value):
+        key = "prompts_messages" if name == "messages" else "prompts_text_or_messages"
+        raise ValueError(given(message(key, name=name), value))
+    asked = list(value)
+    while asked and asked[-1].get("role") == "assistant":
+        asked.pop()
+    if not asked:
+        raise ValueError(message("prompts_unasked", name=name))
+    if request.get("instructions") is not None:
+        asked.insert(0, {"role": "system", "content": request["instructions"]})
+    return list(check_messages([_message(one) for one in asked]))
+
+
+def _message(logged: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a chat template reads of a logged message. "developer" is a newer name of "system"."""
+    if logged.get("tool_calls") or logged.get("function_call"):
+        raise ValueError(message("prompts_tools"))
+    role, content = logged.get("role"), logged.get("content")
+    if isinstance(content, list):
+        content = "".join(_texts(content))
+    return {"role": "system" if role == "developer" else role, "content": content}
+
+
+def _texts(parts: Sequence[object]) -> Iterator[str]:
+    for part in parts:
+        text = part.get("text") if isinstance(part, Mapping) else None
+        if not isinstance(text, str):
+            raise ValueError(message("prompts_part"))
+        yield text

@@ -1,14 +1,16 @@
 """What the adviser measures and what comes of it. Without torch."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from statistics import fmean
 from typing import Any, Literal
 
+from specdemo.events import Stats
+from specdemo.events.metrics import fresh, ratio
 from specdemo.events.params import DraftTree
-from specdemo.events.speedup import TimedTurn
 from specdemo.events.trace import Trace
+from specdemo.measure.samples import TimedText, TimedTurn, timed_text
 
 Ended = Literal["running", "clear", "all", "budget", "interrupted", "failed"]
 SCHEMA = "specdemo.advice/1"
@@ -36,7 +38,7 @@ ALONE = Contender("none", "none")
 
 
 @dataclass(frozen=True)
-class Setting:
+class Candidate:
     """A contender with a draft length; 0 of one that drafts a tree."""
 
     contender: str
@@ -44,58 +46,29 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Turn:
-    """Some rounds of a text, and right after them some of the target alone, whose mean is plain_ms. drafted,
-    ms: means of the text's own rounds."""
-
-    plain_ms: float
-    drafted: float
-    ms: float
-
-    @property
-    def cost(self) -> float:
-        """What one of its rounds took, in rounds of the target alone."""
-        return self.ms / self.plain_ms
-
-
-@dataclass(frozen=True)
 class Sample:
     """One text. prompt: its number among those of its work. length: tokens, the prompt's included. drafted,
-    accepted, emitted: tokens of each round. judged: drafted tokens. draft_ms: of all rounds."""
+    accepted: tokens of each round. turns: in which it was timed beside plain rounds."""
 
     work: str
     prompt: int
-    setting: Setting
+    setting: Candidate
     length: int
+    stats: Stats
     drafted: tuple[int, ...]
     accepted: tuple[int, ...]
-    emitted: tuple[int, ...]
-    judged: int
-    draft_ms: float
-    turns: tuple[Turn, ...]
+    turns: tuple[TimedTurn, ...]
+
+    @property
+    def timed(self) -> TimedText:
+        return timed_text(self.stats, self.turns)
 
 
-def sample_of(work: str, prompt: int, setting: Setting, trace: Trace, turns: Sequence[TimedTurn]) -> Sample:
-    stats = trace.stats
-    return Sample(
-        work,
-        prompt,
-        setting,
-        length=len(trace.prompt_ids) + stats.tokens,
-        drafted=tuple(len(one.draft) for one in trace.rounds),
-        accepted=tuple(sum(token.fate == "accepted" for token in one.draft) for one in trace.rounds),
-        emitted=tuple(len(one.emitted) for one in trace.rounds),
-        judged=stats.accepted + (stats.rejected or 0),
-        draft_ms=stats.draft_ms or 0.0,
-        turns=tuple(
-            Turn(
-                plain_ms=fmean(one.ms for one in turn.slow),
-                drafted=fmean(one.drafted for one in turn.fast),
-                ms=fmean(one.ms for one in turn.fast),
-            )
-            for turn in turns
-        ),
-    )
+def sample_of(work: str, prompt: int, setting: Candidate, trace: Trace, turns: Sequence[TimedTurn]) -> Sample:
+    drafted = tuple(len(one.draft) for one in trace.rounds)
+    accepted = tuple(sum(token.fate == "accepted" for token in one.draft) for one in trace.rounds)
+    length = len(trace.prompt_ids) + trace.stats.tokens
+    return Sample(work, prompt, setting, length, trace.stats, drafted, accepted, tuple(turns))
 
 
 @dataclass(frozen=True)
@@ -104,25 +77,26 @@ class Together:
 
     samples: tuple[Sample, ...]
 
+    def _sum(self, name: str) -> float:
+        return sum(getattr(one.stats, name) or 0 for one in self.samples)
+
     @property
     def tokens_per_round(self) -> float:
-        return fmean(count for one in self.samples for count in one.emitted)
+        return self._sum("tokens") / self._sum("rounds")
 
     @property
     def drafted_per_round(self) -> float:
-        return fmean(count for one in self.samples for count in one.drafted)
+        return self._sum("drafted") / self._sum("rounds")
 
     @property
     def acceptance_rate(self) -> float | None:
-        judged = sum(one.judged for one in self.samples)
-        return sum(sum(one.accepted) for one in self.samples) / judged if judged else None
+        return ratio(self._sum("accepted"), self._sum("accepted") + self._sum("rejected"))
 
     @property
     def draft_cost(self) -> float:
         """What drafting takes in a round, in rounds of the target alone."""
         plain_ms = fmean(turn.plain_ms for one in self.samples for turn in one.turns)
-        rounds = sum(len(one.drafted) for one in self.samples)
-        return sum(one.draft_ms for one in self.samples) / rounds / plain_ms
+        return self._sum("draft_ms") / self._sum("rounds") / plain_ms
 
     def share_above(self, what: Literal["drafted", "accepted"], places: int) -> list[float]:
         """The share of rounds with more than i such tokens, for i below `places`."""
@@ -169,7 +143,7 @@ class Recommendation:
     speedup: float | None
     interval: tuple[float, float] | None
     reason: str
-    best: Setting | None
+    best: Candidate | None
     prompts: int  # on which it was measured
     is_provisional: bool
     tree: DraftTree = ()
@@ -196,7 +170,7 @@ class Measured:
     contenders: tuple[Contender, ...]
     checks: tuple[CheckTime, ...] = ()
     probes: tuple[Sample, ...] = ()
-    finalists: dict[str, tuple[Setting, ...]] = field(default_factory=dict)
+    finalists: dict[str, tuple[Candidate, ...]] = field(default_factory=dict)
     samples: tuple[Sample, ...] = ()
     settled: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -205,4 +179,19 @@ class Measured:
 
 
 def to_object(measured: Measured) -> dict[str, Any]:
-    return {"schema": SCHEMA, **asdict(measured)}
+    texts = {name: [_text_object(one) for one in getattr(measured, name)] for name in ("probes", "samples")}
+    return {"schema": SCHEMA, **asdict(replace(measured, probes=(), samples=())), **texts}
+
+
+def _text_object(one: Sample) -> dict[str, Any]:
+    """Times are means of a turn's rounds."""
+    turns = [
+        {
+            "plain_ms": turn.plain_ms,
+            "drafted": fmean(each.drafted for each in turn.fast),
+            "ms": fmean(each.ms for each in turn.fast),
+        }
+        for turn in one.turns
+    ]
+    counted = {name: getattr(one.stats, name) for name in ("tokens", "rejected", "draft_ms")}
+    return {**asdict(replace(one, stats=fresh(), turns=())), "stats": counted, "turns": turns}

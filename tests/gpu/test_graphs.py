@@ -15,7 +15,7 @@ import torch
 from specdemo import Params, generate, load_pair, stream
 from specdemo.engine import step
 from specdemo.events.choices import RULES
-from specdemo.measure.compare import methods_at_hand
+from specdemo.measure.settings import methods_at_hand
 from tests.tiny import ARCHITECTURES, noisy, tiny
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]

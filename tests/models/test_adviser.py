@@ -12,8 +12,8 @@ from specdemo.errors import PairError
 from specdemo.loading.catalog import CATALOGUE, ROOT
 from specdemo.measure.advise import fitting
 from specdemo.measure.checks import check_times
-from specdemo.measure.contenders import field_of
-from specdemo.session import run_in_turns
+from specdemo.measure.settings import field_of
+from specdemo.measure.turns import run_in_turns
 from tests.small import PROMPT, small_model
 
 PARAMS = Params(temperature=0.0, max_new_tokens=40, seed=0, alternatives=0)

@@ -16,7 +16,8 @@ from specdemo.engine.rules import JUDGES, Decision
 from specdemo.engine.sampling import draw
 from specdemo.events import METHODS, RULES, Method, Rule
 from specdemo.events.trace import Trace
-from specdemo.measure.compare import compare, methods_of
+from specdemo.measure.compare import compare
+from specdemo.measure.settings import methods_of
 from specdemo.measure.table import winner
 from specdemo.ui.page import api
 from specdemo.ui.page.controls import controls

@@ -9,7 +9,8 @@ from specdemo import Params, generate, load_pair
 from specdemo.cli.main import main
 from specdemo.errors import PairError
 from specdemo.events import METHODS
-from specdemo.measure.compare import _generate, compare, methods_of
+from specdemo.measure.compare import _generate, compare
+from specdemo.measure.settings import methods_of
 from specdemo.measure.table import is_untimed
 from tests.tiny import noisy, tiny
 

@@ -18,7 +18,7 @@ from specdemo.drafters.mtp import CachedMtp, own_parameters
 from specdemo.drafters.table import BY_METHOD
 from specdemo.loading.load import plan
 from specdemo.loading.request import resolve
-from specdemo.measure.compare import methods_of
+from specdemo.measure.settings import methods_of
 from specdemo.runtime.weights import held_bytes, weight_bytes
 from tests.checkpoints import MTP_KINDS, change_tensors, model_with_mtp, with_tokenizer
 from tests.drafters import PROMPT, drawn_as_said, formula_of, layers_of_kind, loaded, with_mtp

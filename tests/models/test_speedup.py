@@ -5,14 +5,17 @@ from dataclasses import replace
 
 import pytest
 
-from specdemo import Params, generate, load_pair, session, stream
-from specdemo.engine import loop
+from specdemo import Params, generate, load_pair, stream
 from specdemo.engine.draft import NoDrafter
-from specdemo.engine.loop import LEAST_MS, MOST_PLAIN, ROUNDS_A_TURN, Decoder
-from specdemo.events.speedup import FEWEST_PLAIN, FEWEST_TURNS, claimed
+from specdemo.engine.loop import Decoder
+from specdemo.events.speedup import FEWEST_PLAIN, claimed
+from specdemo.measure import turns
+from specdemo.measure.samples import FEWEST_TURNS
+from specdemo.measure.turns import USUAL_TURN, settle, time_in_turns
 from specdemo.runtime import device
 from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.native import NativeLM
+from specdemo.session import LEAST_MS, MOST_PLAIN
 
 PROMPT = "One day, a girl named Mia found a tiny kitten in the rain."
 LONG = {"ignore_eos": True, "max_new_tokens": 120, "seed": 3}
@@ -69,7 +72,9 @@ def test_it_is_unknown_while_a_run_goes_on_and_after_one_that_was_cancelled_or_i
     list(short)
     stats = short.trace.stats
     assert stats.target_step_ms is stats.speedup is stats.speedup_interval is None
-    assert list(run.time_in_turns(60)) == list(short.time_in_turns(60)) == [] and stats.tokens_per_second > 0
+    assert (
+        list(time_in_turns(run, 60)) == list(time_in_turns(short, 60)) == [] and stats.tokens_per_second > 0
+    )
 
 
 @pytest.mark.slow
@@ -141,20 +146,21 @@ def test_a_run_that_is_timed_again_stays_as_it_was_but_for_its_speed_up(name, dr
     """The rounds that are made again are the run's, also of drafters that learn while it goes on."""
     pair, made = load_pair(name), []
 
-    def turns(*arguments):
-        for own, alone in loop.turns(*arguments):
-            made.extend([own] if alone else [])
-            yield own, alone
+    def in_turns(*arguments):
+        for own, turn in each(*arguments):
+            made.extend([own] if turn else [])
+            yield own, turn
 
-    monkeypatch.setattr(session, "turns", turns)
+    each = turns._in_turns
+    monkeypatch.setattr(turns, "_in_turns", in_turns)
     params = replace(Params(**LONG, draft_with=draft_with), max_new_tokens=80)
     run = stream(pair, PROMPT, params, measure=False)
     list(run)
     before = replace(run.trace, rounds=list(run.trace.rounds))
     assert before.stats.speedup is None
-    monkeypatch.setattr(session, "NARROW", 10.0)
-    monkeypatch.setattr(session, "claimed", lambda stats: stats)
-    list(run.time_in_turns(60))
+    monkeypatch.setattr(turns, "NARROW", 10.0)
+    monkeypatch.setattr(turns, "claimed", lambda stats: stats)
+    list(time_in_turns(run, 60))
     after, stats = run.trace, run.trace.stats
     low, high = stats.speedup_interval
     assert 0 < low < stats.speedup < high
@@ -163,9 +169,9 @@ def test_a_run_that_is_timed_again_stays_as_it_was_but_for_its_speed_up(name, dr
     assert replace(after, stats=replace(stats, **dict.fromkeys(timed_again))) == before
     assert not pair.lock.locked() and len(made) >= FEWEST_TURNS
     if draft_with == "model":  # its run has too few rounds to be made again only once
-        assert len({own[0].index % ROUNDS_A_TURN for own in made}) > 1, "turns begin at other places"
+        assert len({own[0].index % USUAL_TURN.own for own in made}) > 1, "turns begin at other places"
     for own in made:
-        as_before = after.rounds[own[0].index :][:ROUNDS_A_TURN]
+        as_before = after.rounds[own[0].index :][: USUAL_TURN.own]
         assert list(map(without_times, own)) == list(map(without_times, as_before))
 
 
@@ -174,13 +180,13 @@ def test_only_short_runs_settle_and_only_while_nothing_else_wants_the_pair(pair,
     list(run)
     with stream(pair, PROMPT, Params(**LONG)) as other:
         next(other)
-        assert list(run.time_in_turns(60)) == []
+        assert list(time_in_turns(run, 60)) == []
     asked = iter([False] * 30)
-    monkeypatch.setattr(session, "NARROW", 1.0)
-    assert len(list(run.time_in_turns(60, lambda: next(asked, True)))) < 30
+    monkeypatch.setattr(turns, "NARROW", 1.0)
+    assert list(time_in_turns(run, 60, lambda: next(asked, True)))
     assert not pair.lock.locked()
-    monkeypatch.setattr(session, "SETTLED_BELOW_MS", 0.0)
+    monkeypatch.setattr(turns, "SETTLED_BELOW_MS", 0.0)
     run.trace.stats = replace(run.trace.stats, speedup=1.9, speedup_interval=(1.8, 2.0))
-    assert list(run.settle()) == []
+    assert list(settle(run)) == []
     run.trace.stats = claimed(replace(run.trace.stats, speedup_interval=(1.0, 2.0)))
-    next(run.settle())
+    next(settle(run))

@@ -1,12 +1,14 @@
 """The adviser without a model: estimates, what is clear, what is recommended and why, and its reports."""
 
 import json
+from dataclasses import replace
 from math import log
 from random import Random
 
 import pytest
 
-from specdemo.events.speedup import expected_speedup, is_wide
+from specdemo.events.metrics import fresh
+from specdemo.events.speedup import TimedRound, expected_speedup, is_wide, plain
 from specdemo.measure.decide import (
     PROBED,
     by_setting,
@@ -17,20 +19,19 @@ from specdemo.measure.decide import (
     rows_of,
     speed_up_of,
     still_in,
-    times_as_fast,
 )
 from specdemo.measure.report import advice_object, advice_of, advice_table, html_report
 from specdemo.measure.results import (
     ALL,
     ALONE,
+    Candidate,
     CheckTime,
     Contender,
     Measured,
     Sample,
-    Setting,
-    Turn,
     to_object,
 )
+from specdemo.measure.samples import TimedTurn
 from specdemo.measure.typed import Typed
 from specdemo.words.message import message
 
@@ -43,19 +44,24 @@ PLAIN_MS = 10.0
 
 
 def sample(
-    work: str, prompt: int, setting: Setting, alpha: float, draft_ms: float, rounds: int = 60
+    work: str, prompt: int, setting: Candidate, alpha: float, draft_ms: float, rounds: int = 60
 ) -> Sample:
     """A text whose drafts are accepted with `alpha` each, and take draft_ms a token."""
     dice, gamma = Random(f"{work} {prompt} {setting}"), setting.gamma
     accepted = [next((i for i in range(gamma) if dice.random() >= alpha), gamma) for _ in range(rounds)]
     ms = PLAIN_MS + gamma * draft_ms
-    turns = [Turn(PLAIN_MS * dice.uniform(0.99, 1.01), gamma, ms) for _ in range(rounds // 5)]
-    judged = sum(accepted) + sum(one < gamma for one in accepted)
-    emitted = tuple(one + 1 for one in accepted)
-    return Sample(
-        work, prompt, setting, 100, (gamma,) * rounds, tuple(accepted), emitted, judged,
-        rounds * gamma * draft_ms, tuple(turns),
-    )  # fmt: skip
+    fast = [TimedRound(0, gamma, ms)]
+    turns = [TimedTurn(plain([PLAIN_MS * dice.uniform(0.99, 1.01)]), fast) for _ in range(rounds // 5)]
+    stats = replace(
+        fresh(),
+        tokens=sum(accepted) + rounds,
+        rounds=rounds,
+        drafted=gamma * rounds,
+        accepted=sum(accepted),
+        rejected=sum(one < gamma for one in accepted),
+        draft_ms=rounds * gamma * draft_ms,
+    )
+    return Sample(work, prompt, setting, 100, stats, (gamma,) * rounds, tuple(accepted), tuple(turns))
 
 
 def measured(*samples: Sample, works=("chat",), **more) -> Measured:
@@ -66,7 +72,7 @@ def measured(*samples: Sample, works=("chat",), **more) -> Measured:
 
 @pytest.mark.parametrize(("alpha", "cost"), [(0.8, 0.05), (0.6, 0.2), (0.3, 0.3)])
 def test_estimates_are_leviathans_where_checks_cost_nothing(alpha, cost):
-    probe = sample("chat", 0, Setting(MODEL.name, PROBED), alpha, cost * PLAIN_MS, rounds=8_000)
+    probe = sample("chat", 0, Candidate(MODEL.name, PROBED), alpha, cost * PLAIN_MS, rounds=8_000)
     found = {one.setting.gamma: one for one in estimates_of(measured(probes=(probe,), checks=FREE), ["chat"])}
     for gamma, one in found.items():
         assert one.speedup == pytest.approx(expected_speedup(alpha, gamma, cost), rel=0.05), gamma
@@ -75,7 +81,7 @@ def test_estimates_are_leviathans_where_checks_cost_nothing(alpha, cost):
 
 
 def test_a_speed_up_is_tokens_over_cost_and_its_interval_is_for_other_prompts_too():
-    setting = Setting(MODEL.name, 4)
+    setting = Candidate(MODEL.name, 4)
     alike = {("chat", at): sample("chat", at, setting, 0.75, 0.5) for at in range(8)}
     unlike = {("chat", at): sample("chat", at, setting, 0.95 if at % 2 else 0.4, 0.5) for at in range(8)}
     row = rows_of(measured(*alike.values()), "chat")[0]
@@ -84,12 +90,12 @@ def test_a_speed_up_is_tokens_over_cost_and_its_interval_is_for_other_prompts_to
     narrow, wide = speed_up_of(alike), speed_up_of(unlike)
     assert log(wide.high / wide.low) > 2 * log(narrow.high / narrow.low)
     assert speed_up_of(dict(list(alike.items())[:2])) is None, "two prompts tell nothing of a third"
-    same = times_as_fast(alike, alike)
+    same = speed_up_of(alike, alike)
     assert same.value == same.low == same.high == 1
 
 
 def test_what_is_surely_slower_is_out_and_the_answer_is_clear_when_nothing_else_is_left():
-    good, bad, twin = Setting(MODEL.name, 4), Setting(MODEL.name, 16), Setting(MODEL.name, 5)
+    good, bad, twin = Candidate(MODEL.name, 4), Candidate(MODEL.name, 16), Candidate(MODEL.name, 5)
     texts = [sample("chat", at, good, 0.8, 0.3) for at in range(12)]
     texts += [sample("chat", at, bad, 0.8, 3.0) for at in range(12)]
     found = by_setting(texts, ["chat"])
@@ -100,7 +106,7 @@ def test_what_is_surely_slower_is_out_and_the_answer_is_clear_when_nothing_else_
 
 
 def test_what_was_dropped_early_is_not_recommended_for_its_lucky_prompts():
-    lucky, steady = Setting(MODEL.name, 8), Setting(MODEL.name, 4)
+    lucky, steady = Candidate(MODEL.name, 8), Candidate(MODEL.name, 4)
     texts = [sample("chat", at, lucky, 0.99, 0.2) for at in range(3)]
     texts += [sample("chat", at, steady, 0.8, 0.2) for at in range(9)]
     (one,) = recommendations(measured(*texts))
@@ -108,7 +114,7 @@ def test_what_was_dropped_early_is_not_recommended_for_its_lucky_prompts():
 
 
 def test_each_kind_of_work_weighs_alike_in_the_one_setting_for_all():
-    setting, only_chat = Setting(MODEL.name, 4), Setting(MODEL.name, 2)
+    setting, only_chat = Candidate(MODEL.name, 4), Candidate(MODEL.name, 2)
     texts = [sample("chat", at, setting, 0.95, 0.3) for at in range(12)]
     texts += [sample("chat", at, only_chat, 0.99, 0.0) for at in range(12)]
     alone = recommendations(measured(*texts, works=("chat", "code")))[-1]
@@ -130,7 +136,7 @@ def test_each_kind_of_work_weighs_alike_in_the_one_setting_for_all():
     ("alpha", "draft_ms", "why"), [(0.3, 3.0, "29%"), (0.5, 12.0, "as long as 5."), (0.0, 1.0, "4.00 tokens")]
 )
 def test_where_it_does_not_pay_the_reason_says_what_is_lacking(alpha, draft_ms, why):
-    setting = Setting(MODEL.name, 4)
+    setting = Candidate(MODEL.name, 4)
     texts = [sample("chat", at, setting, alpha, draft_ms, rounds=400) for at in range(6)]
     (one,) = recommendations(measured(*texts))
     assert (one.draft_with, one.gamma, one.drafter) == ("none", None, None) and one.best == setting
@@ -138,7 +144,7 @@ def test_where_it_does_not_pay_the_reason_says_what_is_lacking(alpha, draft_ms, 
 
 
 def test_too_few_prompts_are_not_known_which_is_not_none():
-    setting = Setting(MODEL.name, 4)
+    setting = Candidate(MODEL.name, 4)
     texts = [sample("chat", at, setting, 0.8, 0.3) for at in range(2)]
     (few,), (none,) = (recommendations(measured(*some)) for some in (texts, []))
     assert few.draft_with is none.draft_with is None and few.reason != none.reason
@@ -149,7 +155,7 @@ def test_too_few_prompts_are_not_known_which_is_not_none():
 
 
 def test_a_wide_interval_is_no_figure_and_decides_nothing():
-    unlike = [sample("chat", at, Setting(MODEL.name, 8), 0.97 if at % 2 else 0.2, 0.1) for at in range(4)]
+    unlike = [sample("chat", at, Candidate(MODEL.name, 8), 0.97 if at % 2 else 0.2, 0.1) for at in range(4)]
     advice = advice_of(measured(*unlike))
     (one,) = advice.recommended
     assert (one.draft_with, one.best, one.speedup, one.interval) == (None, None, None, None)
@@ -157,14 +163,14 @@ def test_a_wide_interval_is_no_figure_and_decides_nothing():
     figure = f"{row.speedup.value:.2f}"
     assert is_wide(row.speedup.interval)
     assert figure not in advice_table(advice) and figure not in html_report(advice)
-    assert not is_clear(by_setting(unlike, ["chat"]), [Setting(MODEL.name, 8)])
-    sure = [sample("chat", at, Setting(HEAD.name, 4), 0.5, 0.1) for at in range(4)]
+    assert not is_clear(by_setting(unlike, ["chat"]), [Candidate(MODEL.name, 8)])
+    sure = [sample("chat", at, Candidate(HEAD.name, 4), 0.5, 0.1) for at in range(4)]
     (other,) = recommendations(measured(*unlike, *sure))
-    assert row.speedup.value > other.speedup and other.best == Setting(HEAD.name, 4), "nor hides one told"
+    assert row.speedup.value > other.speedup and other.best == Candidate(HEAD.name, 4), "nor hides one told"
 
 
 def test_a_report_keeps_what_was_measured():
-    texts = [sample("chat", at, Setting(MODEL.name, 4), 0.8, 0.3) for at in range(4)]
+    texts = [sample("chat", at, Candidate(MODEL.name, 4), 0.8, 0.3) for at in range(4)]
     own = measured(*texts, checks=FREE, notes=("</script><b>",), ended="clear", seconds=12.3)
     advice = advice_of(own)
     page = html_report(advice, [Typed("vLLM", "1", "serve <x>", (message("no_drafter"),))])

@@ -11,7 +11,8 @@ from specdemo.drafters.table import drafting_by
 from specdemo.events import ByModel, PairInfo, Params, Round
 from specdemo.events.metrics import fresh
 from specdemo.loading.catalog import others_at_hand
-from specdemo.measure.compare import Setting, methods_of, result_of, rows_of, settings_for
+from specdemo.measure.compare import result_of, rows_of
+from specdemo.measure.settings import Setting, methods_of, settings_for
 from specdemo.measure.table import MethodRow, comparison_csv, methods_table, spoken_of, winner
 
 GREEDY = Params(temperature=0)

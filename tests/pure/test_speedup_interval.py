@@ -8,17 +8,8 @@ from statistics import median
 import pytest
 
 from specdemo.events.metrics import fresh
-from specdemo.events.speedup import (
-    FEWEST_PLAIN,
-    FEWEST_TURNS,
-    SHORTEST,
-    TimedRound,
-    TimedTurn,
-    after_turns,
-    plain,
-    speed_up,
-    speed_up_in_turns,
-)
+from specdemo.events.speedup import FEWEST_PLAIN, SHORTEST, TimedRound, plain, speed_up
+from specdemo.measure.samples import FEWEST_TURNS, TimedText, TimedTurn, after_turns, speed_up_in_turns
 
 SPANS = (1, 4, 16, 64, 256)  # rounds over which parts of the noise last
 
@@ -94,6 +85,11 @@ def test_nine_in_ten_intervals_of_short_runs_hold_the_truth(rounds):
 ALIKE = [TimedRound(3, 4, 0.0)] * 30  # the rounds of a run
 
 
+def in_turns(turns, rounds=ALIKE):
+    tokens, drafted = (sum(getattr(one, name) for one in rounds) for name in ("tokens", "drafted"))
+    return speed_up_in_turns([TimedText(tokens, len(rounds), drafted, turns)])
+
+
 def turns_of(seed: int, count: int, quotient: float = 2.0, size: float = 0.1, drift: float = 0.0):
     """Turns in which a round of the run takes `quotient` plain ones. drift: of both sides between turns."""
     dice, pace, found = Random(seed), 1.0, []
@@ -107,7 +103,7 @@ def turns_of(seed: int, count: int, quotient: float = 2.0, size: float = 0.1, dr
 
 @pytest.mark.parametrize("drift", [0.0, 0.3])
 def test_nine_in_ten_intervals_of_turns_hold_the_truth_and_are_narrow_where_both_sides_drift(drift):
-    found = [speed_up_in_turns(turns_of(seed, 16, drift=drift), ALIKE) for seed in range(100)]
+    found = [in_turns(turns_of(seed, 16, drift=drift)) for seed in range(100)]
     assert 80 <= sum(one.low <= 1.5 <= one.high for one in found) <= 99
     assert median(one.high / one.low for one in found) < 1.08
 
@@ -115,7 +111,7 @@ def test_nine_in_ten_intervals_of_turns_hold_the_truth_and_are_narrow_where_both
 def test_a_stall_within_a_turn_moves_the_speed_up_of_turns_by_little():
     steady = turns_of(1, 20)
     stalled = [*steady[:-1], TimedTurn(steady[-1].slow, [TimedRound(3, 4, 500.0)])]
-    before, after = (speed_up_in_turns(turns, ALIKE) for turns in (steady, stalled))
+    before, after = (in_turns(turns) for turns in (steady, stalled))
     assert after.value == pytest.approx(before.value, rel=0.03) and after.high < 1.15 * after.low
 
 
@@ -131,15 +127,17 @@ def test_long_drafts_that_are_rare_count_with_their_time_as_with_their_tokens(sh
         turns.append(TimedTurn(slow, fast))
     rounds = [hit] * round(100 * share) + [miss] * round(100 - 100 * share)
     truth = sum(one.tokens for one in rounds) / sum(one.ms for one in rounds)
-    found = speed_up_in_turns(turns, rounds)
+    found = in_turns(turns, rounds)
     assert found.value == pytest.approx(truth, rel=0.03) and found.low <= truth <= found.high
 
 
 def test_after_turns_the_figures_of_a_run_still_follow_from_each_other():
     """The run's own times stay as they were, and it took twice as long then."""
-    stats = replace(fresh(), tokens=90, rounds=30, draft_ms=36.0, verify_ms=84.0, drafter_step_ms=0.3)
-    after = after_turns(stats, ALIKE, turns_of(2, 16))
-    assert speed_up_in_turns(turns_of(2, FEWEST_TURNS - 1), ALIKE) is None
+    stats = replace(
+        fresh(), tokens=90, rounds=30, drafted=120, draft_ms=36.0, verify_ms=84.0, drafter_step_ms=0.3
+    )
+    after = after_turns(stats, turns_of(2, 16))
+    assert in_turns(turns_of(2, FEWEST_TURNS - 1)) is None
     assert (after.draft_ms, after.verify_ms) == (36.0, 84.0)
     assert after.speedup == pytest.approx(1.5, rel=0.05)
     assert after.speedup == pytest.approx(after.target_step_ms * after.tokens / after.run_ms)

@@ -3,8 +3,7 @@
 import pytest
 
 from specdemo.events.params import ChatMessage
-from specdemo.measure.prompts import prompt_sets
-from specdemo.measure.work import LARGEST_FILE, prompts_of, read_prompts
+from specdemo.measure.prompts import LARGEST_FILE, prompt_sets, prompts_of, read_prompts
 from tests.sentences import refused
 
 HELLO = [ChatMessage("user", "Hello")]

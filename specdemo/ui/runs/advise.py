@@ -11,10 +11,10 @@ from specdemo.errors import PairError
 from specdemo.events import Params
 from specdemo.loading.catalog import WORKS
 from specdemo.loading.pair import AnyPair, Pair
-from specdemo.measure.advise import Task, advise, begin, fitting
-from specdemo.measure.contenders import EVERY, field_of
+from specdemo.measure.advise import advise, task_of
 from specdemo.measure.decide import rows_of
 from specdemo.measure.page import page_of, typed_of
+from specdemo.measure.prompts import prompts_of
 from specdemo.measure.report import (
     COLUMNS,
     advice_of,
@@ -25,7 +25,7 @@ from specdemo.measure.report import (
     work_in_words,
 )
 from specdemo.measure.results import Measured
-from specdemo.measure.work import prompts_of
+from specdemo.measure.settings import EVERY
 from specdemo.servers.pair import ServedPair
 from specdemo.ui.runs.measuring import Link, MeasurementRequest, Work
 from specdemo.ui.runs.models import Choice
@@ -55,12 +55,9 @@ class AdviseRequest(MeasurementRequest):
             yield told
             most = min(TOKENS, self.params.max_new_tokens)
             params = replace(self.params, max_new_tokens=most, alternatives=0, tree=())
-            found = field_of(pair, [EVERY], params)
-            prompts, notes = fitting(pair, prompts_of(self.works), params)
-            notes = [*found.left_out, *notes]
-            measured = begin(pair, found.contenders, prompts, params, notes, _command(self.works, params))
-            task, saved = Task(found.pairs, prompts, params, BUDGET), 0.0
-            for progress in advise(task, measured, lambda: ticket.is_over):
+            command = _command(self.works, params)
+            task, saved = task_of(pair, [EVERY], prompts_of(self.works), params, BUDGET, command), 0.0
+            for progress in advise(task, lambda: ticket.is_over):
                 measured = progress.measured
                 is_over = measured.ended != "running"
                 is_whole = is_over and measured.ended != "interrupted"

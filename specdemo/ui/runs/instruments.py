@@ -30,17 +30,9 @@ from specdemo.events.trace import Trace, round_objects
 from specdemo.events.verdict import speedup_in_words, verdict
 from specdemo.loading.catalog import others_at_hand
 from specdemo.loading.pair import AnyPair, Pair
-from specdemo.measure.compare import (
-    Comparison,
-    Setting,
-    compare,
-    has_head,
-    methods_at_hand,
-    result_of,
-    settings_for,
-    with_trees,
-)
+from specdemo.measure.compare import Comparison, compare, result_of
 from specdemo.measure.prompts import prompts_for
+from specdemo.measure.settings import Setting, has_head, methods_at_hand, settings_for, with_trees
 from specdemo.measure.table import (
     COLUMNS,
     MethodRow,

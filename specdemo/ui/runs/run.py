@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 from specdemo.errors import LoadError, PairError, failure
 from specdemo.events import Params
 from specdemo.loading.pair import AnyPair
+from specdemo.measure.turns import settle
 from specdemo.session import Run
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import Refused, Ticket, fulfil
@@ -79,7 +80,7 @@ async def follow(
                     return
             ticket.answered = time.monotonic()
             yield pair, run, True
-            for _ in run.settle(lambda: ticket.is_over or ticket.others_wait):
+            for _ in settle(run, lambda: ticket.is_over or ticket.others_wait):
                 pass
 
     reported = None
