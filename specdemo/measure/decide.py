@@ -332,6 +332,48 @@ def _per_round(row: SettingRow) -> dict[str, str]:
     return {"tokens": numeral(row.tokens_per_round, ".2f"), "cost": numeral(row.cost, ".2f")}
 
 
+@dataclass(frozen=True)
+class Concurrent:
+    """What is counted, not measured, for so many requests at once. rows: of a forward of the target that
+    checks all their drafts, on average. speedup: over as many requests without drafts."""
+
+    requests: int
+    rows: float
+    speedup: float
+
+
+REQUESTS = (1, 4, 16, 64)
+
+
+def break_even_rows(checks: Sequence[CheckTime]) -> float | None:
+    """The rows that take as long in a forward as everything that all of them share, as reading the weights:
+    by a straight line from one row through the times of more. None where more rows take no longer. checks: of
+    one context."""
+    more = [(one.rows - 1, one.ratio - 1) for one in checks if one.rows > 1]
+    row = sum(rows * longer for rows, longer in more) / sum(rows * rows for rows, _ in more) if more else 0.0
+    return (1 - row) / row if row > 0 else None
+
+
+def concurrent(measured: Measured, best: Recommendation) -> list[Concurrent]:
+    """What the best setting would bring with several requests at once: that with one, times how much less a
+    round costs there, in rounds of as many requests without drafts. Nothing where no setting is known, or
+    rows take no longer than one. Drafting is taken to grow as the target's forward does."""
+    own = tuple(one for one in measured.samples if one.setting == best.best)
+    checks = nearest_context(measured.checks, fmean(one.length for one in own)) if own else []
+    even = break_even_rows(checks)
+    if even is None or best.speedup is None:
+        return []
+    drafted, draft_cost = Together(own).drafted_per_round, Together(own).draft_cost
+
+    def cost(requests: int) -> float:
+        """Of a round, in such rounds without drafts. even + rows: what a forward takes."""
+        return (even + requests * (1 + drafted)) / (even + requests) + draft_cost
+
+    return [
+        Concurrent(count, count * (1 + drafted), best.speedup * cost(1) / cost(count)) for count in REQUESTS
+    ]
+
+
 def contender_of(measured: Measured, setting: Candidate) -> Contender:
     return next(one for one in measured.contenders if one.name == setting.contender)
 

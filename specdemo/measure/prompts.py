@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from specdemo.events.params import ChatMessage, check_messages, check_prompt
-from specdemo.loading.catalog import EMBEDDED, ROOT, WORKS
+from specdemo.loading.catalog import EMBEDDED, ROOT, SPEED_BENCH, WORKS
 from specdemo.loading.pair import AnyPair, Pair
 from specdemo.words.catalogue import numeral
 from specdemo.words.message import about, given, message, message_of, refusal
@@ -56,9 +56,9 @@ def prompts_of(kinds: Sequence[str]) -> dict[str, list[Prompt]]:
     """The prompts of each kind of work. ValueError for a kind that there is not."""
     sets = prompt_sets()
     for kind in kinds:
-        if kind not in sets:
-            raise ValueError(refusal("work", "choice", kind, names=", ".join(sets)))
-    return {kind: list(sets[kind]) for kind in kinds}
+        if SPEED_BENCH.get(kind, kind) not in sets:
+            raise ValueError(refusal("work", "choice", kind, names=", ".join((*sets, *SPEED_BENCH))))
+    return {kind: list(sets[kind]) for kind in (SPEED_BENCH.get(kind, kind) for kind in kinds)}
 
 
 def read_prompts(path: str | Path) -> list[Prompt]:
