@@ -78,7 +78,8 @@ def timed_text(stats: Stats, turns: Sequence[TimedTurn]) -> TimedText:
 class Costs:
     """What the rounds of one setting take, in plain rounds. A round is taken to last the longer, the more it
     drafts, by a straight line through the rounds of all turns. So turns with long drafts can be trimmed, and
-    rounds count that were not timed. What the turns are off by that holds for all rounds."""
+    rounds count that were not timed. What the turns are off by that, on a trimmed mean of logarithms, holds
+    for all rounds. kept: the share of turns that are not trimmed."""
 
     def __init__(self, texts: Mapping[Hashable, TimedText]):
         turns = [(key, turn, turn.plain_ms) for key, text in texts.items() for turn in text.turns]
@@ -93,32 +94,32 @@ class Costs:
         def usual(drafted: float) -> float:
             return max(intercept + slope * drafted, least)
 
-        off = [
-            (log(fmean(one.ms for one in turn.fast) / plain_ms / usual(_drafted(turn))), key)
-            for key, turn, plain_ms in turns
-        ]
-        cut = int(TRIMMED * len(off))
-        self.off = [part for part, _ in sorted(off, key=lambda one: one[0])]  # of each turn, by logarithms
-        self.kept = sorted(off, key=lambda one: one[0])[cut : len(off) - cut]
-        self.kept_of: dict[Hashable, list[float]] = defaultdict(list)
-        for part, key in self.kept:
-            self.kept_of[key].append(part)
-        self.tokens = {key: text.tokens for key, text in texts.items()}
-        self.usual = {key: text.rounds * usual(text.drafted / text.rounds) for key, text in texts.items()}
-        self.sums = sum(self.tokens.values()), sum(self.usual.values()), sum(part for part, _ in self.kept)
+        off: dict[Hashable, list[float]] = defaultdict(list)
+        for key, turn, plain_ms in turns:
+            drafted_of_turn = fmean(one.drafted for one in turn.fast)
+            off[key].append(log(fmean(one.ms for one in turn.fast) / plain_ms / usual(drafted_of_turn)))
+        ordered = sorted(part for some in off.values() for part in some)
+        cut = int(TRIMMED * len(ordered))
+        inner = ordered[cut : len(ordered) - cut]
+        self.off, self.kept = fmean(inner), len(inner) / len(ordered)
+        self.winsorized = {
+            key: [min(max(part, inner[0]), inner[-1]) for part in some] for key, some in off.items()
+        }
+        self.turns = [part for some in self.winsorized.values() for part in some]
+        self.mean = fmean(self.turns)
+        self.parts = {
+            key: (text.tokens, text.rounds * usual(text.drafted / text.rounds)) for key, text in texts.items()
+        }
+        self.tokens, self.usual = map(sum, zip(*self.parts.values(), strict=True))
 
     def log_speed_up(self, left_out: Hashable = None) -> float:
-        """The logarithm of the speed-up; left_out: without this text."""
-        tokens, usual, off = self.sums
-        kept = self.kept_of.get(left_out, [])
-        others = len(self.kept) - len(kept)
-        mean_off = (off - sum(kept)) / others if others else off / len(self.kept)
-        left = tokens - self.tokens.get(left_out, 0), usual - self.usual.get(left_out, 0.0)
-        return log(left[0] / left[1]) - mean_off
-
-
-def _drafted(turn: TimedTurn) -> float:
-    return fmean(one.drafted for one in turn.fast)
+        """The logarithm of the speed-up; left_out: about that without this text, whose turns would change a
+        trimmed mean by their winsorized values."""
+        tokens, usual = self.parts.get(left_out, (0, 0.0))
+        gone = self.winsorized.get(left_out, [])
+        others = len(self.turns) - len(gone)
+        change = sum(part - self.mean for part in gone) / others / self.kept if others else 0.0
+        return log((self.tokens - tokens) / (self.usual - usual)) - self.off + change
 
 
 def speed_up_in_turns(texts: Sequence[TimedText]) -> SpeedUp | None:
@@ -127,10 +128,8 @@ def speed_up_in_turns(texts: Sequence[TimedText]) -> SpeedUp | None:
     if sum(len(one.turns) for one in texts) < FEWEST_TURNS:
         return None
     costs = Costs(dict(enumerate(texts)))
-    kept = [part for part, _ in costs.kept]
-    cut = (len(costs.off) - len(kept)) // 2
-    winsorized = [kept[0]] * cut + kept + [kept[-1]] * cut
-    half = student(len(kept)) * stdev(winsorized) * sqrt(len(costs.off)) / len(kept)
+    count = round(costs.kept * len(costs.turns))
+    half = student(count) * stdev(costs.turns) / sqrt(len(costs.turns)) / costs.kept
     return _with_ends(costs.log_speed_up(), half)
 
 

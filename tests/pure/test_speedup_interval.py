@@ -9,7 +9,14 @@ import pytest
 
 from specdemo.events.metrics import fresh
 from specdemo.events.speedup import FEWEST_PLAIN, SHORTEST, TimedRound, plain, speed_up
-from specdemo.measure.samples import FEWEST_TURNS, TimedText, TimedTurn, after_turns, speed_up_in_turns
+from specdemo.measure.samples import (
+    FEWEST_TURNS,
+    TimedText,
+    TimedTurn,
+    after_turns,
+    speed_up_in_turns,
+    speed_up_on_prompts,
+)
 
 SPANS = (1, 4, 16, 64, 256)  # rounds over which parts of the noise last
 
@@ -99,6 +106,20 @@ def turns_of(seed: int, count: int, quotient: float = 2.0, size: float = 0.1, dr
         fast = [TimedRound(3, 4, pace * quotient * dice.lognormvariate(0, size)) for _ in range(4)]
         found.append(TimedTurn(slow, fast))
     return found
+
+
+@pytest.mark.parametrize(("unlike", "size"), [(0.0, 0.3), (0.15, 0.1)])
+def test_nine_in_ten_intervals_of_prompts_hold_the_truth(unlike, size):
+    """unlike: how much the cost of a round varies between prompts."""
+    held = 0
+    for seed in range(100):
+        dice, texts = Random(seed), {}
+        for at in range(6):
+            turns = turns_of(100 * seed + at, 8, quotient=2 * exp(dice.gauss(0, unlike)), size=size)
+            texts["work", at] = TimedText(3 * 30, 30, 4 * 30, turns)
+        found = speed_up_on_prompts(texts)
+        held += found.low <= 1.5 <= found.high
+    assert 80 <= held <= 99
 
 
 @pytest.mark.parametrize("drift", [0.0, 0.3])

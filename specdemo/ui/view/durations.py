@@ -13,7 +13,7 @@ from specdemo.measure.table import WARM_UP_TOKENS
 GAMMAS = (1, 2, 3, 4, 6, 8, 12, 16)  # besides that of the run
 IN_TURNS = 2  # times that each setting runs on one prompt, its rounds in turns with plain ones
 REPEATS = 5  # the same where that cannot be, or the text is too short for it
-PLAIN_IN_TURNS = 5 / 3  # plain rounds beside each of a run in turns, at most: SHORT_TURN in session.py
+PLAIN_IN_TURNS = 5 / 3  # plain rounds beside each of a run in turns, at most: SHORT_TURN in measure/turns.py
 SET_SIZE = 5  # prompts in a set
 
 
