@@ -8,8 +8,8 @@ from operator import attrgetter
 from pathlib import PurePath
 from typing import Literal
 
-from specdemo.events import METHODS
-from specdemo.events.params import DraftTree, tree_text
+from specdemo.events import METHODS, Params
+from specdemo.events.params import tree_text
 from specdemo.words.message import Message, message
 
 READ = {"vLLM": "0.32.0 (2026-10-20)", "llama.cpp": "b11434 (2026-10-06)"}
@@ -17,29 +17,12 @@ READ = {"vLLM": "0.32.0 (2026-10-20)", "llama.cpp": "b11434 (2026-10-06)"}
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What is to be typed. target, drafter: hub ids or directories. drafter_kind: a name in DRAFTER_KINDS.
-    draft_with: a name in METHODS. gamma to tree: as in Params. speculates: False for the target alone."""
+    """What is to be typed. target, drafter: hub ids or directories. drafter_kind: a name in DRAFTER_KINDS."""
 
     target: str
     drafter: str | None
     drafter_kind: str | None
-    draft_with: str
-    gamma: int
-    confidence: float
-    temperature: float
-    draft_temperature: float | None
-    ngram: int
-    speculates: bool
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    tree: DraftTree = ()
-
-    @property
-    def sampling(self) -> dict[str, float]:
-        """What decides how tokens are drawn, by the names that all servers have."""
-        filters = {"top_k": self.top_k, "top_p": self.top_p, "min_p": self.min_p} if self.temperature else {}
-        return {"temperature": self.temperature, **filters}
+    params: Params
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,25 +78,28 @@ def typed_into(choice: Choice) -> list[Typed]:
 
 def _typed(name: str, server: Server, choice: Choice) -> Typed:
     notes = [message(key) for key in server.notes]
-    sampler = ", ".join(f"{key} {value:g}" for key, value in choice.sampling.items())
+    params = choice.params
+    names = ("temperature", "top_k", "top_p", "min_p") if params.temperature else ("temperature",)
+    sampler = ", ".join(f"{key} {getattr(params, key):g}" for key in names)
     notes.append(message("typed_temperature", sampler=sampler))
-    if not choice.speculates or choice.draft_with == "none":
+    if params.draft_with == "none":
         return Typed(name, READ[name], server.write(choice, {}), tuple(notes))
-    if choice.tree:
-        return Typed(name, READ[name], None, (message("typed_no_tree", tree=tree_text(choice.tree)),))
+    if params.tree:
+        return Typed(name, READ[name], None, (message("typed_no_tree", tree=tree_text(params.tree)),))
     row = _row(server, choice)
     if row is None:
-        lacks = "typed_no_chain" if "+" in choice.draft_with else "typed_lacks"
+        lacks = "typed_no_chain" if "+" in params.draft_with else "typed_lacks"
         return Typed(name, READ[name], None, (message(lacks, server=name),))
     settings = dict(row.settings)
-    notes += map(message, (*(server.if_sampled if choice.temperature else ()), *row.notes))
+    notes += map(message, (*(server.if_sampled if params.temperature else ()), *row.notes))
     notes += _drawing(name, server, row, choice, settings) + _confidence(name, row, choice, settings)
     values = {key: value(choice) if callable(value) else value for key, value in settings.items()}
     return Typed(name, READ[name], server.write(choice, values), tuple(notes))
 
 
 def _row(server: Server, choice: Choice) -> Row | None:
-    ways = [choice.drafter_kind or "model" if one == "model" else one for one in choice.draft_with.split("+")]
+    methods = choice.params.draft_with.split("+")
+    ways = [choice.drafter_kind or "model" if one == "model" else one for one in methods]
     rows = [server.rows.get(way) for way in ways]
     if len(rows) == 1 or None in rows:
         return rows[0] if len(rows) == 1 else None
@@ -122,10 +108,11 @@ def _row(server: Server, choice: Choice) -> Row | None:
 
 def _drawing(name: str, server: Server, row: Row, choice: Choice, settings: dict) -> list[Message]:
     """Adds what makes drafts come about as chosen, and says where the server cannot."""
-    if "draft_temperature" not in METHODS[choice.draft_with].fields or choice.temperature == 0:
+    params = choice.params
+    if "draft_temperature" not in METHODS[params.draft_with].fields or params.temperature == 0:
         return []
-    wanted = choice.temperature if choice.draft_temperature is None else choice.draft_temperature
-    if wanted not in (0, choice.temperature):
+    wanted = params.temperature if params.draft_temperature is None else params.draft_temperature
+    if wanted not in (0, params.temperature):
         return [message("typed_no_draft_temperature", server=name)]
     if wanted == 0:
         return []
@@ -136,11 +123,12 @@ def _drawing(name: str, server: Server, row: Row, choice: Choice, settings: dict
 
 
 def _confidence(name: str, row: Row, choice: Choice, settings: dict) -> list[Message]:
-    if "confidence" not in METHODS[choice.draft_with].fields or not choice.confidence:
+    params = choice.params
+    if "confidence" not in METHODS[params.draft_with].fields or not params.confidence:
         return []
     if row.confidence is None:
         return [message("typed_no_confidence", server=name)]
-    settings[row.confidence] = choice.confidence
+    settings[row.confidence] = params.confidence
     return [message(row.of_confidence)] if row.of_confidence else []
 
 
@@ -148,7 +136,7 @@ def drafter_of(choice: Choice) -> str:
     return choice.drafter or choice.target
 
 
-gamma_of, ngram_of = attrgetter("gamma"), attrgetter("ngram")
+gamma_of, ngram_of = attrgetter("params.gamma"), attrgetter("params.ngram")
 
 # vLLM: config/speculative.py, --speculative-config.
 
@@ -225,7 +213,7 @@ LLAMA = {
         {
             "--spec-type": "ngram-simple",
             # It drafts nothing where fewer tokens follow than an n-gram has.
-            "--spec-ngram-simple-size-n": lambda choice: min(choice.ngram, choice.gamma),
+            "--spec-ngram-simple-size-n": lambda choice: min(choice.params.ngram, choice.params.gamma),
             "--spec-ngram-simple-size-m": gamma_of,
         },
         notes=("typed_llama_lookup",),
@@ -245,7 +233,7 @@ LLAMA = {
 
 def _chained_by_llama(choice: Choice, first: Row, second: Row) -> Row | None:
     """It asks what copies before what drafts, and of two that copy always the same one first."""
-    if METHODS[choice.draft_with.split("+")[1]].manner == "copy":
+    if METHODS[choice.params.draft_with.split("+")[1]].manner == "copy":
         return None
     kinds = f"{first.settings['--spec-type']},{second.settings['--spec-type']}"
     settings = {**second.settings, **first.settings, "--spec-type": kinds}

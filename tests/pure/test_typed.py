@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from specdemo.events import DRAFTER_KINDS, METHODS
+from specdemo.events import DRAFTER_KINDS, METHODS, Params
 from specdemo.measure.typed import SERVERS, Choice, typed_into
 
-CHOICE = Choice("org/target", "my heads/d", "model", "model", 4, 0.0, 0.8, None, 3, True)
-ALONE = replace(CHOICE, speculates=False)
+CHOICE = Choice("org/target", "my heads/d", "model", Params(gamma=4, temperature=0.8, ngram=3))
 GGUF = "llama-server -m target.gguf"
 COMMANDS = {
     ("vLLM", "model"): "vllm serve org/target --speculative-config '"
@@ -31,8 +30,15 @@ def chosen(way: str) -> Choice:
     """way: a method, a kind of drafter, or a method and a kind that are joined."""
     first, plus, last = way.rpartition("+")
     if last in DRAFTER_KINDS:
-        return replace(CHOICE, drafter_kind=last, draft_with=f"{first}{plus}model")
-    return replace(CHOICE, drafter=None, drafter_kind=None, draft_with=way)
+        return but(replace(CHOICE, drafter_kind=last), draft_with=f"{first}{plus}model")
+    return but(replace(CHOICE, drafter=None, drafter_kind=None), draft_with=way)
+
+
+def but(choice: Choice, **params) -> Choice:
+    return replace(choice, params=replace(choice.params, **params))
+
+
+ALONE = but(CHOICE, draft_with="none")
 
 
 def into(server: str, choice: Choice):
@@ -47,7 +53,6 @@ def test_a_command_is_this():
     for (server, way), command in COMMANDS.items():
         assert into(server, chosen(way)).command == command
     assert [typed.command for typed in typed_into(ALONE)] == ["vllm serve org/target", GGUF]
-    assert typed_into(ALONE) == typed_into(replace(ALONE, draft_with="none", speculates=True))
 
 
 @pytest.mark.parametrize("way", [*DRAFTER_KINDS, *METHODS, "suffix+eagle3", "ngram+lookup"])
@@ -62,27 +67,27 @@ def test_every_way_has_a_command_or_a_note_that_it_has_none(way):
 
 
 def test_how_drafts_are_drawn_is_typed_where_it_can_be_and_said_where_it_cannot():
-    greedy, warm = replace(CHOICE, draft_temperature=0.0), replace(CHOICE, draft_temperature=0.5)
-    for choice in (greedy, replace(CHOICE, temperature=0.0)):
+    greedy, warm = but(CHOICE, draft_temperature=0.0), but(CHOICE, draft_temperature=0.5)
+    for choice in (greedy, but(CHOICE, temperature=0.0)):
         assert not any("probabilistic" in (into(server, choice).command) for server in SERVERS)
     assert "typed_vllm_greedy" in notes("vLLM", CHOICE) and "typed_vllm_greedy" not in notes("vLLM", greedy)
     assert "typed_vllm_cpu" in notes("vLLM", chosen("lookup"))
-    assert "typed_vllm_cpu" not in notes("vLLM", replace(CHOICE, temperature=0.0)) | notes("vLLM", ALONE)
+    assert "typed_vllm_cpu" not in notes("vLLM", but(CHOICE, temperature=0.0)) | notes("vLLM", ALONE)
     assert "typed_never_drawn" in notes("llama.cpp", chosen("eagle3"))
     assert all("typed_no_draft_temperature" in notes(server, warm) for server in SERVERS)
 
 
 def test_a_confidence_is_typed_where_it_can_be_with_what_it_means_there():
-    sure = replace(CHOICE, confidence=0.4)
+    sure = but(CHOICE, confidence=0.4)
     assert into("llama.cpp", sure).command.endswith("--spec-draft-p-min 0.4")
     assert "typed_p_min" in notes("llama.cpp", sure)
     assert "typed_p_min_dspark" in notes("llama.cpp", replace(sure, drafter_kind="dspark"))
     assert "typed_no_confidence" in notes("vLLM", sure) and "typed_no_confidence" not in notes("vLLM", CHOICE)
-    assert "typed_no_confidence" not in notes("vLLM", replace(sure, draft_with="lookup")), "it has none"
+    assert "typed_no_confidence" not in notes("vLLM", but(sure, draft_with="lookup")), "it has none"
 
 
 def test_what_a_server_cannot_do_is_not_asked_of_it():
     """llama.cpp drafts nothing where fewer tokens follow than the n-gram has; trees have no flags."""
-    command = into("llama.cpp", replace(chosen("lookup"), gamma=2)).command
+    command = into("llama.cpp", but(chosen("lookup"), gamma=2)).command
     assert "--spec-ngram-simple-size-n 2" in command
-    assert all(one.command is None and one.notes for one in typed_into(replace(CHOICE, tree=(3, 2, 1))))
+    assert all(one.command is None and one.notes for one in typed_into(but(CHOICE, tree=(3, 2, 1))))
