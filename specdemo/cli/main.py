@@ -185,7 +185,7 @@ def _compare(arguments: Namespace, params: Params, request: dict[str, Any]) -> i
     from specdemo.loading.catalog import others_at_hand
     from specdemo.measure import compare
     from specdemo.measure.prompts import prompts_for
-    from specdemo.measure.table import methods_table
+    from specdemo.measure.table import methods_text
 
     pairs = [_load(request)]
     names = compare.methods_at_hand(pairs[0]) if arguments.methods == [ALL] else [*arguments.methods, "none"]
@@ -207,7 +207,7 @@ def _compare(arguments: Namespace, params: Params, request: dict[str, Any]) -> i
             raise
         status = tell("interrupted: this is what was measured before", INTERRUPTED)
     result = compare.result_of(settings, prompts, arguments.repeats, rows)
-    put(methods_table(result))
+    put(methods_text(result))
     put(json.dumps(asdict(result)))
     return status
 
@@ -222,8 +222,7 @@ def _advise(arguments: Namespace) -> int:
 
     from specdemo.measure.advise import Task, advise, begin, fitting
     from specdemo.measure.contenders import check_asked, field_of
-    from specdemo.measure.page import page_of, typed_of
-    from specdemo.measure.report import advice_object, advice_of, advice_table, typed_text
+    from specdemo.measure.report import advice_object, advice_of, advice_text, page_of
     from specdemo.measure.results import OWN
     from specdemo.measure.work import prompts_of, read_prompts
 
@@ -258,9 +257,7 @@ def _advise(arguments: Namespace) -> int:
     except Exception as error:  # what was measured before stays
         measured, status = replace(measured, ended="failed"), tell(failure(error), FAILED)
     advice = advice_of(measured)
-    put(advice_table(advice))
-    if typed := typed_of(advice):
-        put(f"\n{typed_text(typed)}\n")
+    put(advice_text(advice))
     put(json.dumps(advice_object(advice)))
     if arguments.report is not None:
         _save_report(arguments.report, page_of(advice))

@@ -1,7 +1,7 @@
 """A benchmark's result as text tables."""
 
 from specdemo.measure.bench_results import Result
-from specdemo.measure.table import rounded
+from specdemo.measure.table import shown
 
 NAME_WIDTH = 37  # columns of a contestant's name
 
@@ -41,7 +41,7 @@ def _rows(result: Result) -> str:
         lines.append(
             f"{row.name:<{NAME_WIDTH}}{row.ms_per_token:>10.2f}{_range(row.ms_per_token_10_90):>16}"
             f"{row.tokens_per_second:>10.1f}{row.tokens_per_processor_second:>14.1f}{row.x_plain:>9.2f}"
-            f"{rounded(row.x_assisted):>12}   {same}"
+            f"{shown(row.x_assisted):>12}   {same}"
             + ("" if row.differs_at is None else f", differing from token {row.differs_at} on")
         )
     return "\n".join(lines)
@@ -60,7 +60,7 @@ def _ratios(result: Result) -> str:
 
 
 def _speculation(result: Result) -> str:
-    rate, tokens = rounded(result.acceptance_rate, 3), rounded(result.mean_tokens_per_round)
+    rate, tokens = shown(result.acceptance_rate, ".3f"), shown(result.mean_tokens_per_round)
     lines = [f"acceptance rate {rate}, {tokens} tokens per round"]
     if result.expected_x_plain is not None:
         lines.append(

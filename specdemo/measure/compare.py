@@ -24,7 +24,8 @@ from specdemo.events.speedup import (
 from specdemo.events.trace import Trace
 from specdemo.loading.catalog import CATALOGUE, ROOT
 from specdemo.loading.pair import AnyPair, Pair
-from specdemo.measure.table import WARM_UP_TOKENS, MethodRow, MethodsResult, is_untimed, usual_tree, winner
+from specdemo.measure.table import WARM_UP_TOKENS, MethodRow, MethodsResult, is_untimed, usual_tree
+from specdemo.measure.winner import winner
 from specdemo.session import run_in_turns
 from specdemo.words.catalogue import speaking
 from specdemo.zero import start_run

@@ -1,11 +1,13 @@
 """The adviser without a model: estimates, what is clear, what is recommended and why, and its reports."""
 
 import json
+from dataclasses import asdict
 from math import log
 from random import Random
 
 import pytest
 
+from specdemo.events import Params
 from specdemo.events.speedup import expected_speedup, is_wide
 from specdemo.measure.decide import (
     PROBED,
@@ -19,7 +21,7 @@ from specdemo.measure.decide import (
     still_in,
     times_as_fast,
 )
-from specdemo.measure.report import advice_object, advice_of, advice_table, html_report
+from specdemo.measure.report import advice_object, advice_of, advice_text, page_of
 from specdemo.measure.results import (
     ALL,
     ALONE,
@@ -31,8 +33,6 @@ from specdemo.measure.results import (
     Turn,
     to_object,
 )
-from specdemo.measure.typed import Typed
-from specdemo.words.message import message
 
 MODEL, HEAD = (
     Contender("the model", "model", "a/drafter", "model"),
@@ -59,8 +59,8 @@ def sample(
 
 
 def measured(*samples: Sample, works=("chat",), **more) -> Measured:
-    about = ("a/target", "cpu", "a processor", "float32", {"target": None}, {"torch": "2"}, "2026-11-28")
-    params = {"temperature": 0.0, "max_new_tokens": 96}
+    about = ("a/<target>", "cpu", "a processor", "float32", {"target": None}, {"torch": "2"}, "2026-11-28")
+    params = asdict(Params(temperature=0, max_new_tokens=96))
     return Measured(*about, "advise", params, tuple(works), (ALONE, MODEL, HEAD), samples=samples, **more)
 
 
@@ -156,7 +156,7 @@ def test_a_wide_interval_is_no_figure_and_decides_nothing():
     row = rows_of(advice.measured, "chat")[0]
     figure = f"{row.speedup.value:.2f}"
     assert is_wide(row.speedup.interval)
-    assert figure not in advice_table(advice) and figure not in html_report(advice)
+    assert figure not in advice_text(advice) and figure not in page_of(advice)
     assert not is_clear(by_setting(unlike, ["chat"]), [Setting(MODEL.name, 8)])
     sure = [sample("chat", at, Setting(HEAD.name, 4), 0.5, 0.1) for at in range(4)]
     (other,) = recommendations(measured(*unlike, *sure))
@@ -165,13 +165,12 @@ def test_a_wide_interval_is_no_figure_and_decides_nothing():
 
 def test_a_report_keeps_what_was_measured():
     texts = [sample("chat", at, Setting(MODEL.name, 4), 0.8, 0.3) for at in range(4)]
-    own = measured(*texts, checks=FREE, notes=("</script><b>",), ended="clear", seconds=12.3)
-    advice = advice_of(own)
-    page = html_report(advice, [Typed("vLLM", "1", "serve <x>", (message("no_drafter"),))])
-    assert page.count("</script>") == 1 and "<b>" not in page and "serve &lt;x&gt;" in page
+    advice = advice_of(measured(*texts, checks=FREE, notes=("</script><b>",), ended="clear", seconds=12.3))
+    page = page_of(advice)
+    assert page.count("</script>") == 1 and "<b>" not in page and "serve &#39;a/&lt;target&gt;" in page
     _, _, kept = page.partition('<script type="application/json" id="measured">')
-    assert json.JSONDecoder().raw_decode(kept)[0] == json.loads(json.dumps(to_object(own)))
-    table, told = advice_table(advice), advice_object(advice)
+    assert json.JSONDecoder().raw_decode(kept)[0] == json.loads(json.dumps(to_object(advice.measured)))
+    table, told = advice_text(advice), advice_object(advice)
     best = told["recommendation"]["chat"]
     assert best["draft_with"] == "model" and best["gamma"] == 4 and best["interval"][0] > 1
     assert told["recommendation"]["all"] == best, "one kind of work is all of it"

@@ -13,15 +13,14 @@ from specdemo.loading.catalog import WORKS
 from specdemo.loading.pair import AnyPair, Pair
 from specdemo.measure.advise import Task, advise, begin, fitting
 from specdemo.measure.contenders import EVERY, field_of
-from specdemo.measure.decide import rows_of
-from specdemo.measure.page import page_of, typed_of
 from specdemo.measure.report import (
-    COLUMNS,
     advice_of,
-    cells,
     checks_in_words,
     ended_in_words,
+    page_of,
     setting_in_words,
+    settings_table,
+    typed_of,
     work_in_words,
 )
 from specdemo.measure.results import Measured
@@ -32,7 +31,7 @@ from specdemo.ui.runs.models import Choice
 from specdemo.ui.runs.queue import Ticket
 from specdemo.ui.view import wire
 from specdemo.ui.view.settings import in_words, sampler_in_words
-from specdemo.words.catalogue import in_language, say
+from specdemo.words.catalogue import say
 from specdemo.words.message import message
 
 BUDGET = 120.0  # s
@@ -103,6 +102,7 @@ def _command(works: tuple[str, ...], params: Params) -> str:
 
 def advice_object(measured: Measured) -> wire.Advice:
     advice = advice_of(measured)
+    settings = settings_table(advice)
     return {
         "advised": [
             {
@@ -123,10 +123,6 @@ def advice_object(measured: Measured) -> wire.Advice:
             }
             for one in typed_of(advice)
         ],
-        "columns": [say(f"advice.columns.{name}") for name in COLUMNS],
-        "rows": [
-            [in_language(text) for text in cells(one.work, row).values()]
-            for one in advice.recommended
-            for row in rows_of(measured, one.work)
-        ],
+        "columns": settings.headings,
+        "rows": settings.cells,
     }
