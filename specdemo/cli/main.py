@@ -170,12 +170,11 @@ def _bench(arguments: Namespace) -> int:
     if arguments.methods is not None:
         return _compare(arguments, params, request)
 
-    from specdemo.measure.bench import bench
-    from specdemo.measure.bench_report import result_table
+    from specdemo.measure.bench import bench, bench_text
 
     counts = (arguments.prompts, arguments.repeats)
     result = bench(_load(request), params, *counts, prompt_tokens=arguments.prompt_tokens)
-    put(result_table(result))
+    put(bench_text(result))
     put(json.dumps(asdict(result)))
     return 0
 

@@ -33,6 +33,7 @@ from specdemo.measure.results import (
     Turn,
     to_object,
 )
+from specdemo.words.catalogue import speaking
 
 MODEL, HEAD = (
     Contender("the model", "model", "a/drafter", "model"),
@@ -175,3 +176,6 @@ def test_a_report_keeps_what_was_measured():
     assert best["draft_with"] == "model" and best["gamma"] == 4 and best["interval"][0] > 1
     assert told["recommendation"]["all"] == best, "one kind of work is all of it"
     assert f"{best['speedup']:.2f}" in table
+    with speaking("de"):
+        page = page_of(advice)
+    assert f"<td>{best['speedup']:.2f} (".replace(".", ",") in page and "<td>the model, γ 4</td>" in page
