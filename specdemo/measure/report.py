@@ -93,32 +93,26 @@ def _speedup(row: SettingRow) -> str:
     return with_interval(row.speedup.value, row.speedup.interval) if _is_told(row) else say("advice.too_wide")
 
 
-class Probe(NamedTuple):
-    """What the first texts of a contender say in a kind of work."""
+def probes_table(measured: Measured) -> Table[Together]:
+    """What the first texts of each contender say in a kind of work."""
 
-    work: str
-    contender: str
-    texts: Together
-
-
-def probes_table(measured: Measured) -> Table[Probe]:
-    def accepted(place: int) -> Column[Probe]:
+    def accepted(place: int) -> Column[Together]:
         heading = say("advice.probe_columns.place", place=place)
-        return Column(heading, lambda one: shown(one.texts.share_above("accepted", place)[-1], ".0%"))
+        return Column(heading, lambda texts: shown(texts.share_above("accepted", place)[-1], ".0%"))
 
+    work, drafter, cost = (say(f"advice.probe_columns.{name}") for name in ("work", "drafter", "cost"))
     columns = [
-        Column[Probe](say("advice.probe_columns.work"), lambda one: work_in_words(one.work), True),
-        Column[Probe](say("advice.probe_columns.drafter"), lambda one: one.contender, True),
+        Column[Together](work, lambda texts: work_in_words(texts.samples[0].work), is_left=True),
+        Column[Together](drafter, lambda texts: texts.samples[0].setting.contender, is_left=True),
         *map(accepted, PLACES),
-        Column[Probe](say("advice.probe_columns.cost"), lambda one: shown(one.texts.draft_cost)),
+        Column[Together](cost, lambda texts: shown(texts.draft_cost)),
     ]
-    timed = [one for one in measured.probes if one.turns]
-    probes = []
+    found = []
     for work, contender in product(measured.works, measured.contenders):
-        own = tuple(one for one in timed if (one.work, one.setting.contender) == (work, contender.name))
-        if own:
-            probes.append(Probe(work, contender.name, Together(own)))
-    return Table(columns, probes)
+        of_work = [one for one in measured.probes if one.work == work and one.turns]
+        if own := tuple(one for one in of_work if one.setting.contender == contender.name):
+            found.append(Together(own))
+    return Table(columns, found)
 
 
 def probes_in_words() -> str:
@@ -141,17 +135,11 @@ def advice_text(advice: Advice) -> str:
         parts.append(f"{probes_in_words()}\n{probes}")
     parts += ["\n".join(f"note: {note}" for note in measured.notes), ended_in_words(measured)]
     if typed := typed_of(advice):
-        parts.append(_typed_text(typed))
-    return "\n\n".join(filter(None, parts))
-
-
-def _typed_text(typed: Sequence[Typed]) -> str:
-    """What to type into servers: each command, and below it what the server means otherwise."""
-    lines = [f"{say('advice.typed')}:"]
+        parts.append(f"{say('advice.typed')}:")
     for one in typed:
-        lines += ["", f"{one.server} {one.version}", *(one.command or "").splitlines()]
-        lines += [f"note: {note}" for note in one.notes]
-    return "\n".join([*lines, ""])
+        notes = [f"note: {note}" for note in one.notes]
+        parts.append("\n".join(filter(None, [f"{one.server} {one.version}", one.command, *notes])))
+    return "\n\n".join(filter(None, parts)) + ("\n" if typed else "")
 
 
 def typed_of(advice: Advice) -> list[Typed]:

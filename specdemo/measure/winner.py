@@ -2,6 +2,7 @@
 torch."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from specdemo.events import DRAFTER_KINDS, METHODS, drafter_label
 from specdemo.events.metrics import ratio
@@ -12,6 +13,7 @@ from specdemo.words.catalogue import Numeral, numeral, speaker_of
 
 LITTLE = 0.5  # tokens that are copied and accepted, in a round
 _speak = speaker_of("said.winner")
+_figure = partial(numeral, form=".2f")
 
 
 def winner(rows: Sequence[MethodRow], goes_on: bool = False) -> str:
@@ -52,13 +54,12 @@ def _so_far(best: MethodRow) -> str:
 
 
 def _among_the_timed(drafters: list[MethodRow], plain: MethodRow) -> str:
-    faster = [row for row in drafters if _low(row) > 1]
+    best, faster = drafters[0], [row for row in drafters if _ends(row)[0] > 1]
     if faster:
         return _among_the_faster(faster[0], drafters)
-    if any(_high(row) >= 1 for row in drafters):
-        best = drafters[0]
+    if any(_ends(row)[1] >= 1 for row in drafters):
         return _speak("like_plain", who=_called(best), speed=_speed(best, "as_fast_as_it"))
-    return _slower(drafters[0], plain)
+    return _slower(best, plain)
 
 
 def _among_the_faster(leader: MethodRow, drafters: list[MethodRow]) -> str:
@@ -66,22 +67,19 @@ def _among_the_faster(leader: MethodRow, drafters: list[MethodRow]) -> str:
     others = [row for row in drafters if row is not leader and _overlap(row, leader)]
     if not others:
         return _sentence("fastest", **leads) + _why(leader)
-    if len(others) == 1:
-        tied = _speak("tied", **leads, rival=_called(others[0]))
-    else:
-        tied = _speak("tied_with", **leads, count=len(others))
+    more = {"rival": _called(others[0])} if len(others) == 1 else {"count": len(others)}
+    tied = _speak("tied" if len(others) == 1 else "tied_with", **leads, **more)
     return f"{tied}{_surely_faster([leader, *others])}{_why(leader)}"
 
 
 def _surely_faster(tied: list[MethodRow]) -> str:
     """A sentence that says which of the drafters that are about equally fast are surely faster than the
     target alone; empty if all are."""
-    sure = [row for row in tied if _low(row) > 1]
+    sure = [row for row in tied if _ends(row)[0] > 1]
     if len(sure) == len(tied):
         return ""
-    if len(sure) == 1:
-        return f" {_speak('one_sure', all=len(tied), who=_called(sure[0]))}"
-    return f" {_speak('some_sure', all=len(tied), sure=len(sure))}"
+    key = "one_sure" if len(sure) == 1 else "some_sure"
+    return f" {_speak(key, all=len(tied), who=_called(sure[0]), sure=len(sure))}"
 
 
 def _slower(best: MethodRow, plain: MethodRow) -> str:
@@ -110,9 +108,11 @@ def _why(row: MethodRow) -> str:
 def _few_copies(timed: list[MethodRow]) -> str:
     """Why lookup brings nothing, where it does not."""
     row = next((row for row in timed if row.draft_with == "lookup"), None)
-    if row is None or row.rounds_with_draft is None or row.accepted_per_round >= LITTLE or _low(row) > 1:
+    if row is None or row.rounds_with_draft is None:
         return ""
-    share, kept = _figure(row.rounds_with_draft, ".0%"), _figure(row.accepted_per_round)
+    if row.accepted_per_round >= LITTLE or _ends(row)[0] > 1:
+        return ""
+    share, kept = numeral(row.rounds_with_draft, ".0%"), _figure(row.accepted_per_round)
     return f" {_speak('few_copies', share=share, kept=kept)}"
 
 
@@ -128,25 +128,18 @@ def _called(row: MethodRow) -> str:
 
 
 def _tokens(row: MethodRow) -> Numeral:
-    return _figure(row.tokens_per_second, ".1f")
-
-
-def _figure(value: float, form: str = ".2f") -> Numeral:
-    return numeral(value, form)
-
-
-def _low(row: MethodRow) -> float:
-    assert row.speedup_interval is not None
-    return round(row.speedup_interval[0], 2)
-
-
-def _high(row: MethodRow) -> float:
-    assert row.speedup_interval is not None
-    return round(row.speedup_interval[1], 2)
+    return numeral(row.tokens_per_second, ".1f")
 
 
 def _overlap(one: MethodRow, other: MethodRow) -> bool:
-    return _low(one) <= _high(other) and _low(other) <= _high(one)
+    (low, high), (other_low, other_high) = _ends(one), _ends(other)
+    return low <= other_high and other_low <= high
+
+
+def _ends(row: MethodRow) -> tuple[float, float]:
+    assert row.speedup_interval is not None
+    low, high = row.speedup_interval
+    return round(low, 2), round(high, 2)
 
 
 def _round_ms(row: MethodRow) -> float | None:
