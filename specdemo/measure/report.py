@@ -29,7 +29,8 @@ from specdemo.words.catalogue import number, say, spoken
 TEMPLATE = Path(__file__).with_name("report.html")
 TOLD_ROWS = (2, 5, 9, 17)  # of checks
 PLACES = (1, 2, 3, 4, 6, 8)  # in a draft, of which the first texts tell
-# What servers are told of besides drafter and draft length.
+# What servers are told of.
+OF_CONTENDER = ("drafter", "drafter_kind", "draft_with", "tree")
 OF_PARAMS = ("confidence", "temperature", "top_k", "top_p", "min_p", "draft_temperature", "ngram")
 
 
@@ -147,34 +148,22 @@ def typed_of(advice: Advice) -> list[Typed]:
     measured, one = advice.measured, advice.recommended[-1]
     if one.best is None:
         return []
-    contender = contender_of(measured, one.best)
-    choice = Choice(
-        target=measured.target,
-        drafter=contender.drafter,
-        drafter_kind=contender.drafter_kind,
-        draft_with=contender.draft_with,
-        gamma=one.best.gamma,
-        speculates=one.draft_with != "none",
-        tree=contender.tree,
-        **{name: measured.params[name] for name in OF_PARAMS},
-    )
-    return typed_into(choice)
+    contender, params = contender_of(measured, one.best), measured.params
+    of_contender = {name: getattr(contender, name) for name in OF_CONTENDER}
+    given = of_contender | {name: params[name] for name in OF_PARAMS}
+    speculates = one.draft_with != "none"
+    return typed_into(Choice(target=measured.target, gamma=one.best.gamma, speculates=speculates, **given))
 
 
 def head_in_words(measured: Measured) -> str:
     """How it was measured: the sampler by the names of Params, without what is off."""
     params, off = measured.params, {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
     filters = [name for name, value in off.items() if params["temperature"] and params[name] != value]
-    return say(
-        "advice.head",
-        target=measured.target,
-        device=measured.device,
-        name=measured.device_name,
-        dtype=", ".join(filter(None, (measured.dtype, measured.quantize.get("target")))),
-        sampler=", ".join(f"{name} {number(params[name], 'g')}" for name in ("temperature", *filters)),
-        tokens=number(params.get("max_new_tokens", 0)),
-        date=measured.date,
-    )
+    sampler = ", ".join(f"{name} {number(params[name], 'g')}" for name in ("temperature", *filters))
+    dtype = ", ".join(filter(None, (measured.dtype, measured.quantize.get("target"))))
+    where = {"device": measured.device, "name": measured.device_name, "dtype": dtype}
+    most = {"tokens": number(params["max_new_tokens"]), "date": measured.date}
+    return say("advice.head", target=measured.target, sampler=sampler, **where, **most)
 
 
 def ended_in_words(measured: Measured) -> str:
