@@ -171,12 +171,11 @@ def _bench(arguments: Namespace) -> int:
     if arguments.methods is not None:
         return _compare(arguments, params, request)
 
-    from specdemo.measure.bench import bench
-    from specdemo.measure.bench_report import result_table
+    from specdemo.measure.bench import bench, bench_text
 
     counts = (arguments.prompts, arguments.repeats)
     result = bench(_load(request), params, *counts, prompt_tokens=arguments.prompt_tokens)
-    put(result_table(result))
+    put(bench_text(result))
     put(json.dumps(asdict(result)))
     return 0
 
@@ -187,7 +186,7 @@ def _compare(arguments: Namespace, params: Params, request: dict[str, Any]) -> i
     from specdemo.measure import settings as of
     from specdemo.measure.compare import compare, result_of
     from specdemo.measure.prompts import prompts_for
-    from specdemo.measure.table import methods_table
+    from specdemo.measure.table import methods_text
 
     pairs = [_load(request)]
     names = of.methods_at_hand(pairs[0]) if arguments.methods == [ALL] else [*arguments.methods, "none"]
@@ -209,7 +208,7 @@ def _compare(arguments: Namespace, params: Params, request: dict[str, Any]) -> i
             raise
         status = tell("interrupted: this is what was measured before", INTERRUPTED)
     result = result_of(settings, prompts, arguments.repeats, rows)
-    put(methods_table(result))
+    put(methods_text(result))
     put(json.dumps(asdict(result)))
     return status
 
@@ -223,9 +222,8 @@ def _advise(arguments: Namespace) -> int:
         _check_writable("report", arguments.report)
 
     from specdemo.measure.advise import advise, task_of
-    from specdemo.measure.page import page_of, typed_of
     from specdemo.measure.prompts import prompts_of, read_prompts
-    from specdemo.measure.report import advice_object, advice_of, advice_table, typed_text
+    from specdemo.measure.report import advice_object, advice_of, advice_text, page_of
     from specdemo.measure.results import OWN
     from specdemo.measure.settings import check_asked
 
@@ -254,9 +252,7 @@ def _advise(arguments: Namespace) -> int:
     except Exception as error:  # what was measured before stays
         measured, status = replace(measured, ended="failed"), tell(failure(error), FAILED)
     advice = advice_of(measured)
-    put(advice_table(advice))
-    if typed := typed_of(advice):
-        put(f"\n{typed_text(typed)}\n")
+    put(advice_text(advice))
     put(json.dumps(advice_object(advice)))
     if arguments.report is not None:
         _save_report(arguments.report, page_of(advice))

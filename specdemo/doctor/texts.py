@@ -18,7 +18,7 @@ from specdemo.loading.load import load_pair
 from specdemo.loading.pair import Pair
 from specdemo.loading.pool import ModelPool
 from specdemo.loading.request import resolve
-from specdemo.measure.contestants import bench_params, theirs
+from specdemo.measure.bench import bench_params, theirs
 from specdemo.session import generate
 
 PROMPT = "Once upon a time there was a little fox who"

@@ -13,14 +13,6 @@ EAGLE3 = "embedded-eagle3"  # the pair whose drafter is an EAGLE-3 head
 DFLASH = "embedded-dflash"  # the pair whose drafter is a DFlash head
 
 WORKS = ("chat", "code", "json", "summary", "story", "translation")  # that assets/prompts has prompts of
-# The categories of SPEED-Bench (arXiv 2604.09557) that four of them are like. The others there (humanities,
-# math, QA, RAG, reasoning, roleplay, STEM) have no prompts here.
-SPEED_BENCH = {
-    "coding": "code",
-    "summarization": "summary",
-    "writing": "story",
-    "multilingual": "translation",
-}
 MOST_NAMES = 8  # of pairs in a sentence
 DTYPES = ("float32", "bfloat16", "float16")  # names in torch
 QUANTIZE = {"int8": 8, "int4": 4, "int2": 2, "float8": 8}  # bits per weight of a linear layer

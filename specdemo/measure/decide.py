@@ -335,10 +335,12 @@ def _per_round(row: SettingRow) -> dict[str, str]:
 @dataclass(frozen=True)
 class Concurrent:
     """What is counted, not measured, for so many requests at once. rows: of a forward of the target that
-    checks all their drafts, on average. speedup: over as many requests without drafts."""
+    checks all their drafts, on average. break_even: the rows that take as long as what they share. speedup:
+    over as many requests without drafts."""
 
     requests: int
     rows: float
+    break_even: float
     speedup: float
 
 
@@ -370,7 +372,8 @@ def concurrent(measured: Measured, best: Recommendation) -> list[Concurrent]:
         return (even + requests * (1 + drafted)) / (even + requests) + draft_cost
 
     return [
-        Concurrent(count, count * (1 + drafted), best.speedup * cost(1) / cost(count)) for count in REQUESTS
+        Concurrent(count, count * (1 + drafted), even, best.speedup * cost(1) / cost(count))
+        for count in REQUESTS
     ]
 
 

@@ -1,42 +1,36 @@
 """The advice as text, as JSON, and as a page that keeps all that was measured. Without torch."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import groupby
+from itertools import groupby, product
+from math import log2
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import Environment
 
+from specdemo.events import Params
 from specdemo.events.params import depth_of
-from specdemo.events.speedup import SpeedUp, is_wide
+from specdemo.events.speedup import is_wide
 from specdemo.measure.decide import (
     FIRST_TEXT,
     PROBED,
     SettingRow,
     called,
+    concurrent,
     contender_of,
     recommendations,
     rows_of,
 )
-from specdemo.measure.pictures import Curve, Interval, curves, intervals
-from specdemo.measure.results import (
-    ALL,
-    CheckTime,
-    Measured,
-    Recommendation,
-    Together,
-    to_object,
-)
-from specdemo.measure.table import aligned
-from specdemo.measure.typed import Typed
-from specdemo.words.catalogue import Numeral, number, numeral, say
+from specdemo.measure.results import ALL, CheckTime, Measured, Recommendation, Together, to_object
+from specdemo.measure.table import Column, Table, shown, with_interval
+from specdemo.measure.typed import Choice, Typed, typed_into
+from specdemo.words.catalogue import number, say, spoken
 
 TEMPLATE = Path(__file__).with_name("report.html")
 TOLD_ROWS = (2, 5, 9, 17)  # of checks
 PLACES = (1, 2, 3, 4, 6, 8)  # in a draft, of which the first texts tell
-COLUMNS = ("work", "setting", "speedup", "beside", "accepted", "tokens", "cost", "prompts")
 
 
 @dataclass(frozen=True)
@@ -64,103 +58,112 @@ def setting_in_words(one: Recommendation) -> str:
     return say("advice.provisional", setting=setting) if one.is_provisional else setting
 
 
-def speedup_cell(speedup: SpeedUp | None) -> str:
-    if speedup is None:
-        return "–"
-    if is_wide(speedup.interval):
-        return say("advice.too_wide")
-    low, high = (numeral(end, ".2f") for end in speedup.interval)
-    return f"{numeral(speedup.value, '.2f')} ({low}–{high})"
+class Line(NamedTuple):
+    """A line of the table of settings."""
+
+    work: str
+    row: SettingRow
 
 
-def cells(work: str, row: SettingRow) -> dict[str, str]:
-    """The row's texts by their columns."""
-    rate = row.acceptance_rate
-    cost = None if row.speedup is None or is_wide(row.speedup.interval) else row.cost
-    return {
-        "work": work_in_words(work),
-        "setting": called(row.setting),
-        "speedup": speedup_cell(row.speedup),
-        "beside": say(f"advice.beside.{row.beside}") if row.beside else "–",
-        "accepted": Numeral("–") if rate is None else numeral(rate, ".0%"),
-        "tokens": numeral(row.tokens_per_round, ".2f"),
-        "cost": Numeral("–") if cost is None else numeral(cost, ".2f"),
-        "prompts": numeral(row.prompts),
+def settings_table(advice: Advice) -> Table[Line]:
+    """All settings that were measured, by kinds of work."""
+    texts: dict[str, Callable[[Line], str]] = {
+        "work": lambda one: work_in_words(one.work),
+        "setting": lambda one: called(one.row.setting),
+        "speedup": lambda one: _speedup(one.row),
+        "beside": lambda one: say(f"advice.beside.{one.row.beside}") if one.row.beside else "–",
+        "accepted": lambda one: shown(one.row.acceptance_rate, ".0%"),
+        "tokens": lambda one: shown(one.row.tokens_per_round),
+        "cost": lambda one: shown(one.row.cost if _is_told(one.row) else None),
+        "prompts": lambda one: number(one.row.prompts),
     }
+    left = ("work", "setting")
+    columns = [Column(say(f"advice.columns.{name}"), text, name in left) for name, text in texts.items()]
+    works = [one.work for one in advice.recommended]
+    return Table(columns, [Line(work, row) for work in works for row in rows_of(advice.measured, work)])
 
 
-def advice_table(advice: Advice) -> str:
-    """For each kind of work what to set and why; then what a check takes, and all that was measured."""
+def _is_told(row: SettingRow) -> bool:
+    return row.speedup is not None and not is_wide(row.speedup.interval)
+
+
+def _speedup(row: SettingRow) -> str:
+    if row.speedup is None:
+        return "–"
+    return with_interval(row.speedup.value, row.speedup.interval) if _is_told(row) else say("advice.too_wide")
+
+
+def probes_table(measured: Measured) -> Table[Together]:
+    """What the first texts of each contender say in a kind of work."""
+
+    def accepted(place: int) -> Column[Together]:
+        heading = say("advice.probe_columns.place", place=place)
+        return Column(heading, lambda texts: shown(texts.share_above("accepted", place)[-1], ".0%"))
+
+    work, drafter, cost = (say(f"advice.probe_columns.{name}") for name in ("work", "drafter", "cost"))
+    columns = [
+        Column[Together](work, lambda texts: work_in_words(texts.samples[0].work), is_left=True),
+        Column[Together](drafter, lambda texts: texts.samples[0].setting.contender, is_left=True),
+        *map(accepted, PLACES),
+        Column[Together](cost, lambda texts: shown(texts.draft_cost)),
+    ]
+    found = []
+    for work, contender in product(measured.works, measured.contenders):
+        of_work = [one for one in measured.probes if one.work == work and one.turns]
+        if own := tuple(one for one in of_work if one.setting.contender == contender.name):
+            found.append(Together(own))
+    return Table(columns, found)
+
+
+def probes_in_words() -> str:
+    return say("advice.probes", most=PROBED, tokens=FIRST_TEXT)
+
+
+def advice_text(advice: Advice) -> str:
+    """For each kind of work what to set and why; then what a check takes, all that was measured, and what to
+    type into servers."""
     measured = advice.measured
-    head = say("advice.head", **_how(measured))
     width = max(len(work_in_words(one.work)) for one in advice.recommended)
     advised = [
         f"{work_in_words(one.work).ljust(width)}  {setting_in_words(one)}\n{' ' * width}  {one.reason}"
         for one in advice.recommended
     ]
-    lines = _lines(advice)
-    table = aligned([[say(f"advice.columns.{name}") for name in COLUMNS], *lines], left=2)
-    probed = probe_lines(measured)
-    tables = [f"{table}\n{say('advice.dropped')}"] if lines else []
-    tables += (
-        [f"{say('advice.probes', most=PROBED, tokens=FIRST_TEXT)}\n{aligned(probed, left=2)}"]
-        if len(probed) > 1
-        else []
-    )
-    notes = [f"note: {note}" for note in measured.notes]
-    parts = [head, "\n".join(advised), "\n".join(checks_in_words(measured.checks)), *tables]
-    return "\n\n".join(part for part in (*parts, "\n".join(notes), ended_in_words(measured)) if part)
-
-
-def _lines(advice: Advice) -> list[list[str]]:
-    """All that was measured, as lines of cells."""
-    rows = [cells(one.work, row) for one in advice.recommended for row in rows_of(advice.measured, one.work)]
-    return [[row[name] for name in COLUMNS] for row in rows]
-
-
-def probe_lines(measured: Measured) -> list[list[str]]:
-    """What the first texts say of each contender and kind of work, below a line with what each cell is."""
-    heads = [say(f"advice.probe_columns.{name}") for name in ("work", "drafter")]
-    heads += [say("advice.probe_columns.place", place=place) for place in PLACES]
-    lines = [[*heads, say("advice.probe_columns.cost")]]
-    for work in measured.works:
-        for contender in measured.contenders:
-            of_work = [one for one in measured.probes if one.work == work and one.turns]
-            if own := tuple(one for one in of_work if one.setting.contender == contender.name):
-                together = Together(own)
-                shares = together.share_above("accepted", max(PLACES))
-                told = [number(shares[place - 1], ".0%") for place in PLACES]
-                cost = number(together.draft_cost, ".2f")
-                lines.append([work_in_words(work), contender.name, *told, cost])
-    return lines
-
-
-def typed_text(typed: Sequence[Typed]) -> str:
-    """What to type into servers: each command, and below it what the server means otherwise."""
-    lines = [say("advice.typed") + ":"]
+    told = [*checks_in_words(measured.checks), *requests_in_words(advice)]
+    parts = [head_in_words(measured), "\n".join(advised), "\n".join(told)]
+    if (settings := settings_table(advice)).rows:
+        parts.append(f"{settings}\n{say('advice.dropped')}")
+    if (probes := probes_table(measured)).rows:
+        parts.append(f"{probes_in_words()}\n{probes}")
+    parts += ["\n".join(f"note: {note}" for note in measured.notes), ended_in_words(measured)]
+    if typed := typed_of(advice):
+        parts.append(f"{say('advice.typed')}:")
     for one in typed:
-        lines += ["", f"{one.server} {one.version}", *(one.command or "").splitlines()]
-        lines += [f"note: {note}" for note in one.notes]
-    return "\n".join(lines)
+        notes = [f"note: {note}" for note in one.notes]
+        parts.append("\n".join(filter(None, [f"{one.server} {one.version}", one.command, *notes])))
+    return "\n\n".join(filter(None, parts)) + ("\n" if typed else "")
 
 
-def _how(measured: Measured) -> dict[str, str]:
-    return {
-        "target": measured.target,
-        "device": measured.device,
-        "name": measured.device_name,
-        "dtype": ", ".join(filter(None, (measured.dtype, measured.quantize.get("target")))),
-        "sampler": _sampler(measured.params),
-        "tokens": number(measured.params.get("max_new_tokens", 0)),
-        "date": measured.date,
-    }
+def typed_of(advice: Advice) -> list[Typed]:
+    """The one setting for all of the work, as what is typed into servers; nothing where none is known."""
+    measured, one = advice.measured, advice.recommended[-1]
+    if one.best is None:
+        return []
+    contender = contender_of(measured, one.best)
+    draft_with = "none" if one.draft_with == "none" else contender.draft_with
+    how = {"draft_with": draft_with, "tree": contender.tree, "gamma": one.best.gamma or 1}
+    params = Params(**(measured.params | how))
+    return typed_into(Choice(measured.target, contender.drafter, contender.drafter_kind, params))
 
 
-def _sampler(params: Mapping[str, Any]) -> str:
-    """The sampler by the names of Params, without what is off."""
-    off = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
+def head_in_words(measured: Measured) -> str:
+    """How it was measured: the sampler by the names of Params, without what is off."""
+    params, off = measured.params, {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
     filters = [name for name, value in off.items() if params["temperature"] and params[name] != value]
-    return ", ".join(f"{name} {number(params[name], 'g')}" for name in ("temperature", *filters))
+    sampler = ", ".join(f"{name} {number(params[name], 'g')}" for name in ("temperature", *filters))
+    dtype = ", ".join(filter(None, (measured.dtype, measured.quantize.get("target"))))
+    where = {"device": measured.device, "name": measured.device_name, "dtype": dtype}
+    most = {"tokens": number(params["max_new_tokens"]), "date": measured.date}
+    return say("advice.head", target=measured.target, sampler=sampler, **where, **most)
 
 
 def ended_in_words(measured: Measured) -> str:
@@ -176,113 +179,121 @@ def by_context(checks: Sequence[CheckTime]) -> dict[int, list[CheckTime]]:
 
 def checks_in_words(checks: Sequence[CheckTime]) -> list[str]:
     """A sentence for each length of text."""
-    return [
-        say(
-            "advice.checks",
-            context=number(context),
-            ms=number(times[0].ms, ".2f"),
-            rows=", ".join(str(one.rows) for one in times if one.rows in TOLD_ROWS),
-            times=", ".join(_ratio(one) for one in times if one.rows in TOLD_ROWS),
-        )
-        for context, times in by_context(checks).items()
-    ]
+    sentences = []
+    for context, times in by_context(checks).items():
+        more = [one for one in times if one.rows in TOLD_ROWS]
+        ratios = ", ".join(with_interval(one.ratio, (one.low, one.high)) for one in more)
+        rows, ms = ", ".join(str(one.rows) for one in more), number(times[0].ms, ".2f")
+        sentences.append(say("advice.checks", context=number(context), ms=ms, rows=rows, times=ratios))
+    return sentences
 
 
-def _ratio(one: CheckTime) -> str:
-    return f"{number(one.ratio, '.2f')} ({number(one.low, '.2f')}–{number(one.high, '.2f')})"
+def requests_in_words(advice: Advice) -> list[str]:
+    """What the best setting for all of the work brings with several requests at once."""
+    best = advice.recommended[-1]
+    first, *more = concurrent(advice.measured, best) or [None]
+    if first is None or best.best is None:
+        return []
+    each = []
+    for one in more:
+        speedup, rows = number(one.speedup, ".1f"), number(one.rows, ",.0f")
+        each.append(say("advice.requests", requests=number(one.requests), speedup=speedup, rows=rows))
+    of = {"setting": called(best.best), "measured": shown(first.speedup), "each": ", ".join(each)}
+    why = say("advice.concurrent_why", even=number(first.break_even, ",.0f"))
+    return [say("advice.concurrent", **of), why]
 
 
 def advice_object(advice: Advice) -> dict[str, Any]:
     """The last line of the command: what is recommended, and the rows behind it."""
-    measured = advice.measured
-    return {
-        "recommendation": {
-            **{one.work: recommended_object(one) for one in advice.recommended},
-            ALL: recommended_object(advice.recommended[-1]),
-        },
-        "rows": [
-            {"work": one.work, **asdict(row)}
-            for one in advice.recommended
-            for row in rows_of(measured, one.work)
-        ],
-        **{name: value for name, value in to_object(measured).items() if name not in ("samples", "probes")},
-    }
+    recommended = {one.work: asdict(one) for one in advice.recommended}
+    recommended[ALL] = asdict(advice.recommended[-1])
+    for one in recommended.values():
+        del one["work"]
+    measured = to_object(advice.measured)
+    del measured["samples"], measured["probes"]
+    rows = [{"work": work, **asdict(row)} for work, row in settings_table(advice).rows]
+    requests = [asdict(one) for one in concurrent(advice.measured, advice.recommended[-1])]
+    return {"recommendation": recommended, "rows": rows, "concurrent": requests, **measured}
 
 
-def recommended_object(one: Recommendation) -> dict[str, Any]:
-    return {name: value for name, value in asdict(one).items() if name != "work"}
-
-
-def html_report(advice: Advice, typed: Sequence[Typed] = ()) -> str:
-    """The page. typed: what to type into servers."""
-    measured = advice.measured
+def page_of(advice: Advice) -> str:
+    """The page, in the language that is spoken."""
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    words = (say, spoken, work_in_words, setting_in_words, head_in_words, ended_in_words, checks_in_words)
+    tables = (probes_in_words, probes_table, requests_in_words, settings_table)
+    for one in (*words, *tables, typed_of, speedups_picture, curves_pictures):
+        environment.globals[one.__name__] = one
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
-    return template.render(
-        how=say("advice.head", **_how(measured)),
-        advised=[(work_in_words(one.work), setting_in_words(one), one.reason) for one in advice.recommended],
-        pictures={
-            say("advice.pictures.speedups"): speedup_picture(advice),
-            say("advice.pictures.checks"): checks_picture(measured.checks),
-            say("advice.pictures.by_place"): acceptance_picture(advice),
-        },
-        sentences=checks_in_words(measured.checks),
-        columns=[say(f"advice.columns.{name}") for name in COLUMNS],
-        rows=_lines(advice),
-        dropped=say("advice.dropped"),
-        probes=say("advice.probes", most=PROBED, tokens=FIRST_TEXT),
-        probed=probe_lines(measured),
-        typed=typed,
-        notes=measured.notes,
-        ended=ended_in_words(measured),
-        command=measured.command,
-        versions=measured.versions,
-        measured=json.dumps(to_object(measured)).replace("<", "\\u003c"),
-        words={
-            "title": say("advice.title"),
-            "typed": say("advice.typed"),
-            "measured": say("advice.measured"),
-            "how": say("advice.how"),
-        },
-    )
+    kept = json.dumps(to_object(advice.measured)).replace("<", "\\u003c")
+    return template.render(advice=advice, measured=advice.measured, kept=kept)
 
 
-def speedup_picture(advice: Advice) -> str:
-    rows = [
-        Interval(
-            f"{work_in_words(one.work)}: {called(one.best)}",
-            f"{speedup_cell(SpeedUp(one.speedup, *one.interval))} ×",
-            one.speedup,
-            *one.interval,
-        )
-        for one in advice.recommended
-        if one.best and one.speedup and one.interval
-    ]
-    return intervals(say("advice.pictures.speedups"), rows) if rows else ""
+# The pictures, which report.html draws: what is where, in px.
+WIDTH, FLOOR, TOP, LEFT = 440, 182, 12, 42  # LEFT: of a curve's axis
 
 
-def checks_picture(checks: Sequence[CheckTime]) -> str:
-    found = [
-        Curve(say("advice.pictures.after", context=number(context)), [(one.rows, one.ms) for one in times])
-        for context, times in by_context(checks).items()
-    ]
-    return curves(say("advice.pictures.checks"), found, say("advice.pictures.rows")) if found else ""
+class Curves(NamedTuple):
+    """Curves over one x axis, from 0 up. label: for those who do not see it. levels, places: numbers at the
+    axes, by where they are. lines: points of polylines, by what they show."""
+
+    caption: str
+    label: str
+    x_label: str
+    levels: dict[float, str]
+    places: dict[float, str]
+    lines: dict[str, str]
 
 
-def acceptance_picture(advice: Advice) -> str:
-    """The share of rounds in which the drafts up to each place were accepted, by kind of work, of the
-    setting that is best over all of it."""
-    best = advice.recommended[-1].best
-    if best is None:
-        return ""
-    found = []
-    for work in advice.measured.works:
-        texts = (one for one in advice.measured.samples if one.work == work)
-        if own := [one for one in texts if one.setting == best]:
-            tree = contender_of(advice.measured, best).tree
-            places = depth_of(tree) or max(max(one.drafted) for one in own)
-            shares = Together(tuple(own)).share_above("accepted", places)
-            found.append(Curve(work_in_words(work), list(enumerate(shares, start=1))))
-    found = [curve for curve in found if curve.points]
-    title = say("advice.pictures.acceptance", name=called(best))
-    return curves(title, found, say("advice.pictures.places"), form=".0%") if found else ""
+def speedups_picture(advice: Advice) -> tuple[list[tuple[str, str, float, float, float]], float]:
+    """Factors on one logarithmic axis: what each is, its value in words, where it and its ends are; and where
+    1 is."""
+    found = [one for one in advice.recommended if one.best and one.speedup and one.interval]
+    ends = [1.0, *(end for one in found for end in one.interval)]
+    x = _axis(log2(min(ends)), log2(max(ends)), 6, WIDTH - 6)
+    rows = []
+    for one in found:
+        label = f"{work_in_words(one.work)}: {called(one.best)}"
+        value, low, high = (x(log2(factor)) for factor in (one.speedup, *one.interval))
+        rows.append((label, f"{with_interval(one.speedup, one.interval)} ×", value, low, high))
+    return rows, x(0.0)
+
+
+def curves_pictures(advice: Advice) -> list[Curves]:
+    """What checks take; and of the setting that is best over all of the work, the share of rounds in which
+    the drafts up to each place were accepted, by kind of work."""
+    measured, best = advice.measured, advice.recommended[-1].best
+    caption, x_label = say("advice.pictures.checks"), say("advice.pictures.rows")
+    checks = {
+        say("advice.pictures.after", context=number(context)): [(one.rows, one.ms) for one in times]
+        for context, times in by_context(measured.checks).items()
+    }
+    found = [_curves(caption, caption, x_label, checks, ".1f")] if checks else []
+    accepted = {}
+    for work in measured.works if best else ():
+        if own := tuple(one for one in measured.samples if (one.work, one.setting) == (work, best)):
+            places = depth_of(contender_of(measured, best).tree) or max(max(one.drafted) for one in own)
+            shares = Together(own).share_above("accepted", places)
+            accepted[work_in_words(work)] = list(enumerate(shares, start=1))
+    if best and any(accepted.values()):
+        label = say("advice.pictures.acceptance", name=called(best))
+        caption, x_label = say("advice.pictures.by_place"), say("advice.pictures.places")
+        found.append(_curves(caption, label, x_label, accepted, ".0%"))
+    return found
+
+
+def _curves(
+    caption: str, label: str, x_label: str, found: Mapping[str, Sequence[tuple[int, float]]], form: str
+) -> Curves:
+    """found: points (x, y), by x, of each curve."""
+    points = [point for curve in found.values() for point in curve]
+    across, top = sorted({x for x, _ in points}), max(y for _, y in points)
+    x, y = _axis(across[0], across[-1], LEFT, WIDTH - 14), _axis(0.0, top, FLOOR, TOP)
+    levels = {y(level): number(level, form) for level in (0.0, top / 2, top)}
+    places = {x(at): str(at) for at in across}
+    lines = {name: " ".join(f"{x(at)},{y(value)}" for at, value in own) for name, own in found.items() if own}
+    return Curves(caption, label, x_label, levels, places, lines)
+
+
+def _axis(low: float, high: float, start: float, end: float) -> Callable[[float], float]:
+    """Puts values from low to high between two places."""
+    return lambda value: round(start + (end - start) * (value - low) / (high - low or 1.0), 1)

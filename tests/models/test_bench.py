@@ -7,8 +7,7 @@ import pytest
 
 from specdemo import Params, generate, load_pair
 from specdemo.cli.main import main
-from specdemo.measure.bench import RATIOS, bench
-from specdemo.measure.contestants import contestants
+from specdemo.measure.bench import RATIOS, bench, contestants
 from specdemo.measure.prompts import story_prompts
 from specdemo.runtime.weights import weight_bytes
 from tests.tiny import noisy, tiny, tokenizer

@@ -1,12 +1,13 @@
 """The adviser without a model: estimates, what is clear, what is recommended and why, and its reports."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from math import log
 from random import Random
 
 import pytest
 
+from specdemo.events import Params
 from specdemo.events.metrics import fresh
 from specdemo.events.speedup import TimedRound, expected_speedup, is_wide, plain
 from specdemo.measure.decide import (
@@ -20,7 +21,7 @@ from specdemo.measure.decide import (
     speed_up_of,
     still_in,
 )
-from specdemo.measure.report import advice_object, advice_of, advice_table, html_report
+from specdemo.measure.report import advice_object, advice_of, advice_text, page_of, typed_of
 from specdemo.measure.results import (
     ALL,
     ALONE,
@@ -32,8 +33,7 @@ from specdemo.measure.results import (
     to_object,
 )
 from specdemo.measure.samples import TimedTurn
-from specdemo.measure.typed import Typed
-from specdemo.words.message import message
+from specdemo.words.catalogue import speaking
 
 MODEL, HEAD = (
     Contender("the model", "model", "a/drafter", "model"),
@@ -65,8 +65,8 @@ def sample(
 
 
 def measured(*samples: Sample, works=("chat",), **more) -> Measured:
-    about = ("a/target", "cpu", "a processor", "float32", {"target": None}, {"torch": "2"}, "2026-11-28")
-    params = {"temperature": 0.0, "max_new_tokens": 96}
+    about = ("a/<target>", "cpu", "a processor", "float32", {"target": None}, {"torch": "2"}, "2026-11-28")
+    params = asdict(Params(temperature=0, max_new_tokens=96))
     return Measured(*about, "advise", params, tuple(works), (ALONE, MODEL, HEAD), samples=samples, **more)
 
 
@@ -162,7 +162,7 @@ def test_a_wide_interval_is_no_figure_and_decides_nothing():
     row = rows_of(advice.measured, "chat")[0]
     figure = f"{row.speedup.value:.2f}"
     assert is_wide(row.speedup.interval)
-    assert figure not in advice_table(advice) and figure not in html_report(advice)
+    assert figure not in advice_text(advice) and figure not in page_of(advice)
     assert not is_clear(by_setting(unlike, ["chat"]), [Candidate(MODEL.name, 8)])
     sure = [sample("chat", at, Candidate(HEAD.name, 4), 0.5, 0.1) for at in range(4)]
     (other,) = recommendations(measured(*unlike, *sure))
@@ -171,14 +171,16 @@ def test_a_wide_interval_is_no_figure_and_decides_nothing():
 
 def test_a_report_keeps_what_was_measured():
     texts = [sample("chat", at, Candidate(MODEL.name, 4), 0.8, 0.3) for at in range(4)]
-    own = measured(*texts, checks=FREE, notes=("</script><b>",), ended="clear", seconds=12.3)
-    advice = advice_of(own)
-    page = html_report(advice, [Typed("vLLM", "1", "serve <x>", (message("no_drafter"),))])
-    assert page.count("</script>") == 1 and "<b>" not in page and "serve &lt;x&gt;" in page
+    advice = advice_of(measured(*texts, checks=FREE, notes=("</script><b>",), ended="clear", seconds=12.3))
+    page = page_of(advice)
+    assert page.count("</script>") == 1 and "<b>" not in page and "serve &#39;a/&lt;target&gt;" in page
     _, _, kept = page.partition('<script type="application/json" id="measured">')
-    assert json.JSONDecoder().raw_decode(kept)[0] == json.loads(json.dumps(to_object(own)))
-    table, told = advice_table(advice), advice_object(advice)
-    best = told["recommendation"]["chat"]
+    assert json.JSONDecoder().raw_decode(kept)[0] == json.loads(json.dumps(to_object(advice.measured)))
+    best, of_all = (advice_object(advice)["recommendation"][work] for work in ("chat", "all"))
     assert best["draft_with"] == "model" and best["gamma"] == 4 and best["interval"][0] > 1
-    assert told["recommendation"]["all"] == best, "one kind of work is all of it"
-    assert f"{best['speedup']:.2f}" in table
+    assert of_all == best, "one kind of work is all of it"
+    assert f"{best['speedup']:.2f}" in advice_text(advice)
+    with speaking("de"):
+        page = page_of(advice)
+    assert str(typed_of(advice)[0].notes[0]) not in page
+    assert f"<td>{best['speedup']:.2f} (".replace(".", ",") in page and "<td>the model, γ 4</td>" in page

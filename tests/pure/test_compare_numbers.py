@@ -13,7 +13,8 @@ from specdemo.events.metrics import fresh
 from specdemo.loading.catalog import others_at_hand
 from specdemo.measure.compare import result_of, rows_of
 from specdemo.measure.settings import Setting, methods_of, settings_for
-from specdemo.measure.table import MethodRow, comparison_csv, methods_table, spoken_of, winner
+from specdemo.measure.table import MethodRow, csv_of, methods_text
+from specdemo.measure.winner import spoken_of, winner
 
 GREEDY = Params(temperature=0)
 
@@ -161,12 +162,12 @@ def test_who_wins_is_said_by_the_tables_numbers_and_never_surer_than_they_are(ms
 
 def test_a_file_has_every_value_unrounded_and_the_table_a_line_for_each():
     rows = [replace(row, name='a "b", c') for row in rows_at(model=4)] + rows_at(none=8, lookup=6)[1:]
-    text = comparison_csv(rows)
-    first, second = csv.DictReader(StringIO(text))
+    first, second = csv.DictReader(StringIO(csv_of(rows)))
     expected = [field.name for field in fields(MethodRow) if field.name != "speedup_interval"]
     assert set(first) == {*expected, "speedup_low", "speedup_high"}
     assert first["name"] == 'a "b", c' and float(first["tokens_per_second"]) == rows[0].tokens_per_second
     assert second["name"] == "none" and second["gamma"] == second["speedup_low"] == ""
     settings = [setting(name, replace(GREEDY, rule="typical")) for name in ("none", "model")]
-    table = methods_table(result_of(settings, ["one"], 3, rows_at(none=8, model=4)))
-    assert "2.00 (" in table and "rule typical" in table and "Model is fastest" in table
+    rows = [replace(row, name=f"[b]{row.name:->300}") for row in rows_at(none=8, model=4)]
+    table = methods_text(result_of(settings, ["one"], 3, rows))
+    assert f"\n{rows[0].name}  " in table and "rule typical" in table and "is fastest: 2.00 ×" in table

@@ -12,16 +12,16 @@ from specdemo.events import Params
 from specdemo.loading.catalog import WORKS
 from specdemo.loading.pair import AnyPair, Pair
 from specdemo.measure.advise import advise, task_of
-from specdemo.measure.decide import rows_of
-from specdemo.measure.page import page_of, typed_of
 from specdemo.measure.prompts import prompts_of
 from specdemo.measure.report import (
-    COLUMNS,
     advice_of,
-    cells,
     checks_in_words,
     ended_in_words,
+    page_of,
+    requests_in_words,
     setting_in_words,
+    settings_table,
+    typed_of,
     work_in_words,
 )
 from specdemo.measure.results import Measured
@@ -32,7 +32,7 @@ from specdemo.ui.runs.models import Choice
 from specdemo.ui.runs.queue import Ticket
 from specdemo.ui.view import wire
 from specdemo.ui.view.settings import in_words, sampler_in_words
-from specdemo.words.catalogue import in_language, say
+from specdemo.words.catalogue import say
 from specdemo.words.message import message
 
 BUDGET = 120.0  # s
@@ -100,6 +100,7 @@ def _command(works: tuple[str, ...], params: Params) -> str:
 
 def advice_object(measured: Measured) -> wire.Advice:
     advice = advice_of(measured)
+    settings = settings_table(advice)
     return {
         "advised": [
             {
@@ -111,7 +112,7 @@ def advice_object(measured: Measured) -> wire.Advice:
             for one in advice.recommended
         ],
         "ended": ended_in_words(measured),
-        "checks": checks_in_words(measured.checks),
+        "checks": [*checks_in_words(measured.checks), *requests_in_words(advice)],
         "typed": [
             {
                 "server": f"{one.server} {one.version}",
@@ -120,10 +121,6 @@ def advice_object(measured: Measured) -> wire.Advice:
             }
             for one in typed_of(advice)
         ],
-        "columns": [say(f"advice.columns.{name}") for name in COLUMNS],
-        "rows": [
-            [in_language(text) for text in cells(one.work, row).values()]
-            for one in advice.recommended
-            for row in rows_of(measured, one.work)
-        ],
+        "columns": settings.headings,
+        "rows": settings.cells,
     }

@@ -33,17 +33,8 @@ from specdemo.loading.pair import AnyPair, Pair
 from specdemo.measure.compare import Comparison, compare, result_of
 from specdemo.measure.prompts import prompts_for
 from specdemo.measure.settings import Setting, has_head, methods_at_hand, settings_for, with_trees
-from specdemo.measure.table import (
-    COLUMNS,
-    MethodRow,
-    MethodsResult,
-    cells,
-    comparison_csv,
-    drafted_as,
-    is_untimed,
-    spoken_of,
-    winner,
-)
+from specdemo.measure.table import MethodRow, MethodsResult, Table, csv_of, method_columns
+from specdemo.measure.winner import spoken_of, winner
 from specdemo.servers.pair import ServedPair
 from specdemo.ui.runs.advise import advise_request
 from specdemo.ui.runs.guess import guess_request
@@ -59,7 +50,7 @@ from specdemo.ui.view.feed import conditions_of, cut_output, how_in_words, token
 from specdemo.ui.view.settings import judging_in_words, length_in_words, sampler_in_words
 from specdemo.ui.view.texts import drafter_in_words, number_texts, whose
 from specdemo.ui.view.wire import MEASUREMENT_KINDS, MeasurementKind
-from specdemo.words.catalogue import in_language, number, say
+from specdemo.words.catalogue import number, say
 from specdemo.words.message import message
 from specdemo.zero import can_be_timed_in_turns
 
@@ -404,28 +395,13 @@ def gamma_point(row: MethodRow) -> wire.GammaPoint:
 def comparison_of(result: MethodsResult, plan: MeasurementPlan, goes_on: bool) -> wire.ComparisonTable:
     rows = [replace(row, name=plan.names.get(row.name, row.name)) for row in result.rows]
     firsts = {*plan.firsts, *(row.name for row in spoken_of(result.rows))}
+    table = Table(method_columns(in_words=True), rows)
     return {
-        "columns": [say(f"compare.columns.{column}") for column in COLUMNS],
-        "rows": [list(cells_in_words(row).values()) for row in rows],
+        "columns": table.headings,
+        "rows": table.cells,
         "abouts": [plan.abouts.get(row.name, "") for row in result.rows],
         "firsts": [not plan.firsts or row.name in firsts for row in result.rows],
         "winner": winner(rows, goes_on),
-        "csv": comparison_csv(result.rows),
+        "csv": csv_of(result.rows),
         "json": json.dumps(asdict(result), indent=1),
     }
-
-
-def cells_in_words(row: MethodRow) -> dict[str, str]:
-    """The row's cells, with numbers and words as the visitor's language has them."""
-    texts = cells(row)
-    texts |= {
-        column: in_language(text) for column, text in texts.items() if column not in ("drafter", "same text")
-    }
-    if is_untimed(row):
-        texts["speed-up (90%)"] = say("compare.untimed")
-    if manner := drafted_as(row):
-        texts["drafts as"] = say(f"compare.manners.{manner}")
-    if row.texts_equal:
-        equal, _, of = row.texts_equal.partition(" of ")
-        texts["same text"] = say("compare.same", equal=equal, of=of)
-    return texts
