@@ -13,6 +13,7 @@ from specdemo.events.speedup import TimedRound, expected_speedup, is_wide, plain
 from specdemo.measure.decide import (
     PROBED,
     by_setting,
+    concurrent,
     estimates_of,
     finalists,
     is_clear,
@@ -92,6 +93,22 @@ def test_a_speed_up_is_tokens_over_cost_and_its_interval_is_for_other_prompts_to
     assert speed_up_of(dict(list(alike.items())[:2])) is None, "two prompts tell nothing of a third"
     same = speed_up_of(alike, alike)
     assert same.value == same.low == same.high == 1
+
+
+def test_what_several_requests_gain_is_counted_from_what_one_was_measured_to_gain():
+    row = 0.05  # what another row adds to a forward: 19 rows take as long as what they share
+    checks = [CheckTime(64, rows, 1.0, 1 + row * (rows - 1), 1.0, 1.0) for rows in (1, 2, 5, 9, 17)]
+    texts = [sample("chat", at, Candidate(MODEL.name, 4), 0.8, 0.3) for at in range(6)]
+    own = measured(*texts, checks=tuple(checks))
+    best = recommendations(own)[-1]
+    alone, *more = concurrent(own, best)
+    assert (alone.requests, alone.rows, alone.break_even) == (1, 5, pytest.approx(19))
+    assert alone.speedup == best.speedup > 1 > more[-1].speedup
+    draft = 4 * 0.3 / PLAIN_MS
+    for one in more:
+        longer = ((19 + 5 * one.requests) / (19 + one.requests) + draft) / ((19 + 5) / (19 + 1) + draft)
+        assert one.speedup == pytest.approx(best.speedup / longer, rel=0.01)
+    assert concurrent(measured(*texts, checks=FREE), best) == [], "rows that take no time"
 
 
 def test_what_is_surely_slower_is_out_and_the_answer_is_clear_when_nothing_else_is_left():
