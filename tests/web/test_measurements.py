@@ -157,7 +157,7 @@ def test_advice_says_what_pays_for_the_chosen_work_and_saves_a_report(page):
         works.nth(at).uncheck()
     panel.get_by_role("button", name="Advise").click()
     wait_for_state(page, "advise", "failed")
-    panel.get_by_label("Story").check()
+    panel.get_by_label("Writing (stories)").check()
     panel.get_by_role("button", name="Advise").click()
     panel.locator(".advised dt").first.wait_for(timeout=DONE)
     panel.get_by_role("button", name="Stop").click()
