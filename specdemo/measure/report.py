@@ -200,7 +200,8 @@ def requests_in_words(advice: Advice) -> list[str]:
         each.append(say("advice.requests", requests=number(one.requests), speedup=speedup, rows=rows))
     of = {"setting": called(best.best), "measured": shown(first.speedup), "each": ", ".join(each)}
     why = say("advice.concurrent_why", even=number(first.break_even, ",.0f"))
-    return [say("advice.concurrent", **of), why]
+    counted = say("advice.concurrent", **of)
+    return [f"{counted[0].upper()}{counted[1:]}", why]
 
 
 def advice_object(advice: Advice) -> dict[str, Any]:
