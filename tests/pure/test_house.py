@@ -44,7 +44,7 @@ specdemo.ui.page.frame specdemo.ui.page.hints specdemo.ui.page.alone
 """
 # Folder and kinds of files: the most lines and files that it may have. A number may fall and never rises.
 SIZES = {
-    ("specdemo", ".py"): (37155, 176),
+    ("specdemo", ".py"): (36735, 172),
     ("specdemo/advise", ".py"): (1941, 11),
     ("specdemo/bench", ".py"): (1231, 9),
     ("specdemo/cli", ".py"): (699, 4),
@@ -52,9 +52,9 @@ SIZES = {
     ("specdemo/drafters", ".py"): (4297, 18),
     ("specdemo/engine", ".py"): (3071, 12),
     ("specdemo/events", ".py"): (2624, 8),
-    ("specdemo/loading", ".py"): (2723, 11),
+    ("specdemo/loading", ".py"): (2722, 11),
     ("specdemo/runtime", ".py"): (7503, 31),
-    ("specdemo/servers", ".py"): (1999, 10),
+    ("specdemo/servers", ".py"): (1580, 6),
     ("specdemo/trials", ".py"): (534, 6),
     ("specdemo/ui", ".py"): (8371, 41),
     ("specdemo/words", ".py"): (212, 3),

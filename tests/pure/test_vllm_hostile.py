@@ -6,19 +6,18 @@ import json
 import random
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from specdemo import Params, Trace, generate, load_pair, stream
 from specdemo.events import Started
-from specdemo.servers.chunks import ChunkReader, Misread
-from specdemo.servers.client import Client, Room, ServerError
-from specdemo.servers.counters import counters_of, server_stats
+from specdemo.servers.client import Client, Request, ServerError
 from specdemo.servers.llama_cpp import LlamaReader
-from specdemo.servers.rounds import round_of, settled, with_last
-from specdemo.servers.software import most_ids
-from specdemo.servers.vllm import VllmReader, chunk_of
+from specdemo.servers.software import ChunkReader, Misread, most_ids, round_of
+from specdemo.servers.vllm import VllmReader, counters_of
+from tests.pure.test_vllm_rounds import chunk_of, reader
 from tests.recorded import recorded
 from tests.runs_served import served_trace
 from tests.stand_ins.vllm import MODEL, TEXT, BreakOff, Gate, line
@@ -155,15 +154,15 @@ def test_a_chunk_that_vllm_would_not_send_is_refused(event, words):
     ],
 )
 def test_chunks_that_are_too_many_together_are_refused(sent, words):
-    reader = VllmReader(Room(tokens=8, alternatives=5, prompt_ids=20))
+    read = reader(tokens=8, prompt_ids=20)
     for one in sent[:-1]:
-        reader.read(one)
+        read.read(one)
     with pytest.raises(Misread, match=words):
-        reader.read(sent[-1])
+        read.read(sent[-1])
     ids = list(range(300_000))
-    room, large = Room(1, 50, most_ids(ids)), event(prompt_token_ids=ids)
-    assert len(json.dumps(large)) < room.line
-    assert VllmReader(room).read(large)[0].prompt_ids == tuple(ids)
+    read, large = reader(1, most_ids(ids)), event(prompt_token_ids=ids)
+    assert len(json.dumps(large)) < read.request.line
+    assert read.read(large)[0].prompt_ids == tuple(ids)
 
 
 def answer(content: bytes = b"", status: int = 200, **headers: str) -> tuple[int, dict[str, str], bytes]:
@@ -255,7 +254,7 @@ def test_counters_that_cannot_be_are_not_told_and_those_of_many_engines_are_read
         text += "".join(ended.format(engine, reason) for reason in ("stop", "length", "abort"))
         text += "".join(place.format(engine, number) for number in range(100))
     counters = counters_of(text, MODEL)
-    assert counters.ended == 384 and counters.by_place == (192,) * 100
+    assert counters.sums["ended"] == 384 and counters.by_place == (192,) * 100
 
 
 @pytest.mark.parametrize("hostile", [silence, endless(b": still here\n\n"), endless(EMPTY)], ids=range(3))
@@ -309,7 +308,11 @@ def test_a_prompt_s_tokens_that_cannot_be_are_not_told(served):
 
 # Mutations of what a real server sends.
 
-READERS = [(("eagle3",), VllmReader), (("draft", "llama-cpp"), LlamaReader)]
+ROOM = Request("", {}, 24, 2, 100)
+READERS = [
+    (("eagle3",), lambda: VllmReader(ROOM, SimpleNamespace(longest=4), None)),
+    (("draft", "llama-cpp"), lambda: LlamaReader(ROOM)),
+]
 STRANGE: list[Any] = [
     *(None, True, False, "", "x" * 2_000, "\ud800", "\x00", [], {}, [[]], {"a": 1}, [None] * 2_000),
     *(0, -1, 1, 2**31, 2**53, 2**63, 10**12, 10**400, 1e308, -1e308, 0.5, float("inf"), float("nan")),
@@ -345,25 +348,22 @@ def test_mutations_of_what_was_recorded_end_in_sentences(recording, reader):
         for _ in range(chance.choice([1, 1, 3])):
             place = chance.choice([0, 1, len(events) - 1, chance.randrange(len(events))])
             events[place] = mutated(events[place], chance)
-        outcomes.add(replayed(events, reader(Room(24, 2, 100))))
+        outcomes.add(replayed(events, reader()))
     assert outcomes == {"read", "refused"}
 
 
 def replayed(events: list[Any], reader: ChunkReader) -> str:
     """Whether they are read, or refused in a sentence; any other error is raised."""
-    told, trace = None, Trace.begin(Started(served_trace().pair, {}, Params(), "Once", ()))
+    trace = Trace.begin(Started(served_trace().pair, {}, Params(), "Once", ()))
     try:
-        for event in events:
-            if not isinstance(event, dict):
-                return "refused"  # before a chunk is read of it
-            for one in reader.read(event):
-                told = one.told or told
-                if one.pieces:
-                    trace.add(round_of(len(trace.rounds), one, 1.0, 4, True))
-        if trace.rounds and told and told.steps:
-            settled(trace.rounds, told.steps)
-            server_stats(None, told, 1.0)
-            with_last(trace.rounds, told.steps.num_accepted_draft_tokens, told.steps.num_draft_tokens)
+        if not all(isinstance(event, dict) for event in events):
+            return "refused"  # before a chunk is read of it
+        chunks = [one for event in events for one in reader.read(event) if one.pieces]
+        for index, one in enumerate(chunks):
+            trace.add(round_of(index, one, 4, True))
+        chunks, stats = reader.settled(chunks, False, lambda: False)
+        trace.revise([round_of(index, one, 4, True) for index, one in enumerate(chunks)])
+        trace.count(stats)
         Trace.from_json(trace.to_json())
     except Misread as error:
         assert len(str(error)) < 1_000

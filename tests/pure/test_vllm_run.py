@@ -221,7 +221,7 @@ def test_stop_closes_the_connection_and_the_next_run_waits_until_the_server_has_
 
 def test_no_run_keeps_its_connection(served, monkeypatch):
     """Each that stayed took a place of the 100 in a pool, after which every request waited for ever."""
-    monkeypatch.setattr("specdemo.servers.counters.LATE", 0.0)
+    monkeypatch.setattr("specdemo.servers.vllm.LATE", 0.0)
     server, pair = served
     for last_event in (None, 0, 1, 2):
         with suppress(ServerError), stream(pair, "Once", SHORT) as run:

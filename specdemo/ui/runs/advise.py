@@ -26,7 +26,7 @@ from specdemo.errors import PairError
 from specdemo.events import Params
 from specdemo.loading.catalog import WORKS
 from specdemo.loading.pair import AnyPair, Pair
-from specdemo.servers.pair import ServedPair
+from specdemo.servers.software import ServedPair
 from specdemo.ui.runs.measuring import Link, MeasurementRequest, Work
 from specdemo.ui.runs.models import Choice
 from specdemo.ui.runs.queue import Ticket

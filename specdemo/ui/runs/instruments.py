@@ -52,7 +52,7 @@ from specdemo.events.trace import Trace, round_objects
 from specdemo.events.verdict import speedup_in_words, verdict
 from specdemo.loading.catalog import others_at_hand
 from specdemo.loading.pair import AnyPair, Pair
-from specdemo.servers.pair import ServedPair
+from specdemo.servers.software import ServedPair
 from specdemo.ui.runs.advise import advise_request
 from specdemo.ui.runs.guess import guess_request
 from specdemo.ui.runs.measuring import Link, MeasurementRequest, Work, prompt_in_words
