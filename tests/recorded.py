@@ -63,7 +63,8 @@ def record_llama(pair: ServedPair, prompt: str, params: Params) -> dict[str, Any
 
 def _sent(pair: ServedPair, key: str | None, prompt: str, params: Params) -> tuple[dict[str, Any], list[str]]:
     """A run's request, and the events that answer it."""
-    request = pair.request_of(prepare(pair, prompt, params))
+    started = prepare(pair, prompt, params)
+    request = pair.request(started.params, prompt, started.prompt_ids)
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
     url, content = f"{pair.client.address}{request.path}", json.dumps(request.body).encode()
     with urllib.request.urlopen(urllib.request.Request(url, content, headers), timeout=600) as answer:

@@ -153,6 +153,14 @@ class Client:
                 raise self.error(f"has not answered within {seconds:g} s") from None
         return arrived and arrived[0]
 
+    def told(self, path: str, body: Body, name: str, ids: int, is_over: Condition) -> Any:
+        """The field of that name in the JSON that answers a question; None where the server does not take it,
+        and once `is_over`. ids: it may hold so many token ids."""
+        most = LONGEST_ANSWER + ID_BYTES * ids
+        answer = self.ask(path, body, optional=True, is_over=is_over, most=most)
+        told = None if answer is None else self.parsed(answer)
+        return told.get(name) if isinstance(told, dict) else None
+
     def stream(self, request: Request) -> "Exchange":
         """Asks for the events of a stream, which end with its [DONE] if it has one."""
         return Exchange(self, request.path, request.body, partial(self._events, request))

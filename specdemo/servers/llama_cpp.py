@@ -8,14 +8,14 @@ from typing import Annotated, Any
 
 from pydantic import AliasChoices, BaseModel, Field, ValidationError
 
-from specdemo.events import Params, ServerStats
+from specdemo.events import Judged, Params, ServerStats
 from specdemo.servers import software
 from specdemo.servers.client import Body, Condition, Request, never, readable
-from specdemo.servers.software import Chunk, ChunkReader, Likely, Misread, Piece, Sent, ServedPair
+from specdemo.servers.software import Chunk, ChunkReader, Likely, Misread, Sent, ServedPair, Settled, token
 from specdemo.words.message import Message, about
 
 RANDOM_SEED = 2**32 - 1  # it takes the seed's last 32 bits, and these for none
-LOST = Piece(None, "")  # it sends no token that ends inside a character
+LOST = token(None, "")  # it sends no token that ends inside a character
 
 
 class _Props(BaseModel):
@@ -37,7 +37,7 @@ class LlamaCpp(ServedPair):
             props = _Props()
         self.version = readable(props.build_info) or None
         self.context = props.default_generation_settings.n_ctx or self.context
-        _, reader = self.probed()
+        _, _, reader = self.probed()
         assert isinstance(reader, LlamaReader)
         settings = reader.settings
         self.longest = 0 if settings.kind == "none" else settings.longest
@@ -81,9 +81,8 @@ class LlamaCpp(ServedPair):
         text: Any = prompt
         if params.chat:
             turns = software.turns_of(prompt, params)
-            body = {"model": self.model, **software.chat_of(turns, params)}
-            answer = self.told("/apply-template", body, software.most_ids(turns), is_over)
-            text = answer.get("prompt") if isinstance(answer, dict) else None
+            body, most = {"model": self.model, **software.chat_of(turns, params)}, software.most_ids(turns)
+            text = self.client.told("/apply-template", body, "prompt", most, is_over)
         if not isinstance(text, str):
             return None
         body = {"model": self.model, "content": text, "add_special": True, "parse_special": True}
@@ -158,7 +157,7 @@ class LlamaReader(ChunkReader):
             return []
         if event.timings is None:
             raise Misread("sends tokens without their timings, which tell the rounds of llama.cpp")
-        chunks = self._whole(event.timings, [self._piece(event)] if event.tokens else [])
+        chunks = self._whole(event.timings, [self._token(event)] if event.tokens else [])
         if not event.stop:
             return chunks
         if self.open is not None:  # the end of the text has cut it
@@ -168,16 +167,16 @@ class LlamaReader(ChunkReader):
         finish = {"limit": "length", "eos": "stop", "word": "stop"}.get(kind, kind)
         return [*chunks, Chunk(finish=finish, stop=event.stopping_word if is_word else None)]
 
-    def _piece(self, event: _Event) -> Piece:
+    def _token(self, event: _Event) -> Judged:
         if not event.completion_probabilities:
-            return Piece(event.tokens[0], event.content)
+            return token(event.tokens[0], event.content)
         judged = event.completion_probabilities[0]
         if judged.id != event.tokens[0]:
             raise Misread("sent the probability of another token than the one that it sent")
         top = tuple(row for one in judged.top_logprobs for row in one.rows(one.id))
-        return Piece(judged.id, event.content, judged.probability, top)
+        return token(judged.id, event.content, judged.probability, top)
 
-    def _whole(self, now: _Timings, sent: list[Piece]) -> list[Chunk]:
+    def _whole(self, now: _Timings, sent: list[Judged]) -> list[Chunk]:
         """The rounds that are whole now. sent: the token that was sent, if one was; those before it that were
         not sent have been counted, too. Behind a round they are the first ones of the next, if it has
         accepted so many; else those are several rounds, and what was drafted in each is not told."""
@@ -205,20 +204,18 @@ class LlamaReader(ChunkReader):
             if lost or sent:
                 self.open = Chunk(accepted=accepted, drafted=known)
                 self.drafts += [(accepted, known)] if known else []
-        for piece in (*lost, *sent):
-            chunks += self._added(piece)
+        for one in (*lost, *sent):
+            chunks += self._added(one)
         return chunks
 
-    def _added(self, piece: Piece) -> list[Chunk]:
+    def _added(self, one: Judged) -> list[Chunk]:
         """The open round, if it is whole with this token."""
         assert self.open is not None and self.open.accepted is not None
-        whole = replace(self.open, pieces=(*self.open.pieces, piece))
-        self.open = whole if len(whole.pieces) <= self.open.accepted else None
+        whole = replace(self.open, tokens=(*self.open.tokens, one))
+        self.open = whole if len(whole.tokens) <= self.open.accepted else None
         return [] if self.open else [whole]
 
-    def settled(
-        self, chunks: list[Chunk], was_stopped: bool, is_over: Condition
-    ) -> tuple[list[Chunk], ServerStats | None]:
+    def settled(self, chunks: list[Chunk], was_stopped: bool, is_over: Condition) -> Settled:
         end, longest = self.counted, max((drafted for _, drafted in self.drafts), default=0)
         kept = [accepted for accepted, _ in self.drafts] if self.all_told else []
         drafts, places = (

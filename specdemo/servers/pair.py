@@ -69,7 +69,7 @@ def served_events(
         return [round_of(index, one, pair.longest, pair.always) for index, one in enumerate(arrived)]
 
     try:
-        request = pair.request_of(started)
+        request = pair.request(started.params, started.messages or started.prompt, started.prompt_ids)
         reader = pair.reader(request, is_closing)
         reader.is_sound = pair.is_sound
         if is_closing():
@@ -82,13 +82,13 @@ def served_events(
                     trace.revise(rounds())
                 if chunk.prompt_ids and not trace.prompt_ids:
                     trace.prompt_ids = chunk.prompt_ids
-                if chunk.pieces:
+                if chunk.tokens:
                     arrived.append(chunk)
                     trace.add(round_of(len(trace.rounds), chunk, pair.longest, pair.always))
                     _check_drafted(trace.stats.drafted)
                 if chunk.finish:  # before the yield, so that whoever sees the last round sees a whole text
                     trace.end(_finish(chunk))
-                if chunk.pieces:
+                if chunk.tokens:
                     yield trace.rounds[-1]
         if trace.finish is None:
             if is_closing():

@@ -13,31 +13,11 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from specdemo import events
 from specdemo.errors import without_directories
-from specdemo.events import (
-    LIMITS,
-    METHODS,
-    RULES,
-    TOKEN_IDS,
-    Alternative,
-    ByModel,
-    ChatMessage,
-    EndedBy,
-    Fate,
-    Judged,
-    Next,
-    PairInfo,
-    Params,
-    Round,
-    ServerInfo,
-    ServerStats,
-    Source,
-    Started,
-)
+from specdemo.events import Alternative, ChatMessage, Judged, Next, Params, Round, ServerStats
 from specdemo.events.params import tree_text
 from specdemo.servers.client import (
-    ID_BYTES,
-    LONGEST_ANSWER,
     SAID,
     Body,
     Client,
@@ -51,28 +31,28 @@ from specdemo.servers.client import (
 from specdemo.words.catalogue import numeral
 from specdemo.words.message import Message, refusal
 
-LONGEST_WORD = 100  # characters: why a text ended, a version, a method
 LONGEST_TOKEN = 1_000  # characters; the longest in known vocabularies are 128 to 256 blanks or signs
 TEXT_A_TOKEN = 256  # characters of a whole text, on average
 SPARE_IDS = 20_000  # of a prompt besides one for each of its bytes: what a chat template adds
 MOST_DRAFT = 1_000  # tokens of one draft: servers set no limit, but those in use have 1 to 30
-MOST_ALTERNATIVES = int(LIMITS["alternatives"].largest) + 1  # with the token itself
+MOST_ALTERNATIVES = int(events.LIMITS["alternatives"].largest) + 1  # with the token itself
 MOST_OF_A_RUN = 10**9  # tokens or ms that a server tells of one request: eleven days
-MOST_LOGPROB = 0.01  # 0, and what rounding adds
 MOST_SUM = 1.02  # of the probabilities at one place: 1, and what rounding each of them to bfloat16 adds
 TAIL_SECONDS = 2.0  # that what comes after the text's end is awaited
-PROBES, PROBE, PROBE_TOKENS = 4, "Once upon a time", 24
-GREEDY = Params(temperature=0, ignore_eos=True, seed=1, alternatives=1)
+PROBES, PROBE = 4, "Once upon a time"
+GREEDY = Params(temperature=0, ignore_eos=True, seed=1, alternatives=1, max_new_tokens=24)
 SERVER_PREFIX = "Server "  # begins the names of servers
 # Fields of Params: what the server has chosen when it was started, and what it has not at all.
-OF_CHOICES = [field for choice in (*METHODS.values(), *RULES.values()) for field in choice.fields]
+OF_CHOICES = [
+    field for choice in (*events.METHODS.values(), *events.RULES.values()) for field in choice.fields
+]
 SERVERS_OWN = ("draft_with", "rule", *dict.fromkeys(OF_CHOICES))
 
 Prompt = str | tuple[ChatMessage, ...]
-TokenId = Annotated[int, Field(ge=0, lt=TOKEN_IDS)]
+TokenId = Annotated[int, Field(ge=0, lt=events.TOKEN_IDS)]
 Token = Annotated[str, Field(max_length=LONGEST_TOKEN)]
-Word = Annotated[str, Field(max_length=LONGEST_WORD)]
-LogProb = Annotated[float, Field(le=MOST_LOGPROB)]
+Word = Annotated[str, Field(max_length=100)]  # why a text ended, a version, a method
+LogProb = Annotated[float, Field(le=0.01)]  # 0, and what rounding adds
 Count = Annotated[int, Field(ge=0, le=MOST_OF_A_RUN)]
 Milliseconds = Annotated[float, Field(ge=0, le=MOST_OF_A_RUN)]
 DraftTokens = Annotated[int, Field(ge=0, le=MOST_DRAFT)]
@@ -103,33 +83,33 @@ class Likely(Sent):
         return [] if raw is None else [(token_id, self.token, None, None, raw, None)]
 
 
-@dataclass(frozen=True)
-class Piece:
-    """A token. text: its part of the answer's text. probability: under the target, at temperature 1 and
-    unfiltered; None where the server has not sent it. top: the likeliest tokens, of which the server tells
-    the texts, and not always the ids. id: None where the server does not send it."""
+def token(
+    token_id: int | None, text: str, raw_p: float | None = None, top: Sequence[Alternative] = ()
+) -> Judged:
+    """A token that is in the text. text: its part of it. raw_p: None where the server has not sent it. top:
+    the likeliest tokens, of which the server tells the texts, and not always the ids. token_id: None where
+    the server does not send it. No server tells p, q and u."""
+    return Judged(token_id, text, None, None, raw_p, None, None, None, "accepted", tuple(top))
 
-    id: int | None
-    text: str
-    probability: float | None = None
-    top: tuple[Alternative, ...] = ()
 
-    @property
-    def sum(self) -> float:
-        """Of the probabilities of different tokens that are told here."""
-        is_in_top = any(token_id == self.id for token_id, *_ in self.top)
-        own = 0.0 if is_in_top or self.probability is None else self.probability
-        return own + sum(raw for *_, raw, _ in self.top)
+UNKNOWN = replace(token(None, ""), fate="discarded")  # a draft that is not in the text
+
+
+def sum_of(one: Judged) -> float:
+    """Of the probabilities of different tokens that are told at a place."""
+    is_in_top = any(token_id == one.id for token_id, *_ in one.top)
+    own = 0.0 if is_in_top or one.raw_p is None else one.raw_p
+    return own + sum(raw for *_, raw, _ in one.top)
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """What a chunk says. pieces: empty in a chunk that only says something else. finish: why the text ends
+    """What a chunk says. tokens: none in a chunk that only says something else. finish: why the text ends
     here, in the server's word; stop: the stop string that ended it. prompt_ids: what the server has made of
     the prompt, once. accepted: how many tokens were in this round, where the server tells it with the round;
     drafted: how many tokens were then, if it tells that, too."""
 
-    pieces: tuple[Piece, ...] = ()
+    tokens: tuple[Judged, ...] = ()
     finish: str | None = None
     stop: int | str | None = None
     prompt_ids: tuple[int, ...] | None = None
@@ -138,7 +118,10 @@ class Chunk:
     arrival_ms: float = 0.0  # since the tokens before it
 
     def without_probabilities(self) -> "Chunk":
-        return replace(self, pieces=tuple(Piece(piece.id, piece.text) for piece in self.pieces))
+        return replace(self, tokens=tuple(token(one.id, one.text) for one in self.tokens))
+
+
+Settled = tuple[list[Chunk], ServerStats | None]
 
 
 class ChunkReader(ABC):
@@ -158,9 +141,7 @@ class ChunkReader(ABC):
         else."""
 
     @abstractmethod
-    def settled(
-        self, chunks: list[Chunk], was_stopped: bool, is_over: Condition
-    ) -> tuple[list[Chunk], ServerStats | None]:
+    def settled(self, chunks: list[Chunk], was_stopped: bool, is_over: Condition) -> Settled:
         """What the server tells after the text's end: the chunks that have tokens with the counts of their
         rounds, and the numbers of the request. was_stopped: whether a stop string ended the text."""
 
@@ -172,15 +153,15 @@ class ChunkReader(ABC):
             what = f"sent a chunk that {self.kind} would not send: {first_fault(error)}"
             raise Misread(what) from None
         for chunk in chunks:
-            self.tokens += len(chunk.pieces)
-            self.characters += sum(len(piece.text) for piece in chunk.pieces)
+            self.tokens += len(chunk.tokens)
+            self.characters += sum(len(one.text) for one in chunk.tokens)
             if self.tokens > self.request.tokens:
                 raise Misread("does not end its answer: it has sent more tokens than was asked for")
             if self.characters > TEXT_A_TOKEN * self.request.tokens + LONGEST_TOKEN:
                 raise Misread(f"sent {self.characters:,} characters as the text of {self.tokens} tokens")
             if (count := len(chunk.prompt_ids or ())) > self.request.prompt_ids:
                 raise Misread(f"says that the prompt has {count:,} tokens, which it cannot have")
-            self.is_sound = self.is_sound and all(piece.sum <= MOST_SUM for piece in chunk.pieces)
+            self.is_sound = self.is_sound and all(sum_of(one) <= MOST_SUM for one in chunk.tokens)
         return chunks if self.is_sound else [chunk.without_probabilities() for chunk in chunks]
 
 
@@ -189,29 +170,28 @@ def round_of(index: int, chunk: Chunk, longest: int | None, always: bool) -> Rou
     many tokens were drafted, that follows from the draft's length, if it is known. What was refused has no
     id. longest: the most tokens of a draft, 0 if the server does not draft, None if it is not known. always:
     whether every draft has so many."""
-    pieces, accepted, drafted = chunk.pieces, chunk.accepted, chunk.drafted
-    ended_by: EndedBy | None = None
+    tokens, accepted, drafted = chunk.tokens, chunk.accepted, chunk.drafted
+    ended_by: events.EndedBy | None = None
     if accepted is None:
-        accepted, longest = len(pieces) - 1, longest if index else 0  # the first is the prefill's
+        accepted, longest = len(tokens) - 1, longest if index else 0  # the first is the prefill's
         if longest is not None and accepted > longest:
-            most = f"it has {len(pieces)} tokens, but this round has {longest + 1} at most"
+            most = f"it has {len(tokens)} tokens, but this round has {longest + 1} at most"
             raise Merged(f"sends several rounds in a chunk: {most}")
         if chunk.finish and longest and accepted < longest:  # the end of the text may have cut the draft
             ended_by = "length" if chunk.finish == "length" else "eos"
         elif always or accepted == longest or not index:
             drafted = longest
-    draft = [_judged("accepted", piece) for piece in pieces[:accepted]]
-    has_own = accepted < len(pieces)
-    if unseen := 0 if drafted is None else drafted - len(draft):
-        draft += [_judged("discarded")] * unseen
-        if has_own:  # else the text ended before a rejection
-            draft[accepted] = _judged("rejected")
-    source: Source = "sampled" if not drafted else "bonus" if drafted == accepted else "resampled"
+    own = tokens[accepted] if accepted < len(tokens) else None  # else the text ended before a rejection
+    draft = [*tokens[:accepted]]
+    draft += [UNKNOWN] * (0 if drafted is None else drafted - len(draft))
+    if own and len(draft) > accepted:
+        draft[accepted] = replace(UNKNOWN, fate="rejected")
+    source: events.Source = "sampled" if not drafted else "bonus" if drafted == accepted else "resampled"
     return Round(
         index=index,
         draft=tuple(draft),
-        next=Next(**_known(pieces[accepted]), source=source, residual_mass=None) if has_own else None,
-        emitted=tuple(piece.id for piece in pieces),
+        next=own and Next(own.id, own.text, source, None, None, own.raw_p, None, None, None, own.top),
+        emitted=tuple(one.id for one in tokens),
         draft_ms=None,
         verify_ms=None,
         gamma=longest or None,
@@ -219,17 +199,6 @@ def round_of(index: int, chunk: Chunk, longest: int | None, always: bool) -> Rou
         arrival_ms=chunk.arrival_ms,
         drafts_told=drafted is not None or ended_by is not None,
     )
-
-
-def _judged(fate: Fate, piece: Piece | None = None) -> Judged:
-    """A drafted token with its fate. piece: None for a draft whose token is not told."""
-    return Judged(**_known(piece or Piece(None, "")), accept_prob=None, fate=fate)
-
-
-def _known(piece: Piece) -> dict[str, Any]:
-    """A token's fields; the server tells no p, q and u."""
-    known = {"id": piece.id, "text": piece.text, "raw_p": piece.probability, "top": piece.top}
-    return known | dict.fromkeys(("p", "q", "raw_q", "u"))
 
 
 def first_fault(error: ValidationError) -> str:
@@ -274,9 +243,9 @@ class ServedPair(ABC):
         shown, address = readable(model[:200]), client.name or host_of(client.address)
         shown = shown if client.name is None else without_directories(shown)
         told = (self.kind, self.version, shown, self.method, self.longest, None)
-        self.server, nothing = ServerInfo(address, *told), ByModel(None, None)
+        self.server, nothing = events.ServerInfo(address, *told), events.ByModel(None, None)
         name = client.name or f"{SERVER_PREFIX}{address}"
-        self.info = PairInfo(name, shown, None, "server", address, nothing, nothing, self.server)
+        self.info = events.PairInfo(name, shown, None, "server", address, nothing, nothing, self.server)
 
     @abstractmethod
     def look(self) -> None:
@@ -284,9 +253,8 @@ class ServedPair(ABC):
 
     @abstractmethod
     def asked(self, params: Params, prompt: Any, ids: list[int], most: int) -> tuple[str, Body]:
-        """The path and the body of a request for a text. prompt: text, or messages of a chat; empty where
-        token ids were given. ids: the prompt's, as far as they are known. most: the most tokens of the
-        text."""
+        """The path and the body of a request. prompt: text, or the messages of a chat; empty where token ids
+        were given. most: the most tokens of the text."""
 
     @abstractmethod
     def reader(self, request: Request, is_over: Condition = never) -> ChunkReader:
@@ -340,26 +308,16 @@ class ServedPair(ABC):
 
     def told_ids(self, body: Body, most: int, is_over: Condition) -> list[int] | None:
         """The token ids of a prompt. most: so many at most."""
-        answer = self.told("/tokenize", body, most, is_over)
-        ids = answer.get("tokens") if isinstance(answer, dict) else None
+        ids = self.client.told("/tokenize", body, "tokens", most, is_over)
         is_known = isinstance(ids, list) and 0 < len(ids) <= most
-        return ids if is_known and all(type(one) is int and 0 <= one < TOKEN_IDS for one in ids) else None
+        is_known = is_known and all(type(one) is int and 0 <= one < events.TOKEN_IDS for one in ids)
+        return ids if is_known else None
 
-    def told(self, path: str, body: Body, most: int, is_over: Condition) -> Any:
-        """The JSON that answers a question; None where the server does not take it, and once `is_over`.
-        most: it may have so many token ids."""
-        most = LONGEST_ANSWER + ID_BYTES * most
-        answer = self.client.ask(path, body, optional=True, is_over=is_over, most=most)
-        return None if answer is None else self.client.parsed(answer)
-
-    def request_of(self, started: Started) -> Request:
-        params, ids = started.params, started.prompt_ids
-        most = int(min(params.max_new_tokens, self.context - len(ids)))
-        return self.request(params, started.messages or started.prompt, ids, most)
-
-    def request(self, params: Params, prompt: Prompt, ids: Sequence[int], most: int) -> Request:
-        """For a text of at most so many tokens. prompt: empty where token ids were given."""
+    def request(self, params: Params, prompt: Prompt, ids: Sequence[int]) -> Request:
+        """For a text. prompt: empty where token ids were given. ids: the prompt's, as far as they are
+        known."""
         turns = turns_of(prompt, params) if params.chat else prompt
+        most = int(min(params.max_new_tokens, self.context - len(ids)))
         path, body = self.asked(params, turns, list(ids), most)
         return Request(path, body, most, params.alternatives, most_ids(turns or ids), self.sends_done)
 
@@ -376,40 +334,41 @@ class ServedPair(ABC):
                         return
                     # The event is read here and not where it arrives: many objects are made of few bytes.
                     chunks, at = reader.read(self.client.event(arrived[0])), arrived[1]
-                    if at - last_at > seconds and not any(chunk.pieces for chunk in chunks):
+                    if at - last_at > seconds and not any(chunk.tokens for chunk in chunks):
                         raise TimeoutError
                 except (ServerError, TimeoutError) as error:
                     if has_ended:
                         return
                     raise error if isinstance(error, ServerError) else self.client.silent() from None
                 for chunk in chunks:
-                    if has_ended and (chunk.pieces or chunk.finish):
+                    if has_ended and (chunk.tokens or chunk.finish):
                         raise Misread("goes on after the end of its text")
                     has_ended = has_ended or chunk.finish is not None
                     yield replace(chunk, arrival_ms=1000 * (at - last_at))
-                    if chunk.pieces:
+                    if chunk.tokens:
                         last_at = at
 
-    def probed(self) -> tuple[list[Chunk], ChunkReader]:
-        """The chunks of a short answer that have tokens, and its reader. A server that was just started is
-        late with its first answers, and merges their rounds: it is asked again."""
+    def probed(self) -> tuple[int, ServerStats | None, ChunkReader]:
+        """How many rounds a short answer has after its first, what the server tells after it, and its reader.
+        A server that was just started is late with its first answers, and merges their rounds: it is asked
+        again."""
         for left in reversed(range(PROBES)):
-            request, chunks = self.request(GREEDY, PROBE, (), PROBE_TOKENS), []
+            request, chunks = self.request(GREEDY, PROBE, ()), []
             reader, until = self.reader(request), time.perf_counter() + self.client.read_seconds
             try:
                 for chunk in self.chunks(request, reader):
                     if time.perf_counter() > until:
                         raise self.client.silent()
-                    if chunk.pieces:
+                    if chunk.tokens:
                         round_of(len(chunks), chunk, None, False)  # raises Merged
                         chunks.append(chunk)
-                break
+                if not chunks:
+                    raise self.client.error("has sent no token when it was asked for some")
+                return len(chunks) - 1, reader.settled(chunks, False, never)[1], reader
             except Misread as error:
                 if not left or not isinstance(error, Merged):
                     raise self.client.error(str(error)) from None
-        if not chunks:
-            raise self.client.error("has sent no token when it was asked for some")
-        return chunks, reader
+        raise AssertionError("the last probe returns or raises")
 
 
 def most_ids(prompt: Prompt | Sequence[int]) -> int:

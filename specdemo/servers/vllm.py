@@ -6,8 +6,9 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
+from math import inf
 from typing import Annotated, Any
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -17,15 +18,7 @@ from specdemo.events import LIMITS, PARAMETERS, Params, ServerStats
 from specdemo.events.params import field_of_grammar
 from specdemo.servers import client, software
 from specdemo.servers.client import Body, Condition, Request, ServerError, never, readable
-from specdemo.servers.software import (
-    Chunk,
-    ChunkReader,
-    Likely,
-    Misread,
-    Piece,
-    Sent,
-    ServedPair,
-)
+from specdemo.servers.software import Chunk, ChunkReader, Likely, Misread, Sent, ServedPair, Settled, token
 from specdemo.words.message import Message, about
 
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # a token whose character the next one completes
@@ -34,20 +27,16 @@ LONGEST_SAMPLE = 10_000  # characters: a line of /metrics
 MOST_SAMPLES = 20_000  # of the counters that are read: 64 engines that draft 256 tokens have 18,000
 MOST_COUNTED = 2**53  # by a counter since the server started: floats are exact up to here
 MOST_SECONDS = software.MOST_OF_A_RUN / 1000
+Counters = Counter[str]  # of a server, over all its engines and for all visitors, by the names in COUNTED
 Counts = Sequence[tuple[int, int | None]]  # of rounds: accepted and drafted tokens; None: not known
 LATE = 2.0  # s that a server may take to count a request that has ended
-WANTED = {
-    "stream": True,
-    "return_token_ids": True,
-    "stream_options": {"include_usage": True},
-    "include_stop_str_in_output": True,
-}
-PLACES = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+DIFFER = "sent a chunk whose tokens and log-probabilities differ in number"
+PLACE = "accepted at place"
 COUNTED = {  # what is read of the counters; a server writes thousands of others
     "vllm:spec_decode_num_drafts_total": "drafts",  # how many were judged
     "vllm:spec_decode_num_draft_tokens_total": "drafted",  # tokens
     "vllm:spec_decode_num_accepted_tokens_total": "accepted",
-    PLACES: "places",
+    "vllm:spec_decode_num_accepted_tokens_per_pos_total": PLACE,  # drafts, accepted up to there and beyond
     "vllm:request_success_total": "ended",  # requests, but not those that were aborted
     "vllm:num_requests_running": "running",
     "vllm:num_requests_waiting": "running",
@@ -89,36 +78,20 @@ class Vllm(ServedPair):
                 names = _Names.model_validate_json(self.client.ask(path, optional=True) or b"")
                 self.version = self.version or (names.version and readable(names.version[:40]))
                 self.method = names.method and readable(names.method)
-        chunks, reader = self.probed()
-        assert isinstance(reader, VllmReader)
-        self.left = False
         self.notes.append("the server tells no p, q and u: probabilities are the target's before the sampler")
-        why = self._learn_drafting(len(chunks) - 1, reader)
-        if self.longest == 0:
-            self.method = "none"
+        rounds, stats, reader = self.probed()
+        assert isinstance(reader, VllmReader)
+        if stats is None or (stats.drafts is None and reader.added is None):
+            self.notes.append(NO_COUNTERS)
+        elif stats.drafts is None:
+            self.longest, self.always, self.method = 0, True, "none"
+            return
         else:
-            self.notes.append("min-p cannot be used, since vLLM does not take it where it drafts")
-        self.notes += [why] if why else []
-
-    def _learn_drafting(self, rounds: int, reader: "VllmReader") -> str:
-        """Sets `longest` and `always`, and says why they are not known. rounds: of the first answer, all but
-        its first."""
-        before, steps = reader.before, reader.steps
-        after = before and self.counters(before)
-        if steps is not None:
-            self.longest, added = steps.num_spec_tokens, steps
-        elif before is None or after is None:
-            return NO_COUNTERS
-        elif "drafts" not in after.sums:
-            self.longest, self.always = 0, True
-            return ""
-        else:
-            self.longest, added = len(after.by_place), after.since(before)
-            if added is None or not added.is_of_one:
-                return OTHERS_USED_IT
-        drafts, drafted, _ = added.totals
-        self.always = drafts == rounds and drafted == rounds * self.longest
-        return "" if self.always else VARIES
+            self.longest = reader.steps.num_spec_tokens if reader.steps else len(stats.accepted_by_place)
+            full = (rounds, rounds * self.longest)
+            self.always = stats.alone and full == (stats.drafts, stats.drafted)
+            self.notes += [] if self.always else [VARIES if stats.alone else OTHERS_USED_IT]
+        self.notes.append("min-p cannot be used, since vLLM does not take it where it drafts")
 
     def asked(self, params: Params, prompt: Any, ids: list[int], most: int) -> tuple[str, Body]:
         body: Body = {
@@ -126,7 +99,8 @@ class Vllm(ServedPair):
             "max_tokens": most,
             **{name: getattr(params, name) for name, row in PARAMETERS.items() if row.on_vllm},
             "stop": list(params.stop),
-            **WANTED,
+            **{"stream": True, "return_token_ids": True, "include_stop_str_in_output": True},
+            "stream_options": {"include_usage": True},
         }
         if params.repetition_penalty is not None:  # else the server takes the model's own
             body["repetition_penalty"] = params.repetition_penalty
@@ -139,7 +113,7 @@ class Vllm(ServedPair):
 
     def reader(self, request: Request, is_over: Condition = never) -> "VllmReader":
         before = self.counters(idle=self.left, is_over=is_over)
-        if before is not None and self.longest is not None and len(before.by_place) != self.longest:
+        if before is not None and self.longest is not None and longest_of(before) != self.longest:
             raise Misread("drafts otherwise than when it was asked before: load it again")
         self.left = True  # until the text has ended
         return VllmReader(request, self, before)
@@ -153,8 +127,8 @@ class Vllm(ServedPair):
             yield "logit_bias must be empty here: vLLM does not take it where it drafts"
 
     def counters(
-        self, before: "Counters | None" = None, idle: bool = False, is_over: Condition = never
-    ) -> "Counters | None":
+        self, before: Counters | None = None, idle: bool = False, is_over: Condition = never
+    ) -> Counters | None:
         """What the server has counted up to now; None where it does not tell. before: asks again for a
         moment, until one more request has ended since then, because a server counts it a little later. idle:
         also until none runs, because a server that is told to end one goes on for a round."""
@@ -166,49 +140,16 @@ class Vllm(ServedPair):
             now = None if text is None else counters_of(text.decode("utf-8", "replace"), self.model)
             if now is None or time.monotonic() > until or is_over():
                 return now
-            added = before and now.since(before)
-            has_ended = before is None or added is None or added.sums.get("ended")
-            if has_ended and not (idle and now.sums.get("running")):
+            has_ended = before is None or now["ended"] != before["ended"]
+            if has_ended and not (idle and now["running"]):
                 return now
             time.sleep(LATE / 40)
-
-
-@dataclass(frozen=True)
-class Counters:
-    """What a server has counted since it started, over all its engines and for all visitors. sums: by the
-    names in COUNTED, those that it writes. by_place: how many drafts were accepted up to this place and
-    beyond, one entry for each place that a draft can have."""
-
-    sums: dict[str, float]
-    by_place: tuple[int, ...]
-
-    @property
-    def is_of_one(self) -> bool:
-        """Whether, in a difference of counters, one request ended and nothing else goes on."""
-        return self.sums.get("ended") == 1 and not self.sums.get("running")
-
-    @property
-    def totals(self) -> tuple[int | None, int | None, int | None]:
-        """Drafts, and tokens that were drafted and accepted; None where the server does not draft."""
-        drafts, drafted, accepted = map(self.sums.get, ("drafts", "drafted", "accepted"))
-        return drafts and int(drafts), drafted and int(drafted), accepted and int(accepted)
-
-    def since(self, before: "Counters") -> "Counters | None":
-        """What has been added, None if it has counted anew since, or more than it can have. Those that run
-        are those of both moments: 0 if nothing else ran."""
-        sums = {name: number - before.sums.get(name, 0.0) for name, number in self.sums.items()}
-        sums["running"] = self.sums.get("running", 0.0) + before.sums.get("running", 0.0)
-        earlier = before.by_place or (0,) * len(self.by_place)
-        places = tuple(now - then for now, then in zip(self.by_place, earlier, strict=False))
-        is_sound = all(0 <= number <= software.MOST_OF_A_RUN for number in (*sums.values(), *places))
-        return Counters(sums, places) if is_sound else None
 
 
 def counters_of(text: str, model: str) -> Counters | None:
     """The counters in the text of /metrics; None for a text that vLLM does not write. model: others that the
     server may serve are left out."""
-    sums: Counter[str] = Counter()
-    places: Counter[int] = Counter()
+    counters: Counters = Counter()
     lines = [found.group() for found in islice(COUNTER_LINE.finditer(text), MOST_SAMPLES + 1)]
     if len(lines) > MOST_SAMPLES or any(len(line) > LONGEST_SAMPLE for line in lines):
         return None
@@ -218,14 +159,30 @@ def counters_of(text: str, model: str) -> Counters | None:
                 if not 0 <= sample.value <= MOST_COUNTED:  # nor NaN
                     return None
                 if sample.labels.get("model_name", model) == model:
-                    sums[COUNTED[sample.name]] += sample.value
-                    if sample.name == PLACES:
-                        places[int(sample.labels["position"])] += int(sample.value)
+                    name = COUNTED[sample.name]
+                    counters[name if name != PLACE else place(int(sample.labels["position"]))] += sample.value
     except (ValueError, KeyError, AttributeError, IndexError):  # its parser's, for other texts
         return None
-    is_vllms = ("ended" in sums or "running" in sums) and sorted(places) == list(range(len(places)))
-    by_place = tuple(places[place] for place in sorted(places))
-    return Counters(dict(sums), by_place) if is_vllms and len(places) <= software.MOST_DRAFT else None
+    longest = longest_of(counters)
+    are_vllms = "ended" in counters or "running" in counters
+    is_whole = all(place(number) in counters for number in range(longest))
+    return counters if are_vllms and is_whole and longest <= software.MOST_DRAFT else None
+
+
+def place(number: int) -> str:
+    return f"{PLACE} {number}"
+
+
+def longest_of(counters: Counters) -> int:
+    return sum(name.startswith(PLACE) for name in counters)
+
+
+def added(now: Counters, before: Counters) -> Counters | None:
+    """What has been counted since; None if the server has counted anew, or more than it can have. Those that
+    run are those of both moments: 0 if nothing else ran."""
+    counters = Counter({name: number - before[name] for name, number in now.items()})
+    counters["running"] = now["running"] + before["running"]
+    return counters if all(0 <= one <= software.MOST_OF_A_RUN for one in counters.values()) else None
 
 
 PerStep = Annotated[list[software.DraftTokens], Field(max_length=int(LIMITS["max_new_tokens"].largest))]
@@ -243,14 +200,6 @@ class Steps(Sent):
     per_step_accepted: PerStep | None = None
     per_step_drafted: PerStep | None = None
 
-    @property
-    def by_place(self) -> tuple[int, ...]:
-        return software.accepted_by_place(self.per_step_accepted or (), self.num_spec_tokens)
-
-    @property
-    def totals(self) -> tuple[int, int, int]:
-        return self.num_spec_steps, self.num_draft_tokens, self.num_accepted_draft_tokens
-
     def counts(self, sizes: Sequence[int]) -> Counts | None:
         """Of each round; None where that is not told: forwards that judged no draft are not in the lists.
         sizes: how many tokens each round has added to the text."""
@@ -259,13 +208,10 @@ class Steps(Sent):
             return None
         counts = [*zip(kept, proposed, strict=True)]
         for index, (size, (accepted, drafted)) in enumerate(zip(sizes, counts, strict=True), start=1):
-            if drafted > self.num_spec_tokens:
-                most = self.num_spec_tokens
-                raise Misread(f"counts {drafted} drafts in a round, but says {most} at most")
             is_cut = index == len(sizes) and size <= accepted  # by the end of the text
-            if accepted > drafted or (size != accepted + 1 and not is_cut):
-                counted = f"counts {accepted} accepted drafts: a chunk is not a round there"
-                raise Misread(f"has sent {size} tokens for round {index + 1}, but {counted}")
+            if not accepted <= drafted <= self.num_spec_tokens or (size != accepted + 1 and not is_cut):
+                counted = f"{accepted} of {drafted} drafts accepted: a chunk is not a round there"
+                raise Misread(f"has sent {size} tokens for round {index + 1}, but counts {counted}")
         return counts
 
 
@@ -341,17 +287,16 @@ class _Event(Sent):
     metrics: PerRequest | None = None
 
 
-DIFFER = "sent a chunk whose tokens and log-probabilities differ in number"
-
-
 class VllmReader(ChunkReader):
-    """before: what the server has counted up to the request. told: what it tells of the request alone."""
+    """before: what the server has counted up to the request; added: since then. told: what it tells of the
+    request alone."""
 
     kind, event = "vLLM", _Event
 
     def __init__(self, request: Request, pair: Vllm, before: Counters | None):
         super().__init__(request)
         self.pair, self.before, self.told = pair, before, PerRequest()
+        self.added: Counters | None = None
 
     @property
     def steps(self) -> Steps | None:
@@ -370,57 +315,54 @@ class VllmReader(ChunkReader):
         self.told = event.metrics or self.told
         texts = texts_of(words, [one.token for one in judged] or [UNFINISHED] * len(ids))
         rows = zip(ids, texts, judged or [_Judged(token="")] * len(ids), strict=True)
-        pieces = tuple(Piece(id_, text, one.probability, _top(id_, one)) for id_, text, one in rows)
+        tokens = tuple(token(id_, text, one.probability, _top(id_, one)) for id_, text, one in rows)
         prompt_ids = choice.prompt_token_ids or event.prompt_token_ids
         prompt_ids = None if prompt_ids is None else tuple(prompt_ids)
-        return [Chunk(pieces, choice.finish_reason, choice.stop_reason, prompt_ids)]
+        return [Chunk(tokens, choice.finish_reason, choice.stop_reason, prompt_ids)]
 
-    def settled(
-        self, chunks: list[Chunk], was_stopped: bool, is_over: Condition
-    ) -> tuple[list[Chunk], ServerStats | None]:
-        steps, added, self.pair.left = self.steps, None, False
+    def settled(self, chunks: list[Chunk], was_stopped: bool, is_over: Condition) -> Settled:
+        steps, times, self.pair.left = self.steps, self.told.times, False
         with suppress(ServerError):
             # After a stop string the server goes on for a round, and may judge one more draft.
             now = self.before and self.pair.counters(self.before, was_stopped, is_over)
-            added = now and self.before and now.since(self.before)
-        sizes = [len(chunk.pieces) for chunk in chunks[1:]]
-        alone = added if added and added.is_of_one else None
-        if alone and not was_stopped and alone.sums.get("generated") != 1 + sum(sizes):
-            alone = None  # requests of others were aborted, which do not count as ended
-        counted, counts = steps or alone, steps and steps.counts(sizes)
-        if counts is None and counted is not None:
-            counts = _counts_by_sums(sizes, self.pair.longest or 0, was_stopped, *counted.totals)
+            self.added = now and self.before and added(now, self.before)
+        counted = self.added or Counter()
+        is_alone = counted["ended"] == 1 and not counted["running"]
+        # Requests of others may have been aborted, which do not count as ended.
+        is_alone = is_alone and (was_stopped or counted["generated"] == self.tokens)
+        if is_alone and not any(times):
+            seconds = [counted.get(name, inf) for name in ("queue", "prefill", "decode", "total")]
+            times = tuple(1000 * one if one < MOST_SECONDS else None for one in seconds)
+        if steps:
+            places = software.accepted_by_place(steps.per_step_accepted or (), steps.num_spec_tokens)
+            numbers = (True, steps.num_spec_steps, steps.num_draft_tokens, steps.num_accepted_draft_tokens)
+        elif self.added is None and not any(times):
+            return chunks, None
+        else:
+            places = tuple(int(counted[place(number)]) for number in range(longest_of(counted)))
+            numbers = [counted.get(name) for name in ("drafts", "drafted", "accepted")]
+            numbers = (is_alone, *(None if one is None else int(one) for one in numbers))
+        stats = ServerStats(*numbers, places, *times)
+        sizes = [len(chunk.tokens) for chunk in chunks[1:]]
+        counts = steps and steps.counts(sizes)
+        if counts is None and stats.alone and stats.drafts is not None:
+            counts = _counts_by_sums(sizes, self.pair.longest or 0, was_stopped, stats)
         if counts is not None:
             told = zip(chunks[1:], counts, strict=True)
             chunks = [*chunks[:1], *(replace(one, accepted=kept, drafted=of) for one, (kept, of) in told)]
-        if added is None and self.told == PerRequest():
-            return chunks, None
-        shown, times = steps or added, self.told.times
-        if alone and not any(times):
-            seconds = (alone.sums.get(name) for name in ("queue", "prefill", "decode", "total"))
-            times = tuple(None if one is None or one > MOST_SECONDS else 1000 * one for one in seconds)
-        totals, by_place = (shown.totals, shown.by_place) if shown else ((None,) * 3, ())
-        return chunks, ServerStats(counted is not None, *totals, by_place, *times)
+        return chunks, stats
 
 
-def _counts_by_sums(
-    sizes: Sequence[int],
-    longest: int,
-    was_stopped: bool,
-    drafts: int | None,
-    drafted: int | None,
-    accepted: int | None,
-) -> Counts | None:
+def _counts_by_sums(sizes: list[int], longest: int, was_stopped: bool, stats: ServerStats) -> Counts:
     """Of each round, by what the server has counted of this request alone. sizes: see `Steps.counts`."""
-    if drafts is None or drafted is None or accepted is None:
-        return None
+    drafts, accepted = stats.drafts or 0, stats.accepted or 0
     if drafts > len(sizes) and not was_stopped:
-        raise Misread(
+        raise software.Merged(
             f"has judged {drafts} drafts and sent {len(sizes)} chunks after the first: some chunks hold more "
             "than one round, so which tokens were drafted is not known"
         )
     kept = [size - 1 for size in sizes]
-    if drafts != len(sizes) or drafted != drafts * longest:
+    if drafts != len(sizes) or stats.drafted != drafts * longest:
         return [(one, longest if one == longest else None) for one in kept]
     if kept and kept[-1] <= accepted - sum(kept[:-1]) <= longest:  # it was counted before the text was cut
         kept[-1] = accepted - sum(kept[:-1])

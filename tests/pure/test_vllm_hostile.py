@@ -16,7 +16,7 @@ from specdemo.events import Started
 from specdemo.servers.client import Client, Request, ServerError
 from specdemo.servers.llama_cpp import LlamaReader
 from specdemo.servers.software import ChunkReader, Misread, most_ids, round_of
-from specdemo.servers.vllm import VllmReader, counters_of
+from specdemo.servers.vllm import VllmReader, counters_of, place
 from tests.pure.test_vllm_rounds import chunk_of, reader
 from tests.recorded import recorded
 from tests.runs_served import served_trace
@@ -72,7 +72,7 @@ HOSTILE = [  # before which chunk a server sends what, and what of it is told
     (2, sends(line(LOUD)), r"\?\[2Jnono"),
     (2, sends(chunk((), "", finish_reason="abort")), "abort"),
     (5, sends(chunk(finish_reason="stop")), "goes on after the end"),
-    ({"detailed": True, "tells": {"per_step_drafted": [3, 2, 2, 2]}}, None, "3 drafts in a round"),
+    ({"detailed": True, "tells": {"per_step_drafted": [3, 2, 2, 2]}}, None, "counts 2 of 3 drafts"),
     ({"judge_more": 1}, None, "5 drafts and sent 4 chunks"),
 ]
 
@@ -248,13 +248,13 @@ def test_counters_that_cannot_be_are_not_told_and_those_of_many_engines_are_read
     ):
         assert counters_of(text, MODEL) is None
     ended = 'vllm:request_success_total{{engine="{0}",finished_reason="{1}",model_name="stand-in"}} 2.0\n'
-    place = 'vllm:spec_decode_num_accepted_tokens_per_pos_total{{engine="{0}",position="{1}"}} 3.0\n'
+    accepted = 'vllm:spec_decode_num_accepted_tokens_per_pos_total{{engine="{0}",position="{1}"}} 3.0\n'
     text = ""
     for engine in range(64):
         text += "".join(ended.format(engine, reason) for reason in ("stop", "length", "abort"))
-        text += "".join(place.format(engine, number) for number in range(100))
+        text += "".join(accepted.format(engine, number) for number in range(100))
     counters = counters_of(text, MODEL)
-    assert counters.sums["ended"] == 384 and counters.by_place == (192,) * 100
+    assert counters["ended"] == 384 and {counters[place(at)] for at in range(100)} == {192}
 
 
 @pytest.mark.parametrize("hostile", [silence, endless(b": still here\n\n"), endless(EMPTY)], ids=range(3))
@@ -358,7 +358,7 @@ def replayed(events: list[Any], reader: ChunkReader) -> str:
     try:
         if not all(isinstance(event, dict) for event in events):
             return "refused"  # before a chunk is read of it
-        chunks = [one for event in events for one in reader.read(event) if one.pieces]
+        chunks = [one for event in events for one in reader.read(event) if one.tokens]
         for index, one in enumerate(chunks):
             trace.add(round_of(index, one, 4, True))
         chunks, stats = reader.settled(chunks, False, lambda: False)

@@ -9,8 +9,8 @@ import pytest
 
 from specdemo.events.speedup import _verdicts_by_place
 from specdemo.servers.client import Request
-from specdemo.servers.software import Chunk, Misread, Piece, round_of
-from specdemo.servers.vllm import Steps, VllmReader, counters_of, texts_of
+from specdemo.servers.software import Chunk, Misread, round_of, token
+from specdemo.servers.vllm import Steps, VllmReader, added, counters_of, longest_of, texts_of
 from tests.recorded import keys_of, labels_of, recorded
 from tests.stand_ins.vllm import StandIn, fates
 
@@ -67,7 +67,7 @@ def test_what_the_server_does_not_tell_is_null():
     assert own.top[0][:2] == (7, " 7") and own.top[1][:2] == (None, " x") and own.top[0][4] == own.raw_p
     for nothing in (None, {"tokens": ["a"], "token_logprobs": [None], "top_logprobs": [None]}):
         sent = {"choices": [{"text": "a", "token_ids": [5], "logprobs": nothing}]}
-        assert chunk_of(sent).pieces == (Piece(5, "a", None, ()),)
+        assert chunk_of(sent).tokens == (token(5, "a", None, ()),)
 
 
 @pytest.mark.parametrize(("index", "ids", "longest"), [(0, (7, 8), 2), (1, (1, 2, 3, 4), 2), (1, (1, 2), 0)])
@@ -78,22 +78,15 @@ def test_a_chunk_that_is_longer_than_a_round_can_be_is_refused(index, ids, longe
 
 
 def steps(accepted: list[int], drafted: list[int], longest: int = 2) -> Steps:
-    return Steps(
-        num_spec_tokens=longest,
-        num_spec_steps=len(accepted),
-        num_draft_tokens=sum(drafted),
-        num_accepted_draft_tokens=sum(accepted),
-        per_step_accepted=accepted,
-        per_step_drafted=drafted,
-    )
+    sums = dict.fromkeys(("num_spec_steps", "num_draft_tokens", "num_accepted_draft_tokens"), 0)
+    return Steps(num_spec_tokens=longest, per_step_accepted=accepted, per_step_drafted=drafted, **sums)
 
 
 def test_the_drafts_of_each_round_are_settled_by_lists_that_fit_its_chunks():
     assert steps([1, 1], [2, 2]).counts([2, 1, 2]) is None, "a round without a draft is in no list"
-    with pytest.raises(Misread, match="2 tokens for round 2, but counts 2 accepted"):
-        steps([2, 0], [2, 2]).counts([2, 1])
-    with pytest.raises(Misread, match="counts 2 drafts in a round, but says 1 at most"):
-        steps([1, 0], [2, 1], longest=1).counts([2, 1])
+    for told in (steps([2, 0], [2, 2]), steps([1, 0], [2, 1], longest=1), steps([1, 0], [0, 1])):
+        with pytest.raises(Misread, match="2 tokens for round 2, but counts . of . drafts accepted"):
+            told.counts([2, 1])
     assert steps([2, 1], [2, 2]).counts([3, 1]) == [(2, 2), (1, 2)]
     cut = round_of(2, replace(chunk(7), accepted=1, drafted=2), 2, False)
     assert fates(cut) == "ad none", "the text has ended: there is no token of the target's own"
@@ -127,11 +120,11 @@ class Replayed:
         kept = recorded(name)
         model = kept["models"]["data"][0]["id"]
         before, after = (counters_of("\n".join(lines) + "\n", model) for lines in kept["metrics"])
-        self.added = after.since(before)
+        self.added = added(after, before)
         read = reader()
         self.chunks = [chunk for event in kept["events"] for chunk in read.read(event)]
-        longest, self.steps = len(self.added.by_place), read.steps
-        self.with_tokens = [chunk for chunk in self.chunks if chunk.pieces]
+        longest, self.steps = longest_of(self.added), read.steps
+        self.with_tokens = [chunk for chunk in self.chunks if chunk.tokens]
         self.rounds = [round_of(at, one, longest, False) for at, one in enumerate(self.with_tokens)]
 
 
@@ -139,11 +132,14 @@ class Replayed:
 def test_a_recording_is_a_whole_text(name):
     run = Replayed(name)
     emitted = [token for one in run.rounds for token in one.emitted]
-    assert len(emitted) == 24 == run.added.sums["generated"] and run.added.is_of_one
+    assert len(emitted) == 24 == run.added["generated"] and (run.added["ended"], run.added["running"]) == (
+        1,
+        0,
+    )
     assert run.chunks[0].prompt_ids and [chunk.finish for chunk in run.chunks[-2:]] == ["length", None]
-    for piece in (piece for chunk in run.chunks for piece in chunk.pieces):
-        assert 0 < piece.probability <= 1 and [row[0] for row in piece.top].count(piece.id) == 1
-    texts = ["".join(piece.text for piece in chunk.pieces) for chunk in run.chunks]
+    for piece in (piece for chunk in run.chunks for piece in chunk.tokens):
+        assert 0 < piece.raw_p <= 1 and [row[0] for row in piece.top].count(piece.id) == 1
+    texts = ["".join(piece.text for piece in chunk.tokens) for chunk in run.chunks]
     sent = [event["choices"] for event in recorded(name)["events"]]
     assert texts == ["".join(choice["text"] for choice in choices) for choices in sent]
 
@@ -173,7 +169,7 @@ def test_the_stand_in_sends_what_the_real_one_sends(name):
 
 def test_what_is_told_after_the_end_settles_every_round():
     run = Replayed("eagle3")
-    counts = run.steps.counts([len(one.pieces) for one in run.with_tokens[1:]])
+    counts = run.steps.counts([len(one.tokens) for one in run.with_tokens[1:]])
     told = zip(run.with_tokens[1:], counts, strict=True)
     rounds = [round_of(1, replace(one, accepted=kept, drafted=of), 4, False) for one, (kept, of) in told]
     for one in rounds[:-1]:
@@ -182,4 +178,5 @@ def test_what_is_told_after_the_end_settles_every_round():
         assert fates(one) == f"{fate} {'bonus' if accepted == 4 else 'resampled'}" and one.drafts_told
     assert {"bonus", "resampled"} <= {one.next.source for one in rounds[:-1]}
     assert run.steps.per_step_accepted[:-1] == [len(one.emitted) - 1 for one in rounds[:-1]]
-    assert run.added.totals == run.steps.totals and run.steps.totals[2] == sum(run.steps.per_step_accepted)
+    told = (run.steps.num_spec_steps, run.steps.num_draft_tokens, sum(run.steps.per_step_accepted))
+    assert tuple(run.added[name] for name in ("drafts", "drafted", "accepted")) == told
