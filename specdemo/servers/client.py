@@ -89,14 +89,13 @@ class ServerError(LoadError):
 @dataclass(frozen=True)
 class Request:
     """A request for a stream, and the most that its answer may have. tokens: those of the text; prompt_ids:
-    those of the prompt. done: whether [DONE] ends it."""
+    those of the prompt."""
 
     path: str
     body: Body
     tokens: int
     alternatives: int
     prompt_ids: int
-    done: bool = True
 
     @property
     def line(self) -> int:
@@ -117,13 +116,22 @@ class Client:
     def __init__(self, address: str, key: str | None = None, name: str | None = None):
         self.address, self.name = address, name
         # A compressed answer could unfold to any size.
-        self.headers = {"User-Agent": "specdemo", "Accept-Encoding": "identity"}
+        self._headers = {"User-Agent": "specdemo", "Accept-Encoding": "identity"}
         if key is not None:
             if not key.isascii() or not key.isprintable() or not key.strip():
                 raise ServerError("server: the key for it is empty or cannot be sent")
             hide(key)
-            self.headers["Authorization"] = f"Bearer {key}"
-        self.tls, self.read_seconds = httpx.create_ssl_context(), READ_SECONDS  # the longest silence
+            self._headers["Authorization"] = f"Bearer {key}"
+        self._tls, self.read_seconds = httpx.create_ssl_context(), READ_SECONDS  # the longest silence
+
+    def opened(self) -> httpx.Client:
+        return httpx.Client(
+            base_url=self.address,
+            headers=self._headers,
+            verify=self._tls,
+            timeout=httpx.Timeout(None, connect=CONNECT_SECONDS),  # Exchange.next counts the other waiting
+            follow_redirects=False,  # to another host, which would get the prompt and the key
+        )
 
     def ask(
         self,
@@ -162,7 +170,7 @@ class Client:
         return told.get(name) if isinstance(told, dict) else None
 
     def stream(self, request: Request) -> "Exchange":
-        """Asks for the events of a stream, which end with its [DONE] if it has one."""
+        """Asks for events."""
         return Exchange(self, request.path, request.body, partial(self._events, request))
 
     def _events(self, request: Request, response: httpx.Response) -> Iterator[Arrived]:
@@ -186,8 +194,6 @@ class Client:
                 yield bytes(data), at
             if len(rest) > request.line:
                 raise self.error(f"sent a line that is too long: more than {request.line:,} bytes")
-        if request.done or rest.strip():
-            raise self.error("broke off in the middle of its answer")
 
     def _content(self, response: httpx.Response, most: int) -> bytes:
         """What the server answers. ServerError if that is not what was asked for."""
@@ -285,18 +291,8 @@ class Exchange:
     def _run(self) -> None:
         client, method = self._client, "GET" if self._body is None else "POST"
         try:
-            with (
-                httpx.Client(
-                    base_url=client.address,
-                    headers=client.headers,
-                    timeout=httpx.Timeout(None, connect=CONNECT_SECONDS),  # `next` counts the others
-                    verify=client.tls,
-                    follow_redirects=False,  # to another host, which would get the prompt and the key
-                ) as http,
-                http.stream(
-                    method, self._path, json=self._body, extensions={"trace": self._trace}
-                ) as response,
-            ):
+            asked = {"json": self._body, "extensions": {"trace": self._trace}}
+            with client.opened() as http, http.stream(method, self._path, **asked) as response:
                 for arrived in self._read(response):
                     self._arrived.put(arrived)
             self._arrived.put(None)

@@ -28,7 +28,6 @@ class _Props(BaseModel):
 
 class LlamaCpp(ServedPair):
     kind = "llama.cpp"
-    sends_done = False
 
     def look(self) -> None:
         try:
@@ -143,8 +142,6 @@ class _Event(Sent):
 class LlamaReader(ChunkReader):
     """settings: what the server says at the end that they were."""
 
-    kind, event = "llama.cpp", _Event
-
     def __init__(self, request: Request):
         super().__init__(request)
         self.counted, self.settings = _Timings(predicted_n=0), _Settings()
@@ -152,20 +149,21 @@ class LlamaReader(ChunkReader):
         self.drafts: list[tuple[int, int]] = []  # accepted and drafted tokens of each draft
         self.all_told = True  # whether those are all
 
-    def chunks(self, event: _Event) -> list[Chunk]:
-        if not event.tokens and not event.stop:
+    def chunks(self, event: Body) -> list[Chunk]:
+        read = _Event.model_validate(event)
+        if not read.tokens and not read.stop:
             return []
-        if event.timings is None:
+        if read.timings is None:
             raise Misread("sends tokens without their timings, which tell the rounds of llama.cpp")
-        chunks = self._whole(event.timings, [self._token(event)] if event.tokens else [])
-        if not event.stop:
+        chunks = self._whole(read.timings, [self._token(read)] if read.tokens else [])
+        if not read.stop:
             return chunks
         if self.open is not None:  # the end of the text has cut it
             chunks.append(self.open)
-        self.settings = event.generation_settings
-        kind, is_word = event.stop_type or "unknown", event.stop_type == "word"
+        self.settings = read.generation_settings
+        kind, is_word = read.stop_type or "unknown", read.stop_type == "word"
         finish = {"limit": "length", "eos": "stop", "word": "stop"}.get(kind, kind)
-        return [*chunks, Chunk(finish=finish, stop=event.stopping_word if is_word else None)]
+        return [*chunks, Chunk(finish=finish, stop=read.stopping_word if is_word else None)]
 
     def _token(self, event: _Event) -> Judged:
         if not event.completion_probabilities:

@@ -93,7 +93,7 @@ def served_events(
         if trace.finish is None:
             if is_closing():
                 return
-            raise Misread("ended its answer without saying why")
+            raise Misread("broke off in the middle of its answer")
         arrived, stats = reader.settled(arrived, trace.finish == "stop", is_closing)
         _check_drafted(sum(chunk.drafted or 0 for chunk in arrived))
         if (revised := rounds()) != trace.rounds:

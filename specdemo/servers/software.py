@@ -129,16 +129,13 @@ class ChunkReader(ABC):
     server's numbers can be probabilities: those at each place add up to 1 at most, as log-probabilities of 0
     do not."""
 
-    kind: ClassVar[str]
-    event: ClassVar[type[BaseModel]]
-
     def __init__(self, request: Request):
         self.request, self.tokens, self.characters, self.is_sound = request, 0, 0, True
 
     @abstractmethod
-    def chunks(self, event: Any) -> list[Chunk]:
+    def chunks(self, event: Body) -> list[Chunk]:
         """What an event says: a chunk for each round that it completes, and one more where it says something
-        else."""
+        else. ValidationError if it is none of this server's."""
 
     @abstractmethod
     def settled(self, chunks: list[Chunk], was_stopped: bool, is_over: Condition) -> Settled:
@@ -148,10 +145,9 @@ class ChunkReader(ABC):
     def read(self, event: Body) -> list[Chunk]:
         """The chunks of an event. Misread if it is none of this server's, or one too many."""
         try:
-            chunks = self.chunks(self.event.model_validate(event))
+            chunks = self.chunks(event)
         except ValidationError as error:
-            what = f"sent a chunk that {self.kind} would not send: {first_fault(error)}"
-            raise Misread(what) from None
+            raise Misread(f"sent a chunk that no such server would send: {first_fault(error)}") from None
         for chunk in chunks:
             self.tokens += len(chunk.tokens)
             self.characters += sum(len(one.text) for one in chunk.tokens)
@@ -219,7 +215,6 @@ class ServedPair(ABC):
     as the server shows. context: the most tokens of prompt and text together."""
 
     kind: ClassVar[str]  # as it calls itself
-    sends_done = True  # at the end of a stream
     # These are as in Pair. None: not told. The server refuses ids that it does not have.
     runs_here = False
     vocab_size = known_ids = tokenizer = drafter_bytes = warming_up = None
@@ -319,7 +314,7 @@ class ServedPair(ABC):
         turns = turns_of(prompt, params) if params.chat else prompt
         most = int(min(params.max_new_tokens, self.context - len(ids)))
         path, body = self.asked(params, turns, list(ids), most)
-        return Request(path, body, most, params.alternatives, most_ids(turns or ids), self.sends_done)
+        return Request(path, body, most, params.alternatives, most_ids(turns or ids))
 
     def chunks(self, request: Request, reader: ChunkReader, is_over: Condition = never) -> Iterator[Chunk]:
         """The answer to a request. Ends early once `is_over`. An error of the connection after the text has

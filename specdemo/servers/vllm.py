@@ -291,8 +291,6 @@ class VllmReader(ChunkReader):
     """before: what the server has counted up to the request; added: since then. told: what it tells of the
     request alone."""
 
-    kind, event = "vLLM", _Event
-
     def __init__(self, request: Request, pair: Vllm, before: Counters | None):
         super().__init__(request)
         self.pair, self.before, self.told = pair, before, PerRequest()
@@ -302,8 +300,9 @@ class VllmReader(ChunkReader):
     def steps(self) -> Steps | None:
         return self.told.speculative_decoding
 
-    def chunks(self, event: _Event) -> list[Chunk]:
-        choice = event.choices[0] if event.choices else _Choice()
+    def chunks(self, event: Body) -> list[Chunk]:
+        read = _Event.model_validate(event)
+        choice = read.choices[0] if read.choices else _Choice()
         ids, words = choice.token_ids or [], choice.words
         judged = choice.logprobs.judged() if choice.logprobs else []
         if words and choice.token_ids is None:
@@ -312,11 +311,11 @@ class VllmReader(ChunkReader):
             raise Misread(DIFFER)
         if len(words) > software.LONGEST_TOKEN * max(1, len(ids)):
             raise Misread(f"sent {len(words):,} characters as the text of a chunk of {len(ids)} tokens")
-        self.told = event.metrics or self.told
+        self.told = read.metrics or self.told
         texts = texts_of(words, [one.token for one in judged] or [UNFINISHED] * len(ids))
         rows = zip(ids, texts, judged or [_Judged(token="")] * len(ids), strict=True)
         tokens = tuple(token(id_, text, one.probability, _top(id_, one)) for id_, text, one in rows)
-        prompt_ids = choice.prompt_token_ids or event.prompt_token_ids
+        prompt_ids = choice.prompt_token_ids or read.prompt_token_ids
         prompt_ids = None if prompt_ids is None else tuple(prompt_ids)
         return [Chunk(tokens, choice.finish_reason, choice.stop_reason, prompt_ids)]
 

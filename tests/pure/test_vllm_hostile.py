@@ -4,16 +4,17 @@ does."""
 import gzip
 import json
 import random
+import socket
 import threading
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from specdemo import Params, Trace, generate, load_pair, stream
 from specdemo.events import Started
-from specdemo.servers.client import Client, Request, ServerError
+from specdemo.servers.client import CONNECT_SECONDS, Client, Request, ServerError
 from specdemo.servers.llama_cpp import LlamaReader
 from specdemo.servers.software import ChunkReader, Misread, most_ids, round_of
 from specdemo.servers.vllm import VllmReader, counters_of, place
@@ -287,6 +288,33 @@ def test_stop_ends_a_run_that_waits_for_an_answer(served, path, monkeypatch):
     assert generate(pair, "Once", SHORT).text == TEXT
 
 
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_what_is_closed_before_it_is_sent_is_not_sent(scheme, monkeypatch):
+    """While the host's name is looked up, and in a TLS handshake that the server does not answer."""
+    gate, look_up = Gate(), socket.getaddrinfo
+    gate.opened.set() if scheme == "https" else None
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *given, **more: gate.hold() or look_up(*given, **more))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"{scheme}://127.0.0.1:{server.getsockname()[1]}"
+        exchange = Client(address).stream(Request("/", {"prompt": "Once"}, 8, 5, 20))
+        assert gate.reached.wait(60)
+        hello = server.accept()[0] if scheme == "https" else None
+        assert hello is None or hello.recv(1) == b"\x16"
+        exchange.close()
+        gate.opened.set()
+        connection = hello or server.accept()[0]
+        connection.settimeout(CONNECT_SECONDS / 2)  # it would end by itself after these
+        assert b"Once" not in b"".join(iter(lambda: connection.recv(9_999), b""))
+
+
+def test_what_cannot_even_be_asked_is_said_in_a_sentence(monkeypatch):
+    with pytest.raises(ServerError, match="cannot be used: UnicodeError"):
+        load_pair(server=f"http://{'a' * 70}.com")
+    monkeypatch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError))
+    with pytest.raises(ServerError, match="no more threads"):
+        load_pair(server="http://127.0.0.1:9")
+
+
 def test_a_load_does_not_wait_for_a_server_that_goes_on_without_tokens(served, monkeypatch):
     monkeypatch.setattr("specdemo.servers.client.READ_SECONDS", 0.5)
     (server, pair), gate = served, Gate()
@@ -310,7 +338,7 @@ def test_a_prompt_s_tokens_that_cannot_be_are_not_told(served):
 
 ROOM = Request("", {}, 24, 2, 100)
 READERS = [
-    (("eagle3",), lambda: VllmReader(ROOM, SimpleNamespace(longest=4), None)),
+    (("eagle3",), lambda: VllmReader(ROOM, Mock(longest=4), None)),
     (("draft", "llama-cpp"), lambda: LlamaReader(ROOM)),
 ]
 STRANGE: list[Any] = [
