@@ -3,10 +3,11 @@ to then, so that they tell where a round begins and how long it is."""
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated, Any
 
-from pydantic import AliasChoices, BaseModel, Field, ValidationError
+from pydantic import AliasChoices, AliasPath, BaseModel, Field, ValidationError
 
 from specdemo.events import Judged, Params, ServerStats
 from specdemo.servers import software
@@ -14,37 +15,30 @@ from specdemo.servers.client import Body, Condition, Request, never, readable
 from specdemo.servers.software import Chunk, ChunkReader, Likely, Misread, Sent, ServedPair, Settled, token
 from specdemo.words.message import Message, about
 
+NOTE = "the server tells no p, q and u, and the target's probabilities only where nothing was drafted"
 RANDOM_SEED = 2**32 - 1  # it takes the seed's last 32 bits, and these for none
 LOST = token(None, "")  # it sends no token that ends inside a character
 
 
 class _Props(BaseModel):
-    class Settings(BaseModel):
-        n_ctx: Annotated[int, Field(gt=0, lt=2**31)] | None = None
-
     build_info: software.Word = ""
-    default_generation_settings: Settings = Settings()
+    n_ctx: software.Context | None = Field(
+        default=None, validation_alias=AliasPath("default_generation_settings", "n_ctx")
+    )
 
 
 class LlamaCpp(ServedPair):
     kind = "llama.cpp"
 
     def look(self) -> None:
-        try:
+        with suppress(ValidationError):
             props = _Props.model_validate_json(self.client.ask("/props", optional=True) or b"")
-        except ValidationError:
-            props = _Props()
-        self.version = readable(props.build_info) or None
-        self.context = props.default_generation_settings.n_ctx or self.context
+            self.version, self.context = readable(props.build_info) or None, props.n_ctx or self.context
         _, _, reader = self.probed()
         assert isinstance(reader, LlamaReader)
-        settings = reader.settings
-        self.longest = 0 if settings.kind == "none" else settings.longest
-        self.method = settings.kind and readable(settings.kind)
-        about = (
-            "the server tells no p, q and u, and the target's probabilities only where nothing was drafted"
-        )
-        self.notes.append(about)
+        self.longest = 0 if reader.settings.kind == "none" else reader.settings.longest
+        self.method = reader.settings.kind and readable(reader.settings.kind)
+        self.notes.append(NOTE)
 
     def asked(self, params: Params, prompt: Any, ids: list[int], most: int) -> tuple[str, Body]:
         if params.chat and not ids:
@@ -62,8 +56,7 @@ class LlamaCpp(ServedPair):
             "n_probs": params.alternatives,
         }
         if params.repetition_penalty is not None:  # else the server takes its own
-            # All tokens, but no more: it makes room for so many.
-            last = (len(ids) or software.most_ids(prompt)) + most
+            last = (len(ids) or software.most_ids(prompt)) + most  # all, but no more: it makes room for them
             body |= {"repeat_penalty": params.repetition_penalty, "repeat_last_n": last}
         if params.logit_bias:
             body["logit_bias"] = [[token_id, bias] for token_id, bias in params.logit_bias.items()]
@@ -74,10 +67,8 @@ class LlamaCpp(ServedPair):
     def reader(self, request: Request, is_over: Condition = never) -> "LlamaReader":
         return LlamaReader(request)
 
-    def prompt_ids(
-        self, prompt: software.Prompt, params: Params, is_over: Condition = never
-    ) -> list[int] | None:
-        text: Any = prompt
+    def prompt_ids(self, prompt: Any, params: Params, is_over: Condition = never) -> list[int] | None:
+        text = prompt
         if params.chat:
             turns = software.turns_of(prompt, params)
             body, most = {"model": self.model, **software.chat_of(turns, params)}, software.most_ids(turns)

@@ -12,13 +12,12 @@ from specdemo.events import Finish, Finished, Round, Started
 from specdemo.events.trace import Trace
 from specdemo.servers.client import Client, Condition, server_address
 from specdemo.servers.llama_cpp import LlamaCpp
-from specdemo.servers.software import Chunk, Misread, ServedPair, first_fault, round_of
+from specdemo.servers.software import Chunk, Context, Misread, ServedPair, first_fault, round_of
 from specdemo.servers.vllm import Vllm
 from specdemo.words.message import message
 
 LONGEST_MODEL_NAME = 1_000  # characters: it can be a path
 MOST_MODELS = 1_000  # adapters are models, too
-MOST_CONTEXT = 2**31  # tokens; the longest of today's have 10,000,000
 MOST_DRAFTED = 1_000_000  # tokens in a run, each of which is shown: 30 for each of the longest text's
 SOFTWARE: dict[str, type[ServedPair]] = {"vllm": Vllm, "llamacpp": LlamaCpp}  # by owned_by
 
@@ -26,7 +25,7 @@ SOFTWARE: dict[str, type[ServedPair]] = {"vllm": Vllm, "llamacpp": LlamaCpp}  # 
 class _Model(BaseModel):
     id: Annotated[str, Field(min_length=1, max_length=LONGEST_MODEL_NAME)]
     owned_by: str | None = None
-    max_model_len: Annotated[int, Field(gt=0, lt=MOST_CONTEXT)] | None = None
+    max_model_len: Context | None = None
 
 
 class _Models(BaseModel):

@@ -51,6 +51,7 @@ SERVERS_OWN = ("draft_with", "rule", *dict.fromkeys(OF_CHOICES))
 Prompt = str | tuple[ChatMessage, ...]
 TokenId = Annotated[int, Field(ge=0, lt=events.TOKEN_IDS)]
 Token = Annotated[str, Field(max_length=LONGEST_TOKEN)]
+Context = Annotated[int, Field(gt=0, lt=2**31)]  # tokens; the longest of today's have 10,000,000
 Word = Annotated[str, Field(max_length=100)]  # why a text ended, a version, a method
 LogProb = Annotated[float, Field(le=0.01)]  # 0, and what rounding adds
 Count = Annotated[int, Field(ge=0, le=MOST_OF_A_RUN)]
@@ -83,13 +84,11 @@ class Likely(Sent):
         return [] if raw is None else [(token_id, self.token, None, None, raw, None)]
 
 
-def token(
-    token_id: int | None, text: str, raw_p: float | None = None, top: Sequence[Alternative] = ()
-) -> Judged:
+def token(id_: int | None, text: str, raw_p: float | None = None, top: Sequence[Alternative] = ()) -> Judged:
     """A token that is in the text. text: its part of it. raw_p: None where the server has not sent it. top:
-    the likeliest tokens, of which the server tells the texts, and not always the ids. token_id: None where
-    the server does not send it. No server tells p, q and u."""
-    return Judged(token_id, text, None, None, raw_p, None, None, None, "accepted", tuple(top))
+    the likeliest tokens, of which the server tells the texts, and not always the ids. id_: None where the
+    server does not send it. No server tells p, q and u."""
+    return Judged(id_, text, None, None, raw_p, None, None, None, "accepted", tuple(top))
 
 
 UNKNOWN = replace(token(None, ""), fate="discarded")  # a draft that is not in the text
@@ -343,27 +342,26 @@ class ServedPair(ABC):
                     if chunk.tokens:
                         last_at = at
 
-    def probed(self) -> tuple[int, ServerStats | None, ChunkReader]:
+    def probed(self, left: int = PROBES - 1) -> tuple[int, ServerStats | None, ChunkReader]:
         """How many rounds a short answer has after its first, what the server tells after it, and its reader.
         A server that was just started is late with its first answers, and merges their rounds: it is asked
-        again."""
-        for left in reversed(range(PROBES)):
-            request, chunks = self.request(GREEDY, PROBE, ()), []
-            reader, until = self.reader(request), time.perf_counter() + self.client.read_seconds
-            try:
-                for chunk in self.chunks(request, reader):
-                    if time.perf_counter() > until:
-                        raise self.client.silent()
-                    if chunk.tokens:
-                        round_of(len(chunks), chunk, None, False)  # raises Merged
-                        chunks.append(chunk)
-                if not chunks:
-                    raise self.client.error("has sent no token when it was asked for some")
+        again. left: so often at most."""
+        request, chunks = self.request(GREEDY, PROBE, ()), list[Chunk]()
+        reader, until = self.reader(request), time.perf_counter() + self.client.read_seconds
+        try:
+            for chunk in self.chunks(request, reader):
+                if time.perf_counter() > until:
+                    raise self.client.silent()
+                if chunk.tokens:
+                    round_of(len(chunks), chunk, None, False)  # raises Merged
+                    chunks.append(chunk)
+            if chunks:
                 return len(chunks) - 1, reader.settled(chunks, False, never)[1], reader
-            except Misread as error:
-                if not left or not isinstance(error, Merged):
-                    raise self.client.error(str(error)) from None
-        raise AssertionError("the last probe returns or raises")
+        except Misread as error:
+            if left and isinstance(error, Merged):
+                return self.probed(left - 1)
+            raise self.client.error(str(error)) from None
+        raise self.client.error("has sent no token when it was asked for some")
 
 
 def most_ids(prompt: Prompt | Sequence[int]) -> int:
