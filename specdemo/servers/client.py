@@ -54,11 +54,10 @@ def server_address(url: object) -> str:
         raise PairError(refusal("server", "address", url))
     try:
         parts = urlsplit(url.strip())
-        is_read = parts.port != 0  # raises where it is no number
+        if parts.port == 0:  # raises where it is no number
+            raise ValueError
     except ValueError:
-        is_read = False
-    if not is_read:
-        raise PairError(about("server", "unreadable_address"))
+        raise PairError(about("server", "unreadable_address")) from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise PairError(refusal("server", "scheme", url.rpartition("@")[2]))
     if parts.username is not None or parts.password is not None:
@@ -139,24 +138,24 @@ class Client:
         body: Body | None = None,
         *,
         optional: bool = False,
-        seconds: float | None = None,
         is_over: Condition = never,
         most: int = LONGEST_ANSWER,
     ) -> bytes | None:
         """What is at a path, or what answers a question; None where the server has nothing there, and once
-        `is_over`. ServerError otherwise. optional: None also where a proxy keeps it to itself, and for a path
-        where it takes too long. seconds: ASK_SECONDS by default. most: the most bytes of the answer."""
+        `is_over`. ServerError otherwise. optional: None also where a proxy keeps it to itself, and without a
+        question where it takes too long. most: the most bytes of the answer."""
 
         def read(response: httpx.Response) -> Iterator[Arrived]:
             if response.status_code not in (*NOTHING_THERE, *(UNWILLING if optional else ())):
                 yield self._content(response, most), time.perf_counter()
 
-        seconds = ASK_SECONDS if seconds is None else seconds
+        may_lack = optional and body is None
+        seconds = OPTIONAL_SECONDS if may_lack else ASK_SECONDS
         with closing(Exchange(self, path, body, read)) as exchange:
             try:
                 arrived = exchange.next(exchange.asked_at + seconds, is_over)
             except TimeoutError:
-                if optional and body is None:
+                if may_lack:
                     return None
                 raise self.error(f"has not answered within {seconds:g} s") from None
         return arrived and arrived[0]
@@ -182,9 +181,7 @@ class Client:
         for part in self._parts(response, request.bytes):
             at = time.perf_counter()
             rest += part
-            lines = []
-            if b"\n" in part:
-                *lines, rest = rest.split(b"\n")
+            *lines, rest = rest.split(b"\n") if b"\n" in part else [rest]
             for data in [line[5:].strip() for line in lines if line.startswith(b"data:")]:
                 if data == b"[DONE]":
                     return
@@ -315,21 +312,18 @@ class Exchange:
         """None at the end, and once `is_over`. TimeoutError if nothing comes until then, by
         time.perf_counter; raises what went wrong."""
         while not is_over():
-            try:
+            with suppress(queue.Empty):
                 arrived = self._arrived.get(timeout=STOP_PERIOD)
-            except queue.Empty:
-                if time.perf_counter() > until:
-                    raise TimeoutError from None
-                continue
-            if isinstance(arrived, Exception):
-                raise arrived
-            return arrived
+                if isinstance(arrived, Exception):
+                    raise arrived
+                return arrived
+            if time.perf_counter() > until:
+                raise TimeoutError
         return None
 
     def close(self) -> None:
         """Ends the connection, or sends nothing over it if it is not made yet."""
-        with self._lock:
+        with self._lock, suppress(OSError):  # where it has ended
             self._is_closed = True
             if self._socket is not None:
-                with suppress(OSError):  # it has ended
-                    self._socket.shutdown(socket.SHUT_RDWR)
+                self._socket.shutdown(socket.SHUT_RDWR)

@@ -14,7 +14,6 @@ from specdemo.servers.client import Client, Condition, server_address
 from specdemo.servers.llama_cpp import LlamaCpp
 from specdemo.servers.software import Chunk, Context, Misread, ServedPair, first_fault, round_of
 from specdemo.servers.vllm import Vllm
-from specdemo.words.message import message
 
 LONGEST_MODEL_NAME = 1_000  # characters: it can be a path
 MOST_MODELS = 1_000  # adapters are models, too
@@ -63,22 +62,13 @@ def served_events(
     trace: filled meanwhile; its rounds are revised at the end, if the server then tells more of them."""
     yield started
     arrived: list[Chunk] = []  # those with tokens
-
-    def rounds() -> list[Round]:
-        return [round_of(index, one, pair.longest, pair.always) for index, one in enumerate(arrived)]
-
     try:
         request = pair.request(started.params, started.messages or started.prompt, started.prompt_ids)
         reader = pair.reader(request, is_closing)
-        reader.is_sound = pair.is_sound
         if is_closing():
             return
         with closing(pair.chunks(request, reader, is_closing)) as chunks:
             for chunk in chunks:
-                if pair.is_sound and not reader.is_sound:  # nor are its other numbers, and in later runs
-                    pair.is_sound, pair.notes = False, [*pair.notes, message("server_sums")]
-                    arrived = [one.without_probabilities() for one in arrived]
-                    trace.revise(rounds())
                 if chunk.prompt_ids and not trace.prompt_ids:
                     trace.prompt_ids = chunk.prompt_ids
                 if chunk.tokens:
@@ -95,7 +85,8 @@ def served_events(
             raise Misread("broke off in the middle of its answer")
         arrived, stats = reader.settled(arrived, trace.finish == "stop", is_closing)
         _check_drafted(sum(chunk.drafted or 0 for chunk in arrived))
-        if (revised := rounds()) != trace.rounds:
+        revised = [round_of(at, one, pair.longest, pair.always) for at, one in enumerate(arrived)]
+        if revised != trace.rounds:
             trace.revise(revised)
         if stats is not None and stats.total_ms is not None:
             longer_ms = sum(chunk.arrival_ms for chunk in arrived) - stats.total_ms

@@ -87,18 +87,14 @@ class Likely(Sent):
 def token(id_: int | None, text: str, raw_p: float | None = None, top: Sequence[Alternative] = ()) -> Judged:
     """A token that is in the text. text: its part of it. raw_p: None where the server has not sent it. top:
     the likeliest tokens, of which the server tells the texts, and not always the ids. id_: None where the
-    server does not send it. No server tells p, q and u."""
+    server does not send it. No server tells p, q and u. What adds up to more than 1 is no probability."""
+    others = sum(raw for *_, raw, _ in top)
+    if others + (0.0 if raw_p is None or any(one[0] == id_ for one in top) else raw_p) > MOST_SUM:
+        raw_p, top = None, ()
     return Judged(id_, text, None, None, raw_p, None, None, None, "accepted", tuple(top))
 
 
 UNKNOWN = replace(token(None, ""), fate="discarded")  # a draft that is not in the text
-
-
-def sum_of(one: Judged) -> float:
-    """Of the probabilities of different tokens that are told at a place."""
-    is_in_top = any(token_id == one.id for token_id, *_ in one.top)
-    own = 0.0 if is_in_top or one.raw_p is None else one.raw_p
-    return own + sum(raw for *_, raw, _ in one.top)
 
 
 @dataclass(frozen=True)
@@ -116,20 +112,15 @@ class Chunk:
     drafted: int | None = None
     arrival_ms: float = 0.0  # since the tokens before it
 
-    def without_probabilities(self) -> "Chunk":
-        return replace(self, tokens=tuple(token(one.id, one.text) for one in self.tokens))
-
 
 Settled = tuple[list[Chunk], ServerStats | None]
 
 
 class ChunkReader(ABC):
-    """Reads the events of one answer, and counts them against what was asked for. is_sound: whether the
-    server's numbers can be probabilities: those at each place add up to 1 at most, as log-probabilities of 0
-    do not."""
+    """Reads the events of one answer, and counts them against what was asked for."""
 
     def __init__(self, request: Request):
-        self.request, self.tokens, self.characters, self.is_sound = request, 0, 0, True
+        self.request, self.tokens, self.characters = request, 0, 0
 
     @abstractmethod
     def chunks(self, event: Body) -> list[Chunk]:
@@ -156,8 +147,7 @@ class ChunkReader(ABC):
                 raise Misread(f"sent {self.characters:,} characters as the text of {self.tokens} tokens")
             if (count := len(chunk.prompt_ids or ())) > self.request.prompt_ids:
                 raise Misread(f"says that the prompt has {count:,} tokens, which it cannot have")
-            self.is_sound = self.is_sound and all(sum_of(one) <= MOST_SUM for one in chunk.tokens)
-        return chunks if self.is_sound else [chunk.without_probabilities() for chunk in chunks]
+        return chunks
 
 
 def round_of(index: int, chunk: Chunk, longest: int | None, always: bool) -> Round:
@@ -226,7 +216,6 @@ class ServedPair(ABC):
     method: str | None = None  # of drafting
     longest: int | None = None
     always = False
-    is_sound = True  # see ChunkReader
     failed = False  # whether a run has failed since; then it is asked again what it is
 
     def __init__(self, client: Client, model: str, context: float | None):

@@ -16,7 +16,7 @@ from pydantic import AliasPath, BaseModel, Field, ValidationError
 
 from specdemo.events import LIMITS, PARAMETERS, Params, ServerStats
 from specdemo.events.params import field_of_grammar
-from specdemo.servers import client, software
+from specdemo.servers import software
 from specdemo.servers.client import Body, Condition, Request, ServerError, never, readable
 from specdemo.servers.software import Chunk, ChunkReader, Likely, Misread, Sent, ServedPair, Settled, token
 from specdemo.words.message import Message, about
@@ -132,11 +132,9 @@ class Vllm(ServedPair):
         """What the server has counted up to now; None where it does not tell. before: asks again for a
         moment, until one more request has ended since then, because a server counts it a little later. idle:
         also until none runs, because a server that is told to end one goes on for a round."""
-        until, seconds = time.monotonic() + LATE, client.OPTIONAL_SECONDS
+        until = time.monotonic() + LATE
         while True:
-            text = self.client.ask(
-                "/metrics", optional=True, seconds=seconds, is_over=is_over, most=LONGEST_METRICS
-            )
+            text = self.client.ask("/metrics", optional=True, is_over=is_over, most=LONGEST_METRICS)
             now = None if text is None else counters_of(text.decode("utf-8", "replace"), self.model)
             if now is None or time.monotonic() > until or is_over():
                 return now
