@@ -78,7 +78,7 @@ class LlamaCpp(ServedPair):
         body = {"model": self.model, "content": text, "add_special": True, "parse_special": True}
         return self.told_ids(body, software.most_ids(text), is_over)
 
-    def faults(self, params: Params) -> Iterator[Message | str]:
+    def faults(self, params: Params) -> Iterator[Message]:
         for name in ("presence_penalty", "frequency_penalty"):
             if getattr(params, name):
                 yield about(name, "servers_count_prompt", software=self.kind)

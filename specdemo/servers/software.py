@@ -244,7 +244,7 @@ class ServedPair(ABC):
         """Called before the request is sent."""
 
     @abstractmethod
-    def faults(self, params: Params) -> Iterator[Message | str]:
+    def faults(self, params: Params) -> Iterator[Message]:
         """Why it does not take these."""
 
     @property

@@ -27,16 +27,17 @@ LONGEST_SAMPLE = 10_000  # characters: a line of /metrics
 MOST_SAMPLES = 20_000  # of the counters that are read: 64 engines that draft 256 tokens have 18,000
 MOST_COUNTED = 2**53  # by a counter since the server started: floats are exact up to here
 MOST_SECONDS = software.MOST_OF_A_RUN / 1000
-Counters = Counter[str]  # of a server, over all its engines and for all visitors, by the names in COUNTED
+# What a server has counted, over all its engines and for all visitors, by the names in COUNTED; and by the
+# number of each place that a draft can have, how many drafts were accepted up to there and beyond.
+Counters = Counter[str | int]
 Counts = Sequence[tuple[int, int | None]]  # of rounds: accepted and drafted tokens; None: not known
 LATE = 2.0  # s that a server may take to count a request that has ended
 DIFFER = "sent a chunk whose tokens and log-probabilities differ in number"
-PLACE = "accepted at place"
 COUNTED = {  # what is read of the counters; a server writes thousands of others
     "vllm:spec_decode_num_drafts_total": "drafts",  # how many were judged
     "vllm:spec_decode_num_draft_tokens_total": "drafted",  # tokens
     "vllm:spec_decode_num_accepted_tokens_total": "accepted",
-    "vllm:spec_decode_num_accepted_tokens_per_pos_total": PLACE,  # drafts, accepted up to there and beyond
+    "vllm:spec_decode_num_accepted_tokens_per_pos_total": "place",  # drafts
     "vllm:request_success_total": "ended",  # requests, but not those that were aborted
     "vllm:num_requests_running": "running",
     "vllm:num_requests_waiting": "running",
@@ -118,13 +119,13 @@ class Vllm(ServedPair):
         self.left = True  # until the text has ended
         return VllmReader(request, self, before)
 
-    def faults(self, params: Params) -> Iterator[Message | str]:
+    def faults(self, params: Params) -> Iterator[Message]:
         if params.min_p and params.temperature and self.drafts:
             yield about("min_p", "servers_min_p", software=self.kind)
+        if params.logit_bias and self.drafts:
+            yield about("logit_bias", "servers_bias", software=self.kind)
         if name := field_of_grammar(params):
             yield about(name, "grammar_not_sent")
-        if params.logit_bias and self.drafts:
-            yield "logit_bias must be empty here: vLLM does not take it where it drafts"
 
     def counters(
         self, before: Counters | None = None, idle: bool = False, is_over: Condition = never
@@ -158,21 +159,17 @@ def counters_of(text: str, model: str) -> Counters | None:
                     return None
                 if sample.labels.get("model_name", model) == model:
                     name = COUNTED[sample.name]
-                    counters[name if name != PLACE else place(int(sample.labels["position"]))] += sample.value
+                    counters[int(sample.labels["position"]) if name == "place" else name] += sample.value
     except (ValueError, KeyError, AttributeError, IndexError):  # its parser's, for other texts
         return None
     longest = longest_of(counters)
     are_vllms = "ended" in counters or "running" in counters
-    is_whole = all(place(number) in counters for number in range(longest))
+    is_whole = all(place in counters for place in range(longest))
     return counters if are_vllms and is_whole and longest <= software.MOST_DRAFT else None
 
 
-def place(number: int) -> str:
-    return f"{PLACE} {number}"
-
-
 def longest_of(counters: Counters) -> int:
-    return sum(name.startswith(PLACE) for name in counters)
+    return sum(isinstance(name, int) for name in counters)
 
 
 def added(now: Counters, before: Counters) -> Counters | None:
@@ -336,7 +333,7 @@ class VllmReader(ChunkReader):
         elif self.added is None and not any(times):
             return chunks, None
         else:
-            places = tuple(int(counted[place(number)]) for number in range(longest_of(counted)))
+            places = tuple(int(counted[place]) for place in range(longest_of(counted)))
             numbers = [counted.get(name) for name in ("drafts", "drafted", "accepted")]
             numbers = (is_alone, *(None if one is None else int(one) for one in numbers))
         stats = ServerStats(*numbers, places, *times)

@@ -17,7 +17,7 @@ from specdemo.events import Started
 from specdemo.servers.client import CONNECT_SECONDS, Client, Request, ServerError
 from specdemo.servers.llama_cpp import LlamaReader
 from specdemo.servers.software import ChunkReader, Misread, most_ids, round_of
-from specdemo.servers.vllm import VllmReader, counters_of, place
+from specdemo.servers.vllm import VllmReader, counters_of
 from tests.pure.test_vllm_rounds import chunk_of, reader
 from tests.recorded import recorded
 from tests.runs_served import served_trace
@@ -255,7 +255,7 @@ def test_counters_that_cannot_be_are_not_told_and_those_of_many_engines_are_read
         text += "".join(ended.format(engine, reason) for reason in ("stop", "length", "abort"))
         text += "".join(accepted.format(engine, number) for number in range(100))
     counters = counters_of(text, MODEL)
-    assert counters["ended"] == 384 and {counters[place(at)] for at in range(100)} == {192}
+    assert counters["ended"] == 384 and {counters[place] for place in range(100)} == {192}
 
 
 @pytest.mark.parametrize("hostile", [silence, endless(b": still here\n\n"), endless(EMPTY)], ids=range(3))

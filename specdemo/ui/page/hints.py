@@ -204,8 +204,7 @@ def _servers(values: Values, pair: ServedPair) -> Iterator[tuple[str, str]]:
     """The warnings about a server's run alone."""
     with suppress(ValueError):  # what is wrong by itself is said by its own control
         for fault in pair.faults(params_from_controls(values)):
-            if isinstance(fault, Message) and fault.field:
-                yield fault.field, fault.said()
+            yield fault.field or "", fault.said()
     if pair.kind == "vLLM" and _whole(values["alternatives"]) and values["alternatives"] > 20:
         yield "alternatives", say("settings.vllm_alternatives")
 
