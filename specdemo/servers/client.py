@@ -300,11 +300,11 @@ class Exchange:
                 if self._socket is not None:
                     self._socket.close()
 
-    def _trace(self, event: str, about: dict[str, Any]) -> None:
+    def _trace(self, event: str, info: dict[str, Any]) -> None:
         """Called by httpcore. TLS takes the socket away from its stream, so a copy is kept."""
         if event.endswith("connect_tcp.complete"):
             with self._lock:
-                self._socket = about["return_value"].get_extra_info("socket").dup()
+                self._socket = info["return_value"].get_extra_info("socket").dup()
                 if self._is_closed:
                     self.close()
 

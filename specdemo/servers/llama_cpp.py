@@ -206,10 +206,6 @@ class LlamaReader(ChunkReader):
 
     def settled(self, chunks: list[Chunk], was_stopped: bool, is_over: Condition) -> Settled:
         end, longest = self.counted, max((drafted for _, drafted in self.drafts), default=0)
-        kept = [accepted for accepted, _ in self.drafts] if self.all_told else []
-        drafts, places = (
-            len(self.drafts) if self.all_told else None,
-            software.accepted_by_place(kept, longest),
-        )
-        times = (None, end.prompt_ms, end.predicted_ms)
-        return chunks, ServerStats(True, drafts, end.draft_n, end.draft_n_accepted, places, *times)
+        drafts, kept = (len(self.drafts), [kept for kept, _ in self.drafts]) if self.all_told else (None, [])
+        counted = (drafts, end.draft_n, end.draft_n_accepted, software.accepted_by_place(kept, longest))
+        return chunks, ServerStats(True, *counted, None, end.prompt_ms, end.predicted_ms)

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
-from math import inf
 from typing import Annotated, Any
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -26,7 +25,6 @@ LONGEST_METRICS = 8_000_000  # bytes; those of many engines take about 1,000,000
 LONGEST_SAMPLE = 10_000  # characters: a line of /metrics
 MOST_SAMPLES = 20_000  # of the counters that are read: 64 engines that draft 256 tokens have 18,000
 MOST_COUNTED = 2**53  # by a counter since the server started: floats are exact up to here
-MOST_SECONDS = software.MOST_OF_A_RUN / 1000
 # What a server has counted, over all its engines and for all visitors, by the names in COUNTED; and by the
 # number of each place that a draft can have, how many drafts were accepted up to there and beyond.
 Counters = Counter[str | int]
@@ -325,8 +323,8 @@ class VllmReader(ChunkReader):
         # Requests of others may have been aborted, which do not count as ended.
         is_alone = is_alone and (was_stopped or counted["generated"] == self.tokens)
         if is_alone and not any(times):
-            seconds = [counted.get(name, inf) for name in ("queue", "prefill", "decode", "total")]
-            times = tuple(1000 * one if one < MOST_SECONDS else None for one in seconds)
+            names = ("queue", "prefill", "decode", "total")
+            times = tuple(1000 * counted[name] if name in counted else None for name in names)
         if steps:
             places = software.accepted_by_place(steps.per_step_accepted or (), steps.num_spec_tokens)
             numbers = (True, steps.num_spec_steps, steps.num_draft_tokens, steps.num_accepted_draft_tokens)
