@@ -34,10 +34,7 @@ ID_BYTES = 12  # a token id in JSON: the first event of a run has those of the p
 RUN_BYTES = 4_000_000  # of a whole stream, besides what each of its tokens may take
 TOKEN_BYTES = 2_000  # a chunk around one token, with the model's name
 ALTERNATIVE_BYTES = 400  # on average; in a chat a token of seven Chinese characters takes 230
-SPARE_IDS = 20_000  # of a prompt besides one for each of its bytes: what a chat template adds
 SPARE_EVENTS = 8  # of a stream besides those with tokens: a chat's first one, the usage
-LONGEST_TOKEN = 1_000  # characters; the longest in known vocabularies are 128 to 256 blanks or signs
-TEXT_A_TOKEN = 256  # characters of a whole text, on average
 SAID = 300  # characters of what a server says is wrong
 
 LONGEST_ADDRESS = 2_000  # characters

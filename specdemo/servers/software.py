@@ -17,17 +17,7 @@ from specdemo import events
 from specdemo.errors import without_directories
 from specdemo.events import Alternative, ChatMessage, Judged, Next, Params, Round, ServerStats
 from specdemo.events.params import tree_text
-from specdemo.servers.client import (
-    SAID,
-    Body,
-    Client,
-    Condition,
-    Request,
-    ServerError,
-    host_of,
-    never,
-    readable,
-)
+from specdemo.servers.client import Body, Client, Condition, Request, ServerError, host_of, never, readable
 from specdemo.words.catalogue import numeral
 from specdemo.words.message import Message, refusal
 
@@ -43,10 +33,8 @@ PROBES, PROBE = 4, "Once upon a time"
 GREEDY = Params(temperature=0, ignore_eos=True, seed=1, alternatives=1, max_new_tokens=24)
 SERVER_PREFIX = "Server "  # begins the names of servers
 # Fields of Params: what the server has chosen when it was started, and what it has not at all.
-OF_CHOICES = [
-    field for choice in (*events.METHODS.values(), *events.RULES.values()) for field in choice.fields
-]
-SERVERS_OWN = ("draft_with", "rule", *dict.fromkeys(OF_CHOICES))
+CHOICES = (*events.METHODS.values(), *events.RULES.values())
+SERVERS_OWN = ("draft_with", "rule", *dict.fromkeys(field for one in CHOICES for field in one.fields))
 
 Prompt = str | tuple[ChatMessage, ...]
 TokenId = Annotated[int, Field(ge=0, lt=events.TOKEN_IDS)]
@@ -189,7 +177,7 @@ def round_of(index: int, chunk: Chunk, longest: int | None, always: bool) -> Rou
 def first_fault(error: ValidationError) -> str:
     """The first place that is wrong, and how."""
     first = error.errors(include_url=False, include_input=False)[0]
-    return f"{'.'.join(map(str, first['loc']))[:SAID]}: {first['msg']}"
+    return f"{'.'.join(map(str, first['loc']))[:300]}: {first['msg']}"
 
 
 def accepted_by_place(accepted: Sequence[int], longest: int) -> tuple[int, ...]:

@@ -46,16 +46,13 @@ COUNTED = {  # what is read of the counters; a server writes thousands of others
     "vllm:e2e_request_latency_seconds_sum": "total",
 }
 COUNTER_LINE = re.compile(rf"^(?:{'|'.join(COUNTED)})[ {{].*$", re.MULTILINE)
-DETAILED = "start it with --per-request-spec-decode-metrics detailed"
-VARIES = (
-    "not every draft of this server has the same length, so it is not known how many tokens were refused, "
-    f"and which of the target's own tokens are bonus tokens: {DETAILED}, which tells it after each run"
+NOT_KNOWN = (
+    "so it is not known how many tokens were refused, and which of the target's own tokens are bonus tokens: "
+    "start it with --per-request-spec-decode-metrics detailed, which tells it after each run"
 )
+VARIES = f"not every draft of this server has the same length, {NOT_KNOWN}"
+OTHERS_USED_IT = f"others used the server when it was looked at, {NOT_KNOWN}"
 NO_COUNTERS = "the server does not tell how it drafts: its /metrics cannot be read"
-OTHERS_USED_IT = (
-    "others used the server when it was looked at, so it is not known whether every draft has the same "
-    f"length: {DETAILED}"
-)
 
 
 class _Names(BaseModel):
