@@ -35,7 +35,7 @@ RUN_BYTES = 4_000_000  # of a whole stream, besides what each of its tokens may 
 TOKEN_BYTES = 2_000  # a chunk around one token, with the model's name
 ALTERNATIVE_BYTES = 400  # on average; in a chat a token of seven Chinese characters takes 230
 SPARE_EVENTS = 8  # of a stream besides those with tokens: a chat's first one, the usage
-SAID = 300  # characters of what a server says is wrong
+LONGEST_REASON = 300  # characters of what a server says is wrong
 
 LONGEST_ADDRESS = 2_000  # characters
 CONNECT_SECONDS, READ_SECONDS = 5.0, 60.0  # to each of the host's addresses; without a token
@@ -157,13 +157,13 @@ class Client:
                 raise self.error(f"has not answered within {seconds:g} s") from None
         return arrived and arrived[0]
 
-    def told(self, path: str, body: Body, name: str, ids: int, is_over: Condition) -> Any:
+    def field(self, path: str, body: Body, name: str, ids: int, is_over: Condition) -> Any:
         """The field of that name in the JSON that answers a question; None where the server does not take it,
         and once `is_over`. ids: it may hold so many token ids."""
         most = LONGEST_ANSWER + ID_BYTES * ids
         answer = self.ask(path, body, optional=True, is_over=is_over, most=most)
-        told = None if answer is None else self.parsed(answer)
-        return told.get(name) if isinstance(told, dict) else None
+        fields = None if answer is None else self.parsed(answer)
+        return fields.get(name) if isinstance(fields, dict) else None
 
     def stream(self, request: Request) -> "Exchange":
         """Asks for events."""
@@ -199,10 +199,10 @@ class Client:
             raise self.error("answers from another address, which is not followed: give that address")
         if status != 200:
             try:
-                said = _said(from_json(content, allow_inf_nan=False))
+                reason = _reason(from_json(content, allow_inf_nan=False))
             except ValueError:
-                said = response.reason_phrase
-            raise self.error(f"answers with status {status}: {said or 'no reason given'}")
+                reason = response.reason_phrase
+            raise self.error(f"answers with status {status}: {reason or 'no reason given'}")
         return content
 
     def _parts(self, response: httpx.Response, most: int) -> Iterator[bytes]:
@@ -221,7 +221,7 @@ class Client:
         if not isinstance(event, dict):
             raise self.error("sent something else than events of a completion")
         if event.get("error"):
-            raise self.error(f"gave the run up: {_said(event)}")
+            raise self.error(f"gave the run up: {_reason(event)}")
         return event
 
     def parsed(self, data: bytes) -> Any:
@@ -248,7 +248,7 @@ class Client:
             return error
         if isinstance(error, httpx.TimeoutException):
             return self.error(f"did not take a connection within {CONNECT_SECONDS:.0f} s")
-        words = " ".join(str(error).split())[:SAID]
+        words = " ".join(str(error).split())[:LONGEST_REASON]
         why = f": {words}" if words and self.name is None else ""  # they can tell the host
         if "CERTIFICATE" in words or isinstance(error, ssl.SSLError):
             return self.error(f"has no certificate that can be trusted{why}")
@@ -259,11 +259,11 @@ class Client:
         return self.error(f"cannot be used: {type(error).__name__}{why}")
 
 
-def _said(answer: Any) -> str:
+def _reason(answer: Any) -> str:
     """What the server's answer says is wrong, on one line."""
     while isinstance(answer, dict) and ("error" in answer or "message" in answer):
         answer = answer.get("message", answer.get("error"))
-    return " ".join(str(answer).split())[:SAID].rstrip(".")
+    return " ".join(str(answer).split())[:LONGEST_REASON].rstrip(".")
 
 
 class Exchange:

@@ -72,11 +72,11 @@ class LlamaCpp(ServedPair):
         if params.chat:
             turns = software.turns_of(prompt, params)
             body, most = {"model": self.model, **software.chat_of(turns, params)}, software.most_ids(turns)
-            text = self.client.told("/apply-template", body, "prompt", most, is_over)
+            text = self.client.field("/apply-template", body, "prompt", most, is_over)
         if not isinstance(text, str):
             return None
         body = {"model": self.model, "content": text, "add_special": True, "parse_special": True}
-        return self.told_ids(body, software.most_ids(text), is_over)
+        return self.tokenized(body, software.most_ids(text), is_over)
 
     def faults(self, params: Params) -> Iterator[Message]:
         for name in ("presence_penalty", "frequency_penalty"):
@@ -138,7 +138,7 @@ class LlamaReader(ChunkReader):
         self.counted, self.settings = _Timings(predicted_n=0), _Settings()
         self.open: Chunk | None = None  # a round whose tokens have not all come
         self.drafts: list[tuple[int, int]] = []  # accepted and drafted tokens of each draft
-        self.all_told = True  # whether those are all
+        self.are_all = True  # whether those are all
 
     def chunks(self, event: Body) -> list[Chunk]:
         read = _Event.model_validate(event)
@@ -177,8 +177,8 @@ class LlamaReader(ChunkReader):
             raise Misread("does not end its answer: it has sent more tokens than was asked for")
         is_sound = 0 <= accepted <= drafted <= software.MOST_DRAFT and new >= max(len(sent), bool(drafted))
         if not is_sound:
-            said = f"{now.predicted_n:,} tokens, {now.draft_n:,} drafted, {now.draft_n_accepted:,} accepted"
-            raise Misread(f"counts {said}, which cannot follow what it has counted before")
+            counts = f"{now.predicted_n:,} tokens, {now.draft_n:,} drafted, {now.draft_n_accepted:,} accepted"
+            raise Misread(f"counts {counts}, which cannot follow what it has counted before")
         lost, chunks = [LOST] * (new - len(sent)), []
         while self.open is not None and lost:
             chunks += self._added(lost.pop())
@@ -188,7 +188,7 @@ class LlamaReader(ChunkReader):
             alone = max(0, len(lost) - accepted)
             known = None if alone and drafted else drafted
             chunks += [Chunk((LOST,), accepted=0, drafted=known)] * alone
-            self.all_told = self.all_told and known is not None
+            self.are_all = self.are_all and known is not None
             lost = lost[alone:]
             if lost or sent:
                 self.open = Chunk(accepted=accepted, drafted=known)
@@ -206,6 +206,6 @@ class LlamaReader(ChunkReader):
 
     def settled(self, chunks: list[Chunk], was_stopped: bool, is_over: Condition) -> Settled:
         end, longest = self.counted, max((drafted for _, drafted in self.drafts), default=0)
-        drafts, kept = (len(self.drafts), [kept for kept, _ in self.drafts]) if self.all_told else (None, [])
+        drafts, kept = (len(self.drafts), [kept for kept, _ in self.drafts]) if self.are_all else (None, [])
         counted = (drafts, end.draft_n, end.draft_n_accepted, software.accepted_by_place(kept, longest))
         return chunks, ServerStats(True, *counted, None, end.prompt_ms, end.predicted_ms)

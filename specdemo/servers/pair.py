@@ -94,9 +94,9 @@ def served_events(
         trace.count(stats)
     except Exception as error:
         pair.failed = True
-        told = pair.client.error(str(error)) if isinstance(error, Misread) else error
-        trace.end("error", str(told if isinstance(told, PairError) else failure(told)))
-        raise told from None
+        shown = pair.client.error(str(error)) if isinstance(error, Misread) else error
+        trace.end("error", str(shown if isinstance(shown, PairError) else failure(shown)))
+        raise shown from None
     assert trace.finished is not None
     yield trace.finished
 

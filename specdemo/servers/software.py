@@ -154,16 +154,16 @@ def round_of(index: int, chunk: Chunk, longest: int | None, always: bool) -> Rou
             ended_by = "length" if chunk.finish == "length" else "eos"
         elif always or accepted == longest or not index:
             drafted = longest
-    own = tokens[accepted] if accepted < len(tokens) else None  # else the text ended before a rejection
+    last = tokens[accepted] if accepted < len(tokens) else None  # else the text ended before a rejection
     draft = [*tokens[:accepted]]
     draft += [UNKNOWN] * (0 if drafted is None else drafted - len(draft))
-    if own and len(draft) > accepted:
+    if last and len(draft) > accepted:
         draft[accepted] = replace(UNKNOWN, fate="rejected")
     source: events.Source = "sampled" if not drafted else "bonus" if drafted == accepted else "resampled"
     return Round(
         index=index,
         draft=tuple(draft),
-        next=own and Next(own.id, own.text, source, None, None, own.raw_p, None, None, None, own.top),
+        next=last and Next(last.id, last.text, source, None, None, last.raw_p, None, None, None, last.top),
         emitted=tuple(one.id for one in tokens),
         draft_ms=None,
         verify_ms=None,
@@ -213,8 +213,8 @@ class ServedPair(ABC):
         self.look()
         shown, address = readable(model[:200]), client.name or host_of(client.address)
         shown = shown if client.name is None else without_directories(shown)
-        told = (self.kind, self.version, shown, self.method, self.longest, None)
-        self.server, nothing = events.ServerInfo(address, *told), events.ByModel(None, None)
+        fields = (self.kind, self.version, shown, self.method, self.longest, None)
+        self.server, nothing = events.ServerInfo(address, *fields), events.ByModel(None, None)
         name = client.name or f"{SERVER_PREFIX}{address}"
         self.info = events.PairInfo(name, shown, None, "server", address, nothing, nothing, self.server)
 
@@ -258,12 +258,12 @@ class ServedPair(ABC):
         usual = Params()
         also = {"gamma": (self.longest, "auto"), "draft_with": () if self.drafts else ("none",)}
         for name in SERVERS_OWN:
-            value, own = getattr(params, name), getattr(usual, name)
-            if value not in (own, *also.get(name, ())):
+            value, default = getattr(params, name), getattr(usual, name)
+            if value not in (default, *also.get(name, ())):
                 if name == "tree":
                     raise ValueError(refusal(name, "servers_own_empty", tree_text(params.tree)))
-                usual_value = own if isinstance(own, str) else numeral(own, "")
-                raise ValueError(refusal(name, "servers_own", value, name=usual_value))
+                shown = default if isinstance(default, str) else numeral(default, "")
+                raise ValueError(refusal(name, "servers_own", value, name=shown))
         for fault in self.faults(params):
             raise ValueError(fault)
         if self.longest == 0:
@@ -275,11 +275,11 @@ class ServedPair(ABC):
         """The prompt as the server will read it; None if it does not tell before, and once `is_over`."""
         turns = turns_of(prompt, params) if params.chat else prompt
         body = {"model": self.model, **(chat_of(turns, params) if params.chat else {"prompt": prompt})}
-        return self.told_ids(body, most_ids(turns), is_over)
+        return self.tokenized(body, most_ids(turns), is_over)
 
-    def told_ids(self, body: Body, most: int, is_over: Condition) -> list[int] | None:
+    def tokenized(self, body: Body, most: int, is_over: Condition) -> list[int] | None:
         """The token ids of a prompt. most: so many at most."""
-        ids = self.client.told("/tokenize", body, "tokens", most, is_over)
+        ids = self.client.field("/tokenize", body, "tokens", most, is_over)
         is_known = isinstance(ids, list) and 0 < len(ids) <= most
         is_known = is_known and all(type(one) is int and 0 <= one < events.TOKEN_IDS for one in ids)
         return ids if is_known else None

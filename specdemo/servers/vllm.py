@@ -278,17 +278,17 @@ class _Event(Sent):
 
 
 class VllmReader(ChunkReader):
-    """before: what the server has counted up to the request; added: since then. told: what it tells of the
-    request alone."""
+    """before: what the server has counted up to the request; added: since then. metrics: what it tells of
+    the request alone."""
 
     def __init__(self, request: Request, pair: Vllm, before: Counters | None):
         super().__init__(request)
-        self.pair, self.before, self.told = pair, before, PerRequest()
+        self.pair, self.before, self.metrics = pair, before, PerRequest()
         self.added: Counters | None = None
 
     @property
     def steps(self) -> Steps | None:
-        return self.told.speculative_decoding
+        return self.metrics.speculative_decoding
 
     def chunks(self, event: Body) -> list[Chunk]:
         read = _Event.model_validate(event)
@@ -301,7 +301,7 @@ class VllmReader(ChunkReader):
             raise Misread(DIFFER)
         if len(words) > software.LONGEST_TOKEN * max(1, len(ids)):
             raise Misread(f"sent {len(words):,} characters as the text of a chunk of {len(ids)} tokens")
-        self.told = read.metrics or self.told
+        self.metrics = read.metrics or self.metrics
         texts = texts_of(words, [one.token for one in judged] or [UNFINISHED] * len(ids))
         rows = zip(ids, texts, judged or [_Judged(token="")] * len(ids), strict=True)
         tokens = tuple(token(id_, text, one.probability, _top(id_, one)) for id_, text, one in rows)
@@ -310,7 +310,7 @@ class VllmReader(ChunkReader):
         return [Chunk(tokens, choice.finish_reason, choice.stop_reason, prompt_ids)]
 
     def settled(self, chunks: list[Chunk], was_stopped: bool, is_over: Condition) -> Settled:
-        steps, times, self.pair.left = self.steps, self.told.times, False
+        steps, times, self.pair.left = self.steps, self.metrics.times, False
         with suppress(ServerError):
             # After a stop string the server goes on for a round, and may judge one more draft.
             now = self.before and self.pair.counters(self.before, was_stopped, is_over)
@@ -337,8 +337,8 @@ class VllmReader(ChunkReader):
         if counts is None and stats.alone and stats.drafts is not None:
             counts = _counts_by_sums(sizes, self.pair.longest or 0, was_stopped, stats)
         if counts is not None:
-            told = zip(chunks[1:], counts, strict=True)
-            chunks = [*chunks[:1], *(replace(one, accepted=kept, drafted=of) for one, (kept, of) in told)]
+            rows = zip(chunks[1:], counts, strict=True)
+            chunks = [*chunks[:1], *(replace(one, accepted=kept, drafted=of) for one, (kept, of) in rows)]
         return chunks, stats
 
 
