@@ -274,7 +274,7 @@ class Exchange:
         self._client, self._path, self._body, self._read = client, path, body, read
         self._arrived: queue.SimpleQueue[Arrived | Exception | None] = queue.SimpleQueue()
         self._socket: socket.socket | None = None
-        # Garbage that is collected while the lock is held can close this very exchange.
+        # Reentrant, since garbage that is collected while it is held can close this very exchange.
         self._lock, self._is_closed = threading.RLock(), False
         self.asked_at = time.perf_counter()
         try:
