@@ -278,17 +278,14 @@ class _Event(Sent):
 
 
 class VllmReader(ChunkReader):
-    """before: what the server has counted up to the request; added: since then. metrics: what it tells of
-    the request alone."""
+    """before: what the server has counted up to the request; added: since then. metrics, steps: what it tells
+    of the request alone."""
 
     def __init__(self, request: Request, pair: Vllm, before: Counters | None):
         super().__init__(request)
         self.pair, self.before, self.metrics = pair, before, PerRequest()
         self.added: Counters | None = None
-
-    @property
-    def steps(self) -> Steps | None:
-        return self.metrics.speculative_decoding
+        self.steps: Steps | None = None
 
     def chunks(self, event: Body) -> list[Chunk]:
         read = _Event.model_validate(event)
@@ -302,6 +299,7 @@ class VllmReader(ChunkReader):
         if len(words) > software.LONGEST_TOKEN * max(1, len(ids)):
             raise Misread(f"sent {len(words):,} characters as the text of a chunk of {len(ids)} tokens")
         self.metrics = read.metrics or self.metrics
+        self.steps = self.metrics.speculative_decoding
         texts = texts_of(words, [one.token for one in judged] or [UNFINISHED] * len(ids))
         rows = zip(ids, texts, judged or [_Judged(token="")] * len(ids), strict=True)
         tokens = tuple(token(id_, text, one.probability, _top(id_, one)) for id_, text, one in rows)
