@@ -14,7 +14,7 @@ from specdemo.cli.main import FAILED, run_command, tell
 from specdemo.cli.options import Parser, add_pair_options, add_server_options, pair_request, server_key
 from specdemo.errors import LoadError, TookTooLong
 from specdemo.servers.client import ServerError
-from specdemo.servers.pair import ServedPair
+from specdemo.servers.software import ServedPair
 
 if TYPE_CHECKING:
     from specdemo.ui.page.serve import Ended

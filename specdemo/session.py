@@ -49,8 +49,8 @@ from specdemo.loading.pair import AnyPair, Pair, encode
 from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.steps import EagerSteps
 from specdemo.runtime.weights import expert_weights, weight_bytes
-from specdemo.servers.pair import ServedPair
-from specdemo.servers.run import served_events
+from specdemo.servers.pair import served_events
+from specdemo.servers.software import ServedPair
 from specdemo.words.message import about, message
 
 Event = Started | Round | Finished

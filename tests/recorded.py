@@ -10,10 +10,8 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from specdemo import Params
-from specdemo.servers.client import run_in_loop
-from specdemo.servers.counters import COUNTER_NAMES, TIMES
-from specdemo.servers.pair import ServedPair
-from specdemo.servers.run import server_request
+from specdemo.servers.software import ServedPair
+from specdemo.servers.vllm import COUNTED
 from specdemo.session import prepare
 
 FOLDER = Path(__file__).parent / "recordings"
@@ -65,7 +63,8 @@ def record_llama(pair: ServedPair, prompt: str, params: Params) -> dict[str, Any
 
 def _sent(pair: ServedPair, key: str | None, prompt: str, params: Params) -> tuple[dict[str, Any], list[str]]:
     """A run's request, and the events that answer it."""
-    request = server_request(pair, prepare(pair, prompt, params))
+    started = prepare(pair, prompt, params)
+    request = pair.request(started.params, prompt, started.prompt_ids)
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
     url, content = f"{pair.client.address}{request.path}", json.dumps(request.body).encode()
     with urllib.request.urlopen(urllib.request.Request(url, content, headers), timeout=600) as answer:
@@ -74,7 +73,7 @@ def _sent(pair: ServedPair, key: str | None, prompt: str, params: Params) -> tup
 
 
 def _got(pair: ServedPair, path: str) -> str:
-    return run_in_loop(pair.client.ask("GET", path)).result()
+    return (pair.client.ask(path) or b"").decode()
 
 
 def counted(metrics: str) -> list[str]:
@@ -82,7 +81,7 @@ def counted(metrics: str) -> list[str]:
     names = [
         line.removeprefix("# TYPE ").partition(" ")[0].partition("{")[0] for line in metrics.splitlines()
     ]
-    kept = {*COUNTER_NAMES, *TIMES.values()}
+    kept = {*COUNTED, *(name.removesuffix("_sum") for name in COUNTED)}
     return [line for line, name in zip(metrics.splitlines(), names, strict=True) if name in kept]
 
 
@@ -90,7 +89,7 @@ def labels_of(lines: list[str]) -> dict[str, set[str]]:
     """The names of the counters that are read, with the names of their labels."""
     families = text_string_to_metric_families("\n".join(lines) + "\n")
     samples = [sample for family in families for sample in family.samples]
-    return {sample.name: set(sample.labels) for sample in samples if sample.name in COUNTER_NAMES}
+    return {sample.name: set(sample.labels) for sample in samples if sample.name in COUNTED}
 
 
 def keys_of(value: Any, path: str = "") -> set[str]:

@@ -3,22 +3,14 @@ not."""
 
 from dataclasses import replace
 
-from specdemo.events import (
-    ByModel,
-    Judged,
-    Next,
-    PairInfo,
-    Params,
-    Round,
-    ServerInfo,
-    ServerStats,
-    Started,
-)
+from specdemo.events import ByModel, PairInfo, Params, Round, ServerInfo, ServerStats, Started
 from specdemo.events.trace import Trace
+from specdemo.servers.software import Chunk, round_of, token
 
 SERVER = ServerInfo("http://host:8000", "vllm", "0.11.0", "org/target-8b", "eagle3", 3, "2 GPUs")
 SILENT = replace(SERVER, version=None, method=None, gamma=None, parallel=None)
 WORDS = (" there", " was", " a", " girl", " who", " had", " one", " dog", " and", " no", " cat", ".")
+OTHER = (None, " other", None, None, 0.25, None)  # beside each of them
 CHUNKS = (1, 3, 4, 1, 3)  # tokens that arrive at once; the first is the prefill's
 
 
@@ -39,27 +31,9 @@ def served_trace(told: bool = True, finish: str | None = "length", **params) -> 
     return trace
 
 
-def _round(index: int, at: int, tokens: int, told: bool) -> Round:
-    *accepted, own = (_known(place) for place in range(at, at + tokens))
-    draft = [Judged(**known, u=None, accept_prob=None, fate="accepted") for known in accepted]
-    refused = ("rejected", "discarded", "discarded")[: 3 - len(draft)] if told and index else ()
-    draft += [Judged(None, "", None, None, None, None, None, None, fate, ()) for fate in refused]
-    source = "sampled" if not (told and index) else "resampled" if refused else "bonus"
-    return Round(
-        index,
-        tuple(draft),
-        Next(**own, source=source, u=None, residual_mass=None),
-        tuple(range(at, at + tokens)),
-        None,
-        None,
-        gamma=3 if told and index else None,
-        arrival_ms=30.0 if index else 240.0,
-        drafts_told=told or not index,
-    )
-
-
-def _known(place: int) -> dict:
-    """What a server tells of a token that it has emitted; it has the place as its id."""
-    text = WORDS[place]
-    top = ((place, text, None, None, 0.625, None), (None, " other", None, None, 0.25, None))
-    return {"id": place, "text": text, "p": None, "q": None, "raw_p": 0.625, "raw_q": None, "top": top}
+def _round(index: int, at: int, count: int, told: bool) -> Round:
+    """Of tokens that have their places as their ids."""
+    tops = {place: ((place, WORDS[place], None, None, 0.625, None), OTHER) for place in range(at, at + count)}
+    tokens = tuple(token(place, WORDS[place], 0.625, top) for place, top in tops.items())
+    chunk = Chunk(tokens, arrival_ms=30.0 if index else 240.0)
+    return replace(round_of(index, chunk, 3 if told else None, told), ended_by=None)

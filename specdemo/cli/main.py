@@ -33,7 +33,7 @@ from specdemo.words.message import harmless
 
 if TYPE_CHECKING:
     from specdemo.loading.pair import Pair
-    from specdemo.servers.pair import ServedPair
+    from specdemo.servers.software import ServedPair
 
 FAILED, WRONG, INTERRUPTED = 1, 2, 130  # exit statuses
 TOLD_EVERY, SAVED_EVERY = 30.0, 60.0  # s: a long measurement, where nobody sees each step

@@ -31,8 +31,7 @@ from specdemo.runtime import cuda, lm, probe
 from specdemo.runtime.device import device_name, has_bfloat16
 from specdemo.runtime.runner import Capture, Runner
 from specdemo.runtime.weights import held_bytes, rounds_activations
-from specdemo.servers.pair import ServedPair
-from specdemo.servers.software import messages_of, turns_of
+from specdemo.servers.software import ServedPair, messages_of, turns_of
 from specdemo.words.catalogue import numeral
 from specdemo.words.message import Given, Message, about, given, message, refusal, shown
 

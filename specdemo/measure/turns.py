@@ -17,7 +17,7 @@ from specdemo.loading.load import look_at
 from specdemo.loading.pair import Pair
 from specdemo.measure.samples import FEWEST_TURNS, TimedTurn, after_turns, measure
 from specdemo.runtime.lm import keeps_state
-from specdemo.servers.pair import ServedPair
+from specdemo.servers.software import ServedPair
 from specdemo.session import (
     IsOver,
     Run,

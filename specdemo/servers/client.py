@@ -1,18 +1,16 @@
-"""HTTP to one server, at the address that a user writes: short questions, and streams that any thread can
-close. The connections live in one event loop, in a thread of its own, since a blocking read could not be
-ended from outside."""
+"""HTTP to one server, at the address that a user writes: short questions, and streams. Each request has a
+thread of its own, and any other thread can close it, whatever it waits for."""
 
-import asyncio
 import queue
+import socket
 import ssl
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
-from concurrent.futures import Future
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, NamedTuple, TypeVar
+from functools import partial
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -21,9 +19,10 @@ from pydantic_core import from_json
 from specdemo.errors import LoadError, PairError, hide, without_directories
 from specdemo.words.message import about, refusal
 
-_T = TypeVar("T")
 Body = dict[str, Any]
 Condition = Callable[[], bool]
+Arrived = tuple[bytes, float]  # an answer or an event of a stream, and when it came, by time.perf_counter
+Read = Callable[[httpx.Response], Iterator[Arrived]]
 
 # No server may cost those who use others their time or memory, so what is taken from one is bounded, here and
 # in the other modules: beyond it the run or the load ends with a sentence. pydantic's parser of JSON has
@@ -35,16 +34,14 @@ ID_BYTES = 12  # a token id in JSON: the first event of a run has those of the p
 RUN_BYTES = 4_000_000  # of a whole stream, besides what each of its tokens may take
 TOKEN_BYTES = 2_000  # a chunk around one token, with the model's name
 ALTERNATIVE_BYTES = 400  # on average; in a chat a token of seven Chinese characters takes 230
-SPARE_IDS = 20_000  # of a prompt besides one for each of its bytes: what a chat template adds
 SPARE_EVENTS = 8  # of a stream besides those with tokens: a chat's first one, the usage
-LONGEST_TOKEN = 1_000  # characters; the longest in known vocabularies are 128 to 256 blanks or signs
-TEXT_A_TOKEN = 256  # characters of a whole text, on average
-SAID = 300  # characters of what a server says is wrong
+LONGEST_REASON = 300  # characters of what a server says is wrong
 
 LONGEST_ADDRESS = 2_000  # characters
-CONNECT_SECONDS, READ_SECONDS = 5.0, 60.0
+CONNECT_SECONDS, READ_SECONDS = 5.0, 60.0  # to each of the host's addresses; without a token
 ASK_SECONDS, OPTIONAL_SECONDS = 20.0, 5.0  # for a short answer as a whole
-UNWILLING = (401, 403, 501, 502, 503)
+STOP_PERIOD = 0.05  # s between two looks whether to stop waiting
+NOTHING_THERE, UNWILLING = (404, 405), (401, 403, 501, 502, 503)
 
 
 def server_address(url: object) -> str:
@@ -54,11 +51,10 @@ def server_address(url: object) -> str:
         raise PairError(refusal("server", "address", url))
     try:
         parts = urlsplit(url.strip())
-        is_read = parts.port != 0  # raises where it is no number
+        if parts.port == 0:  # raises where it is no number
+            raise ValueError
     except ValueError:
-        is_read = False
-    if not is_read:
-        raise PairError(about("server", "unreadable_address"))
+        raise PairError(about("server", "unreadable_address")) from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise PairError(refusal("server", "scheme", url.rpartition("@")[2]))
     if parts.username is not None or parts.password is not None:
@@ -69,17 +65,17 @@ def server_address(url: object) -> str:
     return f"{parts.scheme}://{parts.netloc}{path}"
 
 
-def never() -> bool:
-    return False
+def host_of(address: str) -> str:
+    """The address without its scheme, for names."""
+    return address.partition("://")[2]
 
 
 def readable(text: str) -> str:
     return "".join(sign if sign.isprintable() else "?" for sign in text)
 
 
-def host_of(address: str) -> str:
-    """The address without its scheme, for names."""
-    return address.partition("://")[2]
+def never() -> bool:
+    return False
 
 
 class ServerError(LoadError):
@@ -87,17 +83,15 @@ class ServerError(LoadError):
 
 
 @dataclass(frozen=True)
-class Room:
-    """The most that the answer to one request may have. tokens: those of the text; prompt_ids: those of the
-    prompt."""
+class Request:
+    """A request for a stream, and the most that its answer may have. tokens: those of the text; prompt_ids:
+    those of the prompt."""
 
+    path: str
+    body: Body
     tokens: int
     alternatives: int
     prompt_ids: int
-
-    @property
-    def events(self) -> int:
-        return self.tokens + SPARE_EVENTS
 
     @property
     def line(self) -> int:
@@ -105,44 +99,10 @@ class Room:
         return LONGEST_EVENT + ID_BYTES * self.prompt_ids
 
     @property
-    def stream(self) -> int:
+    def bytes(self) -> int:
         """The most bytes of all events."""
         token = TOKEN_BYTES + ALTERNATIVE_BYTES * (1 + self.alternatives)
         return RUN_BYTES + ID_BYTES * self.prompt_ids + token * self.tokens
-
-    @property
-    def text(self) -> int:
-        """The most characters of the text."""
-        return TEXT_A_TOKEN * self.tokens + LONGEST_TOKEN
-
-
-@dataclass(frozen=True)
-class Request:
-    """A request for a stream. room: what the answer may have. done: whether [DONE] ends it."""
-
-    path: str
-    body: Body
-    room: Room
-    done: bool = True
-
-
-class Arrived(NamedTuple):
-    """An event of a stream as its bytes, and when it came, by time.perf_counter."""
-
-    data: bytes
-    at: float
-
-
-@cache
-def _loop() -> asyncio.AbstractEventLoop:
-    loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, name="servers", daemon=True).start()
-    return loop
-
-
-def run_in_loop(work: Coroutine[Any, Any, _T]) -> "Future[_T]":
-    """Runs in the servers' event loop."""
-    return asyncio.run_coroutine_threadsafe(work, _loop())
 
 
 class Client:
@@ -150,118 +110,118 @@ class Client:
     messages."""
 
     def __init__(self, address: str, key: str | None = None, name: str | None = None):
-        self.address = address
-        self.called, self.is_named = name or f"the server at {address}", name is not None
+        self.address, self.name = address, name
         # A compressed answer could unfold to any size.
-        headers = {"User-Agent": "specdemo", "Accept-Encoding": "identity"}
+        self._headers = {"User-Agent": "specdemo", "Accept-Encoding": "identity"}
         if key is not None:
             if not key.isascii() or not key.isprintable() or not key.strip():
                 raise ServerError("server: the key for it is empty or cannot be sent")
             hide(key)
-            headers["Authorization"] = f"Bearer {key}"
-        self.read_seconds = READ_SECONDS  # the longest silence
-        self._headers, self._tls = headers, httpx.create_ssl_context()
+            self._headers["Authorization"] = f"Bearer {key}"
+        self._tls, self.read_seconds = httpx.create_ssl_context(), READ_SECONDS  # the longest silence
 
-    def optional(
-        self, path: str, is_over: Condition = never, seconds: float | None = None, most: int = LONGEST_ANSWER
-    ) -> str | None:
-        """The text at a path that a run can do without. None if the server lacks it, refuses it or takes
-        longer than `seconds` (OPTIONAL_SECONDS by default), and once `is_over`. most: see `ask`."""
-        asked = run_in_loop(self.ask("GET", path, optional=True, most=most))
-        return _awaited(asked, OPTIONAL_SECONDS if seconds is None else seconds, is_over)
-
-    def post(self, path: str, body: Body, is_over: Condition, most: int) -> Any:
-        """The JSON that answers a question; None where the server does not take it, and once `is_over`."""
-        asked = run_in_loop(self.ask("POST", path, body, optional=True, most=most))
-        text = _awaited(asked, 2 * ASK_SECONDS, is_over)  # it gives up earlier by itself
-        return None if text is None else self.parsed(text.encode())
-
-    async def ask(
-        self,
-        method: str,
-        path: str,
-        body: Body | None = None,
-        optional: bool = False,
-        most: int = LONGEST_ANSWER,
-    ) -> str | None:
-        """The text at a path; None where the server has nothing there. ServerError otherwise.
-        optional: whether a proxy may keep it to itself. most: the most bytes of the answer."""
-        try:
-            async with asyncio.timeout(ASK_SECONDS), self._answer(method, path, body) as response:
-                if response.status_code in (404, 405, *(UNWILLING if optional else ())):
-                    return None
-                content = await self._content(response, most)
-                self._check_status(response, content)
-        except TimeoutError:
-            raise self.error(f"has not answered within {ASK_SECONDS:g} s") from None
-        except (httpx.HTTPError, httpx.InvalidURL, ssl.SSLError, OSError) as error:
-            raise self.failed(error) from None
-        return content.decode("utf-8", "replace")
-
-    @asynccontextmanager
-    async def _answer(self, method: str, path: str, body: Body | None) -> AsyncIterator[httpx.Response]:
-        """A response whose body has not been read yet, over a connection of its own. In a pool that requests
-        share, a connection stays for good if its request is cancelled while it is opened or closed."""
-        http = httpx.AsyncClient(
+    def opened(self) -> httpx.Client:
+        return httpx.Client(
             base_url=self.address,
             headers=self._headers,
-            timeout=httpx.Timeout(self.read_seconds, connect=CONNECT_SECONDS),
             verify=self._tls,
+            timeout=httpx.Timeout(None, connect=CONNECT_SECONDS),  # Exchange.next counts the other waiting
             follow_redirects=False,  # to another host, which would get the prompt and the key
         )
-        try:
-            async with http.stream(method, path, json=body) as response:
-                yield response
-        finally:
-            await asyncio.shield(asyncio.ensure_future(http.aclose()))
 
-    async def events(self, request: Request) -> AsyncIterator[Arrived]:
-        """The events of a stream, up to its [DONE] if it has one."""
-        count, room = 0, request.room
-        try:
-            async with self._answer("POST", request.path, request.body) as response:
-                if response.status_code != 200:
-                    self._check_status(response, await self._content(response, LONGEST_ANSWER))
-                async for line, at in self._lines(response, room):
-                    data = line[5:].strip()
-                    if data == b"[DONE]":
-                        return
-                    count += 1
-                    if count > room.events:
-                        raise self.error("does not end its answer: it has sent more than was asked for")
-                    yield Arrived(data, at)
-        except (httpx.HTTPError, ssl.SSLError, OSError) as error:
-            raise self.failed(error) from None
-        if request.done:
-            raise self.error("broke off in the middle of its answer")
+    def ask(
+        self,
+        path: str,
+        body: Body | None = None,
+        *,
+        optional: bool = False,
+        is_over: Condition = never,
+        most: int = LONGEST_ANSWER,
+    ) -> bytes | None:
+        """What is at a path, or what answers a question; None where the server has nothing there, and once
+        `is_over`. ServerError otherwise. optional: None also where a proxy keeps it to itself, and without a
+        question where it takes too long. most: the most bytes of the answer."""
 
-    async def _lines(self, response: httpx.Response, room: Room) -> AsyncIterator[tuple[bytes, float]]:
-        """The lines with data as bytes, so that what is not UTF-8 is seen, each with its arrival. Other
-        lines are comments and the names of fields that are not used here."""
+        def read(response: httpx.Response) -> Iterator[Arrived]:
+            if response.status_code not in (*NOTHING_THERE, *(UNWILLING if optional else ())):
+                yield self._content(response, most), time.perf_counter()
+
+        may_lack = optional and body is None
+        seconds = OPTIONAL_SECONDS if may_lack else ASK_SECONDS
+        with closing(Exchange(self, path, body, read)) as exchange:
+            try:
+                arrived = exchange.next(exchange.asked_at + seconds, is_over)
+            except TimeoutError:
+                if may_lack:
+                    return None
+                raise self.error(f"has not answered within {seconds:g} s") from None
+        return arrived and arrived[0]
+
+    def field(self, path: str, body: Body, name: str, ids: int, is_over: Condition) -> Any:
+        """The field of that name in the JSON that answers a question; None where the server does not take it,
+        and once `is_over`. ids: it may hold so many token ids."""
+        most = LONGEST_ANSWER + ID_BYTES * ids
+        answer = self.ask(path, body, optional=True, is_over=is_over, most=most)
+        fields = None if answer is None else self.parsed(answer)
+        return fields.get(name) if isinstance(fields, dict) else None
+
+    def stream(self, request: Request) -> "Exchange":
+        """Asks for events."""
+        return Exchange(self, request.path, request.body, partial(self._events, request))
+
+    def _events(self, request: Request, response: httpx.Response) -> Iterator[Arrived]:
+        """The lines with data as bytes, so that what is not UTF-8 is seen. Other lines are comments and the
+        names of fields that are not used here."""
+        if response.status_code != 200:
+            self._content(response, LONGEST_ANSWER)
         rest, count = bytearray(), 0
-        async for part in self._plain(response):
+        for part in self._parts(response, request.bytes):
             at = time.perf_counter()
             rest += part
-            count += len(part)
-            if count > room.stream:
-                raise self.error(f"sent more than {room.stream:,} bytes for {room.tokens:,} tokens")
-            if b"\n" in part:
-                *lines, last = bytes(rest).split(b"\n")
-                rest = bytearray(last)
-                for line in lines:
-                    if line.startswith(b"data:"):
-                        yield line, at
-            if len(rest) > room.line:
-                raise self.error(f"sent a line that is too long: more than {room.line:,} bytes")
-        if rest.strip():
-            raise self.error("broke off in the middle of a line")
+            *lines, rest = rest.split(b"\n") if b"\n" in part else [rest]
+            for data in [line[5:].strip() for line in lines if line.startswith(b"data:")]:
+                if data == b"[DONE]":
+                    return
+                count += 1
+                if count > request.tokens + SPARE_EVENTS:
+                    raise self.error("does not end its answer: it has sent more than was asked for")
+                yield bytes(data), at
+            if len(rest) > request.line:
+                raise self.error(f"sent a line that is too long: more than {request.line:,} bytes")
+
+    def _content(self, response: httpx.Response, most: int) -> bytes:
+        """What the server answers. ServerError if that is not what was asked for."""
+        content, status = b"".join(self._parts(response, most)), response.status_code
+        if status in (401, 403):
+            advice = "set --server-key-from-env to a variable that has it"
+            raise self.error(f"refuses the key, or wants one: {advice}")
+        if response.is_redirect:
+            raise self.error("answers from another address, which is not followed: give that address")
+        if status != 200:
+            try:
+                reason = _reason(from_json(content, allow_inf_nan=False))
+            except ValueError:
+                reason = response.reason_phrase
+            raise self.error(f"answers with status {status}: {reason or 'no reason given'}")
+        return content
+
+    def _parts(self, response: httpx.Response, most: int) -> Iterator[bytes]:
+        """The parts of a body as they arrive. most: the most bytes of all."""
+        if response.headers.get("Content-Encoding", "identity").strip().lower() != "identity":
+            if response.status_code == 200:  # else the status says more
+                raise self.error("compresses its answers, although it is asked not to")
+            return
+        for part in response.iter_raw():
+            if response.num_bytes_downloaded > most:
+                raise self.error(f"sent an answer to {response.url.path} of more than {most:,} bytes")
+            yield part
 
     def event(self, data: bytes) -> dict[str, Any]:
         event = self.parsed(data)
         if not isinstance(event, dict):
             raise self.error("sent something else than events of a completion")
         if event.get("error"):
-            raise self.error(f"gave the run up: {self._said(event)}")
+            raise self.error(f"gave the run up: {_reason(event)}")
         return event
 
     def parsed(self, data: bytes) -> Any:
@@ -270,61 +230,26 @@ class Client:
         except UnicodeDecodeError:
             raise self.error("sent bytes that are not UTF-8") from None
         except ValueError as error:
-            raise self.error(
-                f"sent something that is not JSON, or not as a server sends it: {error}"
-            ) from None
-
-    async def _content(self, response: httpx.Response, most: int) -> bytes:
-        content = bytearray()
-        async for part in self._plain(response):
-            content += part
-            if len(content) > most:
-                raise self.error(f"sent an answer to {response.url.path} of more than {most:,} bytes")
-        return bytes(content)
-
-    async def _plain(self, response: httpx.Response) -> AsyncIterator[bytes]:
-        """The parts of a body as they arrive."""
-        if response.headers.get("Content-Encoding", "identity").strip().lower() == "identity":
-            async for part in response.aiter_raw():
-                yield part
-        elif response.status_code == 200:  # else the status says more
-            raise self.error("compresses its answers, although it is asked not to")
-
-    def _check_status(self, response: httpx.Response, content: bytes) -> None:
-        status = response.status_code
-        if status in (401, 403):
-            advice = "set --server-key-from-env to a variable that has it"
-            raise self.error(f"refuses the key, or wants one: {advice}")
-        if response.is_redirect:
-            raise self.error("answers from another address, which is not followed: give that address")
-        if status != 200:
-            try:
-                said = self._said(from_json(content, allow_inf_nan=False))
-            except ValueError:
-                said = response.reason_phrase
-            raise self.error(f"answers with status {status}: {said or 'no reason given'}")
-
-    def _said(self, answer: Any) -> str:
-        """What the server's answer says is wrong, on one line."""
-        while isinstance(answer, dict) and ("error" in answer or "message" in answer):
-            answer = answer.get("message", answer.get("error"))
-        return " ".join(str(answer).split())[:SAID].rstrip(".")
+            what = f"sent something that is not JSON, or not as a server sends it: {error}"
+            raise self.error(what) from None
 
     def error(self, what: str) -> ServerError:
         what = readable(what)
-        return ServerError(f"{self.called} {without_directories(what) if self.is_named else what}")
+        if self.name is not None:
+            return ServerError(f"{self.name} {without_directories(what)}")
+        return ServerError(f"the server at {self.address} {what}")
 
     def silent(self) -> ServerError:
         return self.error(f"has sent no token for {self.read_seconds:g} s")
 
-    def failed(self, error: Exception) -> ServerError:
-        """What went wrong with a connection, in a sentence."""
-        if isinstance(error, httpx.ReadTimeout):
-            return self.silent()
+    def failed(self, error: Exception) -> Exception:
+        """What went wrong with a connection, in a sentence; another error as it is."""
+        if not isinstance(error, (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError)):
+            return error
         if isinstance(error, httpx.TimeoutException):
             return self.error(f"did not take a connection within {CONNECT_SECONDS:.0f} s")
-        words = " ".join(str(error).split())[:SAID]
-        why = f": {words}" if words and not self.is_named else ""  # they can tell the host
+        words = " ".join(str(error).split())[:LONGEST_REASON]
+        why = f": {words}" if words and self.name is None else ""  # they can tell the host
         if "CERTIFICATE" in words or isinstance(error, ssl.SSLError):
             return self.error(f"has no certificate that can be trusted{why}")
         if isinstance(error, httpx.ConnectError):
@@ -334,46 +259,68 @@ class Client:
         return self.error(f"cannot be used: {type(error).__name__}{why}")
 
 
-def _awaited(asked: "Future[str | None]", seconds: float, is_over: Condition) -> str | None:
-    """The answer; None if there is none within so many seconds, or before `is_over`."""
-    until = time.monotonic() + seconds
-    while not is_over() and time.monotonic() < until:
-        with suppress(TimeoutError):
-            return asked.result(timeout=0.05)
-    asked.cancel()
-    return None
+def _reason(answer: Any) -> str:
+    """What the server's answer says is wrong, on one line."""
+    while isinstance(answer, dict) and ("error" in answer or "message" in answer):
+        answer = answer.get("message", answer.get("error"))
+    return " ".join(str(answer).split())[:LONGEST_REASON].rstrip(".")
 
 
-class Stream:
-    """Asks for a stream of events. `next` reads it; `close` ends it, and its connection, from any thread."""
+class Exchange:
+    """One request, in a thread of its own: looking the host up, connecting and waiting can take any time.
+    `next` gives what `read` makes of the response; any thread may `close` it. body: None for a GET."""
 
-    def __init__(self, client: Client, request: Request):
-        self._arrived: queue.SimpleQueue[Arrived | BaseException | None] = queue.SimpleQueue()
+    def __init__(self, client: Client, path: str, body: Body | None, read: Read):
+        self._client, self._path, self._body, self._read = client, path, body, read
+        self._arrived: queue.SimpleQueue[Arrived | Exception | None] = queue.SimpleQueue()
+        self._socket: socket.socket | None = None
+        # Reentrant, since garbage that is collected while it is held can close this very exchange.
+        self._lock, self._is_closed = threading.RLock(), False
         self.asked_at = time.perf_counter()
-        self.client = client
-        self._reading = run_in_loop(self._read(client.events(request)))
-
-    async def _read(self, events: AsyncIterator[Arrived]) -> None:
         try:
-            async for event in events:
-                self._arrived.put(event)
+            threading.Thread(target=self._run, daemon=True).start()
+        except RuntimeError:
+            raise client.error("cannot be asked: no more threads can be started here") from None
+
+    def _run(self) -> None:
+        client, method = self._client, "GET" if self._body is None else "POST"
+        try:
+            asked = {"json": self._body, "extensions": {"trace": self._trace}}
+            with client.opened() as http, http.stream(method, self._path, **asked) as response:
+                for arrived in self._read(response):
+                    self._arrived.put(arrived)
             self._arrived.put(None)
         except Exception as error:
-            self._arrived.put(error)
+            self._arrived.put(client.failed(error))
+        finally:
+            with self._lock:
+                if self._socket is not None:
+                    self._socket.close()
 
-    def next(self, seconds: float) -> tuple[dict[str, Any], float] | None:
-        """The next event and its arrival; None at the stream's end. TimeoutError if there is none for so
-        long; raises what went wrong."""
-        try:
-            arrived = self._arrived.get(timeout=seconds)
-        except queue.Empty:
-            raise TimeoutError from None
-        if isinstance(arrived, BaseException):
-            raise arrived
-        # The event is read here and not where it arrives: many objects are made of few bytes.
-        return None if arrived is None else (self.client.event(arrived.data), arrived.at)
+    def _trace(self, event: str, info: dict[str, Any]) -> None:
+        """Called by httpcore. TLS takes the socket away from its stream, so a copy is kept."""
+        if event.endswith("connect_tcp.complete"):
+            with self._lock:
+                self._socket = info["return_value"].get_extra_info("socket").dup()
+                if self._is_closed:
+                    self.close()
+
+    def next(self, until: float, is_over: Condition) -> Arrived | None:
+        """None at the end, and once `is_over`. TimeoutError if nothing comes until then, by
+        time.perf_counter; raises what went wrong."""
+        while not is_over():
+            with suppress(queue.Empty):
+                arrived = self._arrived.get(timeout=STOP_PERIOD)
+                if isinstance(arrived, Exception):
+                    raise arrived
+                return arrived
+            if time.perf_counter() > until:
+                raise TimeoutError
+        return None
 
     def close(self) -> None:
-        self._reading.cancel()
-        with suppress(BaseException):
-            self._reading.result(timeout=2)
+        """Ends the connection, or sends nothing over it if it is not made yet."""
+        with self._lock, suppress(OSError):  # where it has ended
+            self._is_closed = True
+            if self._socket is not None:
+                self._socket.shutdown(socket.SHUT_RDWR)

@@ -1,167 +1,370 @@
-"""What differs between servers: what is asked of one, and how its answers are read."""
+"""What servers of both kinds share: the tokens of their answers, the rounds that these make, and a server in
+the place of a pair."""
 
+import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, TypeVar
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from math import exp, inf
+from typing import Annotated, Any, ClassVar
 
-from specdemo.events import TOKEN_IDS, ChatMessage, Params, Round
-from specdemo.servers.chunks import ChunkReader, Merged, Misread, PerRequest
-from specdemo.servers.client import (
-    ID_BYTES,
-    LONGEST_ANSWER,
-    SPARE_IDS,
-    Client,
-    Condition,
-    Request,
-    Stream,
-    never,
-)
-from specdemo.servers.counters import Counters
-from specdemo.servers.rounds import round_of
-from specdemo.words.message import Message
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-_T = TypeVar("_T")
+from specdemo import events
+from specdemo.errors import without_directories
+from specdemo.events import Alternative, ChatMessage, Judged, Next, Params, Round, ServerStats
+from specdemo.events.params import tree_text
+from specdemo.servers.client import Body, Client, Condition, Request, ServerError, host_of, never, readable
+from specdemo.words.catalogue import numeral
+from specdemo.words.message import Message, refusal
+
+LONGEST_TOKEN = 1_000  # characters; the longest in known vocabularies are 128 to 256 blanks or signs
+TEXT_A_TOKEN = 256  # characters of a whole text, on average
+SPARE_IDS = 20_000  # of a prompt besides one for each of its bytes: what a chat template adds
+MOST_DRAFT = 1_000  # tokens of one draft: servers set no limit, but those in use have 1 to 30
+MOST_ALTERNATIVES = int(events.LIMITS["alternatives"].largest) + 1  # with the token itself
+MOST_OF_A_RUN = 10**9  # tokens or ms that a server tells of one request: eleven days
+MOST_SUM = 1.02  # of the probabilities at one place: 1, and what rounding each of them to bfloat16 adds
+TAIL_SECONDS = 2.0  # that what comes after the text's end is awaited
+PROBES, PROBE = 4, "Once upon a time"
+GREEDY = Params(temperature=0, ignore_eos=True, seed=1, alternatives=1, max_new_tokens=24)
+SERVER_PREFIX = "Server "  # begins the names of servers
+# Fields of Params: what the server has chosen when it was started, and what it has not at all.
+CHOICES = (*events.METHODS.values(), *events.RULES.values())
+SERVERS_OWN = ("draft_with", "rule", *dict.fromkeys(field for one in CHOICES for field in one.fields))
+
+Prompt = str | tuple[ChatMessage, ...]
+TokenId = Annotated[int, Field(ge=0, lt=events.TOKEN_IDS)]
+Token = Annotated[str, Field(max_length=LONGEST_TOKEN)]
+Context = Annotated[int, Field(gt=0, lt=2**31)]  # tokens; the longest of today's have 10,000,000
+Word = Annotated[str, Field(max_length=100)]  # why a text ended, a version, a method
+LogProb = Annotated[float, Field(le=0.01)]  # 0, and what rounding adds
+Count = Annotated[int, Field(ge=0, le=MOST_OF_A_RUN)]
+Milliseconds = Annotated[float, Field(ge=0, le=MOST_OF_A_RUN)]
+DraftTokens = Annotated[int, Field(ge=0, le=MOST_DRAFT)]
+
+
+class Misread(Exception):
+    """A chunk is not what such a server sends. The words go on after "the server at ADDRESS"."""
+
+
+class Merged(Misread):
+    """A chunk holds several rounds: the server, or a proxy, was late when it sent it."""
+
+
+class Sent(BaseModel):
+    model_config = ConfigDict(allow_inf_nan=False)  # JSON has neither, but its parser takes both
+
+
+class Likely(Sent):
+    token: Token
+    logprob: LogProb | None = None
+
+    @property
+    def probability(self) -> float | None:
+        return None if self.logprob is None else exp(min(self.logprob, 0.0))
+
+    def rows(self, token_id: int | None) -> list[Alternative]:
+        raw = self.probability
+        return [] if raw is None else [(token_id, self.token, None, None, raw, None)]
+
+
+def token(id_: int | None, text: str, raw_p: float | None = None, top: Sequence[Alternative] = ()) -> Judged:
+    """A token that is in the text. text: its part of it. raw_p: None where the server has not sent it. top:
+    the likeliest tokens, of which the server tells the texts, and not always the ids. id_: None where the
+    server does not send it. No server tells p, q and u. What adds up to more than 1 is no probability."""
+    others = sum(raw for *_, raw, _ in top)
+    if others + (0.0 if raw_p is None or any(one[0] == id_ for one in top) else raw_p) > MOST_SUM:
+        raw_p, top = None, ()
+    return Judged(id_, text, None, None, raw_p, None, None, None, "accepted", tuple(top))
+
+
+UNKNOWN = replace(token(None, ""), fate="discarded")  # a draft that is not in the text
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a run asks for. prompt: text; empty where token ids or messages were given. ids: the prompt's
-    tokens, as far as they are known. most: the most tokens of the text."""
+class Chunk:
+    """What a chunk says. tokens: none in a chunk that only says something else. finish: why the text ends
+    here, in the server's word; stop: the stop string that ended it. prompt_ids: what the server has made of
+    the prompt, once. accepted: how many tokens were in this round, where the server tells it with the round;
+    drafted: how many tokens were then, if it tells that, too."""
 
-    prompt: str
-    ids: tuple[int, ...]
-    messages: tuple[ChatMessage, ...] | None
-    params: Params
-    most: int
-
-
-PROBES = 4
-GREEDY = Params(temperature=0, ignore_eos=True, seed=1, alternatives=1)
-PROBE = Asked("Once upon a time", (), None, GREEDY, 24)
-
-
-@dataclass(frozen=True)
-class Looked:
-    """What a server tells of itself. context: the most tokens of prompt and text together. longest: see
-    `round_of`; always: whether each draft has so many tokens, as far as can be seen. parallel: over how many
-    devices, in words. notes: what is to be known of its runs."""
-
-    version: str | None
-    context: float
-    longest: int | None
-    always: bool
-    method: str | None
-    parallel: str | None
-    notes: tuple[str, ...] = ()
+    tokens: tuple[Judged, ...] = ()
+    finish: str | None = None
+    stop: int | str | None = None
+    prompt_ids: tuple[int, ...] | None = None
+    accepted: int | None = None
+    drafted: int | None = None
+    arrival_ms: float = 0.0  # since the tokens before it
 
 
-class Software(ABC):
-    """A server of one kind. name: as it calls itself. tells_rounds: whether its answer tells of each round
-    how many tokens were drafted."""
+Settled = tuple[list[Chunk], ServerStats | None]
 
-    name: ClassVar[str]
-    tells_rounds: ClassVar[bool] = False
 
-    def __init__(self, client: Client, model: str):
-        self.client, self.model = client, model
+class ChunkReader(ABC):
+    """Reads the events of one answer, and counts them against what was asked for."""
+
+    def __init__(self, request: Request):
+        self.request, self.tokens, self.characters = request, 0, 0
 
     @abstractmethod
-    def look(self, context: float | None) -> Looked:
+    def chunks(self, event: Body) -> list[Chunk]:
+        """What an event says: a chunk for each round that it completes, and one more where it says something
+        else. ValidationError if it is none of this server's."""
+
+    @abstractmethod
+    def settled(self, chunks: list[Chunk], was_stopped: bool, is_over: Condition) -> Settled:
+        """What the server tells after the text's end: the chunks that have tokens with the counts of their
+        rounds, and the numbers of the request. was_stopped: whether a stop string ended the text."""
+
+    def read(self, event: Body) -> list[Chunk]:
+        """The chunks of an event. Misread if it is none of this server's, or one too many."""
+        try:
+            chunks = self.chunks(event)
+        except ValidationError as error:
+            raise Misread(f"sent a chunk that no such server would send: {first_fault(error)}") from None
+        for chunk in chunks:
+            self.tokens += len(chunk.tokens)
+            self.characters += sum(len(one.text) for one in chunk.tokens)
+            if self.tokens > self.request.tokens:
+                raise Misread("does not end its answer: it has sent more tokens than was asked for")
+            if self.characters > TEXT_A_TOKEN * self.request.tokens + LONGEST_TOKEN:
+                raise Misread(f"sent {self.characters:,} characters as the text of {self.tokens} tokens")
+            if (count := len(chunk.prompt_ids or ())) > self.request.prompt_ids:
+                raise Misread(f"says that the prompt has {count:,} tokens, which it cannot have")
+        return chunks
+
+
+def round_of(index: int, chunk: Chunk, longest: int | None, always: bool) -> Round:
+    """The round that a chunk holds: accepted drafts, and the target's own token. Where it is not told how
+    many tokens were drafted, that follows from the draft's length, if it is known. What was refused has no
+    id. longest: the most tokens of a draft, 0 if the server does not draft, None if it is not known. always:
+    whether every draft has so many."""
+    tokens, accepted, drafted = chunk.tokens, chunk.accepted, chunk.drafted
+    ended_by: events.EndedBy | None = None
+    if accepted is None:
+        accepted, longest = len(tokens) - 1, longest if index else 0  # the first is the prefill's
+        if longest is not None and accepted > longest:
+            most = f"it has {len(tokens)} tokens, but this round has {longest + 1} at most"
+            raise Merged(f"sends several rounds in a chunk: {most}")
+        if chunk.finish and longest and accepted < longest:  # the end of the text may have cut the draft
+            ended_by = "length" if chunk.finish == "length" else "eos"
+        elif always or accepted == longest or not index:
+            drafted = longest
+    last = tokens[accepted] if accepted < len(tokens) else None  # else the text ended before a rejection
+    draft = [*tokens[:accepted]]
+    draft += [UNKNOWN] * (0 if drafted is None else drafted - len(draft))
+    if last and len(draft) > accepted:
+        draft[accepted] = replace(UNKNOWN, fate="rejected")
+    source: events.Source = "sampled" if not drafted else "bonus" if drafted == accepted else "resampled"
+    return Round(
+        index=index,
+        draft=tuple(draft),
+        next=last and Next(last.id, last.text, source, None, None, last.raw_p, None, None, None, last.top),
+        emitted=tuple(one.id for one in tokens),
+        draft_ms=None,
+        verify_ms=None,
+        gamma=longest or None,
+        ended_by="gamma" if drafted and drafted == longest else ended_by,
+        arrival_ms=chunk.arrival_ms,
+        drafts_told=drafted is not None or ended_by is not None,
+    )
+
+
+def first_fault(error: ValidationError) -> str:
+    """The first place that is wrong, and how."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(map(str, first['loc']))[:300]}: {first['msg']}"
+
+
+def accepted_by_place(accepted: Sequence[int], longest: int) -> tuple[int, ...]:
+    """How many drafts were accepted up to each place and beyond. accepted: tokens of each draft; empty where
+    that is not known."""
+    counts = Counter(accepted).items()
+    return tuple(sum(times for n, times in counts if n > place) for place in range(longest if counts else 0))
+
+
+class ServedPair(ABC):
+    """A running server, which takes the place of a Pair in `stream`. longest, always: see `round_of`, as far
+    as the server shows. context: the most tokens of prompt and text together."""
+
+    kind: ClassVar[str]  # as it calls itself
+    # These are as in Pair. None: not told. The server refuses ids that it does not have.
+    runs_here = False
+    vocab_size = known_ids = tokenizer = drafter_bytes = warming_up = None
+    dtype_reason = ""
+    marks = ()
+    check_gpu = staticmethod(lambda write: None)  # no GPU of this machine writes its texts
+    has_chat_template = True  # at least it is asked to apply one; which arguments that reads is not told
+
+    version: str | None = None
+    method: str | None = None  # of drafting
+    longest: int | None = None
+    always = False
+    failed = False  # whether a run has failed since; then it is asked again what it is
+
+    def __init__(self, client: Client, model: str, context: float | None):
         """Asks it what it is, and for a few tokens. context: what its list of models says."""
+        self.client, self.model, self.context = client, model, context or inf
+        self.lock, self.notes = threading.Lock(), list[str]()
+        self.look()
+        shown, address = readable(model[:200]), client.name or host_of(client.address)
+        shown = shown if client.name is None else without_directories(shown)
+        fields = (self.kind, self.version, shown, self.method, self.longest, None)
+        self.server, nothing = events.ServerInfo(address, *fields), events.ByModel(None, None)
+        name = client.name or f"{SERVER_PREFIX}{address}"
+        self.info = events.PairInfo(name, shown, None, "server", address, nothing, nothing, self.server)
 
     @abstractmethod
-    def request(self, asked: Asked) -> Request: ...
+    def look(self) -> None:
+        """Sets what the server tells of itself."""
 
     @abstractmethod
-    def reader(self, request: Request) -> ChunkReader: ...
+    def asked(self, params: Params, prompt: Any, ids: list[int], most: int) -> tuple[str, Body]:
+        """The path and the body of a request. prompt: text, or the messages of a chat; empty where token ids
+        were given. most: the most tokens of the text."""
 
-    def prompt_ids(
-        self, prompt: str | tuple[ChatMessage, ...], params: Params, is_over: Condition
-    ) -> list[int] | None:
+    @abstractmethod
+    def reader(self, request: Request, is_over: Condition = never) -> ChunkReader:
+        """Called before the request is sent."""
+
+    @abstractmethod
+    def faults(self, params: Params) -> Iterator[Message]:
+        """Why it does not take these."""
+
+    @property
+    def about(self) -> str:
+        """What the server tells of itself, in words."""
+        version = f" {self.version}" if self.version else ""
+        method = f" by {self.method}" if self.method else ""
+        known = {None: f"it drafts{method}, how much is not told", 0: "it does not draft"}
+        drafts = known.get(self.longest, f"it drafts up to {self.longest} tokens{method}")
+        return f"{self.kind}{version} serves {self.server.model}; {drafts}"
+
+    @property
+    def versions(self) -> dict[str, str]:
+        return {self.kind.lower(): self.version} if self.version else {}
+
+    @property
+    def drafts(self) -> bool:
+        """Whether it drafts, as far as it tells."""
+        return self.longest != 0
+
+    def check(self, params: Params) -> Params:
+        """The Params as this server takes them. ValueError names a field that it does not take."""
+        usual = Params()
+        also = {"gamma": (self.longest, "auto"), "draft_with": () if self.drafts else ("none",)}
+        for name in SERVERS_OWN:
+            value, default = getattr(params, name), getattr(usual, name)
+            if value not in (default, *also.get(name, ())):
+                if name == "tree":
+                    raise ValueError(refusal(name, "servers_own_empty", tree_text(params.tree)))
+                shown = default if isinstance(default, str) else numeral(default, "")
+                raise ValueError(refusal(name, "servers_own", value, name=shown))
+        for fault in self.faults(params):
+            raise ValueError(fault)
+        if self.longest == 0:
+            return replace(params, draft_with="none", gamma=usual.gamma)
+        is_known = self.longest is not None and 1 <= self.longest <= 16
+        return replace(params, gamma=self.longest if is_known else usual.gamma)
+
+    def prompt_ids(self, prompt: Prompt, params: Params, is_over: Condition = never) -> list[int] | None:
         """The prompt as the server will read it; None if it does not tell before, and once `is_over`."""
         turns = turns_of(prompt, params) if params.chat else prompt
         body = {"model": self.model, **(chat_of(turns, params) if params.chat else {"prompt": prompt})}
-        return self.told_ids("/tokenize", body, most_ids(turns), is_over)
+        return self.tokenized(body, most_ids(turns), is_over)
 
-    @abstractmethod
-    def faults(self, params: Params, drafts: bool) -> Iterator[Message | str]:
-        """Why it does not take these. drafts: whether it drafts, as far as it tells."""
-
-    def counters(
-        self, before: Counters | None = None, idle: bool = False, is_over: Condition = never
-    ) -> Counters | None:
-        """What it has counted so far, of all requests: see `read_counters`; None where it does not tell."""
-        return None
-
-    def told_ids(self, path: str, body: dict[str, Any], most: int, is_over: Condition) -> list[int] | None:
-        """The token ids that answer a question. most: so many at most."""
-        answer = self.client.post(path, body, is_over, LONGEST_ANSWER + ID_BYTES * most)
-        ids = answer.get("tokens") if isinstance(answer, dict) else None
+    def tokenized(self, body: Body, most: int, is_over: Condition) -> list[int] | None:
+        """The token ids of a prompt. most: so many at most."""
+        ids = self.client.field("/tokenize", body, "tokens", most, is_over)
         is_known = isinstance(ids, list) and 0 < len(ids) <= most
-        return ids if is_known and all(type(one) is int and 0 <= one < TOKEN_IDS for one in ids) else None
+        is_known = is_known and all(type(one) is int and 0 <= one < events.TOKEN_IDS for one in ids)
+        return ids if is_known else None
 
-    def tried(self, probe: Callable[[], _T]) -> _T:
-        """What the probe finds. A server that was just started is late with its first answers, and merges
-        their rounds: it is asked again."""
-        for _ in range(PROBES):
-            try:
-                return probe()
-            except Merged as error:
-                merged = self.client.error(str(error))
-        raise merged
+    def request(self, params: Params, prompt: Prompt, ids: Sequence[int]) -> Request:
+        """For a text. prompt: empty where token ids were given. ids: the prompt's, as far as they are
+        known."""
+        turns = turns_of(prompt, params) if params.chat else prompt
+        most = int(min(params.max_new_tokens, self.context - len(ids)))
+        path, body = self.asked(params, turns, list(ids), most)
+        return Request(path, body, most, params.alternatives, most_ids(turns or ids))
 
-    def probed(self) -> tuple[list[Round], PerRequest | None, ChunkReader]:
-        """The rounds of a short answer, what the server tells after it, and its reader. ServerError if it
-        cannot be read, Merged if a chunk has several rounds."""
-        request = self.request(PROBE)
-        rounds: list[Round] = []
-        told, stream = None, Stream(self.client, request)
-        reader, until = self.reader(request), time.monotonic() + self.client.read_seconds
+    def chunks(self, request: Request, reader: ChunkReader, is_over: Condition = never) -> Iterator[Chunk]:
+        """The answer to a request. Ends early once `is_over`. An error of the connection after the text has
+        ended is left out."""
+        with closing(self.client.stream(request)) as stream:
+            last_at, has_ended = stream.asked_at, False
+            while True:
+                seconds = TAIL_SECONDS if has_ended else self.client.read_seconds
+                try:
+                    arrived = stream.next(last_at + seconds, is_over)
+                    if arrived is None:
+                        return
+                    # The event is read here and not where it arrives: many objects are made of few bytes.
+                    chunks, at = reader.read(self.client.event(arrived[0])), arrived[1]
+                    if at - last_at > seconds and not any(chunk.tokens for chunk in chunks):
+                        raise TimeoutError
+                except (ServerError, TimeoutError) as error:
+                    if has_ended:
+                        return
+                    raise error if isinstance(error, ServerError) else self.client.silent() from None
+                for chunk in chunks:
+                    if has_ended and (chunk.tokens or chunk.finish):
+                        raise Misread("goes on after the end of its text")
+                    has_ended = has_ended or chunk.finish is not None
+                    yield replace(chunk, arrival_ms=1000 * (at - last_at))
+                    if chunk.tokens:
+                        last_at = at
+
+    def probed(self, left: int = PROBES - 1) -> tuple[int, ServerStats | None, ChunkReader]:
+        """How many rounds a short answer has after its first, what the server tells after it, and its reader.
+        A server that was just started is late with its first answers, and merges their rounds: it is asked
+        again. left: so often at most."""
+        request, chunks = self.request(GREEDY, PROBE, ()), list[Chunk]()
+        reader, until = self.reader(request), time.perf_counter() + self.client.read_seconds
         try:
-            while (arrived := stream.next(max(0.0, until - time.monotonic()))) is not None:
-                for chunk in reader.read(arrived[0]):
-                    told = chunk.told or told
-                    if chunk.pieces:
-                        rounds.append(round_of(len(rounds), chunk, 0.0, None, False))
-        except TimeoutError:
-            raise self.client.silent() from None
-        except Merged:
-            raise
+            for chunk in self.chunks(request, reader):
+                if time.perf_counter() > until:
+                    raise self.client.silent()
+                if chunk.tokens:
+                    round_of(len(chunks), chunk, None, False)  # raises Merged
+                    chunks.append(chunk)
+            if chunks:
+                return len(chunks) - 1, reader.settled(chunks, False, never)[1], reader
         except Misread as error:
+            if left and isinstance(error, Merged):
+                return self.probed(left - 1)
             raise self.client.error(str(error)) from None
-        finally:
-            stream.close()
-        if not rounds:
-            raise self.client.error("has sent no token when it was asked for some")
-        return rounds, told, reader
+        raise self.client.error("has sent no token when it was asked for some")
 
 
-def most_ids(prompt: str | Sequence[int] | Sequence[ChatMessage]) -> int:
+def most_ids(prompt: Prompt | Sequence[int]) -> int:
     """The most tokens that a prompt can have. prompt: text, token ids, or messages."""
     if isinstance(prompt, str):
         return len(prompt.encode()) + SPARE_IDS
     return SPARE_IDS + sum(len(one.content.encode()) if isinstance(one, ChatMessage) else 1 for one in prompt)
 
 
-def messages_of(prompt: str | tuple[ChatMessage, ...], params: Params) -> list[dict[str, str]]:
+def messages_of(prompt: Prompt, params: Params) -> list[dict[str, str]]:
     """What a chat template is given: the messages, or the text as the user's one."""
     return [asdict(message) for message in turns_of(prompt, params)]
 
 
-def turns_of(prompt: str | tuple[ChatMessage, ...], params: Params) -> tuple[ChatMessage, ...]:
+def turns_of(prompt: Prompt, params: Params) -> tuple[ChatMessage, ...]:
     if isinstance(prompt, str):
         system = [] if params.system is None else [ChatMessage("system", params.system)]
         return (*system, ChatMessage("user", prompt))
     return prompt
 
 
-def chat_of(prompt: str | tuple[ChatMessage, ...], params: Params) -> dict[str, Any]:
+def chat_of(prompt: Prompt, params: Params) -> Body:
     """The part of a request that the server's chat template is given. A call of a tool is not looked for in
     the answer, so that its text is what the model writes."""
     arguments = dict(params.chat_template_kwargs or {})
-    body: dict[str, Any] = {"messages": messages_of(prompt, params)}
+    body: Body = {"messages": messages_of(prompt, params)}
     if tools := arguments.pop("tools", None):
         body |= {"tools": tools, "tool_choice": "none"}
     return body | ({"chat_template_kwargs": arguments} if arguments else {})

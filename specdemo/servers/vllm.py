@@ -1,141 +1,251 @@
-"""vLLM: a chunk is a round, its /metrics count all requests, and after a request it may tell each step."""
+"""vLLM: a chunk is a round, its /metrics count all visitors' requests, and after a request it may tell each
+step."""
 
-from collections.abc import Iterator
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import islice
 from typing import Annotated, Any
 
-from pydantic import BaseModel, Field, ValidationError
+from prometheus_client.parser import text_string_to_metric_families
+from pydantic import AliasPath, BaseModel, Field, ValidationError
 
-from specdemo.events import PARAMETERS, Alternative, Params
+from specdemo.events import LIMITS, PARAMETERS, Params, ServerStats
 from specdemo.events.params import field_of_grammar
-from specdemo.servers.chunks import (
-    LONGEST_WORD,
-    MOST_ALTERNATIVES,
-    OF_TOKENS,
-    UNFINISHED,
-    Chunk,
-    ChunkReader,
-    LogProb,
-    Misread,
-    PerRequest,
-    Piece,
-    Sent,
-    Steps,
-    Token,
-    TokenId,
-    Word,
-    first_fault,
-    probability_of,
-    texts_of,
-)
-from specdemo.servers.client import ASK_SECONDS, LONGEST_TOKEN, Condition, Request, Room, never, readable
-from specdemo.servers.counters import Counters, read_counters
-from specdemo.servers.software import Asked, Looked, Software, chat_of, most_ids, turns_of
+from specdemo.servers import software
+from specdemo.servers.client import Body, Condition, Request, ServerError, never, readable
+from specdemo.servers.software import Chunk, ChunkReader, Likely, Misread, Sent, ServedPair, Settled, token
 from specdemo.words.message import Message, about
 
-MOST_PARALLEL = 100_000  # devices
-WANTED = {
-    "stream": True,
-    "return_token_ids": True,
-    "stream_options": {"include_usage": True},
-    "include_stop_str_in_output": True,
+UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # a token whose character the next one completes
+LONGEST_METRICS = 8_000_000  # bytes; those of many engines take about 1,000,000
+LONGEST_SAMPLE = 10_000  # characters: a line of /metrics
+MOST_SAMPLES = 20_000  # of the counters that are read: 64 engines that draft 256 tokens have 18,000
+MOST_COUNTED = 2**53  # by a counter since the server started: floats are exact up to here
+# What a server has counted, over all its engines and for all visitors, by the names in COUNTED; and by the
+# number of each place that a draft can have, how many drafts were accepted up to there and beyond.
+Counters = Counter[str | int]
+Counts = Sequence[tuple[int, int | None]]  # of rounds: accepted and drafted tokens; None: not known
+LATE = 2.0  # s that a server may take to count a request that has ended
+DIFFER = "sent a chunk whose tokens and log-probabilities differ in number"
+COUNTED = {  # what is read of the counters; a server writes thousands of others
+    "vllm:spec_decode_num_drafts_total": "drafts",  # how many were judged
+    "vllm:spec_decode_num_draft_tokens_total": "drafted",  # tokens
+    "vllm:spec_decode_num_accepted_tokens_total": "accepted",
+    "vllm:spec_decode_num_accepted_tokens_per_pos_total": "place",  # drafts
+    "vllm:request_success_total": "ended",  # requests, but not those that were aborted
+    "vllm:num_requests_running": "running",
+    "vllm:num_requests_waiting": "running",
+    "vllm:generation_tokens_total": "generated",
+    "vllm:request_queue_time_seconds_sum": "queue",  # seconds of all ended requests
+    "vllm:request_prefill_time_seconds_sum": "prefill",
+    "vllm:request_decode_time_seconds_sum": "decode",
+    "vllm:e2e_request_latency_seconds_sum": "total",
 }
-DETAILED = "start it with --per-request-spec-decode-metrics detailed"
+COUNTER_LINE = re.compile(rf"^(?:{'|'.join(COUNTED)})[ {{].*$", re.MULTILINE)
+NOT_KNOWN = (
+    "so it is not known how many tokens were refused, and which of the target's own tokens are bonus tokens: "
+    "start it with --per-request-spec-decode-metrics detailed, which tells it after each run"
+)
+VARIES = f"not every draft of this server has the same length, {NOT_KNOWN}"
+OTHERS_USED_IT = f"others used the server when it was looked at, {NOT_KNOWN}"
+NO_COUNTERS = "the server does not tell how it drafts: its /metrics cannot be read"
 
 
-class Vllm(Software):
-    name = "vLLM"
+class _Names(BaseModel):
+    """method: of drafting, which vLLM tells where it was started with VLLM_SERVER_DEV_MODE=1."""
 
-    def look(self, context: float | None) -> Looked:
-        version = self.client.optional("/version", seconds=ASK_SECONDS)
-        before, sizes, steps = self.tried(self._probed)
-        after = self.counters(before)
-        longest, always, why = _drafting(sizes, steps, before, after)
-        method, parallel = _told(self.client.optional("/server_info?config_format=json", seconds=ASK_SECONDS))
-        notes = ["the server tells no p, q and u: probabilities are the target's before the sampler"]
-        if longest != 0:
-            notes.append("min-p cannot be used, since vLLM does not take it where it drafts")
-        notes += [why] if why else []
-        method = "none" if longest == 0 else method
-        known = float("inf") if context is None else context
-        return Looked(_version(version), known, longest, always, method, parallel, tuple(notes))
+    version: str | None = None
+    method: software.Word | None = Field(
+        default=None, validation_alias=AliasPath("vllm_config", "speculative_config", "method")
+    )
 
-    def _probed(self) -> tuple[Counters | None, list[int], Steps | None]:
-        """The counters before a short answer, how many tokens each of its chunks has, and what the server
-        tells of its drafts after it."""
-        before = self.counters()
-        rounds, told, _ = self.probed()
-        return before, [len(one.emitted) for one in rounds], told.steps if told else None
 
-    def counters(
-        self, before: Counters | None = None, idle: bool = False, is_over: Condition = never
-    ) -> Counters | None:
-        return read_counters(self.client, self.model, before, idle, is_over)
+class Vllm(ServedPair):
+    kind = "vLLM"
+    left = False  # whether the server may still be at its last run, which was left early
 
-    def request(self, asked: Asked) -> Request:
-        params = asked.params
-        body: dict[str, Any] = {
+    def look(self) -> None:
+        for path in ("/version", "/server_info?config_format=json"):
+            with suppress(ValidationError):
+                names = _Names.model_validate_json(self.client.ask(path, optional=True) or b"")
+                self.version = self.version or (names.version and readable(names.version[:40]))
+                self.method = names.method and readable(names.method)
+        self.notes.append("the server tells no p, q and u: probabilities are the target's before the sampler")
+        rounds, stats, reader = self.probed()
+        assert isinstance(reader, VllmReader)
+        if stats is None or (stats.drafts is None and reader.added is None):
+            self.notes.append(NO_COUNTERS)
+        elif stats.drafts is None:
+            self.longest, self.always, self.method = 0, True, "none"
+            return
+        else:
+            self.longest = reader.steps.num_spec_tokens if reader.steps else len(stats.accepted_by_place)
+            full = (rounds, rounds * self.longest)
+            self.always = stats.alone and full == (stats.drafts, stats.drafted)
+            self.notes += [] if self.always else [VARIES if stats.alone else OTHERS_USED_IT]
+        self.notes.append("min-p cannot be used, since vLLM does not take it where it drafts")
+
+    def asked(self, params: Params, prompt: Any, ids: list[int], most: int) -> tuple[str, Body]:
+        body: Body = {
             "model": self.model,
-            "max_tokens": asked.most,
+            "max_tokens": most,
             **{name: getattr(params, name) for name, row in PARAMETERS.items() if row.on_vllm},
             "stop": list(params.stop),
-            **WANTED,
+            **{"stream": True, "return_token_ids": True, "include_stop_str_in_output": True},
+            "stream_options": {"include_usage": True},
         }
         if params.repetition_penalty is not None:  # else the server takes the model's own
             body["repetition_penalty"] = params.repetition_penalty
         if params.logit_bias:
             body["logit_bias"] = {str(token_id): bias for token_id, bias in params.logit_bias.items()}
         if params.chat:
-            prompt: Any = turns_of(asked.messages or asked.prompt, params)
-            path, body = "/v1/chat/completions", body | chat_of(prompt, params)
             body |= {"logprobs": True, "top_logprobs": params.alternatives}
-        else:
-            prompt = asked.prompt or list(asked.ids)
-            path, body = "/v1/completions", body | {"prompt": prompt, "logprobs": params.alternatives}
-        return Request(path, body, Room(asked.most, params.alternatives, most_ids(prompt)))
+            return "/v1/chat/completions", body | software.chat_of(prompt, params)
+        return "/v1/completions", body | {"prompt": prompt or ids, "logprobs": params.alternatives}
 
-    def reader(self, request: Request) -> ChunkReader:
-        return VllmReader(request.room)
+    def reader(self, request: Request, is_over: Condition = never) -> "VllmReader":
+        before = self.counters(idle=self.left, is_over=is_over)
+        if before is not None and self.longest is not None and longest_of(before) != self.longest:
+            raise Misread("drafts otherwise than when it was asked before: load it again")
+        self.left = True  # until the text has ended
+        return VllmReader(request, self, before)
 
-    def faults(self, params: Params, drafts: bool) -> Iterator[Message | str]:
-        if params.min_p and params.temperature and drafts:
-            yield about("min_p", "servers_min_p", software=self.name)
+    def faults(self, params: Params) -> Iterator[Message]:
+        if params.min_p and params.temperature and self.drafts:
+            yield about("min_p", "servers_min_p", software=self.kind)
+        if params.logit_bias and self.drafts:
+            yield about("logit_bias", "servers_bias", software=self.kind)
         if name := field_of_grammar(params):
             yield about(name, "grammar_not_sent")
-        if params.logit_bias and drafts:
-            yield "logit_bias must be empty here: vLLM does not take it where it drafts"
+
+    def counters(
+        self, before: Counters | None = None, idle: bool = False, is_over: Condition = never
+    ) -> Counters | None:
+        """What the server has counted up to now; None where it does not tell. before: asks again for a
+        moment, until one more request has ended since then, because a server counts it a little later. idle:
+        also until none runs, because a server that is told to end one goes on for a round."""
+        until = time.monotonic() + LATE
+        while True:
+            text = self.client.ask("/metrics", optional=True, is_over=is_over, most=LONGEST_METRICS)
+            now = None if text is None else counters_of(text.decode("utf-8", "replace"), self.model)
+            if now is None or time.monotonic() > until or is_over():
+                return now
+            has_ended = before is None or now["ended"] != before["ended"]
+            if has_ended and not (idle and now["running"]):
+                return now
+            time.sleep(LATE / 40)
 
 
-class VllmReader(ChunkReader):
-    def chunks(self, event: dict[str, Any]) -> list[Chunk]:
-        return [chunk_of(event)]
+def counters_of(text: str, model: str) -> Counters | None:
+    """The counters in the text of /metrics; None for a text that vLLM does not write. model: others that the
+    server may serve are left out."""
+    counters: Counters = Counter()
+    lines = [found.group() for found in islice(COUNTER_LINE.finditer(text), MOST_SAMPLES + 1)]
+    if len(lines) > MOST_SAMPLES or any(len(line) > LONGEST_SAMPLE for line in lines):
+        return None
+    try:
+        for family in text_string_to_metric_families("\n".join(lines) + "\n"):
+            for sample in family.samples:
+                if not 0 <= sample.value <= MOST_COUNTED:  # nor NaN
+                    return None
+                if sample.labels.get("model_name", model) == model:
+                    name = COUNTED[sample.name]
+                    counters[int(sample.labels["position"]) if name == "place" else name] += sample.value
+    except (ValueError, KeyError, AttributeError, IndexError):  # its parser's, for other texts
+        return None
+    longest = longest_of(counters)
+    are_vllms = "ended" in counters or "running" in counters
+    is_whole = all(place in counters for place in range(longest))
+    return counters if are_vllms and is_whole and longest <= software.MOST_DRAFT else None
 
 
-class _Likely(Sent):
-    token: Token
-    logprob: LogProb | None = None
+def longest_of(counters: Counters) -> int:
+    return sum(isinstance(name, int) for name in counters)
 
 
-class _Judged(_Likely):
-    top_logprobs: Annotated[list[_Likely], Field(max_length=MOST_ALTERNATIVES)] = []
+def added(now: Counters, before: Counters) -> Counters | None:
+    """What has been counted since; None if the server has counted anew, or more than it can have. Those that
+    run are those of both moments: 0 if nothing else ran."""
+    counters = Counter({name: number - before[name] for name, number in now.items()})
+    counters["running"] = now["running"] + before["running"]
+    return counters if all(0 <= one <= software.MOST_OF_A_RUN for one in counters.values()) else None
 
 
-Top = Annotated[dict[Token, LogProb], Field(max_length=MOST_ALTERNATIVES)]
+PerStep = Annotated[list[software.DraftTokens], Field(max_length=int(LIMITS["max_new_tokens"].largest))]
+
+
+class Steps(Sent):
+    """What the server tells of one request's drafts after its end, if it was started with
+    --per-request-spec-decode-metrics. num_spec_tokens: the most tokens of a draft. per_step_*: for each
+    forward that judged a draft, at the level "detailed"."""
+
+    num_spec_tokens: software.DraftTokens
+    num_spec_steps: software.Count
+    num_draft_tokens: software.Count
+    num_accepted_draft_tokens: software.Count
+    per_step_accepted: PerStep | None = None
+    per_step_drafted: PerStep | None = None
+
+    def counts(self, sizes: Sequence[int]) -> Counts | None:
+        """Of each round; None where that is not told: forwards that judged no draft are not in the lists.
+        sizes: how many tokens each round has added to the text."""
+        kept, proposed = self.per_step_accepted or [], self.per_step_drafted or []
+        if not len(kept) == len(proposed) == len(sizes):
+            return None
+        counts = [*zip(kept, proposed, strict=True)]
+        for index, (size, (accepted, drafted)) in enumerate(zip(sizes, counts, strict=True), start=1):
+            is_cut = index == len(sizes) and size <= accepted  # by the end of the text
+            if not accepted <= drafted <= self.num_spec_tokens or (size != accepted + 1 and not is_cut):
+                counted = f"{accepted} of {drafted} drafts accepted: a chunk is not a round there"
+                raise Misread(f"has sent {size} tokens for round {index + 1}, but counts {counted}")
+        return counts
+
+
+class PerRequest(Sent):
+    """What the server tells of one request after its end. The times, with --enable-per-request-metrics, are
+    those of waiting, from then to the first token, and from there to the last."""
+
+    queue_time_ms: software.Milliseconds | None = None
+    time_to_first_token_ms: software.Milliseconds | None = None
+    generation_time_ms: software.Milliseconds | None = None
+    speculative_decoding: Steps | None = None
+
+    @property
+    def times(self) -> tuple[float | None, ...]:
+        """Those, and all together."""
+        parts = (self.queue_time_ms, self.time_to_first_token_ms, self.generation_time_ms)
+        known = [part for part in parts if part is not None]
+        return (*parts, sum(known) if len(known) == len(parts) else None)
+
+
+OfTokens = Field(max_length=software.MOST_DRAFT + 1)  # a list with an entry for each of a chunk's tokens
+Top = Annotated[dict[software.Token, software.LogProb], Field(max_length=software.MOST_ALTERNATIVES)]
+
+
+class _Judged(Likely):
+    top_logprobs: Annotated[list[Likely], Field(max_length=software.MOST_ALTERNATIVES)] = []
 
 
 class _Logprobs(Sent):
     """The log probabilities of a chunk's tokens. A completion has lists by token, a chat has `content` with
     an entry for each token."""
 
-    tokens: Annotated[list[Token], OF_TOKENS] = []
-    token_logprobs: Annotated[list[LogProb | None], OF_TOKENS] = []
-    top_logprobs: Annotated[list[Top | None], OF_TOKENS] | None = None
-    content: Annotated[list[_Judged], OF_TOKENS] | None = None
+    tokens: Annotated[list[software.Token], OfTokens] = []
+    token_logprobs: Annotated[list[software.LogProb | None], OfTokens] = []
+    top_logprobs: Annotated[list[Top | None], OfTokens] | None = None
+    content: Annotated[list[_Judged], OfTokens] | None = None
 
     def judged(self) -> list[_Judged]:
         if self.content is not None:
             return self.content
         tops = self.top_logprobs or [None] * len(self.tokens)
-        likely = [[_Likely(token=text, logprob=of) for text, of in (top or {}).items()] for top in tops]
+        if not len(self.tokens) == len(self.token_logprobs) == len(tops):
+            raise Misread(DIFFER)
+        likely = [[Likely(token=text, logprob=of) for text, of in (top or {}).items()] for top in tops]
         rows = zip(self.tokens, self.token_logprobs, likely, strict=True)
         return [_Judged(token=token, logprob=own, top_logprobs=top) for token, own, top in rows]
 
@@ -150,9 +260,9 @@ class _Choice(Sent):
     text: str = ""
     delta: _Delta = _Delta()
     logprobs: _Logprobs | None = None
-    token_ids: Annotated[list[TokenId], OF_TOKENS] | None = None
-    prompt_token_ids: list[TokenId] | None = None
-    finish_reason: Word | None = None
+    token_ids: Annotated[list[software.TokenId], OfTokens] | None = None
+    prompt_token_ids: list[software.TokenId] | None = None
+    finish_reason: software.Word | None = None
     stop_reason: int | str | None = None
 
     @property
@@ -163,119 +273,110 @@ class _Choice(Sent):
 
 class _Event(Sent):
     choices: Annotated[list[_Choice], Field(max_length=1)]  # one is asked for
-    prompt_token_ids: list[TokenId] | None = None
+    prompt_token_ids: list[software.TokenId] | None = None
     metrics: PerRequest | None = None
 
 
-def chunk_of(event: dict[str, Any]) -> Chunk:
-    """Misread if it is no chunk of a completion or of a chat."""
-    try:
+class VllmReader(ChunkReader):
+    """before: what the server has counted up to the request; added: since then. metrics, steps: what it tells
+    of the request alone."""
+
+    def __init__(self, request: Request, pair: Vllm, before: Counters | None):
+        super().__init__(request)
+        self.pair, self.before, self.metrics = pair, before, PerRequest()
+        self.added: Counters | None = None
+        self.steps: Steps | None = None
+
+    def chunks(self, event: Body) -> list[Chunk]:
         read = _Event.model_validate(event)
         choice = read.choices[0] if read.choices else _Choice()
+        ids, words = choice.token_ids or [], choice.words
         judged = choice.logprobs.judged() if choice.logprobs else []
-    except ValidationError as error:
-        raise Misread(f"sent a chunk that vLLM would not send: {first_fault(error)}") from None
-    except ValueError:  # of zip
-        raise Misread("sent a chunk whose tokens and log-probabilities differ in number") from None
-    ids = choice.token_ids or []
-    if choice.words and choice.token_ids is None:
-        raise Misread("sends text without the ids of its tokens: vLLM sends them from 0.10.2 on")
-    if judged and len(judged) != len(ids):
-        raise Misread("sent a chunk whose tokens and log-probabilities differ in number")
-    if len(choice.words) > LONGEST_TOKEN * max(1, len(ids)):
-        raise Misread(f"sent {len(choice.words):,} characters as the text of a chunk of {len(ids)} tokens")
-    texts = texts_of(choice.words, [one.token for one in judged] or [UNFINISHED] * len(ids))
-    rows = zip(ids, texts, judged or [_Judged(token="")] * len(ids), strict=True)
-    pieces = tuple(Piece(id_, text, probability_of(one.logprob), _top(id_, one)) for id_, text, one in rows)
-    prompt_ids = choice.prompt_token_ids or read.prompt_token_ids
-    prompt_ids = None if prompt_ids is None else tuple(prompt_ids)
-    return Chunk(pieces, choice.finish_reason, choice.stop_reason, prompt_ids, read.metrics)
+        if words and choice.token_ids is None:
+            raise Misread("sends text without the ids of its tokens: vLLM sends them from 0.10.2 on")
+        if judged and len(judged) != len(ids):
+            raise Misread(DIFFER)
+        if len(words) > software.LONGEST_TOKEN * max(1, len(ids)):
+            raise Misread(f"sent {len(words):,} characters as the text of a chunk of {len(ids)} tokens")
+        self.metrics = read.metrics or self.metrics
+        self.steps = self.metrics.speculative_decoding
+        texts = texts_of(words, [one.token for one in judged] or [UNFINISHED] * len(ids))
+        rows = zip(ids, texts, judged or [_Judged(token="")] * len(ids), strict=True)
+        tokens = tuple(token(id_, text, one.probability, _top(id_, one)) for id_, text, one in rows)
+        prompt_ids = choice.prompt_token_ids or read.prompt_token_ids
+        prompt_ids = None if prompt_ids is None else tuple(prompt_ids)
+        return [Chunk(tokens, choice.finish_reason, choice.stop_reason, prompt_ids)]
+
+    def settled(self, chunks: list[Chunk], was_stopped: bool, is_over: Condition) -> Settled:
+        steps, times, self.pair.left = self.steps, self.metrics.times, False
+        with suppress(ServerError):
+            # After a stop string the server goes on for a round, and may judge one more draft.
+            now = self.before and self.pair.counters(self.before, was_stopped, is_over)
+            self.added = now and self.before and added(now, self.before)
+        counted = self.added or Counter()
+        is_alone = counted["ended"] == 1 and not counted["running"]
+        # Requests of others may have been aborted, which do not count as ended.
+        is_alone = is_alone and (was_stopped or counted["generated"] == self.tokens)
+        if is_alone and not any(times):
+            names = ("queue", "prefill", "decode", "total")
+            times = tuple(1000 * counted[name] if name in counted else None for name in names)
+        if steps:
+            places = software.accepted_by_place(steps.per_step_accepted or (), steps.num_spec_tokens)
+            numbers = (True, steps.num_spec_steps, steps.num_draft_tokens, steps.num_accepted_draft_tokens)
+        elif self.added is None and not any(times):
+            return chunks, None
+        else:
+            places = tuple(int(counted[place]) for place in range(longest_of(counted)))
+            numbers = [counted.get(name) for name in ("drafts", "drafted", "accepted")]
+            numbers = (is_alone, *(None if one is None else int(one) for one in numbers))
+        stats = ServerStats(*numbers, places, *times)
+        sizes = [len(chunk.tokens) for chunk in chunks[1:]]
+        counts = steps and steps.counts(sizes)
+        if counts is None and stats.alone and stats.drafts is not None:
+            counts = _counts_by_sums(sizes, self.pair.longest or 0, was_stopped, stats)
+        if counts is not None:
+            rows = zip(chunks[1:], counts, strict=True)
+            chunks = [*chunks[:1], *(replace(one, accepted=kept, drafted=of) for one, (kept, of) in rows)]
+        return chunks, stats
 
 
-def _top(token_id: int, judged: _Judged) -> tuple[Alternative, ...]:
-    rows: list[Alternative] = []
-    for one in judged.top_logprobs:
-        is_own = one.token == judged.token and one.logprob == judged.logprob
-        if (probability := probability_of(one.logprob)) is not None:
-            rows.append((token_id if is_own else None, one.token, None, None, probability, None))
-    return tuple(rows)
+def _counts_by_sums(sizes: list[int], longest: int, was_stopped: bool, stats: ServerStats) -> Counts:
+    """Of each round, by what the server has counted of this request alone. sizes: see `Steps.counts`."""
+    drafts, accepted = stats.drafts or 0, stats.accepted or 0
+    if drafts > len(sizes) and not was_stopped:
+        raise software.Merged(
+            f"has judged {drafts} drafts and sent {len(sizes)} chunks after the first: some chunks hold more "
+            "than one round, so which tokens were drafted is not known"
+        )
+    kept = [size - 1 for size in sizes]
+    if drafts != len(sizes) or stats.drafted != drafts * longest:
+        return [(one, longest if one == longest else None) for one in kept]
+    if kept and kept[-1] <= accepted - sum(kept[:-1]) <= longest:  # it was counted before the text was cut
+        kept[-1] = accepted - sum(kept[:-1])
+    return [(one, longest) for one in kept]
 
 
-class _Version(BaseModel):
-    version: str
+def _top(token_id: int, judged: _Judged) -> tuple[software.Alternative, ...]:
+    own = (judged.token, judged.logprob)
+    rows = [one.rows(token_id if (one.token, one.logprob) == own else None) for one in judged.top_logprobs]
+    return tuple(row for one in rows for row in one)
 
 
-def _version(text: str | None) -> str | None:
-    try:
-        return readable(_Version.model_validate_json(text or "").version[:40])
-    except ValidationError:
-        return None
-
-
-Devices = Annotated[int, Field(ge=1, le=MOST_PARALLEL)]
-
-
-class _Config(BaseModel):
-    """What vLLM tells of itself when it was started with VLLM_SERVER_DEV_MODE=1."""
-
-    class Speculative(BaseModel):
-        method: Annotated[str, Field(max_length=LONGEST_WORD)] | None = None
-
-    class Parallel(BaseModel):
-        tensor_parallel_size: Devices = 1
-        pipeline_parallel_size: Devices = 1
-        data_parallel_size: Devices = 1
-
-    speculative_config: Speculative | None = None
-    parallel_config: Parallel | None = None
-
-
-class _Told(BaseModel):
-    vllm_config: _Config
-
-
-def _told(text: str | None) -> tuple[str | None, str | None]:
-    """The server's method of drafting, and over how many devices the server runs, in words; None for what is
-    not told."""
-    try:
-        config = _Told.model_validate_json(text or "").vllm_config
-    except ValidationError:
-        return None, None
-    method = config.speculative_config.method if config.speculative_config else None
-    method = method and readable(method[:40])
-    if config.parallel_config is None:
-        return method, None
-    sizes = {name.removesuffix("_parallel_size"): size for name, size in config.parallel_config}
-    words = [f"{kind}-parallel over {size}" for kind, size in sizes.items() if size > 1]
-    return method, ", ".join(words) or "not parallel"
-
-
-def _drafting(
-    sizes: list[int], steps: Steps | None, before: Counters | None, after: Counters | None
-) -> tuple[int | None, bool, str]:
-    """The most tokens of a draft, whether every draft has so many, and why that is not known."""
-    rounds = len(sizes) - 1
-    if steps is not None:
-        full = steps.num_spec_steps == rounds and steps.num_draft_tokens == rounds * steps.num_spec_tokens
-        return steps.num_spec_tokens, full, "" if full else VARIES
-    if after is None or before is None:
-        return None, False, NO_COUNTERS
-    if after.drafts is None:
-        return 0, True, ""
-    longest = len(after.by_place)
-    added = after.since(before)
-    if added is None or not added.is_of_one:
-        return longest, False, OTHERS_USED_IT
-    full = added.drafts == rounds and added.drafted == rounds * longest
-    return longest, full, "" if full else VARIES
-
-
-VARIES = (
-    "not every draft of this server has the same length, so it is not known how many tokens were refused, "
-    f"and which of the target's own tokens are bonus tokens: {DETAILED}, which tells it after each run"
-)
-NO_COUNTERS = "the server does not tell how it drafts: its /metrics cannot be read"
-OTHERS_USED_IT = (
-    "others used the server when it was looked at, so it is not known whether every draft has the same "
-    f"length: {DETAILED}"
-)
+def texts_of(text: str, words: list[str]) -> list[str]:
+    """The part of a chunk's text that each of its tokens has. words: the tokens as the server names them. A
+    name can have an incomplete character, or be that of a special token, which has no text: what is left over
+    before the next known word belongs to the token in front of that word."""
+    texts, at = [""] * len(words), 0
+    for place, word in enumerate(words):
+        found = text.find(word, at) if word and UNFINISHED not in word else -1
+        if found < 0 or (found > at and place == 0):
+            continue
+        if found > at:
+            if texts[place - 1]:
+                continue  # the word is found by chance, farther on
+            texts[place - 1] = text[at:found]
+        texts[place] = word
+        at = found + len(word)
+    if words:
+        texts[-1] += text[at:]
+    return texts

@@ -16,7 +16,7 @@ from specdemo.loading.pair import Pair
 from specdemo.runtime.device import Clock
 from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.native import NativeLM
-from specdemo.servers.pair import SERVERS_OWN
+from specdemo.servers.software import SERVERS_OWN
 from tests.block_heads import tiny_block_head
 from tests.models.test_fused import FUSED
 from tests.oracle import parents_of, path_to

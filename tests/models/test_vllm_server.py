@@ -10,8 +10,7 @@ import pytest
 
 from specdemo import Params, Trace, generate, load_pair, stream
 from specdemo.servers.client import ServerError
-from specdemo.servers.counters import RUNNING
-from specdemo.servers.pair import ServedPair
+from specdemo.servers.software import ServedPair
 from tests import recorded
 from tests.vllm_server import CONTEXT, PAIR, python_with_vllm, serving
 
@@ -26,7 +25,7 @@ ENDS = [  # a stop string, the end of the text, and that of the context
     replace(GREEDY, max_new_tokens=300),
     replace(GREEDY, max_new_tokens=CONTEXT, ignore_eos=True),
 ]
-GENERATED = "vllm:generation_tokens_total"
+GENERATED, RUNNING = "vllm:generation_tokens_total", "vllm:num_requests_running"
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(3600)]
 
@@ -39,7 +38,8 @@ class Server:
 
     def metric(self, name: str) -> float:
         """A counter's sum over all of its labels."""
-        lines = re.findall(rf"^{name}\{{.*\}} (\S+)$", self.pair.client.get("/metrics"), re.MULTILINE)
+        text = self.pair.client.ask("/metrics").decode()
+        lines = re.findall(rf"^{name}\{{.*\}} (\S+)$", text, re.MULTILINE)
         return sum(map(float, lines))
 
 

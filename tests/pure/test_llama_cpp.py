@@ -127,8 +127,8 @@ WRONG = {  # what is done to the events, and what of it is said
     "tokens beyond all": (with_timings(predicted_n=10**8), "more tokens than was asked for"),
     "a token not counted": (with_timings(predicted_n=9), COUNTED),
     "another sum at the end": (another_end, COUNTED),
-    "two tokens": (lambda events: events[5]["tokens"].append(7), "would not send: tokens: "),
-    "cut off": (lambda events: events.pop(), "without saying why"),
+    "two tokens": (lambda events: events[5]["tokens"].append(7), "no such server would send: tokens: "),
+    "cut off": (lambda events: events.pop(), "broke off in the middle"),
 }
 
 

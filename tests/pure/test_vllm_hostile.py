@@ -4,21 +4,21 @@ does."""
 import gzip
 import json
 import random
+import socket
 import threading
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from specdemo import Params, Trace, generate, load_pair, stream
 from specdemo.events import Started
-from specdemo.servers.chunks import ChunkReader, Misread
-from specdemo.servers.client import Client, Room, ServerError
-from specdemo.servers.counters import counters_of, server_stats
+from specdemo.servers.client import CONNECT_SECONDS, Client, Request, ServerError
 from specdemo.servers.llama_cpp import LlamaReader
-from specdemo.servers.rounds import round_of, settled, with_last
-from specdemo.servers.software import most_ids
-from specdemo.servers.vllm import VllmReader, chunk_of
+from specdemo.servers.software import ChunkReader, Misread, most_ids, round_of
+from specdemo.servers.vllm import VllmReader, counters_of
+from tests.pure.test_vllm_rounds import chunk_of, reader
 from tests.recorded import recorded
 from tests.runs_served import served_trace
 from tests.stand_ins.vllm import MODEL, TEXT, BreakOff, Gate, line
@@ -73,7 +73,7 @@ HOSTILE = [  # before which chunk a server sends what, and what of it is told
     (2, sends(line(LOUD)), r"\?\[2Jnono"),
     (2, sends(chunk((), "", finish_reason="abort")), "abort"),
     (5, sends(chunk(finish_reason="stop")), "goes on after the end"),
-    ({"detailed": True, "tells": {"per_step_drafted": [3, 2, 2, 2]}}, None, "3 drafts in a round"),
+    ({"detailed": True, "tells": {"per_step_drafted": [3, 2, 2, 2]}}, None, "counts 2 of 3 drafts"),
     ({"judge_more": 1}, None, "5 drafts and sent 4 chunks"),
 ]
 
@@ -155,15 +155,15 @@ def test_a_chunk_that_vllm_would_not_send_is_refused(event, words):
     ],
 )
 def test_chunks_that_are_too_many_together_are_refused(sent, words):
-    reader = VllmReader(Room(tokens=8, alternatives=5, prompt_ids=20))
+    read = reader(tokens=8, prompt_ids=20)
     for one in sent[:-1]:
-        reader.read(one)
+        read.read(one)
     with pytest.raises(Misread, match=words):
-        reader.read(sent[-1])
+        read.read(sent[-1])
     ids = list(range(300_000))
-    room, large = Room(1, 50, most_ids(ids)), event(prompt_token_ids=ids)
-    assert len(json.dumps(large)) < room.line
-    assert VllmReader(room).read(large)[0].prompt_ids == tuple(ids)
+    read, large = reader(1, most_ids(ids)), event(prompt_token_ids=ids)
+    assert len(json.dumps(large)) < read.request.line
+    assert read.read(large)[0].prompt_ids == tuple(ids)
 
 
 def answer(content: bytes = b"", status: int = 200, **headers: str) -> tuple[int, dict[str, str], bytes]:
@@ -249,13 +249,13 @@ def test_counters_that_cannot_be_are_not_told_and_those_of_many_engines_are_read
     ):
         assert counters_of(text, MODEL) is None
     ended = 'vllm:request_success_total{{engine="{0}",finished_reason="{1}",model_name="stand-in"}} 2.0\n'
-    place = 'vllm:spec_decode_num_accepted_tokens_per_pos_total{{engine="{0}",position="{1}"}} 3.0\n'
+    accepted = 'vllm:spec_decode_num_accepted_tokens_per_pos_total{{engine="{0}",position="{1}"}} 3.0\n'
     text = ""
     for engine in range(64):
         text += "".join(ended.format(engine, reason) for reason in ("stop", "length", "abort"))
-        text += "".join(place.format(engine, number) for number in range(100))
+        text += "".join(accepted.format(engine, number) for number in range(100))
     counters = counters_of(text, MODEL)
-    assert counters.ended == 384 and counters.by_place == (192,) * 100
+    assert counters["ended"] == 384 and {counters[place] for place in range(100)} == {192}
 
 
 @pytest.mark.parametrize("hostile", [silence, endless(b": still here\n\n"), endless(EMPTY)], ids=range(3))
@@ -288,6 +288,33 @@ def test_stop_ends_a_run_that_waits_for_an_answer(served, path, monkeypatch):
     assert generate(pair, "Once", SHORT).text == TEXT
 
 
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_what_is_closed_before_it_is_sent_is_not_sent(scheme, monkeypatch):
+    """While the host's name is looked up, and in a TLS handshake that the server does not answer."""
+    gate, look_up = Gate(), socket.getaddrinfo
+    gate.opened.set() if scheme == "https" else None
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *given, **more: gate.hold() or look_up(*given, **more))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"{scheme}://127.0.0.1:{server.getsockname()[1]}"
+        exchange = Client(address).stream(Request("/", {"prompt": "Once"}, 8, 5, 20))
+        assert gate.reached.wait(60)
+        hello = server.accept()[0] if scheme == "https" else None
+        assert hello is None or hello.recv(1) == b"\x16"
+        exchange.close()
+        gate.opened.set()
+        connection = hello or server.accept()[0]
+        connection.settimeout(CONNECT_SECONDS / 2)  # it would end by itself after these
+        assert b"Once" not in b"".join(iter(lambda: connection.recv(9_999), b""))
+
+
+def test_what_cannot_even_be_asked_is_said_in_a_sentence(monkeypatch):
+    with pytest.raises(ServerError, match="cannot be used: UnicodeError"):
+        load_pair(server=f"http://{'a' * 70}.com")
+    monkeypatch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError))
+    with pytest.raises(ServerError, match="no more threads"):
+        load_pair(server="http://127.0.0.1:9")
+
+
 def test_a_load_does_not_wait_for_a_server_that_goes_on_without_tokens(served, monkeypatch):
     monkeypatch.setattr("specdemo.servers.client.READ_SECONDS", 0.5)
     (server, pair), gate = served, Gate()
@@ -309,7 +336,11 @@ def test_a_prompt_s_tokens_that_cannot_be_are_not_told(served):
 
 # Mutations of what a real server sends.
 
-READERS = [(("eagle3",), VllmReader), (("draft", "llama-cpp"), LlamaReader)]
+ROOM = Request("", {}, 24, 2, 100)
+READERS = [
+    (("eagle3",), lambda: VllmReader(ROOM, Mock(longest=4), None)),
+    (("draft", "llama-cpp"), lambda: LlamaReader(ROOM)),
+]
 STRANGE: list[Any] = [
     *(None, True, False, "", "x" * 2_000, "\ud800", "\x00", [], {}, [[]], {"a": 1}, [None] * 2_000),
     *(0, -1, 1, 2**31, 2**53, 2**63, 10**12, 10**400, 1e308, -1e308, 0.5, float("inf"), float("nan")),
@@ -345,25 +376,22 @@ def test_mutations_of_what_was_recorded_end_in_sentences(recording, reader):
         for _ in range(chance.choice([1, 1, 3])):
             place = chance.choice([0, 1, len(events) - 1, chance.randrange(len(events))])
             events[place] = mutated(events[place], chance)
-        outcomes.add(replayed(events, reader(Room(24, 2, 100))))
+        outcomes.add(replayed(events, reader()))
     assert outcomes == {"read", "refused"}
 
 
 def replayed(events: list[Any], reader: ChunkReader) -> str:
     """Whether they are read, or refused in a sentence; any other error is raised."""
-    told, trace = None, Trace.begin(Started(served_trace().pair, {}, Params(), "Once", ()))
+    trace = Trace.begin(Started(served_trace().pair, {}, Params(), "Once", ()))
     try:
-        for event in events:
-            if not isinstance(event, dict):
-                return "refused"  # before a chunk is read of it
-            for one in reader.read(event):
-                told = one.told or told
-                if one.pieces:
-                    trace.add(round_of(len(trace.rounds), one, 1.0, 4, True))
-        if trace.rounds and told and told.steps:
-            settled(trace.rounds, told.steps)
-            server_stats(None, told, 1.0)
-            with_last(trace.rounds, told.steps.num_accepted_draft_tokens, told.steps.num_draft_tokens)
+        if not all(isinstance(event, dict) for event in events):
+            return "refused"  # before a chunk is read of it
+        chunks = [one for event in events for one in reader.read(event) if one.tokens]
+        for index, one in enumerate(chunks):
+            trace.add(round_of(index, one, 4, True))
+        chunks, stats = reader.settled(chunks, False, lambda: False)
+        trace.revise([round_of(index, one, 4, True) for index, one in enumerate(chunks)])
+        trace.count(stats)
         Trace.from_json(trace.to_json())
     except Misread as error:
         assert len(str(error)) < 1_000

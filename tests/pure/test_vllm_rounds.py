@@ -3,19 +3,26 @@ a real server, recorded, are read as it counts them, and the stand-in has their 
 
 import json
 import urllib.request
+from dataclasses import replace
 
 import pytest
 
-from specdemo.events import Round
 from specdemo.events.speedup import _verdicts_by_place
-from specdemo.servers.chunks import Misread, Piece, Steps, texts_of
-from specdemo.servers.counters import counters_of
-from specdemo.servers.rounds import MOST_COUNTED, round_of, settled
-from specdemo.servers.vllm import chunk_of
+from specdemo.servers.client import Request
+from specdemo.servers.software import Chunk, Misread, round_of, token
+from specdemo.servers.vllm import Steps, VllmReader, added, counters_of, longest_of, texts_of
 from tests.recorded import keys_of, labels_of, recorded
 from tests.stand_ins.vllm import StandIn, fates
 
 WORD = -0.5  # log-probability
+
+
+def reader(tokens: int = 2_000, prompt_ids: int = 10_000) -> VllmReader:
+    return VllmReader(Request("", {}, tokens, 5, prompt_ids), None, None)
+
+
+def chunk_of(event) -> Chunk:
+    return reader().read(event)[0]
 
 
 def chunk(*ids: int, finish: str | None = None):
@@ -44,13 +51,13 @@ def chunk(*ids: int, finish: str | None = None):
     ],
 )
 def test_the_fates_follow_from_the_counts(ids, longest, always, finish, expected, told):
-    a_round = round_of(3, chunk(*ids, finish=finish), 1.5, longest, always)
+    a_round = round_of(3, replace(chunk(*ids, finish=finish), arrival_ms=1.5), longest, always)
     assert (fates(a_round), a_round.drafts_told) == (expected, told)
     assert a_round.emitted == ids and a_round.arrival_ms == 1.5
 
 
 def test_what_the_server_does_not_tell_is_null():
-    a_round = round_of(1, chunk(7), 1.0, 2, True)
+    a_round = round_of(1, chunk(7), 2, True)
     rejected, discarded = a_round.draft
     assert rejected.text == "" and discarded.fate == "discarded"
     assert rejected.id is rejected.raw_p is rejected.p is rejected.u is None
@@ -60,45 +67,32 @@ def test_what_the_server_does_not_tell_is_null():
     assert own.top[0][:2] == (7, " 7") and own.top[1][:2] == (None, " x") and own.top[0][4] == own.raw_p
     for nothing in (None, {"tokens": ["a"], "token_logprobs": [None], "top_logprobs": [None]}):
         sent = {"choices": [{"text": "a", "token_ids": [5], "logprobs": nothing}]}
-        assert chunk_of(sent).pieces == (Piece(5, "a", None, ()),)
+        assert chunk_of(sent).tokens == (token(5, "a", None, ()),)
 
 
 @pytest.mark.parametrize(("index", "ids", "longest"), [(0, (7, 8), 2), (1, (1, 2, 3, 4), 2), (1, (1, 2), 0)])
 def test_a_chunk_that_is_longer_than_a_round_can_be_is_refused(index, ids, longest):
     """The first round is the prefill's, and has one token."""
     with pytest.raises(Misread, match="several rounds in a chunk"):
-        round_of(index, chunk(*ids), 1.0, longest, True)
+        round_of(index, chunk(*ids), longest, True)
 
 
 def steps(accepted: list[int], drafted: list[int], longest: int = 2) -> Steps:
-    return Steps(
-        num_spec_tokens=longest,
-        num_spec_steps=len(accepted),
-        num_draft_tokens=sum(drafted),
-        num_accepted_draft_tokens=sum(accepted),
-        per_step_accepted=accepted,
-        per_step_drafted=drafted,
-    )
-
-
-def shown(*sizes: int) -> list[Round]:
-    """Rounds of so many tokens, as they are shown while the lengths of drafts are not known."""
-    finishes = [None] * (len(sizes) - 1) + ["length"]
-    chunks = [chunk(*range(size), finish=finish) for size, finish in zip(sizes, finishes, strict=True)]
-    return [round_of(index, one, 1.0, 2, False) for index, one in enumerate(chunks)]
+    sums = dict.fromkeys(("num_spec_steps", "num_draft_tokens", "num_accepted_draft_tokens"), 0)
+    return Steps(num_spec_tokens=longest, per_step_accepted=accepted, per_step_drafted=drafted, **sums)
 
 
 def test_the_drafts_of_each_round_are_settled_by_lists_that_fit_its_chunks():
-    assert settled(shown(1, 2, 1, 2), steps([1, 1], [2, 2])) is None, "a round without a draft is in no list"
-    with pytest.raises(Misread, match="2 tokens for round 2, but counts 2 accepted"):
-        settled(shown(1, 2, 1), steps([2, 0], [2, 2]))
-    count = MOST_COUNTED // 1_000 + 1
-    with pytest.raises(Misread, match="more than 1,000,000 tokens"):
-        settled(shown(*[1] * (count + 1)), steps([0] * count, [1_000] * count, 1_000))
-    rounds = settled(shown(1, 3, 1), steps([2, 1], [2, 2]))
-    assert fates(rounds[2]) == "ad none", "the text has ended: there is no token of the target's own"
-    assert [token.id for token in rounds[2].draft] == [0, None]
-    assert [len(place) for place in _verdicts_by_place(rounds)] == [2, 1], "and it is in no share"
+    assert steps([1, 1], [2, 2]).counts([2, 1, 2]) is None, "a round without a draft is in no list"
+    for told in (steps([2, 0], [2, 2]), steps([1, 0], [2, 1], longest=1), steps([1, 0], [0, 1])):
+        with pytest.raises(Misread, match="2 tokens for round 2, but counts . of . drafts accepted"):
+            told.counts([2, 1])
+    assert steps([2, 1], [2, 2]).counts([3, 1]) == [(2, 2), (1, 2)]
+    cut = round_of(2, replace(chunk(7), accepted=1, drafted=2), 2, False)
+    assert fates(cut) == "ad none", "the text has ended: there is no token of the target's own"
+    assert [token.id for token in cut.draft] == [7, None]
+    whole = round_of(1, replace(chunk(7, 8, 9), accepted=2, drafted=2), 2, False)
+    assert [len(place) for place in _verdicts_by_place([whole, cut])] == [2, 1], "and it is in no share"
 
 
 @pytest.mark.parametrize(
@@ -126,23 +120,26 @@ class Replayed:
         kept = recorded(name)
         model = kept["models"]["data"][0]["id"]
         before, after = (counters_of("\n".join(lines) + "\n", model) for lines in kept["metrics"])
-        self.added = after.since(before)
-        self.chunks = [chunk_of(event) for event in kept["events"]]
-        longest = len(self.added.by_place)
-        with_tokens = [chunk for chunk in self.chunks if chunk.pieces]
-        self.rounds = [round_of(index, chunk, 1.0, longest, False) for index, chunk in enumerate(with_tokens)]
-        self.steps = self.chunks[-1].told.steps if self.chunks[-1].told else None
+        self.added = added(after, before)
+        read = reader()
+        self.chunks = [chunk for event in kept["events"] for chunk in read.read(event)]
+        longest, self.steps = longest_of(self.added), read.steps
+        self.with_tokens = [chunk for chunk in self.chunks if chunk.tokens]
+        self.rounds = [round_of(at, one, longest, False) for at, one in enumerate(self.with_tokens)]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_recording_is_a_whole_text(name):
     run = Replayed(name)
     emitted = [token for one in run.rounds for token in one.emitted]
-    assert len(emitted) == 24 == run.added.generated and run.added.is_of_one
+    assert len(emitted) == 24 == run.added["generated"] and (run.added["ended"], run.added["running"]) == (
+        1,
+        0,
+    )
     assert run.chunks[0].prompt_ids and [chunk.finish for chunk in run.chunks[-2:]] == ["length", None]
-    for piece in (piece for chunk in run.chunks for piece in chunk.pieces):
-        assert 0 < piece.probability <= 1 and [row[0] for row in piece.top].count(piece.id) == 1
-    texts = ["".join(piece.text for piece in chunk.pieces) for chunk in run.chunks]
+    for piece in (piece for chunk in run.chunks for piece in chunk.tokens):
+        assert 0 < piece.raw_p <= 1 and [row[0] for row in piece.top].count(piece.id) == 1
+    texts = ["".join(piece.text for piece in chunk.tokens) for chunk in run.chunks]
     sent = [event["choices"] for event in recorded(name)["events"]]
     assert texts == ["".join(choice["text"] for choice in choices) for choices in sent]
 
@@ -172,12 +169,14 @@ def test_the_stand_in_sends_what_the_real_one_sends(name):
 
 def test_what_is_told_after_the_end_settles_every_round():
     run = Replayed("eagle3")
-    rounds = settled(run.rounds, run.steps)
-    for one in rounds[1:-1]:
+    counts = run.steps.counts([len(one.tokens) for one in run.with_tokens[1:]])
+    told = zip(run.with_tokens[1:], counts, strict=True)
+    rounds = [round_of(1, replace(one, accepted=kept, drafted=of), 4, False) for one, (kept, of) in told]
+    for one in rounds[:-1]:
         accepted = len(one.emitted) - 1
         fate = "a" * accepted + ("rddd"[: 4 - accepted])
         assert fates(one) == f"{fate} {'bonus' if accepted == 4 else 'resampled'}" and one.drafts_told
-    assert {"bonus", "resampled"} <= {one.next.source for one in rounds[1:-1]}
-    assert run.steps.per_step_accepted[:-1] == [len(one.emitted) - 1 for one in rounds[1:-1]]
-    assert (run.added.drafts, run.added.drafted) == (run.steps.num_spec_steps, run.steps.num_draft_tokens)
-    assert run.added.accepted == run.steps.num_accepted_draft_tokens == sum(run.steps.per_step_accepted)
+    assert {"bonus", "resampled"} <= {one.next.source for one in rounds[:-1]}
+    assert run.steps.per_step_accepted[:-1] == [len(one.emitted) - 1 for one in rounds[:-1]]
+    told = (run.steps.num_spec_steps, run.steps.num_draft_tokens, sum(run.steps.per_step_accepted))
+    assert tuple(run.added[name] for name in ("drafts", "drafted", "accepted")) == told

@@ -13,7 +13,7 @@ from typing import Any
 
 from specdemo import load_pair
 from specdemo.events import Round
-from specdemo.servers.pair import ServedPair
+from specdemo.servers.software import ServedPair
 from tests.stand_ins.serving import Handler, serving
 
 MODEL = "stand-in"

@@ -11,7 +11,7 @@ from specdemo.events.params import GRAMMARS
 from specdemo.loading.catalog import CATALOGUE
 from specdemo.loading.templates import check_arguments
 from specdemo.servers.client import server_address
-from specdemo.servers.pair import ServedPair
+from specdemo.servers.software import ServedPair
 from specdemo.ui.runs.limits import LOCAL, Limits
 from specdemo.ui.view.settings import (
     AS_STARTED,
@@ -203,11 +203,9 @@ def _arguments(typed: str, pair: "Pair | None", limits: Limits) -> Iterator[tupl
 def _servers(values: Values, pair: ServedPair) -> Iterator[tuple[str, str]]:
     """The warnings about a server's run alone."""
     with suppress(ValueError):  # what is wrong by itself is said by its own control
-        for fault in pair.software.faults(params_from_controls(values), pair.drafts):
-            if isinstance(fault, Message) and fault.field:
-                yield fault.field, fault.said()
-    is_many = _whole(values["alternatives"]) and values["alternatives"] > 20
-    if is_many and pair.server.software == "vLLM":
+        for fault in pair.faults(params_from_controls(values)):
+            yield fault.field or "", fault.said()
+    if pair.kind == "vLLM" and _whole(values["alternatives"]) and values["alternatives"] > 20:
         yield "alternatives", say("settings.vllm_alternatives")
 
 

@@ -26,7 +26,7 @@ from specdemo.measure.report import (
 )
 from specdemo.measure.results import Measured
 from specdemo.measure.settings import EVERY
-from specdemo.servers.pair import ServedPair
+from specdemo.servers.software import ServedPair
 from specdemo.ui.runs.measuring import Link, MeasurementRequest, Work
 from specdemo.ui.runs.models import Choice
 from specdemo.ui.runs.queue import Ticket

@@ -35,7 +35,8 @@ from specdemo.loading.request import ROLES, PairRequest, for_role, resolve
 from specdemo.runtime.cuda import is_cuda
 from specdemo.runtime.device import device_name, free_memory, memory_of, why
 from specdemo.servers.client import host_of, server_address
-from specdemo.servers.pair import SERVER_PREFIX, ServedPair, connect
+from specdemo.servers.pair import connect
+from specdemo.servers.software import SERVER_PREFIX, ServedPair
 from specdemo.ui.runs.limits import LOCAL, Limits
 from specdemo.ui.view.settings import WEIGHT_CHOICES
 from specdemo.words.message import Message, about, refusal

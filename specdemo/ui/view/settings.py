@@ -23,7 +23,7 @@ from specdemo.events import (
 )
 from specdemo.events.params import GRAMMARS, field_of_grammar, tree_text, values_of_rule
 from specdemo.loading import catalog
-from specdemo.servers.pair import SERVER_PREFIX, SERVERS_OWN
+from specdemo.servers.software import SERVER_PREFIX, SERVERS_OWN
 from specdemo.words.catalogue import number, say
 from specdemo.words.message import Message, message_of
 
