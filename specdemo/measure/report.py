@@ -97,10 +97,10 @@ def probes_table(measured: Measured) -> Table[Together]:
     """What the first texts of each contender say in a kind of work."""
 
     def accepted(place: int) -> Column[Together]:
-        heading = say("advice.probe_columns.place", place=place)
+        heading = say("positions.place", place=place)
         return Column(heading, lambda texts: shown(texts.share_above("accepted", place)[-1], ".0%"))
 
-    work, drafter, cost = (say(f"advice.probe_columns.{name}") for name in ("work", "drafter", "cost"))
+    work, drafter, cost = (say(f"advice.{name}") for name in ("columns.work", "probe_drafter", "probe_cost"))
     columns = [
         Column[Together](work, lambda texts: work_in_words(texts.samples[0].work), is_left=True),
         Column[Together](drafter, lambda texts: texts.samples[0].setting.contender, is_left=True),

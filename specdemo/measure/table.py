@@ -150,11 +150,6 @@ def is_untimed(row: MethodRow) -> bool:
     return row.speedup_interval is not None and row.speedup is None
 
 
-def drafted_as(row: MethodRow) -> str | None:
-    """How its drafts come about: as row.manner, and trees of what else drafts token after token by depth."""
-    return "depth" if row.tree and row.manner == "chain" else row.manner
-
-
 def method_columns(in_words: bool = False) -> list[Column[MethodRow]]:
     """in_words: whether headings, and how drafts come about, are the page's words, not names."""
     texts: dict[str, Callable[[MethodRow], str]] = {

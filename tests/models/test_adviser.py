@@ -17,7 +17,6 @@ from specdemo.measure.turns import run_in_turns
 from tests.small import PROMPT, small_model
 
 PARAMS = Params(temperature=0.0, max_new_tokens=40, seed=0, alternatives=0)
-SHORT = replace(PARAMS, max_new_tokens=24)
 
 
 @pytest.fixture(scope="module")

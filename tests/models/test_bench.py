@@ -1,4 +1,4 @@
-"""The benchmark with its models: the contestants, and the command."""
+"""The benchmark: the contestants, the command, and rows that compare with transformers."""
 
 import json
 from dataclasses import replace
@@ -7,9 +7,9 @@ import pytest
 
 from specdemo import Params, generate, load_pair
 from specdemo.cli.main import main
-from specdemo.measure.bench import RATIOS, bench, contestants
+from specdemo.measure import bench
 from specdemo.measure.prompts import story_prompts
-from specdemo.runtime.weights import weight_bytes
+from specdemo.runtime.weights import held_bytes, weight_bytes
 from tests.tiny import noisy, tiny, tokenizer
 
 GREEDY = Params(temperature=0, max_new_tokens=24, gamma=3, seed=0, ignore_eos=True)
@@ -21,39 +21,17 @@ def pair():
     return load_pair(target=target, drafter=noisy(target), tokenizer=tokenizer())
 
 
-# A Llama of two layers, counted by hand: 2 query heads and 1 of keys and values, each 64 wide.
-SIZES = dict(
-    vocab_size=100, hidden_size=128, intermediate_size=256, num_attention_heads=2, num_key_value_heads=1
-)
-LINEAR = 2 * (128 * 128 + 2 * 64 * 128 + 128 * 128 + 3 * 128 * 256)  # q, k and v, o, gate and up and down
-NORMS = (2 * 2 + 1) * 128
-TABLE = 100 * 128  # the embedding's, and the head's
-ROPE = 2 * 4 * 32  # bytes of two buffers of frequencies, float32 in every dtype
-DENSE = 2 * (LINEAR + NORMS + TABLE) + ROPE  # bytes of bfloat16, with one table: the head's
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("tied", "quantize", "expected"),
-    [
-        (False, None, DENSE),
-        (True, None, DENSE),
-        # A byte for a weight, and for each row a scale in bfloat16. A layer has two more scales of 4 bytes.
-        (False, "int8", DENSE - LINEAR + 2 * 2 * (128 + 2 * 64 + 128 + 2 * 256 + 128) + 2 * 7 * 2 * 4),
-    ],
-)
-def test_a_forward_reads_the_bytes_that_are_counted_by_hand(tmp_path, tied, quantize, expected):
-    tiny(**SIZES, tie_word_embeddings=tied).save_pretrained(tmp_path)
-    tokenizer().save_pretrained(tmp_path)
-    pair = load_pair(target=tmp_path, dtype="bfloat16", quantize=quantize, device="cpu")
-    assert weight_bytes(pair.target) == expected
+def test_a_forward_reads_all_weights_but_the_table_of_which_it_reads_rows():
+    apart, tied = tiny(tie_word_embeddings=False), tiny(tie_word_embeddings=True)
+    table = apart.get_input_embeddings().weight.nbytes
+    assert weight_bytes(apart) == held_bytes(apart) - table == weight_bytes(tied) == held_bytes(tied)
 
 
 def test_transformers_accepts_the_same_drafts(pair):
     (prompt,) = story_prompts(pair, 1, 20)
     forwards = []
     handle = pair.target.register_forward_hook(lambda *_: forwards.append(1))
-    ids, _ = contestants(pair, GREEDY)["transformers assisted"](prompt)
+    ids, _ = bench.contestants(pair, GREEDY)["transformers assisted"](prompt)
     handle.remove()
     trace = generate(pair, prompt, GREEDY)
     assert ids == trace.output_ids
@@ -63,7 +41,7 @@ def test_transformers_accepts_the_same_drafts(pair):
 def test_texts_that_do_not_fit_the_context_are_refused(pair):
     message = "max_new_tokens must leave the prompts room in the context of 256 tokens"
     with pytest.raises(ValueError, match=message):
-        bench(pair, replace(GREEDY, max_new_tokens=250), 1, 1, prompt_tokens=10)
+        bench.bench(pair, replace(GREEDY, max_new_tokens=250), 1, 1, prompt_tokens=10)
 
 
 @pytest.mark.slow
@@ -80,5 +58,35 @@ def test_bench_prints_a_table_and_json_last(capsys):
         assert low <= row["ms_per_token"] <= high and row["equal_to_plain"] == "1 of 1"
         assert any(line.startswith(row["name"]) for line in lines)
     assert (result["pair"], result["gamma"], result["prompt_tokens"]) == ("embedded", 4, 40)
-    assert [(one["name"], one["other"]) for one in result["ratios"]] == list(RATIOS)
+    assert [(one["name"], one["other"]) for one in result["ratios"]] == list(bench.RATIOS)
     assert result["differing_argmaxes"] == {"prompts": 0, "first_at": [None]}
+
+
+def sample(ids=(1, 2), seconds=1.0, processor_seconds=1.0) -> bench.Sample:
+    return bench.Sample(1000 * seconds / len(ids), 1000 * processor_seconds / len(ids), list(ids), None)
+
+
+def test_a_row_compares_with_transformers():
+    samples = {
+        "transformers plain": [sample(seconds=0.008), sample(seconds=0.016), sample(seconds=0.012)],
+        "transformers assisted": [sample(seconds=0.006)] * 3,
+        "specdemo plain": [
+            sample(seconds=0.004, processor_seconds=0.008),
+            sample(seconds=0.004, processor_seconds=0.001),
+            sample([1, 3], seconds=0.002, processor_seconds=0.016),
+        ],
+        "specdemo speculative": [sample(seconds=0.002, processor_seconds=0.002)] * 3,
+    }
+    found = bench.row("specdemo plain", samples, greedy=True)
+    assert (found.ms_per_token, found.tokens_per_second) == (2, 500)
+    assert found.ms_per_token_10_90 == pytest.approx((1.2, 2)) and found.tokens_per_processor_second == 250
+    assert (found.x_plain, found.x_assisted) == (3, 1.5)
+    assert (found.equal_to_plain, found.differs_at) == ("2 of 3", 1)
+    sampled = bench.row("specdemo plain", samples, greedy=False)
+    assert sampled.equal_to_plain is sampled.differs_at is None
+    del samples["transformers assisted"]
+    rows = [bench.row(name, samples, greedy=True) for name in samples]
+    assert rows[1].x_assisted is None
+    assert bench.Ratio("specdemo speculative", "specdemo plain", 2, 4) in bench.ratios(rows)
+    other, same = [sample(ids=[7, 2])], [sample(ids=[1, 2])]
+    assert bench.differences(same + other, same * 2) == bench.Differences(1, [None, 0])

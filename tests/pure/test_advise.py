@@ -96,14 +96,13 @@ def test_a_speed_up_is_tokens_over_cost_and_its_interval_is_for_other_prompts_to
 
 
 def test_what_several_requests_gain_is_counted_from_what_one_was_measured_to_gain():
-    row = 0.05  # what another row adds to a forward: 19 rows take as long as what they share
-    checks = [CheckTime(64, rows, 1.0, 1 + row * (rows - 1), 1.0, 1.0) for rows in (1, 2, 5, 9, 17)]
+    """Another row adds a twentieth to a forward, so 19 rows take as long as what all of them share."""
+    checks = tuple(CheckTime(64, rows, 1.0, 0.95 + rows / 20, 1.0, 1.0) for rows in (1, 2, 5, 9, 17))
     texts = [sample("chat", at, Candidate(MODEL.name, 4), 0.8, 0.3) for at in range(6)]
-    own = measured(*texts, checks=tuple(checks))
-    best = recommendations(own)[-1]
+    (best,) = recommendations(own := measured(*texts, checks=checks))
     alone, *more = concurrent(own, best)
-    assert (alone.requests, alone.rows, alone.break_even) == (1, 5, pytest.approx(19))
-    assert alone.speedup == best.speedup > 1 > more[-1].speedup
+    assert (alone.rows, alone.break_even, alone.speedup) == (5, pytest.approx(19), best.speedup)
+    assert [one.requests for one in more] == [4, 16, 64] and more[-1].speedup < 1
     draft = 4 * 0.3 / PLAIN_MS
     for one in more:
         longer = ((19 + 5 * one.requests) / (19 + one.requests) + draft) / ((19 + 5) / (19 + 1) + draft)

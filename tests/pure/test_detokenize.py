@@ -26,17 +26,19 @@ def wrapped(tokenizer):
     )
 
 
+def trained(tokenizer, trainer, *unknown, **options):
+    special = [*unknown, *SPECIAL]
+    tokenizer.train_from_iterator(TEXT, trainer(special_tokens=special, show_progress=False, **options))
+    return wrapped(tokenizer)
+
+
 def byte_level(vocab_size, add_prefix_space=False):
     """As GPT-2, Llama 3 and Qwen have it. With 256 + 3 tokens every byte is one."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False
-    )
-    tokenizer.train_from_iterator(TEXT, trainer)
-    return wrapped(tokenizer)
+    return trained(tokenizer, trainers.BpeTrainer, vocab_size=vocab_size, initial_alphabet=alphabet)
 
 
 def sentencepiece_like():
@@ -60,10 +62,7 @@ def metaspace():
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.decoder = decoders.Metaspace()
-    tokenizer.train_from_iterator(
-        TEXT, trainers.BpeTrainer(vocab_size=300, special_tokens=["<unk>", *SPECIAL], show_progress=False)
-    )
-    return wrapped(tokenizer)
+    return trained(tokenizer, trainers.BpeTrainer, "<unk>", vocab_size=300)
 
 
 def word_piece():
@@ -71,11 +70,7 @@ def word_piece():
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
-    tokenizer.train_from_iterator(
-        TEXT,
-        trainers.WordPieceTrainer(vocab_size=300, special_tokens=["[UNK]", *SPECIAL], show_progress=False),
-    )
-    return wrapped(tokenizer)
+    return trained(tokenizer, trainers.WordPieceTrainer, "[UNK]", vocab_size=300)
 
 
 KINDS = {

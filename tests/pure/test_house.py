@@ -43,14 +43,14 @@ specdemo.ui.page.frame specdemo.ui.page.hints specdemo.ui.page.alone
 """
 # Folder and kinds of files: the most lines and files that it may have. A number may fall and never rises.
 SIZES = {
-    ("specdemo", ".py"): (36378, 167),
+    ("specdemo", ".py"): (36373, 167),
     ("specdemo/cli", ".py"): (691, 4),
     ("specdemo/doctor", ".py"): (785, 7),
     ("specdemo/drafters", ".py"): (4297, 18),
     ("specdemo/engine", ".py"): (2960, 12),
     ("specdemo/events", ".py"): (2557, 8),
     ("specdemo/loading", ".py"): (2722, 11),
-    ("specdemo/measure", ".py"): (3307, 15),
+    ("specdemo/measure", ".py"): (3302, 15),
     ("specdemo/runtime", ".py"): (7503, 31),
     ("specdemo/servers", ".py"): (1405, 6),
     ("specdemo/trials", ".py"): (534, 6),
@@ -58,9 +58,9 @@ SIZES = {
     ("specdemo/words", ".py"): (212, 3),
     ("specdemo/ui/static", ".js"): (12794, 78),
     ("specdemo/ui/static", ".css"): (1946, 17),
-    ("specdemo/words", ".json"): (4360, 2),
+    ("specdemo/words", ".json"): (4358, 2),
     ("assets/training", ".py .md"): (799, 10),
-    ("tests", ".py .js .mjs"): (34047, 227),
+    ("tests", ".py .js .mjs"): (34047, 226),
 }
 # Imports each of the modules that it is given, and names those that fail.
 IMPORTS = """

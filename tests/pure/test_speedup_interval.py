@@ -111,15 +111,15 @@ def turns_of(seed: int, count: int, quotient: float = 2.0, size: float = 0.1, dr
 @pytest.mark.parametrize(("unlike", "size"), [(0.0, 0.3), (0.15, 0.1)])
 def test_nine_in_ten_intervals_of_prompts_hold_the_truth(unlike, size):
     """unlike: how much the cost of a round varies between prompts."""
-    held = 0
-    for seed in range(100):
-        dice, texts = Random(seed), {}
-        for at in range(6):
-            turns = turns_of(100 * seed + at, 8, quotient=2 * exp(dice.gauss(0, unlike)), size=size)
-            texts["work", at] = TimedText(3 * 30, 30, 4 * 30, turns)
-        found = speed_up_on_prompts(texts)
-        held += found.low <= 1.5 <= found.high
-    assert 80 <= held <= 99
+
+    def text(seed: int) -> TimedText:
+        quotient = 2 * exp(Random(-seed).gauss(0, unlike))
+        return TimedText(90, 30, 120, turns_of(seed, 8, quotient, size))
+
+    found = [
+        speed_up_on_prompts({("work", at): text(10 * seed + at) for at in range(6)}) for seed in range(100)
+    ]
+    assert 80 <= sum(one.low <= 1.5 <= one.high for one in found) <= 99
 
 
 @pytest.mark.parametrize("drift", [0.0, 0.3])

@@ -38,9 +38,6 @@ def but(choice: Choice, **params) -> Choice:
     return replace(choice, params=replace(choice.params, **params))
 
 
-ALONE = but(CHOICE, draft_with="none")
-
-
 def into(server: str, choice: Choice):
     return next(typed for typed in typed_into(choice) if typed.server == server)
 
@@ -52,7 +49,7 @@ def notes(server: str, choice: Choice) -> set[str]:
 def test_a_command_is_this():
     for (server, way), command in COMMANDS.items():
         assert into(server, chosen(way)).command == command
-    assert [typed.command for typed in typed_into(ALONE)] == ["vllm serve org/target", GGUF]
+    assert [typed.command for typed in typed_into(chosen("none"))] == ["vllm serve org/target", GGUF]
 
 
 @pytest.mark.parametrize("way", [*DRAFTER_KINDS, *METHODS, "suffix+eagle3", "ngram+lookup"])
@@ -72,7 +69,7 @@ def test_how_drafts_are_drawn_is_typed_where_it_can_be_and_said_where_it_cannot(
         assert not any("probabilistic" in (into(server, choice).command) for server in SERVERS)
     assert "typed_vllm_greedy" in notes("vLLM", CHOICE) and "typed_vllm_greedy" not in notes("vLLM", greedy)
     assert "typed_vllm_cpu" in notes("vLLM", chosen("lookup"))
-    assert "typed_vllm_cpu" not in notes("vLLM", but(CHOICE, temperature=0.0)) | notes("vLLM", ALONE)
+    assert "typed_vllm_cpu" not in notes("vLLM", but(CHOICE, temperature=0.0)) | notes("vLLM", chosen("none"))
     assert "typed_never_drawn" in notes("llama.cpp", chosen("eagle3"))
     assert all("typed_no_draft_temperature" in notes(server, warm) for server in SERVERS)
 

@@ -323,6 +323,18 @@ def visit_for_all(desk):
         yield visit
 
 
+@pytest.fixture(scope="module")
+def shared(visit_for_all, url):
+    """A page for the tests that set all they need."""
+    return visit_for_all(url, still=True)
+
+
+@pytest.fixture(scope="module")
+def reading(visit_for_all, bare):
+    """For all who read or wait: its server's pair never comes, and what is recorded stands there at once."""
+    return visit_for_all(bare, still=True)
+
+
 @pytest.fixture
 def page(visit, url):
     return visit(url)

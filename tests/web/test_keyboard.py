@@ -25,17 +25,6 @@ FOCUS = """() => {
 WORDS = "[...document.querySelectorAll('.stage [data-token]')]"
 
 
-@pytest.fixture(scope="module")
-def page(visit_for_all, url):
-    return visit_for_all(url, still=True)
-
-
-@pytest.fixture(scope="module")
-def reading(visit_for_all, bare):
-    """For all who only read. What is recorded stands there at once, so that nothing moves."""
-    return visit_for_all(bare, still=True)
-
-
 def tab_to(page, name: str, back: bool = False) -> None:
     """Presses Tab until what is called so has the focus."""
     passed = []
@@ -82,54 +71,54 @@ def run_by_keys(page) -> None:
     wait_for_end(page, before)
 
 
-def test_a_run_is_started_from_the_prompt_and_the_focus_goes_where_the_reader_looks(page):
-    to_setting(page, "Max new tokens")
-    type_over(page, "5")
-    tab_to(page, "Prompt")
-    type_over(page, "Once")
-    before = first_token(page)
-    press(page, "Shift+Enter")
-    wait_for_end(page, before)
-    assert joined(tokens(page), "prompt") == "Once" and number(page, "tokens") == "5"
-    run_by_keys(page)
-    assert page.evaluate(FOCUS).startswith("Text, token by token"), "after Generate"
-    press(page, "End")
-    assert "in round" in page.evaluate(FOCUS)
+def test_a_run_is_started_from_the_prompt_and_the_focus_goes_where_the_reader_looks(shared):
+    to_setting(shared, "Max new tokens")
+    type_over(shared, "5")
+    tab_to(shared, "Prompt")
+    type_over(shared, "Once")
+    before = first_token(shared)
+    press(shared, "Shift+Enter")
+    wait_for_end(shared, before)
+    assert joined(tokens(shared), "prompt") == "Once" and number(shared, "tokens") == "5"
+    run_by_keys(shared)
+    assert shared.evaluate(FOCUS).startswith("Text, token by token"), "after Generate"
+    press(shared, "End")
+    assert "in round" in shared.evaluate(FOCUS)
 
 
-def test_every_control_can_be_reached_and_changed(page):
-    tab_to(page, "Prompt")
-    type_over(page, "Tom and Tom and")
-    choose_by_keys(page, "Drafting method", "n-gram store")
-    page.get_by_role("slider", name="N-gram length").wait_for()
-    press_at(page, "range slider for Draft length", "ArrowRight", "ArrowRight")
-    press_at(page, "range slider for N-gram length", "ArrowLeft")
-    choose_by_keys(page, "Sampler", "all filters")
-    page.get_by_role("slider", name="Min-p").wait_for()
-    press_at(page, "range slider for Temperature", "ArrowRight", "ArrowRight")
-    tab_to(page, "Top-k")
-    type_over(page, "30")
-    press_at(page, "range slider for Top-p", "ArrowLeft")
-    press_at(page, "range slider for Min-p", "ArrowLeft")
-    to_setting(page, "Max new tokens")
-    type_over(page, "7")
-    tab_to(page, "Seed")
-    type_over(page, "12")
+def test_every_control_can_be_reached_and_changed(shared):
+    tab_to(shared, "Prompt")
+    type_over(shared, "Tom and Tom and")
+    choose_by_keys(shared, "Drafting method", "n-gram store")
+    shared.get_by_role("slider", name="N-gram length").wait_for()
+    press_at(shared, "range slider for Draft length", "ArrowRight", "ArrowRight")
+    press_at(shared, "range slider for N-gram length", "ArrowLeft")
+    choose_by_keys(shared, "Sampler", "all filters")
+    shared.get_by_role("slider", name="Min-p").wait_for()
+    press_at(shared, "range slider for Temperature", "ArrowRight", "ArrowRight")
+    tab_to(shared, "Top-k")
+    type_over(shared, "30")
+    press_at(shared, "range slider for Top-p", "ArrowLeft")
+    press_at(shared, "range slider for Min-p", "ArrowLeft")
+    to_setting(shared, "Max new tokens")
+    type_over(shared, "7")
+    tab_to(shared, "Seed")
+    type_over(shared, "12")
     for title in ("Chat", "Ending", "Weights"):
-        press_at(page, title, "Enter")
-    tab_to(page, "Seed", back=True)
-    press_at(page, "Chat template", "Space", "Space")
-    tab_to(page, "Stop strings")
-    page.keyboard.type("never\never")
-    press_at(page, "Continue past", "Space")
-    press_at(page, "range slider for Alternatives", "ArrowLeft", "ArrowLeft")
+        press_at(shared, title, "Enter")
+    tab_to(shared, "Seed", back=True)
+    press_at(shared, "Chat template", "Space", "Space")
+    tab_to(shared, "Stop strings")
+    shared.keyboard.type("never\never")
+    press_at(shared, "Continue past", "Space")
+    press_at(shared, "range slider for Alternatives", "ArrowLeft", "ArrowLeft")
     for name, option in (("Number format", "float32"), ("Quantise the", "none")):
-        choose_by_keys(page, name, option)
-    run_by_keys(page)
+        choose_by_keys(shared, name, option)
+    run_by_keys(shared)
 
-    trace = saved(page)
+    trace = saved(shared)
     params = trace.params
-    assert trace.prompt == "Tom and Tom and" and number(page, "tokens") == "7"
+    assert trace.prompt == "Tom and Tom and" and number(shared, "tokens") == "7"
     assert (params.draft_with, params.gamma, params.ngram, params.rule) == ("ngram", 6, 2, "speculative")
     filters = (params.temperature, params.top_k, params.top_p, params.min_p)
     assert filters == pytest.approx((0.9, 30, 0.89, 0.04))

@@ -30,18 +30,6 @@ from tests.web.screen import (
 REPEATING = '"Row, row, row your boat," sang Mia. "Row, row, row your boat," sang'
 
 
-@pytest.fixture(scope="module")
-def shared(visit_for_all, url):
-    """A page for the tests that set all they need."""
-    return visit_for_all(url, still=True)
-
-
-@pytest.fixture(scope="module")
-def waiting(visit_for_all, bare):
-    """Over a server whose pair never comes, so that every run waits."""
-    return visit_for_all(bare, still=True)
-
-
 @pytest.mark.parametrize(
     ("drafter", "sampler", "asked"),
     [
@@ -133,8 +121,8 @@ def stop(page):
     return page.get_by_role("button", name="Stop")
 
 
-def test_an_error_opens_the_settings_at_the_control_that_it_is_about(waiting):
-    page = waiting
+def test_an_error_opens_the_settings_at_the_control_that_it_is_about(reading):
+    page = reading
     close_settings(page)
     generate(page, "")
     assert notice(page, "error").startswith("Prompt must not be empty")

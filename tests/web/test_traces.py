@@ -64,12 +64,6 @@ def file(trace, tmp_path_factory):
     return file
 
 
-@pytest.fixture(scope="module")
-def shared(visit_for_all, bare):
-    """A page that has never run anything, over a server that has no model."""
-    return visit_for_all(bare, still=True)
-
-
 def timeless(trace: Trace) -> Trace:
     timed = ("_ms", "_second", "cost_ratio", "spread", "speedup", "speedup_interval")
     stats = {name: None for name in trace.stats.__slots__ if name.endswith(timed)}
@@ -77,16 +71,16 @@ def timeless(trace: Trace) -> Trace:
     return replace(trace, rounds=rounds, stats=replace(trace.stats, **stats))
 
 
-def test_a_trace_is_shown_without_a_model_and_saved_again(shared, file, trace):
-    assert saved(shared) == Trace.load(RECORDED), "the run that every page shows at first"
-    open_trace(shared, file)
-    wait_for_state(shared, "recorded")
-    assert on_stage(shared) == recorded(trace) and joined(tokens(shared), "prompt") == PROMPT
-    assert number(shared, "tokens_per_second") == f"{trace.stats.tokens_per_second:,.1f}"
-    assert shared.get_by_test_id("whose").text_content().startswith("Recorded run: embedded")
-    shared.get_by_role("button", name="Copy link").click()
-    shared.get_by_test_id("notice").get_by_text("Not copied: this run was opened from a file").wait_for()
-    assert saved(shared) == trace
+def test_a_trace_is_shown_without_a_model_and_saved_again(reading, file, trace):
+    assert saved(reading) == Trace.load(RECORDED), "the run that every page shows at first"
+    open_trace(reading, file)
+    wait_for_state(reading, "recorded")
+    assert on_stage(reading) == recorded(trace) and joined(tokens(reading), "prompt") == PROMPT
+    assert number(reading, "tokens_per_second") == f"{trace.stats.tokens_per_second:,.1f}"
+    assert reading.get_by_test_id("whose").text_content().startswith("Recorded run: embedded")
+    reading.get_by_role("button", name="Copy link").click()
+    reading.get_by_test_id("notice").get_by_text("Not copied: this run was opened from a file").wait_for()
+    assert saved(reading) == trace
 
 
 def test_with_its_pair_it_gives_the_same_run_again_in_place_of_what_plays(page, file, trace, tmp_path):
@@ -105,10 +99,10 @@ def test_with_its_pair_it_gives_the_same_run_again_in_place_of_what_plays(page, 
     assert timeless(again) == timeless(trace) and on_stage(page) == recorded(trace)
 
 
-def test_a_file_that_is_no_trace_gets_a_sentence_and_nothing_is_lost(shared, file, trace, tmp_path):
-    open_trace(shared, file)
-    set_field(shared, "Prompt", "mine")
-    before, too_long = tokens(shared), trace.to_json().replace('"gamma":3', '"gamma":17')
+def test_a_file_that_is_no_trace_gets_a_sentence_and_nothing_is_lost(reading, file, trace, tmp_path):
+    open_trace(reading, file)
+    set_field(reading, "Prompt", "mine")
+    before, too_long = tokens(reading), trace.to_json().replace('"gamma":3', '"gamma":17')
     for content, sentence in (
         (b"", "The file is not a trace: "),
         (too_long.encode(), "The file cannot be opened: Draft length γ must be "),
@@ -116,10 +110,10 @@ def test_a_file_that_is_no_trace_gets_a_sentence_and_nothing_is_lost(shared, fil
         (b"x" * (17 * 2**20), "17.0 MB"),
     ):
         (tmp_path / "wrong.json").write_bytes(content)
-        choose_file(shared, tmp_path / "wrong.json")
-        shared.locator('[data-kind="error"]').filter(has_text=sentence).wait_for()
-        assert tokens(shared) == before and box(shared, "Prompt").input_value() == "mine", sentence
-        assert box(shared, "Draft length").input_value() == "3", sentence
+        choose_file(reading, tmp_path / "wrong.json")
+        reading.locator('[data-kind="error"]').filter(has_text=sentence).wait_for()
+        assert tokens(reading) == before and box(reading, "Prompt").input_value() == "mine", sentence
+        assert box(reading, "Draft length").input_value() == "3", sentence
 
 
 def nothing_ran(page) -> None:
@@ -128,8 +122,8 @@ def nothing_ran(page) -> None:
     assert page.evaluate(HANDLERS) == [] and page.broken == []
 
 
-def test_hostile_texts_in_a_trace_are_shown_to_the_letter(shared, hostile, tmp_path):
-    page = shared
+def test_hostile_texts_in_a_trace_are_shown_to_the_letter(reading, hostile, tmp_path):
+    page = reading
     replace(hostile, pair=replace(hostile.pair, name=HOSTILE[0])).save(tmp_path / "hostile.json")
     open_trace(page, tmp_path / "hostile.json")
     wait_for_state(page, "recorded")
@@ -158,10 +152,10 @@ def test_hostile_texts_in_a_trace_are_shown_to_the_letter(shared, hostile, tmp_p
 
 
 @pytest.fixture
-def opened(shared, every_fate):
-    open_trace(shared, every_fate[0])
-    wait_for_state(shared, "recorded")
-    return shared
+def opened(reading, every_fate):
+    open_trace(reading, every_fate[0])
+    wait_for_state(reading, "recorded")
+    return reading
 
 
 def saved_as(page, kind: str) -> tuple[str, bytes]:
