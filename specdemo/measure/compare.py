@@ -17,9 +17,8 @@ from specdemo.events.trace import Trace
 from specdemo.loading.pair import Pair
 from specdemo.measure.samples import FEWEST_TURNS, TimedTurn, measure, speed_up_in_turns, timed_text
 from specdemo.measure.settings import Setting
-from specdemo.measure.table import WARM_UP_TOKENS, MethodRow, MethodsResult, is_untimed
+from specdemo.measure.table import WARM_UP_TOKENS, MethodRow, MethodsResult, is_untimed, winner
 from specdemo.measure.turns import run_in_turns
-from specdemo.measure.winner import winner
 from specdemo.words.catalogue import speaking
 from specdemo.zero import start_run
 

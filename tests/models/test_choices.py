@@ -18,7 +18,7 @@ from specdemo.events import METHODS, RULES, Method, Rule
 from specdemo.events.trace import Trace
 from specdemo.measure.compare import compare
 from specdemo.measure.settings import methods_of
-from specdemo.measure.winner import winner
+from specdemo.measure.table import winner
 from specdemo.ui.page import api
 from specdemo.ui.page.controls import controls
 from specdemo.ui.page.hints import hints

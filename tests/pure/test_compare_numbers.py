@@ -13,8 +13,7 @@ from specdemo.events.metrics import fresh
 from specdemo.loading.catalog import others_at_hand
 from specdemo.measure.compare import result_of, rows_of
 from specdemo.measure.settings import Setting, methods_of, settings_for
-from specdemo.measure.table import MethodRow, csv_of, methods_text
-from specdemo.measure.winner import spoken_of, winner
+from specdemo.measure.table import MethodRow, csv_of, methods_text, spoken_of, winner
 
 GREEDY = Params(temperature=0)
 

@@ -33,8 +33,7 @@ from specdemo.loading.pair import AnyPair, Pair
 from specdemo.measure.compare import Comparison, compare, result_of
 from specdemo.measure.prompts import prompts_for
 from specdemo.measure.settings import Setting, has_head, methods_at_hand, settings_for, with_trees
-from specdemo.measure.table import MethodRow, MethodsResult, Table, csv_of, method_columns
-from specdemo.measure.winner import spoken_of, winner
+from specdemo.measure.table import MethodRow, MethodsResult, Table, csv_of, method_columns, spoken_of, winner
 from specdemo.servers.software import ServedPair
 from specdemo.ui.runs.advise import advise_request
 from specdemo.ui.runs.guess import guess_request
