@@ -227,13 +227,17 @@ class _Course:
 
     def first_texts(self, work: str, end: float = inf) -> Iterator[Progress]:
         """The texts before the first look, by one finalist after the other: AT_LEAST of them, and more until
-        `end`."""
-        places = [(work, number) for number in range(len(self.task.prompts[work]))]
+        `end`. They count when a finalist has written all."""
+        places = [(work, number) for number in range(len(self.task.prompts[work]))][: LOOKS[0]]
         for at, candidate in enumerate(self.measured.finalists[work]):
             if at >= AT_LEAST and perf_counter() > end:
                 return
             if not any((one.work, one.setting) == (work, candidate) for one in self.measured.samples):
-                yield from self.texts({work: [candidate]}, places[: LOOKS[0]])
+                found: list[Sample] = []
+                yield from self.texts(
+                    {work: [candidate]}, places, lambda _, some, found=found: found.extend(some)
+                )
+                self.keep(found)
 
     def go_on(self) -> Iterator[Progress]:
         """Whole texts of all finalists, until each kind of work is clear, and then of those for all of it,
@@ -245,72 +249,78 @@ class _Course:
         for work in works:
             yield from self.first_texts(work)
         running = {work: list(own) for work, own in both.items() if own}
-        yield from self.until(lambda: self.drop(running, for_all), running)
+        for work in list(running):
+            self.drop(running, work, for_all)
+        yield from self.until(running, lambda work: self.drop(running, work, for_all))
         if running:
             return
         if for_all:
             running = {work: list(for_all) for work in works}
-            yield from self.until(lambda: self.drop_all(running), running)
+            self.end_if_clear(running)
+            yield from self.until(running, lambda _: self.is_level() and self.end_if_clear(running))
         self.ended = "all" if running else "clear"
 
-    def until(self, look: Callable[[], None], running: dict[str, list[Candidate]]) -> Iterator[Progress]:
+    def until(self, running: dict[str, list[Candidate]], look: Callable[[str], object]) -> Iterator[Progress]:
         """Prompt after prompt of each kind of work by what is in the running there, from which `look` takes
-        what is out: before the first one, and after each one."""
-        written = {(one.work, one.prompt) for one in self.measured.samples}
+        what is out, after each prompt of a kind of work."""
         most = max((len(self.task.prompts[work]) for work in running), default=0)
         places = [
             (work, number)
             for number in range(most)
             for work in running
-            if number < len(self.task.prompts[work]) and (work, number) not in written
+            if self.written(work) <= number < len(self.task.prompts[work])
         ]
-        look()
-        yield from self.texts(running, places, look)
 
-    def drop(self, running: dict[str, list[Candidate]], for_all: Sequence[Candidate]) -> None:
-        """In each kind of work what is out, but for `for_all`, and then a kind of work that is clear."""
-        for work, own in list(running.items()):
-            written, count = self.written(work), len(self.task.prompts[work])
-            if written not in (*LOOKS, count):
-                continue
-            found = by_setting(self.measured.samples, [work])
-            left = still_in(found, own)
-            running[work] = [one for one in own if one in left or one in for_all]
-            if is_known := is_clear(found, left):
-                del running[work]
-            if is_known or written == count:
-                self.settle(work)
+        def take(place: Place, samples: list[Sample]) -> None:
+            self.keep(samples)
+            look(place[0])
 
-    def drop_all(self, running: dict[str, list[Candidate]]) -> None:
-        """Everything, once it is clear which setting is best for all kinds of work."""
-        is_look = min(map(self.written, self.measured.works)) in LOOKS
-        if (
-            running
-            and is_look
-            and is_clear(by_setting(self.measured.samples, list(running)), *running.values())
-        ):
+        yield from self.texts(running, places, take)
+
+    def drop(self, running: dict[str, list[Candidate]], work: str, for_all: Sequence[Candidate]) -> None:
+        """What is out in a kind of work, but for `for_all`; and the kind of work, where it is clear."""
+        written, count = self.written(work), len(self.task.prompts[work])
+        if written not in (*LOOKS, count):
+            return
+        found = by_setting(self.measured.samples, [work])
+        left = still_in(found, running[work])
+        running[work] = [one for one in running[work] if one in left or one in for_all]
+        if is_known := is_clear(found, left):
+            del running[work]
+        if is_known or written == count:
+            self.settle(work)
+
+    def end_if_clear(self, running: dict[str, list[Candidate]]) -> None:
+        """Takes everything out, once it is clear which setting is best for all kinds of work."""
+        for_all, found = next(iter(running.values())), by_setting(self.measured.samples, list(running))
+        if is_clear(found, for_all):
             running.clear()
+
+    def is_level(self) -> bool:
+        """Whether it is time to look, with as many texts in each kind of work, as far as it has prompts."""
+        most = max(map(self.written, self.measured.works))
+        counts = {work: len(own) for work, own in self.task.prompts.items()}
+        return most in LOOKS and all(self.written(work) == min(most, counts[work]) for work in counts)
 
     def written(self, work: str) -> int:
         """On how many of its prompts there are texts."""
         return max((one.prompt + 1 for one in self.measured.samples if one.work == work), default=0)
 
+    def keep(self, samples: Sequence[Sample]) -> None:
+        self.measured = replace(self.measured, samples=(*self.measured.samples, *samples))
+
     def texts(
         self,
         running: Mapping[str, list[Candidate]],
         places: Sequence[Place],
-        look: Callable[[], None] = lambda: None,
+        take: Callable[[Place, list[Sample]], None],
     ) -> Iterator[Progress]:
-        """Texts on these prompts by what is in the running in their kind of work. Those on a prompt count
-        when all are written."""
+        """Texts on these prompts by what is in the running in their kind of work. take: see `measure`."""
 
-        def take(place: Place, samples: list[Sample]) -> None:
-            self.measured = replace(self.measured, samples=(*self.measured.samples, *samples))
-            look()
+        def settings(place: Place) -> list[Candidate]:
+            return running.get(place[0], [])
 
-        for candidate, (work, number) in measure(
-            lambda place: running.get(place[0], []), places, self.text, take
-        ):
+        for candidate, (work, number) in measure(settings, places, self.text, take):
             told = {"work": work, "number": number + 1, "count": len(self.task.prompts[work])}
             yield self.progress(message("advice_comparing", **told, name=called(candidate)))
 

@@ -45,7 +45,8 @@ def measure(
             index = (at + offset) % len(running)
             yield running[index], prompt
             samples[index] = sample(running[index], prompt)
-        take(prompt, [samples[index] for index in range(len(running))])
+        if running:
+            take(prompt, [samples[index] for index in range(len(running))])
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,48 +79,47 @@ def timed_text(stats: Stats, turns: Sequence[TimedTurn]) -> TimedText:
 class Costs:
     """What the rounds of one setting take, in plain rounds. A round is taken to last the longer, the more it
     drafts, by a straight line through the rounds of all turns. So turns with long drafts can be trimmed, and
-    rounds count that were not timed. What the turns are off by that, on a trimmed mean of logarithms, holds
-    for all rounds. kept: the share of turns that are not trimmed."""
+    rounds count that were not timed. What a text's turns are off by that, on a trimmed mean of logarithms,
+    holds for all of its rounds. parts: tokens and cost of each text. error: the standard error of the
+    logarithm of all cost. kept: how many turns are not trimmed."""
 
     def __init__(self, texts: Mapping[Hashable, TimedText]):
-        turns = [(key, turn, turn.plain_ms) for key, text in texts.items() for turn in text.turns]
-        drafted = [one.drafted for _, turn, _ in turns for one in turn.fast]
-        costs = [one.ms / plain_ms for _, turn, plain_ms in turns for one in turn.fast]
+        turns = [(turn, turn.plain_ms) for text in texts.values() for turn in text.turns]
+        drafted = [one.drafted for turn, _ in turns for one in turn.fast]
+        costs = [one.ms / plain_ms for turn, plain_ms in turns for one in turn.fast]
         try:
             slope, intercept = linear_regression(drafted, costs)
         except StatisticsError:  # all drafts have the same length
             slope, intercept = 0.0, fmean(costs)
-        least = 0.1 * fmean(costs)
 
         def usual(drafted: float) -> float:
-            return max(intercept + slope * drafted, least)
+            return max(intercept + slope * drafted, 0.1 * fmean(costs))
 
-        off: dict[Hashable, list[float]] = defaultdict(list)
-        for key, turn, plain_ms in turns:
-            drafted_of_turn = fmean(one.drafted for one in turn.fast)
-            off[key].append(log(fmean(one.ms for one in turn.fast) / plain_ms / usual(drafted_of_turn)))
-        ordered = sorted(part for some in off.values() for part in some)
-        cut = int(TRIMMED * len(ordered))
-        inner = ordered[cut : len(ordered) - cut]
-        self.off, self.kept = fmean(inner), len(inner) / len(ordered)
-        self.winsorized = {
-            key: [min(max(part, inner[0]), inner[-1]) for part in some] for key, some in off.items()
-        }
-        self.turns = [part for some in self.winsorized.values() for part in some]
-        self.mean = fmean(self.turns)
-        self.parts = {
-            key: (text.tokens, text.rounds * usual(text.drafted / text.rounds)) for key, text in texts.items()
-        }
-        self.tokens, self.usual = map(sum, zip(*self.parts.values(), strict=True))
+        self.parts: dict[Hashable, tuple[int, float]] = {}
+        self.kept, spread, weights = 0, list[float](), list[tuple[float, int]]()
+        for key, text in texts.items():
+            off = sorted(
+                log(fmean(one.ms for one in turn.fast) / turn.plain_ms)
+                - log(usual(fmean(one.drafted for one in turn.fast)))
+                for turn in text.turns
+            )
+            cut = int(TRIMMED * len(off))
+            kept = off[cut : len(off) - cut]
+            mean = fmean(kept) if kept else 0.0
+            cost = text.rounds * usual(text.drafted / text.rounds) * exp(mean)
+            self.parts[key] = text.tokens, cost
+            self.kept += len(kept)
+            if off:
+                spread += [part - mean for part in ([kept[0]] * cut + kept + [kept[-1]] * cut)]
+                weights.append((cost, len(kept) ** 2 / len(off)))
+        self.tokens, self.cost = map(sum, zip(*self.parts.values(), strict=True))
+        error = sqrt(sum((cost / self.cost) ** 2 / count for cost, count in weights))
+        self.error = error * stdev(spread) if len(spread) > 1 else 0.0
 
     def log_speed_up(self, left_out: Hashable = None) -> float:
-        """The logarithm of the speed-up; left_out: about that without this text, whose turns would change a
-        trimmed mean by their winsorized values."""
-        tokens, usual = self.parts.get(left_out, (0, 0.0))
-        gone = self.winsorized.get(left_out, [])
-        others = len(self.turns) - len(gone)
-        change = sum(part - self.mean for part in gone) / others / self.kept if others else 0.0
-        return log((self.tokens - tokens) / (self.usual - usual)) - self.off + change
+        """The logarithm of the speed-up; left_out: of the others than this text."""
+        tokens, cost = self.parts.get(left_out, (0, 0.0))
+        return log((self.tokens - tokens) / (self.cost - cost))
 
 
 def speed_up_in_turns(texts: Sequence[TimedText]) -> SpeedUp | None:
@@ -128,9 +128,7 @@ def speed_up_in_turns(texts: Sequence[TimedText]) -> SpeedUp | None:
     if sum(len(one.turns) for one in texts) < FEWEST_TURNS:
         return None
     costs = Costs(dict(enumerate(texts)))
-    count = round(costs.kept * len(costs.turns))
-    half = student(count) * stdev(costs.turns) / sqrt(len(costs.turns)) / costs.kept
-    return _with_ends(costs.log_speed_up(), half)
+    return _with_ends(costs.log_speed_up(), student(costs.kept) * costs.error)
 
 
 def speed_up_on_prompts(
