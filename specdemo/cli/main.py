@@ -187,6 +187,7 @@ def _compare(arguments: Namespace, params: Params, request: dict[str, Any]) -> i
     from specdemo.measure.compare import compare, result_of
     from specdemo.measure.prompts import prompts_for
     from specdemo.measure.table import methods_text
+    from specdemo.zero import can_be_timed_in_turns
 
     pairs = [_load(request)]
     names = of.methods_at_hand(pairs[0]) if arguments.methods == [ALL] else [*arguments.methods, "none"]
@@ -199,7 +200,8 @@ def _compare(arguments: Namespace, params: Params, request: dict[str, Any]) -> i
     prompts = prompts_for(pairs[0], arguments.prompts)
     rows, status = [], 0
     try:
-        for so_far in compare(settings, prompts, arguments.repeats):
+        in_turns = arguments.repeats if can_be_timed_in_turns(pairs[0]) else 0
+        for so_far in compare(settings, prompts, arguments.repeats, in_turns=in_turns):
             rows = so_far.rows
             if so_far.measuring and sys.stderr.isatty():
                 tell(f"{so_far.done} of {so_far.total} texts; now {so_far.measuring}")

@@ -60,7 +60,7 @@ def compare(
     `repeats` times.
 
     Raises as `stream` does, when a pair is busy or cannot take a prompt."""
-    course = _Course(list(settings), prompts, is_stopped, in_turns or repeats)
+    course = _Course(list(settings), prompts, is_stopped, in_turns or repeats, bool(in_turns))
     try:
         yield from course.warm_up()
         yield from course.texts(course.passes, bool(in_turns))
@@ -76,13 +76,19 @@ class _Course:
     """A comparison as it goes on. passes: over all prompts. warm_ups, took: seconds."""
 
     def __init__(
-        self, settings: list[Setting], prompts: Sequence[Given], is_stopped: Callable[[], bool], passes: int
+        self,
+        settings: list[Setting],
+        prompts: Sequence[Given],
+        is_stopped: Callable[[], bool],
+        passes: int,
+        is_in_turns: bool,
     ):
         self.settings, self.prompts, self.is_stopped, self.passes = settings, prompts, is_stopped, passes
         self.traces: dict[str, list[Trace]] = {setting.name: [] for setting in settings}
         self.turns: Turns = {setting.name: [] for setting in settings}
         self.rows: list[MethodRow] = []
-        self.warm_ups, self.took, self.is_in_turns = list[float](), list[float](), False
+        self.warm_ups, self.is_in_turns = dict[str, float](), is_in_turns
+        self.took: dict[str, list[float]] = {setting.name: [] for setting in settings}
         assert len(self.traces) == len(settings), "each needs a name of its own"
 
     def warm_up(self) -> Iterator[Comparison]:
@@ -100,9 +106,9 @@ class _Course:
                 if not setting.is_extra:
                     raise
                 self.settings = [one for one in self.settings if one.name != setting.name]
-                del self.traces[setting.name], self.turns[setting.name]
+                del self.traces[setting.name], self.turns[setting.name], self.took[setting.name]
             else:
-                self.warm_ups.append(perf_counter() - began)
+                self.warm_ups[setting.name] = perf_counter() - began
 
         for setting, _ in measure(lambda _: self.settings, [max(self.prompts, key=len)], short_text):
             if self.warm_ups:
@@ -114,7 +120,7 @@ class _Course:
         def text(setting: Setting, prompt: Given) -> None:
             began = perf_counter()
             trace, turns = self.text(setting, prompt, in_turns)
-            self.took.append(perf_counter() - began)
+            self.took[setting.name].append(perf_counter() - began)
             self.traces[setting.name].append(trace)
             self.turns[setting.name].append(turns)
             counts = [len(own) for own in self.traces.values()]
@@ -142,21 +148,23 @@ class _Course:
 
     def so_far(self, setting: Setting | None) -> Comparison:
         """setting: the next one."""
-        done, texts = len(self.warm_ups) + len(self.took), self.passes * len(self.prompts)
-        total, latest = (
-            len(self.settings) * (1 + texts),
-            {name: own[-1] for name, own in self.traces.items() if own},
-        )
+        texts = self.passes * len(self.prompts)
+        done = len(self.warm_ups) + sum(map(len, self.took.values()))
+        total = len(self.settings) * (1 + texts)
+        latest = {name: own[-1] for name, own in self.traces.items() if own}
         return Comparison(done, total, self.left(), self.passes, setting and setting.name, self.rows, latest)
 
     def left(self) -> float:
-        """Seconds that the other texts will take, as long as those so far, or as the warm-ups tell."""
-        warm_up = fmean(self.warm_ups or [0.0])
-        most = max(setting.params.max_new_tokens for setting in self.settings)
-        longer = (WITH_PLAIN if self.is_in_turns else 1.0) * max(1.0, most / WARM_UP_TOKENS)
-        text = fmean(self.took) if self.took else longer * warm_up
-        texts = len(self.settings) * self.passes * len(self.prompts) - len(self.took)
-        return texts * text + (len(self.settings) - len(self.warm_ups)) * warm_up
+        """Seconds that the other texts will take: each as long as others of its setting, and before there are
+        any as the warm-ups tell."""
+        usual, left = fmean(self.warm_ups.values() or [0.0]), 0.0
+        longer = WITH_PLAIN if self.is_in_turns else 1.0
+        for setting in self.settings:
+            took, warm_up = self.took[setting.name], self.warm_ups.get(setting.name, usual)
+            most = max(1.0, setting.params.max_new_tokens / WARM_UP_TOKENS)
+            text = fmean(took) if took else longer * most * warm_up
+            left += (self.passes * len(self.prompts) - len(took)) * text
+        return left + (len(self.settings) - len(self.warm_ups)) * usual
 
 
 def _generate(setting: Setting, prompt: Given, is_stopped: Callable[[], bool]) -> Trace:

@@ -334,47 +334,51 @@ def _per_round(row: SettingRow) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Concurrent:
-    """What is counted, not measured, for so many requests at once. rows: of a forward of the target that
-    checks all their drafts, on average. break_even: the rows that take as long as what they share. speedup:
-    over as many requests without drafts."""
+    """So many requests at once. rows: of a forward of the target that checks all their drafts, on average.
+    speedup: over as many requests without drafts. is_counted: it follows from what one request was measured
+    to gain."""
 
     requests: int
     rows: float
-    break_even: float
     speedup: float
+    is_counted: bool
 
 
 REQUESTS = (1, 4, 16, 64)
+NOTICED = 0.05  # of a forward over one row: what the most rows must add for a line through their times
 
 
 def break_even_rows(checks: Sequence[CheckTime]) -> float | None:
     """The rows that take as long in a forward as everything that all of them share, as reading the weights:
-    by a straight line from one row through the times of more. None where more rows take no longer. checks: of
-    one context."""
+    by a straight line from one row through the times of more; at least one. None where more rows hardly take
+    longer, so that the line tells nothing. checks: of one context."""
     more = [(one.rows - 1, one.ratio - 1) for one in checks if one.rows > 1]
     row = sum(rows * longer for rows, longer in more) / sum(rows * rows for rows, _ in more) if more else 0.0
-    return (1 - row) / row if row > 0 else None
+    return max(1.0, 1 / row - 1) if row * max((rows for rows, _ in more), default=0) >= NOTICED else None
 
 
-def concurrent(measured: Measured, best: Recommendation) -> list[Concurrent]:
-    """What the best setting would bring with several requests at once: that with one, times how much less a
-    round costs there, in rounds of as many requests without drafts. Nothing where no setting is known, or
-    rows take no longer than one. Drafting is taken to grow as the target's forward does."""
-    own = tuple(one for one in measured.samples if one.setting == best.best)
-    checks = nearest_context(measured.checks, fmean(one.length for one in own)) if own else []
-    even = break_even_rows(checks)
-    if even is None or best.speedup is None:
-        return []
-    drafted, draft_cost = Together(own).drafted_per_round, Together(own).draft_cost
+def concurrent(measured: Measured, best: Recommendation) -> tuple[list[Concurrent], float | None]:
+    """What the best setting brings with several requests at once, and the break-even: the gain with one,
+    times how much less a round costs there, in rounds of as many requests without drafts. Nothing where no
+    setting is known or it drafts nothing. Drafting is taken to grow as the target's forward does."""
+    if best.best is None or best.speedup is None:
+        return [], None
+    own = tuple(by_setting(measured.samples, works_of(measured, best.work))[best.best].values())
+    even = break_even_rows(nearest_context(measured.checks, fmean(one.length for one in own)))
+    if even is None:
+        return [], None
+    together = Together(own)
+    drafted = together.drafted_per_round
 
     def cost(requests: int) -> float:
         """Of a round, in such rounds without drafts. even + rows: what a forward takes."""
-        return (even + requests * (1 + drafted)) / (even + requests) + draft_cost
+        return (even + requests * (1 + drafted)) / (even + requests) + together.draft_cost
 
-    return [
-        Concurrent(count, count * (1 + drafted), even, best.speedup * cost(1) / cost(count))
+    found = [
+        Concurrent(count, count * (1 + drafted), best.speedup * cost(1) / cost(count), count > 1)
         for count in REQUESTS
     ]
+    return (found if drafted else []), even
 
 
 def contender_of(measured: Measured, setting: Candidate) -> Contender:

@@ -191,16 +191,19 @@ def checks_in_words(checks: Sequence[CheckTime]) -> list[str]:
 def requests_in_words(advice: Advice) -> list[str]:
     """What the best setting for all of the work brings with several requests at once."""
     best = advice.recommended[-1]
-    first, *more = concurrent(advice.measured, best) or [None]
-    if first is None or best.best is None:
+    found, even = concurrent(advice.measured, best)
+    if even is None:
+        return [say("advice.concurrent_unknown")] if best.best and advice.measured.checks else []
+    if not found or best.best is None:
         return []
+    alone, *more = found
     each = []
     for one in more:
         speedup, rows = number(one.speedup, ".1f"), number(one.rows, ",.0f")
         each.append(say("advice.requests", requests=number(one.requests), speedup=speedup, rows=rows))
-    of = {"setting": called(best.best), "measured": shown(first.speedup), "each": ", ".join(each)}
-    why = say("advice.concurrent_why", even=number(first.break_even, ",.0f"))
+    of = {"setting": called(best.best), "measured": shown(alone.speedup), "each": ", ".join(each)}
     counted = say("advice.concurrent", **of)
+    why = say("advice.concurrent_why", even=number(even, ",.0f"))
     return [f"{counted[0].upper()}{counted[1:]}", why]
 
 
@@ -213,8 +216,11 @@ def advice_object(advice: Advice) -> dict[str, Any]:
     measured = to_object(advice.measured)
     del measured["samples"], measured["probes"]
     rows = [{"work": work, **asdict(row)} for work, row in settings_table(advice).rows]
-    requests = [asdict(one) for one in concurrent(advice.measured, advice.recommended[-1])]
-    return {"recommendation": recommended, "rows": rows, "concurrent": requests, **measured}
+    best = advice.recommended[-1].best
+    requests, even = concurrent(advice.measured, advice.recommended[-1])
+    counted = {"setting": best and asdict(best), "break_even_rows": even}
+    counted["requests"] = list(map(asdict, requests))
+    return {"recommendation": recommended, "rows": rows, "concurrent": counted, **measured}
 
 
 def page_of(advice: Advice) -> str:

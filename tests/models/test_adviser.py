@@ -9,9 +9,13 @@ import pytest
 from specdemo import Params, generate, load_pair
 from specdemo.cli.main import main
 from specdemo.errors import PairError
-from specdemo.loading.catalog import CATALOGUE, ROOT
-from specdemo.measure.advise import fitting
+from specdemo.events.speedup import TimedRound, plain
+from specdemo.measure import advise
 from specdemo.measure.checks import check_times
+from specdemo.measure.decide import recommendations
+from specdemo.measure.prompts import prompts_of
+from specdemo.measure.results import CheckTime
+from specdemo.measure.samples import TimedTurn
 from specdemo.measure.settings import field_of
 from specdemo.measure.turns import run_in_turns
 from tests.small import PROMPT, small_model
@@ -24,20 +28,12 @@ def pair():
     return load_pair()
 
 
-@pytest.fixture(scope="module")
-def field(pair):
-    return field_of(pair, ["model", "lookup", str(ROOT / CATALOGUE["embedded-dflash"].drafter)], PARAMS)
-
-
 SAMPLED = replace(PARAMS, temperature=0.9, top_p=0.9, seed=7)
 
 
-@pytest.mark.parametrize(
-    ("name", "params"), [("none", PARAMS), ("drafter model (embedded)", SAMPLED), ("lookup", PARAMS)]
-)
-def test_a_run_in_turns_with_plain_rounds_is_the_run(field, name, params):
-    pair = field.pairs[name]
-    params = replace(params, draft_with="lookup" if name == "lookup" else "model", gamma=5)
+@pytest.mark.parametrize(("method", "params"), [("model", PARAMS), ("model", SAMPLED), ("lookup", PARAMS)])
+def test_a_run_in_turns_with_plain_rounds_is_the_run(pair, method, params):
+    params = replace(params, draft_with=method, gamma=5)
     own, turns = run_in_turns(pair, "Once upon a time", params)
     same = generate(pair, "Once upon a time", params, measure=False)
     assert own.output_ids == same.output_ids and own.finish == same.finish and own.text == same.text
@@ -62,10 +58,27 @@ def test_what_does_not_fit_is_left_out_with_a_sentence(pair, tmp_path):
     with pytest.raises(PairError):
         field_of(pair, ["mtp"], PARAMS)
     long = {"own": ["x " * 3000, "Once"]}
-    kept, notes = fitting(pair, long, PARAMS)
+    kept, notes = advise.fitting(pair, long, PARAMS)
     assert kept == {"own": ["Once"]} and notes[0].key == "advice_prompts_left_out"
     with pytest.raises(ValueError, match="^prompts? must"):
-        fitting(pair, {"own": ["x " * 3000]}, PARAMS)
+        advise.fitting(pair, {"own": ["x " * 3000]}, PARAMS)
+
+
+def test_it_ends_when_it_is_clear_for_all_kinds_of_work_that_no_draft_pays(pair, monkeypatch):
+    """Texts are real, and times made up: each row takes as long as a forward of one."""
+    checks = [CheckTime(64, rows, 10.0 * rows, rows, rows, rows) for rows in (1, 17)]
+
+    def run_in_turns(pair, prompt, params, is_over):
+        turn = TimedTurn(plain([10.0]), [TimedRound(1, params.gamma, 10.0 * (1 + params.gamma))])
+        return generate(pair, prompt, params, measure=False), [turn] * 8
+
+    monkeypatch.setattr(advise, "run_in_turns", run_in_turns)
+    monkeypatch.setattr(advise, "check_times", lambda *_: [checks])
+    task = advise.task_of(pair, ["lookup"], prompts_of(["story", "chat"]), PARAMS, 1e6, "")
+    *_, last = advise.advise(task)
+    assert last.measured.ended == "clear" and recommendations(last.measured)[-1].draft_with == "none"
+    written = {(one.work, one.prompt) for one in last.measured.samples}
+    assert written == {(work, at) for work in ("story", "chat") for at in range(advise.LOOKS[0])}
 
 
 @pytest.mark.slow

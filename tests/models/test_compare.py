@@ -9,7 +9,7 @@ from specdemo import Params, generate, load_pair
 from specdemo.cli.main import main
 from specdemo.errors import PairError
 from specdemo.events import METHODS
-from specdemo.measure.compare import _generate, compare
+from specdemo.measure.compare import compare, run_in_turns
 from specdemo.measure.settings import methods_of
 from specdemo.measure.table import is_untimed
 from tests.tiny import noisy, tiny
@@ -98,12 +98,12 @@ def test_an_interrupted_command_prints_what_was_measured(capsys, monkeypatch):
     made = []
 
     def interrupted(*arguments):
-        if len(made) == 5:  # two warm-ups, a turn, and half of another
+        if len(made) == 3:  # a text of each, and one of another turn
             raise KeyboardInterrupt
         made.append(arguments)
-        return _generate(*arguments)
+        return run_in_turns(*arguments)
 
-    monkeypatch.setattr("specdemo.measure.compare._generate", interrupted)
+    monkeypatch.setattr("specdemo.measure.compare.run_in_turns", interrupted)
     assert main([*SHORT, "--repeats", "3", "--methods", "lookup"]) == 130
     out, err = capsys.readouterr()
     assert [row["samples"] for row in json.loads(out.splitlines()[-1])["rows"]] == [1, 1]

@@ -5,6 +5,7 @@ import multiprocessing
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from hashlib import pbkdf2_hmac
 from statistics import median
 
 import pytest
@@ -20,16 +21,12 @@ PROMPT = "One day, a girl named Mia found a tiny kitten in the rain."
 RUNS, ENOUGH, TURNS = 40, 36, 20
 
 
-def _spin() -> None:
-    while True:
-        pass
-
-
 @contextmanager
 def beside(count: int) -> Iterator[None]:
     """Beside so many processes that never rest."""
     spawn = multiprocessing.get_context("spawn")
-    others = [spawn.Process(target=_spin, daemon=True) for _ in range(count)]
+    endless = ("sha256", b"", b"", 2**31 - 1)
+    others = [spawn.Process(target=pbkdf2_hmac, args=endless, daemon=True) for _ in range(count)]
     for other in others:
         other.start()
     try:

@@ -100,14 +100,14 @@ def test_what_several_requests_gain_is_counted_from_what_one_was_measured_to_gai
     checks = tuple(CheckTime(64, rows, 1.0, 0.95 + rows / 20, 1.0, 1.0) for rows in (1, 2, 5, 9, 17))
     texts = [sample("chat", at, Candidate(MODEL.name, 4), 0.8, 0.3) for at in range(6)]
     (best,) = recommendations(own := measured(*texts, checks=checks))
-    alone, *more = concurrent(own, best)
-    assert (alone.rows, alone.break_even, alone.speedup) == (5, pytest.approx(19), best.speedup)
+    (alone, *more), even = concurrent(own, best)
+    assert (alone.rows, even, alone.speedup, alone.is_counted) == (5, pytest.approx(19), best.speedup, False)
     assert [one.requests for one in more] == [4, 16, 64] and more[-1].speedup < 1
     draft = 4 * 0.3 / PLAIN_MS
     for one in more:
         longer = ((19 + 5 * one.requests) / (19 + one.requests) + draft) / ((19 + 5) / (19 + 1) + draft)
         assert one.speedup == pytest.approx(best.speedup / longer, rel=0.01)
-    assert concurrent(measured(*texts, checks=FREE), best) == [], "rows that take no time"
+    assert concurrent(measured(*texts, checks=FREE), best) == ([], None), "rows that take no time"
 
 
 def test_what_is_surely_slower_is_out_and_the_answer_is_clear_when_nothing_else_is_left():

@@ -331,7 +331,7 @@ def shared(visit_for_all, url):
 
 @pytest.fixture(scope="module")
 def reading(visit_for_all, bare):
-    """For all who read or wait: its server's pair never comes, and what is recorded stands there at once."""
+    """For all who read or wait: the server's pair never comes."""
     return visit_for_all(bare, still=True)
 
 

@@ -361,8 +361,8 @@ class Typed(TypedDict):
 
 
 class Advice(TypedDict):
-    """What the adviser has found so far, in words. ended: why, and after how long. checks: a sentence on each
-    length of text. typed: the setting for all of the work. columns, rows: all that was measured."""
+    """What the adviser has found so far, in words. ended: why, and after how long. checks: what forwards over
+    more rows take. typed: the setting for all of the work. columns, rows: all that was measured."""
 
     advised: list[Advised]
     ended: str

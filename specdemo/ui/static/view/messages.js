@@ -375,8 +375,8 @@
  */
 
 /**
- * What the adviser has found so far, in words. ended: why, and after how long. checks: a sentence on each length
- * of text. typed: the setting for all of the work. columns, rows: all that was measured.
+ * What the adviser has found so far, in words. ended: why, and after how long. checks: what forwards over more
+ * rows take. typed: the setting for all of the work. columns, rows: all that was measured.
  * @typedef {object} Advice
  * @property {Array<Advised>} advised
  * @property {string} ended
