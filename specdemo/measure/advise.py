@@ -3,7 +3,7 @@ its first answer: a short text of each contender with long drafts, from which al
 and whole texts of the most promising settings, in turns with the target alone. What time is left goes on, in
 all kinds of work, until it is clear which setting is best."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import date
 from math import inf
@@ -233,10 +233,7 @@ class _Course:
             if at >= AT_LEAST and perf_counter() > end:
                 return
             if not any((one.work, one.setting) == (work, candidate) for one in self.measured.samples):
-                found: list[Sample] = []
-                yield from self.texts(
-                    {work: [candidate]}, places, lambda _, some, found=found: found.extend(some)
-                )
+                found = yield from self.texts({work: [candidate]}, places)
                 self.keep(found)
 
     def go_on(self) -> Iterator[Progress]:
@@ -313,16 +310,23 @@ class _Course:
         self,
         running: Mapping[str, list[Candidate]],
         places: Sequence[Place],
-        take: Callable[[Place, list[Sample]], None],
-    ) -> Iterator[Progress]:
-        """Texts on these prompts by what is in the running in their kind of work. take: see `measure`."""
+        take: Callable[[Place, list[Sample]], None] = lambda place, samples: None,
+    ) -> Generator[Progress, None, list[Sample]]:
+        """Texts on these prompts by what is in the running in their kind of work; returns all of them. take:
+        see `measure`."""
+        found: list[Sample] = []
 
         def settings(place: Place) -> list[Candidate]:
             return running.get(place[0], [])
 
-        for candidate, (work, number) in measure(settings, places, self.text, take):
+        def taken(place: Place, samples: list[Sample]) -> None:
+            found.extend(samples)
+            take(place, samples)
+
+        for candidate, (work, number) in measure(settings, places, self.text, taken):
             told = {"work": work, "number": number + 1, "count": len(self.task.prompts[work])}
             yield self.progress(message("advice_comparing", **told, name=called(candidate)))
+        return found
 
     def longest(self, contender: Contender) -> Candidate:
         return Candidate(contender.name, 0 if contender.tree else min(PROBED, contender.longest or PROBED))
