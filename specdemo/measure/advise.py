@@ -6,7 +6,6 @@ all kinds of work, until it is clear which setting is best."""
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import date
-from math import inf
 from time import perf_counter
 
 from specdemo.errors import CannotReadTrees
@@ -15,6 +14,7 @@ from specdemo.loading.pair import Pair, encode
 from specdemo.measure.checks import check_times
 from specdemo.measure.decide import (
     FIRST_TEXT,
+    MOST_FINALISTS,
     PROBED,
     by_setting,
     called,
@@ -32,7 +32,7 @@ from specdemo.session import prepare
 from specdemo.words.message import Message, about, message, message_of
 
 WARM_UP = 8  # tokens that a contender writes before it is measured
-OF_CHECKS = 0.02  # of the budget
+OF_CHECKS = 0.04  # of the budget
 FOR_ALL = 2  # settings that are measured in every kind of work, for the one setting for all of it
 LOOKS = (4, 7, 11, 15)  # prompts after which a kind of work can be clear, and settings are dropped
 AT_LEAST = 2  # settings of a kind of work, before the next one's turn
@@ -212,12 +212,14 @@ class _Course:
         self.measured = replace(self.measured, probes=(*self.measured.probes, *found))
 
     def choose(self, work: str) -> None:
-        """Its finalists: the best setting in the kinds of work before, for all of it, and those that the
-        estimates leave."""
+        """Its finalists: those that have texts, the best setting in the kinds of work before, for all of it,
+        and those that the estimates leave."""
         samples = self.measured.samples
+        here = [one.setting for one in samples if one.work == work]
         before = leader_of(by_setting(samples, list({one.work for one in samples})))
         own = finalists(estimates_of(self.measured, [work]))
-        chosen = tuple(dict.fromkeys([before, *own] if before and own else own))
+        found = dict.fromkeys([*here, before, *own] if before and own else [*here, *own])
+        chosen = tuple(found)[:MOST_FINALISTS]
         self.measured = replace(self.measured, finalists={**self.measured.finalists, work: chosen})
         if not chosen:
             self.settle(work)
@@ -225,16 +227,19 @@ class _Course:
     def settle(self, work: str) -> None:
         self.measured = replace(self.measured, settled=(*dict.fromkeys((*self.measured.settled, work)),))
 
-    def first_texts(self, work: str, end: float = inf) -> Iterator[Progress]:
+    def first_texts(self, work: str, end: float | None = None) -> Iterator[Progress]:
         """The texts before the first look, by one finalist after the other: AT_LEAST of them, and more until
-        `end`. They count when a finalist has written all."""
+        `end`. They count when a finalist has written all. Until `end` they also tell which finalists come
+        next, since the first text alone can be one that is easy to draft."""
         places = [(work, number) for number in range(len(self.task.prompts[work]))][: LOOKS[0]]
-        for at, candidate in enumerate(self.measured.finalists[work]):
-            if at >= AT_LEAST and perf_counter() > end:
+        done = {one.setting for one in self.measured.samples if one.work == work}
+        while left := [one for one in self.measured.finalists[work] if one not in done]:
+            if end is not None and len(done) >= AT_LEAST and perf_counter() > end:
                 return
-            if not any((one.work, one.setting) == (work, candidate) for one in self.measured.samples):
-                found = yield from self.texts({work: [candidate]}, places)
-                self.keep(found)
+            self.keep((yield from self.texts({work: left[:1]}, places)))
+            done.add(left[0])
+            if end is not None:
+                self.choose(work)
 
     def go_on(self) -> Iterator[Progress]:
         """Whole texts of all finalists, until each kind of work is clear, and then of those for all of it,

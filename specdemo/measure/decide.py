@@ -91,15 +91,21 @@ def finalists(found: Iterable[Estimate]) -> list[Candidate]:
 
 
 def estimates_of(measured: Measured, works: Iterable[str]) -> list[Estimate]:
-    """The estimates of all contenders, from what was probed in these kinds of work together."""
-    wanted = set(works)
-    probes = [one for one in measured.probes if one.work in wanted and one.turns]
+    """The estimates of all contenders, from their texts with long drafts in these kinds of work together."""
+    wanted, texts = set(works), (*measured.probes, *measured.samples)
+    probes = [one for one in texts if one.work in wanted and one.turns and is_long(measured, one.setting)]
     checks = nearest_context(measured.checks, fmean(one.length for one in probes)) if probes else []
     found = []
     for contender in measured.contenders:
         if own := tuple(one for one in probes if one.setting.contender == contender.name):
             found += estimates(contender, Together(own), checks)
     return found
+
+
+def is_long(measured: Measured, setting: Candidate) -> bool:
+    """Whether its drafts tell of all places up to PROBED, or up to the contender's longest draft."""
+    contender = contender_of(measured, setting)
+    return bool(contender.tree) or setting.gamma >= min(PROBED, contender.longest or PROBED)
 
 
 def nearest_context(checks: Sequence[CheckTime], length: float) -> list[CheckTime]:
