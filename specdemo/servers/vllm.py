@@ -333,14 +333,14 @@ class VllmReader(ChunkReader):
         sizes = [len(chunk.tokens) for chunk in chunks[1:]]
         counts = steps and steps.counts(sizes)
         if counts is None and stats.alone and stats.drafts is not None:
-            counts = _counts_by_sums(sizes, self.pair.longest or 0, was_stopped, stats)
+            counts = _counts_by_sums(sizes, self.pair.longest, was_stopped, stats)
         if counts is not None:
             rows = zip(chunks[1:], counts, strict=True)
             chunks = [*chunks[:1], *(replace(one, accepted=kept, drafted=of) for one, (kept, of) in rows)]
         return chunks, stats
 
 
-def _counts_by_sums(sizes: list[int], longest: int, was_stopped: bool, stats: ServerStats) -> Counts:
+def _counts_by_sums(sizes: list[int], longest: int | None, was_stopped: bool, stats: ServerStats) -> Counts:
     """Of each round, by what the server has counted of this request alone. sizes: see `Steps.counts`."""
     drafts, accepted = stats.drafts or 0, stats.accepted or 0
     if drafts > len(sizes) and not was_stopped:
@@ -349,7 +349,7 @@ def _counts_by_sums(sizes: list[int], longest: int, was_stopped: bool, stats: Se
             "than one round, so which tokens were drafted is not known"
         )
     kept = [size - 1 for size in sizes]
-    if drafts != len(sizes) or stats.drafted != drafts * longest:
+    if longest is None or drafts != len(sizes) or stats.drafted != drafts * longest:
         return [(one, longest if one == longest else None) for one in kept]
     if kept and kept[-1] <= accepted - sum(kept[:-1]) <= longest:  # it was counted before the text was cut
         kept[-1] = accepted - sum(kept[:-1])

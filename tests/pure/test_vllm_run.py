@@ -22,6 +22,7 @@ from tests.stand_ins.vllm import MODEL, ROUNDS, TEXT, StandIn, connected, fates,
 
 SHORT = Params(max_new_tokens=8, temperature=0)
 NOBODY = "http://127.0.0.1:9"
+ODD = [(401, {}), (503, {})]
 IN_ONES = {"rounds": [(id_,) for id_ in range(5, 13)], "gamma": None}
 
 
@@ -112,10 +113,16 @@ def test_a_server_without_counters_is_used_and_it_is_said():
 
 def test_a_proxy_may_let_through_only_what_is_needed(served):
     server, pair = served
-    for status in (401, 503):
-        server.answers |= dict.fromkeys(("/metrics", "/version", "/tokenize"), (status, {}, b"{}"))
-        trace = generate(load_pair(vllm=pair.client.address), "Once", SHORT)
-        assert trace.finish == "length" and trace.prompt_ids == (1, 2, 3)
+    server.rounds = IN_ONES["rounds"]
+    server.answers["/tokenize"] = (503, {}, b"")
+    for status, header in ODD:
+        server.answers |= dict.fromkeys(("/metrics", "/version"), (status, header, b"99\r\ncut off"))
+        later = load_pair(vllm=pair.client.address)
+        trace = generate(later, "Once", SHORT)
+        assert trace.finish == "length" and trace.prompt_ids == (1, 2, 3) and trace.stats.server is None
+    server.answers.clear()
+    stats = generate(later, "Once", SHORT).stats
+    assert (stats.drafted, stats.server.drafted) == (None, 14), "how long each draft was is not known"
 
 
 def test_a_chat_and_its_template_s_arguments_go_to_the_servers_own_api(served):
@@ -271,6 +278,8 @@ def test_the_key_is_sent_and_is_in_no_trace_log_or_error(caplog):
     assert f"Bearer {KEY}" in server.keys
     for text in (trace.to_json(), caplog.text, str(caught.value), str(told.value), repr(pair), *pair.notes):
         assert KEY not in text
+
+
 
 
 def test_a_redirect_gets_neither_prompt_nor_key(served):
