@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
+from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -63,6 +64,13 @@ def server_address(url: object) -> str:
         raise PairError(about("server", "query"))
     path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
     return f"{parts.scheme}://{parts.netloc}{path}"
+
+
+def _is_here(address: str) -> bool:
+    host = urlsplit(address).hostname or ""
+    with suppress(ValueError):
+        return ip_address(host).is_loopback
+    return host == "localhost"
 
 
 def host_of(address: str) -> str:
@@ -121,13 +129,17 @@ class Client:
         self._tls, self.read_seconds = httpx.create_ssl_context(), READ_SECONDS  # the longest silence
 
     def opened(self) -> httpx.Client:
-        return httpx.Client(
-            base_url=self.address,
-            headers=self._headers,
-            verify=self._tls,
-            timeout=httpx.Timeout(None, connect=CONNECT_SECONDS),  # Exchange.next counts the other waiting
-            follow_redirects=False,  # to another host, which would get the prompt and the key
-        )
+        """A proxy that the environment names is used, but not for a server on this machine."""
+        try:
+            return httpx.Client(
+                headers=self._headers,
+                verify=self._tls,
+                timeout=httpx.Timeout(None, connect=CONNECT_SECONDS),  # Exchange.next counts other waiting
+                follow_redirects=False,  # to another host, which would get the prompt and the key
+                trust_env=not _is_here(self.address),
+            )
+        except (ImportError, ValueError, httpx.InvalidURL):  # a kind of proxy that httpx does not know here
+            raise self.error("cannot be asked: the proxy of the environment cannot be used") from None
 
     def ask(
         self,
@@ -140,7 +152,7 @@ class Client:
     ) -> bytes | None:
         """What is at a path, or what answers a question; None where the server has nothing there, and once
         `is_over`. ServerError otherwise. optional: None also where a proxy keeps it to itself, and without a
-        question where it takes too long. most: the most bytes of the answer."""
+        question whatever goes wrong. most: the most bytes of the answer."""
 
         def read(response: httpx.Response) -> Iterator[Arrived]:
             if response.status_code not in (*NOTHING_THERE, *(UNWILLING if optional else ())):
@@ -151,10 +163,11 @@ class Client:
         with closing(Exchange(self, path, body, read)) as exchange:
             try:
                 arrived = exchange.next(exchange.asked_at + seconds, is_over)
-            except TimeoutError:
+            except (ServerError, TimeoutError) as error:
                 if may_lack:
                     return None
-                raise self.error(f"has not answered within {seconds:g} s") from None
+                late = self.error(f"has not answered within {seconds:g} s")
+                raise error if isinstance(error, ServerError) else late from None
         return arrived and arrived[0]
 
     def field(self, path: str, body: Body, name: str, ids: int, is_over: Condition) -> Any:
@@ -271,7 +284,7 @@ class Exchange:
     `next` gives what `read` makes of the response; any thread may `close` it. body: None for a GET."""
 
     def __init__(self, client: Client, path: str, body: Body | None, read: Read):
-        self._client, self._path, self._body, self._read = client, path, body, read
+        self._client, self._url, self._body, self._read = client, client.address + path, body, read
         self._arrived: queue.SimpleQueue[Arrived | Exception | None] = queue.SimpleQueue()
         self._socket: socket.socket | None = None
         # Reentrant, since garbage that is collected while it is held can close this very exchange.
@@ -286,7 +299,7 @@ class Exchange:
         client, method = self._client, "GET" if self._body is None else "POST"
         try:
             asked = {"json": self._body, "extensions": {"trace": self._trace}}
-            with client.opened() as http, http.stream(method, self._path, **asked) as response:
+            with client.opened() as http, http.stream(method, self._url, **asked) as response:
                 for arrived in self._read(response):
                     self._arrived.put(arrived)
             self._arrived.put(None)

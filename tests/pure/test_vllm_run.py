@@ -22,7 +22,7 @@ from tests.stand_ins.vllm import MODEL, ROUNDS, TEXT, StandIn, connected, fates,
 
 SHORT = Params(max_new_tokens=8, temperature=0)
 NOBODY = "http://127.0.0.1:9"
-ODD = [(401, {}), (503, {})]
+ODD = [(401, {}), (500, {}), (200, {"Content-Encoding": "gzip"}), (200, {"Transfer-Encoding": "chunked"})]
 IN_ONES = {"rounds": [(id_,) for id_ in range(5, 13)], "gamma": None}
 
 
@@ -280,6 +280,16 @@ def test_the_key_is_sent_and_is_in_no_trace_log_or_error(caplog):
         assert KEY not in text
 
 
+def test_a_proxy_is_not_asked_for_a_server_on_this_machine(served, monkeypatch):
+    _, pair = served
+    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+    for proxy, words in ((NOBODY, "reached"), ("socks5://host", "proxy of the env"), ("x://host", "proxy of")):
+        monkeypatch.setenv("ALL_PROXY", proxy)
+        assert generate(pair, "Once", SHORT).text == TEXT
+        load_pair(server=pair.client.address.replace("127.0.0.1", "localhost"))
+        with pytest.raises(ServerError, match=words):
+            load_pair(server="http://host.invalid")
 
 
 def test_a_redirect_gets_neither_prompt_nor_key(served):
