@@ -144,6 +144,7 @@ class LlamaReader(ChunkReader):
         read = _Event.model_validate(event)
         if not read.tokens and not read.stop:
             return []
+        self.count(len(read.tokens), len(read.content))
         if read.timings is None:
             raise Misread("sends tokens without their timings, which tell the rounds of llama.cpp")
         chunks = self._whole(read.timings, [self._token(read)] if read.tokens else [])

@@ -72,7 +72,7 @@ def served_events(
                 if chunk.prompt_ids and not trace.prompt_ids:
                     trace.prompt_ids = chunk.prompt_ids
                 if chunk.tokens:
-                    arrived.append(chunk)
+                    arrived.append(replace(chunk, prompt_ids=None))  # kept once
                     trace.add(round_of(len(trace.rounds), chunk, pair.longest, pair.always))
                     _check_drafted(trace.stats.drafted)
                 if chunk.finish:  # before the yield, so that whoever sees the last round sees a whole text

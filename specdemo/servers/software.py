@@ -37,7 +37,7 @@ CHOICES = (*events.METHODS.values(), *events.RULES.values())
 SERVERS_OWN = ("draft_with", "rule", *dict.fromkeys(field for one in CHOICES for field in one.fields))
 
 Prompt = str | tuple[ChatMessage, ...]
-TokenId = Annotated[int, Field(ge=0, lt=events.TOKEN_IDS)]
+TokenId = Annotated[int, Field(strict=True, ge=0, lt=events.TOKEN_IDS)]
 Token = Annotated[str, Field(max_length=LONGEST_TOKEN)]
 Context = Annotated[int, Field(gt=0, lt=2**31)]  # tokens; the longest of today's have 10,000,000
 Word = Annotated[str, Field(max_length=100)]  # why a text ended, a version, a method
@@ -127,15 +127,17 @@ class ChunkReader(ABC):
         except ValidationError as error:
             raise Misread(f"sent a chunk that no such server would send: {first_fault(error)}") from None
         for chunk in chunks:
-            self.tokens += len(chunk.tokens)
-            self.characters += sum(len(one.text) for one in chunk.tokens)
-            if self.tokens > self.request.tokens:
-                raise Misread("does not end its answer: it has sent more tokens than was asked for")
-            if self.characters > TEXT_A_TOKEN * self.request.tokens + LONGEST_TOKEN:
-                raise Misread(f"sent {self.characters:,} characters as the text of {self.tokens} tokens")
             if (count := len(chunk.prompt_ids or ())) > self.request.prompt_ids:
                 raise Misread(f"says that the prompt has {count:,} tokens, which it cannot have")
         return chunks
+
+    def count(self, tokens: int, characters: int) -> None:
+        """Called for what an event has, before its chunks are made."""
+        self.tokens, self.characters = self.tokens + tokens, self.characters + characters
+        if self.tokens > self.request.tokens:
+            raise Misread("does not end its answer: it has sent more tokens than was asked for")
+        if self.characters > TEXT_A_TOKEN * self.request.tokens + LONGEST_TOKEN:
+            raise Misread(f"sent {self.characters:,} characters as the text of {self.tokens} tokens")
 
 
 def round_of(index: int, chunk: Chunk, longest: int | None, always: bool) -> Round:

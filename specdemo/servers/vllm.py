@@ -175,7 +175,8 @@ def added(now: Counters, before: Counters) -> Counters | None:
     return counters if all(0 <= one <= software.MOST_OF_A_RUN for one in counters.values()) else None
 
 
-PerStep = Annotated[list[software.DraftTokens], Field(max_length=int(LIMITS["max_new_tokens"].largest))]
+MOST_STEPS = int(LIMITS["max_new_tokens"].largest)
+PerStep = Annotated[list[software.DraftTokens], Field(max_length=MOST_STEPS, fail_fast=True)]
 
 
 class Steps(Sent):
@@ -222,8 +223,10 @@ class PerRequest(Sent):
         return (*parts, sum(known) if len(known) == len(parts) else None)
 
 
-OfTokens = Field(max_length=software.MOST_DRAFT + 1)  # a list with an entry for each of a chunk's tokens
-Top = Annotated[dict[software.Token, software.LogProb], Field(max_length=software.MOST_ALTERNATIVES)]
+# A list with an entry for each of a chunk's tokens. Only its first fault is read: each costs a kilobyte.
+OfTokens = Field(max_length=software.MOST_DRAFT + 1, fail_fast=True)
+PromptIds = Annotated[tuple[software.TokenId, ...], Field(fail_fast=True)]
+Top = Annotated[dict[str, Any], Field(max_length=software.MOST_ALTERNATIVES)]  # read as Likely
 
 
 class _Judged(Likely):
@@ -261,7 +264,7 @@ class _Choice(Sent):
     delta: _Delta = _Delta()
     logprobs: _Logprobs | None = None
     token_ids: Annotated[list[software.TokenId], OfTokens] | None = None
-    prompt_token_ids: list[software.TokenId] | None = None
+    prompt_token_ids: PromptIds | None = None
     finish_reason: software.Word | None = None
     stop_reason: int | str | None = None
 
@@ -273,7 +276,7 @@ class _Choice(Sent):
 
 class _Event(Sent):
     choices: Annotated[list[_Choice], Field(max_length=1)]  # one is asked for
-    prompt_token_ids: list[software.TokenId] | None = None
+    prompt_token_ids: PromptIds | None = None
     metrics: PerRequest | None = None
 
 
@@ -292,11 +295,12 @@ class VllmReader(ChunkReader):
         choice = read.choices[0] if read.choices else _Choice()
         ids, words = choice.token_ids or [], choice.words
         judged = choice.logprobs.judged() if choice.logprobs else []
-        if words and choice.token_ids is None:
+        if words and not ids:
             raise Misread("sends text without the ids of its tokens: vLLM sends them from 0.10.2 on")
         if judged and len(judged) != len(ids):
             raise Misread(DIFFER)
-        if len(words) > software.LONGEST_TOKEN * max(1, len(ids)):
+        self.count(len(ids), len(words))
+        if len(words) > software.LONGEST_TOKEN * len(ids):
             raise Misread(f"sent {len(words):,} characters as the text of a chunk of {len(ids)} tokens")
         self.metrics = read.metrics or self.metrics
         self.steps = self.metrics.speculative_decoding
@@ -304,7 +308,6 @@ class VllmReader(ChunkReader):
         rows = zip(ids, texts, judged or [_Judged(token="")] * len(ids), strict=True)
         tokens = tuple(token(id_, text, one.probability, _top(id_, one)) for id_, text, one in rows)
         prompt_ids = choice.prompt_token_ids or read.prompt_token_ids
-        prompt_ids = None if prompt_ids is None else tuple(prompt_ids)
         return [Chunk(tokens, choice.finish_reason, choice.stop_reason, prompt_ids)]
 
     def settled(self, chunks: list[Chunk], was_stopped: bool, is_over: Condition) -> Settled:
