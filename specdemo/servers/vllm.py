@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Annotated, Any
 
-from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.parser import text_fd_to_metric_families
 from pydantic import AliasPath, BaseModel, Field, ValidationError
 
 from specdemo.events import LIMITS, PARAMETERS, Params, ServerStats
@@ -22,7 +22,7 @@ from specdemo.words.message import Message, about
 
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # a token whose character the next one completes
 LONGEST_METRICS = 8_000_000  # bytes; those of many engines take about 1,000,000
-LONGEST_SAMPLE = 10_000  # characters: a line of /metrics
+LONGEST_SAMPLE, LONGEST_SAMPLES = 10_000, 3_000_000  # characters: a line that is read, and all of them
 MOST_SAMPLES = 20_000  # of the counters that are read: 64 engines that draft 256 tokens have 18,000
 MOST_COUNTED = 2**53  # by a counter since the server started: floats are exact up to here
 # What a server has counted, over all its engines and for all visitors, by the names in COUNTED; and by the
@@ -131,7 +131,7 @@ class Vllm(ServedPair):
         until = time.monotonic() + LATE
         while True:
             text = self.client.ask("/metrics", optional=True, is_over=is_over, most=LONGEST_METRICS)
-            now = None if text is None else counters_of(text.decode("utf-8", "replace"), self.model)
+            now = None if text is None else counters_of(text.decode("utf-8", "replace"), self.model, is_over)
             if now is None or time.monotonic() > until or is_over():
                 return now
             has_ended = before is None or now["ended"] != before["ended"]
@@ -140,15 +140,20 @@ class Vllm(ServedPair):
             time.sleep(LATE / 40)
 
 
-def counters_of(text: str, model: str) -> Counters | None:
-    """The counters in the text of /metrics; None for a text that vLLM does not write. model: others that the
-    server may serve are left out."""
+def counters_of(text: str, model: str, is_over: Condition = never) -> Counters | None:
+    """The counters in the text of /metrics; None for a text that vLLM does not write, and once `is_over`.
+    model: others that the server may serve are left out."""
     counters: Counters = Counter()
     lines = [found.group() for found in islice(COUNTER_LINE.finditer(text), MOST_SAMPLES + 1)]
-    if len(lines) > MOST_SAMPLES or any(len(line) > LONGEST_SAMPLE for line in lines):
+    lengths = [len(line) for line in lines]
+    if (
+        len(lines) > MOST_SAMPLES
+        or sum(lengths) > LONGEST_SAMPLES
+        or max(lengths, default=0) > LONGEST_SAMPLE
+    ):
         return None
     try:
-        for family in text_string_to_metric_families("\n".join(lines) + "\n"):
+        for family in text_fd_to_metric_families(line for line in lines if not is_over()):
             for sample in family.samples:
                 if not 0 <= sample.value <= MOST_COUNTED:  # nor NaN
                     return None
@@ -160,7 +165,8 @@ def counters_of(text: str, model: str) -> Counters | None:
     longest = longest_of(counters)
     are_vllms = "ended" in counters or "running" in counters
     is_whole = all(place in counters for place in range(longest))
-    return counters if are_vllms and is_whole and longest <= software.MOST_DRAFT else None
+    is_whole = is_whole and longest <= software.MOST_DRAFT and not is_over()
+    return counters if are_vllms and is_whole else None
 
 
 def longest_of(counters: Counters) -> int:

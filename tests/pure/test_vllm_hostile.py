@@ -256,6 +256,7 @@ def test_counters_that_cannot_be_are_not_told_and_those_of_many_engines_are_read
     for text in (
         *(f"vllm:num_requests_running{NAME} {value}\n" for value in ("-1", "1e300", "NaN", "+Inf")),
         RUNNING * 20_001,
+        RUNNING + f'vllm:generation_tokens_total{{a="{"x" * 9_000}"}} 1\n' * 340,
         RUNNING + "".join(map(placed, range(1_001))),
         RUNNING + placed("9" * 9_000),
         f'vllm:num_requests_running{{model_name="{"x" * 10_000}"}} 1\n',
@@ -270,6 +271,7 @@ def test_counters_that_cannot_be_are_not_told_and_those_of_many_engines_are_read
         text += "".join(accepted.format(engine, number) for number in range(100))
     counters = counters_of(text, MODEL)
     assert counters["ended"] == 384 and {counters[place] for place in range(100)} == {192}
+    assert counters_of(text, MODEL, is_over=lambda: True) is None
 
 
 @pytest.mark.parametrize("hostile", [silence, endless(b": still here\n\n"), endless(EMPTY)], ids=range(3))

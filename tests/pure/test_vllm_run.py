@@ -284,7 +284,11 @@ def test_a_proxy_is_not_asked_for_a_server_on_this_machine(served, monkeypatch):
     _, pair = served
     for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
         monkeypatch.delenv(name)
-    for proxy, words in ((NOBODY, "reached"), ("socks5://host", "proxy of the env"), ("x://host", "proxy of")):
+    for proxy, words in (
+        (NOBODY, "reached"),
+        ("socks5://host", "proxy of the env"),
+        ("x://host", "proxy of"),
+    ):
         monkeypatch.setenv("ALL_PROXY", proxy)
         assert generate(pair, "Once", SHORT).text == TEXT
         load_pair(server=pair.client.address.replace("127.0.0.1", "localhost"))
