@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import httpx
 from pydantic_core import from_json
 
-from specdemo.errors import LoadError, PairError, hide, without_directories
+from specdemo.errors import LoadError, PairError, hide, redacted, without_directories
 from specdemo.words.message import about, refusal
 
 Body = dict[str, Any]
@@ -79,7 +79,8 @@ def host_of(address: str) -> str:
 
 
 def readable(text: str) -> str:
-    return "".join(sign if sign.isprintable() else "?" for sign in text)
+    """To be called before the text is cut: a part of a key would not be known as such."""
+    return "".join(sign if sign.isprintable() else "?" for sign in redacted(text))
 
 
 def never() -> bool:
@@ -124,7 +125,9 @@ class Client:
         if key is not None:
             if not key.isascii() or not key.isprintable() or not key.strip():
                 raise ServerError("server: the key for it is empty or cannot be sent")
-            hide(key)
+            quoted = key.replace("\\", "\\\\")  # as it is in the words for a list
+            for form in (key, quoted, quoted.replace("'", "\\'")):
+                hide(form)
             self._headers["Authorization"] = f"Bearer {key}"
         self._tls, self.read_seconds = httpx.create_ssl_context(), READ_SECONDS  # the longest silence
 
@@ -214,7 +217,7 @@ class Client:
             try:
                 reason = _reason(from_json(content, allow_inf_nan=False))
             except ValueError:
-                reason = response.reason_phrase
+                reason = _reason(response.reason_phrase)
             raise self.error(f"answers with status {status}: {reason or 'no reason given'}")
         return content
 
@@ -261,7 +264,7 @@ class Client:
             return error
         if isinstance(error, httpx.TimeoutException):
             return self.error(f"did not take a connection within {CONNECT_SECONDS:.0f} s")
-        words = " ".join(str(error).split())[:LONGEST_REASON]
+        words = _reason(error)
         why = f": {words}" if words and self.name is None else ""  # they can tell the host
         if "CERTIFICATE" in words or isinstance(error, ssl.SSLError):
             return self.error(f"has no certificate that can be trusted{why}")
@@ -276,7 +279,7 @@ def _reason(answer: Any) -> str:
     """What the server's answer says is wrong, on one line."""
     while isinstance(answer, dict) and ("error" in answer or "message" in answer):
         answer = answer.get("message", answer.get("error"))
-    return " ".join(str(answer).split())[:LONGEST_REASON].rstrip(".")
+    return " ".join(redacted(str(answer)).split())[:LONGEST_REASON].rstrip(".")
 
 
 class Exchange:

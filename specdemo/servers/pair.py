@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, ValidationError
 from specdemo.errors import PairError, failure
 from specdemo.events import Finish, Finished, Round, Started
 from specdemo.events.trace import Trace
-from specdemo.servers.client import Client, Condition, server_address
+from specdemo.servers.client import Client, Condition, readable, server_address
 from specdemo.servers.llama_cpp import LlamaCpp
 from specdemo.servers.software import Chunk, Context, Misread, ServedPair, first_fault, round_of
 from specdemo.servers.vllm import Vllm
@@ -49,7 +49,7 @@ def connect(url: str, key: str | None = None, name: str | None = None) -> Served
         raise client.error(what) from None
     if model.owned_by and model.owned_by not in SOFTWARE:
         why = "only these tell their rounds in a way that is read here"
-        raise client.error(f"is of {model.owned_by[:40]} and not vLLM or llama.cpp: {why}")
+        raise client.error(f"is of {readable(model.owned_by)[:40]} and not vLLM or llama.cpp: {why}")
     pair = SOFTWARE[model.owned_by or "vllm"](client, model.id, model.max_model_len)
     pair.notes += [f"the server has {len(others)} more models, which are not used"] if others else []
     return pair

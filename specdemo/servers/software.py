@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from specdemo import events
-from specdemo.errors import without_directories
+from specdemo.errors import redacted, without_directories
 from specdemo.events import Alternative, ChatMessage, Judged, Next, Params, Round, ServerStats
 from specdemo.events.params import tree_text
 from specdemo.servers.client import Body, Client, Condition, Request, ServerError, host_of, never, readable
@@ -179,7 +179,7 @@ def round_of(index: int, chunk: Chunk, longest: int | None, always: bool) -> Rou
 def first_fault(error: ValidationError) -> str:
     """The first place that is wrong, and how."""
     first = error.errors(include_url=False, include_input=False)[0]
-    return f"{'.'.join(map(str, first['loc']))[:300]}: {first['msg']}"
+    return f"{redacted('.'.join(map(str, first['loc'])))[:300]}: {first['msg']}"
 
 
 def accepted_by_place(accepted: Sequence[int], longest: int) -> tuple[int, ...]:
@@ -213,7 +213,7 @@ class ServedPair(ABC):
         self.client, self.model, self.context = client, model, context or inf
         self.lock, self.notes = threading.Lock(), list[str]()
         self.look()
-        shown, address = readable(model[:200]), client.name or host_of(client.address)
+        shown, address = readable(model)[:200], client.name or host_of(client.address)
         shown = shown if client.name is None else without_directories(shown)
         fields = (self.kind, self.version, shown, self.method, self.longest, None)
         self.server, nothing = events.ServerInfo(address, *fields), events.ByModel(None, None)

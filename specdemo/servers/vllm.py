@@ -72,7 +72,7 @@ class Vllm(ServedPair):
         for path in ("/version", "/server_info?config_format=json"):
             with suppress(ValidationError):
                 names = _Names.model_validate_json(self.client.ask(path, optional=True) or b"")
-                self.version = self.version or (names.version and readable(names.version[:40]))
+                self.version = self.version or (names.version and readable(names.version)[:40])
                 self.method = names.method and readable(names.method)
         self.notes.append("the server tells no p, q and u: probabilities are the target's before the sampler")
         rounds, stats, reader = self.probed()

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 from unittest.mock import Mock
 
+import httpx
 import pytest
 
 from specdemo import Params, Trace, generate, load_pair, stream
@@ -105,6 +106,12 @@ def test_a_run_that_goes_wrong_keeps_what_came_and_the_next_one_works(served, wh
 def test_json_that_is_not_as_vllm_sends_it_is_refused(data):
     with pytest.raises(ServerError, match="not JSON"):
         Client("http://host").parsed(data)
+
+
+def test_a_status_line_is_cut():
+    long = httpx.Response(500, stream=httpx.ByteStream(b""), extensions={"reason_phrase": b"x" * 90_000})
+    with pytest.raises(ServerError, match="500: x{300}$"):
+        Client("http://host")._content(long, 9)
 
 
 def event(logprobs=None, **choice):

@@ -1,6 +1,7 @@
 """Runs on a vLLM server, against a stand-in that behaves as the real one, or is slow, restarted, shared with
 others, or behind a proxy."""
 
+import json
 import logging
 import os
 import shutil
@@ -261,7 +262,7 @@ def test_what_is_no_address_or_no_key(given, words):
     assert "secret" not in str(caught.value)
 
 
-KEY = "s3cret-of-the-server"
+KEY = "s3cret-of-\\the'server"
 
 
 def test_the_key_is_sent_and_is_in_no_trace_log_or_error(caplog):
@@ -275,9 +276,19 @@ def test_the_key_is_sent_and_is_in_no_trace_log_or_error(caplog):
         server.before_chunk = lambda number, write: write(line({"error": f"the key {KEY} has expired"}))
         with pytest.raises(ServerError, match=r"the key \*\*\* has expired") as told:
             generate(pair, "Once", SHORT)
-    assert f"Bearer {KEY}" in server.keys
-    for text in (trace.to_json(), caplog.text, str(caught.value), str(told.value), repr(pair), *pair.notes):
-        assert KEY not in text
+        shown = [trace.to_json(), caplog.text, str(caught.value), str(told.value), repr(pair), *pair.notes]
+        for answer in ({"error": "x" * 285 + KEY}, {"detail": [f'"{KEY}']}, {"detail": [KEY]}):
+            server.answers["/v1/completions"] = (400, {}, json.dumps(answer).encode())
+            with pytest.raises(ServerError, match="400: ") as told:
+                generate(pair, "Once", SHORT)
+            shown.append(str(told.value))
+    echo = StandIn(model=f"{'x' * 190}{KEY}")
+    echo.answers["/version"] = (200, {}, json.dumps({"version": f"{'x' * 25}{KEY}"}).encode())
+    names = {"vllm_config": {"speculative_config": {"method": KEY}}}
+    echo.answers["/server_info?config_format=json"] = (200, {}, json.dumps(names).encode())
+    with echo.serving() as url:
+        shown.append(repr(load_pair(vllm=url, vllm_key=KEY).server))
+    assert f"Bearer {KEY}" in server.keys and not [text for text in shown if "s3cret" in text]
 
 
 def test_a_proxy_is_not_asked_for_a_server_on_this_machine(served, monkeypatch):
