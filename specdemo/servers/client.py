@@ -2,6 +2,7 @@
 thread of its own, and any other thread can close it, whatever it waits for."""
 
 import queue
+import re
 import socket
 import ssl
 import threading
@@ -10,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
-from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -43,6 +43,7 @@ CONNECT_SECONDS, READ_SECONDS = 5.0, 60.0  # to each of the host's addresses; wi
 ASK_SECONDS, OPTIONAL_SECONDS = 20.0, 5.0  # for a short answer as a whole
 STOP_PERIOD = 0.05  # s between two looks whether to stop waiting
 NOTHING_THERE, UNWILLING = (404, 405), (401, 403, 501, 502, 503)
+LOOPBACK = r"localhost|::1|127(\.\d+){3}"  # the host's names for this machine
 
 
 def server_address(url: object) -> str:
@@ -64,13 +65,6 @@ def server_address(url: object) -> str:
         raise PairError(about("server", "query"))
     path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
     return f"{parts.scheme}://{parts.netloc}{path}"
-
-
-def _is_here(address: str) -> bool:
-    host = urlsplit(address).hostname or ""
-    with suppress(ValueError):
-        return ip_address(host).is_loopback
-    return host == "localhost"
 
 
 def host_of(address: str) -> str:
@@ -103,13 +97,13 @@ class Request:
     prompt_ids: int
 
     @property
-    def line(self) -> int:
-        """The most bytes of one event."""
+    def longest_event(self) -> int:
+        """Bytes."""
         return LONGEST_EVENT + ID_BYTES * self.prompt_ids
 
     @property
-    def bytes(self) -> int:
-        """The most bytes of all events."""
+    def most_bytes(self) -> int:
+        """Of all events."""
         token = TOKEN_BYTES + ALTERNATIVE_BYTES * (1 + self.alternatives)
         return RUN_BYTES + ID_BYTES * self.prompt_ids + token * self.tokens
 
@@ -139,7 +133,7 @@ class Client:
                 verify=self._tls,
                 timeout=httpx.Timeout(None, connect=CONNECT_SECONDS),  # Exchange.next counts other waiting
                 follow_redirects=False,  # to another host, which would get the prompt and the key
-                trust_env=not _is_here(self.address),
+                trust_env=not re.fullmatch(LOOPBACK, urlsplit(self.address).hostname or ""),
             )
         except (ImportError, ValueError, httpx.InvalidURL):  # a kind of proxy that httpx does not know here
             raise self.error("cannot be asked: the proxy of the environment cannot be used") from None
@@ -191,7 +185,7 @@ class Client:
         if response.status_code != 200:
             self._content(response, LONGEST_ANSWER)
         rest, count = bytearray(), 0
-        for part in self._parts(response, request.bytes):
+        for part in self._parts(response, request.most_bytes):
             at = time.perf_counter()
             rest += part
             *lines, rest = rest.split(b"\n") if b"\n" in part else [rest]
@@ -202,8 +196,8 @@ class Client:
                 if count > request.tokens + SPARE_EVENTS:
                     raise self.error("does not end its answer: it has sent more than was asked for")
                 yield bytes(data), at
-            if len(rest) > request.line:
-                raise self.error(f"sent a line that is too long: more than {request.line:,} bytes")
+            if len(rest) > request.longest_event:
+                raise self.error(f"sent a line that is too long: more than {request.longest_event:,} bytes")
 
     def _content(self, response: httpx.Response, most: int) -> bytes:
         """What the server answers. ServerError if that is not what was asked for."""

@@ -145,12 +145,8 @@ def counters_of(text: str, model: str, is_over: Condition = never) -> Counters |
     model: others that the server may serve are left out."""
     counters: Counters = Counter()
     lines = [found.group() for found in islice(COUNTER_LINE.finditer(text), MOST_SAMPLES + 1)]
-    lengths = [len(line) for line in lines]
-    if (
-        len(lines) > MOST_SAMPLES
-        or sum(lengths) > LONGEST_SAMPLES
-        or max(lengths, default=0) > LONGEST_SAMPLE
-    ):
+    are_long = sum(map(len, lines)) > LONGEST_SAMPLES or any(len(line) > LONGEST_SAMPLE for line in lines)
+    if len(lines) > MOST_SAMPLES or are_long:
         return None
     try:
         for family in text_fd_to_metric_families(line for line in lines if not is_over()):
@@ -211,6 +207,15 @@ class Steps(Sent):
                 raise Misread(f"has sent {size} tokens for round {index + 1}, but counts {counted}")
         return counts
 
+    @property
+    def stats(self) -> ServerStats:
+        kept, proposed = self.per_step_accepted, self.per_step_drafted
+        drafts, drafted = self.num_spec_steps, self.num_draft_tokens
+        if kept and proposed and (len(kept), len(proposed), sum(proposed)) != (drafts, drafts, drafted):
+            raise Misread(f"counts {drafts:,} drafts of {drafted:,} tokens, which contradicts its own lists")
+        places = software.accepted_by_place(kept or (), self.num_spec_tokens)
+        return ServerStats(True, drafts, drafted, self.num_accepted_draft_tokens, places)
+
 
 class PerRequest(Sent):
     """What the server tells of one request after its end. The times, with --enable-per-request-metrics, are
@@ -222,11 +227,12 @@ class PerRequest(Sent):
     speculative_decoding: Steps | None = None
 
     @property
-    def times(self) -> tuple[float | None, ...]:
-        """Those, and all together."""
+    def times(self) -> dict[str, float | None]:
+        """Those, and all together, by their names in ServerStats."""
         parts = (self.queue_time_ms, self.time_to_first_token_ms, self.generation_time_ms)
         known = [part for part in parts if part is not None]
-        return (*parts, sum(known) if len(known) == len(parts) else None)
+        names = ("queue_ms", "prefill_ms", "decode_ms", "total_ms")
+        return dict(zip(names, (*parts, sum(known) if len(known) == len(parts) else None), strict=True))
 
 
 # A list with an entry for each of a chunk's tokens. Only its first fault is read: each costs a kilobyte.
@@ -326,21 +332,22 @@ class VllmReader(ChunkReader):
         is_alone = counted["ended"] == 1 and not counted["running"]
         # Requests of others may have been aborted, which do not count as ended.
         is_alone = is_alone and (was_stopped or counted["generated"] == self.tokens)
-        if is_alone and not any(times):
+        if is_alone and not any(times.values()):
             names = ("queue", "prefill", "decode", "total")
-            times = tuple(1000 * counted[name] if name in counted else None for name in names)
+            times = {f"{name}_ms": 1000 * counted[name] if name in counted else None for name in names}
         if steps:
-            places = software.accepted_by_place(steps.per_step_accepted or (), steps.num_spec_tokens)
-            numbers = (True, steps.num_spec_steps, steps.num_draft_tokens, steps.num_accepted_draft_tokens)
-        elif self.added is None and not any(times):
+            stats = replace(steps.stats, **times)
+        elif self.added is None and not any(times.values()):
             return chunks, None
         else:
+            names = ("drafts", "drafted", "accepted")
+            sums = {name: int(counted[name]) if name in counted else None for name in names}
             places = tuple(int(counted[place]) for place in range(longest_of(counted)))
-            numbers = [counted.get(name) for name in ("drafts", "drafted", "accepted")]
-            numbers = (is_alone, *(None if one is None else int(one) for one in numbers))
-        stats = ServerStats(*numbers, places, *times)
+            stats = ServerStats(is_alone, **sums, accepted_by_place=places, **times)
         sizes = [len(chunk.tokens) for chunk in chunks[1:]]
         counts = steps and steps.counts(sizes)
+        if stats.alone:
+            _check_sums(stats)
         if counts is None and stats.alone and stats.drafts is not None:
             counts = _counts_by_sums(sizes, self.pair.longest, was_stopped, stats)
         if counts is not None:
@@ -349,15 +356,24 @@ class VllmReader(ChunkReader):
         return chunks, stats
 
 
+def _check_sums(stats: ServerStats) -> None:
+    """What is counted of one request has to fit together."""
+    drafts, drafted, accepted = (one or 0 for one in (stats.drafts, stats.drafted, stats.accepted))
+    places = stats.accepted_by_place
+    has_places = sorted((drafts, *places), reverse=True) == [drafts, *places] and sum(places) == accepted
+    if accepted > drafted or (places and not has_places):
+        counts = f"{drafts:,} drafts of {drafted:,} tokens, {accepted:,} accepted, {sum(places):,} by place"
+        raise Misread(f"counts {counts}, which contradicts itself")
+
+
 def _counts_by_sums(sizes: list[int], longest: int | None, was_stopped: bool, stats: ServerStats) -> Counts:
     """Of each round, by what the server has counted of this request alone. sizes: see `Steps.counts`."""
-    drafts, accepted = stats.drafts or 0, stats.accepted or 0
-    if drafts > len(sizes) and not was_stopped:
+    drafts, accepted, kept = stats.drafts or 0, stats.accepted or 0, [size - 1 for size in sizes]
+    if (drafts > len(sizes) and not was_stopped) or accepted < sum(kept):
         raise software.Merged(
-            f"has judged {drafts} drafts and sent {len(sizes)} chunks after the first: some chunks hold more "
-            "than one round, so which tokens were drafted is not known"
+            f"has judged {drafts} drafts of {accepted} accepted tokens and sent {len(sizes)} chunks of {sum(sizes)}: "
+            "some chunks hold more than one round, so which tokens were drafted is not known"
         )
-    kept = [size - 1 for size in sizes]
     if longest is None or drafts != len(sizes) or stats.drafted != drafts * longest:
         return [(one, longest if one == longest else None) for one in kept]
     if kept and kept[-1] <= accepted - sum(kept[:-1]) <= longest:  # it was counted before the text was cut

@@ -62,6 +62,7 @@ def endless(content: bytes) -> Callable[[Write, Gate], None]:
 
 EMPTY = chunk(ids=(), text="")
 LOUD = {"error": {"message": "\x1b[2J" + "no" * 10_000, "code": 500}}
+NO_LISTS = {"per_step_accepted": None, "per_step_drafted": None}
 HOSTILE = [  # before which chunk a server sends what, and what of it is told
     (2, breaks_off, "broke off"),
     (2, silence, "no token for 0.2 s"),
@@ -74,8 +75,13 @@ HOSTILE = [  # before which chunk a server sends what, and what of it is told
     (2, sends(line(LOUD)), r"\?\[2Jnono"),
     (2, sends(chunk((), "", finish_reason="abort")), "abort"),
     (5, sends(chunk(finish_reason="stop")), "goes on after the end"),
-    ({"detailed": True, "tells": {"per_step_drafted": [3, 2, 2, 2]}}, None, "counts 2 of 3 drafts"),
-    ({"judge_more": 1}, None, "5 drafts and sent 4 chunks"),
+    ({"detailed": True, "tells": {"per_step_drafted": [3, 1, 2, 2]}}, None, "counts 2 of 3 drafts"),
+    ({"judge_more": 1}, None, "5 drafts, .* sent 4 chunks"),
+    ({"detailed": True, "tells": {"num_spec_steps": 3}}, None, "contradict"),
+    ({"detailed": True, "tells": {"num_draft_tokens": 7}}, None, "contradict"),
+    ({"detailed": True, "tells": {"num_accepted_draft_tokens": 4}}, None, "contradict"),
+    ({"detailed": True, "tells": NO_LISTS | {"num_draft_tokens": 2}}, None, "2 tokens, 3 accepted"),
+    ({"detailed": True, "tells": NO_LISTS | {"num_accepted_draft_tokens": 2}}, None, "more than one round"),
 ]
 
 
@@ -100,6 +106,15 @@ def test_a_run_that_goes_wrong_keeps_what_came_and_the_next_one_works(served, wh
     server.behave()
     pair.client.read_seconds = 60.0
     assert generate(pair, "Once", SHORT).text == TEXT
+
+
+def test_counters_that_contradict_each_other_end_a_run_that_was_the_only_one(served):
+    server, pair = served
+    server.before_chunk = lambda number, write: server.accepted.append(server.accepted.pop() + 1)
+    with pytest.raises(ServerError, match="8 tokens, .* contradicts itself"):
+        generate(pair, "Once", SHORT)
+    server.others = 1
+    assert not generate(pair, "Once", SHORT).stats.server.alone
 
 
 @pytest.mark.parametrize("data", [b'{"x": NaN}', b'"\\ud800"', b"9" * 5_000, b"[" * 300 + b"]" * 300])
@@ -184,7 +199,7 @@ def test_chunks_that_are_too_many_together_are_refused(sent, words):
         read.read(sent[-1])
     ids = list(range(300_000))
     read, large = reader(1, most_ids(ids)), event(prompt_token_ids=ids)
-    assert len(json.dumps(large)) < read.request.line
+    assert len(json.dumps(large)) < read.request.longest_event
     assert read.read(large)[0].prompt_ids == tuple(ids)
 
 
