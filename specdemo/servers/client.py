@@ -1,5 +1,4 @@
-"""HTTP to one server, at the address that a user writes: short questions, and streams. Each request has a
-thread of its own, and any other thread can close it, whatever it waits for."""
+"""HTTP to one server: questions, and streams, each in a thread, which any other thread can end."""
 
 import queue
 import re
@@ -27,8 +26,7 @@ Read = Callable[[httpx.Response], Iterator[Arrived]]
 
 # No server may cost those who use others their time or memory, so what is taken from one is bounded, here and
 # in the other modules: beyond it the run or the load ends with a sentence. pydantic's parser of JSON has
-# bounds of its own: it refuses lists in lists deeper than 200, integers of more than 4,300 digits, NaN, and
-# half a surrogate pair. Answers are asked for uncompressed, so bytes are those that arrive.
+# bounds of its own: lists in lists to a depth of 200, integers of 4,300 digits, no NaN, no half pairs.
 LONGEST_ANSWER = 2_000_000  # bytes; a list of a thousand models takes 600,000
 LONGEST_EVENT = 2_000_000  # bytes of a stream: fifty alternatives for each of 256 tokens, as a chat has them
 ID_BYTES = 12  # a token id in JSON: the first event of a run has those of the prompt
@@ -47,8 +45,7 @@ LOOPBACK = r"localhost|::1|127(\.\d+){3}"  # the host's names for this machine
 
 
 def server_address(url: object) -> str:
-    """The server's address without the API's path and without a slash at its end; PairError for what is no
-    address."""
+    """Without the API's path and without a slash at its end; PairError for what is no address."""
     if not isinstance(url, str) or not url.strip() or len(url) > LONGEST_ADDRESS or not url.isprintable():
         raise PairError(refusal("server", "address", url))
     try:
@@ -87,8 +84,7 @@ class ServerError(LoadError):
 
 @dataclass(frozen=True)
 class Request:
-    """A request for a stream, and the most that its answer may have. tokens: those of the text; prompt_ids:
-    those of the prompt."""
+    """For a stream, and the most tokens of its text and of its prompt, and bytes of an event and of all."""
 
     path: str
     body: Body
@@ -98,19 +94,16 @@ class Request:
 
     @property
     def longest_event(self) -> int:
-        """Bytes."""
         return LONGEST_EVENT + ID_BYTES * self.prompt_ids
 
     @property
     def most_bytes(self) -> int:
-        """Of all events."""
         token = TOKEN_BYTES + ALTERNATIVE_BYTES * (1 + self.alternatives)
         return RUN_BYTES + ID_BYTES * self.prompt_ids + token * self.tokens
 
 
 class Client:
-    """HTTP to one server. key: sent as a bearer token, and in no message. name: stands for the address in
-    messages."""
+    """key: sent as a bearer token, and in no message. name: stands for the address in messages."""
 
     def __init__(self, address: str, key: str | None = None, name: str | None = None):
         self.address, self.name = address, name
@@ -119,7 +112,7 @@ class Client:
         if key is not None:
             if not key.isascii() or not key.isprintable() or not key.strip():
                 raise ServerError("server: the key for it is empty or cannot be sent")
-            quoted = key.replace("\\", "\\\\")  # as it is in the words for a list
+            quoted = key.replace("\\", "\\\\")  # as in a list
             for form in (key, quoted, quoted.replace("'", "\\'")):
                 hide(form)
             self._headers["Authorization"] = f"Bearer {key}"
@@ -147,9 +140,8 @@ class Client:
         is_over: Condition = never,
         most: int = LONGEST_ANSWER,
     ) -> bytes | None:
-        """What is at a path, or what answers a question; None where the server has nothing there, and once
-        `is_over`. ServerError otherwise. optional: None also where a proxy keeps it to itself, and without a
-        question whatever goes wrong. most: the most bytes of the answer."""
+        """What is at a path, or answers a question; None where nothing is, and once `is_over`. optional:
+        also where a proxy keeps it to itself, and without a question whatever goes wrong. most: bytes."""
 
         def read(response: httpx.Response) -> Iterator[Arrived]:
             if response.status_code not in (*NOTHING_THERE, *(UNWILLING if optional else ())):
@@ -168,8 +160,7 @@ class Client:
         return arrived and arrived[0]
 
     def field(self, path: str, body: Body, name: str, ids: int, is_over: Condition) -> Any:
-        """The field of that name in the JSON that answers a question; None where the server does not take it,
-        and once `is_over`. ids: it may hold so many token ids."""
+        """That of an answer in JSON; None where it has none, and once `is_over`. ids: so many may be in it."""
         most = LONGEST_ANSWER + ID_BYTES * ids
         answer = self.ask(path, body, optional=True, is_over=is_over, most=most)
         fields = None if answer is None else self.parsed(answer)
@@ -244,10 +235,9 @@ class Client:
             raise self.error(what) from None
 
     def error(self, what: str) -> ServerError:
-        what = readable(what)
-        if self.name is not None:
-            return ServerError(f"{self.name} {without_directories(what)}")
-        return ServerError(f"the server at {self.address} {what}")
+        if self.name is None:
+            return ServerError(f"the server at {self.address} {readable(what)}")
+        return ServerError(f"{self.name} {without_directories(readable(what))}")
 
     def silent(self) -> ServerError:
         return self.error(f"has sent no token for {self.read_seconds:g} s")
@@ -277,8 +267,7 @@ def _reason(answer: Any) -> str:
 
 
 class Exchange:
-    """One request, in a thread of its own: looking the host up, connecting and waiting can take any time.
-    `next` gives what `read` makes of the response; any thread may `close` it. body: None for a GET."""
+    """One request, in a thread. `next` gives what `read` makes of the response; any thread may `close` it."""
 
     def __init__(self, client: Client, path: str, body: Body | None, read: Read):
         self._client, self._url, self._body, self._read = client, client.address + path, body, read
@@ -316,8 +305,7 @@ class Exchange:
                     self.close()
 
     def next(self, until: float, is_over: Condition) -> Arrived | None:
-        """None at the end, and once `is_over`. TimeoutError if nothing comes until then, by
-        time.perf_counter; raises what went wrong."""
+        """None at the end, and once `is_over`. Raises what went wrong, TimeoutError if nothing comes."""
         while not is_over():
             with suppress(queue.Empty):
                 arrived = self._arrived.get(timeout=STOP_PERIOD)

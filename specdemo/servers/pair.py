@@ -32,9 +32,8 @@ class _Models(BaseModel):
 
 
 def connect(url: str, key: str | None = None, name: str | None = None) -> ServedPair:
-    """Asks the server at this address what it is, and for a few tokens, which show how it answers. key: that
-    of its --api-key. name: shown in place of the address. PairError for a wrong address, ServerError if the
-    server cannot be used."""
+    """Asks the server at this address what it is, and for a few tokens. key: its --api-key. name: shown in
+    place of the address. PairError for a wrong address, ServerError if the server cannot be used."""
     client = Client(server_address(url), key, name)
     text = client.ask("/v1/models")
     if text is None:

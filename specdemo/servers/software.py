@@ -1,5 +1,4 @@
-"""What servers of both kinds share: the tokens of their answers, the rounds that these make, and a server in
-the place of a pair."""
+"""What servers share: their answers' tokens, the rounds that these make, and a server in place of a pair."""
 
 import threading
 import time
@@ -73,9 +72,8 @@ class Likely(Sent):
 
 
 def token(id_: int | None, text: str, raw_p: float | None = None, top: Sequence[Alternative] = ()) -> Judged:
-    """A token that is in the text. text: its part of it. raw_p: None where the server has not sent it. top:
-    the likeliest tokens, of which the server tells the texts, and not always the ids. id_: None where the
-    server does not send it. No server tells p, q and u. What adds up to more than 1 is no probability."""
+    """A token that is in the text. text: its part of it. id_, raw_p: None where the server has not sent it.
+    top: the likeliest tokens, with and without ids. What adds up to more than 1 is no probability."""
     others = sum(raw for *_, raw, _ in top)
     if others + (0.0 if raw_p is None or any(one[0] == id_ for one in top) else raw_p) > MOST_SUM:
         raw_p, top = None, ()
@@ -112,8 +110,7 @@ class ChunkReader(ABC):
 
     @abstractmethod
     def chunks(self, event: Body) -> list[Chunk]:
-        """What an event says: a chunk for each round that it completes, and one more where it says something
-        else. ValidationError if it is none of this server's."""
+        """A chunk for each round that an event completes, and for what else it says; or ValidationError."""
 
     @abstractmethod
     def settled(self, chunks: list[Chunk], was_stopped: bool, is_over: Condition) -> Settled:
@@ -141,10 +138,9 @@ class ChunkReader(ABC):
 
 
 def round_of(index: int, chunk: Chunk, longest: int | None, always: bool) -> Round:
-    """The round that a chunk holds: accepted drafts, and the target's own token. Where it is not told how
-    many tokens were drafted, that follows from the draft's length, if it is known. What was refused has no
-    id. longest: the most tokens of a draft, 0 if the server does not draft, None if it is not known. always:
-    whether every draft has so many."""
+    """The round that a chunk holds: accepted drafts, and the target's own token. How many were drafted is as
+    told, or follows from the draft's length. What was refused has no id. longest: the most tokens of a draft,
+    0 if the server does not draft, None if it is not known. always: whether every draft has so many."""
     tokens, accepted, drafted = chunk.tokens, chunk.accepted, chunk.drafted
     ended_by: events.EndedBy | None = None
     if accepted is None:
@@ -183,15 +179,13 @@ def first_fault(error: ValidationError) -> str:
 
 
 def accepted_by_place(accepted: Sequence[int], longest: int) -> tuple[int, ...]:
-    """How many drafts were accepted up to each place and beyond. accepted: tokens of each draft; empty where
-    that is not known."""
+    """How many drafts were accepted up to each place. accepted: tokens of each; empty if not known."""
     counts = Counter(accepted).items()
     return tuple(sum(times for n, times in counts if n > place) for place in range(longest if counts else 0))
 
 
 class ServedPair(ABC):
-    """A running server, which takes the place of a Pair in `stream`. longest, always: see `round_of`, as far
-    as the server shows. context: the most tokens of prompt and text together."""
+    """A running server in the place of a Pair. longest, always: see `round_of`. context: tokens in all."""
 
     kind: ClassVar[str]  # as it calls itself
     # These are as in Pair. None: not told. The server refuses ids that it does not have.
@@ -226,8 +220,7 @@ class ServedPair(ABC):
 
     @abstractmethod
     def asked(self, params: Params, prompt: Any, ids: list[int], most: int) -> tuple[str, Body]:
-        """The path and the body of a request. prompt: text, or the messages of a chat; empty where token ids
-        were given. most: the most tokens of the text."""
+        """A request's path and body. prompt: text, or a chat; empty where ids were given. most: tokens."""
 
     @abstractmethod
     def reader(self, request: Request, is_over: Condition = never) -> ChunkReader:
@@ -280,23 +273,20 @@ class ServedPair(ABC):
         return self.tokenized(body, most_ids(turns), is_over)
 
     def tokenized(self, body: Body, most: int, is_over: Condition) -> list[int] | None:
-        """The token ids of a prompt. most: so many at most."""
         ids = self.client.field("/tokenize", body, "tokens", most, is_over)
         is_known = isinstance(ids, list) and 0 < len(ids) <= most
         is_known = is_known and all(type(one) is int and 0 <= one < events.TOKEN_IDS for one in ids)
         return ids if is_known else None
 
     def request(self, params: Params, prompt: Prompt, ids: Sequence[int]) -> Request:
-        """For a text. prompt: empty where token ids were given. ids: the prompt's, as far as they are
-        known."""
+        """For a text. prompt: empty where token ids were given. ids: the prompt's, as far as known."""
         turns = turns_of(prompt, params) if params.chat else prompt
         most = int(min(params.max_new_tokens, self.context - len(ids)))
         path, body = self.asked(params, turns, list(ids), most)
         return Request(path, body, most, params.alternatives, most_ids(turns or ids))
 
     def chunks(self, request: Request, reader: ChunkReader, is_over: Condition = never) -> Iterator[Chunk]:
-        """The answer to a request. Ends early once `is_over`. An error of the connection after the text has
-        ended is left out."""
+        """The answer; ends early once `is_over`. An error after the text's end is left out."""
         with closing(self.client.stream(request)) as stream:
             last_at, has_ended = stream.asked_at, False
             while True:
@@ -323,8 +313,7 @@ class ServedPair(ABC):
 
     def probed(self, left: int = PROBES - 1) -> tuple[int, ServerStats | None, ChunkReader]:
         """How many rounds a short answer has after its first, what the server tells after it, and its reader.
-        A server that was just started is late with its first answers, and merges their rounds: it is asked
-        again. left: so often at most."""
+        A server that was just started merges rounds, and is asked again. left: so often at most."""
         request, chunks = self.request(GREEDY, PROBE, ()), list[Chunk]()
         reader, until = self.reader(request), time.perf_counter() + self.client.read_seconds
         try:

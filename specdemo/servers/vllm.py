@@ -1,5 +1,4 @@
-"""vLLM: a chunk is a round, its /metrics count all visitors' requests, and after a request it may tell each
-step."""
+"""vLLM: a chunk is a round, /metrics count all visitors' requests, and after one it may tell each step."""
 
 import re
 import time
@@ -40,11 +39,12 @@ COUNTED = {  # what is read of the counters; a server writes thousands of others
     "vllm:num_requests_running": "running",
     "vllm:num_requests_waiting": "running",
     "vllm:generation_tokens_total": "generated",
-    "vllm:request_queue_time_seconds_sum": "queue",  # seconds of all ended requests
-    "vllm:request_prefill_time_seconds_sum": "prefill",
-    "vllm:request_decode_time_seconds_sum": "decode",
-    "vllm:e2e_request_latency_seconds_sum": "total",
+    "vllm:request_queue_time_seconds_sum": "queue_ms",  # of all ended requests, in seconds
+    "vllm:request_prefill_time_seconds_sum": "prefill_ms",
+    "vllm:request_decode_time_seconds_sum": "decode_ms",
+    "vllm:e2e_request_latency_seconds_sum": "total_ms",
 }
+TIMES = [name for name in COUNTED.values() if name.endswith("_ms")]
 COUNTER_LINE = re.compile(rf"^(?:{'|'.join(COUNTED)})[ {{].*$", re.MULTILINE)
 NOT_KNOWN = (
     "so it is not known how many tokens were refused, and which of the target's own tokens are bonus tokens: "
@@ -53,15 +53,14 @@ NOT_KNOWN = (
 VARIES = f"not every draft of this server has the same length, {NOT_KNOWN}"
 OTHERS_USED_IT = f"others used the server when it was looked at, {NOT_KNOWN}"
 NO_COUNTERS = "the server does not tell how it drafts: its /metrics cannot be read"
+METHOD = AliasPath("vllm_config", "speculative_config", "method")
 
 
 class _Names(BaseModel):
     """method: of drafting, which vLLM tells where it was started with VLLM_SERVER_DEV_MODE=1."""
 
     version: str | None = None
-    method: software.Word | None = Field(
-        default=None, validation_alias=AliasPath("vllm_config", "speculative_config", "method")
-    )
+    method: software.Word | None = Field(None, validation_alias=METHOD)
 
 
 class Vllm(ServedPair):
@@ -108,7 +107,7 @@ class Vllm(ServedPair):
         return "/v1/completions", body | {"prompt": prompt or ids, "logprobs": params.alternatives}
 
     def reader(self, request: Request, is_over: Condition = never) -> "VllmReader":
-        before = self.counters(idle=self.left, is_over=is_over)
+        before = self.counters(None, self.left, is_over)
         if before is not None and self.longest is not None and longest_of(before) != self.longest:
             raise Misread("drafts otherwise than when it was asked before: load it again")
         self.left = True  # until the text has ended
@@ -122,12 +121,10 @@ class Vllm(ServedPair):
         if name := field_of_grammar(params):
             yield about(name, "grammar_not_sent")
 
-    def counters(
-        self, before: Counters | None = None, idle: bool = False, is_over: Condition = never
-    ) -> Counters | None:
-        """What the server has counted up to now; None where it does not tell. before: asks again for a
-        moment, until one more request has ended since then, because a server counts it a little later. idle:
-        also until none runs, because a server that is told to end one goes on for a round."""
+    def counters(self, before: Counters | None, idle: bool, is_over: Condition) -> Counters | None:
+        """What the server has counted up to now; None where it does not tell. before: asks again until one
+        more request has ended, which is counted a little later. idle: also until none runs, because a server
+        that is told to end one goes on for a round."""
         until = time.monotonic() + LATE
         while True:
             text = self.client.ask("/metrics", optional=True, is_over=is_over, most=LONGEST_METRICS)
@@ -141,8 +138,7 @@ class Vllm(ServedPair):
 
 
 def counters_of(text: str, model: str, is_over: Condition = never) -> Counters | None:
-    """The counters in the text of /metrics; None for a text that vLLM does not write, and once `is_over`.
-    model: others that the server may serve are left out."""
+    """Those in the text of /metrics, of this model; None for a text of no vLLM, and once `is_over`."""
     counters: Counters = Counter()
     lines = [found.group() for found in islice(COUNTER_LINE.finditer(text), MOST_SAMPLES + 1)]
     are_long = sum(map(len, lines)) > LONGEST_SAMPLES or any(len(line) > LONGEST_SAMPLE for line in lines)
@@ -160,9 +156,8 @@ def counters_of(text: str, model: str, is_over: Condition = never) -> Counters |
         return None
     longest = longest_of(counters)
     are_vllms = "ended" in counters or "running" in counters
-    is_whole = all(place in counters for place in range(longest))
-    is_whole = is_whole and longest <= software.MOST_DRAFT and not is_over()
-    return counters if are_vllms and is_whole else None
+    is_whole = longest <= software.MOST_DRAFT and all(place in counters for place in range(longest))
+    return counters if are_vllms and is_whole and not is_over() else None
 
 
 def longest_of(counters: Counters) -> int:
@@ -177,8 +172,8 @@ def added(now: Counters, before: Counters) -> Counters | None:
     return counters if all(0 <= one <= software.MOST_OF_A_RUN for one in counters.values()) else None
 
 
-MOST_STEPS = int(LIMITS["max_new_tokens"].largest)
-PerStep = Annotated[list[software.DraftTokens], Field(max_length=MOST_STEPS, fail_fast=True)]
+OfSteps = Field(max_length=int(LIMITS["max_new_tokens"].largest), fail_fast=True)
+PerStep = Annotated[list[software.DraftTokens], OfSteps]
 
 
 class Steps(Sent):
@@ -231,8 +226,8 @@ class PerRequest(Sent):
         """Those, and all together, by their names in ServerStats."""
         parts = (self.queue_time_ms, self.time_to_first_token_ms, self.generation_time_ms)
         known = [part for part in parts if part is not None]
-        names = ("queue_ms", "prefill_ms", "decode_ms", "total_ms")
-        return dict(zip(names, (*parts, sum(known) if len(known) == len(parts) else None), strict=True))
+        total = sum(known) if len(known) == len(parts) else None
+        return dict(zip(TIMES, (*parts, total), strict=True))
 
 
 # A list with an entry for each of a chunk's tokens. Only its first fault is read: each costs a kilobyte.
@@ -293,8 +288,7 @@ class _Event(Sent):
 
 
 class VllmReader(ChunkReader):
-    """before: what the server has counted up to the request; added: since then. metrics, steps: what it tells
-    of the request alone."""
+    """before, added: what is counted up to the request, and since. metrics, steps: of the request alone."""
 
     def __init__(self, request: Request, pair: Vllm, before: Counters | None):
         super().__init__(request)
@@ -333,8 +327,7 @@ class VllmReader(ChunkReader):
         # Requests of others may have been aborted, which do not count as ended.
         is_alone = is_alone and (was_stopped or counted["generated"] == self.tokens)
         if is_alone and not any(times.values()):
-            names = ("queue", "prefill", "decode", "total")
-            times = {f"{name}_ms": 1000 * counted[name] if name in counted else None for name in names}
+            times = {name: 1000 * counted[name] if name in counted else None for name in TIMES}
         if steps:
             stats = replace(steps.stats, **times)
         elif self.added is None and not any(times.values()):
@@ -370,10 +363,8 @@ def _counts_by_sums(sizes: list[int], longest: int | None, was_stopped: bool, st
     """Of each round, by what the server has counted of this request alone. sizes: see `Steps.counts`."""
     drafts, accepted, kept = stats.drafts or 0, stats.accepted or 0, [size - 1 for size in sizes]
     if (drafts > len(sizes) and not was_stopped) or accepted < sum(kept):
-        raise software.Merged(
-            f"has judged {drafts} drafts of {accepted} accepted tokens and sent {len(sizes)} chunks of {sum(sizes)}: "
-            "some chunks hold more than one round, so which tokens were drafted is not known"
-        )
+        counts = f"{drafts} drafts, accepted {accepted} tokens and sent {sum(sizes)} in {len(sizes)} chunks"
+        raise software.Merged(f"has judged {counts}: some hold several rounds, so the drafts are not known")
     if longest is None or drafts != len(sizes) or stats.drafted != drafts * longest:
         return [(one, longest if one == longest else None) for one in kept]
     if kept and kept[-1] <= accepted - sum(kept[:-1]) <= longest:  # it was counted before the text was cut
@@ -388,9 +379,8 @@ def _top(token_id: int, judged: _Judged) -> tuple[software.Alternative, ...]:
 
 
 def texts_of(text: str, words: list[str]) -> list[str]:
-    """The part of a chunk's text that each of its tokens has. words: the tokens as the server names them. A
-    name can have an incomplete character, or be that of a special token, which has no text: what is left over
-    before the next known word belongs to the token in front of that word."""
+    """The part of a chunk's text that each token has. words: their names. One with an incomplete character,
+    or of a special token, has no text: what is left before a known word is the token's in front of it."""
     texts, at = [""] * len(words), 0
     for place, word in enumerate(words):
         found = text.find(word, at) if word and UNFINISHED not in word else -1

@@ -76,12 +76,12 @@ HOSTILE = [  # before which chunk a server sends what, and what of it is told
     (2, sends(chunk((), "", finish_reason="abort")), "abort"),
     (5, sends(chunk(finish_reason="stop")), "goes on after the end"),
     ({"detailed": True, "tells": {"per_step_drafted": [3, 1, 2, 2]}}, None, "counts 2 of 3 drafts"),
-    ({"judge_more": 1}, None, "5 drafts, .* sent 4 chunks"),
+    ({"judge_more": 1}, None, "5 drafts, .* in 4 chunks"),
     ({"detailed": True, "tells": {"num_spec_steps": 3}}, None, "contradict"),
     ({"detailed": True, "tells": {"num_draft_tokens": 7}}, None, "contradict"),
     ({"detailed": True, "tells": {"num_accepted_draft_tokens": 4}}, None, "contradict"),
     ({"detailed": True, "tells": NO_LISTS | {"num_draft_tokens": 2}}, None, "2 tokens, 3 accepted"),
-    ({"detailed": True, "tells": NO_LISTS | {"num_accepted_draft_tokens": 2}}, None, "more than one round"),
+    ({"detailed": True, "tells": NO_LISTS | {"num_accepted_draft_tokens": 2}}, None, "several rounds"),
 ]
 
 
