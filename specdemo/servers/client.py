@@ -160,7 +160,7 @@ class Client:
         return arrived and arrived[0]
 
     def field(self, path: str, body: Body, name: str, ids: int, is_over: Condition) -> Any:
-        """That of an answer in JSON; None where it has none, and once `is_over`. ids: so many may be in it."""
+        """That of an answer in JSON; None where it has none, and once `is_over`. ids: the most in it."""
         most = LONGEST_ANSWER + ID_BYTES * ids
         answer = self.ask(path, body, optional=True, is_over=is_over, most=most)
         fields = None if answer is None else self.parsed(answer)

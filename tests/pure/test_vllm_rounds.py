@@ -132,10 +132,8 @@ class Replayed:
 def test_a_recording_is_a_whole_text(name):
     run = Replayed(name)
     emitted = [token for one in run.rounds for token in one.emitted]
-    assert len(emitted) == 24 == run.added["generated"] and (run.added["ended"], run.added["running"]) == (
-        1,
-        0,
-    )
+    assert len(emitted) == 24 == run.added["generated"]
+    assert (run.added["ended"], run.added["running"]) == (1, 0)
     assert run.chunks[0].prompt_ids and [chunk.finish for chunk in run.chunks[-2:]] == ["length", None]
     for piece in (piece for chunk in run.chunks for piece in chunk.tokens):
         assert 0 < piece.raw_p <= 1 and [row[0] for row in piece.top].count(piece.id) == 1

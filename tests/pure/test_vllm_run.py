@@ -267,7 +267,10 @@ KEY = "s3cret-of-\\the'server"
 
 def test_the_key_is_sent_and_is_in_no_trace_log_or_error(caplog):
     caplog.set_level(logging.DEBUG)
-    server = StandIn(key=KEY)
+    server = StandIn(key=KEY, model=f"{'x' * 190}{KEY}")
+    names = {"version": f"{'x' * 25}{KEY}", "vllm_config": {"speculative_config": {"method": KEY}}}
+    told = (200, {}, json.dumps(names).encode())
+    server.answers |= {"/version": told, "/server_info?config_format=json": told}
     with server.serving() as url:
         with pytest.raises(ServerError, match="refuses the key, or wants one") as caught:
             load_pair(vllm=url)
@@ -282,12 +285,6 @@ def test_the_key_is_sent_and_is_in_no_trace_log_or_error(caplog):
             with pytest.raises(ServerError, match="400: ") as told:
                 generate(pair, "Once", SHORT)
             shown.append(str(told.value))
-    echo = StandIn(model=f"{'x' * 190}{KEY}")
-    echo.answers["/version"] = (200, {}, json.dumps({"version": f"{'x' * 25}{KEY}"}).encode())
-    names = {"vllm_config": {"speculative_config": {"method": KEY}}}
-    echo.answers["/server_info?config_format=json"] = (200, {}, json.dumps(names).encode())
-    with echo.serving() as url:
-        shown.append(repr(load_pair(vllm=url, vllm_key=KEY).server))
     assert f"Bearer {KEY}" in server.keys and not [text for text in shown if "s3cret" in text]
 
 
@@ -295,11 +292,7 @@ def test_a_proxy_is_not_asked_for_a_server_on_this_machine(served, monkeypatch):
     _, pair = served
     for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
         monkeypatch.delenv(name)
-    for proxy, words in (
-        (NOBODY, "reached"),
-        ("socks5://host", "proxy of the env"),
-        ("x://host", "proxy of"),
-    ):
+    for proxy, words in ((NOBODY, "reached"), ("socks5://a", "proxy of the env"), ("x://a", "proxy of")):
         monkeypatch.setenv("ALL_PROXY", proxy)
         assert generate(pair, "Once", SHORT).text == TEXT
         load_pair(server=pair.client.address.replace("127.0.0.1", "localhost"))

@@ -154,48 +154,31 @@ class StandIn:
     def detail(self, steps: list[tuple[int, int]]) -> dict[str, Any]:
         drafted, accepted = sum(drafted for _, drafted in steps), sum(accepted for accepted, _ in steps)
         counts = [accepted for accepted, _ in steps]
-        told = {
-            "mean_acceptance_length": 1 + accepted / max(1, len(steps)),
-            "draft_acceptance_rate": accepted / max(1, drafted),
-            "acceptance_histogram": [counts.count(length) for length in range((self.gamma or 0) + 1)],
-            "num_spec_tokens": self.gamma,
-            "num_spec_steps": len(steps),
-            "num_draft_tokens": drafted,
-            "num_accepted_draft_tokens": accepted,
-            "per_step_accepted": [accepted for accepted, _ in steps],
-            "per_step_drafted": [drafted for _, drafted in steps],
-        }
-        return told | self.tells
+        mean, rate = 1 + accepted / max(1, len(steps)), accepted / max(1, drafted)
+        told: dict[str, Any] = {"mean_acceptance_length": mean, "draft_acceptance_rate": rate}
+        told["acceptance_histogram"] = [counts.count(length) for length in range((self.gamma or 0) + 1)]
+        told |= {"num_spec_tokens": self.gamma, "num_spec_steps": len(steps), "num_draft_tokens": drafted}
+        told |= {"num_accepted_draft_tokens": accepted, "per_step_accepted": counts}
+        return told | {"per_step_drafted": [drafted for _, drafted in steps]} | self.tells
 
     def chunk(
         self, ids: Sequence[int], prompt_ids: list[int] | None, is_last: bool, chat: bool
     ) -> dict[str, Any]:
         words = [self.words[id_] for id_ in ids]
         own, other = self.likely
-        choice: dict[str, Any] = {
-            "index": 0,
-            "finish_reason": self.finish if is_last else None,
-            "stop_reason": self.stop if is_last else None,
-            "token_ids": list(ids),
-        }
-        text = "".join(words)
+        finish, stop = (self.finish, self.stop) if is_last else (None, None)
+        choice: dict[str, Any] = {"index": 0, "finish_reason": finish, "stop_reason": stop}
+        choice, text = choice | {"token_ids": list(ids)}, "".join(words)
         if chat:
+            row: list[dict[str, Any]] = [{"token": word, "logprob": own} for word in words]
+            tops = [[one, {"token": " else", "logprob": other}] for one in row]
             content = [
-                {
-                    "token": word,
-                    "logprob": own,
-                    "bytes": list(word.encode()),
-                    "top_logprobs": [{"token": word, "logprob": own}, {"token": " else", "logprob": other}],
-                }
-                for word in words
+                one | {"bytes": list(one["token"].encode()), "top_logprobs": top}
+                for one, top in zip(row, tops, strict=True)
             ]
             return {"choices": [choice | {"delta": {"content": text}, "logprobs": {"content": content}}]}
-        logprobs = {
-            "text_offset": [0] * len(ids),
-            "token_logprobs": [own] * len(ids),
-            "tokens": words,
-            "top_logprobs": [{word: own, " else": other} for word in words],
-        }
+        logprobs: dict[str, Any] = {"text_offset": [0] * len(ids), "token_logprobs": [own] * len(ids)}
+        logprobs |= {"tokens": words, "top_logprobs": [{word: own, " else": other} for word in words]}
         choice |= {"text": text, "logprobs": logprobs, "prompt_token_ids": prompt_ids}
         return {**SENT, "model": self.model, "choices": [choice]}
 
