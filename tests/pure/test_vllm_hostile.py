@@ -34,11 +34,7 @@ def chunk(ids=(8,), text=" x", **more: Any) -> bytes:
 
 
 def sends(content: bytes, times: int = 1) -> Callable[[Write, Gate], None]:
-    def send(write: Write, gate: Gate) -> None:
-        for _ in range(times):
-            write(content)
-
-    return send
+    return lambda write, gate: write(content * times)
 
 
 def silence(write: Write, gate: Gate) -> None:
@@ -116,12 +112,6 @@ def test_counters_that_contradict_each_other_end_a_run_that_was_the_only_one(ser
 def test_json_that_is_not_as_vllm_sends_it_is_refused(data):
     with pytest.raises(ServerError, match="not JSON"):
         Client("http://host").parsed(data)
-
-
-def test_a_status_line_is_cut():
-    long = httpx.Response(500, stream=httpx.ByteStream(b""), extensions={"reason_phrase": b"x" * 90_000})
-    with pytest.raises(ServerError, match="500: x{300}$"):
-        Client("http://host")._content(long, 9)
 
 
 def event(logprobs=None, **choice):
@@ -333,7 +323,10 @@ def test_what_is_closed_before_it_is_sent_is_not_sent(scheme, monkeypatch):
         assert b"Once" not in b"".join(iter(lambda: connection.recv(9_999), b""))
 
 
-def test_what_cannot_even_be_asked_is_said_in_a_sentence(monkeypatch):
+def test_what_cannot_even_be_asked_and_a_long_status_line_are_said_in_a_sentence(monkeypatch):
+    long = httpx.Response(500, stream=httpx.ByteStream(b""), extensions={"reason_phrase": b"x" * 90_000})
+    with pytest.raises(ServerError, match="500: x{300}$"):
+        Client("http://host")._content(long, 9)
     with pytest.raises(ServerError, match="cannot be used: UnicodeError"):
         load_pair(server=f"http://{'a' * 70}.com")
     monkeypatch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError))
@@ -360,13 +353,9 @@ def test_a_prompt_s_tokens_that_cannot_be_are_not_told(served):
         generate(pair, "Once", SHORT)
 
 
-# Mutations of what a real server sends.
-
 ROOM = Request("", {}, 24, 2, 100)
-READERS = [
-    (("eagle3",), lambda: VllmReader(ROOM, Mock(longest=4), None)),
-    (("draft", "llama-cpp"), lambda: LlamaReader(ROOM)),
-]
+READERS: list[Any] = [(("eagle3",), lambda: VllmReader(ROOM, Mock(longest=4), None))]
+READERS += [(("draft", "llama-cpp"), lambda: LlamaReader(ROOM))]
 STRANGE: list[Any] = [
     *(None, True, False, "", "x" * 2_000, "\ud800", "\x00", [], {}, [[]], {"a": 1}, [None] * 2_000),
     *(0, -1, 1, 2**31, 2**53, 2**63, 10**12, 10**400, 1e308, -1e308, 0.5, float("inf"), float("nan")),

@@ -27,11 +27,8 @@ def chunk_of(event) -> Chunk:
 
 def chunk(*ids: int, finish: str | None = None):
     tokens = [f" {id_}" for id_ in ids]
-    logprobs = {
-        "tokens": tokens,
-        "token_logprobs": [WORD] * len(ids),
-        "top_logprobs": [{token: WORD, " x": -2.0} for token in tokens],
-    }
+    tops = [{token: WORD, " x": -2.0} for token in tokens]
+    logprobs = {"tokens": tokens, "token_logprobs": [WORD] * len(ids), "top_logprobs": tops}
     choice = {"text": "".join(tokens), "token_ids": list(ids), "logprobs": logprobs, "finish_reason": finish}
     return chunk_of({"choices": [choice]})
 
@@ -109,8 +106,6 @@ def test_the_drafts_of_each_round_are_settled_by_lists_that_fit_its_chunks():
 def test_the_texts_of_tokens_join_to_the_chunks_text(text, words, expected):
     assert texts_of(text, words) == expected
 
-
-# Recordings
 
 NAMES = ["target", "draft_model", "ngram", "eagle3"]
 

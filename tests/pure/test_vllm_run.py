@@ -189,9 +189,6 @@ def test_what_a_server_does_not_take_is_refused_by_name(served):
     assert generate(pair, "Once", replace(SHORT, gamma=2)).finish == "length"  # the pair is free
 
 
-# What a server still does for a request that has ended here.
-
-
 def test_after_a_stop_string_it_may_count_as_running_for_a_moment_and_judge_one_more_round(served):
     server, pair = served
     server.finish = "stop"
@@ -237,9 +234,6 @@ def test_no_run_keeps_its_connection(served, monkeypatch):
     while (os.getpid(), port) in [(one.pid, *one.raddr[1:]) for one in psutil.net_connections("tcp")]:
         assert time.monotonic() < until
         time.sleep(0.01)
-
-
-# Addresses, keys and certificates
 
 
 @pytest.mark.parametrize(
