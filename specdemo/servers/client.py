@@ -1,7 +1,7 @@
-"""HTTP to one server, at the address that a user writes: short questions, and streams. Each request has a
-thread of its own, and any other thread can close it, whatever it waits for."""
+"""HTTP to one server: questions, and streams, each in a thread, which any other thread can end."""
 
 import queue
+import re
 import socket
 import ssl
 import threading
@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import httpx
 from pydantic_core import from_json
 
-from specdemo.errors import LoadError, PairError, hide, without_directories
+from specdemo.errors import LoadError, PairError, hide, redacted, without_directories
 from specdemo.words.message import about, refusal
 
 Body = dict[str, Any]
@@ -26,8 +26,7 @@ Read = Callable[[httpx.Response], Iterator[Arrived]]
 
 # No server may cost those who use others their time or memory, so what is taken from one is bounded, here and
 # in the other modules: beyond it the run or the load ends with a sentence. pydantic's parser of JSON has
-# bounds of its own: it refuses lists in lists deeper than 200, integers of more than 4,300 digits, NaN, and
-# half a surrogate pair. Answers are asked for uncompressed, so bytes are those that arrive.
+# bounds of its own: lists in lists to a depth of 200, integers of 4,300 digits, no NaN, no half pairs.
 LONGEST_ANSWER = 2_000_000  # bytes; a list of a thousand models takes 600,000
 LONGEST_EVENT = 2_000_000  # bytes of a stream: fifty alternatives for each of 256 tokens, as a chat has them
 ID_BYTES = 12  # a token id in JSON: the first event of a run has those of the prompt
@@ -42,11 +41,11 @@ CONNECT_SECONDS, READ_SECONDS = 5.0, 60.0  # to each of the host's addresses; wi
 ASK_SECONDS, OPTIONAL_SECONDS = 20.0, 5.0  # for a short answer as a whole
 STOP_PERIOD = 0.05  # s between two looks whether to stop waiting
 NOTHING_THERE, UNWILLING = (404, 405), (401, 403, 501, 502, 503)
+LOOPBACK = r"localhost|::1|127(\.\d+){3}"  # the host's names for this machine
 
 
 def server_address(url: object) -> str:
-    """The server's address without the API's path and without a slash at its end; PairError for what is no
-    address."""
+    """Without the API's path and without a slash at its end; PairError for what is no address."""
     if not isinstance(url, str) or not url.strip() or len(url) > LONGEST_ADDRESS or not url.isprintable():
         raise PairError(refusal("server", "address", url))
     try:
@@ -71,7 +70,8 @@ def host_of(address: str) -> str:
 
 
 def readable(text: str) -> str:
-    return "".join(sign if sign.isprintable() else "?" for sign in text)
+    """To be called before the text is cut: a part of a key would not be known as such."""
+    return "".join(sign if sign.isprintable() else "?" for sign in redacted(text))
 
 
 def never() -> bool:
@@ -84,8 +84,7 @@ class ServerError(LoadError):
 
 @dataclass(frozen=True)
 class Request:
-    """A request for a stream, and the most that its answer may have. tokens: those of the text; prompt_ids:
-    those of the prompt."""
+    """For a stream, and the most tokens of its text and of its prompt, and bytes of an event and of all."""
 
     path: str
     body: Body
@@ -94,20 +93,17 @@ class Request:
     prompt_ids: int
 
     @property
-    def line(self) -> int:
-        """The most bytes of one event."""
+    def longest_event(self) -> int:
         return LONGEST_EVENT + ID_BYTES * self.prompt_ids
 
     @property
-    def bytes(self) -> int:
-        """The most bytes of all events."""
+    def most_bytes(self) -> int:
         token = TOKEN_BYTES + ALTERNATIVE_BYTES * (1 + self.alternatives)
         return RUN_BYTES + ID_BYTES * self.prompt_ids + token * self.tokens
 
 
 class Client:
-    """HTTP to one server. key: sent as a bearer token, and in no message. name: stands for the address in
-    messages."""
+    """key: sent as a bearer token, and in no message. name: stands for the address in messages."""
 
     def __init__(self, address: str, key: str | None = None, name: str | None = None):
         self.address, self.name = address, name
@@ -116,18 +112,24 @@ class Client:
         if key is not None:
             if not key.isascii() or not key.isprintable() or not key.strip():
                 raise ServerError("server: the key for it is empty or cannot be sent")
-            hide(key)
+            quoted = key.replace("\\", "\\\\")  # as in a list
+            for form in (key, quoted, quoted.replace("'", "\\'")):
+                hide(form)
             self._headers["Authorization"] = f"Bearer {key}"
         self._tls, self.read_seconds = httpx.create_ssl_context(), READ_SECONDS  # the longest silence
 
     def opened(self) -> httpx.Client:
-        return httpx.Client(
-            base_url=self.address,
-            headers=self._headers,
-            verify=self._tls,
-            timeout=httpx.Timeout(None, connect=CONNECT_SECONDS),  # Exchange.next counts the other waiting
-            follow_redirects=False,  # to another host, which would get the prompt and the key
-        )
+        """A proxy that the environment names is used, but not for a server on this machine."""
+        try:
+            return httpx.Client(
+                headers=self._headers,
+                verify=self._tls,
+                timeout=httpx.Timeout(None, connect=CONNECT_SECONDS),  # Exchange.next counts other waiting
+                follow_redirects=False,  # to another host, which would get the prompt and the key
+                trust_env=not re.fullmatch(LOOPBACK, urlsplit(self.address).hostname or ""),
+            )
+        except (ImportError, ValueError, httpx.InvalidURL):  # a kind of proxy that httpx does not know here
+            raise self.error("cannot be asked: the proxy of the environment cannot be used") from None
 
     def ask(
         self,
@@ -138,9 +140,8 @@ class Client:
         is_over: Condition = never,
         most: int = LONGEST_ANSWER,
     ) -> bytes | None:
-        """What is at a path, or what answers a question; None where the server has nothing there, and once
-        `is_over`. ServerError otherwise. optional: None also where a proxy keeps it to itself, and without a
-        question where it takes too long. most: the most bytes of the answer."""
+        """What is at a path, or answers a question; None where nothing is, and once `is_over`. optional:
+        also where a proxy keeps it to itself, and without a question whatever goes wrong. most: bytes."""
 
         def read(response: httpx.Response) -> Iterator[Arrived]:
             if response.status_code not in (*NOTHING_THERE, *(UNWILLING if optional else ())):
@@ -151,15 +152,15 @@ class Client:
         with closing(Exchange(self, path, body, read)) as exchange:
             try:
                 arrived = exchange.next(exchange.asked_at + seconds, is_over)
-            except TimeoutError:
+            except (ServerError, TimeoutError) as error:
                 if may_lack:
                     return None
-                raise self.error(f"has not answered within {seconds:g} s") from None
+                late = self.error(f"has not answered within {seconds:g} s")
+                raise error if isinstance(error, ServerError) else late from None
         return arrived and arrived[0]
 
     def field(self, path: str, body: Body, name: str, ids: int, is_over: Condition) -> Any:
-        """The field of that name in the JSON that answers a question; None where the server does not take it,
-        and once `is_over`. ids: it may hold so many token ids."""
+        """That of an answer in JSON; None where it has none, and once `is_over`. ids: the most in it."""
         most = LONGEST_ANSWER + ID_BYTES * ids
         answer = self.ask(path, body, optional=True, is_over=is_over, most=most)
         fields = None if answer is None else self.parsed(answer)
@@ -175,7 +176,7 @@ class Client:
         if response.status_code != 200:
             self._content(response, LONGEST_ANSWER)
         rest, count = bytearray(), 0
-        for part in self._parts(response, request.bytes):
+        for part in self._parts(response, request.most_bytes):
             at = time.perf_counter()
             rest += part
             *lines, rest = rest.split(b"\n") if b"\n" in part else [rest]
@@ -186,8 +187,8 @@ class Client:
                 if count > request.tokens + SPARE_EVENTS:
                     raise self.error("does not end its answer: it has sent more than was asked for")
                 yield bytes(data), at
-            if len(rest) > request.line:
-                raise self.error(f"sent a line that is too long: more than {request.line:,} bytes")
+            if len(rest) > request.longest_event:
+                raise self.error(f"sent a line that is too long: more than {request.longest_event:,} bytes")
 
     def _content(self, response: httpx.Response, most: int) -> bytes:
         """What the server answers. ServerError if that is not what was asked for."""
@@ -201,7 +202,7 @@ class Client:
             try:
                 reason = _reason(from_json(content, allow_inf_nan=False))
             except ValueError:
-                reason = response.reason_phrase
+                reason = _reason(response.reason_phrase)
             raise self.error(f"answers with status {status}: {reason or 'no reason given'}")
         return content
 
@@ -234,10 +235,9 @@ class Client:
             raise self.error(what) from None
 
     def error(self, what: str) -> ServerError:
-        what = readable(what)
-        if self.name is not None:
-            return ServerError(f"{self.name} {without_directories(what)}")
-        return ServerError(f"the server at {self.address} {what}")
+        if self.name is None:
+            return ServerError(f"the server at {self.address} {readable(what)}")
+        return ServerError(f"{self.name} {without_directories(readable(what))}")
 
     def silent(self) -> ServerError:
         return self.error(f"has sent no token for {self.read_seconds:g} s")
@@ -248,7 +248,7 @@ class Client:
             return error
         if isinstance(error, httpx.TimeoutException):
             return self.error(f"did not take a connection within {CONNECT_SECONDS:.0f} s")
-        words = " ".join(str(error).split())[:LONGEST_REASON]
+        words = _reason(error)
         why = f": {words}" if words and self.name is None else ""  # they can tell the host
         if "CERTIFICATE" in words or isinstance(error, ssl.SSLError):
             return self.error(f"has no certificate that can be trusted{why}")
@@ -263,15 +263,14 @@ def _reason(answer: Any) -> str:
     """What the server's answer says is wrong, on one line."""
     while isinstance(answer, dict) and ("error" in answer or "message" in answer):
         answer = answer.get("message", answer.get("error"))
-    return " ".join(str(answer).split())[:LONGEST_REASON].rstrip(".")
+    return " ".join(redacted(str(answer)).split())[:LONGEST_REASON].rstrip(".")
 
 
 class Exchange:
-    """One request, in a thread of its own: looking the host up, connecting and waiting can take any time.
-    `next` gives what `read` makes of the response; any thread may `close` it. body: None for a GET."""
+    """One request, in a thread. `next` gives what `read` makes of the response; any thread may `close` it."""
 
     def __init__(self, client: Client, path: str, body: Body | None, read: Read):
-        self._client, self._path, self._body, self._read = client, path, body, read
+        self._client, self._url, self._body, self._read = client, client.address + path, body, read
         self._arrived: queue.SimpleQueue[Arrived | Exception | None] = queue.SimpleQueue()
         self._socket: socket.socket | None = None
         # Reentrant, since garbage that is collected while it is held can close this very exchange.
@@ -286,7 +285,7 @@ class Exchange:
         client, method = self._client, "GET" if self._body is None else "POST"
         try:
             asked = {"json": self._body, "extensions": {"trace": self._trace}}
-            with client.opened() as http, http.stream(method, self._path, **asked) as response:
+            with client.opened() as http, http.stream(method, self._url, **asked) as response:
                 for arrived in self._read(response):
                     self._arrived.put(arrived)
             self._arrived.put(None)
@@ -306,8 +305,7 @@ class Exchange:
                     self.close()
 
     def next(self, until: float, is_over: Condition) -> Arrived | None:
-        """None at the end, and once `is_over`. TimeoutError if nothing comes until then, by
-        time.perf_counter; raises what went wrong."""
+        """None at the end, and once `is_over`. Raises what went wrong, TimeoutError if nothing comes."""
         while not is_over():
             with suppress(queue.Empty):
                 arrived = self._arrived.get(timeout=STOP_PERIOD)

@@ -1,5 +1,4 @@
-"""llama.cpp's llama-server: a chunk a token, whose timings say how many tokens were drafted and accepted up
-to then, so that they tell where a round begins and how long it is."""
+"""llama.cpp: a chunk a token, with how many were drafted and accepted up to then, which shows the rounds."""
 
 import json
 from collections.abc import Iterator
@@ -18,13 +17,13 @@ from specdemo.words.message import Message, about
 NOTE = "the server tells no p, q and u, and the target's probabilities only where nothing was drafted"
 RANDOM_SEED = 2**32 - 1  # it takes the seed's last 32 bits, and these for none
 LOST = token(None, "")  # it sends no token that ends inside a character
+KINDS = ("speculative.types", "speculative.type")
+CONTEXT = AliasPath("default_generation_settings", "n_ctx")
 
 
 class _Props(BaseModel):
     build_info: software.Word = ""
-    n_ctx: software.Context | None = Field(
-        default=None, validation_alias=AliasPath("default_generation_settings", "n_ctx")
-    )
+    n_ctx: software.Context | None = Field(None, validation_alias=CONTEXT)
 
 
 class LlamaCpp(ServedPair):
@@ -92,13 +91,10 @@ class LlamaCpp(ServedPair):
 
 
 class _Settings(BaseModel):
-    """What the server says at the end that the request's settings were. Not all of its versions tell the
-    most tokens of a draft."""
+    """As the server says at the end. Not all of its versions tell the most tokens of a draft."""
 
-    kind: software.Word | None = Field(
-        default=None, validation_alias=AliasChoices("speculative.types", "speculative.type")
-    )
-    longest: software.DraftTokens | None = Field(default=None, validation_alias="speculative.n_max")
+    kind: software.Word | None = Field(None, validation_alias=AliasChoices(*KINDS))
+    longest: software.DraftTokens | None = Field(None, validation_alias="speculative.n_max")
 
 
 class _Timings(Sent):
@@ -144,6 +140,7 @@ class LlamaReader(ChunkReader):
         read = _Event.model_validate(event)
         if not read.tokens and not read.stop:
             return []
+        self.count(len(read.tokens), len(read.content))
         if read.timings is None:
             raise Misread("sends tokens without their timings, which tell the rounds of llama.cpp")
         chunks = self._whole(read.timings, [self._token(read)] if read.tokens else [])

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, ValidationError
 from specdemo.errors import PairError, failure
 from specdemo.events import Finish, Finished, Round, Started
 from specdemo.events.trace import Trace
-from specdemo.servers.client import Client, Condition, server_address
+from specdemo.servers.client import Client, Condition, readable, server_address
 from specdemo.servers.llama_cpp import LlamaCpp
 from specdemo.servers.software import Chunk, Context, Misread, ServedPair, first_fault, round_of
 from specdemo.servers.vllm import Vllm
@@ -32,9 +32,8 @@ class _Models(BaseModel):
 
 
 def connect(url: str, key: str | None = None, name: str | None = None) -> ServedPair:
-    """Asks the server at this address what it is, and for a few tokens, which show how it answers. key: that
-    of its --api-key. name: shown in place of the address. PairError for a wrong address, ServerError if the
-    server cannot be used."""
+    """Asks the server at this address what it is, and for a few tokens. key: its --api-key. name: shown in
+    place of the address. PairError for a wrong address, ServerError if the server cannot be used."""
     client = Client(server_address(url), key, name)
     text = client.ask("/v1/models")
     if text is None:
@@ -49,7 +48,7 @@ def connect(url: str, key: str | None = None, name: str | None = None) -> Served
         raise client.error(what) from None
     if model.owned_by and model.owned_by not in SOFTWARE:
         why = "only these tell their rounds in a way that is read here"
-        raise client.error(f"is of {model.owned_by[:40]} and not vLLM or llama.cpp: {why}")
+        raise client.error(f"is of {readable(model.owned_by)[:40]} and not vLLM or llama.cpp: {why}")
     pair = SOFTWARE[model.owned_by or "vllm"](client, model.id, model.max_model_len)
     pair.notes += [f"the server has {len(others)} more models, which are not used"] if others else []
     return pair
@@ -72,7 +71,7 @@ def served_events(
                 if chunk.prompt_ids and not trace.prompt_ids:
                     trace.prompt_ids = chunk.prompt_ids
                 if chunk.tokens:
-                    arrived.append(chunk)
+                    arrived.append(replace(chunk, prompt_ids=None))  # kept once
                     trace.add(round_of(len(trace.rounds), chunk, pair.longest, pair.always))
                     _check_drafted(trace.stats.drafted)
                 if chunk.finish:  # before the yield, so that whoever sees the last round sees a whole text

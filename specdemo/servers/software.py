@@ -1,5 +1,4 @@
-"""What servers of both kinds share: the tokens of their answers, the rounds that these make, and a server in
-the place of a pair."""
+"""What servers share: their answers' tokens, the rounds that these make, and a server in place of a pair."""
 
 import threading
 import time
@@ -14,7 +13,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from specdemo import events
-from specdemo.errors import without_directories
+from specdemo.errors import redacted, without_directories
 from specdemo.events import Alternative, ChatMessage, Judged, Next, Params, Round, ServerStats
 from specdemo.events.params import tree_text
 from specdemo.servers.client import Body, Client, Condition, Request, ServerError, host_of, never, readable
@@ -37,7 +36,7 @@ CHOICES = (*events.METHODS.values(), *events.RULES.values())
 SERVERS_OWN = ("draft_with", "rule", *dict.fromkeys(field for one in CHOICES for field in one.fields))
 
 Prompt = str | tuple[ChatMessage, ...]
-TokenId = Annotated[int, Field(ge=0, lt=events.TOKEN_IDS)]
+TokenId = Annotated[int, Field(strict=True, ge=0, lt=events.TOKEN_IDS)]
 Token = Annotated[str, Field(max_length=LONGEST_TOKEN)]
 Context = Annotated[int, Field(gt=0, lt=2**31)]  # tokens; the longest of today's have 10,000,000
 Word = Annotated[str, Field(max_length=100)]  # why a text ended, a version, a method
@@ -73,9 +72,8 @@ class Likely(Sent):
 
 
 def token(id_: int | None, text: str, raw_p: float | None = None, top: Sequence[Alternative] = ()) -> Judged:
-    """A token that is in the text. text: its part of it. raw_p: None where the server has not sent it. top:
-    the likeliest tokens, of which the server tells the texts, and not always the ids. id_: None where the
-    server does not send it. No server tells p, q and u. What adds up to more than 1 is no probability."""
+    """A token that is in the text. text: its part of it. id_, raw_p: None where the server has not sent it.
+    top: the likeliest tokens, with and without ids. What adds up to more than 1 is no probability."""
     others = sum(raw for *_, raw, _ in top)
     if others + (0.0 if raw_p is None or any(one[0] == id_ for one in top) else raw_p) > MOST_SUM:
         raw_p, top = None, ()
@@ -112,8 +110,7 @@ class ChunkReader(ABC):
 
     @abstractmethod
     def chunks(self, event: Body) -> list[Chunk]:
-        """What an event says: a chunk for each round that it completes, and one more where it says something
-        else. ValidationError if it is none of this server's."""
+        """A chunk for each round that an event completes, and for what else it says; or ValidationError."""
 
     @abstractmethod
     def settled(self, chunks: list[Chunk], was_stopped: bool, is_over: Condition) -> Settled:
@@ -127,22 +124,23 @@ class ChunkReader(ABC):
         except ValidationError as error:
             raise Misread(f"sent a chunk that no such server would send: {first_fault(error)}") from None
         for chunk in chunks:
-            self.tokens += len(chunk.tokens)
-            self.characters += sum(len(one.text) for one in chunk.tokens)
-            if self.tokens > self.request.tokens:
-                raise Misread("does not end its answer: it has sent more tokens than was asked for")
-            if self.characters > TEXT_A_TOKEN * self.request.tokens + LONGEST_TOKEN:
-                raise Misread(f"sent {self.characters:,} characters as the text of {self.tokens} tokens")
             if (count := len(chunk.prompt_ids or ())) > self.request.prompt_ids:
                 raise Misread(f"says that the prompt has {count:,} tokens, which it cannot have")
         return chunks
 
+    def count(self, tokens: int, characters: int) -> None:
+        """Called for what an event has, before its chunks are made."""
+        self.tokens, self.characters = self.tokens + tokens, self.characters + characters
+        if self.tokens > self.request.tokens:
+            raise Misread("does not end its answer: it has sent more tokens than was asked for")
+        if self.characters > TEXT_A_TOKEN * self.request.tokens + LONGEST_TOKEN:
+            raise Misread(f"sent {self.characters:,} characters as the text of {self.tokens} tokens")
+
 
 def round_of(index: int, chunk: Chunk, longest: int | None, always: bool) -> Round:
-    """The round that a chunk holds: accepted drafts, and the target's own token. Where it is not told how
-    many tokens were drafted, that follows from the draft's length, if it is known. What was refused has no
-    id. longest: the most tokens of a draft, 0 if the server does not draft, None if it is not known. always:
-    whether every draft has so many."""
+    """The round that a chunk holds: accepted drafts, and the target's own token. How many were drafted is as
+    told, or follows from the draft's length. What was refused has no id. longest: the most tokens of a draft,
+    0 if the server does not draft, None if it is not known. always: whether every draft has so many."""
     tokens, accepted, drafted = chunk.tokens, chunk.accepted, chunk.drafted
     ended_by: events.EndedBy | None = None
     if accepted is None:
@@ -177,19 +175,17 @@ def round_of(index: int, chunk: Chunk, longest: int | None, always: bool) -> Rou
 def first_fault(error: ValidationError) -> str:
     """The first place that is wrong, and how."""
     first = error.errors(include_url=False, include_input=False)[0]
-    return f"{'.'.join(map(str, first['loc']))[:300]}: {first['msg']}"
+    return f"{redacted('.'.join(map(str, first['loc'])))[:300]}: {first['msg']}"
 
 
 def accepted_by_place(accepted: Sequence[int], longest: int) -> tuple[int, ...]:
-    """How many drafts were accepted up to each place and beyond. accepted: tokens of each draft; empty where
-    that is not known."""
+    """How many drafts were accepted up to each place. accepted: tokens of each; empty if not known."""
     counts = Counter(accepted).items()
     return tuple(sum(times for n, times in counts if n > place) for place in range(longest if counts else 0))
 
 
 class ServedPair(ABC):
-    """A running server, which takes the place of a Pair in `stream`. longest, always: see `round_of`, as far
-    as the server shows. context: the most tokens of prompt and text together."""
+    """A running server in the place of a Pair. longest, always: see `round_of`. context: tokens in all."""
 
     kind: ClassVar[str]  # as it calls itself
     # These are as in Pair. None: not told. The server refuses ids that it does not have.
@@ -211,7 +207,7 @@ class ServedPair(ABC):
         self.client, self.model, self.context = client, model, context or inf
         self.lock, self.notes = threading.Lock(), list[str]()
         self.look()
-        shown, address = readable(model[:200]), client.name or host_of(client.address)
+        shown, address = readable(model)[:200], client.name or host_of(client.address)
         shown = shown if client.name is None else without_directories(shown)
         fields = (self.kind, self.version, shown, self.method, self.longest, None)
         self.server, nothing = events.ServerInfo(address, *fields), events.ByModel(None, None)
@@ -224,8 +220,7 @@ class ServedPair(ABC):
 
     @abstractmethod
     def asked(self, params: Params, prompt: Any, ids: list[int], most: int) -> tuple[str, Body]:
-        """The path and the body of a request. prompt: text, or the messages of a chat; empty where token ids
-        were given. most: the most tokens of the text."""
+        """A request's path and body. prompt: text, or a chat; empty where ids were given. most: tokens."""
 
     @abstractmethod
     def reader(self, request: Request, is_over: Condition = never) -> ChunkReader:
@@ -278,23 +273,20 @@ class ServedPair(ABC):
         return self.tokenized(body, most_ids(turns), is_over)
 
     def tokenized(self, body: Body, most: int, is_over: Condition) -> list[int] | None:
-        """The token ids of a prompt. most: so many at most."""
         ids = self.client.field("/tokenize", body, "tokens", most, is_over)
         is_known = isinstance(ids, list) and 0 < len(ids) <= most
         is_known = is_known and all(type(one) is int and 0 <= one < events.TOKEN_IDS for one in ids)
         return ids if is_known else None
 
     def request(self, params: Params, prompt: Prompt, ids: Sequence[int]) -> Request:
-        """For a text. prompt: empty where token ids were given. ids: the prompt's, as far as they are
-        known."""
+        """For a text. prompt: empty where token ids were given. ids: the prompt's, as far as known."""
         turns = turns_of(prompt, params) if params.chat else prompt
         most = int(min(params.max_new_tokens, self.context - len(ids)))
         path, body = self.asked(params, turns, list(ids), most)
         return Request(path, body, most, params.alternatives, most_ids(turns or ids))
 
     def chunks(self, request: Request, reader: ChunkReader, is_over: Condition = never) -> Iterator[Chunk]:
-        """The answer to a request. Ends early once `is_over`. An error of the connection after the text has
-        ended is left out."""
+        """The answer; ends early once `is_over`. An error after the text's end is left out."""
         with closing(self.client.stream(request)) as stream:
             last_at, has_ended = stream.asked_at, False
             while True:
@@ -321,8 +313,7 @@ class ServedPair(ABC):
 
     def probed(self, left: int = PROBES - 1) -> tuple[int, ServerStats | None, ChunkReader]:
         """How many rounds a short answer has after its first, what the server tells after it, and its reader.
-        A server that was just started is late with its first answers, and merges their rounds: it is asked
-        again. left: so often at most."""
+        A server that was just started merges rounds, and is asked again. left: so often at most."""
         request, chunks = self.request(GREEDY, PROBE, ()), list[Chunk]()
         reader, until = self.reader(request), time.perf_counter() + self.client.read_seconds
         try:

@@ -1,5 +1,4 @@
-"""vLLM: a chunk is a round, its /metrics count all visitors' requests, and after a request it may tell each
-step."""
+"""vLLM: a chunk is a round, /metrics count all visitors' requests, and after one it may tell each step."""
 
 import re
 import time
@@ -10,7 +9,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Annotated, Any
 
-from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.parser import text_fd_to_metric_families
 from pydantic import AliasPath, BaseModel, Field, ValidationError
 
 from specdemo.events import LIMITS, PARAMETERS, Params, ServerStats
@@ -22,7 +21,7 @@ from specdemo.words.message import Message, about
 
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # a token whose character the next one completes
 LONGEST_METRICS = 8_000_000  # bytes; those of many engines take about 1,000,000
-LONGEST_SAMPLE = 10_000  # characters: a line of /metrics
+LONGEST_SAMPLE, LONGEST_SAMPLES = 10_000, 3_000_000  # characters: a line that is read, and all of them
 MOST_SAMPLES = 20_000  # of the counters that are read: 64 engines that draft 256 tokens have 18,000
 MOST_COUNTED = 2**53  # by a counter since the server started: floats are exact up to here
 # What a server has counted, over all its engines and for all visitors, by the names in COUNTED; and by the
@@ -40,11 +39,12 @@ COUNTED = {  # what is read of the counters; a server writes thousands of others
     "vllm:num_requests_running": "running",
     "vllm:num_requests_waiting": "running",
     "vllm:generation_tokens_total": "generated",
-    "vllm:request_queue_time_seconds_sum": "queue",  # seconds of all ended requests
-    "vllm:request_prefill_time_seconds_sum": "prefill",
-    "vllm:request_decode_time_seconds_sum": "decode",
-    "vllm:e2e_request_latency_seconds_sum": "total",
+    "vllm:request_queue_time_seconds_sum": "queue_ms",  # of all ended requests, in seconds
+    "vllm:request_prefill_time_seconds_sum": "prefill_ms",
+    "vllm:request_decode_time_seconds_sum": "decode_ms",
+    "vllm:e2e_request_latency_seconds_sum": "total_ms",
 }
+TIMES = [name for name in COUNTED.values() if name.endswith("_ms")]
 COUNTER_LINE = re.compile(rf"^(?:{'|'.join(COUNTED)})[ {{].*$", re.MULTILINE)
 NOT_KNOWN = (
     "so it is not known how many tokens were refused, and which of the target's own tokens are bonus tokens: "
@@ -53,15 +53,14 @@ NOT_KNOWN = (
 VARIES = f"not every draft of this server has the same length, {NOT_KNOWN}"
 OTHERS_USED_IT = f"others used the server when it was looked at, {NOT_KNOWN}"
 NO_COUNTERS = "the server does not tell how it drafts: its /metrics cannot be read"
+METHOD = AliasPath("vllm_config", "speculative_config", "method")
 
 
 class _Names(BaseModel):
     """method: of drafting, which vLLM tells where it was started with VLLM_SERVER_DEV_MODE=1."""
 
     version: str | None = None
-    method: software.Word | None = Field(
-        default=None, validation_alias=AliasPath("vllm_config", "speculative_config", "method")
-    )
+    method: software.Word | None = Field(None, validation_alias=METHOD)
 
 
 class Vllm(ServedPair):
@@ -72,7 +71,7 @@ class Vllm(ServedPair):
         for path in ("/version", "/server_info?config_format=json"):
             with suppress(ValidationError):
                 names = _Names.model_validate_json(self.client.ask(path, optional=True) or b"")
-                self.version = self.version or (names.version and readable(names.version[:40]))
+                self.version = self.version or (names.version and readable(names.version)[:40])
                 self.method = names.method and readable(names.method)
         self.notes.append("the server tells no p, q and u: probabilities are the target's before the sampler")
         rounds, stats, reader = self.probed()
@@ -108,7 +107,7 @@ class Vllm(ServedPair):
         return "/v1/completions", body | {"prompt": prompt or ids, "logprobs": params.alternatives}
 
     def reader(self, request: Request, is_over: Condition = never) -> "VllmReader":
-        before = self.counters(idle=self.left, is_over=is_over)
+        before = self.counters(None, self.left, is_over)
         if before is not None and self.longest is not None and longest_of(before) != self.longest:
             raise Misread("drafts otherwise than when it was asked before: load it again")
         self.left = True  # until the text has ended
@@ -122,16 +121,14 @@ class Vllm(ServedPair):
         if name := field_of_grammar(params):
             yield about(name, "grammar_not_sent")
 
-    def counters(
-        self, before: Counters | None = None, idle: bool = False, is_over: Condition = never
-    ) -> Counters | None:
-        """What the server has counted up to now; None where it does not tell. before: asks again for a
-        moment, until one more request has ended since then, because a server counts it a little later. idle:
-        also until none runs, because a server that is told to end one goes on for a round."""
+    def counters(self, before: Counters | None, idle: bool, is_over: Condition) -> Counters | None:
+        """What the server has counted up to now; None where it does not tell. before: asks again until one
+        more request has ended, which is counted a little later. idle: also until none runs, because a server
+        that is told to end one goes on for a round."""
         until = time.monotonic() + LATE
         while True:
             text = self.client.ask("/metrics", optional=True, is_over=is_over, most=LONGEST_METRICS)
-            now = None if text is None else counters_of(text.decode("utf-8", "replace"), self.model)
+            now = None if text is None else counters_of(text.decode("utf-8", "replace"), self.model, is_over)
             if now is None or time.monotonic() > until or is_over():
                 return now
             has_ended = before is None or now["ended"] != before["ended"]
@@ -140,15 +137,15 @@ class Vllm(ServedPair):
             time.sleep(LATE / 40)
 
 
-def counters_of(text: str, model: str) -> Counters | None:
-    """The counters in the text of /metrics; None for a text that vLLM does not write. model: others that the
-    server may serve are left out."""
+def counters_of(text: str, model: str, is_over: Condition = never) -> Counters | None:
+    """Those in the text of /metrics, of this model; None for a text of no vLLM, and once `is_over`."""
     counters: Counters = Counter()
     lines = [found.group() for found in islice(COUNTER_LINE.finditer(text), MOST_SAMPLES + 1)]
-    if len(lines) > MOST_SAMPLES or any(len(line) > LONGEST_SAMPLE for line in lines):
+    are_long = sum(map(len, lines)) > LONGEST_SAMPLES or any(len(line) > LONGEST_SAMPLE for line in lines)
+    if len(lines) > MOST_SAMPLES or are_long:
         return None
     try:
-        for family in text_string_to_metric_families("\n".join(lines) + "\n"):
+        for family in text_fd_to_metric_families(line for line in lines if not is_over()):
             for sample in family.samples:
                 if not 0 <= sample.value <= MOST_COUNTED:  # nor NaN
                     return None
@@ -159,8 +156,8 @@ def counters_of(text: str, model: str) -> Counters | None:
         return None
     longest = longest_of(counters)
     are_vllms = "ended" in counters or "running" in counters
-    is_whole = all(place in counters for place in range(longest))
-    return counters if are_vllms and is_whole and longest <= software.MOST_DRAFT else None
+    is_whole = longest <= software.MOST_DRAFT and all(place in counters for place in range(longest))
+    return counters if are_vllms and is_whole and not is_over() else None
 
 
 def longest_of(counters: Counters) -> int:
@@ -175,7 +172,8 @@ def added(now: Counters, before: Counters) -> Counters | None:
     return counters if all(0 <= one <= software.MOST_OF_A_RUN for one in counters.values()) else None
 
 
-PerStep = Annotated[list[software.DraftTokens], Field(max_length=int(LIMITS["max_new_tokens"].largest))]
+OfSteps = Field(max_length=int(LIMITS["max_new_tokens"].largest), fail_fast=True)
+PerStep = Annotated[list[software.DraftTokens], OfSteps]
 
 
 class Steps(Sent):
@@ -204,6 +202,15 @@ class Steps(Sent):
                 raise Misread(f"has sent {size} tokens for round {index + 1}, but counts {counted}")
         return counts
 
+    @property
+    def stats(self) -> ServerStats:
+        kept, proposed = self.per_step_accepted, self.per_step_drafted
+        drafts, drafted = self.num_spec_steps, self.num_draft_tokens
+        if kept and proposed and (len(kept), len(proposed), sum(proposed)) != (drafts, drafts, drafted):
+            raise Misread(f"counts {drafts:,} drafts of {drafted:,} tokens, which contradicts its own lists")
+        places = software.accepted_by_place(kept or (), self.num_spec_tokens)
+        return ServerStats(True, drafts, drafted, self.num_accepted_draft_tokens, places)
+
 
 class PerRequest(Sent):
     """What the server tells of one request after its end. The times, with --enable-per-request-metrics, are
@@ -215,15 +222,18 @@ class PerRequest(Sent):
     speculative_decoding: Steps | None = None
 
     @property
-    def times(self) -> tuple[float | None, ...]:
-        """Those, and all together."""
+    def times(self) -> dict[str, float | None]:
+        """Those, and all together, by their names in ServerStats."""
         parts = (self.queue_time_ms, self.time_to_first_token_ms, self.generation_time_ms)
         known = [part for part in parts if part is not None]
-        return (*parts, sum(known) if len(known) == len(parts) else None)
+        total = sum(known) if len(known) == len(parts) else None
+        return dict(zip(TIMES, (*parts, total), strict=True))
 
 
-OfTokens = Field(max_length=software.MOST_DRAFT + 1)  # a list with an entry for each of a chunk's tokens
-Top = Annotated[dict[software.Token, software.LogProb], Field(max_length=software.MOST_ALTERNATIVES)]
+# A list with an entry for each of a chunk's tokens. Only its first fault is read: each costs a kilobyte.
+OfTokens = Field(max_length=software.MOST_DRAFT + 1, fail_fast=True)
+PromptIds = Annotated[tuple[software.TokenId, ...], Field(fail_fast=True)]
+Top = Annotated[dict[str, Any], Field(max_length=software.MOST_ALTERNATIVES)]  # read as Likely
 
 
 class _Judged(Likely):
@@ -261,7 +271,7 @@ class _Choice(Sent):
     delta: _Delta = _Delta()
     logprobs: _Logprobs | None = None
     token_ids: Annotated[list[software.TokenId], OfTokens] | None = None
-    prompt_token_ids: list[software.TokenId] | None = None
+    prompt_token_ids: PromptIds | None = None
     finish_reason: software.Word | None = None
     stop_reason: int | str | None = None
 
@@ -273,13 +283,12 @@ class _Choice(Sent):
 
 class _Event(Sent):
     choices: Annotated[list[_Choice], Field(max_length=1)]  # one is asked for
-    prompt_token_ids: list[software.TokenId] | None = None
+    prompt_token_ids: PromptIds | None = None
     metrics: PerRequest | None = None
 
 
 class VllmReader(ChunkReader):
-    """before: what the server has counted up to the request; added: since then. metrics, steps: what it tells
-    of the request alone."""
+    """before, added: what is counted up to the request, and since. metrics, steps: of the request alone."""
 
     def __init__(self, request: Request, pair: Vllm, before: Counters | None):
         super().__init__(request)
@@ -292,11 +301,12 @@ class VllmReader(ChunkReader):
         choice = read.choices[0] if read.choices else _Choice()
         ids, words = choice.token_ids or [], choice.words
         judged = choice.logprobs.judged() if choice.logprobs else []
-        if words and choice.token_ids is None:
+        if words and not ids:
             raise Misread("sends text without the ids of its tokens: vLLM sends them from 0.10.2 on")
         if judged and len(judged) != len(ids):
             raise Misread(DIFFER)
-        if len(words) > software.LONGEST_TOKEN * max(1, len(ids)):
+        self.count(len(ids), len(words))
+        if len(words) > software.LONGEST_TOKEN * len(ids):
             raise Misread(f"sent {len(words):,} characters as the text of a chunk of {len(ids)} tokens")
         self.metrics = read.metrics or self.metrics
         self.steps = self.metrics.speculative_decoding
@@ -304,7 +314,6 @@ class VllmReader(ChunkReader):
         rows = zip(ids, texts, judged or [_Judged(token="")] * len(ids), strict=True)
         tokens = tuple(token(id_, text, one.probability, _top(id_, one)) for id_, text, one in rows)
         prompt_ids = choice.prompt_token_ids or read.prompt_token_ids
-        prompt_ids = None if prompt_ids is None else tuple(prompt_ids)
         return [Chunk(tokens, choice.finish_reason, choice.stop_reason, prompt_ids)]
 
     def settled(self, chunks: list[Chunk], was_stopped: bool, is_over: Condition) -> Settled:
@@ -317,39 +326,46 @@ class VllmReader(ChunkReader):
         is_alone = counted["ended"] == 1 and not counted["running"]
         # Requests of others may have been aborted, which do not count as ended.
         is_alone = is_alone and (was_stopped or counted["generated"] == self.tokens)
-        if is_alone and not any(times):
-            names = ("queue", "prefill", "decode", "total")
-            times = tuple(1000 * counted[name] if name in counted else None for name in names)
+        if is_alone and not any(times.values()):
+            times = {name: 1000 * counted[name] if name in counted else None for name in TIMES}
         if steps:
-            places = software.accepted_by_place(steps.per_step_accepted or (), steps.num_spec_tokens)
-            numbers = (True, steps.num_spec_steps, steps.num_draft_tokens, steps.num_accepted_draft_tokens)
-        elif self.added is None and not any(times):
+            stats = replace(steps.stats, **times)
+        elif self.added is None and not any(times.values()):
             return chunks, None
         else:
+            names = ("drafts", "drafted", "accepted")
+            sums = {name: int(counted[name]) if name in counted else None for name in names}
             places = tuple(int(counted[place]) for place in range(longest_of(counted)))
-            numbers = [counted.get(name) for name in ("drafts", "drafted", "accepted")]
-            numbers = (is_alone, *(None if one is None else int(one) for one in numbers))
-        stats = ServerStats(*numbers, places, *times)
+            stats = ServerStats(is_alone, **sums, accepted_by_place=places, **times)
         sizes = [len(chunk.tokens) for chunk in chunks[1:]]
         counts = steps and steps.counts(sizes)
+        if stats.alone:
+            _check_sums(stats)
         if counts is None and stats.alone and stats.drafts is not None:
-            counts = _counts_by_sums(sizes, self.pair.longest or 0, was_stopped, stats)
+            counts = _counts_by_sums(sizes, self.pair.longest, was_stopped, stats)
         if counts is not None:
             rows = zip(chunks[1:], counts, strict=True)
             chunks = [*chunks[:1], *(replace(one, accepted=kept, drafted=of) for one, (kept, of) in rows)]
         return chunks, stats
 
 
-def _counts_by_sums(sizes: list[int], longest: int, was_stopped: bool, stats: ServerStats) -> Counts:
+def _check_sums(stats: ServerStats) -> None:
+    """What is counted of one request has to fit together."""
+    drafts, drafted, accepted = (one or 0 for one in (stats.drafts, stats.drafted, stats.accepted))
+    places = stats.accepted_by_place
+    has_places = sorted((drafts, *places), reverse=True) == [drafts, *places] and sum(places) == accepted
+    if accepted > drafted or (places and not has_places):
+        counts = f"{drafts:,} drafts of {drafted:,} tokens, {accepted:,} accepted, {sum(places):,} by place"
+        raise Misread(f"counts {counts}, which contradicts itself")
+
+
+def _counts_by_sums(sizes: list[int], longest: int | None, was_stopped: bool, stats: ServerStats) -> Counts:
     """Of each round, by what the server has counted of this request alone. sizes: see `Steps.counts`."""
-    drafts, accepted = stats.drafts or 0, stats.accepted or 0
-    if drafts > len(sizes) and not was_stopped:
-        raise software.Merged(
-            f"has judged {drafts} drafts and sent {len(sizes)} chunks after the first: some chunks hold more "
-            "than one round, so which tokens were drafted is not known"
-        )
-    kept = [size - 1 for size in sizes]
-    if drafts != len(sizes) or stats.drafted != drafts * longest:
+    drafts, accepted, kept = stats.drafts or 0, stats.accepted or 0, [size - 1 for size in sizes]
+    if (drafts > len(sizes) and not was_stopped) or accepted < sum(kept):
+        counts = f"{drafts} drafts, accepted {accepted} tokens and sent {sum(sizes)} in {len(sizes)} chunks"
+        raise software.Merged(f"has judged {counts}: some hold several rounds, so the drafts are not known")
+    if longest is None or drafts != len(sizes) or stats.drafted != drafts * longest:
         return [(one, longest if one == longest else None) for one in kept]
     if kept and kept[-1] <= accepted - sum(kept[:-1]) <= longest:  # it was counted before the text was cut
         kept[-1] = accepted - sum(kept[:-1])
@@ -363,9 +379,8 @@ def _top(token_id: int, judged: _Judged) -> tuple[software.Alternative, ...]:
 
 
 def texts_of(text: str, words: list[str]) -> list[str]:
-    """The part of a chunk's text that each of its tokens has. words: the tokens as the server names them. A
-    name can have an incomplete character, or be that of a special token, which has no text: what is left over
-    before the next known word belongs to the token in front of that word."""
+    """The part of a chunk's text that each token has. words: their names. One with an incomplete character,
+    or of a special token, has no text: what is left before a known word is the token's in front of it."""
     texts, at = [""] * len(words), 0
     for place, word in enumerate(words):
         found = text.find(word, at) if word and UNFINISHED not in word else -1

@@ -107,15 +107,8 @@ def test_what_it_does_not_take_is_refused_by_name_and_the_page_says_so_before():
     assert "draft-simple" in whose(trace) and pair.server.version in whose(trace)
 
 
-def with_timings(**changes):
-    def wrong(events):
-        events[9]["timings"] |= changes
-
-    return wrong
-
-
-def another_end(events):
-    events[-1]["timings"]["draft_n_accepted"] += 1
+def with_timings(at=9, **changes):
+    return lambda events: events[at]["timings"].update(changes)
 
 
 COUNTED = "cannot follow what it has counted"
@@ -126,7 +119,7 @@ WRONG = {  # what is done to the events, and what of it is said
     "a draft inside another": (with_timings(draft_n=13), "counts another draft"),
     "tokens beyond all": (with_timings(predicted_n=10**8), "more tokens than was asked for"),
     "a token not counted": (with_timings(predicted_n=9), COUNTED),
-    "another sum at the end": (another_end, COUNTED),
+    "another sum at the end": (with_timings(-1, draft_n_accepted=0), COUNTED),
     "two tokens": (lambda events: events[5]["tokens"].append(7), "no such server would send: tokens: "),
     "cut off": (lambda events: events.pop(), "broke off in the middle"),
 }

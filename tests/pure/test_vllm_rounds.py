@@ -27,11 +27,8 @@ def chunk_of(event) -> Chunk:
 
 def chunk(*ids: int, finish: str | None = None):
     tokens = [f" {id_}" for id_ in ids]
-    logprobs = {
-        "tokens": tokens,
-        "token_logprobs": [WORD] * len(ids),
-        "top_logprobs": [{token: WORD, " x": -2.0} for token in tokens],
-    }
+    tops = [{token: WORD, " x": -2.0} for token in tokens]
+    logprobs = {"tokens": tokens, "token_logprobs": [WORD] * len(ids), "top_logprobs": tops}
     choice = {"text": "".join(tokens), "token_ids": list(ids), "logprobs": logprobs, "finish_reason": finish}
     return chunk_of({"choices": [choice]})
 
@@ -110,8 +107,6 @@ def test_the_texts_of_tokens_join_to_the_chunks_text(text, words, expected):
     assert texts_of(text, words) == expected
 
 
-# Recordings
-
 NAMES = ["target", "draft_model", "ngram", "eagle3"]
 
 
@@ -132,10 +127,8 @@ class Replayed:
 def test_a_recording_is_a_whole_text(name):
     run = Replayed(name)
     emitted = [token for one in run.rounds for token in one.emitted]
-    assert len(emitted) == 24 == run.added["generated"] and (run.added["ended"], run.added["running"]) == (
-        1,
-        0,
-    )
+    assert len(emitted) == 24 == run.added["generated"]
+    assert (run.added["ended"], run.added["running"]) == (1, 0)
     assert run.chunks[0].prompt_ids and [chunk.finish for chunk in run.chunks[-2:]] == ["length", None]
     for piece in (piece for chunk in run.chunks for piece in chunk.tokens):
         assert 0 < piece.raw_p <= 1 and [row[0] for row in piece.top].count(piece.id) == 1

@@ -1,6 +1,7 @@
 """Runs on a vLLM server, against a stand-in that behaves as the real one, or is slow, restarted, shared with
 others, or behind a proxy."""
 
+import json
 import logging
 import os
 import shutil
@@ -22,6 +23,7 @@ from tests.stand_ins.vllm import MODEL, ROUNDS, TEXT, StandIn, connected, fates,
 
 SHORT = Params(max_new_tokens=8, temperature=0)
 NOBODY = "http://127.0.0.1:9"
+ODD = [(401, {}), (500, {}), (200, {"Content-Encoding": "gzip"}), (200, {"Transfer-Encoding": "chunked"})]
 IN_ONES = {"rounds": [(id_,) for id_ in range(5, 13)], "gamma": None}
 
 
@@ -112,10 +114,16 @@ def test_a_server_without_counters_is_used_and_it_is_said():
 
 def test_a_proxy_may_let_through_only_what_is_needed(served):
     server, pair = served
-    for status in (401, 503):
-        server.answers |= dict.fromkeys(("/metrics", "/version", "/tokenize"), (status, {}, b"{}"))
-        trace = generate(load_pair(vllm=pair.client.address), "Once", SHORT)
-        assert trace.finish == "length" and trace.prompt_ids == (1, 2, 3)
+    server.rounds = IN_ONES["rounds"]
+    server.answers["/tokenize"] = (503, {}, b"")
+    for status, header in ODD:
+        server.answers |= dict.fromkeys(("/metrics", "/version"), (status, header, b"99\r\ncut off"))
+        later = load_pair(vllm=pair.client.address)
+        trace = generate(later, "Once", SHORT)
+        assert trace.finish == "length" and trace.prompt_ids == (1, 2, 3) and trace.stats.server is None
+    server.answers.clear()
+    stats = generate(later, "Once", SHORT).stats
+    assert (stats.drafted, stats.server.drafted) == (None, 14), "how long each draft was is not known"
 
 
 def test_a_chat_and_its_template_s_arguments_go_to_the_servers_own_api(served):
@@ -181,9 +189,6 @@ def test_what_a_server_does_not_take_is_refused_by_name(served):
     assert generate(pair, "Once", replace(SHORT, gamma=2)).finish == "length"  # the pair is free
 
 
-# What a server still does for a request that has ended here.
-
-
 def test_after_a_stop_string_it_may_count_as_running_for_a_moment_and_judge_one_more_round(served):
     server, pair = served
     server.finish = "stop"
@@ -231,9 +236,6 @@ def test_no_run_keeps_its_connection(served, monkeypatch):
         time.sleep(0.01)
 
 
-# Addresses, keys and certificates
-
-
 @pytest.mark.parametrize(
     ("given", "words"),
     [
@@ -254,12 +256,15 @@ def test_what_is_no_address_or_no_key(given, words):
     assert "secret" not in str(caught.value)
 
 
-KEY = "s3cret-of-the-server"
+KEY = "s3cret-of-\\the'server"
 
 
 def test_the_key_is_sent_and_is_in_no_trace_log_or_error(caplog):
     caplog.set_level(logging.DEBUG)
-    server = StandIn(key=KEY)
+    server = StandIn(key=KEY, model=f"{'x' * 190}{KEY}")
+    names = {"version": f"{'x' * 25}{KEY}", "vllm_config": {"speculative_config": {"method": KEY}}}
+    told = (200, {}, json.dumps(names).encode())
+    server.answers |= {"/version": told, "/server_info?config_format=json": told}
     with server.serving() as url:
         with pytest.raises(ServerError, match="refuses the key, or wants one") as caught:
             load_pair(vllm=url)
@@ -268,9 +273,25 @@ def test_the_key_is_sent_and_is_in_no_trace_log_or_error(caplog):
         server.before_chunk = lambda number, write: write(line({"error": f"the key {KEY} has expired"}))
         with pytest.raises(ServerError, match=r"the key \*\*\* has expired") as told:
             generate(pair, "Once", SHORT)
-    assert f"Bearer {KEY}" in server.keys
-    for text in (trace.to_json(), caplog.text, str(caught.value), str(told.value), repr(pair), *pair.notes):
-        assert KEY not in text
+        shown = [trace.to_json(), caplog.text, str(caught.value), str(told.value), repr(pair), *pair.notes]
+        for answer in ({"error": "x" * 285 + KEY}, {"detail": [f'"{KEY}']}, {"detail": [KEY]}):
+            server.answers["/v1/completions"] = (400, {}, json.dumps(answer).encode())
+            with pytest.raises(ServerError, match="400: ") as told:
+                generate(pair, "Once", SHORT)
+            shown.append(str(told.value))
+    assert f"Bearer {KEY}" in server.keys and not [text for text in shown if "s3cret" in text]
+
+
+def test_a_proxy_is_not_asked_for_a_server_on_this_machine(served, monkeypatch):
+    _, pair = served
+    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+    for proxy, words in ((NOBODY, "reached"), ("socks5://a", "proxy of the env"), ("x://a", "proxy of")):
+        monkeypatch.setenv("ALL_PROXY", proxy)
+        assert generate(pair, "Once", SHORT).text == TEXT
+        load_pair(server=pair.client.address.replace("127.0.0.1", "localhost"))
+        with pytest.raises(ServerError, match=words):
+            load_pair(server="http://host.invalid")
 
 
 def test_a_redirect_gets_neither_prompt_nor_key(served):

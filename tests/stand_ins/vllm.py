@@ -18,6 +18,8 @@ from tests.stand_ins.serving import Handler, serving
 
 MODEL = "stand-in"
 ENDED = "vllm:request_success_total"
+TIMES = {"request_queue_time": 1, "request_prefill_time": 2, "request_decode_time": 3}  # ms
+TIMES["e2e_request_latency"] = 6
 SENT = {"id": "cmpl-1", "object": "text_completion", "created": 1}  # with each event
 ROUNDS = ((5,), (6, 7, 8), (9, 10), (11,), (12,))
 TEXT = "".join(f" word{id_}" for id_ in range(5, 13))  # of these rounds
@@ -87,11 +89,9 @@ class StandIn:
             f"# TYPE {ENDED} counter",
             f'{ENDED}{{finished_reason="length",{label}}} {float(self.ended)}',
             *sample("vllm:generation_tokens", "counter", label, self.generated),
-            *histogram("vllm:request_queue_time_seconds", label, 0.001 * self.ended),
-            *histogram("vllm:request_prefill_time_seconds", label, 0.002 * self.ended),
-            *histogram("vllm:request_decode_time_seconds", label, 0.003 * self.ended),
-            *histogram("vllm:e2e_request_latency_seconds", label, 0.006 * self.ended),
         ]
+        for name, ms in TIMES.items():
+            lines += histogram(f"vllm:{name}_seconds", label, ms / 1000 * self.ended)
         if self.gamma:
             lines += [
                 *sample("vllm:spec_decode_num_drafts", "counter", label, self.drafts),
@@ -154,48 +154,28 @@ class StandIn:
     def detail(self, steps: list[tuple[int, int]]) -> dict[str, Any]:
         drafted, accepted = sum(drafted for _, drafted in steps), sum(accepted for accepted, _ in steps)
         counts = [accepted for accepted, _ in steps]
-        told = {
-            "mean_acceptance_length": 1 + accepted / max(1, len(steps)),
-            "draft_acceptance_rate": accepted / max(1, drafted),
-            "acceptance_histogram": [counts.count(length) for length in range((self.gamma or 0) + 1)],
-            "num_spec_tokens": self.gamma,
-            "num_spec_steps": len(steps),
-            "num_draft_tokens": drafted,
-            "num_accepted_draft_tokens": accepted,
-            "per_step_accepted": [accepted for accepted, _ in steps],
-            "per_step_drafted": [drafted for _, drafted in steps],
-        }
-        return told | self.tells
+        mean, rate = 1 + accepted / max(1, len(steps)), accepted / max(1, drafted)
+        told: dict[str, Any] = {"mean_acceptance_length": mean, "draft_acceptance_rate": rate}
+        told["acceptance_histogram"] = [counts.count(length) for length in range((self.gamma or 0) + 1)]
+        told |= {"num_spec_tokens": self.gamma, "num_spec_steps": len(steps), "num_draft_tokens": drafted}
+        told |= {"num_accepted_draft_tokens": accepted, "per_step_accepted": counts}
+        return told | {"per_step_drafted": [drafted for _, drafted in steps]} | self.tells
 
     def chunk(
         self, ids: Sequence[int], prompt_ids: list[int] | None, is_last: bool, chat: bool
     ) -> dict[str, Any]:
         words = [self.words[id_] for id_ in ids]
         own, other = self.likely
-        choice: dict[str, Any] = {
-            "index": 0,
-            "finish_reason": self.finish if is_last else None,
-            "stop_reason": self.stop if is_last else None,
-            "token_ids": list(ids),
-        }
-        text = "".join(words)
+        finish, stop = (self.finish, self.stop) if is_last else (None, None)
+        choice: dict[str, Any] = {"index": 0, "finish_reason": finish, "stop_reason": stop}
+        choice, text = choice | {"token_ids": list(ids)}, "".join(words)
         if chat:
-            content = [
-                {
-                    "token": word,
-                    "logprob": own,
-                    "bytes": list(word.encode()),
-                    "top_logprobs": [{"token": word, "logprob": own}, {"token": " else", "logprob": other}],
-                }
-                for word in words
-            ]
+            names = {"token": " else", "logprob": other}
+            likely = [{"token": word, "logprob": own, "bytes": list(word.encode())} for word in words]
+            content = [one | {"top_logprobs": [one, names]} for one in likely]
             return {"choices": [choice | {"delta": {"content": text}, "logprobs": {"content": content}}]}
-        logprobs = {
-            "text_offset": [0] * len(ids),
-            "token_logprobs": [own] * len(ids),
-            "tokens": words,
-            "top_logprobs": [{word: own, " else": other} for word in words],
-        }
+        logprobs: dict[str, Any] = {"text_offset": [0] * len(ids), "token_logprobs": [own] * len(ids)}
+        logprobs |= {"tokens": words, "top_logprobs": [{word: own, " else": other} for word in words]}
         choice |= {"text": text, "logprobs": logprobs, "prompt_token_ids": prompt_ids}
         return {**SENT, "model": self.model, "choices": [choice]}
 
@@ -236,20 +216,19 @@ def handler(stand_in: StandIn) -> type[Handler]:
         def answered(self, method: str, body: dict[str, Any]) -> None:
             stand_in.keys.append(self.headers.get("Authorization"))
             stand_in.before_answer(self.path)
+            model = {"id": stand_in.model, "owned_by": stand_in.owner, "max_model_len": stand_in.context}
+            own = {"/version": {"version": "0.32.0"}, "/v1/models": {"object": "list", "data": [model]}}
             if self.path in stand_in.answers:
                 self.reply(*stand_in.answers[self.path])
             elif stand_in.key and self.headers.get("Authorization") != f"Bearer {stand_in.key}":
                 self.reply(401, {}, b'{"error": "Unauthorized"}')
-            elif self.path == "/version":
-                self.reply(200, {}, b'{"version": "0.32.0"}')
-            elif self.path == "/v1/models":
-                model = {"id": stand_in.model, "owned_by": stand_in.owner, "max_model_len": stand_in.context}
-                self.reply(200, {}, json.dumps({"object": "list", "data": [model]}).encode())
+            elif self.path in own:
+                self.reply(200, {}, json.dumps(own[self.path]).encode())
             elif self.path == "/metrics":
                 self.reply(200, {}, stand_in.metrics().encode())
             elif self.path == "/tokenize":
                 stand_in.tokenised.append(body)
-                self.reply(200, {}, json.dumps({"tokens": [1, 2, 3]}).encode())
+                self.reply(200, {}, b'{"tokens": [1, 2, 3]}')
             elif self.path in ("/v1/completions", "/v1/chat/completions"):
                 stand_in.requests.append(body)
                 self.stream("chat" in self.path, body)
@@ -261,7 +240,6 @@ def handler(stand_in: StandIn) -> type[Handler]:
             self.send_header("Content-Type", "text/event-stream")
             self.send_header("Connection", "close")
             self.end_headers()
-
             collected: list[bytes] = []
 
             def write(content: bytes) -> None:
