@@ -13,7 +13,6 @@ import pytest
 
 from specdemo import Params, stream
 from specdemo.runtime import lm
-from specdemo.session import Run
 from specdemo.ui.runs import run as run_module
 from specdemo.ui.runs.limits import LOCAL, Visitor
 from specdemo.ui.runs.models import Choice, Models
@@ -113,7 +112,7 @@ def test_a_speed_up_settles_until_somebody_else_waits(models, queue, monkeypatch
             yield
         gave_way.append(run)
 
-    monkeypatch.setattr(Run, "settle", settle)
+    monkeypatch.setattr("specdemo.ui.runs.run.settle", settle)
 
     async def visit():
         async for step in (visitor := ask(models, queue)):
