@@ -3,7 +3,7 @@
 What both sides took in short turns, each right after the other, is compared turn by turn: what is slow for
 longer than a turn is slow on both sides. A setting's speed-up is the tokens that a round brings, over what a
 round takes, in rounds of the target alone. It has two intervals. That of the turns says how well these texts
-were timed: a fifth of the turns is trimmed at each end, since a stall within a turn is on one side only, and
+were timed: a fifth of a text's turns is trimmed at each end, since a stall within a turn is on one side only;
 the interval is Student's, of the winsorized turns (Tukey and McLaughlin 1963). That of the prompts is for
 other prompts of the same kind, too: a jackknife over the prompts, on the logarithm (Tukey 1958)."""
 
