@@ -9,7 +9,7 @@ from datetime import date
 from time import perf_counter
 
 from specdemo.errors import CannotReadTrees
-from specdemo.events import Params, Prompt, __version__
+from specdemo.events import METHODS, Params, Prompt, __version__
 from specdemo.loading.pair import Pair, encode
 from specdemo.measure.checks import check_times
 from specdemo.measure.decide import (
@@ -204,11 +204,13 @@ class _Course:
             yield from self.first_texts(work, end)
 
     def probe(self, work: str) -> Iterator[Progress]:
-        """A short text with long drafts of each contender. They count when all have written it."""
+        """A text with long drafts of each contender, short unless it copies from the text: that finds more in
+        a longer one. They count when all have written it."""
         found = []
         for contender in self.contenders.values():
             yield self.progress(message("advice_probing", work=work, name=contender.name))
-            found.append(self.text(self.longest(contender), (work, 0), FIRST_TEXT))
+            most = LONGEST_TEXT if METHODS[contender.draft_with].manner == "copy" else FIRST_TEXT
+            found.append(self.text(self.longest(contender), (work, 0), most))
         self.measured = replace(self.measured, probes=(*self.measured.probes, *found))
 
     def choose(self, work: str) -> None:

@@ -27,9 +27,9 @@ from specdemo.words.catalogue import numeral, say, speaker_of
 
 LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)  # of drafts, that are compared
 FIRST_TEXT, PROBED = 32, 8  # tokens of a first text and of its drafts, from which lengths are estimated
-MOST_FINALISTS = 6  # settings of a kind of work that are measured
+MOST_FINALISTS = 8  # settings of a kind of work that are measured
 # Parts of the best estimate from which on a setting is measured: each contender's best one, and all others.
-WORTH, WORTH_MORE = 0.8, 0.9
+WORTH, WORTH_MORE = 0.7, 0.9
 SAME = 1.03  # settings that differ by less are as good
 STRICT = 1.75  # times as wide as what is told is the interval that decides before the last prompt: about 99%
 
@@ -135,6 +135,11 @@ def speed_up_of(own: ByPlace, other: ByPlace | None = None) -> SpeedUp | None:
     return speed_up_on_prompts(*sides)
 
 
+def is_told(speedup: SpeedUp) -> bool:
+    """Whether its interval says something: it is narrow, or all of it is above 1."""
+    return round(speedup.low, 2) > 1 or not is_wide(speedup.interval)
+
+
 def strictly(speedup: SpeedUp | None) -> SpeedUp | None:
     """With the wider interval that decides before the last prompt."""
     if speedup is None:
@@ -166,7 +171,7 @@ def best_of(known: Mapping[Candidate, tuple[int, SpeedUp]]) -> Candidate | None:
     be told, while another one can be."""
     most = max((prompts for prompts, _ in known.values()), default=0)
     left = {one: speedup for one, (prompts, speedup) in known.items() if prompts == most}
-    told = {one: speedup for one, speedup in left.items() if not is_wide(speedup.interval)}
+    told = {one: speedup for one, speedup in left.items() if is_told(speedup)}
     speedups = told or left
     enough = max((one.value for one in speedups.values()), default=0.0) / SAME
     as_good = [one for one, speedup in speedups.items() if speedup.value >= enough]
@@ -178,7 +183,7 @@ def is_clear(found: Mapping[Candidate, ByPlace], running: Sequence[Candidate]) -
     leader = leader_of(found)
     if leader is None or (speedup := strictly(speed_up_of(found[leader]))) is None:
         return False
-    pays = (speedup.low > 1 or speedup.high < SAME) and not is_wide(speedup.interval)
+    pays = speedup.low > 1 or (speedup.high < SAME and is_told(speedup))
     others = (strictly(speed_up_of(found.get(one, {}), found[leader])) for one in running if one != leader)
     return pays and all(lead is not None and lead.high < SAME for lead in others)
 
@@ -258,7 +263,7 @@ def _best(rows: Sequence[SettingRow], works: Sequence[str]) -> SettingRow | None
 
 def _pays(row: SettingRow) -> bool:
     """Surely, by its interval as it is said."""
-    return row.speedup is not None and not is_wide(row.speedup.interval) and round(row.speedup.low, 2) > 1
+    return row.speedup is not None and round(row.speedup.low, 2) > 1
 
 
 def recommendation(measured: Measured, work: str) -> Recommendation:
@@ -303,9 +308,8 @@ def _not_known(
 ) -> str:
     """Why it is not known what pays; empty where it is."""
     if best is not None and best.speedup is not None:
-        is_told = not is_wide(best.speedup.interval)
         tokens = numeral(best.tokens_per_round, ".2f")
-        return "" if is_told else _speak("too_wide", who=called(best.setting), tokens=tokens)
+        return "" if is_told(best.speedup) else _speak("too_wide", who=called(best.setting), tokens=tokens)
     count = max((row.prompts for row in rows), default=0) // (len(works) or 1)
     chosen = [measured.finalists[one] for one in works or measured.works if one in measured.finalists]
     if (chosen and not any(chosen)) or count >= FEWEST_PROMPTS:

@@ -12,7 +12,6 @@ from jinja2 import Environment
 
 from specdemo.events import Params
 from specdemo.events.params import depth_of
-from specdemo.events.speedup import is_wide
 from specdemo.measure.decide import (
     FIRST_TEXT,
     PROBED,
@@ -20,6 +19,7 @@ from specdemo.measure.decide import (
     called,
     concurrent,
     contender_of,
+    is_told,
     recommendations,
     rows_of,
 )
@@ -84,7 +84,7 @@ def settings_table(advice: Advice) -> Table[Line]:
 
 
 def _is_told(row: SettingRow) -> bool:
-    return row.speedup is not None and not is_wide(row.speedup.interval)
+    return row.speedup is not None and is_told(row.speedup)
 
 
 def _speedup(row: SettingRow) -> str:

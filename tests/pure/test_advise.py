@@ -170,8 +170,8 @@ def test_too_few_prompts_are_not_known_which_is_not_none():
     assert [row.beside for row in rows_of(both, ALL)] == [None], "nor is it recommended in the table"
 
 
-def test_a_wide_interval_is_no_figure_and_decides_nothing():
-    unlike = [sample("chat", at, Candidate(MODEL.name, 8), 0.97 if at % 2 else 0.2, 0.1) for at in range(4)]
+def test_a_wide_interval_that_reaches_below_1_is_no_figure_and_decides_nothing():
+    unlike = [sample("chat", at, Candidate(MODEL.name, 8), 0.97 if at % 2 else 0.2, 1.5) for at in range(4)]
     advice = advice_of(measured(*unlike))
     (one,) = advice.recommended
     assert (one.draft_with, one.best, one.speedup, one.interval) == (None, None, None, None)
@@ -182,7 +182,14 @@ def test_a_wide_interval_is_no_figure_and_decides_nothing():
     assert not is_clear(by_setting(unlike, ["chat"]), [Candidate(MODEL.name, 8)])
     sure = [sample("chat", at, Candidate(HEAD.name, 4), 0.5, 0.1) for at in range(4)]
     (other,) = recommendations(measured(*unlike, *sure))
-    assert row.speedup.value > other.speedup and other.best == Candidate(HEAD.name, 4), "nor hides one told"
+    assert other.best == Candidate(HEAD.name, 4), "nor hides one told"
+
+
+def test_a_wide_interval_above_1_is_told_and_the_larger_speed_up_recommended():
+    unlike = [sample("chat", at, Candidate(MODEL.name, 8), 0.97 if at % 2 else 0.2, 0.1) for at in range(4)]
+    sure = [sample("chat", at, Candidate(HEAD.name, 4), 0.5, 0.1) for at in range(4)]
+    (one,) = recommendations(measured(*unlike, *sure))
+    assert is_wide(one.interval) and one.interval[0] > 1 and one.best == Candidate(MODEL.name, 8)
 
 
 def test_a_report_keeps_what_was_measured():
