@@ -1,14 +1,13 @@
 """The adviser without a model: estimates, what is clear, what is recommended and why, and its reports."""
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from math import log
 from random import Random
 
 import pytest
 
 from specdemo.events import Params
-from specdemo.events.metrics import fresh
 from specdemo.events.speedup import TimedRound, expected_speedup, is_wide, plain
 from specdemo.measure.decide import (
     PROBED,
@@ -53,16 +52,11 @@ def sample(
     ms = PLAIN_MS + gamma * draft_ms
     fast = [TimedRound(0, gamma, ms)]
     turns = [TimedTurn(plain([PLAIN_MS * dice.uniform(0.99, 1.01)]), fast) for _ in range(rounds // 5)]
-    stats = replace(
-        fresh(),
-        tokens=sum(accepted) + rounds,
-        rounds=rounds,
-        drafted=gamma * rounds,
-        accepted=sum(accepted),
-        rejected=sum(one < gamma for one in accepted),
-        draft_ms=rounds * gamma * draft_ms,
-    )
-    return Sample(work, prompt, setting, 100, stats, (gamma,) * rounds, tuple(accepted), tuple(turns))
+    counts = {"drafted": (gamma,) * rounds, "accepted": (*accepted,)}
+    judged = sum(min(one + 1, gamma) for one in accepted)
+    emitted, draft_ms = tuple(one + 1 for one in accepted), rounds * gamma * draft_ms
+    more = {"emitted": emitted, "judged": judged, "draft_ms": draft_ms, "turns": tuple(turns)}
+    return Sample(work, prompt, setting, 100, **counts, **more)
 
 
 def measured(*samples: Sample, works=("chat",), **more) -> Measured:
