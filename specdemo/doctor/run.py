@@ -12,11 +12,12 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from datetime import date
+from importlib import import_module
 from queue import Empty, Queue
 from time import monotonic
 from typing import BinaryIO
 
-from specdemo.doctor.trials import Check, public
+from specdemo.doctor.trials import Check, open_channel, public, serve
 from specdemo.loading.catalog import ROOT
 
 SECTIONS = {  # in the order in which they run: the module with the section's trials, and seconds for them
@@ -43,7 +44,7 @@ def check_sections(names: Sequence[str]) -> None:
 
 
 def command_of(section: str) -> Command:
-    return lambda start: [sys.executable, "-m", "specdemo.doctor", section, str(start)]
+    return lambda start: [sys.executable, "-m", "specdemo.doctor.run", section, str(start)]
 
 
 def run_section(section: str, command: Command, limit: float) -> Iterator[Check]:
@@ -155,27 +156,24 @@ def line(check: Check) -> str:
 
 
 def report(checks: Sequence[Check]) -> str:
-    # A backtick could end the block. In JSON it can only be inside a string.
-    lines = "\n".join(map(line, checks)).replace("`", "'")
-    told = json.dumps(as_json(checks)).replace("`", "\\u0060")
-    return f"```\n{lines}\n\n{told}\n```"
-
-
-def as_json(checks: Sequence[Check]) -> dict[str, object]:
-    """What was found, as JSON. The groups of facts have keys of their own."""
+    """A line for each check, and all of it as JSON, where the groups of facts have keys of their own."""
     facts: dict[str, dict[str, object]] = {"versions": {}, "hardware": {}}
     for check in checks:
         for group, values in check.facts.items():
             facts[group] |= values
-    return {
-        "schema": "specdemo.doctor/1",
-        "date": date.today().isoformat(),
-        "checks": [
-            {name: value for name, value in vars(check).items() if name != "facts"} for check in checks
-        ],
-        **facts,
-    }
+    own = [{name: value for name, value in vars(check).items() if name != "facts"} for check in checks]
+    found = {"schema": "specdemo.doctor/1", "date": date.today().isoformat(), "checks": own, **facts}
+    # A backtick could end the block. In JSON it can only be inside a string.
+    lines, as_json = "\n".join(map(line, checks)).replace("`", "'"), json.dumps(found).replace("`", "\\u0060")
+    return f"```\n{lines}\n\n{as_json}\n```"
 
 
 def exit_status(checks: Sequence[Check]) -> int:
     return 1 if any(check.outcome == "FAIL" for check in checks) else 0
+
+
+if __name__ == "__main__":  # a section's own process
+    channel = open_channel()  # before the import, because libraries print when they are imported
+    name, start = sys.argv[1], int(sys.argv[2])
+    module = import_module(f"specdemo.doctor.{SECTIONS[name][0]}")
+    serve(name, module.TRIALS[name], start, channel)
