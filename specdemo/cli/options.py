@@ -95,13 +95,6 @@ def pair_request(arguments: Namespace) -> dict[str, Any]:
     return {"name": arguments.pair, "quantize": kinds} | {name: getattr(arguments, name) for name in same}
 
 
-def is_given(value: object) -> bool:
-    """Whether an argument of `load_pair` says anything."""
-    if isinstance(value, dict):
-        return any(map(is_given, value.values()))
-    return value is not None and value is not False
-
-
 def _add_params_options(parser: ArgumentParser, defaults: Params, leave_out: Sequence[str] = ()) -> None:
     """Adds one option for each field of Params. Values are passed to Params unchecked, so that its own
     sentence rejects them."""

@@ -35,7 +35,7 @@ from specdemo.measure.results import (
     work_in_words,
 )
 from specdemo.measure.samples import Place, measure
-from specdemo.measure.settings import field_of
+from specdemo.measure.settings import as_contender, field_of
 from specdemo.measure.turns import run_in_turns
 from specdemo.session import prepare
 from specdemo.words.message import Message, about, message, message_of
@@ -118,9 +118,9 @@ def task_of(
     command: str,
 ) -> Task:
     """asked: see `field_of`. Raises as that and `fitting` do."""
-    found = field_of(pair, asked, params)
+    settings, cannot_draft = field_of(pair, asked, params)
     kept, left_out = fitting(pair, prompts, params)
-    notes, info = [*found.left_out, *left_out], pair.info
+    notes, info = [*cannot_draft, *left_out], pair.info
     if kind := info.quantize.target:
         notes.append(message("advice_quantized", kind=kind))
     measured = Measured(
@@ -134,10 +134,11 @@ def task_of(
         command=command,
         params={name: value for name, value in asdict(params).items() if name not in ("draft_with", "gamma")},
         works=tuple(kept),
-        contenders=tuple(found.contenders),
+        contenders=(ALONE, *map(as_contender, settings)),
         notes=(*notes, *pair.notes),
     )
-    return Task(found.pairs, kept, params, budget, notes, measured)
+    pairs = {ALONE.name: pair} | {one.name: one.pair for one in settings}
+    return Task(pairs, kept, params, budget, notes, measured)
 
 
 def advise(task: Task, is_stopped: Callable[[], bool] = lambda: False) -> Iterator[Progress]:

@@ -35,6 +35,7 @@ SAME = 1.03  # settings that differ by less are as good
 STRICT = 1.75  # times as wide as what is told is the interval that decides before the last prompt: about 99%
 
 ByPlace = Mapping[Place, Sample]
+Beside = Literal["recommended", "alike", "slower"]
 
 
 @dataclass(frozen=True)
@@ -215,7 +216,7 @@ class SettingRow:
     acceptance_rate: float | None
     tokens_per_round: float
     prompts: int
-    beside: Literal["recommended", "alike", "slower"] | None = None
+    beside: Beside | None = None
 
 
 def rows_of(measured: Measured, work: str) -> list[SettingRow]:
@@ -236,20 +237,14 @@ def rows_of(measured: Measured, work: str) -> list[SettingRow]:
             prompts=len(own),
         )
         rows.append(row)
-    rows.sort(key=_by_prompts_and_speed, reverse=True)
+    rows.sort(key=lambda row: (row.prompts, row.speedup.value if row.speedup else 0.0), reverse=True)
     best = _best(rows, works)
     if best is None or not _pays(best):
         return rows
     left = still_in(found, list(found))
-
-    def beside(row: SettingRow) -> Literal["recommended", "alike", "slower"]:
-        return "recommended" if row is best else "alike" if row.setting in left else "slower"
-
-    return [replace(row, beside=beside(row)) for row in rows]
-
-
-def _by_prompts_and_speed(row: SettingRow) -> tuple[int, float]:
-    return row.prompts, row.speedup.value if row.speedup else 0.0
+    beside: dict[Candidate, Beside] = {one: "alike" if one in left else "slower" for one in found}
+    beside[best.setting] = "recommended"
+    return [replace(row, beside=beside[row.setting]) for row in rows]
 
 
 def _best(rows: Sequence[SettingRow], works: Sequence[str]) -> SettingRow | None:
