@@ -9,7 +9,7 @@ from statistics import fmean
 from time import perf_counter
 
 from specdemo.errors import CannotReadTrees, LoadError
-from specdemo.events import METHODS, PairInfo, Prompt, manner_of, rule_in_words
+from specdemo.events import METHODS, Prompt, manner_of, rule_in_words
 from specdemo.events.metrics import ratio, total
 from specdemo.events.params import tree_text, values_of_rule
 from specdemo.events.speedup import SpeedUp, is_wide, speed_up, timed
@@ -223,16 +223,18 @@ def _row(setting: Setting, own: Sequence[Text], alone: Sequence[Text], timing: T
     draft_ms, verify_ms = (part and part * timing.pace for part in parts)
     is_told = speedup is not None and not is_wide(speedup.interval)
     is_plain, has_drafter = params.draft_with == "none", METHODS[params.draft_with].needs_drafter
+    info, drafted = setting.pair.info, sum_of("drafted")
+    with_draft = fmean(bool(one.draft) for text in own for one in text.trace.rounds)
     is_compared = bool(alone) and params.temperature == 0
     equal = [one.trace.output_ids == other.trace.output_ids for one, other in zip(own, alone, strict=False)]
     return MethodRow(
         name=setting.name,
         draft_with=params.draft_with,
-        manner=manner_of(params.draft_with, _kind(setting.pair.info)),
+        manner=manner_of(params.draft_with, info.server.method if info.server else info.drafter_kind),
         gamma=None if is_plain or params.tree else params.gamma,
         tree=tree_text(params.tree),
-        drafted_per_round=ratio(sum_of("drafted"), rounds),
-        rounds_with_draft=_share_with_draft(own),
+        drafted_per_round=ratio(drafted, rounds),
+        rounds_with_draft=None if drafted is None else with_draft,
         accepted_per_round=accepted / rounds,
         tokens_per_round=sum_of("tokens") / rounds,
         acceptance_rate=ratio(accepted, total(accepted, sum_of("rejected"))),
@@ -246,17 +248,6 @@ def _row(setting: Setting, own: Sequence[Text], alone: Sequence[Text], timing: T
         texts_equal=f"{sum(equal)} of {len(equal)}" if is_compared else None,
         samples=len(own),
     )
-
-
-def _share_with_draft(texts: Sequence[Text]) -> float | None:
-    if any(one.trace.stats.drafted is None for one in texts):
-        return None
-    return fmean(bool(one.draft) for text in texts for one in text.trace.rounds)
-
-
-def _kind(info: PairInfo) -> str | None:
-    """The kind of the pair's drafter; a server's drafting method, as far as it tells."""
-    return info.server.method if info.server else info.drafter_kind
 
 
 @speaking("en")
