@@ -34,6 +34,7 @@ from specdemo.measure.results import (
 )
 from specdemo.measure.samples import TimedTurn
 from specdemo.words.catalogue import speaking
+from specdemo.words.message import message
 
 MODEL, HEAD = (
     Contender("the model", "model", "a/drafter", "model"),
@@ -181,7 +182,8 @@ def test_a_wide_interval_is_no_figure_and_decides_nothing():
 
 def test_a_report_keeps_what_was_measured():
     texts = [sample("chat", at, Candidate(MODEL.name, 4), 0.8, 0.3) for at in range(4)]
-    advice = advice_of(measured(*texts, checks=FREE, notes=("</script><b>",), ended="clear", seconds=12.3))
+    notes = ("</script><b>", message("advice_quantized", kind="int4"))
+    advice = advice_of(measured(*texts, checks=FREE, notes=notes, ended="clear", seconds=12.3))
     page = page_of(advice)
     assert page.count("</script>") == 1 and "<b>" not in page and "serve &#39;a/&lt;target&gt;" in page
     _, _, kept = page.partition('<script type="application/json" id="measured">')
@@ -192,5 +194,6 @@ def test_a_report_keeps_what_was_measured():
     assert f"{best['speedup']:.2f}" in advice_text(advice)
     with speaking("de"):
         page = page_of(advice)
+        assert f"<p>{notes[1].said()}</p>" in page and notes[1].said() != notes[1]
     assert str(typed_of(advice)[0].notes[0]) not in page
     assert f"<td>{best['speedup']:.2f} (".replace(".", ",") in page and "<td>the model, γ 4</td>" in page
