@@ -258,12 +258,11 @@ def row(name: str, samples: Mapping[str, Sequence[Sample]], greedy: bool) -> Row
 
 def ratios(rows: Sequence[Row]) -> list[Ratio]:
     """The ratios of which both sides have been measured."""
-    by_name, found = {row.name: row for row in rows}, []
-    for name, other in RATIOS:
-        if name in by_name and other in by_name:
-            one, beside = by_name[name], by_name[other]
-            processor = one.tokens_per_processor_second / beside.tokens_per_processor_second
-            found.append(Ratio(name, other, beside.ms_per_token / one.ms_per_token, processor))
+    found, by_name = [], {row.name: row for row in rows}
+    for one, other in ((by_name.get(name), by_name.get(other)) for name, other in RATIOS):
+        if one and other:
+            processor = one.tokens_per_processor_second / other.tokens_per_processor_second
+            found.append(Ratio(one.name, other.name, other.ms_per_token / one.ms_per_token, processor))
     return found
 
 

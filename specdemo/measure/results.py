@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import pairwise
 from statistics import fmean
 from typing import Any, Literal
+
+import numpy as np
 
 from specdemo.events.metrics import ratio
 from specdemo.events.params import DraftTree
@@ -137,11 +138,8 @@ class CheckTime:
 def check_ratio(times: Sequence[CheckTime], rows: float) -> float:
     """What a check takes relative to one row, by straight lines between those that were measured. times: of
     one context, by their rows; 1 where there are none."""
-    for before, after in pairwise(times):
-        if rows <= after.rows:
-            share = (rows - before.rows) / (after.rows - before.rows)
-            return before.ratio + share * (after.ratio - before.ratio)
-    return times[-1].ratio if times else 1.0
+    known, ratios = [one.rows for one in times], [one.ratio for one in times]
+    return float(np.interp(rows, known, ratios)) if times else 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
