@@ -118,7 +118,8 @@ class Together:
 
     def share_above(self, what: Literal["drafted", "accepted"], places: int) -> list[float]:
         """The share of rounds with more than i such tokens, for i below `places`."""
-        return [fmean(count > place for count in self._counts(what)) for place in range(places)]
+        counts = self._counts(what)
+        return [fmean(count > place for count in counts) for place in range(places)]
 
 
 @dataclass(frozen=True)

@@ -32,30 +32,20 @@ def methods_at_hand(pair: Pair) -> list[str]:
     return [name for name in METHODS if pair.lacks(name) is None]
 
 
-def methods_of(pair: Pair, names: Sequence[str], params: Params) -> list[Setting]:
-    """One setting, which drafts chains, for each of these names in METHODS. ValueError for what the pair
-    cannot have."""
-    own = {name: replace(params, draft_with=name, tree=()) for name in names}
-    for name in names:
+def settings_for(pairs: Sequence[Pair], names: Sequence[str], params: Params) -> list[Setting]:
+    """One setting, which drafts chains, for each of these names in METHODS. Of several pairs, which have the
+    same target, a method that needs a drafter gives one for each pair, and another method one for the first.
+    ValueError for what a pair cannot have."""
+    by_drafter = [name for name in names if METHODS[name].needs_drafter] if len(pairs) > 1 else []
+    of_each = [(pair, name) for pair in pairs for name in by_drafter]
+    settings = []
+    for pair, name in [*of_each, *((pairs[0], name) for name in names if name not in by_drafter)]:
         if why := pair.lacks(name):
             raise ValueError(f'methods must not include "{name}" for this pair: {why}')
-    kind = pair.info.drafter_kind
-    return [Setting(drafter_label(name, kind), pair, params) for name, params in own.items()]
-
-
-def settings_for(pairs: Sequence[Pair], names: Sequence[str], params: Params) -> list[Setting]:
-    """The settings for pairs with the same target. A method that needs a drafter gives a setting for each of
-    them, the others one for the first. Raises as `methods_of` does."""
-    settings = methods_of(pairs[0], names, params)
-    by_drafter = [name for name in names if METHODS[name].needs_drafter]
-    if not by_drafter or len(pairs) == 1:
-        return settings
-    of_each = [
-        replace(setting, name=f"{setting.name} ({pair.info.name})")
-        for pair in pairs
-        for setting in methods_of(pair, by_drafter, params)
-    ]
-    return of_each + [one for one in settings if one.params.draft_with not in by_drafter]
+        label = drafter_label(name, pair.info.drafter_kind)
+        label = f"{label} ({pair.info.name})" if name in by_drafter else label
+        settings.append(Setting(label, pair, replace(params, draft_with=name, tree=())))
+    return settings
 
 
 def with_trees(settings: Sequence[Setting], params: Params, trees: Sequence[DraftTree] = ()) -> list[Setting]:

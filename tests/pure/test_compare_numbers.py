@@ -12,7 +12,7 @@ from specdemo.events import ByModel, PairInfo, Params, Round
 from specdemo.events.metrics import fresh
 from specdemo.loading.catalog import others_at_hand
 from specdemo.measure.compare import Text, result_of, rows_of
-from specdemo.measure.settings import Setting, methods_of, settings_for
+from specdemo.measure.settings import Setting, settings_for
 from specdemo.measure.table import MethodRow, csv_of, methods_text, spoken_of, winner
 
 GREEDY = Params(temperature=0)
@@ -120,7 +120,7 @@ def test_several_pairs_give_several_drafter_models_and_each_other_method_once():
     ]
     alone = pair(drafter=False)
     with pytest.raises(ValueError, match='^methods .*"model"'):
-        methods_of(alone, ["lookup", "model"], GREEDY)
+        settings_for([alone], ["lookup", "model"], GREEDY)
     assert others_at_hand("embedded-poor") == ["embedded", "embedded-eagle3", "embedded-dflash"]
     assert others_at_hand("some/target + some/drafter") == []
 

@@ -43,14 +43,14 @@ specdemo.ui.page.frame specdemo.ui.page.hints specdemo.ui.page.alone
 """
 # Folder and kinds of files: the most lines and files that it may have. A number may fall and never rises.
 SIZES = {
-    ("specdemo", ".py"): (36198, 165),
+    ("specdemo", ".py"): (36189, 165),
     ("specdemo/cli", ".py"): (675, 4),
     ("specdemo/doctor", ".py"): (748, 6),
     ("specdemo/drafters", ".py"): (4297, 18),
     ("specdemo/engine", ".py"): (2960, 12),
     ("specdemo/events", ".py"): (2557, 8),
     ("specdemo/loading", ".py"): (2722, 11),
-    ("specdemo/measure", ".py"): (3189, 14),
+    ("specdemo/measure", ".py"): (3180, 14),
     ("specdemo/runtime", ".py"): (7503, 31),
     ("specdemo/servers", ".py"): (1405, 6),
     ("specdemo/trials", ".py"): (530, 6),
