@@ -19,7 +19,6 @@ from specdemo.cli.options import (
     ALL,
     check_advise_options,
     check_bench_options,
-    is_given,
     pair_request,
     params_from_arguments,
     parser,
@@ -88,7 +87,8 @@ def put(text: str = "") -> None:
 def _generate(arguments: Namespace) -> int:
     params, request = params_from_arguments(arguments), pair_request(arguments)
     key = server_key(arguments)
-    if arguments.server is not None and any(is_given(value) for value in request.values()):
+    about_pair = request | {"quantize": any(request["quantize"].values())}
+    if arguments.server is not None and any(about_pair.values()):
         raise ValueError("server: give --server or options about a pair, not both")
     if arguments.trace not in (None, "-"):
         _check_writable("trace", arguments.trace)
@@ -297,27 +297,19 @@ def _pairs(arguments: Namespace) -> int:
 
 def _doctor(arguments: Namespace) -> int:
     """Runs the doctor. Progress goes to standard error, the report to standard output."""
-    from specdemo.doctor.run import (
-        SECTIONS,
-        check_sections,
-        command_of,
-        exit_status,
-        line,
-        report,
-        run_section,
-    )
+    from specdemo.doctor import run as doctor
 
-    sections = list(SECTIONS) if arguments.sections is None else arguments.sections
-    check_sections(sections)
+    sections = list(doctor.SECTIONS) if arguments.sections is None else arguments.sections
+    doctor.check_sections(sections)
     checks, status = [], 0
     try:
         for section in sections:
-            _, seconds = SECTIONS[section]
+            _, seconds = doctor.SECTIONS[section]
             tell(f"{section}, at most {seconds} s")
-            for check in run_section(section, command_of(section), seconds):
+            for check in doctor.run_section(section, doctor.command_of(section), seconds):
                 checks.append(check)
-                tell(line(check))
+                tell(doctor.line(check))
     except KeyboardInterrupt:
         status = tell("interrupted: this is what was found before", INTERRUPTED)
-    put(report(checks))
-    return status or exit_status(checks)
+    put(doctor.report(checks))
+    return status or doctor.exit_status(checks)

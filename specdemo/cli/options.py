@@ -95,39 +95,29 @@ def pair_request(arguments: Namespace) -> dict[str, Any]:
     return {"name": arguments.pair, "quantize": kinds} | {name: getattr(arguments, name) for name in same}
 
 
-def is_given(value: object) -> bool:
-    """Whether an argument of `load_pair` says anything."""
-    if isinstance(value, dict):
-        return any(map(is_given, value.values()))
-    return value is not None and value is not False
-
-
 def _add_params_options(parser: ArgumentParser, defaults: Params, leave_out: Sequence[str] = ()) -> None:
     """Adds one option for each field of Params. Values are passed to Params unchecked, so that its own
     sentence rejects them."""
     for name, row in PARAMETERS.items():
-        option, default = f"--{name.replace('_', '-')}", getattr(defaults, name)
         if name in leave_out:
             continue
+        default = getattr(defaults, name)
+        usual = f"(default {row.none_is if default is None else default})"
+        how: dict[str, Any] = {"default": default, "help": f"{described(name)} {usual}"}
         if isinstance(default, bool):
-            parser.add_argument(option, action="store_true", help=described(name))
+            how = {"action": "store_true", "help": described(name)}
         elif name == "stop":
             text = "end the text before TEXT; can be given more than once"
-            parser.add_argument(option, action="append", default=[], metavar="TEXT", help=text)
+            how = {"action": "append", "default": [], "metavar": "TEXT", "help": text}
         elif name == "logit_bias":
             text = "add N (-100 to 100) to the logit of the token ID; can be given more than once"
-            text += f" (default {row.none_is})"
-            parser.add_argument(option, action="append", type=_bias, metavar="ID=N", help=text)
+            how = {"action": "append", "type": _bias, "metavar": "ID=N", "help": f"{text} {usual}"}
         elif name == "tree":
-            text = f"{described(name)} (default empty)"
-            parser.add_argument(option, default="", metavar="N,N", help=text)
+            how = {"default": "", "metavar": "N,N", "help": f"{described(name)} (default empty)"}
         elif name in LIMITS:
-            usual = row.none_is if default is None else default
-            text = f"{described(name)}; {allowed_in_words(name)} (default {usual})"
-            parser.add_argument(option, type=_number, default=default, metavar="N", help=text)
-        else:
-            usual = row.none_is if default is None else default
-            parser.add_argument(option, default=default, help=f"{described(name)} (default {usual})")
+            text = f"{described(name)}; {allowed_in_words(name)} {usual}"
+            how |= {"type": _number, "metavar": "N", "help": text}
+        parser.add_argument(f"--{name.replace('_', '-')}", **how)
 
 
 def params_from_arguments(arguments: Namespace) -> Params:

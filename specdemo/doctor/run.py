@@ -8,15 +8,14 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from datetime import date
-from queue import Empty, Queue
-from time import monotonic
-from typing import BinaryIO
+from importlib import import_module
+from pathlib import Path
+from time import monotonic, sleep
 
-from specdemo.doctor.trials import Check, public
+from specdemo.doctor.trials import Check, public, serve
 from specdemo.loading.catalog import ROOT
 
 SECTIONS = {  # in the order in which they run: the module with the section's trials, and seconds for them
@@ -28,10 +27,12 @@ SECTIONS = {  # in the order in which they run: the module with the section's tr
     "threads": ("texts", 180),
 }
 ENDING_SECONDS = 30  # seconds that a process may take to end after its last check
+LOOKS_EVERY = 0.05  # seconds, for what a process has found
 LAST_LINES = 40  # of a crashed process's output that are kept
 WHOLE, END = "the whole section", "the end of the section"  # what has failed when it was no single check
 
-Command = Callable[[int], list[str]]  # the process that runs a section's trials from this index on
+# The process that runs a section's trials from this index on; the file for what it finds is added.
+Command = Callable[[int], list[str]]
 
 
 def check_sections(names: Sequence[str]) -> None:
@@ -43,7 +44,7 @@ def check_sections(names: Sequence[str]) -> None:
 
 
 def command_of(section: str) -> Command:
-    return lambda start: [sys.executable, "-m", "specdemo.doctor", section, str(start)]
+    return lambda start: [sys.executable, "-m", "specdemo.doctor.run", section, str(start)]
 
 
 def run_section(section: str, command: Command, limit: float) -> Iterator[Check]:
@@ -82,43 +83,38 @@ def _ending(status: int | None, limit: float) -> str:
 
 
 class _Process:
-    """A section's process."""
+    """A section's process. What it does and finds goes into one file, what is printed in it into another."""
 
     def __init__(self, command: list[str], deadline: float):
-        self.deadline = deadline
-        self.output: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115, closed by close
-        self.lines: Queue[bytes | None] = Queue()  # None: there will be no more
+        self.deadline, self.folder = deadline, tempfile.TemporaryDirectory()
+        self.found, self.printed = (Path(self.folder.name, name) for name in ("found", "printed"))
+        self.found.touch()
         quiet = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
-        self.process = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env=quiet | os.environ,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=self.output,
-            start_new_session=True,  # so that compilers that it starts can be ended with it
-        )
-        threading.Thread(target=self._read, daemon=True).start()
+        with self.printed.open("wb") as printed:
+            self.process = subprocess.Popen(
+                [*command, str(self.found)],
+                cwd=ROOT,
+                env=quiet | os.environ,
+                stdin=subprocess.DEVNULL,
+                stdout=printed,
+                stderr=printed,
+                start_new_session=True,  # so that compilers that it starts can be ended with it
+            )
 
     def close(self) -> None:
         self._kill()
-        self.output.close()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        with self.process.stdout as lines:
-            for line in lines:
-                self.lines.put(line)
-        self.lines.put(None)
+        self.folder.cleanup()
 
     def messages(self) -> Iterator[dict]:
-        """Yields the process's messages until it closes its output, or the time is over."""
-        with suppress(Empty):
-            while (line := self.lines.get(timeout=max(0.0, self.deadline - monotonic()))) is not None:
-                with suppress(ValueError):  # something else was printed before the channel was opened
-                    message = json.loads(line)
-                    if isinstance(message, dict) and message.keys() & {"begin", "check", "done"}:
-                        yield message
+        """Yields the process's messages until it ends, or the time is over."""
+        begun, is_running = "", True  # begun: a line that is not yet whole
+        with self.found.open(encoding="utf-8") as lines:
+            while is_running:
+                is_running = self.process.poll() is None and monotonic() < self.deadline
+                *whole, begun = (begun + lines.read()).split("\n")
+                yield from map(json.loads, whole)
+                if is_running:
+                    sleep(LOOKS_EVERY)
 
     def status(self, grace: float) -> int | None:
         """The exit status, None if the process is still running at the deadline and after `grace` seconds."""
@@ -135,8 +131,7 @@ class _Process:
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(1)
         self._kill()
-        self.output.seek(0)
-        lines = self.output.read().decode("utf-8", "replace").splitlines()
+        lines = self.printed.read_text("utf-8", "replace").splitlines()
         return public("\n".join(lines[-LAST_LINES:]))
 
     def _kill(self) -> None:
@@ -155,27 +150,23 @@ def line(check: Check) -> str:
 
 
 def report(checks: Sequence[Check]) -> str:
-    # A backtick could end the block. In JSON it can only be inside a string.
-    lines = "\n".join(map(line, checks)).replace("`", "'")
-    told = json.dumps(as_json(checks)).replace("`", "\\u0060")
-    return f"```\n{lines}\n\n{told}\n```"
-
-
-def as_json(checks: Sequence[Check]) -> dict[str, object]:
-    """What was found, as JSON. The groups of facts have keys of their own."""
+    """A line for each check, and all of it as JSON, where the groups of facts have keys of their own."""
     facts: dict[str, dict[str, object]] = {"versions": {}, "hardware": {}}
     for check in checks:
         for group, values in check.facts.items():
             facts[group] |= values
-    return {
-        "schema": "specdemo.doctor/1",
-        "date": date.today().isoformat(),
-        "checks": [
-            {name: value for name, value in vars(check).items() if name != "facts"} for check in checks
-        ],
-        **facts,
-    }
+    own = [{name: value for name, value in vars(check).items() if name != "facts"} for check in checks]
+    found = {"schema": "specdemo.doctor/1", "date": date.today().isoformat(), "checks": own, **facts}
+    # A backtick could end the block. In JSON it can only be inside a string.
+    lines, as_json = "\n".join(map(line, checks)).replace("`", "'"), json.dumps(found).replace("`", "\\u0060")
+    return f"```\n{lines}\n\n{as_json}\n```"
 
 
 def exit_status(checks: Sequence[Check]) -> int:
     return 1 if any(check.outcome == "FAIL" for check in checks) else 0
+
+
+if __name__ == "__main__":  # a section's own process
+    name, start, file = sys.argv[1:]
+    module = import_module(f"specdemo.doctor.{SECTIONS[name][0]}")
+    serve(name, module.TRIALS[name], int(start), file)

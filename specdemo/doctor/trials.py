@@ -3,15 +3,13 @@ tells its parent what it finds. A crash costs one trial."""
 
 import faulthandler
 import json
-import os
 import signal
-import sys
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Literal, TextIO
+from typing import Literal
 
 from specdemo.errors import redacted
 
@@ -81,33 +79,20 @@ def check_of(section: str, trial: Trial) -> Check:
     return Check(section, trial.name, "PASS", one_sentence(found.detail), None, found.facts)
 
 
-def open_channel() -> TextIO:
-    """The process's standard output, kept for messages to the parent. Whatever else is written to standard
-    output from now on goes to standard error, also by libraries in C."""
-    channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    return channel
-
-
-def serve(section: str, trials: Iterable[Trial], start: int, channel: TextIO) -> None:
-    """Runs the trials from index `start` on. Sends {"begin": name} and {"check": ...} for each, and
-    {"done": true} at the end: one line of JSON each.
+def serve(section: str, trials: Iterable[Trial], start: int, file: str) -> None:
+    """Runs the trials from index `start` on. Writes {"begin": name} and {"check": ...} for each to the file,
+    and {"done": true} at the end: one line of JSON each.
 
     After a CUDA error no later call works in this process, so it ends without "done", and the parent starts
     another one for the rest."""
     faulthandler.enable()  # a crash says where
     if hasattr(faulthandler, "register"):
         faulthandler.register(signal.SIGUSR1)  # and so does a hang, when the parent asks
-    for trial in islice(trials, start, None):
-        _send(channel, {"begin": trial.name})
-        check = check_of(section, trial)
-        _send(channel, {"check": asdict(check)})
-        if check.outcome == "FAIL" and ("CUDA error" in check.detail or "CUDA is lost" in check.detail):
-            return
-    _send(channel, {"done": True})
-
-
-def _send(channel: TextIO, message: dict) -> None:
-    channel.write(json.dumps(message) + "\n")
-    channel.flush()
-    sys.stderr.flush()
+    with open(file, "w", encoding="utf-8", buffering=1) as lines:
+        for trial in islice(trials, start, None):
+            print(json.dumps({"begin": trial.name}), file=lines)
+            check = check_of(section, trial)
+            print(json.dumps({"check": asdict(check)}), file=lines)
+            if check.outcome == "FAIL" and ("CUDA error" in check.detail or "CUDA is lost" in check.detail):
+                return
+        print(json.dumps({"done": True}), file=lines)

@@ -24,9 +24,18 @@ from specdemo.measure.decide import (
     leader_of,
     still_in,
 )
-from specdemo.measure.results import ALONE, Candidate, Contender, Ended, Measured, Sample, sample_of
+from specdemo.measure.results import (
+    ALONE,
+    Candidate,
+    Contender,
+    Ended,
+    Measured,
+    Sample,
+    sample_of,
+    work_in_words,
+)
 from specdemo.measure.samples import Place, measure
-from specdemo.measure.settings import field_of
+from specdemo.measure.settings import as_contender, field_of
 from specdemo.measure.turns import run_in_turns
 from specdemo.session import prepare
 from specdemo.words.message import Message, about, message, message_of
@@ -74,17 +83,17 @@ def fitting(
     kept: dict[str, list[Prompt]] = {}
     notes = []
     for work, own in prompts.items():
-        some = own[:: -(-len(own) // MOST_PROMPTS)]
+        name, some = work_in_words(work), own[:: -(-len(own) // MOST_PROMPTS)]
         if len(some) < len(own):
-            notes.append(message("advice_some_prompts", work=work, count=len(some), all=len(own)))
+            notes.append(message("advice_some_prompts", work=name, count=len(some), all=len(own)))
         whys = [_refused(pair, prompt, params) for prompt in some]
         kept[work] = [prompt for prompt, why in zip(some, whys, strict=True) if why is None]
         refused = [why for why in whys if why is not None]
         if not kept[work]:
             raise ValueError(refused[0])
         if refused:
-            why, count = refused[0], len(refused)
-            notes.append(message("advice_prompts_left_out", work=work, count=count, all=len(some), why=why))
+            counts = {"count": len(refused), "all": len(some)}
+            notes.append(message("advice_prompts_left_out", work=name, why=refused[0], **counts))
     return kept, notes
 
 
@@ -109,9 +118,9 @@ def task_of(
     command: str,
 ) -> Task:
     """asked: see `field_of`. Raises as that and `fitting` do."""
-    found = field_of(pair, asked, params)
+    settings, cannot_draft = field_of(pair, asked, params)
     kept, left_out = fitting(pair, prompts, params)
-    notes, info = [*found.left_out, *left_out], pair.info
+    notes, info = [*cannot_draft, *left_out], pair.info
     if kind := info.quantize.target:
         notes.append(message("advice_quantized", kind=kind))
     measured = Measured(
@@ -125,10 +134,11 @@ def task_of(
         command=command,
         params={name: value for name, value in asdict(params).items() if name not in ("draft_with", "gamma")},
         works=tuple(kept),
-        contenders=tuple(found.contenders),
-        notes=tuple(map(str, (*notes, *pair.notes))),
+        contenders=(ALONE, *map(as_contender, settings)),
+        notes=(*notes, *pair.notes),
     )
-    return Task(found.pairs, kept, params, budget, notes, measured)
+    pairs = {ALONE.name: pair} | {one.name: one.pair for one in settings}
+    return Task(pairs, kept, params, budget, notes, measured)
 
 
 def advise(task: Task, is_stopped: Callable[[], bool] = lambda: False) -> Iterator[Progress]:
@@ -178,7 +188,7 @@ class _Course:
                 self.text(self.longest(contender), (work, 0), WARM_UP)
             except CannotReadTrees as error:
                 del self.contenders[contender.name]
-                note = str(message("advice_left_out", name=contender.name, why=message_of(error)))
+                note = message("advice_left_out", name=contender.name, why=message_of(error))
                 self.measured = replace(self.measured, notes=(*self.measured.notes, note))
 
     def check(self) -> Iterator[Progress]:
@@ -208,7 +218,7 @@ class _Course:
         a longer one. They count when all have written it."""
         found = []
         for contender in self.contenders.values():
-            yield self.progress(message("advice_probing", work=work, name=contender.name))
+            yield self.progress(message("advice_probing", work=work_in_words(work), name=contender.name))
             most = LONGEST_TEXT if METHODS[contender.draft_with].manner == "copy" else FIRST_TEXT
             found.append(self.text(self.longest(contender), (work, 0), most))
         self.measured = replace(self.measured, probes=(*self.measured.probes, *found))
@@ -331,7 +341,7 @@ class _Course:
             take(place, samples)
 
         for candidate, (work, number) in measure(settings, places, self.text, taken):
-            told = {"work": work, "number": number + 1, "count": len(self.task.prompts[work])}
+            told = {"work": work_in_words(work), "number": number + 1, "count": len(self.task.prompts[work])}
             yield self.progress(message("advice_comparing", **told, name=called(candidate)))
         return found
 

@@ -1,7 +1,7 @@
 """Settings in turns on the same prompts, as a table that grows while they are measured: race, Gamma, Compare
 and `bench --methods`."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import date
 from functools import reduce
@@ -9,7 +9,7 @@ from statistics import fmean
 from time import perf_counter
 
 from specdemo.errors import CannotReadTrees, LoadError
-from specdemo.events import METHODS, PairInfo, manner_of, rule_in_words
+from specdemo.events import METHODS, Prompt, manner_of, rule_in_words
 from specdemo.events.metrics import ratio, total
 from specdemo.events.params import tree_text, values_of_rule
 from specdemo.events.speedup import SpeedUp, is_wide, speed_up, timed
@@ -24,8 +24,14 @@ from specdemo.zero import start_run
 
 WITH_PLAIN = 1.7  # times as long as a run takes one in turns with plain rounds, until it is known
 
-Given = str | list[int]  # a prompt
-Turns = dict[str, list[Sequence[TimedTurn]]]  # of each text, by the settings' names
+
+@dataclass(frozen=True)
+class Text:
+    """One generation. turns: none where it was not made in turns with plain rounds."""
+
+    trace: Trace
+    turns: Sequence[TimedTurn] = ()
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -47,7 +53,7 @@ class Stopped(Exception):
 
 def compare(
     settings: Sequence[Setting],
-    prompts: Sequence[Given],
+    prompts: Sequence[Prompt],
     repeats: int,
     is_stopped: Callable[[], bool] = lambda: False,
     in_turns: int = 0,
@@ -63,95 +69,85 @@ def compare(
     course = _Course(list(settings), prompts, is_stopped, in_turns or repeats, bool(in_turns))
     try:
         yield from course.warm_up()
-        yield from course.texts(course.passes, bool(in_turns))
-        if in_turns and any(sum(map(len, own)) < FEWEST_TURNS for own in course.turns.values()):
-            course.passes = max(repeats, in_turns)
-            yield from course.texts(course.passes - in_turns, False)
+        yield from course.measured(course.passes)
+        turns = (sum(len(one.turns) for one in own) for own in course.texts.values())
+        if in_turns and min(turns) < FEWEST_TURNS:
+            course.passes, course.is_in_turns = max(repeats, in_turns), False
+            yield from course.measured(course.passes - in_turns)
     except Stopped:
         return
     yield course.so_far(None)
 
 
+@dataclass
 class _Course:
-    """A comparison as it goes on. passes: over all prompts. warm_ups, took: seconds."""
+    """A comparison as it goes on. passes: over all prompts. warm_ups: seconds."""
 
-    def __init__(
-        self,
-        settings: list[Setting],
-        prompts: Sequence[Given],
-        is_stopped: Callable[[], bool],
-        passes: int,
-        is_in_turns: bool,
-    ):
-        self.settings, self.prompts, self.is_stopped, self.passes = settings, prompts, is_stopped, passes
-        self.traces: dict[str, list[Trace]] = {setting.name: [] for setting in settings}
-        self.turns: Turns = {setting.name: [] for setting in settings}
-        self.rows: list[MethodRow] = []
-        self.warm_ups, self.is_in_turns = dict[str, float](), is_in_turns
-        self.took: dict[str, list[float]] = {setting.name: [] for setting in settings}
-        assert len(self.traces) == len(settings), "each needs a name of its own"
+    settings: list[Setting]
+    prompts: Sequence[Prompt]
+    is_stopped: Callable[[], bool]
+    passes: int
+    is_in_turns: bool
+
+    def __post_init__(self):
+        self.texts: dict[str, list[Text]] = {setting.name: [] for setting in self.settings}
+        self.rows, self.warm_ups = list[MethodRow](), dict[str, float]()
+        assert len(self.texts) == len(self.settings), "each needs a name of its own"
 
     def warm_up(self) -> Iterator[Comparison]:
         """What happens at a first use."""
 
-        def short_text(setting: Setting, prompt: Given) -> None:
+        def short_text(setting: Setting, prompt: Prompt) -> None:
             most = min(WARM_UP_TOKENS, setting.params.max_new_tokens)
-            short, began = (
-                replace(setting, params=replace(setting.params, max_new_tokens=most)),
-                perf_counter(),
-            )
+            short = replace(setting, params=replace(setting.params, max_new_tokens=most))
             try:
-                self.text(short, prompt, in_turns=False)
+                self.warm_ups[setting.name] = self.text(short, prompt, in_turns=False).seconds
             except CannotReadTrees:
                 if not setting.is_extra:
                     raise
                 self.settings = [one for one in self.settings if one.name != setting.name]
-                del self.traces[setting.name], self.turns[setting.name], self.took[setting.name]
-            else:
-                self.warm_ups[setting.name] = perf_counter() - began
+                del self.texts[setting.name]
 
         for setting, _ in measure(lambda _: self.settings, [max(self.prompts, key=len)], short_text):
             if self.warm_ups:
                 yield self.so_far(setting)
 
-    def texts(self, passes: int, in_turns: bool) -> Iterator[Comparison]:
-        self.is_in_turns = in_turns
-
-        def text(setting: Setting, prompt: Given) -> None:
-            began = perf_counter()
-            trace, turns = self.text(setting, prompt, in_turns)
-            self.took[setting.name].append(perf_counter() - began)
-            self.traces[setting.name].append(trace)
-            self.turns[setting.name].append(turns)
-            counts = [len(own) for own in self.traces.values()]
+    def measured(self, passes: int) -> Iterator[Comparison]:
+        def text(setting: Setting, prompt: Prompt) -> None:
+            self.texts[setting.name].append(self.text(setting, prompt, self.is_in_turns))
+            counts = [len(own) for own in self.texts.values()]
             if min(counts) == max(counts) or not all(counts):
-                self.rows = rows_of(self.settings, self.traces, self.turns)
+                self.rows = rows_of(self.settings, self.texts)
 
         for setting, _ in measure(lambda _: self.settings, passes * list(self.prompts), text):
             yield self.so_far(setting)
 
-    def text(self, setting: Setting, prompt: Given, in_turns: bool) -> tuple[Trace, Sequence[TimedTurn]]:
+    def text(self, setting: Setting, prompt: Prompt, in_turns: bool) -> Text:
+        pair, params, turns, began = setting.pair, setting.params, [], perf_counter()
         if in_turns:
-            assert isinstance(setting.pair, Pair), "what runs here"
-            trace, turns = run_in_turns(setting.pair, prompt, setting.params, self.is_stopped)
+            assert isinstance(pair, Pair), "what runs here"
+            trace, turns = run_in_turns(pair, prompt, params, self.is_stopped)
         else:
-            trace, turns = _generate(setting, prompt, self.is_stopped), []
+            with start_run(pair, prompt, params, measure=False, is_over=self.is_stopped) as run:
+                for _ in run:
+                    if self.is_stopped():
+                        break
+            trace = run.trace
         if trace.finish == "cancelled":
             raise Stopped
         untimed = "so there is nothing to time"
         if trace.stats.timed_tokens < 1:
-            raise LoadError(f"{setting.pair.info.name} has sent one token, {untimed}")
+            raise LoadError(f"{pair.info.name} has sent one token, {untimed}")
         if not trace.stats.run_ms:
             proxy = "is there a proxy before it that collects what it sends?"
-            raise LoadError(f"{setting.pair.info.name} has sent its whole text at once, {untimed}: {proxy}")
-        return trace, turns
+            raise LoadError(f"{pair.info.name} has sent its whole text at once, {untimed}: {proxy}")
+        return Text(trace, turns, perf_counter() - began)
 
     def so_far(self, setting: Setting | None) -> Comparison:
         """setting: the next one."""
-        texts = self.passes * len(self.prompts)
-        done = len(self.warm_ups) + sum(map(len, self.took.values()))
-        total = len(self.settings) * (1 + texts)
-        latest = {name: own[-1] for name, own in self.traces.items() if own}
+        done = len(self.warm_ups) + sum(map(len, self.texts.values()))
+        total = len(self.settings) * (1 + self.passes * len(self.prompts))
+        latest = {name: own[-1].trace for name, own in self.texts.items() if own}
         return Comparison(done, total, self.left(), self.passes, setting and setting.name, self.rows, latest)
 
     def left(self) -> float:
@@ -160,124 +156,98 @@ class _Course:
         usual, left = fmean(self.warm_ups.values() or [0.0]), 0.0
         longer = WITH_PLAIN if self.is_in_turns else 1.0
         for setting in self.settings:
-            took, warm_up = self.took[setting.name], self.warm_ups.get(setting.name, usual)
+            took = [one.seconds for one in self.texts[setting.name]]
+            warm_up = self.warm_ups.get(setting.name, usual)
             most = max(1.0, setting.params.max_new_tokens / WARM_UP_TOKENS)
             text = fmean(took) if took else longer * most * warm_up
             left += (self.passes * len(self.prompts) - len(took)) * text
         return left + (len(self.settings) - len(self.warm_ups)) * usual
 
 
-def _generate(setting: Setting, prompt: Given, is_stopped: Callable[[], bool]) -> Trace:
-    with start_run(setting.pair, prompt, setting.params, measure=False, is_over=is_stopped) as run:
-        for _ in run:
-            if is_stopped():
-                break
-    return run.trace
+@dataclass(frozen=True)
+class Timing:
+    """How a setting's times compare with those of the target alone. plain_ms: a plain round. pace: so many
+    times as long as they were are all times told."""
+
+    speedup: SpeedUp | None
+    plain_ms: float | None
+    pace: float = 1.0
 
 
-def rows_of(
-    settings: Sequence[Setting], samples: dict[str, list[Trace]], turns: Turns | None = None
-) -> list[MethodRow]:
+def rows_of(settings: Sequence[Setting], texts: Mapping[str, Sequence[Text]]) -> list[MethodRow]:
     """The rows, fastest first. All of them are over the same prompts: what is measured of an unfinished turn
-    waits for its end, except in the first one. turns: those of the samples, for the speed-ups where each
-    setting has enough of them."""
-    started = [setting for setting in settings if samples[setting.name]]
-    count = max(1, min(map(len, samples.values())))
-    plain = next((setting for setting in started if setting.params.draft_with == "none"), None)
-    used = {setting.name: samples[setting.name][:count] for setting in started}
-    found, plain_ms = dict[str, SpeedUp](), None
-    if plain and turns:
-        for name, own in used.items():
-            texts = [timed_text(one.stats, each) for one, each in zip(own, turns[name], strict=False)]
-            if one := speed_up_in_turns(texts):
-                found[name] = one
-    if plain and len(found) == len(used):
-        found[plain.name] = SpeedUp(1.0, 1.0, 1.0)
-        # What is known best is by how many plain rounds a round lasts, so all are told at one pace: that at
-        # which a plain round takes what it took on average.
-        steps_ms = {}
-        for name, own in used.items():
-            run_ms, tokens = (sum(getattr(one.stats, part) for one in own) for part in ("run_ms", "tokens"))
-            steps_ms[name] = found[name].value * run_ms / tokens
-        plain_ms = fmean(steps_ms.values())
-        used = {name: [at_pace(one, plain_ms / steps_ms[name]) for one in own] for name, own in used.items()}
-    rows = []
-    for setting in started:
-        own, theirs = used[setting.name], used[plain.name] if plain else []
-        both_greedy = plain is not None and setting.params.temperature == plain.params.temperature == 0
-        by_turns = (found[setting.name], plain_ms) if plain_ms else None
-        rows.append(_row(setting, own, theirs, both_greedy, by_turns))
+    waits for its end, except in the first one. The speed-ups are by the turns, where each setting has enough
+    of them."""
+    count = max(1, min(map(len, texts.values())))
+    used = [(one, texts[one.name][:count]) for one in settings if texts[one.name]]
+    alone = next((own for one, own in used if one.params.draft_with == "none"), [])
+    timings = (alone and _by_turns(used)) or [_by_rounds(own, alone) for _, own in used]
+    rows = [_row(*one, alone, timing) for one, timing in zip(used, timings, strict=True)]
     return sorted(rows, key=lambda row: (is_untimed(row), -row.tokens_per_second))
 
 
-def at_pace(trace: Trace, pace: float) -> Trace:
-    """The trace with times so many times as long."""
-    stats = trace.stats
-    return replace(trace, stats=replace(stats, **{name: pace * getattr(stats, name) for name in PARTS}))
+def _by_turns(used: Sequence[tuple[Setting, Sequence[Text]]]) -> list[Timing]:
+    """Nothing where a setting has too few turns. What is known best is by how many plain rounds a round
+    lasts, so all are told at one pace: that at which a plain round takes what it took on average."""
+    speedups, steps_ms = list[SpeedUp](), list[float]()
+    for setting, own in used:
+        stats = [one.trace.stats for one in own]
+        speedup = speed_up_in_turns([timed_text(one.trace.stats, one.turns) for one in own])
+        if speedup is None:
+            return []
+        speedups.append(SpeedUp(1.0, 1.0, 1.0) if setting.params.draft_with == "none" else speedup)
+        ms_per_token = sum(one.run_ms for one in stats) / sum(one.tokens for one in stats)
+        steps_ms.append(speedups[-1].value * ms_per_token)
+    plain_ms = fmean(steps_ms)
+    timings = zip(speedups, steps_ms, strict=True)
+    return [Timing(speedup, plain_ms, plain_ms / step_ms) for speedup, step_ms in timings]
 
 
-PARTS = ("draft_ms", "verify_ms")  # of a round's time
+def _by_rounds(own: Sequence[Text], alone: Sequence[Text]) -> Timing:
+    rounds, plain_rounds = ([timed(one.trace.rounds) for one in texts] for texts in (own, alone))
+    plain_ms = ratio(sum(one.ms for some in plain_rounds for one in some), sum(map(len, plain_rounds)))
+    return Timing(speed_up(plain_rounds, rounds), plain_ms)
 
 
-def _row(
-    setting: Setting,
-    samples: list[Trace],
-    plain: list[Trace],
-    texts_are_equal: bool,
-    by_turns: tuple[SpeedUp, float] | None,
-) -> MethodRow:
-    """The setting's row. plain: the runs of the target alone, on the same prompts in the same order; empty if
-    it is not measured. texts_are_equal: whether the texts should equal plain's. by_turns: the speed-up, and
-    what a plain round takes at the pace at which the times are told; None where both are by the runs."""
-    params = setting.params
+def _row(setting: Setting, own: Sequence[Text], alone: Sequence[Text], timing: Timing) -> MethodRow:
+    """alone: the texts of the target alone, on the same prompts in the same order; empty if it is not
+    measured."""
+    params, speedup = setting.params, timing.speedup
 
     def sum_of(name: str) -> float | None:
-        """The sum over all samples; None where one is unknown."""
-        return reduce(total, (getattr(one.stats, name) for one in samples), 0.0)
+        """The sum over all texts; None where one is unknown."""
+        return reduce(total, (getattr(one.trace.stats, name) for one in own), 0.0)
 
     rounds, accepted = sum_of("rounds"), sum_of("accepted")
-    draft_ms, verify_ms = (ratio(sum_of(part), rounds) for part in ("draft_ms", "verify_ms"))
-    if by_turns:
-        found, plain_ms = by_turns
-    else:
-        own_rounds, plain_rounds = ([timed(one.rounds) for one in some] for some in (samples, plain))
-        found = speed_up(plain_rounds, own_rounds)
-        plain_ms = ratio(sum(one.ms for some in plain_rounds for one in some), sum(map(len, plain_rounds)))
-    is_told = found is not None and not is_wide(found.interval)
+    parts = (ratio(sum_of(part), rounds) for part in ("draft_ms", "verify_ms"))
+    draft_ms, verify_ms = (part and part * timing.pace for part in parts)
+    is_told = speedup is not None and not is_wide(speedup.interval)
     is_plain, has_drafter = params.draft_with == "none", METHODS[params.draft_with].needs_drafter
-    equal = [one.output_ids == other.output_ids for one, other in zip(samples, plain, strict=False)]
+    info, drafted = setting.pair.info, sum_of("drafted")
+    with_draft = fmean(bool(one.draft) for text in own for one in text.trace.rounds)
+    is_compared = bool(alone) and params.temperature == 0
+    equal = [one.trace.output_ids == other.trace.output_ids for one, other in zip(own, alone, strict=False)]
     return MethodRow(
         name=setting.name,
         draft_with=params.draft_with,
-        manner=manner_of(params.draft_with, _kind(setting.pair.info)),
+        manner=manner_of(params.draft_with, info.server.method if info.server else info.drafter_kind),
         gamma=None if is_plain or params.tree else params.gamma,
         tree=tree_text(params.tree),
-        drafted_per_round=ratio(sum_of("drafted"), rounds),
-        rounds_with_draft=_share_with_draft(samples),
+        drafted_per_round=ratio(drafted, rounds),
+        rounds_with_draft=None if drafted is None else with_draft,
         accepted_per_round=accepted / rounds,
         tokens_per_round=sum_of("tokens") / rounds,
         acceptance_rate=ratio(accepted, total(accepted, sum_of("rejected"))),
         draft_ms_per_round=draft_ms,
         verify_ms_per_round=verify_ms,
-        plain_rounds_per_round=ratio(total(draft_ms, verify_ms), plain_ms) if is_told else None,
-        tokens_per_second=1000 * sum_of("timed_tokens") / sum_of("run_ms"),
-        speedup=1.0 if is_plain and found else found.value if found and is_told else None,
-        speedup_interval=found.interval if found and not is_plain else None,
+        plain_rounds_per_round=ratio(total(draft_ms, verify_ms), timing.plain_ms) if is_told else None,
+        tokens_per_second=1000 * sum_of("timed_tokens") / (timing.pace * sum_of("run_ms")),
+        speedup=1.0 if is_plain and speedup else speedup.value if speedup and is_told else None,
+        speedup_interval=speedup.interval if speedup and not is_plain else None,
         drafter_bytes=setting.pair.drafter_bytes if has_drafter else None,
-        texts_equal=f"{sum(equal)} of {len(equal)}" if texts_are_equal else None,
-        samples=len(samples),
+        texts_equal=f"{sum(equal)} of {len(equal)}" if is_compared else None,
+        samples=len(own),
     )
-
-
-def _share_with_draft(samples: Sequence[Trace]) -> float | None:
-    if any(one.stats.drafted is None for one in samples):
-        return None
-    return fmean(bool(one.draft) for trace in samples for one in trace.rounds)
-
-
-def _kind(info: PairInfo) -> str | None:
-    """The kind of the pair's drafter; a server's drafting method, as far as it tells."""
-    return info.server.method if info.server else info.drafter_kind
 
 
 @speaking("en")

@@ -21,9 +21,10 @@ from specdemo.measure.results import (
     Sample,
     Together,
     check_ratio,
+    work_in_words,
 )
 from specdemo.measure.samples import FEWEST_PROMPTS, Place, speed_up_on_prompts
-from specdemo.words.catalogue import numeral, say, speaker_of
+from specdemo.words.catalogue import numeral, speaker_of
 
 LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)  # of drafts, that are compared
 FIRST_TEXT, PROBED = 32, 8  # tokens of a first text and of its drafts, from which lengths are estimated
@@ -34,6 +35,7 @@ SAME = 1.03  # settings that differ by less are as good
 STRICT = 1.75  # times as wide as what is told is the interval that decides before the last prompt: about 99%
 
 ByPlace = Mapping[Place, Sample]
+Beside = Literal["recommended", "alike", "slower"]
 
 
 @dataclass(frozen=True)
@@ -211,6 +213,7 @@ class SettingRow:
     speed-up is tokens_per_round / cost; both are None where too little was measured. beside: it is the
     recommended one, not surely slower than that one, or slower; None where none is recommended."""
 
+    work: str
     setting: Candidate
     speedup: SpeedUp | None
     cost: float | None
@@ -218,7 +221,7 @@ class SettingRow:
     acceptance_rate: float | None
     tokens_per_round: float
     prompts: int
-    beside: Literal["recommended", "alike", "slower"] | None = None
+    beside: Beside | None = None
 
 
 def rows_of(measured: Measured, work: str) -> list[SettingRow]:
@@ -229,6 +232,7 @@ def rows_of(measured: Measured, work: str) -> list[SettingRow]:
     for setting, own in found.items():
         together, speedup = Together(tuple(own.values())), speed_up_of(own)
         row = SettingRow(
+            work,
             setting,
             speedup=speedup,
             cost=speedup and together.tokens_per_round / speedup.value,
@@ -238,20 +242,14 @@ def rows_of(measured: Measured, work: str) -> list[SettingRow]:
             prompts=len(own),
         )
         rows.append(row)
-    rows.sort(key=_by_prompts_and_speed, reverse=True)
+    rows.sort(key=lambda row: (row.prompts, row.speedup.value if row.speedup else 0.0), reverse=True)
     best = _best(rows, works)
     if best is None or not _pays(best):
         return rows
     left = still_in(found, list(found))
-
-    def beside(row: SettingRow) -> Literal["recommended", "alike", "slower"]:
-        return "recommended" if row is best else "alike" if row.setting in left else "slower"
-
-    return [replace(row, beside=beside(row)) for row in rows]
-
-
-def _by_prompts_and_speed(row: SettingRow) -> tuple[int, float]:
-    return row.prompts, row.speedup.value if row.speedup else 0.0
+    beside: dict[Candidate, Beside] = {one: "alike" if one in left else "slower" for one in found}
+    beside[best.setting] = "recommended"
+    return [replace(row, beside=beside[row.setting]) for row in rows]
 
 
 def _best(rows: Sequence[SettingRow], works: Sequence[str]) -> SettingRow | None:
@@ -270,47 +268,32 @@ def recommendation(measured: Measured, work: str) -> Recommendation:
     rows, works = rows_of(measured, work), works_of(measured, work)
     best = _best(rows, works)
     is_provisional = work not in measured.settled and measured.ended not in ("clear", "all")
-    unknown = _not_known(measured, works, rows, best)
-    if best is None or best.speedup is None or unknown:
-        count = max((row.prompts for row in rows), default=0)
-        return Recommendation(work, *[None] * 6, unknown, None, count, is_provisional)
-    contender = contender_of(measured, best.setting)
-    said = {"who": called(best.setting), "speed": speedup_in_words(best.speedup.interval, best.speedup.value)}
-    pays = _pays(best)
-    if pays:
-        reason = _speak("pays", **said, **_per_round(best))
+    unknown = {"work": work, "is_provisional": is_provisional}
+    if best is None or best.speedup is None or not is_told(best.speedup):
+        most = max((row.prompts for row in rows), default=0)
+        reason = _speak("too_wide", **_figures(best)) if best else _not_known(measured, works, most)
+        return Recommendation(**unknown, reason=reason, prompts=most)
+    chosen = {"draft_with": "none"}
+    if _pays(best):
+        reason = _speak("pays", **_figures(best))
         reason = f"{reason[0].upper()}{reason[1:]}"
+        contender, gamma = contender_of(measured, best.setting), best.setting.gamma or None
+        names = ("draft_with", "drafter", "drafter_kind", "tree")
+        chosen = {"gamma": gamma} | {name: getattr(contender, name) for name in names}
     else:
         key = "slower" if round(best.speedup.high, 2) < 1 else "unclear"
-        reason = f"{_speak(key, **said)} {_why_not(best)}"
+        reason = f"{_speak(key, **_figures(best))} {_why_not(best)}"
         if key == "unclear" and is_provisional:  # more prompts may show that it pays
-            return Recommendation(work, *[None] * 6, reason, None, best.prompts, is_provisional)
+            return Recommendation(**unknown, reason=reason, prompts=best.prompts)
     if work == ALL and len(works) < len(measured.works):
-        reason += f" {_speak('of_some', works=', '.join(say(f'advice.works.{one}') for one in works))}"
-    return Recommendation(
-        work,
-        draft_with=contender.draft_with if pays else "none",
-        drafter=contender.drafter if pays else None,
-        drafter_kind=contender.drafter_kind if pays else None,
-        gamma=(best.setting.gamma or None) if pays else None,
-        speedup=best.speedup.value,
-        interval=best.speedup.interval,
-        reason=reason,
-        best=best.setting,
-        prompts=best.prompts,
-        is_provisional=is_provisional,
-        tree=contender.tree if pays else (),
-    )
+        reason += f" {_speak('of_some', works=', '.join(map(work_in_words, works)))}"
+    of_best = {"speedup": best.speedup.value, "interval": best.speedup.interval, "best": best.setting}
+    return Recommendation(**unknown, **chosen, **of_best, reason=reason, prompts=best.prompts)
 
 
-def _not_known(
-    measured: Measured, works: Sequence[str], rows: Sequence[SettingRow], best: SettingRow | None
-) -> str:
-    """Why it is not known what pays; empty where it is."""
-    if best is not None and best.speedup is not None:
-        tokens = numeral(best.tokens_per_round, ".2f")
-        return "" if is_told(best.speedup) else _speak("too_wide", who=called(best.setting), tokens=tokens)
-    count = max((row.prompts for row in rows), default=0) // (len(works) or 1)
+def _not_known(measured: Measured, works: Sequence[str], prompts: int) -> str:
+    """Why it is not known what pays. prompts: of the setting with most of them."""
+    count = prompts // (len(works) or 1)
     chosen = [measured.finalists[one] for one in works or measured.works if one in measured.finalists]
     if (chosen and not any(chosen)) or count >= FEWEST_PROMPTS:
         return _speak("too_short")
@@ -325,21 +308,28 @@ def _why_not(row: SettingRow) -> str:
     if not drafted:
         return _speak("drafts_nothing")
     if not rate:
-        return _speak("accepts_nothing", drafted=numeral(drafted, ".2f"))
+        return _speak("accepts_nothing", **_figures(row))
     assert row.cost is not None
-    if not row.setting.gamma:  # a tree, of which the formula knows nothing
-        return _speak("costs", **_per_round(row))
     needed = break_even(drafted, row.cost)
+    # Of a tree the formula knows nothing; and it takes drafts to be accepted independently.
+    if not row.setting.gamma or (needed is not None and round(needed, 2) <= round(rate, 2)):
+        return _speak("costs", **_figures(row))
     if needed is None:
-        return _speak("hopeless", rate=numeral(rate, ".0%"), **_per_round(row))
-    if round(needed, 2) <= round(rate, 2):  # the formula takes drafts to be accepted independently
-        return _speak("costs", **_per_round(row))
-    return _speak("needs", rate=numeral(rate, ".0%"), needed=numeral(needed, ".0%"))
+        return _speak("hopeless", **_figures(row))
+    return _speak("needs", needed=numeral(needed, ".0%"), **_figures(row))
 
 
-def _per_round(row: SettingRow) -> dict[str, str]:
-    assert row.cost is not None
-    return {"tokens": numeral(row.tokens_per_round, ".2f"), "cost": numeral(row.cost, ".2f")}
+def _figures(row: SettingRow) -> dict[str, str]:
+    """What sentences on a setting that was timed have of it."""
+    assert row.speedup is not None and row.cost is not None
+    return {
+        "who": called(row.setting),
+        "speed": speedup_in_words(row.speedup.interval, row.speedup.value),
+        "tokens": numeral(row.tokens_per_round, ".2f"),
+        "cost": numeral(row.cost, ".2f"),
+        "drafted": numeral(row.drafted_per_round, ".2f"),
+        "rate": numeral(row.acceptance_rate or 0.0, ".0%"),
+    }
 
 
 @dataclass(frozen=True)

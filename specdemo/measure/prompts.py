@@ -2,16 +2,16 @@
 own, from a file."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import chain, cycle, islice
 from pathlib import Path
 from typing import Any
 
-from specdemo.events.params import ChatMessage, check_messages, check_prompt
+from specdemo.events import Prompt, check_prompt
+from specdemo.events.params import check_messages
 from specdemo.loading.catalog import EMBEDDED, ROOT, WORKS
 from specdemo.loading.pair import AnyPair, Pair
-from specdemo.words.catalogue import numeral
 from specdemo.words.message import about, given, message, message_of, refusal
 
 FOLDER = ROOT / "assets" / "prompts"
@@ -23,9 +23,6 @@ SPEED_BENCH = {
     "writing": "story",
     "multilingual": "translation",
 }
-Prompt = str | list[ChatMessage]
-
-LARGEST_FILE = 64_000_000  # bytes
 JSON_FILES = (".json", ".jsonl", ".ndjson")
 PROMPTS = ("messages", "prompt", "input")  # the names under which a request has its prompt
 WRAPPERS = ("body", "request")  # the names under which a log has a request
@@ -78,45 +75,27 @@ def read_prompts(path: str | Path) -> list[Prompt]:
     assistant's messages at the end are what was answered, and are left off.
 
     ValueError, in one sentence, for a file or a line that cannot be taken."""
-    file = Path(path)
-    lines = _lines(file)
-    first = next(iter(lines.values()), "")
-    is_json = file.suffix.lower() in JSON_FILES or first.lstrip().startswith("{")
-    prompts = [_of_line(file, number, line, is_json) for number, line in lines.items()]
-    if not prompts:
-        raise ValueError(about("prompts", "prompts_none", file=str(file)))
-    return prompts
-
-
-def _lines(file: Path) -> dict[int, str]:
-    """The lines that are not empty, by their number, from 1."""
-    if file.is_dir():
-        raise ValueError(about("prompts", "prompts_folder", file=str(file)))
-    if not file.exists():
-        raise ValueError(about("prompts", "prompts_missing", file=str(file)))
+    file, prompts = str(path), []
     try:
-        if (size := file.stat().st_size) > LARGEST_FILE:
-            megabytes = {"most": numeral(LARGEST_FILE / 1e6, ",.0f"), "size": numeral(size / 1e6, ",.0f")}
-            raise ValueError(about("prompts", "prompts_large", file=str(file), **megabytes))
-        held = file.read_bytes()
+        text = Path(path).read_bytes().decode("utf-8-sig")
     except OSError as error:
         why = error.strerror or str(error)
-        raise ValueError(about("prompts", "prompts_unread", file=str(file), why=why)) from None
-    try:
-        text = held.decode("utf-8-sig")
+        raise ValueError(about("prompts", "prompts_unread", file=file, why=why)) from None
     except UnicodeDecodeError as error:
-        line = held.count(b"\n", 0, error.start) + 1
-        raise ValueError(about("prompts", "prompts_encoding", file=str(file), line=line)) from None
-    numbered = enumerate(text.split("\n"), 1)  # a JSON string may hold other ends of lines
-    return {number: line.removesuffix("\r") for number, line in numbered if line.strip()}
-
-
-def _of_line(file: Path, number: int, line: str, is_json: bool) -> Prompt:
-    try:
-        return _of_object(_request(line)) if is_json else _text(line)
-    except ValueError as error:
-        what = message_of(error)
-        raise ValueError(about("prompts", "prompts_line", file=str(file), line=number, what=what)) from None
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise ValueError(about("prompts", "prompts_encoding", file=file, line=line)) from None
+    is_json = file.lower().endswith(JSON_FILES) or text.lstrip().startswith("{")
+    for number, line in enumerate(text.split("\n"), 1):  # a JSON string may hold other ends of lines
+        if not line.strip():
+            continue
+        try:
+            prompts.append(_of_object(_request(line)) if is_json else _text(line.removesuffix("\r")))
+        except ValueError as error:
+            what = message_of(error)
+            raise ValueError(about("prompts", "prompts_line", file=file, line=number, what=what)) from None
+    if not prompts:
+        raise ValueError(about("prompts", "prompts_none", file=file))
+    return prompts
 
 
 def _text(text: str) -> str:
@@ -163,13 +142,8 @@ def _message(logged: Mapping[str, Any]) -> Mapping[str, Any]:
         raise ValueError(message("prompts_tools"))
     role, content = logged.get("role"), logged.get("content")
     if isinstance(content, list):
-        content = "".join(_texts(content))
-    return {"role": "system" if role == "developer" else role, "content": content}
-
-
-def _texts(parts: Sequence[object]) -> Iterator[str]:
-    for part in parts:
-        text = part.get("text") if isinstance(part, Mapping) else None
-        if not isinstance(text, str):
+        texts = [part.get("text") if isinstance(part, Mapping) else None for part in content]
+        if not all(isinstance(text, str) for text in texts):
             raise ValueError(message("prompts_part"))
-        yield text
+        content = "".join(texts)
+    return {"role": "system" if role == "developer" else role, "content": content}

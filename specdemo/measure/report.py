@@ -23,9 +23,17 @@ from specdemo.measure.decide import (
     recommendations,
     rows_of,
 )
-from specdemo.measure.results import ALL, CheckTime, Measured, Recommendation, Together, to_object
+from specdemo.measure.results import (
+    ALL,
+    CheckTime,
+    Measured,
+    Recommendation,
+    Together,
+    to_object,
+    work_in_words,
+)
 from specdemo.measure.table import Column, Table, shown, with_interval
-from specdemo.measure.typed import Choice, Typed, typed_into
+from specdemo.measure.typed import Typed, typed_into
 from specdemo.words.catalogue import number, say, spoken
 
 TEMPLATE = Path(__file__).with_name("report.html")
@@ -45,10 +53,6 @@ def advice_of(measured: Measured) -> Advice:
     return Advice(measured, recommendations(measured))
 
 
-def work_in_words(work: str) -> str:
-    return say(f"advice.works.{work}")
-
-
 def setting_in_words(one: Recommendation) -> str:
     """What to set, where that is known."""
     if one.best is None:
@@ -58,29 +62,21 @@ def setting_in_words(one: Recommendation) -> str:
     return say("advice.provisional", setting=setting) if one.is_provisional else setting
 
 
-class Line(NamedTuple):
-    """A line of the table of settings."""
-
-    work: str
-    row: SettingRow
-
-
-def settings_table(advice: Advice) -> Table[Line]:
+def settings_table(advice: Advice) -> Table[SettingRow]:
     """All settings that were measured, by kinds of work."""
-    texts: dict[str, Callable[[Line], str]] = {
-        "work": lambda one: work_in_words(one.work),
-        "setting": lambda one: called(one.row.setting),
-        "speedup": lambda one: _speedup(one.row),
-        "beside": lambda one: say(f"advice.beside.{one.row.beside}") if one.row.beside else "–",
-        "accepted": lambda one: shown(one.row.acceptance_rate, ".0%"),
-        "tokens": lambda one: shown(one.row.tokens_per_round),
-        "cost": lambda one: shown(one.row.cost if _is_told(one.row) else None),
-        "prompts": lambda one: number(one.row.prompts),
+    texts: dict[str, Callable[[SettingRow], str]] = {
+        "work": lambda row: work_in_words(row.work),
+        "setting": lambda row: called(row.setting),
+        "speedup": _speedup,
+        "beside": lambda row: say(f"advice.beside.{row.beside}") if row.beside else "–",
+        "accepted": lambda row: shown(row.acceptance_rate, ".0%"),
+        "tokens": lambda row: shown(row.tokens_per_round),
+        "cost": lambda row: shown(row.cost if _is_told(row) else None),
+        "prompts": lambda row: number(row.prompts),
     }
     left = ("work", "setting")
     columns = [Column(say(f"advice.columns.{name}"), text, name in left) for name, text in texts.items()]
-    works = [one.work for one in advice.recommended]
-    return Table(columns, [Line(work, row) for work in works for row in rows_of(advice.measured, work)])
+    return Table(columns, [row for one in advice.recommended for row in rows_of(advice.measured, one.work)])
 
 
 def _is_told(row: SettingRow) -> bool:
@@ -139,7 +135,7 @@ def advice_text(advice: Advice) -> str:
         parts.append(f"{say('advice.typed')}:")
     for one in typed:
         notes = [f"note: {note}" for note in one.notes]
-        parts.append("\n".join(filter(None, [f"{one.server} {one.version}", one.command, *notes])))
+        parts.append("\n".join(filter(None, [one.server, one.command, *notes])))
     return "\n\n".join(filter(None, parts)) + ("\n" if typed else "")
 
 
@@ -152,7 +148,7 @@ def typed_of(advice: Advice) -> list[Typed]:
     draft_with = "none" if one.draft_with == "none" else contender.draft_with
     how = {"draft_with": draft_with, "tree": contender.tree, "gamma": one.best.gamma or 1}
     params = Params(**(measured.params | how))
-    return typed_into(Choice(measured.target, contender.drafter, contender.drafter_kind, params))
+    return typed_into(measured.target, contender.drafter, contender.drafter_kind, params)
 
 
 def head_in_words(measured: Measured) -> str:
@@ -209,30 +205,26 @@ def requests_in_words(advice: Advice) -> list[str]:
 
 def advice_object(advice: Advice) -> dict[str, Any]:
     """The last line of the command: what is recommended, and the rows behind it."""
-    recommended = {one.work: asdict(one) for one in advice.recommended}
-    recommended[ALL] = asdict(advice.recommended[-1])
+    best = advice.recommended[-1]
+    recommended = {one.work: asdict(one) for one in advice.recommended} | {ALL: asdict(best)}
     for one in recommended.values():
         del one["work"]
-    measured = to_object(advice.measured)
-    del measured["samples"], measured["probes"]
-    rows = [{"work": work, **asdict(row)} for work, row in settings_table(advice).rows]
-    best = advice.recommended[-1].best
-    requests, even = concurrent(advice.measured, advice.recommended[-1])
-    counted = {"setting": best and asdict(best), "break_even_rows": even}
+    requests, even = concurrent(advice.measured, best)
+    counted = {"setting": best.best and asdict(best.best), "break_even_rows": even}
     counted["requests"] = list(map(asdict, requests))
-    return {"recommendation": recommended, "rows": rows, "concurrent": counted, **measured}
+    rows = list(map(asdict, settings_table(advice).rows))
+    kept = to_object(advice.measured)
+    del kept["samples"], kept["probes"]
+    return {"recommendation": recommended, "rows": rows, "concurrent": counted, **kept}
 
 
 def page_of(advice: Advice) -> str:
     """The page, in the language that is spoken."""
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    words = (say, spoken, work_in_words, setting_in_words, head_in_words, ended_in_words, checks_in_words)
-    tables = (probes_in_words, probes_table, requests_in_words, settings_table)
-    for one in (*words, *tables, typed_of, speedups_picture, curves_pictures):
-        environment.globals[one.__name__] = one
+    environment.globals.update(globals())  # the functions of this module, which it calls
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
     kept = json.dumps(to_object(advice.measured)).replace("<", "\\u003c")
-    return template.render(advice=advice, measured=advice.measured, kept=kept)
+    return template.render(advice=advice, measured=advice.measured, kept=kept, language=spoken())
 
 
 # The pictures, which report.html draws: what is where, in px.

@@ -1,21 +1,27 @@
 """What the adviser measures and what comes of it. Without torch."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
-from itertools import pairwise
+from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any, Literal
 
-from specdemo.events import Stats
-from specdemo.events.metrics import fresh, ratio
+import numpy as np
+
+from specdemo.events.metrics import ratio
 from specdemo.events.params import DraftTree
 from specdemo.events.trace import Trace
-from specdemo.measure.samples import TimedText, TimedTurn, timed_text
+from specdemo.measure.samples import TimedText, TimedTurn
+from specdemo.words.catalogue import say
+from specdemo.words.message import Message
 
 Ended = Literal["running", "clear", "all", "budget", "interrupted", "failed"]
 SCHEMA = "specdemo.advice/1"
 ALL = "all"  # the kind of work that stands for all that was measured
 OWN = "own"  # that of one's own prompts
+
+
+def work_in_words(work: str) -> str:
+    return say(f"advice.works.{work}")
 
 
 @dataclass(frozen=True)
@@ -48,27 +54,39 @@ class Candidate:
 @dataclass(frozen=True)
 class Sample:
     """One text. prompt: its number among those of its work. length: tokens, the prompt's included. drafted,
-    accepted: tokens of each round. turns: in which it was timed beside plain rounds."""
+    accepted, emitted: tokens of each round. judged: drafted tokens. draft_ms: of all rounds. turns: in which
+    it was timed beside plain rounds."""
 
     work: str
     prompt: int
     setting: Candidate
     length: int
-    stats: Stats
     drafted: tuple[int, ...]
     accepted: tuple[int, ...]
+    emitted: tuple[int, ...]
+    judged: int
+    draft_ms: float
     turns: tuple[TimedTurn, ...]
 
     @property
     def timed(self) -> TimedText:
-        return timed_text(self.stats, self.turns)
+        return TimedText(sum(self.emitted), len(self.emitted), sum(self.drafted), self.turns)
 
 
 def sample_of(work: str, prompt: int, setting: Candidate, trace: Trace, turns: Sequence[TimedTurn]) -> Sample:
-    drafted = tuple(len(one.draft) for one in trace.rounds)
-    accepted = tuple(sum(token.fate == "accepted" for token in one.draft) for one in trace.rounds)
-    length = len(trace.prompt_ids) + trace.stats.tokens
-    return Sample(work, prompt, setting, length, trace.stats, drafted, accepted, tuple(turns))
+    stats = trace.stats
+    return Sample(
+        work,
+        prompt,
+        setting,
+        length=len(trace.prompt_ids) + stats.tokens,
+        drafted=tuple(len(one.draft) for one in trace.rounds),
+        accepted=tuple(sum(token.fate == "accepted" for token in one.draft) for one in trace.rounds),
+        emitted=tuple(len(one.emitted) for one in trace.rounds),
+        judged=stats.accepted + (stats.rejected or 0),
+        draft_ms=stats.draft_ms or 0.0,
+        turns=tuple(turns),
+    )
 
 
 @dataclass(frozen=True)
@@ -77,30 +95,30 @@ class Together:
 
     samples: tuple[Sample, ...]
 
-    def _sum(self, name: str) -> float:
-        return sum(getattr(one.stats, name) or 0 for one in self.samples)
+    def _counts(self, what: Literal["drafted", "accepted", "emitted"]) -> list[int]:
+        return [count for one in self.samples for count in getattr(one, what)]
 
     @property
     def tokens_per_round(self) -> float:
-        return self._sum("tokens") / self._sum("rounds")
+        return fmean(self._counts("emitted"))
 
     @property
     def drafted_per_round(self) -> float:
-        return self._sum("drafted") / self._sum("rounds")
+        return fmean(self._counts("drafted"))
 
     @property
     def acceptance_rate(self) -> float | None:
-        return ratio(self._sum("accepted"), self._sum("accepted") + self._sum("rejected"))
+        return ratio(sum(self._counts("accepted")), sum(one.judged for one in self.samples))
 
     @property
     def draft_cost(self) -> float:
         """What drafting takes in a round, in rounds of the target alone."""
         plain_ms = fmean(turn.plain_ms for one in self.samples for turn in one.turns)
-        return self._sum("draft_ms") / self._sum("rounds") / plain_ms
+        return sum(one.draft_ms for one in self.samples) / len(self._counts("emitted")) / plain_ms
 
     def share_above(self, what: Literal["drafted", "accepted"], places: int) -> list[float]:
         """The share of rounds with more than i such tokens, for i below `places`."""
-        counts = [count for one in self.samples for count in getattr(one, what)]
+        counts = self._counts(what)
         return [fmean(count > place for count in counts) for place in range(places)]
 
 
@@ -121,14 +139,11 @@ class CheckTime:
 def check_ratio(times: Sequence[CheckTime], rows: float) -> float:
     """What a check takes relative to one row, by straight lines between those that were measured. times: of
     one context, by their rows; 1 where there are none."""
-    for before, after in pairwise(times):
-        if rows <= after.rows:
-            share = (rows - before.rows) / (after.rows - before.rows)
-            return before.ratio + share * (after.ratio - before.ratio)
-    return times[-1].ratio if times else 1.0
+    known, ratios = [one.rows for one in times], [one.ratio for one in times]
+    return float(np.interp(rows, known, ratios)) if times else 1.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Recommendation:
     """What to set for a kind of work. draft_with "none": don't speculate; None: not known, and then nothing
     else is. drafter and gamma are None in both cases, and gamma also of a tree. speedup, interval: of the
@@ -136,14 +151,14 @@ class Recommendation:
     two. is_provisional: whether more prompts could change it."""
 
     work: str
-    draft_with: str | None
-    drafter: str | None
-    drafter_kind: str | None
-    gamma: int | None
-    speedup: float | None
-    interval: tuple[float, float] | None
+    draft_with: str | None = None
+    drafter: str | None = None
+    drafter_kind: str | None = None
+    gamma: int | None = None
+    speedup: float | None = None
+    interval: tuple[float, float] | None = None
     reason: str
-    best: Candidate | None
+    best: Candidate | None = None
     prompts: int  # on which it was measured
     is_provisional: bool
     tree: DraftTree = ()
@@ -173,25 +188,22 @@ class Measured:
     finalists: dict[str, tuple[Candidate, ...]] = field(default_factory=dict)
     samples: tuple[Sample, ...] = ()
     settled: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[Message | str, ...] = ()
     seconds: float = 0.0
     ended: Ended = "running"
 
 
 def to_object(measured: Measured) -> dict[str, Any]:
-    texts = {name: [_text_object(one) for one in getattr(measured, name)] for name in ("probes", "samples")}
-    return {"schema": SCHEMA, **asdict(replace(measured, probes=(), samples=())), **texts}
-
-
-def _text_object(one: Sample) -> dict[str, Any]:
     """Times are means of a turn's rounds."""
-    turns = [
-        {
-            "plain_ms": turn.plain_ms,
-            "drafted": fmean(each.drafted for each in turn.fast),
-            "ms": fmean(each.ms for each in turn.fast),
-        }
-        for turn in one.turns
-    ]
-    counted = {name: getattr(one.stats, name) for name in ("tokens", "rejected", "draft_ms")}
-    return {**asdict(replace(one, stats=fresh(), turns=())), "stats": counted, "turns": turns}
+    kept = {"schema": SCHEMA, **asdict(measured)}
+    for name in ("probes", "samples"):
+        for text, one in zip(kept[name], getattr(measured, name), strict=True):
+            text["turns"] = [
+                {
+                    "plain_ms": turn.plain_ms,
+                    "drafted": fmean(each.drafted for each in turn.fast),
+                    "ms": fmean(each.ms for each in turn.fast),
+                }
+                for turn in one.turns
+            ]
+    return kept

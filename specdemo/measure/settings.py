@@ -1,7 +1,7 @@
 """What is measured: settings, each with its pair and Params, and what can draft for a target at all."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from specdemo.drafters.table import drafting_by, kind_in
 from specdemo.errors import LoadError, PairError
@@ -9,7 +9,7 @@ from specdemo.events import METHODS, Params, drafter_label, manner_of
 from specdemo.events.params import DraftTree, takes_tree, tree_text
 from specdemo.loading.catalog import CATALOGUE, ROOT, others_at_hand
 from specdemo.loading.pair import AnyPair, Pair
-from specdemo.measure.results import ALONE, Contender
+from specdemo.measure.results import Contender
 from specdemo.measure.table import usual_tree
 from specdemo.words.message import Message, about, message, message_of
 
@@ -32,30 +32,20 @@ def methods_at_hand(pair: Pair) -> list[str]:
     return [name for name in METHODS if pair.lacks(name) is None]
 
 
-def methods_of(pair: Pair, names: Sequence[str], params: Params) -> list[Setting]:
-    """One setting, which drafts chains, for each of these names in METHODS. ValueError for what the pair
-    cannot have."""
-    own = {name: replace(params, draft_with=name, tree=()) for name in names}
-    for name in names:
+def settings_for(pairs: Sequence[Pair], names: Sequence[str], params: Params) -> list[Setting]:
+    """One setting, which drafts chains, for each of these names in METHODS. Of several pairs, which have the
+    same target, a method that needs a drafter gives one for each pair, and another method one for the first.
+    ValueError for what a pair cannot have."""
+    by_drafter = [name for name in names if METHODS[name].needs_drafter] if len(pairs) > 1 else []
+    of_each = [(pair, name) for pair in pairs for name in by_drafter]
+    settings = []
+    for pair, name in [*of_each, *((pairs[0], name) for name in names if name not in by_drafter)]:
         if why := pair.lacks(name):
             raise ValueError(f'methods must not include "{name}" for this pair: {why}')
-    kind = pair.info.drafter_kind
-    return [Setting(drafter_label(name, kind), pair, params) for name, params in own.items()]
-
-
-def settings_for(pairs: Sequence[Pair], names: Sequence[str], params: Params) -> list[Setting]:
-    """The settings for pairs with the same target. A method that needs a drafter gives a setting for each of
-    them, the others one for the first. Raises as `methods_of` does."""
-    settings = methods_of(pairs[0], names, params)
-    by_drafter = [name for name in names if METHODS[name].needs_drafter]
-    if not by_drafter or len(pairs) == 1:
-        return settings
-    of_each = [
-        replace(setting, name=f"{setting.name} ({pair.info.name})")
-        for pair in pairs
-        for setting in methods_of(pair, by_drafter, params)
-    ]
-    return of_each + [one for one in settings if one.params.draft_with not in by_drafter]
+        label = drafter_label(name, pair.info.drafter_kind)
+        label = f"{label} ({pair.info.name})" if name in by_drafter else label
+        settings.append(Setting(label, pair, replace(params, draft_with=name, tree=())))
+    return settings
 
 
 def with_trees(settings: Sequence[Setting], params: Params, trees: Sequence[DraftTree] = ()) -> list[Setting]:
@@ -97,39 +87,6 @@ def has_head(name: str) -> bool:
     return kind_in(ROOT / CATALOGUE[name].drafter).is_head
 
 
-@dataclass
-class Field:
-    """The contenders, the target alone first, each with its pair. left_out: what cannot draft, and why."""
-
-    contenders: list[Contender] = field(default_factory=lambda: [ALONE])
-    pairs: dict[str, Pair] = field(default_factory=dict)
-    left_out: list[Message] = field(default_factory=list)
-
-    def add(self, pair: Pair, method: str, params: Params, told: str = "") -> None:
-        """Adds what drafts chains so, and then each tree that it can draft with such Params. told: the
-        drafter's name, where several are compared."""
-        info, needs_drafter = pair.info, METHODS[method].needs_drafter
-        name = drafter_label(method, info.drafter_kind)
-        if told and needs_drafter:
-            name += f" ({told})"
-        chains = Setting(name, pair, replace(params, draft_with=method, tree=()))
-        for setting in with_trees([chains], params):
-            contender = Contender(
-                setting.name,
-                method,
-                drafter=info.drafter if needs_drafter else None,
-                drafter_kind=info.drafter_kind if needs_drafter else None,
-                at_once=manner_of(method, info.drafter_kind) in ("block", "block and chain"),
-                longest=drafting_by(method).longest_draft(pair.drafter),
-                tree=setting.params.tree,
-            )
-            self.contenders.append(contender)
-            self.pairs[setting.name] = pair
-
-    def leave_out(self, name: str, why: Message | str) -> None:
-        self.left_out.append(message("advice_left_out", name=name, why=why))
-
-
 def check_asked(asked: Sequence[str]) -> None:
     """ValueError for drafters that cannot be asked for together."""
     if EVERY in asked and len(asked) > 1:
@@ -138,29 +95,50 @@ def check_asked(asked: Sequence[str]) -> None:
         raise ValueError(about("drafters", "advice_not_none"))
 
 
-def field_of(pair: Pair, asked: Sequence[str], params: Params) -> Field:
-    """asked: as `check_asked` takes them: drafters (hub ids, directories), methods (names in METHODS), or
-    EVERY. What cannot draft for the target is left out; PairError or LoadError where nothing is left."""
-    found = Field(pairs={ALONE.name: pair})
+def field_of(pair: Pair, asked: Sequence[str], params: Params) -> tuple[list[Setting], list[Message]]:
+    """What can draft for the target, and why the rest is left out; PairError or LoadError where nothing can.
+    asked: as `check_asked` takes them: drafters (hub ids, directories), methods (names in METHODS), or
+    EVERY."""
+    settings, left_out, error = list[Setting](), list[Message](), None
     if list(asked) == [EVERY]:
         methods = [name for name in methods_at_hand(pair) if name != "none"]
         drafters = {name: ROOT / CATALOGUE[name].drafter for name in others_at_hand(pair.info.name)}
     else:
         methods = [name for name in dict.fromkeys(asked) if name in METHODS]
         drafters = {name: name for name in asked if name not in METHODS}
-    own = pair.info.name if drafters else ""
+
+    def add(own: Pair, method: str, drafter: str) -> None:
+        """What drafts chains so, and then each tree that it can draft with such Params."""
+        name = drafter_label(method, own.info.drafter_kind)
+        if drafters and METHODS[method].needs_drafter:
+            name += f" ({drafter})"
+        settings.extend(with_trees([Setting(name, own, replace(params, draft_with=method, tree=()))], params))
+
     for method in methods:
         if why := pair.lacks(method):
-            found.leave_out(method, why)
+            left_out.append(message("advice_left_out", name=method, why=why))
         else:
-            found.add(pair, method, params, own)
-    error: Exception | None = None
+            add(pair, method, pair.info.name)
     for name, place in drafters.items():
         try:
-            found.add(pair.with_drafter(place), "model", params, name if own else "")
+            add(pair.with_drafter(place), "model", name)
         except (PairError, LoadError) as failed:
             error = failed
-            found.leave_out(name, message_of(failed))
-    if len(found.contenders) == 1:
-        raise error or PairError("; ".join(found.left_out) or message("advice_nothing_drafts"))
-    return found
+            left_out.append(message("advice_left_out", name=name, why=message_of(failed)))
+    if not settings:
+        raise error or PairError("; ".join(left_out) or message("advice_nothing_drafts"))
+    return settings, left_out
+
+
+def as_contender(setting: Setting) -> Contender:
+    method, info = setting.params.draft_with, setting.pair.info
+    needs_drafter = METHODS[method].needs_drafter
+    return Contender(
+        setting.name,
+        method,
+        drafter=info.drafter if needs_drafter else None,
+        drafter_kind=info.drafter_kind if needs_drafter else None,
+        at_once=manner_of(method, info.drafter_kind) in ("block", "block and chain"),
+        longest=drafting_by(method).longest_draft(setting.pair.drafter),
+        tree=setting.params.tree,
+    )

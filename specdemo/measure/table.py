@@ -4,7 +4,6 @@ and the sentence on which drafter wins, and why. Without torch."""
 import csv
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from io import StringIO
 from typing import Any, Generic, TypeVar
 
@@ -17,7 +16,7 @@ from specdemo.events.metrics import ratio
 from specdemo.events.params import DraftTree
 from specdemo.events.speedup import SHORTEST
 from specdemo.events.verdict import speedup_in_words
-from specdemo.words.catalogue import Numeral, number, numeral, say, speaker_of
+from specdemo.words.catalogue import number, numeral, say, speaker_of
 
 R = TypeVar("R")
 WIDEST = 1_000_000  # columns of a terminal, so that nothing is wrapped or cut
@@ -216,33 +215,32 @@ def methods_text(result: MethodsResult) -> str:
 
 LITTLE = 0.5  # tokens that are copied and accepted, in a round
 _speak = speaker_of("said.winner")
-_figure = partial(numeral, form=".2f")
 
 
 def winner(rows: Sequence[MethodRow], goes_on: bool = False) -> str:
-    """At most two sentences. rows: fastest first. goes_on: whether more rows may come, so that nobody has won
+    """A few sentences. rows: fastest first. goes_on: whether more rows may come, so that nobody has won
     yet."""
     if not rows:
         return _speak("nothing")
-    best, drafters = rows[0], [row for row in rows if row.draft_with != "none"]
+    drafters = [row for row in rows if row.draft_with != "none"]
     plain = next((row for row in rows if row.draft_with == "none"), None)
     if len(rows) == 1:
-        return _sentence("only", who=_called(best), speed=_tokens(best))
+        return _sentence("only", rows[0])
     if plain is None and goes_on:
-        return _so_far(best)
+        return _sentence("so_far", rows[0])
     if plain is None:
-        second = {"second": _called(rows[1]), "other": _tokens(rows[1])}
-        fastest = _sentence("without_plain", best=_called(best), speed=_tokens(best), **second)
-        return f"{fastest} {_speak('no_interval')}"
+        second = {"second": _called(rows[1]), "other": numeral(rows[1].tokens_per_second, ".1f")}
+        return f"{_sentence('without_plain', rows[0], **second)} {_speak('no_interval')}"
     if any(row.speedup_interval is None for row in drafters):
-        return f"{_so_far(drafters[0])} {_speak('needs_tokens', shortest=SHORTEST)}"
+        return f"{_sentence('so_far', drafters[0])} {_speak('needs_tokens', shortest=SHORTEST)}"
     timed = [row for row in drafters if not is_untimed(row)]
     if not timed:
-        best = max(drafters, key=lambda row: row.tokens_per_round)
-        return _speak("untimed", who=_called(best), tokens=_figure(best.tokens_per_round))
-    untimed = len(drafters) - len(timed)
-    left_out = f" {_speak('untimed_others', count=untimed)}" if untimed else ""
-    return f"{_among_the_timed(timed, plain)}{left_out}{_few_copies(timed)}"
+        return _sentence("untimed", max(drafters, key=lambda row: row.tokens_per_round))
+    leader = next((row for row in timed if _ends(row)[0] > 1), None)
+    sentences = _faster(leader, timed) if leader else _none_faster(timed, plain)
+    if untimed := len(drafters) - len(timed):
+        sentences.append(_speak("untimed_others", count=untimed))
+    return " ".join(filter(None, [*sentences, _few_copies(timed)]))
 
 
 def spoken_of(rows: Sequence[MethodRow]) -> list[MethodRow]:
@@ -252,71 +250,60 @@ def spoken_of(rows: Sequence[MethodRow]) -> list[MethodRow]:
     return [*rows[:2], *(likely or sorted(rows, key=lambda row: -row.tokens_per_round)[:1])]
 
 
-def _so_far(best: MethodRow) -> str:
-    return _sentence("so_far", who=_called(best), speed=_tokens(best))
+def _faster(leader: MethodRow, timed: Sequence[MethodRow]) -> list[str]:
+    """leader: the fastest of those that are surely faster than the target alone. Where others may be as fast
+    as it, which of them are surely faster is said, too, unless all are."""
+    speed, others = _speed(leader, "as_fast"), [row for row in timed if row is not leader]
+    rivals = [row for row in others if _overlap(row, leader)]
+    if not rivals:
+        return [_sentence("fastest", leader, speed=speed), _why(leader)]
+    key = "tied" if len(rivals) == 1 else "tied_with"
+    sentences = [_sentence(key, leader, speed=speed, rival=_called(rivals[0]), count=len(rivals))]
+    sure = [row for row in (leader, *rivals) if _ends(row)[0] > 1]
+    if len(sure) <= len(rivals):
+        key = "one_sure" if len(sure) == 1 else "some_sure"
+        sentences.append(_sentence(key, leader, all=1 + len(rivals), sure=len(sure)))
+    return [*sentences, _why(leader)]
 
 
-def _among_the_timed(drafters: list[MethodRow], plain: MethodRow) -> str:
-    best, faster = drafters[0], [row for row in drafters if _ends(row)[0] > 1]
-    if faster:
-        return _among_the_faster(faster[0], drafters)
-    if any(_ends(row)[1] >= 1 for row in drafters):
-        return _speak("like_plain", who=_called(best), speed=_speed(best, "as_fast_as_it"))
-    return _slower(best, plain)
-
-
-def _among_the_faster(leader: MethodRow, drafters: list[MethodRow]) -> str:
-    leads = {"who": _called(leader), "speed": _speed(leader, "as_fast")}
-    others = [row for row in drafters if row is not leader and _overlap(row, leader)]
-    if not others:
-        return _sentence("fastest", **leads) + _why(leader)
-    more = {"rival": _called(others[0])} if len(others) == 1 else {"count": len(others)}
-    tied = _speak("tied" if len(others) == 1 else "tied_with", **leads, **more)
-    return f"{tied}{_surely_faster([leader, *others])}{_why(leader)}"
-
-
-def _surely_faster(tied: list[MethodRow]) -> str:
-    """A sentence that says which of the drafters that are about equally fast are surely faster than the
-    target alone; empty if all are."""
-    sure = [row for row in tied if _ends(row)[0] > 1]
-    if len(sure) == len(tied):
-        return ""
-    key = "one_sure" if len(sure) == 1 else "some_sure"
-    return f" {_speak(key, all=len(tied), who=_called(sure[0]), sure=len(sure))}"
-
-
-def _slower(best: MethodRow, plain: MethodRow) -> str:
-    """The sentences for the case that all drafters are slower than the target alone, `best` the least."""
-    trails = {"who": _called(best), "speed": _speed(best, "as_fast_as_it")}
+def _none_faster(timed: Sequence[MethodRow], plain: MethodRow) -> list[str]:
+    best = timed[0]
+    speed = _speed(best, "as_fast_as_it")
+    if any(_ends(row)[1] >= 1 for row in timed):
+        return [_sentence("like_plain", best, speed=speed)]
     longer = ratio(_round_ms(best), _round_ms(plain))
     if longer is None or round(best.tokens_per_round, 2) >= round(longer, 2):
-        return _sentence("slower", **trails) + _why(best)
-    brings = {"tokens": _figure(best.tokens_per_round), "longer": _figure(longer)}
-    sentence = _sentence("slower_by", **trails, **brings)
-    return sentence if round(best.drafted_per_round or 0.0, 2) else sentence + _why(best)
+        return [_sentence("slower", best, speed=speed), _why(best)]
+    sentence = _sentence("slower_by", best, speed=speed, longer=numeral(longer, ".2f"))
+    return [sentence, "" if round(best.drafted_per_round or 0.0, 2) else _why(best)]
 
 
 def _why(row: MethodRow) -> str:
     if row.drafted_per_round is None:
         return ""
     if not round(row.drafted_per_round, 2):
-        return f" {_speak('found_nothing')}"
-    if row.plain_rounds_per_round is None:
-        of = {"kept": _figure(row.accepted_per_round), "drafted": _figure(row.drafted_per_round)}
-        return f" {_speak('keeps', **of)}"
-    per_round = {"tokens": _figure(row.tokens_per_round), "cost": _figure(row.plain_rounds_per_round)}
-    return f" {_sentence('brings', who=_called(row), **per_round)}"
+        return _speak("found_nothing")
+    return _sentence("keeps" if row.plain_rounds_per_round is None else "brings", row)
 
 
-def _few_copies(timed: list[MethodRow]) -> str:
+def _few_copies(timed: Sequence[MethodRow]) -> str:
     """Why lookup brings nothing, where it does not."""
     row = next((row for row in timed if row.draft_with == "lookup"), None)
     if row is None or row.rounds_with_draft is None:
         return ""
     if row.accepted_per_round >= LITTLE or _ends(row)[0] > 1:
         return ""
-    share, kept = numeral(row.rounds_with_draft, ".0%"), _figure(row.accepted_per_round)
-    return f" {_speak('few_copies', share=share, kept=kept)}"
+    return _sentence("few_copies", row, share=numeral(row.rounds_with_draft, ".0%"))
+
+
+def _sentence(key: str, row: MethodRow, **more: object) -> str:
+    """What is said of a row, by its figures."""
+    figures = {"tokens": row.tokens_per_round, "kept": row.accepted_per_round}
+    figures |= {"drafted": row.drafted_per_round, "cost": row.plain_rounds_per_round}
+    values = {name: numeral(value, ".2f") for name, value in figures.items() if value is not None}
+    rate = numeral(row.tokens_per_second, ".1f")
+    text = _speak(key, who=_called(row), rate=rate, **values, **more)
+    return f"{text[0].upper()}{text[1:]}"
 
 
 def _speed(row: MethodRow, key: str) -> str:
@@ -328,10 +315,6 @@ def _called(row: MethodRow) -> str:
     methods = [drafter_label(name, None) for name, method in METHODS.items() if method.takes_the]
     labels = (*methods, *(drafter_label("model", kind) for kind in DRAFTER_KINDS))
     return _speak("the", name=row.name) if row.name.startswith(labels) else row.name
-
-
-def _tokens(row: MethodRow) -> Numeral:
-    return numeral(row.tokens_per_second, ".1f")
 
 
 def _overlap(one: MethodRow, other: MethodRow) -> bool:
@@ -349,8 +332,3 @@ def _round_ms(row: MethodRow) -> float | None:
     if row.draft_ms_per_round is None or row.verify_ms_per_round is None:
         return None
     return round(row.draft_ms_per_round, 2) + round(row.verify_ms_per_round, 2)
-
-
-def _sentence(key: str, **values: str) -> str:
-    text = _speak(key, **values)
-    return f"{text[0].upper()}{text[1:]}."

@@ -94,7 +94,10 @@ def settle(run: Run | ForkedRun, is_over: IsOver = lambda: False) -> Iterator[No
 def time_in_turns(run: Run, seconds: float, is_over: IsOver = lambda: False) -> Iterator[None]:
     """Makes a run that has ended again and again in turns, and sets its trace's speed-up by them, for so many
     seconds, or until the ends of the interval differ by less than the factor NARROW. Where no speed-up can be
-    claimed by then, it takes up to four times as long. Yields before each time.
+    claimed by then, it takes up to four times as long. Yields before each time. It is narrow enough only
+    where the whole text has been made again, since drafts can be shorter in some parts of it. In 16 bits
+    another text can come of it, since plain rounds write the cache again and are rounded otherwise. Between
+    turns nothing is computed: the rounds after that would be slower.
 
     The speed-up stays as it is where the run has fewer than 24 tokens or did not finish, on a server, of a
     target with recurrent layers, and while the pair is busy with another run. is_over: ends it within a
@@ -103,19 +106,6 @@ def time_in_turns(run: Run, seconds: float, is_over: IsOver = lambda: False) -> 
     is_whole = trace.finish in ("eos", "stop", "length") and trace.stats.tokens >= SHORTEST
     if isinstance(pair, ServedPair) or not is_whole or keeps_state(pair.target):
         return
-    # An error here (too little memory, an owner's change, another run) leaves the speed-up as it is.
-    with suppress(Exception), held(pair):
-        for _ in _until_narrow(pair, run.started, trace, seconds, is_over):
-            yield
-
-
-def _until_narrow(
-    pair: Pair, started: Started, trace: Trace, seconds: float, is_over: IsOver
-) -> Iterator[tuple[Trace, int]]:
-    """See `time_in_turns`. It is narrow enough only where the whole text has been made again, since drafts
-    can be shorter in some parts of it. In 16 bits another text can come of it, since plain rounds write the
-    cache again and are rounded otherwise. Between turns nothing is computed: the rounds after that would be
-    slower."""
     end, turns, needed, is_done = perf_counter() + seconds, list[TimedTurn](), FEWEST_TURNS, False
 
     def is_enough() -> bool:
@@ -125,8 +115,8 @@ def _until_narrow(
     def again(trace: Trace, shift: int) -> None:
         nonlocal needed, is_done
         before = len(turns)
-        decoder = _at_its_prompt(pair, started, is_enough)
-        for _, turn in _in_turns(pair, decoder, started, is_enough, shift, USUAL_TURN):
+        decoder = _at_its_prompt(pair, run.started, is_enough)
+        for _, turn in _in_turns(pair, decoder, run.started, is_enough, shift, USUAL_TURN):
             turns.extend(turn)
         trace.stats = claimed(after_turns(trace.stats, turns))
         low, high = trace.stats.speedup_interval or (0.0, 1.0)
@@ -136,7 +126,10 @@ def _until_narrow(
             needed = len(turns) + FEWEST_TURNS
 
     until_narrow = takewhile(lambda _: not (is_done or is_enough()), count())
-    yield from measure(lambda _: [trace], until_narrow, again)
+    # An error here (too little memory, an owner's change, another run) leaves the speed-up as it is.
+    with suppress(Exception), held(pair):
+        for _ in measure(lambda _: [trace], until_narrow, again):
+            yield
 
 
 def _at_its_prompt(pair: Pair, started: Started, is_over: IsOver) -> Decoder:

@@ -1,182 +1,183 @@
-"""A setting as what one types into a server. The flags were read in the sources of the versions of READ."""
+"""A setting as what one types into a server. The flags were read in the sources of these versions."""
 
 import json
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from operator import attrgetter
+from itertools import product
 from pathlib import PurePath
-from typing import Literal
 
 from specdemo.events import METHODS, Params
 from specdemo.events.params import tree_text
 from specdemo.words.message import Message, message
 
-READ = {"vLLM": "0.32.0 (2026-10-20)", "llama.cpp": "b11434 (2026-10-06)"}
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """What is to be typed. target, drafter: hub ids or directories. drafter_kind: a name in DRAFTER_KINDS."""
-
-    target: str
-    drafter: str | None
-    drafter_kind: str | None
-    params: Params
+Settings = Mapping[str, bool | int | float | str]
 
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """command: what a shell takes; None where the server has not the method. notes: what the server lacks, or
-    means differently, in sentences."""
+    """server: with the version that was read. command: what a shell takes; None where the server has not the
+    method. notes: what the server lacks, or means differently, in sentences."""
 
     server: str
-    version: str
     command: str | None
     notes: tuple[Message, ...]
 
 
-Value = bool | int | float | str
-Given = Value | Callable[[Choice], Value] | None
-Settings = Mapping[str, "Value | Callable[[Choice], Value]"]
-Draws = Literal["asked", "never"]
-
-
 @dataclass(frozen=True, slots=True)
 class Row:
-    """How a server is told to draft so, by its own names. draws: whether drafts are drawn from the drafter's
-    distribution at the request's temperature, and not the likeliest tokens: where the server is asked to, or
-    never. confidence: the setting for Params.confidence, where there is one. notes: keys of sentences;
-    of_confidence: of what that setting means there."""
+    """How a server is told to draft so, by its own names. notes: keys of sentences. can_draw: whether drafts
+    can be drawn from the drafter's distribution at the request's temperature, and are not always the
+    likeliest tokens. of_confidence: the key of what the server's threshold means here."""
 
     settings: Settings
-    draws: Draws = "never"
-    confidence: str | None = None
-    of_confidence: str | None = None
     notes: tuple[str, ...] = ()
+    can_draw: bool = False
+    of_confidence: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """write: the command for the settings. rows: by kind of drafter, where a drafter drafts, or by method.
-    drawn: the setting that asks for drawn drafts, and of_drawn, the key of what is to be said of it. chained:
-    of two rows, that of both, the first of which drafts where it can; or None. notes, if_sampled: keys of
-    sentences on every command, and on speculation where the temperature is not 0."""
+    """rows: for a drafter (of a method without one the target) and Params, by kind of drafter or, where none
+    drafts, by method. write: the command for a target and settings. drawn: the setting that asks for drawn
+    drafts, and of_drawn, the key of what is to be said of it. confidence: the setting for Params.confidence,
+    where there is one. notes: keys of sentences on every command."""
 
-    write: Callable[[Choice, Mapping[str, Value]], str]
-    rows: Mapping[str, Row]
+    name: str
+    version: str
+    rows: Callable[[str, Params], dict[str, Row]]
+    write: Callable[[str, Settings], str]
     drawn: Settings
     of_drawn: str
-    chained: Callable[[Choice, Row, Row], Row | None] | None = None
+    confidence: str | None = None
     notes: tuple[str, ...] = ()
-    if_sampled: tuple[str, ...] = ()
 
 
-def typed_into(choice: Choice) -> list[Typed]:
-    return [_typed(name, server, choice) for name, server in SERVERS.items()]
-
-
-def _typed(name: str, server: Server, choice: Choice) -> Typed:
-    notes = [message(key) for key in server.notes]
-    params = choice.params
+def typed_into(target: str, drafter: str | None, kind: str | None, params: Params) -> list[Typed]:
+    """target, drafter: hub ids or directories. kind: the drafter's, in DRAFTER_KINDS."""
+    ways = [kind or "model" if one == "model" else one for one in params.draft_with.split("+")]
     names = ("temperature", "top_k", "top_p", "min_p") if params.temperature else ("temperature",)
-    sampler = ", ".join(f"{key} {getattr(params, key):g}" for key in names)
-    notes.append(message("typed_temperature", sampler=sampler))
-    if params.draft_with == "none":
-        return Typed(name, READ[name], server.write(choice, {}), tuple(notes))
-    if params.tree:
-        return Typed(name, READ[name], None, (message("typed_no_tree", tree=tree_text(params.tree)),))
-    row = _row(server, choice)
-    if row is None:
-        lacks = "typed_no_chain" if "+" in params.draft_with else "typed_lacks"
-        return Typed(name, READ[name], None, (message(lacks, server=name),))
-    settings = dict(row.settings)
-    notes += map(message, (*(server.if_sampled if params.temperature else ()), *row.notes))
-    notes += _drawing(name, server, row, choice, settings) + _confidence(name, row, choice, settings)
-    values = {key: value(choice) if callable(value) else value for key, value in settings.items()}
-    return Typed(name, READ[name], server.write(choice, values), tuple(notes))
+    sampler = ", ".join(f"{name} {getattr(params, name):g}" for name in names)
+    typed = []
+    for server in SERVERS:
+        command = None
+        notes = [*map(message, server.notes), message("typed_temperature", sampler=sampler)]
+        row = server.rows(drafter or target, params).get("+".join(ways))
+        if params.draft_with == "none":
+            command = server.write(target, {})
+        elif params.tree:
+            notes = [message("typed_no_tree", tree=tree_text(params.tree))]
+        elif row is None:
+            notes = [message("typed_lacks" if len(ways) == 1 else "typed_no_chain", server=server.name)]
+        else:
+            settings, of_row = _drafting(server, row, params)
+            command, notes = server.write(target, settings), notes + of_row
+        typed.append(Typed(f"{server.name} {server.version}", command, tuple(notes)))
+    return typed
 
 
-def _row(server: Server, choice: Choice) -> Row | None:
-    methods = choice.params.draft_with.split("+")
-    ways = [choice.drafter_kind or "model" if one == "model" else one for one in methods]
-    rows = [server.rows.get(way) for way in ways]
-    if len(rows) == 1 or None in rows:
-        return rows[0] if len(rows) == 1 else None
-    return server.chained(choice, *rows) if server.chained else None
+def _drafting(server: Server, row: Row, params: Params) -> tuple[Settings, list[Message]]:
+    """The row's settings with what makes drafts come about as chosen, and what is to be said of them."""
+    settings, notes = dict(row.settings), list(map(message, row.notes))
+    fields, own = METHODS[params.draft_with].fields, params.draft_temperature
+    wanted = params.temperature if own is None else own
+    if "draft_temperature" in fields and params.temperature and wanted:
+        if wanted != params.temperature:
+            notes.append(message("typed_no_draft_temperature", server=server.name))
+        elif not row.can_draw:
+            notes.append(message("typed_never_drawn", server=server.name))
+        else:
+            settings |= server.drawn
+            notes.append(message(server.of_drawn))
+    if "confidence" in fields and params.confidence:
+        if server.confidence is None:
+            notes.append(message("typed_no_confidence", server=server.name))
+        else:
+            settings[server.confidence] = params.confidence
+            notes += map(message, filter(None, [row.of_confidence]))
+    return settings, notes
 
 
-def _drawing(name: str, server: Server, row: Row, choice: Choice, settings: dict) -> list[Message]:
-    """Adds what makes drafts come about as chosen, and says where the server cannot."""
-    params = choice.params
-    if "draft_temperature" not in METHODS[params.draft_with].fields or params.temperature == 0:
-        return []
-    wanted = params.temperature if params.draft_temperature is None else params.draft_temperature
-    if wanted not in (0, params.temperature):
-        return [message("typed_no_draft_temperature", server=name)]
-    if wanted == 0:
-        return []
-    if row.draws == "never":
-        return [message("typed_never_drawn", server=name)]
-    settings.update(server.drawn)
-    return [message(server.of_drawn)]
+def _by_vllm(drafter: str, params: Params) -> dict[str, Row]:
+    """What config/speculative.py takes as --speculative-config."""
+    tokens = {"num_speculative_tokens": params.gamma}
+    on_cpu = ("typed_vllm_cpu",) if params.temperature else ()
+
+    def by_drafter(method: str, **more: bool) -> Row:
+        settings = {"method": method, "model": drafter, **tokens, **more}
+        return Row(settings, on_cpu, can_draw=True)
+
+    copied = {"prompt_lookup_max": params.ngram, "prompt_lookup_min": 1}
+    return {
+        "model": by_drafter("draft_model"),
+        "pard": by_drafter("draft_model", parallel_drafting=True),
+        "eagle": by_drafter("eagle"),
+        "eagle3": by_drafter("eagle3"),
+        "peagle": by_drafter("eagle3", parallel_drafting=True),
+        "assistant": by_drafter("mtp"),
+        "dflash": by_drafter("dflash"),
+        "dflash2": by_drafter("dflash"),
+        "dspark": by_drafter("dspark"),
+        "mtp": Row({"method": "mtp", **tokens}, on_cpu, can_draw=True),
+        "lookup": Row({"method": "ngram", **tokens, **copied}, on_cpu),
+        "suffix": Row({"method": "suffix", **tokens}, (*on_cpu, "typed_vllm_suffix")),
+    }
 
 
-def _confidence(name: str, row: Row, choice: Choice, settings: dict) -> list[Message]:
-    params = choice.params
-    if "confidence" not in METHODS[params.draft_with].fields or not params.confidence:
-        return []
-    if row.confidence is None:
-        return [message("typed_no_confidence", server=name)]
-    settings[row.confidence] = params.confidence
-    return [message(row.of_confidence)] if row.of_confidence else []
+def _vllm(target: str, settings: Settings) -> str:
+    config = ["--speculative-config", json.dumps(settings)] if settings else []
+    return shlex.join(["vllm", "serve", target, *config])
 
 
-def drafter_of(choice: Choice) -> str:
-    return choice.drafter or choice.target
+def _by_llama(drafter: str, params: Params) -> dict[str, Row]:
+    """By common/arg.cpp and common/speculative.cpp."""
+    file, most = {"-md": _gguf(drafter)}, {"--spec-draft-n-max": params.gamma}
+
+    def head(kind: str, can_draw: bool = False, of_confidence: str | None = "typed_p_min") -> Row:
+        return Row({**file, "--spec-type": kind, **most}, ("typed_gguf_head",), can_draw, of_confidence)
+
+    drafting = {
+        "model": replace(head("draft-simple", can_draw=True), notes=()),
+        "eagle3": head("draft-eagle3"),
+        "assistant": head("draft-mtp", can_draw=True),
+        "dflash": head("draft-dflash"),
+        # p_min is compared with the share among the place's candidates, which is q here, too.
+        "dflash2": head("draft-dflash", of_confidence=None),
+        "dspark": head("draft-dspark", of_confidence="typed_p_min_dspark"),
+        "mtp": Row({"--spec-type": "draft-mtp", **most}, (), True, "typed_p_min"),
+    }
+    simple = {
+        "--spec-type": "ngram-simple",
+        # It drafts nothing where fewer tokens follow than an n-gram has.
+        "--spec-ngram-simple-size-n": min(params.ngram, params.gamma),
+        "--spec-ngram-simple-size-m": params.gamma,
+    }
+    one_level = {
+        "--spec-type": "ngram-mod",
+        "--spec-ngram-mod-n-match": params.ngram,
+        "--spec-ngram-mod-n-min": 1,
+        "--spec-ngram-mod-n-max": params.gamma,
+    }
+    copying = {
+        "lookup": Row(simple, ("typed_llama_lookup",)),
+        "ngram": Row({"--spec-type": "ngram-cache"}, ("typed_llama_cache",)),
+        "ngram-one-level": Row(one_level, ("typed_llama_mod",)),
+    }
+    # It asks what copies before what drafts, and of two that copy always the same one first.
+    pairs = product(copying.items(), drafting.items())
+    joined = {f"{one}+{other}": _joined(first, second) for (one, first), (other, second) in pairs}
+    return drafting | copying | joined
 
 
-gamma_of, ngram_of = attrgetter("params.gamma"), attrgetter("params.ngram")
-
-# vLLM: config/speculative.py, --speculative-config.
-
-
-def _vllm(choice: Choice, values: Mapping[str, Value]) -> str:
-    config = ["--speculative-config", json.dumps(values)] if values else []
-    return shlex.join(["vllm", "serve", choice.target, *config])
+def _joined(first: Row, second: Row) -> Row:
+    kinds = f"{first.settings['--spec-type']},{second.settings['--spec-type']}"
+    settings = {**second.settings, **first.settings, "--spec-type": kinds}
+    return replace(second, settings=settings, notes=(*second.notes, *first.notes))
 
 
-def _by_vllm(method: str, draws: Draws = "asked", notes: tuple[str, ...] = (), **more: Given) -> Row:
-    """more: with None what is left out."""
-    settings = {"method": method, "model": drafter_of, "num_speculative_tokens": gamma_of, **more}
-    return Row(_given(settings), draws, notes=notes)
-
-
-def _given(settings: Mapping[str, Given]) -> Settings:
-    return {key: value for key, value in settings.items() if value is not None}
-
-
-VLLM = {
-    "model": _by_vllm("draft_model"),
-    "pard": _by_vllm("draft_model", parallel_drafting=True),
-    "eagle": _by_vllm("eagle"),
-    "eagle3": _by_vllm("eagle3"),
-    "peagle": _by_vllm("eagle3", parallel_drafting=True),
-    "assistant": _by_vllm("mtp"),
-    "dflash": _by_vllm("dflash"),
-    "dflash2": _by_vllm("dflash"),
-    "dspark": _by_vllm("dspark"),
-    "mtp": _by_vllm("mtp", model=None),
-    "lookup": _by_vllm("ngram", "never", model=None, prompt_lookup_max=ngram_of, prompt_lookup_min=1),
-    "suffix": _by_vllm("suffix", "never", ("typed_vllm_suffix",), model=None),
-}
-
-# llama.cpp: common/arg.cpp and common/speculative.cpp.
-
-
-def _llama(choice: Choice, values: Mapping[str, Value]) -> str:
-    flags = (part for name, value in values.items() for part in (name, str(value)))
-    return shlex.join(["llama-server", "-m", _gguf(choice.target), *flags])
+def _llama(target: str, settings: Settings) -> str:
+    flags = (part for name, value in settings.items() for part in (name, str(value)))
+    return shlex.join(["llama-server", "-m", _gguf(target), *flags])
 
 
 def _gguf(model: str) -> str:
@@ -185,75 +186,23 @@ def _gguf(model: str) -> str:
     return name if name.endswith(".gguf") else f"{name}.gguf"
 
 
-def _file(choice: Choice) -> str:
-    return _gguf(drafter_of(choice))
-
-
-def _by_llama(
-    kind: str,
-    draws: Draws = "never",
-    of_confidence: str | None = "typed_p_min",
-    notes: tuple[str, ...] = ("typed_gguf_head",),
-    file: Given = _file,
-) -> Row:
-    settings = _given({"-md": file, "--spec-type": kind, "--spec-draft-n-max": gamma_of})
-    return Row(settings, draws, "--spec-draft-p-min", of_confidence, notes)
-
-
-LLAMA = {
-    "model": _by_llama("draft-simple", "asked", notes=()),
-    "eagle3": _by_llama("draft-eagle3"),
-    "assistant": _by_llama("draft-mtp", "asked"),
-    "dflash": _by_llama("draft-dflash"),
-    # p_min is compared with the share among the place's candidates, which is q here, too.
-    "dflash2": _by_llama("draft-dflash", of_confidence=None),
-    "dspark": _by_llama("draft-dspark", of_confidence="typed_p_min_dspark"),
-    "mtp": _by_llama("draft-mtp", "asked", notes=(), file=None),
-    "lookup": Row(
-        {
-            "--spec-type": "ngram-simple",
-            # It drafts nothing where fewer tokens follow than an n-gram has.
-            "--spec-ngram-simple-size-n": lambda choice: min(choice.params.ngram, choice.params.gamma),
-            "--spec-ngram-simple-size-m": gamma_of,
-        },
-        notes=("typed_llama_lookup",),
-    ),
-    "ngram": Row({"--spec-type": "ngram-cache"}, notes=("typed_llama_cache",)),
-    "ngram-one-level": Row(
-        {
-            "--spec-type": "ngram-mod",
-            "--spec-ngram-mod-n-match": ngram_of,
-            "--spec-ngram-mod-n-min": 1,
-            "--spec-ngram-mod-n-max": gamma_of,
-        },
-        notes=("typed_llama_mod",),
-    ),
-}
-
-
-def _chained_by_llama(choice: Choice, first: Row, second: Row) -> Row | None:
-    """It asks what copies before what drafts, and of two that copy always the same one first."""
-    if METHODS[choice.params.draft_with.split("+")[1]].manner == "copy":
-        return None
-    kinds = f"{first.settings['--spec-type']},{second.settings['--spec-type']}"
-    settings = {**second.settings, **first.settings, "--spec-type": kinds}
-    return replace(second, settings=settings, notes=tuple(dict.fromkeys((*second.notes, *first.notes))))
-
-
-SERVERS = {
-    "vLLM": Server(
+SERVERS = (
+    Server(
+        "vLLM",
+        "0.32.0 (2026-10-20)",
+        _by_vllm,
         _vllm,
-        VLLM,
-        {"draft_sample_method": "probabilistic"},
-        "typed_vllm_greedy",
-        if_sampled=("typed_vllm_cpu",),
+        drawn={"draft_sample_method": "probabilistic"},
+        of_drawn="typed_vllm_greedy",
     ),
-    "llama.cpp": Server(
+    Server(
+        "llama.cpp",
+        "b11434 (2026-10-06)",
+        _by_llama,
         _llama,
-        LLAMA,
-        {"--spec-draft-sampling": "probabilistic"},
-        "typed_llama_greedy",
-        _chained_by_llama,
+        drawn={"--spec-draft-sampling": "probabilistic"},
+        of_drawn="typed_llama_greedy",
+        confidence="--spec-draft-p-min",
         notes=("typed_gguf",),
     ),
-}
+)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from specdemo.engine.draft import Draft, Drafter
 from specdemo.engine.loop import Decoder
-from specdemo.engine.rules import Decision, speculative
+from specdemo.engine.rules import Decision, Judge, speculative
 from specdemo.engine.sampling import Sampler, draw
 from specdemo.events import Params
 
@@ -55,8 +55,8 @@ class Misreporting(Drafter):
         return replace(draft, q=self.told(draft))
 
 
-def _replace_from_p(decoder: Decoder) -> Decoder:
-    return replace(decoder, verifier=replace(decoder.verifier, rule=replaces_from_p))
+def _judged_by(rule: Judge) -> Callable[[Decoder], Decoder]:
+    return lambda decoder: replace(decoder, verifier=replace(decoder.verifier, rule=rule))
 
 
 def _other_q(decoder: Decoder) -> Decoder:
@@ -74,15 +74,11 @@ def _soft_greedy(decoder: Decoder) -> Decoder:
     return replace(decoder, verifier=soft, drafter=Misreporting(decoder.drafter, lambda draft: draft.raw_q))
 
 
-def _accept_when_larger(decoder: Decoder) -> Decoder:
-    return replace(decoder, verifier=replace(decoder.verifier, rule=accepts_when_larger))
-
-
 # The mistakes by their names, as the page's switches have them.
 MISTAKES: dict[str, Callable[[Decoder], Decoder]] = {
-    "from_p": _replace_from_p,
+    "from_p": _judged_by(replaces_from_p),
     "told": _other_q,
     "soft": _soft_greedy,
-    "likelier": _accept_when_larger,
+    "likelier": _judged_by(accepts_when_larger),
 }
 IN_TREES = ("told", "soft")  # those that can be made where several guesses are drafted at a place

@@ -52,9 +52,9 @@ def test_a_target_that_cannot_go_back_is_compared_text_by_text():
 
 
 def test_what_does_not_fit_is_left_out_with_a_sentence(pair, tmp_path):
-    found = field_of(pair, ["lookup", "mtp", str(tmp_path)], PARAMS)
-    assert list(found.pairs) == ["none", "lookup"] and len(found.left_out) == 2
-    assert "mtp" in found.left_out[0] and str(tmp_path) in found.left_out[1]
+    settings, left_out = field_of(pair, ["lookup", "mtp", str(tmp_path)], PARAMS)
+    assert [one.name for one in settings] == ["lookup"] and len(left_out) == 2
+    assert "mtp" in left_out[0] and str(tmp_path) in left_out[1]
     with pytest.raises(PairError):
         field_of(pair, ["mtp"], PARAMS)
     long = {"own": ["x " * 3000, "Once"]}

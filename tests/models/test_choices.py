@@ -17,7 +17,7 @@ from specdemo.engine.sampling import draw
 from specdemo.events import METHODS, RULES, Method, Rule
 from specdemo.events.trace import Trace
 from specdemo.measure.compare import compare
-from specdemo.measure.settings import methods_of
+from specdemo.measure.settings import settings_for
 from specdemo.measure.table import winner
 from specdemo.ui.page import api
 from specdemo.ui.page.controls import controls
@@ -109,7 +109,7 @@ def test_a_run_and_what_is_told_of_it(pair):
 
 
 def test_the_comparison(pair):
-    *_, last = compare(methods_of(pair, ["stutter", "none"], PARAMS), [PROMPT], repeats=1)
+    *_, last = compare(settings_for([pair], ["stutter", "none"], PARAMS), [PROMPT], repeats=1)
     assert {row.name for row in last.rows} == {"stutterer", "target alone"}
     assert "the stutterer" in winner(last.rows).lower()
     race = ("race", of_both(), "stutterer, γ 3, lossy rule coin 0.5")

@@ -10,7 +10,7 @@ from specdemo.cli.main import main
 from specdemo.errors import PairError
 from specdemo.events import METHODS
 from specdemo.measure.compare import compare, run_in_turns
-from specdemo.measure.settings import methods_of
+from specdemo.measure.settings import settings_for
 from specdemo.measure.table import is_untimed
 from tests.tiny import noisy, tiny
 
@@ -34,7 +34,7 @@ def unhurried(monkeypatch):
 def test_greedy_rows_say_that_all_texts_are_equal(pair, unhurried):
     can = [name for name in METHODS if not pair.lacks(name)]
     short = replace(GREEDY, max_new_tokens=30, gamma="auto")
-    *_, last = compare(methods_of(pair, can, short), PROMPTS, repeats=1)
+    *_, last = compare(settings_for([pair], can, short), PROMPTS, repeats=1)
     assert {row.draft_with for row in last.rows} == set(can) == set(METHODS) - {"mtp"}
     assert [row.texts_equal for row in last.rows] == ["2 of 2"] * len(can)
     speeds = [row.tokens_per_second for row in last.rows if not is_untimed(row)]
@@ -54,14 +54,14 @@ def test_greedy_rows_say_that_all_texts_are_equal(pair, unhurried):
 
 def test_it_can_be_stopped_within_a_generation_which_then_does_not_count(pair):
     asked = iter(range(1_000))
-    settings = methods_of(pair, ["none"], GREEDY)
+    settings = settings_for([pair], ["none"], GREEDY)
     every = list(compare(settings, PROMPTS, repeats=1, is_stopped=lambda: next(asked) > 49 + 61 + 20))
     assert [each.done for each in every] == [1, 2], "the warm-up and one generation"
     assert every[-1].rows[0].samples == 1 and not pair.lock.locked()
 
 
 def test_a_busy_pair_and_a_prompt_that_does_not_fit_are_refused(pair):
-    settings = methods_of(pair, ["none"], GREEDY)
+    settings = settings_for([pair], ["none"], GREEDY)
     with pair.lock, pytest.raises(PairError, match="busy"):
         next(compare(settings, PROMPTS, 1))
     with pytest.raises(ValueError, match="prompt must have at most"):
@@ -112,7 +112,7 @@ def test_an_interrupted_command_prints_what_was_measured(capsys, monkeypatch):
 
 @pytest.mark.slow
 def test_what_is_timed_in_turns_follows_from_each_other(pair, unhurried):
-    settings = methods_of(pair, ["model", "none"], replace(GREEDY, max_new_tokens=40))
+    settings = settings_for([pair], ["model", "none"], replace(GREEDY, max_new_tokens=40))
     *_, last = compare(settings, PROMPTS, repeats=5, in_turns=1)
     assert last.repeats == 1 and [row.samples for row in last.rows] == [2, 2]
     alone = next(row for row in last.rows if row.draft_with == "none")

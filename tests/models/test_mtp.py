@@ -18,7 +18,7 @@ from specdemo.drafters.mtp import CachedMtp, own_parameters
 from specdemo.drafters.table import BY_METHOD
 from specdemo.loading.load import plan
 from specdemo.loading.request import resolve
-from specdemo.measure.settings import methods_of
+from specdemo.measure.settings import settings_for
 from specdemo.runtime.weights import held_bytes, weight_bytes
 from tests.checkpoints import MTP_KINDS, change_tensors, model_with_mtp, with_tokenizer
 from tests.drafters import PROMPT, drawn_as_said, formula_of, layers_of_kind, loaded, with_mtp
@@ -110,7 +110,7 @@ def test_they_are_loaded_with_the_target_and_counted(tmp_path):
     trace = generate(pair, "the cat", Params(draft_with="mtp", max_new_tokens=20, seed=0, gamma="auto"))
     assert trace.stats.drafted and Trace.from_json(trace.to_json()).params.draft_with == "mtp"
     with pytest.raises(ValueError, match="^methods .*mtp"):
-        methods_of(without, ["mtp"], Params())
+        settings_for([without], ["mtp"], Params())
 
 
 def test_in_a_checkpoint_that_also_sees_as_qwen_publishes_them(tmp_path):

@@ -1,14 +1,13 @@
 """The adviser without a model: estimates, what is clear, what is recommended and why, and its reports."""
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from math import log
 from random import Random
 
 import pytest
 
 from specdemo.events import Params
-from specdemo.events.metrics import fresh
 from specdemo.events.speedup import TimedRound, expected_speedup, is_wide, plain
 from specdemo.measure.decide import (
     PROBED,
@@ -35,6 +34,7 @@ from specdemo.measure.results import (
 )
 from specdemo.measure.samples import TimedTurn
 from specdemo.words.catalogue import speaking
+from specdemo.words.message import message
 
 MODEL, HEAD = (
     Contender("the model", "model", "a/drafter", "model"),
@@ -53,16 +53,11 @@ def sample(
     ms = PLAIN_MS + gamma * draft_ms
     fast = [TimedRound(0, gamma, ms)]
     turns = [TimedTurn(plain([PLAIN_MS * dice.uniform(0.99, 1.01)]), fast) for _ in range(rounds // 5)]
-    stats = replace(
-        fresh(),
-        tokens=sum(accepted) + rounds,
-        rounds=rounds,
-        drafted=gamma * rounds,
-        accepted=sum(accepted),
-        rejected=sum(one < gamma for one in accepted),
-        draft_ms=rounds * gamma * draft_ms,
-    )
-    return Sample(work, prompt, setting, 100, stats, (gamma,) * rounds, tuple(accepted), tuple(turns))
+    counts = {"drafted": (gamma,) * rounds, "accepted": (*accepted,)}
+    judged = sum(min(one + 1, gamma) for one in accepted)
+    emitted, draft_ms = tuple(one + 1 for one in accepted), rounds * gamma * draft_ms
+    more = {"emitted": emitted, "judged": judged, "draft_ms": draft_ms, "turns": tuple(turns)}
+    return Sample(work, prompt, setting, 100, **counts, **more)
 
 
 def measured(*samples: Sample, works=("chat",), **more) -> Measured:
@@ -194,7 +189,8 @@ def test_a_wide_interval_above_1_is_told_and_the_larger_speed_up_recommended():
 
 def test_a_report_keeps_what_was_measured():
     texts = [sample("chat", at, Candidate(MODEL.name, 4), 0.8, 0.3) for at in range(4)]
-    advice = advice_of(measured(*texts, checks=FREE, notes=("</script><b>",), ended="clear", seconds=12.3))
+    notes = ("</script><b>", message("advice_quantized", kind="int4"))
+    advice = advice_of(measured(*texts, checks=FREE, notes=notes, ended="clear", seconds=12.3))
     page = page_of(advice)
     assert page.count("</script>") == 1 and "<b>" not in page and "serve &#39;a/&lt;target&gt;" in page
     _, _, kept = page.partition('<script type="application/json" id="measured">')
@@ -205,5 +201,6 @@ def test_a_report_keeps_what_was_measured():
     assert f"{best['speedup']:.2f}" in advice_text(advice)
     with speaking("de"):
         page = page_of(advice)
+        assert f"<p>{notes[1].said()}</p>" in page and notes[1].said() != notes[1]
     assert str(typed_of(advice)[0].notes[0]) not in page
     assert f"<td>{best['speedup']:.2f} (".replace(".", ",") in page and "<td>the model, γ 4</td>" in page

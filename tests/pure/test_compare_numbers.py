@@ -11,8 +11,8 @@ from specdemo.drafters.table import drafting_by
 from specdemo.events import ByModel, PairInfo, Params, Round
 from specdemo.events.metrics import fresh
 from specdemo.loading.catalog import others_at_hand
-from specdemo.measure.compare import result_of, rows_of
-from specdemo.measure.settings import Setting, methods_of, settings_for
+from specdemo.measure.compare import Text, result_of, rows_of
+from specdemo.measure.settings import Setting, settings_for
 from specdemo.measure.table import MethodRow, csv_of, methods_text, spoken_of, winner
 
 GREEDY = Params(temperature=0)
@@ -38,13 +38,13 @@ def setting(draft_with, params=GREEDY, name=None) -> Setting:
 TOKENS = 32
 
 
-def sample(ms_per_token=1.0, ids=(1, 2, 3, 4), rounds=16, **counts) -> SimpleNamespace:
+def sample(ms_per_token=1.0, ids=(1, 2, 3, 4), rounds=16, **counts) -> Text:
     """Of 32 tokens, a quarter of whose time is drafting."""
     ms = TOKENS * ms_per_token
     stats = replace(fresh(), tokens=TOKENS, rounds=rounds, draft_ms=ms / 4, verify_ms=3 * ms / 4, **counts)
     each = (1,) * (TOKENS // rounds)
     made = [Round(at, (), None, each, ms / rounds / 4, 3 * ms / rounds / 4) for at in range(rounds)]
-    return SimpleNamespace(stats=stats, output_ids=list(ids), rounds=made)
+    return Text(SimpleNamespace(stats=stats, output_ids=list(ids), rounds=made))
 
 
 def test_the_figures_of_a_row_follow_from_each_other():
@@ -83,7 +83,8 @@ def test_greedy_texts_are_compared_with_those_of_the_target_alone_and_sampled_on
 def test_what_is_not_sure_has_no_speedup():
     """Not in a file either: the cost of a round would tell it."""
     unsteady = sample(2)
-    unsteady.rounds = [replace(one, verify_ms=0.5 + 40 * (one.index % 8 == 0)) for one in unsteady.rounds]
+    trace = unsteady.trace
+    trace.rounds = [replace(one, verify_ms=0.5 + 40 * (one.index % 8 == 0)) for one in trace.rounds]
     samples = {"none": [sample(8, rounds=32)], "model": [sample(4)], "lookup": [unsteady]}
     rows = rows_of([setting(name) for name in samples], samples)
     assert [row.name for row in rows] == ["model", "none", "lookup"], "fastest first, and it comes last"
@@ -119,7 +120,7 @@ def test_several_pairs_give_several_drafter_models_and_each_other_method_once():
     ]
     alone = pair(drafter=False)
     with pytest.raises(ValueError, match='^methods .*"model"'):
-        methods_of(alone, ["lookup", "model"], GREEDY)
+        settings_for([alone], ["lookup", "model"], GREEDY)
     assert others_at_hand("embedded-poor") == ["embedded", "embedded-eagle3", "embedded-dflash"]
     assert others_at_hand("some/target + some/drafter") == []
 

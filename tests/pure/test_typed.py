@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from specdemo.events import DRAFTER_KINDS, METHODS, Params
-from specdemo.measure.typed import SERVERS, Choice, typed_into
+from specdemo.measure.typed import SERVERS, Typed, typed_into
 
-CHOICE = Choice("org/target", "my heads/d", "model", Params(gamma=4, temperature=0.8, ngram=3))
+PARAMS = Params(gamma=4, temperature=0.8, ngram=3)
+CHOICE = {"target": "org/target", "drafter": "my heads/d", "kind": "model", "params": PARAMS}
 GGUF = "llama-server -m target.gguf"
 COMMANDS = {
     ("vLLM", "model"): "vllm serve org/target --speculative-config '"
@@ -26,39 +27,40 @@ COMMANDS = {
 LACKED = {"vLLM": set(), "llama.cpp": {"pard", "eagle", "peagle"}}  # the kinds that a server cannot run
 
 
-def chosen(way: str) -> Choice:
+def chosen(way: str) -> dict:
     """way: a method, a kind of drafter, or a method and a kind that are joined."""
     first, plus, last = way.rpartition("+")
     if last in DRAFTER_KINDS:
-        return but(replace(CHOICE, drafter_kind=last), draft_with=f"{first}{plus}model")
-    return but(replace(CHOICE, drafter=None, drafter_kind=None), draft_with=way)
+        return but(CHOICE | {"kind": last}, draft_with=f"{first}{plus}model")
+    return but(CHOICE | {"drafter": None, "kind": None}, draft_with=way)
 
 
-def but(choice: Choice, **params) -> Choice:
-    return replace(choice, params=replace(choice.params, **params))
+def but(choice: dict, **params) -> dict:
+    return choice | {"params": replace(choice["params"], **params)}
 
 
-def into(server: str, choice: Choice):
-    return next(typed for typed in typed_into(choice) if typed.server == server)
+def into(server: str, choice: dict) -> Typed:
+    return next(typed for typed in typed_into(**choice) if typed.server.startswith(server))
 
 
-def notes(server: str, choice: Choice) -> set[str]:
+def notes(server: str, choice: dict) -> set[str]:
     return {note.key for note in into(server, choice).notes}
 
 
 def test_a_command_is_this():
     for (server, way), command in COMMANDS.items():
         assert into(server, chosen(way)).command == command
-    assert [typed.command for typed in typed_into(chosen("none"))] == ["vllm serve org/target", GGUF]
+    assert [typed.command for typed in typed_into(**chosen("none"))] == ["vllm serve org/target", GGUF]
 
 
 @pytest.mark.parametrize("way", [*DRAFTER_KINDS, *METHODS, "suffix+eagle3", "ngram+lookup"])
 def test_every_way_has_a_command_or_a_note_that_it_has_none(way):
-    assert {name: DRAFTER_KINDS.keys() - server.rows.keys() for name, server in SERVERS.items()} == LACKED
-    for typed in typed_into(chosen(way)):
+    rows = {one.name: one.rows("d", PARAMS) for one in SERVERS}
+    assert {name: DRAFTER_KINDS.keys() - of_server.keys() for name, of_server in rows.items()} == LACKED
+    for typed in typed_into(**chosen(way)):
         if typed.command is None:
             assert typed.notes
-        elif typed.server == "vLLM" and way != "none":
+        elif typed.server.startswith("vLLM") and way != "none":
             config = json.loads(shlex.split(typed.command)[-1])
             assert config["num_speculative_tokens"] == 4 and ("model" in config) == (way in DRAFTER_KINDS)
 
@@ -66,19 +68,19 @@ def test_every_way_has_a_command_or_a_note_that_it_has_none(way):
 def test_how_drafts_are_drawn_is_typed_where_it_can_be_and_said_where_it_cannot():
     greedy, warm = but(CHOICE, draft_temperature=0.0), but(CHOICE, draft_temperature=0.5)
     for choice in (greedy, but(CHOICE, temperature=0.0)):
-        assert not any("probabilistic" in (into(server, choice).command) for server in SERVERS)
+        assert not any("probabilistic" in (into(server, choice).command) for server in LACKED)
     assert "typed_vllm_greedy" in notes("vLLM", CHOICE) and "typed_vllm_greedy" not in notes("vLLM", greedy)
     assert "typed_vllm_cpu" in notes("vLLM", chosen("lookup"))
     assert "typed_vllm_cpu" not in notes("vLLM", but(CHOICE, temperature=0.0)) | notes("vLLM", chosen("none"))
     assert "typed_never_drawn" in notes("llama.cpp", chosen("eagle3"))
-    assert all("typed_no_draft_temperature" in notes(server, warm) for server in SERVERS)
+    assert all("typed_no_draft_temperature" in notes(server, warm) for server in LACKED)
 
 
 def test_a_confidence_is_typed_where_it_can_be_with_what_it_means_there():
     sure = but(CHOICE, confidence=0.4)
     assert into("llama.cpp", sure).command.endswith("--spec-draft-p-min 0.4")
     assert "typed_p_min" in notes("llama.cpp", sure)
-    assert "typed_p_min_dspark" in notes("llama.cpp", replace(sure, drafter_kind="dspark"))
+    assert "typed_p_min_dspark" in notes("llama.cpp", sure | {"kind": "dspark"})
     assert "typed_no_confidence" in notes("vLLM", sure) and "typed_no_confidence" not in notes("vLLM", CHOICE)
     assert "typed_no_confidence" not in notes("vLLM", but(sure, draft_with="lookup")), "it has none"
 
@@ -87,4 +89,4 @@ def test_what_a_server_cannot_do_is_not_asked_of_it():
     """llama.cpp drafts nothing where fewer tokens follow than the n-gram has; trees have no flags."""
     command = into("llama.cpp", but(chosen("lookup"), gamma=2)).command
     assert "--spec-ngram-simple-size-n 2" in command
-    assert all(one.command is None and one.notes for one in typed_into(but(CHOICE, tree=(3, 2, 1))))
+    assert all(one.command is None and one.notes for one in typed_into(**but(CHOICE, tree=(3, 2, 1))))

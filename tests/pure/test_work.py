@@ -3,7 +3,7 @@
 import pytest
 
 from specdemo.events.params import ChatMessage
-from specdemo.measure.prompts import LARGEST_FILE, prompt_sets, prompts_of, read_prompts
+from specdemo.measure.prompts import prompt_sets, prompts_of, read_prompts
 from tests.sentences import refused
 
 HELLO = [ChatMessage("user", "Hello")]
@@ -71,12 +71,9 @@ def test_a_wrong_line_is_refused_by_its_number(tmp_path, line):
 
 
 def test_a_file_that_cannot_be_taken_is_refused(tmp_path):
-    names = ("missing", "none", "encoding", "large")
-    files = {f"prompts_{name}": tmp_path / name for name in names} | {"prompts_folder": tmp_path}
+    files = {f"prompts_{name}": tmp_path / name for name in ("unread", "none", "encoding")}
     files["prompts_none"].write_text(" \n\n")
     files["prompts_encoding"].write_bytes("One\nGrün\n".encode("latin-1"))
-    with files["prompts_large"].open("wb") as file:
-        file.truncate(LARGEST_FILE + 1)
-    for key, file in files.items():
+    for key, file in [*files.items(), ("prompts_unread", tmp_path)]:
         with refused(key, field="prompts", file=str(file)):
             read_prompts(file)

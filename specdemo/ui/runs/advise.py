@@ -114,11 +114,7 @@ def advice_object(measured: Measured) -> wire.Advice:
         "ended": ended_in_words(measured),
         "checks": [*checks_in_words(measured.checks), *requests_in_words(advice)],
         "typed": [
-            {
-                "server": f"{one.server} {one.version}",
-                "command": one.command,
-                "notes": list(map(in_words, one.notes)),
-            }
+            {"server": one.server, "command": one.command, "notes": list(map(in_words, one.notes))}
             for one in typed_of(advice)
         ],
         "columns": settings.headings,
