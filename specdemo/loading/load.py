@@ -52,8 +52,6 @@ def load_pair(
     trust_remote_code: bool = False,
     server: str | None = None,
     server_key: str | None = None,
-    vllm: str | None = None,
-    vllm_key: str | None = None,
 ) -> AnyPair:
     """A pair by its name in the catalogue (the embedded pair if left out), by hub ids (ID or ID@REVISION) or
     directories, or from models in memory, which are not changed. A target in memory takes a drafter of either
@@ -68,15 +66,10 @@ def load_pair(
 
     server: the address of a running server, http://host:8000, of vLLM or llama.cpp, which takes the place of
     all the rest. server_key: the key of its --api-key, kept out of all that is shown and saved.
-    vllm, vllm_key: their older names.
     """
     how = {"device": device, "dtype": dtype, "quantize": quantize}
-    if server is None:
-        server, vllm = vllm, None
-    if server_key is None:
-        server_key, vllm_key = vllm_key, None
     if server is not None:
-        others = (name, target, drafter, tokenizer, *how.values(), vllm, vllm_key)
+        others = (name, target, drafter, tokenizer, *how.values())
         if any(value is not None for value in others) or trust_remote_code:
             raise PairError("server must be given alone: it has loaded its models")
         return connect(server, server_key)
