@@ -15,10 +15,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from io import StringIO
-from math import ceil
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -46,7 +43,6 @@ NOWHERE = Path(os.devnull)  # a path with no files in it
 # known).
 OnProgress = Callable[[Message, float | None], None]
 _T = TypeVar("_T")
-LONGEST_WAIT = 10**9  # seconds that are told
 DOWNLOAD_SECONDS = 1_800.0  # the longest time for a download, and for waiting because the hub asks to
 
 
@@ -335,16 +331,13 @@ def _ask(part: Part, call: Callable[..., _T], *given: Any, **options: Any) -> _T
 
 def _hear(response: Any) -> None:
     """Called with each answer that the library gets. _AsksToWait where the hub asks `_ask` to wait: by
-    RateLimit, where that is used up, or by Retry-After, a number or a date."""
+    RateLimit, where that is used up, or by a number in Retry-After."""
     status = response.status_code
     if not _asking.get() or status != 429 and status < 500:
         return
     limit = parse_ratelimit_headers(response.headers)
     if status == 429 and limit is not None and limit.remaining == 0:
         raise _AsksToWait(limit.reset_in_seconds)
-    told = response.headers.get("Retry-After", "").strip()
-    with suppress(TypeError, ValueError):
-        if told.isdecimal():
-            raise _AsksToWait(min(int(told), LONGEST_WAIT))
-        wait = parsedate_to_datetime(told) - datetime.now(UTC)
-        raise _AsksToWait(max(0, ceil(wait.total_seconds())))
+    seconds = response.headers.get("Retry-After", "").strip()
+    if re.fullmatch(r"\d{1,9}", seconds):
+        raise _AsksToWait(int(seconds))

@@ -155,30 +155,26 @@ def _is_idle(pair: Pair) -> bool:
 
 @dataclass(eq=False)
 class Download:
-    work: Callable[[OnProgress], None]
-    listeners: list[tuple[OnProgress, IsWanted]] = field(default_factory=list)  # who wait for it
+    listeners: list[OnProgress] = field(default_factory=list)  # of all who wait for it
     done: Future[None] = field(default_factory=Future)
     step: tuple = ()  # what is being downloaded, and how many whole percent of it are there
-    moved: float = 0.0  # when the step changed
+    moved: float = field(default_factory=monotonic)  # when the step changed
 
 
 class Downloads:
-    """One download goes on at a time, and all who want the same share it. Each has a thread of its own, which
-    cannot be ended from outside while it waits inside a library. So:
+    """All who want the same download share it. Each has a thread of its own, which cannot be ended from
+    outside while it waits inside a library. So:
 
-    - A visitor waits `seconds` at most, for others' downloads too. The download goes on without visitors, and
-      whoever asks again finds it further on.
-    - A download is stalled when for `seconds` not one more percent has come. It then holds up no other pair's
-      download; once another one has begun, it ends at its next byte.
-    - While a stalled download's thread lives, whoever asks for the same is refused at once. So at most one
-      thread for each pair can be stuck.
+    - A visitor waits `seconds` at most. The download goes on without visitors, and whoever asks again finds
+      it further on.
+    - A download is stalled when for `seconds` not one more percent has come. While its thread lives, whoever
+      asks for the same is refused at once. So at most one thread for each pair can be stuck.
     """
 
     def __init__(self, seconds: float):
         self.seconds = seconds
-        self.changed = threading.Condition()  # protects what follows
+        self.lock = threading.Lock()  # protects what follows
         self.alive: dict[Hashable, Download] = {}
-        self.turn: Download | None = None  # the one that goes on
 
     def wait_for(
         self,
@@ -191,60 +187,45 @@ class Downloads:
         """Waits until `work` has been done, by whomever. key: equal for equal work. name: the pair's.
 
         Raises what `work` raised, LoadError when the time is over, and PairError soon after `is_wanted` has
-        become false. `work` never begins when by then no `is_wanted` is true any more.
+        become false.
         """
-        with self.changed:
+        with self.lock:
             download = self.alive.get(key)
             if download is None:
-                download = self.alive[key] = Download(work)
-                start = partial(self._run, key, download)
+                download = self.alive[key] = Download()
+                start = partial(self._run, key, download, work)
                 threading.Thread(target=start, name="download", daemon=True).start()
-            if download is self.turn and self._is_stalled(download):
+            elif monotonic() - download.moved > self.seconds:
                 raise LoadError(message("hub_silent", name=name))
-            download.listeners.append((on_progress, is_wanted))
+            download.listeners.append(on_progress)
         try:
             is_done = wait_while(is_wanted, self.seconds, lambda seconds: wait([download.done], seconds).done)
         finally:
-            with self.changed:
-                download.listeners.remove((on_progress, is_wanted))
-                waited_only = download is not self.turn
+            with self.lock:
+                download.listeners.remove(on_progress)
         if not is_done:
-            why, seconds = "downloads_before" if waited_only else "hub_slow", numeral(self.seconds, ",.0f")
-            raise TookTooLong(message(why, name=name, seconds=seconds))
+            raise TookTooLong(message("hub_slow", name=name, seconds=numeral(self.seconds, ",.0f")))
         if error := download.done.exception():
             # Each visitor gets an error of its own, without the frames of the download's thread.
             raise with_words(error) if isinstance(error, PairError) else error
 
-    def _run(self, key: Hashable, download: Download) -> None:
+    def _run(self, key: Hashable, download: Download, work: Callable[[OnProgress], None]) -> None:
         try:
-            with self.changed:
-                while self.turn is not None and not self._is_stalled(self.turn):
-                    self.changed.wait(timeout=min(1.0, self.seconds / 10))
-                if not any(is_wanted() for _, is_wanted in download.listeners):
-                    raise PairError(UNWANTED)
-                self.turn, download.moved = download, monotonic()
-            download.work(partial(self._report, download))
+            work(partial(self._report, download))
             tell = partial(download.done.set_result, None)
         except BaseException as error:
             tell = partial(download.done.set_exception, error)
-        with self.changed:
+        with self.lock:
             del self.alive[key]
-            self.turn = None if self.turn is download else self.turn
-            self.changed.notify_all()
         tell()
 
-    def _is_stalled(self, download: Download) -> bool:
-        return monotonic() - download.moved > self.seconds
-
     def _report(self, download: Download, doing: Message, share: float | None) -> None:
-        with self.changed:
-            if self.turn is not download:
-                raise LoadError(message("stalled"))
-            step = (doing.key, doing.values.get("name"), None if share is None else int(100 * share))
+        step = (doing.key, doing.values.get("name"), None if share is None else int(100 * share))
+        with self.lock:
             if step != download.step:
                 download.step, download.moved = step, monotonic()
             listeners = list(download.listeners)
-        for on_progress, _ in listeners:
+        for on_progress in listeners:
             on_progress(doing, share)
 
 
