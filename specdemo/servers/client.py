@@ -135,34 +135,34 @@ class Client:
         self,
         path: str,
         body: Body | None = None,
-        *,
-        optional: bool = False,
+        seconds: float = ASK_SECONDS,
         is_over: Condition = never,
         most: int = LONGEST_ANSWER,
     ) -> bytes | None:
-        """What is at a path, or answers a question; None where nothing is, and once `is_over`. optional:
-        also where a proxy keeps it to itself, and without a question whatever goes wrong. most: bytes."""
+        """What is at a path, or answers a question; None where nothing is, once `is_over`, and where a proxy
+        does not let the question through. most: bytes."""
+        lacking = NOTHING_THERE if body is None else NOTHING_THERE + UNWILLING
 
         def read(response: httpx.Response) -> Iterator[Arrived]:
-            if response.status_code not in (*NOTHING_THERE, *(UNWILLING if optional else ())):
+            if response.status_code not in lacking:
                 yield self._content(response, most), time.perf_counter()
 
-        may_lack = optional and body is None
-        seconds = OPTIONAL_SECONDS if may_lack else ASK_SECONDS
         with closing(Exchange(self, path, body, read)) as exchange:
             try:
                 arrived = exchange.next(exchange.asked_at + seconds, is_over)
-            except (ServerError, TimeoutError) as error:
-                if may_lack:
-                    return None
-                late = self.error(f"has not answered within {seconds:g} s")
-                raise error if isinstance(error, ServerError) else late from None
+            except TimeoutError:
+                raise self.error(f"has not answered within {seconds:g} s") from None
         return arrived and arrived[0]
+
+    def glance(self, path: str, is_over: Condition = never, most: int = LONGEST_ANSWER) -> bytes | None:
+        """What is at a path and can be done without: None whatever goes wrong. most: bytes."""
+        with suppress(ServerError):
+            return self.ask(path, None, OPTIONAL_SECONDS, is_over, most)
+        return None
 
     def field(self, path: str, body: Body, name: str, ids: int, is_over: Condition) -> Any:
         """That of an answer in JSON; None where it has none, and once `is_over`. ids: the most in it."""
-        most = LONGEST_ANSWER + ID_BYTES * ids
-        answer = self.ask(path, body, optional=True, is_over=is_over, most=most)
+        answer = self.ask(path, body, is_over=is_over, most=LONGEST_ANSWER + ID_BYTES * ids)
         fields = None if answer is None else self.parsed(answer)
         return fields.get(name) if isinstance(fields, dict) else None
 
@@ -231,13 +231,14 @@ class Client:
         except UnicodeDecodeError:
             raise self.error("sent bytes that are not UTF-8") from None
         except ValueError as error:
-            what = f"sent something that is not JSON, or not as a server sends it: {error}"
-            raise self.error(what) from None
+            raise self.error(f"sent something that is not JSON as a server sends it: {error}") from None
 
     def error(self, what: str) -> ServerError:
         if self.name is None:
             return ServerError(f"the server at {self.address} {readable(what)}")
-        return ServerError(f"{self.name} {without_directories(readable(what))}")
+        host = re.escape(urlsplit(self.address).hostname or self.address)
+        words = re.sub(rf"\b{host}(:\d+)?\b", self.name, readable(what), flags=re.IGNORECASE)
+        return ServerError(f"{self.name} {without_directories(words)}")
 
     def silent(self) -> ServerError:
         return self.error(f"has sent no token for {self.read_seconds:g} s")
