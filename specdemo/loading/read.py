@@ -92,9 +92,8 @@ def _how(part: Part) -> dict[str, Any]:
 
 def _loader(config: PreTrainedConfig) -> type[AutoModelForCausalLM] | type[AutoModelForImageTextToText]:
     """What makes and loads a config's models."""
-    return (
-        AutoModelForImageTextToText if config.model_type in checkpoints.NOT_CAUSAL else AutoModelForCausalLM
-    )
+    is_causal = config.model_type not in checkpoints.NOT_CAUSAL
+    return AutoModelForCausalLM if is_causal else AutoModelForImageTextToText
 
 
 def read_tokenizer(part: Part) -> PreTrainedTokenizerBase:

@@ -95,8 +95,8 @@ def resolve(
                 "target must be given with a drafter, unless that is a speculator whose config.json names "
                 "its verifier"
             )
-        given = {"target": target} | ({} if drafter is None else {"drafter": drafter})
-        ids = {role: _place(role, place) for role, place in given.items()}
+        given = zip(ROLES, (target, drafter), strict=True)
+        ids = {role: _place(role, place) for role, place in given if place is not None}
         name = " + ".join(ids.values())
     parts = []
     for role in ROLES:
