@@ -17,7 +17,6 @@ import warnings
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields, replace
 from importlib.util import find_spec
-from inspect import signature
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -81,8 +80,7 @@ def written_out(method: str | None) -> dict[str, CompressedTensorsConfig]:
     """transformers' options for weights of this method, where they are loaded in another way than its own:
     those of compressed-tensors are written out in the dtype that is asked for. The package would do that in
     the first forward, and round the activations in forwards that it puts in the place of the layers' own."""
-    can_write_out = "dequantize" in signature(CompressedTensorsConfig).parameters
-    if method != "compressed-tensors" or not can_write_out:
+    if method != "compressed-tensors":
         return {}
     return {"quantization_config": CompressedTensorsConfig(dequantize=True)}
 

@@ -233,7 +233,7 @@ def _pair_in_memory(target: PreTrainedModel, drafter: object, tokenizer: Tokeniz
     names = [model.name_or_path or type(model).__name__ for model in models]
     check_models(models, names)
     by_role = tokenizer if isinstance(tokenizer, dict) else dict.fromkeys(ROLES, tokenizer)
-    if tokenizer is not None and set(by_role) != set(ROLES):
+    if set(by_role) != set(ROLES):
         raise PairError(
             f"tokenizer must be one tokenizer or have the keys target and drafter, not {[*by_role]!a:.60}"
         )
@@ -241,8 +241,7 @@ def _pair_in_memory(target: PreTrainedModel, drafter: object, tokenizer: Tokeniz
         if tokenizer is not None and not isinstance(one, PreTrainedTokenizerBase):
             raise PairError(f"tokenizer must be a transformers tokenizer, not {type(one).__name__}")
     ours, theirs = by_role["target"], by_role["drafter"]
-    are_two = drafter is not None and ours and theirs and theirs is not ours
-    other = other_tokenizer(ours, theirs, *names) if are_two else None
+    other = other_tokenizer(ours, theirs, *names) if drafter is not None and ours is not theirs else None
     # Where it was loaded from may still be on this machine.
     place, revision = target.config.name_or_path, getattr(target.config, "_commit_hash", None)
     part = Part("target", place, place, "cpu", None, None, revision)

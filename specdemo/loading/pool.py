@@ -89,9 +89,6 @@ class ModelPool:
         held = [pair.bytes_held for pair in pairs if _is_on(pair, device)]
         return sum(size.target + (size.drafter or 0) for size in held)
 
-    def _could_free(self, device: str) -> int:
-        return self.bytes_held(device, idle=True)
-
     def _load(self, request: PairRequest) -> Pair:
         def report(doing: Message, share: float | None) -> None:
             for listener in list(self.listeners):
@@ -117,11 +114,12 @@ class ModelPool:
         report(message("configs"), None)
         with patience(self.seconds, report):
             planned = plan(request)
-            check_free_memory(planned, self._could_free)
+            check_free_memory(planned, partial(self.bytes_held, idle=True))
             fetch(planned.request.parts, report)
 
     def _make_room(self, planned: LoadPlan) -> None:
-        check_free_memory(planned, self._could_free)  # raises before any other pair is dropped
+        # Raises before any other pair is dropped.
+        check_free_memory(planned, partial(self.bytes_held, idle=True))
         device = planned.request.device
         room = self.share * memory_of(device) - sum(planned.sizes)
         while self.bytes_held(device) > room and self._drop_one(device):

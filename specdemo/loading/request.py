@@ -57,8 +57,7 @@ class PairRequest:
         """A key that is equal for two requests that would load the same pair, however they are written."""
         parts = []
         for part in self.parts:
-            is_directory = "\0" not in part.place and os.path.isdir(part.place)
-            place = os.path.realpath(part.place) if is_directory else part.place
+            place = os.path.realpath(part.place) if os.path.isdir(part.place) else part.place
             parts.append(replace(part, role="", id="", place=place))
         return self.name if self.name in CATALOGUE else None, *parts
 
