@@ -3,13 +3,14 @@ test_vllm_server.py and test_llama_server.py record it (SPECDEMO_RECORD=1)."""
 
 import json
 import os
+import re
 import urllib.request
 from pathlib import Path
 from typing import Any
 
 from specdemo import Params
 from specdemo.servers.software import ServedPair
-from specdemo.servers.vllm import COUNTED, LABEL, SAMPLE
+from specdemo.servers.vllm import COUNTED, SAMPLE
 from specdemo.session import prepare
 
 FOLDER = Path(__file__).parent / "recordings"
@@ -86,7 +87,7 @@ def counted(metrics: str) -> list[str]:
 def labels_of(lines: list[str]) -> dict[str, set[str]]:
     """The names of the counters that are read, with the names of their labels."""
     samples = SAMPLE.finditer("\n".join(lines))
-    return {sample[1]: {name for name, _ in LABEL.findall(sample[2])} for sample in samples}
+    return {sample[1]: {*re.findall(r'(\w+)="', sample[2])} for sample in samples}
 
 
 def keys_of(value: Any, path: str = "") -> set[str]:

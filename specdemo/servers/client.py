@@ -171,8 +171,7 @@ class Client:
         return Exchange(self, request.path, request.body, partial(self._events, request))
 
     def _events(self, request: Request, response: httpx.Response) -> Iterator[Arrived]:
-        """The lines with data as bytes, so that what is not UTF-8 is seen. Other lines are comments and the
-        names of fields that are not used here."""
+        """The lines with data. Others are comments, and the names of fields that are not used here."""
         if response.status_code != 200:
             self._content(response, LONGEST_ANSWER)
         rest, count = bytearray(), 0
@@ -227,9 +226,7 @@ class Client:
 
     def parsed(self, data: bytes) -> Any:
         try:
-            return from_json(data.decode("utf-8"), allow_inf_nan=False)
-        except UnicodeDecodeError:
-            raise self.error("sent bytes that are not UTF-8") from None
+            return from_json(data, allow_inf_nan=False)
         except ValueError as error:
             raise self.error(f"sent something that is not JSON as a server sends it: {error}") from None
 

@@ -41,8 +41,8 @@ COUNTED = {  # what is read of the counters; a server writes thousands of others
     "vllm:e2e_request_latency_seconds_sum": "total_ms",
 }
 TIMES = [name for name in COUNTED.values() if name.endswith("_ms")]
-SAMPLE = re.compile(rf"^({'|'.join(COUNTED)})\{{(.*)\}} (\S+)$", re.MULTILINE)  # with its labels and number
-LABEL = re.compile(r'\b(\w+)="((?:[^"\\]|\\.)*)"')
+SAMPLE = re.compile(rf"^({'|'.join(COUNTED)})\{{(.{{0,4000}})\}} (\S+)$", re.MULTILINE)  # labels, number
+LABEL = re.compile(r'\b(model_name|position)="([^"]*)"')
 NOT_KNOWN = (
     "so it is not known how many tokens were refused, and which of the target's own tokens are bonus tokens: "
     "start it with --per-request-spec-decode-metrics detailed, which tells it after each run"
@@ -137,7 +137,7 @@ class Vllm(ServedPair):
 def counters_of(text: str, model: str, is_over: Condition = never) -> Counters | None:
     """Those in the text of /metrics, of this model; None for a text of no vLLM, and once `is_over`."""
     counters: Counters = Counter()
-    escaped = model.replace("\\", r"\\").replace('"', r"\"")
+    escaped = model.replace("\\", r"\\")
     try:
         for line in SAMPLE.finditer(text):
             name, labels, number = COUNTED[line[1]], dict(LABEL.findall(line[2])), float(line[3])
