@@ -218,8 +218,7 @@ class PerRequest(Sent):
     def times(self) -> dict[str, float | None]:
         """Those, and all together, by their names in ServerStats."""
         parts = (self.queue_time_ms, self.time_to_first_token_ms, self.generation_time_ms)
-        known = [part for part in parts if part is not None]
-        total = sum(known) if len(known) == len(parts) else None
+        total = None if None in parts else sum(part or 0 for part in parts)
         return dict(zip(TIMES, (*parts, total), strict=True))
 
 
@@ -297,17 +296,16 @@ class VllmReader(ChunkReader):
         read = _Event.model_validate(event)
         choice = read.choices[0] if read.choices else _Choice()
         ids, words = choice.token_ids or [], choice.words
-        placed = choice.logprobs.placed() if choice.logprobs else []
+        placed = (choice.logprobs and choice.logprobs.placed()) or [Placed(token=UNFINISHED)] * len(ids)
         if words and not ids:
             raise Misread("sends text without the ids of its tokens: vLLM sends them from 0.10.2 on")
-        if placed and len(placed) != len(ids):
+        if len(placed) != len(ids):
             raise Misread(DIFFER)
         self.count(len(ids), len(words))
         if len(words) > software.LONGEST_TOKEN * len(ids):
             raise Misread(f"sent {len(words):,} characters as the text of a chunk of {len(ids)} tokens")
         self.metrics = read.metrics or self.metrics
         self.steps = self.metrics.speculative_decoding
-        placed = placed or [Placed(token=UNFINISHED)] * len(ids)
         rows = zip(ids, texts_of(words, [one.token for one in placed]), placed, strict=True)
         tokens = tuple(one.judged(id_, text) for id_, text, one in rows)
         self.prompt_ids = choice.prompt_token_ids or read.prompt_token_ids or self.prompt_ids
