@@ -4,7 +4,7 @@ everything that loads."""
 import gc
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,6 +26,17 @@ WAITERS_PERIOD = 0.5  # s between two looks at whether who waits has left
 IsWanted = Callable[[], bool]
 
 
+@dataclass(eq=False)
+class Download:
+    """What one thread brings, for all who want the same pair. It cannot be ended from outside while it waits
+    inside a library, so it goes on without visitors, and whoever asks again finds it further on."""
+
+    listeners: list[OnProgress] = field(default_factory=list)  # of all who wait for it
+    done: Future[None] = field(default_factory=Future)
+    step: tuple = ()  # what is being downloaded, and how many whole percent of it are there
+    moved: float = field(default_factory=monotonic)  # when the step changed
+
+
 class ModelPool:
     """Keeps pairs loaded while together they take at most `share` of their device's memory.
 
@@ -38,10 +49,10 @@ class ModelPool:
     def __init__(self, share: float = 0.5, seconds: float = DOWNLOAD_SECONDS):
         self.share, self.seconds = share, seconds
         self.pairs: OrderedDict[tuple, Pair] = OrderedDict()  # least recently used first
-        self.lock = threading.Lock()  # protects `pairs`
+        self.downloads: dict[tuple, Download] = {}
+        self.lock = threading.Lock()  # protects these two
         self.loading = threading.Lock()
         self.listeners: list[OnProgress] = []  # of everyone who waits for a pair that is on this machine
-        self.downloads = Downloads(seconds)
 
     def get(
         self,
@@ -58,8 +69,7 @@ class ModelPool:
             return pair
         check_access(request.parts)  # before waiting for another pair's load
         if not all(is_here(part) for part in request.parts):
-            download = partial(self._download, request)
-            self.downloads.wait_for(request.key, request.name, download, on_progress, is_wanted)
+            self._await_download(request, on_progress, is_wanted)
         self.listeners.append(on_progress)
         try:
             if not wait_while(is_wanted, self.seconds, lambda seconds: self.loading.acquire(timeout=seconds)):
@@ -110,12 +120,51 @@ class ModelPool:
             free_cache(request.device)
         raise failed
 
-    def _download(self, request: PairRequest, report: OnProgress) -> None:
-        report(message("configs"), None)
-        with patience(self.seconds, report):
-            planned = plan(request)
-            check_free_memory(planned, partial(self.bytes_held, idle=True))
-            fetch(planned.request.parts, report)
+    def _await_download(self, request: PairRequest, on_progress: OnProgress, is_wanted: IsWanted) -> None:
+        """Waits until the pair is on this machine. Where its download has not moved by one percent for
+        `seconds`, who asks is refused at once: so at most one thread for each pair can be stuck."""
+        with self.lock:
+            download = self.downloads.get(request.key)
+            if download is None:
+                download = self.downloads[request.key] = Download()
+                start = partial(self._download, request, download)
+                threading.Thread(target=start, name="download", daemon=True).start()
+            elif monotonic() - download.moved > self.seconds:
+                raise LoadError(message("hub_silent", name=request.name))
+            download.listeners.append(on_progress)
+        try:
+            is_done = wait_while(is_wanted, self.seconds, lambda seconds: wait([download.done], seconds).done)
+        finally:
+            with self.lock:
+                download.listeners.remove(on_progress)
+        if not is_done:
+            raise TookTooLong(message("hub_slow", name=request.name, seconds=numeral(self.seconds, ",.0f")))
+        if error := download.done.exception():
+            # Each visitor gets an error of its own, without the frames of the download's thread.
+            raise with_words(error) if isinstance(error, PairError) else error
+
+    def _download(self, request: PairRequest, download: Download) -> None:
+        def report(doing: Message, share: float | None) -> None:
+            step = (doing.key, doing.values.get("name"), None if share is None else int(100 * share))
+            with self.lock:
+                if step != download.step:
+                    download.step, download.moved = step, monotonic()
+                listeners = list(download.listeners)
+            for listener in listeners:
+                listener(doing, share)
+
+        try:
+            report(message("configs"), None)
+            with patience(self.seconds, report):
+                planned = plan(request)
+                check_free_memory(planned, partial(self.bytes_held, idle=True))
+                fetch(planned.request.parts, report)
+            tell = partial(download.done.set_result, None)
+        except BaseException as error:
+            tell = partial(download.done.set_exception, error)
+        with self.lock:
+            del self.downloads[request.key]
+        tell()
 
     def _make_room(self, planned: LoadPlan) -> None:
         # Raises before any other pair is dropped.
@@ -149,82 +198,6 @@ def _is_on(pair: Pair, device: str) -> bool:
 
 def _is_idle(pair: Pair) -> bool:
     return not pair.lock.locked()
-
-
-@dataclass(eq=False)
-class Download:
-    listeners: list[OnProgress] = field(default_factory=list)  # of all who wait for it
-    done: Future[None] = field(default_factory=Future)
-    step: tuple = ()  # what is being downloaded, and how many whole percent of it are there
-    moved: float = field(default_factory=monotonic)  # when the step changed
-
-
-class Downloads:
-    """All who want the same download share it. Each has a thread of its own, which cannot be ended from
-    outside while it waits inside a library. So:
-
-    - A visitor waits `seconds` at most. The download goes on without visitors, and whoever asks again finds
-      it further on.
-    - A download is stalled when for `seconds` not one more percent has come. While its thread lives, whoever
-      asks for the same is refused at once. So at most one thread for each pair can be stuck.
-    """
-
-    def __init__(self, seconds: float):
-        self.seconds = seconds
-        self.lock = threading.Lock()  # protects what follows
-        self.alive: dict[Hashable, Download] = {}
-
-    def wait_for(
-        self,
-        key: Hashable,
-        name: str,
-        work: Callable[[OnProgress], None],
-        on_progress: OnProgress,
-        is_wanted: IsWanted,
-    ) -> None:
-        """Waits until `work` has been done, by whomever. key: equal for equal work. name: the pair's.
-
-        Raises what `work` raised, LoadError when the time is over, and PairError soon after `is_wanted` has
-        become false.
-        """
-        with self.lock:
-            download = self.alive.get(key)
-            if download is None:
-                download = self.alive[key] = Download()
-                start = partial(self._run, key, download, work)
-                threading.Thread(target=start, name="download", daemon=True).start()
-            elif monotonic() - download.moved > self.seconds:
-                raise LoadError(message("hub_silent", name=name))
-            download.listeners.append(on_progress)
-        try:
-            is_done = wait_while(is_wanted, self.seconds, lambda seconds: wait([download.done], seconds).done)
-        finally:
-            with self.lock:
-                download.listeners.remove(on_progress)
-        if not is_done:
-            raise TookTooLong(message("hub_slow", name=name, seconds=numeral(self.seconds, ",.0f")))
-        if error := download.done.exception():
-            # Each visitor gets an error of its own, without the frames of the download's thread.
-            raise with_words(error) if isinstance(error, PairError) else error
-
-    def _run(self, key: Hashable, download: Download, work: Callable[[OnProgress], None]) -> None:
-        try:
-            work(partial(self._report, download))
-            tell = partial(download.done.set_result, None)
-        except BaseException as error:
-            tell = partial(download.done.set_exception, error)
-        with self.lock:
-            del self.alive[key]
-        tell()
-
-    def _report(self, download: Download, doing: Message, share: float | None) -> None:
-        step = (doing.key, doing.values.get("name"), None if share is None else int(100 * share))
-        with self.lock:
-            if step != download.step:
-                download.step, download.moved = step, monotonic()
-            listeners = list(download.listeners)
-        for on_progress in listeners:
-            on_progress(doing, share)
 
 
 def wait_while(is_wanted: IsWanted, seconds: float, has_come: Callable[[float], object]) -> bool:

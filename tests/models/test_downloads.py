@@ -236,8 +236,8 @@ def test_a_silent_hub_ends_the_wait_and_a_new_request_works(hub, models):
     assert pool.get(resolve(target=str(models / "other")))  # the page goes on
     hub.silent = False
     hub.go_on.set()  # the connections end without an answer
-    wait_until(lambda: not pool.downloads.alive)
-    pool.seconds = pool.downloads.seconds = SOON
+    wait_until(lambda: not pool.downloads)
+    pool.seconds = SOON
     assert pool.get(resolve(**PAIR))
 
 
