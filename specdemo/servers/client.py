@@ -3,7 +3,6 @@
 import queue
 import re
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -206,11 +205,7 @@ class Client:
         return content
 
     def _parts(self, response: httpx.Response, most: int) -> Iterator[bytes]:
-        """The parts of a body as they arrive. most: the most bytes of all."""
-        if response.headers.get("Content-Encoding", "identity").strip().lower() != "identity":
-            if response.status_code == 200:  # else the status says more
-                raise self.error("compresses its answers, although it is asked not to")
-            return
+        """The parts of a body as they arrive, compressed or not. most: the most bytes of all."""
         for part in response.iter_raw():
             if response.num_bytes_downloaded > most:
                 raise self.error(f"sent an answer to {response.url.path} of more than {most:,} bytes")
@@ -248,7 +243,7 @@ class Client:
             return self.error(f"did not take a connection within {CONNECT_SECONDS:.0f} s")
         words = _reason(error)
         why = f": {words}" if words and self.name is None else ""  # they can tell the host
-        if "CERTIFICATE" in words or isinstance(error, ssl.SSLError):
+        if "CERTIFICATE" in words:
             return self.error(f"has no certificate that can be trusted{why}")
         if isinstance(error, httpx.ConnectError):
             return self.error(f"cannot be reached{why}")
@@ -274,10 +269,7 @@ class Exchange:
         # Reentrant, since garbage that is collected while it is held can close this very exchange.
         self._lock, self._is_closed = threading.RLock(), False
         self.asked_at = time.perf_counter()
-        try:
-            threading.Thread(target=self._run, daemon=True).start()
-        except RuntimeError:
-            raise client.error("cannot be asked: no more threads can be started here") from None
+        threading.Thread(target=self._run, daemon=True).start()
 
     def _run(self) -> None:
         client, method = self._client, "GET" if self._body is None else "POST"

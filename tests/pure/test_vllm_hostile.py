@@ -197,7 +197,6 @@ def at(path: str, *given: Any, **headers: Any) -> dict[str, Any]:
 
 
 LIST, RUN = "/v1/models", "/v1/completions"
-GZIP = {"Content_Encoding": "gzip"}
 UNUSABLE = [
     (at(LIST, b"", 404), f"has no {LIST}"),
     (at(LIST, b"<html>"), "not JSON"),
@@ -209,8 +208,7 @@ UNUSABLE = [
     (at(LIST, models(max_model_len=-1)), "max_model_len: .* greater"),
     (at(LIST, models(id="x" * 5_000)), "data.0.id: .* 1000 "),
     (at(LIST, b" " * 2_000_001), f"{LIST} of more than 2,000,000 "),
-    (at(LIST, gzip.compress(b"\n"), **GZIP), "compresses"),
-    (at(RUN, gzip.compress(b"\n"), **GZIP), "compresses"),
+    (at(LIST, gzip.compress(b"\n"), Content_Encoding="gzip"), "not JSON"),
     ({"owner": "ollama"}, "ollama"),
     (at(RUN, b'{"error": {"message": "no"}}', 400), "400: no"),
     (at(RUN, b"data: [DONE]\n\n"), "no token"),
@@ -321,15 +319,12 @@ def test_what_is_closed_before_it_is_sent_is_not_sent(scheme, monkeypatch):
         assert b"Once" not in b"".join(iter(lambda: connection.recv(9_999), b""))
 
 
-def test_what_cannot_even_be_asked_and_a_long_status_line_are_said_in_a_sentence(monkeypatch):
+def test_what_cannot_even_be_asked_and_a_long_status_line_are_said_in_a_sentence():
     long = httpx.Response(500, stream=httpx.ByteStream(b""), extensions={"reason_phrase": b"x" * 90_000})
     with pytest.raises(ServerError, match="500: x{300}$"):
         Client("http://host")._content(long, 9)
     with pytest.raises(ServerError, match="cannot be used: UnicodeError"):
         load_pair(server=f"http://{'a' * 70}.com")
-    monkeypatch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError))
-    with pytest.raises(ServerError, match="no more threads"):
-        load_pair(server="http://127.0.0.1:9")
 
 
 def test_a_load_does_not_wait_for_a_server_that_goes_on_without_tokens(served, monkeypatch):
