@@ -105,9 +105,8 @@ def _code_files(folder: Path) -> set[str]:
     """The files of program code that the config names: {"AutoConfig": "module.Class", ...}."""
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        return {
-            f"{name.partition('.')[0]}.py" for name in config.get("auto_map", {}).values() if "--" not in name
-        }
+        names = config.get("auto_map", {}).values()
+        return {f"{name.partition('.')[0]}.py" for name in names if "--" not in name}
     except (ValueError, TypeError, AttributeError):
         return set()  # what is wrong with the config is said when it is read
 
@@ -137,10 +136,7 @@ def _weights_among(part: Part, names: Collection[str], index: Callable[[], Path]
 
 
 def _two_in_one(part: Part) -> PairError:
-    return PairError(
-        f"{part.role}: {part.id} holds both a model and a PEFT adapter ({ADAPTER_CONFIG}): give one that "
-        "holds one of them"
-    )
+    return PairError(f"{part.named} holds both a model and a PEFT adapter: give one that holds one of them")
 
 
 def _no_weights(part: Part, names: Iterable[str], file: str | None = None) -> LoadError:
@@ -153,10 +149,7 @@ def _no_weights(part: Part, names: Iterable[str], file: str | None = None) -> Lo
     if pickled is None:
         lacks = f"neither {WEIGHTS_FILE} nor {INDEX}" if file is None else f"no {file}"
         return LoadError(f"{who} has {lacks}, so there are no weights to load")
-    return LoadError(
-        f"{who} has only pickled weights ({pickled}), which can hold program code: only safetensors are "
-        "loaded"
-    )
+    return LoadError(f"{who} has only pickled weights ({pickled}), which can hold code: give safetensors")
 
 
 # What comes from the hub
@@ -320,10 +313,8 @@ def _ask(part: Part, call: Callable[..., _T], *given: Any, **options: Any) -> _T
             _asking.reset(token)
         seconds = numeral(asked, ",.0f")
         if time.monotonic() + asked > until:
-            limit = numeral(most, ",.0f")
-            raise LoadError(
-                message("hub_asks_too_long", name=part.role, reason=part.id, seconds=seconds, most=limit)
-            )
+            times = {"seconds": seconds, "most": numeral(most, ",.0f")}
+            raise LoadError(message("hub_asks_too_long", name=part.role, reason=part.id, **times))
         for _ in range(max(1, asked)):  # on_progress raises where nobody wants the download any more
             on_progress(message("hub_asks_time", name=part.id, seconds=seconds), None)
             time.sleep(1)

@@ -107,10 +107,7 @@ def target_for(target: object, drafter: object, trust_remote_code: object) -> An
     if not verifier:
         return None
     if trust_remote_code:
-        raise PairError(
-            "trust_remote_code: give the target, too, since the drafter's config.json alone would choose "
-            "whose program code is run"
-        )
+        raise PairError("trust_remote_code: give the target, too, or the drafter chooses whose code runs")
     return verifier if os.path.isdir(verifier) else in_project(verifier)
 
 
@@ -226,17 +223,13 @@ def _pair_in_memory(target: PreTrainedModel, drafter: object, tokenizer: Tokeniz
         pair.attach(drafter)
         return pair
     if drafter is not None and not isinstance(drafter, PreTrainedModel):
-        raise PairError(
-            f"drafter must be a transformers model, a hub id or a directory, not {type(drafter).__name__}"
-        )
+        raise PairError(f"drafter must be a model, a hub id or a directory, not {type(drafter).__name__}")
     models = [target] if drafter is None else [target, drafter]
     names = [model.name_or_path or type(model).__name__ for model in models]
     check_models(models, names)
     by_role = tokenizer if isinstance(tokenizer, dict) else dict.fromkeys(ROLES, tokenizer)
     if set(by_role) != set(ROLES):
-        raise PairError(
-            f"tokenizer must be one tokenizer or have the keys target and drafter, not {[*by_role]!a:.60}"
-        )
+        raise PairError(f"tokenizer must be one, or have the keys target and drafter, not {[*by_role]!a:.60}")
     for one in by_role.values():
         if tokenizer is not None and not isinstance(one, PreTrainedTokenizerBase):
             raise PairError(f"tokenizer must be a transformers tokenizer, not {type(one).__name__}")
@@ -303,9 +296,7 @@ def check_models(models: list[Module], ids: list[str]) -> None:
                 raise ValueError(f"it is {what}, which drafts for a target: give it as the drafter")
             check_writes_text(model)
             if not hasattr(model, "generation_config"):
-                raise ValueError(
-                    "it has no generation_config, which classes have that inherit GenerationMixin"
-                )
+                raise ValueError("it has no generation_config: its class does not inherit GenerationMixin")
             positional_cache(model)
             if any(kind_of(one).reads_hidden_states for one in models[1:]):
                 layers_of(model)
@@ -331,10 +322,7 @@ def with_known_ids(other: OtherTokenizer, models: list[Module], ids: list[str]) 
     if no token in common is left, or if the drafter must have the target's tokenizer."""
     target, drafter = models
     if not kind_of(drafter).takes_other_tokenizer:
-        raise PairError(
-            f"drafter {ids[1]} drafts in parallel, so its tokenizer must be that of target {ids[0]}, and it "
-            "is another one"
-        )
+        raise PairError(f"drafter {ids[1]} drafts in parallel, so it must share the tokenizer of {ids[0]}")
     widths = logits_width(target), min(logits_width(drafter), embedded_ids(drafter))
     shared = ((ours, theirs) for ours, theirs in other.shared if ours < widths[0] and theirs < widths[1])
     known = replace(other, shared=tuple(shared))

@@ -201,9 +201,7 @@ class Pair:
         params = templates.with_models_own(params, self._read_options()[0])
         width = self.vocab_size
         if unknown := next((one for one in params.logit_bias or () if one >= width), None):
-            raise ValueError(
-                f"logit_bias must be of token ids below {width:,} for this pair, not of {unknown}"
-            )
+            raise ValueError(f"logit_bias must be of token ids below {width:,} for this pair, not {unknown}")
         self._check_stops(params.stop)
         self.grammars.compiled(params)
         if params.tree and params.draft_with != "none":

@@ -71,10 +71,7 @@ def read_skeleton(part: Part) -> Module:
             raise PairError(f"{part.named} is a {architectures[0]}, which {NO_TEXT}")
         method = checkpoints.method_of(config)
         if method is not None and part.adapter is not None:
-            raise PairError(
-                f"{part.role}: the weights of {part.id} are quantised, and an adapter can be merged only "
-                "into weights that are not"
-            )
+            raise PairError(f"{part.named} is quantised, and an adapter is merged into whole weights only")
         if method is not None and part.quantize is not None:
             asked = {"model": part.named, "given": part.quantize}
             raise PairError(about("quantize", "quantised_already", name=method, **asked))

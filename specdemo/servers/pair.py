@@ -41,8 +41,7 @@ def connect(url: str, key: str | None = None, name: str | None = None) -> Served
     try:
         models = _Models.model_validate(client.parsed(text)).data
     except ValidationError as error:
-        what = f"sent a list of models that no such server would send: {first_fault(error)}"
-        raise client.error(what) from None
+        raise client.error(f"sent a wrong list of models: {first_fault(error)}") from None
     if not models:
         raise client.error("serves no model")
     model, *others = models

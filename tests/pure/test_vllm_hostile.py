@@ -201,7 +201,7 @@ UNUSABLE = [
     (at(LIST, b"", 404), f"has no {LIST}"),
     (at(LIST, b"<html>"), "not JSON"),
     (at(LIST, b'{"data": []}'), "no model"),
-    (at(LIST, b"[1]"), "list of models that no such server"),
+    (at(LIST, b"[1]"), "wrong list of models"),
     (at(LIST, b'{"error": "loading"}', 503), "503: loading"),
     (at(LIST, b"", 302, Location="http://127.0.0.1:9/"), "another address"),
     (at(LIST, models(max_model_len=10**400)), "max_model_len: .* less"),
