@@ -149,8 +149,7 @@ def _read_whole(part: Part, dtype: torch.dtype) -> PreTrainedModel:
         if own.issuperset(missing):  # a model without a head for language
             kind = (model.config.architectures or [type(model).__name__])[0]
             raise PairError(f"{part.named}, a {kind}, lacks its output layer, {missing[0]}, and {NO_TEXT}")
-        lacks = f"lacks {len(missing)} weights, first {missing[0]}"
-        raise LoadError(f"{part.named} {lacks}: its files are incomplete")
+        raise LoadError(f"{part.named} is incomplete: it lacks {len(missing)} weights, first {missing[0]}")
     is_written_out = all(is_dense(one) and one.dtype in FLOATS for one in model.parameters())
     notes = [("written_out", {"name": method})] if method and is_written_out else []
     if part.adapter is not None:

@@ -147,10 +147,8 @@ class Client:
                 yield self._content(response, most), time.perf_counter()
 
         with closing(Exchange(self, path, body, read)) as exchange:
-            try:
-                arrived = exchange.next(exchange.asked_at + seconds, is_over)
-            except TimeoutError:
-                raise self.error(f"has not answered within {seconds:g} s") from None
+            late = partial(self.error, f"has not answered within {seconds:g} s")
+            arrived = exchange.next(exchange.asked_at + seconds, is_over, late)
         return arrived and arrived[0]
 
     def glance(self, path: str, is_over: Condition = never, most: int = LONGEST_ANSWER) -> bytes | None:
@@ -192,8 +190,7 @@ class Client:
         """What the server answers. ServerError if that is not what was asked for."""
         content, status = b"".join(self._parts(response, most)), response.status_code
         if status in (401, 403):
-            advice = "set --server-key-from-env to a variable that has it"
-            raise self.error(f"refuses the key, or wants one: {advice}")
+            raise self.error("refuses the key, or wants one: set --server-key-from-env to its variable")
         if response.is_redirect:
             raise self.error("answers from another address, which is not followed: give that address")
         if status != 200:
@@ -294,8 +291,8 @@ class Exchange:
                 if self._is_closed:
                     self.close()
 
-    def next(self, until: float, is_over: Condition) -> Arrived | None:
-        """None at the end, and once `is_over`. Raises what went wrong, TimeoutError if nothing comes."""
+    def next(self, until: float, is_over: Condition, late: Callable[[], ServerError]) -> Arrived | None:
+        """None at the end, and once `is_over`. Raises what went wrong, and `late` if nothing comes."""
         while not is_over():
             with suppress(queue.Empty):
                 arrived = self._arrived.get(timeout=STOP_PERIOD)
@@ -303,7 +300,7 @@ class Exchange:
                     raise arrived
                 return arrived
             if time.perf_counter() > until:
-                raise TimeoutError
+                raise late()
         return None
 
     def close(self) -> None:

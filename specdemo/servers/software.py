@@ -163,8 +163,7 @@ def round_of(index: int, chunk: Chunk, longest: int | None, always: bool) -> Rou
     if accepted is None:
         accepted, longest = len(tokens) - 1, longest if index else 0  # the first is the prefill's
         if longest is not None and accepted > longest:
-            most = f"it has {len(tokens)} tokens, but this round has {longest + 1} at most"
-            raise Merged(f"sends several rounds in a chunk: {most}")
+            raise Merged(f"sends several rounds in a chunk: {len(tokens)} tokens, at {longest + 1} a round")
         if chunk.finish and longest and accepted < longest:  # the end of the text may have cut the draft
             ended_by = "length" if chunk.finish == "length" else "eos"
         elif always or accepted == longest or not index:
@@ -309,17 +308,17 @@ class ServedPair(ABC):
             while True:
                 seconds = TAIL_SECONDS if reader.finish else self.client.read_seconds
                 try:
-                    arrived = stream.next(last_at + seconds, is_over)
+                    arrived = stream.next(last_at + seconds, is_over, self.client.silent)
                     if arrived is None:
                         return
                     # The event is read here and not where it arrives: many objects are made of few bytes.
                     chunks, at = reader.read(self.client.event(arrived[0])), arrived[1]
                     if at - last_at > seconds and not any(chunk.tokens for chunk in chunks):
-                        raise TimeoutError
-                except (ServerError, TimeoutError) as error:
+                        raise self.client.silent()
+                except ServerError:
                     if reader.finish:
                         return
-                    raise error if isinstance(error, ServerError) else self.client.silent() from None
+                    raise
                 for chunk in chunks:
                     yield replace(chunk, arrival_ms=1000 * (at - last_at))
                     if chunk.tokens or chunk.finish:

@@ -43,10 +43,7 @@ COUNTED = {  # what is read of the counters; a server writes thousands of others
 TIMES = [name for name in COUNTED.values() if name.endswith("_ms")]
 SAMPLE = re.compile(rf"^({'|'.join(COUNTED)})\{{(.{{0,4000}})\}} (\S+)$", re.MULTILINE)  # labels, number
 LABEL = re.compile(r'\b(model_name|position)="([^"]*)"')
-NOT_KNOWN = (
-    "so it is not known how many tokens were refused, and which of the target's own tokens are bonus tokens: "
-    "start it with --per-request-spec-decode-metrics detailed, which tells it after each run"
-)
+NOT_KNOWN = "so refused tokens are not known: start it with --per-request-spec-decode-metrics detailed"
 VARIES = f"not every draft of this server has the same length, {NOT_KNOWN}"
 OTHERS_USED_IT = f"others used the server when it was looked at, {NOT_KNOWN}"
 NO_COUNTERS = "the server does not tell how it drafts: its /metrics cannot be read"
@@ -188,11 +185,11 @@ class Steps(Sent):
         if not len(kept) == len(proposed) == len(sizes):
             return None
         counts = [*zip(kept, proposed, strict=True)]
-        for index, (size, (accepted, drafted)) in enumerate(zip(sizes, counts, strict=True), start=1):
-            is_cut = index == len(sizes) and size <= accepted  # by the end of the text
+        for number, (size, (accepted, drafted)) in enumerate(zip(sizes, counts, strict=True), start=2):
+            is_cut = number > len(sizes) and size <= accepted  # by the end of the text
             if not accepted <= drafted <= self.num_spec_tokens or (size != accepted + 1 and not is_cut):
-                counted = f"{accepted} of {drafted} drafts accepted: a chunk is not a round there"
-                raise Misread(f"has sent {size} tokens for round {index + 1}, but counts {counted}")
+                counted = f"{accepted} of {drafted} drafts accepted"
+                raise Misread(f"has sent {size} tokens for round {number}, but counts {counted}")
         return counts
 
     @property
