@@ -265,7 +265,7 @@ def _bar(
 # A hub that asks to wait
 
 
-# Within `patience`: its seconds, when they are over, by time.monotonic, and who is told of waiting.
+# Within `patience`: its seconds, when they are over, by time.monotonic, and what is told of waiting.
 _patience: ContextVar[tuple[float, float, OnProgress] | None] = ContextVar("patience", default=None)
 _asking: ContextVar[bool] = ContextVar("asking", default=False)  # not while a model's own code asks the hub
 
@@ -275,17 +275,10 @@ class _AsksToWait(Exception):
 
 
 @contextmanager
-def patience(seconds: float = DOWNLOAD_SECONDS, on_progress: OnProgress | None = None) -> Iterator[None]:
-    """Within this block or function a hub that asks to wait is waited for, until these seconds are over.
-    on_progress: is told of it; None: standard error, once."""
-    shown = set[Message]()
-
-    def show(what: Message, share: float | None) -> None:
-        if what not in shown:
-            print(harmless(f"specdemo: {what}"), file=sys.stderr, flush=True)
-        shown.add(what)
-
-    token = _patience.set((seconds, time.monotonic() + seconds, on_progress or show))
+def patience(seconds: float, on_progress: OnProgress) -> Iterator[None]:
+    """Within this block a hub that asks to wait is waited for until these seconds are over, and `on_progress`
+    is told of it. Elsewhere each call has a time of its own, and standard error is told."""
+    token = _patience.set((seconds, time.monotonic() + seconds, on_progress))
     try:
         yield
     finally:
@@ -295,11 +288,8 @@ def patience(seconds: float = DOWNLOAD_SECONDS, on_progress: OnProgress | None =
 def _ask(part: Part, call: Callable[..., _T], *given: Any, **options: Any) -> _T:
     """Calls the hub's library for a model and returns its answer. Waits here if the hub asks for it, since
     the library would wait as long as it is told, or not at all. LoadError if that is too long."""
-    patient = _patience.get()
-    if patient is None:
-        with patience():
-            return _ask(part, call, *given, **options)
-    most, until, on_progress = patient
+    usual = (DOWNLOAD_SECONDS, time.monotonic() + DOWNLOAD_SECONDS, _show)
+    most, until, on_progress = _patience.get() or usual
     while True:
         hooks = get_session().event_hooks["response"]  # of a new client after a failed connection
         if _hear not in hooks:
@@ -315,9 +305,12 @@ def _ask(part: Part, call: Callable[..., _T], *given: Any, **options: Any) -> _T
         if time.monotonic() + asked > until:
             times = {"seconds": seconds, "most": numeral(most, ",.0f")}
             raise LoadError(message("hub_asks_too_long", name=part.role, reason=part.id, **times))
-        for _ in range(max(1, asked)):  # on_progress raises where nobody wants the download any more
-            on_progress(message("hub_asks_time", name=part.id, seconds=seconds), None)
-            time.sleep(1)
+        on_progress(message("hub_asks_time", name=part.id, seconds=seconds), None)
+        time.sleep(max(1, asked))
+
+
+def _show(what: Message, share: float | None) -> None:
+    print(harmless(f"specdemo: {what}"), file=sys.stderr, flush=True)
 
 
 def _hear(response: Any) -> None:

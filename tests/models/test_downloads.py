@@ -307,7 +307,7 @@ def test_a_hub_that_asks_to_wait_is_asked_again_then(hub, monkeypatch, way, plac
     assert ModelPool(seconds=SOON).get(resolve(target="own/target"), lambda *news: told.append(news[0]))
     assert sum(waited) == pytest.approx(7, abs=1) and any(words.key == "hub_asks_time" for words in told)
     hub.refused = {"other": (status, "")}
-    with fetch.patience(), pytest.raises(HfHubHTTPError):
+    with pytest.raises(HfHubHTTPError):
         HfApi().model_info("own/other")  # as a model's own code may, and catch this
 
 
