@@ -55,7 +55,7 @@ class Entry:
         if self.target.startswith("assets/"):
             return "on CPU, in every test run"
         is_head = DRAFTER_KINDS[self.drafter_kind].in_speculators
-        published = "size and config" if is_head else "sizes and tokenizers"  # which a head has not
+        published = "size and config" if is_head else "sizes and tokenizers"  # it has no tokenizer
         return f"not yet: listed from its published {published}"
 
 
