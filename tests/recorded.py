@@ -3,15 +3,14 @@ test_vllm_server.py and test_llama_server.py record it (SPECDEMO_RECORD=1)."""
 
 import json
 import os
+import re
 import urllib.request
 from pathlib import Path
 from typing import Any
 
-from prometheus_client.parser import text_string_to_metric_families
-
 from specdemo import Params
 from specdemo.servers.software import ServedPair
-from specdemo.servers.vllm import COUNTED
+from specdemo.servers.vllm import COUNTED, SAMPLE
 from specdemo.session import prepare
 
 FOLDER = Path(__file__).parent / "recordings"
@@ -87,9 +86,8 @@ def counted(metrics: str) -> list[str]:
 
 def labels_of(lines: list[str]) -> dict[str, set[str]]:
     """The names of the counters that are read, with the names of their labels."""
-    families = text_string_to_metric_families("\n".join(lines) + "\n")
-    samples = [sample for family in families for sample in family.samples]
-    return {sample.name: set(sample.labels) for sample in samples if sample.name in COUNTED}
+    samples = SAMPLE.finditer("\n".join(lines))
+    return {sample[1]: {*re.findall(r'(\w+)="', sample[2])} for sample in samples}
 
 
 def keys_of(value: Any, path: str = "") -> set[str]:

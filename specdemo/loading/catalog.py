@@ -4,6 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from specdemo.events import DRAFTER_KINDS
 from specdemo.words.message import Message, message
 
 ROOT = Path(__file__).resolve().parents[2]  # the project's directory
@@ -29,10 +30,9 @@ class Entry:
     """A named pair.
 
     target, drafter: hub ids, or directories relative to ROOT. gigabytes: size of both models in bfloat16;
-    drafter_gigabytes: the drafter's part of it. gated: needs HF_TOKEN of an account that has accepted the
-    terms; free_drafter: the drafter needs none. tried: where this project has run it, or "not yet".
-    drafter_kind: a name in DRAFTER_KINDS. quantize: the kind of weights that both models are loaded in,
-    unless another is asked for.
+    drafter_gigabytes: the drafter's part of it. drafter_kind: a name in DRAFTER_KINDS. gated: needs HF_TOKEN
+    of an account that has accepted the terms; free_drafter: the drafter needs none. quantize: the kind of
+    weights that both models are loaded in, unless another is asked for.
     """
 
     name: str
@@ -40,32 +40,32 @@ class Entry:
     drafter: str
     gigabytes: float
     drafter_gigabytes: float
+    drafter_kind: str = "model"
     gated: bool = False
     free_drafter: bool = False
-    tried: str = "not yet: listed from its published sizes and tokenizers"
-    drafter_kind: str = "model"
     quantize: str | None = None
 
     @property
     def about(self) -> Message:
-        """What the pair is, in a few words."""
         return message(f"pairs.{self.name.replace('.', '_')}")
 
-
-HEAD_NOT_TRIED = "not yet: listed from its published size and config"  # of a head, which has no tokenizer
+    @property
+    def tried(self) -> str:
+        """Where this project has run it."""
+        if self.target.startswith("assets/"):
+            return "on CPU, in every test run"
+        is_head = DRAFTER_KINDS[self.drafter_kind].in_speculators
+        published = "size and config" if is_head else "sizes and tokenizers"  # it has no tokenizer
+        return f"not yet: listed from its published {published}"
 
 
 CATALOGUE = {
     entry.name: entry
     for entry in (
-        Entry("embedded", "assets/pairs/embedded/target", "assets/pairs/embedded/drafter", 0.03, 0.002,
-              tried="on CPU, in every test run"),
-        Entry(POOR, "assets/pairs/embedded/target", "assets/pairs/embedded/poor", 0.03, 0.0005,
-              tried="on CPU, in every test run"),
-        Entry(EAGLE3, "assets/pairs/embedded/target", "assets/pairs/embedded/eagle3", 0.03, 0.006,
-              tried="on CPU, in every test run", drafter_kind="eagle3"),
-        Entry(DFLASH, "assets/pairs/embedded/target", "assets/pairs/embedded/dflash", 0.03, 0.005,
-              tried="on CPU, in every test run", drafter_kind="dflash"),
+        Entry("embedded", "assets/pairs/embedded/target", "assets/pairs/embedded/drafter", 0.03, 0.002),
+        Entry(POOR, "assets/pairs/embedded/target", "assets/pairs/embedded/poor", 0.03, 0.0005),
+        Entry(EAGLE3, "assets/pairs/embedded/target", "assets/pairs/embedded/eagle3", 0.03, 0.006, "eagle3"),
+        Entry(DFLASH, "assets/pairs/embedded/target", "assets/pairs/embedded/dflash", 0.03, 0.005, "dflash"),
         Entry("smollm2-1.7b", "HuggingFaceTB/SmolLM2-1.7B", "HuggingFaceTB/SmolLM2-135M", 3.7, 0.27),
         Entry("smollm-1.7b", "HuggingFaceTB/SmolLM-1.7B", "HuggingFaceTB/SmolLM-135M", 3.7, 0.27),
         Entry("gpt2-xl", "openai-community/gpt2-xl", "distilbert/distilgpt2", 3.3, 0.16),
@@ -73,26 +73,22 @@ CATALOGUE = {
         Entry("qwen2.5-1.5b", "Qwen/Qwen2.5-1.5B", "Qwen/Qwen2.5-0.5B", 4.1, 0.99),
         Entry("qwen2.5-7b", "Qwen/Qwen2.5-7B", "Qwen/Qwen2.5-0.5B", 16.2, 0.99),
         Entry("qwen3-8b", "Qwen/Qwen3-8B", "Qwen/Qwen3-0.6B", 17.9, 1.2),
-        Entry("qwen3-8b-eagle3", "Qwen/Qwen3-8B", "RedHatAI/Qwen3-8B-speculator.eagle3", 18.4, 2.0,
-              tried=HEAD_NOT_TRIED, drafter_kind="eagle3"),
-        Entry("qwen3-8b-dflash", "Qwen/Qwen3-8B", "z-lab/Qwen3-8B-DFlash-b16", 18.5, 2.1,
-              tried=HEAD_NOT_TRIED, drafter_kind="dflash"),
-        Entry("qwen3-4b-dflash2", "Qwen/Qwen3-4B", "mgoin/Qwen3-4B-speculator.dflash2", 9.3, 1.3,
-              tried=HEAD_NOT_TRIED, drafter_kind="dflash2"),
-        Entry("qwen3-8b-pard", "Qwen/Qwen3-8B", "amd/PARD-Qwen3-0.6B", 17.9, 1.2, drafter_kind="pard"),
+        Entry("qwen3-8b-eagle3", "Qwen/Qwen3-8B", "RedHatAI/Qwen3-8B-speculator.eagle3", 18.4, 2.0, "eagle3"),
+        Entry("qwen3-8b-dflash", "Qwen/Qwen3-8B", "z-lab/Qwen3-8B-DFlash-b16", 18.5, 2.1, "dflash"),
+        Entry("qwen3-4b-dflash2", "Qwen/Qwen3-4B", "mgoin/Qwen3-4B-speculator.dflash2", 9.3, 1.3, "dflash2"),
+        Entry("qwen3-8b-pard", "Qwen/Qwen3-8B", "amd/PARD-Qwen3-0.6B", 17.9, 1.2, "pard"),
         Entry("qwen3.5-4b", "Qwen/Qwen3.5-4B", "Qwen/Qwen3.5-0.8B", 9.9, 1.5),
-        Entry("qwen3.5-4b-dflash", "Qwen/Qwen3.5-4B", "z-lab/Qwen3.5-4B-DFlash", 9.7, 1.3,
-              tried=HEAD_NOT_TRIED, drafter_kind="dflash"),
+        Entry("qwen3.5-4b-dflash", "Qwen/Qwen3.5-4B", "z-lab/Qwen3.5-4B-DFlash", 9.7, 1.3, "dflash"),
         Entry("llama-3.2-3b", "meta-llama/Llama-3.2-3B", "meta-llama/Llama-3.2-1B", 8.9, 2.5, gated=True),
         Entry("llama-3.2-3b-int8", "meta-llama/Llama-3.2-3B-Instruct",
               "meta-llama/Llama-3.2-1B-Instruct", 8.9, 2.5, gated=True, quantize="int8"),
         Entry("llama-3.1-8b", "meta-llama/Llama-3.1-8B", "meta-llama/Llama-3.2-1B", 18.5, 2.5, gated=True),
         Entry("llama-3.1-8b-eagle3", "meta-llama/Llama-3.1-8B-Instruct",
-              "RedHatAI/Llama-3.1-8B-Instruct-speculator.eagle3", 18.0, 1.9, gated=True,
-              free_drafter=True, tried=HEAD_NOT_TRIED, drafter_kind="eagle3"),
+              "RedHatAI/Llama-3.1-8B-Instruct-speculator.eagle3", 18.0, 1.9, "eagle3",
+              gated=True, free_drafter=True),
         Entry("gemma-3-4b", "google/gemma-3-4b-pt", "google/gemma-3-270m", 9.0, 0.54, gated=True),
         Entry("gemma-4-e2b", "google/gemma-4-E2B-it", "google/gemma-4-E2B-it-assistant", 10.4, 0.15,
-              drafter_kind="assistant"),
+              "assistant"),
     )
 }  # fmt: skip
 

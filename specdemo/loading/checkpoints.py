@@ -17,7 +17,6 @@ import warnings
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields, replace
 from importlib.util import find_spec
-from inspect import signature
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -52,7 +51,6 @@ NEEDED = {
     "gptq": {"optimum.gptq": "optimum", "gptqmodel": "gptqmodel"},
     "torchao": {"torchao": "torchao"},
 }
-KNOWN_METHOD = "that this version of transformers knows"
 INSTEAD = "choose a checkpoint in bfloat16, float16 or float32"
 
 
@@ -69,7 +67,7 @@ def method_of(config: PreTrainedConfig) -> str | None:
     if given.get("load_in_8bit") or given.get("load_in_4bit"):  # transformers looks at these first
         method, known = "bitsandbytes", "bitsandbytes_4bit"
     if not isinstance(known, str) or known not in AUTO_QUANTIZATION_CONFIG_MAPPING:
-        raise ValueError(f"its quant_method must be one {KNOWN_METHOD}, not {ascii(method)[:60]}")
+        raise ValueError(f"its quant_method must be one that transformers knows here, not {method!a:.60}")
     needed = NEEDED.get(method, {})
     if missing := [package for module, package in needed.items() if find_spec(module) is None]:
         packages = " ".join(missing)
@@ -81,8 +79,7 @@ def written_out(method: str | None) -> dict[str, CompressedTensorsConfig]:
     """transformers' options for weights of this method, where they are loaded in another way than its own:
     those of compressed-tensors are written out in the dtype that is asked for. The package would do that in
     the first forward, and round the activations in forwards that it puts in the place of the layers' own."""
-    can_write_out = "dequantize" in signature(CompressedTensorsConfig).parameters
-    if method != "compressed-tensors" or not can_write_out:
+    if method != "compressed-tensors":
         return {}
     return {"quantization_config": CompressedTensorsConfig(dequantize=True)}
 
@@ -99,20 +96,14 @@ def check_scales(
     that the model has no place for."""
     read = {name: tensors[name] for name in tensors if name not in unexpected}
     if method is None and (name := few_bits(read)):
-        raise LoadError(
-            f"{where}: its tensor {name} is stored as {read[name]}, and its config.json names no method "
-            f"to scale it by {KNOWN_METHOD}: {INSTEAD}"
-        )
+        raise LoadError(f"{where}: config.json names no method to scale {name} ({read[name]}): {INSTEAD}")
     weights = dict(model.named_parameters())
     layers = {name.rpartition(".")[0] for name in {*read, *weights} - {*unexpected}}
     matrices = {name.rpartition(".")[0] for name in weights if weights[name].dim() > 1}
     vectors = {name.rpartition(".")[0] for name in weights} - matrices  # a norm's weight is one
     for name in sorted(filter(is_scale, unexpected)):
         if name.rpartition(".")[0] in layers - vectors:
-            raise LoadError(
-                f"{where}: its tensor {name} scales weights, and this version of transformers does not use "
-                f"it: {INSTEAD}"
-            )
+            raise LoadError(f"{where}: transformers does not use {name}, which scales weights: {INSTEAD}")
 
 
 # Adapters of the package PEFT
@@ -129,21 +120,12 @@ def base_of(adapter: Part, folder: Path) -> Part:
     PairError if it names none, or cannot be merged here; LoadError if its config cannot be read."""
     who, config = f"{adapter.role}: {adapter.id}", _read_config(adapter, folder)
     if (kind := config.get("peft_type")) not in MERGED:
-        raise PairError(
-            f"{who} is an adapter of the kind {ascii(kind)[:60]}, and only those of the kinds "
-            f"{', '.join(MERGED)} can be merged into a model"
-        )
+        raise PairError(f"{who} is a {kind!a:.60} adapter, and only {', '.join(MERGED)} can be merged")
     if find_spec("peft") is None:
-        raise PairError(
-            f"{who} is a PEFT adapter ({ADAPTER_CONFIG}), and the package peft, which merges it into its "
-            "base, is not installed: pip install peft"
-        )
+        raise PairError(f"{who} is a PEFT adapter, and the package peft is not installed: pip install peft")
     base = config.get("base_model_name_or_path")
     if not isinstance(base, str) or not base:
-        raise PairError(
-            f"{who}: base_model_name_or_path in its {ADAPTER_CONFIG} must be a hub id or a directory, not "
-            f"{ascii(base)[:60]}"
-        )
+        raise PairError(f"{who}: base_model_name_or_path must be a hub id or a directory, not {base!a:.60}")
     shown, is_directory = f"{base} (base of {adapter.id})", Path(adapter.place).is_dir()
     if is_directory and (folder / base).is_dir():  # an absolute base stays as it is
         return replace(adapter, id=shown, place=str(folder / base), revision=None, adapter=adapter)

@@ -15,10 +15,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from io import StringIO
-from math import ceil
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -46,7 +43,6 @@ NOWHERE = Path(os.devnull)  # a path with no files in it
 # known).
 OnProgress = Callable[[Message, float | None], None]
 _T = TypeVar("_T")
-LONGEST_WAIT = 10**9  # seconds that are told
 DOWNLOAD_SECONDS = 1_800.0  # the longest time for a download, and for waiting because the hub asks to
 
 
@@ -109,9 +105,8 @@ def _code_files(folder: Path) -> set[str]:
     """The files of program code that the config names: {"AutoConfig": "module.Class", ...}."""
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        return {
-            f"{name.partition('.')[0]}.py" for name in config.get("auto_map", {}).values() if "--" not in name
-        }
+        names = config.get("auto_map", {}).values()
+        return {f"{name.partition('.')[0]}.py" for name in names if "--" not in name}
     except (ValueError, TypeError, AttributeError):
         return set()  # what is wrong with the config is said when it is read
 
@@ -141,10 +136,7 @@ def _weights_among(part: Part, names: Collection[str], index: Callable[[], Path]
 
 
 def _two_in_one(part: Part) -> PairError:
-    return PairError(
-        f"{part.role}: {part.id} holds both a model and a PEFT adapter ({ADAPTER_CONFIG}): give one that "
-        "holds one of them"
-    )
+    return PairError(f"{part.named} holds both a model and a PEFT adapter: give one that holds one of them")
 
 
 def _no_weights(part: Part, names: Iterable[str], file: str | None = None) -> LoadError:
@@ -157,10 +149,7 @@ def _no_weights(part: Part, names: Iterable[str], file: str | None = None) -> Lo
     if pickled is None:
         lacks = f"neither {WEIGHTS_FILE} nor {INDEX}" if file is None else f"no {file}"
         return LoadError(f"{who} has {lacks}, so there are no weights to load")
-    return LoadError(
-        f"{who} has only pickled weights ({pickled}), which can hold program code: only safetensors are "
-        "loaded"
-    )
+    return LoadError(f"{who} has only pickled weights ({pickled}), which can hold code: give safetensors")
 
 
 # What comes from the hub
@@ -276,7 +265,7 @@ def _bar(
 # A hub that asks to wait
 
 
-# Within `patience`: its seconds, when they are over, by time.monotonic, and who is told of waiting.
+# Within `patience`: its seconds, when they are over, by time.monotonic, and what is told of waiting.
 _patience: ContextVar[tuple[float, float, OnProgress] | None] = ContextVar("patience", default=None)
 _asking: ContextVar[bool] = ContextVar("asking", default=False)  # not while a model's own code asks the hub
 
@@ -286,17 +275,10 @@ class _AsksToWait(Exception):
 
 
 @contextmanager
-def patience(seconds: float = DOWNLOAD_SECONDS, on_progress: OnProgress | None = None) -> Iterator[None]:
-    """Within this block or function a hub that asks to wait is waited for, until these seconds are over.
-    on_progress: is told of it; None: standard error, once."""
-    shown = set[Message]()
-
-    def show(what: Message, share: float | None) -> None:
-        if what not in shown:
-            print(harmless(f"specdemo: {what}"), file=sys.stderr, flush=True)
-        shown.add(what)
-
-    token = _patience.set((seconds, time.monotonic() + seconds, on_progress or show))
+def patience(seconds: float, on_progress: OnProgress) -> Iterator[None]:
+    """Within this block a hub that asks to wait is waited for until these seconds are over, and `on_progress`
+    is told of it. Elsewhere each call has a time of its own, and standard error is told."""
+    token = _patience.set((seconds, time.monotonic() + seconds, on_progress))
     try:
         yield
     finally:
@@ -306,11 +288,8 @@ def patience(seconds: float = DOWNLOAD_SECONDS, on_progress: OnProgress | None =
 def _ask(part: Part, call: Callable[..., _T], *given: Any, **options: Any) -> _T:
     """Calls the hub's library for a model and returns its answer. Waits here if the hub asks for it, since
     the library would wait as long as it is told, or not at all. LoadError if that is too long."""
-    patient = _patience.get()
-    if patient is None:
-        with patience():
-            return _ask(part, call, *given, **options)
-    most, until, on_progress = patient
+    usual = (DOWNLOAD_SECONDS, time.monotonic() + DOWNLOAD_SECONDS, _show)
+    most, until, on_progress = _patience.get() or usual
     while True:
         hooks = get_session().event_hooks["response"]  # of a new client after a failed connection
         if _hear not in hooks:
@@ -324,27 +303,25 @@ def _ask(part: Part, call: Callable[..., _T], *given: Any, **options: Any) -> _T
             _asking.reset(token)
         seconds = numeral(asked, ",.0f")
         if time.monotonic() + asked > until:
-            limit = numeral(most, ",.0f")
-            raise LoadError(
-                message("hub_asks_too_long", name=part.role, reason=part.id, seconds=seconds, most=limit)
-            )
-        for _ in range(max(1, asked)):  # on_progress raises where nobody wants the download any more
-            on_progress(message("hub_asks_time", name=part.id, seconds=seconds), None)
-            time.sleep(1)
+            times = {"seconds": seconds, "most": numeral(most, ",.0f")}
+            raise LoadError(message("hub_asks_too_long", name=part.role, reason=part.id, **times))
+        on_progress(message("hub_asks_time", name=part.id, seconds=seconds), None)
+        time.sleep(max(1, asked))
+
+
+def _show(what: Message, share: float | None) -> None:
+    print(harmless(f"specdemo: {what}"), file=sys.stderr, flush=True)
 
 
 def _hear(response: Any) -> None:
     """Called with each answer that the library gets. _AsksToWait where the hub asks `_ask` to wait: by
-    RateLimit, where that is used up, or by Retry-After, a number or a date."""
+    RateLimit, where that is used up, or by a number in Retry-After."""
     status = response.status_code
     if not _asking.get() or status != 429 and status < 500:
         return
     limit = parse_ratelimit_headers(response.headers)
     if status == 429 and limit is not None and limit.remaining == 0:
         raise _AsksToWait(limit.reset_in_seconds)
-    told = response.headers.get("Retry-After", "").strip()
-    with suppress(TypeError, ValueError):
-        if told.isdecimal():
-            raise _AsksToWait(min(int(told), LONGEST_WAIT))
-        wait = parsedate_to_datetime(told) - datetime.now(UTC)
-        raise _AsksToWait(max(0, ceil(wait.total_seconds())))
+    seconds = response.headers.get("Retry-After", "").strip()
+    if re.fullmatch(r"\d{1,9}", seconds):
+        raise _AsksToWait(int(seconds))

@@ -19,7 +19,7 @@ from specdemo.errors import LoadError, PairError, gated_error, is_out_of_memory,
 from specdemo.events import ByModel, PairInfo, Params
 from specdemo.loading import fetch
 from specdemo.loading.catalog import GATED
-from specdemo.loading.fetch import OnProgress, patience
+from specdemo.loading.fetch import OnProgress
 from specdemo.loading.pair import AnyPair, Pair
 from specdemo.loading.plan import LoadPlan, check_free_memory, check_memory, plan_from
 from specdemo.loading.read import kind_of_part, read_model, read_skeleton, read_tokenizer
@@ -39,7 +39,6 @@ NO_CODE = "these models came with none for their forwards"
 DYNAMIC = "transformers_modules"  # where transformers puts program code that comes with models
 
 
-@patience()
 def load_pair(
     name: str | None = None,
     *,
@@ -52,8 +51,6 @@ def load_pair(
     trust_remote_code: bool = False,
     server: str | None = None,
     server_key: str | None = None,
-    vllm: str | None = None,
-    vllm_key: str | None = None,
 ) -> AnyPair:
     """A pair by its name in the catalogue (the embedded pair if left out), by hub ids (ID or ID@REVISION) or
     directories, or from models in memory, which are not changed. A target in memory takes a drafter of either
@@ -68,15 +65,10 @@ def load_pair(
 
     server: the address of a running server, http://host:8000, of vLLM or llama.cpp, which takes the place of
     all the rest. server_key: the key of its --api-key, kept out of all that is shown and saved.
-    vllm, vllm_key: their older names.
     """
     how = {"device": device, "dtype": dtype, "quantize": quantize}
-    if server is None:
-        server, vllm = vllm, None
-    if server_key is None:
-        server_key, vllm_key = vllm_key, None
     if server is not None:
-        others = (name, target, drafter, tokenizer, *how.values(), vllm, vllm_key)
+        others = (name, target, drafter, tokenizer, *how.values())
         if any(value is not None for value in others) or trust_remote_code:
             raise PairError("server must be given alone: it has loaded its models")
         return connect(server, server_key)
@@ -114,10 +106,7 @@ def target_for(target: object, drafter: object, trust_remote_code: object) -> An
     if not verifier:
         return None
     if trust_remote_code:
-        raise PairError(
-            "trust_remote_code: give the target, too, since the drafter's config.json alone would choose "
-            "whose program code is run"
-        )
+        raise PairError("trust_remote_code: give the target, too, or the drafter chooses whose code runs")
     return verifier if os.path.isdir(verifier) else in_project(verifier)
 
 
@@ -233,23 +222,18 @@ def _pair_in_memory(target: PreTrainedModel, drafter: object, tokenizer: Tokeniz
         pair.attach(drafter)
         return pair
     if drafter is not None and not isinstance(drafter, PreTrainedModel):
-        raise PairError(
-            f"drafter must be a transformers model, a hub id or a directory, not {type(drafter).__name__}"
-        )
+        raise PairError(f"drafter must be a model, a hub id or a directory, not {type(drafter).__name__}")
     models = [target] if drafter is None else [target, drafter]
     names = [model.name_or_path or type(model).__name__ for model in models]
     check_models(models, names)
     by_role = tokenizer if isinstance(tokenizer, dict) else dict.fromkeys(ROLES, tokenizer)
-    if tokenizer is not None and set(by_role) != set(ROLES):
-        raise PairError(
-            f"tokenizer must be one tokenizer or have the keys target and drafter, not {[*by_role]!a:.60}"
-        )
+    if set(by_role) != set(ROLES):
+        raise PairError(f"tokenizer must be one, or have the keys target and drafter, not {[*by_role]!a:.60}")
     for one in by_role.values():
         if tokenizer is not None and not isinstance(one, PreTrainedTokenizerBase):
             raise PairError(f"tokenizer must be a transformers tokenizer, not {type(one).__name__}")
     ours, theirs = by_role["target"], by_role["drafter"]
-    are_two = drafter is not None and ours and theirs and theirs is not ours
-    other = other_tokenizer(ours, theirs, *names) if are_two else None
+    other = other_tokenizer(ours, theirs, *names) if drafter is not None and ours is not theirs else None
     # Where it was loaded from may still be on this machine.
     place, revision = target.config.name_or_path, getattr(target.config, "_commit_hash", None)
     part = Part("target", place, place, "cpu", None, None, revision)
@@ -311,9 +295,7 @@ def check_models(models: list[Module], ids: list[str]) -> None:
                 raise ValueError(f"it is {what}, which drafts for a target: give it as the drafter")
             check_writes_text(model)
             if not hasattr(model, "generation_config"):
-                raise ValueError(
-                    "it has no generation_config, which classes have that inherit GenerationMixin"
-                )
+                raise ValueError("it has no generation_config: its class does not inherit GenerationMixin")
             positional_cache(model)
             if any(kind_of(one).reads_hidden_states for one in models[1:]):
                 layers_of(model)
@@ -339,10 +321,7 @@ def with_known_ids(other: OtherTokenizer, models: list[Module], ids: list[str]) 
     if no token in common is left, or if the drafter must have the target's tokenizer."""
     target, drafter = models
     if not kind_of(drafter).takes_other_tokenizer:
-        raise PairError(
-            f"drafter {ids[1]} drafts in parallel, so its tokenizer must be that of target {ids[0]}, and it "
-            "is another one"
-        )
+        raise PairError(f"drafter {ids[1]} drafts in parallel, so it must share the tokenizer of {ids[0]}")
     widths = logits_width(target), min(logits_width(drafter), embedded_ids(drafter))
     shared = ((ours, theirs) for ours, theirs in other.shared if ours < widths[0] and theirs < widths[1])
     known = replace(other, shared=tuple(shared))

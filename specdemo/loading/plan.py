@@ -162,9 +162,8 @@ def needs(planned: LoadPlan) -> list[MemoryNeed]:
 def check_memory(planned: LoadPlan) -> None:
     """LoadError if a device or the host has too little memory, free or not."""
     for need in needs(planned):
-        memory = memory_of(need.device)
-        if need.bytes > memory:
-            has = f"{need.device} has {amount(memory)}"
+        if need.bytes > memory_of(need.device):
+            has = f"{need.device} has {amount(memory_of(need.device))}"
             raise LoadError(f"{need.models} about {amount(need.bytes)}, but {has}")
 
 

@@ -4,7 +4,7 @@ everything that loads."""
 import gc
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,6 +26,17 @@ WAITERS_PERIOD = 0.5  # s between two looks at whether who waits has left
 IsWanted = Callable[[], bool]
 
 
+@dataclass(eq=False)
+class Download:
+    """What one thread brings, for all who want the same pair. It cannot be ended from outside while it waits
+    inside a library, so it goes on without visitors, and whoever asks again finds it further on."""
+
+    listeners: list[OnProgress] = field(default_factory=list)  # of all who wait for it
+    done: Future[None] = field(default_factory=Future)
+    step: tuple = ()  # what is being downloaded, and how many whole percent of it are there
+    moved: float = field(default_factory=monotonic)  # when the step changed
+
+
 class ModelPool:
     """Keeps pairs loaded while together they take at most `share` of their device's memory.
 
@@ -38,10 +49,10 @@ class ModelPool:
     def __init__(self, share: float = 0.5, seconds: float = DOWNLOAD_SECONDS):
         self.share, self.seconds = share, seconds
         self.pairs: OrderedDict[tuple, Pair] = OrderedDict()  # least recently used first
-        self.lock = threading.Lock()  # protects `pairs`
+        self.downloads: dict[tuple, Download] = {}
+        self.lock = threading.Lock()  # protects these two
         self.loading = threading.Lock()
         self.listeners: list[OnProgress] = []  # of everyone who waits for a pair that is on this machine
-        self.downloads = Downloads(seconds)
 
     def get(
         self,
@@ -58,8 +69,7 @@ class ModelPool:
             return pair
         check_access(request.parts)  # before waiting for another pair's load
         if not all(is_here(part) for part in request.parts):
-            download = partial(self._download, request)
-            self.downloads.wait_for(request.key, request.name, download, on_progress, is_wanted)
+            self._await_download(request, on_progress, is_wanted)
         self.listeners.append(on_progress)
         try:
             if not wait_while(is_wanted, self.seconds, lambda seconds: self.loading.acquire(timeout=seconds)):
@@ -89,9 +99,6 @@ class ModelPool:
         held = [pair.bytes_held for pair in pairs if _is_on(pair, device)]
         return sum(size.target + (size.drafter or 0) for size in held)
 
-    def _could_free(self, device: str) -> int:
-        return self.bytes_held(device, idle=True)
-
     def _load(self, request: PairRequest) -> Pair:
         def report(doing: Message, share: float | None) -> None:
             for listener in list(self.listeners):
@@ -113,15 +120,55 @@ class ModelPool:
             free_cache(request.device)
         raise failed
 
-    def _download(self, request: PairRequest, report: OnProgress) -> None:
-        report(message("configs"), None)
-        with patience(self.seconds, report):
-            planned = plan(request)
-            check_free_memory(planned, self._could_free)
-            fetch(planned.request.parts, report)
+    def _await_download(self, request: PairRequest, on_progress: OnProgress, is_wanted: IsWanted) -> None:
+        """Waits until the pair is on this machine. Where its download has not moved by one percent for
+        `seconds`, who asks is refused at once: so at most one thread for each pair can be stuck."""
+        with self.lock:
+            download = self.downloads.get(request.key)
+            if download is None:
+                download = self.downloads[request.key] = Download()
+                start = partial(self._download, request, download)
+                threading.Thread(target=start, name="download", daemon=True).start()
+            elif monotonic() - download.moved > self.seconds:
+                raise LoadError(message("hub_silent", name=request.name))
+            download.listeners.append(on_progress)
+        try:
+            is_done = wait_while(is_wanted, self.seconds, lambda seconds: wait([download.done], seconds).done)
+        finally:
+            with self.lock:
+                download.listeners.remove(on_progress)
+        if not is_done:
+            raise TookTooLong(message("hub_slow", name=request.name, seconds=numeral(self.seconds, ",.0f")))
+        if error := download.done.exception():
+            # Each visitor gets an error of its own, without the frames of the download's thread.
+            raise with_words(error) if isinstance(error, PairError) else error
+
+    def _download(self, request: PairRequest, download: Download) -> None:
+        def report(doing: Message, share: float | None) -> None:
+            step = (doing.key, doing.values.get("name"), None if share is None else int(100 * share))
+            with self.lock:
+                if step != download.step:
+                    download.step, download.moved = step, monotonic()
+                listeners = list(download.listeners)
+            for listener in listeners:
+                listener(doing, share)
+
+        try:
+            report(message("configs"), None)
+            with patience(self.seconds, report):
+                planned = plan(request)
+                check_free_memory(planned, partial(self.bytes_held, idle=True))
+                fetch(planned.request.parts, report)
+            tell = partial(download.done.set_result, None)
+        except BaseException as error:
+            tell = partial(download.done.set_exception, error)
+        with self.lock:
+            del self.downloads[request.key]
+        tell()
 
     def _make_room(self, planned: LoadPlan) -> None:
-        check_free_memory(planned, self._could_free)  # raises before any other pair is dropped
+        # Raises before any other pair is dropped.
+        check_free_memory(planned, partial(self.bytes_held, idle=True))
         device = planned.request.device
         room = self.share * memory_of(device) - sum(planned.sizes)
         while self.bytes_held(device) > room and self._drop_one(device):
@@ -151,101 +198,6 @@ def _is_on(pair: Pair, device: str) -> bool:
 
 def _is_idle(pair: Pair) -> bool:
     return not pair.lock.locked()
-
-
-@dataclass(eq=False)
-class Download:
-    work: Callable[[OnProgress], None]
-    listeners: list[tuple[OnProgress, IsWanted]] = field(default_factory=list)  # who wait for it
-    done: Future[None] = field(default_factory=Future)
-    step: tuple = ()  # what is being downloaded, and how many whole percent of it are there
-    moved: float = 0.0  # when the step changed
-
-
-class Downloads:
-    """One download goes on at a time, and all who want the same share it. Each has a thread of its own, which
-    cannot be ended from outside while it waits inside a library. So:
-
-    - A visitor waits `seconds` at most, for others' downloads too. The download goes on without visitors, and
-      whoever asks again finds it further on.
-    - A download is stalled when for `seconds` not one more percent has come. It then holds up no other pair's
-      download; once another one has begun, it ends at its next byte.
-    - While a stalled download's thread lives, whoever asks for the same is refused at once. So at most one
-      thread for each pair can be stuck.
-    """
-
-    def __init__(self, seconds: float):
-        self.seconds = seconds
-        self.changed = threading.Condition()  # protects what follows
-        self.alive: dict[Hashable, Download] = {}
-        self.turn: Download | None = None  # the one that goes on
-
-    def wait_for(
-        self,
-        key: Hashable,
-        name: str,
-        work: Callable[[OnProgress], None],
-        on_progress: OnProgress,
-        is_wanted: IsWanted,
-    ) -> None:
-        """Waits until `work` has been done, by whomever. key: equal for equal work. name: the pair's.
-
-        Raises what `work` raised, LoadError when the time is over, and PairError soon after `is_wanted` has
-        become false. `work` never begins when by then no `is_wanted` is true any more.
-        """
-        with self.changed:
-            download = self.alive.get(key)
-            if download is None:
-                download = self.alive[key] = Download(work)
-                start = partial(self._run, key, download)
-                threading.Thread(target=start, name="download", daemon=True).start()
-            if download is self.turn and self._is_stalled(download):
-                raise LoadError(message("hub_silent", name=name))
-            download.listeners.append((on_progress, is_wanted))
-        try:
-            is_done = wait_while(is_wanted, self.seconds, lambda seconds: wait([download.done], seconds).done)
-        finally:
-            with self.changed:
-                download.listeners.remove((on_progress, is_wanted))
-                waited_only = download is not self.turn
-        if not is_done:
-            why, seconds = "downloads_before" if waited_only else "hub_slow", numeral(self.seconds, ",.0f")
-            raise TookTooLong(message(why, name=name, seconds=seconds))
-        if error := download.done.exception():
-            # Each visitor gets an error of its own, without the frames of the download's thread.
-            raise with_words(error) if isinstance(error, PairError) else error
-
-    def _run(self, key: Hashable, download: Download) -> None:
-        try:
-            with self.changed:
-                while self.turn is not None and not self._is_stalled(self.turn):
-                    self.changed.wait(timeout=min(1.0, self.seconds / 10))
-                if not any(is_wanted() for _, is_wanted in download.listeners):
-                    raise PairError(UNWANTED)
-                self.turn, download.moved = download, monotonic()
-            download.work(partial(self._report, download))
-            tell = partial(download.done.set_result, None)
-        except BaseException as error:
-            tell = partial(download.done.set_exception, error)
-        with self.changed:
-            del self.alive[key]
-            self.turn = None if self.turn is download else self.turn
-            self.changed.notify_all()
-        tell()
-
-    def _is_stalled(self, download: Download) -> bool:
-        return monotonic() - download.moved > self.seconds
-
-    def _report(self, download: Download, doing: Message, share: float | None) -> None:
-        with self.changed:
-            if self.turn is not download:
-                raise LoadError(message("stalled"))
-            step = (doing.key, doing.values.get("name"), None if share is None else int(100 * share))
-            if step != download.step:
-                download.step, download.moved = step, monotonic()
-            listeners = list(download.listeners)
-        for on_progress, _ in listeners:
-            on_progress(doing, share)
 
 
 def wait_while(is_wanted: IsWanted, seconds: float, has_come: Callable[[float], object]) -> bool:

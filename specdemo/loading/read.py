@@ -71,10 +71,7 @@ def read_skeleton(part: Part) -> Module:
             raise PairError(f"{part.named} is a {architectures[0]}, which {NO_TEXT}")
         method = checkpoints.method_of(config)
         if method is not None and part.adapter is not None:
-            raise PairError(
-                f"{part.role}: the weights of {part.id} are quantised, and an adapter can be merged only "
-                "into weights that are not"
-            )
+            raise PairError(f"{part.named} is quantised, and an adapter is merged into whole weights only")
         if method is not None and part.quantize is not None:
             asked = {"model": part.named, "given": part.quantize}
             raise PairError(about("quantize", "quantised_already", name=method, **asked))
@@ -92,9 +89,8 @@ def _how(part: Part) -> dict[str, Any]:
 
 def _loader(config: PreTrainedConfig) -> type[AutoModelForCausalLM] | type[AutoModelForImageTextToText]:
     """What makes and loads a config's models."""
-    return (
-        AutoModelForImageTextToText if config.model_type in checkpoints.NOT_CAUSAL else AutoModelForCausalLM
-    )
+    is_causal = config.model_type not in checkpoints.NOT_CAUSAL
+    return AutoModelForCausalLM if is_causal else AutoModelForImageTextToText
 
 
 def read_tokenizer(part: Part) -> PreTrainedTokenizerBase:
@@ -153,8 +149,7 @@ def _read_whole(part: Part, dtype: torch.dtype) -> PreTrainedModel:
         if own.issuperset(missing):  # a model without a head for language
             kind = (model.config.architectures or [type(model).__name__])[0]
             raise PairError(f"{part.named}, a {kind}, lacks its output layer, {missing[0]}, and {NO_TEXT}")
-        lacks = f"lacks {len(missing)} weights, first {missing[0]}"
-        raise LoadError(f"{part.named} {lacks}: its files are incomplete")
+        raise LoadError(f"{part.named} is incomplete: it lacks {len(missing)} weights, first {missing[0]}")
     is_written_out = all(is_dense(one) and one.dtype in FLOATS for one in model.parameters())
     notes = [("written_out", {"name": method})] if method and is_written_out else []
     if part.adapter is not None:

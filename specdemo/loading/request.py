@@ -57,8 +57,7 @@ class PairRequest:
         """A key that is equal for two requests that would load the same pair, however they are written."""
         parts = []
         for part in self.parts:
-            is_directory = "\0" not in part.place and os.path.isdir(part.place)
-            place = os.path.realpath(part.place) if is_directory else part.place
+            place = os.path.realpath(part.place) if os.path.isdir(part.place) else part.place
             parts.append(replace(part, role="", id="", place=place))
         return self.name if self.name in CATALOGUE else None, *parts
 
@@ -91,12 +90,9 @@ def resolve(
         if name is not None:
             raise PairError("pair: give a name or a target and drafter, not both")
         if target is None:
-            raise PairError(
-                "target must be given with a drafter, unless that is a speculator whose config.json names "
-                "its verifier"
-            )
-        given = {"target": target} | ({} if drafter is None else {"drafter": drafter})
-        ids = {role: _place(role, place) for role, place in given.items()}
+            raise PairError("target must be given, unless the drafter is a head whose config.json names it")
+        given = zip(ROLES, (target, drafter), strict=True)
+        ids = {role: _place(role, place) for role, place in given if place is not None}
         name = " + ".join(ids.values())
     parts = []
     for role in ROLES:
@@ -136,10 +132,7 @@ def in_project(model_id: str) -> str:
 
 def _place(role: str, place: object) -> str:
     if not isinstance(place, (str, os.PathLike)):
-        raise PairError(
-            f"{role} must be a hub id or a directory, not {type(place).__name__}; a model in memory can only "
-            "draft for a target in memory"
-        )
+        raise PairError(f"{role} must be a hub id or a directory, not {type(place).__name__}")
     return os.path.expanduser(os.fspath(place))
 
 
@@ -149,10 +142,7 @@ def without_revision(role: str, model_id: str) -> tuple[str, str | None]:
     if not at or "\0" in model_id or os.path.isdir(model_id) or os.path.isabs(model_id):
         return model_id, None
     if not re.fullmatch(r"\w[\w./-]*", revision) or ".." in revision:
-        raise PairError(
-            f"{role} must be a hub id, a hub id with @ and a branch, a tag or a commit, or a directory, not "
-            f"{ascii(model_id)}"
-        )
+        raise PairError(f"{role} must be a hub id, ID@REVISION or a directory, not {ascii(model_id)}")
     if os.path.isdir(place):
         raise PairError(f"{role} must be given without @{revision}: the directory {place} has no revisions")
     return place, None if revision == "main" else revision

@@ -12,9 +12,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, meta, nodes
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
+from jinja2 import meta, nodes
 
 from specdemo.errors import in_short
 from specdemo.events import Mark, Params
@@ -26,19 +24,7 @@ if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 TAKEN = ("tools", "documents")  # arguments of apply_chat_template that it hands on under their names
-# What transformers gives every template beside the arguments of apply_chat_template.
-OF_TRANSFORMERS = frozenset({"messages", "raise_exception", "strftime_now"})
 QUESTIONS = ("defined", "undefined", "default", "d")  # tests and filters for names that may have no value
-
-
-class _Generation(Extension):
-    """The tag that transformers adds to Jinja: it marks what an assistant has said."""
-
-    tags = {"generation"}
-
-    def parse(self, parser: Parser) -> nodes.Node:
-        line = next(parser.stream).lineno
-        return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
 
 
 def arguments_of(tokenizer: "PreTrainedTokenizerBase", tools: object = None) -> tuple[str, ...]:
@@ -47,15 +33,17 @@ def arguments_of(tokenizer: "PreTrainedTokenizerBase", tools: object = None) -> 
     that cannot be read."""
     template = tokenizer.get_chat_template(tools=tools)
     own = {*inspect.signature(tokenizer.apply_chat_template).parameters}.difference(TAKEN)
-    own |= {*tokenizer.SPECIAL_TOKENS_ATTRIBUTES, *tokenizer.special_tokens_map}
-    return tuple(sorted(_read_by(template) - own - OF_TRANSFORMERS))
+    own |= {"messages", *tokenizer.SPECIAL_TOKENS_ATTRIBUTES, *tokenizer.special_tokens_map}
+    return tuple(sorted(_read_by(template) - own))
 
 
 @lru_cache(maxsize=64)
 def _read_by(template: str) -> frozenset[str]:
     """The names that a template reads from outside: those that it reads before it gives them a value itself,
     and those of which it asks whether they have one."""
-    tree = Environment(extensions=[_Generation, loopcontrols]).parse(template)
+    from transformers.utils.chat_template_utils import _compile_jinja_template
+
+    tree = _compile_jinja_template(template).environment.parse(template)
     first: dict[str, str] = {}
     for name in _names_in(tree):
         first.setdefault(name.name, name.ctx)

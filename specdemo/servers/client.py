@@ -3,7 +3,6 @@
 import queue
 import re
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -135,34 +134,32 @@ class Client:
         self,
         path: str,
         body: Body | None = None,
-        *,
-        optional: bool = False,
+        seconds: float = ASK_SECONDS,
         is_over: Condition = never,
         most: int = LONGEST_ANSWER,
     ) -> bytes | None:
-        """What is at a path, or answers a question; None where nothing is, and once `is_over`. optional:
-        also where a proxy keeps it to itself, and without a question whatever goes wrong. most: bytes."""
+        """What is at a path, or answers a question; None where nothing is, once `is_over`, and where a proxy
+        does not let the question through. most: bytes."""
+        lacking = NOTHING_THERE if body is None else NOTHING_THERE + UNWILLING
 
         def read(response: httpx.Response) -> Iterator[Arrived]:
-            if response.status_code not in (*NOTHING_THERE, *(UNWILLING if optional else ())):
+            if response.status_code not in lacking:
                 yield self._content(response, most), time.perf_counter()
 
-        may_lack = optional and body is None
-        seconds = OPTIONAL_SECONDS if may_lack else ASK_SECONDS
         with closing(Exchange(self, path, body, read)) as exchange:
-            try:
-                arrived = exchange.next(exchange.asked_at + seconds, is_over)
-            except (ServerError, TimeoutError) as error:
-                if may_lack:
-                    return None
-                late = self.error(f"has not answered within {seconds:g} s")
-                raise error if isinstance(error, ServerError) else late from None
+            late = partial(self.error, f"has not answered within {seconds:g} s")
+            arrived = exchange.next(exchange.asked_at + seconds, is_over, late)
         return arrived and arrived[0]
+
+    def glance(self, path: str, is_over: Condition = never, most: int = LONGEST_ANSWER) -> bytes | None:
+        """What is at a path and can be done without: None whatever goes wrong. most: bytes."""
+        with suppress(ServerError):
+            return self.ask(path, None, OPTIONAL_SECONDS, is_over, most)
+        return None
 
     def field(self, path: str, body: Body, name: str, ids: int, is_over: Condition) -> Any:
         """That of an answer in JSON; None where it has none, and once `is_over`. ids: the most in it."""
-        most = LONGEST_ANSWER + ID_BYTES * ids
-        answer = self.ask(path, body, optional=True, is_over=is_over, most=most)
+        answer = self.ask(path, body, is_over=is_over, most=LONGEST_ANSWER + ID_BYTES * ids)
         fields = None if answer is None else self.parsed(answer)
         return fields.get(name) if isinstance(fields, dict) else None
 
@@ -171,8 +168,7 @@ class Client:
         return Exchange(self, request.path, request.body, partial(self._events, request))
 
     def _events(self, request: Request, response: httpx.Response) -> Iterator[Arrived]:
-        """The lines with data as bytes, so that what is not UTF-8 is seen. Other lines are comments and the
-        names of fields that are not used here."""
+        """The lines with data. Others are comments, and the names of fields that are not used here."""
         if response.status_code != 200:
             self._content(response, LONGEST_ANSWER)
         rest, count = bytearray(), 0
@@ -194,8 +190,7 @@ class Client:
         """What the server answers. ServerError if that is not what was asked for."""
         content, status = b"".join(self._parts(response, most)), response.status_code
         if status in (401, 403):
-            advice = "set --server-key-from-env to a variable that has it"
-            raise self.error(f"refuses the key, or wants one: {advice}")
+            raise self.error("refuses the key, or wants one: set --server-key-from-env to its variable")
         if response.is_redirect:
             raise self.error("answers from another address, which is not followed: give that address")
         if status != 200:
@@ -207,11 +202,7 @@ class Client:
         return content
 
     def _parts(self, response: httpx.Response, most: int) -> Iterator[bytes]:
-        """The parts of a body as they arrive. most: the most bytes of all."""
-        if response.headers.get("Content-Encoding", "identity").strip().lower() != "identity":
-            if response.status_code == 200:  # else the status says more
-                raise self.error("compresses its answers, although it is asked not to")
-            return
+        """The parts of a body as they arrive, compressed or not. most: the most bytes of all."""
         for part in response.iter_raw():
             if response.num_bytes_downloaded > most:
                 raise self.error(f"sent an answer to {response.url.path} of more than {most:,} bytes")
@@ -227,17 +218,16 @@ class Client:
 
     def parsed(self, data: bytes) -> Any:
         try:
-            return from_json(data.decode("utf-8"), allow_inf_nan=False)
-        except UnicodeDecodeError:
-            raise self.error("sent bytes that are not UTF-8") from None
+            return from_json(data, allow_inf_nan=False)
         except ValueError as error:
-            what = f"sent something that is not JSON, or not as a server sends it: {error}"
-            raise self.error(what) from None
+            raise self.error(f"sent something that is not JSON as a server sends it: {error}") from None
 
     def error(self, what: str) -> ServerError:
         if self.name is None:
             return ServerError(f"the server at {self.address} {readable(what)}")
-        return ServerError(f"{self.name} {without_directories(readable(what))}")
+        host = re.escape(urlsplit(self.address).hostname or self.address)
+        words = re.sub(rf"\b{host}(:\d+)?\b", self.name, readable(what), flags=re.IGNORECASE)
+        return ServerError(f"{self.name} {without_directories(words)}")
 
     def silent(self) -> ServerError:
         return self.error(f"has sent no token for {self.read_seconds:g} s")
@@ -250,7 +240,7 @@ class Client:
             return self.error(f"did not take a connection within {CONNECT_SECONDS:.0f} s")
         words = _reason(error)
         why = f": {words}" if words and self.name is None else ""  # they can tell the host
-        if "CERTIFICATE" in words or isinstance(error, ssl.SSLError):
+        if "CERTIFICATE" in words:
             return self.error(f"has no certificate that can be trusted{why}")
         if isinstance(error, httpx.ConnectError):
             return self.error(f"cannot be reached{why}")
@@ -276,10 +266,7 @@ class Exchange:
         # Reentrant, since garbage that is collected while it is held can close this very exchange.
         self._lock, self._is_closed = threading.RLock(), False
         self.asked_at = time.perf_counter()
-        try:
-            threading.Thread(target=self._run, daemon=True).start()
-        except RuntimeError:
-            raise client.error("cannot be asked: no more threads can be started here") from None
+        threading.Thread(target=self._run, daemon=True).start()
 
     def _run(self) -> None:
         client, method = self._client, "GET" if self._body is None else "POST"
@@ -304,8 +291,8 @@ class Exchange:
                 if self._is_closed:
                     self.close()
 
-    def next(self, until: float, is_over: Condition) -> Arrived | None:
-        """None at the end, and once `is_over`. Raises what went wrong, TimeoutError if nothing comes."""
+    def next(self, until: float, is_over: Condition, late: Callable[[], ServerError]) -> Arrived | None:
+        """None at the end, and once `is_over`. Raises what went wrong, and `late` if nothing comes."""
         while not is_over():
             with suppress(queue.Empty):
                 arrived = self._arrived.get(timeout=STOP_PERIOD)
@@ -313,7 +300,7 @@ class Exchange:
                     raise arrived
                 return arrived
             if time.perf_counter() > until:
-                raise TimeoutError
+                raise late()
         return None
 
     def close(self) -> None:

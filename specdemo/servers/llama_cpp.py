@@ -4,19 +4,20 @@ import json
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, AliasPath, BaseModel, Field, ValidationError
 
-from specdemo.events import Judged, Params, ServerStats
+from specdemo.events import Finish, Judged, Params, ServerStats
 from specdemo.servers import software
 from specdemo.servers.client import Body, Condition, Request, never, readable
-from specdemo.servers.software import Chunk, ChunkReader, Likely, Misread, Sent, ServedPair, Settled, token
+from specdemo.servers.software import Chunk, ChunkReader, Misread, Placed, Sent, ServedPair, Settled, token
 from specdemo.words.message import Message, about
 
 NOTE = "the server tells no p, q and u, and the target's probabilities only where nothing was drafted"
 RANDOM_SEED = 2**32 - 1  # it takes the seed's last 32 bits, and these for none
 LOST = token(None, "")  # it sends no token that ends inside a character
+FINISH: dict[str, Finish] = {"limit": "length", "eos": "eos", "word": "stop"}  # by stop_type
 KINDS = ("speculative.types", "speculative.type")
 CONTEXT = AliasPath("default_generation_settings", "n_ctx")
 
@@ -31,7 +32,7 @@ class LlamaCpp(ServedPair):
 
     def look(self) -> None:
         with suppress(ValidationError):
-            props = _Props.model_validate_json(self.client.ask("/props", optional=True) or b"")
+            props = _Props.model_validate_json(self.client.glance("/props") or b"")
             self.version, self.context = readable(props.build_info) or None, props.n_ctx or self.context
         _, _, reader = self.probed()
         assert isinstance(reader, LlamaReader)
@@ -107,22 +108,13 @@ class _Timings(Sent):
     draft_n_accepted: software.Count = 0
 
 
-class _Likely(Likely):
-    id: software.TokenId
-
-
-class _Judged(_Likely):
-    top_logprobs: Annotated[list[_Likely], Field(max_length=software.MOST_ALTERNATIVES)] = []
-
-
 class _Event(Sent):
     content: str
     tokens: Annotated[list[software.TokenId], Field(max_length=1)]
     stop: bool
     timings: _Timings | None = None
-    completion_probabilities: Annotated[list[_Judged], Field(max_length=1)] = []
-    stop_type: software.Word | None = None
-    stopping_word: str = ""
+    completion_probabilities: Annotated[list[Placed], Field(max_length=1)] = []
+    stop_type: Literal["limit", "eos", "word"] | None = None
     generation_settings: _Settings = _Settings()
 
 
@@ -133,8 +125,6 @@ class LlamaReader(ChunkReader):
         super().__init__(request)
         self.counted, self.settings = _Timings(predicted_n=0), _Settings()
         self.open: Chunk | None = None  # a round whose tokens have not all come
-        self.drafts: list[tuple[int, int]] = []  # accepted and drafted tokens of each draft
-        self.are_all = True  # whether those are all
 
     def chunks(self, event: Body) -> list[Chunk]:
         read = _Event.model_validate(event)
@@ -149,18 +139,17 @@ class LlamaReader(ChunkReader):
         if self.open is not None:  # the end of the text has cut it
             chunks.append(self.open)
         self.settings = read.generation_settings
-        kind, is_word = read.stop_type or "unknown", read.stop_type == "word"
-        finish = {"limit": "length", "eos": "stop", "word": "stop"}.get(kind, kind)
-        return [*chunks, Chunk(finish=finish, stop=read.stopping_word if is_word else None)]
+        if read.stop_type is None:
+            raise Misread("does not tell why its text ends")
+        return [*chunks, Chunk(finish=FINISH[read.stop_type])]
 
     def _token(self, event: _Event) -> Judged:
         if not event.completion_probabilities:
             return token(event.tokens[0], event.content)
-        judged = event.completion_probabilities[0]
-        if judged.id != event.tokens[0]:
+        placed = event.completion_probabilities[0]
+        if placed.id != event.tokens[0]:
             raise Misread("sent the probability of another token than the one that it sent")
-        top = tuple(row for one in judged.top_logprobs for row in one.rows(one.id))
-        return token(judged.id, event.content, judged.probability, top)
+        return placed.judged(event.tokens[0], event.content)
 
     def _whole(self, now: _Timings, sent: list[Judged]) -> list[Chunk]:
         """The rounds that are whole now. sent: the token that was sent, if one was; those before it that were
@@ -185,11 +174,9 @@ class LlamaReader(ChunkReader):
             alone = max(0, len(lost) - accepted)
             known = None if alone and drafted else drafted
             chunks += [Chunk((LOST,), accepted=0, drafted=known)] * alone
-            self.are_all = self.are_all and known is not None
             lost = lost[alone:]
             if lost or sent:
                 self.open = Chunk(accepted=accepted, drafted=known)
-                self.drafts += [(accepted, known)] if known else []
         for one in (*lost, *sent):
             chunks += self._added(one)
         return chunks
@@ -201,8 +188,11 @@ class LlamaReader(ChunkReader):
         self.open = whole if len(whole.tokens) <= self.open.accepted else None
         return [] if self.open else [whole]
 
-    def settled(self, chunks: list[Chunk], was_stopped: bool, is_over: Condition) -> Settled:
-        end, longest = self.counted, max((drafted for _, drafted in self.drafts), default=0)
-        drafts, kept = (len(self.drafts), [kept for kept, _ in self.drafts]) if self.are_all else (None, [])
-        counted = (drafts, end.draft_n, end.draft_n_accepted, software.accepted_by_place(kept, longest))
-        return chunks, ServerStats(True, *counted, None, end.prompt_ms, end.predicted_ms)
+    def settled(self, chunks: list[Chunk], is_over: Condition) -> Settled:
+        end, drafts = self.counted, [chunk for chunk in chunks if chunk.drafted]
+        sums = (len(drafts), end.draft_n, end.draft_n_accepted)
+        longest = max((chunk.drafted or 0 for chunk in drafts), default=0)
+        places = software.accepted_by_place([chunk.accepted or 0 for chunk in drafts], longest)
+        if any(chunk.drafted is None for chunk in chunks):  # so these are not all
+            sums, places = (None, *sums[1:]), ()
+        return chunks, ServerStats(True, *sums, places, None, end.prompt_ms, end.predicted_ms)

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import BaseModel, Field, ValidationError
 
 from specdemo.errors import PairError, failure
-from specdemo.events import Finish, Finished, Round, Started
+from specdemo.events import Finished, Round, Started
 from specdemo.events.trace import Trace
 from specdemo.servers.client import Client, Condition, readable, server_address
 from specdemo.servers.llama_cpp import LlamaCpp
@@ -38,14 +38,13 @@ def connect(url: str, key: str | None = None, name: str | None = None) -> Served
     text = client.ask("/v1/models")
     if text is None:
         raise client.error("has no /v1/models: this needs a server of vLLM or llama.cpp")
-    answer = client.parsed(text)
-    if not isinstance(answer, dict) or not answer.get("data") or not isinstance(answer["data"], list):
-        raise client.error("serves no model")
     try:
-        model, *others = _Models.model_validate(answer).data
+        models = _Models.model_validate(client.parsed(text)).data
     except ValidationError as error:
-        what = f"sent a list of models that no such server would send: {first_fault(error)}"
-        raise client.error(what) from None
+        raise client.error(f"sent a wrong list of models: {first_fault(error)}") from None
+    if not models:
+        raise client.error("serves no model")
+    model, *others = models
     if model.owned_by and model.owned_by not in SOFTWARE:
         why = "only these tell their rounds in a way that is read here"
         raise client.error(f"is of {readable(model.owned_by)[:40]} and not vLLM or llama.cpp: {why}")
@@ -68,21 +67,21 @@ def served_events(
             return
         with closing(pair.chunks(request, reader, is_closing)) as chunks:
             for chunk in chunks:
-                if chunk.prompt_ids and not trace.prompt_ids:
-                    trace.prompt_ids = chunk.prompt_ids
+                if reader.prompt_ids and not trace.prompt_ids:
+                    trace.prompt_ids = reader.prompt_ids
                 if chunk.tokens:
-                    arrived.append(replace(chunk, prompt_ids=None))  # kept once
+                    arrived.append(chunk)
                     trace.add(round_of(len(trace.rounds), chunk, pair.longest, pair.always))
                     _check_drafted(trace.stats.drafted)
                 if chunk.finish:  # before the yield, so that whoever sees the last round sees a whole text
-                    trace.end(_finish(chunk))
+                    trace.end(chunk.finish)
                 if chunk.tokens:
                     yield trace.rounds[-1]
         if trace.finish is None:
             if is_closing():
                 return
             raise Misread("broke off in the middle of its answer")
-        arrived, stats = reader.settled(arrived, trace.finish == "stop", is_closing)
+        arrived, stats = reader.settled(arrived, is_closing)
         _check_drafted(sum(chunk.drafted or 0 for chunk in arrived))
         revised = [round_of(at, one, pair.longest, pair.always) for at, one in enumerate(arrived)]
         if revised != trace.rounds:
@@ -103,11 +102,3 @@ def served_events(
 def _check_drafted(count: int | None) -> None:
     if count is not None and count > MOST_DRAFTED:
         raise Misread(f"has drafted more than {MOST_DRAFTED:,} tokens: ask for a shorter text")
-
-
-def _finish(chunk: Chunk) -> Finish:
-    if chunk.finish == "length":
-        return "length"
-    if chunk.finish not in ("stop", "tool_calls"):
-        raise Misread(f"gave the run up: {chunk.finish}")
-    return "stop" if isinstance(chunk.stop, str) else "eos"

@@ -59,6 +59,9 @@ class Sent(BaseModel):
 
 
 class Likely(Sent):
+    """A token and its log probability. id: vLLM names tokens by their texts alone."""
+
+    id: TokenId | None = None
     token: Token
     logprob: LogProb | None = None
 
@@ -66,9 +69,20 @@ class Likely(Sent):
     def probability(self) -> float | None:
         return None if self.logprob is None else exp(min(self.logprob, 0.0))
 
-    def rows(self, token_id: int | None) -> list[Alternative]:
-        raw = self.probability
-        return [] if raw is None else [(token_id, self.token, None, None, raw, None)]
+
+class Placed(Likely):
+    """A token of the text, and the likeliest ones at its place."""
+
+    top_logprobs: Annotated[list[Likely], Field(max_length=MOST_ALTERNATIVES)] = []
+
+    def judged(self, id_: int, text: str) -> Judged:
+        """id_: the token's. text: its part of the text."""
+        top: list[Alternative] = []
+        for one in self.top_logprobs:
+            if (raw_p := one.probability) is not None:
+                is_this = (one.token, one.logprob) == (self.token, self.logprob)
+                top.append((id_ if is_this else one.id, one.token, None, None, raw_p, None))
+        return token(id_, text, self.probability, top)
 
 
 def token(id_: int | None, text: str, raw_p: float | None = None, top: Sequence[Alternative] = ()) -> Judged:
@@ -86,14 +100,11 @@ UNKNOWN = replace(token(None, ""), fate="discarded")  # a draft that is not in t
 @dataclass(frozen=True)
 class Chunk:
     """What a chunk says. tokens: none in a chunk that only says something else. finish: why the text ends
-    here, in the server's word; stop: the stop string that ended it. prompt_ids: what the server has made of
-    the prompt, once. accepted: how many tokens were in this round, where the server tells it with the round;
-    drafted: how many tokens were then, if it tells that, too."""
+    here. accepted: how many tokens were in this round, where the server tells it with the round; drafted: how
+    many tokens were then, if it tells that, too."""
 
     tokens: tuple[Judged, ...] = ()
-    finish: str | None = None
-    stop: int | str | None = None
-    prompt_ids: tuple[int, ...] | None = None
+    finish: events.Finish | None = None
     accepted: int | None = None
     drafted: int | None = None
     arrival_ms: float = 0.0  # since the tokens before it
@@ -103,19 +114,22 @@ Settled = tuple[list[Chunk], ServerStats | None]
 
 
 class ChunkReader(ABC):
-    """Reads the events of one answer, and counts them against what was asked for."""
+    """Reads the events of one answer, and counts them against what was asked for. prompt_ids: what the server
+    has made of the prompt, if it tells that with the answer. finish: why the text has ended."""
 
     def __init__(self, request: Request):
         self.request, self.tokens, self.characters = request, 0, 0
+        self.prompt_ids: tuple[int, ...] = ()
+        self.finish: events.Finish | None = None
 
     @abstractmethod
     def chunks(self, event: Body) -> list[Chunk]:
         """A chunk for each round that an event completes, and for what else it says; or ValidationError."""
 
     @abstractmethod
-    def settled(self, chunks: list[Chunk], was_stopped: bool, is_over: Condition) -> Settled:
+    def settled(self, chunks: list[Chunk], is_over: Condition) -> Settled:
         """What the server tells after the text's end: the chunks that have tokens with the counts of their
-        rounds, and the numbers of the request. was_stopped: whether a stop string ended the text."""
+        rounds, and the numbers of the request."""
 
     def read(self, event: Body) -> list[Chunk]:
         """The chunks of an event. Misread if it is none of this server's, or one too many."""
@@ -123,9 +137,12 @@ class ChunkReader(ABC):
             chunks = self.chunks(event)
         except ValidationError as error:
             raise Misread(f"sent a chunk that no such server would send: {first_fault(error)}") from None
+        if (count := len(self.prompt_ids)) > self.request.prompt_ids:
+            raise Misread(f"says that the prompt has {count:,} tokens, which it cannot have")
         for chunk in chunks:
-            if (count := len(chunk.prompt_ids or ())) > self.request.prompt_ids:
-                raise Misread(f"says that the prompt has {count:,} tokens, which it cannot have")
+            if self.finish and (chunk.tokens or chunk.finish):
+                raise Misread("goes on after the end of its text")
+            self.finish = self.finish or chunk.finish
         return chunks
 
     def count(self, tokens: int, characters: int) -> None:
@@ -146,8 +163,7 @@ def round_of(index: int, chunk: Chunk, longest: int | None, always: bool) -> Rou
     if accepted is None:
         accepted, longest = len(tokens) - 1, longest if index else 0  # the first is the prefill's
         if longest is not None and accepted > longest:
-            most = f"it has {len(tokens)} tokens, but this round has {longest + 1} at most"
-            raise Merged(f"sends several rounds in a chunk: {most}")
+            raise Merged(f"sends several rounds in a chunk: {len(tokens)} tokens, at {longest + 1} a round")
         if chunk.finish and longest and accepted < longest:  # the end of the text may have cut the draft
             ended_by = "length" if chunk.finish == "length" else "eos"
         elif always or accepted == longest or not index:
@@ -288,27 +304,24 @@ class ServedPair(ABC):
     def chunks(self, request: Request, reader: ChunkReader, is_over: Condition = never) -> Iterator[Chunk]:
         """The answer; ends early once `is_over`. An error after the text's end is left out."""
         with closing(self.client.stream(request)) as stream:
-            last_at, has_ended = stream.asked_at, False
+            last_at = stream.asked_at
             while True:
-                seconds = TAIL_SECONDS if has_ended else self.client.read_seconds
+                seconds = TAIL_SECONDS if reader.finish else self.client.read_seconds
                 try:
-                    arrived = stream.next(last_at + seconds, is_over)
+                    arrived = stream.next(last_at + seconds, is_over, self.client.silent)
                     if arrived is None:
                         return
                     # The event is read here and not where it arrives: many objects are made of few bytes.
                     chunks, at = reader.read(self.client.event(arrived[0])), arrived[1]
                     if at - last_at > seconds and not any(chunk.tokens for chunk in chunks):
-                        raise TimeoutError
-                except (ServerError, TimeoutError) as error:
-                    if has_ended:
+                        raise self.client.silent()
+                except ServerError:
+                    if reader.finish:
                         return
-                    raise error if isinstance(error, ServerError) else self.client.silent() from None
+                    raise
                 for chunk in chunks:
-                    if has_ended and (chunk.tokens or chunk.finish):
-                        raise Misread("goes on after the end of its text")
-                    has_ended = has_ended or chunk.finish is not None
                     yield replace(chunk, arrival_ms=1000 * (at - last_at))
-                    if chunk.tokens:
+                    if chunk.tokens or chunk.finish:
                         last_at = at
 
     def probed(self, left: int = PROBES - 1) -> tuple[int, ServerStats | None, ChunkReader]:
@@ -324,7 +337,7 @@ class ServedPair(ABC):
                     round_of(len(chunks), chunk, None, False)  # raises Merged
                     chunks.append(chunk)
             if chunks:
-                return len(chunks) - 1, reader.settled(chunks, False, never)[1], reader
+                return len(chunks) - 1, reader.settled(chunks, never)[1], reader
         except Misread as error:
             if left and isinstance(error, Merged):
                 return self.probed(left - 1)

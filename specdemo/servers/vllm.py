@@ -6,23 +6,19 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import islice
 from typing import Annotated, Any
 
-from prometheus_client.parser import text_fd_to_metric_families
 from pydantic import AliasPath, BaseModel, Field, ValidationError
 
-from specdemo.events import LIMITS, PARAMETERS, Params, ServerStats
+from specdemo.events import LIMITS, PARAMETERS, Finish, Params, ServerStats
 from specdemo.events.params import field_of_grammar
 from specdemo.servers import software
-from specdemo.servers.client import Body, Condition, Request, ServerError, never, readable
-from specdemo.servers.software import Chunk, ChunkReader, Likely, Misread, Sent, ServedPair, Settled, token
+from specdemo.servers.client import Body, Condition, Request, never, readable
+from specdemo.servers.software import Chunk, ChunkReader, Likely, Misread, Placed, Sent, ServedPair, Settled
 from specdemo.words.message import Message, about
 
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # a token whose character the next one completes
 LONGEST_METRICS = 8_000_000  # bytes; those of many engines take about 1,000,000
-LONGEST_SAMPLE, LONGEST_SAMPLES = 10_000, 3_000_000  # characters: a line that is read, and all of them
-MOST_SAMPLES = 20_000  # of the counters that are read: 64 engines that draft 256 tokens have 18,000
 MOST_COUNTED = 2**53  # by a counter since the server started: floats are exact up to here
 # What a server has counted, over all its engines and for all visitors, by the names in COUNTED; and by the
 # number of each place that a draft can have, how many drafts were accepted up to there and beyond.
@@ -45,11 +41,9 @@ COUNTED = {  # what is read of the counters; a server writes thousands of others
     "vllm:e2e_request_latency_seconds_sum": "total_ms",
 }
 TIMES = [name for name in COUNTED.values() if name.endswith("_ms")]
-COUNTER_LINE = re.compile(rf"^(?:{'|'.join(COUNTED)})[ {{].*$", re.MULTILINE)
-NOT_KNOWN = (
-    "so it is not known how many tokens were refused, and which of the target's own tokens are bonus tokens: "
-    "start it with --per-request-spec-decode-metrics detailed, which tells it after each run"
-)
+SAMPLE = re.compile(rf"^({'|'.join(COUNTED)})\{{(.{{0,4000}})\}} (\S+)$", re.MULTILINE)  # labels, number
+LABEL = re.compile(r'\b(model_name|position)="([^"]*)"')
+NOT_KNOWN = "so refused tokens are not known: start it with --per-request-spec-decode-metrics detailed"
 VARIES = f"not every draft of this server has the same length, {NOT_KNOWN}"
 OTHERS_USED_IT = f"others used the server when it was looked at, {NOT_KNOWN}"
 NO_COUNTERS = "the server does not tell how it drafts: its /metrics cannot be read"
@@ -70,7 +64,7 @@ class Vllm(ServedPair):
     def look(self) -> None:
         for path in ("/version", "/server_info?config_format=json"):
             with suppress(ValidationError):
-                names = _Names.model_validate_json(self.client.ask(path, optional=True) or b"")
+                names = _Names.model_validate_json(self.client.glance(path) or b"")
                 self.version = self.version or (names.version and readable(names.version)[:40])
                 self.method = names.method and readable(names.method)
         self.notes.append("the server tells no p, q and u: probabilities are the target's before the sampler")
@@ -127,7 +121,7 @@ class Vllm(ServedPair):
         that is told to end one goes on for a round."""
         until = time.monotonic() + LATE
         while True:
-            text = self.client.ask("/metrics", optional=True, is_over=is_over, most=LONGEST_METRICS)
+            text = self.client.glance("/metrics", is_over, LONGEST_METRICS)
             now = None if text is None else counters_of(text.decode("utf-8", "replace"), self.model, is_over)
             if now is None or time.monotonic() > until or is_over():
                 return now
@@ -140,24 +134,20 @@ class Vllm(ServedPair):
 def counters_of(text: str, model: str, is_over: Condition = never) -> Counters | None:
     """Those in the text of /metrics, of this model; None for a text of no vLLM, and once `is_over`."""
     counters: Counters = Counter()
-    lines = [found.group() for found in islice(COUNTER_LINE.finditer(text), MOST_SAMPLES + 1)]
-    are_long = sum(map(len, lines)) > LONGEST_SAMPLES or any(len(line) > LONGEST_SAMPLE for line in lines)
-    if len(lines) > MOST_SAMPLES or are_long:
-        return None
+    escaped = model.replace("\\", r"\\")
     try:
-        for family in text_fd_to_metric_families(line for line in lines if not is_over()):
-            for sample in family.samples:
-                if not 0 <= sample.value <= MOST_COUNTED:  # nor NaN
-                    return None
-                if sample.labels.get("model_name", model) == model:
-                    name = COUNTED[sample.name]
-                    counters[int(sample.labels["position"]) if name == "place" else name] += sample.value
-    except (ValueError, KeyError, AttributeError, IndexError):  # its parser's, for other texts
+        for line in SAMPLE.finditer(text):
+            name, labels, number = COUNTED[line[1]], dict(LABEL.findall(line[2])), float(line[3])
+            if is_over() or not 0 <= number <= MOST_COUNTED:  # nor NaN
+                return None
+            if labels.get("model_name", escaped) == escaped:
+                counters[int(labels["position"]) if name == "place" else name] += number
+    except (ValueError, KeyError):  # a number or a place that is none
         return None
     longest = longest_of(counters)
     are_vllms = "ended" in counters or "running" in counters
     is_whole = longest <= software.MOST_DRAFT and all(place in counters for place in range(longest))
-    return counters if are_vllms and is_whole and not is_over() else None
+    return counters if are_vllms and is_whole else None
 
 
 def longest_of(counters: Counters) -> int:
@@ -195,11 +185,11 @@ class Steps(Sent):
         if not len(kept) == len(proposed) == len(sizes):
             return None
         counts = [*zip(kept, proposed, strict=True)]
-        for index, (size, (accepted, drafted)) in enumerate(zip(sizes, counts, strict=True), start=1):
-            is_cut = index == len(sizes) and size <= accepted  # by the end of the text
+        for number, (size, (accepted, drafted)) in enumerate(zip(sizes, counts, strict=True), start=2):
+            is_cut = number > len(sizes) and size <= accepted  # by the end of the text
             if not accepted <= drafted <= self.num_spec_tokens or (size != accepted + 1 and not is_cut):
-                counted = f"{accepted} of {drafted} drafts accepted: a chunk is not a round there"
-                raise Misread(f"has sent {size} tokens for round {index + 1}, but counts {counted}")
+                counted = f"{accepted} of {drafted} drafts accepted"
+                raise Misread(f"has sent {size} tokens for round {number}, but counts {counted}")
         return counts
 
     @property
@@ -225,8 +215,7 @@ class PerRequest(Sent):
     def times(self) -> dict[str, float | None]:
         """Those, and all together, by their names in ServerStats."""
         parts = (self.queue_time_ms, self.time_to_first_token_ms, self.generation_time_ms)
-        known = [part for part in parts if part is not None]
-        total = sum(known) if len(known) == len(parts) else None
+        total = None if None in parts else sum(part or 0 for part in parts)
         return dict(zip(TIMES, (*parts, total), strict=True))
 
 
@@ -236,10 +225,6 @@ PromptIds = Annotated[tuple[software.TokenId, ...], Field(fail_fast=True)]
 Top = Annotated[dict[str, Any], Field(max_length=software.MOST_ALTERNATIVES)]  # read as Likely
 
 
-class _Judged(Likely):
-    top_logprobs: Annotated[list[Likely], Field(max_length=software.MOST_ALTERNATIVES)] = []
-
-
 class _Logprobs(Sent):
     """The log probabilities of a chunk's tokens. A completion has lists by token, a chat has `content` with
     an entry for each token."""
@@ -247,9 +232,9 @@ class _Logprobs(Sent):
     tokens: Annotated[list[software.Token], OfTokens] = []
     token_logprobs: Annotated[list[software.LogProb | None], OfTokens] = []
     top_logprobs: Annotated[list[Top | None], OfTokens] | None = None
-    content: Annotated[list[_Judged], OfTokens] | None = None
+    content: Annotated[list[Placed], OfTokens] | None = None
 
-    def judged(self) -> list[_Judged]:
+    def placed(self) -> list[Placed]:
         if self.content is not None:
             return self.content
         tops = self.top_logprobs or [None] * len(self.tokens)
@@ -257,7 +242,7 @@ class _Logprobs(Sent):
             raise Misread(DIFFER)
         likely = [[Likely(token=text, logprob=of) for text, of in (top or {}).items()] for top in tops]
         rows = zip(self.tokens, self.token_logprobs, likely, strict=True)
-        return [_Judged(token=token, logprob=own, top_logprobs=top) for token, own, top in rows]
+        return [Placed(token=token, logprob=logprob, top_logprobs=top) for token, logprob, top in rows]
 
 
 class _Delta(Sent):
@@ -274,6 +259,14 @@ class _Choice(Sent):
     prompt_token_ids: PromptIds | None = None
     finish_reason: software.Word | None = None
     stop_reason: int | str | None = None
+
+    @property
+    def finish(self) -> Finish | None:
+        if self.finish_reason in (None, "length"):
+            return self.finish_reason
+        if self.finish_reason not in ("stop", "tool_calls"):
+            raise Misread(f"gave the run up: {self.finish_reason}")
+        return "stop" if isinstance(self.stop_reason, str) else "eos"
 
     @property
     def words(self) -> str:
@@ -300,53 +293,54 @@ class VllmReader(ChunkReader):
         read = _Event.model_validate(event)
         choice = read.choices[0] if read.choices else _Choice()
         ids, words = choice.token_ids or [], choice.words
-        judged = choice.logprobs.judged() if choice.logprobs else []
+        placed = (choice.logprobs and choice.logprobs.placed()) or [Placed(token=UNFINISHED)] * len(ids)
         if words and not ids:
             raise Misread("sends text without the ids of its tokens: vLLM sends them from 0.10.2 on")
-        if judged and len(judged) != len(ids):
+        if len(placed) != len(ids):
             raise Misread(DIFFER)
         self.count(len(ids), len(words))
         if len(words) > software.LONGEST_TOKEN * len(ids):
             raise Misread(f"sent {len(words):,} characters as the text of a chunk of {len(ids)} tokens")
         self.metrics = read.metrics or self.metrics
         self.steps = self.metrics.speculative_decoding
-        texts = texts_of(words, [one.token for one in judged] or [UNFINISHED] * len(ids))
-        rows = zip(ids, texts, judged or [_Judged(token="")] * len(ids), strict=True)
-        tokens = tuple(token(id_, text, one.probability, _top(id_, one)) for id_, text, one in rows)
-        prompt_ids = choice.prompt_token_ids or read.prompt_token_ids
-        return [Chunk(tokens, choice.finish_reason, choice.stop_reason, prompt_ids)]
+        rows = zip(ids, texts_of(words, [one.token for one in placed]), placed, strict=True)
+        tokens = tuple(one.judged(id_, text) for id_, text, one in rows)
+        self.prompt_ids = choice.prompt_token_ids or read.prompt_token_ids or self.prompt_ids
+        return [Chunk(tokens, choice.finish)]
 
-    def settled(self, chunks: list[Chunk], was_stopped: bool, is_over: Condition) -> Settled:
-        steps, times, self.pair.left = self.steps, self.metrics.times, False
-        with suppress(ServerError):
-            # After a stop string the server goes on for a round, and may judge one more draft.
-            now = self.before and self.pair.counters(self.before, was_stopped, is_over)
-            self.added = now and self.before and added(now, self.before)
-        counted = self.added or Counter()
+    def settled(self, chunks: list[Chunk], is_over: Condition) -> Settled:
+        self.pair.left, was_stopped = False, self.finish == "stop"
+        # After a stop string the server goes on for a round, and may judge one more draft.
+        now = self.before and self.pair.counters(self.before, was_stopped, is_over)
+        self.added = now and self.before and added(now, self.before)
+        if (stats := self._stats(was_stopped)) is None:
+            return chunks, None
+        sizes = [len(chunk.tokens) for chunk in chunks[1:]]
+        counts = self.steps and self.steps.counts(sizes)
+        if stats.alone:
+            _check_sums(stats)
+            if counts is None and stats.drafts is not None:
+                counts = _counts_by_sums(sizes, self.pair.longest, was_stopped, stats)
+        if counts is None:
+            return chunks, stats
+        rows = zip(chunks[1:], counts, strict=True)
+        return [*chunks[:1], *(replace(one, accepted=kept, drafted=of) for one, (kept, of) in rows)], stats
+
+    def _stats(self, was_stopped: bool) -> ServerStats | None:
+        """The request's numbers: as the server tells them of it alone, else by what it has counted since."""
+        counted, times = self.added or Counter(), self.metrics.times
         is_alone = counted["ended"] == 1 and not counted["running"]
         # Requests of others may have been aborted, which do not count as ended.
         is_alone = is_alone and (was_stopped or counted["generated"] == self.tokens)
         if is_alone and not any(times.values()):
             times = {name: 1000 * counted[name] if name in counted else None for name in TIMES}
-        if steps:
-            stats = replace(steps.stats, **times)
-        elif self.added is None and not any(times.values()):
-            return chunks, None
-        else:
-            names = ("drafts", "drafted", "accepted")
-            sums = {name: int(counted[name]) if name in counted else None for name in names}
-            places = tuple(int(counted[place]) for place in range(longest_of(counted)))
-            stats = ServerStats(is_alone, **sums, accepted_by_place=places, **times)
-        sizes = [len(chunk.tokens) for chunk in chunks[1:]]
-        counts = steps and steps.counts(sizes)
-        if stats.alone:
-            _check_sums(stats)
-        if counts is None and stats.alone and stats.drafts is not None:
-            counts = _counts_by_sums(sizes, self.pair.longest, was_stopped, stats)
-        if counts is not None:
-            rows = zip(chunks[1:], counts, strict=True)
-            chunks = [*chunks[:1], *(replace(one, accepted=kept, drafted=of) for one, (kept, of) in rows)]
-        return chunks, stats
+        if self.steps:
+            return replace(self.steps.stats, **times)
+        if self.added is None and not any(times.values()):
+            return None
+        sums = [int(counted[name]) if name in counted else None for name in ("drafts", "drafted", "accepted")]
+        places = tuple(int(counted[place]) for place in range(longest_of(counted)))
+        return ServerStats(is_alone, *sums, places, **times)
 
 
 def _check_sums(stats: ServerStats) -> None:
@@ -372,26 +366,18 @@ def _counts_by_sums(sizes: list[int], longest: int | None, was_stopped: bool, st
     return [(one, longest) for one in kept]
 
 
-def _top(token_id: int, judged: _Judged) -> tuple[software.Alternative, ...]:
-    own = (judged.token, judged.logprob)
-    rows = [one.rows(token_id if (one.token, one.logprob) == own else None) for one in judged.top_logprobs]
-    return tuple(row for one in rows for row in one)
-
-
 def texts_of(text: str, words: list[str]) -> list[str]:
     """The part of a chunk's text that each token has. words: their names. One with an incomplete character,
     or of a special token, has no text: what is left before a known word is the token's in front of it."""
     texts, at = [""] * len(words), 0
     for place, word in enumerate(words):
-        found = text.find(word, at) if word and UNFINISHED not in word else -1
-        if found < 0 or (found > at and place == 0):
+        end = at + software.LONGEST_TOKEN + len(word)
+        start = text.find(word, at, end) if word and UNFINISHED not in word else -1
+        if start < 0 or (start > at and (place == 0 or texts[place - 1])):  # found by chance, farther on
             continue
-        if found > at:
-            if texts[place - 1]:
-                continue  # the word is found by chance, farther on
-            texts[place - 1] = text[at:found]
-        texts[place] = word
-        at = found + len(word)
+        if start > at:
+            texts[place - 1] = text[at:start]
+        texts[place], at = word, start + len(word)
     if words:
         texts[-1] += text[at:]
     return texts

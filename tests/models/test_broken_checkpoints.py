@@ -179,7 +179,7 @@ BASE = {  # what was done to a model, and words of what is said of it
     "a config that is a list": (written("config.json", b"[]"), "name a model_type"),
     "a config of wrong types": (config_with(hidden_size="many"), "hidden_size"),
     "a config of other shapes": (config_with(intermediate_size=128), "shape"),
-    "a config of more layers": (config_with(num_hidden_layers=3), "lacks 9 weights"),
+    "a config of more layers": (config_with(num_hidden_layers=3), "lacks 9 weights, first"),
     "a config beyond all memory": (config_with(vocab_size=10**10), "GB"),
     "a config of very many layers": (config_with(num_hidden_layers=10**5), "at most 500, not 100000"),
     "a weight that is missing": (tensors_with(lambda tensors: tensors.pop(UP)), f"1 weights, first {UP}"),
@@ -216,7 +216,7 @@ OF_ADAPTER = {
     "weights that are cut off": (cut(ADAPTER), "safetensors file is broken"),
     "a config that is cut off": (cut("adapter_config.json"), "adapter_config.json"),
     "what a newer peft knows": (adapter_with(use_magic=True), "'use_magic'"),
-    "a base of too few layers": (base_with(config_with(num_hidden_layers=3)), "lacks 9 weights"),
+    "a base of too few layers": (base_with(config_with(num_hidden_layers=3)), "lacks 9 weights, first"),
     "tokens that it cannot predict": (embeds_tokens_that_it_cannot_predict, "[312, 64], and [304, 64]"),
 }
 UNFIT_ADAPTER = {

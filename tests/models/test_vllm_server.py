@@ -59,7 +59,7 @@ def server(request, python, tmp_path_factory):
     drafting = of.drafting and {"num_speculative_tokens": GAMMA, **of.drafting}
     log = tmp_path_factory.mktemp("log") / f"{of.name}.txt"
     with serving(python, log, drafting, *of.options, variables=of.variables) as address:
-        yield Server(load_pair(vllm=address, vllm_key=of.key), address, of.key)
+        yield Server(load_pair(server=address, server_key=of.key), address, of.key)
 
 
 class OfEachServer:
@@ -190,4 +190,4 @@ class TestEagle3(OfEachServer):
     @pytest.mark.parametrize("key", [None, "another-key"])
     def test_a_wrong_key_and_none_are_told_in_a_sentence(self, server, key):
         with pytest.raises(ServerError, match="refuses the key"):
-            load_pair(vllm=server.address, vllm_key=key)
+            load_pair(server=server.address, server_key=key)

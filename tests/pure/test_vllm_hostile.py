@@ -61,7 +61,7 @@ HOSTILE = [  # before which chunk a server sends what, and what of it is told
     (2, silence, "no token for 0.2 s"),
     (2, endless(EMPTY), "no token for 0.2 s"),
     (2, sends(EMPTY, 20), "more than was asked"),
-    (2, sends(b'data: {"choices": "\xff\xfe"}\n\n'), "not UTF-8"),
+    (2, sends(b'data: {"choices": "\xff\xfe"}\n\n'), "not JSON .* unicode"),
     (2, sends(b"data: <html>\n\n"), "not JSON"),
     (2, sends(b"x" * 100_000, 30), "more than 2,240,0"),
     (2, sends(b": hi\n" * 20_000, 50), r"more than 4,27\d,\d{3} bytes"),
@@ -178,7 +178,8 @@ def test_chunks_that_are_too_many_together_are_refused(sent, words):
     ids = list(range(300_000))
     read, large = reader(1, most_ids(ids)), event(prompt_token_ids=ids)
     assert len(json.dumps(large)) < read.request.longest_event
-    assert read.read(large)[0].prompt_ids == tuple(ids)
+    read.read(large)
+    assert read.prompt_ids == tuple(ids)
 
 
 def answer(content: bytes = b"", status: int = 200, **headers: str) -> tuple[int, dict[str, str], bytes]:
@@ -196,20 +197,18 @@ def at(path: str, *given: Any, **headers: Any) -> dict[str, Any]:
 
 
 LIST, RUN = "/v1/models", "/v1/completions"
-GZIP = {"Content_Encoding": "gzip"}
 UNUSABLE = [
     (at(LIST, b"", 404), f"has no {LIST}"),
     (at(LIST, b"<html>"), "not JSON"),
     (at(LIST, b'{"data": []}'), "no model"),
-    (at(LIST, b"[1]"), "no model"),
+    (at(LIST, b"[1]"), "wrong list of models"),
     (at(LIST, b'{"error": "loading"}', 503), "503: loading"),
     (at(LIST, b"", 302, Location="http://127.0.0.1:9/"), "another address"),
     (at(LIST, models(max_model_len=10**400)), "max_model_len: .* less"),
     (at(LIST, models(max_model_len=-1)), "max_model_len: .* greater"),
     (at(LIST, models(id="x" * 5_000)), "data.0.id: .* 1000 "),
     (at(LIST, b" " * 2_000_001), f"{LIST} of more than 2,000,000 "),
-    (at(LIST, gzip.compress(b"\n"), **GZIP), "compresses"),
-    (at(RUN, gzip.compress(b"\n"), **GZIP), "compresses"),
+    (at(LIST, gzip.compress(b"\n"), Content_Encoding="gzip"), "not JSON"),
     ({"owner": "ollama"}, "ollama"),
     (at(RUN, b'{"error": {"message": "no"}}', 400), "400: no"),
     (at(RUN, b"data: [DONE]\n\n"), "no token"),
@@ -222,7 +221,7 @@ def test_a_server_that_cannot_be_used_is_refused_in_a_sentence(served, settings,
     server, pair = served
     server.behave(**settings)
     with pytest.raises(ServerError, match=words) as caught:
-        load_pair(vllm=pair.client.address)
+        load_pair(server=pair.client.address)
     told = str(caught.value)
     assert told.startswith(f"the server at {pair.client.address} ") and told.isprintable()
     assert len(told) < 1_000
@@ -239,7 +238,7 @@ def test_what_a_server_tells_of_itself_is_shown_on_one_line_and_left_out_where_i
     ):
         server.answers["/version"] = answer(of_version.encode())
         server.answers["/server_info?config_format=json"] = answer(of_config.encode())
-        told = load_pair(vllm=pair.client.address).server
+        told = load_pair(server=pair.client.address).server
         assert (told.version, told.method) == expected
 
 
@@ -255,10 +254,8 @@ def placed(place: object) -> str:
 def test_counters_that_cannot_be_are_not_told_and_those_of_many_engines_are_read():
     for text in (
         *(f"vllm:num_requests_running{NAME} {value}\n" for value in ("-1", "1e300", "NaN", "+Inf")),
-        RUNNING * 20_001,
-        RUNNING + f'vllm:generation_tokens_total{{a="{"x" * 9_000}"}} 1\n' * 340,
         RUNNING + "".join(map(placed, range(1_001))),
-        RUNNING + placed("9" * 9_000),
+        RUNNING + placed("9" * 3_000),
         f'vllm:num_requests_running{{model_name="{"x" * 10_000}"}} 1\n',
         "vllm:num_requests_running{" + "\\" * 9_000 + "\n",
     ):
@@ -292,7 +289,6 @@ def test_stop_ends_a_run_whatever_is_sent(served, hostile):
 @pytest.mark.parametrize("path", ["/metrics", "/tokenize"])
 def test_stop_ends_a_run_that_waits_for_an_answer(served, path, monkeypatch):
     """Both are asked before the text."""
-    monkeypatch.setattr("specdemo.servers.client.ASK_SECONDS", 600.0)
     monkeypatch.setattr("specdemo.servers.client.OPTIONAL_SECONDS", 600.0)
     (server, pair), gate = served, Gate()
     server.before_answer = lambda asked: gate.hold() if asked == path else None
@@ -323,15 +319,12 @@ def test_what_is_closed_before_it_is_sent_is_not_sent(scheme, monkeypatch):
         assert b"Once" not in b"".join(iter(lambda: connection.recv(9_999), b""))
 
 
-def test_what_cannot_even_be_asked_and_a_long_status_line_are_said_in_a_sentence(monkeypatch):
+def test_what_cannot_even_be_asked_and_a_long_status_line_are_said_in_a_sentence():
     long = httpx.Response(500, stream=httpx.ByteStream(b""), extensions={"reason_phrase": b"x" * 90_000})
     with pytest.raises(ServerError, match="500: x{300}$"):
         Client("http://host")._content(long, 9)
     with pytest.raises(ServerError, match="cannot be used: UnicodeError"):
         load_pair(server=f"http://{'a' * 70}.com")
-    monkeypatch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError))
-    with pytest.raises(ServerError, match="no more threads"):
-        load_pair(server="http://127.0.0.1:9")
 
 
 def test_a_load_does_not_wait_for_a_server_that_goes_on_without_tokens(served, monkeypatch):
@@ -339,7 +332,7 @@ def test_a_load_does_not_wait_for_a_server_that_goes_on_without_tokens(served, m
     (server, pair), gate = served, Gate()
     server.before_chunk = lambda number, write: endless(EMPTY)(write, gate) if number == 1 else None
     with pytest.raises(ServerError, match="no token for 0.5 s"):
-        load_pair(vllm=pair.client.address)
+        load_pair(server=pair.client.address)
     gate.opened.set()
 
 
@@ -404,7 +397,7 @@ def replayed(events: list[Any], reader: ChunkReader) -> str:
         chunks = [one for event in events for one in reader.read(event) if one.tokens]
         for index, one in enumerate(chunks):
             trace.add(round_of(index, one, 4, True))
-        chunks, stats = reader.settled(chunks, False, lambda: False)
+        chunks, stats = reader.settled(chunks, lambda: False)
         trace.revise([round_of(index, one, 4, True) for index, one in enumerate(chunks)])
         trace.count(stats)
         Trace.from_json(trace.to_json())

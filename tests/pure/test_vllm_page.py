@@ -83,7 +83,7 @@ def test_a_hosted_page_fetches_no_address_of_a_visitor_and_shows_none(two):
         models.get(Choice(server=urls[1]))
     assert not drafting.keys and "server" not in settings.names_of(hosted=True)
     pair = models.get(Choice("Server 1"))
-    drafting.answers["/v1/completions"] = (500, {}, b"{}")
+    drafting.answers["/v1/completions"] = (500, {}, f'{{"error": "{urls[0]} is down"}}'.encode())
     told = [*describe_pair(pair, GREEDY), json.dumps(models.listed()), repr(pair.info)]
     for url in (urls[0], NOBODY):
         with pytest.raises(ServerError) as caught:

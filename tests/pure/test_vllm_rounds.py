@@ -118,7 +118,7 @@ class Replayed:
         self.added = added(after, before)
         read = reader()
         self.chunks = [chunk for event in kept["events"] for chunk in read.read(event)]
-        longest, self.steps = longest_of(self.added), read.steps
+        longest, self.steps, self.prompt_ids = longest_of(self.added), read.steps, read.prompt_ids
         self.with_tokens = [chunk for chunk in self.chunks if chunk.tokens]
         self.rounds = [round_of(at, one, longest, False) for at, one in enumerate(self.with_tokens)]
 
@@ -129,7 +129,7 @@ def test_a_recording_is_a_whole_text(name):
     emitted = [token for one in run.rounds for token in one.emitted]
     assert len(emitted) == 24 == run.added["generated"]
     assert (run.added["ended"], run.added["running"]) == (1, 0)
-    assert run.chunks[0].prompt_ids and [chunk.finish for chunk in run.chunks[-2:]] == ["length", None]
+    assert run.prompt_ids and [chunk.finish for chunk in run.chunks[-2:]] == ["length", None]
     for piece in (piece for chunk in run.chunks for piece in chunk.tokens):
         assert 0 < piece.raw_p <= 1 and [row[0] for row in piece.top].count(piece.id) == 1
     texts = ["".join(piece.text for piece in chunk.tokens) for chunk in run.chunks]

@@ -33,7 +33,7 @@ def of_all(trace: Trace) -> list[str]:
 
 def test_a_run_is_the_same_events_and_the_same_trace(served):
     server, pair = served
-    pair = load_pair(vllm=f"{pair.client.address}/v1/")
+    pair = load_pair(server=f"{pair.client.address}/v1/")
     penalties = {"presence_penalty": 0.5, "frequency_penalty": -0.25}
     with stream(pair, "Once", replace(SHORT, seed=3, **penalties, logit_bias={})) as run:
         started, *rounds, finished = list(run)
@@ -118,7 +118,7 @@ def test_a_proxy_may_let_through_only_what_is_needed(served):
     server.answers["/tokenize"] = (503, {}, b"")
     for status, header in ODD:
         server.answers |= dict.fromkeys(("/metrics", "/version"), (status, header, b"99\r\ncut off"))
-        later = load_pair(vllm=pair.client.address)
+        later = load_pair(server=pair.client.address)
         trace = generate(later, "Once", SHORT)
         assert trace.finish == "length" and trace.prompt_ids == (1, 2, 3) and trace.stats.server is None
     server.answers.clear()
@@ -239,15 +239,15 @@ def test_no_run_keeps_its_connection(served, monkeypatch):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"vllm": 8000}, "server"),
-        ({"vllm": "http://"}, "begins with http"),
-        ({"vllm": "http://[::1"}, "cannot be read"),
-        ({"vllm": "http://me:secret@host"}, "a name or a password"),
-        ({"vllm": "http://host/?key=1"}, "without"),
-        ({"vllm": "http://ho\nst"}, "server"),
-        ({"name": "embedded", "vllm": "http://host:8000"}, "server must be given alone"),
-        ({"vllm_key": "secret"}, "server_key"),
-        *(({"vllm": NOBODY, "vllm_key": key}, "the key") for key in ("", " ", "a\nb", "schlüssel")),
+        ({"server": 8000}, "server"),
+        ({"server": "http://"}, "begins with http"),
+        ({"server": "http://[::1"}, "cannot be read"),
+        ({"server": "http://me:secret@host"}, "a name or a password"),
+        ({"server": "http://host/?key=1"}, "without"),
+        ({"server": "http://ho\nst"}, "server"),
+        ({"name": "embedded", "server": "http://host:8000"}, "server must be given alone"),
+        ({"server_key": "secret"}, "server_key"),
+        *(({"server": NOBODY, "server_key": key}, "the key") for key in ("", " ", "a\nb", "schlüssel")),
     ],
 )
 def test_what_is_no_address_or_no_key(given, words):
@@ -267,8 +267,8 @@ def test_the_key_is_sent_and_is_in_no_trace_log_or_error(caplog):
     server.answers |= {"/version": told, "/server_info?config_format=json": told}
     with server.serving() as url:
         with pytest.raises(ServerError, match="refuses the key, or wants one") as caught:
-            load_pair(vllm=url)
-        pair = load_pair(vllm=url, vllm_key=KEY)
+            load_pair(server=url)
+        pair = load_pair(server=url, server_key=KEY)
         trace = generate(pair, "Once", SHORT)
         server.before_chunk = lambda number, write: write(line({"error": f"the key {KEY} has expired"}))
         with pytest.raises(ServerError, match=r"the key \*\*\* has expired") as told:
@@ -313,4 +313,4 @@ def test_a_certificate_is_checked(tmp_path):
     context.load_cert_chain(tmp_path / "own.pem", tmp_path / "key.pem")
     trusted = pytest.raises(ServerError, match="has no certificate that can be trusted")
     with StandIn().serving(context) as url, trusted:
-        load_pair(vllm=url)
+        load_pair(server=url)

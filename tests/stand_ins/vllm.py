@@ -278,7 +278,7 @@ def connected(**settings: Any) -> Iterator[tuple[StandIn, ServedPair]]:
     """A new server, and what takes the place of a pair for it."""
     server = StandIn(**settings)
     with server.serving() as url:
-        yield server, load_pair(vllm=url)
+        yield server, load_pair(server=url)
 
 
 def fates(a_round: Round) -> str:
