@@ -6,20 +6,20 @@ They are named like the keys of the trace's JSON. p is the target's distribution
 after temperature and filters; raw_p and raw_q are the same two at temperature 1 without filters (Leviathan et
 al. 2023, Chen et al. 2023)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from specdemo.events.choices import (
     DRAFTER_KINDS,
     METHODS,
     RULES,
-    DrafterKind,
     Manner,
     Method,
     Rule,
     drafter_label,
-    lossy_in_words,
     manner_of,
     words_of_row,
 )
@@ -39,7 +39,6 @@ from specdemo.events.params import (
     check_prompt,
     check_text,
     described,
-    is_auto,
     is_conversation,
     is_lossy,
     rule_in_words,
@@ -47,17 +46,20 @@ from specdemo.events.params import (
 )
 
 __version__ = "0.1.0"  # of the package, which traces and reports name
-__all__ = [
-    "Alternative", "ByModel", "ChatMessage", "DRAFTER_KINDS", "DrafterKind", "EndedBy", "ExpertsRead", "Fate",
-    "Finish", "Finished", "Gamma", "Judged", "JudgedInTree", "Kept", "LIMITS", "METHODS", "Manner", "Mark",
-    "MarkRole", "Method", "Opened", "SegmentKind",
-    "NO_PROMPT", "Next", "PARAMETERS", "PairInfo", "Params", "Prompt", "RULES", "Round", "Rule",
-    "ServerInfo", "ServerStats", "Source", "Started", "Stats", "TOKEN_IDS", "allowed",
-    "allowed_in_words", "check_messages", "check_number", "check_prompt", "check_text", "described",
-    "drafter_label", "is_auto", "is_conversation", "is_lossy",
-    "is_tree", "places_of", "__version__", "lossy_in_words", "manner_of", "rule_in_words",
-    "template_arguments_json", "words_of_row",
+__all__ = [  # what other modules ask for here, besides what follows
+    "DRAFTER_KINDS", "LIMITS", "METHODS", "NO_PROMPT", "PARAMETERS", "RULES", "TOKEN_IDS", "ChatMessage",
+    "Gamma", "Manner", "Method", "Params", "Prompt", "Rule", "allowed", "allowed_in_words", "check_messages",
+    "check_number", "check_prompt", "check_text", "described", "drafter_label", "is_conversation", "is_lossy",
+    "manner_of", "rule_in_words", "template_arguments_json", "words_of_row",
 ]  # fmt: skip
+
+# Numbers as a trace file can have them; its reader holds them to these bounds.
+TokenId = Annotated[int, Field(ge=0, lt=TOKEN_IDS)]
+Probability = Annotated[float, Field(ge=0, le=1.000001)]  # sums of floats can be slightly above 1
+MOST = 10**12  # what no time (in ms) and no count of a real run reaches
+Count = Annotated[int, Field(ge=0, lt=MOST)]
+Amount = Annotated[float, Field(ge=0, lt=MOST)]  # a time in ms, a mean of counts, or a quotient
+Interval = tuple[Amount, Amount]
 
 # Why a draft has no more tokens: it has gamma of them; the drafter was not sure enough (Params.confidence);
 # it has drafted an eos, or a token that the grammar forbids; the text has no room for more; the drafter has
@@ -110,7 +112,9 @@ Source = Literal["resampled", "bonus", "sampled"]  # of the target's own token
 
 # One of the likeliest tokens at a position: id, text, p, q, raw_p, raw_q. q and raw_q are None where nothing
 # was drafted, and all but text and raw_p where a server has not told them.
-Alternative = tuple[int | None, str, float | None, float | None, float, float | None]
+Alternative = tuple[
+    TokenId | None, str, Probability | None, Probability | None, Probability, Probability | None
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,18 +138,18 @@ class Judged:
     A server tells raw_p of what it accepted, and nothing of what it refused, whose id is None, too.
     """
 
-    id: int | None
+    id: TokenId | None
     text: str
-    p: float | None
-    q: float | None
-    raw_p: float | None
-    raw_q: float | None
-    u: float | None
-    accept_prob: float | None
+    p: Probability | None
+    q: Probability | None
+    raw_p: Probability | None
+    raw_q: Probability | None
+    u: Probability | None
+    accept_prob: Probability | None
     fate: Fate
     top: tuple[Alternative, ...]
-    distance: float | None = None
-    allowed: int | None = None
+    distance: Probability | None = None
+    allowed: Count | None = None
     forbidden: bool = False
 
 
@@ -161,8 +165,8 @@ class JudgedInTree(Judged):
     and accept_prob. top: the likeliest tokens of the same two distributions. residual_mass: of a refused one,
     the mass of what it leaves of p, max(p - q, 0), before normalising. Older traces lack it."""
 
-    parent: int | None = field(kw_only=True)
-    residual_mass: float | None = field(default=None, kw_only=True)
+    parent: Count | None = field(kw_only=True)
+    residual_mass: Probability | None = field(default=None, kw_only=True)
 
 
 def places_of(draft: Sequence[Judged]) -> list[int]:
@@ -192,25 +196,25 @@ class Next:
     whatever it was, and the round's `drafts_told` is False.
     """
 
-    id: int | None
+    id: TokenId | None
     text: str
     source: Source
-    p: float | None
-    q: float | None
-    raw_p: float | None
-    raw_q: float | None
-    u: float | None
-    residual_mass: float | None
+    p: Probability | None
+    q: Probability | None
+    raw_p: Probability | None
+    raw_q: Probability | None
+    u: Probability | None
+    residual_mass: Probability | None
     top: tuple[Alternative, ...]
-    allowed: int | None = None
+    allowed: Count | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
     """How many of one draft's tokens each lossless rule keeps, judged with the same uniform numbers."""
 
-    speculative: int
-    block: int
+    speculative: Count
+    block: Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,8 +223,8 @@ class ExpertsRead:
     are mixtures of experts. check: by all rows, those of the draft and of the token before it. row: by that
     token's alone, as in a plain round."""
 
-    check: float
-    row: float
+    check: Amount
+    row: Amount
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,20 +249,20 @@ class Round:
     only those that were accepted.
     """
 
-    index: int
+    index: Count
     draft: tuple[JudgedInTree | Judged, ...]
     next: Next | None
-    emitted: tuple[int | None, ...]
-    draft_ms: float | None
-    verify_ms: float | None
+    emitted: tuple[TokenId | None, ...]
+    draft_ms: Amount | None
+    verify_ms: Amount | None
     kept: Kept | None = None
-    gamma: int | None = None
+    gamma: Count | None = None
     ended_by: EndedBy | None = None
-    made: int | None = None
-    arrival_ms: float | None = None
+    made: Count | None = None
+    arrival_ms: Amount | None = None
     drafts_told: bool = True
-    fed_again: int | None = None
-    target_forwards: int = 1
+    fed_again: Count | None = None
+    target_forwards: Annotated[int, Field(ge=1, lt=MOST)] = 1
     experts_read: ExpertsRead | None = None
 
     @property
@@ -274,6 +278,13 @@ class Round:
         return (self.draft_ms or 0.0) + (self.verify_ms or 0.0)
 
 
+def kept_tokens(a_round: Round) -> Iterator[Judged | Next]:
+    """The tokens that the round added, in order."""
+    yield from (token for token in a_round.draft if token.fate == "accepted")
+    if a_round.next:
+        yield a_round.next
+
+
 @dataclass(frozen=True, slots=True)
 class ServerStats:
     """What a server's own counters added up to while the run went on. alone: whether that was this run's
@@ -285,15 +296,15 @@ class ServerStats:
     network_ms is what the run took longer than that here."""
 
     alone: bool
-    drafts: int | None
-    drafted: int | None
-    accepted: int | None
-    accepted_by_place: tuple[int, ...] = ()
-    queue_ms: float | None = None
-    prefill_ms: float | None = None
-    decode_ms: float | None = None
-    total_ms: float | None = None
-    network_ms: float | None = None
+    drafts: Count | None
+    drafted: Count | None
+    accepted: Count | None
+    accepted_by_place: tuple[Count, ...] = ()
+    queue_ms: Amount | None = None
+    prefill_ms: Amount | None = None
+    decode_ms: Amount | None = None
+    total_ms: Amount | None = None
+    network_ms: Amount | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,28 +328,28 @@ class Stats:
     are None where the server does not tell how much it drafts.
     """
 
-    tokens: int
-    rounds: int
-    drafted: int | None
-    accepted: int
-    rejected: int | None
-    acceptance_rate: float | None
-    mean_tokens_per_round: float | None
-    target_forwards: int
-    prefill_ms: float | None
-    draft_ms: float | None
-    verify_ms: float | None
-    ttft_ms: float | None
-    tokens_per_second: float | None
-    target_step_ms: float | None
-    drafter_step_ms: float | None
-    cost_ratio: float | None
-    target_step_spread: tuple[float, float] | None = None
-    speedup: float | None = None
-    speedup_interval: tuple[float, float] | None = None
-    distance: float | None = None
-    made: int | None = None
-    arrival_ms: float | None = None
+    tokens: Count
+    rounds: Count
+    drafted: Count | None
+    accepted: Count
+    rejected: Count | None
+    acceptance_rate: Amount | None
+    mean_tokens_per_round: Amount | None
+    target_forwards: Count
+    prefill_ms: Amount | None
+    draft_ms: Amount | None
+    verify_ms: Amount | None
+    ttft_ms: Amount | None
+    tokens_per_second: Amount | None
+    target_step_ms: Annotated[float, Field(gt=0, lt=MOST)] | None
+    drafter_step_ms: Amount | None
+    cost_ratio: Amount | None
+    target_step_spread: Interval | None = None
+    speedup: Amount | None = None
+    speedup_interval: Interval | None = None
+    distance: Amount | None = None
+    made: Count | None = None
+    arrival_ms: Amount | None = None
     server: ServerStats | None = None
 
     @property
@@ -363,7 +374,7 @@ MarkRole = Literal["thinking", "tool call", "header", "body", "end"]
 class Mark:
     """A token by which a chat template parts what a model writes (events/segments.py)."""
 
-    id: int
+    id: TokenId
     text: str
     role: MarkRole
 
@@ -402,7 +413,7 @@ class Started:
     versions: dict[str, str]
     params: Params
     prompt: str
-    prompt_ids: tuple[int, ...]
+    prompt_ids: tuple[TokenId, ...]
     messages: tuple[ChatMessage, ...] | None = None
     marks: tuple[Mark, ...] = ()
     opened: Opened | None = None
@@ -417,6 +428,6 @@ class Finished:
 
     finish: Finish
     error: str | None
-    output_ids: tuple[int | None, ...]
+    output_ids: tuple[TokenId | None, ...]
     text: str
     stats: Stats
