@@ -84,12 +84,12 @@ def speed_up(slow: Sequence[Sequence[TimedRound]], fast: Sequence[Sequence[Timed
     if not slow_ms or not fast_ms:
         return None
     value, dice = slow_ms / fast_ms, Random(0)
-    of_runs = [*_off_their_usual(slow), *_off_their_usual(fast)]
-    off = [part for of_run in of_runs for part in of_run]
+    of_slow, of_fast = _off_their_usual(slow), _off_their_usual(fast)
+    off = [part for of_run in (*of_slow, *of_fast) for part in of_run]
     known = len(off) - 2  # each side's mean is taken from the stretches themselves
     off = [part * sqrt(len(off) / known) for part in off]
-    alike = _alike(of_runs)
-    slow_count, fast_count = (_independent(side, alike) for side in (slow, fast))
+    alike = _alike([*of_slow, *of_fast])
+    slow_count, fast_count = _independent(of_slow, alike), _independent(of_fast, alike)
 
     def resampled() -> float:
         """The logarithm of how much the value is off."""
@@ -97,9 +97,9 @@ def speed_up(slow: Sequence[Sequence[TimedRound]], fast: Sequence[Sequence[Timed
         spread = sqrt(known / dice.gammavariate(known / 2, 2))
         return spread * (fmean(dice.choices(off, k=slow_count)) - fmean(dice.choices(off, k=fast_count)))
 
-    cuts = quantiles((resampled() for _ in range(RESAMPLES)), n=20)
+    low, *_, high = quantiles((resampled() for _ in range(RESAMPLES)), n=20)
     # exp of the two ends only: of a single resample it can overflow.
-    return SpeedUp(value, value * exp(min(cuts[0], 0.0)), value * exp(max(cuts[-1], 0.0)))
+    return SpeedUp(value, value * exp(min(low, 0.0)), value * exp(max(high, 0.0)))
 
 
 def after_plain_rounds(stats: Stats, rounds: Sequence[Round], times_ms: Sequence[float]) -> Stats:
@@ -156,12 +156,8 @@ def _off_their_usual(runs: Sequence[Sequence[TimedRound]]) -> list[list[float]]:
 
 
 def _stretches(run: Sequence[TimedRound]) -> list[Sequence[TimedRound]]:
-    count = _count(run)
+    count = min(max(FEWEST_STRETCHES, len(run) // STRETCH), MOST_STRETCHES, len(run))
     return [run[at * len(run) // count : (at + 1) * len(run) // count] for at in range(count)]
-
-
-def _count(run: Sequence[TimedRound]) -> int:
-    return min(max(FEWEST_STRETCHES, len(run) // STRETCH), MOST_STRETCHES, len(run))
 
 
 def _alike(of_runs: Sequence[Sequence[float]]) -> float:
@@ -177,9 +173,9 @@ def _alike(of_runs: Sequence[Sequence[float]]) -> float:
     return min(1.0, max(0.0, seen + lost + SURE / sqrt(len(squares))))
 
 
-def _independent(runs: Sequence[Sequence[TimedRound]], alike: float) -> int:
+def _independent(of_runs: Sequence[Sequence[float]], alike: float) -> int:
     """How many independent stretches a side is worth."""
-    counts = [_count(run) for run in runs if run]
+    counts = [len(of_run) for of_run in of_runs if of_run]
     return max(1, round(sum(count / (1 + (count - 1) * alike) for count in counts)))
 
 
@@ -267,12 +263,11 @@ def estimates(
     judged = [verdict for verdicts in by_place for verdict in verdicts]
     if not judged:
         return []
-    off = None  # the ends of the run's interval, relative to its speed-up
+    off: list[float] = []  # the ends of the run's interval, relative to its speed-up
     if stats.speedup is None or stats.speedup_interval is None:
         stats = replace(stats, target_step_ms=None, cost_ratio=None)
     else:
-        low, high = stats.speedup_interval
-        off = low / stats.speedup, high / stats.speedup
+        off = [end / stats.speedup for end in stats.speedup_interval]
     of_server = any(one.arrival_ms is not None for one in rounds)
     alpha = None if of_server else stats.acceptance_rate  # as it is shown beside the formula's figures
     everywhere = mean(judged)
@@ -379,28 +374,14 @@ def _ms_of_a_draft(rounds: Sequence[Round]) -> float | None:
     return mean(times_ms) if times_ms else None
 
 
-@dataclass(frozen=True)
-class ExpertsOfChecks:
-    """How many experts of a layer the checks of full drafts read, as means over them. rows: see Checks."""
-
-    rows: int
-    read: ExpertsRead
-
-    @property
-    def ratio(self) -> float:
-        """How many times the experts of one row they read."""
-        return self.read.check / self.read.row
-
-
-def experts_of_checks(rounds: Sequence[Round], gamma: int | str) -> ExpertsOfChecks | None:
-    """Of drafts of the length that `checks` takes. None without such drafts, and of a target without
-    experts."""
+def experts_of_checks(rounds: Sequence[Round], gamma: int | str) -> tuple[int, ExpertsRead] | None:
+    """How many rows the checks of full drafts feed, and how many experts of a layer they read, as means over
+    them. None without such drafts, and of a target without experts."""
     length = _checked_length(rounds, gamma)
     read = [one.experts_read for one in rounds if len(one.draft) == length and one.experts_read]
     if length is None or not read:
         return None
-    means = ExpertsRead(fmean(one.check for one in read), fmean(one.row for one in read))
-    return ExpertsOfChecks(length + 1, means)
+    return length + 1, ExpertsRead(fmean(one.check for one in read), fmean(one.row for one in read))
 
 
 def _checked_length(rounds: Sequence[Round], gamma: int | str) -> int | None:
