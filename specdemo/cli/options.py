@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from specdemo.events import LIMITS, METHODS, PARAMETERS, RULES, Params, allowed_in_words, described
-from specdemo.events.params import DEEPEST_TREE, MOST_NODES, DraftTree
+from specdemo.events import LIMITS, METHODS, PARAMETERS, RULES, Params
+from specdemo.events.params import DEEPEST_TREE, MOST_NODES, DraftTree, allowed_in_words, described
 from specdemo.loading.catalog import DTYPES, QUANTIZE, WORKS
 from specdemo.words.message import about, harmless
 

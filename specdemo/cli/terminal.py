@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from specdemo.events import Finish, Params, Round, Stats, is_tree, rule_in_words
-from specdemo.events.metrics import other_forwards
 from specdemo.events.params import tree_text
 from specdemo.events.segments import Segment, segments_of
 from specdemo.events.trace import Trace
@@ -100,7 +99,7 @@ def summary(stats: Stats, finish: Finish | None, params: Params, rounds: Sequenc
     is_auto = params.gamma == "auto" and not params.tree
     chosen = [one.gamma for one in rounds if one.gamma is not None] if is_auto else []
     by_arrival = stats.arrival_ms is not None  # a server's
-    count = other_forwards(stats)
+    count = max(0, stats.target_forwards - stats.rounds)  # of the prompt, or of parts of the text again
     fed_apart = any(one.target_forwards > 1 for one in rounds)
     what_was_read = "prompt, and text fed again or token by token, read" if fed_apart else "prompt read"
     numbers = (

@@ -4,7 +4,7 @@
 Everything that page, terminal, trace file and benchmark need to know about a run is in these frozen values.
 They are named like the keys of the trace's JSON. p is the target's distribution and q the drafter's, both
 after temperature and filters; raw_p and raw_q are the same two at temperature 1 without filters (Leviathan et
-al. 2023, Chen et al. 2023)."""
+al. 2023, Chen et al. 2023). A field that has a default may be missing in older traces."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -32,25 +32,19 @@ from specdemo.events.params import (
     Gamma,
     Params,
     Prompt,
-    allowed,
-    allowed_in_words,
     check_messages,
-    check_number,
     check_prompt,
     check_text,
-    described,
     is_conversation,
     is_lossy,
     rule_in_words,
-    template_arguments_json,
 )
 
 __version__ = "0.1.0"  # of the package, which traces and reports name
 __all__ = [  # what other modules ask for here, besides what follows
     "DRAFTER_KINDS", "LIMITS", "METHODS", "NO_PROMPT", "PARAMETERS", "RULES", "TOKEN_IDS", "ChatMessage",
-    "Gamma", "Manner", "Method", "Params", "Prompt", "Rule", "allowed", "allowed_in_words", "check_messages",
-    "check_number", "check_prompt", "check_text", "described", "drafter_label", "is_conversation", "is_lossy",
-    "manner_of", "rule_in_words", "template_arguments_json", "words_of_row",
+    "Gamma", "Manner", "Method", "Params", "Prompt", "Rule", "check_messages", "check_prompt", "check_text",
+    "drafter_label", "is_conversation", "is_lossy", "manner_of", "rule_in_words", "words_of_row",
 ]  # fmt: skip
 
 # Numbers as a trace file can have them; its reader holds them to these bounds.
@@ -103,7 +97,7 @@ class PairInfo:
     dtype: ByModel
     quantize: ByModel
     server: ServerInfo | None = None
-    drafter_kind: str | None = None  # None of older traces, without a drafter, and on a server
+    drafter_kind: str | None = None  # None without a drafter, and on a server
     longest_draft: int | None = None  # of a drafter that can draft only so many tokens at once
 
 
@@ -123,17 +117,17 @@ class Judged:
 
     Rule `speculative`: accept_prob = min(1, p/q); accepted exactly when u < accept_prob. A token after the
     rejection was never judged: it is discarded, and its u and accept_prob are None. A token that was accepted
-    after the end of the text is discarded, too, and keeps its u and accept_prob.
+    after the end of the text is discarded, too, and keeps both.
 
     Rule `block`: accept_prob is h of Sun et al. 2024, and all up to the last with u < accept_prob are
-    accepted. So all are judged, and all keep u and accept_prob.
+    accepted. So all are judged, and all keep both.
 
-    The lossy rules: as `speculative`, but with another accept_prob. distance: the total variation
-    distance, from 0 to 1, between p and the distribution of the token that the rule emits at this
-    place, whatever is drafted. None of a lossless rule, and of a token that was never judged.
+    The lossy rules: as `speculative`, but with another accept_prob. distance: the total variation distance
+    between p and the distribution of the token that the rule emits at this place, whatever is drafted. None
+    of a lossless rule, and of a token that was never judged.
 
-    allowed: how many tokens the run's grammar allowed at this place; None without a grammar, and before the
-    grammar begins. forbidden: whether it forbade this one, so that p is 0.
+    allowed: how many tokens the run's grammar allowed at this place; None without a grammar, and before it
+    begins. forbidden: whether it forbade this one, so that p is 0.
 
     A server tells raw_p of what it accepted, and nothing of what it refused, whose id is None, too.
     """
@@ -163,7 +157,7 @@ class JudgedInTree(Judged):
     several tokens of a draft can be rejected. One that the path did not come to is discarded; its p is the
     target's at its place. One that was refused after the end of the text is discarded, too, and keeps its u
     and accept_prob. top: the likeliest tokens of the same two distributions. residual_mass: of a refused one,
-    the mass of what it leaves of p, max(p - q, 0), before normalising. Older traces lack it."""
+    the mass of what it leaves of p, max(p - q, 0), before normalising."""
 
     parent: Count | None = field(kw_only=True)
     residual_mass: Probability | None = field(default=None, kw_only=True)
@@ -234,15 +228,15 @@ class Round:
     `next` is None only when the text ended inside the accepted drafts. draft_ms and verify_ms are the
     engine's own time, without what a consumer does between events. `kept` is None where nothing was drafted,
     and with `alternatives` 0 under any rule but `block`.
-    gamma: the most tokens that this round could draft; ended_by: why it drafted no more. made: how many
-    tokens the drafter made, which are those of the draft and those that it was not sure enough of. Older
-    traces lack these three, and plain decoding has no ended_by.
+    gamma: the most tokens that this round could draft; ended_by: why it drafted no more, None in plain
+    decoding. made: how many tokens the drafter made: those of the draft and those that it was not sure enough
+    of.
     fed_again: how many tokens of the text the target and the drafter were fed once more, because a recurrent
     layer keeps one state for all of them, which rejected drafts have changed. None where neither model has
-    such layers. target_forwards: how many forwards the target took; more than one where it had to be fed
-    again by a forward of its own, or one token at a time. Older traces lack both.
-    experts_read: without rows after a drafted eos. None of a target without experts, where they are not told
-    which are chosen, where it was fed one token at a time, with a tree, in older traces and on a server.
+    such layers. target_forwards: more than one where the target had to be fed again by a forward of its own,
+    or one token at a time.
+    experts_read: without rows after a drafted eos. None of a target without experts, where it is not known
+    which are chosen, where it was fed one token at a time, with a tree and on a server.
 
     Of a server's round the times are None, and arrival_ms is the time since what came before it: the round
     before, or the request. drafts_told: whether it is known how many tokens were drafted; else `draft` has
@@ -315,11 +309,9 @@ class Stats:
     it; target_step_spread: their 10th and 90th percentile. speedup: target_step_ms * tokens / (draft_ms +
     verify_ms), how many times as fast as the target alone; speedup_interval: its 90% interval
     (events/speedup.py), which holds 1 for plain decoding. These four and cost_ratio are None while the run
-    goes on, after one that was cancelled or failed, and after one of fewer than 24 tokens. Older traces lack
-    the interval.
-    made: how many tokens the drafter made, with those that were dropped because it was not sure enough;
-    drafter_step_ms is draft_ms divided by it; None of trees, whose tokens come several to a forward. Older
-    traces lack it.
+    goes on, after one that was cancelled or failed, and after one of fewer than 24 tokens.
+    made: how many tokens the drafter made, with those that were dropped because it was not sure enough.
+    drafter_step_ms: draft_ms / drafted; None of trees, whose tokens come several to a forward.
     distance: of a lossy rule, the mean over the text's tokens of the total variation distance between the
     target's distribution and the one that the token was drawn from. None of a lossless rule.
 
