@@ -123,8 +123,7 @@ class Judged:
     accepted. So all are judged, and all keep both.
 
     The lossy rules: as `speculative`, but with another accept_prob. distance: the total variation distance
-    between p and the distribution of the token that the rule emits at this place, whatever is drafted. None
-    of a lossless rule, and of a token that was never judged.
+    between p and the distribution of the token that the rule emits here; None of one that was never judged.
 
     allowed: how many tokens the run's grammar allowed at this place; None without a grammar, and before it
     begins. forbidden: whether it forbade this one, so that p is 0.
@@ -157,7 +156,7 @@ class JudgedInTree(Judged):
     several tokens of a draft can be rejected. One that the path did not come to is discarded; its p is the
     target's at its place. One that was refused after the end of the text is discarded, too, and keeps its u
     and accept_prob. top: the likeliest tokens of the same two distributions. residual_mass: of a refused one,
-    the mass of what it leaves of p, max(p - q, 0), before normalising."""
+    what it leaves of p, max(p - q, 0)."""
 
     parent: Count | None = field(kw_only=True)
     residual_mass: Probability | None = field(default=None, kw_only=True)
@@ -231,12 +230,12 @@ class Round:
     gamma: the most tokens that this round could draft; ended_by: why it drafted no more, None in plain
     decoding. made: how many tokens the drafter made: those of the draft and those that it was not sure enough
     of.
-    fed_again: how many tokens of the text the target and the drafter were fed once more, because a recurrent
-    layer keeps one state for all of them, which rejected drafts have changed. None where neither model has
-    such layers. target_forwards: more than one where the target had to be fed again by a forward of its own,
-    or one token at a time.
+    fed_again: how many tokens of the text the target and the drafter were fed once more, because rejected
+    drafts have changed the one state of a recurrent layer. None where neither model has such layers.
+    target_forwards: more than one where the target had to be fed again by a forward of its own, or one token
+    at a time.
     experts_read: without rows after a drafted eos. None of a target without experts, where it is not known
-    which are chosen, where it was fed one token at a time, with a tree and on a server.
+    which are chosen, one token at a time, with a tree and on a server.
 
     Of a server's round the times are None, and arrival_ms is the time since what came before it: the round
     before, or the request. drafts_told: whether it is known how many tokens were drafted; else `draft` has

@@ -229,12 +229,10 @@ def break_even(gamma: float, tokens: float) -> float | None:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What is estimated for one draft length. `formula`: by Leviathan et al. 2023 (equation 1, theorem 3.8)
-    from the run's acceptance rate; it takes all places of a draft alike and verifying for as long as a plain
-    round, and has no speed-up where drafted tokens were dropped, because it knows none. `seen`: by the share
-    of drafts that were accepted at each place and the times that this run had, so that its own draft length
-    gets its own figures. Speed-ups are None where the run's own is unknown; the formula's figures where a
-    server has not told p and q."""
+    """What a draft length would bring. `formula`: by Leviathan et al. 2023 from the run's acceptance rate;
+    None where a server has not told p and q, and no speed-up where drafted tokens were dropped. `seen`: by
+    the share of drafts that were accepted at each place and this run's times. Speed-ups are None where the
+    run's is."""
 
     gamma: int
     formula_tokens: float | None  # a round
@@ -303,9 +301,9 @@ def estimates(
             formula_speedup = expected_speedup(alpha, gamma, by_token)
         drafting_ms = None if a_draft_ms is None else made_at[0] * a_draft_ms
         seen_speedup = _speedup(stats, tokens, kept, made, drafting_ms)
-        interval = None
-        if seen_speedup is not None and off is not None:
-            interval = seen_speedup * off[0], seen_speedup * off[1]
+        interval = (
+            (seen_speedup * off[0], seen_speedup * off[1]) if seen_speedup is not None and off else None
+        )
         found.append(Estimate(gamma, formula_tokens, formula_speedup, tokens, seen_speedup, interval))
     return found
 
@@ -399,10 +397,8 @@ FEWEST_CHECKS = 5  # of full drafts, of which a mean and a spread are told
 
 @dataclass(frozen=True)
 class Checks:
-    """What the target took to check full drafts, beside its plain rounds of the same run. rows: the tokens
-    that a check feeds, one more than were drafted. *_ms: means; *_spread: 10th and 90th percentile.
-    interval: how many times as long as a plain round a check took, with as much about it as the run's
-    interval has about its speed-up; ratio: the value itself."""
+    """What the target took to check full drafts, beside its plain rounds. rows: the tokens that a check
+    feeds. *_ms: means; *_spread: 10th and 90th percentile. ratio: how many plain rounds a check took."""
 
     rows: int
     plain_ms: float

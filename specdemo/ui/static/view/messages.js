@@ -16,8 +16,8 @@
  * have left of the target's distribution, and q what this one was drawn from without them. So several tokens of
  * a draft can be rejected. One that the path did not come to is discarded; its p is the target's at its place.
  * One that was refused after the end of the text is discarded, too, and keeps its u and accept_prob. top: the
- * likeliest tokens of the same two distributions. residual_mass: of a refused one, the mass of what it leaves of
- * p, max(p - q, 0), before normalising.
+ * likeliest tokens of the same two distributions. residual_mass: of a refused one, what it leaves of p, max(p -
+ * q, 0).
  * @typedef {object} JudgedInTree
  * @property {number | null} id
  * @property {string} text
@@ -47,8 +47,7 @@
  * So all are judged, and all keep both.
  *
  * The lossy rules: as `speculative`, but with another accept_prob. distance: the total variation distance
- * between p and the distribution of the token that the rule emits at this place, whatever is drafted. null of a
- * lossless rule, and of a token that was never judged.
+ * between p and the distribution of the token that the rule emits here; null of one that was never judged.
  *
  * allowed: how many tokens the run's grammar allowed at this place; null without a grammar, and before it
  * begins. forbidden: whether it forbade this one, so that p is 0.
@@ -118,11 +117,10 @@
  * `alternatives` 0 under any rule but `block`. gamma: the most tokens that this round could draft; ended_by: why
  * it drafted no more, null in plain decoding. made: how many tokens the drafter made: those of the draft and
  * those that it was not sure enough of. fed_again: how many tokens of the text the target and the drafter were
- * fed once more, because a recurrent layer keeps one state for all of them, which rejected drafts have changed.
- * null where neither model has such layers. target_forwards: more than one where the target had to be fed again
- * by a forward of its own, or one token at a time. experts_read: without rows after a drafted eos. null of a
- * target without experts, where it is not known which are chosen, where it was fed one token at a time, with a
- * tree and on a server.
+ * fed once more, because rejected drafts have changed the one state of a recurrent layer. null where neither
+ * model has such layers. target_forwards: more than one where the target had to be fed again by a forward of its
+ * own, or one token at a time. experts_read: without rows after a drafted eos. null of a target without experts,
+ * where it is not known which are chosen, one token at a time, with a tree and on a server.
  *
  * Of a server's round the times are null, and arrival_ms is the time since what came before it: the round
  * before, or the request. drafts_told: whether it is known how many tokens were drafted; else `draft` has only
@@ -207,28 +205,31 @@
  */
 
 /**
- * What a draft length would bring, estimated from one run; see events/speedup.py.
- * @typedef {object} WireEstimate
+ * What a draft length would bring. `formula`: by Leviathan et al. 2023 from the run's acceptance rate; null
+ * where a server has not told p and q, and no speed-up where drafted tokens were dropped. `seen`: by the share
+ * of drafts that were accepted at each place and this run's times. Speed-ups are null where the run's is.
+ * @typedef {object} Estimate
  * @property {number} gamma
  * @property {number | null} formula_tokens
  * @property {number | null} formula_speedup
  * @property {number} seen_tokens
  * @property {number | null} seen_speedup
- * @property {Array<number> | null} seen_interval
+ * @property {[number, number] | null} seen_interval
  */
 
 /**
- * What checks of full drafts took, beside plain rounds; see events/speedup.py.
- * @typedef {object} WireChecks
+ * What the target took to check full drafts, beside its plain rounds. rows: the tokens that a check feeds. *_ms:
+ * means; *_spread: 10th and 90th percentile. ratio: how many plain rounds a check took.
+ * @typedef {object} Checks
  * @property {number} rows
  * @property {number} plain_ms
- * @property {Array<number>} plain_spread
+ * @property {[number, number]} plain_spread
  * @property {number} draft_ms
- * @property {Array<number>} draft_spread
+ * @property {[number, number]} draft_spread
  * @property {number} verify_ms
- * @property {Array<number>} verify_spread
+ * @property {[number, number]} verify_spread
  * @property {number} ratio
- * @property {Array<number>} interval
+ * @property {[number, number]} interval
  */
 
 /**
@@ -238,8 +239,8 @@
  * @typedef {object} RunOutcome
  * @property {string} no_speedup
  * @property {string} experts
- * @property {Array<WireEstimate>} estimates
- * @property {WireChecks | null} checks
+ * @property {Array<Estimate>} estimates
+ * @property {Checks | null} checks
  * @property {number | null} best_gamma
  * @property {Record<string, number>} seconds
  * @property {string} text
