@@ -14,6 +14,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -184,7 +185,7 @@ def _in_fork(pair: Pair, started: Started, measure: bool) -> Iterator[News | Mes
         yield failure(error)
 
 
-class ForkedRun:
+class ForkedRun(Iterator[Started | Round | Finished], AbstractContextManager):
     """A `session.Run` whose events come from a forked process. Any thread may close it; the pair is free as
     soon as the thread that iterates has had the next event."""
 
@@ -198,9 +199,6 @@ class ForkedRun:
         self._telling = threading.Lock()  # held while the trace changes
         self._closing = threading.Event()
         self._free = weakref.finalize(self, pair.lock.release)
-
-    def __iter__(self) -> "ForkedRun":
-        return self
 
     def __next__(self) -> Started | Round | Finished:
         with self._computing:
@@ -291,9 +289,6 @@ class ForkedRun:
             self._news.close()
         finally:
             self._free()
-
-    def __enter__(self) -> "ForkedRun":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -58,11 +58,10 @@ class Parameter:
     """What is said of a field of Params, once for all: its check, the options of the command line, the
     arguments of the API and of tools, and the page's controls are read off it.
 
-    about: what it does, in a few words. check: takes the field and a value, and returns the value to keep;
-    ValueError for a wrong one. kind: int or float where it is a number, from `smallest` to `largest`;
-    `excluded` is one of the two that it must not be. none_is: what None stands for, where it may be None.
-    step: of the page's slider; without one a number has a box. on_vllm: whether a vLLM server takes it under
-    the same name."""
+    check: takes the field and a value, and returns the value to keep; ValueError for a wrong one. kind: of a
+    number, from `smallest` to `largest`; `excluded` is one of the two that it must not be. none_is: what None
+    stands for, where it may be None. step: of the page's slider; without one a number has a box. on_vllm:
+    whether a vLLM server takes it under the same name."""
 
     about: str
     check: Callable[[str, Any], Any]
@@ -229,42 +228,35 @@ class Params:
     """How to generate. A wrong value raises ValueError: one sentence with the field, what is allowed and what
     was given. What the rows below do not say of a field:
 
-    draft_with: a name in METHODS (events/choices.py). Two names can be joined by "+", if the first copies
-        from the text: the first that has a draft gives it.
+    draft_with: a name in METHODS (events/choices.py), or two joined by "+", if the first copies from the
+        text: the first that has a draft gives it.
     tree: how many children each drafted token has, and the text before them all: (3, 2, 1) drafts 3 tokens,
         2 after each of these, and 1 after each of those. Text such as "3,2,1" will do. "auto": a tree as
         GROWN is, which grows where the drafter's probabilities are largest. With a tree, gamma is not used.
         Only by rule "speculative", and not with a confidence or a grammar.
-    confidence: of a probability at temperature 1, unfiltered. The token below it is not drafted either. It
-        ends no draft of a drafter without a distribution ("lookup", "ngram").
-    exit_layer: at least one and not all of them. Of 0, which is rounded up, the trace has the number that it
-        was.
+    confidence: of a probability at temperature 1, unfiltered. It ends no draft of a drafter without a
+        distribution ("lookup", "ngram").
+    exit_layer: of 0 the trace has the number that it was.
     rule: a name in RULES (events/choices.py). After a lossless one the text has the target's distribution.
-    temperature: with 0, p and q are one-hot at the argmax.
     top_k, top_p, min_p: applied in this order after the temperature, renormalising.
-    repetition_penalty: the logits of tokens already in the text are divided by it, or multiplied where
-        they are below 0, before the temperature, in p and q alike; 1 is off. The trace records the model's
-        own if it has one. A server's own is not known.
-    presence_penalty, frequency_penalty: in p and q alike. As in OpenAI's API, the prompt does not count. A
-        generation config has neither.
-    logit_bias: before all penalties, in p and q alike; at most 300 tokens. The model's own is a
-        sequence_bias of single tokens in its generation config, which the trace then records; {} is none.
-    seed: the trace records one that is drawn.
-    stop: at most 64 strings of at most 1,000 characters each. The stop strings of the model's generation
-        config are added to them, which the trace then records. One that is a special token is found by its
-        id, since texts are decoded without these; not by a server.
+    repetition_penalty: divides the logits of tokens already in the text, or multiplies those below 0, before
+        the temperature, in p and q alike; 1 is off. The trace records the model's own; a server's is unknown.
+    presence_penalty, frequency_penalty: in p and q alike; the prompt does not count, as in OpenAI's API.
+    logit_bias: before all penalties, in p and q alike; at most 300 tokens; {} is none. The model's own, which
+        the trace records, is a sequence_bias of single tokens in its generation config.
+    stop: at most 64 strings of at most 1,000 characters. Those of the model's generation config are added,
+        and recorded in the trace. One that is a special token is found by its id, but not by a server.
     ignore_eos: leaves out the model's own stop strings, too.
-    chat_template_kwargs: a mapping of plain JSON values by name, or its JSON text; {} is None. One that the
-        template does not read is refused. tools and documents are lists of objects. At most 32,768
-        characters as JSON.
+    chat_template_kwargs: plain JSON values by name, or their JSON text, of at most 32,768 characters. One
+        that the template does not read is refused. tools and documents are lists of objects.
     json_schema, regex, grammar: what the text must follow to its end, from its first token or, where the
-        prompt or the model opens a thought, from the end of that: a JSON schema (a mapping, or JSON text,
-        which is kept), a regular expression of Rust's regex crate, or a grammar in Lark's form; at most one
-        of them, and not with ignore_eos. What it forbids has probability 0 in p and q alike. A text that is
-        cut by max_new_tokens or a stop string may be incomplete.
+        prompt or the model opens a thought, from the end of that: a JSON schema (a mapping, or JSON text), a
+        regular expression of Rust's regex crate, or a grammar in Lark's form; one of them, and not with
+        ignore_eos. What it forbids has probability 0 in p and q alike. A text that is cut by max_new_tokens
+        or a stop string may be incomplete.
     lenience: a draft is accepted when u < p/(lenience q).
-    draft_temperature: where a model drafts; the filters are p's. With 0, q is one-hot, as vLLM drafts. With
-        any, the text has the target's distribution.
+    draft_temperature: where a model drafts; the filters are p's. With 0, q is one-hot. With any, the text has
+        the target's distribution.
     """
 
     draft_with: str = _row("model", _method, "what drafts: one of {methods}; none is plain decoding")

@@ -5,6 +5,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, field, fields, replace
+from functools import reduce
 from pathlib import Path
 from secrets import token_hex
 from shutil import copymode
@@ -114,9 +115,7 @@ class Trace:
 
     def revise(self, rounds: list[Round]) -> None:
         """Takes the same tokens in the same rounds, of which a server has told more since."""
-        counted = metrics.fresh()
-        for a_round in rounds:
-            counted = metrics.after_round(counted, a_round)
+        counted = reduce(metrics.after_round, rounds, metrics.fresh())
         self.rounds, self.revised = rounds, True
         self.stats = replace(counted, server=self.stats.server)
 
@@ -159,10 +158,7 @@ class Trace:
 
     def events(self) -> Iterator[Started | Round | Finished]:
         """The run's events again, without its models."""
-        yield self.started
-        yield from self.rounds
-        if finished := self.finished:
-            yield finished
+        yield from filter(None, (self.started, *self.rounds, self.finished))
 
     def to_json(self) -> str:
         """The trace as JSON, written some rounds at a time, so that other threads can go on meanwhile."""
@@ -235,17 +231,17 @@ Faults = Iterator[tuple[str, str]]  # a place in a trace, and what is wrong ther
 
 def _faults(trace: Trace) -> Faults:
     """Why a file that has the right types cannot be the trace of a run."""
-    is_ours, counted, stats = trace.pair.server is None, metrics.fresh(), trace.stats
+    is_ours, stats = trace.pair.server is None, trace.stats
     for index, a_round in enumerate(trace.rounds):
         if a_round.index != index:
             yield f"rounds.{index}.index", f"must be {index}"
         for where, what in _round_faults(a_round, trace.params, is_ours):
             yield f"rounds.{index}{where}", what
-        counted = metrics.after_round(counted, a_round)
     if trace.output_ids != [token_id for a_round in trace.rounds for token_id in a_round.emitted]:
         yield "output_ids", "must be what the rounds add up to"
     if is_ours:
         yield from _left_out("stats", stats)
+    counted = reduce(metrics.after_round, trace.rounds, metrics.fresh())
     counts = COUNTED if stats.made is None else (*COUNTED, "made")
     if any(getattr(stats, name) != getattr(counted, name) for name in counts):
         yield "stats", "must be what the rounds add up to"
@@ -273,8 +269,6 @@ def _round_faults(a_round: Round, params: Params, is_ours: bool) -> Faults:
             yield where, "a token that was judged has a u and an accept_prob"
     if is_ours:
         yield from _left_out("", a_round)
-    if list(a_round.emitted) != [token.id for token in kept_tokens(a_round)]:
-        yield ".emitted", "must be the ids of what it has accepted and of its own token"
     if a_round.kept and max(astuple(a_round.kept)) > len(draft):
         yield ".kept", "must be numbers of drafted tokens"
     if draft and is_tree(draft) != bool(params.tree):
@@ -288,6 +282,8 @@ def _round_faults(a_round: Round, params: Params, is_ours: bool) -> Faults:
     read = a_round.experts_read
     if read and read.row > read.check:
         yield ".experts_read", "must not be more experts for a row than for a check"
+    if list(a_round.emitted) != [token.id for token in kept_tokens(a_round)]:
+        yield ".emitted", "must be the ids of what it has accepted and of its own token"
 
 
 def _left_out(where: str, value: Round | Judged | Next | Stats) -> Faults:
@@ -316,10 +312,7 @@ def _tree_faults(draft: Sequence[Judged], tree: DraftTree) -> Faults:
     depths: dict[int | None, int] = {None: 0}
     children: Counter[int | None] = Counter()
     for index, token in enumerate(draft):
-        if not isinstance(token, JudgedInTree):
-            yield f".draft.{index}.parent", "must be there, as it is of others"
-            return
-        parent = token.parent
+        parent = token.parent if isinstance(token, JudgedInTree) else index  # where it is not told
         if parent is not None and parent >= index:
             yield f".draft.{index}.parent", "must be the index of a token before it"
             return
