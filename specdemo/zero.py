@@ -296,9 +296,9 @@ class ForkedRun(Iterator[Started | Round | Finished], AbstractContextManager):
 
 def _in_a_sentence(error: Exception) -> Message:
     """What the package says, without its links: it raises Gradio's errors, which have HTML or Markdown."""
-    said = str(getattr(error, "message", "") or error)
-    if "aborted" in said:
+    words = str(getattr(error, "message", "") or error)
+    if "aborted" in words:
         return TAKEN_BACK
-    said = re.sub(r"<[^>]*>|\[([^]]*)\]\([^)]*\)", r"\1", said)
-    said = redacted(without_directories(" ".join(said.split())))
-    return message("no_gpu_lent", reason=said)
+    words = re.sub(r"<[^>]*>|\[([^]]*)\]\([^)]*\)", r"\1", words)
+    words = redacted(without_directories(" ".join(words.split())))
+    return message("no_gpu_lent", reason=words)

@@ -6,6 +6,7 @@ They are named like the keys of the trace's JSON. p is the target's distribution
 after temperature and filters; raw_p and raw_q are the same two at temperature 1 without filters (Leviathan et
 al. 2023, Chen et al. 2023). A field that has a default may be missing in older traces."""
 
+# ruff: noqa: F401 - other modules ask for the rows and for Params here, too
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
@@ -41,11 +42,6 @@ from specdemo.events.params import (
 )
 
 __version__ = "0.1.0"  # of the package, which traces and reports name
-__all__ = [  # what other modules ask for here, besides what follows
-    "DRAFTER_KINDS", "LIMITS", "METHODS", "NO_PROMPT", "PARAMETERS", "RULES", "TOKEN_IDS", "ChatMessage",
-    "Gamma", "Manner", "Method", "Params", "Prompt", "Rule", "check_messages", "check_prompt", "check_text",
-    "drafter_label", "is_conversation", "is_lossy", "manner_of", "rule_in_words", "words_of_row",
-]  # fmt: skip
 
 # Numbers as a trace file can have them; its reader holds them to these bounds.
 TokenId = Annotated[int, Field(ge=0, lt=TOKEN_IDS)]

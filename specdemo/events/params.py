@@ -396,8 +396,8 @@ def field_of_grammar(params: Params) -> str | None:
 
 def of_drafter(params: Params) -> Params:
     """The params as the drafter's sampler reads them."""
-    own = params.draft_temperature
-    return params if own is None else replace(params, temperature=own)
+    temperature = params.draft_temperature
+    return params if temperature is None else replace(params, temperature=temperature)
 
 
 def is_lossy(params: Params) -> bool:

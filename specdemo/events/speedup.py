@@ -105,11 +105,11 @@ def speed_up(slow: Sequence[Sequence[TimedRound]], fast: Sequence[Sequence[Timed
 def after_plain_rounds(stats: Stats, rounds: Sequence[Round], times_ms: Sequence[float]) -> Stats:
     """Adds the target step and the speed-up. times_ms: those of plain rounds, which were timed right after
     the run. Where no speed-up is claimed, both stay unknown."""
-    found = speed_up([plain(times_ms)], [timed(rounds)])
-    return stats if found is None else with_speedup(stats, found, fmean(times_ms), times_ms)
+    measured = speed_up([plain(times_ms)], [timed(rounds)])
+    return stats if measured is None else with_speedup(stats, measured, fmean(times_ms), times_ms)
 
 
-def with_speedup(stats: Stats, found: SpeedUp, step_ms: float, times_ms: Sequence[float]) -> Stats:
+def with_speedup(stats: Stats, measured: SpeedUp, step_ms: float, times_ms: Sequence[float]) -> Stats:
     """step_ms: what the target's step took at the run's pace; times_ms: plain rounds, at whatever pace."""
     low, high = _deciles(times_ms)
     pace = step_ms / fmean(times_ms)
@@ -118,8 +118,8 @@ def with_speedup(stats: Stats, found: SpeedUp, step_ms: float, times_ms: Sequenc
         target_step_ms=step_ms,
         target_step_spread=(low * pace, high * pace),
         cost_ratio=ratio(stats.drafter_step_ms, step_ms),
-        speedup=found.value,
-        speedup_interval=found.interval,
+        speedup=measured.value,
+        speedup_interval=measured.interval,
     )
 
 
@@ -247,14 +247,14 @@ def estimates(
     stats: Stats,
     at_once: bool = False,
     longest_draft: int | None = None,
-    own: int | None = None,
+    run_gamma: int | None = None,
 ) -> list[Estimate]:
     """The estimates for gamma 0 to the largest that Params allows, or to the longest draft where p and q are
     not known; empty if nothing was judged, and of trees, whose places have several drafts. at_once: whether
     drafts were made in one forward, and so take as long whatever their length. longest_draft: the longest
-    that the drafter can make. own: the run's draft length, None where it was chosen round by round or is not
+    that the drafter can make. run_gamma: the draft length, None where it was chosen round by round or is not
     known. Up to it, tokens a round are counted: each round's, cut to that length; they grow with gamma, and
-    at `own` they are the run's own."""
+    at run_gamma they are the run's own."""
     if any(is_tree(one.draft) for one in rounds):
         return []
     by_place = _verdicts_by_place(rounds)
@@ -269,23 +269,23 @@ def estimates(
     of_server = any(one.arrival_ms is not None for one in rounds)
     alpha = None if of_server else stats.acceptance_rate  # as it is shown beside the formula's figures
     everywhere = mean(judged)
-    kept_at = _share_of_rounds_with([len(one.draft) for one in rounds], rounds, own)
-    made_at = _share_of_rounds_with([made_in(one) for one in rounds], rounds, own)
+    kept_at = _share_of_rounds_with([len(one.draft) for one in rounds], rounds, run_gamma)
+    made_at = _share_of_rounds_with([made_in(one) for one in rounds], rounds, run_gamma)
     tokens, kept, made, going_on = 1.0, 0.0, 0.0, 1.0
     added = 1.0  # tokens a round, by the last place
     a_draft_ms = _ms_of_a_draft(rounds) if at_once else None
     alone = _speedup(stats, tokens, kept, made, 0.0 if at_once else None)
     some_dropped = made_of(stats) != stats.drafted
-    found = [Estimate(0, None if alpha is None else 1.0, None if some_dropped else alone, 1.0, alone, None)]
+    rows = [Estimate(0, None if alpha is None else 1.0, None if some_dropped else alone, 1.0, alone, None)]
     longest = int(LIMITS["gamma"].largest) if alpha is not None else len(by_place)
     longest = min(longest, longest_draft or longest)
     for gamma in range(1, longest + 1):
         with_draft = kept_at[min(gamma, len(kept_at)) - 1]
-        if own is None:
+        if run_gamma is None:
             verdicts = by_place[gamma - 1] if gamma <= len(by_place) else []
             going_on *= mean(verdicts) if len(verdicts) >= FEWEST_JUDGED else everywhere
             added = with_draft * going_on
-        elif gamma <= own:
+        elif gamma <= run_gamma:
             added = mean(len(one.emitted) > gamma for one in rounds)
         else:
             added *= everywhere
@@ -304,8 +304,8 @@ def estimates(
         interval = (
             (seen_speedup * off[0], seen_speedup * off[1]) if seen_speedup is not None and off else None
         )
-        found.append(Estimate(gamma, formula_tokens, formula_speedup, tokens, seen_speedup, interval))
-    return found
+        rows.append(Estimate(gamma, formula_tokens, formula_speedup, tokens, seen_speedup, interval))
+    return rows
 
 
 def counted_estimates(server: ServerStats | None) -> list[Estimate]:
@@ -313,16 +313,16 @@ def counted_estimates(server: ServerStats | None) -> list[Estimate]:
     round, which need only the share of drafts that were accepted up to each place."""
     if server is None or not server.drafts or not server.accepted_by_place:
         return []
-    found = [Estimate(0, None, None, 1.0, None, None)]
+    rows = [Estimate(0, None, None, 1.0, None, None)]
     for gamma, accepted in enumerate(server.accepted_by_place, 1):
-        tokens = found[-1].seen_tokens + accepted / server.drafts
-        found.append(Estimate(gamma, None, None, tokens, None, None))
-    return found
+        tokens = rows[-1].seen_tokens + accepted / server.drafts
+        rows.append(Estimate(gamma, None, None, tokens, None, None))
+    return rows
 
 
-def best_gamma(found: Sequence[Estimate]) -> int | None:
+def best_gamma(rows: Sequence[Estimate]) -> int | None:
     """The shortest draft length whose estimated speed-up is within 1 % of the largest."""
-    known = [(one.gamma, one.seen_speedup) for one in found if one.seen_speedup is not None]
+    known = [(one.gamma, one.seen_speedup) for one in rows if one.seen_speedup is not None]
     if not known:
         return None
     largest = max(speedup for _, speedup in known)
@@ -349,15 +349,18 @@ def _verdicts_by_place(rounds: Sequence[Round]) -> list[list[bool]]:
     return places
 
 
-def _share_of_rounds_with(lengths: Sequence[int], rounds: Sequence[Round], own: int | None) -> list[float]:
+def _share_of_rounds_with(
+    lengths: Sequence[int], rounds: Sequence[Round], run_gamma: int | None
+) -> list[float]:
     """The share, by place, of the rounds that have a token there: all for a drafter model that is always sure
     enough, while a lookup may find less. lengths: how many tokens each round has. Where the run has no draft
     length of its own, only rounds that could draft so many count, and not the last one: the end of the text
     may leave it without room for a draft."""
     drafts = [
-        (length, one.gamma if own is None else None) for length, one in zip(lengths, rounds, strict=True)
+        (length, one.gamma if run_gamma is None else None)
+        for length, one in zip(lengths, rounds, strict=True)
     ]
-    if own is None:
+    if run_gamma is None:
         drafts = drafts[:-1] or drafts
     longest = max(length for length, _ in drafts)
     return [

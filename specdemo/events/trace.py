@@ -255,9 +255,9 @@ def _faults(trace: Trace) -> Faults:
 
 def _round_faults(a_round: Round, params: Params, is_ours: bool) -> Faults:
     """The places begin below the round. is_ours: whether no server has made it, which tells what it likes."""
-    draft, own = a_round.draft, a_round.next
+    draft = a_round.draft
     tokens = [(f".draft.{place}", token) for place, token in enumerate(draft)]
-    for where, token in [*tokens, *([(".next", own)] if own else [])]:
+    for where, token in [*tokens, *([(".next", a_round.next)] if a_round.next else [])]:
         if is_ours:
             yield from _left_out(where, token)
             yield from _top_faults(where, token.top)
