@@ -71,11 +71,7 @@ def segments_of(run: Started, rounds: Sequence[Round]) -> list[Segment]:
     """The rounds by kinds of segments, in the order in which they began; one where no mark has parted the
     text."""
     segments: dict[SegmentKind, Segment] = {}
-    tokens = (
-        (each, token.text)
-        for one in rounds
-        for each, token in zip(one.emitted, kept_tokens(one), strict=True)
-    )
+    tokens = ((token.id, token.text) for one in rounds for token in kept_tokens(one))
     kinds = _kinds(opened_by(run), {mark.id: mark for mark in run.marks}, tokens)
     for a_round in rounds:
         of_round = [next(kinds) for _ in a_round.emitted]

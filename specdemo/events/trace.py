@@ -29,7 +29,6 @@ from specdemo.events import (
     PairInfo,
     Params,
     Round,
-    ServerStats,
     Started,
     Stats,
     TokenId,
@@ -118,10 +117,6 @@ class Trace:
         counted = reduce(metrics.after_round, rounds, metrics.fresh())
         self.rounds, self.revised = rounds, True
         self.stats = replace(counted, server=self.stats.server)
-
-    def count(self, server: ServerStats | None) -> None:
-        """Takes what a server has counted; None where that is not known any more."""
-        self.stats = replace(self.stats, server=server)
 
     def end(self, finish: Finish, error: str | None = None) -> None:
         """Ends the trace, whose text then has all that comes before a stop string. If the run was interrupted
