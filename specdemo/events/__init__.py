@@ -50,6 +50,9 @@ MOST = 10**12  # what no time (in ms) and no count of a real run reaches
 Count = Annotated[int, Field(ge=0, lt=MOST)]
 Amount = Annotated[float, Field(ge=0, lt=MOST)]  # a time in ms, a mean of counts, or a quotient
 Interval = tuple[Amount, Amount]
+FIRST = Field(fail_fast=True)  # all faults of a list, in place of the first, can take minutes and gigabytes
+TokenIds = Annotated[tuple[TokenId, ...], FIRST]
+EmittedIds = Annotated[tuple[TokenId | None, ...], FIRST]
 
 # Why a draft has no more tokens: it has gamma of them; the drafter was not sure enough (Params.confidence);
 # it has drafted an eos, or a token that the grammar forbids; the text has no room for more; the drafter has
@@ -105,6 +108,7 @@ Source = Literal["resampled", "bonus", "sampled"]  # of the target's own token
 Alternative = tuple[
     TokenId | None, str, Probability | None, Probability | None, Probability, Probability | None
 ]
+Top = Annotated[tuple[Alternative, ...], FIRST]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +140,7 @@ class Judged:
     u: Probability | None
     accept_prob: Probability | None
     fate: Fate
-    top: tuple[Alternative, ...]
+    top: Top
     distance: Probability | None = None
     allowed: Count | None = None
     forbidden: bool = False
@@ -194,7 +198,7 @@ class Next:
     raw_q: Probability | None
     u: Probability | None
     residual_mass: Probability | None
-    top: tuple[Alternative, ...]
+    top: Top
     allowed: Count | None = None
 
 
@@ -239,9 +243,9 @@ class Round:
     """
 
     index: Count
-    draft: tuple[JudgedInTree | Judged, ...]
+    draft: Annotated[tuple[JudgedInTree | Judged, ...], FIRST]
     next: Next | None
-    emitted: tuple[TokenId | None, ...]
+    emitted: EmittedIds
     draft_ms: Amount | None
     verify_ms: Amount | None
     kept: Kept | None = None
@@ -288,7 +292,7 @@ class ServerStats:
     drafts: Count | None
     drafted: Count | None
     accepted: Count | None
-    accepted_by_place: tuple[Count, ...] = ()
+    accepted_by_place: Annotated[tuple[Count, ...], FIRST] = ()
     queue_ms: Amount | None = None
     prefill_ms: Amount | None = None
     decode_ms: Amount | None = None
@@ -375,7 +379,7 @@ class Opened:
     header: the words so far of a header that is not complete. has_thought: whether its last mark has closed
     a thought."""
 
-    segments: tuple[SegmentKind, ...] = ()
+    segments: Annotated[tuple[SegmentKind, ...], FIRST] = ()
     header: str | None = None
     has_thought: bool = False
 
@@ -400,7 +404,7 @@ class Started:
     versions: dict[str, str]
     params: Params
     prompt: str
-    prompt_ids: tuple[TokenId, ...]
+    prompt_ids: TokenIds
     messages: tuple[ChatMessage, ...] | None = None
     marks: tuple[Mark, ...] = ()
     opened: Opened | None = None
@@ -415,6 +419,6 @@ class Finished:
 
     finish: Finish
     error: str | None
-    output_ids: tuple[TokenId | None, ...]
+    output_ids: EmittedIds
     text: str
     stats: Stats

@@ -9,13 +9,15 @@ from functools import reduce
 from pathlib import Path
 from secrets import token_hex
 from shutil import copymode
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, ConfigDict, TypeAdapter, ValidationError
 
 from specdemo.events import (
+    FIRST,
     LIMITS,
     MOST,
+    PARAMETERS,
     Alternative,
     ChatMessage,
     Count,
@@ -32,6 +34,7 @@ from specdemo.events import (
     Started,
     Stats,
     TokenId,
+    TokenIds,
     is_tree,
     kept_tokens,
     metrics,
@@ -54,6 +57,13 @@ class NotATrace(ValueError):
         self.where, self.is_json, self.refused = where, is_json, refused
 
 
+def read_params(values: object) -> object:
+    """The Params of a trace, without fields that are gone; what is no object as it is, to be refused."""
+    if not isinstance(values, dict):
+        return values
+    return Params(**{name: value for name, value in values.items() if name in PARAMETERS})
+
+
 @dataclass
 class Trace:
     """Everything that happened so far, with the JSON's keys as names. `finish` is None while the run goes
@@ -65,17 +75,17 @@ class Trace:
     schema: Literal["specdemo.trace/1"]
     pair: PairInfo
     versions: dict[str, str]
-    params: Params
+    params: Annotated[Params, BeforeValidator(read_params)]
     prompt: str
-    prompt_ids: tuple[TokenId, ...]
-    rounds: list[Round] = field(default_factory=list)
+    prompt_ids: TokenIds
+    rounds: Annotated[list[Round], FIRST] = field(default_factory=list)
     finish: Finish | None = None
     error: str | None = None
-    output_ids: list[TokenId | None] = field(default_factory=list)
+    output_ids: Annotated[list[TokenId | None], FIRST] = field(default_factory=list)
     text: str = ""
     stats: Stats = field(default_factory=metrics.fresh)
-    messages: tuple[ChatMessage, ...] | None = None  # see Started
-    marks: tuple[Mark, ...] = ()  # see Started
+    messages: Annotated[tuple[ChatMessage, ...], FIRST] | None = None  # see Started
+    marks: Annotated[tuple[Mark, ...], FIRST] = ()  # see Started
     opened: Opened | None = None  # see Started
     # How many tokens of the output come before the first one that has to follow a JSON schema, a regular
     # expression or a grammar, which begins after what is thought; None where none has had to yet.
