@@ -426,10 +426,9 @@ def check_number(field: str, value: object, largest: float | None = None) -> int
     of the field's own."""
     row = LIMITS[field]
     high = row.largest if largest is None else largest
-    if _is_between(row.smallest, value, high, Integral if row.kind is int else Real):
-        number = cast(float, value)
-        if row.excluded is None or number != row.excluded:
-            return int(number) if row.kind is int else float(number)
+    kind = Integral if row.kind is int else Real
+    if _is_between(row.smallest, value, high, kind) and value != row.excluded:
+        return int(cast(int, value)) if row.kind is int else float(cast(float, value))
     raise ValueError(given(allowed(field, high), value))
 
 
