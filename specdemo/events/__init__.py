@@ -33,12 +33,17 @@ from specdemo.events.params import (
     Gamma,
     Params,
     Prompt,
+    allowed,
+    allowed_in_words,
     check_messages,
+    check_number,
     check_prompt,
     check_text,
+    described,
     is_conversation,
     is_lossy,
     rule_in_words,
+    template_arguments_json,
 )
 
 __version__ = "0.1.0"  # of the package, which traces and reports name

@@ -10,8 +10,8 @@ from typing import Any
 
 import gradio as gr
 
-from specdemo.events import LIMITS, PARAMETERS, Params, Round, is_tree
-from specdemo.events.params import allowed_in_words, described, tree_text
+from specdemo.events import LIMITS, PARAMETERS, Params, Round, allowed_in_words, described, is_tree
+from specdemo.events.params import tree_text
 from specdemo.events.trace import Trace, rounds_json
 from specdemo.events.verdict import verdict
 from specdemo.ui.front.checks import PLAIN_JSON

@@ -6,8 +6,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from specdemo.errors import PairError
-from specdemo.events import DRAFTER_KINDS, LIMITS, METHODS, Method, Params, check_text, words_of_row
-from specdemo.events.params import GRAMMARS, allowed
+from specdemo.events import DRAFTER_KINDS, LIMITS, METHODS, Method, Params, allowed, check_text, words_of_row
+from specdemo.events.params import GRAMMARS
 from specdemo.loading.catalog import CATALOGUE
 from specdemo.loading.templates import check_arguments
 from specdemo.servers.client import server_address

@@ -11,8 +11,17 @@ from dataclasses import MISSING, asdict, fields
 from typing import Any, Literal, NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
-from specdemo.events import LIMITS, METHODS, ChatMessage, Params, check_text
-from specdemo.events.params import check_messages, is_conversation, template_arguments_json, tree_text
+from specdemo.events import (
+    LIMITS,
+    METHODS,
+    ChatMessage,
+    Params,
+    check_messages,
+    check_text,
+    is_conversation,
+    template_arguments_json,
+)
+from specdemo.events.params import tree_text
 from specdemo.ui.page.frame import TABS
 from specdemo.ui.runs.board import RECORDED_RUN
 from specdemo.ui.runs.guess import HALL

@@ -47,6 +47,8 @@ from specdemo.ui.view.wire import (
     RunSetting,
     Turn,
     Update,
+    WireChecks,
+    WireEstimate,
     WireRule,
 )
 from specdemo.words.catalogue import LANGUAGES, say, speaking
@@ -300,9 +302,9 @@ def outcome(trace: Trace) -> RunOutcome:
     found = [_as_measured(one, stats) if one.gamma == params.gamma else one for one in found]
     checked = checks(trace.rounds, stats, params.gamma)
     return {
-        "estimates": [asdict(one) for one in found],
+        "estimates": [cast(WireEstimate, asdict(one)) for one in found],
         "best_gamma": best_gamma(found),
-        "checks": asdict(checked) if checked else None,
+        "checks": cast(WireChecks, asdict(checked)) if checked else None,
         **words_of_outcome(trace),
         "seconds": seconds(trace, found),
         "text": trace.text,

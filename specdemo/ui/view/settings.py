@@ -7,16 +7,21 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from specdemo.events import LIMITS, METHODS, PARAMETERS, RULES, Method, PairInfo, Params, Rule, words_of_row
-from specdemo.events.params import (
-    GRAMMARS,
+from specdemo.events import (
+    LIMITS,
+    METHODS,
+    PARAMETERS,
+    RULES,
+    Method,
+    PairInfo,
+    Params,
+    Rule,
     check_number,
-    field_of_grammar,
     is_lossy,
     template_arguments_json,
-    tree_text,
-    values_of_rule,
+    words_of_row,
 )
+from specdemo.events.params import GRAMMARS, field_of_grammar, tree_text, values_of_rule
 from specdemo.loading import catalog
 from specdemo.servers.software import SERVER_PREFIX, SERVERS_OWN
 from specdemo.words.catalogue import number, say

@@ -9,7 +9,6 @@ most 1,200 with five are allowed (tests/web/test_visitors.py).
 from typing import Annotated, Any, Literal, NotRequired, TypedDict, get_args
 
 from specdemo.events import Manner, Round
-from specdemo.events.speedup import Checks, Estimate
 
 
 class PromptToken(TypedDict):
@@ -20,9 +19,33 @@ class PromptToken(TypedDict):
     fate: Literal["prompt"]
 
 
-# What a reader of its JSON has of a round, of what a draft length would bring, and of what checks took.
+# A round as a reader of a trace file has it.
 RoundObject = Annotated[dict[str, Any], Round]
-EstimateObject, ChecksObject = Annotated[dict[str, Any], Estimate], Annotated[dict[str, Any], Checks]
+
+
+class WireEstimate(TypedDict):
+    """What a draft length would bring, estimated from one run; see events/speedup.py."""
+
+    gamma: int
+    formula_tokens: float | None
+    formula_speedup: float | None
+    seen_tokens: float
+    seen_speedup: float | None
+    seen_interval: list[float] | None
+
+
+class WireChecks(TypedDict):
+    """What checks of full drafts took, beside plain rounds; see events/speedup.py."""
+
+    rows: int
+    plain_ms: float
+    plain_spread: list[float]
+    draft_ms: float
+    draft_spread: list[float]
+    verify_ms: float
+    verify_spread: list[float]
+    ratio: float
+    interval: list[float]
 
 
 class OutcomeWords(TypedDict):
@@ -38,8 +61,8 @@ class RunOutcome(OutcomeWords):
     speed-up. seconds: how long each kind of measurement would take, by this run's times. text: as it was
     recorded, for the page to compare with its tokens. checks: None where they are not known."""
 
-    estimates: list[EstimateObject]
-    checks: ChecksObject | None
+    estimates: list[WireEstimate]
+    checks: WireChecks | None
     best_gamma: int | None
     seconds: dict[str, float]
     text: str

@@ -205,31 +205,28 @@
  */
 
 /**
- * What a draft length would bring. `formula`: by Leviathan et al. 2023 from the run's acceptance rate; null
- * where a server has not told p and q, and no speed-up where drafted tokens were dropped. `seen`: by the share
- * of drafts that were accepted at each place and this run's times. Speed-ups are null where the run's is.
- * @typedef {object} Estimate
+ * What a draft length would bring, estimated from one run; see events/speedup.py.
+ * @typedef {object} WireEstimate
  * @property {number} gamma
  * @property {number | null} formula_tokens
  * @property {number | null} formula_speedup
  * @property {number} seen_tokens
  * @property {number | null} seen_speedup
- * @property {[number, number] | null} seen_interval
+ * @property {Array<number> | null} seen_interval
  */
 
 /**
- * What the target took to check full drafts, beside its plain rounds. rows: the tokens that a check feeds. *_ms:
- * means; *_spread: 10th and 90th percentile. ratio: how many plain rounds a check took.
- * @typedef {object} Checks
+ * What checks of full drafts took, beside plain rounds; see events/speedup.py.
+ * @typedef {object} WireChecks
  * @property {number} rows
  * @property {number} plain_ms
- * @property {[number, number]} plain_spread
+ * @property {Array<number>} plain_spread
  * @property {number} draft_ms
- * @property {[number, number]} draft_spread
+ * @property {Array<number>} draft_spread
  * @property {number} verify_ms
- * @property {[number, number]} verify_spread
+ * @property {Array<number>} verify_spread
  * @property {number} ratio
- * @property {[number, number]} interval
+ * @property {Array<number>} interval
  */
 
 /**
@@ -239,8 +236,8 @@
  * @typedef {object} RunOutcome
  * @property {string} no_speedup
  * @property {string} experts
- * @property {Array<Estimate>} estimates
- * @property {Checks | null} checks
+ * @property {Array<WireEstimate>} estimates
+ * @property {WireChecks | null} checks
  * @property {number | null} best_gamma
  * @property {Record<string, number>} seconds
  * @property {string} text
