@@ -61,8 +61,8 @@ def one_line(error: Exception) -> str:
 def failure(error: BaseException) -> Message:
     """What a visitor may read about an error of a run: on one line, and without secrets and directories."""
     why = message("no_memory_left") if is_out_of_memory(error) else in_short(error)
-    told = message("error", name=type(error).__name__, why=why)
-    return told.changed(lambda text: redacted(without_directories(text)))
+    sentence = message("error", name=type(error).__name__, why=why)
+    return sentence.changed(lambda text: redacted(without_directories(text)))
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -160,8 +160,8 @@ def load_errors(role: str, place: str, part: str = "config.json", shown: str | N
     except PairError:
         raise
     except Exception as error:
-        told = _sentence(error, role, place, part)
-        raise with_words(told, lambda text: text.replace(place, shown)) from None
+        pair_error = _sentence(error, role, place, part)
+        raise with_words(pair_error, lambda text: text.replace(place, shown)) from None
 
 
 def _printable(text: str) -> str:

@@ -14,6 +14,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -184,7 +185,7 @@ def _in_fork(pair: Pair, started: Started, measure: bool) -> Iterator[News | Mes
         yield failure(error)
 
 
-class ForkedRun:
+class ForkedRun(Iterator[Started | Round | Finished], AbstractContextManager):
     """A `session.Run` whose events come from a forked process. Any thread may close it; the pair is free as
     soon as the thread that iterates has had the next event."""
 
@@ -198,9 +199,6 @@ class ForkedRun:
         self._telling = threading.Lock()  # held while the trace changes
         self._closing = threading.Event()
         self._free = weakref.finalize(self, pair.lock.release)
-
-    def __iter__(self) -> "ForkedRun":
-        return self
 
     def __next__(self) -> Started | Round | Finished:
         with self._computing:
@@ -292,18 +290,15 @@ class ForkedRun:
         finally:
             self._free()
 
-    def __enter__(self) -> "ForkedRun":
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
 
 def _in_a_sentence(error: Exception) -> Message:
     """What the package says, without its links: it raises Gradio's errors, which have HTML or Markdown."""
-    said = str(getattr(error, "message", "") or error)
-    if "aborted" in said:
+    words = str(getattr(error, "message", "") or error)
+    if "aborted" in words:
         return TAKEN_BACK
-    said = re.sub(r"<[^>]*>|\[([^]]*)\]\([^)]*\)", r"\1", said)
-    said = redacted(without_directories(" ".join(said.split())))
-    return message("no_gpu_lent", reason=said)
+    words = re.sub(r"<[^>]*>|\[([^]]*)\]\([^)]*\)", r"\1", words)
+    words = redacted(without_directories(" ".join(words.split())))
+    return message("no_gpu_lent", reason=words)

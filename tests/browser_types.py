@@ -55,7 +55,7 @@ def in_jsdoc(annotation: Any, typedefs: dict[str, str]) -> str:
         typedefs["Alternative"] = block(comment_on("Alternative"), f"@typedef {{{places}}} Alternative")
         return "Alternative"
     if kind is Annotated:
-        return written(arguments[1])  # what the object is made from
+        return written(arguments[1] if is_dataclass(arguments[1]) else arguments[0])
     if is_typeddict(annotation) or is_dataclass(annotation):
         name = annotation.__name__
         if name not in typedefs:
@@ -68,6 +68,8 @@ def in_jsdoc(annotation: Any, typedefs: dict[str, str]) -> str:
         return written(arguments[0])
     if kind is list or arguments[1:] == (...,):
         return f"Array<{written(arguments[0])}>"
+    if kind is tuple:
+        return f"[{', '.join(map(written, arguments))}]"
     if kind is dict:
         return f"Record<{', '.join(map(written, arguments))}>"
     if kind in (Union, UnionType):

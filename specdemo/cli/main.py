@@ -27,6 +27,7 @@ from specdemo.cli.options import (
 from specdemo.cli.terminal import Printer, by_segment, summary
 from specdemo.errors import LoadError, PairError, failure, redacted
 from specdemo.events import DRAFTER_KINDS, METHODS, Params, Round, words_of_row
+from specdemo.events.trace import save_text
 from specdemo.loading.catalog import CATALOGUE, QUANTIZE_WHERE, WORKS
 from specdemo.words.message import harmless
 
@@ -114,7 +115,7 @@ def _generate(arguments: Namespace) -> int:
             if arguments.trace == "-":
                 put(run.trace.to_json())
             elif arguments.trace is not None:
-                _save("trace", run.trace.save, arguments.trace)
+                _save("trace", run.trace.to_json(), arguments.trace)
             for note in pair.notes:
                 if note not in known_notes:
                     tell(note)
@@ -158,9 +159,9 @@ def _check_writable(option: str, file: str) -> None:
         raise ValueError(f"{option} cannot be saved: no permission to write {file}")
 
 
-def _save(what: str, write: Callable[[str], object], file: str) -> None:
+def _save(what: str, text: str, file: str) -> None:
     try:
-        write(file)
+        save_text(file, text)
     except OSError as error:
         raise Failure(f"the {what} could not be saved to {file}: {error.strerror}") from None
 
@@ -248,7 +249,7 @@ def _advise(arguments: Namespace) -> int:
                 tell(f"{progress.doing}; at most {left} s more")
             if arguments.report is not None and measured.seconds > saved + SAVED_EVERY:
                 saved = measured.seconds
-                _save_report(arguments.report, page_of(advice_of(measured)))
+                _save("report", page_of(advice_of(measured)), arguments.report)
     except KeyboardInterrupt:
         measured, status = replace(measured, ended="interrupted"), INTERRUPTED
     except Exception as error:  # what was measured before stays
@@ -257,23 +258,8 @@ def _advise(arguments: Namespace) -> int:
     put(advice_text(advice))
     put(json.dumps(advice_object(advice)))
     if arguments.report is not None:
-        _save_report(arguments.report, page_of(advice))
+        _save("report", page_of(advice), arguments.report)
     return status
-
-
-def _save_report(file: str, page: str) -> None:
-    """Puts the page in place of what was there, in one step."""
-
-    def write(file: str) -> None:
-        path = Path(file)
-        if path.exists() and not path.is_file():  # a device
-            path.write_text(page, encoding="utf-8")
-            return
-        beside = path.with_name(f".{path.name}.part")
-        beside.write_text(page, encoding="utf-8")
-        beside.replace(path)
-
-    _save("report", write, file)
 
 
 def _pairs(arguments: Namespace) -> int:

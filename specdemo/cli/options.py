@@ -2,16 +2,19 @@
 
 import os
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from specdemo.events import LIMITS, METHODS, PARAMETERS, RULES, Params, allowed_in_words, described
-from specdemo.events.params import DEEPEST_TREE, MOST_NODES, DraftTree
+from specdemo.events import LIMITS, METHODS, PARAMETERS, RULES, Params
+from specdemo.events.params import DEEPEST_TREE, MOST_NODES, DraftTree, allowed_in_words, described
 from specdemo.loading.catalog import DTYPES, QUANTIZE, WORKS
 from specdemo.words.message import about, harmless
 
 ALL = "all"  # of bench --methods
+# The fields of Params that bench has options for.
+OF_BENCH = ("gamma", "confidence", "exit_layer", "rule", "temperature", "top_k", "top_p", "min_p", "seed")
+OF_BENCH += ("max_new_tokens", "ngram", "lenience")
 BENCH_DEFAULTS = Params(temperature=0.0, max_new_tokens=128, seed=0)
 ADVISE_DEFAULTS = Params(temperature=0.0, max_new_tokens=96, seed=0, alternatives=0)
 SHORTEST_BUDGET, LONGEST_BUDGET = 10.0, 86_400.0  # seconds
@@ -95,7 +98,7 @@ def pair_request(arguments: Namespace) -> dict[str, Any]:
     return {"name": arguments.pair, "quantize": kinds} | {name: getattr(arguments, name) for name in same}
 
 
-def _add_params_options(parser: ArgumentParser, defaults: Params, leave_out: Sequence[str] = ()) -> None:
+def _add_params_options(parser: ArgumentParser, defaults: Params, leave_out: Collection[str] = ()) -> None:
     """Adds one option for each field of Params. Values are passed to Params unchecked, so that its own
     sentence rejects them."""
     for name, row in PARAMETERS.items():
@@ -131,8 +134,7 @@ def params_from_arguments(arguments: Namespace) -> Params:
 
 def _add_bench_options(parser: ArgumentParser) -> None:
     add_pair_options(parser)
-    leave_out = [name for name, row in PARAMETERS.items() if not row.is_compared]
-    _add_params_options(parser, BENCH_DEFAULTS, leave_out)
+    _add_params_options(parser, BENCH_DEFAULTS, PARAMETERS.keys() - OF_BENCH)
     add = parser.add_argument
     count = _whole(1, 1000)
     add("--prompts", type=count, default=6, help="how many prompts (default 6)")

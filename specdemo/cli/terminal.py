@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from specdemo.events import Finish, Params, Round, Stats, is_tree, rule_in_words
-from specdemo.events.metrics import other_forwards
 from specdemo.events.params import tree_text
-from specdemo.events.segments import Segment, segments_of, where_bound
+from specdemo.events.segments import Segment, segments_of
 from specdemo.events.trace import Trace
-from specdemo.events.verdict import experts_in_words, verdict
+from specdemo.events.verdict import experts_in_words, verdict, where_bound
 from specdemo.words.message import harmless
 
 STYLES = {
@@ -75,14 +74,14 @@ class Printer:
 
 def by_segment(trace: Trace) -> list[str]:
     """A line for each kind of segment, if there are several, and one that says where the grammar begins."""
-    segments = segments_of(trace)
+    segments = segments_of(trace.started, trace.rounds)
     lines = [_segment_in_words(one) for one in segments] if len(segments) > 1 else []
     return [*lines, *where_bound(trace)]
 
 
 def _segment_in_words(segment: Segment) -> str:
     numbers = (
-        f"{segment.kind}: {segment.tokens} tokens ({_write(segment.tokens_per_round, '{:.2f}')} a round)",
+        f"{segment.kind}: {segment.tokens} tokens ({segment.tokens_per_round:.2f} a round)",
         f"acceptance rate {_write(segment.acceptance_rate, '{:.0%}')}",
         f"{_write(segment.tokens_per_second, '{:.1f}')} tokens/s",
     )
@@ -100,7 +99,7 @@ def summary(stats: Stats, finish: Finish | None, params: Params, rounds: Sequenc
     is_auto = params.gamma == "auto" and not params.tree
     chosen = [one.gamma for one in rounds if one.gamma is not None] if is_auto else []
     by_arrival = stats.arrival_ms is not None  # a server's
-    count = other_forwards(stats)
+    count = max(0, stats.target_forwards - stats.rounds)  # of the prompt, or of parts of the text again
     fed_apart = any(one.target_forwards > 1 for one in rounds)
     what_was_read = "prompt, and text fed again or token by token, read" if fed_apart else "prompt read"
     numbers = (

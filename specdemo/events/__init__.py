@@ -4,22 +4,23 @@
 Everything that page, terminal, trace file and benchmark need to know about a run is in these frozen values.
 They are named like the keys of the trace's JSON. p is the target's distribution and q the drafter's, both
 after temperature and filters; raw_p and raw_q are the same two at temperature 1 without filters (Leviathan et
-al. 2023, Chen et al. 2023)."""
+al. 2023, Chen et al. 2023). A field that has a default may be missing in older traces."""
 
-from collections.abc import Sequence
+# ruff: noqa: F401 - other modules ask for the rows and for Params here, too
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from specdemo.events.choices import (
     DRAFTER_KINDS,
     METHODS,
     RULES,
-    DrafterKind,
     Manner,
     Method,
     Rule,
     drafter_label,
-    lossy_in_words,
     manner_of,
     words_of_row,
 )
@@ -39,7 +40,6 @@ from specdemo.events.params import (
     check_prompt,
     check_text,
     described,
-    is_auto,
     is_conversation,
     is_lossy,
     rule_in_words,
@@ -47,17 +47,17 @@ from specdemo.events.params import (
 )
 
 __version__ = "0.1.0"  # of the package, which traces and reports name
-__all__ = [
-    "Alternative", "ByModel", "ChatMessage", "DRAFTER_KINDS", "DrafterKind", "EndedBy", "ExpertsRead", "Fate",
-    "Finish", "Finished", "Gamma", "Judged", "JudgedInTree", "Kept", "LIMITS", "METHODS", "Manner", "Mark",
-    "MarkRole", "Method", "Opened", "SegmentKind",
-    "NO_PROMPT", "Next", "PARAMETERS", "PairInfo", "Params", "Prompt", "RULES", "Round", "Rule",
-    "ServerInfo", "ServerStats", "Source", "Started", "Stats", "TOKEN_IDS", "allowed",
-    "allowed_in_words", "check_messages", "check_number", "check_prompt", "check_text", "described",
-    "drafter_label", "is_auto", "is_conversation", "is_lossy",
-    "is_tree", "places_of", "__version__", "lossy_in_words", "manner_of", "rule_in_words",
-    "template_arguments_json", "words_of_row",
-]  # fmt: skip
+
+# Numbers as a trace file can have them; its reader holds them to these bounds.
+TokenId = Annotated[int, Field(ge=0, lt=TOKEN_IDS)]
+Probability = Annotated[float, Field(ge=0, le=1.000001)]  # sums of floats can be slightly above 1
+MOST = 10**12  # what no time (in ms) and no count of a real run reaches
+Count = Annotated[int, Field(ge=0, lt=MOST)]
+Amount = Annotated[float, Field(ge=0, lt=MOST)]  # a time in ms, a mean of counts, or a quotient
+Interval = tuple[Amount, Amount]
+FIRST = Field(fail_fast=True)  # all faults of a list, in place of the first, can take minutes and gigabytes
+TokenIds = Annotated[tuple[TokenId, ...], FIRST]
+EmittedIds = Annotated[tuple[TokenId | None, ...], FIRST]
 
 # Why a draft has no more tokens: it has gamma of them; the drafter was not sure enough (Params.confidence);
 # it has drafted an eos, or a token that the grammar forbids; the text has no room for more; the drafter has
@@ -101,7 +101,7 @@ class PairInfo:
     dtype: ByModel
     quantize: ByModel
     server: ServerInfo | None = None
-    drafter_kind: str | None = None  # None of older traces, without a drafter, and on a server
+    drafter_kind: str | None = None  # None without a drafter, and on a server
     longest_draft: int | None = None  # of a drafter that can draft only so many tokens at once
 
 
@@ -110,7 +110,10 @@ Source = Literal["resampled", "bonus", "sampled"]  # of the target's own token
 
 # One of the likeliest tokens at a position: id, text, p, q, raw_p, raw_q. q and raw_q are None where nothing
 # was drafted, and all but text and raw_p where a server has not told them.
-Alternative = tuple[int | None, str, float | None, float | None, float, float | None]
+Alternative = tuple[
+    TokenId | None, str, Probability | None, Probability | None, Probability, Probability | None
+]
+Top = Annotated[tuple[Alternative, ...], FIRST]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,33 +122,32 @@ class Judged:
 
     Rule `speculative`: accept_prob = min(1, p/q); accepted exactly when u < accept_prob. A token after the
     rejection was never judged: it is discarded, and its u and accept_prob are None. A token that was accepted
-    after the end of the text is discarded, too, and keeps its u and accept_prob.
+    after the end of the text is discarded, too, and keeps both.
 
     Rule `block`: accept_prob is h of Sun et al. 2024, and all up to the last with u < accept_prob are
-    accepted. So all are judged, and all keep u and accept_prob.
+    accepted. So all are judged, and all keep both.
 
-    The lossy rules: as `speculative`, but with another accept_prob. distance: the total variation
-    distance, from 0 to 1, between p and the distribution of the token that the rule emits at this
-    place, whatever is drafted. None of a lossless rule, and of a token that was never judged.
+    The lossy rules: as `speculative`, but with another accept_prob. distance: the total variation distance
+    between p and the distribution of the token that the rule emits here; None of one that was never judged.
 
-    allowed: how many tokens the run's grammar allowed at this place; None without a grammar, and before the
-    grammar begins. forbidden: whether it forbade this one, so that p is 0.
+    allowed: how many tokens the run's grammar allowed at this place; None without a grammar, and before it
+    begins. forbidden: whether it forbade this one, so that p is 0.
 
     A server tells raw_p of what it accepted, and nothing of what it refused, whose id is None, too.
     """
 
-    id: int | None
+    id: TokenId | None
     text: str
-    p: float | None
-    q: float | None
-    raw_p: float | None
-    raw_q: float | None
-    u: float | None
-    accept_prob: float | None
+    p: Probability | None
+    q: Probability | None
+    raw_p: Probability | None
+    raw_q: Probability | None
+    u: Probability | None
+    accept_prob: Probability | None
     fate: Fate
-    top: tuple[Alternative, ...]
-    distance: float | None = None
-    allowed: int | None = None
+    top: Top
+    distance: Probability | None = None
+    allowed: Count | None = None
     forbidden: bool = False
 
 
@@ -159,10 +161,10 @@ class JudgedInTree(Judged):
     several tokens of a draft can be rejected. One that the path did not come to is discarded; its p is the
     target's at its place. One that was refused after the end of the text is discarded, too, and keeps its u
     and accept_prob. top: the likeliest tokens of the same two distributions. residual_mass: of a refused one,
-    the mass of what it leaves of p, max(p - q, 0), before normalising. Older traces lack it."""
+    what it leaves of p, max(p - q, 0)."""
 
-    parent: int | None = field(kw_only=True)
-    residual_mass: float | None = field(default=None, kw_only=True)
+    parent: Count | None = field(kw_only=True)
+    residual_mass: Probability | None = field(default=None, kw_only=True)
 
 
 def places_of(draft: Sequence[Judged]) -> list[int]:
@@ -192,25 +194,25 @@ class Next:
     whatever it was, and the round's `drafts_told` is False.
     """
 
-    id: int | None
+    id: TokenId | None
     text: str
     source: Source
-    p: float | None
-    q: float | None
-    raw_p: float | None
-    raw_q: float | None
-    u: float | None
-    residual_mass: float | None
-    top: tuple[Alternative, ...]
-    allowed: int | None = None
+    p: Probability | None
+    q: Probability | None
+    raw_p: Probability | None
+    raw_q: Probability | None
+    u: Probability | None
+    residual_mass: Probability | None
+    top: Top
+    allowed: Count | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
     """How many of one draft's tokens each lossless rule keeps, judged with the same uniform numbers."""
 
-    speculative: int
-    block: int
+    speculative: Count
+    block: Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,8 +221,8 @@ class ExpertsRead:
     are mixtures of experts. check: by all rows, those of the draft and of the token before it. row: by that
     token's alone, as in a plain round."""
 
-    check: float
-    row: float
+    check: Amount
+    row: Amount
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,35 +232,35 @@ class Round:
     `next` is None only when the text ended inside the accepted drafts. draft_ms and verify_ms are the
     engine's own time, without what a consumer does between events. `kept` is None where nothing was drafted,
     and with `alternatives` 0 under any rule but `block`.
-    gamma: the most tokens that this round could draft; ended_by: why it drafted no more. made: how many
-    tokens the drafter made, which are those of the draft and those that it was not sure enough of. Older
-    traces lack these three, and plain decoding has no ended_by.
-    fed_again: how many tokens of the text the target and the drafter were fed once more, because a recurrent
-    layer keeps one state for all of them, which rejected drafts have changed. None where neither model has
-    such layers. target_forwards: how many forwards the target took; more than one where it had to be fed
-    again by a forward of its own, or one token at a time. Older traces lack both.
-    experts_read: without rows after a drafted eos. None of a target without experts, where they are not told
-    which are chosen, where it was fed one token at a time, with a tree, in older traces and on a server.
+    gamma: the most tokens that this round could draft; ended_by: why it drafted no more, None in plain
+    decoding. made: how many tokens the drafter made: those of the draft and those that it was not sure enough
+    of.
+    fed_again: how many tokens of the text the target and the drafter were fed once more, because rejected
+    drafts have changed the one state of a recurrent layer. None where neither model has such layers.
+    target_forwards: more than one where the target had to be fed again by a forward of its own, or one token
+    at a time.
+    experts_read: without rows after a drafted eos. None of a target without experts, where it is not known
+    which are chosen, one token at a time, with a tree and on a server.
 
     Of a server's round the times are None, and arrival_ms is the time since what came before it: the round
     before, or the request. drafts_told: whether it is known how many tokens were drafted; else `draft` has
     only those that were accepted.
     """
 
-    index: int
-    draft: tuple[JudgedInTree | Judged, ...]
+    index: Count
+    draft: Annotated[tuple[JudgedInTree | Judged, ...], FIRST]
     next: Next | None
-    emitted: tuple[int | None, ...]
-    draft_ms: float | None
-    verify_ms: float | None
+    emitted: EmittedIds
+    draft_ms: Amount | None
+    verify_ms: Amount | None
     kept: Kept | None = None
-    gamma: int | None = None
+    gamma: Count | None = None
     ended_by: EndedBy | None = None
-    made: int | None = None
-    arrival_ms: float | None = None
+    made: Count | None = None
+    arrival_ms: Amount | None = None
     drafts_told: bool = True
-    fed_again: int | None = None
-    target_forwards: int = 1
+    fed_again: Count | None = None
+    target_forwards: Annotated[int, Field(ge=1, lt=MOST)] = 1
     experts_read: ExpertsRead | None = None
 
     @property
@@ -274,6 +276,13 @@ class Round:
         return (self.draft_ms or 0.0) + (self.verify_ms or 0.0)
 
 
+def kept_tokens(a_round: Round) -> Iterator[Judged | Next]:
+    """The tokens that the round added, in order."""
+    yield from (token for token in a_round.draft if token.fate == "accepted")
+    if a_round.next:
+        yield a_round.next
+
+
 @dataclass(frozen=True, slots=True)
 class ServerStats:
     """What a server's own counters added up to while the run went on. alone: whether that was this run's
@@ -285,15 +294,15 @@ class ServerStats:
     network_ms is what the run took longer than that here."""
 
     alone: bool
-    drafts: int | None
-    drafted: int | None
-    accepted: int | None
-    accepted_by_place: tuple[int, ...] = ()
-    queue_ms: float | None = None
-    prefill_ms: float | None = None
-    decode_ms: float | None = None
-    total_ms: float | None = None
-    network_ms: float | None = None
+    drafts: Count | None
+    drafted: Count | None
+    accepted: Count | None
+    accepted_by_place: Annotated[tuple[Count, ...], FIRST] = ()
+    queue_ms: Amount | None = None
+    prefill_ms: Amount | None = None
+    decode_ms: Amount | None = None
+    total_ms: Amount | None = None
+    network_ms: Amount | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,11 +313,9 @@ class Stats:
     it; target_step_spread: their 10th and 90th percentile. speedup: target_step_ms * tokens / (draft_ms +
     verify_ms), how many times as fast as the target alone; speedup_interval: its 90% interval
     (events/speedup.py), which holds 1 for plain decoding. These four and cost_ratio are None while the run
-    goes on, after one that was cancelled or failed, and after one of fewer than 24 tokens. Older traces lack
-    the interval.
-    made: how many tokens the drafter made, with those that were dropped because it was not sure enough;
-    drafter_step_ms is draft_ms divided by it; None of trees, whose tokens come several to a forward. Older
-    traces lack it.
+    goes on, after one that was cancelled or failed, and after one of fewer than 24 tokens.
+    made: how many tokens the drafter made, with those that were dropped because it was not sure enough.
+    drafter_step_ms: draft_ms / drafted; None of trees, whose tokens come several to a forward.
     distance: of a lossy rule, the mean over the text's tokens of the total variation distance between the
     target's distribution and the one that the token was drawn from. None of a lossless rule.
 
@@ -317,28 +324,28 @@ class Stats:
     are None where the server does not tell how much it drafts.
     """
 
-    tokens: int
-    rounds: int
-    drafted: int | None
-    accepted: int
-    rejected: int | None
-    acceptance_rate: float | None
-    mean_tokens_per_round: float | None
-    target_forwards: int
-    prefill_ms: float | None
-    draft_ms: float | None
-    verify_ms: float | None
-    ttft_ms: float | None
-    tokens_per_second: float | None
-    target_step_ms: float | None
-    drafter_step_ms: float | None
-    cost_ratio: float | None
-    target_step_spread: tuple[float, float] | None = None
-    speedup: float | None = None
-    speedup_interval: tuple[float, float] | None = None
-    distance: float | None = None
-    made: int | None = None
-    arrival_ms: float | None = None
+    tokens: Count
+    rounds: Count
+    drafted: Count | None
+    accepted: Count
+    rejected: Count | None
+    acceptance_rate: Amount | None
+    mean_tokens_per_round: Amount | None
+    target_forwards: Count
+    prefill_ms: Amount | None
+    draft_ms: Amount | None
+    verify_ms: Amount | None
+    ttft_ms: Amount | None
+    tokens_per_second: Amount | None
+    target_step_ms: Annotated[float, Field(gt=0, lt=MOST)] | None
+    drafter_step_ms: Amount | None
+    cost_ratio: Amount | None
+    target_step_spread: Interval | None = None
+    speedup: Amount | None = None
+    speedup_interval: Interval | None = None
+    distance: Amount | None = None
+    made: Count | None = None
+    arrival_ms: Amount | None = None
     server: ServerStats | None = None
 
     @property
@@ -363,7 +370,7 @@ MarkRole = Literal["thinking", "tool call", "header", "body", "end"]
 class Mark:
     """A token by which a chat template parts what a model writes (events/segments.py)."""
 
-    id: int
+    id: TokenId
     text: str
     role: MarkRole
 
@@ -377,7 +384,7 @@ class Opened:
     header: the words so far of a header that is not complete. has_thought: whether its last mark has closed
     a thought."""
 
-    segments: tuple[SegmentKind, ...] = ()
+    segments: Annotated[tuple[SegmentKind, ...], FIRST] = ()
     header: str | None = None
     has_thought: bool = False
 
@@ -402,7 +409,7 @@ class Started:
     versions: dict[str, str]
     params: Params
     prompt: str
-    prompt_ids: tuple[int, ...]
+    prompt_ids: TokenIds
     messages: tuple[ChatMessage, ...] | None = None
     marks: tuple[Mark, ...] = ()
     opened: Opened | None = None
@@ -417,6 +424,6 @@ class Finished:
 
     finish: Finish
     error: str | None
-    output_ids: tuple[int | None, ...]
+    output_ids: EmittedIds
     text: str
     stats: Stats

@@ -6,6 +6,7 @@ and its scripts. A row has no words: those stand in the catalogues by its name, 
 What drafts by a method or a kind is in `drafters/table.py`; how a rule judges is its function in
 `engine/rules.py`."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -52,38 +53,22 @@ class Rule:
     symbol: str  # what decides
     residual: str | None  # "A − B": after a rejection a token is drawn from max(A - B, 0); None: from p
     fields: tuple[str, ...] = ()  # of Params, that it uses
-    # a field of Params and its value with which a lossy rule is not lossy
-    lossless_at: tuple[str, float] | None = None
+    lossless_at: Mapping[str, float] | None = None  # values of these with which a lossy rule is not lossy
     judges_whole_draft: bool = False  # places after a rejection, too
     threshold: str | None = None  # what p is compared with, by a rule that does not use u
 
 
 class Methods(dict[str, Method]):
-    """The methods by name. Two names joined by "+" are a method, too, though most of these are not listed:
-    the first, which copies from the text, drafts where it finds something, and the second elsewhere."""
+    """The methods by name. Those of JOINED are methods, too, though most of them are not listed."""
 
     def __missing__(self, name: str) -> Method:
-        first, _, second = name.partition("+")
-        if not self._can_be_joined(first, second):
-            raise KeyError(name)
-        return _joined(self[first], self[second])
+        return JOINED[name]
 
     def __contains__(self, name: object) -> bool:
-        if not isinstance(name, str):
-            return False
-        first, _, second = name.partition("+")
-        return super().__contains__(name) or self._can_be_joined(first, second)
+        return super().__contains__(name) or name in JOINED
 
     def get(self, name: str, default: Any = None) -> Any:
-        try:
-            return self[name]
-        except KeyError:
-            return default
-
-    def _can_be_joined(self, first: str, second: str) -> bool:
-        singles = [name for name in self if "+" not in name and name != "none"]
-        known = first in singles and second in singles and first != second
-        return known and self[first].manner == "copy"
+        return super().get(name) or JOINED.get(name, default)
 
 
 def _joined(first: Method, second: Method) -> Method:
@@ -113,6 +98,15 @@ METHODS = Methods(
         Method("none", ()),
     )
 )
+SINGLE = [method for name, method in METHODS.items() if name not in ("lookup+model", "none")]
+# Two methods by their names: the first, which copies from the text, drafts where it finds something, and the
+# second elsewhere.
+JOINED = {
+    f"{first.name}+{second.name}": _joined(first, second)
+    for first in SINGLE
+    for second in SINGLE
+    if first.manner == "copy" and second is not first
+}
 DRAFTER_KINDS = {
     kind.name: kind
     for kind in (
@@ -138,7 +132,7 @@ RULES = {
         Rule("block", True, symbol="h", residual="w·p − q", judges_whole_draft=True),
         Rule("typical", False, symbol="p > min(ε, δ·e^−H)", residual=None, threshold="min(ε, δ·e^−H)"),
         Rule("lenient", False, symbol="min(1, p/(l·q))", residual="p − l·q",
-             fields=("lenience",), lossless_at=("lenience", 1.0)),
+             fields=("lenience",), lossless_at={"lenience": 1.0}),
     )
 }  # fmt: skip
 
@@ -169,9 +163,3 @@ def drafter_label(method: str, drafter_kind: str | None) -> str:
         if drafter_kind in DRAFTER_KINDS and METHODS[method].is_by_drafter:
             return words_of_row("kinds", drafter_kind, "label")
         return words_of_row("methods", method, "label")
-
-
-def lossy_in_words() -> str:
-    """The lossy rules in words: "typical and lenient are lossy"."""
-    *first, last = (rule.name for rule in RULES.values() if not rule.lossless)
-    return f"{', '.join(first)} and {last} are lossy"

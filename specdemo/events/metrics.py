@@ -1,7 +1,7 @@
 """The numbers of a run, added up round by round."""
 
 from dataclasses import replace
-from typing import TypedDict, TypeVar
+from typing import TypeVar
 
 from specdemo.events import Round, Stats, is_tree
 
@@ -27,64 +27,47 @@ def after_round(stats: Stats, a_round: Round) -> Stats:
     that of a chain which keeps as many tokens; `drafted` counts all of its tokens."""
     fates = [token.fate for token in a_round.draft]
     tokens = stats.tokens + len(a_round.emitted)
-    rounds = stats.rounds + 1
     accepted = stats.accepted + fates.count("accepted")
-    told = a_round.drafts_told
-    rejected = total(stats.rejected, fates.count("rejected") if told else None)
-    drafted = total(stats.drafted, len(fates) if told else None)
-    return replace(
+    is_told = a_round.drafts_told
+    rejected = total(stats.rejected, fates.count("rejected") if is_told else None)
+    counted = replace(
         stats,
-        **_times(stats, a_round, tokens, drafted),
         tokens=tokens,
-        rounds=rounds,
-        drafted=drafted,
+        rounds=stats.rounds + 1,
+        drafted=total(stats.drafted, len(fates) if is_told else None),
         accepted=accepted,
         rejected=rejected,
         acceptance_rate=ratio(accepted, total(accepted, rejected)),
-        mean_tokens_per_round=ratio(tokens, rounds),
+        mean_tokens_per_round=ratio(tokens, stats.rounds + 1),
         target_forwards=stats.target_forwards + a_round.target_forwards,
         distance=_distance(stats, a_round),
-        made=total(made_of(stats), made_in(a_round) if told else None),
+        made=total(made_of(stats), made_in(a_round) if is_told else None),
     )
+    return _timed(counted, a_round)
 
 
-class Times(TypedDict, total=False):
-    """The fields of Stats that are times, or follow from them."""
-
-    prefill_ms: float | None
-    draft_ms: float | None
-    verify_ms: float | None
-    arrival_ms: float | None
-    ttft_ms: float | None
-    tokens_per_second: float | None
-    drafter_step_ms: float | None
-
-
-def _times(before: Stats, a_round: Round, tokens: int, drafted: int | None) -> Times:
-    """The times after this round. tokens, drafted: their numbers after it."""
+def _timed(counted: Stats, a_round: Round) -> Stats:
+    """Adds the round's times. counted: with its other numbers. A server's first round comes after the network
+    and the prefill; the others give the speed."""
+    is_first = counted.rounds == 1
     if a_round.arrival_ms is not None:
-        return _arrival(before, a_round.arrival_ms, tokens)
-    draft_ms = total(before.draft_ms, a_round.draft_ms)
-    verify_ms = total(before.verify_ms, a_round.verify_ms)
+        if is_first:
+            untold = replace(counted, prefill_ms=None, draft_ms=None, verify_ms=None)
+            return replace(untold, ttft_ms=a_round.arrival_ms, arrival_ms=0.0)
+        counted = replace(counted, arrival_ms=(counted.arrival_ms or 0.0) + a_round.arrival_ms)
+        return replace(counted, tokens_per_second=ratio(1000 * counted.timed_tokens, counted.arrival_ms))
+    draft_ms = total(counted.draft_ms, a_round.draft_ms)
+    verify_ms = total(counted.verify_ms, a_round.verify_ms)
     run_ms = total(draft_ms, verify_ms)
-    return {
-        "draft_ms": draft_ms,
-        "verify_ms": verify_ms,
-        "ttft_ms": before.ttft_ms if before.rounds else total(before.prefill_ms, run_ms),
-        "tokens_per_second": ratio(1000 * tokens, run_ms),
+    return replace(
+        counted,
+        draft_ms=draft_ms,
+        verify_ms=verify_ms,
+        ttft_ms=total(counted.prefill_ms, run_ms) if is_first else counted.ttft_ms,
+        tokens_per_second=ratio(1000 * counted.tokens, run_ms),
         # A tree's tokens come several to a forward.
-        "drafter_step_ms": None if is_tree(a_round.draft) else ratio(draft_ms, drafted),
-    }
-
-
-def _arrival(before: Stats, arrival_ms: float, tokens: int) -> Times:
-    """The times after a server's round. Its first round comes after the network and the prefill; the others
-    give the speed."""
-    if not before.rounds:
-        untold = Times(prefill_ms=None, draft_ms=None, verify_ms=None)
-        return untold | Times(ttft_ms=arrival_ms, arrival_ms=0.0)
-    run_ms = (before.arrival_ms or 0.0) + arrival_ms
-    return {"arrival_ms": run_ms, "tokens_per_second": ratio(1000 * (tokens - 1), run_ms)}  # see timed_tokens
+        drafter_step_ms=None if is_tree(a_round.draft) else ratio(draft_ms, counted.drafted),
+    )
 
 
 def total(a: N | None, b: N | None) -> N | None:
@@ -112,12 +95,6 @@ def _distance(stats: Stats, a_round: Round) -> float | None:
         return None
     before = (stats.distance or 0.0) * stats.tokens
     return (before + sum(known)) / (stats.tokens + len(a_round.emitted))
-
-
-def other_forwards(stats: Stats) -> int:
-    """Forwards of the target besides one for each round: they read the prompt, or where the target has
-    recurrent layers, parts of the text again."""
-    return max(0, stats.target_forwards - stats.rounds)
 
 
 def ratio(a: float | None, b: float | None) -> float | None:

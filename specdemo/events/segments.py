@@ -3,14 +3,10 @@
 They are told by the marks of the pair's chat template, which are found by their ids, since a special token
 has no text in a trace."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from specdemo.events import Mark, MarkRole, Opened, SegmentKind, Started, places_of
-from specdemo.events.metrics import ratio
-from specdemo.events.params import field_of_grammar
-from specdemo.events.trace import Trace, pieces
-from specdemo.words.message import Message, message
+from specdemo.events import Mark, MarkRole, Opened, Round, SegmentKind, Started, kept_tokens, places_of
 
 # The marks of published templates: those that open each kind of segment, and what closes it. Other ends
 # (<|end|>, and the tokens that end a text) close all.
@@ -45,15 +41,6 @@ ROLES: dict[MarkRole, Iterable[str]] = {
 MARKS: dict[str, MarkRole] = {text: role for role, texts in ROLES.items() for text in texts}
 
 
-def where_bound(trace: Trace) -> list[Message]:
-    """Says where the grammar of an ended run begins; nothing where that is the first token, or nowhere, which
-    the verdict says."""
-    name = field_of_grammar(trace.params)
-    if name is None or trace.pair.server or not trace.grammar_from:
-        return []
-    return [message("bound_from", what=message(f"what_binds.{name}"), number=trace.grammar_from)]
-
-
 @dataclass(slots=True)
 class Segment:
     """The numbers of all segments of one kind. rounds, ms: a round whose tokens are in several segments
@@ -69,38 +56,39 @@ class Segment:
 
     @property
     def acceptance_rate(self) -> float | None:
-        return ratio(self.accepted, self.accepted + self.rejected)
+        return self.accepted / (self.accepted + self.rejected) if self.accepted or self.rejected else None
 
     @property
-    def tokens_per_round(self) -> float | None:
-        return ratio(self.tokens, self.rounds)
+    def tokens_per_round(self) -> float:
+        return self.tokens / self.rounds
 
     @property
     def tokens_per_second(self) -> float | None:
-        return ratio(1000 * self.tokens, self.ms)
+        return 1000 * self.tokens / self.ms if self.ms else None
 
 
-def segments_of(trace: Trace) -> list[Segment]:
-    """The run by kinds of segments, in the order in which they began; one where no mark has parted it."""
-    found: dict[SegmentKind, Segment] = {}
-    tokens = (pair for one in trace.rounds for pair in zip(one.emitted, pieces(one), strict=True))
-    kinds = _kinds(opened_by(trace), {mark.id: mark for mark in trace.marks}, tokens)
-    for a_round in trace.rounds:
-        own = [next(kinds) for _ in a_round.emitted]
+def segments_of(run: Started, rounds: Sequence[Round]) -> list[Segment]:
+    """The rounds by kinds of segments, in the order in which they began; one where no mark has parted the
+    text."""
+    segments: dict[SegmentKind, Segment] = {}
+    tokens = ((token.id, token.text) for one in rounds for token in kept_tokens(one))
+    kinds = _kinds(opened_by(run), {mark.id: mark for mark in run.marks}, tokens)
+    for a_round in rounds:
+        of_round = [next(kinds) for _ in a_round.emitted]
         accepted = sum(token.fate == "accepted" for token in a_round.draft)
-        for place, kind in enumerate(own):
-            segment = found.setdefault(kind, Segment(kind))
+        for place, kind in enumerate(of_round):
+            segment = segments.setdefault(kind, Segment(kind))
             segment.tokens += 1
             segment.accepted += place < accepted
-            segment.rounds += 1 / len(own)
-            segment.ms += a_round.ms / len(own)
+            segment.rounds += 1 / len(of_round)
+            segment.ms += a_round.ms / len(of_round)
         for place, token in zip(places_of(a_round.draft), a_round.draft, strict=True):
-            if own and token.fate == "rejected":  # its place is that of the one that replaced it
-                found[own[min(place, len(own) - 1)]].rejected += 1
-    return [*found.values()]
+            if of_round and token.fate == "rejected":  # its place is that of the one that replaced it
+                segments[of_round[min(place, len(of_round) - 1)]].rejected += 1
+    return [*segments.values()]
 
 
-def opened_by(run: Started | Trace) -> Opened:
+def opened_by(run: Started) -> Opened:
     """What the run's prompt has opened and not closed; by all marks in it where the run does not tell that,
     as older traces do not."""
     return opened_in(run.prompt_ids, run.marks) if run.opened is None else run.opened
@@ -150,7 +138,7 @@ class Thoughts:
     openers: frozenset[int] = frozenset()
 
     @classmethod
-    def at_first(cls, run: Started | Trace) -> "Thoughts":
+    def at_first(cls, run: Started) -> "Thoughts":
         """Where the output of a run begins. A model may open a thought there itself, but not where the prompt
         has just closed one, as a template does when it is asked for no thinking."""
         marks, opened = {mark.id: mark for mark in run.marks}, opened_by(run)

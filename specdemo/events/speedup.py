@@ -84,12 +84,12 @@ def speed_up(slow: Sequence[Sequence[TimedRound]], fast: Sequence[Sequence[Timed
     if not slow_ms or not fast_ms:
         return None
     value, dice = slow_ms / fast_ms, Random(0)
-    of_runs = [*_off_their_usual(slow), *_off_their_usual(fast)]
-    off = [part for of_run in of_runs for part in of_run]
+    of_slow, of_fast = _off_their_usual(slow), _off_their_usual(fast)
+    off = [part for of_run in (*of_slow, *of_fast) for part in of_run]
     known = len(off) - 2  # each side's mean is taken from the stretches themselves
     off = [part * sqrt(len(off) / known) for part in off]
-    alike = _alike(of_runs)
-    slow_count, fast_count = (_independent(side, alike) for side in (slow, fast))
+    alike = _alike([*of_slow, *of_fast])
+    slow_count, fast_count = _independent(of_slow, alike), _independent(of_fast, alike)
 
     def resampled() -> float:
         """The logarithm of how much the value is off."""
@@ -97,19 +97,19 @@ def speed_up(slow: Sequence[Sequence[TimedRound]], fast: Sequence[Sequence[Timed
         spread = sqrt(known / dice.gammavariate(known / 2, 2))
         return spread * (fmean(dice.choices(off, k=slow_count)) - fmean(dice.choices(off, k=fast_count)))
 
-    cuts = quantiles((resampled() for _ in range(RESAMPLES)), n=20)
+    low, *_, high = quantiles((resampled() for _ in range(RESAMPLES)), n=20)
     # exp of the two ends only: of a single resample it can overflow.
-    return SpeedUp(value, value * exp(min(cuts[0], 0.0)), value * exp(max(cuts[-1], 0.0)))
+    return SpeedUp(value, value * exp(min(low, 0.0)), value * exp(max(high, 0.0)))
 
 
 def after_plain_rounds(stats: Stats, rounds: Sequence[Round], times_ms: Sequence[float]) -> Stats:
     """Adds the target step and the speed-up. times_ms: those of plain rounds, which were timed right after
     the run. Where no speed-up is claimed, both stay unknown."""
-    found = speed_up([plain(times_ms)], [timed(rounds)])
-    return stats if found is None else with_speedup(stats, found, fmean(times_ms), times_ms)
+    measured = speed_up([plain(times_ms)], [timed(rounds)])
+    return stats if measured is None else with_speedup(stats, measured, fmean(times_ms), times_ms)
 
 
-def with_speedup(stats: Stats, found: SpeedUp, step_ms: float, times_ms: Sequence[float]) -> Stats:
+def with_speedup(stats: Stats, measured: SpeedUp, step_ms: float, times_ms: Sequence[float]) -> Stats:
     """step_ms: what the target's step took at the run's pace; times_ms: plain rounds, at whatever pace."""
     low, high = _deciles(times_ms)
     pace = step_ms / fmean(times_ms)
@@ -118,8 +118,8 @@ def with_speedup(stats: Stats, found: SpeedUp, step_ms: float, times_ms: Sequenc
         target_step_ms=step_ms,
         target_step_spread=(low * pace, high * pace),
         cost_ratio=ratio(stats.drafter_step_ms, step_ms),
-        speedup=found.value,
-        speedup_interval=found.interval,
+        speedup=measured.value,
+        speedup_interval=measured.interval,
     )
 
 
@@ -156,12 +156,8 @@ def _off_their_usual(runs: Sequence[Sequence[TimedRound]]) -> list[list[float]]:
 
 
 def _stretches(run: Sequence[TimedRound]) -> list[Sequence[TimedRound]]:
-    count = _count(run)
+    count = min(max(FEWEST_STRETCHES, len(run) // STRETCH), MOST_STRETCHES, len(run))
     return [run[at * len(run) // count : (at + 1) * len(run) // count] for at in range(count)]
-
-
-def _count(run: Sequence[TimedRound]) -> int:
-    return min(max(FEWEST_STRETCHES, len(run) // STRETCH), MOST_STRETCHES, len(run))
 
 
 def _alike(of_runs: Sequence[Sequence[float]]) -> float:
@@ -177,9 +173,9 @@ def _alike(of_runs: Sequence[Sequence[float]]) -> float:
     return min(1.0, max(0.0, seen + lost + SURE / sqrt(len(squares))))
 
 
-def _independent(runs: Sequence[Sequence[TimedRound]], alike: float) -> int:
+def _independent(of_runs: Sequence[Sequence[float]], alike: float) -> int:
     """How many independent stretches a side is worth."""
-    counts = [_count(run) for run in runs if run]
+    counts = [len(of_run) for of_run in of_runs if of_run]
     return max(1, round(sum(count / (1 + (count - 1) * alike) for count in counts)))
 
 
@@ -233,12 +229,10 @@ def break_even(gamma: float, tokens: float) -> float | None:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What is estimated for one draft length. `formula`: by Leviathan et al. 2023 (equation 1, theorem 3.8)
-    from the run's acceptance rate; it takes all places of a draft alike and verifying for as long as a plain
-    round, and has no speed-up where drafted tokens were dropped, because it knows none. `seen`: by the share
-    of drafts that were accepted at each place and the times that this run had, so that its own draft length
-    gets its own figures. Speed-ups are None where the run's own is unknown; the formula's figures where a
-    server has not told p and q."""
+    """What a draft length would bring. `formula`: by Leviathan et al. 2023 from the run's acceptance rate;
+    None where a server has not told p and q, and no speed-up where drafted tokens were dropped. `seen`: by
+    the share of drafts that were accepted at each place and this run's times. Speed-ups are None where the
+    run's is."""
 
     gamma: int
     formula_tokens: float | None  # a round
@@ -253,46 +247,45 @@ def estimates(
     stats: Stats,
     at_once: bool = False,
     longest_draft: int | None = None,
-    own: int | None = None,
+    run_gamma: int | None = None,
 ) -> list[Estimate]:
     """The estimates for gamma 0 to the largest that Params allows, or to the longest draft where p and q are
     not known; empty if nothing was judged, and of trees, whose places have several drafts. at_once: whether
     drafts were made in one forward, and so take as long whatever their length. longest_draft: the longest
-    that the drafter can make. own: the run's draft length, None where it was chosen round by round or is not
+    that the drafter can make. run_gamma: the draft length, None where it was chosen round by round or is not
     known. Up to it, tokens a round are counted: each round's, cut to that length; they grow with gamma, and
-    at `own` they are the run's own."""
+    at run_gamma they are the run's own."""
     if any(is_tree(one.draft) for one in rounds):
         return []
     by_place = _verdicts_by_place(rounds)
     judged = [verdict for verdicts in by_place for verdict in verdicts]
     if not judged:
         return []
-    off = None  # the ends of the run's interval, relative to its speed-up
+    off: list[float] = []  # the ends of the run's interval, relative to its speed-up
     if stats.speedup is None or stats.speedup_interval is None:
         stats = replace(stats, target_step_ms=None, cost_ratio=None)
     else:
-        low, high = stats.speedup_interval
-        off = low / stats.speedup, high / stats.speedup
+        off = [end / stats.speedup for end in stats.speedup_interval]
     of_server = any(one.arrival_ms is not None for one in rounds)
     alpha = None if of_server else stats.acceptance_rate  # as it is shown beside the formula's figures
     everywhere = mean(judged)
-    kept_at = _share_of_rounds_with([len(one.draft) for one in rounds], rounds, own)
-    made_at = _share_of_rounds_with([made_in(one) for one in rounds], rounds, own)
+    kept_at = _share_of_rounds_with([len(one.draft) for one in rounds], rounds, run_gamma)
+    made_at = _share_of_rounds_with([made_in(one) for one in rounds], rounds, run_gamma)
     tokens, kept, made, going_on = 1.0, 0.0, 0.0, 1.0
     added = 1.0  # tokens a round, by the last place
     a_draft_ms = _ms_of_a_draft(rounds) if at_once else None
     alone = _speedup(stats, tokens, kept, made, 0.0 if at_once else None)
     some_dropped = made_of(stats) != stats.drafted
-    found = [Estimate(0, None if alpha is None else 1.0, None if some_dropped else alone, 1.0, alone, None)]
+    rows = [Estimate(0, None if alpha is None else 1.0, None if some_dropped else alone, 1.0, alone, None)]
     longest = int(LIMITS["gamma"].largest) if alpha is not None else len(by_place)
     longest = min(longest, longest_draft or longest)
     for gamma in range(1, longest + 1):
         with_draft = kept_at[min(gamma, len(kept_at)) - 1]
-        if own is None:
+        if run_gamma is None:
             verdicts = by_place[gamma - 1] if gamma <= len(by_place) else []
             going_on *= mean(verdicts) if len(verdicts) >= FEWEST_JUDGED else everywhere
             added = with_draft * going_on
-        elif gamma <= own:
+        elif gamma <= run_gamma:
             added = mean(len(one.emitted) > gamma for one in rounds)
         else:
             added *= everywhere
@@ -308,11 +301,11 @@ def estimates(
             formula_speedup = expected_speedup(alpha, gamma, by_token)
         drafting_ms = None if a_draft_ms is None else made_at[0] * a_draft_ms
         seen_speedup = _speedup(stats, tokens, kept, made, drafting_ms)
-        interval = None
-        if seen_speedup is not None and off is not None:
-            interval = seen_speedup * off[0], seen_speedup * off[1]
-        found.append(Estimate(gamma, formula_tokens, formula_speedup, tokens, seen_speedup, interval))
-    return found
+        interval = (
+            (seen_speedup * off[0], seen_speedup * off[1]) if seen_speedup is not None and off else None
+        )
+        rows.append(Estimate(gamma, formula_tokens, formula_speedup, tokens, seen_speedup, interval))
+    return rows
 
 
 def counted_estimates(server: ServerStats | None) -> list[Estimate]:
@@ -320,16 +313,16 @@ def counted_estimates(server: ServerStats | None) -> list[Estimate]:
     round, which need only the share of drafts that were accepted up to each place."""
     if server is None or not server.drafts or not server.accepted_by_place:
         return []
-    found = [Estimate(0, None, None, 1.0, None, None)]
+    rows = [Estimate(0, None, None, 1.0, None, None)]
     for gamma, accepted in enumerate(server.accepted_by_place, 1):
-        tokens = found[-1].seen_tokens + accepted / server.drafts
-        found.append(Estimate(gamma, None, None, tokens, None, None))
-    return found
+        tokens = rows[-1].seen_tokens + accepted / server.drafts
+        rows.append(Estimate(gamma, None, None, tokens, None, None))
+    return rows
 
 
-def best_gamma(found: Sequence[Estimate]) -> int | None:
+def best_gamma(rows: Sequence[Estimate]) -> int | None:
     """The shortest draft length whose estimated speed-up is within 1 % of the largest."""
-    known = [(one.gamma, one.seen_speedup) for one in found if one.seen_speedup is not None]
+    known = [(one.gamma, one.seen_speedup) for one in rows if one.seen_speedup is not None]
     if not known:
         return None
     largest = max(speedup for _, speedup in known)
@@ -356,15 +349,18 @@ def _verdicts_by_place(rounds: Sequence[Round]) -> list[list[bool]]:
     return places
 
 
-def _share_of_rounds_with(lengths: Sequence[int], rounds: Sequence[Round], own: int | None) -> list[float]:
+def _share_of_rounds_with(
+    lengths: Sequence[int], rounds: Sequence[Round], run_gamma: int | None
+) -> list[float]:
     """The share, by place, of the rounds that have a token there: all for a drafter model that is always sure
     enough, while a lookup may find less. lengths: how many tokens each round has. Where the run has no draft
     length of its own, only rounds that could draft so many count, and not the last one: the end of the text
     may leave it without room for a draft."""
     drafts = [
-        (length, one.gamma if own is None else None) for length, one in zip(lengths, rounds, strict=True)
+        (length, one.gamma if run_gamma is None else None)
+        for length, one in zip(lengths, rounds, strict=True)
     ]
-    if own is None:
+    if run_gamma is None:
         drafts = drafts[:-1] or drafts
     longest = max(length for length, _ in drafts)
     return [
@@ -379,28 +375,14 @@ def _ms_of_a_draft(rounds: Sequence[Round]) -> float | None:
     return mean(times_ms) if times_ms else None
 
 
-@dataclass(frozen=True)
-class ExpertsOfChecks:
-    """How many experts of a layer the checks of full drafts read, as means over them. rows: see Checks."""
-
-    rows: int
-    read: ExpertsRead
-
-    @property
-    def ratio(self) -> float:
-        """How many times the experts of one row they read."""
-        return self.read.check / self.read.row
-
-
-def experts_of_checks(rounds: Sequence[Round], gamma: int | str) -> ExpertsOfChecks | None:
-    """Of drafts of the length that `checks` takes. None without such drafts, and of a target without
-    experts."""
+def experts_of_checks(rounds: Sequence[Round], gamma: int | str) -> tuple[int, ExpertsRead] | None:
+    """How many rows the checks of full drafts feed, and how many experts of a layer they read, as means over
+    them. None without such drafts, and of a target without experts."""
     length = _checked_length(rounds, gamma)
     read = [one.experts_read for one in rounds if len(one.draft) == length and one.experts_read]
     if length is None or not read:
         return None
-    means = ExpertsRead(fmean(one.check for one in read), fmean(one.row for one in read))
-    return ExpertsOfChecks(length + 1, means)
+    return length + 1, ExpertsRead(fmean(one.check for one in read), fmean(one.row for one in read))
 
 
 def _checked_length(rounds: Sequence[Round], gamma: int | str) -> int | None:
@@ -418,10 +400,8 @@ FEWEST_CHECKS = 5  # of full drafts, of which a mean and a spread are told
 
 @dataclass(frozen=True)
 class Checks:
-    """What the target took to check full drafts, beside its plain rounds of the same run. rows: the tokens
-    that a check feeds, one more than were drafted. *_ms: means; *_spread: 10th and 90th percentile.
-    interval: how many times as long as a plain round a check took, with as much about it as the run's
-    interval has about its speed-up; ratio: the value itself."""
+    """What the target took to check full drafts, beside its plain rounds. rows: the tokens that a check
+    feeds. *_ms: means; *_spread: 10th and 90th percentile. ratio: how many plain rounds a check took."""
 
     rows: int
     plain_ms: float

@@ -4,19 +4,23 @@ import datetime
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import astuple, dataclass, field, fields, replace
+from functools import reduce
 from pathlib import Path
 from secrets import token_hex
 from shutil import copymode
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, ConfigDict, TypeAdapter, ValidationError
 
 from specdemo.events import (
+    FIRST,
     LIMITS,
-    TOKEN_IDS,
+    MOST,
+    PARAMETERS,
     Alternative,
     ChatMessage,
+    Count,
     Finish,
     Finished,
     Judged,
@@ -27,10 +31,12 @@ from specdemo.events import (
     PairInfo,
     Params,
     Round,
-    ServerStats,
     Started,
     Stats,
+    TokenId,
+    TokenIds,
     is_tree,
+    kept_tokens,
     metrics,
 )
 from specdemo.events.params import MOST_NODES, DraftTree, most_children, nodes_of
@@ -38,7 +44,6 @@ from specdemo.events.speedup import claimed
 
 SCHEMA: Final = "specdemo.trace/1"
 ROUNDING = 1e-3  # more than a sum of float32 can be above 1
-LARGEST_NUMBER = 1e12  # what no time (in ms) and no count of a real run reaches
 
 
 class NotATrace(ValueError):
@@ -52,6 +57,13 @@ class NotATrace(ValueError):
         self.where, self.is_json, self.refused = where, is_json, refused
 
 
+def read_params(values: object) -> object:
+    """The Params of a trace, without fields that are gone; what is no object as it is, to be refused."""
+    if not isinstance(values, dict):
+        return values
+    return Params(**{name: value for name, value in values.items() if name in PARAMETERS})
+
+
 @dataclass
 class Trace:
     """Everything that happened so far, with the JSON's keys as names. `finish` is None while the run goes
@@ -63,28 +75,31 @@ class Trace:
     schema: Literal["specdemo.trace/1"]
     pair: PairInfo
     versions: dict[str, str]
-    params: Params
+    params: Annotated[Params, BeforeValidator(read_params)]
     prompt: str
-    prompt_ids: tuple[int, ...]
-    rounds: list[Round] = field(default_factory=list)
+    prompt_ids: TokenIds
+    rounds: Annotated[list[Round], FIRST] = field(default_factory=list)
     finish: Finish | None = None
     error: str | None = None
-    output_ids: list[int | None] = field(default_factory=list)
+    output_ids: Annotated[list[TokenId | None], FIRST] = field(default_factory=list)
     text: str = ""
     stats: Stats = field(default_factory=metrics.fresh)
-    messages: tuple[ChatMessage, ...] | None = None  # see Started
-    marks: tuple[Mark, ...] = ()  # see Started
+    messages: Annotated[tuple[ChatMessage, ...], FIRST] | None = None  # see Started
+    marks: Annotated[tuple[Mark, ...], FIRST] = ()  # see Started
     opened: Opened | None = None  # see Started
     # How many tokens of the output come before the first one that has to follow a JSON schema, a regular
     # expression or a grammar, which begins after what is thought; None where none has had to yet.
-    grammar_from: int | None = None
+    grammar_from: Count | None = None
     date: datetime.date | None = None  # on which it was recorded; only of the run that the page plays first
 
     @classmethod
     def begin(cls, started: Started) -> "Trace":
-        run = (started.pair, started.versions, started.params, started.prompt, started.prompt_ids)
-        told = {"messages": started.messages, "marks": started.marks, "opened": started.opened}
-        return cls(SCHEMA, *run, **told)
+        return cls(SCHEMA, **{one.name: getattr(started, one.name) for one in fields(Started)})
+
+    @property
+    def started(self) -> Started:
+        """The first event."""
+        return Started(**{one.name: getattr(self, one.name) for one in fields(Started)})
 
     revised = False  # whether rounds have changed that were there before; not in the JSON
     unfinished = ""  # an incomplete character at the end, which the next token may complete; not in the JSON
@@ -109,15 +124,9 @@ class Trace:
 
     def revise(self, rounds: list[Round]) -> None:
         """Takes the same tokens in the same rounds, of which a server has told more since."""
-        counted = metrics.fresh()
-        for a_round in rounds:
-            counted = metrics.after_round(counted, a_round)
+        counted = reduce(metrics.after_round, rounds, metrics.fresh())
         self.rounds, self.revised = rounds, True
         self.stats = replace(counted, server=self.stats.server)
-
-    def count(self, server: ServerStats | None) -> None:
-        """Takes what a server has counted; None where that is not known any more."""
-        self.stats = replace(self.stats, server=server)
 
     def end(self, finish: Finish, error: str | None = None) -> None:
         """Ends the trace, whose text then has all that comes before a stop string. If the run was interrupted
@@ -154,11 +163,7 @@ class Trace:
 
     def events(self) -> Iterator[Started | Round | Finished]:
         """The run's events again, without its models."""
-        run = (self.pair, self.versions, self.params, self.prompt, self.prompt_ids)
-        yield Started(*run, self.messages, self.marks, self.opened)
-        yield from self.rounds
-        if finished := self.finished:
-            yield finished
+        yield from filter(None, (self.started, *self.rounds, self.finished))
 
     def to_json(self) -> str:
         """The trace as JSON, written some rounds at a time, so that other threads can go on meanwhile."""
@@ -187,23 +192,7 @@ class Trace:
         return trace
 
     def save(self, path: str | Path) -> None:
-        """Writes a file beside it and renames it, so that a kill leaves the old file or the new one."""
-        file, text = Path(path).resolve(), self.to_json()
-        is_other = file.exists() and not file.is_file()  # a pipe, or a device
-        if is_other or not os.access(file.parent, os.W_OK):
-            file.write_text(text, encoding="utf-8")
-            return
-        beside = file.with_name(f".{token_hex(8)}.part")
-        try:
-            with beside.open("x", encoding="utf-8") as writing:
-                if file.exists():
-                    copymode(file, beside)
-                writing.write(text)
-                writing.flush()
-                os.fsync(writing.fileno())
-            beside.replace(file)
-        finally:
-            beside.unlink(missing_ok=True)
+        save_text(path, self.to_json())
 
     @classmethod
     def load(cls, path: str | Path) -> "Trace":
@@ -214,152 +203,101 @@ class Trace:
         return cls.from_json(text)
 
 
-def _faults(trace: Trace) -> Iterator[tuple[str, str]]:
-    """Where a file that has the right types cannot be the trace of a run, and what is wrong there."""
-    if not all(map(_is_token_id, trace.prompt_ids)):
-        yield "prompt_ids", "must be token ids"
-    if not all(_is_token_id(mark.id) for mark in trace.marks):
-        yield "marks", "must have token ids"
-    if trace.pair.server is None:
-        yield from _untold(trace)
-    counted = metrics.fresh()
-    for index, a_round in enumerate(trace.rounds):
-        if a_round.index != index:
-            yield f"rounds.{index}.index", f"must be {index}"
-        is_ours = trace.pair.server is None  # what a server tells is as it tells it
-        for place, token in enumerate(a_round.draft):
-            where = f"rounds.{index}.draft.{place}"
-            yield from _token_faults(where, token, token.accept_prob)
-            yield from _top_faults(where, token.top if is_ours else ())
-            if is_ours and token.fate != "discarded" and None in (token.u, token.accept_prob):
-                yield where, "a token that was judged has a u and an accept_prob"
-        if a_round.kept and not all(0 <= n <= len(a_round.draft) for n in astuple(a_round.kept)):
-            yield f"rounds.{index}.kept", "must be numbers of drafted tokens"
-        if a_round.next:
-            yield from _token_faults(f"rounds.{index}.next", a_round.next, a_round.next.residual_mass)
-            yield from _top_faults(f"rounds.{index}.next", a_round.next.top if is_ours else ())
-        times = (a_round.draft_ms, a_round.verify_ms, a_round.arrival_ms)
-        if not all(ms is None or 0 <= ms < LARGEST_NUMBER for ms in times):
-            yield f"rounds.{index}", "its times must be milliseconds"
-        if a_round.draft and is_tree(a_round.draft) != bool(trace.params.tree):
-            yield f"rounds.{index}.draft", "must be a tree where params.tree has one, and only there"
-        yield from _tree_faults(f"rounds.{index}.draft", a_round.draft, trace.params.tree)
-        longest = LARGEST_NUMBER if trace.pair.server else int(LIMITS["gamma"].largest)
-        longest = nodes_of(trace.params.tree) or longest
-        if a_round.gamma is not None and not len(a_round.draft) <= a_round.gamma <= longest:
-            yield f"rounds.{index}.gamma", "must be a length that its draft can have"
-        most = longest if a_round.gamma is None else a_round.gamma
-        if a_round.made is not None and not len(a_round.draft) <= a_round.made <= most:
-            yield f"rounds.{index}.made", "must be a length that its draft can have, before any is dropped"
-        if not 0 <= (a_round.fed_again or 0) < LARGEST_NUMBER:
-            yield f"rounds.{index}.fed_again", "must be a number of tokens"
-        if not 1 <= a_round.target_forwards < LARGEST_NUMBER:
-            yield f"rounds.{index}.target_forwards", "must be at least 1"
-        read = a_round.experts_read
-        if read and not 0 <= read.row <= read.check < LARGEST_NUMBER:
-            yield (
-                f"rounds.{index}.experts_read",
-                "must be numbers of experts, no fewer for a check",
-            )
-        counted = metrics.after_round(counted, a_round)
-    if trace.output_ids != [token_id for a_round in trace.rounds for token_id in a_round.emitted]:
-        yield "output_ids", "must be what the rounds add up to"
-    counts = COUNTED if trace.stats.made is None else (*COUNTED, "made")
-    if any(getattr(trace.stats, name) != getattr(counted, name) for name in counts):
-        yield "stats", "must be what the rounds add up to"
-    spread = trace.stats.target_step_spread
-    numbers = _numbers_in(astuple(trace.stats))
-    if not all(number is None or 0 <= number < LARGEST_NUMBER for number in numbers):
-        yield "stats", "must be numbers that a run can have"
-    for name in ("target_step_spread", "speedup_interval"):
-        interval = getattr(trace.stats, name)
-        if interval and interval[0] > interval[1]:
-            yield f"stats.{name}", "must have its lower end first"
-    if trace.stats.target_step_ms == 0 or (spread and trace.stats.target_step_ms is None):
-        yield "stats", "must have a target_step_ms above 0 where it has its spread"
-
-
-def _tree_faults(where: str, draft: Sequence[Judged], tree: DraftTree) -> Iterator[tuple[str, str]]:
-    """What is wrong with the shape of a drafted tree, if it is one."""
-    if not is_tree(draft):
+def save_text(path: str | Path, text: str) -> None:
+    """Writes a file beside it and renames it, so that a kill leaves the old file or the new one."""
+    file = Path(path).resolve()
+    is_other = file.exists() and not file.is_file()  # a pipe, or a device
+    if is_other or not os.access(file.parent, os.W_OK):
+        file.write_text(text, encoding="utf-8")
         return
-    if len(draft) > MOST_NODES:
-        yield where, f"must not be a tree of more than {MOST_NODES} tokens"
-        return
-    followed: set[int | None] = set()  # tokens after which one was accepted
-    depths: dict[int | None, int] = {None: 0}
-    children: Counter[int | None] = Counter()
-    for index, token in enumerate(draft):
-        if not isinstance(token, JudgedInTree):
-            yield f"{where}.{index}.parent", "must be there, as it is of others"
-            return
-        parent = token.parent
-        if parent is not None and not 0 <= parent < index:
-            yield f"{where}.{index}.parent", "must be the index of a token before it"
-            return
-        depths[index] = depths[parent] + 1
-        children[parent] += 1
-        if children[parent] > most_children(tree, depths[parent]):
-            yield f"{where}.{index}.parent", "must be a token that can have so many children, by params.tree"
-        if token.fate == "accepted":
-            if parent in followed or (parent is not None and draft[parent].fate != "accepted"):
-                yield f"{where}.{index}.fate", "must be accepted once after a token that is"
-            followed.add(parent)
-
-
-def _numbers_in(values: tuple) -> Iterator[float | None]:
-    for value in values:
-        if isinstance(value, tuple):
-            yield from _numbers_in(value)
-        else:
-            yield value
-
-
-def _untold(trace: Trace) -> Iterator[tuple[str, str]]:
-    """What only the run of a server may leave out."""
-    for index, a_round in enumerate(trace.rounds):
-        where = f"rounds.{index}"
-        if None in a_round.emitted:
-            yield f"{where}.emitted", "must be token ids, since no server has made this run"
-        needed: dict[str, tuple[object, tuple[str, ...]]] = {where: (a_round, ("draft_ms", "verify_ms"))}
-        for place, token in enumerate(a_round.draft):
-            needed[f"{where}.draft.{place}"] = (token, ("id", "p", "q", "raw_p", "raw_q"))
-        if a_round.next:
-            needed[f"{where}.next"] = (a_round.next, ("id", "p", "raw_p", "u"))
-        for place, (value, names) in needed.items():
-            for name in names:
-                if getattr(value, name) is None:
-                    yield f"{place}.{name}", "must be there, since no server has made this run"
-    for name in ("drafted", "rejected", "prefill_ms", "draft_ms", "verify_ms"):
-        if getattr(trace.stats, name) is None:
-            yield f"stats.{name}", "must be there, since no server has made this run"
+    beside = file.with_name(f".{token_hex(8)}.part")
+    try:
+        with beside.open("x", encoding="utf-8") as writing:
+            if file.exists():
+                copymode(file, beside)
+            writing.write(text)
+            writing.flush()
+            os.fsync(writing.fileno())
+        beside.replace(file)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 COUNTED = ("tokens", "rounds", "drafted", "accepted", "rejected")
+NEEDED = {  # what only the run of a server may leave out
+    Round: ("draft_ms", "verify_ms"),
+    Judged: ("id", "p", "q", "raw_p", "raw_q"),
+    JudgedInTree: ("id", "p", "q", "raw_p", "raw_q"),
+    Next: ("id", "p", "raw_p", "u"),
+    Stats: ("drafted", "rejected", "prefill_ms", "draft_ms", "verify_ms"),
+}
+Faults = Iterator[tuple[str, str]]  # a place in a trace, and what is wrong there
 
 
-def _token_faults(where: str, token: Judged | Next, decided: float | None) -> Iterator[tuple[str, str]]:
-    """What is wrong with a token. decided: the probability besides p and q that the token's fate came
-    from."""
-    if not all(
-        token_id is None or _is_token_id(token_id) for token_id in (token.id, *(row[0] for row in token.top))
-    ):
-        yield where, "its ids must be token ids"
-    numbers = [token.p, token.q, token.raw_p, token.raw_q, token.u, decided]
-    numbers += [token.distance] if isinstance(token, Judged) else []
-    numbers += [token.residual_mass] if isinstance(token, JudgedInTree) else []
-    for _, _, *row in token.top:
-        numbers += row
-    if token.allowed is not None and not 0 <= token.allowed < TOKEN_IDS:
-        yield where, "its allowed must be a number of tokens"
-    if isinstance(token, Judged) and token.forbidden and token.p != 0:
-        yield where, "a token that the grammar forbids has a p of 0"
-    # Sums of floats can be slightly above 1.
-    if not all(number is None or 0 <= number <= 1.000001 for number in numbers):
-        yield where, "its probabilities and its u must be from 0 to 1"
+def _faults(trace: Trace) -> Faults:
+    """Why a file that has the right types cannot be the trace of a run."""
+    is_ours, stats = trace.pair.server is None, trace.stats
+    for index, a_round in enumerate(trace.rounds):
+        if a_round.index != index:
+            yield f"rounds.{index}.index", f"must be {index}"
+        for where, what in _round_faults(a_round, trace.params, is_ours):
+            yield f"rounds.{index}{where}", what
+    if trace.output_ids != [token_id for a_round in trace.rounds for token_id in a_round.emitted]:
+        yield "output_ids", "must be what the rounds add up to"
+    if is_ours:
+        yield from _left_out("stats", stats)
+    counted = reduce(metrics.after_round, trace.rounds, metrics.fresh())
+    counts = COUNTED if stats.made is None else (*COUNTED, "made")
+    if any(getattr(stats, name) != getattr(counted, name) for name in counts):
+        yield "stats", "must be what the rounds add up to"
+    for name in ("target_step_spread", "speedup_interval"):
+        interval = getattr(stats, name)
+        if interval and interval[0] > interval[1]:
+            yield f"stats.{name}", "must have its lower end first"
+    if stats.target_step_spread and stats.target_step_ms is None:
+        yield "stats.target_step_ms", "must be there, as its spread is"
 
 
-def _top_faults(where: str, top: Sequence[Alternative]) -> Iterator[tuple[str, str]]:
+def _round_faults(a_round: Round, params: Params, is_ours: bool) -> Faults:
+    """The places begin below the round. is_ours: whether no server has made it, which tells what it likes."""
+    draft = a_round.draft
+    tokens = [(f".draft.{place}", token) for place, token in enumerate(draft)]
+    for where, token in [*tokens, *([(".next", a_round.next)] if a_round.next else [])]:
+        if is_ours:
+            yield from _left_out(where, token)
+            yield from _top_faults(where, token.top)
+        if not isinstance(token, Judged):
+            continue
+        if token.forbidden and token.p != 0:
+            yield where, "a token that the grammar forbids has a p of 0"
+        if is_ours and token.fate != "discarded" and None in (token.u, token.accept_prob):
+            yield where, "a token that was judged has a u and an accept_prob"
+    if is_ours:
+        yield from _left_out("", a_round)
+    if a_round.kept and max(astuple(a_round.kept)) > len(draft):
+        yield ".kept", "must be numbers of drafted tokens"
+    if draft and is_tree(draft) != bool(params.tree):
+        yield ".draft", "must be a tree where params.tree has one, and only there"
+    yield from _tree_faults(draft, params.tree)
+    longest = nodes_of(params.tree) or (int(LIMITS["gamma"].largest) if is_ours else MOST)
+    for name, most in (("gamma", longest), ("made", longest if a_round.gamma is None else a_round.gamma)):
+        length = getattr(a_round, name)
+        if length is not None and not len(draft) <= length <= most:
+            yield f".{name}", "must be a length that its draft can have"
+    read = a_round.experts_read
+    if read and read.row > read.check:
+        yield ".experts_read", "must not be more experts for a row than for a check"
+    if list(a_round.emitted) != [token.id for token in kept_tokens(a_round)]:
+        yield ".emitted", "must be the ids of what it has accepted and of its own token"
+
+
+def _left_out(where: str, value: Round | Judged | Next | Stats) -> Faults:
+    for name in NEEDED[type(value)]:
+        if getattr(value, name) is None:
+            yield f"{where}.{name}", "must be there, since no server has made this run"
+
+
+def _top_faults(where: str, top: Sequence[Alternative]) -> Faults:
     """Alternatives that no distribution has."""
     ids, _, *columns = zip(*top, strict=True) if top else ((), ())
     if len({*ids}) < len(ids):
@@ -368,15 +306,29 @@ def _top_faults(where: str, top: Sequence[Alternative]) -> Iterator[tuple[str, s
         yield where, "the probabilities in its top must add up to at most 1"
 
 
-def _is_token_id(value: int) -> bool:
-    return 0 <= value < TOKEN_IDS
-
-
-def kept_tokens(a_round: Round) -> Iterator[Judged | JudgedInTree | Next]:
-    """The tokens that the round added, in order."""
-    yield from (token for token in a_round.draft if token.fate == "accepted")
-    if a_round.next:
-        yield a_round.next
+def _tree_faults(draft: Sequence[Judged], tree: DraftTree) -> Faults:
+    """What is wrong with the shape of a drafted tree, if it is one."""
+    if not is_tree(draft):
+        return
+    if len(draft) > MOST_NODES:
+        yield ".draft", f"must not be a tree of more than {MOST_NODES} tokens"
+        return
+    followed: set[int | None] = set()  # tokens after which one was accepted
+    depths: dict[int | None, int] = {None: 0}
+    children: Counter[int | None] = Counter()
+    for index, token in enumerate(draft):
+        parent = token.parent if isinstance(token, JudgedInTree) else index  # where it is not told
+        if parent is not None and parent >= index:
+            yield f".draft.{index}.parent", "must be the index of a token before it"
+            return
+        depths[index] = depths[parent] + 1
+        children[parent] += 1
+        if children[parent] > most_children(tree, depths[parent]):
+            yield f".draft.{index}.parent", "must be a token that can have so many children, by params.tree"
+        if token.fate == "accepted":
+            if parent in followed or (parent is not None and draft[parent].fate != "accepted"):
+                yield f".draft.{index}.fate", "must be accepted once after a token that is"
+            followed.add(parent)
 
 
 def pieces(a_round: Round) -> Iterator[str]:

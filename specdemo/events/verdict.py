@@ -1,17 +1,16 @@
 """Whether speculation paid in a run, in one or two sentences. The page and the command line say the same,
 because both ask here."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from specdemo.events import Finish, Params, Round, Stats, is_tree
-from specdemo.events.params import field_of_grammar
+from specdemo.events import Finish, Params, Round, Stats, is_tree, kept_tokens
+from specdemo.events.params import field_of_grammar, is_json
 from specdemo.events.speedup import SHORTEST, break_even, experts_of_checks
-from specdemo.events.trace import kept_tokens
+from specdemo.events.trace import Trace
 from specdemo.words.catalogue import Speak, numeral, say, speaker_of
-from specdemo.words.message import message
+from specdemo.words.message import Message, message
 
 Tone = Literal["neutral", "faster", "slower", "lossy"]
 IN_WORDS = speaker_of("said.verdict")
@@ -46,7 +45,7 @@ def verdict(
         counted = speak("counted", **counts, alone=numeral(stats.tokens, ","))
     elif stats.drafted is None:
         counted = speak("none_accepted", **counts)
-    elif _all_dropped(stats, rounds):
+    elif any(one.ended_by == "confidence" for one in rounds):
         counted = speak("all_dropped", **counts)
     else:
         counted = speak("nothing_drafted", **counts)
@@ -75,21 +74,17 @@ def _unfinished(stats: Stats, finish: Finish, rounds: Sequence[Round], params: P
     text = "".join(token.text for token in tokens[0 if is_served else begins :])
     if finish == "stop":
         text = min((text.split(stop)[0] for stop in params.stop), key=len, default=text)
-    is_cut = name == "json_schema" and finish != "eos" and not _is_json(text)
+    is_cut = name == "json_schema" and finish != "eos" and not is_json(text)
     return speak("cut_json") if is_cut else ""
 
 
-def _is_json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return True
-
-
-def _all_dropped(stats: Stats, rounds: Sequence[Round]) -> bool:
-    """Whether there were drafts, and confidence ended all of them at their first place."""
-    return not stats.drafted and any(one.ended_by == "confidence" for one in rounds)
+def where_bound(trace: Trace) -> list[Message]:
+    """Says where the grammar of an ended run begins; nothing where that is the first token, or nowhere, which
+    the verdict says."""
+    name = field_of_grammar(trace.params)
+    if name is None or trace.pair.server or not trace.grammar_from:
+        return []
+    return [message("bound_from", what=message(f"what_binds.{name}"), number=trace.grammar_from)]
 
 
 def _measured(
@@ -101,40 +96,37 @@ def _measured(
         return speak("unknown", why=why_none(stats, finish, speak)), "neutral"
     low, high = (round(end, 2) for end in stats.speedup_interval)  # as they are shown
     factors = {"value": stats.speedup, "low": low, "high": high}
-    told = {name: numeral(one, ".2f") for name, one in factors.items()} | {"place": recorded_on}
+    values = {name: numeral(one, ".2f") for name, one in factors.items()} | {"place": recorded_on}
     there = "_there" if recorded_on else ""
     # Its drafter may have run even if all drafts were dropped or forbidden.
     if not stats.drafted and not any(one.ended_by in ("confidence", "grammar") for one in rounds):
-        return speak(f"itself{there}", **told), "neutral"
-    found = speak("as_fast", **told)
+        return speak(f"itself{there}", **values), "neutral"
+    values["found"] = speak("as_fast", **values)
     if low <= 1 <= high:
-        return speak(f"unclear{there}", found=found, place=recorded_on), "neutral"
+        return speak(f"unclear{there}", **values), "neutral"
     tone: Tone = "faster" if low > 1 else "slower"
-    measured = speak(f"{tone}{there}", found=found, place=recorded_on)
+    measured = speak(f"{tone}{there}", **values)
     if tone == "faster" or stats.draft_ms is None:
         return measured, tone
     return f"{measured} {_why_slower(stats, rounds, speak)}", tone
 
 
-def speedup_in_words(
-    interval: tuple[float, float], speedup: float, speak: Speak = IN_WORDS, key: str = "as_fast"
-) -> str:
+def speedup_in_words(interval: tuple[float, float], speedup: float, key: str = "as_fast") -> str:
     """How many times as fast as the target alone, with the interval. key: that of the sentence;
     "as_fast_as_it" after a sentence that has named the target alone."""
     value, low, high = (numeral(one, ".2f") for one in (speedup, *interval))
-    return speak(key, value=value, low=low, high=high)
+    return IN_WORDS(key, value=value, low=low, high=high)
 
 
 def experts_in_words(rounds: Sequence[Round], params: Params) -> str:
     """How many times the experts of one row the checks of full drafts read, in a sentence; empty where that
     is not known, or one row read none."""
-    checks = experts_of_checks(rounds, params.gamma)
-    if checks is None or not checks.read.row:
+    rows, read = experts_of_checks(rounds, params.gamma) or (0, None)
+    if read is None or not read.row:
         return ""
-    ratio = numeral(checks.ratio, ".1f")
-    return say(
-        "said.experts_read" if checks.ratio >= 1.05 else "said.experts_alike", rows=checks.rows, ratio=ratio
-    )
+    ratio = read.check / read.row
+    key = "said.experts_read" if ratio >= 1.05 else "said.experts_alike"
+    return say(key, rows=rows, ratio=numeral(ratio, ".1f"))
 
 
 def why_none(stats: Stats, finish: Finish | None, speak: Speak = IN_WORDS) -> str:

@@ -89,7 +89,7 @@ def served_events(
         if stats is not None and stats.total_ms is not None:
             longer_ms = sum(chunk.arrival_ms for chunk in arrived) - stats.total_ms
             stats = replace(stats, network_ms=max(0.0, longer_ms))
-        trace.count(stats)
+        trace.stats = replace(trace.stats, server=stats)
     except Exception as error:
         pair.failed = True
         shown = pair.client.error(str(error)) if isinstance(error, Misread) else error

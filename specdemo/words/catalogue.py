@@ -60,13 +60,13 @@ def say(key: str, **values: object) -> str:
     *above, last = key.split(".")
     for name in above:
         part = part.get(name) if isinstance(part, dict) else None
-    found = part.get(form_of(last, values, part)) if isinstance(part, dict) else None
-    if not isinstance(found, str):
+    sentence = part.get(form_of(last, values, part)) if isinstance(part, dict) else None
+    if not isinstance(sentence, str):
         raise KeyError(key)
-    return filled(found, {name: _own(value) for name, value in values.items()})
+    return filled(sentence, {name: _as_spoken(value) for name, value in values.items()})
 
 
-def _own(value: object) -> object:
+def _as_spoken(value: object) -> object:
     return in_language(value) if isinstance(value, Numeral) else value
 
 

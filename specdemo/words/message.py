@@ -56,8 +56,8 @@ class Message(str):
         return Message(self.key, {name: of(value) for name, value in self.values.items()}, self.field)
 
 
-def changed(told: Message | str, change: Callable[[str], str]) -> Message | str:
-    return told.changed(change) if isinstance(told, Message) else change(told)
+def changed(words: Message | str, change: Callable[[str], str]) -> Message | str:
+    return words.changed(change) if isinstance(words, Message) else change(words)
 
 
 def message(key: str, **values: object) -> Message:

@@ -147,9 +147,9 @@ def test_a_prompt_opens_what_its_template_opens_and_not_what_a_message_says(prom
         draft_with="none", max_new_tokens=2, seed=1, chat=chat, chat_template_kwargs=arguments or None
     )
     trace = generate(pair, prompt, params, measure=False)
-    assert trace.opened == opened_by(trace) == expected
+    assert trace.opened == opened_by(trace.started) == expected
     assert Trace.from_json(trace.to_json()).opened == next(trace.events()).opened == expected
-    assert segments_of(trace)[0].kind == expected.kind
+    assert segments_of(trace.started, trace.rounds)[0].kind == expected.kind
 
 
 def test_a_tokenizer_can_have_a_template_of_its_own_for_tools(pair):

@@ -10,8 +10,7 @@ import pytest
 from specdemo import Params, Trace, generate, load_pair
 from specdemo.drafters import mtp
 from specdemo.drafters.dflash import Markov
-from specdemo.events.segments import where_bound
-from specdemo.events.verdict import verdict
+from specdemo.events.verdict import verdict, where_bound
 from tests.block_heads import DFLASH2, save_block_head, tiny_block_head
 from tests.checkpoints import gemma4, gemma4_assistant, model_with_mtp, saved_in, with_tokenizer
 from tests.eagle_heads import save_eagle_head, tiny_eagle_head

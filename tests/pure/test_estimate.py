@@ -97,7 +97,7 @@ def test_tokens_a_round_grow_with_the_draft_length_to_the_runs_own_and_beyond_by
         rounds = simulated(4, lambda place: 0.6, count=12, seed=seed)
         rounds = [replace(one, gamma=4) for one in rounds[:-1]] + [replace(rounds[-1], draft=(), gamma=0)]
         stats = stats_of(rounds)
-        tokens = [one.seen_tokens for one in estimates(rounds, stats, own=4)]
+        tokens = [one.seen_tokens for one in estimates(rounds, stats, run_gamma=4)]
         assert tokens[4] == pytest.approx(stats.mean_tokens_per_round), "as both stand next to each other"
         gains = [after - before for before, after in zip(tokens, tokens[1:], strict=False)]
         assert min(gains) >= 0 and gains == sorted(gains, reverse=True)

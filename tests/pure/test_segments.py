@@ -37,12 +37,12 @@ def written(*drafts: tuple[int, ...], prompt=(5,), marks=MARKS, wrong=(), ms=2.0
 
 
 def told(trace: Trace) -> dict[str, int]:
-    return {one.kind: one.tokens for one in segments_of(trace)}
+    return {one.kind: one.tokens for one in segments_of(trace.started, trace.rounds)}
 
 
 def test_each_number_stands_with_its_segment_and_they_add_up_to_the_run():
     run = written((THINK, 7, 8), (9, END, 10, 11), (12, CALL), (13, 14), wrong=(0, 1, 2), ms=4.0)
-    thinking, answer, call = segments_of(run)
+    thinking, answer, call = segments_of(run.started, run.rounds)
     assert (thinking.kind, thinking.tokens, thinking.accepted, thinking.rejected) == ("thinking", 5, 4, 1)
     assert (answer.kind, answer.tokens, answer.accepted, answer.rejected) == ("answer", 3, 2, 1)
     assert (call.kind, call.tokens, call.accepted, call.rejected) == ("tool call", 3, 1, 1)
@@ -50,7 +50,9 @@ def test_each_number_stands_with_its_segment_and_they_add_up_to_the_run():
     assert thinking.tokens_per_round == pytest.approx(5 / 1.5) and thinking.acceptance_rate == 0.8
     assert thinking.tokens_per_second == pytest.approx(1000 * 5 / 6)
     for name in ("tokens", "accepted", "rejected", "rounds"):
-        assert sum(getattr(one, name) for one in segments_of(run)) == getattr(run.stats, name)
+        assert sum(getattr(one, name) for one in segments_of(run.started, run.rounds)) == getattr(
+            run.stats, name
+        )
     assert Trace.from_json(run.to_json()).marks == MARKS
     run.end("length")
     assert len(number_texts(run)["segments"].split("\n")) == len(by_segment(run)) == 3
@@ -102,4 +104,5 @@ def test_a_header_names_its_segment(ids, expected):
 
 def test_a_run_without_marks_is_one_segment_of_which_nothing_is_said():
     run = written((THINK, 7), (END, 8), marks=())
-    assert told(run) == {"answer": 4} and by_segment(run) == [] and segments_of(written()) == []
+    assert told(run) == {"answer": 4} and by_segment(run) == []
+    assert segments_of(run.started, []) == []

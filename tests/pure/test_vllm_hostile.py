@@ -7,6 +7,7 @@ import random
 import socket
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock
 
@@ -399,7 +400,7 @@ def replayed(events: list[Any], reader: ChunkReader) -> str:
             trace.add(round_of(index, one, 4, True))
         chunks, stats = reader.settled(chunks, lambda: False)
         trace.revise([round_of(index, one, 4, True) for index, one in enumerate(chunks)])
-        trace.count(stats)
+        trace.stats = replace(trace.stats, server=stats)
         Trace.from_json(trace.to_json())
     except Misread as error:
         assert len(str(error)) < 1_000

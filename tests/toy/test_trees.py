@@ -283,5 +283,5 @@ def test_what_folds_rounds_counts_all_judged_tokens_and_tells_nothing_by_place()
     assert stats.accepted + stats.rejected == len(judged)
     assert stats.rejected > sum(one.next.source == "resampled" for one in trace.rounds)
     assert estimates(trace.rounds, stats) == [] and checks(trace.rounds, stats, 4) is None
-    (segment,) = segments_of(trace)
+    (segment,) = segments_of(trace.started, trace.rounds)
     assert (segment.accepted, segment.rejected) == (stats.accepted, stats.rejected)

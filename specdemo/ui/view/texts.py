@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specdemo.events import DRAFTER_KINDS, METHODS, PairInfo, Params, ServerInfo, Stats, words_of_row
-from specdemo.events.segments import segments_of, where_bound
+from specdemo.events.segments import segments_of
 from specdemo.events.speedup import experts_of_checks
 from specdemo.events.trace import Trace
+from specdemo.events.verdict import where_bound
 from specdemo.ui.view.served import drafting_in_words, printable, served_numbers, server_in_words
 from specdemo.ui.view.settings import in_words, judging_in_words, length_in_words, sampler_in_words
 from specdemo.words.catalogue import in_language, number, say
@@ -128,14 +129,14 @@ def number_texts(trace: Trace) -> dict[str, str]:
 def _segments(trace: Trace) -> str:
     """A line for each kind of segment of a run that has ended, if there are several, and one that says where
     the grammar begins."""
-    found = segments_of(trace) if trace.marks and trace.finish else []
+    found = segments_of(trace.started, trace.rounds) if trace.marks and trace.finish else []
     lines = [
         say(
             "run.segment",
             kind=say(f"run.segments.{one.kind.replace(' ', '_')}"),
             tokens=number(one.tokens),
             rate="–" if one.acceptance_rate is None else number(one.acceptance_rate, ".0%"),
-            per_round=number(one.tokens_per_round or 0.0, ".2f"),
+            per_round=number(one.tokens_per_round, ".2f"),
             per_second=number(one.tokens_per_second or 0.0, ",.1f"),
         )
         for one in found
@@ -147,11 +148,10 @@ def _segments(trace: Trace) -> str:
 
 def _experts_read(trace: Trace) -> str:
     """What checks of full drafts read of a layer's experts; empty where that is not known."""
-    checks = experts_of_checks(trace.rounds, trace.params.gamma)
-    if checks is None:
+    rows, read = experts_of_checks(trace.rounds, trace.params.gamma) or (0, None)
+    if read is None:
         return ""
-    check, row = number(checks.read.check, ".2f"), number(checks.read.row, ".2f")
-    return say("run.experts_read", check=check, rows=checks.rows, row=row)
+    return say("run.experts_read", check=number(read.check, ".2f"), rows=rows, row=number(read.row, ".2f"))
 
 
 def _forwards(trace: Trace) -> str:

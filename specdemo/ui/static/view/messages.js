@@ -16,8 +16,8 @@
  * have left of the target's distribution, and q what this one was drawn from without them. So several tokens of
  * a draft can be rejected. One that the path did not come to is discarded; its p is the target's at its place.
  * One that was refused after the end of the text is discarded, too, and keeps its u and accept_prob. top: the
- * likeliest tokens of the same two distributions. residual_mass: of a refused one, the mass of what it leaves of
- * p, max(p - q, 0), before normalising. Older traces lack it.
+ * likeliest tokens of the same two distributions. residual_mass: of a refused one, what it leaves of p, max(p -
+ * q, 0).
  * @typedef {object} JudgedInTree
  * @property {number | null} id
  * @property {string} text
@@ -41,17 +41,16 @@
  *
  * Rule `speculative`: accept_prob = min(1, p/q); accepted exactly when u < accept_prob. A token after the
  * rejection was never judged: it is discarded, and its u and accept_prob are null. A token that was accepted
- * after the end of the text is discarded, too, and keeps its u and accept_prob.
+ * after the end of the text is discarded, too, and keeps both.
  *
  * Rule `block`: accept_prob is h of Sun et al. 2024, and all up to the last with u < accept_prob are accepted.
- * So all are judged, and all keep u and accept_prob.
+ * So all are judged, and all keep both.
  *
- * The lossy rules: as `speculative`, but with another accept_prob. distance: the total variation distance, from
- * 0 to 1, between p and the distribution of the token that the rule emits at this place, whatever is drafted.
- * null of a lossless rule, and of a token that was never judged.
+ * The lossy rules: as `speculative`, but with another accept_prob. distance: the total variation distance
+ * between p and the distribution of the token that the rule emits here; null of one that was never judged.
  *
- * allowed: how many tokens the run's grammar allowed at this place; null without a grammar, and before the
- * grammar begins. forbidden: whether it forbade this one, so that p is 0.
+ * allowed: how many tokens the run's grammar allowed at this place; null without a grammar, and before it
+ * begins. forbidden: whether it forbade this one, so that p is 0.
  *
  * A server tells raw_p of what it accepted, and nothing of what it refused, whose id is null, too.
  * @typedef {object} Judged
@@ -116,14 +115,12 @@
  * `next` is null only when the text ended inside the accepted drafts. draft_ms and verify_ms are the engine's
  * own time, without what a consumer does between events. `kept` is null where nothing was drafted, and with
  * `alternatives` 0 under any rule but `block`. gamma: the most tokens that this round could draft; ended_by: why
- * it drafted no more. made: how many tokens the drafter made, which are those of the draft and those that it was
- * not sure enough of. Older traces lack these three, and plain decoding has no ended_by. fed_again: how many
- * tokens of the text the target and the drafter were fed once more, because a recurrent layer keeps one state
- * for all of them, which rejected drafts have changed. null where neither model has such layers.
- * target_forwards: how many forwards the target took; more than one where it had to be fed again by a forward of
- * its own, or one token at a time. Older traces lack both. experts_read: without rows after a drafted eos. null
- * of a target without experts, where they are not told which are chosen, where it was fed one token at a time,
- * with a tree, in older traces and on a server.
+ * it drafted no more, null in plain decoding. made: how many tokens the drafter made: those of the draft and
+ * those that it was not sure enough of. fed_again: how many tokens of the text the target and the drafter were
+ * fed once more, because rejected drafts have changed the one state of a recurrent layer. null where neither
+ * model has such layers. target_forwards: more than one where the target had to be fed again by a forward of its
+ * own, or one token at a time. experts_read: without rows after a drafted eos. null of a target without experts,
+ * where it is not known which are chosen, one token at a time, with a tree and on a server.
  *
  * Of a server's round the times are null, and arrival_ms is the time since what came before it: the round
  * before, or the request. drafts_told: whether it is known how many tokens were drafted; else `draft` has only
