@@ -68,6 +68,8 @@ def in_jsdoc(annotation: Any, typedefs: dict[str, str]) -> str:
         return written(arguments[0])
     if kind is list or arguments[1:] == (...,):
         return f"Array<{written(arguments[0])}>"
+    if kind is tuple:
+        return f"[{', '.join(map(written, arguments))}]"
     if kind is dict:
         return f"Record<{', '.join(map(written, arguments))}>"
     if kind in (Union, UnionType):

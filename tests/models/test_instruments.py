@@ -16,13 +16,11 @@ from specdemo.ui.runs import instruments
 from specdemo.ui.runs.guess import LONGEST_GUESS, game_after
 from specdemo.ui.runs.instruments import INSTRUMENTS, measurement_request
 from specdemo.ui.runs.limits import Visitor
-from specdemo.ui.runs.measuring import measure
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import RunQueue
-from specdemo.ui.runs.trials import trials_of
-from specdemo.ui.runs.worlds import Worlds, params_of
-from specdemo.ui.view.durations import SET_SIZE
-from specdemo.ui.view.feed import tokens_of
+from specdemo.ui.runs.run import measure
+from specdemo.ui.runs.trials import Worlds, params_of, trials_of
+from specdemo.ui.view.feed import SET_SIZE, tokens_of
 from specdemo.ui.view.wire import MEASUREMENT_KINDS
 from tests.sentences import assert_one_sentence
 

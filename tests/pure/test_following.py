@@ -30,7 +30,7 @@ from specdemo.ui.runs.limits import LOCAL, Visitor
 from specdemo.ui.runs.queue import Refused, RunQueue
 from specdemo.ui.runs.routes import RUNS, following_routes, health_route
 from specdemo.ui.runs.run import RunProgress, Waiting
-from specdemo.ui.view.feed import KeptRun
+from specdemo.ui.view.kept import KeptRun
 from specdemo.words.catalogue import say
 from specdemo.words.message import refusal
 from tests.played import played

@@ -37,8 +37,8 @@ specdemo specdemo.words.message specdemo.errors specdemo.events specdemo.events.
 specdemo.events.segments specdemo.loading.catalog specdemo.loading.templates
 specdemo.measure.report specdemo.measure.table specdemo.doctor.run
 specdemo.cli.main specdemo.cli.options specdemo.cli.terminal
-specdemo.ui.view.feed specdemo.ui.view.settings specdemo.ui.view.texts specdemo.ui.view.wire
-specdemo.ui.runs.limits specdemo.ui.runs.opening specdemo.ui.runs.queue
+specdemo.ui.view.feed specdemo.ui.view.kept specdemo.ui.view.settings specdemo.ui.view.texts
+specdemo.ui.view.wire specdemo.ui.runs.limits specdemo.ui.runs.queue
 specdemo.ui.page.frame specdemo.ui.page.hints specdemo.ui.page.alone
 """
 # Folder and kinds of files: the most lines and files that it may have. A number may fall and never rises.

@@ -13,10 +13,9 @@ from specdemo.ui.page import links
 from specdemo.ui.runs.board import FollowedRun
 from specdemo.ui.runs.instruments import measurement_request
 from specdemo.ui.runs.limits import HOSTED, LOCAL, Visitor
-from specdemo.ui.runs.measuring import measure
 from specdemo.ui.runs.models import Choice, Given, Models, Servers
 from specdemo.ui.runs.queue import RunQueue
-from specdemo.ui.runs.run import follow
+from specdemo.ui.runs.run import follow, measure
 from specdemo.ui.view import settings
 from specdemo.ui.view.settings import FIRST, choice_of, params_from_controls, visible
 from specdemo.ui.view.texts import describe_pair

@@ -21,8 +21,8 @@ from specdemo.ui.runs.limits import Limits, Visitor
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import RunQueue
 from specdemo.ui.runs.run import RunProgress, Waiting, follow, is_for_visitor, message_about
-from specdemo.ui.view.served import drafting_in_words
 from specdemo.ui.view.settings import judging_in_words
+from specdemo.ui.view.texts import drafting_in_words
 from specdemo.words.catalogue import speaking
 
 ENDPOINTS = {"generate": "generate_in_words", "pairs": "pairs_in_words"}  # of each tool, in Gradio

@@ -25,14 +25,12 @@ from specdemo.ui.runs.board import (
     failed,
     wrong,
 )
-from specdemo.ui.runs.guess import GuessRequest
-from specdemo.ui.runs.halls import Halls
+from specdemo.ui.runs.guess import GuessRequest, Halls
 from specdemo.ui.runs.instruments import measurement_request
 from specdemo.ui.runs.limits import Limits
-from specdemo.ui.runs.measuring import measure
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import Asked, RunQueue, Ticket
-from specdemo.ui.runs.run import follow
+from specdemo.ui.runs.run import follow, measure
 from specdemo.ui.view.feed import nothing_yet, notice
 from specdemo.ui.view.settings import choice_of, in_words, names_of, params_from_controls, values_held
 from specdemo.words.catalogue import say

@@ -27,9 +27,9 @@ from specdemo.measure.report import (
 from specdemo.measure.results import Measured
 from specdemo.measure.settings import EVERY
 from specdemo.servers.software import ServedPair
-from specdemo.ui.runs.measuring import Link, MeasurementRequest, Work
 from specdemo.ui.runs.models import Choice
 from specdemo.ui.runs.queue import Ticket
+from specdemo.ui.runs.run import Link, MeasurementRequest, Work
 from specdemo.ui.view import wire
 from specdemo.ui.view.settings import in_words, sampler_in_words
 from specdemo.words.catalogue import say

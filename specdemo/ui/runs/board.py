@@ -21,7 +21,8 @@ from specdemo.ui.runs.limits import Limits, Shares
 from specdemo.ui.runs.queue import Refused, Ticket
 from specdemo.ui.runs.recorded import digest_of
 from specdemo.ui.runs.run import RunProgress, Waiting, message_about
-from specdemo.ui.view.feed import KeptRun, RunFeed, kept_run, nothing_yet, notice, with_update
+from specdemo.ui.view.feed import RunFeed, nothing_yet, notice
+from specdemo.ui.view.kept import KeptRun, kept_run, with_update
 from specdemo.ui.view.settings import AS_STARTED, WEIGHT_CHOICES, Values, in_words, values_of
 from specdemo.ui.view.texts import describe_pair, unfinished
 from specdemo.ui.view.wire import Measurement, Message, Notice

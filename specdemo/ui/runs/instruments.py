@@ -37,15 +37,21 @@ from specdemo.measure.table import MethodRow, MethodsResult, Table, csv_of, meth
 from specdemo.servers.software import ServedPair
 from specdemo.ui.runs.advise import advise_request
 from specdemo.ui.runs.guess import guess_request
-from specdemo.ui.runs.measuring import Link, MeasurementRequest, Work, prompt_in_words
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import Ticket, fulfil
-from specdemo.ui.runs.run import awaitable
-from specdemo.ui.runs.trials import trials_request
-from specdemo.ui.runs.worlds import worlds_request
+from specdemo.ui.runs.run import Link, MeasurementRequest, Work, awaitable, prompt_in_words
+from specdemo.ui.runs.trials import trials_request, worlds_request
 from specdemo.ui.view import wire
-from specdemo.ui.view.durations import GAMMAS, IN_TURNS, REPEATS, SET_SIZE
-from specdemo.ui.view.feed import conditions_of, cut_output, how_in_words, tokens_of
+from specdemo.ui.view.feed import (
+    GAMMAS,
+    IN_TURNS,
+    REPEATS,
+    SET_SIZE,
+    conditions_of,
+    cut_output,
+    how_in_words,
+    tokens_of,
+)
 from specdemo.ui.view.settings import judging_in_words, length_in_words, sampler_in_words
 from specdemo.ui.view.texts import drafter_in_words, number_texts, whose
 from specdemo.ui.view.wire import MEASUREMENT_KINDS, MeasurementKind

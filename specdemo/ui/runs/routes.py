@@ -18,12 +18,12 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from specdemo.ui.runs.board import Board, Followed, FollowedMeasurement, FollowedRun, opened_run
-from specdemo.ui.runs.halls import Halls
+from specdemo.ui.runs.guess import Halls
 from specdemo.ui.runs.limits import Limits, request_address
 from specdemo.ui.runs.models import Choice, Models
-from specdemo.ui.runs.opening import message_of, read_file
 from specdemo.ui.runs.queue import RunQueue
-from specdemo.ui.view.feed import COMPRESSED, KeptRun, as_recorded, conversation, file_name, notice
+from specdemo.ui.view.feed import conversation, notice
+from specdemo.ui.view.kept import COMPRESSED, KeptRun, as_recorded, file_name, message_of, read_file
 from specdemo.ui.view.settings import Values, values_of, weights_of
 from specdemo.ui.view.texts import unfinished
 from specdemo.ui.view.wire import Message
