@@ -69,10 +69,6 @@ class Followed:
         patience = self.limits.resume_seconds if self.was_read else self.limits.listen_seconds
         return self.readers > 0 or time.monotonic() - self.heard < patience
 
-    def is_read(self) -> bool:
-        """Whether somebody has begun to read it. Any thread may call it."""
-        return self.was_read
-
     def stop(self) -> None:
         """Stops what its page does not want any more. After its end, nothing happens."""
         if self.ticket and not self.ended:
@@ -147,10 +143,6 @@ class FollowedRun(Followed):
         self.described: object = None
 
     @property
-    def notice(self) -> Notice | None:
-        return self.said and self.said()
-
-    @property
     def seed(self) -> int | None:
         return self.kept.seed if self.kept else self.feed and self.feed.trace.params.seed
 
@@ -163,7 +155,7 @@ class FollowedRun(Followed):
         shown, feed, timed = None, None, None
         while True:
             told, ended, feed, said = self._told, self.ended, self.feed or feed, self.said
-            message: Message = {}
+            message: Message = {"ended": True} if ended else {}
             if said is not shown and said:
                 message["notice"], shown = said(), said
             settles = feed is not None and feed.ended and feed.trace.stats is not timed
@@ -171,12 +163,10 @@ class FollowedRun(Followed):
                 timed = feed.trace.stats if feed.ended else None
                 update = await asyncio.to_thread(feed.update, since)
                 since = update["until"]
-                yield StreamEvent(since, partial(with_update, _ending(message, ended), update))
-            elif ended:
-                if self.kept:
-                    message["stored"] = True
-                yield StreamEvent(since, partial(json.dumps, _ending(message, True)))
+                yield StreamEvent(since, partial(with_update, message, update))
             elif message:
+                if ended and self.kept:
+                    message["stored"] = True
                 yield StreamEvent(since, partial(json.dumps, message))
             if ended:
                 return
@@ -232,8 +222,8 @@ class FollowedMeasurement(Followed):
             told, ended, latest = self._told, self.ended, self.latest
             if latest is not shown or ended:
                 shown = latest
-                message: Message = {"measurement": latest}
-                yield StreamEvent(since, partial(json.dumps, _ending(message, ended)))
+                message = {"measurement": latest, **({"ended": True} if ended else {})}
+                yield StreamEvent(since, partial(json.dumps, message))
             if ended:
                 return
             if not await _comes(told):
@@ -292,10 +282,6 @@ def failed(latest: Measurement, error: Exception) -> Measurement:
 
 def words_of(error: Exception) -> str:
     return in_words(message_about(error))
-
-
-def _ending(message: Message, ended: bool) -> Message:
-    return {**message, "ended": True} if ended else message
 
 
 UNUSED_SECONDS = 3_600  # for which a run that has ended is kept without being asked for
