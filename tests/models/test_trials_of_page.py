@@ -46,7 +46,7 @@ def request(trial, params=PARAMS, prompt=PROMPT):
 def counted(trial, runs, params=PARAMS, *pairs):
     trials = trials_of(request(trial, params), *pairs)
     for _ in range(runs):
-        trials.run(lambda: False)
+        trials.run(lambda: False, *pairs)
     return json.loads(json.dumps(trials.so_far(), allow_nan=False))
 
 

@@ -320,7 +320,7 @@ async def test_what_is_not_there_is_answered_with_a_sentence():
 @pytest.mark.parametrize(("stopped", "works"), [(False, True), (True, True), (False, False)])
 @played
 async def test_health(stopped, works):
-    runs = SimpleNamespace(busy=True, waiting=2, thread=SimpleNamespace(is_alive=lambda: works))
+    runs = SimpleNamespace(running="a ticket", waiting=2, thread=SimpleNamespace(is_alive=lambda: works))
     said = await asking(health_route(runs, lambda: stopped)).get("/health")
     status = "ok" if works and not stopped else "stopped"
     assert said.json() == {"status": status, "busy": True, "waiting": 2}

@@ -46,7 +46,6 @@ class Handlers:
         self.names = names_of(limits.hosted)
 
     async def run_on_stage(self, request: gr.Request, prompt: str, *held: Any) -> str:
-        """Begins the page's own run."""
         with spoken_by(request):
             return self._run(request, (), prompt, *held)
 

@@ -183,7 +183,6 @@ def _warnings(
 
 
 def _arguments(typed: str, pair: "Pair | None", limits: Limits) -> Iterator[tuple[str, str]]:
-    """The warnings about the chat template's arguments."""
     if pair and pair.template_arguments() == ():
         yield "chat_template_kwargs", say("settings.template_reads_none")
     if not typed:
@@ -201,7 +200,6 @@ def _arguments(typed: str, pair: "Pair | None", limits: Limits) -> Iterator[tupl
 
 
 def _servers(values: Values, pair: ServedPair) -> Iterator[tuple[str, str]]:
-    """The warnings about a server's run alone."""
     with suppress(ValueError):  # what is wrong by itself is said by its own control
         for fault in pair.faults(params_from_controls(values)):
             yield fault.field or "", fault.said()

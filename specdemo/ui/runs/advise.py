@@ -10,7 +10,7 @@ from specdemo import zero
 from specdemo.errors import PairError
 from specdemo.events import Params
 from specdemo.loading.catalog import WORKS
-from specdemo.loading.pair import AnyPair, Pair
+from specdemo.loading.pair import AnyPair
 from specdemo.measure.advise import advise, task_of
 from specdemo.measure.prompts import prompts_of
 from specdemo.measure.report import (
@@ -42,15 +42,14 @@ SAVED_EVERY = 5.0  # s, after which the report is made anew
 
 @dataclass(frozen=True)
 class AdviseRequest(MeasurementRequest):
-    """What pays for these kinds of work."""
-
     works: tuple[str, ...]
 
     def work(self, ticket: Ticket) -> Work:
         def advised(pair: AnyPair) -> Iterator[dict[str, Any]]:
             if zero.GPU is not None or isinstance(pair, ServedPair):
                 raise PairError(message("advise_not_here"))
-            whose = f"{_whose(pair)}, {sampler_in_words(self.params)}"
+            where = say("run.on_device", name=pair.info.target, device=pair.info.device_name)
+            whose = f"{where}, {sampler_in_words(self.params)}"
             told: dict[str, Any] = {"whose": whose, "text": say("run.warming_up"), "share": 0.0}
             yield told
             most = min(TOKENS, self.params.max_new_tokens)
@@ -82,10 +81,6 @@ def advise_request(
     if any(work not in WORKS for work in works):
         raise ValueError(message("advice_works", names=", ".join(map(work_in_words, WORKS))))
     return AdviseRequest("advise", choice, prompt, params, link, tuple(dict.fromkeys(works)))
-
-
-def _whose(pair: Pair) -> str:
-    return say("run.on_device", name=pair.info.target, device=pair.info.device_name)
 
 
 def _command(works: tuple[str, ...], params: Params) -> str:

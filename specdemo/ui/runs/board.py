@@ -61,7 +61,6 @@ class Followed:
 
     @property
     def size(self) -> int:
-        """The number of bytes that are kept."""
         return self.kept.size if self.kept else 0
 
     def is_awaited(self) -> bool:
@@ -81,7 +80,6 @@ class Followed:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """A context in which somebody reads it."""
         self.readers += 1
         self.was_read = True
         try:
@@ -303,7 +301,6 @@ class Board:
         self._make_room()
 
     def has_readers(self) -> bool:
-        """Whether somebody reads anything on the board now."""
         return any(one.readers for one in self.entries.values())
 
     def is_read_by(self, session: str) -> bool:

@@ -22,7 +22,6 @@ from hashlib import sha256
 from random import Random
 from typing import Any, TypedDict
 
-from specdemo import zero
 from specdemo.engine.detokenize import INCOMPLETE, Pieces
 from specdemo.errors import PairError
 from specdemo.events import Params, Round, Started, check_prompt, check_text
@@ -32,7 +31,7 @@ from specdemo.session import one_round, prepare
 from specdemo.ui.runs.limits import Limits, Shares
 from specdemo.ui.runs.models import Choice
 from specdemo.ui.runs.queue import Ticket
-from specdemo.ui.runs.run import Link, MeasurementRequest, Work
+from specdemo.ui.runs.run import Link, MeasurementRequest, Work, pair_here
 from specdemo.ui.view import wire
 from specdemo.ui.view.feed import prompt_tokens, rounds_to_draw, setting
 from specdemo.words.catalogue import say
@@ -110,10 +109,7 @@ def game_after(
     pair: AnyPair, request: GuessRequest, is_over: Callable[[], bool] = lambda: False
 ) -> wire.Game | None:
     """The game after the round that is asked for; None if is_over was true before."""
-    if not isinstance(pair, Pair):
-        raise PairError(message("guess_server"))
-    if zero.GPU is not None:
-        raise PairError(message("guess_zero"))
+    pair = pair_here(pair, "guess")
     if pair.tokenizer is None:
         raise PairError(message("guess_no_tokenizer"))
     started = prepare(pair, request.prompt, request.params)
@@ -265,7 +261,6 @@ class Halls:
         return code
 
     def get(self, code: str) -> Hall | None:
-        """The hall of this code, if it is open."""
         self._end()
         return self.halls.get(code)
 

@@ -159,25 +159,21 @@ async def _others(models: Models, request: ComparisonRequest) -> list[Choice]:
         return await awaitable(beside)
     if request.kind != "compare":
         return []
-    others = [
-        replace(request.choice, pair=name) for name in others_at_hand(request.choice.pair or models.default)
-    ]
-    heads = [has_head(other.pair) for other in others if other.pair]
-    return [
-        replace(other, quantize_drafter="none") if is_head else other
-        for other, is_head in zip(others, heads, strict=True)
-    ]
+    others = others_at_hand(request.choice.pair or models.default)
+    quantize = {name: "none" if has_head(name) else request.choice.quantize_drafter for name in others}
+    return [replace(request.choice, pair=name, quantize_drafter=kind) for name, kind in quantize.items()]
 
 
 def _race(request: ComparisonRequest, pairs: list[Pair]) -> MeasurementPlan:
     params = request.params
     drafting = [_method(params.draft_with), *length_in_words(params), *judging_in_words(params)]
-    settings = [
-        Setting(_method("none"), pairs[0], replace(params, draft_with="none")),
-        Setting(", ".join(drafting), pairs[0], params),
-    ]
+    settings = [_alone(pairs[0], params), Setting(", ".join(drafting), pairs[0], params)]
     whose = f"{_in_words(pairs, request)}, {drafter_in_words(params, pairs[0].info)}"
     return MeasurementPlan(settings, [request.prompt], 1, say("run.one_each", whose=whose))
+
+
+def _alone(pair: Pair, params: Params) -> Setting:
+    return Setting(_method("none"), pair, replace(params, draft_with="none"))
 
 
 def _method(name: str) -> str:
@@ -186,11 +182,10 @@ def _method(name: str) -> str:
 
 def _gammas(request: ComparisonRequest, pairs: list[Pair]) -> MeasurementPlan:
     params = request.params
-    own = () if params.gamma == "auto" else (params.gamma,)
-    gammas = sorted({*GAMMAS, *own})
-    settings = [Setting(_method("none"), pairs[0], replace(params, draft_with="none"))]
+    gammas = sorted({*GAMMAS, params.gamma} - {"auto"})
+    settings = [_alone(pairs[0], params)]
     settings += [Setting(f"γ {gamma}", pairs[0], replace(params, gamma=gamma, tree=())) for gamma in gammas]
-    whose = f"{_in_words(pairs, _without_tree(request))}, {drafter_in_words(params, pairs[0].info)}"
+    whose = f"{_in_words(pairs, request, with_tree=False)}, {drafter_in_words(params, pairs[0].info)}"
     return _on_prompts(settings, pairs, request, whose)
 
 
@@ -200,7 +195,7 @@ def _drafters(request: ComparisonRequest, pairs: list[Pair]) -> MeasurementPlan:
         # The control of exit_layer is hidden, and can hold what another target allows.
         params = replace(params, exit_layer=0)
     settings = with_trees(settings_for(pairs, methods_at_hand(pairs[0]), params), params)
-    whose = _in_words(pairs, _without_tree(request))  # each row has its own length or tree
+    whose = _in_words(pairs, request, with_tree=False)  # each row has its own length or tree
     names = {one.name: _name_on_page(one) for one in settings}
     abouts = {one.name: _about(one) for one in settings}
     own = [one for one in settings if one.pair is pairs[0] and not one.params.tree]
@@ -269,37 +264,28 @@ def _on_prompts(
     return MeasurementPlan(settings, [request.prompt], REPEATS, said, in_turns=IN_TURNS, repeated=repeated)
 
 
-def _without_tree(request: ComparisonRequest) -> ComparisonRequest:
-    return replace(request, params=replace(request.params, tree=()))
-
-
-def _in_words(pairs: Sequence[AnyPair], request: ComparisonRequest) -> str:
-    info, params = pairs[0].info, request.params
+def _in_words(pairs: Sequence[AnyPair], request: ComparisonRequest, with_tree: bool = True) -> str:
+    info, params = pairs[0].info, request.params if with_tree else replace(request.params, tree=())
     where = info.name if info.server else say("run.on_device", name=info.name, device=info.device_name)
     seed = f", {say('said.seed', seed=params.seed)}" if params.temperature else ""
     judging = "".join(f"{words}, " for words in judging_in_words(params))
-    this = request.prompts == "this"
-    prompts = prompt_in_words(request.prompt) if this else say("run.prompt_set", size=SET_SIZE)
+    is_set = request.prompts == "set"
+    prompts = say("run.prompt_set", size=SET_SIZE) if is_set else prompt_in_words(request.prompt)
     return f"{prompts}, {where}, {judging}{sampler_in_words(params)}{seed}"
 
 
 def found(request: ComparisonRequest, plan: MeasurementPlan, so_far: Comparison) -> dict[str, Any]:
-    """The part of a measurement that has the results."""
     result: dict[str, Any] = {}
+    drafted = [trace for trace in so_far.traces.values() if trace.params.draft_with != "none"]
     if request.kind == "race" and len(so_far.traces) == 2:
         result["race"] = race_of([so_far.traces[each.name] for each in plan.settings], plan.settings)
-    elif request.kind == "gamma" and (drafted := drafted_in(so_far)):
-        result["conditions"] = conditions_of(drafted)
-        result["gammas"] = [gamma_point(row) for row in sorted(so_far.rows, key=length_of)]
+    elif request.kind == "gamma" and drafted:
+        result["conditions"] = conditions_of(drafted[0])
+        result["gammas"] = [gamma_point(row) for row in sorted(so_far.rows, key=lambda row: row.gamma or 0)]
     elif request.kind == "compare" and so_far.rows:
         rows = result_of(plan.settings, plan.prompts, so_far.repeats, so_far.rows)
         result["comparison"] = comparison_of(rows, plan, so_far.done < so_far.total)
     return result
-
-
-def drafted_in(so_far: Comparison) -> Trace | None:
-    """The first run with drafts; None until there is one."""
-    return next((trace for trace in so_far.traces.values() if trace.params.draft_with != "none"), None)
 
 
 def race_of(traces: Sequence[Trace], settings: Sequence[Setting]) -> wire.Race:
@@ -379,16 +365,10 @@ def same_text(alone: Trace, drafted: Trace) -> str:
     return say("run.texts.differ", place=place, dtype=alone.pair.dtype.target)
 
 
-def length_of(row: MethodRow) -> int:
-    """The draft length of a measured row; 0 is plain decoding."""
-    assert row.gamma != "auto", "only given lengths are measured"
-    return row.gamma or 0
-
-
 def gamma_point(row: MethodRow) -> wire.GammaPoint:
     low, high = (row.speedup and row.speedup_interval) or (None, None)
     return {
-        "gamma": length_of(row),
+        "gamma": row.gamma or 0,
         "speedup": row.speedup,
         "low": low,
         "high": high,

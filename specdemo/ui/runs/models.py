@@ -44,8 +44,6 @@ from specdemo.words.message import Message, about, refusal
 
 @dataclass(frozen=True)
 class Given:
-    """A server's address and key, as the page's owner gave them."""
-
     url: str
     key: str | None = None
 
@@ -68,7 +66,6 @@ class Servers:
 
     @property
     def names(self) -> list[str]:
-        """The names of the servers that the owner gave."""
         return list(self.places)
 
     def place(self, name: str | None, typed: str | None) -> tuple[str, tuple[str, str | None]] | None:
@@ -178,7 +175,6 @@ class Models:
 
     @property
     def names(self) -> list[str]:
-        """The names of the servers and pairs that can be chosen."""
         return [*self.servers.names, *self.arguments]
 
     def _server(self, choice: Choice) -> tuple[str, tuple[str, str | None]] | None:

@@ -65,5 +65,4 @@ def digest_of(trace: Trace) -> str:
 
 
 def recorded_trace(name: str) -> Trace:
-    """The recorded run of this name in RECORDINGS."""
     return Trace.load(TRACES_FOLDER / f"{name}.json")

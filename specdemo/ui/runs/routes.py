@@ -54,17 +54,10 @@ def following_routes(board: Board, queue: RunQueue, one_file: Callable[[bytes, s
         )
 
     async def whole(request: Request) -> Response:
-        """The message that shows all of a run."""
         tag = spoken()
-
-        def message(kept: KeptRun) -> Response:
-            return Response(kept.message_in(tag), headers=JSON)
-
-        return await _kept(asked_for(request), message)
+        return await _kept(asked_for(request), lambda kept: Response(kept.message_in(tag), headers=JSON))
 
     async def trace(request: Request) -> Response:
-        """A run's trace, as a file."""
-
         def file(kept: KeptRun) -> Response:
             return Response(kept.trace, headers=JSON | _saved_as(kept.file_name))
 
@@ -90,7 +83,6 @@ def following_routes(board: Board, queue: RunQueue, one_file: Callable[[bytes, s
         return HTMLResponse(one.report[-1], headers=NOT_STORED | _saved_as("specdemo-advice.html"))
 
     async def stop(request: Request) -> Response:
-        """Ends what is followed, if it goes on."""
         if one := asked_for(request):
             one.stop()
         return Response(status_code=HTTPStatus.NO_CONTENT)
@@ -128,7 +120,7 @@ def hall_routes(halls: Halls) -> list[Route]:
 def health_route(runs: RunQueue, is_stopped: Callable[[], bool]) -> Route:
     async def health(request: Request) -> JSONResponse:
         status = "stopped" if is_stopped() or not runs.thread.is_alive() else "ok"
-        answer = {"status": status, "busy": runs.busy, "waiting": runs.waiting}
+        answer = {"status": status, "busy": runs.running is not None, "waiting": runs.waiting}
         return JSONResponse(answer, status_code=200 if status == "ok" else 503)
 
     return Route("/health", health)

@@ -14,9 +14,10 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
+from specdemo import zero
 from specdemo.errors import LoadError, PairError, failure
 from specdemo.events import Params
-from specdemo.loading.pair import AnyPair
+from specdemo.loading.pair import AnyPair, Pair
 from specdemo.measure.turns import settle
 from specdemo.session import Run
 from specdemo.ui.runs.models import Choice, Models
@@ -247,7 +248,6 @@ class MeasurementRequest:
     period: ClassVar[float | None] = PERIOD  # s between two looks; None: it is shown at its end only
 
     async def choices(self, models: Models) -> list[Choice]:
-        """The choices whose pairs it is measured with."""
         return [self.choice]
 
     def work(self, ticket: Ticket) -> Work:
@@ -289,6 +289,16 @@ async def measure(
         yield told | {"state": "stopped", "text": text, "share": None}
 
 
+def pair_here(pair: AnyPair, kind: wire.MeasurementKind) -> Pair:
+    """The pair, of which an instrument of this kind needs single rounds or many runs. Raises PairError where
+    they are made on a server or on ZeroGPU."""
+    if not isinstance(pair, Pair):
+        raise PairError(message(f"{kind}_server"))
+    if zero.GPU is not None:
+        raise PairError(message(f"{kind}_zero"))
+    return pair
+
+
 def prompt_in_words(prompt: str) -> str:
     """The prompt's first words, to tell it from others."""
     start = " ".join(prompt.split())
@@ -297,7 +307,6 @@ def prompt_in_words(prompt: str) -> str:
 
 
 def message_about(error: Exception) -> Message | str:
-    """What a visitor is told about an error."""
     return message_of(error) if is_for_visitor(error) else message("failed", why=failure(error))
 
 

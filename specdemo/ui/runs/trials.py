@@ -11,15 +11,12 @@ times. What is rejected changes; the tiny pair's distribution and the greedy tex
 
 import math
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from specdemo import zero
-from specdemo.errors import PairError
-from specdemo.events import PairInfo, Params, Round, check_prompt, is_lossy, words_of_row
+from specdemo.events import Params, Round, check_prompt, is_lossy, words_of_row
 from specdemo.events.params import GRAMMARS
-from specdemo.events.trace import Trace
 from specdemo.loading.pair import AnyPair, Pair
 from specdemo.trials.chi_square import (
     ChiSquare,
@@ -35,7 +32,7 @@ from specdemo.trials.tiny import TINY_PROMPT, TINY_WORDS
 from specdemo.trials.worlds import STOPS, mixed, world
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import Ticket
-from specdemo.ui.runs.run import Link, MeasurementRequest, Work, prompt_in_words
+from specdemo.ui.runs.run import Link, MeasurementRequest, Work, pair_here, prompt_in_words
 from specdemo.ui.view import wire
 from specdemo.ui.view.settings import judging_in_words, length_in_words, sampler_in_words
 from specdemo.words.catalogue import say
@@ -74,16 +71,15 @@ class TrialsRequest(MeasurementRequest):
 
         def tried(*pairs: AnyPair) -> Iterator[dict[str, Any]]:
             nonlocal trials
-            trials = trials_of(self, *pairs) if trials is None else trials.with_pair(*pairs)
+            trials = trials or trials_of(self, *pairs)
             yield {"whose": trials.whose, "share": trials.runs / trials.most}
             told = -math.inf
             while trials.runs < trials.most and not (ticket.is_over or ticket.give_way()):
-                trials.run(lambda: ticket.is_over)
+                trials.run(lambda: ticket.is_over, *pairs)
                 if time.monotonic() - told >= (self.period or 0.0):
                     yield _known(trials)
                     told = time.monotonic()
             yield _known(trials)
-            trials.rest()
 
         return tried
 
@@ -95,7 +91,6 @@ def _known(trials: "OfTiny | OfPair") -> dict[str, Any]:
 def trials_request(
     wanted: dict[str, Any], choice: Choice, prompt: str, params: Params, link: Link
 ) -> TrialsRequest:
-    """The trials that the page's script asks for, by its trial."""
     trial, guesses = wanted.get("trial"), 2 if wanted.get("guesses") == 2 else 1
     possible = TRIALS if guesses == 1 else ("none", *IN_TREES)
     if trial not in possible:
@@ -116,12 +111,6 @@ class OfTiny:
         self.request = request
         params = tiny_params(request.params, request.mistake, request.guesses)
         self.trials = TinyTrials(params, request.mistake)
-
-    def with_pair(self) -> "OfTiny":
-        return self
-
-    def rest(self) -> None:
-        """Does nothing: the tiny pair is the trials' own."""
 
     def run(self, is_over: Callable[[], bool]) -> None:
         self.trials.run()
@@ -146,10 +135,10 @@ class OfTiny:
 def tiny_counts(trials: TinyTrials) -> wire.Counts:
     """What the runs of the tiny pair have counted, beside the target's own distribution."""
     seen, p = trials.seen, trials.expected
-    names = {cell: " ".join(TINY_WORDS[token_id] for token_id in cell) for cell in {**p, **seen}}
-    compared = _compared(shares_of(seen), p, sorted(names, key=lambda cell: -p.get(cell, 0.0)), names)
+    cells = sorted({**p, **seen}, key=lambda cell: -p.get(cell, 0.0))
+    names = {cell: " ".join(TINY_WORDS[token_id] for token_id in cell) for cell in cells}
     by_chance = distance_by_chance(p, seen.total())
-    return _counts(trials, seen.total(), goodness_of_fit(seen, p), len(names), compared, by_chance)
+    return _counts(trials, seen.total(), goodness_of_fit(seen, p), shares_of(seen), p, names, by_chance)
 
 
 class OfPair:
@@ -158,53 +147,38 @@ class OfPair:
     most = PAIR_RUNS
 
     def __init__(self, request: TrialsRequest, pair: AnyPair):
-        if not isinstance(pair, Pair):
-            raise PairError(message("trials_server"))
-        if zero.GPU is not None:
-            raise PairError(message("trials_zero"))
+        pair = pair_here(pair, "trials")
         self.request = request
-        self.params = pair.check(request.params)
-        self.trials = PairTrials(pair, request.prompt, self.params)
-        self.whose = self._in_words(pair.info)
+        self.params = params = pair.check(request.params)
+        self.trials = PairTrials(pair, request.prompt, params)
+        how = ", ".join([*judging_in_words(params), sampler_in_words(params), *length_in_words(params)])
+        where = say("run.on_device", name=pair.info.name, device=pair.info.device_name)
+        prompt = prompt_in_words(request.prompt)
+        self.whose = say("trials.of_pair", prompt=prompt, pair=where, how=how, seed=params.seed)
 
-    def with_pair(self, pair: AnyPair) -> "OfPair":
-        """Goes on with this pair, which may have been loaded again."""
-        assert isinstance(pair, Pair)
+    def run(self, is_over: Callable[[], bool], pair: Pair) -> None:
+        """Makes runs of this pair, which may have been loaded again. It is not kept: between two turns others
+        may need its memory."""
         self.trials.pair = pair
-        return self
-
-    def rest(self) -> None:
-        """Lets go of the pair until `with_pair`: meanwhile others may need its memory."""
-        del self.trials.pair
-
-    def run(self, is_over: Callable[[], bool]) -> None:
         self.trials.run(is_over)
+        del self.trials.pair
 
     @property
     def runs(self) -> int:
         return self.trials.drafting.total()
 
-    def _in_words(self, info: PairInfo) -> str:
-        params = self.params
-        how = ", ".join([*judging_in_words(params), sampler_in_words(params), *length_in_words(params)])
-        where = say("run.on_device", name=info.name, device=info.device_name)
-        prompt = prompt_in_words(self.request.prompt)
-        return say("trials.of_pair", prompt=prompt, pair=where, how=how, seed=params.seed)
-
     def so_far(self) -> wire.Trials:
         trials = self.trials
         on, off = trials.drafting, trials.alone
-        names = {cell: trials.texts[cell] for cell in {**on, **off}}
-        both = sorted(names, key=lambda cell: -(on[cell] + off[cell]))
-        compared = _compared(shares_of(on), shares_of(off), both, names)
+        cells = sorted({**on, **off}, key=lambda cell: -(on[cell] + off[cell]))
+        names = {cell: trials.texts[cell] for cell in cells}
         # A difference of two samples has twice the variance.
         by_chance = distance_by_chance(shares_of(on + off), self.runs / 2)
-        counts = _counts(trials, self.runs, homogeneity(on, off), len(names), compared, by_chance)
-        return _so_far(self, self.params, counts)
+        shares, test = (shares_of(on), shares_of(off)), homogeneity(on, off)
+        return _so_far(self, self.params, _counts(trials, self.runs, test, *shares, names, by_chance))
 
 
 def trials_of(request: TrialsRequest, *pairs: AnyPair) -> OfTiny | OfPair:
-    """The trials that are asked for, of which none has been run."""
     return OfPair(request, *pairs) if request.trial == "pair" else OfTiny(request)
 
 
@@ -223,20 +197,33 @@ def _counts(
     trials: TinyTrials | PairTrials,
     runs: int,
     test: ChiSquare,
-    cells: int,
-    compared: dict[str, Any],
+    came: Mapping[Hashable, float],
+    due: Mapping[Hashable, float],
+    names: Mapping[FirstTokens, str],
     by_chance: float,
 ) -> wire.Counts:
+    """came, due: the share of the runs in which each text came, and in which it is due. names: the texts, the
+    likeliest first, of which the first are shown one by one."""
+    cells = list(names)
+    shown = cells if len(cells) <= SHOWN_CELLS else cells[: SHOWN_CELLS - 1]
+    bars: list[wire.TrialsCell] = [
+        {"text": names[cell], "came": came.get(cell, 0.0), "due": due.get(cell, 0.0), "others": 0}
+        for cell in shown
+    ]
+    if rest := cells[len(shown) :]:
+        sums = [math.fsum(one.get(cell, 0.0) for cell in rest) for one in (came, due)]
+        bars.append({"text": "", "came": sums[0], "due": sums[1], "others": len(rest)})
     return {
         "runs": runs,
         "judged": trials.judged,
         "accepted": trials.accepted,
-        **compared,
+        "cells": bars,
+        "distance": total_variation(came, due),
         "by_chance": by_chance,
         "statistic": None if math.isinf(test.statistic) else test.statistic,
         "freedom": test.freedom,
         "p_value": test.p_value,
-        "found": verdict_of(test, runs, cells),
+        "found": verdict_of(test, runs, len(cells)),
     }
 
 
@@ -250,27 +237,6 @@ def verdict_of(test: ChiSquare, runs: int, cells: int) -> wire.TrialsVerdict:
     if test.freedom == 0:
         return "alike"
     return "unclear" if test.p_value < UNSUSPICIOUS else "fits"
-
-
-def _compared(
-    came: Mapping[Hashable, float],
-    due: Mapping[Hashable, float],
-    cells: Sequence[FirstTokens],
-    names: Mapping[FirstTokens, str],
-) -> dict[str, Any]:
-    """How often each text came and was due, and the total variation distance of the two. cells: the likeliest
-    first, of which the first are shown one by one."""
-    few = len(cells) <= SHOWN_CELLS
-    shown = list(cells if few else cells[: SHOWN_CELLS - 1])
-    rest = [cell for cell in cells if cell not in shown]
-    bars: list[wire.TrialsCell] = [
-        {"text": names[cell], "came": came.get(cell, 0.0), "due": due.get(cell, 0.0), "others": 0}
-        for cell in shown
-    ]
-    if rest:
-        sums = [math.fsum(one.get(cell, 0.0) for cell in rest) for one in (came, due)]
-        bars.append({"text": "", "came": sums[0], "due": sums[1], "others": len(rest)})
-    return {"cells": bars, "distance": total_variation(came, due)}
 
 
 @dataclass(frozen=True)
@@ -296,7 +262,6 @@ class WorldsRequest(MeasurementRequest):
 def worlds_request(
     wanted: dict[str, Any], choice: Choice, prompt: str, params: Params, link: Link
 ) -> WorldsRequest:
-    """What the page's script asks for, by the stop that it shows."""
     check_prompt(prompt)
     stop = wanted.get("stop")
     if type(stop) is not int or not 0 <= stop < STOPS:
@@ -328,14 +293,13 @@ class Worlds:
     been run."""
 
     def __init__(self, request: WorldsRequest, pair: AnyPair, most: int = WORLDS_RUNS):
-        if not isinstance(pair, Pair):
-            raise PairError(message("worlds_server"))
-        if zero.GPU is not None:
-            raise PairError(message("worlds_zero"))
+        pair = pair_here(pair, "worlds")
         self.request, self.params, self.most = request, pair.check(request.params), most
         self.texts: dict[int, dict[str, list[wire.WorldsRound]]] = {}
         self.trials: dict[int, TinyTrials] = {}
-        self.whose = self._in_words(pair)
+        params, where = self.params, say("run.on_device", name=pair.info.name, device=pair.info.device_name)
+        how, prompt = f"{sampler_in_words(params)}, γ {params.gamma}", prompt_in_words(request.prompt)
+        self.whose = say("worlds.of", prompt=prompt, pair=where, how=how, seed=params.seed)
 
     def go_on(self, pair: AnyPair, is_over: Callable[[], bool] = lambda: False) -> None:
         """Does the next piece. What was cut short does not count."""
@@ -352,7 +316,8 @@ class Worlds:
             world(pair, self.request.prompt, params, stop, is_over) for params in (self.params, greedy)
         )
         if not is_over():
-            self.texts[stop] = {"sampled": _rounds(sampled), "greedy": _rounds(greedily)}
+            runs = {"sampled": sampled, "greedy": greedily}
+            self.texts[stop] = {name: list(map(_round, run.rounds)) for name, run in runs.items()}
 
     def _try(self, stop: int, is_over: Callable[[], bool]) -> None:
         if stop not in self.trials:
@@ -371,14 +336,6 @@ class Worlds:
         tried = sum(map(self._tried, range(STOPS))) / (STOPS * self.most)
         return (len(self.texts) / STOPS + 9 * tried) / 10
 
-    def _in_words(self, pair: Pair) -> str:
-        params = self.params
-        how = f"{sampler_in_words(params)}, γ {params.gamma}"
-        where = say("run.on_device", name=pair.info.name, device=pair.info.device_name)
-        return say(
-            "worlds.of", prompt=prompt_in_words(self.request.prompt), pair=where, how=how, seed=params.seed
-        )
-
     def so_far(self) -> wire.Worlds:
         return {"most": self.most, "stops": [self._stop(stop) for stop in range(STOPS)]}
 
@@ -387,12 +344,8 @@ class Worlds:
         return {"texts": self.texts.get(stop), "counts": trials and tiny_counts(trials)}
 
 
-def _rounds(trace: Trace) -> list[wire.WorldsRound]:
-    """The rounds with what is drawn of them."""
-    return [_round(one) for one in trace.rounds]
-
-
 def _round(one: Round) -> wire.WorldsRound:
+    """What is drawn of a round."""
     return {
         "draft": [{"id": each.id, "text": each.text, "fate": each.fate} for each in one.draft],
         "next": one.next and {"id": one.next.id, "text": one.next.text, "source": one.next.source},

@@ -27,7 +27,7 @@ from specdemo.events.params import GRAMMARS, field_of_grammar, takes_tree, value
 from specdemo.events.segments import MARKS
 from specdemo.events.speedup import Estimate, best_gamma, checks, counted_estimates, estimates
 from specdemo.events.trace import Trace, pieces, round_objects
-from specdemo.events.verdict import Verdict, experts_in_words, verdict, why_none
+from specdemo.events.verdict import experts_in_words, verdict, why_none
 from specdemo.loading.catalog import others_at_hand
 from specdemo.measure.table import WARM_UP_TOKENS
 from specdemo.servers.software import messages_of
@@ -76,7 +76,8 @@ class RunFeed:
         is_new = not 0 < since <= until
         if is_new or finish in ("stop", "cancelled", "error") or (finish and self.trace.revised):
             return self.snapshot()
-        return self._rounds(since, until if finish else self._portion(since, until), finish)
+        update = self._rounds(since, until if finish else self._portion(since, until), finish)
+        return update | self._figures(finish)
 
     @property
     def until(self) -> int:
@@ -106,7 +107,6 @@ class RunFeed:
         return until
 
     def snapshot(self) -> wire.Update:
-        """The whole run."""
         finish = self._finish
         update = self._rounds(0, self._until(finish), finish)
         update["prompt"] = prompt_tokens(self.trace, self.tokenizer, self.recorded)
@@ -121,47 +121,35 @@ class RunFeed:
 
     def words_of(self, snapshot: wire.Update) -> wire.Update:
         """The parts of a snapshot that are words, in the language that is spoken now."""
-        trace, finish = self.trace, snapshot["finish"]
-        result = self._verdict(finish)
-        words = {
-            "numbers": number_texts(trace),
-            "verdict": result.text,
-            "tone": result.tone,
-            "whose": whose(trace, self.recorded),
-            "setting": setting(trace),
-        }
+        trace = self.trace
+        words = {"whose": whose(trace, self.recorded), "setting": setting(trace)}
         if "outcome" in snapshot:
             words["outcome"] = snapshot["outcome"] | words_of_outcome(trace)
-        return cast(wire.Update, words)
+        return cast(wire.Update, words | self._figures(snapshot["finish"]))
+
+    def _figures(self, finish: Finish | None) -> wire.Update:
+        """The parts of each update that are words."""
+        trace, where = self.trace, recorded_on(self.trace) if self.recorded else ""
+        result = verdict(
+            trace.stats, finish, trace.rounds, trace.params, recorded_on=where, settles=self.settles
+        )
+        return cast(
+            wire.Update, {"numbers": number_texts(trace), "verdict": result.text, "tone": result.tone}
+        )
 
     @property
     def _finish(self) -> Finish | None:
         # Nothing is measured after a run that was cancelled or has failed.
         return self.trace.finish if self.ended or self.trace.finish in ("cancelled", "error") else None
 
-    def _verdict(self, finish: Finish | None) -> Verdict:
-        trace, where = self.trace, recorded_on(self.trace) if self.recorded else ""
-        return verdict(
-            trace.stats, finish, trace.rounds, trace.params, recorded_on=where, settles=self.settles
-        )
-
     def _rounds(self, since: int, until: int, finish: Finish | None) -> wire.Update:
-        """The update with the rounds from `since` to `until`. finish: read before the rounds, since the run
+        """An update's rounds from `since` to `until`. finish: read before the rounds, since the run
         goes on, and an update that ends it must be complete."""
         trace = self.trace
         rounds = rounds_to_draw(trace.rounds[since:until])
         if since == 0 and (finish or self.recorded):
             cut_output(rounds, trace.text)
-        result = self._verdict(finish)
-        update: wire.Update = {
-            "since": since,
-            "until": until,
-            "finish": finish,
-            "rounds": rounds,
-            "numbers": number_texts(trace),
-            "verdict": result.text,
-            "tone": result.tone,
-        }
+        update: wire.Update = {"since": since, "until": until, "finish": finish, "rounds": rounds}
         if counts := counted(trace.stats):
             update["counted"] = counts
         if finish:
@@ -193,27 +181,19 @@ def conversation(trace: Trace) -> tuple[ChatMessage, ...] | None:
 
 
 def setting(trace: Trace) -> wire.RunSetting:
-    params = trace.params
-    greedy = params.temperature == 0
-    server = trace.pair.server
+    params, server = trace.params, trace.pair.server
     manner, drafting = how_it_drafts(trace)
+    as_set = ("draft_with", "ngram", "gamma", "temperature", "top_k", "top_p", "min_p", "chat")
     return {
-        "draft_with": params.draft_with,
+        **{name: getattr(params, name) for name in as_set},
         "manner": manner,
         "drafting": drafting,
-        "ngram": params.ngram,
-        "gamma": params.gamma,
         "rule": wire_rule("speculative" if server else params.rule),  # a server's is its own matter
         "of_rule": values_of_rule(params),
         "lossy": not server and is_lossy(params),
-        "greedy": greedy,
-        "temperature": params.temperature,
-        "top_k": params.top_k,
-        "top_p": params.top_p,
-        "min_p": params.min_p,
+        "greedy": params.temperature == 0,
         "adjusted": in_one(adjusting_in_words(params)),
         "bound": field_of_grammar(params) is not None,
-        "chat": params.chat,
         "marks": {str(mark.id): printable(mark.text) for mark in trace.marks if mark.text in MARKS},
         "machine": printable(trace.pair.device_name),
         "conditions": conditions_of(trace),
@@ -263,18 +243,9 @@ def how_in_words(method: str, kind: str | None) -> str:
 
 
 def wire_rule(name: str) -> wire.WireRule:
-    rule = RULES[name]
-    return {
-        "name": name,
-        "symbol": rule.symbol,
-        "meaning": words_of_row("rules", name, "meaning"),
-        "residual": rule.residual,
-        "accepted": words_of_row("rules", name, "accepted"),
-        "recorded": words_of_row("rules", name, "recorded"),
-        "about": words_of_row("rules", name, "about"),
-        "judges_whole_draft": rule.judges_whole_draft,
-        "threshold": rule.threshold,
-    }
+    fields = ("name", "symbol", "residual", "judges_whole_draft", "threshold")
+    words = {part: words_of_row("rules", name, part) for part in ("meaning", "accepted", "recorded", "about")}
+    return cast(wire.WireRule, {field: getattr(RULES[name], field) for field in fields} | words)
 
 
 def words_of_outcome(trace: Trace) -> dict[str, str]:

@@ -32,7 +32,6 @@ WORDED = ("numbers", "verdict", "tone", "whose", "setting", "outcome")  # parts 
 
 
 def file_name(params: Params) -> str:
-    """The file name of a trace that a visitor saves."""
     return f"specdemo-seed-{params.seed}.json" if params.temperature else "specdemo-greedy.json"
 
 

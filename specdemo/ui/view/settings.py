@@ -67,7 +67,6 @@ DEFAULTS = Params()
 
 
 def label_of(name: str) -> str:
-    """The label that stands at the control."""
     return say(f"settings.controls.{name}.label")
 
 
@@ -83,7 +82,6 @@ def choice_in_words(name: str) -> str:
 
 
 def names_of(hosted: bool) -> tuple[str, ...]:
-    """The controls on the page, in order."""
     return tuple(name for name in CONTROL_NAMES if not (hosted and name in (*WEIGHT_CHOICES, "server")))
 
 
