@@ -197,23 +197,19 @@ def add_api(models: Models, queue: RunQueue, limits: Limits) -> None:
 def _set_signature(generate: Callable, default: str) -> None:
     """Sets the arguments that the API documents: prompt, pair, and the fields of Params with their
     defaults."""
-    arguments = [
-        ("request", gr.Request, Parameter.empty),  # Gradio fills it in, and documents the others
-        ("prompt", str | list[int] | list[dict[str, str]], Parameter.empty),
-        ("pair", str, default),
-    ]
-    in_json = {
-        "stop": (list[str], []),
-        "tree": (list[int] | str, []),
-        "logit_bias": (dict[str, float] | None, None),
+    arguments: dict[str, tuple[Any, Any]] = {
+        "request": (gr.Request, Parameter.empty),  # Gradio fills it in, and documents the others
+        "prompt": (str | list[int] | list[dict[str, str]], Parameter.empty),
+        "pair": (str, default),
     }
-    in_json |= dict.fromkeys(PLAIN_JSON, (dict[str, Any] | str | None, None))
-    for field in fields(Params):
-        arguments.append((field.name, *in_json.get(field.name, (field.type, field.default))))
+    arguments |= {field.name: (field.type, field.default) for field in fields(Params)}
+    arguments |= {"stop": (list[str], []), "tree": (list[int] | str, [])}
+    arguments |= {"logit_bias": (dict[str, float] | None, None)}
+    arguments |= dict.fromkeys(PLAIN_JSON, (dict[str, Any] | str | None, None))
     parameters = [
         Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=value, annotation=kind)
-        for name, kind, value in arguments
+        for name, (kind, value) in arguments.items()
     ]
     returned = generate.__annotations__["return"]
-    generate.__annotations__ = {name: kind for name, kind, _ in arguments} | {"return": returned}
+    generate.__annotations__ = {name: kind for name, (kind, _) in arguments.items()} | {"return": returned}
     generate.__signature__ = Signature(parameters, return_annotation=returned)

@@ -41,17 +41,7 @@ from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import Ticket, fulfil
 from specdemo.ui.runs.run import Link, MeasurementRequest, Work, awaitable, prompt_in_words
 from specdemo.ui.runs.trials import trials_request, worlds_request
-from specdemo.ui.view import wire
-from specdemo.ui.view.feed import (
-    GAMMAS,
-    IN_TURNS,
-    REPEATS,
-    SET_SIZE,
-    conditions_of,
-    cut_output,
-    how_in_words,
-    tokens_of,
-)
+from specdemo.ui.view import feed, wire
 from specdemo.ui.view.settings import judging_in_words, length_in_words, sampler_in_words
 from specdemo.ui.view.texts import drafter_in_words, number_texts, whose
 from specdemo.ui.view.wire import MEASUREMENT_KINDS, MeasurementKind
@@ -109,24 +99,22 @@ class MeasurementPlan:
     firsts: Sequence[str] = ()
 
 
-def comparison_request(
-    wanted: dict[str, Any], choice: Choice, prompt: str, params: Params, link: Link
-) -> ComparisonRequest:
+def comparison(wanted: dict[str, Any], prompt: str, params: Params, **more: Any) -> ComparisonRequest:
     """The comparison that the page's script asks for, by its kind and prompts."""
-    kind, prompts = wanted["kind"], wanted.get("prompts", "this")
+    prompts = wanted.get("prompts", "this")
     if prompts == "this":
         check_prompt(prompt)
-    if kind != "compare" and params.draft_with == "none":
+    if wanted["kind"] != "compare" and params.draft_with == "none":
         raise ValueError(message("nothing_to_measure"))
-    return ComparisonRequest(kind, choice, prompt, params, link, prompts)
+    return ComparisonRequest(prompt=prompt, params=params, **more, prompts=prompts)
 
 
-# What makes a request of each kind: from what the page's script sends, choice, prompt, Params and Link. It
+# What makes a request of each kind of what the page's script sends and the fields of MeasurementRequest. It
 # raises ValueError with one sentence. The kind's panel is the tab of the same name.
 INSTRUMENTS: dict[MeasurementKind, Callable[..., MeasurementRequest]] = {
-    "race": comparison_request,
-    "gamma": comparison_request,
-    "compare": comparison_request,
+    "race": comparison,
+    "gamma": comparison,
+    "compare": comparison,
     "advise": advise_request,
     "guess": guess_request,
     "trials": trials_request,
@@ -139,14 +127,15 @@ def measurement_request(
 ) -> MeasurementRequest:
     """The measurement that the page's script asks for. wanted: what the script sends. Where no seed is set,
     one is drawn. Raises ValueError with one sentence."""
-    asked = wanted if isinstance(wanted, dict) else {}
-    if asked.get("kind") not in MEASUREMENT_KINDS or asked.get("prompts", "this") not in ("this", "set"):
+    sent = wanted if isinstance(wanted, dict) else {}
+    if sent.get("kind") not in MEASUREMENT_KINDS or sent.get("prompts", "this") not in ("this", "set"):
         raise ValueError(
             f"a measurement must be one of {', '.join(MEASUREMENT_KINDS)}, not {ascii(wanted)[:60]}"
         )
     if params.seed is None:
         params = replace(params, seed=SystemRandom().randrange(2**32))
-    return INSTRUMENTS[asked["kind"]](asked, choice, prompt, params, link)
+    asked = {"kind": sent["kind"], "choice": choice, "prompt": prompt, "params": params, "link": link}
+    return INSTRUMENTS[sent["kind"]](sent, **asked)
 
 
 async def _others(models: Models, request: ComparisonRequest) -> list[Choice]:
@@ -182,7 +171,7 @@ def _method(name: str) -> str:
 
 def _gammas(request: ComparisonRequest, pairs: list[Pair]) -> MeasurementPlan:
     params = request.params
-    gammas = sorted({*GAMMAS, params.gamma} - {"auto"})
+    gammas = sorted({*feed.GAMMAS, params.gamma} - {"auto"})
     settings = [_alone(pairs[0], params)]
     settings += [Setting(f"γ {gamma}", pairs[0], replace(params, gamma=gamma, tree=())) for gamma in gammas]
     whose = f"{_in_words(pairs, request, with_tree=False)}, {drafter_in_words(params, pairs[0].info)}"
@@ -209,7 +198,7 @@ FIRST = ("model", "mtp", "lookup", "ngram", "suffix", "none")
 
 def _about(setting: Setting) -> str:
     method, kind = setting.params.draft_with, setting.pair.info.drafter_kind
-    how = how_in_words(method, kind) or say("compare.alone")
+    how = feed.how_in_words(method, kind) or say("compare.alone")
     return f"{how} {say('compare.in_trees')}" if setting.params.tree else how
 
 
@@ -257,11 +246,15 @@ def _on_prompts(
     in_turns = all(map(can_be_timed_in_turns, pairs))
     said = say("run.in_turns", whose=whose) if in_turns else whose
     if request.prompts == "set":
-        return MeasurementPlan(settings, prompts_for(pairs[0], SET_SIZE), 1, said, in_turns=int(in_turns))
-    repeated = say("run.times", whose=whose, repeats=REPEATS)
+        return MeasurementPlan(
+            settings, prompts_for(pairs[0], feed.SET_SIZE), 1, said, in_turns=int(in_turns)
+        )
+    repeated = say("run.times", whose=whose, repeats=feed.REPEATS)
     if not in_turns:
-        return MeasurementPlan(settings, [request.prompt], REPEATS, repeated)
-    return MeasurementPlan(settings, [request.prompt], REPEATS, said, in_turns=IN_TURNS, repeated=repeated)
+        return MeasurementPlan(settings, [request.prompt], feed.REPEATS, repeated)
+    return MeasurementPlan(
+        settings, [request.prompt], feed.REPEATS, said, in_turns=feed.IN_TURNS, repeated=repeated
+    )
 
 
 def _in_words(pairs: Sequence[AnyPair], request: ComparisonRequest, with_tree: bool = True) -> str:
@@ -270,7 +263,7 @@ def _in_words(pairs: Sequence[AnyPair], request: ComparisonRequest, with_tree: b
     seed = f", {say('said.seed', seed=params.seed)}" if params.temperature else ""
     judging = "".join(f"{words}, " for words in judging_in_words(params))
     is_set = request.prompts == "set"
-    prompts = say("run.prompt_set", size=SET_SIZE) if is_set else prompt_in_words(request.prompt)
+    prompts = say("run.prompt_set", size=feed.SET_SIZE) if is_set else prompt_in_words(request.prompt)
     return f"{prompts}, {where}, {judging}{sampler_in_words(params)}{seed}"
 
 
@@ -280,7 +273,7 @@ def found(request: ComparisonRequest, plan: MeasurementPlan, so_far: Comparison)
     if request.kind == "race" and len(so_far.traces) == 2:
         result["race"] = race_of([so_far.traces[each.name] for each in plan.settings], plan.settings)
     elif request.kind == "gamma" and drafted:
-        result["conditions"] = conditions_of(drafted[0])
+        result["conditions"] = feed.conditions_of(drafted[0])
         result["gammas"] = [gamma_point(row) for row in sorted(so_far.rows, key=lambda row: row.gamma or 0)]
     elif request.kind == "compare" and so_far.rows:
         rows = result_of(plan.settings, plan.prompts, so_far.repeats, so_far.rows)
@@ -327,9 +320,9 @@ def _of_race_in_words(key: str, **values: object) -> str:
 
 def _lane(trace: Trace, title: str) -> wire.Lane:
     rounds = round_objects(trace.rounds)
-    cut_output(rounds, trace.text)
+    feed.cut_output(rounds, trace.text)
     for one in rounds:
-        for token in tokens_of(one):
+        for token in feed.tokens_of(one):
             # What a token without a text stands for is told by its own row.
             token["top"] = [] if token["text"] else [row for row in token["top"] if row[0] == token["id"]]
     stats = trace.stats

@@ -15,16 +15,8 @@ from huggingface_hub import get_token
 
 from specdemo import zero
 from specdemo.errors import PairError, no_mistakes, with_words, without_directories
-from specdemo.loading.catalog import (
-    CATALOGUE,
-    DFLASH,
-    EAGLE3,
-    FOR_GPUS,
-    POOR,
-    QUANTIZE,
-    Entry,
-    names_in_words,
-)
+from specdemo.loading import catalog
+from specdemo.loading.catalog import CATALOGUE, Entry
 from specdemo.loading.fetch import OnProgress, has_config, with_base
 from specdemo.loading.load import target_for
 from specdemo.loading.pair import AnyPair, Pair
@@ -103,7 +95,7 @@ class Servers:
         return found
 
 
-EMBEDDED_PAIRS = ("embedded", POOR, EAGLE3, DFLASH)
+EMBEDDED_PAIRS = ("embedded", catalog.POOR, catalog.EAGLE3, catalog.DFLASH)
 
 
 @dataclass(frozen=True)
@@ -124,17 +116,17 @@ class Needs:
     on this machine, and else estimated from the catalogue. If nothing is known, they are None, and the total
     is 0."""
 
-    target_bytes: int | None
-    drafter_bytes: int | None
-    total: int
-    memory: int  # bytes that the device has
-    fits: bool
-    loaded: bool
-    gated: bool
-    tried: str
-    device: str
-    device_name: str
-    why: Message | str  # it is computed there
+    target_bytes: int | None = None
+    drafter_bytes: int | None = None
+    total: int = 0
+    memory: int = 0  # bytes that the device has
+    fits: bool = True
+    loaded: bool = False
+    gated: bool = False
+    tried: str = ""
+    device: str = "server"
+    device_name: str = ""
+    why: Message | str = ""  # it is computed there
     server: str = ""  # what is known of the server that is chosen; empty for a pair
 
 
@@ -191,11 +183,11 @@ class Models:
         for name in allowed:
             if name not in CATALOGUE:
                 raise PairError(
-                    f"allow must be names out of {names_in_words(CATALOGUE)}, not {ascii(name)[:60]}"
+                    f"allow must be names out of {catalog.names_in_words(CATALOGUE)}, not {ascii(name)[:60]}"
                 )
         device = self.default_request.device
         free = free_memory(device)
-        usual = FOR_GPUS if is_cuda(device) and not zero.GPU else ()
+        usual = catalog.FOR_GPUS if is_cuda(device) and not zero.GPU else ()
         listed = dict.fromkeys((*usual, *allowed))
         own = [self.default] if self.default in CATALOGUE else []
         return [
@@ -236,7 +228,7 @@ class Models:
                 raise PairError(about(field, "fixed"))
         name = self.default if choice.pair is None else choice.pair
         if not isinstance(name, str) or name not in self.arguments:
-            raise PairError(refusal("pair", "choice", name, names=names_in_words(self.names)))
+            raise PairError(refusal("pair", "choice", name, names=catalog.names_in_words(self.names)))
         arguments = dict(self.arguments[name])
         if choice.dtype is not None:
             arguments["dtype"] = choice.dtype
@@ -274,7 +266,9 @@ class Models:
 
     def needs(self, choice: Choice) -> Needs:
         if server := self._server(choice):
-            return _nothing(self.servers.loaded(server[0]))
+            pair = self.servers.loaded(server[0])
+            unknown = "a server; it is asked what it is at the first run"
+            return Needs(loaded=pair is not None, server=pair.about if pair else unknown)
         request = self.request(choice)
         entry, pair = CATALOGUE.get(request.name), self.pool.loaded(request)
         sizes = _sizes(request, entry, pair)
@@ -311,12 +305,6 @@ class Models:
         return [own, *served, *entries] if self.default == shown.name else [*served, own, *entries]
 
 
-def _nothing(pair: ServedPair | None) -> Needs:
-    """What a server needs here. pair: the server, if it has been asked what it is."""
-    about = "a server; it is asked what it is at the first run" if pair is None else pair.about
-    return Needs(None, None, 0, 0, True, pair is not None, False, "", "server", "", "", about)
-
-
 def _sizes(request: PairRequest, entry: Entry | None, pair: Pair | None) -> list[int]:
     """The bytes of the target's weights, and of the drafter's if there is one; empty if nothing is known."""
     if pair:
@@ -338,7 +326,7 @@ def _estimated_sizes(request: PairRequest, entry: Entry) -> list[int]:
     parameters = [int(5e8 * size) for size in gigabytes]  # two bytes each in bfloat16
     automatic, _ = automatic_dtype(request.device, sum(parameters))
     bits = [
-        QUANTIZE[part.quantize] if part.quantize else 8 * (part.dtype or automatic).itemsize
+        catalog.QUANTIZE[part.quantize] if part.quantize else 8 * (part.dtype or automatic).itemsize
         for part in request.parts
     ]
     return [count * width // 8 for count, width in zip(parameters, bits, strict=True)]

@@ -18,21 +18,14 @@ from typing import Any
 from specdemo.events import Params, Round, check_prompt, is_lossy, words_of_row
 from specdemo.events.params import GRAMMARS
 from specdemo.loading.pair import AnyPair, Pair
-from specdemo.trials.chi_square import (
-    ChiSquare,
-    distance_by_chance,
-    goodness_of_fit,
-    homogeneity,
-    shares_of,
-    total_variation,
-)
+from specdemo.trials import chi_square
 from specdemo.trials.mistakes import IN_TREES, MISTAKES
 from specdemo.trials.runs import FirstTokens, PairTrials, TinyTrials, tiny_params
 from specdemo.trials.tiny import TINY_PROMPT, TINY_WORDS
 from specdemo.trials.worlds import STOPS, mixed, world
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import Ticket
-from specdemo.ui.runs.run import Link, MeasurementRequest, Work, pair_here, prompt_in_words
+from specdemo.ui.runs.run import MeasurementRequest, Work, pair_here, prompt_in_words
 from specdemo.ui.view import wire
 from specdemo.ui.view.settings import judging_in_words, length_in_words, sampler_in_words
 from specdemo.words.catalogue import say
@@ -88,9 +81,7 @@ def _known(trials: "OfTiny | OfPair") -> dict[str, Any]:
     return {"whose": trials.whose, "share": trials.runs / trials.most, "trials": trials.so_far()}
 
 
-def trials_request(
-    wanted: dict[str, Any], choice: Choice, prompt: str, params: Params, link: Link
-) -> TrialsRequest:
+def trials_request(wanted: dict[str, Any], prompt: str, params: Params, **more: Any) -> TrialsRequest:
     trial, guesses = wanted.get("trial"), 2 if wanted.get("guesses") == 2 else 1
     possible = TRIALS if guesses == 1 else ("none", *IN_TREES)
     if trial not in possible:
@@ -99,7 +90,7 @@ def trials_request(
         check_prompt(prompt)
         if params.draft_with == "none":
             raise ValueError(message("off_already"))
-    return TrialsRequest("trials", choice, prompt, params, link, trial, guesses)
+    return TrialsRequest(prompt=prompt, params=params, **more, trial=trial, guesses=guesses)
 
 
 class OfTiny:
@@ -137,8 +128,9 @@ def tiny_counts(trials: TinyTrials) -> wire.Counts:
     seen, p = trials.seen, trials.expected
     cells = sorted({**p, **seen}, key=lambda cell: -p.get(cell, 0.0))
     names = {cell: " ".join(TINY_WORDS[token_id] for token_id in cell) for cell in cells}
-    by_chance = distance_by_chance(p, seen.total())
-    return _counts(trials, seen.total(), goodness_of_fit(seen, p), shares_of(seen), p, names, by_chance)
+    by_chance = chi_square.distance_by_chance(p, seen.total())
+    share, test = chi_square.shares_of(seen), chi_square.goodness_of_fit(seen, p)
+    return _counts(trials, seen.total(), test, share, p, names, by_chance)
 
 
 class OfPair:
@@ -173,8 +165,8 @@ class OfPair:
         cells = sorted({**on, **off}, key=lambda cell: -(on[cell] + off[cell]))
         names = {cell: trials.texts[cell] for cell in cells}
         # A difference of two samples has twice the variance.
-        by_chance = distance_by_chance(shares_of(on + off), self.runs / 2)
-        shares, test = (shares_of(on), shares_of(off)), homogeneity(on, off)
+        by_chance = chi_square.distance_by_chance(chi_square.shares_of(on + off), self.runs / 2)
+        shares, test = (chi_square.shares_of(on), chi_square.shares_of(off)), chi_square.homogeneity(on, off)
         return _so_far(self, self.params, _counts(trials, self.runs, test, *shares, names, by_chance))
 
 
@@ -196,7 +188,7 @@ def _so_far(of: OfTiny | OfPair, params: Params, counts: wire.Counts) -> wire.Tr
 def _counts(
     trials: TinyTrials | PairTrials,
     runs: int,
-    test: ChiSquare,
+    test: chi_square.ChiSquare,
     came: Mapping[Hashable, float],
     due: Mapping[Hashable, float],
     names: Mapping[FirstTokens, str],
@@ -218,7 +210,7 @@ def _counts(
         "judged": trials.judged,
         "accepted": trials.accepted,
         "cells": bars,
-        "distance": total_variation(came, due),
+        "distance": chi_square.total_variation(came, due),
         "by_chance": by_chance,
         "statistic": None if math.isinf(test.statistic) else test.statistic,
         "freedom": test.freedom,
@@ -227,7 +219,7 @@ def _counts(
     }
 
 
-def verdict_of(test: ChiSquare, runs: int, cells: int) -> wire.TrialsVerdict:
+def verdict_of(test: chi_square.ChiSquare, runs: int, cells: int) -> wire.TrialsVerdict:
     """The verdict of a test. cells: how many texts came or can come. Without a degree of freedom nothing was
     tested: there is one text only, or all others are still too rare."""
     if test.p_value < BEYOND_CHANCE:
@@ -259,14 +251,12 @@ class WorldsRequest(MeasurementRequest):
         return ran
 
 
-def worlds_request(
-    wanted: dict[str, Any], choice: Choice, prompt: str, params: Params, link: Link
-) -> WorldsRequest:
+def worlds_request(wanted: dict[str, Any], prompt: str, params: Params, **more: Any) -> WorldsRequest:
     check_prompt(prompt)
     stop = wanted.get("stop")
     if type(stop) is not int or not 0 <= stop < STOPS:
         raise ValueError(refusal("worlds", "worlds_stop", stop))
-    return WorldsRequest("worlds", choice, prompt, params_of(params), link, stop)
+    return WorldsRequest(prompt=prompt, params=params_of(params), **more, stop=stop)
 
 
 def params_of(params: Params) -> Params:
@@ -337,11 +327,9 @@ class Worlds:
         return (len(self.texts) / STOPS + 9 * tried) / 10
 
     def so_far(self) -> wire.Worlds:
-        return {"most": self.most, "stops": [self._stop(stop) for stop in range(STOPS)]}
-
-    def _stop(self, stop: int) -> wire.WorldsStop:
-        trials = self.trials.get(stop)
-        return {"texts": self.texts.get(stop), "counts": trials and tiny_counts(trials)}
+        counts = {stop: tiny_counts(trials) for stop, trials in self.trials.items()}
+        stops = [{"texts": self.texts.get(stop), "counts": counts.get(stop)} for stop in range(STOPS)]
+        return {"most": self.most, "stops": stops}
 
 
 def _round(one: Round) -> wire.WorldsRound:

@@ -125,7 +125,7 @@ class RunFeed:
         words = {"whose": whose(trace, self.recorded), "setting": setting(trace)}
         if "outcome" in snapshot:
             words["outcome"] = snapshot["outcome"] | words_of_outcome(trace)
-        return cast(wire.Update, words | self._figures(snapshot["finish"]))
+        return cast(wire.Update, self._figures(snapshot["finish"]) | words)
 
     def _figures(self, finish: Finish | None) -> wire.Update:
         """The parts of each update that are words."""

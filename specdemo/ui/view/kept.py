@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from pydantic import ConfigDict, TypeAdapter
 
@@ -28,6 +28,7 @@ from specdemo.words.catalogue import LANGUAGES, say, speaking, spoken
 
 COMPRESSED = {"Content-Encoding": "gzip", "Cache-Control": "no-store"}  # headers of what is sent of it
 SMALL_FILE = 256 * 1024  # bytes of a file that is read within 0.02 s, in a thread
+T = TypeVar("T")
 WORDED = ("numbers", "verdict", "tone", "whose", "setting", "outcome")  # parts of a snapshot that have words
 
 
@@ -96,7 +97,7 @@ def without_words(snapshot: Update) -> Update:
     return cast(Update, {key: value for key, value in snapshot.items() if key not in WORDED})
 
 
-def in_each_language(make: Callable[[], str]) -> dict[str, str]:
+def in_each_language(make: Callable[[], T]) -> dict[str, T]:
     found = {}
     for tag in LANGUAGES:
         with speaking(tag):
@@ -134,9 +135,9 @@ def _packed(text: bytes) -> bytes:
 @dataclass
 class Opened:
     """A trace that has been read. head: without rounds, output ids, the text of what is no chat, and most of
-    a very long prompt's tokens. words: by language, the JSON of the words of the page's update. update,
-    file: the JSON of the update but for its words and its prompt, and of the trace. All are compressed.
-    wrong: by language, why a file is no trace."""
+    a very long prompt's tokens. update, file: the JSON of the page's update but for its words and its prompt,
+    and of the trace, compressed. words: by language, the update's words. wrong: by language, why a file is no
+    trace."""
 
     __pydantic_config__ = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
 
@@ -144,7 +145,7 @@ class Opened:
     update: bytes
     file: bytes
     wrong: dict[str, str] = field(default_factory=dict)
-    words: dict[str, bytes] = field(default_factory=dict)
+    words: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 def opened(body: bytes) -> Opened:
@@ -159,11 +160,10 @@ def opened(body: bytes) -> Opened:
     head = replace(trace, prompt_ids=ids, rounds=[], output_ids=[], text=text)
     feed = RunFeed(trace, recorded=True)
     snapshot = feed.snapshot()
-    words = in_each_language(lambda: json.dumps(feed.words_of(snapshot)))
+    words = in_each_language(lambda: feed.words_of(snapshot))
     update = without_words(snapshot)
     update.pop("prompt", None)
-    said = {tag: packed(text) for tag, text in words.items()}
-    return Opened(head, packed(json_of(update)), packed(trace.to_json()), words=said)
+    return Opened(head, packed(json_of(update)), packed(trace.to_json()), words=words)
 
 
 def what_is_wrong(error: NotATrace) -> str:
@@ -189,8 +189,7 @@ def message_of(one: Opened, rest: Callable[[], Message], tokenizer: Any) -> tupl
     """The compressed message that shows the opened trace, and its starts; see KeptRun. rest: makes the
     message's other parts in the language that is spoken."""
     assert one.head is not None
-    words = {tag: json.loads(gzip.decompress(said)) for tag, said in one.words.items()}
-    starts = in_each_language(lambda: start_of(rest(), words[spoken()]))
+    starts = in_each_language(lambda: start_of(rest(), one.words[spoken()]))
     prompt = json.dumps(prompt_tokens(one.head, tokenizer, recorded=True))
     update = gzip.decompress(one.update).decode()
     return kept_message(starts, f'{{"prompt": {prompt}, {update[1:]}')

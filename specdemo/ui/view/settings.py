@@ -106,7 +106,8 @@ def params_from_controls(values: Values) -> Params:
     """The Params for what the controls hold; raises ValueError as Params does. What a hidden control holds
     has no effect, so it cannot be wrong."""
     filters = SAMPLERS.get(values["sampler"], SAMPLERS["all filters"])
-    values = values | {name: FIRST[name] for name in _hidden_and_wrong(values)}
+    hidden = [name for name, shown in visible(values).items() if not shown]
+    values = values | {name: FIRST[name] for name in hidden if is_wrong_number(name, values[name])}
     if is_served(values):
         values = values | {name: FIRST[name] for name in (*SERVERS_OWN, *GRAMMARS, "gamma_auto")}
     held = {name: values[name] for name in CONTROL_NAMES if name in PARAMETERS}
@@ -118,12 +119,6 @@ def params_from_controls(values: Values) -> Params:
     held["system"] = (values["chat"] and values["system"]) or None
     held["chat_template_kwargs"] = (values["chat"] and values["chat_template_kwargs"].strip()) or None
     return Params(**held | ({"gamma": "auto"} if values["gamma_auto"] is True else {}))
-
-
-def _hidden_and_wrong(values: Values) -> list[str]:
-    return [
-        name for name, shown in visible(values).items() if not shown and is_wrong_number(name, values[name])
-    ]
 
 
 def is_wrong_number(name: str, value: object, largest: float | None = None) -> bool:
