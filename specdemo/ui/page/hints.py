@@ -125,15 +125,12 @@ def _warnings(
             yield name, say("settings.quantised_cpu")
     if on_cpu and values["dtype"] in ("bfloat16", "float16"):
         yield "dtype", say("settings.slow_dtype", dtype=values["dtype"])
-    confidence_ends = (
-        "confidence" in settings.fields_of(METHODS.get(values["draft_with"])) and values["confidence"]
-    )
+    method, layers = METHODS.get(values["draft_with"]), values["exit_layer"]
+    confidence_ends = "confidence" in settings.fields_of(method) and values["confidence"]
     if confidence_ends and needs.device.startswith("cuda"):
         yield "confidence", say("settings.confidence_gpu")
     if pair and not here:
         yield from _servers(values, pair)
-    layers = values["exit_layer"]
-    method = METHODS.get(values["draft_with"])
     if here and method and here.lacks(method.name):
         yield "draft_with", say(f"settings.lacks.{method.name.rpartition('+')[2]}")
     elif here and method and _whole(layers):

@@ -291,8 +291,7 @@ class Board:
     loses its longest unused entry first."""
 
     def __init__(self, limits: Limits, *recorded: FollowedRun) -> None:
-        """The board with the recorded runs. recorded: the runs that come with the project, which are always
-        there."""
+        """recorded: the runs that come with the project, which are always there."""
         self.limits, self.recorded = limits, {one.name: one for one in recorded}
         self.entries: dict[str, Followed] = {}  # the longest unused one first
 

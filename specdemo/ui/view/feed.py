@@ -249,7 +249,8 @@ def wire_rule(name: str) -> wire.WireRule:
 
 
 def words_of_outcome(trace: Trace) -> dict[str, str]:
-    return {"no_speedup": no_speedup(trace), "experts": experts_in_words(trace.rounds, trace.params)}
+    no_speedup = "" if trace.stats.speedup_interval else why_none(trace.stats, trace.finish)
+    return {"no_speedup": no_speedup, "experts": experts_in_words(trace.rounds, trace.params)}
 
 
 def outcome(trace: Trace) -> wire.RunOutcome:
@@ -277,11 +278,6 @@ def _as_measured(own: Estimate, stats: Stats) -> Estimate:
         return replace(own, seen_tokens=tokens)
     interval = stats.speedup_interval
     return replace(own, seen_tokens=tokens, seen_speedup=stats.speedup, seen_interval=interval)
-
-
-def no_speedup(trace: Trace) -> str:
-    """Why no speed-up can be estimated from the run, in words; empty where it can."""
-    return "" if trace.stats.speedup_interval else why_none(trace.stats, trace.finish)
 
 
 def prompt_tokens(trace: Trace, tokenizer: Any, recorded: bool = False) -> list[wire.PromptToken]:
