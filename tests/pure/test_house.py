@@ -43,7 +43,7 @@ specdemo.ui.page.frame specdemo.ui.page.hints specdemo.ui.page.alone
 """
 # Folder and kinds of files: the most lines and files that it may have. A number may fall and never rises.
 SIZES = {
-    ("specdemo", ".py"): (36407, 166),
+    ("specdemo", ".py"): (35851, 160),
     ("specdemo/cli", ".py"): (693, 4),
     ("specdemo/doctor", ".py"): (785, 7),
     ("specdemo/drafters", ".py"): (4297, 18),
@@ -54,13 +54,13 @@ SIZES = {
     ("specdemo/runtime", ".py"): (7503, 31),
     ("specdemo/servers", ".py"): (1405, 6),
     ("specdemo/trials", ".py"): (534, 6),
-    ("specdemo/ui", ".py"): (8332, 41),
+    ("specdemo/ui", ".py"): (7776, 35),
     ("specdemo/words", ".py"): (212, 3),
-    ("specdemo/ui/static", ".js"): (12794, 78),
+    ("specdemo/ui/static", ".js"): (12792, 78),
     ("specdemo/ui/static", ".css"): (1946, 17),
     ("specdemo/words", ".json"): (4360, 2),
     ("assets/training", ".py .md"): (799, 10),
-    ("tests", ".py .js .mjs"): (34049, 226),
+    ("tests", ".py .js .mjs"): (34047, 226),
 }
 # Imports each of the modules that it is given, and names those that fail.
 IMPORTS = """

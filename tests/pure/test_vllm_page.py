@@ -179,6 +179,6 @@ def test_what_servers_cannot_show_is_refused_with_the_reason(two):
 
 def test_a_key_goes_to_the_address_that_it_was_given_for():
     servers = Servers([Given("http://host:1", "of-http"), Given("https://host:1", "of-https")])
-    assert servers.names == ["Server host:1", "Server https://host:1"]
+    assert list(servers.places) == ["Server host:1", "Server https://host:1"]
     assert servers.place(None, "https://host:1")[1] == ("https://host:1", "of-https")
     assert servers.place(None, "https://host:2")[1] == ("https://host:2", None)

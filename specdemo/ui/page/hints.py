@@ -11,7 +11,6 @@ from specdemo.events.params import GRAMMARS
 from specdemo.loading.catalog import CATALOGUE
 from specdemo.loading.templates import check_arguments
 from specdemo.servers.client import server_address
-from specdemo.servers.software import ServedPair
 from specdemo.ui.runs.limits import LOCAL, Limits
 from specdemo.ui.view import settings
 from specdemo.ui.view.settings import Values, in_words
@@ -130,7 +129,11 @@ def _warnings(
     if confidence_ends and needs.device.startswith("cuda"):
         yield "confidence", say("settings.confidence_gpu")
     if pair and not here:
-        yield from _servers(values, pair)
+        with suppress(ValueError):  # what is wrong by itself is said by its own control
+            for fault in pair.faults(settings.params_from_controls(values)):
+                yield fault.field or "", fault.said()
+        if pair.kind == "vLLM" and _whole(values["alternatives"]) and values["alternatives"] > 20:
+            yield "alternatives", say("settings.vllm_alternatives")
     if here and method and here.lacks(method.name):
         yield "draft_with", say(f"settings.lacks.{method.name.rpartition('+')[2]}")
     elif here and method and _whole(layers):
@@ -184,14 +187,6 @@ def _arguments(typed: str, pair: "Pair | None", limits: Limits) -> Iterator[tupl
     except ValueError as error:
         told = message_of(error)
         yield "chat_template_kwargs", told.said() if isinstance(told, Message) else told
-
-
-def _servers(values: Values, pair: ServedPair) -> Iterator[tuple[str, str]]:
-    with suppress(ValueError):  # what is wrong by itself is said by its own control
-        for fault in pair.faults(settings.params_from_controls(values)):
-            yield fault.field or "", fault.said()
-    if pair.kind == "vLLM" and _whole(values["alternatives"]) and values["alternatives"] > 20:
-        yield "alternatives", say("settings.vllm_alternatives")
 
 
 def _grammars(values: Values, pair: "Pair | None") -> Iterator[tuple[str, str]]:

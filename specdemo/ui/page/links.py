@@ -1,6 +1,6 @@
 """Links: an address that holds a prompt, a pair and how to generate, under the names of the API's arguments.
 
-Without torch and without Gradio. An address is text from outside: what is wrong in it raises ValueError with
+Without Gradio. An address is text from outside: what is wrong in it raises ValueError with
 one sentence, as Params does.
 """
 

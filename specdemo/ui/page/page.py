@@ -7,7 +7,7 @@ Params alone checks what they hold.
 
 import os
 from abc import ABCMeta
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from html import escape
@@ -218,9 +218,6 @@ def controls(models: Models) -> dict[str, gr.components.Component]:
     first = FIRST | {"pair": models.default}
     shown = visible(first)
 
-    def dropdown(name: str, choices: Sequence, value: str) -> gr.Dropdown:
-        return gr.Dropdown(choices, value=value, visible=shown.get(name, True), **_words(name))
-
     methods = [(words_of_row("methods", name, "menu"), name) for name in METHODS]
     samplers = [(say(f"settings.samplers.{name}"), name) for name in SAMPLERS]
     rules = [(words_of_row("rules", name, "label"), name) for name in RULES]
@@ -231,9 +228,11 @@ def controls(models: Models) -> dict[str, gr.components.Component]:
     lines |= {"json_schema": (3, 12), "regex": (1, 4), "grammar": (3, 12)}
 
     def box(name: str) -> gr.components.Component:
-        row, about = PARAMETERS.get(name), {"visible": shown.get(name, True), **_words(name)}
+        words = {"label": label_of(name), "info": usual_text(name) or None, "elem_id": f"set-{name}"}
+        row, about = PARAMETERS.get(name), {"visible": shown.get(name, True), **words}
         if name in choices:
-            return dropdown(name, choices[name], AS_STARTED if name in WEIGHT_CHOICES else first[name])
+            chosen = AS_STARTED if name in WEIGHT_CHOICES else first[name]
+            return gr.Dropdown(choices[name], value=chosen, **about)
         if isinstance(first[name], bool):
             return gr.Checkbox(first[name], **about)
         if name in TYPED:  # not gr.Number, which cannot be empty
@@ -254,10 +253,6 @@ def controls(models: Models) -> dict[str, gr.components.Component]:
         with gr.Accordion(say(f"settings.{section}"), open=False) if section else nullcontext():
             boxes |= {name: box(name) for name in here}
     return boxes
-
-
-def _words(name: str) -> dict[str, str | None]:
-    return {"label": label_of(name), "info": usual_text(name) or None, "elem_id": f"set-{name}"}
 
 
 def keep_hints_current(

@@ -284,12 +284,11 @@ class Halls:
         if session not in hall.plays and len(hall.plays) >= self.limits.plays_of_hall:
             return say("guess.hall.full")
         play = hall.plays.get(session, Play())
-        if "guessed" not in game or "drafted" not in game:  # the opening
+        is_opening = "guessed" not in game or "drafted" not in game
+        if is_opening:
             play.over = play.rounds > 0
-        if play.over:
-            return say("guess.hall.again")
-        if "guessed" not in game or "drafted" not in game:
-            return ""
+        if play.over or is_opening:
+            return say("guess.hall.again") if play.over else ""
         if (play.rounds, play.text) != (request.index, hash(request.output_ids)):
             return say("guess.hall.apart")
         written = game["guessed"]["emitted"]

@@ -56,10 +56,6 @@ class Servers:
     def _name(address: str) -> str:
         return f"{SERVER_PREFIX}{host_of(address) if address.startswith('http:') else address}"
 
-    @property
-    def names(self) -> list[str]:
-        return list(self.places)
-
     def place(self, name: str | None, typed: str | None) -> tuple[str, tuple[str, str | None]] | None:
         """Name, address and key of the server that is asked for, None if no server is. typed: an address that
         a visitor of an own page has typed; it gets no key but one that was given for it."""
@@ -161,13 +157,13 @@ class Models:
         self.arguments = {name: {"name": name, **how} for name in names}
         if self.default not in CATALOGUE:
             self.arguments = {self.default: default, **self.arguments}
-        if self.servers.names and not is_given:
-            self.default = self.servers.names[0]
+        if self.servers.places and not is_given:
+            self.default = next(iter(self.servers.places))
         self.pool = ModelPool(seconds=limits.load_seconds)
 
     @property
     def names(self) -> list[str]:
-        return [*self.servers.names, *self.arguments]
+        return [*self.servers.places, *self.arguments]
 
     def _server(self, choice: Choice) -> tuple[str, tuple[str, str | None]] | None:
         return self.servers.place(choice.pair or self.default, choice.server)
@@ -296,7 +292,7 @@ class Models:
             if name in self.arguments
         ]
         no_models: dict[str, None] = dict.fromkeys(ROLES)
-        served = [{"name": name, **no_models, "about": "a server"} for name in self.servers.names]
+        served = [{"name": name, **no_models, "about": "a server"} for name in self.servers.places]
         if self.default_request.name in CATALOGUE:
             return [*served, *entries]
         shown = self._as_shown(self.default_request)

@@ -87,12 +87,9 @@ def following_routes(board: Board, queue: RunQueue, one_file: Callable[[bytes, s
             one.stop()
         return Response(status_code=HTTPStatus.NO_CONTENT)
 
+    read = {"": follow, "/whole": whole, "/trace": trace, "/html": html, "/report": report}
     return [
-        Route(f"{RUNS}/{{name}}", follow, methods=["GET"]),
-        Route(f"{RUNS}/{{name}}/whole", whole, methods=["GET"]),
-        Route(f"{RUNS}/{{name}}/trace", trace, methods=["GET"]),
-        Route(f"{RUNS}/{{name}}/html", html, methods=["GET"]),
-        Route(f"{RUNS}/{{name}}/report", report, methods=["GET"]),
+        *(Route(f"{RUNS}/{{name}}{part}", answer, methods=["GET"]) for part, answer in read.items()),
         Route(f"{RUNS}/{{name}}/stop", stop, methods=["POST"]),
     ]
 

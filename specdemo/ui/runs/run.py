@@ -200,8 +200,7 @@ async def loaded(models: Models, ticket: Ticket, choice: Choice) -> AsyncIterato
     ticket.load()
     ticket.check()
     start, left = time.monotonic(), threading.Event()
-    nothing: tuple[Message | None, float | None] = (None, None)
-    latest = deque([nothing], maxlen=1)  # what the loader does
+    latest: deque[tuple[Message | None, float | None]] = deque([(None, None)], maxlen=1)  # the loader's news
     name = choice.server or choice.pair or models.default
     before = ("run.loading_server" if choice.server else "run.loading_pair", {"name": name})
 

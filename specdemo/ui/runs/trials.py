@@ -52,10 +52,6 @@ class TrialsRequest(MeasurementRequest):
     trial: str
     guesses: int = 1
 
-    @property
-    def mistake(self) -> str | None:
-        return self.trial if self.trial in MISTAKES else None
-
     async def choices(self, models: Models) -> list[Choice]:
         return [self.choice] if self.trial == "pair" else []
 
@@ -100,8 +96,8 @@ class OfTiny:
 
     def __init__(self, request: TrialsRequest):
         self.request = request
-        params = tiny_params(request.params, request.mistake, request.guesses)
-        self.trials = TinyTrials(params, request.mistake)
+        mistake = request.trial if request.trial in MISTAKES else None
+        self.trials = TinyTrials(tiny_params(request.params, mistake, request.guesses), mistake)
 
     def run(self, is_over: Callable[[], bool]) -> None:
         self.trials.run()

@@ -16,7 +16,6 @@ from specdemo.events import (
     ChatMessage,
     Finish,
     Manner,
-    Params,
     Round,
     Stats,
     is_lossy,
@@ -394,11 +393,12 @@ def seconds(trace: Trace, found: Sequence[Estimate]) -> dict[str, float]:
 
 def _drafters(trace: Trace) -> Iterator[str]:
     """The names of what a comparison would measure."""
+    params = trace.params
+    has_trees = params.rule == "speculative" and not (params.confidence or field_of_grammar(params))
     # A trace does not tell what few targets have, except when it drafted.
-    has_trees = _can_have_trees(trace.params)
     for name, method in METHODS.items():
         usual = bool(trace.pair.drafter) if method.needs_drafter else method.is_usual
-        if usual or trace.params.draft_with == name:
+        if usual or params.draft_with == name:
             yield name
             kind = DRAFTER_KINDS.get(trace.pair.drafter_kind or "model")  # None: one of an older trace, gone
             of_kind = kind is not None and kind.drafts_trees
@@ -406,11 +406,3 @@ def _drafters(trace: Trace) -> Iterator[str]:
                 yield f"{name}, tree"
     for other in others_at_hand(trace.pair.name):
         yield from (other, f"{other}, tree") if has_trees else (other,)
-
-
-def _can_have_trees(params: Params) -> bool:
-    try:
-        replace(params, tree="auto")
-    except ValueError:
-        return False
-    return True

@@ -70,7 +70,7 @@ class KeptRun:
         if tag == first or tag not in self.starts:
             return self.message
         own, start = (gzip.decompress(self.starts[each]) for each in (first, tag))
-        return _packed(start + gzip.decompress(self.message)[len(own) :])
+        return packed((start + gzip.decompress(self.message)[len(own) :]).decode())
 
 
 def as_recorded(kept: KeptRun, tag: str) -> bytes:
@@ -125,11 +125,7 @@ def with_update(message: Message, update: Update) -> str:
 
 def packed(text: str) -> bytes:
     """The text, compressed as HTTP sends it; other threads go on meanwhile."""
-    return _packed(text.encode())
-
-
-def _packed(text: bytes) -> bytes:
-    return gzip.compress(text, compresslevel=1, mtime=0)
+    return gzip.compress(text.encode(), compresslevel=1, mtime=0)
 
 
 @dataclass

@@ -165,11 +165,9 @@ def describe_pair(pair: "AnyPair", params: Params) -> Iterator[str]:
         return
     info, held = pair.info, pair.bytes_held
     dtypes = in_one(list(dict.fromkeys(filter(None, (info.dtype.target, info.dtype.drafter)))))
-    told = {"dtypes": dtypes, "target": number(held.target / 1e6, ",.1f")}
-    if held.drafter:
-        yield say("said.held_both", **told, drafter=number(held.drafter / 1e6, ",.1f"))
-    else:
-        yield say("said.held", **told)
+    target, drafter = (number((size or 0) / 1e6, ",.1f") for size in (held.target, held.drafter))
+    key = "said.held_both" if held.drafter else "said.held"
+    yield say(key, dtypes=dtypes, target=target, drafter=drafter)
     copied = pair.bytes_copied
     if both := copied.target + (copied.drafter or 0):
         yield say("said.copies", size=number(both / 1e6, ",.1f"))
