@@ -23,7 +23,7 @@ from specdemo.loading.pair import AnyPair
 from specdemo.measure.turns import SETTLING_SECONDS, time_in_turns
 from specdemo.ui.runs.models import Choice
 from specdemo.ui.runs.recorded import RECORDINGS, TRACES_FOLDER, WORLDS, Recording
-from specdemo.ui.runs.worlds import Worlds, WorldsRequest, params_of
+from specdemo.ui.runs.trials import Worlds, WorldsRequest, params_of
 from specdemo.ui.view.feed import rounds_to_draw
 
 RUNS = 5

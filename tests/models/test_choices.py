@@ -20,8 +20,8 @@ from specdemo.measure.compare import compare
 from specdemo.measure.settings import settings_for
 from specdemo.measure.table import winner
 from specdemo.ui.page import api
-from specdemo.ui.page.controls import controls
 from specdemo.ui.page.hints import hints
+from specdemo.ui.page.page import controls
 from specdemo.ui.runs.instruments import PLANS, ComparisonRequest
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.view import settings

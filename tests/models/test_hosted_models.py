@@ -12,9 +12,9 @@ from specdemo.errors import LoadError, PairError
 from specdemo.loading.catalog import CATALOGUE, DFLASH, EAGLE3, FOR_GPUS, POOR
 from specdemo.session import generate
 from specdemo.ui.page import links
-from specdemo.ui.page.controls import controls
 from specdemo.ui.page.handlers import Handlers
 from specdemo.ui.page.hints import hints
+from specdemo.ui.page.page import controls
 from specdemo.ui.runs import models
 from specdemo.ui.runs.limits import HOSTED, LOCAL
 from specdemo.ui.runs.models import Choice, Models

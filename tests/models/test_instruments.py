@@ -12,17 +12,15 @@ from specdemo import Params, generate
 from specdemo.errors import PairError
 from specdemo.trials.worlds import OWN, STOPS
 from specdemo.ui.page.frame import TABS
-from specdemo.ui.runs import instruments
 from specdemo.ui.runs.guess import LONGEST_GUESS, game_after
 from specdemo.ui.runs.instruments import INSTRUMENTS, measurement_request
 from specdemo.ui.runs.limits import Visitor
-from specdemo.ui.runs.measuring import measure
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import RunQueue
-from specdemo.ui.runs.trials import trials_of
-from specdemo.ui.runs.worlds import Worlds, params_of
-from specdemo.ui.view.durations import SET_SIZE
-from specdemo.ui.view.feed import tokens_of
+from specdemo.ui.runs.run import measure
+from specdemo.ui.runs.trials import Worlds, params_of, trials_of
+from specdemo.ui.view import feed
+from specdemo.ui.view.feed import SET_SIZE, tokens_of
 from specdemo.ui.view.wire import MEASUREMENT_KINDS
 from tests.sentences import assert_one_sentence
 
@@ -91,7 +89,7 @@ def test_a_sampled_race_never_calls_its_two_texts_identical(models, queue):
 
 @pytest.mark.slow
 def test_draft_lengths_are_measured_against_the_target_alone(models, queue, monkeypatch):
-    monkeypatch.setattr(instruments, "GAMMAS", (2,))
+    monkeypatch.setattr(feed, "GAMMAS", (2,))
     *_, last = measured(models, queue, {"kind": "gamma", "prompts": "set"}, replace(GREEDY, max_new_tokens=6))
     plain, *points = last["gammas"]
     assert (plain["gamma"], plain["speedup"], plain["low"]) == (0, 1, None)
@@ -103,7 +101,7 @@ def test_draft_lengths_are_measured_against_the_target_alone(models, queue, monk
 
 @pytest.mark.slow
 def test_leaving_frees_the_engine(models, queue, monkeypatch):
-    monkeypatch.setattr(instruments, "GAMMAS", (2,))
+    monkeypatch.setattr(feed, "GAMMAS", (2,))
     short = replace(GREEDY, max_new_tokens=4)
     *_, left = measured(models, queue, {"kind": "gamma"}, short, until=lambda told: told.get("gammas"))
     assert left["state"] == "running"

@@ -17,9 +17,9 @@ from specdemo.ui.runs import routes
 from specdemo.ui.runs.board import RECORDED_RUN, Board, recorded_run
 from specdemo.ui.runs.limits import HOSTED
 from specdemo.ui.runs.models import Models
-from specdemo.ui.runs.opening import opened
 from specdemo.ui.runs.queue import RunQueue
 from specdemo.ui.runs.routes import READERS, TraceUploads
+from specdemo.ui.view.kept import opened
 from tests.played import played
 
 FLOOD, MODEST = "8.8.8.8", "9.9.9.9"

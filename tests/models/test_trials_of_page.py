@@ -13,9 +13,9 @@ from specdemo.trials.chi_square import homogeneity
 from specdemo.ui.runs import trials as of_page
 from specdemo.ui.runs.instruments import measurement_request
 from specdemo.ui.runs.limits import LOCAL, Visitor
-from specdemo.ui.runs.measuring import measure
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import RunQueue
+from specdemo.ui.runs.run import measure
 from specdemo.ui.runs.trials import SHOWN_CELLS, trials_of, verdict_of
 
 PROMPT = "Once upon a time, there was a little fox"
@@ -46,7 +46,7 @@ def request(trial, params=PARAMS, prompt=PROMPT):
 def counted(trial, runs, params=PARAMS, *pairs):
     trials = trials_of(request(trial, params), *pairs)
     for _ in range(runs):
-        trials.run(lambda: False)
+        trials.run(lambda: False, *pairs)
     return json.loads(json.dumps(trials.so_far(), allow_nan=False))
 
 

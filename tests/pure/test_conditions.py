@@ -10,8 +10,7 @@ from specdemo.events import ByModel, PairInfo, Params
 from specdemo.events.speedup import estimates
 from specdemo.events.trace import SCHEMA, Trace
 from specdemo.measure.table import WARM_UP_TOKENS
-from specdemo.ui.view.durations import seconds
-from specdemo.ui.view.feed import conditions_of, setting
+from specdemo.ui.view.feed import conditions_of, seconds, setting
 
 INFO = PairInfo(
     "toy", "target", "org/some/drafter", "cpu", "a CPU", ByModel("float32", "float32"), ByModel(None, None)

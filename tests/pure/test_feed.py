@@ -18,7 +18,8 @@ from specdemo.events.speedup import after_plain_rounds, claimed
 from specdemo.events.trace import Trace
 from specdemo.events.verdict import verdict
 from specdemo.ui.view import feed as feed_module
-from specdemo.ui.view.feed import RunFeed, json_of, outcome, tokens_of
+from specdemo.ui.view.feed import RunFeed, outcome, tokens_of
+from specdemo.ui.view.kept import json_of
 from specdemo.ui.view.texts import FATES, HIDEABLE, number_texts, whose
 from specdemo.ui.view.wire import (
     Update,

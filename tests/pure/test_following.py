@@ -30,7 +30,7 @@ from specdemo.ui.runs.limits import LOCAL, Visitor
 from specdemo.ui.runs.queue import Refused, RunQueue
 from specdemo.ui.runs.routes import RUNS, following_routes, health_route
 from specdemo.ui.runs.run import RunProgress, Waiting
-from specdemo.ui.view.feed import KeptRun
+from specdemo.ui.view.kept import KeptRun
 from specdemo.words.catalogue import say
 from specdemo.words.message import refusal
 from tests.played import played
@@ -119,13 +119,13 @@ async def test_a_reader_is_told_what_is_waited_for_then_the_rounds_and_the_end()
 async def test_what_goes_wrong_is_told_with_what_was_there_before():
     early, late = Told(), Told()
     await early.says(ValueError(refusal("gamma", "whole", 99, low=1, high=16)))
-    assert await messages(early.run) == [{"notice": early.run.notice, "ended": True}]
-    assert "99" in early.run.notice["text"] and early.run.kept is None
+    assert await messages(early.run) == [{"notice": early.run.said(), "ended": True}]
+    assert "99" in early.run.said()["text"] and early.run.kept is None
     await late.goes_on(*ROUNDS[:1])
     late.trace.end("error")
     await late.says(RuntimeError("no"))
     await late.run.task
-    assert late.run.notice["kind"] == "error" and "RuntimeError" in late.run.notice["text"]
+    assert late.run.said()["kind"] == "error" and "RuntimeError" in late.run.said()["text"]
     assert json.loads(gzip.decompress(late.run.kept.message))["update"]["finish"] == "error"
 
 
@@ -134,12 +134,12 @@ async def test_a_run_is_left_when_nobody_reads_it_for_a_while(monkeypatch):
     clock = SimpleNamespace(now=1_000.0)
     monkeypatch.setattr(time, "monotonic", lambda: clock.now)
     run = Told(replace(LOCAL, listen_seconds=20, resume_seconds=30)).run
-    assert run.is_awaited() and not run.is_read()
+    assert run.is_awaited() and not run.was_read
     clock.now += 21
     assert not run.is_awaited(), "nobody has come"
     with run.reading():
         clock.now += 1_000
-        assert run.is_awaited() and run.is_read()
+        assert run.is_awaited() and run.was_read
     clock.now += 29
     assert run.is_awaited(), "its page may come back"
     clock.now += 2
@@ -314,13 +314,13 @@ async def test_what_is_not_there_is_answered_with_a_sentence():
     assert recorded.json()["notice"]["kind"] == "recorded"
     for place in ("-1", "9" * 5_000, "1.5", "²", "first"):
         answer = await site.get(RECORDED_RUN, known=place)
-        assert answer.text.endswith('data: {"stored": true, "ended": true}\n\n'), place
+        assert answer.text.endswith('data: {"ended": true, "stored": true}\n\n'), place
 
 
 @pytest.mark.parametrize(("stopped", "works"), [(False, True), (True, True), (False, False)])
 @played
 async def test_health(stopped, works):
-    runs = SimpleNamespace(busy=True, waiting=2, thread=SimpleNamespace(is_alive=lambda: works))
+    runs = SimpleNamespace(running="a ticket", waiting=2, thread=SimpleNamespace(is_alive=lambda: works))
     said = await asking(health_route(runs, lambda: stopped)).get("/health")
     status = "ok" if works and not stopped else "stopped"
     assert said.json() == {"status": status, "busy": True, "waiting": 2}

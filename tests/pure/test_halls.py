@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from specdemo.ui.runs import halls as module
-from specdemo.ui.runs.halls import Halls
+from specdemo.ui.runs import guess as module
+from specdemo.ui.runs.guess import Halls
 from specdemo.ui.runs.limits import LOCAL
 from specdemo.words.catalogue import say
 

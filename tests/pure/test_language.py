@@ -14,10 +14,10 @@ from specdemo.ui.front.language import Speaking, language_asked
 from specdemo.ui.page.alone import one_file
 from specdemo.ui.runs.board import Board, FollowedRun, opened_run, recorded_run
 from specdemo.ui.runs.limits import LOCAL
-from specdemo.ui.runs.opening import message_of, opened
 from specdemo.ui.runs.queue import RunQueue
 from specdemo.ui.runs.routes import RUNS, following_routes
-from specdemo.ui.view.feed import KeptRun, notice
+from specdemo.ui.view.feed import notice
+from specdemo.ui.view.kept import KeptRun, message_of, opened
 from specdemo.words.catalogue import LANGUAGES, spoken
 from tests.pure.test_feed import ROUNDS, trace
 

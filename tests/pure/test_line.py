@@ -131,7 +131,7 @@ def test_the_line_of_an_address_is_bounded_and_says_when_to_ask_again():
         engine.ask("school/5")
     assert engine.queue.waiting == 5
     engine.serve(first, *crowd)
-    wait_until(lambda: not engine.queue.busy)
+    wait_until(lambda: engine.queue.running is None)
     assert engine.queue.lines == {}, "nothing is kept of those who have been served"
 
 
@@ -183,7 +183,7 @@ def test_what_is_loading_takes_no_place_in_the_line_and_has_a_bound_of_its_own()
     loading = [engine.queue.join(Visitor(f"{number}", "school"), "run") for number in range(5)]
     for ticket in loading:
         ticket.load()
-    assert engine.queue.waiting == 4 and not engine.queue.busy
+    assert engine.queue.waiting == 4 and engine.queue.running is None
     sent_away(loading[4], key="gave_up")
     engine.serve(engine.ask("school/page"), engine.ask("other/page"))
     other = engine.queue.join(Visitor("1", "other"), "run")

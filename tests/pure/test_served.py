@@ -7,8 +7,7 @@ import pytest
 from specdemo.events.speedup import timed
 from specdemo.events.verdict import verdict
 from specdemo.ui.view.feed import RunFeed
-from specdemo.ui.view.served import ENGINE_ONLY, SERVER_NUMBERS
-from specdemo.ui.view.texts import NUMBERS, number_texts, whose
+from specdemo.ui.view.texts import ENGINE_ONLY, NUMBERS, SERVER_NUMBERS, number_texts, whose
 from tests.runs_served import SERVER, served_trace
 
 

@@ -12,7 +12,7 @@ from specdemo.events.trace import NotATrace, Trace
 from specdemo.loading.pair import Pair
 from specdemo.ui.page.hints import hints
 from specdemo.ui.runs.limits import HOSTED, LOCAL
-from specdemo.ui.runs.opening import what_is_wrong
+from specdemo.ui.view.kept import what_is_wrong
 from specdemo.ui.view.settings import (
     AS_STARTED,
     CONTROL_NAMES,

@@ -13,10 +13,9 @@ from specdemo.ui.page import links
 from specdemo.ui.runs.board import FollowedRun
 from specdemo.ui.runs.instruments import measurement_request
 from specdemo.ui.runs.limits import HOSTED, LOCAL, Visitor
-from specdemo.ui.runs.measuring import measure
 from specdemo.ui.runs.models import Choice, Given, Models, Servers
 from specdemo.ui.runs.queue import RunQueue
-from specdemo.ui.runs.run import follow
+from specdemo.ui.runs.run import follow, measure
 from specdemo.ui.view import settings
 from specdemo.ui.view.settings import FIRST, choice_of, params_from_controls, visible
 from specdemo.ui.view.texts import describe_pair
@@ -180,6 +179,6 @@ def test_what_servers_cannot_show_is_refused_with_the_reason(two):
 
 def test_a_key_goes_to_the_address_that_it_was_given_for():
     servers = Servers([Given("http://host:1", "of-http"), Given("https://host:1", "of-https")])
-    assert servers.names == ["Server host:1", "Server https://host:1"]
+    assert list(servers.places) == ["Server host:1", "Server https://host:1"]
     assert servers.place(None, "https://host:1")[1] == ("https://host:1", "of-https")
     assert servers.place(None, "https://host:2")[1] == ("https://host:2", None)

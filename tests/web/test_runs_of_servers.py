@@ -3,7 +3,7 @@ does not tell is called so. tests/js/served.test.js tests what is written about 
 
 import pytest
 
-from specdemo.ui.view.served import ENGINE_ONLY, SERVER_NUMBERS
+from specdemo.ui.view.texts import ENGINE_ONLY, SERVER_NUMBERS
 from tests.runs_served import served_trace
 from tests.stand_ins.vllm import StandIn, slowly
 from tests.web.conftest import RECORDED, serving

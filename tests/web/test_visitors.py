@@ -8,7 +8,8 @@ import pytest
 
 from specdemo.events.trace import Trace
 from specdemo.ui.runs.limits import LOCAL
-from specdemo.ui.view.feed import RunFeed, with_update
+from specdemo.ui.view.feed import RunFeed
+from specdemo.ui.view.kept import with_update
 from tests.web.conftest import HOSTILE, RECORDED, listening, with_rounds
 from tests.web.screen import (
     first_token,

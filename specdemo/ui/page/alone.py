@@ -19,7 +19,8 @@ from pathlib import Path
 
 from specdemo.events.trace import Trace
 from specdemo.ui.page.frame import STATIC, frame
-from specdemo.ui.view.feed import RunFeed, packed, with_update
+from specdemo.ui.view.feed import RunFeed
+from specdemo.ui.view.kept import packed, with_update
 from specdemo.words.catalogue import LANGUAGES, catalogue, say, speaking
 
 ENTRY = "page/alone.js"

@@ -1,7 +1,7 @@
 """The API on Gradio: `generate` and `pairs`, the same as tools, and who calls."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import fields
 from inspect import Parameter, Signature
@@ -21,8 +21,8 @@ from specdemo.ui.runs.limits import Limits, Visitor
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import RunQueue
 from specdemo.ui.runs.run import RunProgress, Waiting, follow, is_for_visitor, message_about
-from specdemo.ui.view.served import drafting_in_words
 from specdemo.ui.view.settings import judging_in_words
+from specdemo.ui.view.texts import drafting_in_words
 from specdemo.words.catalogue import speaking
 
 ENDPOINTS = {"generate": "generate_in_words", "pairs": "pairs_in_words"}  # of each tool, in Gradio
@@ -51,13 +51,6 @@ GENERATE += "\n".join(f"    {name}: {_described(name)}" for name in ARGUMENTS)
 PAIRS = "Lists the pairs of models that the tool generate takes, with what each is; the first is the default."
 
 
-def listed_in_words(pairs: Iterable[dict[str, Any]]) -> str:
-    return "\n".join(
-        f"{pair['name']}: target {pair['target']}, drafter {pair['drafter']}; {pair['about']}"
-        for pair in pairs
-    )
-
-
 @speaking("en")
 def trace_in_words(trace: Trace) -> str:
     stats, params = trace.stats, trace.params
@@ -75,8 +68,8 @@ def trace_in_words(trace: Trace) -> str:
     )
     shown = trace.rounds[:SHOWN_ROUNDS]
     lines = [f"{one.index + 1}{_length(one, params)}: {' '.join(_parts(one))}" for one in shown]
-    if left := len(trace.rounds) - SHOWN_ROUNDS:
-        lines += [f"and {left:,} more rounds"] if left > 0 else []
+    if (left := len(trace.rounds) - SHOWN_ROUNDS) > 0:
+        lines.append(f"and {left:,} more rounds")
     sections = (("Text", (trace.text,)), ("Numbers", numbers), ("Rounds", lines))
     return "\n\n".join(f"{title}:\n" + "\n".join(body) for title, body in sections)
 
@@ -92,34 +85,24 @@ def _drafting(trace: Trace) -> str:
 
 def _length(a_round: Round, params: Params) -> str:
     """How long the draft could be and what ended it, where the settings let that change."""
-    if (
-        a_round.gamma is None
-        or params.draft_with == "none"
-        or not (params.gamma == "auto" or params.confidence)
-    ):
+    can_change = params.draft_with != "none" and (params.gamma == "auto" or params.confidence)
+    if a_round.gamma is None or not can_change:
         return ""
     return f" (gamma {a_round.gamma}, draft ended by {a_round.ended_by})"
 
 
-def _parts(a_round: Round) -> Iterable[str]:
+def _parts(a_round: Round) -> list[str]:
     """Such as [accepted: there] [rejected: lived -> resampled: was] [discarded: a]."""
-    own = f"{a_round.next.source}: {_shown(a_round.next.text)}" if a_round.next else None
-    dropped = ""
+    kept, dropped = [], []
+    added = f"{a_round.next.source}: {_shown(a_round.next.text)}" if a_round.next else None
     between = " | " if is_tree(a_round.draft) else ""  # its discarded tokens stand between the others
     draft = sorted(a_round.draft, key=lambda token: bool(between) and token.fate == "discarded")
     for fate, tokens in groupby(draft, key=lambda token: token.fate):
         part = f"{fate}: {_shown(between.join('?' if token.id is None else token.text for token in tokens))}"
-        if fate == "discarded":
-            dropped = f"[{part}]"
-        elif fate == "rejected" and own:
-            yield f"[{part} -> {own}]"
-            own = None
-        else:
-            yield f"[{part}]"
-    if own:
-        yield f"[{own}]"
-    if dropped:
-        yield dropped
+        if fate == "rejected" and added:
+            part, added = f"{part} -> {added}", None
+        (dropped if fate == "discarded" else kept).append(f"[{part}]")
+    return [*kept, *([f"[{added}]"] if added else []), *dropped]
 
 
 def _shown(text: str) -> str:
@@ -129,15 +112,12 @@ def _shown(text: str) -> str:
 def add_api(models: Models, queue: RunQueue, limits: Limits) -> None:
     """Adds the endpoints to the Blocks in whose context this is called."""
 
-    async def reports(
+    def reports(
         visitor: Visitor, prompt: str, pair: str, *values: Any
     ) -> AsyncIterator[Waiting | RunProgress]:
         params = Params(**dict(zip(PARAMETERS, values, strict=True)))
         limits.check(prompt, params)
-        ticket = queue.join(visitor, "run")
-        async with aclosing(follow(models, ticket, Choice(pair), prompt, params)) as following:
-            async for report in following:
-                yield report
+        return follow(models, queue.join(visitor, "run"), Choice(pair), prompt, params)
 
     async def generate(request: gr.Request, *asked: Any) -> AsyncIterator[dict]:
         """Continues a prompt, streaming {"text": so far, "rounds": the new ones}; the last one has the
@@ -181,7 +161,8 @@ def add_api(models: Models, queue: RunQueue, limits: Limits) -> None:
         return models.listed()
 
     def pairs_in_words() -> str:
-        return listed_in_words(models.listed())
+        line = "{name}: target {target}, drafter {drafter}; {about}"
+        return "\n".join(line.format_map(pair) for pair in models.listed())
 
     generate_in_words.__doc__, pairs_in_words.__doc__ = GENERATE, PAIRS
     for function in (generate, generate_in_words):
@@ -197,23 +178,19 @@ def add_api(models: Models, queue: RunQueue, limits: Limits) -> None:
 def _set_signature(generate: Callable, default: str) -> None:
     """Sets the arguments that the API documents: prompt, pair, and the fields of Params with their
     defaults."""
-    arguments = [
-        ("request", gr.Request, Parameter.empty),  # Gradio fills it in, and documents the others
-        ("prompt", str | list[int] | list[dict[str, str]], Parameter.empty),
-        ("pair", str, default),
-    ]
-    in_json = {
-        "stop": (list[str], []),
-        "tree": (list[int] | str, []),
-        "logit_bias": (dict[str, float] | None, None),
+    arguments: dict[str, tuple[Any, Any]] = {
+        "request": (gr.Request, Parameter.empty),  # Gradio fills it in, and documents the others
+        "prompt": (str | list[int] | list[dict[str, str]], Parameter.empty),
+        "pair": (str, default),
     }
-    in_json |= dict.fromkeys(PLAIN_JSON, (dict[str, Any] | str | None, None))
-    for field in fields(Params):
-        arguments.append((field.name, *in_json.get(field.name, (field.type, field.default))))
+    arguments |= {field.name: (field.type, field.default) for field in fields(Params)}
+    arguments |= {"stop": (list[str], []), "tree": (list[int] | str, [])}
+    arguments |= {"logit_bias": (dict[str, float] | None, None)}
+    arguments |= dict.fromkeys(PLAIN_JSON, (dict[str, Any] | str | None, None))
     parameters = [
         Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=value, annotation=kind)
-        for name, kind, value in arguments
+        for name, (kind, value) in arguments.items()
     ]
     returned = generate.__annotations__["return"]
-    generate.__annotations__ = {name: kind for name, kind, _ in arguments} | {"return": returned}
+    generate.__annotations__ = {name: kind for name, (kind, _) in arguments.items()} | {"return": returned}
     generate.__signature__ = Signature(parameters, return_annotation=returned)

@@ -4,6 +4,7 @@ Gradio reads the frame as a template, so it must never contain text from outside
 """
 
 import json
+import re
 from collections.abc import Collection
 from hashlib import sha256
 from html import escape
@@ -11,24 +12,14 @@ from pathlib import Path
 
 from specdemo.loading.catalog import WORKS
 from specdemo.ui.runs.recorded import RECORDINGS, WORLDS
-from specdemo.ui.view.served import ENGINE_ONLY, FATES_SERVED, NUMBERS_SERVED, SERVER_NUMBERS
-from specdemo.ui.view.texts import FATES, FATES_GREEDY, HEADLINE, HIDEABLE, MEANWHILE, NUMBERS
+from specdemo.ui.view import texts
 from specdemo.ui.view.wire import MEASUREMENT_KINDS
 from specdemo.words.catalogue import LANGUAGES, WORDS, say
 
 STATIC = Path(__file__).parents[1] / "static"
 TABS = (
-    "text",
-    "worlds",
-    "positions",
-    "gamma",
-    "race",
-    "compare",
-    "advise",
-    "exactness",
-    "figure",
-    "trials",
-    "guess",
+    *("text", "worlds", "positions", "gamma", "race", "compare", "advise"),
+    *("exactness", "figure", "trials", "guess"),
 )
 BESIDE_THE_TEXT = ("text", "positions")
 LECTURED = ("figure", "worlds", "race")  # tabs that fill the screen in a lecture
@@ -40,6 +31,52 @@ MOVES = (
     ("token-on", "›", "Shift →"),
     ("round-on", "»", "→"),
 )
+# {key.of.words} are words, and {name} is a part that is made below. Line ends between tags are left out.
+FRAME = """<div class="run" data-state="empty" data-tab="text" data-first data-largest="{largest}"
+  data-recorded="{recorded}" data-works="{works}">
+  <p class="intro"><span class="words">{page.introduction}</span> <button type="button" class="run-here"
+    hidden>{page.run_here}</button> <button type="button" class="show-how" disabled>{tour.button}</button></p>
+  <ol class="turns" data-testid="turns" aria-label="{page.turns}" hidden></ol>
+  <div class="notices"><p class="notice" data-testid="notice" role="status"></p>
+    <progress max="1" aria-label="{page.loaded}" hidden></progress></div>
+  <div class="outcome">
+    <div class="metrics" data-testid="metrics">
+      <dl class="numbers">{headline}<div data-unknown>
+        <dt>{run.numbers.mean_tokens_per_round.name}</dt><dd data-copy="mean_tokens_per_round">–</dd>
+        <dd class="definition">{run.numbers.mean_tokens_per_round.definition}</dd></div></dl>
+      <details class="all-numbers later"><summary>{page.all_numbers}</summary>
+        <dl class="numbers">{others}</dl></details></div>
+    <p class="verdict-line" data-testid="verdict" role="status"></p></div>
+  <div class="tabs later" role="tablist" aria-label="{page.views}">{tabs}</div>
+  <button type="button" class="unfold" title="{page.instruments_are}">{page.instruments}</button>
+  <div class="bar"><div class="legend" data-testid="legend" role="group"
+    aria-label="{page.legend}">{legend}</div></div>
+  <div class="workspace" id="panel-text" role="tabpanel" aria-labelledby="tab-text">
+    <div class="stage hide-discarded" data-testid="stage" tabindex="0" role="listbox"
+      aria-label="{page.stage}"></div>
+    <button type="button" class="to-end">{page.to_end}</button>
+    <div class="inspector" data-testid="inspector" role="region" aria-label="{page.inspector}"></div>
+    <section class="panel" data-testid="positions" id="panel-positions" role="tabpanel"
+      aria-labelledby="tab-positions"></section>
+    <div class="timeline" data-testid="timeline" role="region" aria-label="{page.timeline}"></div></div>
+  <div class="replay" data-testid="replay" role="group" aria-label="{page.player.name}">
+    <button type="button" data-move="play" disabled>{page.player.replay}</button>
+    <div class="moves later">{moves}<button type="button" data-move="end" title="{page.player.to_the_end}"
+      disabled>{page.player.skip}</button></div>
+    <input type="range" class="scrubber later" min="0" max="0" value="0" aria-label="{page.player.place}"
+      disabled><span class="place later"></span>
+    <label class="later">{page.player.at} <select>{speeds}</select></label>
+    <button type="button" class="lecture later" aria-pressed="false"
+      title="{page.player.lecture_is}">{page.player.lecture}</button>
+    <p class="keys of-text">{page.player.keys}</p>
+    <p class="keys of-panel">{page.player.keys_of_panel}</p></div>
+  {panels}
+  <div class="foot"><p class="whose" data-testid="whose"></p><p class="said"></p>
+    <div class="keep later">
+      <button type="button" id="reply" hidden title="{page.reply_does}">{page.reply}</button>
+      <button type="button" id="save">{page.save}</button>
+      <button type="button" id="copy">{page.copy}</button></div>
+    <select class="language">{languages}</select></div></div>"""
 # Gradio runs this as a function body. The base address is the one from which Gradio loads its own scripts, so
 # these load wherever the page does: in a frame, behind a path prefix, on any host and port.
 LOADER = """
@@ -81,13 +118,6 @@ def loader() -> str:
 
 def frame(largest: int, names: Collection[str] = TABS) -> str:
     """The frame's HTML. largest: the most bytes of a trace that can be opened. names: of its tabs."""
-    meanwhile = (
-        f"<div data-unknown><dt>{_say(f'run.numbers.{MEANWHILE}.name')}</dt>"
-        f'<dd data-copy="{MEANWHILE}">–</dd>'
-        f'<dd class="definition">{_say(f"run.numbers.{MEANWHILE}.definition")}</dd></div>'
-    )
-    others = "".join(_number(key) for key in (*NUMBERS, *SERVER_NUMBERS) if key != HEADLINE)
-    legend = "".join(_legend_entry(fate) for fate in FATES if fate != "prompt")
     tabs = "".join(
         f'<button type="button" role="tab" id="tab-{name}" aria-controls="panel-{name}" data-tab="{name}" '
         f'aria-selected="{"true" if name == "text" else "false"}">{_say(f"page.tabs.{name}")}</button>'
@@ -100,70 +130,19 @@ def frame(largest: int, names: Collection[str] = TABS) -> str:
         for name in names
         if name not in BESIDE_THE_TEXT
     )
-    return (
-        f'<div class="run" data-state="empty" data-tab="text" data-first data-largest="{largest}" '
-        f'data-recorded="{" ".join(RECORDINGS)}" data-works="{" ".join(WORKS)}">'
-        f'<p class="intro"><span class="words">{_say("page.introduction")}</span> '
-        f'<button type="button" class="run-here" hidden>{_say("page.run_here")}</button> '
-        f'<button type="button" class="show-how" disabled>{_say("tour.button")}</button></p>'
-        f'<ol class="turns" data-testid="turns" aria-label="{_say("page.turns")}" hidden></ol>'
-        '<div class="notices"><p class="notice" data-testid="notice" role="status"></p>'
-        f'<progress max="1" aria-label="{_say("page.loaded")}" hidden></progress></div>'
-        '<div class="outcome"><div class="metrics" data-testid="metrics">'
-        f'<dl class="numbers">{_number(HEADLINE)}{meanwhile}</dl>'
-        f'<details class="all-numbers later"><summary>{_say("page.all_numbers")}</summary>'
-        f'<dl class="numbers">{others}</dl></details></div>'
-        '<p class="verdict-line" data-testid="verdict" role="status"></p></div>'
-        f'<div class="tabs later" role="tablist" aria-label="{_say("page.views")}">{tabs}</div>'
-        f'<button type="button" class="unfold" title="{_say("page.instruments_are")}">'
-        f"{_say('page.instruments')}</button>"
-        '<div class="bar"><div class="legend" data-testid="legend" role="group" '
-        f'aria-label="{_say("page.legend")}">'
-        f"{legend}</div></div>"
-        '<div class="workspace" id="panel-text" role="tabpanel" aria-labelledby="tab-text">'
-        '<div class="stage hide-discarded" data-testid="stage" tabindex="0" role="listbox" '
-        f'aria-label="{_say("page.stage")}"></div>'
-        f'<button type="button" class="to-end">{_say("page.to_end")}</button>'
-        '<div class="inspector" data-testid="inspector" role="region" '
-        f'aria-label="{_say("page.inspector")}"></div>'
-        '<section class="panel" data-testid="positions" id="panel-positions" role="tabpanel" '
-        'aria-labelledby="tab-positions"></section>'
-        '<div class="timeline" data-testid="timeline" role="region" '
-        f'aria-label="{_say("page.timeline")}"></div>'
-        f"</div>{_player()}{panels}"
-        '<div class="foot"><p class="whose" data-testid="whose"></p><p class="said"></p>'
-        '<div class="keep later"><button type="button" id="reply" hidden '
-        f'title="{_say("page.reply_does")}">{_say("page.reply")}</button>'
-        f'<button type="button" id="save">{_say("page.save")}</button>'
-        f'<button type="button" id="copy">{_say("page.copy")}</button>'
-        f"</div>{_languages()}</div></div>"
-    )
-
-
-def _languages() -> str:
-    options = "".join(
-        f'<option value="{tag}" lang="{tag}">{escape(name)}</option>' for tag, name in LANGUAGES.items()
-    )
-    return f'<select class="language">{options}</select>'
-
-
-def _player() -> str:
-    moves = "".join(_move(*move) for move in MOVES)
-    speeds = "".join(f'<option value="{speed}">{escape(speed_in_words(speed))}</option>' for speed in SPEEDS)
-    return (
-        f'<div class="replay" data-testid="replay" role="group" aria-label="{_say("page.player.name")}">'
-        f'<button type="button" data-move="play" disabled>{_say("page.player.replay")}</button>'
-        f'<div class="moves later">{moves}'
-        f'<button type="button" data-move="end" title="{_say("page.player.to_the_end")}" disabled>'
-        f"{_say('page.player.skip')}</button></div>"
-        '<input type="range" class="scrubber later" min="0" max="0" value="0" '
-        f'aria-label="{_say("page.player.place")}" disabled><span class="place later"></span>'
-        f'<label class="later">{_say("page.player.at")} <select>{speeds}</select></label>'
-        '<button type="button" class="lecture later" aria-pressed="false" '
-        f'title="{_say("page.player.lecture_is")}">{_say("page.player.lecture")}</button>'
-        f'<p class="keys of-text">{_say("page.player.keys")}</p>'
-        f'<p class="keys of-panel">{_say("page.player.keys_of_panel")}</p></div>'
-    )
+    parts = {
+        **{"largest": str(largest), "recorded": " ".join(RECORDINGS), "works": " ".join(WORKS)},
+        **{"tabs": tabs, "panels": panels, "headline": _number(texts.HEADLINE)},
+        "others": "".join(map(_number, (*texts.NUMBERS[1:], *texts.SERVER_NUMBERS))),
+        "legend": "".join(map(_legend_entry, texts.FATES[1:])),
+        "moves": "".join(_move(*move) for move in MOVES),
+        "speeds": "".join(f'<option value="{one}">{escape(speed_in_words(one))}</option>' for one in SPEEDS),
+        "languages": "".join(
+            f'<option value="{tag}" lang="{tag}">{escape(name)}</option>' for tag, name in LANGUAGES.items()
+        ),
+    }
+    markup = re.sub(r"\n *", " ", re.sub(r"(?<=[>}])\n *(?=[<{])", "", FRAME))
+    return re.sub(r"\{([\w.]+)\}", lambda at: parts[at[1]] if at[1] in parts else _say(at[1]), markup)
 
 
 def _move(move: str, sign: str, key: str) -> str:
@@ -191,14 +170,12 @@ def _number(key: str) -> str:
     """One number of the frame. The Tab key comes to the first number, and arrow keys to the others. Some
     numbers are for runs of the engine or of a server only, and some have other words there, which the scripts
     put in."""
-    tab_index = 0 if key in (HEADLINE, next(key for key in NUMBERS if key != HEADLINE)) else -1
-    only = "engine" if key in ENGINE_ONLY else "server" if key in SERVER_NUMBERS else ""
-    name, definition = (
-        _say(f"served.own_numbers.{key}.{part}" if key in SERVER_NUMBERS else f"run.numbers.{key}.{part}")
-        for part in ("name", "definition")
-    )
+    tab_index = 0 if key in texts.NUMBERS[:2] else -1  # the headline, and the first of the others
+    only = "engine" if key in texts.ENGINE_ONLY else "server" if key in texts.SERVER_NUMBERS else ""
+    section = "served.own_numbers" if only == "server" else "run.numbers"
+    name, definition = (_say(f"{section}.{key}.{part}") for part in ("name", "definition"))
     served_name, served_definition = (
-        _served_words(f"served.numbers.{key}.{part}" if key in NUMBERS_SERVED else "")
+        _data("served-words", say(f"served.numbers.{key}.{part}") if key in texts.NUMBERS_SERVED else "")
         for part in ("name", "definition")
     )
     return (
@@ -212,26 +189,21 @@ def _data(name: str, value: str) -> str:
     return f' data-{name}="{escape(value)}"' if value else ""
 
 
-def _served_words(key: str) -> str:
-    """The words that the scripts put in for a server's run; empty without a key."""
-    return _data("served-words", say(key) if key else "")
-
-
 def _legend_entry(fate: str) -> str:
     """One entry of the legend. Its definition is shown where the entry is pointed at, focused or tapped. The
     Tab key comes to the first entry and to the switches, and arrow keys to all."""
     word, definition = _say(f"run.fates.{fate}.word"), _say(f"run.fates.{fate}.definition")
-    is_other = fate in FATES_GREEDY
+    is_other = fate in texts.FATES_GREEDY
     greedy_word = _data("greedy-words", say(f"view.greedyFates.{fate}") if is_other else "")
     described = f'aria-describedby="means-{fate}"'
-    if fate in HIDEABLE:
+    if fate in texts.HIDEABLE:
         pressed = "false" if fate == "discarded" else "true"
         switch = f'<button type="button" data-hides="{fate}" aria-pressed="{pressed}" {described}>'
         entry = f'{switch}<span class="token {fate}">{word}</span></button>'
     else:
         tab_index = 0 if fate == "accepted" else -1
         entry = f'<span class="token {fate}" tabindex="{tab_index}" {described}{greedy_word}>{word}</span>'
-    words = _served_words(f"served.fates.{fate}" if fate in FATES_SERVED else "")
+    words = _data("served-words", say(f"served.fates.{fate}") if fate in texts.FATES_SERVED else "")
     words += _data("greedy-words", say(f"run.greedy_fates.{fate}") if is_other else "")
     meaning = f'<span class="definition" role="tooltip" id="means-{fate}"{words}>{definition}</span>'
     return f'<span class="entry" data-explains="{fate}">{entry}{meaning}</span>'

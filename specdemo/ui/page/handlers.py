@@ -25,14 +25,12 @@ from specdemo.ui.runs.board import (
     failed,
     wrong,
 )
-from specdemo.ui.runs.guess import GuessRequest
-from specdemo.ui.runs.halls import Halls
+from specdemo.ui.runs.guess import GuessRequest, Halls
 from specdemo.ui.runs.instruments import measurement_request
 from specdemo.ui.runs.limits import Limits
-from specdemo.ui.runs.measuring import measure
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import Asked, RunQueue, Ticket
-from specdemo.ui.runs.run import follow
+from specdemo.ui.runs.run import follow, measure
 from specdemo.ui.view.feed import nothing_yet, notice
 from specdemo.ui.view.settings import choice_of, in_words, names_of, params_from_controls, values_held
 from specdemo.words.catalogue import say
@@ -48,7 +46,6 @@ class Handlers:
         self.names = names_of(limits.hosted)
 
     async def run_on_stage(self, request: gr.Request, prompt: str, *held: Any) -> str:
-        """Begins the page's own run."""
         with spoken_by(request):
             return self._run(request, (), prompt, *held)
 
@@ -100,7 +97,7 @@ class Handlers:
         """Gives a place in line to a new run or measurement that a page follows."""
         visitor = visitor_of(request, self.limits)
         one.session, one.address = visitor.session, visitor.address
-        visitor = replace(visitor, listens=one.is_awaited, is_read=one.is_read)
+        visitor = replace(visitor, listens=one.is_awaited, is_read=lambda: one.was_read)
         one.was_read = self.board.is_read_by(visitor.session)  # or it would lose the place that it takes over
         self.board.make_room(one.address)
         one.ticket = ticket = self.queue.join(visitor, asked, replaces=True)
@@ -113,26 +110,23 @@ class Handlers:
 
         The other controls are skipped, since the visitor may have changed them meanwhile.
         """
+        query, skipped = event_data(event).get("query", ""), gr.skip()
         with spoken_by(request):
-            return self._open_link(event_data(event).get("query", ""))
-
-    def _open_link(self, query: str) -> tuple:
-        skipped = gr.skip()
-        try:
-            link = links.read_link(query, self.models.names, self.limits)
-        except ValueError as error:
-            return json.dumps(wrong(error)), "", skipped, *(skipped for _ in self.names)
-        prompt = skipped if link.prompt is None else link.prompt
-        asks = query if link.runs or link.guesses else ""
-        values, notes = link.values, [link.note] if link.note else []
-        if link.trace and (recorded := self.board.get(link.trace)) and recorded.kept:
-            if link.digest not in recorded.kept.link:
-                notes.append(say("run.link_recorded_again", name=link.trace))
-            if link.trace != RECORDED_RUN:  # which every page shows at first, with the controls as they are
-                values = recorded.kept.values
-                prompt = values["prompt"]
-        said = json.dumps({"notice": notice("note", *notes)}) if notes else skipped
-        return said, asks, prompt, *(values.get(name, skipped) for name in self.names)
+            try:
+                link = links.read_link(query, self.models.names, self.limits)
+            except ValueError as error:
+                return json.dumps(wrong(error)), "", skipped, *(skipped for _ in self.names)
+            prompt = skipped if link.prompt is None else link.prompt
+            asks = query if link.runs or link.guesses else ""
+            values, notes = link.values, [link.note] if link.note else []
+            if link.trace and (recorded := self.board.get(link.trace)) and recorded.kept:
+                if link.digest not in recorded.kept.link:
+                    notes.append(say("run.link_recorded_again", name=link.trace))
+                if link.trace != RECORDED_RUN:  # which every page shows at first, beside any controls
+                    values = recorded.kept.values
+                    prompt = values["prompt"]
+            said = json.dumps({"notice": notice("note", *notes)}) if notes else skipped
+            return said, asks, prompt, *(values.get(name, skipped) for name in self.names)
 
     async def run_link(self, request: gr.Request, query: str, prompt: str, *held: Any) -> Any:
         """The run or the game that the address asks for, if it does. Any web site can have led here, so a
@@ -140,18 +134,15 @@ class Handlers:
         if not query:
             return gr.skip()
         with spoken_by(request):
-            return self._run_link(request, query, prompt, *held)
-
-    def _run_link(self, request: gr.Request, query: str, prompt: str, *held: Any) -> str:
-        link = links.read_link(query, self.models.names, self.limits)
-        remarks = (link.note,) if link.note else ()
-        if name := self._not_loaded(*held):
-            kind = "continues" if link.messages else "guesses" if link.guesses else "asks"
-            asks = say(f"run.link_{kind}", name=name)
-            return json.dumps({"notice": notice("note", *remarks, asks)})
-        if link.guesses:
-            return self._measure(request, {"kind": "guess", "hall": link.hall}, prompt, *held)
-        return self._run(request, remarks, prompt, *held, messages=link.messages)
+            link = links.read_link(query, self.models.names, self.limits)
+            remarks = (link.note,) if link.note else ()
+            if name := self._not_loaded(*held):
+                kind = "continues" if link.messages else "guesses" if link.guesses else "asks"
+                asks = say(f"run.link_{kind}", name=name)
+                return json.dumps({"notice": notice("note", *remarks, asks)})
+            if link.guesses:
+                return self._measure(request, {"kind": "guess", "hall": link.hall}, prompt, *held)
+            return self._run(request, remarks, prompt, *held, messages=link.messages)
 
     def _not_loaded(self, *held: Any) -> str:
         """The name of the pair in the controls, if a run would first load it or ask a server what it is;

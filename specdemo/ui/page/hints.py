@@ -11,22 +11,9 @@ from specdemo.events.params import GRAMMARS
 from specdemo.loading.catalog import CATALOGUE
 from specdemo.loading.templates import check_arguments
 from specdemo.servers.client import server_address
-from specdemo.servers.software import ServedPair
 from specdemo.ui.runs.limits import LOCAL, Limits
-from specdemo.ui.view.settings import (
-    AS_STARTED,
-    CONTROL_NAMES,
-    SAMPLERS,
-    Values,
-    fields_of,
-    in_words,
-    is_wrong_number,
-    lossy_choice,
-    params_from_controls,
-    typed_address,
-    usual_text,
-    visible,
-)
+from specdemo.ui.view import settings
+from specdemo.ui.view.settings import Values, in_words
 from specdemo.words.catalogue import number, say
 from specdemo.words.message import Message, about, message_of
 
@@ -42,14 +29,14 @@ def hints(
 ) -> dict[str, str]:
     """The text next to each control and to the prompt: its usual text, or a warning about a run that is
     impossible or pointless. needs: of the chosen pair. pair: the chosen pair if it is loaded."""
-    texts = {name: usual_text(name) for name in CONTROL_NAMES}
+    texts = {name: settings.usual_text(name) for name in settings.CONTROL_NAMES}
     if limits.hosted:
         most, usual = number(limits.max_new_tokens), texts["max_new_tokens"]
         texts["max_new_tokens"] = say("settings.most_here", most=most, usual=usual)
     texts |= {"prompt": "", "pair": needs.server or _pair_line(values["pair"], needs)}
     if values["server"] and needs.server:
         texts["server"] = needs.server
-    if lossy_choice(values):
+    if settings.lossy_choice(values):
         texts["draft_with"] = say("settings.rule_is_lossy")
     if method := METHODS.get(values["draft_with"]):
         texts["draft_with"] = f"{_who_drafts(method, values['pair'], pair)}; {texts['draft_with']}"
@@ -105,7 +92,7 @@ def _warnings(
     vocabulary = pair.vocab_size if pair else None
     context = pair.context if pair else None
     context_end = say("settings.context_end", context=number(context or 0, ",.0f"))
-    filters = SAMPLERS[values["sampler"]]
+    filters = settings.SAMPLERS[values["sampler"]]
     if "temperature" in filters and values["temperature"] == 0:
         yield "temperature", say("settings.temperature_0")
     if "top_k" in filters and values["top_k"] in (0, 1):
@@ -117,7 +104,7 @@ def _warnings(
     if "min_p" in filters and values["min_p"] == 0:
         yield "min_p", say("settings.off")
     are_whole = _whole(values["gamma"]) and _whole(values["max_new_tokens"])
-    if visible(values)["gamma"] and are_whole and values["gamma"] >= values["max_new_tokens"] > 0:
+    if settings.visible(values)["gamma"] and are_whole and values["gamma"] >= values["max_new_tokens"] > 0:
         yield "gamma", say("settings.gamma_is_long", most=values["max_new_tokens"] - 1)
     if context and _whole(values["max_new_tokens"]) and values["max_new_tokens"] >= context:
         yield "max_new_tokens", context_end
@@ -127,23 +114,26 @@ def _warnings(
         yield "prompt", say("settings.prompt_is_long", **counts)
     elif length and _whole(values["max_new_tokens"]) and length + values["max_new_tokens"] > context:
         yield "max_new_tokens", context_end
-    if lossy_choice(values):
+    if settings.lossy_choice(values):
         yield "rule", say("settings.lossy")
     if values["alternatives"] == 0:
         yield "alternatives", say("settings.no_alternatives")
     on_cpu = needs.device.startswith("cpu")
     for name in ("quantize", "quantize_drafter"):
-        if on_cpu and values[name] not in (AS_STARTED, "none"):
+        if on_cpu and values[name] not in (settings.AS_STARTED, "none"):
             yield name, say("settings.quantised_cpu")
     if on_cpu and values["dtype"] in ("bfloat16", "float16"):
         yield "dtype", say("settings.slow_dtype", dtype=values["dtype"])
-    confidence_ends = "confidence" in fields_of(METHODS.get(values["draft_with"])) and values["confidence"]
+    method, layers = METHODS.get(values["draft_with"]), values["exit_layer"]
+    confidence_ends = "confidence" in settings.fields_of(method) and values["confidence"]
     if confidence_ends and needs.device.startswith("cuda"):
         yield "confidence", say("settings.confidence_gpu")
     if pair and not here:
-        yield from _servers(values, pair)
-    layers = values["exit_layer"]
-    method = METHODS.get(values["draft_with"])
+        with suppress(ValueError):  # what is wrong by itself is said by its own control
+            for fault in pair.faults(settings.params_from_controls(values)):
+                yield fault.field or "", fault.said()
+        if pair.kind == "vLLM" and _whole(values["alternatives"]) and values["alternatives"] > 20:
+            yield "alternatives", say("settings.vllm_alternatives")
     if here and method and here.lacks(method.name):
         yield "draft_with", say(f"settings.lacks.{method.name.rpartition('+')[2]}")
     elif here and method and _whole(layers):
@@ -159,11 +149,11 @@ def _warnings(
         yield "pair", say("settings.no_token", pair=_pair_line(values["pair"], needs))
     if not needs.fits:
         yield "pair", say("settings.no_room", pair=_pair_line(values["pair"], needs))
-    shown = visible(values)
+    shown = settings.visible(values)
     for name in LIMITS:
-        if shown.get(name, True) and is_wrong_number(name, values[name], limits.largest(name)):
+        if shown.get(name, True) and settings.is_wrong_number(name, values[name], limits.largest(name)):
             yield name, allowed(name, limits.largest(name)).said()
-    if address := typed_address(values):
+    if address := settings.typed_address(values):
         try:
             server_address(address)
         except PairError as error:
@@ -183,7 +173,6 @@ def _warnings(
 
 
 def _arguments(typed: str, pair: "Pair | None", limits: Limits) -> Iterator[tuple[str, str]]:
-    """The warnings about the chat template's arguments."""
     if pair and pair.template_arguments() == ():
         yield "chat_template_kwargs", say("settings.template_reads_none")
     if not typed:
@@ -200,19 +189,10 @@ def _arguments(typed: str, pair: "Pair | None", limits: Limits) -> Iterator[tupl
         yield "chat_template_kwargs", told.said() if isinstance(told, Message) else told
 
 
-def _servers(values: Values, pair: ServedPair) -> Iterator[tuple[str, str]]:
-    """The warnings about a server's run alone."""
-    with suppress(ValueError):  # what is wrong by itself is said by its own control
-        for fault in pair.faults(params_from_controls(values)):
-            yield fault.field or "", fault.said()
-    if pair.kind == "vLLM" and _whole(values["alternatives"]) and values["alternatives"] > 20:
-        yield "alternatives", say("settings.vllm_alternatives")
-
-
 def _grammars(values: Values, pair: "Pair | None") -> Iterator[tuple[str, str]]:
     """Why a text cannot follow what is typed; as far as Params can tell without a pair, which is before it is
     loaded, and on a public server: nothing is compiled there before it is a visitor's turn."""
-    for name in GRAMMARS if visible(values)["regex"] else ():
+    for name in GRAMMARS if settings.visible(values)["regex"] else ():
         if not values[name].strip():
             continue
         try:

@@ -1,13 +1,13 @@
 """Links: an address that holds a prompt, a pair and how to generate, under the names of the API's arguments.
 
-Without torch and without Gradio. An address is text from outside: what is wrong in it raises ValueError with
+Without Gradio. An address is text from outside: what is wrong in it raises ValueError with
 one sentence, as Params does.
 """
 
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import MISSING, asdict, fields
+from dataclasses import asdict, fields
 from typing import Any, Literal, NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
@@ -35,9 +35,8 @@ from specdemo.words.message import about, refusal
 FIELDS = {field.name: field.default for field in fields(Params) if field.name != "logit_bias"}
 GENERATING = ("prompt", "pair", "messages", *FIELDS, *WEIGHT_CHOICES)
 # What the tab "Why it is exact" shows, where that differs from what it begins with (static/lesson/linked.js):
-# the range of a number; of others, see _check_figure.
-FIGURE: dict[str, tuple[float, float] | None] = {
-    **dict.fromkeys(("figure_of", "figure_mistakes", "figure_p", "figure_q")),
+# the ranges of its numbers.
+FIGURE_NUMBERS: dict[str, tuple[float, float]] = {
     "figure_temperature": (0, 2),
     "figure_top_k": (0, 6),
     "figure_top_p": (0.05, 1),
@@ -48,12 +47,23 @@ FIGURE: dict[str, tuple[float, float] | None] = {
 }
 MISTAKES = ("from_p", "told", "soft", "likelier")  # as lesson/identity.js has them
 FIGURE_TOKENS, FIGURE_GROUPS = 6, 7  # that it has at first, and at most where it has a token's of a run
-TRIALS = {"trials_mistake": MISTAKES, "trials_guesses": ("1", "2")}  # the switches of "Trials"
+# Other names: how their texts are written, with the message that says so, and what they can be. "trials_" are
+# the switches of "Trials".
+WRITTEN = {
+    **dict.fromkeys(("run", "guess"), ("[01]", "switch")),
+    **dict.fromkeys(("token", "figure_of"), (r"\d{1,9}\.\d{1,9}", "pinned")),
+    "tour": (r"\d{1,9}", "step"),
+    "worlds": ("[0-8]", "worlds_stop"),
+    "digest": ("[0-9a-f]{8}|", "digest"),
+    "hall": (HALL.pattern, "hall"),
+}
+CHOICES = {"tab": TABS, "trace": (RECORDED_RUN, *RECORDINGS)}
+CHOICES |= {"trials_mistake": MISTAKES, "trials_guesses": ("1", "2")}
 SUMS = 0.01  # what a sum of written probabilities may be off by
-OURS = (*GENERATING, "run", "guess", "hall", "token", "trace", "digest", "tab", *FIGURE, *TRIALS)
+OURS = (*GENERATING, *WRITTEN, *CHOICES, *FIGURE_NUMBERS, "figure_mistakes", "figure_p", "figure_q")
 # Other names in an address: those of the frame around the page, Gradio's and its host's, all that begin with
-# __, the visitor's language, the tour's step, and the stop of "Two worlds".
-OTHERS = ("frame", "view", "deep_link", "embed", "logs", "lang", "tour", "worlds")
+# __, and the visitor's language.
+OTHERS = ("frame", "view", "deep_link", "embed", "logs", "lang")
 LONGEST_QUERY = 7_800  # characters of a query, so that the whole address stays below 8,000
 SHOWN_UNKNOWN = 5  # unknown names in a note
 
@@ -83,23 +93,13 @@ def read_link(query: str, pairs: Collection[str], limits: Limits = LOCAL) -> Lin
     items = parse_qsl(query.removeprefix("?"), keep_blank_values=True)
     given = dict(items)
     stops = tuple(text for name, text in items if name == "stop")
-    for switch in ("run", "guess"):
-        if given.get(switch, "1") not in ("0", "1"):
-            raise ValueError(refusal(switch, "switch", given[switch]))
-    if not re.fullmatch(r"\d{1,9}\.\d{1,9}", given.get("token", "0.0")):
-        raise ValueError(refusal("token", "pinned", given["token"]))
-    if not re.fullmatch(r"\d{1,9}", given.get("tour", "1")):
-        raise ValueError(refusal("tour", "step", given["tour"]))
-    if not re.fullmatch("[0-8]", given.get("worlds", "0")):
-        raise ValueError(refusal("worlds", "worlds_stop", given["worlds"]))
-    if not re.fullmatch(r"[0-9a-f]{8}|", given.get("digest", "")):
-        raise ValueError(refusal("digest", "digest", given["digest"]))
-    if "hall" in given and not HALL.fullmatch(given["hall"]):
-        raise ValueError(refusal("hall", "hall", given["hall"]))
-    _one_of("tab", given.get("tab", "text"), TABS)
+    for name, (pattern, key) in WRITTEN.items():
+        if name in given and not re.fullmatch(pattern, given[name]):
+            raise ValueError(refusal(name, key, given[name]))
+    for name, choices in CHOICES.items():
+        if name in given:
+            _one_of(name, given[name], choices)
     _check_figure(given)
-    for name, choices in TRIALS.items():
-        _one_of(name, given.get(name, choices[0]), choices)
     check_text("prompt", given.get("prompt", ""))
     how = {name: _value(name, text) for name, text in given.items() if name in FIELDS}
     params = Params(**how | ({"stop": stops} if stops else {}))
@@ -110,29 +110,16 @@ def read_link(query: str, pairs: Collection[str], limits: Limits = LOCAL) -> Lin
     messages = _messages(given.get("messages"))
     limits.check(given.get("prompt"), params)
     limits.check(messages, params)
-    chosen = {
-        name: _one_of(name, given[name], WEIGHT_CHOICES[name]) for name in WEIGHT_CHOICES if name in given
-    }
-    if "pair" in given:
-        chosen |= {"pair": _one_of("pair", given["pair"], pairs), "server": ""}
+    weights = dict.fromkeys(WEIGHT_CHOICES, AS_STARTED)
+    weights |= {name: _one_of(name, given[name], WEIGHT_CHOICES[name]) for name in weights if name in given}
+    pair = {"pair": _one_of("pair", given["pair"], pairs), "server": ""} if "pair" in given else {}
     asks = any(name in given for name in GENERATING)
-    unchosen = dict.fromkeys(WEIGHT_CHOICES, AS_STARTED)
-    values = unchosen | values_of(params) | chosen if asks else {}
+    values = values_of(params) | weights | pair if asks else {}
     guesses = given.get("guess") == "1"
     runs = given.get("run") == "1" and not guesses
-    shown = _one_of("trace", given["trace"], (RECORDED_RUN, *RECORDINGS)) if "trace" in given else ""
-    trace = "" if runs or guesses or asks else shown
-    return Link(
-        values,
-        given.get("prompt"),
-        runs,
-        _note(given),
-        messages,
-        guesses,
-        trace,
-        given.get("digest", ""),
-        given.get("hall", ""),
-    )
+    trace = "" if runs or guesses or asks else given.get("trace", "")
+    digest, hall = given.get("digest", ""), given.get("hall", "")
+    return Link(values, given.get("prompt"), runs, _note(given), messages, guesses, trace, digest, hall)
 
 
 def write(
@@ -148,15 +135,12 @@ def write(
     then starts nothing; the link of a run with a logit bias starts nothing either."""
     said = [("messages", json.dumps([asdict(one) for one in messages]))] if messages else []
     items: list[tuple[str, Any]] = [("prompt", prompt), *said, ("pair", pair)]
+    texts = {"tree": tree_text(params.tree), "chat_template_kwargs": template_arguments_json(params)}
     for name, default in FIELDS.items():
-        value = getattr(params, name)
+        value = texts.get(name, getattr(params, name))
         if name == "stop":
-            items += [("stop", stop) for stop in value]
-        elif name == "tree":
-            items += [(name, tree_text(value))] if value else []
-        elif name == "chat_template_kwargs":
-            items += [(name, text)] if (text := template_arguments_json(params)) else []
-        elif value != (None if default is MISSING else default):
+            items += [("stop", stop) for stop in params.stop]
+        elif getattr(params, name) != default:
             items.append((name, str(value).lower() if isinstance(value, bool) else value))
     items += [(name, weights[name]) for name in WEIGHT_CHOICES if weights.get(name)]
     query = urlencode([*items, *([] if params.logit_bias else [(starts, 1)])])
@@ -179,16 +163,10 @@ def _value(name: str, text: str) -> object:
 
 
 def _check_figure(given: dict[str, str]) -> None:
-    for name, text in given.items():
-        if bounds := FIGURE.get(name):
-            low, high = bounds
-            kind = int if name in ("figure_top_k", "figure_draft") else float
-            if not low <= (_numbers(text, kind) or [-1])[0] <= high or "," in text:
-                raise ValueError(
-                    refusal(name, "whole" if kind is int else "number", text, low=low, high=high)
-                )
-    if not re.fullmatch(r"\d{1,9}\.\d{1,9}", given.get("figure_of", "0.0")):
-        raise ValueError(refusal("figure_of", "pinned", given["figure_of"]))
+    for name, (low, high) in FIGURE_NUMBERS.items():
+        kind, text = int if name in ("figure_top_k", "figure_draft") else float, given.get(name, str(low))
+        if not low <= (_numbers(text, kind) or [-1])[0] <= high or "," in text:
+            raise ValueError(refusal(name, "whole" if kind is int else "number", text, low=low, high=high))
     for mistake in given["figure_mistakes"].split(",") if "figure_mistakes" in given else ():
         _one_of("figure_mistakes", mistake, MISTAKES)
     counts = range(2, FIGURE_GROUPS + 1) if "figure_of" in given else [FIGURE_TOKENS]
@@ -196,9 +174,8 @@ def _check_figure(given: dict[str, str]) -> None:
         shares = _numbers(given[name], float) if name in given else [1 / counts[-1]] * counts[-1]
         fits = len(shares) in counts and all(0 <= one <= 1 for one in shares)
         if not (fits and abs(sum(shares) - 1) <= SUMS):
-            raise ValueError(
-                refusal(name, "shares", given[name], many="2–7" if "figure_of" in given else "6")
-            )
+            many = "2–7" if "figure_of" in given else "6"
+            raise ValueError(refusal(name, "shares", given[name], many=many))
 
 
 def _numbers(text: str, kind: Callable[[str], float]) -> list[float]:

@@ -10,26 +10,15 @@ from specdemo import zero
 from specdemo.errors import PairError
 from specdemo.events import Params
 from specdemo.loading.catalog import WORKS
-from specdemo.loading.pair import AnyPair, Pair
+from specdemo.loading.pair import AnyPair
+from specdemo.measure import report
 from specdemo.measure.advise import advise, task_of
 from specdemo.measure.prompts import prompts_of
-from specdemo.measure.report import (
-    advice_of,
-    checks_in_words,
-    ended_in_words,
-    page_of,
-    requests_in_words,
-    setting_in_words,
-    settings_table,
-    typed_of,
-    work_in_words,
-)
 from specdemo.measure.results import Measured
 from specdemo.measure.settings import EVERY
 from specdemo.servers.software import ServedPair
-from specdemo.ui.runs.measuring import Link, MeasurementRequest, Work
-from specdemo.ui.runs.models import Choice
 from specdemo.ui.runs.queue import Ticket
+from specdemo.ui.runs.run import MeasurementRequest, Work
 from specdemo.ui.view import wire
 from specdemo.ui.view.settings import in_words, sampler_in_words
 from specdemo.words.catalogue import say
@@ -42,15 +31,14 @@ SAVED_EVERY = 5.0  # s, after which the report is made anew
 
 @dataclass(frozen=True)
 class AdviseRequest(MeasurementRequest):
-    """What pays for these kinds of work."""
-
     works: tuple[str, ...]
 
     def work(self, ticket: Ticket) -> Work:
         def advised(pair: AnyPair) -> Iterator[dict[str, Any]]:
             if zero.GPU is not None or isinstance(pair, ServedPair):
                 raise PairError(message("advise_not_here"))
-            whose = f"{_whose(pair)}, {sampler_in_words(self.params)}"
+            where = say("run.on_device", name=pair.info.target, device=pair.info.device_name)
+            whose = f"{where}, {sampler_in_words(self.params)}"
             told: dict[str, Any] = {"whose": whose, "text": say("run.warming_up"), "share": 0.0}
             yield told
             most = min(TOKENS, self.params.max_new_tokens)
@@ -68,24 +56,18 @@ class AdviseRequest(MeasurementRequest):
                     told |= {"advice": advice_object(measured)}
                     if is_over or measured.seconds > saved + SAVED_EVERY:
                         saved = measured.seconds
-                        self.report.append(page_of(advice_of(measured)))
+                        self.report.append(report.page_of(report.advice_of(measured)))
                 yield told
 
         return advised
 
 
-def advise_request(
-    wanted: dict[str, Any], choice: Choice, prompt: str, params: Params, link: Link
-) -> AdviseRequest:
+def advise_request(wanted: dict[str, Any], **more: Any) -> AdviseRequest:
     """What the page's script asks for."""
     works = str(wanted.get("works", "")).split(",")
     if any(work not in WORKS for work in works):
-        raise ValueError(message("advice_works", names=", ".join(map(work_in_words, WORKS))))
-    return AdviseRequest("advise", choice, prompt, params, link, tuple(dict.fromkeys(works)))
-
-
-def _whose(pair: Pair) -> str:
-    return say("run.on_device", name=pair.info.target, device=pair.info.device_name)
+        raise ValueError(message("advice_works", names=", ".join(map(report.work_in_words, WORKS))))
+    return AdviseRequest(works=tuple(dict.fromkeys(works)), **more)
 
 
 def _command(works: tuple[str, ...], params: Params) -> str:
@@ -99,23 +81,23 @@ def _command(works: tuple[str, ...], params: Params) -> str:
 
 
 def advice_object(measured: Measured) -> wire.Advice:
-    advice = advice_of(measured)
-    settings = settings_table(advice)
+    advice = report.advice_of(measured)
+    settings = report.settings_table(advice)
     return {
         "advised": [
             {
-                "work": work_in_words(one.work),
-                "setting": setting_in_words(one),
+                "work": report.work_in_words(one.work),
+                "setting": report.setting_in_words(one),
                 "reason": one.reason,
                 "pays": one.draft_with not in (None, "none"),
             }
             for one in advice.recommended
         ],
-        "ended": ended_in_words(measured),
-        "checks": [*checks_in_words(measured.checks), *requests_in_words(advice)],
+        "ended": report.ended_in_words(measured),
+        "checks": [*report.checks_in_words(measured.checks), *report.requests_in_words(advice)],
         "typed": [
             {"server": one.server, "command": one.command, "notes": list(map(in_words, one.notes))}
-            for one in typed_of(advice)
+            for one in report.typed_of(advice)
         ],
         "columns": settings.headings,
         "rows": settings.cells,

@@ -21,7 +21,8 @@ from specdemo.ui.runs.limits import Limits, Shares
 from specdemo.ui.runs.queue import Refused, Ticket
 from specdemo.ui.runs.recorded import digest_of
 from specdemo.ui.runs.run import RunProgress, Waiting, message_about
-from specdemo.ui.view.feed import KeptRun, RunFeed, kept_run, nothing_yet, notice, with_update
+from specdemo.ui.view.feed import RunFeed, nothing_yet, notice
+from specdemo.ui.view.kept import KeptRun, kept_run, with_update
 from specdemo.ui.view.settings import AS_STARTED, WEIGHT_CHOICES, Values, in_words, values_of
 from specdemo.ui.view.texts import describe_pair, unfinished
 from specdemo.ui.view.wire import Measurement, Message, Notice
@@ -60,17 +61,12 @@ class Followed:
 
     @property
     def size(self) -> int:
-        """The number of bytes that are kept."""
         return self.kept.size if self.kept else 0
 
     def is_awaited(self) -> bool:
         """Whether somebody reads it or may still come back. Any thread may call it."""
         patience = self.limits.resume_seconds if self.was_read else self.limits.listen_seconds
         return self.readers > 0 or time.monotonic() - self.heard < patience
-
-    def is_read(self) -> bool:
-        """Whether somebody has begun to read it. Any thread may call it."""
-        return self.was_read
 
     def stop(self) -> None:
         """Stops what its page does not want any more. After its end, nothing happens."""
@@ -84,7 +80,6 @@ class Followed:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """A context in which somebody reads it."""
         self.readers += 1
         self.was_read = True
         try:
@@ -146,10 +141,6 @@ class FollowedRun(Followed):
         self.described: object = None
 
     @property
-    def notice(self) -> Notice | None:
-        return self.said and self.said()
-
-    @property
     def seed(self) -> int | None:
         return self.kept.seed if self.kept else self.feed and self.feed.trace.params.seed
 
@@ -162,7 +153,7 @@ class FollowedRun(Followed):
         shown, feed, timed = None, None, None
         while True:
             told, ended, feed, said = self._told, self.ended, self.feed or feed, self.said
-            message: Message = {}
+            message: Message = {"ended": True} if ended else {}
             if said is not shown and said:
                 message["notice"], shown = said(), said
             settles = feed is not None and feed.ended and feed.trace.stats is not timed
@@ -170,12 +161,10 @@ class FollowedRun(Followed):
                 timed = feed.trace.stats if feed.ended else None
                 update = await asyncio.to_thread(feed.update, since)
                 since = update["until"]
-                yield StreamEvent(since, partial(with_update, _ending(message, ended), update))
-            elif ended:
-                if self.kept:
-                    message["stored"] = True
-                yield StreamEvent(since, partial(json.dumps, _ending(message, True)))
+                yield StreamEvent(since, partial(with_update, message, update))
             elif message:
+                if ended and self.kept:
+                    message["stored"] = True
                 yield StreamEvent(since, partial(json.dumps, message))
             if ended:
                 return
@@ -231,8 +220,8 @@ class FollowedMeasurement(Followed):
             told, ended, latest = self._told, self.ended, self.latest
             if latest is not shown or ended:
                 shown = latest
-                message: Message = {"measurement": latest}
-                yield StreamEvent(since, partial(json.dumps, _ending(message, ended)))
+                message = {"measurement": latest, **({"ended": True} if ended else {})}
+                yield StreamEvent(since, partial(json.dumps, message))
             if ended:
                 return
             if not await _comes(told):
@@ -293,10 +282,6 @@ def words_of(error: Exception) -> str:
     return in_words(message_about(error))
 
 
-def _ending(message: Message, ended: bool) -> Message:
-    return {**message, "ended": True} if ended else message
-
-
 UNUSED_SECONDS = 3_600  # for which a run that has ended is kept without being asked for
 RECORDED_RUN = "first"  # the name of the recorded run that every page shows at first
 
@@ -306,8 +291,7 @@ class Board:
     loses its longest unused entry first."""
 
     def __init__(self, limits: Limits, *recorded: FollowedRun) -> None:
-        """The board with the recorded runs. recorded: the runs that come with the project, which are always
-        there."""
+        """recorded: the runs that come with the project, which are always there."""
         self.limits, self.recorded = limits, {one.name: one for one in recorded}
         self.entries: dict[str, Followed] = {}  # the longest unused one first
 
@@ -316,7 +300,6 @@ class Board:
         self._make_room()
 
     def has_readers(self) -> bool:
-        """Whether somebody reads anything on the board now."""
         return any(one.readers for one in self.entries.values())
 
     def is_read_by(self, session: str) -> bool:

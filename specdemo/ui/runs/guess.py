@@ -1,31 +1,39 @@
-"""Be the drafter: one round of a game in which the visitor drafts. Without Gradio.
+"""Be the drafter: one round of a game in which the visitor drafts, and the halls that count those who play it
+by one link. Without Gradio.
 
 The client holds the game: the token ids of the text so far and the number of its round. The server keeps
 nothing; each guess is a round by itself (`one_round` in session.py), and the same guesses get the same
 verdicts from everybody who plays with the same settings and seed. At the same places, with the same dice, the
 chosen drafter's own draft of as many tokens is judged as well.
+
+A hall is open from when its lecturer opens it until its life ends, in memory only and without names. Whoever
+knows its code may read its counts. The server counts what it has judged itself: the first game of each page,
+round after round.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import aclosing
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from random import Random
-from typing import Any
+from typing import Any, TypedDict
 
-from specdemo import zero
 from specdemo.engine.detokenize import INCOMPLETE, Pieces
 from specdemo.errors import PairError
 from specdemo.events import Params, Round, Started, check_prompt, check_text
 from specdemo.events.trace import Trace
 from specdemo.loading.pair import AnyPair, Pair
 from specdemo.session import one_round, prepare
-from specdemo.ui.runs.measuring import Link, MeasurementRequest, Work
-from specdemo.ui.runs.models import Choice
+from specdemo.ui.runs.limits import Limits, Shares
 from specdemo.ui.runs.queue import Ticket
+from specdemo.ui.runs.run import MeasurementRequest, Work, pair_here
 from specdemo.ui.view import wire
 from specdemo.ui.view.feed import prompt_tokens, rounds_to_draw, setting
+from specdemo.words.catalogue import say
 from specdemo.words.message import message, refusal, shown
 
 LONGEST_GUESS = 500  # characters
@@ -34,6 +42,7 @@ IDS = re.compile(r"([0-9]{1,9}(,[0-9]{1,9})*)?", re.ASCII)
 SUGGESTED, OF_THE_DRAFTER = 4, 2  # words that can be picked, and how many of them are the drafter's likeliest
 LIKELY = 16  # tokens among which they are chosen
 BEHIND = 16  # tokens of the text that a guess is tokenised behind
+UNSEEN_SECONDS = 10  # after which nobody looks at a hall; the page asks every two
 
 
 @dataclass(frozen=True)
@@ -57,9 +66,7 @@ class GuessRequest(MeasurementRequest):
         return played
 
 
-def guess_request(
-    wanted: dict[str, Any], choice: Choice, prompt: str, params: Params, link: Link
-) -> GuessRequest:
+def guess_request(wanted: dict[str, Any], prompt: str, params: Params, **more: Any) -> GuessRequest:
     """The round that the page's script asks for, by its ids, round, guess, game, seed and hall."""
     check_prompt(prompt)
     if params.draft_with == "none":
@@ -92,17 +99,15 @@ def guess_request(
     hall = wanted.get("hall") or ""
     if not isinstance(hall, str) or (hall and not HALL.fullmatch(hall)):
         raise ValueError(refusal("hall", "hall", hall))
-    return GuessRequest("guess", choice, prompt, params, link, ids, index, text, game, hall)
+    game_so_far = {"output_ids": ids, "index": index, "text": text, "game": game, "hall": hall}
+    return GuessRequest(prompt=prompt, params=params, **more, **game_so_far)
 
 
 def game_after(
     pair: AnyPair, request: GuessRequest, is_over: Callable[[], bool] = lambda: False
 ) -> wire.Game | None:
     """The game after the round that is asked for; None if is_over was true before."""
-    if not isinstance(pair, Pair):
-        raise PairError(message("guess_server"))
-    if zero.GPU is not None:
-        raise PairError(message("guess_zero"))
+    pair = pair_here(pair, "guess")
     if pair.tokenizer is None:
         raise PairError(message("guess_no_tokenizer"))
     started = prepare(pair, request.prompt, request.params)
@@ -185,3 +190,126 @@ def suggestions(ahead: Round, random: Random) -> list[str]:
     chosen = list(dict.fromkeys(row[1] for row in (*by_drafter, *by_target)))[:SUGGESTED]
     random.shuffle(chosen)
     return chosen
+
+
+@dataclass
+class Play:
+    """What one page has played in its first game. text: the hash of its token ids so far, which the next
+    round continues. over: whether the page has begun another game."""
+
+    tokens: int = 0
+    of_drafter: int = 0
+    rounds: int = 0
+    text: int = hash(())
+    over: bool = False
+
+
+@dataclass
+class Hall:
+    """A hall. game: the name of what is played in it. address: where it was opened from. looked: when its
+    counts were last asked for."""
+
+    game: str
+    address: str
+    opened: float
+    looked: float
+    plays: dict[str, Play] = field(default_factory=dict)  # by session
+
+
+class HallCounts(TypedDict):
+    """players: each one's tokens a round, the least first. hall and drafter: the tokens of all counted
+    rounds, and of the drafter's drafts at the same places, each divided by the rounds; None where nobody
+    has played."""
+
+    players: list[float]
+    hall: float | None
+    drafter: float | None
+
+
+class Halls:
+    """The open halls of a server, by their codes."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.halls: dict[str, Hall] = {}  # the first opened one first
+
+    def open(self, game: str, address: str) -> str | None:
+        """Opens a hall and returns its code; None where the server or the address has too many. An address
+        that has too many loses the first in which nobody has played and which nobody looks at. Where all
+        addresses have too many together, the one with the most loses its first."""
+        self._end()
+        now = time.monotonic()
+        owners = {code: hall.address for code, hall in self.halls.items()}
+        held = Shares(owners.values())
+        first: str | None = None  # that is closed for it
+        if held[address] >= self.limits.halls_of_address:
+            idle = (
+                code
+                for code, hall in self.halls.items()
+                if hall.address == address and not hall.plays and hall.looked < now - UNSEEN_SECONDS
+            )
+            if (first := next(idle, None)) is None:
+                return None
+        elif len(owners) >= self.limits.halls and (first := held.to_go(owners, newcomer=address)) is None:
+            return None
+        if first:
+            del self.halls[first]
+        code = secrets.token_hex(16)
+        self.halls[code] = Hall(game, address, opened=now, looked=now)
+        return code
+
+    def get(self, code: str) -> Hall | None:
+        self._end()
+        return self.halls.get(code)
+
+    def counts(self, code: str) -> HallCounts | None:
+        """The counts of the hall; None if it is not open."""
+        if (hall := self.get(code)) is None:
+            return None
+        hall.looked = time.monotonic()
+        plays = [play for play in hall.plays.values() if play.rounds]
+        rounds = sum(play.rounds for play in plays)
+        return {
+            "players": sorted(play.tokens / play.rounds for play in plays),
+            "hall": sum(play.tokens for play in plays) / rounds if rounds else None,
+            "drafter": sum(play.of_drafter for play in plays) / rounds if rounds else None,
+        }
+
+    def count(self, session: str, request: GuessRequest, game: wire.Game) -> str:
+        """Counts a round that was judged, if it goes on where the page's first game in this hall stands.
+        Returns the sentence for a player whose round is not counted."""
+        hall = self.get(request.hall)
+        if hall is None or game["name"] != hall.game:
+            return say("guess.hall.shut")
+        if session not in hall.plays and len(hall.plays) >= self.limits.plays_of_hall:
+            return say("guess.hall.full")
+        play = hall.plays.get(session, Play())
+        is_opening = "guessed" not in game or "drafted" not in game
+        if is_opening:
+            play.over = play.rounds > 0
+        if play.over or is_opening:
+            return say("guess.hall.again") if play.over else ""
+        if (play.rounds, play.text) != (request.index, hash(request.output_ids)):
+            return say("guess.hall.apart")
+        written = game["guessed"]["emitted"]
+        play.tokens += len(written)
+        play.of_drafter += len(game["drafted"]["emitted"])
+        play.rounds += 1
+        play.text = hash((*request.output_ids, *written))
+        hall.plays[session] = play
+        return ""
+
+    async def counted(
+        self, session: str, request: GuessRequest, reports: AsyncIterator[wire.Measurement]
+    ) -> AsyncIterator[wire.Measurement]:
+        """The reports of a round, which is counted at its end."""
+        async with aclosing(reports) as told:  # type: ignore[type-var]
+            async for report in told:
+                if report["state"] == "ended" and "guess" in report:
+                    report = report | {"text": self.count(session, request, report["guess"])}
+                yield report
+
+    def _end(self) -> None:
+        """Forgets the halls whose life has ended."""
+        oldest = time.monotonic() - self.limits.hall_seconds
+        self.halls = {code: hall for code, hall in self.halls.items() if hall.opened > oldest}

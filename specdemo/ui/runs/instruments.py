@@ -37,15 +37,11 @@ from specdemo.measure.table import MethodRow, MethodsResult, Table, csv_of, meth
 from specdemo.servers.software import ServedPair
 from specdemo.ui.runs.advise import advise_request
 from specdemo.ui.runs.guess import guess_request
-from specdemo.ui.runs.measuring import Link, MeasurementRequest, Work, prompt_in_words
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import Ticket, fulfil
-from specdemo.ui.runs.run import awaitable
-from specdemo.ui.runs.trials import trials_request
-from specdemo.ui.runs.worlds import worlds_request
-from specdemo.ui.view import wire
-from specdemo.ui.view.durations import GAMMAS, IN_TURNS, REPEATS, SET_SIZE
-from specdemo.ui.view.feed import conditions_of, cut_output, how_in_words, tokens_of
+from specdemo.ui.runs.run import Link, MeasurementRequest, Work, awaitable, prompt_in_words
+from specdemo.ui.runs.trials import trials_request, worlds_request
+from specdemo.ui.view import feed, wire
 from specdemo.ui.view.settings import judging_in_words, length_in_words, sampler_in_words
 from specdemo.ui.view.texts import drafter_in_words, number_texts, whose
 from specdemo.ui.view.wire import MEASUREMENT_KINDS, MeasurementKind
@@ -103,24 +99,22 @@ class MeasurementPlan:
     firsts: Sequence[str] = ()
 
 
-def comparison_request(
-    wanted: dict[str, Any], choice: Choice, prompt: str, params: Params, link: Link
-) -> ComparisonRequest:
+def comparison(wanted: dict[str, Any], prompt: str, params: Params, **more: Any) -> ComparisonRequest:
     """The comparison that the page's script asks for, by its kind and prompts."""
-    kind, prompts = wanted["kind"], wanted.get("prompts", "this")
+    prompts = wanted.get("prompts", "this")
     if prompts == "this":
         check_prompt(prompt)
-    if kind != "compare" and params.draft_with == "none":
+    if wanted["kind"] != "compare" and params.draft_with == "none":
         raise ValueError(message("nothing_to_measure"))
-    return ComparisonRequest(kind, choice, prompt, params, link, prompts)
+    return ComparisonRequest(prompt=prompt, params=params, **more, prompts=prompts)
 
 
-# What makes a request of each kind: from what the page's script sends, choice, prompt, Params and Link. It
+# What makes a request of each kind of what the page's script sends and the fields of MeasurementRequest. It
 # raises ValueError with one sentence. The kind's panel is the tab of the same name.
 INSTRUMENTS: dict[MeasurementKind, Callable[..., MeasurementRequest]] = {
-    "race": comparison_request,
-    "gamma": comparison_request,
-    "compare": comparison_request,
+    "race": comparison,
+    "gamma": comparison,
+    "compare": comparison,
     "advise": advise_request,
     "guess": guess_request,
     "trials": trials_request,
@@ -133,14 +127,15 @@ def measurement_request(
 ) -> MeasurementRequest:
     """The measurement that the page's script asks for. wanted: what the script sends. Where no seed is set,
     one is drawn. Raises ValueError with one sentence."""
-    asked = wanted if isinstance(wanted, dict) else {}
-    if asked.get("kind") not in MEASUREMENT_KINDS or asked.get("prompts", "this") not in ("this", "set"):
+    sent = wanted if isinstance(wanted, dict) else {}
+    if sent.get("kind") not in MEASUREMENT_KINDS or sent.get("prompts", "this") not in ("this", "set"):
         raise ValueError(
             f"a measurement must be one of {', '.join(MEASUREMENT_KINDS)}, not {ascii(wanted)[:60]}"
         )
     if params.seed is None:
         params = replace(params, seed=SystemRandom().randrange(2**32))
-    return INSTRUMENTS[asked["kind"]](asked, choice, prompt, params, link)
+    asked = {"kind": sent["kind"], "choice": choice, "prompt": prompt, "params": params, "link": link}
+    return INSTRUMENTS[sent["kind"]](sent, **asked)
 
 
 async def _others(models: Models, request: ComparisonRequest) -> list[Choice]:
@@ -153,25 +148,21 @@ async def _others(models: Models, request: ComparisonRequest) -> list[Choice]:
         return await awaitable(beside)
     if request.kind != "compare":
         return []
-    others = [
-        replace(request.choice, pair=name) for name in others_at_hand(request.choice.pair or models.default)
-    ]
-    heads = [has_head(other.pair) for other in others if other.pair]
-    return [
-        replace(other, quantize_drafter="none") if is_head else other
-        for other, is_head in zip(others, heads, strict=True)
-    ]
+    others = others_at_hand(request.choice.pair or models.default)
+    quantize = {name: "none" if has_head(name) else request.choice.quantize_drafter for name in others}
+    return [replace(request.choice, pair=name, quantize_drafter=kind) for name, kind in quantize.items()]
 
 
 def _race(request: ComparisonRequest, pairs: list[Pair]) -> MeasurementPlan:
     params = request.params
     drafting = [_method(params.draft_with), *length_in_words(params), *judging_in_words(params)]
-    settings = [
-        Setting(_method("none"), pairs[0], replace(params, draft_with="none")),
-        Setting(", ".join(drafting), pairs[0], params),
-    ]
+    settings = [_alone(pairs[0], params), Setting(", ".join(drafting), pairs[0], params)]
     whose = f"{_in_words(pairs, request)}, {drafter_in_words(params, pairs[0].info)}"
     return MeasurementPlan(settings, [request.prompt], 1, say("run.one_each", whose=whose))
+
+
+def _alone(pair: Pair, params: Params) -> Setting:
+    return Setting(_method("none"), pair, replace(params, draft_with="none"))
 
 
 def _method(name: str) -> str:
@@ -180,11 +171,10 @@ def _method(name: str) -> str:
 
 def _gammas(request: ComparisonRequest, pairs: list[Pair]) -> MeasurementPlan:
     params = request.params
-    own = () if params.gamma == "auto" else (params.gamma,)
-    gammas = sorted({*GAMMAS, *own})
-    settings = [Setting(_method("none"), pairs[0], replace(params, draft_with="none"))]
+    gammas = sorted({*feed.GAMMAS, params.gamma} - {"auto"})
+    settings = [_alone(pairs[0], params)]
     settings += [Setting(f"γ {gamma}", pairs[0], replace(params, gamma=gamma, tree=())) for gamma in gammas]
-    whose = f"{_in_words(pairs, _without_tree(request))}, {drafter_in_words(params, pairs[0].info)}"
+    whose = f"{_in_words(pairs, request, with_tree=False)}, {drafter_in_words(params, pairs[0].info)}"
     return _on_prompts(settings, pairs, request, whose)
 
 
@@ -194,7 +184,7 @@ def _drafters(request: ComparisonRequest, pairs: list[Pair]) -> MeasurementPlan:
         # The control of exit_layer is hidden, and can hold what another target allows.
         params = replace(params, exit_layer=0)
     settings = with_trees(settings_for(pairs, methods_at_hand(pairs[0]), params), params)
-    whose = _in_words(pairs, _without_tree(request))  # each row has its own length or tree
+    whose = _in_words(pairs, request, with_tree=False)  # each row has its own length or tree
     names = {one.name: _name_on_page(one) for one in settings}
     abouts = {one.name: _about(one) for one in settings}
     own = [one for one in settings if one.pair is pairs[0] and not one.params.tree]
@@ -208,7 +198,7 @@ FIRST = ("model", "mtp", "lookup", "ngram", "suffix", "none")
 
 def _about(setting: Setting) -> str:
     method, kind = setting.params.draft_with, setting.pair.info.drafter_kind
-    how = how_in_words(method, kind) or say("compare.alone")
+    how = feed.how_in_words(method, kind) or say("compare.alone")
     return f"{how} {say('compare.in_trees')}" if setting.params.tree else how
 
 
@@ -256,44 +246,39 @@ def _on_prompts(
     in_turns = all(map(can_be_timed_in_turns, pairs))
     said = say("run.in_turns", whose=whose) if in_turns else whose
     if request.prompts == "set":
-        return MeasurementPlan(settings, prompts_for(pairs[0], SET_SIZE), 1, said, in_turns=int(in_turns))
-    repeated = say("run.times", whose=whose, repeats=REPEATS)
+        return MeasurementPlan(
+            settings, prompts_for(pairs[0], feed.SET_SIZE), 1, said, in_turns=int(in_turns)
+        )
+    repeated = say("run.times", whose=whose, repeats=feed.REPEATS)
     if not in_turns:
-        return MeasurementPlan(settings, [request.prompt], REPEATS, repeated)
-    return MeasurementPlan(settings, [request.prompt], REPEATS, said, in_turns=IN_TURNS, repeated=repeated)
+        return MeasurementPlan(settings, [request.prompt], feed.REPEATS, repeated)
+    return MeasurementPlan(
+        settings, [request.prompt], feed.REPEATS, said, in_turns=feed.IN_TURNS, repeated=repeated
+    )
 
 
-def _without_tree(request: ComparisonRequest) -> ComparisonRequest:
-    return replace(request, params=replace(request.params, tree=()))
-
-
-def _in_words(pairs: Sequence[AnyPair], request: ComparisonRequest) -> str:
-    info, params = pairs[0].info, request.params
+def _in_words(pairs: Sequence[AnyPair], request: ComparisonRequest, with_tree: bool = True) -> str:
+    info, params = pairs[0].info, request.params if with_tree else replace(request.params, tree=())
     where = info.name if info.server else say("run.on_device", name=info.name, device=info.device_name)
     seed = f", {say('said.seed', seed=params.seed)}" if params.temperature else ""
     judging = "".join(f"{words}, " for words in judging_in_words(params))
-    this = request.prompts == "this"
-    prompts = prompt_in_words(request.prompt) if this else say("run.prompt_set", size=SET_SIZE)
+    is_set = request.prompts == "set"
+    prompts = say("run.prompt_set", size=feed.SET_SIZE) if is_set else prompt_in_words(request.prompt)
     return f"{prompts}, {where}, {judging}{sampler_in_words(params)}{seed}"
 
 
 def found(request: ComparisonRequest, plan: MeasurementPlan, so_far: Comparison) -> dict[str, Any]:
-    """The part of a measurement that has the results."""
     result: dict[str, Any] = {}
+    drafted = [trace for trace in so_far.traces.values() if trace.params.draft_with != "none"]
     if request.kind == "race" and len(so_far.traces) == 2:
         result["race"] = race_of([so_far.traces[each.name] for each in plan.settings], plan.settings)
-    elif request.kind == "gamma" and (drafted := drafted_in(so_far)):
-        result["conditions"] = conditions_of(drafted)
-        result["gammas"] = [gamma_point(row) for row in sorted(so_far.rows, key=length_of)]
+    elif request.kind == "gamma" and drafted:
+        result["conditions"] = feed.conditions_of(drafted[0])
+        result["gammas"] = [gamma_point(row) for row in sorted(so_far.rows, key=lambda row: row.gamma or 0)]
     elif request.kind == "compare" and so_far.rows:
         rows = result_of(plan.settings, plan.prompts, so_far.repeats, so_far.rows)
         result["comparison"] = comparison_of(rows, plan, so_far.done < so_far.total)
     return result
-
-
-def drafted_in(so_far: Comparison) -> Trace | None:
-    """The first run with drafts; None until there is one."""
-    return next((trace for trace in so_far.traces.values() if trace.params.draft_with != "none"), None)
 
 
 def race_of(traces: Sequence[Trace], settings: Sequence[Setting]) -> wire.Race:
@@ -335,9 +320,9 @@ def _of_race_in_words(key: str, **values: object) -> str:
 
 def _lane(trace: Trace, title: str) -> wire.Lane:
     rounds = round_objects(trace.rounds)
-    cut_output(rounds, trace.text)
+    feed.cut_output(rounds, trace.text)
     for one in rounds:
-        for token in tokens_of(one):
+        for token in feed.tokens_of(one):
             # What a token without a text stands for is told by its own row.
             token["top"] = [] if token["text"] else [row for row in token["top"] if row[0] == token["id"]]
     stats = trace.stats
@@ -373,16 +358,10 @@ def same_text(alone: Trace, drafted: Trace) -> str:
     return say("run.texts.differ", place=place, dtype=alone.pair.dtype.target)
 
 
-def length_of(row: MethodRow) -> int:
-    """The draft length of a measured row; 0 is plain decoding."""
-    assert row.gamma != "auto", "only given lengths are measured"
-    return row.gamma or 0
-
-
 def gamma_point(row: MethodRow) -> wire.GammaPoint:
     low, high = (row.speedup and row.speedup_interval) or (None, None)
     return {
-        "gamma": length_of(row),
+        "gamma": row.gamma or 0,
         "speedup": row.speedup,
         "low": low,
         "high": high,

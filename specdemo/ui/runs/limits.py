@@ -11,13 +11,7 @@ from typing import TypeVar
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from specdemo.events import (
-    Params,
-    check_messages,
-    check_number,
-    is_conversation,
-    template_arguments_json,
-)
+from specdemo.events import Params, check_messages, check_number, is_conversation, template_arguments_json
 from specdemo.words.catalogue import numeral
 from specdemo.words.message import refusal
 

@@ -15,16 +15,8 @@ from huggingface_hub import get_token
 
 from specdemo import zero
 from specdemo.errors import PairError, no_mistakes, with_words, without_directories
-from specdemo.loading.catalog import (
-    CATALOGUE,
-    DFLASH,
-    EAGLE3,
-    FOR_GPUS,
-    POOR,
-    QUANTIZE,
-    Entry,
-    names_in_words,
-)
+from specdemo.loading import catalog
+from specdemo.loading.catalog import CATALOGUE, Entry
 from specdemo.loading.fetch import OnProgress, has_config, with_base
 from specdemo.loading.load import target_for
 from specdemo.loading.pair import AnyPair, Pair
@@ -44,8 +36,6 @@ from specdemo.words.message import Message, about, refusal
 
 @dataclass(frozen=True)
 class Given:
-    """A server's address and key, as the page's owner gave them."""
-
     url: str
     key: str | None = None
 
@@ -65,11 +55,6 @@ class Servers:
     @staticmethod
     def _name(address: str) -> str:
         return f"{SERVER_PREFIX}{host_of(address) if address.startswith('http:') else address}"
-
-    @property
-    def names(self) -> list[str]:
-        """The names of the servers that the owner gave."""
-        return list(self.places)
 
     def place(self, name: str | None, typed: str | None) -> tuple[str, tuple[str, str | None]] | None:
         """Name, address and key of the server that is asked for, None if no server is. typed: an address that
@@ -106,7 +91,7 @@ class Servers:
         return found
 
 
-EMBEDDED_PAIRS = ("embedded", POOR, EAGLE3, DFLASH)
+EMBEDDED_PAIRS = ("embedded", catalog.POOR, catalog.EAGLE3, catalog.DFLASH)
 
 
 @dataclass(frozen=True)
@@ -127,17 +112,17 @@ class Needs:
     on this machine, and else estimated from the catalogue. If nothing is known, they are None, and the total
     is 0."""
 
-    target_bytes: int | None
-    drafter_bytes: int | None
-    total: int
-    memory: int  # bytes that the device has
-    fits: bool
-    loaded: bool
-    gated: bool
-    tried: str
-    device: str
-    device_name: str
-    why: Message | str  # it is computed there
+    target_bytes: int | None = None
+    drafter_bytes: int | None = None
+    total: int = 0
+    memory: int = 0  # bytes that the device has
+    fits: bool = True
+    loaded: bool = False
+    gated: bool = False
+    tried: str = ""
+    device: str = "server"
+    device_name: str = ""
+    why: Message | str = ""  # it is computed there
     server: str = ""  # what is known of the server that is chosen; empty for a pair
 
 
@@ -172,14 +157,13 @@ class Models:
         self.arguments = {name: {"name": name, **how} for name in names}
         if self.default not in CATALOGUE:
             self.arguments = {self.default: default, **self.arguments}
-        if self.servers.names and not is_given:
-            self.default = self.servers.names[0]
+        if self.servers.places and not is_given:
+            self.default = next(iter(self.servers.places))
         self.pool = ModelPool(seconds=limits.load_seconds)
 
     @property
     def names(self) -> list[str]:
-        """The names of the servers and pairs that can be chosen."""
-        return [*self.servers.names, *self.arguments]
+        return [*self.servers.places, *self.arguments]
 
     def _server(self, choice: Choice) -> tuple[str, tuple[str, str | None]] | None:
         return self.servers.place(choice.pair or self.default, choice.server)
@@ -195,11 +179,11 @@ class Models:
         for name in allowed:
             if name not in CATALOGUE:
                 raise PairError(
-                    f"allow must be names out of {names_in_words(CATALOGUE)}, not {ascii(name)[:60]}"
+                    f"allow must be names out of {catalog.names_in_words(CATALOGUE)}, not {ascii(name)[:60]}"
                 )
         device = self.default_request.device
         free = free_memory(device)
-        usual = FOR_GPUS if is_cuda(device) and not zero.GPU else ()
+        usual = catalog.FOR_GPUS if is_cuda(device) and not zero.GPU else ()
         listed = dict.fromkeys((*usual, *allowed))
         own = [self.default] if self.default in CATALOGUE else []
         return [
@@ -240,7 +224,7 @@ class Models:
                 raise PairError(about(field, "fixed"))
         name = self.default if choice.pair is None else choice.pair
         if not isinstance(name, str) or name not in self.arguments:
-            raise PairError(refusal("pair", "choice", name, names=names_in_words(self.names)))
+            raise PairError(refusal("pair", "choice", name, names=catalog.names_in_words(self.names)))
         arguments = dict(self.arguments[name])
         if choice.dtype is not None:
             arguments["dtype"] = choice.dtype
@@ -278,7 +262,9 @@ class Models:
 
     def needs(self, choice: Choice) -> Needs:
         if server := self._server(choice):
-            return _nothing(self.servers.loaded(server[0]))
+            pair = self.servers.loaded(server[0])
+            unknown = "a server; it is asked what it is at the first run"
+            return Needs(loaded=pair is not None, server=pair.about if pair else unknown)
         request = self.request(choice)
         entry, pair = CATALOGUE.get(request.name), self.pool.loaded(request)
         sizes = _sizes(request, entry, pair)
@@ -306,19 +292,13 @@ class Models:
             if name in self.arguments
         ]
         no_models: dict[str, None] = dict.fromkeys(ROLES)
-        served = [{"name": name, **no_models, "about": "a server"} for name in self.servers.names]
+        served = [{"name": name, **no_models, "about": "a server"} for name in self.servers.places]
         if self.default_request.name in CATALOGUE:
             return [*served, *entries]
         shown = self._as_shown(self.default_request)
         ids = dict.fromkeys(ROLES) | {part.role: part.id for part in shown.parts}
         own = {"name": shown.name, **ids, "about": "as the server was started"}
         return [own, *served, *entries] if self.default == shown.name else [*served, own, *entries]
-
-
-def _nothing(pair: ServedPair | None) -> Needs:
-    """What a server needs here. pair: the server, if it has been asked what it is."""
-    about = "a server; it is asked what it is at the first run" if pair is None else pair.about
-    return Needs(None, None, 0, 0, True, pair is not None, False, "", "server", "", "", about)
 
 
 def _sizes(request: PairRequest, entry: Entry | None, pair: Pair | None) -> list[int]:
@@ -342,7 +322,7 @@ def _estimated_sizes(request: PairRequest, entry: Entry) -> list[int]:
     parameters = [int(5e8 * size) for size in gigabytes]  # two bytes each in bfloat16
     automatic, _ = automatic_dtype(request.device, sum(parameters))
     bits = [
-        QUANTIZE[part.quantize] if part.quantize else 8 * (part.dtype or automatic).itemsize
+        catalog.QUANTIZE[part.quantize] if part.quantize else 8 * (part.dtype or automatic).itemsize
         for part in request.parts
     ]
     return [count * width // 8 for count, width in zip(parameters, bits, strict=True)]

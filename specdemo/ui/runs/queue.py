@@ -51,11 +51,6 @@ class RunQueue:
         atexit.register(self.close)
 
     @property
-    def busy(self) -> bool:
-        """Whether somebody has a turn."""
-        return self.running is not None
-
-    @property
     def waiting(self) -> int:
         """How many requests wait, including those whose pair is still loading."""
         with self.changed:
@@ -110,7 +105,6 @@ class RunQueue:
             wait([running.done], patience)
 
     def leave(self, ticket: "Ticket") -> None:
-        """Takes the ticket out of the line, if it is there."""
         with self.changed:
             line = self.lines.get(ticket.visitor.address, [])
             if ticket in line:
@@ -286,7 +280,6 @@ class Ticket:
 
     @property
     def is_late(self) -> bool:
-        """Whether the turn has taken as long as it may."""
         longest = self.queue.limits.run_seconds
         return longest is not None and self.seconds >= longest
 
@@ -318,7 +311,6 @@ class Ticket:
             self.send_away(why)
 
     def send_away(self, why: Message) -> None:
-        """Tells who waits for the turn that it will not come."""
         self.cancelled = True
         with suppress(InvalidStateError):  # it has its result already
             self.done.set_exception(Refused(why))

@@ -3,11 +3,11 @@ them into assets/traces; their questions, and what to look at, are in the catalo
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
+from typing import Any
 
 from specdemo.events import Params
-from specdemo.events.params import DraftTree
 from specdemo.events.trace import Trace
 from specdemo.loading.catalog import POOR, ROOT
 
@@ -30,44 +30,28 @@ class Recording:
 
     prompt: str
     params: Params
-    pair: str = "embedded"
+    pair: str
 
 
-def _recording(
-    prompt: str,
-    temperature: float,
-    *,
-    draft_with: str = "model",
-    gamma: int = 4,
-    tree: DraftTree = (),
-    tokens: int = 44,
-    pair: str = "embedded",
-) -> Recording:
-    """A recording without filters, and with as much recorded as the inspector needs."""
-    params = Params(
-        draft_with=draft_with,
-        gamma=gamma,
-        tree=tree,
-        temperature=temperature,
-        top_p=1.0,
-        seed=1,
-        max_new_tokens=tokens,
-        alternatives=3,
-    )
-    return Recording(prompt, params, pair)
+# Without filters, and with as much recorded as the inspector needs.
+_USUAL = Params(gamma=4, top_p=1.0, seed=1, max_new_tokens=44, alternatives=3)
+
+
+def _recording(prompt: str, temperature: float, pair: str = "embedded", **more: Any) -> Recording:
+    return Recording(prompt, replace(_USUAL, temperature=temperature, **more), pair)
 
 
 # In the order of the examples. "greedy", "warm" and "hot" are one prompt at three temperatures. "poor",
 # "long" and "tree" differ from "warm" in one setting each; the first two are shorter.
 RECORDINGS = {
-    "poor": _recording(STORY, 0.7, pair=POOR, tokens=32),
-    "long": _recording(STORY, 0.7, gamma=16, tokens=32),
+    "poor": _recording(STORY, 0.7, pair=POOR, max_new_tokens=32),
+    "long": _recording(STORY, 0.7, gamma=16, max_new_tokens=32),
     "greedy": _recording(STORY, 0.0),
     "warm": _recording(STORY, 0.7),
     "hot": _recording(STORY, 1.2),
     "tree": _recording(STORY, 0.7, tree=(2, 2, 1, 1)),
-    "lookup": _recording(_TRAIN, 0.0, draft_with="lookup", tokens=48),
-    "ngram": _recording(_WHEELS, 0.0, draft_with="ngram", tokens=52),
+    "lookup": _recording(_TRAIN, 0.0, draft_with="lookup", max_new_tokens=48),
+    "ngram": _recording(_WHEELS, 0.0, draft_with="ngram", max_new_tokens=52),
 }
 
 
@@ -81,5 +65,4 @@ def digest_of(trace: Trace) -> str:
 
 
 def recorded_trace(name: str) -> Trace:
-    """The recorded run of this name in RECORDINGS."""
     return Trace.load(TRACES_FOLDER / f"{name}.json")

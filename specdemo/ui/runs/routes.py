@@ -18,12 +18,12 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from specdemo.ui.runs.board import Board, Followed, FollowedMeasurement, FollowedRun, opened_run
-from specdemo.ui.runs.halls import Halls
+from specdemo.ui.runs.guess import Halls
 from specdemo.ui.runs.limits import Limits, request_address
 from specdemo.ui.runs.models import Choice, Models
-from specdemo.ui.runs.opening import message_of, read_file
 from specdemo.ui.runs.queue import RunQueue
-from specdemo.ui.view.feed import COMPRESSED, KeptRun, as_recorded, conversation, file_name, notice
+from specdemo.ui.view.feed import conversation, notice
+from specdemo.ui.view.kept import COMPRESSED, KeptRun, as_recorded, file_name, message_of, read_file
 from specdemo.ui.view.settings import Values, values_of, weights_of
 from specdemo.ui.view.texts import unfinished
 from specdemo.ui.view.wire import Message
@@ -54,17 +54,10 @@ def following_routes(board: Board, queue: RunQueue, one_file: Callable[[bytes, s
         )
 
     async def whole(request: Request) -> Response:
-        """The message that shows all of a run."""
         tag = spoken()
-
-        def message(kept: KeptRun) -> Response:
-            return Response(kept.message_in(tag), headers=JSON)
-
-        return await _kept(asked_for(request), message)
+        return await _kept(asked_for(request), lambda kept: Response(kept.message_in(tag), headers=JSON))
 
     async def trace(request: Request) -> Response:
-        """A run's trace, as a file."""
-
         def file(kept: KeptRun) -> Response:
             return Response(kept.trace, headers=JSON | _saved_as(kept.file_name))
 
@@ -90,17 +83,13 @@ def following_routes(board: Board, queue: RunQueue, one_file: Callable[[bytes, s
         return HTMLResponse(one.report[-1], headers=NOT_STORED | _saved_as("specdemo-advice.html"))
 
     async def stop(request: Request) -> Response:
-        """Ends what is followed, if it goes on."""
         if one := asked_for(request):
             one.stop()
         return Response(status_code=HTTPStatus.NO_CONTENT)
 
+    read = {"": follow, "/whole": whole, "/trace": trace, "/html": html, "/report": report}
     return [
-        Route(f"{RUNS}/{{name}}", follow, methods=["GET"]),
-        Route(f"{RUNS}/{{name}}/whole", whole, methods=["GET"]),
-        Route(f"{RUNS}/{{name}}/trace", trace, methods=["GET"]),
-        Route(f"{RUNS}/{{name}}/html", html, methods=["GET"]),
-        Route(f"{RUNS}/{{name}}/report", report, methods=["GET"]),
+        *(Route(f"{RUNS}/{{name}}{part}", answer, methods=["GET"]) for part, answer in read.items()),
         Route(f"{RUNS}/{{name}}/stop", stop, methods=["POST"]),
     ]
 
@@ -128,7 +117,7 @@ def hall_routes(halls: Halls) -> list[Route]:
 def health_route(runs: RunQueue, is_stopped: Callable[[], bool]) -> Route:
     async def health(request: Request) -> JSONResponse:
         status = "stopped" if is_stopped() or not runs.thread.is_alive() else "ok"
-        answer = {"status": status, "busy": runs.busy, "waiting": runs.waiting}
+        answer = {"status": status, "busy": runs.running is not None, "waiting": runs.waiting}
         return JSONResponse(answer, status_code=200 if status == "ok" else 503)
 
     return Route("/health", health)

@@ -1,4 +1,4 @@
-"""A visitor's run, from its place in line to its end. Without Gradio.
+"""A visitor's run or measurement, from its place in line to its end. Without Gradio.
 
 What a visitor waits for is awaited in coroutines, which take no thread while they sleep and can be cancelled
 at any moment. The runs themselves happen in one thread, one after another.
@@ -11,15 +11,19 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing, suppress
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
+from specdemo import zero
 from specdemo.errors import LoadError, PairError, failure
 from specdemo.events import Params
-from specdemo.loading.pair import AnyPair
+from specdemo.loading.pair import AnyPair, Pair
 from specdemo.measure.turns import settle
 from specdemo.session import Run
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import Refused, Ticket, fulfil
+from specdemo.ui.view import wire
+from specdemo.ui.view.feed import nothing_yet
 from specdemo.ui.view.settings import in_words
 from specdemo.words.catalogue import say
 from specdemo.words.message import Message, message, message_of
@@ -32,6 +36,11 @@ REPORT_PERIOD = 0.1  # s, the least time between two reports of a run
 QUEUE_PERIOD = 1.0
 LOADING_PERIOD = 0.3  # s between two looks at a load
 ATTEMPTS = 5  # turns for which a pair is loaded that the pool drops again and again
+SHOWN_PROMPT = 40  # characters of a prompt, to tell it from others
+PERIOD = 0.3  # s between two looks at a measurement
+TELLING = 1.0  # s, from which on what was measured tells what is left
+Link = Callable[[str, Params], str]  # from a pair's name and Params, the query of the address of a new game
+Work = Callable[..., Iterator[dict[str, Any]]]
 
 
 class Waiting(NamedTuple):
@@ -191,8 +200,7 @@ async def loaded(models: Models, ticket: Ticket, choice: Choice) -> AsyncIterato
     ticket.load()
     ticket.check()
     start, left = time.monotonic(), threading.Event()
-    nothing: tuple[Message | None, float | None] = (None, None)
-    latest = deque([nothing], maxlen=1)  # what the loader does
+    latest: deque[tuple[Message | None, float | None]] = deque([(None, None)], maxlen=1)  # the loader's news
     name = choice.server or choice.pair or models.default
     before = ("run.loading_server" if choice.server else "run.loading_pair", {"name": name})
 
@@ -226,8 +234,78 @@ def awaitable(future: Future) -> asyncio.Future:
     return awaitable
 
 
+@dataclass(frozen=True)
+class MeasurementRequest:
+    """What a visitor wants to be measured, and how that is done."""
+
+    kind: wire.MeasurementKind
+    choice: Choice
+    prompt: str
+    params: Params
+    link: Link
+    report: deque[str] = field(default_factory=lambda: deque(maxlen=1), init=False)  # a page to save, if any
+    period: ClassVar[float | None] = PERIOD  # s between two looks; None: it is shown at its end only
+
+    async def choices(self, models: Models) -> list[Choice]:
+        return [self.choice]
+
+    def work(self, ticket: Ticket) -> Work:
+        """What happens in the ticket's turn, as `in_turn` takes it. It yields all that is known so far, as
+        parts of wire.Measurement. `share` is 1 when nothing is left to measure."""
+        raise NotImplementedError
+
+
+async def measure(
+    models: Models, ticket: Ticket, request: MeasurementRequest, name: str = ""
+) -> AsyncIterator[wire.Measurement]:
+    """Measures when the ticket's turn comes. Yields all that is measured so far, whenever there is more.
+    Errors are raised. Closing or cancelling this generator stops the measurement. name: the name that the
+    measurement is followed by."""
+    told = nothing_yet({"kind": request.kind}, name)
+    ends: float | None = None  # seconds that it takes in all, by what its parts took so far
+    try:
+        choices = await request.choices(models)
+        turns = in_turn(models, ticket, choices, request.work(ticket), request.period)
+        async with aclosing(turns) as reports:
+            async for report in reports:
+                if isinstance(report, Waiting):
+                    yield told | {"text": report.sentence, "share": told["share"] or report.share}
+                    continue
+                (latest, ended), before = report, told
+                told = told | {"state": "running", **latest}
+                spent, share = ticket.seconds, told["share"]
+                if share and share != before["share"] and spent >= TELLING:
+                    ends = spent / share
+                told["left"] = ends and max(0, round(ends - spent))  # so that it is sent once a second
+                if told != before and not ended:
+                    yield told
+    finally:
+        ticket.cancel()
+    if told["share"] == 1:
+        yield told | {"state": "ended", "text": "", "share": None}
+    else:
+        text = in_words(ticket.ending) if ticket.is_late else say("run.stopped")
+        yield told | {"state": "stopped", "text": text, "share": None}
+
+
+def pair_here(pair: AnyPair, kind: wire.MeasurementKind) -> Pair:
+    """The pair, of which an instrument of this kind needs single rounds or many runs. Raises PairError where
+    they are made on a server or on ZeroGPU."""
+    if not isinstance(pair, Pair):
+        raise PairError(message(f"{kind}_server"))
+    if zero.GPU is not None:
+        raise PairError(message(f"{kind}_zero"))
+    return pair
+
+
+def prompt_in_words(prompt: str) -> str:
+    """The prompt's first words, to tell it from others."""
+    start = " ".join(prompt.split())
+    start = start if len(start) <= SHOWN_PROMPT else f"{start[:SHOWN_PROMPT]}…"
+    return say("run.this_prompt", start=start)
+
+
 def message_about(error: Exception) -> Message | str:
-    """What a visitor is told about an error."""
     return message_of(error) if is_for_visitor(error) else message("failed", why=failure(error))
 
 

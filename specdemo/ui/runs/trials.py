@@ -1,34 +1,31 @@
-"""Many short runs of the real engine, counted by their first two tokens, with a chi-square test. Without
-Gradio.
+"""Many short runs of the real engine, counted by their first two tokens, with a chi-square test; and two
+worlds. Without Gradio.
 
 The runs are of the tiny pair, as the engine is or with one of the mistakes, against the target's own
 distribution, which is enumerated; or of the chosen pair and this prompt, with drafting on and off.
+
+Two worlds: one prompt and one set of random numbers, with a drafter that goes from noise over the pair's own
+to the target itself. At each stop the engine runs the prompt, sampled and greedily, and the tiny pair many
+times. What is rejected changes; the tiny pair's distribution and the greedy text do not.
 """
 
 import math
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-from specdemo import zero
-from specdemo.errors import PairError
-from specdemo.events import PairInfo, Params, check_prompt, is_lossy, words_of_row
+from specdemo.events import Params, Round, check_prompt, is_lossy, words_of_row
+from specdemo.events.params import GRAMMARS
 from specdemo.loading.pair import AnyPair, Pair
-from specdemo.trials.chi_square import (
-    ChiSquare,
-    distance_by_chance,
-    goodness_of_fit,
-    homogeneity,
-    shares_of,
-    total_variation,
-)
+from specdemo.trials import chi_square
 from specdemo.trials.mistakes import IN_TREES, MISTAKES
 from specdemo.trials.runs import FirstTokens, PairTrials, TinyTrials, tiny_params
 from specdemo.trials.tiny import TINY_PROMPT, TINY_WORDS
-from specdemo.ui.runs.measuring import Link, MeasurementRequest, Work, prompt_in_words
+from specdemo.trials.worlds import STOPS, mixed, world
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import Ticket
+from specdemo.ui.runs.run import MeasurementRequest, Work, pair_here, prompt_in_words
 from specdemo.ui.view import wire
 from specdemo.ui.view.settings import judging_in_words, length_in_words, sampler_in_words
 from specdemo.words.catalogue import say
@@ -41,6 +38,9 @@ SHOWN_CELLS = 16  # bars; the rarer cells are shown as one
 BEYOND_CHANCE = 1e-6  # the p-value below which a difference is called found, however often it is looked at
 UNSUSPICIOUS = 1e-3  # and the one from which nothing is said against being equal
 FEWEST_RUNS = 100  # of which something is said
+# Of two worlds: tokens of each text at the most, runs of the tiny pair at each stop, and how many of these
+# before the next stop has its turn.
+TOKENS, WORLDS_RUNS, AT_ONCE = 44, 1_000, 50
 
 
 @dataclass(frozen=True)
@@ -52,10 +52,6 @@ class TrialsRequest(MeasurementRequest):
     trial: str
     guesses: int = 1
 
-    @property
-    def mistake(self) -> str | None:
-        return self.trial if self.trial in MISTAKES else None
-
     async def choices(self, models: Models) -> list[Choice]:
         return [self.choice] if self.trial == "pair" else []
 
@@ -64,16 +60,15 @@ class TrialsRequest(MeasurementRequest):
 
         def tried(*pairs: AnyPair) -> Iterator[dict[str, Any]]:
             nonlocal trials
-            trials = trials_of(self, *pairs) if trials is None else trials.with_pair(*pairs)
+            trials = trials or trials_of(self, *pairs)
             yield {"whose": trials.whose, "share": trials.runs / trials.most}
             told = -math.inf
             while trials.runs < trials.most and not (ticket.is_over or ticket.give_way()):
-                trials.run(lambda: ticket.is_over)
+                trials.run(lambda: ticket.is_over, *pairs)
                 if time.monotonic() - told >= (self.period or 0.0):
                     yield _known(trials)
                     told = time.monotonic()
             yield _known(trials)
-            trials.rest()
 
         return tried
 
@@ -82,10 +77,7 @@ def _known(trials: "OfTiny | OfPair") -> dict[str, Any]:
     return {"whose": trials.whose, "share": trials.runs / trials.most, "trials": trials.so_far()}
 
 
-def trials_request(
-    wanted: dict[str, Any], choice: Choice, prompt: str, params: Params, link: Link
-) -> TrialsRequest:
-    """The trials that the page's script asks for, by its trial."""
+def trials_request(wanted: dict[str, Any], prompt: str, params: Params, **more: Any) -> TrialsRequest:
     trial, guesses = wanted.get("trial"), 2 if wanted.get("guesses") == 2 else 1
     possible = TRIALS if guesses == 1 else ("none", *IN_TREES)
     if trial not in possible:
@@ -94,7 +86,7 @@ def trials_request(
         check_prompt(prompt)
         if params.draft_with == "none":
             raise ValueError(message("off_already"))
-    return TrialsRequest("trials", choice, prompt, params, link, trial, guesses)
+    return TrialsRequest(prompt=prompt, params=params, **more, trial=trial, guesses=guesses)
 
 
 class OfTiny:
@@ -104,14 +96,8 @@ class OfTiny:
 
     def __init__(self, request: TrialsRequest):
         self.request = request
-        params = tiny_params(request.params, request.mistake, request.guesses)
-        self.trials = TinyTrials(params, request.mistake)
-
-    def with_pair(self) -> "OfTiny":
-        return self
-
-    def rest(self) -> None:
-        """Does nothing: the tiny pair is the trials' own."""
+        mistake = request.trial if request.trial in MISTAKES else None
+        self.trials = TinyTrials(tiny_params(request.params, mistake, request.guesses), mistake)
 
     def run(self, is_over: Callable[[], bool]) -> None:
         self.trials.run()
@@ -136,10 +122,11 @@ class OfTiny:
 def tiny_counts(trials: TinyTrials) -> wire.Counts:
     """What the runs of the tiny pair have counted, beside the target's own distribution."""
     seen, p = trials.seen, trials.expected
-    names = {cell: " ".join(TINY_WORDS[token_id] for token_id in cell) for cell in {**p, **seen}}
-    compared = _compared(shares_of(seen), p, sorted(names, key=lambda cell: -p.get(cell, 0.0)), names)
-    by_chance = distance_by_chance(p, seen.total())
-    return _counts(trials, seen.total(), goodness_of_fit(seen, p), len(names), compared, by_chance)
+    cells = sorted({**p, **seen}, key=lambda cell: -p.get(cell, 0.0))
+    names = {cell: " ".join(TINY_WORDS[token_id] for token_id in cell) for cell in cells}
+    by_chance = chi_square.distance_by_chance(p, seen.total())
+    share, test = chi_square.shares_of(seen), chi_square.goodness_of_fit(seen, p)
+    return _counts(trials, seen.total(), test, share, p, names, by_chance)
 
 
 class OfPair:
@@ -148,53 +135,38 @@ class OfPair:
     most = PAIR_RUNS
 
     def __init__(self, request: TrialsRequest, pair: AnyPair):
-        if not isinstance(pair, Pair):
-            raise PairError(message("trials_server"))
-        if zero.GPU is not None:
-            raise PairError(message("trials_zero"))
+        pair = pair_here(pair, "trials")
         self.request = request
-        self.params = pair.check(request.params)
-        self.trials = PairTrials(pair, request.prompt, self.params)
-        self.whose = self._in_words(pair.info)
+        self.params = params = pair.check(request.params)
+        self.trials = PairTrials(pair, request.prompt, params)
+        how = ", ".join([*judging_in_words(params), sampler_in_words(params), *length_in_words(params)])
+        where = say("run.on_device", name=pair.info.name, device=pair.info.device_name)
+        prompt = prompt_in_words(request.prompt)
+        self.whose = say("trials.of_pair", prompt=prompt, pair=where, how=how, seed=params.seed)
 
-    def with_pair(self, pair: AnyPair) -> "OfPair":
-        """Goes on with this pair, which may have been loaded again."""
-        assert isinstance(pair, Pair)
+    def run(self, is_over: Callable[[], bool], pair: Pair) -> None:
+        """Makes runs of this pair, which may have been loaded again. It is not kept: between two turns others
+        may need its memory."""
         self.trials.pair = pair
-        return self
-
-    def rest(self) -> None:
-        """Lets go of the pair until `with_pair`: meanwhile others may need its memory."""
-        del self.trials.pair
-
-    def run(self, is_over: Callable[[], bool]) -> None:
         self.trials.run(is_over)
+        del self.trials.pair
 
     @property
     def runs(self) -> int:
         return self.trials.drafting.total()
 
-    def _in_words(self, info: PairInfo) -> str:
-        params = self.params
-        how = ", ".join([*judging_in_words(params), sampler_in_words(params), *length_in_words(params)])
-        where = say("run.on_device", name=info.name, device=info.device_name)
-        prompt = prompt_in_words(self.request.prompt)
-        return say("trials.of_pair", prompt=prompt, pair=where, how=how, seed=params.seed)
-
     def so_far(self) -> wire.Trials:
         trials = self.trials
         on, off = trials.drafting, trials.alone
-        names = {cell: trials.texts[cell] for cell in {**on, **off}}
-        both = sorted(names, key=lambda cell: -(on[cell] + off[cell]))
-        compared = _compared(shares_of(on), shares_of(off), both, names)
+        cells = sorted({**on, **off}, key=lambda cell: -(on[cell] + off[cell]))
+        names = {cell: trials.texts[cell] for cell in cells}
         # A difference of two samples has twice the variance.
-        by_chance = distance_by_chance(shares_of(on + off), self.runs / 2)
-        counts = _counts(trials, self.runs, homogeneity(on, off), len(names), compared, by_chance)
-        return _so_far(self, self.params, counts)
+        by_chance = chi_square.distance_by_chance(chi_square.shares_of(on + off), self.runs / 2)
+        shares, test = (chi_square.shares_of(on), chi_square.shares_of(off)), chi_square.homogeneity(on, off)
+        return _so_far(self, self.params, _counts(trials, self.runs, test, *shares, names, by_chance))
 
 
 def trials_of(request: TrialsRequest, *pairs: AnyPair) -> OfTiny | OfPair:
-    """The trials that are asked for, of which none has been run."""
     return OfPair(request, *pairs) if request.trial == "pair" else OfTiny(request)
 
 
@@ -212,25 +184,38 @@ def _so_far(of: OfTiny | OfPair, params: Params, counts: wire.Counts) -> wire.Tr
 def _counts(
     trials: TinyTrials | PairTrials,
     runs: int,
-    test: ChiSquare,
-    cells: int,
-    compared: dict[str, Any],
+    test: chi_square.ChiSquare,
+    came: Mapping[Hashable, float],
+    due: Mapping[Hashable, float],
+    names: Mapping[FirstTokens, str],
     by_chance: float,
 ) -> wire.Counts:
+    """came, due: the share of the runs in which each text came, and in which it is due. names: the texts, the
+    likeliest first, of which the first are shown one by one."""
+    cells = list(names)
+    shown = cells if len(cells) <= SHOWN_CELLS else cells[: SHOWN_CELLS - 1]
+    bars: list[wire.TrialsCell] = [
+        {"text": names[cell], "came": came.get(cell, 0.0), "due": due.get(cell, 0.0), "others": 0}
+        for cell in shown
+    ]
+    if rest := cells[len(shown) :]:
+        sums = [math.fsum(one.get(cell, 0.0) for cell in rest) for one in (came, due)]
+        bars.append({"text": "", "came": sums[0], "due": sums[1], "others": len(rest)})
     return {
         "runs": runs,
         "judged": trials.judged,
         "accepted": trials.accepted,
-        **compared,
+        "cells": bars,
+        "distance": chi_square.total_variation(came, due),
         "by_chance": by_chance,
         "statistic": None if math.isinf(test.statistic) else test.statistic,
         "freedom": test.freedom,
         "p_value": test.p_value,
-        "found": verdict_of(test, runs, cells),
+        "found": verdict_of(test, runs, len(cells)),
     }
 
 
-def verdict_of(test: ChiSquare, runs: int, cells: int) -> wire.TrialsVerdict:
+def verdict_of(test: chi_square.ChiSquare, runs: int, cells: int) -> wire.TrialsVerdict:
     """The verdict of a test. cells: how many texts came or can come. Without a degree of freedom nothing was
     tested: there is one text only, or all others are still too rare."""
     if test.p_value < BEYOND_CHANCE:
@@ -242,22 +227,110 @@ def verdict_of(test: ChiSquare, runs: int, cells: int) -> wire.TrialsVerdict:
     return "unclear" if test.p_value < UNSUSPICIOUS else "fits"
 
 
-def _compared(
-    came: Mapping[Hashable, float],
-    due: Mapping[Hashable, float],
-    cells: Sequence[FirstTokens],
-    names: Mapping[FirstTokens, str],
-) -> dict[str, Any]:
-    """How often each text came and was due, and the total variation distance of the two. cells: the likeliest
-    first, of which the first are shown one by one."""
-    few = len(cells) <= SHOWN_CELLS
-    shown = list(cells if few else cells[: SHOWN_CELLS - 1])
-    rest = [cell for cell in cells if cell not in shown]
-    bars: list[wire.TrialsCell] = [
-        {"text": names[cell], "came": came.get(cell, 0.0), "due": due.get(cell, 0.0), "others": 0}
-        for cell in shown
-    ]
-    if rest:
-        sums = [math.fsum(one.get(cell, 0.0) for cell in rest) for one in (came, due)]
-        bars.append({"text": "", "came": sums[0], "due": sums[1], "others": len(rest)})
-    return {"cells": bars, "distance": total_variation(came, due)}
+@dataclass(frozen=True)
+class WorldsRequest(MeasurementRequest):
+    """All stops, that one first. Where others wait, it gives its turn back as trials do, and goes on after
+    them."""
+
+    stop: int
+
+    def work(self, ticket: Ticket) -> Work:
+        worlds: Worlds | None = None
+
+        def ran(pair: AnyPair) -> Iterator[dict[str, Any]]:
+            nonlocal worlds
+            worlds = worlds or Worlds(self, pair)
+            while worlds.share < 1 and not (ticket.is_over or ticket.give_way()):
+                worlds.go_on(pair, lambda: ticket.is_over)
+                yield {"whose": worlds.whose, "share": worlds.share, "worlds": worlds.so_far()}
+
+        return ran
+
+
+def worlds_request(wanted: dict[str, Any], prompt: str, params: Params, **more: Any) -> WorldsRequest:
+    check_prompt(prompt)
+    stop = wanted.get("stop")
+    if type(stop) is not int or not 0 <= stop < STOPS:
+        raise ValueError(refusal("worlds", "worlds_stop", stop))
+    return WorldsRequest(prompt=prompt, params=params_of(params), **more, stop=stop)
+
+
+def params_of(params: Params) -> Params:
+    """The Params at every stop: sampler, seed and draft length are the visitor's. Greedy runs are made
+    anyway, so those beside them have the usual temperature then."""
+    usual = Params()
+    return replace(
+        params,
+        draft_with="model",
+        draft_temperature=None,
+        tree=(),
+        gamma=usual.gamma if params.gamma == "auto" else params.gamma,
+        confidence=0.0,
+        rule="speculative",
+        temperature=params.temperature or usual.temperature,
+        max_new_tokens=min(params.max_new_tokens, TOKENS),
+        alternatives=0,
+        **dict.fromkeys(GRAMMARS),  # mixed drafters know none
+    )
+
+
+class Worlds:
+    """All stops, as the page is told of them. most: runs of the tiny pair at each. texts: by stop, what has
+    been run."""
+
+    def __init__(self, request: WorldsRequest, pair: AnyPair, most: int = WORLDS_RUNS):
+        pair = pair_here(pair, "worlds")
+        self.request, self.params, self.most = request, pair.check(request.params), most
+        self.texts: dict[int, dict[str, list[wire.WorldsRound]]] = {}
+        self.trials: dict[int, TinyTrials] = {}
+        params, where = self.params, say("run.on_device", name=pair.info.name, device=pair.info.device_name)
+        how, prompt = f"{sampler_in_words(params)}, γ {params.gamma}", prompt_in_words(request.prompt)
+        self.whose = say("worlds.of", prompt=prompt, pair=where, how=how, seed=params.seed)
+
+    def go_on(self, pair: AnyPair, is_over: Callable[[], bool] = lambda: False) -> None:
+        """Does the next piece. What was cut short does not count."""
+        assert isinstance(pair, Pair)
+        stops = sorted(range(STOPS), key=lambda stop: (stop != self.request.stop, stop))
+        if untold := [stop for stop in stops if stop not in self.texts]:
+            self._run(pair, untold[0], is_over)
+        else:
+            self._try(min(stops, key=lambda stop: self._tried(stop)), is_over)
+
+    def _run(self, pair: Pair, stop: int, is_over: Callable[[], bool]) -> None:
+        greedy = replace(self.params, temperature=0.0)
+        sampled, greedily = (
+            world(pair, self.request.prompt, params, stop, is_over) for params in (self.params, greedy)
+        )
+        if not is_over():
+            runs = {"sampled": sampled, "greedy": greedily}
+            self.texts[stop] = {name: list(map(_round, run.rounds)) for name, run in runs.items()}
+
+    def _try(self, stop: int, is_over: Callable[[], bool]) -> None:
+        if stop not in self.trials:
+            self.trials[stop] = TinyTrials(tiny_params(self.params), alter=mixed(stop))
+        for _ in range(min(AT_ONCE, self.most - self._tried(stop))):
+            if is_over():
+                return
+            self.trials[stop].run()
+
+    def _tried(self, stop: int) -> int:
+        return self.trials[stop].seen.total() if stop in self.trials else 0
+
+    @property
+    def share(self) -> float:
+        """Of its time, about; the tiny pair's runs take most of it."""
+        tried = sum(map(self._tried, range(STOPS))) / (STOPS * self.most)
+        return (len(self.texts) / STOPS + 9 * tried) / 10
+
+    def so_far(self) -> wire.Worlds:
+        counts = {stop: tiny_counts(trials) for stop, trials in self.trials.items()}
+        stops = [{"texts": self.texts.get(stop), "counts": counts.get(stop)} for stop in range(STOPS)]
+        return {"most": self.most, "stops": stops}
+
+
+def _round(one: Round) -> wire.WorldsRound:
+    """What is drawn of a round."""
+    return {
+        "draft": [{"id": each.id, "text": each.text, "fate": each.fate} for each in one.draft],
+        "next": one.next and {"id": one.next.id, "text": one.next.text, "source": one.next.source},
+    }

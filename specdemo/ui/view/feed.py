@@ -1,12 +1,11 @@
-"""What is sent to the page: a run's rounds as wire objects, with its numbers. What is kept of a run that has
-ended is compressed, as it is sent. Without torch and without Gradio."""
+"""What is sent to the page: a run's rounds as wire objects, with its numbers, and how long each instrument
+would take. Without torch and without Gradio."""
 
-import gzip
 import hashlib
 import json
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 from typing import Any, cast
 
 from specdemo.engine.detokenize import Pieces
@@ -17,44 +16,32 @@ from specdemo.events import (
     ChatMessage,
     Finish,
     Manner,
-    Params,
     Round,
     Stats,
     is_lossy,
     manner_of,
     words_of_row,
 )
-from specdemo.events.params import GRAMMARS, field_of_grammar, values_of_rule
+from specdemo.events.params import GRAMMARS, field_of_grammar, takes_tree, values_of_rule
 from specdemo.events.segments import MARKS
 from specdemo.events.speedup import Estimate, best_gamma, checks, counted_estimates, estimates
 from specdemo.events.trace import Trace, pieces, round_objects
-from specdemo.events.verdict import Verdict, experts_in_words, verdict, why_none
+from specdemo.events.verdict import experts_in_words, verdict, why_none
+from specdemo.loading.catalog import others_at_hand
+from specdemo.measure.table import WARM_UP_TOKENS
 from specdemo.servers.software import messages_of
-from specdemo.ui.view.durations import seconds
-from specdemo.ui.view.served import counted, printable, served
+from specdemo.ui.view import wire
 from specdemo.ui.view.settings import adjusting_in_words
-from specdemo.ui.view.texts import in_one, number_texts, recorded_on, whose
-from specdemo.ui.view.wire import (
-    MEASUREMENT_KINDS,
-    Measurement,
-    Message,
-    Notice,
-    NoticeKind,
-    OutcomeWords,
-    PromptToken,
-    RoundObject,
-    RunOutcome,
-    RunSetting,
-    Turn,
-    Update,
-    WireChecks,
-    WireEstimate,
-    WireRule,
-)
-from specdemo.words.catalogue import LANGUAGES, say, speaking
+from specdemo.ui.view.texts import counted, in_one, number_texts, printable, recorded_on, whose
+from specdemo.words.catalogue import say
 
 MOST_PROMPT_TOKENS = 50_000  # a prompt with more is shown as one piece
 MOST_ROWS = 3_000  # tokens and alternatives in an update of a run that goes on; each takes some 60 bytes
+GAMMAS = (1, 2, 3, 4, 6, 8, 12, 16)  # besides that of the run
+IN_TURNS = 2  # times that each setting runs on one prompt, its rounds in turns with plain ones
+REPEATS = 5  # the same where that cannot be, or the text is too short for it
+PLAIN_IN_TURNS = 5 / 3  # plain rounds beside each of a run in turns, at most: SHORT_TURN in measure/turns.py
+SET_SIZE = 5  # prompts in a set
 
 
 class RunFeed:
@@ -79,7 +66,7 @@ class RunFeed:
         self.ended = recorded  # its last numbers, which come after the last round, are there
         self.settles = False  # they may still change
 
-    def update(self, since: int) -> Update:
+    def update(self, since: int) -> wire.Update:
         """The rounds from `since` on; while the run goes on, no more than one message can well hold. A run
         whose last token may have been cut ends with a snapshot, and so does a run whose rounds are told
         anew."""
@@ -88,7 +75,8 @@ class RunFeed:
         is_new = not 0 < since <= until
         if is_new or finish in ("stop", "cancelled", "error") or (finish and self.trace.revised):
             return self.snapshot()
-        return self._rounds(since, until if finish else self._portion(since, until), finish)
+        update = self._rounds(since, until if finish else self._portion(since, until), finish)
+        return update | self._figures(finish)
 
     @property
     def until(self) -> int:
@@ -117,8 +105,7 @@ class RunFeed:
             until += 1
         return until
 
-    def snapshot(self) -> Update:
-        """The whole run."""
+    def snapshot(self) -> wire.Update:
         finish = self._finish
         update = self._rounds(0, self._until(finish), finish)
         update["prompt"] = prompt_tokens(self.trace, self.tokenizer, self.recorded)
@@ -131,49 +118,37 @@ class RunFeed:
             update["turns"] = found
         return update
 
-    def words_of(self, snapshot: Update) -> Update:
+    def words_of(self, snapshot: wire.Update) -> wire.Update:
         """The parts of a snapshot that are words, in the language that is spoken now."""
-        trace, finish = self.trace, snapshot["finish"]
-        result = self._verdict(finish)
-        words = {
-            "numbers": number_texts(trace),
-            "verdict": result.text,
-            "tone": result.tone,
-            "whose": whose(trace, self.recorded),
-            "setting": setting(trace),
-        }
+        trace = self.trace
+        words = {"whose": whose(trace, self.recorded), "setting": setting(trace)}
         if "outcome" in snapshot:
             words["outcome"] = snapshot["outcome"] | words_of_outcome(trace)
-        return cast(Update, words)
+        return cast(wire.Update, self._figures(snapshot["finish"]) | words)
+
+    def _figures(self, finish: Finish | None) -> wire.Update:
+        """The parts of each update that are words."""
+        trace, where = self.trace, recorded_on(self.trace) if self.recorded else ""
+        result = verdict(
+            trace.stats, finish, trace.rounds, trace.params, recorded_on=where, settles=self.settles
+        )
+        return cast(
+            wire.Update, {"numbers": number_texts(trace), "verdict": result.text, "tone": result.tone}
+        )
 
     @property
     def _finish(self) -> Finish | None:
         # Nothing is measured after a run that was cancelled or has failed.
         return self.trace.finish if self.ended or self.trace.finish in ("cancelled", "error") else None
 
-    def _verdict(self, finish: Finish | None) -> Verdict:
-        trace, where = self.trace, recorded_on(self.trace) if self.recorded else ""
-        return verdict(
-            trace.stats, finish, trace.rounds, trace.params, recorded_on=where, settles=self.settles
-        )
-
-    def _rounds(self, since: int, until: int, finish: Finish | None) -> Update:
-        """The update with the rounds from `since` to `until`. finish: read before the rounds, since the run
+    def _rounds(self, since: int, until: int, finish: Finish | None) -> wire.Update:
+        """An update's rounds from `since` to `until`. finish: read before the rounds, since the run
         goes on, and an update that ends it must be complete."""
         trace = self.trace
         rounds = rounds_to_draw(trace.rounds[since:until])
         if since == 0 and (finish or self.recorded):
             cut_output(rounds, trace.text)
-        result = self._verdict(finish)
-        update: Update = {
-            "since": since,
-            "until": until,
-            "finish": finish,
-            "rounds": rounds,
-            "numbers": number_texts(trace),
-            "verdict": result.text,
-            "tone": result.tone,
-        }
+        update: wire.Update = {"since": since, "until": until, "finish": finish, "rounds": rounds}
         if counts := counted(trace.stats):
             update["counted"] = counts
         if finish:
@@ -181,9 +156,9 @@ class RunFeed:
         return update
 
 
-def turns(trace: Trace, before: Sequence[str] = ()) -> list[Turn]:
+def turns(trace: Trace, before: Sequence[str] = ()) -> list[wire.Turn]:
     """The turns before the trace's own. before: see RunFeed; it names the runs of the last turns."""
-    found: list[Turn] = []
+    found: list[wire.Turn] = []
     asked = ""
     for message in (trace.messages or ())[:-1]:
         if message.role == "assistant":
@@ -204,32 +179,24 @@ def conversation(trace: Trace) -> tuple[ChatMessage, ...] | None:
     return (*asked, ChatMessage("assistant", trace.text))
 
 
-def setting(trace: Trace) -> RunSetting:
-    params = trace.params
-    greedy = params.temperature == 0
-    server = served(trace.pair)
+def setting(trace: Trace) -> wire.RunSetting:
+    params, server = trace.params, trace.pair.server
     manner, drafting = how_it_drafts(trace)
+    as_set = ("draft_with", "ngram", "gamma", "temperature", "top_k", "top_p", "min_p", "chat")
     return {
-        "draft_with": params.draft_with,
+        **{name: getattr(params, name) for name in as_set},
         "manner": manner,
         "drafting": drafting,
-        "ngram": params.ngram,
-        "gamma": params.gamma,
         "rule": wire_rule("speculative" if server else params.rule),  # a server's is its own matter
         "of_rule": values_of_rule(params),
         "lossy": not server and is_lossy(params),
-        "greedy": greedy,
-        "temperature": params.temperature,
-        "top_k": params.top_k,
-        "top_p": params.top_p,
-        "min_p": params.min_p,
+        "greedy": params.temperature == 0,
         "adjusted": in_one(adjusting_in_words(params)),
         "bound": field_of_grammar(params) is not None,
-        "chat": params.chat,
         "marks": {str(mark.id): printable(mark.text) for mark in trace.marks if mark.text in MARKS},
         "machine": printable(trace.pair.device_name),
         "conditions": conditions_of(trace),
-        "served": server,
+        "served": server and {"method": server.method, "gamma": server.gamma},
     }
 
 
@@ -274,26 +241,18 @@ def how_in_words(method: str, kind: str | None) -> str:
     return say("choices.drafts_so", method=f"{label[0].upper()}{label[1:]}", sentence=sentence)
 
 
-def wire_rule(name: str) -> WireRule:
-    rule = RULES[name]
-    return {
-        "name": name,
-        "symbol": rule.symbol,
-        "meaning": words_of_row("rules", name, "meaning"),
-        "residual": rule.residual,
-        "accepted": words_of_row("rules", name, "accepted"),
-        "recorded": words_of_row("rules", name, "recorded"),
-        "about": words_of_row("rules", name, "about"),
-        "judges_whole_draft": rule.judges_whole_draft,
-        "threshold": rule.threshold,
-    }
+def wire_rule(name: str) -> wire.WireRule:
+    fields = ("name", "symbol", "residual", "judges_whole_draft", "threshold")
+    words = {part: words_of_row("rules", name, part) for part in ("meaning", "accepted", "recorded", "about")}
+    return cast(wire.WireRule, {field: getattr(RULES[name], field) for field in fields} | words)
 
 
-def words_of_outcome(trace: Trace) -> OutcomeWords:
-    return {"no_speedup": no_speedup(trace), "experts": experts_in_words(trace.rounds, trace.params)}
+def words_of_outcome(trace: Trace) -> dict[str, str]:
+    no_speedup = "" if trace.stats.speedup_interval else why_none(trace.stats, trace.finish)
+    return {"no_speedup": no_speedup, "experts": experts_in_words(trace.rounds, trace.params)}
 
 
-def outcome(trace: Trace) -> RunOutcome:
+def outcome(trace: Trace) -> wire.RunOutcome:
     params, stats = trace.params, trace.stats
     at_once = how_it_drafts(trace)[0] in ("block", "block and chain")
     longest = trace.pair.longest_draft if at_once else None
@@ -302,9 +261,9 @@ def outcome(trace: Trace) -> RunOutcome:
     found = [_as_measured(one, stats) if one.gamma == params.gamma else one for one in found]
     checked = checks(trace.rounds, stats, params.gamma)
     return {
-        "estimates": [cast(WireEstimate, asdict(one)) for one in found],
+        "estimates": list(map(asdict, found)),
         "best_gamma": best_gamma(found),
-        "checks": cast(WireChecks, asdict(checked)) if checked else None,
+        "checks": checked and asdict(checked),
         **words_of_outcome(trace),
         "seconds": seconds(trace, found),
         "text": trace.text,
@@ -320,18 +279,13 @@ def _as_measured(own: Estimate, stats: Stats) -> Estimate:
     return replace(own, seen_tokens=tokens, seen_speedup=stats.speedup, seen_interval=interval)
 
 
-def no_speedup(trace: Trace) -> str:
-    """Why no speed-up can be estimated from the run, in words; empty where it can."""
-    return "" if trace.stats.speedup_interval else why_none(trace.stats, trace.finish)
-
-
-def prompt_tokens(trace: Trace, tokenizer: Any, recorded: bool = False) -> list[PromptToken]:
+def prompt_tokens(trace: Trace, tokenizer: Any, recorded: bool = False) -> list[wire.PromptToken]:
     """The prompt's tokens; their texts join to the prompt (special tokens have none).
 
     The tokenizer of a recorded run may have changed since: if its pieces do not join to the prompt, the
     prompt stays whole.
     """
-    whole: list[PromptToken] = [{"id": None, "text": trace.prompt, "fate": "prompt"}]
+    whole: list[wire.PromptToken] = [{"id": None, "text": trace.prompt, "fate": "prompt"}]
     if trace.pair.server is not None:  # whose tokenizer nobody here has
         return whole if trace.prompt else []
     if (tokenizer is None and trace.prompt) or len(trace.prompt_ids) > MOST_PROMPT_TOKENS:
@@ -346,7 +300,7 @@ def prompt_tokens(trace: Trace, tokenizer: Any, recorded: bool = False) -> list[
     return [{"id": token_id, "text": text, "fate": "prompt"} for token_id, text in ids_and_texts]
 
 
-def rounds_to_draw(rounds: list[Round]) -> list[RoundObject]:
+def rounds_to_draw(rounds: list[Round]) -> list[wire.RoundObject]:
     """The rounds as a trace file has them, with less of their alternatives, which are most of what is sent:
     with six digits, and without those of a token that was never judged, because they follow a text that was
     rejected."""
@@ -368,7 +322,7 @@ def _six_digits(value: float | None) -> float | None:
     return value if rounded == 1 else rounded
 
 
-def cut_output(rounds: list[RoundObject], text: str) -> None:
+def cut_output(rounds: list[wire.RoundObject], text: str) -> None:
     """Cuts the output's tokens so that they join to `text`: a stop string can end a text inside a token."""
     every = (token for one in rounds for token in tokens_of(one))
     output = [token for token in every if token.get("fate") not in ("rejected", "discarded")]
@@ -379,129 +333,76 @@ def cut_output(rounds: list[RoundObject], text: str) -> None:
         left -= len(token["text"])
 
 
-def tokens_of(one: RoundObject) -> list[dict[str, Any]]:
+def tokens_of(one: wire.RoundObject) -> list[dict[str, Any]]:
     """The round's tokens in reading order."""
     return [*one["draft"], one["next"]] if one["next"] else one["draft"]
 
 
-def notice(kind: NoticeKind, *lines: str, share: float | None = None) -> Notice:
-    text: Notice = {"kind": kind, "text": "\n".join(lines), "share": share}
+def notice(kind: wire.NoticeKind, *lines: str, share: float | None = None) -> wire.Notice:
+    text: wire.Notice = {"kind": kind, "text": "\n".join(lines), "share": share}
     if kind == "error":
         text["at"] = time.time_ns()
     return text
 
 
-def nothing_yet(wanted: object, name: str = "") -> Measurement:
+def nothing_yet(wanted: object, name: str = "") -> wire.Measurement:
     """A measurement of which nothing is known yet. wanted: as measurement_request takes it. name: the name
     that the measurement is followed by."""
     kind = wanted.get("kind") if isinstance(wanted, dict) else None
-    kind, words = kind if kind in MEASUREMENT_KINDS else "compare", {"whose": "", "text": ""}
+    kind, words = kind if kind in wire.MEASUREMENT_KINDS else "compare", {"whose": "", "text": ""}
     return {"id": name, "kind": kind, "state": "waiting", **words, "share": None, "left": None}
 
 
-def file_name(params: Params) -> str:
-    """The file name of a trace that a visitor saves."""
-    return f"specdemo-seed-{params.seed}.json" if params.temperature else "specdemo-greedy.json"
+def seconds(trace: Trace, found: Sequence[Estimate]) -> dict[str, float]:
+    """How long each kind of measurement takes ("set": a comparison on a set of prompts), if its texts are as
+    long as this run's and its rounds take as long. A drafter of which nothing is known is taken to be as fast
+    as the target alone. The result is empty for a run without times."""
+    stats = trace.stats
+    if not stats.rounds or not stats.run_ms:
+        return {}
+    served = trace.pair.server is not None
+    before_ms = 0.0 if served else stats.prefill_ms
+    step_ms = stats.target_step_ms or (stats.verify_ms or stats.run_ms) / stats.rounds
+    own_ms, alone_ms = before_ms + stats.run_ms, before_ms + stats.tokens * step_ms
+    warm_up = min(1.0, WARM_UP_TOKENS / stats.tokens)
+    times = {"race": (1 + warm_up) * (own_ms + alone_ms)}
+    # Only of a target with recurrent layers it is told.
+    in_turns = not served and all(one.fed_again is None for one in trace.rounds)
+
+    def all_of(runs: Sequence[tuple[float, float]], texts: int) -> float:
+        """Runs with so many rounds and ms, each on so many texts, with plain rounds in turns."""
+        once_ms = sum(ms for _, ms in runs)
+        plain = sum(min(PLAIN_IN_TURNS * rounds, stats.tokens) for rounds, _ in runs) if in_turns else 0
+        return warm_up * once_ms + texts * (once_ms + plain * step_ms)
+
+    lengths = {*GAMMAS, *([trace.params.gamma] if trace.params.gamma != "auto" else [])}
+    alone, own = (stats.tokens, alone_ms), (stats.rounds, own_ms)
+    of_lengths = []
+    for one in found:
+        if one.gamma in lengths and not served:
+            rounds = stats.tokens / one.seen_tokens
+            ms = before_ms + rounds * (step_ms + one.gamma * (stats.drafter_step_ms or 0.0))
+            of_lengths.append((rounds, ms))
+    if of_lengths:
+        times["gamma"] = all_of([alone, *of_lengths], SET_SIZE)
+    others = 1 if served else sum(1 for _ in _drafters(trace)) - 1
+    for kind, texts in (("compare", IN_TURNS if in_turns else REPEATS), ("set", SET_SIZE)):
+        times[kind] = all_of([own, *others * [alone]], texts)
+    return {kind: ms / 1000 for kind, ms in times.items()}
 
 
-def json_of(update: Update) -> str:
-    """The update as json.dumps would write it, but round by round: in one call it would keep all other
-    threads waiting."""
-    rest = {key: value for key, value in update.items() if key != "rounds"}
-    rounds = ", ".join(json.dumps(one) for one in update["rounds"])
-    return f'{json.dumps(rest)[:-1]}, "rounds": [{rounds}]}}'
-
-
-COMPRESSED = {"Content-Encoding": "gzip", "Cache-Control": "no-store"}  # headers of what is sent of it
-
-
-@dataclass(frozen=True)
-class KeptRun:
-    """A run that has ended or was opened, compressed: the message that shows all of it, and its trace.
-    values: what the page's controls then hold, if it was opened. link: the query of the address that asks
-    for it. conversation: see `conversation`. starts: by
-    language, what the message begins with, which is all of it that has words. The message itself is in the
-    first language."""
-
-    message: bytes
-    trace: bytes
-    file_name: str
-    seed: int | None
-    values: dict[str, Any] = field(default_factory=dict)
-    conversation: tuple[ChatMessage, ...] | None = None
-    starts: dict[str, bytes] = field(default_factory=dict)
-    link: str = ""
-
-    @property
-    def size(self) -> int:
-        return len(self.message) + len(self.trace) + sum(map(len, self.starts.values()))
-
-    def message_in(self, tag: str) -> bytes:
-        """The message in this language, compressed. Making it in any language but the first takes a while."""
-        first = next(iter(LANGUAGES))
-        if tag == first or tag not in self.starts:
-            return self.message
-        own, start = (gzip.decompress(self.starts[each]) for each in (first, tag))
-        return _packed(start + gzip.decompress(self.message)[len(own) :])
-
-
-def as_recorded(kept: KeptRun, tag: str) -> bytes:
-    """The message in this language, compressed, as a file shows it elsewhere and on another day."""
-    message = json.loads(gzip.decompress(kept.message_in(tag)))
-    feed = RunFeed(Trace.from_json(gzip.decompress(kept.trace).decode()), recorded=True)
-    with speaking(tag):
-        message["update"] |= feed.words_of(message["update"])
-    return packed(json.dumps(message))
-
-
-def kept_run(feed: RunFeed, said: Callable[[], Notice] | None = None) -> KeptRun:
-    """The feed's run, compressed. said: makes the notice that the message has, in the language that is
-    spoken."""
-    snapshot, params = feed.snapshot(), feed.trace.params
-    starts = in_each_language(lambda: start_of({"notice": said()} if said else {}, feed.words_of(snapshot)))
-    message, packed_starts = kept_message(starts, json_of(without_words(snapshot)))
-    file, told = packed(feed.trace.to_json()), conversation(feed.trace)
-    name = file_name(params)
-    return KeptRun(message, file, name, params.seed, conversation=told, starts=packed_starts, link=feed.link)
-
-
-WORDED = ("numbers", "verdict", "tone", "whose", "setting", "outcome")  # parts of a snapshot that have words
-
-
-def without_words(snapshot: Update) -> Update:
-    return cast(Update, {key: value for key, value in snapshot.items() if key not in WORDED})
-
-
-def in_each_language(make: Callable[[], str]) -> dict[str, str]:
-    found = {}
-    for tag in LANGUAGES:
-        with speaking(tag):
-            found[tag] = make()
-    return found
-
-
-def start_of(message: Message, words: Update) -> str:
-    """The beginning of a message's JSON, with the words of its update."""
-    return f'{json.dumps(message)[:-1]}{", " if message else ""}"update": {json.dumps(words)[:-1]}, '
-
-
-def kept_message(starts: dict[str, str], update: str) -> tuple[bytes, dict[str, bytes]]:
-    """The message in the first language, and its starts, all compressed. update: the JSON of the update
-    without its words."""
-    first = starts[next(iter(LANGUAGES))]
-    return packed(f"{first}{update[1:]}}}"), {tag: packed(start) for tag, start in starts.items()}
-
-
-def with_update(message: Message, update: Update) -> str:
-    """The message's JSON with an update in it."""
-    rest = json.dumps(message)
-    return f'{rest[:-1]}{", " if message else ""}"update": {json_of(update)}}}'
-
-
-def packed(text: str) -> bytes:
-    """The text, compressed as HTTP sends it; other threads go on meanwhile."""
-    return _packed(text.encode())
-
-
-def _packed(text: bytes) -> bytes:
-    return gzip.compress(text, compresslevel=1, mtime=0)
+def _drafters(trace: Trace) -> Iterator[str]:
+    """The names of what a comparison would measure."""
+    params = trace.params
+    has_trees = params.rule == "speculative" and not (params.confidence or field_of_grammar(params))
+    # A trace does not tell what few targets have, except when it drafted.
+    for name, method in METHODS.items():
+        usual = bool(trace.pair.drafter) if method.needs_drafter else method.is_usual
+        if usual or params.draft_with == name:
+            yield name
+            kind = DRAFTER_KINDS.get(trace.pair.drafter_kind or "model")  # None: one of an older trace, gone
+            of_kind = kind is not None and kind.drafts_trees
+            if method.is_by_drafter and takes_tree(name, "auto") and of_kind and has_trees:
+                yield f"{name}, tree"
+    for other in others_at_hand(trace.pair.name):
+        yield from (other, f"{other}, tree") if has_trees else (other,)

@@ -42,8 +42,6 @@ SAMPLERS = {
 OFF = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 
 AS_STARTED = "as the server was started"
-DTYPE_CHOICES = (AS_STARTED, "auto", *catalog.DTYPES)
-QUANTIZE_CHOICES = (AS_STARTED, "none", *catalog.QUANTIZE)
 
 OF_RULES = tuple(field for rule in RULES.values() for field in rule.fields)
 # The controls in the order of the page: those that are always there, and those of parts that can be opened,
@@ -63,12 +61,12 @@ OF_CHAT = SECTIONS["chat"][1:]  # controls that have an effect with the chat tem
 CONTROL_NAMES = tuple(name for names in SECTIONS.values() for name in names)
 WITHOUT_USUAL = ("pair", "ignore_eos", "dtype")  # controls that have a text only where there is more to say
 # What can be chosen for a pair's weights, except on a public server.
-WEIGHT_CHOICES = {"dtype": DTYPE_CHOICES, "quantize": QUANTIZE_CHOICES, "quantize_drafter": QUANTIZE_CHOICES}
+WEIGHT_CHOICES = {"dtype": (AS_STARTED, "auto", *catalog.DTYPES)}
+WEIGHT_CHOICES |= dict.fromkeys(("quantize", "quantize_drafter"), (AS_STARTED, "none", *catalog.QUANTIZE))
 DEFAULTS = Params()
 
 
 def label_of(name: str) -> str:
-    """The label that stands at the control."""
     return say(f"settings.controls.{name}.label")
 
 
@@ -84,7 +82,6 @@ def choice_in_words(name: str) -> str:
 
 
 def names_of(hosted: bool) -> tuple[str, ...]:
-    """The controls on the page, in order."""
     return tuple(name for name in CONTROL_NAMES if not (hosted and name in (*WEIGHT_CHOICES, "server")))
 
 
@@ -109,33 +106,27 @@ def params_from_controls(values: Values) -> Params:
     """The Params for what the controls hold; raises ValueError as Params does. What a hidden control holds
     has no effect, so it cannot be wrong."""
     filters = SAMPLERS.get(values["sampler"], SAMPLERS["all filters"])
-    values = values | {name: FIRST[name] for name in _hidden_and_wrong(values)}
+    hidden = [name for name, shown in visible(values).items() if not shown]
+    values = values | {name: FIRST[name] for name in hidden if is_wrong_number(name, values[name])}
     if is_served(values):
         values = values | {name: FIRST[name] for name in (*SERVERS_OWN, *GRAMMARS, "gamma_auto")}
     held = {name: values[name] for name in CONTROL_NAMES if name in PARAMETERS}
-    held |= {field: values[field] if field in filters else off for field, off in OFF.items()}
+    held |= {field: off for field, off in OFF.items() if field not in filters}
     held |= {name: typed(values[name]) for name, typed in TYPED.items()}
+    held |= {name: values[name] if values[name].strip() else None for name in GRAMMARS}
     held["stop"] = tuple(_unescaped(line) for line in values["stop"].split("\n") if line)
     held["tree"] = values["tree"] if visible(values)["tree"] else ()
-    held["system"] = values["system"] if values["chat"] and values["system"] else None
-    held["chat_template_kwargs"] = values["chat_template_kwargs"].strip() or None if values["chat"] else None
-    held |= {name: values[name] if values[name].strip() else None for name in GRAMMARS}
+    held["system"] = (values["chat"] and values["system"]) or None
+    held["chat_template_kwargs"] = (values["chat"] and values["chat_template_kwargs"].strip()) or None
     return Params(**held | ({"gamma": "auto"} if values["gamma_auto"] is True else {}))
-
-
-def _hidden_and_wrong(values: Values) -> list[str]:
-    return [
-        name for name, shown in visible(values).items() if not shown and is_wrong_number(name, values[name])
-    ]
 
 
 def is_wrong_number(name: str, value: object, largest: float | None = None) -> bool:
     """Whether the control is a number's and holds what Params would refuse. largest: see check_number."""
     value = TYPED[name](str(value)) if name in TYPED else value
-    if name not in LIMITS or (name in TYPED and value is None):
-        return False
     try:
-        check_number(name, value, largest)
+        if name in LIMITS and not (name in TYPED and value is None):
+            check_number(name, value, largest)
     except ValueError:
         return True
     return False
@@ -145,17 +136,11 @@ def values_of(params: Params) -> Values:
     """What the controls hold for these Params. A filter that is off gets a value for when it is switched
     on."""
     on = tuple(field for field, off in OFF.items() if getattr(params, field) != off)
-    sampler = (
-        "greedy"
-        if params.temperature == 0
-        else next((name for name, filters in SAMPLERS.items() if filters == on), "all filters")
-    )
+    is_greedy = params.temperature == 0
+    sampler = next((name for name, filters in SAMPLERS.items() if filters == on or is_greedy), "all filters")
     when_on = {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "min_p": 0.05}
-    filters = SAMPLERS[sampler]
-    values = {field: getattr(params, field) if field in filters else when_on[field] for field in OFF}
-    values |= {
-        name: getattr(params, name) for name in CONTROL_NAMES if hasattr(params, name) and name not in OFF
-    }
+    values = {name: getattr(params, name) for name in CONTROL_NAMES if name in PARAMETERS}
+    values |= {field: value for field, value in when_on.items() if field not in SAMPLERS[sampler]}
     values |= {name: as_typed(values[name]) for name in TYPED}
     return values | {
         "gamma": DEFAULTS.gamma if params.gamma == "auto" else params.gamma,
@@ -163,9 +148,8 @@ def values_of(params: Params) -> Values:
         "tree": tree_text(params.tree),
         "sampler": sampler,
         "stop": "\n".join(map(_escaped, params.stop)),
-        "system": params.system or "",
         "chat_template_kwargs": template_arguments_json(params),
-        **{name: getattr(params, name) or "" for name in GRAMMARS},
+        **{name: getattr(params, name) or "" for name in ("system", *GRAMMARS)},
     }
 
 
@@ -195,32 +179,28 @@ def judging_in_words(params: Params) -> list[str]:
 def sampler_in_words(params: Params) -> str:
     """The sampler in words: "greedy", or the filters that are on with their values; and penalties, biases and
     what the text must follow, if any."""
-    last = adjusting_in_words(params)
-    if name := field_of_grammar(params):
-        last.append(say(f"said.grammars.{name}"))
+    on = [field for field, off in OFF.items() if field == "temperature" or getattr(params, field) != off]
+    words = [say(f"said.filters.{field}", value=number(getattr(params, field), "g")) for field in on]
     if params.temperature == 0:
-        return ", ".join([say("said.greedy"), *last])
-    on = [field for field, off in OFF.items() if field != "temperature" and getattr(params, field) != off]
-    words = [
-        say(f"said.filters.{field}", value=number(getattr(params, field), "g"))
-        for field in ("temperature", *on)
-    ]
-    return ", ".join([*words, *last])
+        words = [say("said.greedy")]
+    words += adjusting_in_words(params)
+    if name := field_of_grammar(params):
+        words.append(say(f"said.grammars.{name}"))
+    return ", ".join(words)
 
 
 def adjusting_in_words(params: Params) -> list[str]:
     """What changes logits before the temperature, in words: the penalties that are on, and how many biases
     there are."""
     given = {
-        "repetition": 1.0 if params.repetition_penalty is None else params.repetition_penalty,
-        "presence": params.presence_penalty,
-        "frequency": params.frequency_penalty,
+        "repetition": (params.repetition_penalty, 1.0),
+        "presence": (params.presence_penalty, 0.0),
+        "frequency": (params.frequency_penalty, 0.0),
     }
-    off = {"repetition": 1.0, "presence": 0.0, "frequency": 0.0}
     words = [
         say(f"said.penalties.{name}", value=number(value, "g"))
-        for name, value in given.items()
-        if value != off[name]
+        for name, (value, off) in given.items()
+        if value not in (None, off)
     ]
     count = len(params.logit_bias or {})
     return [*words, *([say("said.biases", count=count)] if count else [])]
@@ -274,25 +254,19 @@ def visible(values: Values) -> dict[str, bool]:
     """Whether each control has an effect with the others as they are. Controls that are always shown are left
     out."""
     filters = SAMPLERS.get(values["sampler"], SAMPLERS["all filters"])
-    drafting = fields_of(METHODS.get(values["draft_with"]))
+    drafting, served = fields_of(METHODS.get(values["draft_with"])), is_served(values)
     drafts = "gamma" in drafting
     judging = fields_of(RULES.get(values["rule"])) if drafts else ()
+    is_tree = "tree" in drafting and bool(values["tree"].strip())
     shown = {field: field in filters for field in OFF}
     shown |= {field: field in drafting for method in METHODS.values() for field in method.fields}
-    shown |= {field: field in judging for rule in RULES.values() for field in rule.fields}
-    is_tree = "tree" in drafting and bool(values["tree"].strip())
-    shown |= {
-        "gamma": drafts and not values["gamma_auto"] and not is_tree,
-        "gamma_auto": drafts and not is_tree,
-    }
-    shown["rule"] = drafts
-    served = is_served(values)
-    shown |= {name: not served for name in ("draft_with", *WEIGHT_CHOICES)}
-    if served:
-        shown |= dict.fromkeys((*SERVERS_OWN, "gamma_auto"), False)
-    shown |= dict.fromkeys(GRAMMARS, not served)
-    shown["pair"] = typed_address(values) is None
-    return shown | {"seed": bool(filters), **dict.fromkeys(OF_CHAT, bool(values["chat"]))}
+    shown |= {field: field in judging for field in OF_RULES}
+    shown["gamma_auto"] = drafts and not is_tree
+    shown["gamma"] = shown["gamma_auto"] and not values["gamma_auto"]
+    shown |= {"rule": drafts, "seed": bool(filters), "pair": typed_address(values) is None}
+    shown |= dict.fromkeys(OF_CHAT, bool(values["chat"]))
+    shown |= dict.fromkeys(("draft_with", *WEIGHT_CHOICES, *GRAMMARS), not served)
+    return shown | (dict.fromkeys((*SERVERS_OWN, "gamma_auto"), False) if served else {})
 
 
 def fields_of(choice: Method | Rule | None) -> tuple[str, ...]:
@@ -326,24 +300,22 @@ def in_words(told: Exception | Message | str) -> str:
 
 def choice_of(values: Values) -> dict[str, str | None]:
     """The fields of models.Choice. None means as the server was started."""
-    return {
-        name: None if values[name] == AS_STARTED else values[name]
-        for name in ("pair", "dtype", "quantize", "quantize_drafter")
-    } | {"server": typed_address(values)}
+    held = {name: values[name] for name in ("pair", *WEIGHT_CHOICES)}
+    chosen = {name: None if value == AS_STARTED else value for name, value in held.items()}
+    return chosen | {"server": typed_address(values)}
 
 
 def weights_of(recorded: PairInfo, usual: PairInfo | None) -> Values:
     """What the controls for the weights hold for a recorded run's pair. usual: the same pair as this server
     has loaded it, if it has."""
     if usual and (recorded.dtype, recorded.quantize) == (usual.dtype, usual.quantize):
-        return dict.fromkeys(("dtype", "quantize", "quantize_drafter"), AS_STARTED)
+        return dict.fromkeys(WEIGHT_CHOICES, AS_STARTED)
     # A file can hold any text, but a control only what it offers. Which dtype is automatic is known for a
     # loaded pair only.
-    dtype = recorded.dtype.target if usual and recorded.dtype.target in DTYPE_CHOICES else AS_STARTED
-    kinds = {
-        "quantize": recorded.quantize.target or "none",
-        "quantize_drafter": recorded.quantize.drafter or "none",
+    quantize = recorded.quantize
+    held = {
+        "dtype": recorded.dtype.target if usual else None,
+        "quantize": quantize.target or "none",
+        "quantize_drafter": quantize.drafter or "none",
     }
-    return {"dtype": dtype} | {
-        name: kind if kind in QUANTIZE_CHOICES else AS_STARTED for name, kind in kinds.items()
-    }
+    return {name: one if one in WEIGHT_CHOICES[name] else AS_STARTED for name, one in held.items()}

@@ -1,4 +1,5 @@
-"""The words of the page about a run: fates, numbers, whose run it is, how it was made.
+"""The words of the page about a run: fates, numbers, whose run it is, how it was made. What a server does not
+tell of its run is left out or called so, and never guessed.
 
 Without torch and without Gradio.
 """
@@ -12,8 +13,8 @@ from specdemo.events.segments import segments_of
 from specdemo.events.speedup import experts_of_checks
 from specdemo.events.trace import Trace
 from specdemo.events.verdict import where_bound
-from specdemo.ui.view.served import drafting_in_words, printable, served_numbers, server_in_words
 from specdemo.ui.view.settings import in_words, judging_in_words, length_in_words, sampler_in_words
+from specdemo.ui.view.wire import Counted
 from specdemo.words.catalogue import in_language, number, say
 from specdemo.words.message import Message
 
@@ -25,7 +26,6 @@ FATES = ("prompt", "accepted", "rejected", "resampled", "bonus", "sampled", "dis
 HIDEABLE = ("rejected", "discarded")
 FATES_GREEDY = ("resampled", "sampled")  # have other words there: view.greedyFates, run.greedy_fates
 HEADLINE = "speedup"  # the number that stands beside the sentence
-MEANWHILE = "mean_tokens_per_round"  # stands there while that one is not known
 
 # The catalogues have their names and definitions: run.numbers.NAME.
 NUMBERS = (
@@ -34,23 +34,37 @@ NUMBERS = (
     *("experts_read", "draft_ms", "verify_ms", "ttft_ms", "seed", "finish", "segments"),
 )
 
+# Numbers that only the engine here can know: they are not shown for a server's run.
+ENGINE_ONLY = (
+    *("speedup", "target_forwards", "target_step", "drafter_step", "cost_ratio", "distance"),
+    *("experts_read", "draft_ms", "verify_ms"),
+)
+
+# Numbers that only a server's run has. The catalogues have the words: served.own_numbers.NAME.
+SERVER_NUMBERS = ("network_ms", "queue_ms", "server_prefill_ms", "decode_ms", "total_ms")
+
+# Numbers and fates that have other words in a server's run: served.numbers.NAME, served.fates.NAME.
+NUMBERS_SERVED = ("tokens_per_second", "acceptance_rate", "rounds", "ttft_ms")
+FATES_SERVED = ("accepted", "rejected", "resampled", "sampled", "discarded")
+
 
 def whose(trace: Trace, recorded: bool = False) -> str:
-    """Whose run the trace is: pair, drafter, gamma, sampler, seed, device, and the date where it is known."""
-    params, pair = trace.params, trace.pair
-    if pair.server is not None:
-        return _whose_served(trace, pair.server, recorded)
-    parts = [
-        printable(pair.name),
-        drafter_in_words(params, pair),
-        *length_in_words(params),
-        *judging_in_words(params),
-        sampler_in_words(params),
-        *([say("said.seed", seed=params.seed)] if params.temperature else []),
-        f"{printable(pair.device)} ({printable(pair.device_name)})",
-        *([f"{trace.date}"] if trace.date else []),
-    ]
-    return _joined(parts, recorded)
+    """Whose run the trace is: pair, drafter, gamma, sampler, seed, device, and the date where it is known; of
+    a server's run what the server tells."""
+    params, pair, server = trace.params, trace.pair, trace.pair.server
+    name, sampler = printable(pair.name), [sampler_in_words(params)]
+    if params.temperature:
+        sampler.append(say("said.seed", seed=params.seed))
+    if server is None:
+        drafting = [drafter_in_words(params, pair), *length_in_words(params), *judging_in_words(params)]
+        device = f"{printable(pair.device)} ({printable(pair.device_name)})"
+        parts = [*drafting, *sampler, device, *([str(trace.date)] if trace.date else [])]
+    else:
+        model = [printable(server.model)] if server.model not in name else []
+        length = [f"γ {server.gamma}"] if server.gamma else []
+        parts = [*model, drafting_in_words(server), *length, *sampler, server_in_words(server)]
+    joined = " · ".join([name, *parts])
+    return say("said.recorded", whose=joined) if recorded else joined
 
 
 def drafter_in_words(params: Params, pair: PairInfo) -> str:
@@ -74,26 +88,6 @@ def recorded_on(trace: Trace) -> str:
     return f"{machine}, {trace.date}" if trace.date else machine
 
 
-def _joined(parts: list[str], recorded: bool) -> str:
-    joined = " · ".join(parts)
-    return say("said.recorded", whose=joined) if recorded else joined
-
-
-def _whose_served(trace: Trace, server: ServerInfo, recorded: bool) -> str:
-    """Whose run a server's run is, as far as the server tells."""
-    params, name = trace.params, printable(trace.pair.name)
-    parts = [
-        name,
-        *([printable(server.model)] if server.model not in name else []),
-        drafting_in_words(server),
-        *([f"γ {server.gamma}"] if server.gamma else []),
-        sampler_in_words(params),
-        *([say("said.seed", seed=params.seed)] if params.temperature else []),
-        server_in_words(server),
-    ]
-    return _joined(parts, recorded)
-
-
 def number_texts(trace: Trace) -> dict[str, str]:
     """The numbers as the page writes them; – for a number that is not known (yet)."""
     stats = trace.stats
@@ -112,7 +106,7 @@ def number_texts(trace: Trace) -> dict[str, str]:
         "saved": write(stats.tokens - stats.rounds, "{:,}"),
         "distance": write(stats.distance, "{:.3f}"),
         "experts_read": _experts_read(trace) or "–",
-        "speedup": _speedup(stats),
+        "speedup": write(stats.speedup if is_timed else None, "{:.2f} ×"),
         "target_step": write(stats.target_step_ms if is_timed else None, "{:.2f} ms"),
         "drafter_step": write(stats.drafter_step_ms, "{:.2f} ms"),
         "cost_ratio": write(stats.cost_ratio if is_timed else None, "{:.3f}"),
@@ -162,12 +156,6 @@ def _forwards(trace: Trace) -> str:
     return f"{rounds} + {number(again)}" if again else rounds
 
 
-def _speedup(stats: Stats) -> str:
-    if stats.speedup is None or stats.speedup_interval is None:
-        return "–"
-    return in_language(f"{stats.speedup:.2f} ×")
-
-
 def describe_pair(pair: "AnyPair", params: Params) -> Iterator[str]:
     """Sentences about the pair and this run: dtype, bytes held, and the pair's notes; for a server,
     what it tells about itself."""
@@ -177,11 +165,9 @@ def describe_pair(pair: "AnyPair", params: Params) -> Iterator[str]:
         return
     info, held = pair.info, pair.bytes_held
     dtypes = in_one(list(dict.fromkeys(filter(None, (info.dtype.target, info.dtype.drafter)))))
-    told = {"dtypes": dtypes, "target": number(held.target / 1e6, ",.1f")}
-    if held.drafter:
-        yield say("said.held_both", **told, drafter=number(held.drafter / 1e6, ",.1f"))
-    else:
-        yield say("said.held", **told)
+    target, drafter = (number((size or 0) / 1e6, ",.1f") for size in (held.target, held.drafter))
+    key = "said.held_both" if held.drafter else "said.held"
+    yield say(key, dtypes=dtypes, target=target, drafter=drafter)
     copied = pair.bytes_copied
     if both := copied.target + (copied.drafter or 0):
         yield say("said.copies", size=number(both / 1e6, ",.1f"))
@@ -207,3 +193,40 @@ def in_one(words: list[str]) -> str:
         return "".join(words)
     *first, last = words
     return say("said.two", first=in_one(first), second=last)
+
+
+def counted(stats: Stats) -> Counted | None:
+    """What the server's own counters say, if they say anything."""
+    server = stats.server
+    if server is None or not server.drafts or not server.accepted_by_place:
+        return None
+    return {"alone": server.alone, "drafts": server.drafts, "by_place": list(server.accepted_by_place)}
+
+
+def drafting_in_words(server: ServerInfo) -> str:
+    if server.gamma == 0:
+        return say("served.nothing_drafted")
+    if server.method:
+        return say("served.drafting_by", method=printable(server.method))
+    return say("served.how_not_told")
+
+
+def server_in_words(server: ServerInfo) -> str:
+    """The server's software, version and parallelism, as far as they are told."""
+    version = printable(server.version) if server.version else say("served.version_not_told")
+    parallel = f", {printable(server.parallel)}" if server.parallel else ""
+    return f"{printable(server.software)} {version}{parallel}"
+
+
+def served_numbers(trace: Trace) -> dict[str, str]:
+    """The numbers of a server's run that differ from those of the engine, as the page writes them."""
+    stats, not_told, numbers = trace.stats, say("served.not_told"), {}
+    for name in SERVER_NUMBERS:
+        ms = stats.server and getattr(stats.server, name.removeprefix("server_"))
+        numbers[name] = not_told if ms is None else f"{number(ms, ',.0f')} ms"
+    return numbers | ({"acceptance_rate": not_told} if stats.rejected is None else {})
+
+
+def printable(text: str) -> str:
+    """A name out of a file for use in a sentence: at most 80 characters, with unprintable ones escaped."""
+    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text[:80])

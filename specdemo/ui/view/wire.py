@@ -9,6 +9,7 @@ most 1,200 with five are allowed (tests/web/test_visitors.py).
 from typing import Annotated, Any, Literal, NotRequired, TypedDict, get_args
 
 from specdemo.events import Manner, Round
+from specdemo.events.speedup import Checks, Estimate
 
 
 class PromptToken(TypedDict):
@@ -19,58 +20,29 @@ class PromptToken(TypedDict):
     fate: Literal["prompt"]
 
 
-# A round as a reader of a trace file has it.
+# A round as a reader of a trace file has it, and what is estimated from a run, as JSON objects.
 RoundObject = Annotated[dict[str, Any], Round]
+EstimateObject = Annotated[dict[str, Any], Estimate]
+ChecksObject = Annotated[dict[str, Any], Checks]
 
 
-class WireEstimate(TypedDict):
-    """What a draft length would bring, estimated from one run; see events/speedup.py."""
-
-    gamma: int
-    formula_tokens: float | None
-    formula_speedup: float | None
-    seen_tokens: float
-    seen_speedup: float | None
-    seen_interval: list[float] | None
-
-
-class WireChecks(TypedDict):
-    """What checks of full drafts took, beside plain rounds; see events/speedup.py."""
-
-    rows: int
-    plain_ms: float
-    plain_spread: list[float]
-    draft_ms: float
-    draft_spread: list[float]
-    verify_ms: float
-    verify_spread: list[float]
-    ratio: float
-    interval: list[float]
-
-
-class OutcomeWords(TypedDict):
-    """What is known of a run when it has ended, in words, each of which can be empty. no_speedup: why the
-    estimates have none. experts: what checks read of a mixture of experts."""
+class RunOutcome(TypedDict):
+    """What is known of a run when it has ended. In words, empty where there is nothing to say: no_speedup,
+    why the estimates have none, and experts, what checks read of a mixture of experts. best_gamma: of the
+    estimates; None where they have no speed-up. seconds: how long each kind of measurement would take. text:
+    as it was recorded, for the page to compare with its tokens. checks: None where they are not known."""
 
     no_speedup: str
     experts: str
-
-
-class RunOutcome(OutcomeWords):
-    """What is known of a run when it has ended. best_gamma: of the estimates; None where they have no
-    speed-up. seconds: how long each kind of measurement would take, by this run's times. text: as it was
-    recorded, for the page to compare with its tokens. checks: None where they are not known."""
-
-    estimates: list[WireEstimate]
-    checks: WireChecks | None
+    estimates: list[EstimateObject]
+    checks: ChecksObject | None
     best_gamma: int | None
     seconds: dict[str, float]
     text: str
 
 
 class Served(TypedDict):
-    """A server that made a run. method, gamma: how it drafts, and how much at most; None where it does not
-    tell."""
+    """A server that made a run: how it drafts, and how much at most; None where it does not tell."""
 
     method: str | None
     gamma: int | None
@@ -86,8 +58,7 @@ class Counted(TypedDict):
 
 
 class WireRule(TypedDict):
-    """What judged a run's drafts: of its row in events/choices.py and of that row's words what the scripts
-    use."""
+    """What judged a run's drafts: its row in events/choices.py, and the row's words."""
 
     name: str
     symbol: str
@@ -101,15 +72,13 @@ class WireRule(TypedDict):
 
 
 class RunSetting(TypedDict):
-    """How a run was made. manner, drafting: how its drafts come about, by name and in a sentence; None and
-    empty where nothing is drafted or a server does not tell. ngram: the most tokens that lookup matches.
-    top_k 0, top_p 1 and min_p 0 are off. adjusted: penalties and biases in words; empty where there are none,
-    or where only a server knows. bound: whether the text has to follow a JSON schema, a regular expression or
-    a grammar. gamma: "auto" where it was chosen round by round. of_rule: the fields of Params that the rule
-    uses. chat: whether the prompt went through a chat template. marks: those of the template, by their ids,
-    which have no text in the run. machine: the device that the run was made on, as the pair named it.
-    conditions: what a measurement must share to be drawn with this run. served: None for a run of the engine
-    here."""
+    """How a run was made; names of Params mean what they mean there. manner, drafting: how its drafts come
+    about, by name and in a sentence; None and empty where nothing is drafted or a server does not tell.
+    adjusted: penalties and biases in words; empty where there are none, or where only a server knows. bound:
+    whether the text has to follow a grammar of any kind. of_rule: the fields of Params that the rule uses.
+    marks: those of the chat template, by their ids, which have no text in the run. machine: the device, as
+    the pair named it. conditions: what a measurement must share to be drawn with this run. served: None for a
+    run of the engine here."""
 
     draft_with: str
     manner: Manner | None
@@ -144,13 +113,10 @@ class Turn(TypedDict):
 
 class Update(TypedDict):
     """Rounds `since` to `until` (exclusive) of a run, its numbers as the page writes them, and whether
-    speculation pays.
-
-    A snapshot has since = 0, the prompt, the setting, whose run it is in words, and the query of the address
-    that asks for the run. finish is None while the run goes on; with it comes the outcome. recorded: the run
-    is played from a file. counted: by the server that made the run, so far. turns: those before it, if it
-    continues a conversation.
-    """
+    speculation pays. A snapshot has since = 0, the prompt, the setting, whose run it is in words, and the
+    query of the address that asks for the run. finish is None while the run goes on; with it comes the
+    outcome. recorded: the run is played from a file. counted: by the server that made it, so far. turns:
+    those before it in its conversation."""
 
     since: int
     until: int
@@ -273,9 +239,8 @@ TrialsVerdict = Literal["few", "alike", "fits", "unclear", "differs"]
 
 class Counts(TypedDict):
     """Short runs so far, counted by their first two tokens. judged, accepted: drafted tokens. distance: total
-    variation; by_chance: what it is on average where there is no difference. statistic: of the chi-square
-    test, None where it is infinite. found: "alike" where only one text came and no other can be told, so that
-    the test can find nothing."""
+    variation; by_chance: its mean where there is no difference. statistic: of the chi-square test, None where
+    it is infinite. found: "alike" where only one text came or can come, so that the test finds nothing."""
 
     runs: int
     judged: int
@@ -321,17 +286,11 @@ class WorldsRound(TypedDict):
     next: WorldsNext | None
 
 
-class WorldsTexts(TypedDict):
-    """The rounds of the two runs of a prompt at a stop."""
-
-    sampled: list[WorldsRound]
-    greedy: list[WorldsRound]
-
-
 class WorldsStop(TypedDict):
-    """What is known of a stop so far. counts: of the tiny pair's runs with its drafter."""
+    """What is known of a stop so far. texts: the rounds of the two runs of a prompt. counts: of the tiny
+    pair's runs with its drafter."""
 
-    texts: WorldsTexts | None
+    texts: dict[Literal["sampled", "greedy"], list[WorldsRound]] | None
     counts: Counts | None
 
 
@@ -378,8 +337,8 @@ MEASUREMENT_KINDS: tuple[MeasurementKind, ...] = get_args(MeasurementKind)
 
 class Measurement(TypedDict):
     """What an instrument measures: all of it so far. id: another one for each measurement. whose: what is
-    measured, in words. text: what goes on or what went wrong. share: of its time, from 0 to 1. left:
-    seconds until its end, by what it has taken so far. conditions: of gammas, as in RunSetting."""
+    measured, in words. text: what goes on or what went wrong. share: of its time, from 0 to 1. left: seconds
+    until its end. conditions: of gammas, as in RunSetting."""
 
     id: str
     kind: MeasurementKind

@@ -11,7 +11,7 @@ import { say } from "../view/words.js";
 import { makeMeasuring } from "./measuring.js";
 import { row, verdictInWords } from "./trials.js";
 
-/** @import { Counts, Measurement, Worlds, WorldsRound, WorldsTexts } from "../view/messages.js" */
+/** @import { Counts, Measurement, Worlds, WorldsRound, WorldsStop } from "../view/messages.js" */
 /** @import { Round } from "../view/run.js" */
 /** @import { Panel } from "../page/tabs.js" */
 /** @import { Request, Server } from "./measuring.js" */
@@ -136,7 +136,7 @@ export function makeWorlds(panel, server) {
     drawCounts(counts);
   }
 
-  /** @param {WorldsTexts | null} texts */
+  /** @param {WorldsStop["texts"]} texts */
   function drawTexts(texts) {
     const figures = texts && figuresOf(texts.sampled);
     const judged = figures?.judged ? figures : null;
@@ -249,7 +249,7 @@ export function textOf(rounds) {
 /**
  * Whether the greedy text is the same at every stop so far, and how many of its drafts were not.
  * @param {Worlds} worlds
- * @param {WorldsTexts} texts of the stop that is shown
+ * @param {NonNullable<WorldsStop["texts"]>} texts of the stop that is shown
  */
 export function greedyInWords({ stops }, { greedy }) {
   const own = textOf(greedy);

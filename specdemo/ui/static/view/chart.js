@@ -6,14 +6,14 @@ import { isTree } from "./run.js";
 import { isUntold } from "./served.js";
 import { say } from "./words.js";
 
-/** @import { WireEstimate, GammaPoint, RunOutcome, RunSetting } from "./messages.js" */
+/** @import { Estimate, GammaPoint, RunOutcome, RunSetting } from "./messages.js" */
 /** @import { Round, Run } from "./run.js" */
 /**
  * A draft length: what is estimated for it, and what was measured. best: by what was measured, or by the estimates
  * where nothing tells it.
  * @typedef {object} Row
  * @property {number} gamma
- * @property {WireEstimate | null} estimate
+ * @property {Estimate | null} estimate
  * @property {GammaPoint | null} point
  * @property {Line | null} best
  * @property {boolean} isOwn the run's own

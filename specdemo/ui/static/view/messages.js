@@ -152,7 +152,7 @@
  */
 
 /**
- * What judged a run's drafts: of its row in events/choices.py and of that row's words what the scripts use.
+ * What judged a run's drafts: its row in events/choices.py, and the row's words.
  * @typedef {object} WireRule
  * @property {string} name
  * @property {string} symbol
@@ -166,21 +166,19 @@
  */
 
 /**
- * A server that made a run. method, gamma: how it drafts, and how much at most; null where it does not tell.
+ * A server that made a run: how it drafts, and how much at most; null where it does not tell.
  * @typedef {object} Served
  * @property {string | null} method
  * @property {number | null} gamma
  */
 
 /**
- * How a run was made. manner, drafting: how its drafts come about, by name and in a sentence; null and empty
- * where nothing is drafted or a server does not tell. ngram: the most tokens that lookup matches. top_k 0, top_p
- * 1 and min_p 0 are off. adjusted: penalties and biases in words; empty where there are none, or where only a
- * server knows. bound: whether the text has to follow a JSON schema, a regular expression or a grammar. gamma:
- * "auto" where it was chosen round by round. of_rule: the fields of Params that the rule uses. chat: whether the
- * prompt went through a chat template. marks: those of the template, by their ids, which have no text in the
- * run. machine: the device that the run was made on, as the pair named it. conditions: what a measurement must
- * share to be drawn with this run. served: null for a run of the engine here.
+ * How a run was made; names of Params mean what they mean there. manner, drafting: how its drafts come about, by
+ * name and in a sentence; null and empty where nothing is drafted or a server does not tell. adjusted: penalties
+ * and biases in words; empty where there are none, or where only a server knows. bound: whether the text has to
+ * follow a grammar of any kind. of_rule: the fields of Params that the rule uses. marks: those of the chat
+ * template, by their ids, which have no text in the run. machine: the device, as the pair named it. conditions:
+ * what a measurement must share to be drawn with this run. served: null for a run of the engine here.
  * @typedef {object} RunSetting
  * @property {string} draft_with
  * @property {"chain" | "block" | "block and chain" | "copy" | null} manner
@@ -205,39 +203,43 @@
  */
 
 /**
- * What a draft length would bring, estimated from one run; see events/speedup.py.
- * @typedef {object} WireEstimate
+ * What a draft length would bring. `formula`: by Leviathan et al. 2023 from the run's acceptance rate; null
+ * where a server has not told p and q, and no speed-up where drafted tokens were dropped. `seen`: by the share
+ * of drafts that were accepted at each place and this run's times. Speed-ups are null where the run's is.
+ * @typedef {object} Estimate
  * @property {number} gamma
  * @property {number | null} formula_tokens
  * @property {number | null} formula_speedup
  * @property {number} seen_tokens
  * @property {number | null} seen_speedup
- * @property {Array<number> | null} seen_interval
+ * @property {[number, number] | null} seen_interval
  */
 
 /**
- * What checks of full drafts took, beside plain rounds; see events/speedup.py.
- * @typedef {object} WireChecks
+ * What the target took to check full drafts, beside its plain rounds. rows: the tokens that a check feeds. *_ms:
+ * means; *_spread: 10th and 90th percentile. ratio: how many plain rounds a check took.
+ * @typedef {object} Checks
  * @property {number} rows
  * @property {number} plain_ms
- * @property {Array<number>} plain_spread
+ * @property {[number, number]} plain_spread
  * @property {number} draft_ms
- * @property {Array<number>} draft_spread
+ * @property {[number, number]} draft_spread
  * @property {number} verify_ms
- * @property {Array<number>} verify_spread
+ * @property {[number, number]} verify_spread
  * @property {number} ratio
- * @property {Array<number>} interval
+ * @property {[number, number]} interval
  */
 
 /**
- * What is known of a run when it has ended. best_gamma: of the estimates; null where they have no speed-up.
- * seconds: how long each kind of measurement would take, by this run's times. text: as it was recorded, for the
- * page to compare with its tokens. checks: null where they are not known.
+ * What is known of a run when it has ended. In words, empty where there is nothing to say: no_speedup, why the
+ * estimates have none, and experts, what checks read of a mixture of experts. best_gamma: of the estimates; null
+ * where they have no speed-up. seconds: how long each kind of measurement would take. text: as it was recorded,
+ * for the page to compare with its tokens. checks: null where they are not known.
  * @typedef {object} RunOutcome
  * @property {string} no_speedup
  * @property {string} experts
- * @property {Array<WireEstimate>} estimates
- * @property {WireChecks | null} checks
+ * @property {Array<Estimate>} estimates
+ * @property {Checks | null} checks
  * @property {number | null} best_gamma
  * @property {Record<string, number>} seconds
  * @property {string} text
@@ -263,11 +265,9 @@
 
 /**
  * Rounds `since` to `until` (exclusive) of a run, its numbers as the page writes them, and whether speculation
- * pays.
- *
- * A snapshot has since = 0, the prompt, the setting, whose run it is in words, and the query of the address that
- * asks for the run. finish is null while the run goes on; with it comes the outcome. recorded: the run is played
- * from a file. counted: by the server that made the run, so far. turns: those before it, if it continues a
+ * pays. A snapshot has since = 0, the prompt, the setting, whose run it is in words, and the query of the
+ * address that asks for the run. finish is null while the run goes on; with it comes the outcome. recorded: the
+ * run is played from a file. counted: by the server that made it, so far. turns: those before it in its
  * conversation.
  * @typedef {object} Update
  * @property {number} since
@@ -460,17 +460,9 @@
  */
 
 /**
- * The rounds of the two runs of a prompt at a stop.
- * @typedef {object} WorldsTexts
- * @property {Array<WorldsRound>} sampled
- * @property {Array<WorldsRound>} greedy
- */
-
-/**
  * Short runs so far, counted by their first two tokens. judged, accepted: drafted tokens. distance: total
- * variation; by_chance: what it is on average where there is no difference. statistic: of the chi-square test,
- * null where it is infinite. found: "alike" where only one text came and no other can be told, so that the test
- * can find nothing.
+ * variation; by_chance: its mean where there is no difference. statistic: of the chi-square test, null where it
+ * is infinite. found: "alike" where only one text came or can come, so that the test finds nothing.
  * @typedef {object} Counts
  * @property {number} runs
  * @property {number} judged
@@ -485,9 +477,10 @@
  */
 
 /**
- * What is known of a stop so far. counts: of the tiny pair's runs with its drafter.
+ * What is known of a stop so far. texts: the rounds of the two runs of a prompt. counts: of the tiny pair's runs
+ * with its drafter.
  * @typedef {object} WorldsStop
- * @property {WorldsTexts | null} texts
+ * @property {Record<"sampled" | "greedy", Array<WorldsRound>> | null} texts
  * @property {Counts | null} counts
  */
 
@@ -500,8 +493,8 @@
 
 /**
  * What an instrument measures: all of it so far. id: another one for each measurement. whose: what is measured,
- * in words. text: what goes on or what went wrong. share: of its time, from 0 to 1. left: seconds until its end,
- * by what it has taken so far. conditions: of gammas, as in RunSetting.
+ * in words. text: what goes on or what went wrong. share: of its time, from 0 to 1. left: seconds until its end.
+ * conditions: of gammas, as in RunSetting.
  * @typedef {object} Measurement
  * @property {string} id
  * @property {"race" | "gamma" | "compare" | "advise" | "guess" | "trials" | "worlds"} kind

@@ -7,7 +7,7 @@ import { fixed } from "./format.js";
 import { depthsOf } from "./run.js";
 import { say } from "./words.js";
 
-/** @import { RunSetting, WireChecks } from "./messages.js" */
+/** @import { RunSetting, Checks } from "./messages.js" */
 /** @import { Round, Run } from "./run.js" */
 /**
  * A lane of the figure, by the clock of both. tokens: how many can come. from, to: when the weights are read, as shares of
@@ -25,7 +25,7 @@ export function makeSlowMotion(panel) {
   figure.className = "slow-motion";
   figure.hidden = true;
   panel.append(figure);
-  /** @type {WireChecks | null} */
+  /** @type {Checks | null} */
   let shown = null;
   let tokens = 0; // that such a check can bring
   /** @type {RunSetting | null} */
@@ -64,7 +64,7 @@ export function makeSlowMotion(panel) {
     play();
   }
 
-  /** @param {WireChecks} checks */
+  /** @param {Checks} checks */
   function draw(checks) {
     const { rows } = checks;
     const [alone, together] = lanesOf(checks, tokens);
@@ -102,7 +102,7 @@ export function tokensAtMost(rounds, rows) {
   return rounds.filter(({ draft }) => draft.length === rows - 1).reduce((most, round) => Math.max(most, depthsOf(round)), 0) + 1;
 }
 
-/** @param {WireChecks} checks @param {number} tokens that can come @returns {[alone: Lane, together: Lane]} */
+/** @param {Checks} checks @param {number} tokens that can come @returns {[alone: Lane, together: Lane]} */
 export function lanesOf({ plain_ms, draft_ms, verify_ms }, tokens) {
   const longest = Math.max(plain_ms, draft_ms + verify_ms);
   return [
@@ -122,7 +122,7 @@ export function readInWords(rows, experts) {
 
 /**
  * How many times as long a check took, as far as it can be told.
- * @param {WireChecks} checks
+ * @param {Checks} checks
  */
 export function comparedInWords({ rows, ratio, interval }) {
   const [low, high] = interval;

@@ -1,0 +1,217 @@
+"""Runs that have ended and trace files that visitors open, compressed as they are kept and sent. Without
+torch and without Gradio.
+
+A large file is read in a process of its own: the one call that reads it would keep everybody waiting, and
+what it needs is free again when the process has ended. python -m specdemo.ui.view.kept reads a file from
+standard input and writes an Opened as JSON.
+"""
+
+import asyncio
+import gzip
+import json
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, TypeVar, cast
+
+from pydantic import ConfigDict, TypeAdapter
+
+from specdemo.events import ChatMessage, Params
+from specdemo.events.trace import NotATrace, Trace
+from specdemo.loading.catalog import ROOT
+from specdemo.ui.view.feed import MOST_PROMPT_TOKENS, RunFeed, conversation, prompt_tokens
+from specdemo.ui.view.settings import in_words
+from specdemo.ui.view.wire import Message, Notice, Update
+from specdemo.words.catalogue import LANGUAGES, say, speaking, spoken
+
+COMPRESSED = {"Content-Encoding": "gzip", "Cache-Control": "no-store"}  # headers of what is sent of it
+SMALL_FILE = 256 * 1024  # bytes of a file that is read within 0.02 s, in a thread
+T = TypeVar("T")
+WORDED = ("numbers", "verdict", "tone", "whose", "setting", "outcome")  # parts of a snapshot that have words
+
+
+def file_name(params: Params) -> str:
+    return f"specdemo-seed-{params.seed}.json" if params.temperature else "specdemo-greedy.json"
+
+
+def json_of(update: Update) -> str:
+    """The update as json.dumps would write it, but round by round: in one call it would keep all other
+    threads waiting."""
+    rest = {key: value for key, value in update.items() if key != "rounds"}
+    rounds = ", ".join(json.dumps(one) for one in update["rounds"])
+    return f'{json.dumps(rest)[:-1]}, "rounds": [{rounds}]}}'
+
+
+@dataclass(frozen=True)
+class KeptRun:
+    """A run that has ended or was opened, compressed: the message that shows all of it, and its trace.
+    values: what the page's controls then hold, if it was opened. link: the query of the address that asks
+    for it. conversation: see `conversation`. starts: by language, what the message begins with, which is all
+    of it that has words. The message itself is in the first language."""
+
+    message: bytes
+    trace: bytes
+    file_name: str
+    seed: int | None
+    values: dict[str, Any] = field(default_factory=dict)
+    conversation: tuple[ChatMessage, ...] | None = None
+    starts: dict[str, bytes] = field(default_factory=dict)
+    link: str = ""
+
+    @property
+    def size(self) -> int:
+        return len(self.message) + len(self.trace) + sum(map(len, self.starts.values()))
+
+    def message_in(self, tag: str) -> bytes:
+        """The message in this language, compressed. Making it in any language but the first takes a while."""
+        first = next(iter(LANGUAGES))
+        if tag == first or tag not in self.starts:
+            return self.message
+        own, start = (gzip.decompress(self.starts[each]) for each in (first, tag))
+        return packed((start + gzip.decompress(self.message)[len(own) :]).decode())
+
+
+def as_recorded(kept: KeptRun, tag: str) -> bytes:
+    """The message in this language, compressed, as a file shows it elsewhere and on another day."""
+    message = json.loads(gzip.decompress(kept.message_in(tag)))
+    feed = RunFeed(Trace.from_json(gzip.decompress(kept.trace).decode()), recorded=True)
+    with speaking(tag):
+        message["update"] |= feed.words_of(message["update"])
+    return packed(json.dumps(message))
+
+
+def kept_run(feed: RunFeed, said: Callable[[], Notice] | None = None) -> KeptRun:
+    """The feed's run, compressed. said: makes the notice that the message has, in the language that is
+    spoken."""
+    snapshot, params = feed.snapshot(), feed.trace.params
+    starts = in_each_language(lambda: start_of({"notice": said()} if said else {}, feed.words_of(snapshot)))
+    message, packed_starts = kept_message(starts, json_of(without_words(snapshot)))
+    file, told = packed(feed.trace.to_json()), conversation(feed.trace)
+    name = file_name(params)
+    return KeptRun(message, file, name, params.seed, conversation=told, starts=packed_starts, link=feed.link)
+
+
+def without_words(snapshot: Update) -> Update:
+    return cast(Update, {key: value for key, value in snapshot.items() if key not in WORDED})
+
+
+def in_each_language(make: Callable[[], T]) -> dict[str, T]:
+    found = {}
+    for tag in LANGUAGES:
+        with speaking(tag):
+            found[tag] = make()
+    return found
+
+
+def start_of(message: Message, words: Update) -> str:
+    """The beginning of a message's JSON, with the words of its update."""
+    return f'{json.dumps(message)[:-1]}{", " if message else ""}"update": {json.dumps(words)[:-1]}, '
+
+
+def kept_message(starts: dict[str, str], update: str) -> tuple[bytes, dict[str, bytes]]:
+    """The message in the first language, and its starts, all compressed. update: the JSON of the update
+    without its words."""
+    first = starts[next(iter(LANGUAGES))]
+    return packed(f"{first}{update[1:]}}}"), {tag: packed(start) for tag, start in starts.items()}
+
+
+def with_update(message: Message, update: Update) -> str:
+    """The message's JSON with an update in it."""
+    rest = json.dumps(message)
+    return f'{rest[:-1]}{", " if message else ""}"update": {json_of(update)}}}'
+
+
+def packed(text: str) -> bytes:
+    """The text, compressed as HTTP sends it; other threads go on meanwhile."""
+    return gzip.compress(text.encode(), compresslevel=1, mtime=0)
+
+
+@dataclass
+class Opened:
+    """A trace that has been read. head: without rounds, output ids, the text of what is no chat, and most of
+    a very long prompt's tokens. update, file: the JSON of the page's update but for its words and its prompt,
+    and of the trace, compressed. words: by language, the update's words. wrong: by language, why a file is no
+    trace."""
+
+    __pydantic_config__ = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+
+    head: Trace | None
+    update: bytes
+    file: bytes
+    wrong: dict[str, str] = field(default_factory=dict)
+    words: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+def opened(body: bytes) -> Opened:
+    try:
+        trace = Trace.from_json(body.decode())
+    except UnicodeDecodeError:
+        return _wrong(lambda: say("traces.no_json"))
+    except NotATrace as error:
+        return _wrong(partial(what_is_wrong, error))
+    ids = trace.prompt_ids[: MOST_PROMPT_TOKENS + 1]
+    text = trace.text if trace.params.chat else ""
+    head = replace(trace, prompt_ids=ids, rounds=[], output_ids=[], text=text)
+    feed = RunFeed(trace, recorded=True)
+    snapshot = feed.snapshot()
+    words = in_each_language(lambda: feed.words_of(snapshot))
+    update = without_words(snapshot)
+    update.pop("prompt", None)
+    return Opened(head, packed(json_of(update)), packed(trace.to_json()), words=words)
+
+
+def what_is_wrong(error: NotATrace) -> str:
+    """What is wrong with a file that was to be opened, in plain words."""
+    part = error.where.partition(".")[0]
+    place = re.match(r"rounds\.(\d+)", error.where)
+    if error.refused:
+        return say("traces.wrong", what=in_words(error.refused))
+    if not error.is_json:
+        return say("traces.no_json")
+    if part in ("it", "schema"):
+        return say("traces.other_version")
+    if place:
+        return say("traces.wrong_round", round=int(place[1]) + 1)
+    return say("traces.wrong_part", part=part.replace("_", " "))
+
+
+def _wrong(why: Callable[[], str]) -> Opened:
+    return Opened(None, b"", b"", in_each_language(why))
+
+
+def message_of(one: Opened, rest: Callable[[], Message], tokenizer: Any) -> tuple[bytes, dict[str, bytes]]:
+    """The compressed message that shows the opened trace, and its starts; see KeptRun. rest: makes the
+    message's other parts in the language that is spoken."""
+    assert one.head is not None
+    starts = in_each_language(lambda: start_of(rest(), one.words[spoken()]))
+    prompt = json.dumps(prompt_tokens(one.head, tokenizer, recorded=True))
+    update = gzip.decompress(one.update).decode()
+    return kept_message(starts, f'{{"prompt": {prompt}, {update[1:]}')
+
+
+async def read_file(body: bytes) -> Opened:
+    """The trace in a visitor's file, without keeping others waiting."""
+    if len(body) <= SMALL_FILE:
+        return await asyncio.to_thread(opened, body)
+    reader = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "specdemo.ui.view.kept"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        cwd=ROOT,
+    )
+    try:
+        said, _ = await reader.communicate(body)
+    finally:
+        if reader.returncode is None:
+            reader.kill()
+    if reader.returncode:
+        return _wrong(lambda: say("traces.unread"))
+    return await asyncio.to_thread(_JSON.validate_json, said)
+
+
+_JSON = TypeAdapter(Opened)
+
+if __name__ == "__main__":
+    sys.stdout.buffer.write(_JSON.dump_json(opened(sys.stdin.buffer.read())))
