@@ -25,6 +25,7 @@ NAMES = {re.sub(r"_(one|other)$", "", key) for key in ENGLISH}  # as `say` is as
 # A literal that begins as a key does; in a template or an f-string a value can be a part of it.
 PART = r"\$?\{[^{}]*\}"
 LITERAL = re.compile(rf"""(["'`])((?:{"|".join(catalogue("en"))})\.(?:[\w.]|{PART})*)\1""")
+TEMPLATE = re.compile(rf"""\{{((?:{"|".join(catalogue("en"))})\.[\w.]+)\}}""")  # of the page's frame
 SAID = re.compile(rf"""\bsay\(\s*f?(["`])((?:[^"`${{]|{PART})*)\1""")
 COMMENT = re.compile(r"^\s*(?://|/?\*).*$", re.M)
 
@@ -41,7 +42,8 @@ def names_of(literal: str) -> set[str]:
 
 
 def literals(file: Path) -> set[str]:
-    return {text for _, text in LITERAL.findall(code(file))}
+    found = {text for _, text in LITERAL.findall(code(file))}
+    return found | set(TEMPLATE.findall(code(file))) if file.suffix == ".py" else found
 
 
 def test_each_catalogue_belongs_to_a_language():

@@ -172,8 +172,10 @@ def _number(key: str) -> str:
     put in."""
     tab_index = 0 if key in texts.NUMBERS[:2] else -1  # the headline, and the first of the others
     only = "engine" if key in texts.ENGINE_ONLY else "server" if key in texts.SERVER_NUMBERS else ""
-    section = "served.own_numbers" if only == "server" else "run.numbers"
-    name, definition = (_say(f"{section}.{key}.{part}") for part in ("name", "definition"))
+    name, definition = (
+        _say(f"served.own_numbers.{key}.{part}" if only == "server" else f"run.numbers.{key}.{part}")
+        for part in ("name", "definition")
+    )
     served_name, served_definition = (
         _data("served-words", say(f"served.numbers.{key}.{part}") if key in texts.NUMBERS_SERVED else "")
         for part in ("name", "definition")

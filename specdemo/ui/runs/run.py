@@ -292,7 +292,7 @@ def pair_here(pair: AnyPair, kind: wire.MeasurementKind) -> Pair:
     """The pair, of which an instrument of this kind needs single rounds or many runs. Raises PairError where
     they are made on a server or on ZeroGPU."""
     if not isinstance(pair, Pair):
-        raise PairError(message(f"{kind}_server"))
+        raise PairError(message(f"{kind}_on_server"))
     if zero.GPU is not None:
         raise PairError(message(f"{kind}_zero"))
     return pair
