@@ -29,6 +29,7 @@ PYDANTIC = ConfigDict(strict=True, populate_by_name=True)
 Positive = Annotated[float, Field(gt=0, lt=1e300), "a number above 0"]
 Tokens = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
 Units = Annotated[int, Field(ge=1, le=MOST_UNITS)]
+TokenId = Annotated[int, Field(ge=0, le=MOST_TOKENS)]
 LayerIds = Annotated[  # the numbers of some of the target's layers
     tuple[Annotated[int, Field(ge=0, le=MOST_LAYERS)], ...],
     Field(strict=False, min_length=1, max_length=MOST_LAYERS),
@@ -65,15 +66,14 @@ class HeadConfig:
         """The target's layers whose inputs the head reads, for a target of so many layers; see `Features`."""
         raise NotImplementedError
 
-    def check_drafts(self, tokens: int) -> None:
-        if tokens > self.vocab_size:
-            most = f"{self.vocab_size:,}, not {tokens:,}"
-            raise ValueError(f"draft_vocab_size must be at most vocab_size, {most}")
+    def largest(self) -> dict[str, int]:
+        """The largest values of fields that some heads have."""
+        return {"draft_vocab_size": self.vocab_size, "mask_token_id": self.vocab_size - 1}
 
-    def check_mask(self, token: int) -> None:
-        if not 0 <= token < self.vocab_size:
-            most = f"{self.vocab_size - 1:,}, not {ascii(token)[:60]}"
-            raise ValueError(f"mask_token_id must be a whole number from 0 to {most}")
+    def __post_init__(self) -> None:
+        for name, most in self.largest().items():
+            if (value := getattr(self, name, 0)) > most:
+                raise ValueError(f"{alias_of(type(self), name)} must be at most {most:,}, not {value:,}")
 
 
 @checked(frozen=True, config=PYDANTIC)

@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn import Linear, Module, ModuleDict, ModuleList, RMSNorm
+from torch.nn import Embedding, Linear, Module, ModuleDict, ModuleList, RMSNorm
 from transformers import PreTrainedModel, Qwen3Config
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from specdemo.drafters.base import Materials
 from specdemo.drafters.configs import HeadConfig, LayerConfig
-from specdemo.drafters.rotary import RotaryPositions
-from specdemo.engine.draft import Drafter
 from specdemo.events.speedup import DraftingCost
 from specdemo.runtime import cuda
 from specdemo.runtime.agreement import difference, why_not
@@ -26,7 +26,7 @@ from specdemo.runtime.cache import (
     PositionalCache,
     PositionalLayer,
 )
-from specdemo.runtime.decoder import Attention, Decoder, Heads, Layer, RowMask
+from specdemo.runtime.decoder import Attention, Decoder, Heads, Layer, Norm, RowMask
 from specdemo.runtime.families import embedding_scale
 from specdemo.runtime.fused import MOST_OF_TREE, KernelAttention, TorchAttention, as_table, triton_kernels
 from specdemo.runtime.linear import MOST_BY_TRITON
@@ -39,20 +39,62 @@ HEAD_PREFILL_CHUNK = 256  # rows per forward: a mask can have a row for each que
 TRIED_BEFORE = 8  # rows of the cache before those that are tried
 
 
+class RotaryPositions(Module):
+    """Rotary positions (Su et al. 2021, "RoFormer"), as transformers' own module computes them for one token
+    after another: for each by its own position alone, so that keys can be written by position.
+
+    partial_rotary_factor: only the first r = d * factor channels of a head are rotated, as vLLM does.
+    dynamic: its frequencies depend on the length beyond max_position_embeddings only, where a head does not
+    draft. longrope: the long factors are those of positions from original_max_position_embeddings on."""
+
+    inverse_frequencies: Tensor  # [r/2] float32
+    long_inverse_frequencies: Tensor | None  # [r/2] float32, of longrope
+
+    def __init__(self, layer: LayerConfig):
+        super().__init__()
+        rope = layer.rope_parameters
+        self.rotated = int(layer.head_dim * rope.get("partial_rotary_factor", 1.0))  # r
+        self.scaling, long, self.longer_from = 1.0, None, 0
+        with torch.device("cpu"):  # also where the weights are on the meta device
+            if (kind := rope["rope_type"]) == "default":
+                exponents = torch.arange(0, self.rotated, 2, dtype=torch.float) / self.rotated
+                frequencies = 1.0 / rope["rope_theta"] ** exponents
+            else:
+                frequencies, self.scaling = ROPE_INIT_FUNCTIONS[kind](layer)
+            if kind == "longrope":
+                self.longer_from = rope["original_max_position_embeddings"]
+                long, _ = ROPE_INIT_FUNCTIONS[kind](layer, seq_len=self.longer_from + 1)
+        self.register_buffer("inverse_frequencies", frequencies, persistent=False)
+        self.register_buffer("long_inverse_frequencies", long, persistent=False)
+
+    def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """positions [N] or [..., N] -> cos and sin [..., N, 1, r], see decoder.Rotation."""
+        frequencies = self.inverse_frequencies
+        if self.long_inverse_frequencies is not None:
+            is_long = positions[..., None] >= self.longer_from  # [..., N, 1]
+            frequencies = torch.where(is_long, self.long_inverse_frequencies, frequencies)
+        angles = positions[..., None] * frequencies  # [..., N, r/2]
+        cos, sin = angles.cos() * self.scaling, angles.sin() * self.scaling
+        cos = torch.cat([cos, cos], -1)[..., None, :].to(dtype)
+        return cos, torch.cat([-sin, sin], -1)[..., None, :].to(dtype)
+
+
 class DraftHead(Module):
     """The weights of a head, all of one dtype. `.to(device)` moves them; a dtype is chosen when the head is
     built."""
 
     kind: str  # its name in DRAFTER_KINDS
-    uses_target_s_embeddings: bool = True
     fc: Linear  # from the target's hidden states, side by side, to one
     layers: ModuleList  # of HeadLayer
     layer_type: ClassVar[type[Layer]] = Layer  # what runs its layers
-    reads_context: ClassVar[bool]  # see Layer
-    first_position: ClassVar[int]  # of the token of the cache's row 0
+    reads_context: ClassVar[bool] = False  # see Layer
+    first_position: ClassVar[int] = 0  # of the token of the cache's row 0
     target_ids: Tensor  # [Vd] int64: the target's id of each draft id
     d2t: Tensor | None  # [Vd] int64: the same as offsets, None where all tokens can be drafted
     t2d: Tensor | None  # [V] bool: whether a token can be drafted
+    embed_tokens: Embedding | None  # its own; None: it uses the target's, as for lm_head
+    lm_head: Linear | None
+    norm: RMSNorm | None  # before the output layer
     reads_normed: ClassVar[bool] = False  # whether it reads what the target's last norm gives
     places: int | None = None  # the most tokens of a draft
 
@@ -60,6 +102,7 @@ class DraftHead(Module):
         """drafts: Vd, the number of tokens that it can draft. masks: that of each layer."""
         super().__init__()
         self.config = config
+        self.embed_tokens = self.norm = self.lm_head = None
         self.masks = tuple(masks)
         width = config.vocab_size
         self.register_buffer("d2t", None if drafts == width else torch.zeros(drafts, dtype=torch.long))
@@ -92,8 +135,8 @@ class DraftHead(Module):
         """The head with a cache, drafting for this target. compiled: as fast as it can be on a CPU."""
         raise NotImplementedError
 
-    def drafter(self, *how: Any) -> Drafter:
-        """What drafts by it. how: what HeadDrafter takes."""
+    def drafter(self, given: Materials) -> Any:
+        """The HeadDrafter that drafts by it."""
         raise NotImplementedError
 
     def cost(self, target: PreTrainedModel) -> DraftingCost:
@@ -104,8 +147,7 @@ class DraftHead(Module):
         return sum(parameter.numel() for parameter in self.parameters())
 
     def get_output_embeddings(self) -> Module | None:
-        """The head's own output layer; None where it uses the target's."""
-        return getattr(self, "lm_head", None)
+        return self.lm_head
 
     def begin_run(self) -> None:
         """Call when weights were loaded or moved, not inside a step."""
@@ -124,7 +166,7 @@ class DraftHead(Module):
     def attach_verifier(self, target: PreTrainedModel) -> None:
         """Holds what it uses of the target, in place of what it held. A head without embeddings of its own
         then uses the target's. `loading.load.check_fits` checks that the two fit each other."""
-        if self.uses_target_s_embeddings:
+        if self.embed_tokens is None:
             embed = target.get_input_embeddings()
             self.shared_embedding, self.targets_scale = (embed.weight.detach(),), embedding_scale(embed)
         self.verifier_head = (target.get_output_embeddings(),)
@@ -132,9 +174,7 @@ class DraftHead(Module):
             self.verifier_norm = (final_norm(target),)
 
     def targets_embedding(self) -> Tensor:
-        """The target's embeddings [V, H], raw. ValueError before the target is attached."""
-        if not self.shared_embedding:
-            raise ValueError("the head has no embeddings of its own: attach its target first")
+        """The target's embeddings [V, H], raw. IndexError before the target is attached."""
         return self.shared_embedding[0]
 
     def normed(self, states: Tensor) -> Tensor:
@@ -151,14 +191,23 @@ class DraftHead(Module):
             for index, (part, mask) in enumerate(zip(self.layers, self.masks, strict=True))
         ]
 
-    def decoder(self, target: PreTrainedModel) -> Decoder:
-        """The head as a Decoder, with its weights and its target's as they are now."""
-        raise NotImplementedError
+    def decoder(self, target: PreTrainedModel, **more: Any) -> Decoder:
+        """The head as a Decoder, with its weights and its target's as they are now. more: what only some
+        kinds of heads say."""
+        return Decoder(
+            self.dtype,
+            self.embed_tokens or target.get_input_embeddings(),
+            self.decoding,
+            self.norm and Norm(self.norm),
+            self.lm_head or target.get_output_embeddings(),
+            lambda rows: {None: self.rotary(rows + self.first_position, torch.float32)},
+            **more,
+        )
 
 
 class HeadLayer(Module):
     """The weights of a decoder layer, by the format's names. reads_embeddings, norm_before_residual: see
-    Layer."""
+    Layer. qkv_bias: whether queries, keys and values have one where the layer's config tells none."""
 
     def __init__(
         self,
@@ -166,6 +215,7 @@ class HeadLayer(Module):
         dtype: torch.dtype,
         reads_embeddings: bool = False,
         norm_before_residual: bool = False,
+        qkv_bias: bool = False,
     ):
         super().__init__()
         size, d, width = layer.hidden_size, layer.head_dim, layer.intermediate_size
@@ -177,9 +227,8 @@ class HeadLayer(Module):
         self.hidden_norm = RMSNorm(size, **norm) if reads_embeddings else None
         self.post_attention_layernorm = RMSNorm(size, **norm)
         shapes = {"q_proj": (read, queries), "k_proj": (read, keys), "v_proj": (read, keys)}
-        attention: dict[str, Module] = linears(
-            shapes | {"o_proj": (queries, size)}, layer.attention_bias, dtype
-        )
+        attention = linears(shapes, layer.attention_bias or qkv_bias, dtype)
+        attention |= linears({"o_proj": (queries, size)}, layer.attention_bias, dtype)
         if isinstance(layer, Qwen3Config):
             attention |= {name: RMSNorm(d, **norm) for name in ("q_norm", "k_norm")}
         self.self_attn = ModuleDict(attention)

@@ -9,7 +9,6 @@ the q that it was drawn from."""
 
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,8 +32,8 @@ class SharedTokensDrafter(ModelDrafter):
 
     other_ids = True
 
-    def __init__(self, own_ids: Tensor, *arguments: Any):
-        super().__init__(*arguments)
+    def __init__(self, given: Materials, own_ids: Tensor):
+        super().__init__(given)
         self.own_ids = own_ids
 
     def seen(self, ids: list[int]) -> Tensor | None:
@@ -218,17 +217,15 @@ class TokenizedDrafting(ModelDrafting):
         other, lm, greedy = given.other_tokenizer, given.drafter, given.sampler.greedy
         if other is None:
             return super().build(given)
-        sampler = copy(given.sampler)  # of its own: its text's prompt has another number of tokens
         if greedy:
             bias = given.params.logit_bias or {}
             its_own = {theirs: bias[ours] for ours, theirs in other.shared if ours in bias}
             sampler = Sampler(replace(given.params, logit_bias=its_own))
-            how = (given.drafter_context, sampler, lm.vocab_size, lm.device, *given.how_to_draft)
-            drafter = ModelDrafter(lm, *how)
+            drafter = ModelDrafter(replace(given, sampler=sampler, target=lm))
         else:
+            sampler = copy(given.sampler)  # of its own: its text's prompt has another number of tokens
             own_ids = other.own_ids(given.target.vocab_size, lm.device)
-            how = (given.drafter_context, sampler, *given.of_target, *given.how_to_draft)
-            drafter = SharedTokensDrafter(own_ids, lm, *how)
+            drafter = SharedTokensDrafter(replace(given, sampler=sampler), own_ids)
         assert given.tokenizer is not None, "two tokenizers were compared"
         theirs = (given.tokenizer, other.tokenizer, dict(other.shared))
         return OtherTokenizerDrafter(drafter, *theirs, *given.of_target, greedy)

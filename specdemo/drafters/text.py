@@ -20,17 +20,18 @@ from specdemo.runtime.states import States
 from specdemo.words.message import Message
 
 
+@dataclass(eq=False)
 class LookupDrafter(Drafter):
     """Saxena 2023, "Prompt Lookup Decoding". Finds the longest run of at most `longest` last tokens that
     occurred before, takes its latest occurrence, and drafts what followed it. A copy may run into itself, so
     that a repeating text is drafted in full."""
 
-    def __init__(self, longest: int, vocab_size: int, device: torch.device):
-        self.longest = longest
-        self.vocab_size = vocab_size
-        self.device = device
-        self.latest: dict[tuple[int, ...], int] = {}  # run of tokens -> index of the token that followed it
-        self.indexed = 0  # tokens whose preceding runs are in the dict
+    longest: int
+    vocab_size: int
+    device: torch.device
+    # By a run of tokens, the index of the token that followed it last.
+    latest: dict[tuple[int, ...], int] = field(default_factory=dict, init=False)
+    indexed: int = field(default=0, init=False)  # tokens whose preceding runs are in the dict
 
     def propose(self, ids: list[int], k: int, u: list[float]) -> Draft:
         for here in range(self.indexed, len(ids)):
@@ -47,6 +48,7 @@ class LookupDrafter(Drafter):
         return one_hot_draft([], self.vocab_size, self.device)
 
 
+@dataclass(eq=False)
 class NgramDrafter(Drafter):
     """Ou et al. 2024, "Lossless Acceleration of Large Language Models via Adaptive N-gram Parallel Decoding".
     Counts what follows each context of up to `longest` tokens and drafts the likeliest, token by token; of a
@@ -58,20 +60,14 @@ class NgramDrafter(Drafter):
     forward teaches several continuations."""
 
     wants_top = 5
+    longest: int
+    several_levels: bool
+    vocab_size: int
+    device: torch.device
+    tree: Tree | None = None
 
-    def __init__(
-        self,
-        longest: int,
-        several_levels: bool,
-        vocab_size: int,
-        device: torch.device,
-        tree: Tree | None = None,
-    ):
-        self.longest = longest
-        self.lengths = range(longest, 0, -1) if several_levels else (longest,)
-        self.vocab_size = vocab_size
-        self.device = device
-        self.tree = tree
+    def __post_init__(self) -> None:
+        self.lengths = range(self.longest, 0, -1) if self.several_levels else (self.longest,)
         self.counted = 1  # tokens of the text that are in the store
         self.weights: dict[tuple[int, ...], dict[int, float]] = defaultdict(lambda: defaultdict(float))
 

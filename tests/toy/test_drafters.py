@@ -5,13 +5,11 @@ from collections import Counter
 import pytest
 import torch
 
-from specdemo.drafters.model import ModelDrafter
 from specdemo.drafters.text import LookupDrafter, NgramDrafter, SuffixDrafter
 from specdemo.engine.sampling import Sampler
 from specdemo.engine.tree import Tree
 from specdemo.events import Params
-from specdemo.runtime.steps import EagerSteps
-from tests.oracle import CPU, TableLM, pick, random_table, shaped
+from tests.oracle import CPU, TableLM, make_drafter, pick, random_table, shaped
 
 V = 10
 
@@ -139,7 +137,7 @@ TABLE = random_table(4, V)
 
 
 def proposal(lm, text, k, draws, params, width=V, context=100):
-    drafter = ModelDrafter(lm, context, Sampler(params), width, CPU, EagerSteps(), 4)
+    drafter = make_drafter("model", Sampler(params), width, lm, context)
     drafter.start(list(text))
     return drafter, drafter.propose(list(text), k, draws)
 
