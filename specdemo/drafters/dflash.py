@@ -64,8 +64,6 @@ class Markov:
 
 @checked(frozen=True, config=PYDANTIC)
 class DFlashConfig(HeadConfig):
-    """What a head is built like."""
-
     block_size: Block  # B: rows of a forward, of which the first is the anchor
     mask_token_id: TokenId  # whose embedding, the target's, the other rows begin with
     # Of the target's layers, whose inputs it reads; see `Features`.
@@ -95,7 +93,6 @@ class DFlashConfig(HeadConfig):
 
     @property
     def places(self) -> int:
-        """The most tokens of a draft."""
         return self.block_size - (0 if self.samples_from_anchor else 1)
 
 
@@ -193,8 +190,6 @@ def _masks(raw: dict[str, Any], told: OfAuthors | None, layer: Any) -> tuple[Row
 
 
 class DFlashHead(DraftHead):
-    """A DFlash or DSpark head, see `DraftHead`."""
-
     kind = "dflash"
     config: DFlashConfig
     reads_context: ClassVar[bool] = True
@@ -207,7 +202,7 @@ class DFlashHead(DraftHead):
         norm = {"eps": layer.rms_norm_eps, "dtype": dtype}
         self.fc = Linear(len(config.layer_ids) * size, size, bias=False, dtype=dtype)
         self.hidden_norm = RMSNorm(size, **norm)
-        self.layers = ModuleList(self.new_layer(dtype) for _ in range(layer.num_hidden_layers))
+        self.layers = ModuleList(HeadLayer(layer, dtype) for _ in range(layer.num_hidden_layers))
         self.norm = RMSNorm(size, **norm)
         # Where all tokens can be drafted, the target's own output layer is used.
         own = self.d2t is not None
@@ -216,10 +211,6 @@ class DFlashHead(DraftHead):
         if config.markov:
             self.kind = "dspark"
         self.confidence_head = ConfidenceHead(config, dtype) if config.has_confidence else None
-        self.decoding = self.layers_by(None)
-
-    def new_layer(self, dtype: torch.dtype) -> Module:
-        return HeadLayer(self.config.layer, dtype)
 
     @property
     def bytes_of_a_block(self) -> int:
@@ -369,8 +360,6 @@ def mixed(x: Tensor, weights: Tensor) -> Tensor:
 
 
 class ConvolvedLayer(Layer):
-    """A layer with a convolution around its attention, and one around its MLP."""
-
     def __init__(self, part: Module, *how: Any):
         super().__init__(part, *how)
         self.around_attention, self.around_mlp = part.attention_conv, part.mlp_conv
@@ -412,21 +401,15 @@ class CandidateSelector(Module):
 
 
 class DFlash2Head(DFlashHead):
-    """A DFlash 2 head, see `DraftHead`."""
-
     kind = "dflash2"
     config: DFlash2Config
     layer_type: ClassVar[type[Layer]] = ConvolvedLayer
 
     def __init__(self, config: DFlash2Config, dtype: torch.dtype = torch.float32):
         super().__init__(config, dtype)
+        for layer in self.layers:
+            layer.attention_conv, layer.mlp_conv = (Convolution(config, dtype) for _ in range(2))
         self.candidate_selector = CandidateSelector(config, dtype)
-
-    def new_layer(self, dtype: torch.dtype) -> Module:
-        layer = super().new_layer(dtype)
-        layer.attention_conv = Convolution(self.config, dtype)
-        layer.mlp_conv = Convolution(self.config, dtype)
-        return layer
 
     def drafter(self, given: Materials) -> HeadDrafter:
         return DFlash2Drafter(given)

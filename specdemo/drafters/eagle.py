@@ -13,7 +13,7 @@ The modules are named as the tensors of the speculators format. Where keys and v
 attends to, is given from outside (`Attention`): so the same forward serves drafting by position, which can be
 captured, and training over several steps."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -55,8 +55,6 @@ LAYER_IDS = "eagle_aux_hidden_state_layer_ids"  # in config.json
 
 @checked(frozen=True, config=PYDANTIC)
 class Eagle3Config(HeadConfig):
-    """What a head is built like."""
-
     draft_vocab_size: Tokens  # Vd: the tokens that it can draft
     # Of the target's layers, whose inputs it reads; None: see `layer_ids_for`.
     layer_ids: LayerIds | None = Field(None, alias=LAYER_IDS)
@@ -163,8 +161,6 @@ class PairHead(DraftHead):
 
 
 class Eagle3Head(PairHead):
-    """An EAGLE-3 head, see `DraftHead`."""
-
     kind = "eagle3"
     config: Eagle3Config
     first_position: ClassVar[int] = 1
@@ -188,7 +184,6 @@ class Eagle3Head(PairHead):
         )
         self.norm = RMSNorm(size, **norm)
         self.lm_head = Linear(size, config.draft_vocab_size, bias=False, dtype=dtype)
-        self.decoding = self.layers_by(None)
 
     def guessed(self, depth: int) -> dict[str, str]:
         layers = ", ".join(map(str, self.config.layer_ids_for(depth)))
@@ -218,8 +213,6 @@ class Eagle3Head(PairHead):
 
 
 class PEagleHead(Eagle3Head):
-    """A P-EAGLE head, see `DraftHead`."""
-
     kind = "peagle"
     config: PEagleConfig
     first_position: ClassVar[int] = 0
@@ -241,8 +234,6 @@ class PEagleHead(Eagle3Head):
 
 
 class EagleHead(PairHead):
-    """An EAGLE head, see `DraftHead`."""
-
     kind = "eagle"
     config: EagleConfig
     reads_normed: ClassVar[bool] = True
@@ -255,7 +246,6 @@ class EagleHead(PairHead):
             HeadLayer(layer, dtype, qkv_bias=config.qkv_bias) for _ in range(layer.num_hidden_layers)
         )
         self.layers[0].input_layernorm = None  # what it reads is made of what is normed
-        self.decoding = self.layers_by(None)
 
     def cost(self, target: PreTrainedModel) -> DraftingCost:
         """Each token also reads the target's output layer."""
@@ -319,8 +309,7 @@ class CachedEagle(CachedHead):
         return native.stream[: len(tokens)], self.model.for_target(logits)
 
     def predict(self, y: Tensor) -> tuple[Tensor, Tensor]:
-        """y [N, H] -> what the next forward takes as g [N, H], and the logits [N, V] of the token after
-        each."""
+        """y [N, H] -> what `go_on` takes as g [N, H], and the logits [N, V] of the token after each."""
         g, logits = self.model.predict(y)
         return g, self.model.for_target(logits)
 
@@ -361,8 +350,6 @@ class CachedEagle(CachedHead):
 
 
 class CachedPEagle(CachedEagle):
-    """A P-EAGLE head with its cache."""
-
     model: PEagleHead
 
     def block(self, tokens: Tensor, start: Tensor, count: int) -> Tensor:
@@ -388,10 +375,6 @@ class EagleDrafter(HeadDrafter):
         start, tokens = value.position[0].long(), value.last[1:].long()
         if told is None and self.alone and self.head.drafts_itself:
             return self.drawn_by(self.head, tokens, start, value)
-        return self.in_shape(self._predictions(tokens, start), value, told)
-
-    def _predictions(self, tokens: Tensor, start: Tensor) -> Callable[[Shown | None], Tensor]:
-        """What draft_tree asks, after tokens [N] with true features before them."""
         row, g = start, None  # [P, H]: what the head has made of the tokens shown last
 
         def predict(shown: Shown | None) -> Tensor:
@@ -405,7 +388,7 @@ class EagleDrafter(HeadDrafter):
             row = row + len(fed)
             return logits  # [P, V]
 
-        return predict
+        return self.in_shape(predict, value, told)
 
 
 class PEagleDrafter(HeadDrafter):

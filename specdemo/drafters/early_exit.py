@@ -106,13 +106,6 @@ class FirstLayersNativeLM(FirstLayersLM, NativeLM):
         return None if native is None else native.copies
 
 
-def first_layers_lm(owner: CachedLM, layers: int) -> FirstLayersLM:
-    """The owner's first layers as an LM, as fast as the owner. Raises ValueError as `first_layers` does."""
-    if isinstance(owner, NativeLM):
-        return FirstLayersNativeLM(owner, layers, owner.clock)
-    return FirstLayersLM(owner, layers)
-
-
 class EarlyExitDrafting(Drafting):
     def lacks(self, pair: Models) -> str | None:
         try:
@@ -129,7 +122,13 @@ class EarlyExitDrafting(Drafting):
 
     def own(self, pair: Models, params: Params) -> OfTarget:
         count = params.exit_layer
-        return OfTarget(("early-exit", count), lambda target: first_layers_lm(target, count))
+
+        def make(owner: CachedLM) -> FirstLayersLM:
+            if isinstance(owner, NativeLM):
+                return FirstLayersNativeLM(owner, count, owner.clock)
+            return FirstLayersLM(owner, count)
+
+        return OfTarget(("early-exit", count), make)
 
     def cost(self, pair: Models, params: Params) -> DraftingCost:
         read = weight_bytes(first_layers(pair.target, params.exit_layer))

@@ -134,8 +134,12 @@ def read_speculator(folder: Path, shown: str | None = None) -> Speculator:
             raise LoadError(f"{start}: it must hold an object, not {type(raw).__name__}")
         kind = kind_described(raw, start)
         # Before its weights have come from the hub, it counts as one with embeddings of its own.
-        with load_errors("drafter", str(folder), "weights", place):
-            tensors = set(stored_tensors(folder)) if _are_here(folder) else {EMBEDDINGS}
+        are_here, tensors = False, {EMBEDDINGS}
+        with suppress(OSError, ValueError):  # what is wrong is said when the weights are read
+            are_here = all(file.is_file() for file in weight_files(folder))
+        if are_here:
+            with load_errors("drafter", str(folder), "weights", place):
+                tensors = set(stored_tensors(folder))
         given = HeadJson(raw, kind, SPECULATOR not in raw, start, tensors)
         read, head = READERS[kind]
         return Speculator(read(given), given.verifier, head, given.is_authors)
@@ -176,13 +180,6 @@ def read_head(
         head.load_state_dict(used, assign=True)
         head.requires_grad_(False).begin_run()
         return head.eval()
-
-
-def _are_here(folder: Path) -> bool:
-    """Whether all files of its weights have come from the hub."""
-    with suppress(OSError, ValueError):  # what is wrong is said when the weights are read
-        return all(file.is_file() for file in weight_files(folder))
-    return False
 
 
 def _check_values(

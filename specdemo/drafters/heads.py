@@ -3,7 +3,7 @@ kinds of heads have in common: the target that they belong to, the tokens that t
 and a cache that is written by position."""
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -116,7 +116,10 @@ class DraftHead(Module):
         self.shared_embedding: tuple[Tensor, ...] = ()  # the target's [V, H], raw
         self.targets_scale = 1.0  # what the target multiplies them by
         self.rotary = RotaryPositions(config.layer)
-        self.decoding: list[Layer] = []  # its layers, by torch's operations
+
+    @cached_property
+    def decoding(self) -> list[Layer]:
+        return self.layers_by(None)
 
     @property
     def device(self) -> torch.device:
@@ -140,7 +143,6 @@ class DraftHead(Module):
         raise NotImplementedError
 
     def cost(self, target: PreTrainedModel) -> DraftingCost:
-        """See `Drafting.cost`."""
         return DraftingCost(token=weight_bytes(self) / weight_bytes(target))
 
     def num_parameters(self) -> int:
@@ -237,7 +239,6 @@ class HeadLayer(Module):
 
 
 def linears(shapes: dict[str, tuple[int, int]], bias: bool, dtype: torch.dtype) -> dict[str, Module]:
-    """Linear layers by name. shapes: the inputs and outputs of each."""
     return {name: Linear(*shape, bias=bias, dtype=dtype) for name, shape in shapes.items()}
 
 
@@ -377,7 +378,6 @@ class CachedHead(Native, CachedByPosition):
             self.fill(ids, first, last)
 
     def fill(self, ids: list[int], first: int, last: int) -> None:
-        """Fills the rows from `first` to before `last`."""
         raise NotImplementedError
 
     def compared(self, whole: "CachedHead", ids: Tensor) -> tuple[Tensor, Tensor]:

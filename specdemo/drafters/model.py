@@ -133,7 +133,6 @@ class StepDrafter(Drafter):
         """Called with the step's draft after this text."""
 
     def seen(self, ids: list[int]) -> Tensor | None:
-        """What Sampler.seen gives of the text."""
         return self.sampler.seen(ids, self.vocab_size, self.model_device)
 
     def expected(self, value: DraftInput, said: Draft) -> Draft:
@@ -146,7 +145,6 @@ class StepDrafter(Drafter):
         raise NotImplementedError
 
     def shape_of(self, value: DraftInput) -> AnyTree | None:
-        """The tree that is drafted from `value`."""
         return None if self.tree is None else self.tree.first(len(value.u))
 
     def in_shape(

@@ -85,7 +85,6 @@ def own_parameters(layers: PreTrainedModel, target: PreTrainedModel) -> dict[str
 
 
 def own_modules(layers: PreTrainedModel) -> list[Module]:
-    """The layers' modules that are not the target's."""
     shared = [layers.shared_post_norm] if layers.use_shared_post_norm else []
     return [layers.layers, *shared]
 
@@ -369,7 +368,6 @@ class MtpDrafting(Drafting):
         return OfTarget(METHOD, make)
 
     def cost(self, pair: Models, params: Params) -> DraftingCost:
-        """What drafting costs: one of the layers and the output layer for each token."""
         target, layers = pair.target, pair.carried[METHOD]
         own, output = held_bytes(target, layers) - held_bytes(target), target.get_output_embeddings()
         assert output is not None

@@ -30,7 +30,6 @@ def kind_in(folder: Path) -> Drafting:
 
 
 def kind_of(model: Module) -> Drafting:
-    """How a drafter, or its skeleton, drafts."""
     return next(kind for kind in KINDS if kind.is_one(model))
 
 
