@@ -180,7 +180,6 @@ class AssistantDrafting(Drafting[PreTrainedModel]):
 
         def compare(lm: CachedLM, _: object, cached: CachedAssistant, ids: Tensor) -> list:
             n = len(ids) - 1  # the position of the last token, which the assistant is given
-            lm.prefill(ids[:n])
             whole = target.get_decoder()(
                 input_ids=ids[None, :n], use_cache=False, return_shared_kv_states=True
             )

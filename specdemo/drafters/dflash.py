@@ -212,18 +212,6 @@ class DFlashHead(DraftHead):
             self.kind = "dspark"
         self.confidence_head = ConfidenceHead(config, dtype) if config.has_confidence else None
 
-    @property
-    def bytes_of_a_block(self) -> int:
-        """The bytes of weights that a block reads: all but a Markov head's, and the target's output layer if
-        it is used."""
-        parts = [self.fc, self.hidden_norm, self.layers, self.norm, self.lm_head or self.verifier_head[0]]
-        return sum(parameter.nbytes for part in parts for parameter in part.parameters())
-
-    @property
-    def bytes_of_a_token(self) -> int:
-        """The bytes of weights that each place's bias reads."""
-        return 0 if self.markov_head is None else self.markov_head.markov_w2.weight.nbytes
-
     def guessed(self, depth: int) -> dict[str, str]:
         return {"block_size": str(self.config.block_size)} if self.config.guesses_block else {}
 
@@ -239,8 +227,12 @@ class DFlashHead(DraftHead):
         return DFlashDrafter(given)
 
     def cost(self, target: PreTrainedModel) -> DraftingCost:
-        read = weight_bytes(target)
-        return DraftingCost(token=self.bytes_of_a_token / read, draft=self.bytes_of_a_block / read)
+        """A block reads all weights but a Markov head's, and the target's output layer if it is used; each
+        place's bias reads those of the Markov head's."""
+        parts = [self.fc, self.hidden_norm, self.layers, self.norm, self.lm_head or self.verifier_head[0]]
+        block = sum(parameter.nbytes for part in parts for parameter in part.parameters())
+        bias = 0 if self.markov_head is None else self.markov_head.markov_w2.weight.nbytes
+        return DraftingCost(token=bias / weight_bytes(target), draft=block / weight_bytes(target))
 
     def decoder(self, target: PreTrainedModel, **more: Any) -> Decoder:
         return super().decoder(
@@ -414,14 +406,14 @@ class DFlash2Head(DFlashHead):
     def drafter(self, given: Materials) -> HeadDrafter:
         return DFlash2Drafter(given)
 
-    @property
-    def bytes_of_a_block(self) -> int:
-        return super().bytes_of_a_block + self.candidate_selector.hidden_projection.weight.nbytes
-
-    @property
-    def bytes_of_a_token(self) -> int:
-        """The rows of the codebooks: of the token before, and of its candidates."""
-        return (1 + self.config.candidates) * self.config.selector_rank * self.dtype.itemsize
+    def cost(self, target: PreTrainedModel) -> DraftingCost:
+        """Each token also reads rows of the codebooks: of the token before, and of its candidates."""
+        rows = (1 + self.config.candidates) * self.config.selector_rank * self.dtype.itemsize
+        gates = self.candidate_selector.hidden_projection.weight.nbytes
+        return DraftingCost(
+            token=rows / weight_bytes(target),
+            draft=super().cost(target).draft + gates / weight_bytes(target),
+        )
 
     def decoder(self, target: PreTrainedModel, **more: Any) -> Decoder:
         raise ValueError("its layers have convolutions")

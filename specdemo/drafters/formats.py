@@ -281,8 +281,7 @@ class HeadDrafting(Drafting[DraftHead]):
         """Whether the head predicts the same with a cache that is written by position, also where rejected
         drafts were, as in one forward over a whole text, from the target's features of it."""
 
-        def compare(lm: CachedLM, whole: CachedHead, cached: CachedHead, ids: Tensor) -> list:
-            lm.prefill(ids)
+        def compare(_: CachedLM, whole: CachedHead, cached: CachedHead, ids: Tensor) -> list:
             return [cached.compared(whole, ids)]
 
         make = partial(model.cached, target)

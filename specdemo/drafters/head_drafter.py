@@ -3,7 +3,7 @@ for multi-token prediction, and by an assistant."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +14,6 @@ from specdemo.drafters.model import DraftInput, Fed, StepDrafter
 from specdemo.engine.draft import LONGEST_DRAFT, Draft
 from specdemo.engine.tree import GrownTree
 from specdemo.runtime.agreement import agree
-from specdemo.runtime.cache import Cached
 from specdemo.runtime.lm import CachedLM, context_of, evaluating, in_training
 from specdemo.runtime.probe import TRIED_TOKENS, tried_tokens
 
@@ -91,25 +90,23 @@ class HeadDrafter(FeatureDrafter):
         return len(value.u) if shape is None else shape.depth
 
 
-C = TypeVar("C", bound=Cached)
-
-
 def agrees_with_target(
     target: PreTrainedModel,
-    make: Callable[[], C],
-    compare: Callable[[CachedLM, C, C, Tensor], Sequence[tuple[Tensor, Tensor]]],
+    make: Callable[[], Any],
+    compare: Callable[[CachedLM, Any, Any, Tensor], Sequence[tuple[Tensor, Tensor]]],
     context: float,
     dtype: torch.dtype,
     mostly: bool = False,
 ) -> bool:
     """Whether a model predicts the same from the target's hidden states in two ways. make: the model with a
-    cache of its own; it is called twice. compare: is given the target's LM, both models and a text [N], which
-    it lets the target read, and returns pairs of logits. context: the most tokens that the model reads.
-    mostly: see `agree`."""
+    cache of its own; it is called twice. compare: is given the target's LM, which has read all of a text [N]
+    but its last token, both models and the text, and returns pairs of logits. context: the most tokens that
+    the model reads. mostly: see `agree`."""
     with torch.no_grad(), evaluating(in_training(target)):
         lm, one, other = CachedLM(target), make(), make()
         lm.features = one.reads = other.reads
         ids = tried_tokens(lm, int(min(TRIED_TOKENS, context_of(target), context)))
+        lm.prefill(ids[:-1])
         pairs = compare(lm, one, other, ids)
         for each in (lm, one, other):
             each.free()

@@ -382,15 +382,12 @@ def _agree(layers: PreTrainedModel, target: PreTrainedModel) -> bool:
     """Whether the layers predict the same with a cache that is written by position, also where rejected
     drafts were, as without one. Also whether what they are given are the target's last hidden states."""
 
-    def compare(
-        lm: CachedLM, whole: CachedMtp, cached: CachedMtp, ids: Tensor
-    ) -> list[tuple[Tensor, Tensor]]:
-        lm.prefill(ids)
+    def compare(_: CachedLM, whole: CachedMtp, cached: CachedMtp, ids: Tensor) -> list:
         n = len(ids) - cached.count  # rows whose tokens are known for each of the layers
-        last = target.get_decoder()(input_ids=ids[None], use_cache=False).last_hidden_state[0]
+        last = target.get_decoder()(input_ids=ids[None, :-1], use_cache=False).last_hidden_state[0]
         expected = whole.logits_of(ids, 0, n).unbind(1)  # of each layer [n, V]
         said = with_rejected_drafts(cached.logits_of, ids, n).unbind(1)
-        return [(last, cached.hidden(0, len(ids))), *zip(expected, said, strict=True)]
+        return [(last, cached.hidden(0, len(ids) - 1)), *zip(expected, said, strict=True)]
 
     make = partial(CachedMtp, layers, target)
     return agrees_with_target(target, make, compare, torch.inf, target.dtype, mostly=True)

@@ -9,6 +9,7 @@ the q that it was drawn from."""
 
 from copy import copy
 from dataclasses import dataclass, replace
+from os.path import commonprefix
 
 import torch
 from torch import Tensor
@@ -127,10 +128,7 @@ class OtherTokenizerDrafter(Drafter):
 
     def _feed(self, own: list[int]) -> None:
         """Leaves all but the last two tokens in the drafter's cache, which the draft itself feeds."""
-        same = next(
-            (i for i, (a, b) in enumerate(zip(self.held, own, strict=False)) if a != b), len(self.held)
-        )
-        self.drafter.feed(own, min(same, len(own)), len(own) - 2)
+        self.drafter.feed(own, len(commonprefix([self.held, own])), len(own) - 2)
 
     def _in_targets_tokens(self, own: list[int], new: list[int]) -> list[int]:
         """What `new` adds to the text, as the target's tokens; its end of the text is the target's."""
