@@ -12,7 +12,6 @@ which can be captured, and training on many blocks of one text."""
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -42,7 +41,6 @@ from specdemo.engine.tree import Shown
 from specdemo.events.speedup import DraftingCost
 from specdemo.runtime.decoder import Attention, Decoder, Layer, Norm, RowMask, TargetStates
 from specdemo.runtime.device import to_device
-from specdemo.runtime.native import NativeForward
 from specdemo.runtime.weights import weight_bytes
 
 WHOLE_BLOCK = RowMask(later=True)  # a row attends to the text before the anchor, and to the whole block
@@ -197,7 +195,7 @@ class DFlashHead(DraftHead):
 
     def __init__(self, config: DFlashConfig, dtype: torch.dtype = torch.float32):
         super().__init__(config, config.draft_vocab_size, config.masks)
-        self.places = config.places
+        self.places, self.leaves = config.places, config.block_size
         layer, size = config.layer, config.hidden_size
         norm = {"eps": layer.rms_norm_eps, "dtype": dtype}
         self.fc = Linear(len(config.layer_ids) * size, size, bias=False, dtype=dtype)
@@ -425,10 +423,6 @@ class CachedDFlash(CachedHead):
     known."""
 
     model: DFlashHead
-
-    def new_native(self) -> NativeForward:
-        describe = partial(self.model.decoder, self.target)
-        return NativeForward(describe, leaves=self.model.config.block_size)
 
     def read(self, start: Tensor, count: int) -> None:
         """Makes keys and values of the target's features at `count` positions from start [] on."""

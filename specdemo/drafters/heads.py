@@ -97,6 +97,7 @@ class DraftHead(Module):
     norm: RMSNorm | None  # before the output layer
     reads_normed: ClassVar[bool] = False  # whether it reads what the target's last norm gives
     places: int | None = None  # the most tokens of a draft
+    leaves: int = 0  # see NativeForward
 
     def __init__(self, config: HeadConfig, drafts: int, masks: Sequence[RowMask]):
         """drafts: Vd, the number of tokens that it can draft. masks: that of each layer."""
@@ -324,9 +325,6 @@ class CachedHead(Native, CachedByPosition):
         self.decoding = self.model.layers_by(triton_kernels())
         self.check_alike(expected, self.tried())
 
-    def new_native(self) -> NativeForward:
-        return NativeForward(partial(self.model.decoder, self.target))
-
     @torch.no_grad()
     def _choose_native(self) -> None:
         self.native = None
@@ -335,7 +333,7 @@ class CachedHead(Native, CachedByPosition):
         expected = self.tried()
         self.warming_up = message("compiling_head")
         try:
-            native = self.new_native()
+            native = NativeForward(partial(self.model.decoder, self.target), leaves=self.model.leaves)
             native.compile_all()
         finally:
             self.warming_up = None

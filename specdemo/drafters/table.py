@@ -1,5 +1,6 @@
 """What drafts by each row of METHODS, and what a pair's drafter can be, with the pairs here."""
 
+from functools import partial
 from pathlib import Path
 
 from torch.nn import Module
@@ -59,14 +60,10 @@ MTP = MtpDrafting()
 BY_METHOD: dict[str, Drafting] = {
     "model": ByDrafter(),
     "mtp": MTP,
-    "lookup": TextDrafting(lambda given: LookupDrafter(given.params.ngram, *given.of_target)),
-    "ngram": TextDrafting(
-        lambda given: NgramDrafter(given.params.ngram, True, *given.of_target, given.regular_tree)
-    ),
-    "ngram-one-level": TextDrafting(
-        lambda given: NgramDrafter(given.params.ngram, False, *given.of_target, given.regular_tree)
-    ),
-    "suffix": TextDrafting(lambda given: SuffixDrafter(*given.of_target, given.regular_tree)),
+    "lookup": TextDrafting(LookupDrafter),
+    "ngram": TextDrafting(NgramDrafter),
+    "ngram-one-level": TextDrafting(partial(NgramDrafter, several_levels=False)),
+    "suffix": TextDrafting(SuffixDrafter),
     "early-exit": EarlyExitDrafting(),
     "none": TextDrafting(lambda given: NoDrafter(*given.of_target)),
 }

@@ -8,11 +8,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from heapq import nlargest
 
-import torch
-
 from specdemo.drafters.base import Drafting, Materials, Models
 from specdemo.engine.draft import LONGEST_DRAFT, Draft, Drafter, one_hot_draft
-from specdemo.engine.tree import Tree, listed_draft
+from specdemo.engine.tree import listed_draft
 from specdemo.events import Params
 from specdemo.events.speedup import DraftingCost
 from specdemo.runtime.lm import OfTarget
@@ -20,18 +18,16 @@ from specdemo.runtime.states import States
 from specdemo.words.message import Message
 
 
-@dataclass(eq=False)
 class LookupDrafter(Drafter):
     """Saxena 2023, "Prompt Lookup Decoding". Finds the longest run of at most `longest` last tokens that
     occurred before, takes its latest occurrence, and drafts what followed it. A copy may run into itself, so
     that a repeating text is drafted in full."""
 
-    longest: int
-    vocab_size: int
-    device: torch.device
-    # By a run of tokens, the index of the token that followed it last.
-    latest: dict[tuple[int, ...], int] = field(default_factory=dict, init=False)
-    indexed: int = field(default=0, init=False)  # tokens whose preceding runs are in the dict
+    def __init__(self, given: Materials):
+        self.longest = given.params.ngram
+        self.vocab_size, self.device = given.of_target
+        self.latest: dict[tuple[int, ...], int] = {}  # run of tokens -> index of the token that followed it
+        self.indexed = 0  # tokens whose preceding runs are in the dict
 
     def propose(self, ids: list[int], k: int, u: list[float]) -> Draft:
         for here in range(self.indexed, len(ids)):
@@ -48,7 +44,6 @@ class LookupDrafter(Drafter):
         return one_hot_draft([], self.vocab_size, self.device)
 
 
-@dataclass(eq=False)
 class NgramDrafter(Drafter):
     """Ou et al. 2024, "Lossless Acceleration of Large Language Models via Adaptive N-gram Parallel Decoding".
     Counts what follows each context of up to `longest` tokens and drafts the likeliest, token by token; of a
@@ -60,14 +55,12 @@ class NgramDrafter(Drafter):
     forward teaches several continuations."""
 
     wants_top = 5
-    longest: int
-    several_levels: bool
-    vocab_size: int
-    device: torch.device
-    tree: Tree | None = None
 
-    def __post_init__(self) -> None:
-        self.lengths = range(self.longest, 0, -1) if self.several_levels else (self.longest,)
+    def __init__(self, given: Materials, several_levels: bool = True):
+        self.longest = given.params.ngram
+        self.lengths = range(self.longest, 0, -1) if several_levels else (self.longest,)
+        self.vocab_size, self.device = given.of_target
+        self.tree = given.regular_tree
         self.counted = 1  # tokens of the text that are in the store
         self.weights: dict[tuple[int, ...], dict[int, float]] = defaultdict(lambda: defaultdict(float))
 
@@ -179,11 +172,10 @@ class SuffixDrafter(Drafter):
     It knows this text alone. With texts of earlier runs a seed that comes again would meet tokens that were
     drawn with the same uniform numbers, and then the text would not have the target's distribution."""
 
-    def __init__(self, vocab_size: int, device: torch.device, tree: Tree | None = None):
+    def __init__(self, given: Materials):
+        self.vocab_size, self.device = given.of_target
+        self.tree = given.regular_tree  # what is drafted; None: a chain
         self.store = SuffixTree()
-        self.tree = tree  # what is drafted; None: a chain
-        self.vocab_size = vocab_size
-        self.device = device
         self.read = 0  # tokens of the text that are in the store
 
     def start(self, ids: list[int]) -> None:
