@@ -20,14 +20,7 @@ from transformers import PreTrainedModel
 from specdemo.drafters.base import Drafting, Materials, Models, check_sizes
 from specdemo.drafters.configs import EMBEDDINGS, MASKS, HeadConfig, HeadJson, known_config, read_config
 from specdemo.drafters.dflash import DFlash2Head, DFlashHead, read_dflash, read_dflash2
-from specdemo.drafters.eagle import (
-    Eagle3Head,
-    EagleHead,
-    PEagleConfig,
-    PEagleHead,
-    read_eagle,
-    read_eagle3,
-)
+from specdemo.drafters.eagle import Eagle3Head, EagleHead, PEagleConfig, PEagleHead, read_eagle, read_eagle3
 from specdemo.drafters.head_drafter import agrees_with_target
 from specdemo.drafters.heads import CachedHead, DraftHead
 from specdemo.engine.draft import Drafter

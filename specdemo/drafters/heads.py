@@ -19,13 +19,7 @@ from specdemo.events.speedup import DraftingCost
 from specdemo.runtime import cuda
 from specdemo.runtime.agreement import difference, why_not
 from specdemo.runtime.attention import Branches
-from specdemo.runtime.cache import (
-    NEW_BUFFERS,
-    CachedByPosition,
-    Features,
-    PositionalCache,
-    PositionalLayer,
-)
+from specdemo.runtime.cache import NEW_BUFFERS, CachedByPosition, Features, PositionalCache, PositionalLayer
 from specdemo.runtime.decoder import Attention, Decoder, Heads, Layer, Norm, RowMask
 from specdemo.runtime.families import embedding_scale
 from specdemo.runtime.fused import MOST_OF_TREE, KernelAttention, TorchAttention, as_table, triton_kernels

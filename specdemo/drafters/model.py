@@ -16,14 +16,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from specdemo.drafters.base import Drafting, Materials, Models, share_read
 from specdemo.drafters.configs import MASKS, known_config
-from specdemo.engine.draft import (
-    LONGEST_DRAFT,
-    Draft,
-    Drafter,
-    draft_at_once,
-    draft_in_turn,
-    one_hot_draft,
-)
+from specdemo.engine.draft import LONGEST_DRAFT, Draft, Drafter, draft_at_once, draft_in_turn, one_hot_draft
 from specdemo.engine.sampling import Settings
 from specdemo.engine.tree import AnyTree, Shown, draft_tree
 from specdemo.errors import PairError
