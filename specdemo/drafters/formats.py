@@ -93,14 +93,12 @@ def kind_described(config: Mapping[str, object], start: str) -> str:
         name = config[SPECULATOR]
         types = [kind.name for kind in DRAFTER_KINDS.values() if kind.in_speculators]
         if name not in types:
-            *most, last = types
-            allowed = f"{', '.join(most)} or {last}, the types that can be run here"
+            allowed = f"one of {', '.join(types)}, which can be run here"
             raise LoadError(f"{start}: {SPECULATOR} must be {allowed}, not {ascii(name)[:60]}")
         return str(name)
     kind = authors_kind(config) or "eagle"  # told by their tensors alone
     if kind not in PUBLISHED:
-        *most, last = (drafter_label("model", name).removesuffix(" head") for name in PUBLISHED)
-        can = f"{', '.join(most)} and {last}"
+        can = ", ".join(drafter_label("model", name).removesuffix(" head") for name in PUBLISHED)
         raise LoadError(f"{start}: heads of the kind {kind} cannot be run here, only those of {can}")
     return kind
 

@@ -196,12 +196,6 @@ class ModelDrafter(StepDrafter):
     def states(self) -> States | None:
         return self.lm.states
 
-    @property
-    def drafts_at_once(self) -> bool:
-        """Whether the LM draws the tokens by itself."""
-        same = self.lm.vocab_size == self.vocab_size and not self.other_ids
-        return same and self.alone and self.lm.drafts_itself
-
     def start(self, ids: list[int]) -> None:
         if len(ids) <= self.context:
             self.lm.prefill(torch.tensor(ids[:-2], dtype=torch.long), self.is_over)
@@ -241,7 +235,8 @@ class ModelDrafter(StepDrafter):
 
     def step(self, value: DraftInput, told: Tensor | None = None) -> Draft:
         slot, last = value.position[0].long(), value.last.long()
-        if told is None and self.drafts_at_once:
+        is_same = self.lm.vocab_size == self.vocab_size and not self.other_ids
+        if told is None and is_same and self.alone and self.lm.drafts_itself:
             return self.drawn_by(self.lm, last, slot, value)
 
         def predict(shown: Shown | None) -> Tensor:
@@ -266,8 +261,7 @@ class ModelDrafter(StepDrafter):
 class PardDrafter(ModelDrafter):
     """Drafts all tokens of a round at once (An et al. 2025, "PARD: Accelerating LLM Inference with Low-Cost
     PARallel Draft Model Adaptation"), by a model that was trained to read a mask token where a token is not
-    known yet: the first from the text's last token, each other from a mask
-    token in the place before it.
+    known yet: the first from the text's last token, each other from a mask token in the place before it.
 
     The masks leave keys and values where the next tokens come, so each round feeds all tokens that the last
     round has added: gamma + 1 tokens where steps are captured, so that the shapes are the same however many

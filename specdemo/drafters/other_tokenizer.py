@@ -100,7 +100,8 @@ class OtherTokenizerDrafter(Drafter):
         room = self.drafter.context - len(own) + 1
         if k <= 0 or room <= 0 or not own or self.pieces.flush():  # a part of a character cannot be encoded
             return one_hot_draft([], self.vocab_size, self.device)
-        self._feed(own)
+        # The draft itself feeds the last two tokens.
+        self.drafter.feed(own, len(commonprefix([self.held, own])), len(own) - 2)
         draft = self.drafter.propose(own, k, u)
         self.held = list(own)
         if not self.through_text:
@@ -125,10 +126,6 @@ class OtherTokenizerDrafter(Drafter):
         lm = self.drafter.lm
         known = min(lm.vocab_size, lm.known_ids)
         return [own_id for own_id in self.encoded.ids_of(self.text) if own_id < known]
-
-    def _feed(self, own: list[int]) -> None:
-        """Leaves all but the last two tokens in the drafter's cache, which the draft itself feeds."""
-        self.drafter.feed(own, len(commonprefix([self.held, own])), len(own) - 2)
 
     def _in_targets_tokens(self, own: list[int], new: list[int]) -> list[int]:
         """What `new` adds to the text, as the target's tokens; its end of the text is the target's."""
