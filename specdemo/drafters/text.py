@@ -108,23 +108,51 @@ class Node:
     after: dict[int, "Node"] = field(default_factory=dict)
 
 
-class SuffixTree:
-    """All sequences of at most DEPTH tokens in a text, counted."""
+def _total(node: Node) -> int:
+    return sum(each.count for each in node.after.values())
 
-    def __init__(self) -> None:
+
+def _following(node: Node, share: float, count: int) -> list[tuple[int, float, Node]]:
+    """The tokens that have come most often after a sequence: each with its share, which is that of the whole
+    draft up to it, and what it makes of the sequence. share: that of the sequence."""
+    total = _total(node)
+    found = nlargest(count, node.after.items(), key=lambda item: item[1].count)
+    shares = ((token, share * (after.count / total), after) for token, after in found)
+    return [one for one in shares if one[1] >= LEAST_SHARE]
+
+
+class SuffixDrafter(Drafter):
+    """Oliaro et al. 2024, "SuffixDecoding: Extreme Speculative Decoding for Emerging AI Applications";
+    `suffix` in vLLM. Counts all sequences of at most DEPTH tokens in the text; q is one-hot at each token.
+
+    It knows this text alone. With texts of earlier runs a seed that comes again would meet tokens that were
+    drawn with the same uniform numbers, and then the text would not have the target's distribution."""
+
+    def __init__(self, given: Materials):
+        self.vocab_size, self.device = given.of_target
+        self.tree = given.regular_tree  # what is drafted; None: a chain
         self.root = Node()
         self.ends: list[Node] = []  # the end of the text: its last token, its last two, and so on
+        self.read = 0  # tokens of the text that are counted
 
-    def add(self, token: int) -> None:
-        ends = [self.root, *self.ends[: DEPTH - 1]]
-        self.ends = []
-        for node in ends:
-            if (following := node.after.get(token)) is None:
-                following = node.after[token] = Node()
-            following.count += 1
-            self.ends.append(following)
+    def start(self, ids: list[int]) -> None:
+        for token in ids[self.read :]:
+            ends = [self.root, *self.ends[: DEPTH - 1]]
+            self.ends = []
+            for node in ends:
+                if (following := node.after.get(token)) is None:
+                    following = node.after[token] = Node()
+                following.count += 1
+                self.ends.append(following)
+        self.read = len(ids)
 
-    def matched(self, k: int) -> int:
+    def propose(self, ids: list[int], k: int, u: list[float]) -> Draft:
+        self.start(ids)
+        matched = self._matched(k if self.tree is None else self.tree.first(k).depth)
+        following = partial(self._after, matched)
+        return listed_draft(following, self.tree, k, self.vocab_size, self.device)
+
+    def _matched(self, k: int) -> int:
         """How many of the text's last tokens a draft of at most k follows; 0: nothing is known. Each end of
         the text gives a draft: the token that has come most often after it, and so on. The draft is taken
         whose tokens have the largest sum of shares."""
@@ -141,7 +169,7 @@ class SuffixTree:
                 best, most = matched, score
         return best
 
-    def following(self, matched: int, path: list[int], count: int) -> list[int]:
+    def _after(self, matched: int, path: list[int], count: int) -> list[int]:
         """The tokens that have come most often after so many last tokens of the text, and the path."""
         if len(path) >= LONGER_THAN_MATCH * matched:
             return []
@@ -150,44 +178,6 @@ class SuffixTree:
             share *= node.after[token].count / _total(node)
             node = node.after[token]
         return [token for token, _, _ in _following(node, share, count)]
-
-
-def _total(node: Node) -> int:
-    return sum(each.count for each in node.after.values())
-
-
-def _following(node: Node, share: float, count: int) -> list[tuple[int, float, Node]]:
-    """The tokens that have come most often after a sequence: each with its share, which is that of the whole
-    draft up to it, and what it makes of the sequence. share: that of the sequence."""
-    total = _total(node)
-    found = nlargest(count, node.after.items(), key=lambda item: item[1].count)
-    shares = ((token, share * (after.count / total), after) for token, after in found)
-    return [one for one in shares if one[1] >= LEAST_SHARE]
-
-
-class SuffixDrafter(Drafter):
-    """Oliaro et al. 2024, "SuffixDecoding: Extreme Speculative Decoding for Emerging AI Applications";
-    `suffix` in vLLM. Drafts from the text's SuffixTree; q is one-hot at each token.
-
-    It knows this text alone. With texts of earlier runs a seed that comes again would meet tokens that were
-    drawn with the same uniform numbers, and then the text would not have the target's distribution."""
-
-    def __init__(self, given: Materials):
-        self.vocab_size, self.device = given.of_target
-        self.tree = given.regular_tree  # what is drafted; None: a chain
-        self.store = SuffixTree()
-        self.read = 0  # tokens of the text that are in the store
-
-    def start(self, ids: list[int]) -> None:
-        for token in ids[self.read :]:
-            self.store.add(token)
-        self.read = len(ids)
-
-    def propose(self, ids: list[int], k: int, u: list[float]) -> Draft:
-        self.start(ids)
-        matched = self.store.matched(k if self.tree is None else self.tree.first(k).depth)
-        following = partial(self.store.following, matched)
-        return listed_draft(following, self.tree, k, self.vocab_size, self.device)
 
 
 @dataclass(eq=False)

@@ -214,4 +214,4 @@ def test_suffixes_are_read_once_as_the_text_grows():
     drafter.start(text[:3])
     for end in (3, 5, 7):
         drafter.propose(text[:end], 2, [0.5] * 2)
-    assert {token: node.count for token, node in drafter.store.root.after.items()} == Counter(text)
+    assert {token: node.count for token, node in drafter.root.after.items()} == Counter(text)
