@@ -75,9 +75,7 @@ class CachedAssistant(Cached):
         of layer."""
         layers = {kind: lm.cache.layers[index] for kind, index in self.shared.items()}
         return {
-            kind: tuple(
-                states[:, :, :length].to(self.device, self.dtype) for states in (layer.keys, layer.values)
-            )
+            kind: tuple(one[:, :, :length].to(self.device, self.dtype) for one in (layer.keys, layer.values))
             for kind, layer in layers.items()
         }
 

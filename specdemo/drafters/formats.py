@@ -105,13 +105,11 @@ def kind_described(config: Mapping[str, object], start: str) -> str:
 
 @dataclass(frozen=True)
 class Speculator:
-    """What a head's config.json says. verifier: the target that it was trained for: a hub id or a
-    directory."""
+    """What a head's config.json says."""
 
+    given: HeadJson
     config: HeadConfig
-    verifier: str | None
     head: type[Any]  # a DraftHead
-    is_authors: bool
 
 
 def read_speculator(folder: Path, shown: str | None = None) -> Speculator:
@@ -133,7 +131,7 @@ def read_speculator(folder: Path, shown: str | None = None) -> Speculator:
                 tensors = set(stored_tensors(folder))
         given = HeadJson(raw, kind, SPECULATOR not in raw, start, tensors)
         read, head = READERS[kind]
-        return Speculator(read(given), given.verifier, head, given.is_authors)
+        return Speculator(given, read(given), head)
 
 
 def read_head(
@@ -146,7 +144,7 @@ def read_head(
     with load_errors("drafter", str(folder), "weights", place):
         with torch.device("meta"):
             head = speculator.head(speculator.config, dtype)
-        is_eagle3 = speculator.is_authors and isinstance(head, Eagle3Head)
+        is_eagle3 = speculator.given.is_authors and isinstance(head, Eagle3Head)
         first = "midlayer." if is_eagle3 else "layers.0."  # what the format calls the first layer
         own_names = {name.replace("layers.0.", first, 1): name for name in head.state_dict()}
         expected = {name: head.state_dict()[own] for name, own in own_names.items()}
@@ -177,12 +175,12 @@ def _check_values(
     tensors: dict[str, Tensor], expected: dict[str, Tensor], head: DraftHead, where: str
 ) -> None:
     for name, value in tensors.items():
-        if value.is_floating_point() and value.itemsize == 1:  # float8, which needs a scale
+        is_float = value.is_floating_point()
+        needs_scale = is_float and value.itemsize == 1  # float8
+        if needs_scale or (name in expected and is_float is (name in MAPS)):
             raise LoadError(f"{where}: its tensor {name} cannot be of {value.dtype}")
-        if value.is_floating_point() and not value.isfinite().all():
+        if is_float and not value.isfinite().all():
             raise LoadError(f"{where}: its tensor {name} holds values that are not finite")
-        if name in expected and value.is_floating_point() is (name in MAPS):
-            raise LoadError(f"{where}: its tensor {name} cannot be of {value.dtype}")
     d2t = tensors.get("d2t")
     if d2t is None:
         return
@@ -209,7 +207,7 @@ class HeadDrafting(Drafting[DraftHead]):
         return describes_head(folder)
 
     def verifier(self, folder: Path, shown: str) -> str | None:
-        return read_speculator(folder, shown).verifier
+        return read_speculator(folder, shown).given.verifier
 
     def skeleton(self, folder: Path, shown: str) -> DraftHead:
         speculator = read_speculator(folder, shown)

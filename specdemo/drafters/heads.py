@@ -285,9 +285,6 @@ class CachedHead(Native, CachedByPosition):
         self._table = torch.zeros(0, 2, 0)  # the rotations of all rows of the cache, [C, 2, r]: cos, then sin
         self.grow(1)
 
-    def make_room(self, length: int) -> None:
-        self.grow(length)
-
     def grow(self, length: int) -> None:
         """Call before forwards of which none reaches row `length`."""
         super().grow(length)
@@ -296,6 +293,8 @@ class CachedHead(Native, CachedByPosition):
             self._table = torch.cat(self.model.rotary(positions, self.dtype), 1)
         if self.decoding[0].kernels is not None:
             self.key_positions = self.all_positions  # as of CachedLM.reserve
+
+    make_room = grow
 
     def begin_run(self, static: bool) -> None:
         for layer in self.decoding:
