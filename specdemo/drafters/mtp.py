@@ -47,12 +47,10 @@ from specdemo.runtime.weights import expert_weights, held_bytes, not_finite, wei
 METHOD = "mtp"  # its name in METHODS
 NONE = "its target's checkpoint has no layers for multi-token prediction"
 UNUSABLE = "its target's layers for multi-token prediction cannot be used"
-# Kinds that transformers knows no such layers of, and whose checkpoints have one as Mellum's do; and the
-# setting that counts it.
+# Kinds of which transformers knows no such layers, and the setting that counts these: checkpoints of Qwen's
+# have one as Mellum's do, those of the other have them as DeepSeek-V3's do.
 QWEN = dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), "mtp_num_hidden_layers")
-# Kinds that transformers knows no such layers of, either, and whose checkpoints have them as DeepSeek-V3's
-# do; and the setting that counts them.
-LIKE_DEEPSEEK = dict.fromkeys(("glm4_moe_lite",), "num_nextn_predict_layers")
+LIKE_DEEPSEEK = {"glm4_moe_lite": "num_nextn_predict_layers"}
 MOST_MTP_LAYERS = 16
 NAMED = re.compile(r"(^|\.)mtp(_\w+)?\.")
 MTP_PREFILL_CHUNK = 512  # rows per forward

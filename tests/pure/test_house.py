@@ -43,10 +43,10 @@ specdemo.ui.page.frame specdemo.ui.page.hints specdemo.ui.page.alone
 """
 # Folder and kinds of files: the most lines and files that it may have. A number may fall and never rises.
 SIZES = {
-    ("specdemo", ".py"): (36051, 164),
+    ("specdemo", ".py"): (36049, 164),
     ("specdemo/cli", ".py"): (693, 4),
     ("specdemo/doctor", ".py"): (785, 7),
-    ("specdemo/drafters", ".py"): (3941, 16),
+    ("specdemo/drafters", ".py"): (3939, 16),
     ("specdemo/engine", ".py"): (2960, 12),
     ("specdemo/events", ".py"): (2557, 8),
     ("specdemo/loading", ".py"): (2722, 11),
