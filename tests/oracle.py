@@ -380,17 +380,18 @@ def random_table(seed, vocab_size=5, width=None, scale=1.5, never=()):
     return logits
 
 
-def make_drafter(
-    kind, sampler, vocab_size, drafter=None, ngram=2, context=math.inf, gamma=4, run_step=None,
-    confidence=0.0, tree=(),
-):  # fmt: skip
-    """The drafter that `draft_with` names; `drafter` is a TableLM."""
-    params = Params(draft_with=kind, ngram=ngram, gamma=gamma, confidence=confidence, tree=tree)
-    target = SimpleNamespace(vocab_size=vocab_size, device=CPU)
-    run_step = run_step or EagerSteps()
-    materials = dict(params=params, sampler=sampler, target=target, drafter=drafter, run_step=run_step)
+def materials(sampler, target, drafter=None, context=math.inf, run_step=None, **params):
+    """What a drafter is built from. target: an LM, or how many tokens one has. drafter: a TableLM, or what
+    else drafts. params: those that are not the tests' own."""
+    params = Params(**dict(ngram=2, gamma=4) | params)
+    target = SimpleNamespace(vocab_size=target, device=CPU) if isinstance(target, int) else target
+    return Materials(params, sampler, target, drafter, run_step or EagerSteps(), math.inf, context)
+
+
+def make_drafter(kind, *given, **how):
+    """The drafter that `draft_with` names. given, how: those of `materials`."""
     build = TokenizedDrafting().build if kind == "model" else drafting_by(kind).build
-    return build(Materials(**materials, context=math.inf, drafter_context=context))
+    return build(materials(*given, draft_with=kind, **how))
 
 
 class Decoding:
@@ -422,9 +423,9 @@ def decoding(
     params.draft_with. rule: in place of the one that params names. compiled: see Verifier."""
     sampler, run_step = sampler or Sampler(params, len(prompt)), run_step or EagerSteps()
     if drafter is None or isinstance(drafter, TableLM):
-        tables = (target.vocab_size, drafter, params.ngram, drafter_context)
-        how = (params.gamma, run_step, params.confidence, params.tree)
-        drafter = make_drafter(params.draft_with, sampler, *tables, *how)
+        how = {name: getattr(params, name) for name in ("ngram", "gamma", "confidence", "tree")}
+        tables = (target.vocab_size, drafter, drafter_context, run_step)
+        drafter = make_drafter(params.draft_with, sampler, *tables, **how)
     longest = int(min(len(prompt) + params.max_new_tokens, context))
     tree = tree_of(params)
     gamma = params.gamma if tree is None else tree.size

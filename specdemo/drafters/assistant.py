@@ -6,7 +6,6 @@ the last one of the same type that has its own. All tokens of a draft come from 
 text's last token. Each is drafted from the embedding of the token before it and, beside that, the target's
 last hidden state (the first token) or the assistant's own output (the others)."""
 
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -15,11 +14,12 @@ from torch import Tensor
 from torch.nn import Module
 from transformers import PreTrainedModel
 
-from specdemo.drafters.base import Drafting, Materials, Models, share_read
+from specdemo.drafters.base import Drafting, Materials, Models, check_sizes, share_read
 from specdemo.drafters.configs import known_config
 from specdemo.drafters.head_drafter import FeatureDrafter, agrees_with_target
 from specdemo.drafters.model import DraftInput, Fed
 from specdemo.engine.draft import Draft
+from specdemo.engine.tree import Shown
 from specdemo.errors import PairError
 from specdemo.events.speedup import DraftingCost
 from specdemo.runtime.cache import Cached, Features, layers_of
@@ -75,9 +75,7 @@ class CachedAssistant(Cached):
         of layer."""
         layers = {kind: lm.cache.layers[index] for kind, index in self.shared.items()}
         return {
-            kind: tuple(
-                states[:, :, :length].to(self.device, self.dtype) for states in (layer.keys, layer.values)
-            )
+            kind: tuple(one[:, :, :length].to(self.device, self.dtype) for one in (layer.keys, layer.values))
             for kind, layer in layers.items()
         }
 
@@ -96,7 +94,6 @@ class CachedAssistant(Cached):
         return output.last_hidden_state[0].to(hidden.device, hidden.dtype), output.logits[0]
 
 
-@dataclass(eq=False)
 class AssistantDrafter(FeatureDrafter):
     """Drafts token by token, all from the position of the text's last token. The target has not computed that
     token's keys and values yet, so the assistant attends to those before it. It keeps nothing from round to
@@ -105,8 +102,8 @@ class AssistantDrafter(FeatureDrafter):
     head: CachedAssistant
     target: CachedLM
 
-    def room(self, ids: list[int], k: int) -> int:
-        return k if 1 < len(ids) <= self.head.context else 0
+    def longest(self, ids: list[int]) -> float:
+        return torch.inf if 1 < len(ids) <= self.head.context else 0
 
     def begin(self, ids: list[int], rows: int) -> Fed:
         self.position = len(ids) - 1
@@ -119,16 +116,17 @@ class AssistantDrafter(FeatureDrafter):
         shared = assistant.keys_and_values(self.target, position)
         hidden = assistant.hidden(position - 1)  # [1, H]
 
-        def predict(drafted: Tensor | None) -> Tensor:
+        def predict(shown: Shown | None) -> Tensor:
             nonlocal hidden
-            token = value.last.long() if drafted is None else drafted
+            token = value.last.long() if shown is None else shown.tokens
             hidden, logits = assistant.forward(token.to(hidden.device), hidden, position, shared)
             return logits
 
-        return self.in_turn(predict, value)
+        return self.in_shape(predict, value)
 
 
 class AssistantDrafting(Drafting[PreTrainedModel]):
+    kind = "assistant"
     is_for_a_target = "an assistant"
     reads_hidden_states = True
 
@@ -138,15 +136,12 @@ class AssistantDrafting(Drafting[PreTrainedModel]):
     def is_one(self, model: Module) -> bool:
         return is_assistant(model)
 
-    def name_of(self, model: PreTrainedModel) -> str:
-        return "assistant"
-
     def cached(self, model: PreTrainedModel, target: PreTrainedModel, clock: Clock) -> CachedAssistant:
         return CachedAssistant(model, target)
 
     def build(self, given: Materials) -> AssistantDrafter:
         assert isinstance(given.target, CachedLM), "an assistant reads the cache of a transformers model"
-        return AssistantDrafter(given.drafter, given.target, given.sampler, *given.how_to_draft)
+        return AssistantDrafter(given)
 
     def check_fit(
         self, model: PreTrainedModel, target: PreTrainedModel, drafter_id: str, target_id: str
@@ -169,9 +164,7 @@ class AssistantDrafting(Drafting[PreTrainedModel]):
             heads, width = mine.num_key_value_heads, mine.head_dim
             sizes.append((f"{kind} with key heads:", heads, theirs.num_key_value_heads))
             sizes.append((f"{kind} with keys of size", width, theirs.head_dim))
-        for what, asked, found in sizes:
-            if asked != found:
-                raise PairError(f"{where}: it was made for {what} {asked:,}, and the target has {found:,}")
+        check_sizes(where, sizes)
 
     def needs_targets_device(self, model: PreTrainedModel) -> str:
         return "attends to the target's keys and values"
@@ -185,7 +178,6 @@ class AssistantDrafting(Drafting[PreTrainedModel]):
 
         def compare(lm: CachedLM, _: object, cached: CachedAssistant, ids: Tensor) -> list:
             n = len(ids) - 1  # the position of the last token, which the assistant is given
-            lm.prefill(ids[:n])
             whole = target.get_decoder()(
                 input_ids=ids[None, :n], use_cache=False, return_shared_kv_states=True
             )

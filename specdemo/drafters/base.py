@@ -1,7 +1,7 @@
 """What everything that drafts owes, by itself, from the target, or as a pair's drafter. The rows of methods
 and kinds, which need no torch, stand in events; which class here stands for which row, in table.py."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
@@ -14,7 +14,8 @@ from specdemo.drafters.vocabulary import OtherTokenizer
 from specdemo.engine.draft import Drafter
 from specdemo.engine.sampling import Sampler
 from specdemo.engine.tree import AnyTree, GrownTree, Tree, tree_of
-from specdemo.events import Gamma, Params
+from specdemo.errors import PairError
+from specdemo.events import Params
 from specdemo.events.speedup import NO_COST, DraftingCost
 from specdemo.runtime.cache import Cached
 from specdemo.runtime.device import Clock
@@ -50,12 +51,6 @@ class Materials:
         return self.target.vocab_size, self.target.device
 
     @property
-    def how_to_draft(self) -> tuple[RunStep, Gamma, Callable[[], bool], float]:
-        """What each drafter that is a model takes."""
-        most = self.params.gamma if self.tree is None else self.tree.size
-        return self.run_step, most, self.is_over, self.params.confidence
-
-    @property
     def tree(self) -> AnyTree | None:
         """What is drafted in each round, if not a chain."""
         return tree_of(self.params)
@@ -69,11 +64,11 @@ class Materials:
 
 
 class Models(Protocol):
-    """What drafting looks at of a pair. carried: what `Drafting.read_carried` gives, by the method's name."""
+    """What drafting looks at of a pair. carried: what table.read_carried gives."""
 
     target: PreTrainedModel
     drafter: Module | None
-    carried: Mapping[str, PreTrainedModel | str]
+    carried: Mapping[str, Any]
 
 
 class Drafting(Generic[M]):
@@ -114,28 +109,14 @@ class Drafting(Generic[M]):
     def build(self, given: Materials) -> Drafter:
         raise NotImplementedError
 
-    # What a target's checkpoint carries for it, beside the target's own layers
-
-    def read_carried(
-        self, target: PreTrainedModel, folder: Path | None, quantised_here: bool
-    ) -> PreTrainedModel | str | None:
-        """What is carried; or, in a part of a sentence, why nothing of it can be used. None for a method that
-        needs nothing. folder: the checkpoint; None where it is not known. quantised_here: whether the target
-        was quantised when it was loaded."""
-        return None
-
-    def count_carried(self, skeleton: PreTrainedModel, folder: Path | None) -> int:
-        """How many parameters `read_carried` will give. folder: None before the checkpoint is on this
-        machine."""
-        return 0
-
     def tried(self, carried: PreTrainedModel, target: PreTrainedModel) -> PreTrainedModel | str:
-        """What was carried, as the target is now; or why it cannot be used. Raises what says that there is
-        not enough memory, or no GPU any more."""
+        """What the target's checkpoint carries for it, as the target is now; or why that cannot be used.
+        Raises what says that there is not enough memory, or no GPU any more."""
         return carried
 
     # As a pair's drafter
 
+    kind: ClassVar[str]  # its name in DRAFTER_KINDS
     is_head: ClassVar[bool] = False  # whether it is small, stays in its dtype, and is read as a whole
     is_for_a_target: ClassVar[str | None] = None  # "an assistant": what is no target itself
     has_tokenizer: ClassVar[bool] = False  # of its own; else it reads the target's tokens
@@ -165,8 +146,8 @@ class Drafting(Generic[M]):
         raise NotImplementedError
 
     def name_of(self, model: M) -> str:
-        """The name of what the model is in DRAFTER_KINDS."""
-        raise NotImplementedError
+        """The name in DRAFTER_KINDS of what the model is."""
+        return self.kind
 
     def cached(self, model: M, target: PreTrainedModel, clock: Clock) -> Cached:
         """The model with a cache, drafting for this target."""
@@ -197,3 +178,10 @@ def share_read(pair: Models) -> float:
     """The bytes of weights that the pair's drafter reads, divided by those that its target reads."""
     assert pair.drafter is not None
     return weight_bytes(pair.drafter) / weight_bytes(pair.target)
+
+
+def check_sizes(where: str, sizes: Sequence[tuple[str, int, int]]) -> None:
+    """PairError for the first size that differs: what it is of, the drafter's and the target's."""
+    for what, asked, found in sizes:
+        if asked != found:
+            raise PairError(f"{where}: it was made for {what} {asked:,}, and the target has {found:,}")

@@ -29,10 +29,16 @@ PYDANTIC = ConfigDict(strict=True, populate_by_name=True)
 Positive = Annotated[float, Field(gt=0, lt=1e300), "a number above 0"]
 Tokens = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
 Units = Annotated[int, Field(ge=1, le=MOST_UNITS)]
+TokenId = Annotated[int, Field(ge=0, le=MOST_TOKENS)]
 LayerIds = Annotated[  # the numbers of some of the target's layers
     tuple[Annotated[int, Field(ge=0, le=MOST_LAYERS)], ...],
     Field(strict=False, min_length=1, max_length=MOST_LAYERS),
     f"a list of at most {MOST_LAYERS:,} whole numbers from 0 to {MOST_LAYERS:,}",
+]
+LayerTypes = Annotated[
+    tuple[Literal["full_attention", "sliding_attention"], ...],
+    Field(strict=False),
+    f"a list of {' or '.join(WINDOWS)} for each layer",
 ]
 
 
@@ -65,15 +71,14 @@ class HeadConfig:
         """The target's layers whose inputs the head reads, for a target of so many layers; see `Features`."""
         raise NotImplementedError
 
-    def check_drafts(self, tokens: int) -> None:
-        if tokens > self.vocab_size:
-            most = f"{self.vocab_size:,}, not {tokens:,}"
-            raise ValueError(f"draft_vocab_size must be at most vocab_size, {most}")
+    def largest(self) -> dict[str, int]:
+        """The largest values of fields that some heads have."""
+        return {"draft_vocab_size": self.vocab_size, "mask_token_id": self.vocab_size - 1}
 
-    def check_mask(self, token: int) -> None:
-        if not 0 <= token < self.vocab_size:
-            most = f"{self.vocab_size - 1:,}, not {ascii(token)[:60]}"
-            raise ValueError(f"mask_token_id must be a whole number from 0 to {most}")
+    def __post_init__(self) -> None:
+        for name, most in self.largest().items():
+            if (value := getattr(self, name, 0)) > most:
+                raise ValueError(f"{alias_of(type(self), name)} must be at most {most:,}, not {value:,}")
 
 
 @checked(frozen=True, config=PYDANTIC)
@@ -92,21 +97,14 @@ class LayerSizes:
     max_position_embeddings: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = None
     rms_norm_eps: Positive = 1e-6
     rope_theta: Positive = 1e4
-    hidden_act: Annotated[str, "an activation of transformers"] = "silu"
-    layer_types: Any = None
+    hidden_act: Annotated[Literal[tuple(ACT2FN)], "an activation of transformers"] = "silu"  # type: ignore[valid-type]
+    layer_types: LayerTypes | None = None
 
     def __post_init__(self) -> None:
-        if self.hidden_act not in ACT2FN:
-            raise ValueError(
-                f"hidden_act must be an activation of transformers, not {ascii(self.hidden_act)[:60]}"
-            )
         kinds, layers = self.layer_types, self.num_hidden_layers
-        if kinds is None:
-            return
-        if not isinstance(kinds, list) or len(kinds) != layers or any(kind not in WINDOWS for kind in kinds):
-            words = f"{layers} times {' or '.join(WINDOWS)}"
-            raise ValueError(f"layer_types must be a list of {words}, not {ascii(kinds)[:60]}")
-        if WINDOWS[1] in kinds and self.sliding_window is None:
+        if kinds is not None and len(kinds) != layers:
+            raise ValueError(f"layer_types must have one for each layer, {layers}, not {len(kinds)}")
+        if WINDOWS[1] in (kinds or ()) and self.sliding_window is None:
             raise ValueError(f"sliding_window must be given for layers of the type {WINDOWS[1]}")
 
 
@@ -191,7 +189,6 @@ class HeadJson:
 
 
 def alias_of(config: type, name: str) -> str:
-    """What config.json calls a field."""
     return config.__pydantic_fields__[name].alias or name
 
 

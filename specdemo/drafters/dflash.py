@@ -11,9 +11,7 @@ keys and values lie is given from outside (`Attention`): so the same forward ser
 which can be captured, and training on many blocks of one text."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from types import ModuleType
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -24,16 +22,25 @@ from torch.nn import Embedding, Linear, Module, ModuleList, Parameter, RMSNorm
 from torch.nn.functional import embedding, pad
 from transformers import PreTrainedModel
 
-from specdemo.drafters.configs import PYDANTIC, WINDOWS, HeadConfig, HeadJson, LayerIds, Tokens, Units
+from specdemo.drafters.base import Materials
+from specdemo.drafters.configs import (
+    PYDANTIC,
+    WINDOWS,
+    HeadConfig,
+    HeadJson,
+    LayerIds,
+    TokenId,
+    Tokens,
+    Units,
+)
 from specdemo.drafters.head_drafter import HeadDrafter
 from specdemo.drafters.heads import TRIED_BEFORE, CachedHead, DraftHead, HeadLayer
 from specdemo.drafters.model import DraftInput
 from specdemo.engine.draft import Draft
 from specdemo.engine.tree import Shown
 from specdemo.events.speedup import DraftingCost
-from specdemo.runtime.decoder import Attention, Decoder, Heads, Layer, Norm, RowMask, TargetStates
+from specdemo.runtime.decoder import Attention, Decoder, Layer, Norm, RowMask, TargetStates
 from specdemo.runtime.device import to_device
-from specdemo.runtime.native import NativeForward
 from specdemo.runtime.weights import weight_bytes
 
 WHOLE_BLOCK = RowMask(later=True)  # a row attends to the text before the anchor, and to the whole block
@@ -55,12 +62,8 @@ class Markov:
 
 @checked(frozen=True, config=PYDANTIC)
 class DFlashConfig(HeadConfig):
-    """What a head is built like."""
-
     block_size: Block  # B: rows of a forward, of which the first is the anchor
-    mask_token_id: Annotated[
-        int, "a whole number, a token's id"
-    ]  # whose embedding, the target's, the other rows begin with
+    mask_token_id: TokenId  # whose embedding, the target's, the other rows begin with
     # Of the target's layers, whose inputs it reads; see `Features`.
     layer_ids: Annotated[LayerIds, Field(alias="aux_hidden_state_layer_ids")]
     draft_vocab_size: Tokens  # Vd: the tokens that it can draft
@@ -73,12 +76,13 @@ class DFlashConfig(HeadConfig):
     markov: Any = None  # a Markov, of DSpark
     has_confidence: bool = Field(False, alias="enable_confidence_head")
     guesses_block: bool = False  # its config.json does not give the block's size
+    # Whether a sliding layer's rows also attend to later rows of their block, in the speculators format.
+    sliding_window_non_causal: bool = False
     # The confidence head reads the token before a place, too.
     confidence_sees_token: bool = Field(True, alias="confidence_head_with_markov")
 
     def __post_init__(self) -> None:
-        self.check_mask(self.mask_token_id)
-        self.check_drafts(self.draft_vocab_size)
+        super().__post_init__()
         if self.places < 1:
             raise ValueError(f"block_size must be at least 2, not {self.block_size}")
 
@@ -87,15 +91,13 @@ class DFlashConfig(HeadConfig):
 
     @property
     def places(self) -> int:
-        """The most tokens of a draft."""
         return self.block_size - (0 if self.samples_from_anchor else 1)
 
 
 @checked(frozen=True, config=PYDANTIC, kw_only=True)
 class DFlash2Config(DFlashConfig):
-    taps: Block = Field(
-        2, alias="conv_kernel_size"
-    )  # rows that a convolution reads: its own, and those before
+    # Rows that a convolution reads: its own, and those before.
+    taps: Block = Field(2, alias="conv_kernel_size")
     # Channels that share what a convolution adds to its weights.
     group_size: Units = Field(16, alias="conv_group_size")
     selector_rank: Units = 256  # r
@@ -103,19 +105,15 @@ class DFlash2Config(DFlashConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        vocab, hidden = self.vocab_size, self.hidden_size
-        if self.draft_vocab_size != vocab:
-            raise ValueError(f"draft_vocab_size must be vocab_size, {vocab:,}, not {self.draft_vocab_size:,}")
-        if hidden % self.group_size:
-            raise ValueError(
-                f"conv_group_size must divide hidden_size, {hidden:,}, and {self.group_size:,} does not"
-            )
-        for name, given, most in (
-            ("conv_kernel_size", self.taps, self.block_size),
-            ("selector_top_k", self.candidates, vocab),
-        ):
-            if given > most:
-                raise ValueError(f"{name} must be a whole number from 1 to {most:,}, not {given}")
+        if self.draft_vocab_size != self.vocab_size:
+            both = f"{self.vocab_size:,}, not {self.draft_vocab_size:,}"
+            raise ValueError(f"draft_vocab_size must be vocab_size, {both}")
+        if self.hidden_size % self.group_size:
+            both = f"{self.hidden_size:,}, and {self.group_size:,} does not"
+            raise ValueError(f"conv_group_size must divide hidden_size, {both}")
+
+    def largest(self) -> dict[str, int]:
+        return super().largest() | {"taps": self.block_size, "candidates": self.vocab_size}
 
 
 @checked(frozen=True, config=PYDANTIC)
@@ -127,13 +125,6 @@ class OfAuthors:
     output_multiplier: Number | None = None
     final_logit_softcapping: Number | None = None
     is_causal: bool | None = None
-
-
-@checked(frozen=True, config=PYDANTIC)
-class Windows:
-    """Whether a sliding layer's rows also attend to later rows of their block, in the speculators format."""
-
-    sliding_window_non_causal: bool = False
 
 
 def read_dflash(given: HeadJson, config: type[DFlashConfig] = DFlashConfig) -> DFlashConfig:
@@ -168,7 +159,7 @@ def read_dflash(given: HeadJson, config: type[DFlashConfig] = DFlashConfig) -> D
     raw = {"sample_from_anchor": is_dspark, "enable_confidence_head": True} | raw
     if not is_dspark:
         known["has_confidence"] = False
-    known |= {"layer": layer, "masks": _masks(given, told, layer), "markov": None}
+    known |= {"layer": layer, "masks": _masks(raw, told, layer), "markov": None}
     if is_dspark and raw.get("markov_rank") != 0:
         known["markov"] = given.read(Markov, raw)
     read = given.read(config, raw, **known)
@@ -185,34 +176,31 @@ def read_dflash2(given: HeadJson) -> DFlashConfig:
     return read_dflash(replace(given, raw=defaults | given.raw), DFlash2Config)
 
 
-def _masks(given: HeadJson, told: OfAuthors | None, layer: Any) -> tuple[RowMask, ...]:
+def _masks(raw: dict[str, Any], told: OfAuthors | None, layer: Any) -> tuple[RowMask, ...]:
     """speculators counts a window from the anchor, the authors count it from each row."""
     kinds = getattr(layer, "layer_types", None) or [WINDOWS[0]] * layer.num_hidden_layers
     whole, window = RowMask(later=True), layer.sliding_window
     if told is not None:
         whole, sliding = RowMask(later=not told.is_causal), RowMask(window, later=told.is_causal is False)
     else:
-        later = WINDOWS[1] in kinds and given.read(Windows).sliding_window_non_causal
-        sliding = RowMask(window, from_first=True, later=later)
+        sliding = RowMask(window, from_first=True, later=raw.get("sliding_window_non_causal") is True)
     return tuple(whole if kind == WINDOWS[0] else sliding for kind in kinds)
 
 
 class DFlashHead(DraftHead):
-    """A DFlash or DSpark head, see `DraftHead`."""
-
     kind = "dflash"
     config: DFlashConfig
     reads_context: ClassVar[bool] = True
-    first_position: ClassVar[int] = 0
+    norm: RMSNorm
 
     def __init__(self, config: DFlashConfig, dtype: torch.dtype = torch.float32):
         super().__init__(config, config.draft_vocab_size, config.masks)
-        self.places = config.places
+        self.places, self.leaves = config.places, config.block_size
         layer, size = config.layer, config.hidden_size
         norm = {"eps": layer.rms_norm_eps, "dtype": dtype}
         self.fc = Linear(len(config.layer_ids) * size, size, bias=False, dtype=dtype)
         self.hidden_norm = RMSNorm(size, **norm)
-        self.layers = ModuleList(self.new_layer(dtype) for _ in range(layer.num_hidden_layers))
+        self.layers = ModuleList(HeadLayer(layer, dtype) for _ in range(layer.num_hidden_layers))
         self.norm = RMSNorm(size, **norm)
         # Where all tokens can be drafted, the target's own output layer is used.
         own = self.d2t is not None
@@ -221,22 +209,6 @@ class DFlashHead(DraftHead):
         if config.markov:
             self.kind = "dspark"
         self.confidence_head = ConfidenceHead(config, dtype) if config.has_confidence else None
-        self.decoding = self.layers_by(None)
-
-    def new_layer(self, dtype: torch.dtype) -> Module:
-        return HeadLayer(self.config.layer, dtype)
-
-    @property
-    def bytes_of_a_block(self) -> int:
-        """The bytes of weights that a block reads: all but a Markov head's, and the target's output layer if
-        it is used."""
-        parts = [self.fc, self.hidden_norm, self.layers, self.norm, self.lm_head or self.verifier_head[0]]
-        return sum(parameter.nbytes for part in parts for parameter in part.parameters())
-
-    @property
-    def bytes_of_a_token(self) -> int:
-        """The bytes of weights that each place's bias reads."""
-        return 0 if self.markov_head is None else self.markov_head.markov_w2.weight.nbytes
 
     def guessed(self, depth: int) -> dict[str, str]:
         return {"block_size": str(self.config.block_size)} if self.config.guesses_block else {}
@@ -249,26 +221,24 @@ class DFlashHead(DraftHead):
     def cached(self, target: PreTrainedModel, compiled: bool = False) -> "CachedDFlash":
         return CachedDFlash(self, target, compiled)
 
-    def drafter(self, *how: Any) -> HeadDrafter:
-        return DFlashDrafter(*how)
+    def drafter(self, given: Materials) -> HeadDrafter:
+        return DFlashDrafter(given)
 
     def cost(self, target: PreTrainedModel) -> DraftingCost:
-        read = weight_bytes(target)
-        return DraftingCost(token=self.bytes_of_a_token / read, draft=self.bytes_of_a_block / read)
+        """A block reads all weights but a Markov head's, and the target's output layer if it is used; each
+        place's bias reads those of the Markov head's."""
+        parts = [self.fc, self.hidden_norm, self.layers, self.norm, self.lm_head or self.verifier_head[0]]
+        block = sum(parameter.nbytes for part in parts for parameter in part.parameters())
+        bias = 0 if self.markov_head is None else self.markov_head.markov_w2.weight.nbytes
+        return DraftingCost(token=bias / weight_bytes(target), draft=block / weight_bytes(target))
 
-    def decoder(self, target: PreTrainedModel) -> Decoder:
-        config = self.config
-        return Decoder(
-            self.dtype,
-            target.get_input_embeddings(),
-            self.decoding,
-            Norm(self.norm),
-            target.get_output_embeddings() if self.lm_head is None else self.lm_head,
-            lambda rows: {None: self.rotary(rows, torch.float32)},
-            self.embedding_scale,
-            config.logit_scale,
-            config.logit_cap,
-            TargetStates([], self.fc, Norm(self.hidden_norm), are_keys=True),
+    def decoder(self, target: PreTrainedModel, **more: Any) -> Decoder:
+        return super().decoder(
+            target,
+            embedding_scale=self.embedding_scale,
+            logit_scale=self.config.logit_scale,
+            softcap=self.config.logit_cap,
+            reads=TargetStates([], self.fc, Norm(self.hidden_norm), are_keys=True),
         )
 
     def context(self, hidden: Tensor) -> Tensor:
@@ -319,13 +289,10 @@ class MarkovHead(Module):
         elif self.kind == "rnn":
             self.joint_proj = Linear(2 * rank + size, 3 * rank, dtype=dtype)
 
-    def start(self, rows: int) -> Tensor:
-        """The state before a block's first row: [rows, r]. Only the kind rnn changes it."""
-        return self.markov_w1.weight.new_zeros(rows, self.markov_w1.embedding_dim)
-
     def forward(self, before: Tensor, hidden: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """before [..., r]: the embedding of the token before. hidden [..., H]: the row's hidden state. state
-        [..., r] -> the bias [..., Vd], and the next state."""
+        [..., r]: 0 before a block's first row -> the bias [..., Vd], and the next state. Only the kind rnn
+        changes it."""
         if self.kind == "vanilla":
             return self.markov_w2(before), state
         if self.kind == "gated":
@@ -344,12 +311,12 @@ class ConfidenceHead(Module):
     def __init__(self, config: DFlashConfig, dtype: torch.dtype):
         super().__init__()
         self.sees_token = config.confidence_sees_token and config.markov is not None
-        rank = config.markov.rank if self.sees_token and config.markov else 0
+        rank = config.markov.rank if self.sees_token else 0
         self.proj = Linear(config.hidden_size + rank, 1, dtype=dtype)
 
     def forward(self, hidden: Tensor, before: Tensor | None) -> Tensor:
         """hidden [..., H] and before [..., r], see MarkovHead -> [...], float32"""
-        seen = torch.cat([hidden, before], -1) if self.sees_token and before is not None else hidden
+        seen = torch.cat([hidden, before], -1) if self.sees_token else hidden
         return self.proj(seen)[..., 0].float().sigmoid()
 
 
@@ -383,17 +350,8 @@ def mixed(x: Tensor, weights: Tensor) -> Tensor:
 
 
 class ConvolvedLayer(Layer):
-    """A layer with a convolution around its attention, and one around its MLP."""
-
-    def __init__(
-        self,
-        part: Module,
-        attends: Heads,
-        activation: str,
-        kernels: ModuleType | None = None,
-        reads_context: bool = False,
-    ):
-        super().__init__(part, attends, activation, kernels, reads_context)
+    def __init__(self, part: Module, *how: Any):
+        super().__init__(part, *how)
         self.around_attention, self.around_mlp = part.attention_conv, part.mlp_conv
 
     def __call__(self, x: Tensor, attention: Attention, embedded: Tensor | None = None) -> Tensor:
@@ -433,35 +391,29 @@ class CandidateSelector(Module):
 
 
 class DFlash2Head(DFlashHead):
-    """A DFlash 2 head, see `DraftHead`."""
-
     kind = "dflash2"
     config: DFlash2Config
     layer_type: ClassVar[type[Layer]] = ConvolvedLayer
 
     def __init__(self, config: DFlash2Config, dtype: torch.dtype = torch.float32):
         super().__init__(config, dtype)
+        for layer in self.layers:
+            layer.attention_conv, layer.mlp_conv = (Convolution(config, dtype) for _ in range(2))
         self.candidate_selector = CandidateSelector(config, dtype)
 
-    def new_layer(self, dtype: torch.dtype) -> Module:
-        layer = super().new_layer(dtype)
-        layer.attention_conv = Convolution(self.config, dtype)
-        layer.mlp_conv = Convolution(self.config, dtype)
-        return layer
+    def drafter(self, given: Materials) -> HeadDrafter:
+        return DFlash2Drafter(given)
 
-    def drafter(self, *how: Any) -> HeadDrafter:
-        return DFlash2Drafter(*how)
+    def cost(self, target: PreTrainedModel) -> DraftingCost:
+        """Each token also reads rows of the codebooks: of the token before, and of its candidates."""
+        rows = (1 + self.config.candidates) * self.config.selector_rank * self.dtype.itemsize
+        gates = self.candidate_selector.hidden_projection.weight.nbytes
+        return DraftingCost(
+            token=rows / weight_bytes(target),
+            draft=super().cost(target).draft + gates / weight_bytes(target),
+        )
 
-    @property
-    def bytes_of_a_block(self) -> int:
-        return super().bytes_of_a_block + self.candidate_selector.hidden_projection.weight.nbytes
-
-    @property
-    def bytes_of_a_token(self) -> int:
-        """The rows of the codebooks: of the token before, and of its candidates."""
-        return (1 + self.config.candidates) * self.config.selector_rank * self.dtype.itemsize
-
-    def decoder(self, target: PreTrainedModel) -> Decoder:
+    def decoder(self, target: PreTrainedModel, **more: Any) -> Decoder:
         raise ValueError("its layers have convolutions")
 
 
@@ -471,10 +423,6 @@ class CachedDFlash(CachedHead):
     known."""
 
     model: DFlashHead
-
-    def new_native(self) -> NativeForward:
-        describe = partial(self.model.decoder, self.target)
-        return NativeForward(describe, leaves=self.model.config.block_size)
 
     def read(self, start: Tensor, count: int) -> None:
         """Makes keys and values of the target's features at `count` positions from start [] on."""
@@ -528,12 +476,10 @@ class CachedDFlash(CachedHead):
         if before < 1:
             raise ValueError("its context is no longer than a block")
         self.grow(before + size)
-        start = torch.tensor(0, device=self.device)
-        self.read(start, before)
-        return self.block(torch.zeros(1, dtype=torch.long, device=self.device), start + before, size)[1]
+        self.read(torch.tensor(0, device=self.device), before)
+        return self.logits_of(torch.zeros(before + 1, dtype=torch.long), before)
 
 
-@dataclass(eq=False)
 class DFlashDrafter(HeadDrafter):
     """Drafts all places of a round at once, at most as many as its block has.
 
@@ -543,40 +489,33 @@ class DFlashDrafter(HeadDrafter):
     head: CachedDFlash
 
     def longest(self, ids: list[int]) -> float:
-        return self.head.context - len(ids)
+        return min(self.head.context - len(ids), self.places)
 
     def step(self, value: DraftInput, told: Tensor | None = None) -> Draft:
-        head, config = self.head, self.head.model.config
+        head, model = self.head, self.head.model
         start, last = value.position[0].long(), value.last.long()
         new = len(last) - 1
         if new:
             head.read(start, new)
-        count = self.depth_of(value) + 1 - config.samples_from_anchor
-        return self.drafted(value, last[-1:], *head.block(last[-1:], start + new, count), told)
+        anchor, count = last[-1:], self.depth_of(value) + 1 - model.config.samples_from_anchor
+        hidden, logits = head.block(anchor, start + new, count)
+        draft = self.drafted(value, anchor, hidden, logits, told)
+        if model.confidence_head is None or self.tree is not None:
+            return draft
+        before, rows = torch.cat([anchor, draft.ids])[:-1], model.drafting_rows(hidden)
+        sees = None if model.markov_head is None else model.markov_head.markov_w1(before)
+        return replace(draft, sure=model.confidence_head(rows[: len(before)], sees))
 
     def drafted(
         self, value: DraftInput, anchor: Tensor, hidden: Tensor, logits: Tensor, told: Tensor | None
     ) -> Draft:
         """The draft of a block. anchor [1]: the text's last token. hidden [N, H]: the hidden states of all
         rows. logits [k, Vd]: of those that draft. told: see draft_in_turn."""
-        model = self.head.model
-        if model.markov_head is not None:
-            return self._corrected(value, anchor, hidden, logits, told)
-        draft = self.at_once(model.for_target(logits), value, told)
-        if model.confidence_head is None or self.tree is not None:
-            return draft
-        sure = model.confidence_head(model.drafting_rows(hidden), None)
-        return replace(draft, sure=sure[: len(draft.ids)])
-
-    def _corrected(
-        self, value: DraftInput, anchor: Tensor, hidden: Tensor, logits: Tensor, told: Tensor | None
-    ) -> Draft:
-        """The draft of one token after another, each with the Markov head's bias from the one before it; the
-        others are as in `drafted`."""
         model, markov = self.head.model, self.head.model.markov_head
-        assert markov is not None
+        if markov is None:
+            return self.at_once(model.for_target(logits), value, told)
         first = markov.markov_w1(anchor)  # [1, r]
-        state, sure = markov.start(1), []
+        state = torch.zeros_like(first)
         if not model.config.samples_from_anchor:
             _, state = markov(first, hidden[:1], state)
         places = zip(model.drafting_rows(hidden).split(1), logits.split(1), strict=True)
@@ -588,12 +527,9 @@ class DFlashDrafter(HeadDrafter):
             if shown is not None:
                 before, state = markov.markov_w1(shown.tokens), shown.of_parents(state)  # [P, r]
             bias, state = markov(before, row.expand(len(before), -1), state)
-            if model.confidence_head is not None and self.tree is None:
-                sure.append(model.confidence_head(row, before))
             return model.for_target(unbiased + bias)
 
-        draft = self.in_shape(predict, value, told)
-        return replace(draft, sure=torch.cat(sure)[: len(draft.ids)]) if sure else draft
+        return self.in_shape(predict, value, told)
 
 
 class DFlash2Drafter(DFlashDrafter):

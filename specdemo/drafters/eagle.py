@@ -13,9 +13,9 @@ The modules are named as the tensors of the speculators format. Where keys and v
 attends to, is given from outside (`Attention`): so the same forward serves drafting by position, which can be
 captured, and training over several steps."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import torch
 from pydantic import Field
@@ -25,6 +25,7 @@ from torch.nn import Embedding, Linear, ModuleList, Parameter, RMSNorm
 from torch.nn.functional import embedding
 from transformers import PreTrainedModel
 
+from specdemo.drafters.base import Materials
 from specdemo.drafters.configs import (
     EMBEDDINGS,
     PYDANTIC,
@@ -32,6 +33,7 @@ from specdemo.drafters.configs import (
     HeadConfig,
     HeadJson,
     LayerIds,
+    TokenId,
     Tokens,
     Units,
 )
@@ -53,8 +55,6 @@ LAYER_IDS = "eagle_aux_hidden_state_layer_ids"  # in config.json
 
 @checked(frozen=True, config=PYDANTIC)
 class Eagle3Config(HeadConfig):
-    """What a head is built like."""
-
     draft_vocab_size: Tokens  # Vd: the tokens that it can draft
     # Of the target's layers, whose inputs it reads; None: see `layer_ids_for`.
     layer_ids: LayerIds | None = Field(None, alias=LAYER_IDS)
@@ -67,7 +67,7 @@ class Eagle3Config(HeadConfig):
     own_embeddings: bool = True  # False: it uses the target's
 
     def __post_init__(self) -> None:
-        self.check_drafts(self.draft_vocab_size)
+        super().__post_init__()
         if self.norm_before_fc and self.fc_norm:
             raise ValueError("norm_before_fc and fc_norm cannot both be true")
 
@@ -82,11 +82,7 @@ class Eagle3Config(HeadConfig):
 
 @checked(frozen=True, config=PYDANTIC, kw_only=True)
 class PEagleConfig(Eagle3Config):
-    mask_token_id: Annotated[int, "a whole number, a token's id"]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check_mask(self.mask_token_id)
+    mask_token_id: TokenId
 
 
 @checked(frozen=True, config=PYDANTIC)
@@ -114,10 +110,6 @@ def read_eagle3(given: HeadJson, config: type[Eagle3Config] = Eagle3Config) -> E
     return given.read(config, raw, **known)
 
 
-def read_peagle(given: HeadJson) -> Eagle3Config:
-    return read_eagle3(given, PEagleConfig)
-
-
 def read_eagle(given: HeadJson) -> EagleConfig:
     """That of a Llama with one layer."""
     if "model" in given.raw:
@@ -127,67 +119,18 @@ def read_eagle(given: HeadJson) -> EagleConfig:
     return given.read(EagleConfig, layer=layer, **known)
 
 
-class Eagle3Head(DraftHead):
-    """An EAGLE-3 head, see `DraftHead`."""
-
-    kind = "eagle3"
-    config: Eagle3Config
-    reads_context: ClassVar[bool] = False
-    first_position: ClassVar[int] = 1
-
-    def __init__(self, config: Eagle3Config, dtype: torch.dtype = torch.float32):
-        layer, size, features = config.layer, config.hidden_size, config.features
-        kinds = getattr(layer, "layer_types", None) or [WINDOWS[0]] * layer.num_hidden_layers
-        windows = (layer.sliding_window if kind == WINDOWS[1] else None for kind in kinds)
-        super().__init__(config, config.draft_vocab_size, [*map(RowMask, windows)])
-        self.uses_target_s_embeddings = not config.own_embeddings
-        norm = {"eps": layer.rms_norm_eps, "dtype": dtype}
-        self.embed_tokens = Embedding(layer.vocab_size, size, dtype=dtype) if config.own_embeddings else None
-        self.input_norm = RMSNorm(features * config.feature_size, **norm) if config.norm_before_fc else None
-        each = [RMSNorm(config.feature_size, **norm) for _ in range(features)] if config.fc_norm else None
-        self.fc_norm = None if each is None else ModuleList(each)
-        self.fc = Linear(features * config.feature_size, size, bias=False, dtype=dtype)
-        self.layers = ModuleList(
-            HeadLayer(layer, dtype, i == 0, config.norm_before_residual)
-            for i in range(layer.num_hidden_layers)
-        )
-        self.norm = RMSNorm(size, **norm)
-        self.lm_head = Linear(size, config.draft_vocab_size, bias=False, dtype=dtype)
-        self.decoding = self.layers_by(None)
-
-    def guessed(self, depth: int) -> dict[str, str]:
-        layers = ", ".join(map(str, self.config.layer_ids_for(depth)))
-        return {} if self.config.layer_ids else {LAYER_IDS: layers}
+class PairHead(DraftHead):
+    """A head whose rows are pairs: a token, and what came before it."""
 
     def cached(self, target: PreTrainedModel, compiled: bool = False) -> "CachedEagle":
         return CachedEagle(self, target, compiled)
 
-    def drafter(self, *how: Any) -> HeadDrafter:
-        return EagleDrafter(*how)
-
-    def decoder(self, target: PreTrainedModel) -> Decoder:
-        each = self.fc_norm if self.fc_norm is not None else [self.input_norm]
-        return Decoder(
-            self.dtype,
-            self.embed_tokens or target.get_input_embeddings(),
-            self.decoding,
-            Norm(self.norm),
-            self.lm_head,
-            lambda rows: {None: self.rotary(rows + self.first_position, torch.float32)},
-            reads=TargetStates([Norm(one) for one in each if one is not None], self.fc, None, are_keys=False),
-            draft_ids=None if self.d2t is None else self.target_ids,
-            vocab_size=self.config.layer.vocab_size,
-            norms_output=self.config.norm_output,
-        )
+    def drafter(self, given: Materials) -> HeadDrafter:
+        return EagleDrafter(given)
 
     def features(self, hidden: Tensor) -> Tensor:
         """The target's hidden states [..., A * T], those of `layer_ids` side by side -> g [..., H]."""
-        if self.input_norm is not None:
-            hidden = self.input_norm(hidden)
-        if self.fc_norm is not None:
-            parts = hidden.split(self.config.feature_size, -1)
-            hidden = torch.cat([norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)], -1)
-        return self.fc(hidden)
+        raise NotImplementedError
 
     def forward(
         self,
@@ -200,25 +143,76 @@ class Eagle3Head(DraftHead):
         the head's own output for that; unless gradients are recorded, its memory is reused. attention: that
         of each layer. layers: the layers as they run, if not by torch's operations. Returns y [..., N, H];
         see `predict`."""
-        embedded, x = embedding(tokens, self._embedding()).to(g.dtype), g  # [..., N, H]
+        embeddings = self.embed_tokens.weight if self.embed_tokens else self.targets_embedding()  # [V, H]
+        embedded = embedding(tokens, embeddings).to(g.dtype)  # [..., N, H]
+        x = self.stream(embedded, g)
         for layer, attend in zip(layers or self.decoding, attention, strict=True):
             x = layer(x, attend, embedded)
         return x
 
-    def _embedding(self) -> Tensor:
-        """The embeddings [V, H] that the head uses: its own, else the target's."""
-        return self.targets_embedding() if self.embed_tokens is None else self.embed_tokens.weight
+    def stream(self, embedded: Tensor, g: Tensor) -> Tensor:
+        """What the first layer is given [..., N, H]."""
+        return g
 
     def predict(self, y: Tensor) -> tuple[Tensor, Tensor]:
         """y [..., N, H] -> what the next step takes as g [..., N, H], and the logits [..., N, Vd] of the
         token after each."""
+        raise NotImplementedError
+
+
+class Eagle3Head(PairHead):
+    kind = "eagle3"
+    config: Eagle3Config
+    first_position: ClassVar[int] = 1
+    norm: RMSNorm
+    lm_head: Linear
+
+    def __init__(self, config: Eagle3Config, dtype: torch.dtype = torch.float32):
+        layer, size, features = config.layer, config.hidden_size, config.features
+        kinds = getattr(layer, "layer_types", None) or [WINDOWS[0]] * layer.num_hidden_layers
+        windows = (layer.sliding_window if kind == WINDOWS[1] else None for kind in kinds)
+        super().__init__(config, config.draft_vocab_size, [*map(RowMask, windows)])
+        norm = {"eps": layer.rms_norm_eps, "dtype": dtype}
+        self.embed_tokens = Embedding(layer.vocab_size, size, dtype=dtype) if config.own_embeddings else None
+        self.input_norm = RMSNorm(features * config.feature_size, **norm) if config.norm_before_fc else None
+        each = [RMSNorm(config.feature_size, **norm) for _ in range(features)] if config.fc_norm else None
+        self.fc_norm = None if each is None else ModuleList(each)
+        self.fc = Linear(features * config.feature_size, size, bias=False, dtype=dtype)
+        self.layers = ModuleList(
+            HeadLayer(layer, dtype, i == 0, config.norm_before_residual)
+            for i in range(layer.num_hidden_layers)
+        )
+        self.norm = RMSNorm(size, **norm)
+        self.lm_head = Linear(size, config.draft_vocab_size, bias=False, dtype=dtype)
+
+    def guessed(self, depth: int) -> dict[str, str]:
+        layers = ", ".join(map(str, self.config.layer_ids_for(depth)))
+        return {} if self.config.layer_ids else {LAYER_IDS: layers}
+
+    def decoder(self, target: PreTrainedModel, **more: Any) -> Decoder:
+        each = self.fc_norm if self.fc_norm is not None else [self.input_norm]
+        return super().decoder(
+            target,
+            reads=TargetStates([Norm(one) for one in each if one is not None], self.fc, None, are_keys=False),
+            draft_ids=None if self.d2t is None else self.target_ids,
+            vocab_size=self.config.layer.vocab_size,
+            norms_output=self.config.norm_output,
+        )
+
+    def features(self, hidden: Tensor) -> Tensor:
+        if self.input_norm is not None:
+            hidden = self.input_norm(hidden)
+        if self.fc_norm is not None:
+            parts = hidden.split(self.config.feature_size, -1)
+            hidden = torch.cat([norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)], -1)
+        return self.fc(hidden)
+
+    def predict(self, y: Tensor) -> tuple[Tensor, Tensor]:
         normed = self.norm(y)
         return normed if self.config.norm_output else y, self.lm_head(normed)
 
 
 class PEagleHead(Eagle3Head):
-    """A P-EAGLE head, see `DraftHead`."""
-
     kind = "peagle"
     config: PEagleConfig
     first_position: ClassVar[int] = 0
@@ -232,40 +226,26 @@ class PEagleHead(Eagle3Head):
         masks."""
         return CachedPEagle(self, target)
 
-    def drafter(self, *how: Any) -> HeadDrafter:
-        return PEagleDrafter(*how)
+    def drafter(self, given: Materials) -> HeadDrafter:
+        return PEagleDrafter(given)
 
     def cost(self, target: PreTrainedModel) -> DraftingCost:
         return DraftingCost(draft=weight_bytes(self) / weight_bytes(target))
 
 
-class EagleHead(DraftHead):
-    """An EAGLE head, see `DraftHead`."""
-
+class EagleHead(PairHead):
     kind = "eagle"
     config: EagleConfig
     reads_normed: ClassVar[bool] = True
-    reads_context: ClassVar[bool] = False
-    first_position: ClassVar[int] = 0
 
     def __init__(self, config: EagleConfig, dtype: torch.dtype = torch.float32):
         layer, size = config.layer, config.hidden_size
         super().__init__(config, config.vocab_size, [RowMask()] * layer.num_hidden_layers)
         self.fc = Linear(2 * size, size, bias=config.fc_bias, dtype=dtype)
-        self.layers = ModuleList(HeadLayer(layer, dtype) for _ in range(layer.num_hidden_layers))
+        self.layers = ModuleList(
+            HeadLayer(layer, dtype, qkv_bias=config.qkv_bias) for _ in range(layer.num_hidden_layers)
+        )
         self.layers[0].input_layernorm = None  # what it reads is made of what is normed
-        if config.qkv_bias:
-            for each in self.layers:
-                for name in ("q_proj", "k_proj", "v_proj"):
-                    own = each.self_attn[name]
-                    each.self_attn[name] = Linear(own.in_features, own.out_features, dtype=dtype)
-        self.decoding = self.layers_by(None)
-
-    def cached(self, target: PreTrainedModel, compiled: bool = False) -> "CachedEagle":
-        return CachedEagle(self, target, compiled)
-
-    def drafter(self, *how: Any) -> HeadDrafter:
-        return EagleDrafter(*how)
 
     def cost(self, target: PreTrainedModel) -> DraftingCost:
         """Each token also reads the target's output layer."""
@@ -273,42 +253,19 @@ class EagleHead(DraftHead):
         assert output is not None
         return DraftingCost(token=(weight_bytes(self) + held_bytes(output)) / weight_bytes(target))
 
-    def decoder(self, target: PreTrainedModel) -> Decoder:
+    def decoder(self, target: PreTrainedModel, **more: Any) -> Decoder:
         if "RMSNorm" not in type(norm := final_norm(target)).__name__:
             raise ValueError("its target's last norm is no RMS norm")
-        return Decoder(
-            self.dtype,
-            target.get_input_embeddings(),
-            self.decoding,
-            None,
-            target.get_output_embeddings(),
-            lambda rows: {None: self.rotary(rows + self.first_position, torch.float32)},
-            reads=TargetStates([Norm(norm)], self.fc, None, are_keys=False, with_embeddings=True),
-        )
+        reads = TargetStates([Norm(norm)], self.fc, None, are_keys=False, with_embeddings=True)
+        return super().decoder(target, reads=reads)
 
     def features(self, hidden: Tensor) -> Tensor:
-        """The last layer's outputs of the target [..., H] -> its last hidden states g [..., H]."""
         return self.normed(hidden)
 
-    def forward(
-        self,
-        tokens: Tensor,
-        g: Tensor,
-        attention: Sequence[Attention],
-        layers: Sequence[Layer] | None = None,
-    ) -> Tensor:
-        """tokens [..., N] with what came before each: g [..., N, H], the target's hidden state of the token
-        before it, or the head's own output for that. attention: that of each layer. layers: the layers as
-        they run, if not by torch's operations. Returns y [..., N, H]; see `predict`."""
-        embedded = embedding(tokens, self.targets_embedding()).to(g.dtype)  # [..., N, H]
-        x = self.fc(torch.cat([embedded, g], -1))
-        for layer, attend in zip(layers or self.decoding, attention, strict=True):
-            x = layer(x, attend)
-        return x
+    def stream(self, embedded: Tensor, g: Tensor) -> Tensor:
+        return self.fc(torch.cat([embedded, g], -1))
 
     def predict(self, y: Tensor) -> tuple[Tensor, Tensor]:
-        """y [..., N, H] -> what the next step takes as g [..., N, H], and the logits [..., N, V] of the token
-        after each."""
         head = self.verifier_head[0]
         return y, head(y.to(head.weight.dtype))
 
@@ -317,11 +274,11 @@ class CachedEagle(CachedHead):
     """An EAGLE or EAGLE-3 head with its cache, see `CachedHead`. Row t belongs to the
     pair of the target's feature at position t and the token at position t + 1."""
 
-    model: Eagle3Head
+    model: PairHead
 
     def rows(self, tokens: Tensor, g: Tensor, start: Tensor, branches: Branches | None = None) -> Tensor:
         """tokens [N] and what came before each, g [N, H], in the rows start [], start + 1, ... -> y [N, H],
-        see Eagle3Head. branches: as in LM.forward."""
+        see PairHead. branches: as in LM.forward."""
         attention = self.attention_at(start, len(tokens), branches)
         return self.model(tokens, g, [attention] * len(self.decoding), self.decoding)
 
@@ -352,8 +309,7 @@ class CachedEagle(CachedHead):
         return native.stream[: len(tokens)], self.model.for_target(logits)
 
     def predict(self, y: Tensor) -> tuple[Tensor, Tensor]:
-        """y [N, H] -> what the next forward takes as g [N, H], and the logits [N, V] of the token after
-        each."""
+        """y [N, H] -> what `go_on` takes as g [N, H], and the logits [N, V] of the token after each."""
         g, logits = self.model.predict(y)
         return g, self.model.for_target(logits)
 
@@ -394,8 +350,6 @@ class CachedEagle(CachedHead):
 
 
 class CachedPEagle(CachedEagle):
-    """A P-EAGLE head with its cache."""
-
     model: PEagleHead
 
     def block(self, tokens: Tensor, start: Tensor, count: int) -> Tensor:
@@ -410,7 +364,6 @@ class CachedPEagle(CachedEagle):
         return self.predict(y[-count:])[1]
 
 
-@dataclass(eq=False)
 class EagleDrafter(HeadDrafter):
     """Drafts each token from the token before it and the head's own output for that one: a tree by one
     forward for each depth."""
@@ -420,15 +373,8 @@ class EagleDrafter(HeadDrafter):
 
     def step(self, value: DraftInput, told: Tensor | None = None) -> Draft:
         start, tokens = value.position[0].long(), value.last[1:].long()
-        alone = told is None and self.tree is None and self.sampler.grammar is None
-        if alone and self.head.drafts_itself:
-            drawing = self.sampler.drawing(value.settings, value.u, value.seen, self.stops_below)
-            drafted, q, logits = self.head.draft(tokens, start, drawing)
-            return Draft.drawn(drafted, q, None, logits)
-        return self.in_shape(self._predictions(tokens, start), value, told)
-
-    def _predictions(self, tokens: Tensor, start: Tensor) -> Callable[[Shown | None], Tensor]:
-        """What draft_tree asks, after tokens [N] with true features before them."""
+        if told is None and self.alone and self.head.drafts_itself:
+            return self.drawn_by(self.head, tokens, start, value)
         row, g = start, None  # [P, H]: what the head has made of the tokens shown last
 
         def predict(shown: Shown | None) -> Tensor:
@@ -442,7 +388,7 @@ class EagleDrafter(HeadDrafter):
             row = row + len(fed)
             return logits  # [P, V]
 
-        return predict
+        return self.in_shape(predict, value, told)
 
 
 class PEagleDrafter(HeadDrafter):

@@ -21,8 +21,8 @@ from specdemo.drafters.base import Drafting, Materials, Models
 from specdemo.drafters.model import ModelDrafter
 from specdemo.events import Params
 from specdemo.events.speedup import DraftingCost
-from specdemo.runtime.cache import PositionalLayer, layers_of
-from specdemo.runtime.lm import EMPTY_LAYERS, CachedLM, OfTarget, keeps_state
+from specdemo.runtime.cache import layers_of
+from specdemo.runtime.lm import CachedLM, OfTarget, keeps_state
 from specdemo.runtime.native import Copies, NativeLM
 from specdemo.runtime.weights import weight_bytes
 from specdemo.words.message import about, message, refusal
@@ -78,11 +78,7 @@ class FirstLayersLM(CachedLM):
     def __init__(self, owner: CachedLM, layers: int, *arguments: Any):
         self.owner = owner
         super().__init__(first_layers(owner.model, layers), *arguments)
-        shared = [
-            layer if isinstance(layer, EMPTY_LAYERS) else SharedLayer(self, layer)
-            for layer in owner.cache.layers
-        ]
-        self.cache = Cache(layers=shared[:layers])
+        self.cache = Cache(layers=owner.cache.layers[:layers])
 
     def reserve(self, start: int, length: int) -> None:
         owner = self.owner
@@ -91,21 +87,14 @@ class FirstLayersLM(CachedLM):
         self.buffer_epoch = owner.buffer_epoch
         super().reserve(start, length)
 
+    def write_at(self, start: int | Tensor, count: int) -> Tensor:
+        owner = self.owner  # which the cache's layers ask where to write
+        owner.key_positions, owner.positions = self.key_positions, super().write_at(start, count)
+        owner.start, owner.visible = self.start, self.visible
+        return owner.positions
+
     def prefill(self, ids: Tensor, is_over: Callable[[], bool] = lambda: False) -> int:
         return 0
-
-
-def _of_own(name: str) -> Any:
-    return property(lambda self: getattr(self.own, name), lambda self, value: setattr(self.own, name, value))
-
-
-class SharedLayer(PositionalLayer):
-    """A layer of another LM's cache, written at the positions of this one."""
-
-    def __init__(self, lm: CachedLM, own: PositionalLayer):
-        self.lm, self.own = lm, own
-
-    keys, values, is_initialized = map(_of_own, ("keys", "values", "is_initialized"))
 
 
 class FirstLayersNativeLM(FirstLayersLM, NativeLM):
@@ -115,13 +104,6 @@ class FirstLayersNativeLM(FirstLayersLM, NativeLM):
     def _shared_copies(self) -> Copies | None:
         native = self.owner.native if isinstance(self.owner, NativeLM) else None
         return None if native is None else native.copies
-
-
-def first_layers_lm(owner: CachedLM, layers: int) -> FirstLayersLM:
-    """The owner's first layers as an LM, as fast as the owner. Raises ValueError as `first_layers` does."""
-    if isinstance(owner, NativeLM):
-        return FirstLayersNativeLM(owner, layers, owner.clock)
-    return FirstLayersLM(owner, layers)
 
 
 class EarlyExitDrafting(Drafting):
@@ -140,12 +122,17 @@ class EarlyExitDrafting(Drafting):
 
     def own(self, pair: Models, params: Params) -> OfTarget:
         count = params.exit_layer
-        return OfTarget(("early-exit", count), lambda target: first_layers_lm(target, count))
+
+        def make(owner: CachedLM) -> FirstLayersLM:
+            if isinstance(owner, NativeLM):
+                return FirstLayersNativeLM(owner, count, owner.clock)
+            return FirstLayersLM(owner, count)
+
+        return OfTarget(("early-exit", count), make)
 
     def cost(self, pair: Models, params: Params) -> DraftingCost:
         read = weight_bytes(first_layers(pair.target, params.exit_layer))
         return DraftingCost(token=read / weight_bytes(pair.target))
 
     def build(self, given: Materials) -> ModelDrafter:
-        how = (given.sampler, *given.of_target, *given.how_to_draft)
-        return ModelDrafter(given.drafter, given.context, *how, given.params.exit_layer)
+        return ModelDrafter(replace(given, drafter_context=given.context), given.params.exit_layer)

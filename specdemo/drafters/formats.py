@@ -17,10 +17,10 @@ from torch import Tensor
 from torch.nn import Module
 from transformers import PreTrainedModel
 
-from specdemo.drafters.base import Drafting, Materials, Models
+from specdemo.drafters.base import Drafting, Materials, Models, check_sizes
 from specdemo.drafters.configs import EMBEDDINGS, MASKS, HeadConfig, HeadJson, known_config, read_config
 from specdemo.drafters.dflash import DFlash2Head, DFlashHead, read_dflash, read_dflash2
-from specdemo.drafters.eagle import Eagle3Head, EagleHead, PEagleHead, read_eagle, read_eagle3, read_peagle
+from specdemo.drafters.eagle import Eagle3Head, EagleHead, PEagleConfig, PEagleHead, read_eagle, read_eagle3
 from specdemo.drafters.head_drafter import agrees_with_target
 from specdemo.drafters.heads import CachedHead, DraftHead
 from specdemo.engine.draft import Drafter
@@ -40,11 +40,12 @@ OF_MEDUSA = "medusa_num_heads"  # the key of its authors' config.json that tells
 # What may be copies of the target's, some of them for training alone.
 COPIES = {"verifier_lm_head.weight", "verifier_norm.weight", EMBEDDINGS, "lm_head.weight"}
 MAPS = {"d2t", "t2d"}
+UNUSED = COPIES | MAPS  # of a head that can draft all tokens
 # What reads a head's config.json, and the head, by its kind's name in DRAFTER_KINDS.
 READERS: dict[str, tuple[Callable[[HeadJson], HeadConfig], type[DraftHead]]] = {
     "eagle": (read_eagle, EagleHead),
     "eagle3": (read_eagle3, Eagle3Head),
-    "peagle": (read_peagle, PEagleHead),
+    "peagle": (partial(read_eagle3, config=PEagleConfig), PEagleHead),
     "dflash": (read_dflash, DFlashHead),
     "dspark": (read_dflash, DFlashHead),
     "dflash2": (read_dflash2, DFlash2Head),
@@ -92,36 +93,23 @@ def kind_described(config: Mapping[str, object], start: str) -> str:
         name = config[SPECULATOR]
         types = [kind.name for kind in DRAFTER_KINDS.values() if kind.in_speculators]
         if name not in types:
-            *most, last = types
-            allowed = f"{', '.join(most)} or {last}, the types that can be run here"
+            allowed = f"one of {', '.join(types)}, which can be run here"
             raise LoadError(f"{start}: {SPECULATOR} must be {allowed}, not {ascii(name)[:60]}")
         return str(name)
     kind = authors_kind(config) or "eagle"  # told by their tensors alone
     if kind not in PUBLISHED:
-        *most, last = (drafter_label("model", name).removesuffix(" head") for name in PUBLISHED)
-        can = f"{', '.join(most)} and {last}"
+        can = ", ".join(drafter_label("model", name).removesuffix(" head") for name in PUBLISHED)
         raise LoadError(f"{start}: heads of the kind {kind} cannot be run here, only those of {can}")
     return kind
 
 
 @dataclass(frozen=True)
 class Speculator:
-    """What a head's config.json says. verifier: the target that it was trained for: a hub id or a
-    directory."""
+    """What a head's config.json says."""
 
+    given: HeadJson
     config: HeadConfig
-    verifier: str | None
     head: type[Any]  # a DraftHead
-    is_authors: bool
-
-    def empty_head(self, dtype: torch.dtype = torch.float32) -> DraftHead:
-        """The head without its weights: on the meta device, if that is torch's default device."""
-        return self.head(self.config, dtype)
-
-    def in_file(self, name: str) -> str:
-        """What the format calls a tensor of the head's."""
-        is_eagle3 = self.is_authors and issubclass(self.head, Eagle3Head)
-        return name.replace("layers.0.", "midlayer.", 1) if is_eagle3 else name
 
 
 def read_speculator(folder: Path, shown: str | None = None) -> Speculator:
@@ -135,11 +123,15 @@ def read_speculator(folder: Path, shown: str | None = None) -> Speculator:
             raise LoadError(f"{start}: it must hold an object, not {type(raw).__name__}")
         kind = kind_described(raw, start)
         # Before its weights have come from the hub, it counts as one with embeddings of its own.
-        with load_errors("drafter", str(folder), "weights", place):
-            tensors = set(stored_tensors(folder)) if _are_here(folder) else {EMBEDDINGS}
+        are_here, tensors = False, {EMBEDDINGS}
+        with suppress(OSError, ValueError):  # what is wrong is said when the weights are read
+            are_here = all(file.is_file() for file in weight_files(folder))
+        if are_here:
+            with load_errors("drafter", str(folder), "weights", place):
+                tensors = set(stored_tensors(folder))
         given = HeadJson(raw, kind, SPECULATOR not in raw, start, tensors)
         read, head = READERS[kind]
-        return Speculator(read(given), given.verifier, head, given.is_authors)
+        return Speculator(given, read(given), head)
 
 
 def read_head(
@@ -151,15 +143,21 @@ def read_head(
     where = f"drafter {place}"
     with load_errors("drafter", str(folder), "weights", place):
         with torch.device("meta"):
-            head = speculator.empty_head(dtype)
-        own_names = {speculator.in_file(name): name for name in head.state_dict()}
+            head = speculator.head(speculator.config, dtype)
+        is_eagle3 = speculator.given.is_authors and isinstance(head, Eagle3Head)
+        first = "midlayer." if is_eagle3 else "layers.0."  # what the format calls the first layer
+        own_names = {name.replace("layers.0.", first, 1): name for name in head.state_dict()}
         expected = {name: head.state_dict()[own] for name, own in own_names.items()}
         tensors: dict[str, Tensor] = {}
         for file in weight_files(folder):
             with safe_open(file, "pt") as content:
                 for name in content.keys():  # noqa: SIM118, which is no dict
                     shape = content.get_slice(name).get_shape()
-                    _check_tensor(name, shape, expected, where, head)
+                    if name in expected and shape != (asked := [*expected[name].shape]):
+                        what = f"has the shape {shape}, and config.json asks for {asked}"
+                        raise LoadError(f"{where}: its tensor {name} {what}")
+                    if name not in expected and name not in (COPIES if head.d2t is not None else UNUSED):
+                        raise LoadError(f"{where} has a tensor {name}, which config.json does not ask for")
                     tensors[name] = content.get_tensor(name)
         missing = sorted(expected.keys() - tensors.keys() - {"t2d"})
         if missing:
@@ -173,38 +171,16 @@ def read_head(
         return head.eval()
 
 
-def _are_here(folder: Path) -> bool:
-    """Whether all files of its weights have come from the hub."""
-    with suppress(OSError, ValueError):  # what is wrong is said when the weights are read
-        return all(file.is_file() for file in weight_files(folder))
-    return False
-
-
-def _check_tensor(
-    name: str, shape: list[int], expected: dict[str, Tensor], where: str, head: DraftHead
-) -> None:
-    is_unused = name in COPIES or (name in MAPS and head.d2t is None)
-    if name not in expected and is_unused:
-        return
-    if name not in expected:
-        raise LoadError(f"{where} has a tensor {name}, which its config.json does not ask for")
-    if list(shape) != list(expected[name].shape):
-        raise LoadError(
-            f"{where}: its tensor {name} has the shape {shape}, and config.json asks for "
-            f"{list(expected[name].shape)}"
-        )
-
-
 def _check_values(
     tensors: dict[str, Tensor], expected: dict[str, Tensor], head: DraftHead, where: str
 ) -> None:
     for name, value in tensors.items():
-        if value.is_floating_point() and value.itemsize == 1:  # float8, which needs a scale
+        is_float = value.is_floating_point()
+        needs_scale = is_float and value.itemsize == 1  # float8
+        if needs_scale or (name in expected and is_float is (name in MAPS)):
             raise LoadError(f"{where}: its tensor {name} cannot be of {value.dtype}")
-        if value.is_floating_point() and not value.isfinite().all():
+        if is_float and not value.isfinite().all():
             raise LoadError(f"{where}: its tensor {name} holds values that are not finite")
-        if name in expected and value.is_floating_point() is (name in MAPS):
-            raise LoadError(f"{where}: its tensor {name} cannot be of {value.dtype}")
     d2t = tensors.get("d2t")
     if d2t is None:
         return
@@ -231,10 +207,11 @@ class HeadDrafting(Drafting[DraftHead]):
         return describes_head(folder)
 
     def verifier(self, folder: Path, shown: str) -> str | None:
-        return read_speculator(folder, shown).verifier
+        return read_speculator(folder, shown).given.verifier
 
     def skeleton(self, folder: Path, shown: str) -> DraftHead:
-        return read_speculator(folder, shown).empty_head()
+        speculator = read_speculator(folder, shown)
+        return speculator.head(speculator.config)
 
     def read(self, folder: Path, dtype: torch.dtype, shown: str) -> DraftHead:
         return read_head(folder, read_speculator(folder, shown), dtype, shown)
@@ -257,58 +234,43 @@ class HeadDrafting(Drafting[DraftHead]):
         return None if drafter is None else drafter.places
 
     def build(self, given: Materials) -> Drafter:
-        how = (given.sampler, *given.how_to_draft, given.tree)
-        return given.drafter.model.drafter(given.drafter, given.target, *how)
+        return given.drafter.model.drafter(given)
 
     def check_fit(self, model: DraftHead, target: PreTrainedModel, drafter_id: str, target_id: str) -> None:
         config, of_target = model.config, target.config.get_text_config()
         depth, ids = of_target.num_hidden_layers, config.layer_ids_for(of_target.num_hidden_layers)
         where = f"drafter {drafter_id} does not fit target {target_id}"
-        if config.feature_size != of_target.hidden_size:
-            raise PairError(
-                f"{where}: it reads hidden states of size {config.feature_size}, and the target's have "
-                f"{of_target.hidden_size}"
-            )
-        if config.vocab_size != logits_width(target):
-            raise PairError(
-                f"{where}: it was made for a vocabulary of {config.vocab_size:,} tokens, and the "
-                f"target's has {logits_width(target):,}"
-            )
+        sizes = [
+            ("hidden states of size", config.feature_size, of_target.hidden_size),
+            ("a vocabulary of", config.vocab_size, logits_width(target)),
+        ]
+        if model.embed_tokens is None:
+            sizes.append(("embeddings of size", config.hidden_size, of_target.hidden_size))
+        check_sizes(where, sizes)
         if len(set(ids)) != len(ids) or min(ids) < 0 or max(ids) > depth:
             raise PairError(
                 f"{where}: it reads the inputs of layers {', '.join(map(str, ids))}, which must be different "
                 f"and from 0 to {depth}, the target's number of layers"
             )
-        if model.uses_target_s_embeddings and config.hidden_size != of_target.hidden_size:
-            raise PairError(
-                f"{where}: it has no embeddings of its own and a hidden size of {config.hidden_size}, so the "
-                f"target's embeddings of size {of_target.hidden_size} cannot be used"
-            )
-
         if model.reads_normed:
             try:
                 final_norm(target)
-            except ValueError:
-                raise PairError(
-                    f"{where}: it reads the target's hidden states after the last norm, which is not known "
-                    f"of a {type(target).__name__}"
-                ) from None
+            except ValueError as error:
+                raise PairError(f"{where}, a {type(target).__name__}: {error}") from None
 
     def notes(self, model: DraftHead, target: PreTrainedModel) -> list[Message]:
         guessed = model.guessed(target.config.get_text_config().num_hidden_layers)
         return [message("guessed", name=name, value=value) for name, value in guessed.items()]
 
     def needs_targets_device(self, model: DraftHead) -> str | None:
-        if not model.uses_target_s_embeddings:
-            return None
-        return "has no embeddings of its own and uses the target's"
+        is_apart = model.embed_tokens is not None
+        return None if is_apart else "has no embeddings of its own and uses the target's"
 
     def agrees(self, model: DraftHead, target: PreTrainedModel) -> bool:
         """Whether the head predicts the same with a cache that is written by position, also where rejected
         drafts were, as in one forward over a whole text, from the target's features of it."""
 
-        def compare(lm: CachedLM, whole: CachedHead, cached: CachedHead, ids: Tensor) -> list:
-            lm.prefill(ids)
+        def compare(_: CachedLM, whole: CachedHead, cached: CachedHead, ids: Tensor) -> list:
             return [cached.compared(whole, ids)]
 
         make = partial(model.cached, target)

@@ -3,30 +3,24 @@ kinds of heads have in common: the target that they belong to, the tokens that t
 and a cache that is written by position."""
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
 from types import ModuleType
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn import Linear, Module, ModuleDict, ModuleList, RMSNorm
+from torch.nn import Embedding, Linear, Module, ModuleDict, ModuleList, RMSNorm
 from transformers import PreTrainedModel, Qwen3Config
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from specdemo.drafters.base import Materials
 from specdemo.drafters.configs import HeadConfig, LayerConfig
-from specdemo.drafters.rotary import RotaryPositions
-from specdemo.engine.draft import Drafter
 from specdemo.events.speedup import DraftingCost
 from specdemo.runtime import cuda
 from specdemo.runtime.agreement import difference, why_not
 from specdemo.runtime.attention import Branches
-from specdemo.runtime.cache import (
-    NEW_BUFFERS,
-    CachedByPosition,
-    Features,
-    PositionalCache,
-    PositionalLayer,
-)
-from specdemo.runtime.decoder import Attention, Decoder, Heads, Layer, RowMask
+from specdemo.runtime.cache import NEW_BUFFERS, CachedByPosition, Features, PositionalCache, PositionalLayer
+from specdemo.runtime.decoder import Attention, Decoder, Heads, Layer, Norm, RowMask
 from specdemo.runtime.families import embedding_scale
 from specdemo.runtime.fused import MOST_OF_TREE, KernelAttention, TorchAttention, as_table, triton_kernels
 from specdemo.runtime.linear import MOST_BY_TRITON
@@ -39,27 +33,71 @@ HEAD_PREFILL_CHUNK = 256  # rows per forward: a mask can have a row for each que
 TRIED_BEFORE = 8  # rows of the cache before those that are tried
 
 
+class RotaryPositions(Module):
+    """Rotary positions (Su et al. 2021, "RoFormer"), as transformers' own module computes them for one token
+    after another: for each by its own position alone, so that keys can be written by position.
+
+    partial_rotary_factor: only the first r = d * factor channels of a head are rotated, as vLLM does.
+    dynamic: its frequencies depend on the length beyond max_position_embeddings only, where a head does not
+    draft. longrope: the long factors are those of positions from original_max_position_embeddings on."""
+
+    inverse_frequencies: Tensor  # [r/2] float32
+    long_inverse_frequencies: Tensor | None  # [r/2] float32, of longrope
+
+    def __init__(self, layer: LayerConfig):
+        super().__init__()
+        rope = layer.rope_parameters
+        self.rotated = int(layer.head_dim * rope.get("partial_rotary_factor", 1.0))  # r
+        self.scaling, long, self.longer_from = 1.0, None, 0
+        with torch.device("cpu"):  # also where the weights are on the meta device
+            if (kind := rope["rope_type"]) == "default":
+                exponents = torch.arange(0, self.rotated, 2, dtype=torch.float) / self.rotated
+                frequencies = 1.0 / rope["rope_theta"] ** exponents
+            else:
+                frequencies, self.scaling = ROPE_INIT_FUNCTIONS[kind](layer)
+            if kind == "longrope":
+                self.longer_from = rope["original_max_position_embeddings"]
+                long, _ = ROPE_INIT_FUNCTIONS[kind](layer, seq_len=self.longer_from + 1)
+        self.register_buffer("inverse_frequencies", frequencies, persistent=False)
+        self.register_buffer("long_inverse_frequencies", long, persistent=False)
+
+    def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """positions [N] or [..., N] -> cos and sin [..., N, 1, r], see decoder.Rotation."""
+        frequencies = self.inverse_frequencies
+        if self.long_inverse_frequencies is not None:
+            is_long = positions[..., None] >= self.longer_from  # [..., N, 1]
+            frequencies = torch.where(is_long, self.long_inverse_frequencies, frequencies)
+        angles = positions[..., None] * frequencies  # [..., N, r/2]
+        cos, sin = angles.cos() * self.scaling, angles.sin() * self.scaling
+        cos = torch.cat([cos, cos], -1)[..., None, :].to(dtype)
+        return cos, torch.cat([-sin, sin], -1)[..., None, :].to(dtype)
+
+
 class DraftHead(Module):
     """The weights of a head, all of one dtype. `.to(device)` moves them; a dtype is chosen when the head is
     built."""
 
     kind: str  # its name in DRAFTER_KINDS
-    uses_target_s_embeddings: bool = True
     fc: Linear  # from the target's hidden states, side by side, to one
     layers: ModuleList  # of HeadLayer
     layer_type: ClassVar[type[Layer]] = Layer  # what runs its layers
-    reads_context: ClassVar[bool]  # see Layer
-    first_position: ClassVar[int]  # of the token of the cache's row 0
+    reads_context: ClassVar[bool] = False  # see Layer
+    first_position: ClassVar[int] = 0  # of the token of the cache's row 0
     target_ids: Tensor  # [Vd] int64: the target's id of each draft id
     d2t: Tensor | None  # [Vd] int64: the same as offsets, None where all tokens can be drafted
     t2d: Tensor | None  # [V] bool: whether a token can be drafted
+    embed_tokens: Embedding | None  # its own; None: it uses the target's, as for lm_head
+    lm_head: Linear | None
+    norm: RMSNorm | None  # before the output layer
     reads_normed: ClassVar[bool] = False  # whether it reads what the target's last norm gives
     places: int | None = None  # the most tokens of a draft
+    leaves: int = 0  # see NativeForward
 
     def __init__(self, config: HeadConfig, drafts: int, masks: Sequence[RowMask]):
         """drafts: Vd, the number of tokens that it can draft. masks: that of each layer."""
         super().__init__()
         self.config = config
+        self.embed_tokens = self.norm = self.lm_head = None
         self.masks = tuple(masks)
         width = config.vocab_size
         self.register_buffer("d2t", None if drafts == width else torch.zeros(drafts, dtype=torch.long))
@@ -73,7 +111,10 @@ class DraftHead(Module):
         self.shared_embedding: tuple[Tensor, ...] = ()  # the target's [V, H], raw
         self.targets_scale = 1.0  # what the target multiplies them by
         self.rotary = RotaryPositions(config.layer)
-        self.decoding: list[Layer] = []  # its layers, by torch's operations
+
+    @cached_property
+    def decoding(self) -> list[Layer]:
+        return self.layers_by(None)
 
     @property
     def device(self) -> torch.device:
@@ -92,20 +133,18 @@ class DraftHead(Module):
         """The head with a cache, drafting for this target. compiled: as fast as it can be on a CPU."""
         raise NotImplementedError
 
-    def drafter(self, *how: Any) -> Drafter:
-        """What drafts by it. how: what HeadDrafter takes."""
+    def drafter(self, given: Materials) -> Any:
+        """The HeadDrafter that drafts by it."""
         raise NotImplementedError
 
     def cost(self, target: PreTrainedModel) -> DraftingCost:
-        """See `Drafting.cost`."""
         return DraftingCost(token=weight_bytes(self) / weight_bytes(target))
 
     def num_parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.parameters())
 
     def get_output_embeddings(self) -> Module | None:
-        """The head's own output layer; None where it uses the target's."""
-        return getattr(self, "lm_head", None)
+        return self.lm_head
 
     def begin_run(self) -> None:
         """Call when weights were loaded or moved, not inside a step."""
@@ -124,7 +163,7 @@ class DraftHead(Module):
     def attach_verifier(self, target: PreTrainedModel) -> None:
         """Holds what it uses of the target, in place of what it held. A head without embeddings of its own
         then uses the target's. `loading.load.check_fits` checks that the two fit each other."""
-        if self.uses_target_s_embeddings:
+        if self.embed_tokens is None:
             embed = target.get_input_embeddings()
             self.shared_embedding, self.targets_scale = (embed.weight.detach(),), embedding_scale(embed)
         self.verifier_head = (target.get_output_embeddings(),)
@@ -132,9 +171,7 @@ class DraftHead(Module):
             self.verifier_norm = (final_norm(target),)
 
     def targets_embedding(self) -> Tensor:
-        """The target's embeddings [V, H], raw. ValueError before the target is attached."""
-        if not self.shared_embedding:
-            raise ValueError("the head has no embeddings of its own: attach its target first")
+        """The target's embeddings [V, H], raw. IndexError before the target is attached."""
         return self.shared_embedding[0]
 
     def normed(self, states: Tensor) -> Tensor:
@@ -151,14 +188,23 @@ class DraftHead(Module):
             for index, (part, mask) in enumerate(zip(self.layers, self.masks, strict=True))
         ]
 
-    def decoder(self, target: PreTrainedModel) -> Decoder:
-        """The head as a Decoder, with its weights and its target's as they are now."""
-        raise NotImplementedError
+    def decoder(self, target: PreTrainedModel, **more: Any) -> Decoder:
+        """The head as a Decoder, with its weights and its target's as they are now. more: what only some
+        kinds of heads say."""
+        return Decoder(
+            self.dtype,
+            self.embed_tokens or target.get_input_embeddings(),
+            self.decoding,
+            self.norm and Norm(self.norm),
+            self.lm_head or target.get_output_embeddings(),
+            lambda rows: {None: self.rotary(rows + self.first_position, torch.float32)},
+            **more,
+        )
 
 
 class HeadLayer(Module):
     """The weights of a decoder layer, by the format's names. reads_embeddings, norm_before_residual: see
-    Layer."""
+    Layer. qkv_bias: whether queries, keys and values have one where the layer's config tells none."""
 
     def __init__(
         self,
@@ -166,6 +212,7 @@ class HeadLayer(Module):
         dtype: torch.dtype,
         reads_embeddings: bool = False,
         norm_before_residual: bool = False,
+        qkv_bias: bool = False,
     ):
         super().__init__()
         size, d, width = layer.hidden_size, layer.head_dim, layer.intermediate_size
@@ -177,9 +224,8 @@ class HeadLayer(Module):
         self.hidden_norm = RMSNorm(size, **norm) if reads_embeddings else None
         self.post_attention_layernorm = RMSNorm(size, **norm)
         shapes = {"q_proj": (read, queries), "k_proj": (read, keys), "v_proj": (read, keys)}
-        attention: dict[str, Module] = linears(
-            shapes | {"o_proj": (queries, size)}, layer.attention_bias, dtype
-        )
+        attention = linears(shapes, layer.attention_bias or qkv_bias, dtype)
+        attention |= linears({"o_proj": (queries, size)}, layer.attention_bias, dtype)
         if isinstance(layer, Qwen3Config):
             attention |= {name: RMSNorm(d, **norm) for name in ("q_norm", "k_norm")}
         self.self_attn = ModuleDict(attention)
@@ -188,7 +234,6 @@ class HeadLayer(Module):
 
 
 def linears(shapes: dict[str, tuple[int, int]], bias: bool, dtype: torch.dtype) -> dict[str, Module]:
-    """Linear layers by name. shapes: the inputs and outputs of each."""
     return {name: Linear(*shape, bias=bias, dtype=dtype) for name, shape in shapes.items()}
 
 
@@ -240,9 +285,6 @@ class CachedHead(Native, CachedByPosition):
         self._table = torch.zeros(0, 2, 0)  # the rotations of all rows of the cache, [C, 2, r]: cos, then sin
         self.grow(1)
 
-    def make_room(self, length: int) -> None:
-        self.grow(length)
-
     def grow(self, length: int) -> None:
         """Call before forwards of which none reaches row `length`."""
         super().grow(length)
@@ -251,6 +293,8 @@ class CachedHead(Native, CachedByPosition):
             self._table = torch.cat(self.model.rotary(positions, self.dtype), 1)
         if self.decoding[0].kernels is not None:
             self.key_positions = self.all_positions  # as of CachedLM.reserve
+
+    make_room = grow
 
     def begin_run(self, static: bool) -> None:
         for layer in self.decoding:
@@ -274,9 +318,6 @@ class CachedHead(Native, CachedByPosition):
         self.decoding = self.model.layers_by(triton_kernels())
         self.check_alike(expected, self.tried())
 
-    def new_native(self) -> NativeForward:
-        return NativeForward(partial(self.model.decoder, self.target))
-
     @torch.no_grad()
     def _choose_native(self) -> None:
         self.native = None
@@ -285,7 +326,7 @@ class CachedHead(Native, CachedByPosition):
         expected = self.tried()
         self.warming_up = message("compiling_head")
         try:
-            native = self.new_native()
+            native = NativeForward(partial(self.model.decoder, self.target), leaves=self.model.leaves)
             native.compile_all()
         finally:
             self.warming_up = None
@@ -328,7 +369,6 @@ class CachedHead(Native, CachedByPosition):
             self.fill(ids, first, last)
 
     def fill(self, ids: list[int], first: int, last: int) -> None:
-        """Fills the rows from `first` to before `last`."""
         raise NotImplementedError
 
     def compared(self, whole: "CachedHead", ids: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,11 +10,9 @@ out when it loads the model; here they are read, and get a cache that is written
 import copy
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,6 +32,7 @@ from specdemo.drafters.head_drafter import FeatureDrafter, agrees_with_target, w
 from specdemo.drafters.heads import in_parts
 from specdemo.drafters.model import DraftInput, Fed
 from specdemo.engine.draft import Draft
+from specdemo.engine.tree import Shown
 from specdemo.errors import in_short, is_out_of_memory, reason_of, without_directories
 from specdemo.events import LIMITS, Params
 from specdemo.events.speedup import DraftingCost
@@ -48,12 +47,10 @@ from specdemo.runtime.weights import expert_weights, held_bytes, not_finite, wei
 METHOD = "mtp"  # its name in METHODS
 NONE = "its target's checkpoint has no layers for multi-token prediction"
 UNUSABLE = "its target's layers for multi-token prediction cannot be used"
-# Kinds that transformers knows no such layers of, and whose checkpoints have one as Mellum's do; and the
-# setting that counts it.
+# Kinds of which transformers knows no such layers, and the setting that counts these: checkpoints of Qwen's
+# have one as Mellum's do, those of the other have them as DeepSeek-V3's do.
 QWEN = dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), "mtp_num_hidden_layers")
-# Kinds that transformers knows no such layers of, either, and whose checkpoints have them as DeepSeek-V3's
-# do; and the setting that counts them.
-LIKE_DEEPSEEK = dict.fromkeys(("glm4_moe_lite",), "num_nextn_predict_layers")
+LIKE_DEEPSEEK = {"glm4_moe_lite": "num_nextn_predict_layers"}
 MOST_MTP_LAYERS = 16
 NAMED = re.compile(r"(^|\.)mtp(_\w+)?\.")
 MTP_PREFILL_CHUNK = 512  # rows per forward
@@ -86,7 +83,6 @@ def own_parameters(layers: PreTrainedModel, target: PreTrainedModel) -> dict[str
 
 
 def own_modules(layers: PreTrainedModel) -> list[Module]:
-    """The layers' modules that are not the target's."""
     shared = [layers.shared_post_norm] if layers.use_shared_post_norm else []
     return [layers.layers, *shared]
 
@@ -97,41 +93,6 @@ def follow_target(layers: PreTrainedModel, target: PreTrainedModel) -> None:
     if (weight.device, weight.dtype) != (device, target.dtype):
         for module in own_modules(layers):
             module.to(device, target.dtype)
-
-
-def mtp_parameters(skeleton: PreTrainedModel, folder: Path | None) -> int:
-    """How many parameters the layers have that are loaded with the target. folder: the checkpoint; None
-    before it is on this machine, when the target's config says how many layers there are."""
-    count = _declared(skeleton)
-    try:
-        if folder is not None:
-            names = set(stored_tensors(folder))
-            count = 0 if count is None else len(_prefixes(names, skeleton))
-        if not count or MtpModel is None or count > MOST_MTP_LAYERS:
-            return 0
-        with torch.device("meta"):
-            layers = MtpModel(as_mtp_owner(skeleton, count), count)
-        return sum(one.numel() for one in own_parameters(layers, skeleton).values())
-    except Exception:  # what is wrong is told when they are read
-        return 0
-
-
-def read_mtp(
-    target: PreTrainedModel, folder: Path | None, quantised_here: bool = False
-) -> PreTrainedModel | str:
-    """The layers on the target's device, in its dtype; or, in a part of a sentence, why there are none. See
-    `Drafting.read_carried`.
-
-    Raises what says that there is not enough memory. Nothing else keeps the target from running."""
-    if folder is None:
-        return NONE
-    try:
-        return _read(target, folder, quantised_here)
-    except Exception as error:
-        if is_out_of_memory(error):
-            raise
-        reason = without_directories(in_short(error))
-        return f"{UNUSABLE}: {reason}"
 
 
 def _read(target: PreTrainedModel, folder: Path, quantised_here: bool) -> PreTrainedModel | str:
@@ -284,7 +245,6 @@ class CachedMtp(CachedByPosition):
         return torch.stack(logits, 1)
 
 
-@dataclass(eq=False)
 class MtpDrafter(FeatureDrafter):
     """The token at depth d of a draft comes from layer d, which reads what layer d - 1 has made of the same
     rows, and the row's next token. Beyond the last layer it begins anew with the first one: layer d mod L is
@@ -294,10 +254,10 @@ class MtpDrafter(FeatureDrafter):
     layers read these rows again, with the target's true hidden states."""
 
     head: CachedMtp
-    filled: int = field(default=0, init=False)  # slots that are true in all layers that draft
+    filled = 0  # slots that are true in all layers that draft
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def __init__(self, given: Materials):
+        super().__init__(given)
         longest = self.gamma if isinstance(self.gamma, int) else self.head.count
         self.used = min(self.head.count, longest)  # the layers that draft in this run
 
@@ -309,8 +269,8 @@ class MtpDrafter(FeatureDrafter):
             self.head.prefill(ids, self.filled, end, self.used, self.is_over)
             self.filled = end
 
-    def room(self, ids: list[int], k: int) -> int:
-        return k if len(ids) > 1 else 0  # the first token has no hidden state before it
+    def longest(self, ids: list[int]) -> float:
+        return torch.inf if len(ids) > 1 else 0  # the first token has no hidden state before it
 
     def begin(self, ids: list[int], rows: int) -> Fed:
         self._fill(ids, len(ids) - self.used - MOST_ROWS_FED)  # nothing, unless rounds have drafted nothing
@@ -329,10 +289,10 @@ class MtpDrafter(FeatureDrafter):
         end, depth = start + len(tokens), 0
         hidden = layers.hidden(start, end)  # [N, H], and [1, H] beyond the last layer
 
-        def predict(drafted: Tensor | None) -> Tensor:
+        def predict(shown: Shown | None) -> Tensor:
             nonlocal tokens, hidden, depth
-            if drafted is not None:
-                tokens = torch.cat([tokens, drafted])
+            if shown is not None:
+                tokens = torch.cat([tokens, shown.tokens])
             turn, layer = divmod(depth, layers.count)
             if turn == 0:
                 hidden = layers.forward(layer, tokens[depth:], hidden, start, start + 1 + depth)
@@ -341,17 +301,39 @@ class MtpDrafter(FeatureDrafter):
             depth += 1
             return layers.predict(hidden[-1:])
 
-        return self.in_turn(predict, value)
+        return self.in_shape(predict, value)
 
 
 class MtpDrafting(Drafting):
     def read_carried(
-        self, target: PreTrainedModel, folder: Path | None, quantised_here: bool
-    ) -> PreTrainedModel | str:
-        return read_mtp(target, folder, quantised_here)
+        self, target: PreTrainedModel, folder: Path | None, quantised_here: bool = False
+    ) -> dict[str, PreTrainedModel | str]:
+        """The layers that the target's checkpoint carries beside its own, on the target's device and in its
+        dtype; or, in a part of a sentence, why none can be used; by the method's name. folder: the
+        checkpoint; None where it is not known. quantised_here: whether the target was quantised when it was
+        loaded. Raises what says that there is not enough memory; nothing else keeps the target from
+        running."""
+        try:
+            return {METHOD: NONE if folder is None else _read(target, folder, quantised_here)}
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            return {METHOD: f"{UNUSABLE}: {without_directories(in_short(error))}"}
 
     def count_carried(self, skeleton: PreTrainedModel, folder: Path | None) -> int:
-        return mtp_parameters(skeleton, folder)
+        """How many parameters these layers will have. folder: None before the checkpoint is on this
+        machine."""
+        count = _declared(skeleton)
+        try:
+            if folder is not None:
+                count = 0 if count is None else len(_prefixes(set(stored_tensors(folder)), skeleton))
+            if not count or MtpModel is None or count > MOST_MTP_LAYERS:
+                return 0
+            with torch.device("meta"):
+                layers = MtpModel(as_mtp_owner(skeleton, count), count)
+            return sum(one.numel() for one in own_parameters(layers, skeleton).values())
+        except Exception:  # what is wrong is told when they are read
+            return 0
 
     def tried(self, carried: PreTrainedModel, target: PreTrainedModel) -> PreTrainedModel | str:
         follow_target(carried, target)
@@ -375,7 +357,7 @@ class MtpDrafting(Drafting):
         return layers if isinstance(layers, str) else None
 
     def own(self, pair: Models, params: Params) -> OfTarget:
-        layers = _carried_by(pair)
+        layers = pair.carried[METHOD]
 
         def make(target: CachedLM) -> CachedMtp:
             follow_target(layers, target.model)
@@ -384,36 +366,26 @@ class MtpDrafting(Drafting):
         return OfTarget(METHOD, make)
 
     def cost(self, pair: Models, params: Params) -> DraftingCost:
-        """What drafting costs: one of the layers and the output layer for each token."""
-        target, layers = pair.target, _carried_by(pair)
+        target, layers = pair.target, pair.carried[METHOD]
         own, output = held_bytes(target, layers) - held_bytes(target), target.get_output_embeddings()
         assert output is not None
         read = (own - expert_weights(layers).unread) / len(layers.layers) + held_bytes(output)
         return DraftingCost(token=read / weight_bytes(target))
 
     def build(self, given: Materials) -> MtpDrafter:
-        return MtpDrafter(given.drafter, given.target, given.sampler, *given.how_to_draft)
-
-
-def _carried_by(pair: Models) -> Any:
-    """The layers, an MtpModel, of a pair that has them."""
-    return pair.carried[METHOD]
+        return MtpDrafter(given)
 
 
 def _agree(layers: PreTrainedModel, target: PreTrainedModel) -> bool:
-    """Whether a target's layers for multi-token prediction predict the same with a cache that is written by
-    position, also where rejected drafts were, as without one. Also whether what they are given are the
-    target's last hidden states."""
+    """Whether the layers predict the same with a cache that is written by position, also where rejected
+    drafts were, as without one. Also whether what they are given are the target's last hidden states."""
 
-    def compare(
-        lm: CachedLM, whole: CachedMtp, cached: CachedMtp, ids: Tensor
-    ) -> list[tuple[Tensor, Tensor]]:
-        lm.prefill(ids)
+    def compare(_: CachedLM, whole: CachedMtp, cached: CachedMtp, ids: Tensor) -> list:
         n = len(ids) - cached.count  # rows whose tokens are known for each of the layers
-        last = target.get_decoder()(input_ids=ids[None], use_cache=False).last_hidden_state[0]
+        last = target.get_decoder()(input_ids=ids[None, :-1], use_cache=False).last_hidden_state[0]
         expected = whole.logits_of(ids, 0, n).unbind(1)  # of each layer [n, V]
         said = with_rejected_drafts(cached.logits_of, ids, n).unbind(1)
-        return [(last, cached.hidden(0, len(ids))), *zip(expected, said, strict=True)]
+        return [(last, cached.hidden(0, len(ids) - 1)), *zip(expected, said, strict=True)]
 
     make = partial(CachedMtp, layers, target)
     return agrees_with_target(target, make, compare, torch.inf, target.dtype, mostly=True)

@@ -9,7 +9,7 @@ the q that it was drawn from."""
 
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any
+from os.path import commonprefix
 
 import torch
 from torch import Tensor
@@ -33,8 +33,8 @@ class SharedTokensDrafter(ModelDrafter):
 
     other_ids = True
 
-    def __init__(self, own_ids: Tensor, *arguments: Any):
-        super().__init__(*arguments)
+    def __init__(self, given: Materials, own_ids: Tensor):
+        super().__init__(given)
         self.own_ids = own_ids
 
     def seen(self, ids: list[int]) -> Tensor | None:
@@ -100,7 +100,8 @@ class OtherTokenizerDrafter(Drafter):
         room = self.drafter.context - len(own) + 1
         if k <= 0 or room <= 0 or not own or self.pieces.flush():  # a part of a character cannot be encoded
             return one_hot_draft([], self.vocab_size, self.device)
-        self._feed(own)
+        # The draft itself feeds the last two tokens.
+        self.drafter.feed(own, len(commonprefix([self.held, own])), len(own) - 2)
         draft = self.drafter.propose(own, k, u)
         self.held = list(own)
         if not self.through_text:
@@ -125,13 +126,6 @@ class OtherTokenizerDrafter(Drafter):
         lm = self.drafter.lm
         known = min(lm.vocab_size, lm.known_ids)
         return [own_id for own_id in self.encoded.ids_of(self.text) if own_id < known]
-
-    def _feed(self, own: list[int]) -> None:
-        """Leaves all but the last two tokens in the drafter's cache, which the draft itself feeds."""
-        same = next(
-            (i for i, (a, b) in enumerate(zip(self.held, own, strict=False)) if a != b), len(self.held)
-        )
-        self.drafter.feed(own, min(same, len(own)), len(own) - 2)
 
     def _in_targets_tokens(self, own: list[int], new: list[int]) -> list[int]:
         """What `new` adds to the text, as the target's tokens; its end of the text is the target's."""
@@ -218,17 +212,15 @@ class TokenizedDrafting(ModelDrafting):
         other, lm, greedy = given.other_tokenizer, given.drafter, given.sampler.greedy
         if other is None:
             return super().build(given)
-        sampler = copy(given.sampler)  # of its own: its text's prompt has another number of tokens
         if greedy:
             bias = given.params.logit_bias or {}
             its_own = {theirs: bias[ours] for ours, theirs in other.shared if ours in bias}
             sampler = Sampler(replace(given.params, logit_bias=its_own))
-            how = (given.drafter_context, sampler, lm.vocab_size, lm.device, *given.how_to_draft)
-            drafter = ModelDrafter(lm, *how)
+            drafter = ModelDrafter(replace(given, sampler=sampler, target=lm))
         else:
+            sampler = copy(given.sampler)  # of its own: its text's prompt has another number of tokens
             own_ids = other.own_ids(given.target.vocab_size, lm.device)
-            how = (given.drafter_context, sampler, *given.of_target, *given.how_to_draft)
-            drafter = SharedTokensDrafter(own_ids, lm, *how)
+            drafter = SharedTokensDrafter(replace(given, sampler=sampler), own_ids)
         assert given.tokenizer is not None, "two tokenizers were compared"
         theirs = (given.tokenizer, other.tokenizer, dict(other.shared))
         return OtherTokenizerDrafter(drafter, *theirs, *given.of_target, greedy)

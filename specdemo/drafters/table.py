@@ -1,5 +1,6 @@
 """What drafts by each row of METHODS, and what a pair's drafter can be, with the pairs here."""
 
+from functools import partial
 from pathlib import Path
 
 from torch.nn import Module
@@ -9,9 +10,9 @@ from specdemo.drafters.assistant import AssistantDrafting
 from specdemo.drafters.base import Drafting, Materials, Models
 from specdemo.drafters.early_exit import EarlyExitDrafting
 from specdemo.drafters.formats import HeadDrafting
+from specdemo.drafters.model import PardDrafting
 from specdemo.drafters.mtp import MtpDrafting
 from specdemo.drafters.other_tokenizer import TokenizedDrafting
-from specdemo.drafters.pard import PardDrafting
 from specdemo.drafters.text import JoinedDrafting, LookupDrafter, NgramDrafter, SuffixDrafter, TextDrafting
 from specdemo.engine.draft import Drafter, NoDrafter
 from specdemo.events import Params
@@ -30,7 +31,6 @@ def kind_in(folder: Path) -> Drafting:
 
 
 def kind_of(model: Module) -> Drafting:
-    """How a drafter, or its skeleton, drafts."""
     return next(kind for kind in KINDS if kind.is_one(model))
 
 
@@ -56,17 +56,14 @@ class ByDrafter(Drafting[Module]):
         return kind_of(given.drafter.model).build(given)
 
 
+MTP = MtpDrafting()
 BY_METHOD: dict[str, Drafting] = {
     "model": ByDrafter(),
-    "mtp": MtpDrafting(),
-    "lookup": TextDrafting(lambda given: LookupDrafter(given.params.ngram, *given.of_target)),
-    "ngram": TextDrafting(
-        lambda given: NgramDrafter(given.params.ngram, True, *given.of_target, given.regular_tree)
-    ),
-    "ngram-one-level": TextDrafting(
-        lambda given: NgramDrafter(given.params.ngram, False, *given.of_target, given.regular_tree)
-    ),
-    "suffix": TextDrafting(lambda given: SuffixDrafter(*given.of_target, given.regular_tree)),
+    "mtp": MTP,
+    "lookup": TextDrafting(LookupDrafter),
+    "ngram": TextDrafting(NgramDrafter),
+    "ngram-one-level": TextDrafting(partial(NgramDrafter, several_levels=False)),
+    "suffix": TextDrafting(SuffixDrafter),
     "early-exit": EarlyExitDrafting(),
     "none": TextDrafting(lambda given: NoDrafter(*given.of_target)),
 }
@@ -80,14 +77,4 @@ def drafting_by(method: str) -> Drafting:
     return JoinedDrafting(BY_METHOD[first], BY_METHOD[second])
 
 
-def read_carried(
-    target: PreTrainedModel, folder: Path | None, quantised_here: bool = False
-) -> dict[str, PreTrainedModel | str]:
-    """What a target's checkpoint carries for the methods, by their names; see `Drafting.read_carried`."""
-    found = {name: one.read_carried(target, folder, quantised_here) for name, one in BY_METHOD.items()}
-    return {name: carried for name, carried in found.items() if carried is not None}
-
-
-def count_carried(skeleton: PreTrainedModel, folder: Path | None) -> int:
-    """How many parameters `read_carried` will give; see `Drafting.count_carried`."""
-    return sum(one.count_carried(skeleton, folder) for one in BY_METHOD.values())
+read_carried, count_carried = MTP.read_carried, MTP.count_carried

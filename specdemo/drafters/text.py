@@ -8,11 +8,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from heapq import nlargest
 
-import torch
-
 from specdemo.drafters.base import Drafting, Materials, Models
 from specdemo.engine.draft import LONGEST_DRAFT, Draft, Drafter, one_hot_draft
-from specdemo.engine.tree import Tree, listed_draft
+from specdemo.engine.tree import listed_draft
 from specdemo.events import Params
 from specdemo.events.speedup import DraftingCost
 from specdemo.runtime.lm import OfTarget
@@ -25,10 +23,9 @@ class LookupDrafter(Drafter):
     occurred before, takes its latest occurrence, and drafts what followed it. A copy may run into itself, so
     that a repeating text is drafted in full."""
 
-    def __init__(self, longest: int, vocab_size: int, device: torch.device):
-        self.longest = longest
-        self.vocab_size = vocab_size
-        self.device = device
+    def __init__(self, given: Materials):
+        self.longest = given.params.ngram
+        self.vocab_size, self.device = given.of_target
         self.latest: dict[tuple[int, ...], int] = {}  # run of tokens -> index of the token that followed it
         self.indexed = 0  # tokens whose preceding runs are in the dict
 
@@ -59,19 +56,11 @@ class NgramDrafter(Drafter):
 
     wants_top = 5
 
-    def __init__(
-        self,
-        longest: int,
-        several_levels: bool,
-        vocab_size: int,
-        device: torch.device,
-        tree: Tree | None = None,
-    ):
-        self.longest = longest
-        self.lengths = range(longest, 0, -1) if several_levels else (longest,)
-        self.vocab_size = vocab_size
-        self.device = device
-        self.tree = tree
+    def __init__(self, given: Materials, several_levels: bool = True):
+        self.longest = given.params.ngram
+        self.lengths = range(self.longest, 0, -1) if several_levels else (self.longest,)
+        self.vocab_size, self.device = given.of_target
+        self.tree = given.regular_tree
         self.counted = 1  # tokens of the text that are in the store
         self.weights: dict[tuple[int, ...], dict[int, float]] = defaultdict(lambda: defaultdict(float))
 
@@ -119,23 +108,51 @@ class Node:
     after: dict[int, "Node"] = field(default_factory=dict)
 
 
-class SuffixTree:
-    """All sequences of at most DEPTH tokens in a text, counted."""
+def _total(node: Node) -> int:
+    return sum(each.count for each in node.after.values())
 
-    def __init__(self) -> None:
+
+def _following(node: Node, share: float, count: int) -> list[tuple[int, float, Node]]:
+    """The tokens that have come most often after a sequence: each with its share, which is that of the whole
+    draft up to it, and what it makes of the sequence. share: that of the sequence."""
+    total = _total(node)
+    found = nlargest(count, node.after.items(), key=lambda item: item[1].count)
+    shares = ((token, share * (after.count / total), after) for token, after in found)
+    return [one for one in shares if one[1] >= LEAST_SHARE]
+
+
+class SuffixDrafter(Drafter):
+    """Oliaro et al. 2024, "SuffixDecoding: Extreme Speculative Decoding for Emerging AI Applications";
+    `suffix` in vLLM. Counts all sequences of at most DEPTH tokens in the text; q is one-hot at each token.
+
+    It knows this text alone. With texts of earlier runs a seed that comes again would meet tokens that were
+    drawn with the same uniform numbers, and then the text would not have the target's distribution."""
+
+    def __init__(self, given: Materials):
+        self.vocab_size, self.device = given.of_target
+        self.tree = given.regular_tree  # what is drafted; None: a chain
         self.root = Node()
         self.ends: list[Node] = []  # the end of the text: its last token, its last two, and so on
+        self.read = 0  # tokens of the text that are counted
 
-    def add(self, token: int) -> None:
-        ends = [self.root, *self.ends[: DEPTH - 1]]
-        self.ends = []
-        for node in ends:
-            if (following := node.after.get(token)) is None:
-                following = node.after[token] = Node()
-            following.count += 1
-            self.ends.append(following)
+    def start(self, ids: list[int]) -> None:
+        for token in ids[self.read :]:
+            ends = [self.root, *self.ends[: DEPTH - 1]]
+            self.ends = []
+            for node in ends:
+                if (following := node.after.get(token)) is None:
+                    following = node.after[token] = Node()
+                following.count += 1
+                self.ends.append(following)
+        self.read = len(ids)
 
-    def matched(self, k: int) -> int:
+    def propose(self, ids: list[int], k: int, u: list[float]) -> Draft:
+        self.start(ids)
+        matched = self._matched(k if self.tree is None else self.tree.first(k).depth)
+        following = partial(self._after, matched)
+        return listed_draft(following, self.tree, k, self.vocab_size, self.device)
+
+    def _matched(self, k: int) -> int:
         """How many of the text's last tokens a draft of at most k follows; 0: nothing is known. Each end of
         the text gives a draft: the token that has come most often after it, and so on. The draft is taken
         whose tokens have the largest sum of shares."""
@@ -152,7 +169,7 @@ class SuffixTree:
                 best, most = matched, score
         return best
 
-    def following(self, matched: int, path: list[int], count: int) -> list[int]:
+    def _after(self, matched: int, path: list[int], count: int) -> list[int]:
         """The tokens that have come most often after so many last tokens of the text, and the path."""
         if len(path) >= LONGER_THAN_MATCH * matched:
             return []
@@ -161,45 +178,6 @@ class SuffixTree:
             share *= node.after[token].count / _total(node)
             node = node.after[token]
         return [token for token, _, _ in _following(node, share, count)]
-
-
-def _total(node: Node) -> int:
-    return sum(each.count for each in node.after.values())
-
-
-def _following(node: Node, share: float, count: int) -> list[tuple[int, float, Node]]:
-    """The tokens that have come most often after a sequence: each with its share, which is that of the whole
-    draft up to it, and what it makes of the sequence. share: that of the sequence."""
-    total = _total(node)
-    found = nlargest(count, node.after.items(), key=lambda item: item[1].count)
-    shares = ((token, share * (after.count / total), after) for token, after in found)
-    return [one for one in shares if one[1] >= LEAST_SHARE]
-
-
-class SuffixDrafter(Drafter):
-    """Oliaro et al. 2024, "SuffixDecoding: Extreme Speculative Decoding for Emerging AI Applications";
-    `suffix` in vLLM. Drafts from the text's SuffixTree; q is one-hot at each token.
-
-    It knows this text alone. With texts of earlier runs a seed that comes again would meet tokens that were
-    drawn with the same uniform numbers, and then the text would not have the target's distribution."""
-
-    def __init__(self, vocab_size: int, device: torch.device, tree: Tree | None = None):
-        self.store = SuffixTree()
-        self.tree = tree  # what is drafted; None: a chain
-        self.vocab_size = vocab_size
-        self.device = device
-        self.read = 0  # tokens of the text that are in the store
-
-    def start(self, ids: list[int]) -> None:
-        for token in ids[self.read :]:
-            self.store.add(token)
-        self.read = len(ids)
-
-    def propose(self, ids: list[int], k: int, u: list[float]) -> Draft:
-        self.start(ids)
-        matched = self.store.matched(k if self.tree is None else self.tree.first(k).depth)
-        following = partial(self.store.following, matched)
-        return listed_draft(following, self.tree, k, self.vocab_size, self.device)
 
 
 @dataclass(eq=False)

@@ -13,7 +13,6 @@ from specdemo.drafters.formats import read_head, read_speculator
 from specdemo.engine.sampling import Sampler, uniforms
 from specdemo.runtime.decoder import RowMask
 from specdemo.runtime.lm import CachedLM
-from specdemo.runtime.steps import EagerSteps
 from tests.block_heads import (
     DFLASH2,
     block_logits,
@@ -23,6 +22,7 @@ from tests.block_heads import (
 )
 from tests.drafters import DSPARK, PROMPT, drawn_as_said
 from tests.models.test_no_sync import TEXT
+from tests.oracle import materials
 from tests.runners import with_head
 from tests.tiny import tiny
 
@@ -89,7 +89,7 @@ def test_the_confidence_head_ends_a_draft():
     head = tiny_block_head(target, **HEADS["dspark, rnn"])
     params = Params(temperature=1.0, top_p=1.0, gamma=4, max_new_tokens=9, seed=1)
     lm, counts = CachedLM(target), set()
-    drafter = DFlashDrafter(CachedDFlash(head, target), lm, Sampler(params), EagerSteps(), 4)
+    drafter = DFlashDrafter(materials(Sampler(params), lm, CachedDFlash(head, target)))
     with torch.no_grad():
         lm.prefill(torch.tensor(TEXT[:-1]))
         drafter.start(TEXT)

@@ -15,7 +15,7 @@ import specdemo.drafters.mtp
 import specdemo.runtime.lm
 from specdemo import PairError, Params, Round, generate, load_pair, stream
 from specdemo.drafters.configs import LAYER_CONFIG
-from specdemo.drafters.model import TreeDrafter
+from specdemo.drafters.model import ModelDrafter
 from specdemo.engine.loop import DraftLength
 from specdemo.errors import LoadError
 from specdemo.events import DRAFTER_KINDS, METHODS
@@ -164,8 +164,8 @@ def test_what_each_token_of_a_tree_was_drawn_from_is_what_is_said_after_its_path
     """By the drafter and by the target, also after paths that are not the first ones, whose features, keys
     and values have to be moved. A block of a tree that grows has all its places, however long a path is: what
     a place says depends on how many they are."""
-    keep, kept, paths = TreeDrafter.keep, [], []
-    monkeypatch.setattr(TreeDrafter, "keep", lambda *given: kept.append(given[-1]) or keep(*given))
+    keep, kept, paths = ModelDrafter.keep, [], []
+    monkeypatch.setattr(ModelDrafter, "keep", lambda *given: kept.append(given[-1]) or keep(*given))
     target, text = target_of(name, 12), list(PROMPT)
     says = says_of(name, places=0 if tree == TREE else getattr(drafter_of(name, 12).config, "places", 0))
     params = Params(temperature=2.0 if tree == TREE else 0.6, top_p=1.0, tree=tree, max_new_tokens=14, seed=5)

@@ -9,13 +9,11 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from specdemo.drafters.model import ModelDrafter, TreeDrafter
 from specdemo.engine.sampling import Sampler, uniforms
-from specdemo.engine.tree import tree_of
 from specdemo.events import RULES, Params
 from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.steps import EagerSteps
-from tests.oracle import CPU, TableLM, decoding, random_table
+from tests.oracle import TableLM, decoding, make_drafter, random_table
 from tests.tiny import ARCHITECTURES, tiny
 
 WAITS = {
@@ -103,12 +101,9 @@ def steps_of(target, drafter, kind, sampler, k=4, **settings):
     settings = SAMPLERS[sampler] | settings
     params = Params(gamma=4, max_new_tokens=40, alternatives=3, seed=1, **settings)
     run, shared = Kept(), Sampler(params)
-    if kind == "model":
-        drafting = ModelDrafter(drafter, 1000, shared, target.vocab_size, CPU, run, 4)
-    else:
+    if kind != "model":
         params = replace(params, tree=(2, 1) if kind == "tree" else "auto")
-        tree = tree_of(params)
-        drafting = TreeDrafter(drafter, 1000, shared, target.vocab_size, CPU, run, tree.size, tree=tree)
+    drafting = make_drafter("model", shared, target.vocab_size, drafter, run_step=run, tree=params.tree)
     verifier = decoding(target, drafting, params, TEXT, run_step=run, sampler=shared).decoder.verifier
     target.prefill(torch.tensor(TEXT[:-1]))
     drafting.start(TEXT)

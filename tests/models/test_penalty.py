@@ -11,8 +11,7 @@ from specdemo.drafters.other_tokenizer import SharedTokensDrafter
 from specdemo.engine.sampling import Sampler
 from specdemo.events.trace import Trace
 from specdemo.runtime.lm import CachedLM
-from specdemo.runtime.steps import EagerSteps
-from tests.oracle import shaped
+from tests.oracle import materials, shaped
 from tests.pure.test_detokenize import byte_level
 from tests.sentences import refused
 from tests.tiny import greedy, noisy, tiny, tokenizer
@@ -187,6 +186,6 @@ def test_a_drafter_with_another_tokenizer_drafts_with_them():
     shared = pair.other_tokenizer.shared
     text = [own for _, own in shared[3:9]]
     ids, sampler = pair.other_tokenizer.own_ids(300, CPU), Sampler(Params(repetition_penalty=1.3))
-    drafts = SharedTokensDrafter(ids, CachedLM(drafter), 100, sampler, 300, CPU, EagerSteps(), 3)
+    drafts = SharedTokensDrafter(materials(sampler, 300, CachedLM(drafter)), ids)
     seen = drafts.seen(text).nonzero()[:, 0].tolist()
     assert seen == sorted(ours for ours, own in shared if own in text) and len(seen) >= 6

@@ -17,7 +17,7 @@ from specdemo.runtime.lm import CachedLM
 from tests.checkpoints import saved_in
 from tests.models.test_greedy import assert_same
 from tests.models.test_no_sync import Kept, waits_of
-from tests.oracle import CPU
+from tests.oracle import materials
 from tests.pure.test_detokenize import KINDS, TEXT, byte_level
 from tests.sentences import refusal
 from tests.tiny import greedy, noisy, tiny, tokenizer
@@ -184,7 +184,7 @@ def test_drafting_shared_tokens_does_not_wait(sampler):
     own_ids = torch.arange(96).flip(0)
     own_ids[5] = -1
     shared = Sampler(Params(**sampler))
-    drafter = SharedTokensDrafter(own_ids, lm, 1000, shared, 96, CPU, run, 4)
+    drafter = SharedTokensDrafter(materials(shared, 96, lm, run_step=run), own_ids)
     with torch.no_grad():
         drafter.start([3, 1, 4, 1])
         draft = drafter.propose([3, 1, 4, 1], 4, [0.5] * 4)

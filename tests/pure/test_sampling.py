@@ -217,7 +217,7 @@ NEVER, NOW_AND_THEN = (), range(0, V, 10)
 def rounds_by(sampler, kind, p):
     """The rounds of one run and the sampler's width after each, and what the target was fed."""
     target, drafter = (TableLM(some_flat(i, flat)) for i, flat in enumerate((NOW_AND_THEN, NEVER)))
-    drafter = make_drafter(kind, sampler, V, drafter, p.ngram)
+    drafter = make_drafter(kind, sampler, V, drafter, ngram=p.ngram)
     rounds, widths = [], []
     for event in decoding(target, drafter, p, [3, 1, 4, 1, 5, 9, 2, 6, 3], sampler=sampler):
         if isinstance(event, Round):

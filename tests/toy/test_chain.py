@@ -11,7 +11,7 @@ from specdemo import Params, generate, load_pair
 from specdemo.drafters.model import ModelDrafter
 from specdemo.drafters.text import JoinedDrafter, LookupDrafter
 from specdemo.engine.sampling import Sampler
-from tests.oracle import CPU
+from tests.oracle import materials
 from tests.tiny import tiny
 from tests.toy.test_exact_table import PLAIN, RUNS, SOUND, V, exactness, model_drafter
 
@@ -25,7 +25,7 @@ class Told(ModelDrafter):
 
 
 def chain(sampler):
-    return JoinedDrafter(LookupDrafter(1, V, CPU), model_drafter(sampler, Told))
+    return JoinedDrafter(LookupDrafter(materials(sampler, V, ngram=1)), model_drafter(sampler, Told))
 
 
 def test_the_first_that_has_a_draft_gives_it_and_the_other_is_told():

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from specdemo.drafters.model import ModelDrafter
 from specdemo.engine import loop
 from specdemo.engine.draft import is_unsure
 from specdemo.engine.loop import PAUSE, ROW_COST, TRIAL, DraftLength
@@ -16,7 +15,7 @@ from specdemo.events import Round
 from specdemo.events.speedup import DraftingCost, expected_speedup
 from specdemo.runtime.graphs import Graphs
 from specdemo.runtime.steps import AUTO_ROWS, EagerSteps
-from tests.oracle import CPU, TableLM, decoding, random_table
+from tests.oracle import TableLM, decoding, make_drafter, random_table
 from tests.toy.test_exact_table import (
     CONFIDENCE,
     DRAFTER,
@@ -48,14 +47,12 @@ def test_a_length_chosen_round_by_round_keeps_the_distribution():
 def rounds_of(params, seed, run_step=None, stops=True):
     """The rounds of one run, but for their times. stops: whether the drafter ends its loop at an unsure
     place."""
-    run_step = run_step or EagerSteps()
-    drafter = ModelDrafter(
-        TableLM(DRAFTER), 1000, Sampler(params), V, CPU, run_step, params.gamma, confidence=params.confidence
-    )
+    how = dict(run_step=run_step or EagerSteps(), gamma=params.gamma, confidence=params.confidence)
+    drafter = make_drafter("model", Sampler(params), V, TableLM(DRAFTER), **how)
     if not stops:
         drafter.stops_below = 0.0
     prompt = MANY_PROMPTS[seed % len(MANY_PROMPTS)]
-    events = decoding(TableLM(TARGET), drafter, replace(params, seed=seed), prompt, run_step=run_step)
+    events = decoding(TableLM(TARGET), drafter, replace(params, seed=seed), prompt, run_step=how["run_step"])
     return [replace(one, draft_ms=0, verify_ms=0) for one in events if isinstance(one, Round)]
 
 
@@ -97,13 +94,13 @@ def test_a_draft_that_is_cut_is_the_one_that_was_stopped(params):
 def test_a_drafter_stops_where_reading_a_number_costs_nothing():
     table, fed = TableLM(DRAFTER), []
     for confidence in (0.0, 0.999):
-        drafter = ModelDrafter(table, 1000, Sampler(SURE), V, CPU, EagerSteps(), 3, confidence=confidence)
+        drafter = make_drafter("model", Sampler(SURE), V, table, gamma=3, confidence=confidence)
         before = table.forwards
         drafter.propose([0, 1], 3, [0.5] * 3)
         fed.append(table.forwards - before)
     assert fed == [3, 1]
     table.device = torch.device("cuda")
-    assert ModelDrafter(table, 1000, Sampler(SURE), V, CPU, EagerSteps(), 3, confidence=0.5).stops_below == 0
+    assert make_drafter("model", Sampler(SURE), V, table, confidence=0.5).stops_below == 0
 
 
 def test_confidence_ends_no_draft_that_has_no_distribution():

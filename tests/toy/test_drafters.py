@@ -5,13 +5,10 @@ from collections import Counter
 import pytest
 import torch
 
-from specdemo.drafters.model import ModelDrafter
-from specdemo.drafters.text import LookupDrafter, NgramDrafter, SuffixDrafter
 from specdemo.engine.sampling import Sampler
 from specdemo.engine.tree import Tree
 from specdemo.events import Params
-from specdemo.runtime.steps import EagerSteps
-from tests.oracle import CPU, TableLM, pick, random_table, shaped
+from tests.oracle import TableLM, make_drafter, pick, random_table, shaped
 
 V = 10
 
@@ -42,17 +39,17 @@ def ids_of(drafter, text, k=4):
     ],
 )
 def test_lookup(text, longest, k, expected):
-    drafter = LookupDrafter(longest, V, CPU)
+    drafter = make_drafter("lookup", None, V, ngram=longest)
     drafter.start(text)
     assert ids_of(drafter, text, k) == expected
 
 
 def test_lookup_round_by_round_is_lookup_at_once():
     text = torch.randint(0, 4, (60,), generator=torch.Generator().manual_seed(1)).tolist()
-    drafter, drafted = LookupDrafter(3, V, CPU), 0
+    drafter, drafted = make_drafter("lookup", None, V, ngram=3), 0
     for end in (1, 2, 3, 7, 8, 20, 21, 40, 60):
-        draft = ids_of(drafter, text[:end], 5)
-        assert draft == ids_of(LookupDrafter(3, V, CPU), text[:end], 5) == slow_lookup(text[:end], 3, 5)
+        draft, anew = ids_of(drafter, text[:end], 5), make_drafter("lookup", None, V, ngram=3)
+        assert draft == ids_of(anew, text[:end], 5) == slow_lookup(text[:end], 3, 5)
         drafted += len(draft)
     assert drafted >= 25
 
@@ -84,7 +81,8 @@ def slow_lookup(text, longest, k):
     ],
 )
 def test_ngrams(text, longest, all_levels, k, expected):
-    assert ids_of(NgramDrafter(longest, all_levels, V, CPU), text, k) == expected
+    kind = "ngram" if all_levels else "ngram-one-level"
+    assert ids_of(make_drafter(kind, None, V, ngram=longest), text, k) == expected
 
 
 def drafted_tree(drafter, text, tree):
@@ -97,21 +95,21 @@ def drafted_tree(drafter, text, tree):
 
 def test_a_tree_has_the_likeliest_of_a_store_first_and_no_more_than_it_has():
     text = [1, 2, 3, 1, 2, 4, 1, 2, 4, 5, 1, 2]
-    drafter = NgramDrafter(2, True, V, CPU, Tree((3, 2)))
+    drafter = make_drafter("ngram", None, V, tree=(3, 2))
     assert drafted_tree(drafter, text, Tree((3, 2))) == [(4,), (3,), (4, 1), (4, 5), (3, 1)]
     drafter.learn([1, 2], [], [[(3, 1.5), (6, 0.1)]])
     assert drafted_tree(drafter, text, Tree((3,))) == [(3,), (4,), (6,)]
-    assert NgramDrafter(2, True, V, CPU, Tree((3, 2))).propose([1], 9, [0.5] * 9).k == 0
+    assert make_drafter("ngram", None, V, tree=(3, 2)).propose([1], 9, [0.5] * 9).k == 0
 
 
 def test_a_suffix_tree_drafts_a_tree_of_what_has_followed():
     text = [1, 2, 3, 1, 2, 4, 5, 1, 2, 4, 1, 2]  # two tokens have matched, so that no path is longer
-    drafted = drafted_tree(SuffixDrafter(V, CPU, Tree((2, 2, 1))), text, Tree((2, 2, 1)))
+    drafted = drafted_tree(make_drafter("suffix", None, V, tree=(2, 2, 1)), text, Tree((2, 2, 1)))
     assert drafted == [(4,), (3,), (4, 5), (4, 1), (3, 1)]
 
 
 def test_ngrams_count_each_token_once_and_the_new_ones_of_a_longer_text():
-    drafter = NgramDrafter(2, True, V, CPU)
+    drafter = make_drafter("ngram", None, V)
     text = [1, 2, 3, 1, 2, 3, 1, 2, 4, 1, 2]
     assert ids_of(drafter, text, 1) == [3]
     assert ids_of(drafter, text + [4, 1, 2, 4, 1, 2], 1) == [4]
@@ -119,7 +117,7 @@ def test_ngrams_count_each_token_once_and_the_new_ones_of_a_longer_text():
 
 def test_learning_teaches_several_continuations_of_one_forward():
     """Also after drafts that were refused: the target has said what it thinks there."""
-    drafter = NgramDrafter(2, True, V, CPU)
+    drafter = make_drafter("ngram", None, V)
     assert ids_of(drafter, [1, 2]) == []
     drafter.learn([1, 2], [3], [[(7, 0.6), (8, 0.3)], [(9, 0.8), (1, 0.1)]])
     assert ids_of(drafter, [1, 2], 1) == [7]
@@ -129,7 +127,7 @@ def test_learning_teaches_several_continuations_of_one_forward():
 
 
 def test_one_level_learns_full_contexts_only():
-    drafter = NgramDrafter(3, False, V, CPU)
+    drafter = make_drafter("ngram-one-level", None, V, ngram=3)
     drafter.learn([1, 2], [3], [[(7, 0.6)], [(9, 0.8)]])
     assert ids_of(drafter, [1, 2]) == []
     assert ids_of(drafter, [1, 2, 3], 1) == [9]
@@ -139,7 +137,7 @@ TABLE = random_table(4, V)
 
 
 def proposal(lm, text, k, draws, params, width=V, context=100):
-    drafter = ModelDrafter(lm, context, Sampler(params), width, CPU, EagerSteps(), 4)
+    drafter = make_drafter("model", Sampler(params), width, lm, context)
     drafter.start(list(text))
     return drafter, drafter.propose(list(text), k, draws)
 
@@ -183,7 +181,7 @@ def test_a_wider_drafter_is_cut_and_renormalised_and_a_narrower_one_padded(width
 
 
 def suffix(text, k, width=V):
-    drafter = SuffixDrafter(width, CPU)
+    drafter = make_drafter("suffix", None, width)
     return drafter.propose(list(text), k, [0.5] * k).ids.tolist()
 
 
@@ -212,8 +210,8 @@ def test_a_draft_of_suffixes_ends_where_it_is_not_sure_enough():
 
 
 def test_suffixes_are_read_once_as_the_text_grows():
-    drafter, text = SuffixDrafter(V, CPU), [1, 2, 3, 1, 2, 3, 1]
+    drafter, text = make_drafter("suffix", None, V), [1, 2, 3, 1, 2, 3, 1]
     drafter.start(text[:3])
     for end in (3, 5, 7):
         drafter.propose(text[:end], 2, [0.5] * 2)
-    assert {token: node.count for token, node in drafter.store.root.after.items()} == Counter(text)
+    assert {token: node.count for token, node in drafter.root.after.items()} == Counter(text)

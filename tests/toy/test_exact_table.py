@@ -13,7 +13,6 @@ from specdemo.drafters.model import ModelDrafter
 from specdemo.engine.draft import Drafter, GivenDrafter
 from specdemo.engine.sampling import Nucleus, Sampler, uniforms
 from specdemo.events import Params
-from specdemo.runtime.steps import EagerSteps
 from tests import oracle
 from tests.compiled import compiled_verdict
 from tests.oracle import (
@@ -22,6 +21,7 @@ from tests.oracle import (
     TableLM,
     decoding,
     enumerated,
+    materials,
     naive,
     naive_block,
     naive_speculative,
@@ -58,7 +58,7 @@ MANY_PROMPTS = [[a, b] for a in range(V) for b in range(V - 1) if (a + b) % 2]
 
 
 def model_drafter(sampler, kind=ModelDrafter, context=math.inf, confidence=0.0):
-    return kind(TableLM(DRAFTER), context, sampler, V, CPU, EagerSteps(), 4, confidence=confidence)
+    return kind(materials(sampler, V, TableLM(DRAFTER), context, confidence=confidence))
 
 
 def exactness(params, runs, fates=None, drafter=None, **changes):

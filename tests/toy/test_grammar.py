@@ -15,14 +15,12 @@ from llguidance import LLParserLimits
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
-from specdemo.drafters.model import ModelDrafter
 from specdemo.engine import grammar_check
 from specdemo.engine.draft import Drafter, GivenDrafter
 from specdemo.engine.grammar import Grammars
 from specdemo.engine.sampling import Sampler, uniforms
 from specdemo.events import Mark, Opened, Params, Round
 from specdemo.events.segments import Thoughts
-from specdemo.runtime.steps import EagerSteps
 from tests import tiny
 from tests.compiled import compiled_verdict
 from tests.oracle import (
@@ -31,6 +29,7 @@ from tests.oracle import (
     TableLM,
     decoding,
     exactness,
+    make_drafter,
     naive,
     naive_block,
     naive_speculative,
@@ -114,7 +113,7 @@ def run_of(grammars, params, judge=None, drafter=None, thoughts="none"):
     grammar = grammars.compiled(params, len(PROMPT), THOUGHTS[thoughts])
     sampler = Sampler(params, len(PROMPT), grammar=grammar)
     if drafter is None and params.draft_with == "model":
-        drafter = ModelDrafter(TableLM(DRAFTER), 99, sampler, V, CPU, EagerSteps(), params.gamma)
+        drafter = make_drafter("model", sampler, V, TableLM(DRAFTER), gamma=params.gamma)
     how = {"eos": (END,), "sampler": sampler, "compiled": judge}
     return decoding(TableLM(TARGET), drafter, params, PROMPT, **how)
 

@@ -10,13 +10,11 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from specdemo.drafters.model import ModelDrafter
 from specdemo.drafters.other_tokenizer import OtherTokenizerDrafter, SharedTokensDrafter
 from specdemo.drafters.vocabulary import shared_tokens
 from specdemo.engine.sampling import Sampler
 from specdemo.events import Params, Round
-from specdemo.runtime.steps import EagerSteps
-from tests.oracle import CPU, TableLM, decoding, exactness, random_table, shaped
+from tests.oracle import CPU, TableLM, decoding, exactness, make_drafter, materials, random_table, shaped
 from tests.toy.test_exact_table import RUNS, SOUND, TOKENS
 
 OURS, THEIRS = "abcde", "xdcazb"  # e is the target's alone, x and z the drafter's
@@ -44,14 +42,14 @@ class Shared(SharedTokensDrafter):
     """Over the table DRAFTER."""
 
     def __init__(self, sampler, own_ids):
-        super().__init__(own_ids, TableLM(DRAFTER), 1000, sampler, len(OURS), CPU, EagerSteps(), 4)
+        super().__init__(materials(sampler, len(OURS), TableLM(DRAFTER)), own_ids)
 
 
 def other(sampler):
     own_ids = torch.full((len(OURS),), -1)
     own_ids[list(SHARED)] = torch.tensor(list(SHARED.values()))
     if sampler.greedy:
-        drafter = ModelDrafter(TableLM(DRAFTER), 1000, sampler, len(THEIRS), CPU, EagerSteps(), 4)
+        drafter = make_drafter("model", sampler, len(THEIRS), TableLM(DRAFTER))
     else:
         drafter = Shared(sampler, own_ids)
     return OtherTokenizerDrafter(drafter, OURS_OF, THEIRS_OF, SHARED, len(OURS), CPU, sampler.greedy)
@@ -103,7 +101,7 @@ def test_a_greedy_draft_goes_through_text_into_the_targets_tokens():
     always[:, 1, 2] = always[:, 2, 1] = always[:, 0, 1] = always[:, 3, 1] = 9.0
     table = TableLM(always)  # ab and ba in turns
     sampler = Sampler(Params(temperature=0.0))
-    model = ModelDrafter(table, 1000, sampler, 4, CPU, EagerSteps(), 4)
+    model = make_drafter("model", sampler, 4, table)
     drafter = OtherTokenizerDrafter(model, OURS_OF, words, {0: 3}, len(OURS), CPU, True)
     text = [OURS.index(letter) for letter in "cdab"]
     drafter.start(text)
@@ -121,8 +119,8 @@ def test_a_draft_through_text_that_is_long_enough_was_not_ended_by_confidence(k,
     words = letters(["cd", "ab", "ba", "a"])
     table = torch.full((5, 4, 4), 0.0)
     table[:, 0, 1] = 9.0
-    how = (1000, Sampler(Params(temperature=0.0)), 4, CPU, EagerSteps(), 4)
-    model = ModelDrafter(TableLM(table), *how, confidence=CONFIDENCE)
+    sampler = Sampler(Params(temperature=0.0))
+    model = make_drafter("model", sampler, 4, TableLM(table), confidence=CONFIDENCE)
     model.stops_below = 0.0  # as on a GPU: it makes k tokens of its own
     drafter = OtherTokenizerDrafter(model, OURS_OF, words, {0: 3}, len(OURS), CPU, True)
     params = replace(PLAIN, temperature=0.0, gamma=k, confidence=CONFIDENCE)
