@@ -16,8 +16,9 @@ from specdemo.engine.tree import AnyTree, GrownTree, Shown, draft_tree
 from specdemo.events import Gamma
 from specdemo.runtime.agreement import agree
 from specdemo.runtime.cache import Cached
-from specdemo.runtime.lm import LM, CachedLM, context_of, evaluating, in_training
+from specdemo.runtime.lm import LM, CachedLM, context_of
 from specdemo.runtime.probe import TRIED_TOKENS, tried_tokens
+from specdemo.runtime.shared import evaluating, in_training
 from specdemo.runtime.steps import RunStep
 
 

@@ -42,6 +42,13 @@ def difference(expected: Tensor, said: Tensor, dtype: torch.dtype) -> str | None
     return f"row {row + 1} of {len(by)} differs by {by[row]:.2g}, and rounding explains {explained:.2g}"
 
 
+def check_alike(expected: Tensor, given: Tensor, dtype: torch.dtype, otherwise: str) -> None:
+    """Raises ValueError, which says `otherwise` and by how much, if a faster way gives other logits [N, V]
+    than those that are expected of a model of this dtype."""
+    if different := difference(expected, given, dtype):
+        raise ValueError(f"{otherwise} ({different})")
+
+
 def agree(pairs: Sequence[tuple[Tensor, Tensor]], dtype: torch.dtype, mostly: bool = False) -> bool:
     """Whether both of each pair are the same logits [N, V], of a model of this dtype with a cache and without
     one. NaN in both is the same, as broken weights give it however they are computed; the first round reports

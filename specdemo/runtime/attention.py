@@ -1,5 +1,4 @@
-"""Masks and attention for static forwards (a few queries over a long cache, without a look at the device),
-and whether torch may choose cuDNN's attention.
+"""Masks and attention for static forwards: a few queries over a long cache, without a look at the device.
 
 torch's attention with a mask gives each key head to one block of a GPU, which reads all keys one after the
 other: 8 blocks on the 132 processors of an H200. So a long cache is seen as parts, which other blocks read at
@@ -12,7 +11,7 @@ registries, under one name."""
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 
@@ -24,7 +23,6 @@ from transformers import AttentionInterface, AttentionMaskInterface, PretrainedC
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from specdemo.runtime import cuda
-from specdemo.runtime.shared import PutBack, Shared
 
 ATTENTION_NAME, EAGER_NAME = "specdemo", "specdemo_eager"
 LOCK = threading.RLock()
@@ -229,22 +227,6 @@ def _attend_each(
             rows, keys, values, attn_mask=masks, scale=scale
         )
     return found[0], found[1]
-
-
-def without_cudnn() -> AbstractContextManager:
-    """A context in which torch's attention leaves out cuDNN's. torch prefers that on some GPUs, but cuDNN
-    builds a plan for each new length of the cache, which takes tens of milliseconds."""
-    return _without_cudnn.held()
-
-
-def _leave_out_cudnn(_: object) -> PutBack:
-    enable = torch.backends.cuda.enable_cudnn_sdp
-    before = torch.backends.cuda.cudnn_sdp_enabled()
-    enable(False)
-    return lambda: enable(before)
-
-
-_without_cudnn = Shared(_leave_out_cudnn)
 
 
 def own_eager_attention(module: torch.nn.Module, *given: object, **named: object) -> tuple[Tensor, object]:

@@ -9,7 +9,8 @@ embedded target's forward of 5 rows takes 8 ms instead of 10 on one thread. Abov
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -70,17 +71,13 @@ class JoinedLinear:
     """Linear layers of the same input. Where their weights lie one after the other in memory (see
     `join_weights`), they are one product.
 
-    triton: whether one row or two, and few rows with int8 weights, are multiplied by triton_products.py with
-    weights as these lie in memory."""
+    kernels: triton_kernels.py, which multiplies one row or two, and few rows with int8 weights, by weights as
+    these lie in memory. None: torch's operations do."""
 
-    def __init__(self, *layers: Module, triton: bool = False):
+    def __init__(self, *layers: Module, kernels: ModuleType | None = None):
         self.layers = layers
         self.joined: dict[str, Tensor] = {}  # weight, and bias if there is one
-        self.kernels: Any = None
-        if triton:
-            from specdemo.runtime import triton_products  # imports Triton
-
-            self.kernels = triton_products
+        self.kernels = kernels
         self.stored: list[Stored] = []  # what the kernels read: all layers as one, or each
         self.most_rows = 0  # that the kernels multiply
         self.begin_run()

@@ -19,7 +19,8 @@ from transformers import PreTrainedModel
 from specdemo.events import __version__
 from specdemo.runtime import cuda
 from specdemo.runtime.agreement import agree
-from specdemo.runtime.lm import CachedLM, context_of, evaluating, in_training, state_of, windows_of
+from specdemo.runtime.lm import CachedLM, context_of, state_of, windows_of
+from specdemo.runtime.shared import evaluating, in_training
 from specdemo.runtime.states import possible_rows, tried_rows
 from specdemo.runtime.weights import rounds_activations
 
