@@ -30,10 +30,10 @@ def why_not(work: Callable[[], object]) -> str | None:
     return None
 
 
-def difference(expected: Tensor, said: Tensor, dtype: torch.dtype) -> str | None:
+def difference(expected: Tensor, given: Tensor, dtype: torch.dtype) -> str | None:
     """What differs in logits [N, V] by a faster way from those of a model of this dtype, as a part of a
     sentence; None where they agree. NaN is no agreement, since it would compare nothing."""
-    by, explained = apart(expected, said).amax(1), logits_tolerance(expected, dtype)
+    by, explained = apart(expected, given).amax(1), logits_tolerance(expected, dtype)
     by = by.masked_fill(expected.isnan().any(1), torch.inf)
     differing = (by > explained).nonzero().flatten().tolist()
     if not differing:

@@ -218,15 +218,10 @@ def _attend_each(
 ) -> tuple[Tensor, Tensor]:
     """rows [S, G, R, d], keys and values [S, G, P, d], masks [S, G, R, P] -> outputs [S, G, R, d], and the
     log-sum-exp of their scores, float32 [S, G, R or more]."""
+    given, aten = (rows, keys, values), torch.ops.aten
     if cuda.is_cuda(rows.device):
-        found = torch.ops.aten._scaled_dot_product_efficient_attention(
-            rows, keys, values, masks, True, scale=scale
-        )
-    else:
-        found = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            rows, keys, values, attn_mask=masks, scale=scale
-        )
-    return found[0], found[1]
+        return aten._scaled_dot_product_efficient_attention(*given, masks, True, scale=scale)[:2]
+    return aten._scaled_dot_product_flash_attention_for_cpu(*given, attn_mask=masks, scale=scale)[:2]
 
 
 def own_eager_attention(module: torch.nn.Module, *given: object, **named: object) -> tuple[Tensor, object]:
@@ -248,13 +243,13 @@ def static_attention(config: PretrainedConfig, branches: Branches | None = None)
     parts = {"": config} | {
         name: part for name in config.sub_configs if (part := getattr(config, name, None)) is not None
     }
-    own = {name: part._attn_implementation for name, part in parts.items()}
+    before = {name: part._attn_implementation for name, part in parts.items()}
     with LOCK:  # two pairs may share a model
         config._attn_implementation = {
-            name: eager if before == "eager" else ATTENTION_NAME for name, before in own.items()
+            name: eager if kind == "eager" else ATTENTION_NAME for name, kind in before.items()
         }
         _of_thread.branches = branches
         try:
             yield
         finally:
-            config._attn_implementation, _of_thread.branches = own, None
+            config._attn_implementation, _of_thread.branches = before, None

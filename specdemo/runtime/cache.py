@@ -7,7 +7,7 @@ held from there on is overwritten or masked."""
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import count
 from threading import get_ident
 
@@ -71,29 +71,34 @@ class Features:
     def watching(self, rows: Tensor) -> Iterator[None]:
         """A context that keeps what the model's own layers are given in this thread, at the positions `rows`
         [N]. (transformers' output_hidden_states leaves hooks on the model for good.)"""
-        thread = get_ident()
+        depth = len(self._layers)
 
-        def keep(layer: int, x: Tensor) -> None:
-            if get_ident() == thread:  # another pair may share the model
-                self.keep(layer, x[0], rows)
-
-        def keep_input(layer: int) -> object:
-            def hook(_: Module, args: tuple, kwargs: dict) -> None:
-                keep(layer, args[0] if args else kwargs["hidden_states"])
-
-            return hook
+        def keep_input(layer: int, _: Module, args: tuple, kwargs: dict) -> None:
+            self.keep(layer, (args[0] if args else kwargs["hidden_states"])[0], rows)
 
         def keep_output(_: Module, args: tuple, output: Tensor | tuple) -> None:
-            keep(len(self._layers), output[0] if isinstance(output, tuple) else output)
+            self.keep(depth, (output[0] if isinstance(output, tuple) else output)[0], rows)
 
         with ExitStack() as hooks:
             for layer in self.layer_ids:
-                if layer < len(self._layers):
-                    hook = self._layers[layer].register_forward_pre_hook(keep_input(layer), with_kwargs=True)
+                if layer < depth:
+                    hook = in_this_thread(partial(keep_input, layer))
+                    handle = self._layers[layer].register_forward_pre_hook(hook, with_kwargs=True)
                 else:
-                    hook = self._layers[-1].register_forward_hook(keep_output)
-                hooks.callback(hook.remove)
+                    handle = self._layers[-1].register_forward_hook(in_this_thread(keep_output))
+                hooks.callback(handle.remove)
             yield
+
+
+def in_this_thread(hook: Callable[..., None]) -> Callable[..., None]:
+    """The hook for forwards in this thread alone: another pair may share the model."""
+    thread = get_ident()
+
+    def guarded(*given: object) -> None:
+        if get_ident() == thread:
+            hook(*given)
+
+    return guarded
 
 
 @dataclass(frozen=True)
@@ -115,17 +120,13 @@ class Experts:
     def watching(self) -> Iterator[list[Tensor]]:
         """A context with a list of what was chosen in the model's latest forward in this thread: the numbers
         of the experts [N, k], for each layer."""
-        thread, chosen = get_ident(), list[Tensor]()
-
-        def begin(*_: object) -> None:
-            if get_ident() == thread:  # another pair may share the model
-                chosen.clear()
+        chosen: list[Tensor] = []
 
         def note(layer: Module, args: tuple, kwargs: dict) -> None:
-            if get_ident() == thread:
-                name = self.layers[layer]
-                chosen.append(kwargs[name] if name in kwargs else args[1])
+            name = self.layers[layer]
+            chosen.append(kwargs[name] if name in kwargs else args[1])
 
+        begin, note = in_this_thread(lambda *_: chosen.clear()), in_this_thread(note)
         with ExitStack() as hooks:
             hooks.callback(self.model.register_forward_pre_hook(begin).remove)
             for layer in self.layers:

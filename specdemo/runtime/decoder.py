@@ -40,10 +40,10 @@ class RowMask:
     def hidden(self, rows: Tensor, keys: Tensor) -> Tensor:
         """Which of the cache's keys [L] are hidden from each of the forward's rows [N], which follow each
         other: [N, L]."""
-        own = rows[:, None]  # [N, 1]
-        hidden = keys > (own[-1:] if self.later else own)
+        row = rows[:, None]  # [N, 1]
+        hidden = keys > (row[-1:] if self.later else row)
         if self.window is not None:
-            latest = own[:1] - self.window - 1 if self.from_first else own - self.window  # that is too old
+            latest = row[:1] - self.window - 1 if self.from_first else row - self.window  # that is too old
             hidden = hidden | (keys <= latest)
         return hidden.expand(len(rows), -1)
 

@@ -112,15 +112,15 @@ class FusedForward:
         captured step outlives."""
         if self._tables_for != capacity:
             positions = torch.arange(capacity, device=x.device)
-            found = rotations_up_to(positions, last_position, self.model, x, self.layers)
-            self._tables = {name: as_table(both, self.layers[0]) for name, both in found.items()}
+            by_name = rotations_up_to(positions, last_position, self.model, x, self.layers)
+            self._tables = {name: as_table(both, self.layers[0]) for name, both in by_name.items()}
             self._tables_for = capacity
         return self._tables
 
 
 def is_of_family(model: Module) -> bool:
-    own = type(model).__module__.startswith("transformers.models.")
-    return own and type(model).__name__ in FAMILY
+    kind = type(model)
+    return kind.__module__.startswith("transformers.models.") and kind.__name__ in FAMILY
 
 
 def layers_of_family(model: PreTrainedModel, kernels: object = None) -> list[Layer]:
@@ -193,14 +193,14 @@ def rotations(
     model: PreTrainedModel, x: Tensor, positions: Tensor, layers: list[Layer]
 ) -> dict[str | None, Rotation]:
     """Rotary position embeddings (Su et al. 2021) of tokens at positions [N], in the dtype of x."""
-    found = {}
+    by_name = {}
     for name in dict.fromkeys(layer.attends.rotation for layer in layers):
         named = () if name is None else (name,)
         cos, sin = model.model.rotary_emb(x, positions[None], *named)  # [1, N, r]
         half = cos.shape[-1] // 2
         sin = torch.cat([-sin[..., :half], sin[..., half:]], -1)
-        found[name] = cos[0, :, None], sin[0, :, None]
-    return found
+        by_name[name] = cos[0, :, None], sin[0, :, None]
+    return by_name
 
 
 def rotations_up_to(

@@ -182,10 +182,10 @@ class Graphs:
                 _fill(captured.input, tried)
                 # The graph comes first: after the step, the cache would hold what the graph has to write.
                 captured.graph.replay()
-                said = with_tensors(captured.output, (t.clone() for t in tensors_of(captured.output)))
-                right = expected(captured.input, said) if expected else step(captured.input)
+                output = with_tensors(captured.output, (t.clone() for t in tensors_of(captured.output)))
+                right = expected(captured.input, output) if expected else step(captured.input)
                 cuda.synchronize(device)
-                if different := disagreement(right, said, self._dtypes):
+                if different := disagreement(right, output, self._dtypes):
                     return different
             return None
         finally:
@@ -214,8 +214,8 @@ def _reason(error: Exception, step: Callable, value: StepInput) -> str:
         try:
             with ForbidReadingTensors(), ForbidDataDependence():
                 step(value)
-        except Exception as own:
-            return one_line(own)
+        except Exception as cause:
+            return one_line(cause)
     return one_line(error)
 
 

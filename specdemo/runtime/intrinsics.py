@@ -33,14 +33,16 @@ doubles = at_address(types.float64)
 
 
 def record_at(dtype: np.dtype):
-    """An intrinsic that takes an address and gives the record of this dtype there."""
+    """An intrinsic that takes the address of records of this dtype and an index, and gives one of them."""
     record = from_dtype(dtype)
 
     @intrinsic
-    def one(typing, address):
-        return record(types.intp), lambda context, builder, signature, arguments: builder.inttoptr(
-            arguments[0], context.get_value_type(record)
-        )
+    def one(typing, address, index):
+        def generate(context, builder, signature, arguments):
+            first = builder.inttoptr(arguments[0], context.get_value_type(record))
+            return builder.gep(first, arguments[1:])
+
+        return record(types.intp, types.intp), generate
 
     return one
 

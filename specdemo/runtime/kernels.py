@@ -42,75 +42,69 @@ def each(kind, names: str) -> list[tuple]:
     return [(name, kind) for name in names.split()]
 
 
+def record_type(*fields: tuple) -> np.dtype:
+    return np.dtype([*fields], align=True)
+
+
 # What compiled code is told, as records. A whole number is a size, a flag or an address; 0 where there is
 # none. A product's `kind`: how its weight is kept; scales: what its outputs are multiplied by.
-PRODUCT = np.dtype(each(WHOLE, "weight kind scales bias outputs inputs"))
-NORM = np.dtype([("weight", WHOLE), ("eps", REAL)], align=True)
-LAYER = np.dtype(
-    [
-        *each(PRODUCT, "q k v out gate up down"),
-        *each(NORM, "before_attention after_attention before_mlp after_mlp q_norm k_norm of_embedding"),
-        ("keeps_normed", WHOLE),  # see decoder.Layer
-        *each(WHOLE, "window from_first later"),  # see decoder.RowMask
-        *each(WHOLE, "cos sin"),  # [capacity, rotated]; the first half of each row of sin is negative
-        *each(WHOLE, "key_cache value_cache"),  # [groups, capacity, head_dim]
-        ("feature", WHOLE),  # 1 + the column of the features where its input is kept
-        *each(REAL, "scaling softcap"),  # of the scores
-    ],
-    align=True,
+PRODUCT = record_type(*each(WHOLE, "weight kind scales bias outputs inputs"))
+NORM = record_type(("weight", WHOLE), ("eps", REAL))
+NORMS = "before_attention after_attention before_mlp after_mlp q_norm k_norm of_embedding"  # as of a Layer
+LAYER = record_type(
+    *each(PRODUCT, "q k v out gate up down"),
+    *each(NORM, NORMS),
+    ("keeps_normed", WHOLE),  # see decoder.Layer
+    *each(WHOLE, "window from_first later"),  # see decoder.RowMask
+    *each(WHOLE, "cos sin"),  # [capacity, rotated]; the first half of each row of sin is negative
+    *each(WHOLE, "key_cache value_cache"),  # [groups, capacity, head_dim]
+    ("feature", WHOLE),  # 1 + the column of the features where its input is kept
+    *each(REAL, "scaling softcap"),  # of the scores
 )
-MODEL = np.dtype(
-    [
-        *each(WHOLE, "layer_count hidden heads groups head_dim"),
-        ("rotated", WHOLE),  # channels of a head
-        ("width", WHOLE),  # of the MLP
-        ("output_width", WHOLE),  # numbers that the output layer gives
-        ("vocab", WHOLE),
-        ("draft_ids", WHOLE),  # [output_width]: which tokens these are; 0: all, in their order
-        ("known", WHOLE),  # tokens with an embedding
-        *each(WHOLE, "embedding_table narrow_table"),  # and whether it is bfloat16, not float32
-        ("tanh_gelu", WHOLE),  # whether that is the activation; else it is SiLU
-        ("norm_heads", WHOLE),  # whether q and k are normed head by head
-        *each(WHOLE, "states states_width narrow_states"),  # of the features; whether they are bfloat16
-        *each(WHOLE, "capacity narrow"),  # of the cache; whether it is bfloat16
-        ("reads", WHOLE),  # whether it reads features
-        ("parts", WHOLE),  # of the features, each normed by itself
-        ("begins_with_reads", WHOLE),  # whether the stream begins with them, and embeddings are beside it
-        ("reads_embeddings", WHOLE),  # whether the product that reads features reads embeddings before them
-        ("stream", WHOLE),  # [rows, hidden]: where the last layer's output is left for later
-        ("stream_is_normed", WHOLE),
-        ("last_feature", WHOLE),  # as a layer's `feature`, of the last layer's output
-        *each(REAL, "embedding_scale logits_scale softcap"),
-        *each(NORM, "last_norm read_norm read_after"),
-        *each(PRODUCT, "head read"),
-    ],
-    align=True,
+MODEL = record_type(
+    *each(WHOLE, "layer_count hidden heads groups head_dim"),
+    ("rotated", WHOLE),  # channels of a head
+    ("width", WHOLE),  # of the MLP
+    ("output_width", WHOLE),  # numbers that the output layer gives
+    ("vocab", WHOLE),
+    ("draft_ids", WHOLE),  # [output_width]: which tokens these are; 0: all, in their order
+    ("known", WHOLE),  # tokens with an embedding
+    *each(WHOLE, "embedding_table narrow_table"),  # and whether it is bfloat16, not float32
+    ("tanh_gelu", WHOLE),  # whether that is the activation; else it is SiLU
+    ("norm_heads", WHOLE),  # whether q and k are normed head by head
+    *each(WHOLE, "states states_width narrow_states"),  # of the features; whether they are bfloat16
+    *each(WHOLE, "capacity narrow"),  # of the cache; whether it is bfloat16
+    ("reads", WHOLE),  # whether it reads features
+    ("parts", WHOLE),  # of the features, each normed by itself
+    ("begins_with_reads", WHOLE),  # whether the stream begins with them, and embeddings are beside it
+    ("reads_embeddings", WHOLE),  # whether the product that reads features reads embeddings before them
+    ("stream", WHOLE),  # [rows, hidden]: where the last layer's output is left for later
+    ("stream_is_normed", WHOLE),
+    ("last_feature", WHOLE),  # as a layer's `feature`, of the last layer's output
+    *each(REAL, "embedding_scale logits_scale softcap"),
+    *each(NORM, "last_norm read_norm read_after"),
+    *each(PRODUCT, "head read"),
 )
 # What is asked of a forward (see `forward_function`), or of reading features.
-CALL = np.dtype(
-    each(
-        WHOLE,
-        "begins ids start rows block kernels one_row last_alone logits scratch newest depths hidden "
-        "drafts draft_logits drawing seen uniforms probs made adjusted masses sums",
-    )
+CALL = record_type(
+    *each(WHOLE, "begins ids start rows block kernels one_row last_alone logits scratch"),
+    *each(WHOLE, "newest depths hidden"),
+    *each(WHOLE, "drafts draft_logits drawing seen uniforms probs made adjusted masses sums"),
 )
 # What the stream of a forward begins with: embeddings, features, or what the last forward has left.
 EMBEDDINGS, FEATURES, LEFT = range(3)
 # How the tokens of a draft are drawn, see lm.Drawing. The tokens with a bias follow, and then their biases.
 # temperature 0: the likeliest token.
-DRAWING = np.dtype(
-    each(
-        np.float64,
-        "temperature top_k top_p min_p repetition presence frequency stops_below biased_count",
-    )
+DRAWING = record_type(
+    *each(np.float64, "temperature top_k top_p min_p repetition presence frequency stops_below biased_count")
 )
 # float32 numbers, others that may be the same in bfloat16, and how many.
-COPY = np.dtype(each(WHOLE, "wide narrow count"))
+COPY = record_type(*each(WHOLE, "wide narrow count"))
 # What threads that compute a forward together share: how often they have met, how many wait, whether they
 # are to give up, and the system's function that lets others run.
-TEAM = np.dtype(each(WHOLE, "generation arrived given_up give_way"))
+TEAM = record_type(*each(WHOLE, "generation arrived given_up give_way"))
 SPINS = 2000  # tries before a thread that waits lets others run
-LAYER_BYTES, DRAWING_BYTES, COPY_BYTES = LAYER.itemsize, DRAWING.itemsize, COPY.itemsize
+DRAWING_BYTES = DRAWING.itemsize
 GENERATION, ARRIVED, GIVEN_UP = (TEAM.fields[name][1] for name in ("generation", "arrived", "given_up"))
 layer_at, model_at, call_at, drawing_at, copy_at, team_at = map(
     record_at, (LAYER, MODEL, CALL, DRAWING, COPY, TEAM)
@@ -336,7 +330,7 @@ def meet(part):
     while atomic_load(team + GENERATION) == generation and not atomic_load(team + GIVEN_UP):
         tries += 1
         if tries > SPINS:
-            give_way(team_at(team).give_way)
+            give_way(team_at(team, 0).give_way)
 
 
 @njit(**INNER)
@@ -535,13 +529,13 @@ def write_keys(model, layer, part, k, v):
 
 
 @njit(**INNER)
-def run_layer(model, layer, part, hidden, padded, x, beside, own, shared):
+def run_layer(model, layer, part, hidden, padded, x, beside, alone, shared):
     """Runs a decoder layer: attention, then the MLP, each added to the stream x. hidden [rows, newest]: what
-    is added to the scores of the newest rows. x, beside (embeddings, where the layer reads them) and `own`
+    is added to the scores of the newest rows. x, beside (embeddings, where the layer reads them) and `alone`
     are this thread's memory; what the threads compute for each other is in `shared`."""
     size, heads, groups, d = model.hidden, model.heads, model.groups, model.head_dim
     rows, width, start, newest = part.rows, model.width, part.start, part.newest
-    h, scores = own, own + 4 * padded * size * (2 if model.begins_with_reads else 1)
+    h, scores = alone, alone + 4 * padded * size * (2 if model.begins_with_reads else 1)
     result = shared
     q = result + 4 * padded * size
     k = q + 4 * padded * heads * d
@@ -606,10 +600,10 @@ def run(model, layers, call, part, begins, ids, padded):
     begins: what the stream begins with."""
     rows, size = part.rows, model.hidden
     beside_size = padded * size if model.begins_with_reads else 0
-    own_size = 2 * padded * size + 2 * beside_size + model.capacity
-    x = call.scratch + 4 * part.me * own_size
-    beside, shared = x + 4 * padded * size, call.scratch + 4 * part.threads * own_size
-    own = beside + 4 * beside_size
+    alone_size = 2 * padded * size + 2 * beside_size + model.capacity
+    x = call.scratch + 4 * part.me * alone_size
+    beside, shared = x + 4 * padded * size, call.scratch + 4 * part.threads * alone_size
+    alone = beside + 4 * beside_size
     embed(model, part, ids, beside if model.begins_with_reads else x)
     if begins == FEATURES or (begins == LEFT and model.reads_embeddings):
         read_features(model, part, begins, beside, shared + 4 * padded * size, shared)
@@ -617,24 +611,24 @@ def run(model, layers, call, part, begins, ids, padded):
     elif begins == LEFT:
         copy(model.stream, x, rows * size)
     for index in range(model.layer_count):
-        layer = layer_at(layers + index * LAYER_BYTES)
+        layer = layer_at(layers, index)
         keep(model, part, layer.feature, x)
-        run_layer(model, layer, part, call.hidden, padded, x, beside, own, shared)
+        run_layer(model, layer, part, call.hidden, padded, x, beside, alone, shared)
     keep(model, part, model.last_feature, x)
     if call.last_alone:
         x += 4 * (rows - 1) * size
         rows = 1
         part = Part(1, 1, part.start, call.one_row, 0, 0, part.team, part.me, part.threads)
     if not model.last_norm.weight:
-        copy(x, own, rows * size)
+        copy(x, alone, rows * size)
     elif call.logits or model.stream_is_normed:
-        normed(model.last_norm, x, own, rows, size)
+        normed(model.last_norm, x, alone, rows, size)
     if call.logits:
-        product(model.head, part, own, call.logits)
+        product(model.head, part, alone, call.logits)
     meet(part)
     if part.me == 0:
         if model.stream:
-            copy(own if model.stream_is_normed else x, model.stream, rows * size)
+            copy(alone if model.stream_is_normed else x, model.stream, rows * size)
         if call.logits:
             scale_and_cap(model, call.logits, rows)
 
@@ -672,7 +666,7 @@ def adjust(drawing, seen, logits, adjusted, count):
     """Adds the bias to a row of logits and applies the penalties. Returns the address of what that gives:
     `logits` itself where there are none."""
     apart()
-    how = drawing_at(drawing)
+    how = drawing_at(drawing, 0)
     biased, tokens = int(how.biased_count), drawing + DRAWING_BYTES
     if not seen and not biased:
         return logits
@@ -688,7 +682,7 @@ def draw(drawing, seen, logits, probs, u, count, adjusted, masses, sums):
     """A token that is drawn from a row of logits. Unless that is the likeliest one, it also makes the row of
     probabilities that the token is drawn from."""
     apart()
-    how, row = drawing_at(drawing), adjust(drawing, seen, logits, adjusted, count)
+    how, row = drawing_at(drawing, 0), adjust(drawing, seen, logits, adjusted, count)
     if how.temperature == 0:
         return argmax(floats(row), count)
     shape(
@@ -726,7 +720,7 @@ def forward_function(cache: bool):
     masses [vocab], sums: memory (see shaping.shape)."""
 
     def forward(model_address, layers, call_address, team, me, threads):
-        model, call = model_at(model_address), call_at(call_address)
+        model, call = model_at(model_address, 0), call_at(call_address, 0)
         begins, ids, rows, block, kernels = call.begins, call.ids, call.rows, call.block, call.kernels
         start, wide, probs, drafted = ints(call.start)[0], call.draft_logits, call.probs, 0
         while True:
@@ -756,7 +750,7 @@ def forward_function(cache: bool):
                 ints(ids)[0] = token
                 if call.seen:
                     floats(call.seen)[token] += ONE
-                is_last, least = drafted + 1 == call.drafts, drawing_at(call.drawing).stops_below
+                is_last, least = drafted + 1 == call.drafts, drawing_at(call.drawing, 0).stops_below
                 if least > 0 and certainty(floats(wide), model.vocab) < least:
                     is_last = True  # the verifier drops this token
                 ints(call.made)[0], ints(call.made)[1] = drafted + 1, is_last
@@ -779,7 +773,7 @@ def reading_function(cache: bool):
     and values."""
 
     def read(model_address, layers, call_address, team, me, threads):
-        model, call = model_at(model_address), call_at(call_address)
+        model, call = model_at(model_address, 0), call_at(call_address, 0)
         blocks = (call.rows + call.block - 1) // call.block
         part = Part(call.rows, blocks, ints(call.start)[0], call.kernels, 0, 0, team, me, threads)
         padded = blocks * call.block
@@ -787,7 +781,7 @@ def reading_function(cache: bool):
         k, v = work, work + 4 * padded * model.groups * model.head_dim
         read_features(model, part, FEATURES, 0, work, context)
         for index in range(model.layer_count):
-            layer = layer_at(layers + index * LAYER_BYTES)
+            layer = layer_at(layers, index)
             product(layer.k, part, context, k)
             product(layer.v, part, context, v)
             meet(part)
@@ -805,7 +799,7 @@ def are_upcast_function(cache: bool):
     def are_upcast(copies, count):
         different = np.int32(0)
         for index in range(count):
-            one = copy_at(copies + index * COPY_BYTES)
+            one = copy_at(copies, index)
             wide, short = bits(one.wide), shorts(one.narrow)
             for i in range(one.count):
                 different |= wide[i] ^ np.int32(np.uint32(short[i]) << np.uint32(16))
@@ -818,7 +812,7 @@ def scratch_size(model: np.ndarray, padded: int, threads: int) -> int:
     """How many numbers of scratch memory a forward of so many rows takes, or reading so many features. model:
     a MODEL."""
     hidden, heads, groups = model["hidden"], model["heads"], model["groups"]
-    own = padded * hidden * (4 if model["begins_with_reads"] else 2) + model["capacity"]
+    alone = padded * hidden * (4 if model["begins_with_reads"] else 2) + model["capacity"]
     read = model["states_width"] + hidden * model["reads_embeddings"] if model["reads"] else 0
     each_row = hidden + max((heads + 2 * groups) * model["head_dim"], 2 * model["width"], read)
-    return int(threads * own + padded * each_row)
+    return int(threads * alone + padded * each_row)

@@ -9,7 +9,7 @@ cache than is filled, and nothing waits for the device."""
 
 import inspect
 import sys
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -170,25 +170,38 @@ class CachedLM(CachedByPosition):
             self.fused = FusedForward(self.model, triton)
             self._check_fused()
 
-    @torch.no_grad()
     def _check_fused(self) -> None:
-        """Raises ValueError if the fused forward predicts something other than the model, tried on a few
-        tokens; with kernels, after so many others that attention has several parts to combine."""
-        triton = self.fused is not None and self.fused.triton
-        most = MOST_BY_TRITON if triton else 12
-        n = int(min(TRIED_AFTER + most if triton else most, self.last_position + 1))
-        few = min(n, most)
+        """Raises ValueError if the fused forward predicts something other than the model; with kernels, tried
+        after so many other tokens that attention has several parts to combine."""
+        otherwise = "its fused forward predicts something other than the model"
+        if self.fused is not None and self.fused.triton:
+            counts = MOST_BY_TRITON, 9, 2, 1
+            self.compare(self.static_forward, counts, otherwise, after=TRIED_AFTER)
+        else:
+            self.compare(self.static_forward, (12, 1), otherwise)
+
+    @torch.no_grad()
+    def compare(
+        self,
+        forward: Callable[[Tensor, Tensor], Tensor],
+        counts: Sequence[int],
+        otherwise: str,
+        after: int = 0,
+    ) -> None:
+        """Raises ValueError, which says `otherwise`, if forwards of so many rows predict something other than
+        the model. counts: numbers of rows, the largest first. after: how many tokens come before these, if
+        the model's context has room."""
+        n = int(min(after + counts[0], self.last_position + 1))
+        few = min(n, counts[0])
         positions = torch.arange(n, device=self.device)
         ids = positions % self.known_ids
         self.reserve(0, n)
         if n > few:
             self._plain_forward(ids[:-few], **self._prefill_arguments)
         expected = self._plain_forward(ids[-few:])  # [few, V]
-        for rows in (few, min(9, few), min(2, few), 1) if triton else (few, 1):
+        for rows in (min(count, few) for count in counts):
             self.reserve(n - rows, n)
-            logits = self.static_forward(ids[-rows:], positions[-rows])
-            otherwise = "its fused forward predicts something other than the model"
-            check_alike(expected[-rows:], logits, self.dtype, otherwise)
+            check_alike(expected[-rows:], forward(ids[-rows:], positions[-rows]), self.dtype, otherwise)
 
     def notes_as(self, role: str) -> list[Message]:
         is_so = {
@@ -218,7 +231,9 @@ class CachedLM(CachedByPosition):
     def forward(self, ids: Tensor, start: Tensor, branches: Branches | None = None) -> Tensor:
         if self.static:
             return self.static_forward(ids, start, branches)
-        return self._plain_forward(ids) if branches is None else self._plain_branches(ids, branches)
+        if branches is None:
+            return self._plain_forward(ids)
+        return self._static(ids, self._write_next(len(ids)), branches)
 
     @property
     def drafts_itself(self) -> bool:
@@ -231,10 +246,12 @@ class CachedLM(CachedByPosition):
         self._next += len(ids)
         return self._static(ids, self.write_at(start, len(ids)), branches)
 
-    def _plain_branches(self, ids: Tensor, branches: Branches) -> Tensor:
-        start, self._next = self._next, self._next + len(ids)
+    def _write_next(self, count: int) -> Tensor:
+        """Where the keys and values of a plain forward's tokens go: positions [N]. It sees them and those
+        before."""
+        start, self._next = self._next, self._next + count
         self.key_positions = self.all_positions[: self._next]
-        return self._static(ids, self.write_at(start, len(ids)), branches)
+        return self.write_at(start, count)
 
     def _static(self, ids: Tensor, rows: Tensor, branches: Branches | None) -> Tensor:
         """A forward with masks of this project. rows [N]: where the cache is written."""
@@ -328,9 +345,7 @@ class CachedLM(CachedByPosition):
         return torch.cat(logits)[-len(ids) :]
 
     def _feed(self, ids: Tensor, arguments: dict) -> Tensor:
-        start, self._next = self._next, self._next + len(ids)
-        self.key_positions = self.all_positions[: self._next]
-        positions = self.write_at(start, len(ids))
+        positions = self._write_next(len(ids))
         if self.states is not None and "position_ids" in self.parameters:
             # Bamba would count from 0, as if there were no cache.
             arguments = {"position_ids": positions[None], **arguments}
@@ -355,8 +370,8 @@ class CachedLM(CachedByPosition):
         """Whether prompts are read by this project's attention, on a GPU: only of a model whose fused forward
         is used, and whose own attention is torch's."""
         is_known = self.static and self.fused is not None and self.states is None
-        own = getattr(self.model.config, "_attn_implementation", None)
-        return is_known and own == "sdpa" and cuda.is_cuda(self.device)
+        attention = getattr(self.model.config, "_attn_implementation", None)
+        return is_known and attention == "sdpa" and cuda.is_cuda(self.device)
 
     def prefill(self, ids: Tensor, is_over: Callable[[], bool] = lambda: False) -> int:
         states, unmasked = self.states, self._reads_prompts_unmasked
@@ -486,9 +501,9 @@ def positional_cache(model: PreTrainedModel, lm: CachedLM | None = None) -> Cach
     # The list's length matters: models whose last layers share keys and values have fewer.
     layers = [_by_position(layer, lm) for layer in DynamicCache(config=model.config).layers]
     has_states = any(isinstance(layer, StateLayer) for layer in layers)
-    if has_states and (own := _own_cache(model)):
+    if has_states and (kind := _own_cache(model)):
         raise ValueError(
-            f"it keeps its recurrent state in a cache of its own, {own}, where none can be put back after a "
+            f"it keeps its recurrent state in a cache of its own, {kind}, where none can be put back after a "
             "rejected draft"
         )
     if model._is_stateful and not has_states:

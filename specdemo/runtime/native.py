@@ -45,6 +45,7 @@ MOST_PREFILLED = 128  # tokens of a prompt; with more, transformers' own forward
 TRIED_ROWS = 10  # tokens that a forward is tried on
 NATIVE_DTYPES = (torch.float32, torch.bfloat16)  # of models
 COMPILED_AFTER = 8  # forwards that would use one block
+OTHERWISE = "its compiled forward predicts something other than the model"
 
 _cache_fault: str | None = None  # why compiled functions are not kept
 
@@ -174,8 +175,7 @@ class NativeForward:
         self._describe = describe
         self._forward = compile_function(kernels.forward_function)
         self._are_upcast = compile_function(kernels.are_upcast_function)
-        # By block: addresses by kind, and what is there.
-        self._products: dict[int, tuple[np.ndarray, list]] = {}
+        self._products: dict[int, np.ndarray] = {}  # by block: addresses [KINDS]
         self.copies = {} if copies is None else copies
         self._scratch = float32(0)
         self._team = Team(kernels.TEAM)
@@ -267,36 +267,20 @@ class NativeForward:
         size, attends, mask = self.decoder.size, layer.attends, layer.attends.mask
         d, width = attends.head_dim, layer.mlp_width
         queries, keys = attends.heads * d, attends.groups * d
-        each_head = layer.norms_each_head
         products = {
             ("q", "k", "v"): (layer.qkv, (queries, keys, keys)),
             ("out",): (layer.out, (size,)),
             ("gate", "up"): (layer.gate_up, (width, width)),
             ("down",): (layer.down, (size,)),
         }
-        norms = {
-            "before_attention": (layer.before_attention, size),
-            "after_attention": (layer.after_attention, size),
-            "before_mlp": (layer.before_mlp, size),
-            "after_mlp": (layer.after_mlp, size),
-            "q_norm": (layer.q_norm, d if each_head else queries),
-            "k_norm": (layer.k_norm, d if each_head else keys),
-            "of_embedding": (layer.of_embedding, size),
-        }
-        described: dict[str, np.ndarray] = {}
+        described: dict[str, Any] = {}
         for names, (joined, sizes) in products.items():
             described |= zip(names, self._split(joined.layers, sizes), strict=True)
-        described |= {name: self._norm(norm, norm_size) for name, (norm, norm_size) in norms.items()}
-        return record(
-            self.kernels.LAYER,
-            **described,
-            keeps_normed=layer.keeps_normed,
-            window=mask.window,
-            from_first=mask.from_first,
-            later=mask.later,
-            scaling=attends.scaling,
-            softcap=attends.softcap,
-        )
+        normed = {"q_norm": d, "k_norm": d} if layer.norms_each_head else {"q_norm": queries, "k_norm": keys}
+        for name in self.kernels.NORMS.split():
+            described[name] = self._norm(getattr(layer, name), normed.get(name, size))
+        described |= {"scaling": attends.scaling, "softcap": attends.softcap, **vars(mask)}
+        return record(self.kernels.LAYER, keeps_normed=layer.keeps_normed, **described)
 
     def _norm(self, norm: Norm | None, size: int) -> np.ndarray:
         if norm is None:
@@ -415,11 +399,10 @@ class NativeForward:
 
     def compile(self, block: int) -> None:
         """Compiles the products of so many rows."""
-        addresses, functions = np.zeros(self.products.KINDS, np.int64), []
+        addresses = self._products[block] = np.zeros(self.products.KINDS, np.int64)
         for kind in sorted(self.kinds):
-            functions.append(compile_function(self.products.product_function, kind, block, *registers()))
-            addresses[kind] = functions[-1].address
-        self._products[block] = addresses, functions
+            function = compile_function(self.products.product_function, kind, block, *registers())
+            addresses[kind] = function.address
 
     def compile_all(self) -> None:
         """Compiles the products of every number of rows: a draft that had to wait for one would be timed with
@@ -546,7 +529,7 @@ class NativeForward:
 
     def _kernels_for(self, block: int) -> int:
         """The address of the products of so many rows; 0 where they are not compiled."""
-        return self._products[block][0].ctypes.data if block in self._products else 0
+        return self._products[block].ctypes.data if block in self._products else 0
 
     def _find_cache(self, lm: CachedByPosition) -> None:
         """Finds the addresses of the cache, of the rotations for all its positions, and of the features."""
@@ -556,10 +539,8 @@ class NativeForward:
             self._cached = [(layer.keys, layer.values) for layer in lm.layers]
             capacity = self._cached[0][0].shape[2]
             self._model["capacity"] = capacity
-            found = self.decoder.rotations_at(torch.arange(capacity))
-            self._rotations = {
-                name: tuple(part.contiguous() for part in parts) for name, parts in found.items()
-            }
+            rotations = self.decoder.rotations_at(torch.arange(capacity)).items()
+            self._rotations = {name: tuple(part.contiguous() for part in parts) for name, parts in rotations}
             for row, layer, cached in zip(self._layers, layers, self._cached, strict=True):
                 row["key_cache"], row["value_cache"] = map(address, cached)
                 rotation = self._rotations[layer.attends.rotation]
@@ -673,41 +654,24 @@ class NativeLM(Native, CachedLM):
         if self.fused is not None:
             self._trying(self._choose_native)
 
-    @torch.no_grad()
     def _choose_native(self) -> None:
         assert self.fused is not None
         self.fused.begin_run()
         self.blocks.clear()
         self.refused.clear()
-        fused = self.fused
-        describe = partial(fused.decoder, self.last_position)
+        describe = partial(self.fused.decoder, self.last_position)
         native = self.native = NativeForward(describe, self._shared_copies())
-        n = int(min(TRIED_ROWS, self.last_position + 1))
-        ids = torch.arange(n)
-        self.reserve(0, n)
-        expected = self._plain_forward(ids)  # [n, V]
-        for rows in (n, 1):
-            self._try(native, native.block_for(rows), ids[-rows:], ids[-rows], expected[-rows:])
+
+        def forward(ids: Tensor, start: Tensor) -> Tensor:
+            block = native.block_for(len(ids))
+            native.compile(block)
+            self.blocks.add(block)
+            return native(self, ids, start, block)
+
+        self.compare(forward, (TRIED_ROWS, 1), OTHERWISE)
 
     def _shared_copies(self) -> Copies | None:
         return None
-
-    def _try(
-        self,
-        native: NativeForward,
-        block: int,
-        ids: Tensor,
-        start: Tensor,
-        expected: Tensor,
-        branches: Branches | None = None,
-    ) -> None:
-        """Raises ValueError if its forward in blocks of so many rows predicts something other than the
-        model."""
-        native.compile(block)
-        logits = native(self, ids, start, block, branches=branches)
-        otherwise = "its compiled forward predicts something other than the model"
-        check_alike(expected, logits, self.dtype, otherwise)
-        self.blocks.add(block)
 
     def forward(self, ids: Tensor, start: Tensor, branches: Branches | None = None) -> Tensor:
         native = self.native
@@ -733,7 +697,10 @@ class NativeLM(Native, CachedLM):
         try:
             with self.clock.paused():
                 expected = self.static_forward(ids, start, branches)
-                self._try(native, block, ids, start, expected, branches)
+                native.compile(block)
+                logits = native(self, ids, start, block, branches=branches)
+                check_alike(expected, logits, self.dtype, OTHERWISE)
+                self.blocks.add(block)
         except Exception as error:  # of numba, among others
             self.refused[block] = one_line(error)
         finally:

@@ -67,11 +67,11 @@ def _is_causal_at_any_length(model: PreTrainedModel) -> bool:
         positions = torch.arange(max(0, end - 2 * COMPARED), end, device=model.device)  # [n]
         ids, kept = (7 * positions + 3) % model.get_input_embeddings().weight.shape[0], len(positions) // 2
         # The shorter text comes first: a longer one leaves "dynamic" frequencies behind.
-        said, expected = (
+        alone, expected = (
             model(input_ids=ids[None, :n], position_ids=positions[None, :n], use_cache=False).logits[0, :kept]
             for n in (kept, len(positions))
         )
-        if not agree([(expected, said)], _compared_as(model), mostly=True):
+        if not agree([(expected, alone)], _compared_as(model), mostly=True):
             return False
     return True
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
+from threading import get_ident
 from typing import Literal
 
 import torch
@@ -190,7 +191,7 @@ class Runner:
     def _settings(self) -> Iterator[None]:
         with ExitStack() as settings:
             if self._one_thread:
-                settings.enter_context(one_thread())
+                settings.enter_context(one_thread(get_ident()))
             if self._gpus:
                 settings.enter_context(without_cudnn())
             if self._float32_on_gpu:

@@ -9,6 +9,8 @@ during a forward and look at their own thread alone (cache.py)."""
 import threading
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from typing import Any
 
 import torch
 from torch.nn import Module
@@ -21,7 +23,7 @@ SHARED_LOCK = threading.Lock()
 
 class Shared:
     """One thing that runs change and put back, or one for each key. change: changes it for a key and returns
-    what puts it back."""
+    what puts it back, and says what is so then."""
 
     def __init__(self, change: Callable[[Hashable], PutBack]):
         self._change = change
@@ -32,7 +34,7 @@ class Shared:
         return any(key in self._held for key in keys) if keys else bool(self._held)
 
     @contextmanager
-    def held(self, *keys: Hashable) -> Iterator[None]:
+    def __call__(self, *keys: Hashable) -> Iterator[None]:
         """A context in which it is changed, for each of the keys; without a key, there is only one."""
         keys = keys or (None,)
         with SHARED_LOCK:
@@ -51,20 +53,15 @@ class Shared:
                         put_back()
 
 
-def full_float32() -> AbstractContextManager:
-    """A context in which nothing rounds float32: products and convolutions of float32 numbers are computed in
-    float32.
+@Shared
+def full_float32(_: Hashable) -> PutBack:
+    """Nothing rounds float32: products and convolutions of float32 numbers are computed in float32.
 
     On CUDA torch may round what they multiply to TF32, with 10 bits of fraction: products where the program
     asks for it, or a container does (TORCH_ALLOW_TF32_CUBLAS_OVERRIDE), and cuDNN's convolutions without
     being asked. Two forwards that should be equal can then differ by a thousandth, since not every kernel
-    rounds."""
-    return _full.held()
-
-
-def _set_full(_: object) -> PutBack:
-    """Turns rounding off, and returns what puts the settings back. torch keeps the settings twice, and some
-    of its calls fail while the old and the new ones contradict each other, so both are set."""
+    rounds. torch keeps the settings twice, and some of its calls fail while the old and the new ones
+    contradict each other, so both are set."""
     backends = torch.backends
     ours = (backends.cuda.matmul, backends.mkldnn.matmul, backends.cudnn.conv, backends.cudnn.rnn)
     before = [one.fp32_precision for one in ours]
@@ -91,36 +88,23 @@ def _old_setting(new: str) -> str:
         return "highest" if new == "tf32" else "high"
 
 
-_full = Shared(_set_full)
-
-
-def without_cudnn() -> AbstractContextManager:
-    """A context in which torch's attention leaves out cuDNN's. torch prefers that on some GPUs, but cuDNN
-    builds a plan for each new length of the cache, which takes tens of milliseconds."""
-    return _without_cudnn.held()
-
-
-def _leave_out_cudnn(_: object) -> PutBack:
+@Shared
+def without_cudnn(_: Hashable) -> PutBack:
+    """torch's attention leaves out cuDNN's. torch prefers that on some GPUs, but cuDNN builds a plan for each
+    new length of the cache, which takes tens of milliseconds."""
     enable = torch.backends.cuda.enable_cudnn_sdp
     before = torch.backends.cuda.cudnn_sdp_enabled()
     enable(False)
     return lambda: enable(before)
 
 
-_without_cudnn = Shared(_leave_out_cudnn)
-
-
-def one_thread() -> AbstractContextManager:
-    """A context in which torch takes one CPU thread for what this thread does."""
-    return _one_thread.held(threading.get_ident())
-
-
-def _take_one_thread(_: object) -> PutBack:
-    """Sets one thread, and returns what puts the number back. torch has a number of threads for each thread,
-    and gives a new one that which was set last in any. So where a run goes on, a 1 is that run's."""
+@Shared
+def one_thread(_: Hashable) -> PutBack:
+    """torch takes one CPU thread. It has a number of threads for each thread, which is the key, and gives a
+    new one that which was set last in any. So where a run goes on, a 1 is that run's."""
     global _usual_threads
     before = torch.get_num_threads()
-    if _one_thread.is_held():
+    if one_thread.is_held():
         before = _usual_threads if before == 1 else before
     else:
         _usual_threads = before
@@ -129,7 +113,12 @@ def _take_one_thread(_: object) -> PutBack:
 
 
 _usual_threads = 1  # as the first of several runs found it
-_one_thread = Shared(_take_one_thread)
+
+
+@Shared
+def _evaluating(module: Any) -> PutBack:
+    module.training = False
+    return partial(setattr, module, "training", True)
 
 
 def in_training(*models: Module | None) -> list[Module]:
@@ -141,15 +130,4 @@ def in_training(*models: Module | None) -> list[Module]:
 def evaluating(modules: list[Module]) -> AbstractContextManager:
     """A context in which modules that are in training mode are in evaluation mode: a model in memory is left
     as it was."""
-    return _evaluating.held(*modules) if modules else nullcontext()
-
-
-def _put_to_rest(module: Module) -> PutBack:
-    def put_back() -> None:
-        module.training = True
-
-    module.training = False
-    return put_back
-
-
-_evaluating = Shared(_put_to_rest)
+    return _evaluating(*modules) if modules else nullcontext()

@@ -167,8 +167,8 @@ def kept(
 
 @triton.jit(do_not_specialize=["tokens"])
 def keep_kernel(
-    k,  # [N, GROUPS, D], rows `stride` numbers apart, like the next one
-    v,
+    k,  # [N, GROUPS, D], rows `stride` numbers apart
+    v,  # [N, GROUPS, D], the same
     k_norm,  # [D], read if NORMS
     eps,
     rotation_table,  # [capacity, 2, D]
@@ -205,8 +205,8 @@ def attend_kernel(
     eps,
     rotation_table,  # [capacity, 2, D], read if ROTATES
     rows,  # [N]: where keys and values go, one after the other
-    depths,  # [W] int64, as of Branches, like the next one; read if BRANCHES
-    hidden,  # [N, W], rows `hidden_stride` numbers apart
+    depths,  # [W] int64, as of Branches; read if BRANCHES
+    hidden,  # [N, W], as of Branches, rows `hidden_stride` numbers apart; read if BRANCHES
     keys,  # [GROUPS, capacity, D], heads `cache_stride` numbers apart
     values,
     outputs,  # [parts, GROUPS, SHARED * N, D] float32

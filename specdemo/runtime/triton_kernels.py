@@ -10,7 +10,7 @@ Imports Triton, which comes with torch's CUDA builds. A kernel is compiled at it
 of a weight. Nothing is tuned by timing in a run, so a call can be captured after that, and the same numbers
 always give the same sums."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import triton
@@ -40,12 +40,16 @@ class Tiling:
     outputs: int
     inputs: int
     warps: int
-    stages: int
+    stages: int = 2
 
 
-# Tilings by the fewest outputs of a weight. So a weight of 2048 rows keeps some 130 processors busy. They are
+# By the fewest outputs of a weight. So a weight of 2048 rows keeps some 130 processors busy. They are
 # estimates, which have not been compared by timing.
-TILINGS = ((16_384, 64, 128, 4), (4096, 32, 256, 2), (0, 16, 256, 1))  # outputs, inputs, warps
+TILINGS = {
+    16_384: Tiling(outputs=64, inputs=128, warps=4),
+    4096: Tiling(outputs=32, inputs=256, warps=2),
+    0: Tiling(outputs=16, inputs=256, warps=1),
+}
 PADDED_ROWS = (16, 32)  # a tensor core multiplies whole tiles
 # Outputs of a program. With 64, by four warps, Triton 3.6 has a B200's tensor cores multiply float32 as TF32,
 # although full precision is asked for: it overlooks that where the floats were narrower numbers before
@@ -56,12 +60,13 @@ MOST_IN_FLOAT32 = 32
 def tiling_for(outputs: int, inputs: int, rows: int, dtype: torch.dtype) -> Tiling:
     """The tiling of a product with an int8 weight. rows: one of PADDED_ROWS. What is on its way must fit into
     99 KB, which the smallest device has for a program."""
-    tile, step, warps = next(sizes for fewest, *sizes in TILINGS if outputs >= fewest)
-    while step > 64 and (inputs % step or dtype == torch.float32 and step > 128):
+    tiling = next(tiling for fewest, tiling in TILINGS.items() if outputs >= fewest)
+    step, is_float32 = tiling.inputs, dtype == torch.float32
+    while step > 64 and (inputs % step or is_float32 and step > 128):
         step //= 2
-    if dtype == torch.float32:
-        tile, warps = min(tile, MOST_IN_FLOAT32), min(warps, 2)
-    return Tiling(tile, step, warps, 4 if rows == PADDED_ROWS[0] and dtype != torch.float32 else 2)
+    if is_float32:
+        return Tiling(min(tiling.outputs, MOST_IN_FLOAT32), step, min(tiling.warps, 2))
+    return replace(tiling, inputs=step, stages=4 if rows == PADDED_ROWS[0] else tiling.stages)
 
 
 @triton.jit(do_not_specialize=["rows"])

@@ -31,11 +31,11 @@ NOT_OF_WEIGHTS = re.compile(r"((input|output|act)\w*|[qkv]|kv|qk|logit)_scales?|
 def modules_of(model: Module) -> list[Module]:
     """The model and all modules in it, each once. Module.modules() takes longer, which counts where each run
     looks."""
-    found = {model: None}
+    modules = {model: None}
     queue = [model]
     for module in queue:
-        new = [part for part in module._modules.values() if part is not None and part not in found]
-        found.update(dict.fromkeys(new))
+        new = [part for part in module._modules.values() if part is not None and part not in modules]
+        modules.update(dict.fromkeys(new))
         queue += dict.fromkeys(new)
     return queue
 
@@ -184,18 +184,18 @@ def shards_of(index: Path) -> list[str]:
 
 def weight_files(folder: Path) -> list[Path]:
     """The files of weights of the model in this folder. Raises what `shards_of` does."""
-    found = next((name for name in OF_MODELS if (folder / name).is_file()), INDEX)
-    return [folder / name for name in (shards_of(folder / INDEX) if found == INDEX else [found])]
+    first = next((name for name in OF_MODELS if (folder / name).is_file()), INDEX)
+    return [folder / name for name in (shards_of(folder / INDEX) if first == INDEX else [first])]
 
 
 def stored_tensors(folder: Path) -> dict[str, str]:
     """The tensors in a model's files: their names, and their dtypes as safetensors calls them. Raises what
     reading the files does."""
-    found = {}
+    dtypes = {}
     for file in weight_files(folder):
         with safe_open(file, "pt") as content:
-            found |= {name: content.get_slice(name).get_dtype() for name in content.keys()}  # noqa: SIM118
-    return found
+            dtypes |= {name: content.get_slice(name).get_dtype() for name in content.keys()}  # noqa: SIM118
+    return dtypes
 
 
 def few_bits(tensors: Mapping[str, str]) -> str | None:
