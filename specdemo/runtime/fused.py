@@ -123,11 +123,16 @@ def is_of_family(model: Module) -> bool:
     return kind.__module__.startswith("transformers.models.") and kind.__name__ in FAMILY
 
 
-def layers_of_family(model: PreTrainedModel, kernels: object = None) -> list[Layer]:
+def layers_of_family(model: PreTrainedModel, kernels: ModuleType | None = None) -> list[Layer]:
     """The decoder layers of a model of the family. kernels: see Layer."""
+    config, parts = model.config, model.model.layers
+    activation = getattr(config, "hidden_activation", None) or config.hidden_act
+    # Gemma 3 has several rotary embeddings, which a layer chooses among by its type.
+    several = type(model).__name__ == "Gemma3ForCausalLM"
+    names = config.layer_types[: len(parts)] if several else [None] * len(parts)
     return [
-        Layer(part, _heads(part.self_attn, window, rotation), _activation(model), kernels)
-        for part, window, rotation in zip(model.model.layers, _windows(model), _rotations(model), strict=True)
+        Layer(part, _heads(part.self_attn, window, name), activation, kernels)
+        for part, window, name in zip(parts, _windows(model), names, strict=True)
     ]
 
 
@@ -167,10 +172,6 @@ def _heads(attention: Module, window: int | None, rotation: str | None) -> Heads
     )
 
 
-def _activation(model: PreTrainedModel) -> str:
-    return getattr(model.config, "hidden_activation", None) or model.config.hidden_act
-
-
 def _windows(model: PreTrainedModel) -> list[int | None]:
     """The width of each layer's sliding window, as the model's own forward decides it."""
     count = len(model.model.layers)
@@ -181,12 +182,6 @@ def _windows(model: PreTrainedModel) -> list[int | None]:
             return [model.config.sliding_window] * count
     window, types = model.config.sliding_window, model.config.layer_types[:count]
     return [window if kind == "sliding_attention" else None for kind in types]
-
-
-def _rotations(model: PreTrainedModel) -> list[str | None]:
-    """The argument for each layer by which a model with several rotary embeddings chooses among them."""
-    count, several = len(model.model.layers), type(model).__name__ == "Gemma3ForCausalLM"
-    return model.config.layer_types[:count] if several else [None] * count
 
 
 def rotations(
