@@ -811,8 +811,8 @@ def are_upcast_function(cache: bool):
 def scratch_size(model: np.ndarray, padded: int, threads: int) -> int:
     """How many numbers of scratch memory a forward of so many rows takes, or reading so many features. model:
     a MODEL."""
-    hidden, heads, groups = model["hidden"], model["heads"], model["groups"]
-    alone = padded * hidden * (4 if model["begins_with_reads"] else 2) + model["capacity"]
-    read = model["states_width"] + hidden * model["reads_embeddings"] if model["reads"] else 0
-    each_row = hidden + max((heads + 2 * groups) * model["head_dim"], 2 * model["width"], read)
-    return int(threads * alone + padded * each_row)
+    names = ("hidden", "capacity", "states_width", "heads", "groups", "head_dim", "width")
+    hidden, capacity, features, heads, groups, d, width = (int(model[name]) for name in names)
+    alone = padded * hidden * (4 if model["begins_with_reads"] else 2) + capacity
+    read = features + (hidden if model["reads_embeddings"] else 0) if model["reads"] else 0
+    return threads * alone + padded * (hidden + max((heads + 2 * groups) * d, 2 * width, read))

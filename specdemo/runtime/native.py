@@ -121,10 +121,7 @@ def registers() -> tuple[int, int]:
 
 def record(dtype: np.dtype, **fields: "Tensor | np.ndarray | float | None") -> np.ndarray:
     """A record for compiled code. Of a tensor it holds the address. What is not named is 0."""
-    made = np.zeros((), dtype)
-    for name, value in fields.items():
-        made[name] = address(value) if value is None or isinstance(value, Tensor) else value
-    return made
+    return np.array(tuple(map(address, map(fields.get, dtype.names))), dtype)
 
 
 class Team:
@@ -565,8 +562,11 @@ NOTHING = torch.zeros(9, dtype=torch.float64)
 LIKELIEST = Drawing(True, NOTHING[:1], NOTHING, None)  # of one token
 
 
-def address(tensor: Tensor | None) -> int:
-    return 0 if tensor is None else tensor.data_ptr()
+def address(value: Any) -> Any:
+    """The address of a tensor, 0 for None, and any other value as it is."""
+    if isinstance(value, Tensor):
+        return value.data_ptr()
+    return 0 if value is None else value
 
 
 def is_narrow(tensor: Tensor) -> bool:
