@@ -13,7 +13,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from specdemo.runtime import triton_attention, triton_between, triton_products
+from specdemo.runtime import triton_attention, triton_kernels
 from specdemo.runtime.linear import MOST_BY_TRITON
 from tests.kernel_errors import DTYPES
 
@@ -76,7 +76,7 @@ def launch_all(model: ModelShape, dtype: torch.dtype) -> None:
         launched += [(rows, plain, bias) for rows in (1, 2) for bias in (None, one)]
         for rows, weight, bias in launched:
             x, y, adds = number(rows, inputs), number(rows, outputs), bias is None
-            triton_products._launch(y, x, *weight, bias, adds)
+            triton_kernels._product(y, x, *weight, bias, adds)
     heads, groups, d = model.num_attention_heads, model.num_key_value_heads, model.head_dim
     table, norms = number(CAPACITY, 2, d), [number(d), number(d)]
     of_gemma = [float32(d), float32(d)], table, 50.0, (1024, False, False)
@@ -95,10 +95,10 @@ def launch_all(model: ModelShape, dtype: torch.dtype) -> None:
         triton_attention._few_rows_attention(*given, *of_norms, *of_layer)
     for norm in (None, number(d)):
         triton_attention._keep_rows(number(n, 2 * groups * d), norm, 1e-6, table, *cache[:3])
-    triton_between._gate(number(1, 2 * model.intermediate_size), model.kind == "gemma3")
+    triton_kernels._gate(number(1, 2 * model.intermediate_size), model.kind == "gemma3")
     size = model.hidden_size
     for weight, adds in ((number(size), False), (float32(size), True)):  # Gemma's norms are float32
-        triton_between._norm(number(1, size), weight, 1e-6, number(1, size), adds)
+        triton_kernels._norm(number(1, size), number(1, size), weight, 1e-6, adds)
 
 
 def type_of(argument: object) -> str:
@@ -138,13 +138,9 @@ def print_all(capability: int) -> None:
             "tensor_cores": "mma" in ptx,
         }
 
-    kernels = [triton_products.int8_kernel, triton_products.row_kernel, triton_attention.attend_kernel]
-    kernels += [
-        triton_attention.combine_kernel,
-        triton_attention.keep_kernel,
-        triton_between.gate_kernel,
-        triton_between.norm_kernel,
-    ]
+    attention, others = triton_attention, triton_kernels
+    kernels = [attention.attend_kernel, attention.combine_kernel, attention.keep_kernel]
+    kernels += [others.int8_kernel, others.row_kernel, others.gate_kernel, others.norm_kernel]
     for name, dtype in DTYPES.items():
         for kernel in kernels:
             kernel.run = partial(compiled, kernel, name)

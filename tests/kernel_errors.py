@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from specdemo.runtime import triton_between
+from specdemo.runtime import triton_kernels
 from specdemo.runtime.attention import Branches
 from specdemo.runtime.decoder import RowMask, rotated
 
@@ -128,7 +128,7 @@ def attending(
 
 
 def attended(given: Attending) -> Tensor:
-    return triton_between.few_rows_attention(*vars(given).values())
+    return triton_kernels.few_rows_attention(*vars(given).values())
 
 
 def attended_exactly(given: Attending) -> tuple[Tensor, Tensor, Tensor]:

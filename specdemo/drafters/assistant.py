@@ -24,7 +24,8 @@ from specdemo.errors import PairError
 from specdemo.events.speedup import DraftingCost
 from specdemo.runtime.cache import Cached, Features, layers_of
 from specdemo.runtime.device import Clock
-from specdemo.runtime.lm import CachedLM, context_of, evaluating, final_norm, in_training, logits_width
+from specdemo.runtime.lm import CachedLM, context_of, final_norm, logits_width
+from specdemo.runtime.shared import evaluating, in_training
 
 # The kinds of assistants (`model_type`), and the kind of the text model of the targets that each is made for.
 ASSISTANTS = {"gemma4_assistant": "gemma4_text", "gemma4_unified_assistant": "gemma4_unified_text"}

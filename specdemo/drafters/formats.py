@@ -28,8 +28,8 @@ from specdemo.errors import LoadError, PairError, load_errors
 from specdemo.events import DRAFTER_KINDS, drafter_label
 from specdemo.events.speedup import DraftingCost
 from specdemo.runtime.device import Clock
-from specdemo.runtime.files import stored_tensors, weight_files
 from specdemo.runtime.lm import CachedLM, context_of, final_norm, logits_width
+from specdemo.runtime.weights import stored_tensors, weight_files
 from specdemo.words.message import Message, message
 
 SPECULATOR = "speculators_model_type"  # the key of a config in the format of the speculators library

@@ -14,8 +14,9 @@ from specdemo.drafters.model import DraftInput, Fed, StepDrafter
 from specdemo.engine.draft import LONGEST_DRAFT, Draft
 from specdemo.engine.tree import GrownTree
 from specdemo.runtime.agreement import agree
-from specdemo.runtime.lm import CachedLM, context_of, evaluating, in_training
+from specdemo.runtime.lm import CachedLM, context_of
 from specdemo.runtime.probe import TRIED_TOKENS, tried_tokens
+from specdemo.runtime.shared import evaluating, in_training
 
 
 class FeatureDrafter(StepDrafter):

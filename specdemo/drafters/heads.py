@@ -17,17 +17,16 @@ from specdemo.drafters.base import Materials
 from specdemo.drafters.configs import HeadConfig, LayerConfig
 from specdemo.events.speedup import DraftingCost
 from specdemo.runtime import cuda
-from specdemo.runtime.agreement import difference, why_not
+from specdemo.runtime.agreement import check_alike
 from specdemo.runtime.attention import Branches
 from specdemo.runtime.cache import NEW_BUFFERS, CachedByPosition, Features, PositionalCache, PositionalLayer
-from specdemo.runtime.decoder import Attention, Decoder, Heads, Layer, Norm, RowMask
-from specdemo.runtime.families import embedding_scale
+from specdemo.runtime.decoder import Attention, Decoder, Heads, Layer, Norm, RowMask, embedding_scale
 from specdemo.runtime.fused import MOST_OF_TREE, KernelAttention, TorchAttention, as_table, triton_kernels
 from specdemo.runtime.linear import MOST_BY_TRITON
 from specdemo.runtime.lm import context_of, final_norm
 from specdemo.runtime.native import NATIVE_DTYPES, Native, NativeForward
 from specdemo.runtime.weights import weight_bytes
-from specdemo.words.message import Message, message
+from specdemo.words.message import message
 
 HEAD_PREFILL_CHUNK = 256  # rows per forward: a mask can have a row for each query head of each of them
 TRIED_BEFORE = 8  # rows of the cache before those that are tried
@@ -268,8 +267,7 @@ class CachedHead(Native, CachedByPosition):
         self.dtype = head.dtype
         self.context = context_of(head)
         self.decoding = head.decoding  # its layers as they run here
-        self.not_fast: str | None = None  # why no kernels are used
-        self._is_tried = False  # whether these were
+        self._is_tried = False  # whether kernels were
         head.attach_verifier(target)
         head.begin_run()
         depth = target.config.get_text_config().num_hidden_layers
@@ -304,11 +302,11 @@ class CachedHead(Native, CachedByPosition):
         elif self.compiles_itself:
             if self.native is not None:
                 self._trying(self._find_weights)
-            elif self.not_native is None:
+            elif "by_operation" not in self.faults:
                 self._trying(self._choose_native)
         elif not self._is_tried and cuda.has_triton(self.device):
-            if why := why_not(self._try_kernels):
-                self.not_fast, self.decoding = why, self.model.decoding
+            if not self.tries("no_triton", self._try_kernels):
+                self.decoding = self.model.decoding
             self._is_tried = True
 
     @torch.no_grad()
@@ -336,12 +334,6 @@ class CachedHead(Native, CachedByPosition):
         self.native = native
         self.check_alike(expected, self.tried())
 
-    def notes_as(self, role: str) -> list[Message]:
-        notes = super().notes_as(role)
-        if self.not_fast is not None:
-            notes.append(message("no_triton", who=message(f"the_{role}"), why=self.not_fast))
-        return notes
-
     def tried(self) -> Tensor:
         """The head's logits after a few rows of features that are random numbers, to compare ways to compute
         them."""
@@ -360,8 +352,7 @@ class CachedHead(Native, CachedByPosition):
     def check_alike(self, expected: Tensor, said: Tensor) -> None:
         """ValueError if these are not the same logits, which the target's output layer may have made."""
         dtype = max(self.dtype, self.target.dtype, key=lambda one: torch.finfo(one).eps)
-        if what := difference(expected, said, dtype):
-            raise ValueError(f"it predicts something other than the head ({what})")
+        check_alike(expected, said, dtype, "it predicts something other than the head")
 
     def prefill(self, ids: list[int], start: int, end: int, is_over: Callable[[], bool]) -> None:
         """Fills the rows from `start` to before `end`. ids: the text. is_over: as in LM.prefill."""

@@ -39,10 +39,17 @@ from specdemo.events.speedup import DraftingCost
 from specdemo.runtime import cuda
 from specdemo.runtime.cache import CachedByPosition, Features, PositionalCache, PositionalLayer
 from specdemo.runtime.device import to_device
-from specdemo.runtime.files import few_bits, is_scale, stored_tensors
 from specdemo.runtime.linear import join_weights, use_skinny_linear
 from specdemo.runtime.lm import CachedLM, OfTarget, context_of, embedded_ids, final_norm
-from specdemo.runtime.weights import expert_weights, held_bytes, not_finite, weight_bytes
+from specdemo.runtime.weights import (
+    expert_weights,
+    few_bits,
+    held_bytes,
+    is_scale,
+    not_finite,
+    stored_tensors,
+    weight_bytes,
+)
 
 METHOD = "mtp"  # its name in METHODS
 NONE = "its target's checkpoint has no layers for multi-token prediction"

@@ -33,7 +33,7 @@ from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 from specdemo.errors import HUB_ID, LoadError, PairError, is_out_of_memory, reason_of
 from specdemo.loading.catalog import QUANTIZE
 from specdemo.loading.request import Part, dtype_name, without_revision
-from specdemo.runtime.files import few_bits, is_scale
+from specdemo.runtime.weights import few_bits, is_scale
 from specdemo.words.catalogue import numeral
 from specdemo.words.message import Message, message
 

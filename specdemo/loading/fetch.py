@@ -29,7 +29,7 @@ from specdemo.errors import LoadError, PairError, load_errors, no_config, other_
 from specdemo.loading.checkpoints import ADAPTER_CONFIG, ADAPTER_WEIGHTS, base_of
 from specdemo.loading.request import Part
 from specdemo.runtime.device import amount
-from specdemo.runtime.files import INDEX, OF_MODELS, SHARD, WEIGHTS_FILE, shards_of, weight_files
+from specdemo.runtime.weights import INDEX, OF_MODELS, SHARD, WEIGHTS_FILE, shards_of, weight_files
 from specdemo.words.catalogue import numeral
 from specdemo.words.message import Message, harmless, message
 

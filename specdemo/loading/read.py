@@ -32,10 +32,9 @@ from specdemo.loading.fetch import OnProgress, folder_of, has_tokenizer, is_here
 from specdemo.loading.plan import check_depth, check_quantize
 from specdemo.loading.request import Part
 from specdemo.runtime import cuda
-from specdemo.runtime.files import stored_tensors
 from specdemo.runtime.linear import align_weights, join_weights, use_skinny_linear
 from specdemo.runtime.native import is_small
-from specdemo.runtime.weights import FLOATS, is_dense
+from specdemo.runtime.weights import FLOATS, is_dense, stored_tensors
 from specdemo.words.message import about, message
 
 FROM_DISK = {"local_files_only": True}

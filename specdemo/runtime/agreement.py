@@ -30,16 +30,23 @@ def why_not(work: Callable[[], object]) -> str | None:
     return None
 
 
-def difference(expected: Tensor, said: Tensor, dtype: torch.dtype) -> str | None:
+def difference(expected: Tensor, given: Tensor, dtype: torch.dtype) -> str | None:
     """What differs in logits [N, V] by a faster way from those of a model of this dtype, as a part of a
     sentence; None where they agree. NaN is no agreement, since it would compare nothing."""
-    by, explained = apart(expected, said).amax(1), logits_tolerance(expected, dtype)
+    by, explained = apart(expected, given).amax(1), logits_tolerance(expected, dtype)
     by = by.masked_fill(expected.isnan().any(1), torch.inf)
     differing = (by > explained).nonzero().flatten().tolist()
     if not differing:
         return None
     row = differing[0]
     return f"row {row + 1} of {len(by)} differs by {by[row]:.2g}, and rounding explains {explained:.2g}"
+
+
+def check_alike(expected: Tensor, given: Tensor, dtype: torch.dtype, otherwise: str) -> None:
+    """Raises ValueError, which says `otherwise` and by how much, if a faster way gives other logits [N, V]
+    than those that are expected of a model of this dtype."""
+    if different := difference(expected, given, dtype):
+        raise ValueError(f"{otherwise} ({different})")
 
 
 def agree(pairs: Sequence[tuple[Tensor, Tensor]], dtype: torch.dtype, mostly: bool = False) -> bool:

@@ -1,5 +1,4 @@
-"""Masks and attention for static forwards (a few queries over a long cache, without a look at the device),
-and whether torch may choose cuDNN's attention.
+"""Masks and attention for static forwards: a few queries over a long cache, without a look at the device.
 
 torch's attention with a mask gives each key head to one block of a GPU, which reads all keys one after the
 other: 8 blocks on the 132 processors of an H200. So a long cache is seen as parts, which other blocks read at
@@ -12,7 +11,7 @@ registries, under one name."""
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 
@@ -24,7 +23,6 @@ from transformers import AttentionInterface, AttentionMaskInterface, PretrainedC
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from specdemo.runtime import cuda
-from specdemo.runtime.shared import PutBack, Shared
 
 ATTENTION_NAME, EAGER_NAME = "specdemo", "specdemo_eager"
 LOCK = threading.RLock()
@@ -220,31 +218,10 @@ def _attend_each(
 ) -> tuple[Tensor, Tensor]:
     """rows [S, G, R, d], keys and values [S, G, P, d], masks [S, G, R, P] -> outputs [S, G, R, d], and the
     log-sum-exp of their scores, float32 [S, G, R or more]."""
+    given, aten = (rows, keys, values), torch.ops.aten
     if cuda.is_cuda(rows.device):
-        found = torch.ops.aten._scaled_dot_product_efficient_attention(
-            rows, keys, values, masks, True, scale=scale
-        )
-    else:
-        found = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            rows, keys, values, attn_mask=masks, scale=scale
-        )
-    return found[0], found[1]
-
-
-def without_cudnn() -> AbstractContextManager:
-    """A context in which torch's attention leaves out cuDNN's. torch prefers that on some GPUs, but cuDNN
-    builds a plan for each new length of the cache, which takes tens of milliseconds."""
-    return _without_cudnn.held()
-
-
-def _leave_out_cudnn(_: object) -> PutBack:
-    enable = torch.backends.cuda.enable_cudnn_sdp
-    before = torch.backends.cuda.cudnn_sdp_enabled()
-    enable(False)
-    return lambda: enable(before)
-
-
-_without_cudnn = Shared(_leave_out_cudnn)
+        return aten._scaled_dot_product_efficient_attention(*given, masks, True, scale=scale)[:2]
+    return aten._scaled_dot_product_flash_attention_for_cpu(*given, attn_mask=masks, scale=scale)[:2]
 
 
 def own_eager_attention(module: torch.nn.Module, *given: object, **named: object) -> tuple[Tensor, object]:
@@ -266,13 +243,13 @@ def static_attention(config: PretrainedConfig, branches: Branches | None = None)
     parts = {"": config} | {
         name: part for name in config.sub_configs if (part := getattr(config, name, None)) is not None
     }
-    own = {name: part._attn_implementation for name, part in parts.items()}
+    before = {name: part._attn_implementation for name, part in parts.items()}
     with LOCK:  # two pairs may share a model
         config._attn_implementation = {
-            name: eager if before == "eager" else ATTENTION_NAME for name, before in own.items()
+            name: eager if kind == "eager" else ATTENTION_NAME for name, kind in before.items()
         }
         _of_thread.branches = branches
         try:
             yield
         finally:
-            config._attn_implementation, _of_thread.branches = own, None
+            config._attn_implementation, _of_thread.branches = before, None

@@ -1,12 +1,13 @@
 """What a decoder of the Llama family is, as a value: its layers, what each of them reads, which rows a row of
 a forward attends to, and what stands before and after the layers.
 
-Such a value is read off transformers' models (families.py) and off drafting heads (drafters/heads.py). Three
+Such a value is read off transformers' models (fused.py) and off drafting heads (drafters/heads.py). Three
 back-ends run it: torch's operations and kernels written in Triton (fused.py), and compiled code on a CPU
 (native.py)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
 from typing import Protocol
 
@@ -18,7 +19,7 @@ from transformers.activations import ACT2FN
 
 from specdemo.runtime.linear import JoinedLinear
 
-# The activations of MLPs that triton_between.py and kernels.py know: whether it is GELU's tanh form (not:
+# The activations of MLPs that triton_kernels.py and kernels.py know: whether it is GELU's tanh form (not:
 # SiLU).
 GELU_GATES = {"silu": False, "gelu_pytorch_tanh": True, "gelu_new": True}
 Rotation = tuple[Tensor, Tensor]  # cos and sin, each [..., N, 1, r]; the first half of sin is negative
@@ -39,10 +40,10 @@ class RowMask:
     def hidden(self, rows: Tensor, keys: Tensor) -> Tensor:
         """Which of the cache's keys [L] are hidden from each of the forward's rows [N], which follow each
         other: [N, L]."""
-        own = rows[:, None]  # [N, 1]
-        hidden = keys > (own[-1:] if self.later else own)
+        row = rows[:, None]  # [N, 1]
+        hidden = keys > (row[-1:] if self.later else row)
         if self.window is not None:
-            latest = own[:1] - self.window - 1 if self.from_first else own - self.window  # that is too old
+            latest = row[:1] - self.window - 1 if self.from_first else row - self.window  # that is too old
             hidden = hidden | (keys <= latest)
         return hidden.expand(len(rows), -1)
 
@@ -109,7 +110,7 @@ class Layer:
 
     part: the weights, in modules that are named as in transformers' Llama and its relatives. A layer with a
     `hidden_norm` reads the tokens' embeddings beside the stream, each normed on its own. reads_context:
-    whether it also makes keys and values of another model's hidden states. kernels: triton_between.py, or
+    whether it also makes keys and values of another model's hidden states. kernels: triton_kernels.py, or
     None for torch's operations."""
 
     def __init__(
@@ -122,18 +123,16 @@ class Layer:
     ):
         self.attends = attends
         self.kernels = kernels
-        triton = kernels is not None
         attention, mlp = part.self_attn, part.mlp
         if hasattr(attention, "qkv_proj"):
             qkv, gate_up = [attention.qkv_proj], [mlp.gate_up_proj]
         else:
             qkv = [attention.q_proj, attention.k_proj, attention.v_proj]
             gate_up = [mlp.gate_proj, mlp.up_proj]
-        self.qkv, self.gate_up = JoinedLinear(*qkv, triton=triton), JoinedLinear(*gate_up, triton=triton)
-        self.out, self.down = (
-            JoinedLinear(each, triton=triton) for each in (attention.o_proj, mlp.down_proj)
-        )
-        self.kv = JoinedLinear(*qkv[1:], triton=triton) if reads_context else None
+        joined = partial(JoinedLinear, kernels=kernels)
+        self.qkv, self.gate_up = joined(*qkv), joined(*gate_up)
+        self.out, self.down = joined(attention.o_proj), joined(mlp.down_proj)
+        self.kv = joined(*qkv[1:]) if reads_context else None
         self.activation = activation
         self.gelu: bool | None = GELU_GATES.get(activation)
         self.activate: Callable[[Tensor], Tensor] = ACT2FN[activation]
@@ -296,3 +295,9 @@ class Decoder:
             raise ValueError(f"its activation is {activation}")
         if not isinstance(self.embed, Embedding) or self.dtype not in (torch.float32, torch.bfloat16):
             raise ValueError("it computes in another type than float32 and bfloat16")
+
+
+def embedding_scale(embed: Module) -> float:
+    """What a model multiplies its embeddings by when it looks them up: Gemma by the root of their width."""
+    scale = torch.as_tensor(getattr(embed, "embed_scale", 1.0), dtype=torch.float32)
+    return float(scale.to(embed.weight.dtype))

@@ -1,5 +1,5 @@
 """A decoder's forward in few and large operations, by torch or by kernels written in Triton, over a cache
-that is written by position.
+that is written by position; and what a decoder is, read off transformers' models of the Llama family.
 
 A forward of few tokens costs what its operations cost to launch, not what they compute: transformers runs a
 Llama layer in some 43 of them, this module in 15 or 16, and with kernels in 9."""
@@ -10,23 +10,40 @@ from types import ModuleType
 
 import torch
 from torch import Tensor
+from torch.nn import Module
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 
 from specdemo.events.params import MOST_NODES
 from specdemo.runtime.attention import Branches, additive, masked_attention
-from specdemo.runtime.decoder import Attention, Decoder, Layer, Norm, Rotation, RowMask
-from specdemo.runtime.families import (
-    decoder_of_family,
-    layers_of_family,
-    rotations,
-    rotations_up_to,
-    softcap_of,
+from specdemo.runtime.decoder import (
+    Attention,
+    Decoder,
+    Heads,
+    Layer,
+    Norm,
+    Rotation,
+    RowMask,
+    embedding_scale,
 )
 from specdemo.runtime.linear import MOST_BY_TRITON
 from specdemo.runtime.weights import weights_address
 
 MOST_OF_TREE = MOST_NODES + 1  # rows of a forward: the largest tree, and the token before it
+# The classes of transformers that are built like this: RMS norms, rotary positions, a gated MLP, and causal
+# attention; and which of their layers have a sliding window. A class that is not here is run by
+# transformers' own forward.
+FAMILY = {
+    "Gemma2ForCausalLM": "by layer_types",
+    "Gemma3ForCausalLM": "by layer_types",
+    "LlamaForCausalLM": "none",
+    "MistralForCausalLM": "all layers",
+    "Olmo2ForCausalLM": "none",
+    "Phi3ForCausalLM": "all layers",
+    "Qwen2ForCausalLM": "by layer_types",
+    "Qwen3ForCausalLM": "by layer_types",
+    "SmolLM3ForCausalLM": "by layer_types",
+}
 
 
 class FusedForward:
@@ -95,16 +112,108 @@ class FusedForward:
         captured step outlives."""
         if self._tables_for != capacity:
             positions = torch.arange(capacity, device=x.device)
-            found = rotations_up_to(positions, last_position, self.model, x, self.layers)
-            self._tables = {name: as_table(both, self.layers[0]) for name, both in found.items()}
+            by_name = rotations_up_to(positions, last_position, self.model, x, self.layers)
+            self._tables = {name: as_table(both, self.layers[0]) for name, both in by_name.items()}
             self._tables_for = capacity
         return self._tables
 
 
-def triton_kernels() -> ModuleType:
-    from specdemo.runtime import triton_between  # imports Triton
+def is_of_family(model: Module) -> bool:
+    kind = type(model)
+    return kind.__module__.startswith("transformers.models.") and kind.__name__ in FAMILY
 
-    return triton_between
+
+def layers_of_family(model: PreTrainedModel, kernels: ModuleType | None = None) -> list[Layer]:
+    """The decoder layers of a model of the family. kernels: see Layer."""
+    config, parts = model.config, model.model.layers
+    activation = getattr(config, "hidden_activation", None) or config.hidden_act
+    # Gemma 3 has several rotary embeddings, which a layer chooses among by its type.
+    several = type(model).__name__ == "Gemma3ForCausalLM"
+    names = config.layer_types[: len(parts)] if several else [None] * len(parts)
+    return [
+        Layer(part, _heads(part.self_attn, window, name), activation, kernels)
+        for part, window, name in zip(parts, _windows(model), names, strict=True)
+    ]
+
+
+def decoder_of_family(model: PreTrainedModel, layers: list[Layer], last_position: float) -> Decoder:
+    """A model of the family as a Decoder, with its embeddings, norms and output layer as they are now.
+    last_position: see `rotations_up_to`."""
+    embed, float32 = model.model.embed_tokens, torch.zeros(1, dtype=torch.float32)
+    return Decoder(
+        model.dtype,
+        embed,
+        layers,
+        Norm(model.model.norm),
+        model.lm_head,
+        lambda positions: rotations_up_to(positions, last_position, model, float32, layers),
+        embedding_scale=embedding_scale(embed),
+        softcap=softcap_of(model),
+    )
+
+
+def softcap_of(model: PreTrainedModel) -> float | None:
+    """The cap of the model's logits; None if they have none."""
+    return getattr(model.config, "final_logit_softcapping", None)
+
+
+def _heads(attention: Module, window: int | None, rotation: str | None) -> Heads:
+    config = attention.config
+    return Heads(
+        attention.layer_idx,
+        config.num_attention_heads,
+        config.num_key_value_heads,
+        attention.head_dim,
+        attention.scaling,
+        RowMask(window),
+        getattr(attention, "attn_logit_softcapping", None),
+        rotation,
+        bool(getattr(attention, "use_rope", True)),
+    )
+
+
+def _windows(model: PreTrainedModel) -> list[int | None]:
+    """The width of each layer's sliding window, as the model's own forward decides it."""
+    count = len(model.model.layers)
+    match FAMILY[type(model).__name__]:
+        case "none":
+            return [None] * count
+        case "all layers":
+            return [model.config.sliding_window] * count
+    window, types = model.config.sliding_window, model.config.layer_types[:count]
+    return [window if kind == "sliding_attention" else None for kind in types]
+
+
+def rotations(
+    model: PreTrainedModel, x: Tensor, positions: Tensor, layers: list[Layer]
+) -> dict[str | None, Rotation]:
+    """Rotary position embeddings (Su et al. 2021) of tokens at positions [N], in the dtype of x."""
+    by_name = {}
+    for name in dict.fromkeys(layer.attends.rotation for layer in layers):
+        named = () if name is None else (name,)
+        cos, sin = model.model.rotary_emb(x, positions[None], *named)  # [1, N, r]
+        half = cos.shape[-1] // 2
+        sin = torch.cat([-sin[..., :half], sin[..., half:]], -1)
+        by_name[name] = cos[0, :, None], sin[0, :, None]
+    return by_name
+
+
+def rotations_up_to(
+    positions: Tensor, last_position: float, model: PreTrainedModel, x: Tensor, layers: list[Layer]
+) -> dict[str | None, Rotation]:
+    """The rotations at all positions of a cache, [C, 1, r]. They hold for texts of any length, since a text
+    ends where they would depend on it (see `context_of`). Rows that only fill a captured step may lie beyond
+    the model's last position."""
+    positions = positions.clamp(max=last_position)
+    # A short forward brings "dynamic" frequencies back that a longer text of the model's owner has left.
+    rotations(model, x, positions[:1], layers)
+    return rotations(model, x, positions, layers)
+
+
+def triton_kernels() -> ModuleType:
+    from specdemo.runtime import triton_kernels  # imports Triton
+
+    return triton_kernels
 
 
 def as_table(rotation: Rotation, layer: Layer) -> Tensor:

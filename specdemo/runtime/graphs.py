@@ -1,5 +1,7 @@
 """Steps as CUDA graphs: captured once and replayed, so that their thousands of launches cost the host one
-call. Each graph is compared with the step that it was made from before it is used."""
+call. Each graph is compared with the step that it was made from before it is used; and of each model it is
+tried first whether its forward can be captured at all: whether a static forward predicts what a plain one
+does, without looking at its own numbers on the way."""
 
 import gc
 import os
@@ -7,17 +9,22 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn import Module
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import PreTrainedModel
 
 from specdemo.errors import one_line
 from specdemo.events import Gamma
 from specdemo.runtime import cuda
-from specdemo.runtime.agreement import disagreement
+from specdemo.runtime.agreement import check_alike, disagreement
 from specdemo.runtime.cache import Cached
-from specdemo.runtime.capturable import ForbidDataDependence, ForbidReadingTensors, capture_blocker
 from specdemo.runtime.device import Clock
+from specdemo.runtime.lm import CachedLM, context_of, windows_of
 from specdemo.runtime.steps import AUTO_ROWS, In, Out, StepInput, tensors_of, with_tensors
 from specdemo.runtime.weights import weights_address
 from specdemo.words.message import Message, message
@@ -27,6 +34,8 @@ CAPTURE_INTERRUPTED = (
     "operation not permitted when stream is capturing",
     "operation failed due to a previous error during capture",
 )
+LOOKS = "its forward reads tensor values on the host ({})"
+OTHER_MASKS = "it makes masks of its own from the length of the cache"
 OTHERWISE = "its graph says something other than the step itself ({})"
 PASSING = (*CAPTURE_INTERRUPTED, "out of memory")  # another time, the same capture may succeed
 CAPTURES_TRIED = 2  # of a step whose graph says something else
@@ -173,10 +182,10 @@ class Graphs:
                 _fill(captured.input, tried)
                 # The graph comes first: after the step, the cache would hold what the graph has to write.
                 captured.graph.replay()
-                said = with_tensors(captured.output, (t.clone() for t in tensors_of(captured.output)))
-                right = expected(captured.input, said) if expected else step(captured.input)
+                output = with_tensors(captured.output, (t.clone() for t in tensors_of(captured.output)))
+                right = expected(captured.input, output) if expected else step(captured.input)
                 cuda.synchronize(device)
-                if different := disagreement(right, said, self._dtypes):
+                if different := disagreement(right, output, self._dtypes):
                     return different
             return None
         finally:
@@ -205,8 +214,8 @@ def _reason(error: Exception, step: Callable, value: StepInput) -> str:
         try:
             with ForbidReadingTensors(), ForbidDataDependence():
                 step(value)
-        except Exception as own:
-            return one_line(own)
+        except Exception as cause:
+            return one_line(cause)
     return one_line(error)
 
 
@@ -222,3 +231,58 @@ def _collector_off() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+@torch.no_grad()
+def capture_blocker(model: PreTrainedModel) -> str | None:
+    """Why the model cannot be captured, tried on a few tokens; None if it can."""
+    lm = CachedLM(model)
+    if lm.states is not None:
+        return "its recurrent layers keep a state, which is saved and put back between its forwards"
+    n = int(min(6, context_of(model)))
+    ids = positions = torch.arange(n, device=lm.device)
+    lm.reserve(0, n)
+    expected = lm.forward(ids, positions[0])  # [n, V]
+    lm.begin_run(static=True)
+    # Some models measure a window from the end of the visible cache.
+    lm.reserve(0, max((size for size in windows_of(model) if size <= 4096), default=0) + 64)
+    try:
+        for rows in (n, 2, 1):
+            with ForbidReadingTensors(), ForbidDataDependence():
+                logits = lm.forward(ids[-rows:], positions[-rows])
+            check_alike(expected[-rows:], logits, lm.dtype, OTHER_MASKS)
+    except Exception as error:
+        return one_line(error)
+    return None
+
+
+class ForbidReadingTensors(TorchFunctionMode):
+    """Raises when Python code reads the numbers in a tensor."""
+
+    READS = {
+        "item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__contains__", "__iter__"
+    }  # fmt: skip
+
+    def __torch_function__(
+        self, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        if getattr(function, "__name__", "") in self.READS:
+            raise RuntimeError(LOOKS.format(function.__name__))
+        return function(*args, **(kwargs or {}))
+
+
+class ForbidDataDependence(TorchDispatchMode):
+    """Raises for an operation whose output's shape depends on the numbers."""
+
+    READS = {"_local_scalar_dense", "nonzero", "masked_select", "_unique", "_unique2", "equal", "is_nonzero"}
+
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        name = operation.overloadpacket.__name__
+        by_mask = name in ("index", "index_put", "index_put_") and any(
+            isinstance(index, Tensor) and index.dtype == torch.bool for index in args[1]
+        )
+        if name in self.READS or by_mask:
+            raise RuntimeError(LOOKS.format(name))
+        return operation(*args, **(kwargs or {}))

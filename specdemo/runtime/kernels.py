@@ -1,15 +1,19 @@
 """The arithmetic of a forward on a CPU in a few functions that numba compiles. native.py calls them.
 
 They are given addresses, because a model's weights and its cache stay where they are. They compute in
-float32. Weights may be kept in other ways, which products.py reads, and embeddings, cache and features may be
-bfloat16."""
+float32. Weights may be kept in other ways, which intrinsics.py reads, and embeddings, cache and features may
+be bfloat16."""
+
+from typing import NamedTuple
 
 import numpy as np
 from llvmlite import ir
-from numba import cfunc, njit, types
+from numba import njit, types
 from numba.extending import intrinsic
 
 from specdemo.runtime.intrinsics import (
+    BYTES,
+    FEWEST_OUTPUTS,
     HALF,
     INNER,
     ONE,
@@ -21,102 +25,112 @@ from specdemo.runtime.intrinsics import (
     as_float,
     bits,
     doubles,
+    entry_point,
     exp,
     floats,
     ints,
+    record_at,
     shorts,
 )
-from specdemo.runtime.products import BYTES, FEWEST_OUTPUTS
 from specdemo.runtime.shaping import add_bias, argmax, certainty, draw_token, penalise, shape
 
-# What a forward reads of its model: whole numbers, by index. All that is not a size or a flag is an address.
-(
-    LAYER_COUNT,
-    HIDDEN,
-    HEADS,
-    GROUPS,
-    HEAD_DIM,
-    ROTATED,  # channels of a head
-    WIDTH,  # of the MLP
-    OUTPUT_WIDTH,  # numbers that the output layer gives
-    VOCAB,
-    DRAFT_IDS,  # [OUTPUT_WIDTH]: which tokens these are; 0: all, in their order
-    KNOWN,  # tokens with an embedding
-    EMBEDDING_TABLE,
-    NARROW_TABLE,  # whether it is bfloat16, not float32
-    TANH_GELU,  # whether that is the activation; else it is SiLU
-    NORM_HEADS,  # whether q and k are normed head by head
-    STATES,  # of the features
-    STATES_WIDTH,
-    NARROW_STATES,  # as NARROW_TABLE
-    CAPACITY,  # of the cache
-    NARROW,  # the same
-    READS,  # how features are read: see below; 0: they are not
-    PARTS,  # of the features, each normed by itself
-    BEGINS_WITH_READS,  # whether the stream begins with what is read, and embeddings are read beside it
-    READS_EMBEDDINGS,  # whether the product that reads features reads embeddings before them
-    STREAM,  # [rows, HIDDEN]: where the last layer's output is left for later; 0: it is not
-    STREAM_IS_NORMED,
-    NEWEST,  # rows of the cache that do not all follow each other, see attention.Branches; 0: all do
-    DEPTHS,  # [NEWEST]
-    HIDDEN_ROWS,  # [rows, NEWEST], float32: what is added to the scores of these rows
-    MODEL_FIELDS,
-) = range(30)
-# Real numbers of a model: a cap of 0 is none. The last two are the epsilons of norms of what is read.
-EMBEDDING_SCALE, LOGITS_SCALE, LOGITS_CAP, BEFORE_READS, AFTER_READS, MODEL_NUMBERS = range(6)
-# A product: its weight, how that is kept, what its outputs are multiplied by (0: nothing), its bias (0:
-# none), and its sizes.
-MATRIX, KIND, SCALES, BIAS, OUTPUTS, INPUTS, PRODUCT_FIELDS = range(7)
-# A norm: its weight (0: there is no such norm), and its index among the layer's real numbers.
-# A layer: its products, then the weights of its norms, then the rest.
-Q, K, V, OUT, GATE, UP, DOWN = range(0, 7 * PRODUCT_FIELDS, PRODUCT_FIELDS)
-NORMS = 7 * PRODUCT_FIELDS
-BEFORE_ATTENTION, AFTER_ATTENTION, BEFORE_MLP, AFTER_MLP, Q_NORM, K_NORM, OF_EMBEDDING = range(
-    NORMS, NORMS + 7
+WHOLE, REAL = np.int64, np.float32
+
+
+def each(kind, names: str) -> list[tuple]:
+    """Fields of a record that are of one kind."""
+    return [(name, kind) for name in names.split()]
+
+
+def record_type(*fields: tuple) -> np.dtype:
+    return np.dtype([*fields], align=True)
+
+
+# What compiled code is told, as records. A whole number is a size, a flag or an address; 0 where there is
+# none. A product's `kind`: how its weight is kept; scales: what its outputs are multiplied by.
+PRODUCT = record_type(*each(WHOLE, "weight kind scales bias outputs inputs"))
+NORM = record_type(("weight", WHOLE), ("eps", REAL))
+NORMS = "before_attention after_attention before_mlp after_mlp q_norm k_norm of_embedding"  # as of a Layer
+LAYER = record_type(
+    *each(PRODUCT, "q k v out gate up down"),
+    *each(NORM, NORMS),
+    ("keeps_normed", WHOLE),  # see decoder.Layer
+    *each(WHOLE, "window from_first later"),  # see decoder.RowMask
+    *each(WHOLE, "cos sin"),  # [capacity, rotated]; the first half of each row of sin is negative
+    *each(WHOLE, "key_cache value_cache"),  # [groups, capacity, head_dim]
+    ("feature", WHOLE),  # 1 + the column of the features where its input is kept
+    *each(REAL, "scaling softcap"),  # of the scores
 )
-(
-    KEEPS_NORMED,  # see decoder.Layer
-    WINDOW,  # 0: none
-    FROM_FIRST,  # see decoder.RowMask
-    LATER,
-    COS,  # [capacity, rotated channels], 0 where nothing is rotated
-    SIN,  # the same; the first half of each row is negative
-    KEY_CACHE,  # [groups, capacity, head_dim]
-    VALUE_CACHE,
-    FEATURE,  # 1 + the column of the features where its input is kept; 0: it is not
-    LAYER_FIELDS,
-) = range(NORMS + 7, NORMS + 17)
-# Real numbers of a layer: the epsilons of its norms, in their order, then the scores' scale and cap.
-SCALING, SCORES_CAP, LAYER_NUMBERS = range(7, 10)
-# The last norm and the output layer are a layer of their own, of which only these two are read. So is what
-# reads features: their norm, the product that makes one hidden state of them, and its norm.
-LAST_NORM, LAST = BEFORE_ATTENTION, OUT
-READ_NORM, READ, READ_AFTER = BEFORE_ATTENTION, OUT, AFTER_ATTENTION
+MODEL = record_type(
+    *each(WHOLE, "layer_count hidden heads groups head_dim"),
+    ("rotated", WHOLE),  # channels of a head
+    ("width", WHOLE),  # of the MLP
+    ("output_width", WHOLE),  # numbers that the output layer gives
+    ("vocab", WHOLE),
+    ("draft_ids", WHOLE),  # [output_width]: which tokens these are; 0: all, in their order
+    ("known", WHOLE),  # tokens with an embedding
+    *each(WHOLE, "embedding_table narrow_table"),  # and whether it is bfloat16, not float32
+    ("tanh_gelu", WHOLE),  # whether that is the activation; else it is SiLU
+    ("norm_heads", WHOLE),  # whether q and k are normed head by head
+    *each(WHOLE, "states states_width narrow_states"),  # of the features; whether they are bfloat16
+    *each(WHOLE, "capacity narrow"),  # of the cache; whether it is bfloat16
+    ("reads", WHOLE),  # whether it reads features
+    ("parts", WHOLE),  # of the features, each normed by itself
+    ("begins_with_reads", WHOLE),  # whether the stream begins with them, and embeddings are beside it
+    ("reads_embeddings", WHOLE),  # whether the product that reads features reads embeddings before them
+    ("stream", WHOLE),  # [rows, hidden]: where the last layer's output is left for later
+    ("stream_is_normed", WHOLE),
+    ("last_feature", WHOLE),  # as a layer's `feature`, of the last layer's output
+    *each(REAL, "embedding_scale logits_scale softcap"),
+    *each(NORM, "last_norm read_norm read_after"),
+    *each(PRODUCT, "head read"),
+)
+# What is asked of a forward (see `forward_function`), or of reading features.
+CALL = record_type(
+    *each(WHOLE, "begins ids start rows block kernels one_row last_alone logits scratch"),
+    *each(WHOLE, "newest depths hidden"),
+    *each(WHOLE, "drafts draft_logits drawing seen uniforms probs made adjusted masses sums"),
+)
 # What the stream of a forward begins with: embeddings, features, or what the last forward has left.
 EMBEDDINGS, FEATURES, LEFT = range(3)
-# How the tokens of a draft are drawn, see lm.Drawing: real numbers of 64 bits. From BIASED on, the tokens
-# with a bias follow, and then their biases.
-(
-    TEMPERATURE,  # 0: the likeliest token
-    TOP_K,
-    TOP_P,
-    MIN_P,
-    REPETITION,
-    PRESENCE,
-    FREQUENCY,
-    STOPS_BELOW,
-    BIASED_COUNT,
-    BIASED,
-) = range(10)
+# How the tokens of a draft are drawn, see lm.Drawing. The tokens with a bias follow, and then their biases.
+# temperature 0: the likeliest token.
+DRAWING = record_type(
+    *each(np.float64, "temperature top_k top_p min_p repetition presence frequency stops_below biased_count")
+)
+# float32 numbers, others that may be the same in bfloat16, and how many.
+COPY = record_type(*each(WHOLE, "wide narrow count"))
 # What threads that compute a forward together share: how often they have met, how many wait, whether they
-# are to give up, and the address of the system's function that lets others run.
-GENERATION, ARRIVED, GIVEN_UP, GIVE_WAY, TEAM_FIELDS = range(5)
+# are to give up, and the system's function that lets others run.
+TEAM = record_type(*each(WHOLE, "generation arrived given_up give_way"))
 SPINS = 2000  # tries before a thread that waits lets others run
+DRAWING_BYTES = DRAWING.itemsize
+GENERATION, ARRIVED, GIVEN_UP = (TEAM.fields[name][1] for name in ("generation", "arrived", "given_up"))
+layer_at, model_at, call_at, drawing_at, copy_at, team_at = map(
+    record_at, (LAYER, MODEL, CALL, DRAWING, COPY, TEAM)
+)
+
+
+class Part(NamedTuple):
+    """A thread's part in a forward: one of `threads` threads, whose number is `me`. rows: those of the
+    forward, which the products take in so many blocks, and which the cache has from `start` on. kernels
+    [KINDS]: the products, by how weights are kept. newest: rows of the cache that do not all follow each
+    other (see attention.Branches), with their depths [newest]; 0: all do."""
+
+    rows: int
+    blocks: int
+    start: int
+    kernels: int
+    newest: int
+    depths: int
+    team: int
+    me: int
+    threads: int
 
 
 @intrinsic
-def call(typing, function, weight, x, y, outputs, inputs, stride, blocks):
-    """Calls a function of products.py by its address."""
+def call_product(typing, function, weight, x, y, outputs, inputs, stride, blocks):
+    """Calls what intrinsics.product_function has compiled by its address."""
 
     def generate(context, builder, signature, arguments):
         kind = ir.FunctionType(ir.VoidType(), [ir.IntType(64)] * 7)
@@ -197,7 +211,7 @@ def tanh(x):
 
 
 @njit(fastmath=REORDERED, **INNER)
-def norm(x, weight, y, rows, size, stride, eps):
+def norm(x, weight, eps, y, rows, size, stride):
     """y [rows, size], whose rows are `stride` numbers apart = the RMS norm of x [rows, size]; in place where
     y is x."""
     apart()
@@ -210,6 +224,15 @@ def norm(x, weight, y, rows, size, stride, eps):
         scale = ONE / np.float32(np.sqrt(squares / np.float32(size) + np.float32(eps)))
         for i in range(size):
             to[i] = row[i] * scale * w[i]
+
+
+@njit(**INNER)
+def normed(given, x, y, rows, size):
+    """Norms x [rows, size] to y. Returns the address of what comes of it: x itself where there is no norm."""
+    if not given.weight:
+        return x
+    norm(x, given.weight, given.eps, y, rows, size, size)
+    return y
 
 
 @njit(**INNER)
@@ -265,67 +288,67 @@ def read_numbers(x, at, y, count, narrow):
 
 
 @njit(**INNER)
-def share_of(outputs, me, threads):
+def share_of(outputs, part):
     """The outputs that this thread computes: the first, and how many."""
     if outputs % FEWEST_OUTPUTS:
-        return 0, outputs if me == 0 else 0
+        return 0, outputs if part.me == 0 else 0
     parts = outputs // FEWEST_OUTPUTS
-    first, end = parts * me // threads, parts * (me + 1) // threads
+    first, end = parts * part.me // part.threads, parts * (part.me + 1) // part.threads
     return first * FEWEST_OUTPUTS, (end - first) * FEWEST_OUTPUTS
 
 
 @njit(**INNER)
-def product(given, kernels, x, y, rows, blocks, me, threads):
-    """This thread's share of y, the product that is described at the address `given`, with its bias."""
+def product(given, part, x, y):
+    """This thread's share of y, a product, with its bias."""
     apart()
-    own = ints(given)
-    outputs, inputs, kind = own[OUTPUTS], own[INPUTS], own[KIND]
-    first, count = share_of(outputs, me, threads)
+    outputs, inputs, kind = given.outputs, given.inputs, given.kind
+    first, count = share_of(outputs, part)
     if count:
-        weight = own[MATRIX] + first * inputs * BYTES[kind]
-        call(ints(kernels)[kind], weight, x, y + 4 * first, count, inputs, outputs, blocks)
-        for n in range(rows):
-            if own[SCALES]:
-                scale(y + 4 * (n * outputs + first), own[SCALES] + 4 * first, count)
-            if own[BIAS]:
-                add(y + 4 * (n * outputs + first), own[BIAS] + 4 * first, count)
+        weight = given.weight + first * inputs * BYTES[kind]
+        function = ints(part.kernels)[kind]
+        call_product(function, weight, x, y + 4 * first, count, inputs, outputs, part.blocks)
+        for n in range(part.rows):
+            if given.scales:
+                scale(y + 4 * (n * outputs + first), given.scales + 4 * first, count)
+            if given.bias:
+                add(y + 4 * (n * outputs + first), given.bias + 4 * first, count)
 
 
 @njit(**INNER)
-def meet(team, threads):
+def meet(part):
     """Waits until all threads have come here."""
     apart()
-    if threads == 1:
+    team = part.team
+    if part.threads == 1:
         return
-    generation = atomic_load(team + 8 * GENERATION)
-    if atomic_add(team + 8 * ARRIVED, 1) == threads - 1:
-        atomic_store(team + 8 * ARRIVED, 0)
-        atomic_store(team + 8 * GENERATION, generation + 1)
+    generation = atomic_load(team + GENERATION)
+    if atomic_add(team + ARRIVED, 1) == part.threads - 1:
+        atomic_store(team + ARRIVED, 0)
+        atomic_store(team + GENERATION, generation + 1)
         return
     tries = 0
-    while atomic_load(team + 8 * GENERATION) == generation and not atomic_load(team + 8 * GIVEN_UP):
+    while atomic_load(team + GENERATION) == generation and not atomic_load(team + GIVEN_UP):
         tries += 1
         if tries > SPINS:
-            give_way(ints(team)[GIVE_WAY])
+            give_way(team_at(team, 0).give_way)
 
 
 @njit(**INNER)
-def place_of(model, start, rows, n):
-    """The position in the text of row n of a forward, whose rows the cache has from `start` on."""
-    newest = model[NEWEST]
-    return start + rows - newest + ints(model[DEPTHS])[newest - rows + n] if newest else start + n
+def place_of(part, n):
+    """The position in the text of row n of a forward."""
+    newest, start, rows = part.newest, part.start, part.rows
+    return start + rows - newest + ints(part.depths)[newest - rows + n] if newest else start + n
 
 
 @njit(**INNER)
-def rotate(model, x, rows, heads, cos, sin, start):
-    """Rotates the first channels of x [rows, heads, HEAD_DIM], ROTATED of them, by the positions of a
-    forward's rows."""
+def rotate(model, layer, part, x, heads):
+    """Rotates the first channels of x [rows, heads, head_dim] by the positions of a forward's rows."""
     apart()
-    d, rotated = model[HEAD_DIM], model[ROTATED]
+    d, rotated = model.head_dim, model.rotated
     half = rotated // 2
-    for n in range(rows):
-        at = 4 * place_of(model, start, rows, n) * rotated
-        c, s = floats(cos + at), floats(sin + at)
+    for n in range(part.rows):
+        at = 4 * place_of(part, n) * rotated
+        c, s = floats(layer.cos + at), floats(layer.sin + at)
         for head in range(heads):
             v = floats(x + 4 * (n * heads + head) * d)
             for j in range(half):
@@ -335,14 +358,14 @@ def rotate(model, x, rows, heads, cos, sin, start):
 
 
 @njit(**INNER)
-def store(x, cache, rows, groups, d, capacity, start, narrow):
-    """Writes x [rows, groups, d] to the cache [groups, capacity, d], at `start`."""
+def store(model, part, x, cache):
+    """Writes x [rows, groups, head_dim] to the cache [groups, capacity, head_dim]."""
     apart()
-    for n in range(rows):
+    groups, d = model.groups, model.head_dim
+    for n in range(part.rows):
         for group in range(groups):
-            write_numbers(
-                x + 4 * (n * groups + group) * d, cache, (group * capacity + start + n) * d, d, narrow
-            )
+            at = (group * model.capacity + part.start + n) * d
+            write_numbers(x + 4 * (n * groups + group) * d, cache, at, d, model.narrow)
 
 
 @njit(fastmath=REORDERED, **INNER)
@@ -431,282 +454,226 @@ def activate(gate, up, count, is_tanh_gelu):
 
 
 @njit(**INNER)
-def embed(model, ids, x, rows, scale):
+def embed(model, part, ids, x):
     apart()
-    size, table = model[HIDDEN], model[EMBEDDING_TABLE]
-    for n in range(rows):
-        at = max(0, min(ids[n], model[KNOWN] - 1)) * size
+    size, scale = model.hidden, model.embedding_scale
+    for n in range(part.rows):
+        at = max(0, min(ints(ids)[n], model.known - 1)) * size
         to = floats(x + 4 * n * size)
-        read_numbers(table, at, x + 4 * n * size, size, model[NARROW_TABLE])
+        read_numbers(model.embedding_table, at, x + 4 * n * size, size, model.narrow_table)
         for i in range(size):
             to[i] *= scale
 
 
 @njit(**INNER)
-def keep(model, layer, x, rows, start):
-    """Keeps the layer's input in the features."""
+def keep(model, part, feature, x):
+    """Keeps a layer's input in the features."""
     apart()
-    if layer[FEATURE]:
-        size = model[HIDDEN]
-        for n in range(rows):
-            at = (start + n) * model[STATES_WIDTH] + layer[FEATURE] - 1
-            write_numbers(x + 4 * n * size, model[STATES], at, size, model[NARROW_STATES])
+    if feature and part.me == 0:
+        size = model.hidden
+        for n in range(part.rows):
+            at = (part.start + n) * model.states_width + feature - 1
+            write_numbers(x + 4 * n * size, model.states, at, size, model.narrow_states)
 
 
 @njit(**INNER)
-def read_features(
-    model, numbers, kernels, result, beside, work, rows, blocks, start, begins, team, me, threads
-):
-    """Reads the target's features at the positions from `start` on, or what the last forward has left ->
-    result [padded rows, HIDDEN]. beside [rows, HIDDEN]: the embeddings that are read before them, if any are.
-    work: memory for what is read."""
+def read_features(model, part, begins, beside, work, result):
+    """Reads the target's features, or what the last forward has left -> result [padded rows, hidden]. beside
+    [rows, hidden]: the embeddings that are read before them, if any are. work: memory for what is read."""
     apart()
-    place = model[READS]
-    own, width, parts = ints(place), model[STATES_WIDTH], model[PARTS]
-    before = model[HIDDEN] if model[READS_EMBEDDINGS] else 0
-    if me == 0:
-        for n in range(rows):
+    width, parts = model.states_width, model.parts
+    before = model.hidden if model.reads_embeddings else 0
+    if part.me == 0:
+        for n in range(part.rows):
             row = work + 4 * n * (before + width)
             copy(beside + 4 * n * before, row, before)
             row += 4 * before
             if begins == LEFT:
-                copy(model[STREAM] + 4 * n * width, row, width)
+                copy(model.stream + 4 * n * width, row, width)
                 continue
-            read_numbers(model[STATES], (start + n) * width, row, width, model[NARROW_STATES])
-            if own[READ_NORM]:
+            read_numbers(model.states, (part.start + n) * width, row, width, model.narrow_states)
+            if model.read_norm.weight:
                 size = width // parts
-                for part in range(parts):
-                    at = row + 4 * part * size
-                    norm(at, own[READ_NORM] + 4 * part * size, at, 1, size, size, numbers[BEFORE_READS])
-    meet(team, threads)
-    product(place + 8 * READ, kernels, work, result, rows, blocks, me, threads)
-    meet(team, threads)
-    if own[READ_AFTER]:
-        size = model[HIDDEN]
-        if me == 0:
-            norm(result, own[READ_AFTER], result, rows, size, size, numbers[AFTER_READS])
-        meet(team, threads)
+                for index in range(parts):
+                    at = row + 4 * index * size
+                    weight = model.read_norm.weight + 4 * index * size
+                    norm(at, weight, model.read_norm.eps, at, 1, size, size)
+    meet(part)
+    product(model.read, part, work, result)
+    meet(part)
+    if model.read_after.weight:
+        if part.me == 0:
+            normed(model.read_after, result, result, part.rows, model.hidden)
+        meet(part)
 
 
 @njit(**INNER)
-def norm_heads(model, x, weight, rows, heads, eps):
-    """Norms x [rows, heads, HEAD_DIM], each head by itself or all as one."""
-    d = model[HEAD_DIM]
-    if model[NORM_HEADS]:
-        norm(x, weight, x, rows * heads, d, d, eps)
+def norm_heads(model, given, x, rows, heads):
+    """Norms x [rows, heads, head_dim], each head by itself or all as one."""
+    d = model.head_dim
+    if model.norm_heads:
+        normed(given, x, x, rows * heads, d)
     else:
-        norm(x, weight, x, rows, heads * d, heads * d, eps)
+        normed(given, x, x, rows, heads * d)
 
 
 @njit(**INNER)
-def write_keys(model, layer, numbers, k, v, rows, start):
-    """Norms and rotates k [rows, GROUPS, HEAD_DIM], and writes k and v to the layer's cache."""
+def write_keys(model, layer, part, k, v):
+    """Norms and rotates k [rows, groups, head_dim], and writes k and v to the layer's cache."""
     apart()
-    groups, d = model[GROUPS], model[HEAD_DIM]
-    if layer[K_NORM]:
-        norm_heads(model, k, layer[K_NORM], rows, groups, numbers[5])
-    if layer[COS]:
-        rotate(model, k, rows, groups, layer[COS], layer[SIN], start)
-    store(k, layer[KEY_CACHE], rows, groups, d, model[CAPACITY], start, model[NARROW])
-    store(v, layer[VALUE_CACHE], rows, groups, d, model[CAPACITY], start, model[NARROW])
+    norm_heads(model, layer.k_norm, k, part.rows, model.groups)
+    if layer.cos:
+        rotate(model, layer, part, k, model.groups)
+    store(model, part, k, layer.key_cache)
+    store(model, part, v, layer.value_cache)
 
 
 @njit(**INNER)
-def run_layer(
-    model, place, numbers, kernels, x, beside, own, shared, rows, blocks, padded, start, team, me, threads
-):
-    """Runs the decoder layer that is described at the address `place`: attention, then the MLP, each added to
-    the stream x. x, beside (embeddings, where the layer reads them) and `own` are this thread's memory; what
-    the threads compute for each other is in `shared`."""
-    layer = ints(place)
-    size, heads, groups, d, width = model[HIDDEN], model[HEADS], model[GROUPS], model[HEAD_DIM], model[WIDTH]
-    h, scores = own, own + 4 * padded * size * (2 if model[BEGINS_WITH_READS] else 1)
+def run_layer(model, layer, part, hidden, padded, x, beside, alone, shared):
+    """Runs a decoder layer: attention, then the MLP, each added to the stream x. hidden [rows, newest]: what
+    is added to the scores of the newest rows. x, beside (embeddings, where the layer reads them) and `alone`
+    are this thread's memory; what the threads compute for each other is in `shared`."""
+    size, heads, groups, d = model.hidden, model.heads, model.groups, model.head_dim
+    rows, width, start, newest = part.rows, model.width, part.start, part.newest
+    h, scores = alone, alone + 4 * padded * size * (2 if model.begins_with_reads else 1)
     result = shared
     q = result + 4 * padded * size
     k = q + 4 * padded * heads * d
     v = k + 4 * padded * groups * d
     gate, up = q, q + 4 * padded * width
 
-    source = x
-    if layer[OF_EMBEDDING]:
-        norm(beside, layer[OF_EMBEDDING], h, rows, size, 2 * size, numbers[6])
-        norm(x, layer[BEFORE_ATTENTION], h + 4 * size, rows, size, 2 * size, numbers[0])
-        if layer[KEEPS_NORMED]:
+    if layer.of_embedding.weight:
+        source, before = h, layer.before_attention
+        norm(beside, layer.of_embedding.weight, layer.of_embedding.eps, h, rows, size, 2 * size)
+        norm(x, before.weight, before.eps, h + 4 * size, rows, size, 2 * size)
+        if layer.keeps_normed:
             for n in range(rows):
                 copy(h + 4 * (2 * n + 1) * size, x + 4 * n * size, size)
-        source = h
-    elif layer[BEFORE_ATTENTION]:
-        norm(x, layer[BEFORE_ATTENTION], h, rows, size, size, numbers[0])
-        source = h
-    product(place + 8 * Q, kernels, source, q, rows, blocks, me, threads)
-    product(place + 8 * K, kernels, source, k, rows, blocks, me, threads)
-    product(place + 8 * V, kernels, source, v, rows, blocks, me, threads)
-    meet(team, threads)
-    if me == 0:
-        if layer[Q_NORM]:
-            norm_heads(model, q, layer[Q_NORM], rows, heads, numbers[4])
-        if layer[COS]:
-            rotate(model, q, rows, heads, layer[COS], layer[SIN], start)
-        write_keys(model, layer, numbers, k, v, rows, start)
-    meet(team, threads)
-    scaling, cap = np.float32(numbers[SCALING]), np.float32(numbers[SCORES_CAP])
-    newest = model[NEWEST]
+    else:
+        source = normed(layer.before_attention, x, h, rows, size)
+    product(layer.q, part, source, q)
+    product(layer.k, part, source, k)
+    product(layer.v, part, source, v)
+    meet(part)
+    if part.me == 0:
+        norm_heads(model, layer.q_norm, q, rows, heads)
+        if layer.cos:
+            rotate(model, layer, part, q, heads)
+        write_keys(model, layer, part, k, v)
+    meet(part)
     for n in range(rows):
-        end = start + (rows if layer[LATER] or newest else n + 1)
-        first, hidden = 0, model[HIDDEN_ROWS] + 4 * n * newest
-        if layer[WINDOW]:
-            after = start if layer[FROM_FIRST] else place_of(model, start, rows, n) + 1
-            first = max(0, after - layer[WINDOW])
-        for head in range(me, heads, threads):
+        end = start + (rows if layer.later or newest else n + 1)
+        first = 0
+        if layer.window:
+            after = start if layer.from_first else place_of(part, n) + 1
+            first = max(0, after - layer.window)
+        for head in range(part.me, heads, part.threads):
             at = q + 4 * (n * heads + head) * d
-            cached = (2 if model[NARROW] else 4) * (head // (heads // groups) * model[CAPACITY] + first) * d
-            keys, values = layer[KEY_CACHE] + cached, layer[VALUE_CACHE] + cached
-            if model[NARROW]:
-                attend_narrow(at, at, keys, values, scores, d, end - first, scaling, cap, hidden, newest)
+            cached = (2 if model.narrow else 4) * (head // (heads // groups) * model.capacity + first) * d
+            keys, values, seen = layer.key_cache + cached, layer.value_cache + cached, end - first
+            added, scaling, cap = hidden + 4 * n * newest, layer.scaling, layer.softcap
+            if model.narrow:
+                attend_narrow(at, at, keys, values, scores, d, seen, scaling, cap, added, newest)
             else:
-                attend(at, at, keys, values, scores, d, end - first, scaling, cap, hidden, newest)
-    meet(team, threads)
-    product(place + 8 * OUT, kernels, q, result, rows, blocks, me, threads)
-    meet(team, threads)
-    source = result
-    if layer[AFTER_ATTENTION]:
-        norm(result, layer[AFTER_ATTENTION], h, rows, size, size, numbers[1])
-        source = h
-    add(x, source, rows * size)
+                attend(at, at, keys, values, scores, d, seen, scaling, cap, added, newest)
+    meet(part)
+    product(layer.out, part, q, result)
+    meet(part)
+    add(x, normed(layer.after_attention, result, h, rows, size), rows * size)
 
-    source = x
-    if layer[BEFORE_MLP]:
-        norm(x, layer[BEFORE_MLP], h, rows, size, size, numbers[2])
-        source = h
-    product(place + 8 * GATE, kernels, source, gate, rows, blocks, me, threads)
-    product(place + 8 * UP, kernels, source, up, rows, blocks, me, threads)
-    first, count = share_of(width, me, threads)
+    source = normed(layer.before_mlp, x, h, rows, size)
+    product(layer.gate, part, source, gate)
+    product(layer.up, part, source, up)
+    first, count = share_of(width, part)
     for n in range(rows):
         at = 4 * (n * width + first)
-        activate(gate + at, up + at, count, model[TANH_GELU])
-    meet(team, threads)
-    product(place + 8 * DOWN, kernels, gate, result, rows, blocks, me, threads)
-    meet(team, threads)
-    source = result
-    if layer[AFTER_MLP]:
-        norm(result, layer[AFTER_MLP], h, rows, size, size, numbers[3])
-        source = h
-    add(x, source, rows * size)
+        activate(gate + at, up + at, count, model.tanh_gelu)
+    meet(part)
+    product(layer.down, part, gate, result)
+    meet(part)
+    add(x, normed(layer.after_mlp, result, h, rows, size), rows * size)
 
 
 @njit(**INNER)
-def run(
-    model,
-    numbers,
-    layers,
-    layer_numbers,
-    kernels,
-    of_one,
-    begins,
-    ids,
-    start,
-    rows,
-    block,
-    last_alone,
-    logits,
-    scratch,
-    team,
-    me,
-    threads,
-):
-    """Runs a forward: ids [rows] at the positions from `start` on -> logits [padded rows, OUTPUT_WIDTH], none
-    where that is 0. begins: what the stream begins with. last_alone: whether it makes only the last row's
-    logits [1, OUTPUT_WIDTH], by `of_one`, the products of a single row."""
-    size = model[HIDDEN]
-    blocks = (rows + block - 1) // block
-    padded = blocks * block
-    beside_size = padded * size if model[BEGINS_WITH_READS] else 0
-    own_size = 2 * padded * size + 2 * beside_size + model[CAPACITY]
-    x = scratch + 4 * me * own_size
-    beside, shared = x + 4 * padded * size, scratch + 4 * threads * own_size
-    own = beside + 4 * beside_size
-    embed(model, ids, beside if model[BEGINS_WITH_READS] else x, rows, numbers[EMBEDDING_SCALE])
-    if begins == FEATURES or (begins == LEFT and model[READS_EMBEDDINGS]):
-        work = shared + 4 * padded * size
-        read_features(
-            model, numbers, kernels, shared, beside, work, rows, blocks, start, begins, team, me, threads
-        )
+def run(model, layers, call, part, begins, ids, padded):
+    """Runs a forward: ids [rows] -> the call's logits [padded rows, output_width], none where that is 0.
+    begins: what the stream begins with."""
+    rows, size = part.rows, model.hidden
+    beside_size = padded * size if model.begins_with_reads else 0
+    alone_size = 2 * padded * size + 2 * beside_size + model.capacity
+    x = call.scratch + 4 * part.me * alone_size
+    beside, shared = x + 4 * padded * size, call.scratch + 4 * part.threads * alone_size
+    alone = beside + 4 * beside_size
+    embed(model, part, ids, beside if model.begins_with_reads else x)
+    if begins == FEATURES or (begins == LEFT and model.reads_embeddings):
+        read_features(model, part, begins, beside, shared + 4 * padded * size, shared)
         copy(shared, x, rows * size)
     elif begins == LEFT:
-        copy(model[STREAM], x, rows * size)
-    for index in range(model[LAYER_COUNT]):
-        place, reals = layers + 8 * index * LAYER_FIELDS, floats(layer_numbers + 4 * index * LAYER_NUMBERS)
-        if me == 0:
-            keep(model, ints(place), x, rows, start)
-        run_layer(
-            model, place, reals, kernels, x, beside, own, shared, rows, blocks, padded, start, team, me,
-            threads,
-        )  # fmt: skip
-    index = model[LAYER_COUNT]
-    place, reals = layers + 8 * index * LAYER_FIELDS, floats(layer_numbers + 4 * index * LAYER_NUMBERS)
-    layer = ints(place)
-    if me == 0:
-        keep(model, layer, x, rows, start)
-    if last_alone:
+        copy(model.stream, x, rows * size)
+    for index in range(model.layer_count):
+        layer = layer_at(layers, index)
+        keep(model, part, layer.feature, x)
+        run_layer(model, layer, part, call.hidden, padded, x, beside, alone, shared)
+    keep(model, part, model.last_feature, x)
+    if call.last_alone:
         x += 4 * (rows - 1) * size
-        rows, blocks, kernels = 1, 1, of_one
-    if not layer[LAST_NORM]:
-        copy(x, own, rows * size)
-    elif logits or model[STREAM_IS_NORMED]:
-        norm(x, layer[LAST_NORM], own, rows, size, size, reals[0])
-    if logits:
-        product(place + 8 * LAST, kernels, own, logits, rows, blocks, me, threads)
-    meet(team, threads)
-    if me == 0:
-        if model[STREAM]:
-            copy(own if model[STREAM_IS_NORMED] else x, model[STREAM], rows * size)
-        if logits:
-            scale_and_cap(model, numbers, logits, rows)
+        rows = 1
+        part = Part(1, 1, part.start, call.one_row, 0, 0, part.team, part.me, part.threads)
+    if not model.last_norm.weight:
+        copy(x, alone, rows * size)
+    elif call.logits or model.stream_is_normed:
+        normed(model.last_norm, x, alone, rows, size)
+    if call.logits:
+        product(model.head, part, alone, call.logits)
+    meet(part)
+    if part.me == 0:
+        if model.stream:
+            copy(alone if model.stream_is_normed else x, model.stream, rows * size)
+        if call.logits:
+            scale_and_cap(model, call.logits, rows)
 
 
 @njit(**INNER)
-def scale_and_cap(model, numbers, logits, rows):
+def scale_and_cap(model, logits, rows):
     """Applies the logits' scale and cap."""
     apart()
-    factor, cap = numbers[LOGITS_SCALE], numbers[LOGITS_CAP]
+    factor, cap = model.logits_scale, model.softcap
     values = floats(logits)
     if factor != ONE:
-        for i in range(rows * model[OUTPUT_WIDTH]):
+        for i in range(rows * model.output_width):
             values[i] *= factor
     if cap:
-        for i in range(rows * model[OUTPUT_WIDTH]):
+        for i in range(rows * model.output_width):
             values[i] = tanh(values[i] / cap) * cap
 
 
 @njit(**INNER)
-def widen(model, logits, said):
-    """Writes a row of logits to said [VOCAB], where a token that cannot be drafted has -inf."""
+def widen(model, logits, wide):
+    """Writes a row of logits to wide [vocab], where a token that cannot be drafted has -inf."""
     apart()
-    if not model[DRAFT_IDS]:
-        copy(logits, said, model[VOCAB])
+    if not model.draft_ids:
+        copy(logits, wide, model.vocab)
         return
-    ids, given, to = ints(model[DRAFT_IDS]), floats(logits), floats(said)
-    for i in range(model[VOCAB]):
+    ids, given, to = ints(model.draft_ids), floats(logits), floats(wide)
+    for i in range(model.vocab):
         to[i] = -np.inf
-    for i in range(model[OUTPUT_WIDTH]):
+    for i in range(model.output_width):
         to[ids[i]] = given[i]
 
 
 @njit(**INNER)
-def adjust(drawing, seen, said, adjusted, count):
+def adjust(drawing, seen, logits, adjusted, count):
     """Adds the bias to a row of logits and applies the penalties. Returns the address of what that gives:
-    `said` itself where there are none."""
+    `logits` itself where there are none."""
     apart()
-    how = doubles(drawing)
-    biased = int(how[BIASED_COUNT])
+    how = drawing_at(drawing, 0)
+    biased, tokens = int(how.biased_count), drawing + DRAWING_BYTES
     if not seen and not biased:
-        return said
-    copy(said, adjusted, count)
-    add_bias(
-        floats(adjusted), doubles(drawing + 8 * BIASED), doubles(drawing + 8 * (BIASED + biased)), biased
-    )
+        return logits
+    copy(logits, adjusted, count)
+    add_bias(floats(adjusted), doubles(tokens), doubles(tokens + 8 * biased), biased)
     if seen:
-        penalise(floats(adjusted), floats(seen), count, how[REPETITION], how[PRESENCE], how[FREQUENCY])
+        penalise(floats(adjusted), floats(seen), count, how.repetition, how.presence, how.frequency)
     return adjusted
 
 
@@ -715,12 +682,12 @@ def draw(drawing, seen, logits, probs, u, count, adjusted, masses, sums):
     """A token that is drawn from a row of logits. Unless that is the likeliest one, it also makes the row of
     probabilities that the token is drawn from."""
     apart()
-    how, row = doubles(drawing), adjust(drawing, seen, logits, adjusted, count)
-    if how[TEMPERATURE] == 0:
+    how, row = drawing_at(drawing, 0), adjust(drawing, seen, logits, adjusted, count)
+    if how.temperature == 0:
         return argmax(floats(row), count)
     shape(
         floats(row), floats(probs), floats(masses), doubles(sums), count,
-        how[TEMPERATURE], int(how[TOP_K]), how[TOP_P], how[MIN_P],
+        how.temperature, int(how.top_k), how.top_p, how.min_p,
     )  # fmt: skip
     return draw_token(floats(probs), count, u)
 
@@ -735,145 +702,117 @@ def sampling_function(cache: bool):
             u, to = doubles(uniforms)[i], probs + at
             ints(tokens)[i] = draw(drawing, seen, logits + at, to, u, width, adjusted, masses, sums)
 
-    return cfunc(types.void(*[types.intp] * 11), cache=cache, error_model="numpy")(sample)
+    return entry_point(sample, 11, cache)
 
 
 def forward_function(cache: bool):
-    """Compiles a forward (see `run`), and, if `drafts` is not 0, up to so many tokens more, each drawn from
-    the last row of the logits and then fed.
+    """Compiles a forward, and, if `drafts` is not 0, up to so many tokens more, each drawn from the last row
+    of the logits and then fed. It takes the addresses of MODEL, of LAYERs and of a CALL.
 
-    ids [rows + drafts]: the drafted tokens are written after the others. then: the products of a single row.
-    logits: memory for a row, at least. said [drafts, VOCAB]: the logits after each token. drawing: how tokens
-    are drawn. seen [VOCAB]: that of Sampler.seen, which counts the drafts too in the end; 0: nothing is
-    penalised. uniforms [drafts], probs [drafts, VOCAB]: what tokens are drawn with and from, at a temperature
+    Of the call: begins: what the stream begins with. ids [rows + drafts]: the drafted tokens are written
+    after the others. start []: the position of the first. block: rows that a product of `kernels` takes at
+    once; one_row: the products of a single row. last_alone: whether only the last row's logits are made.
+    logits: memory for all that are made; 0: none are. hidden [rows, newest]: what is added to the scores of
+    the newest rows, see Part. draft_logits [drafts, vocab]: the logits after each token. drawing: how tokens
+    are drawn. seen [vocab]: that of Sampler.seen, which counts the drafts too in the end; 0: nothing is
+    penalised. uniforms [drafts], probs [drafts, vocab]: what tokens are drawn with and from, at a temperature
     above 0. made: how many tokens are drafted, and whether the draft ends with the last of them. adjusted,
-    masses [VOCAB], sums: memory (see shaping.shape). team: shared by the `threads` threads that call it at
-    once, of which this is number `me`."""
+    masses [vocab], sums: memory (see shaping.shape)."""
 
-    def forward(
-        model_address,
-        numbers_address,
-        layers,
-        layer_numbers,
-        kernels,
-        then,
-        begins,
-        ids,
-        start,
-        rows,
-        block,
-        last_alone,
-        logits,
-        scratch,
-        drafts,
-        said,
-        drawing,
-        seen,
-        uniforms,
-        probs,
-        made,
-        adjusted,
-        masses,
-        sums,
-        team,
-        me,
-        threads,
-    ):
-        model, numbers, begin = ints(model_address), floats(numbers_address), ints(start)[0]
-        vocab_size, drafted = model[VOCAB], 0
+    def forward(model_address, layers, call_address, team, me, threads):
+        model, call = model_at(model_address, 0), call_at(call_address, 0)
+        begins, ids, rows, block, kernels = call.begins, call.ids, call.rows, call.block, call.kernels
+        start, wide, probs, drafted = ints(call.start)[0], call.draft_logits, call.probs, 0
         while True:
-            run(
-                model, numbers, layers, layer_numbers, kernels, then, begins, ints(ids), begin, rows, block,
-                last_alone, logits, scratch, team, me, threads,
-            )  # fmt: skip
-            if drafts == 0:
+            blocks = (rows + block - 1) // block
+            part = Part(rows, blocks, start, kernels, call.newest, call.depths, team, me, threads)
+            run(model, layers, call, part, begins, ids, blocks * block)
+            if call.drafts == 0:
                 return
-            begin += rows
+            start += rows
             ids += 8 * rows
             if me == 0:
-                widen(model, logits, said)
-                how, u = doubles(drawing), doubles(uniforms)[drafted] if uniforms else 0.0
-                token = draw(drawing, seen, said, probs, u, vocab_size, adjusted, masses, sums)
+                widen(model, call.logits, wide)
+                u = doubles(call.uniforms)[drafted] if call.uniforms else 0.0
+                token = draw(
+                    call.drawing,
+                    call.seen,
+                    wide,
+                    probs,
+                    u,
+                    model.vocab,
+                    call.adjusted,
+                    call.masses,
+                    call.sums,
+                )
                 if probs:
-                    probs += 4 * vocab_size
+                    probs += 4 * model.vocab
                 ints(ids)[0] = token
-                if seen:
-                    floats(seen)[token] += ONE
-                is_last = drafted + 1 == drafts
-                if how[STOPS_BELOW] > 0 and certainty(floats(said), vocab_size) < how[STOPS_BELOW]:
+                if call.seen:
+                    floats(call.seen)[token] += ONE
+                is_last, least = drafted + 1 == call.drafts, drawing_at(call.drawing, 0).stops_below
+                if least > 0 and certainty(floats(wide), model.vocab) < least:
                     is_last = True  # the verifier drops this token
-                ints(made)[0], ints(made)[1] = drafted + 1, is_last
-            meet(team, threads)
-            said += 4 * vocab_size
+                ints(call.made)[0], ints(call.made)[1] = drafted + 1, is_last
+            meet(part)
+            wide += 4 * model.vocab
             drafted += 1
             # A thread that has given up waiting for the first one counts for itself.
-            if drafted == drafts or ints(made)[1]:
+            if drafted == call.drafts or ints(call.made)[1]:
                 return
-            rows, block, kernels = 1, 1, then
-            begins = LEFT if model[BEGINS_WITH_READS] else EMBEDDINGS
+            rows, block, kernels = 1, 1, call.one_row
+            begins = LEFT if model.begins_with_reads else EMBEDDINGS
 
-    return cfunc(types.void(*[types.intp] * 27), cache=cache, error_model="numpy")(forward)
+    return entry_point(forward, 6, cache)
 
 
 def reading_function(cache: bool):
     """Compiles what a head, whose layers make keys and values of its target's features, does before a
-    forward: it writes those of `rows` positions from `start` on to each layer's cache. scratch: memory for
-    padded rows of a hidden state, and of the features or a layer's keys and values."""
+    forward: it writes those of `rows` positions from `start` on to each layer's cache. It takes what a
+    forward takes. scratch: memory for padded rows of a hidden state, and of the features or a layer's keys
+    and values."""
 
-    def read(
-        model_address,
-        numbers_address,
-        layers,
-        layer_numbers,
-        kernels,
-        start,
-        rows,
-        block,
-        scratch,
-        team,
-        me,
-        threads,
-    ):
-        model, numbers, begin = ints(model_address), floats(numbers_address), ints(start)[0]
-        blocks = (rows + block - 1) // block
-        context, work = scratch, scratch + 4 * blocks * block * model[HIDDEN]
-        k, v = work, work + 4 * blocks * block * model[GROUPS] * model[HEAD_DIM]
-        read_features(
-            model, numbers, kernels, context, 0, work, rows, blocks, begin, FEATURES, team, me, threads
-        )
-        for index in range(model[LAYER_COUNT]):
-            place = layers + 8 * index * LAYER_FIELDS
-            reals = floats(layer_numbers + 4 * index * LAYER_NUMBERS)
-            product(place + 8 * K, kernels, context, k, rows, blocks, me, threads)
-            product(place + 8 * V, kernels, context, v, rows, blocks, me, threads)
-            meet(team, threads)
+    def read(model_address, layers, call_address, team, me, threads):
+        model, call = model_at(model_address, 0), call_at(call_address, 0)
+        blocks = (call.rows + call.block - 1) // call.block
+        part = Part(call.rows, blocks, ints(call.start)[0], call.kernels, 0, 0, team, me, threads)
+        padded = blocks * call.block
+        context, work = call.scratch, call.scratch + 4 * padded * model.hidden
+        k, v = work, work + 4 * padded * model.groups * model.head_dim
+        read_features(model, part, FEATURES, 0, work, context)
+        for index in range(model.layer_count):
+            layer = layer_at(layers, index)
+            product(layer.k, part, context, k)
+            product(layer.v, part, context, v)
+            meet(part)
             if me == 0:
-                write_keys(model, ints(place), reals, k, v, rows, begin)
-            meet(team, threads)
+                write_keys(model, layer, part, k, v)
+            meet(part)
 
-    return cfunc(types.void(*[types.intp] * 12), cache=cache, error_model="numpy")(read)
+    return entry_point(read, 6, cache)
 
 
 def are_upcast_function(cache: bool):
-    """Compiles a test whether float32 numbers are bfloat16 numbers, to the bit: 1 or 0. weights: the address
-    of three whole numbers a row: where the float32 numbers are, where the others are, and how many."""
+    """Compiles a test whether float32 numbers are bfloat16 numbers, to the bit: 1 or 0. It takes the address
+    of so many COPYs."""
 
-    def are_upcast(weights, rows):
-        table, different = ints(weights), np.int32(0)
-        for row in range(rows):
-            wide, short = bits(table[3 * row]), shorts(table[3 * row + 1])
-            for i in range(table[3 * row + 2]):
+    def are_upcast(copies, count):
+        different = np.int32(0)
+        for index in range(count):
+            one = copy_at(copies, index)
+            wide, short = bits(one.wide), shorts(one.narrow)
+            for i in range(one.count):
                 different |= wide[i] ^ np.int32(np.uint32(short[i]) << np.uint32(16))
         return different == 0
 
-    return cfunc(types.intp(types.intp, types.intp), cache=cache, error_model="numpy")(are_upcast)
+    return entry_point(are_upcast, 2, cache, types.intp)
 
 
 def scratch_size(model: np.ndarray, padded: int, threads: int) -> int:
     """How many numbers of scratch memory a forward of so many rows takes, or reading so many features. model:
-    its whole numbers."""
-    hidden, capacity, features = (int(model[field]) for field in (HIDDEN, CAPACITY, STATES_WIDTH))
-    heads, groups, d, width = (int(model[field]) for field in (HEADS, GROUPS, HEAD_DIM, WIDTH))
-    own = padded * hidden * (4 if model[BEGINS_WITH_READS] else 2) + capacity
-    read = features + (hidden if model[READS_EMBEDDINGS] else 0) if model[READS] else 0
-    return threads * own + padded * (hidden + max((heads + 2 * groups) * d, 2 * width, read))
+    a MODEL."""
+    names = ("hidden", "capacity", "states_width", "heads", "groups", "head_dim", "width")
+    hidden, capacity, features, heads, groups, d, width = (int(model[name]) for name in names)
+    alone = padded * hidden * (4 if model["begins_with_reads"] else 2) + capacity
+    read = features + (hidden if model["reads_embeddings"] else 0) if model["reads"] else 0
+    return threads * alone + padded * (hidden + max((heads + 2 * groups) * d, 2 * width, read))

@@ -9,7 +9,8 @@ embedded target's forward of 5 rows takes 8 ms instead of 10 on one thread. Abov
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -70,32 +71,26 @@ class JoinedLinear:
     """Linear layers of the same input. Where their weights lie one after the other in memory (see
     `join_weights`), they are one product.
 
-    triton: whether one row or two, and few rows with int8 weights, are multiplied by triton_products.py with
-    weights as these lie in memory."""
+    kernels: triton_kernels.py, which multiplies one row or two, and few rows with int8 weights, by weights as
+    these lie in memory. None: torch's operations do."""
 
-    def __init__(self, *layers: Module, triton: bool = False):
+    def __init__(self, *layers: Module, kernels: ModuleType | None = None):
         self.layers = layers
-        self.joined: dict[str, Tensor] = {}  # weight, and bias if there is one
-        self.kernels: Any = None
-        if triton:
-            from specdemo.runtime import triton_products  # imports Triton
-
-            self.kernels = triton_products
+        self.joined: Stored | None = None  # the plain layers as one
+        self.kernels = kernels
         self.stored: list[Stored] = []  # what the kernels read: all layers as one, or each
         self.most_rows = 0  # that the kernels multiply
         self.begin_run()
 
     def begin_run(self) -> None:
-        self.joined.clear()
-        self.stored, self.most_rows = [], 0
+        self.joined, self.stored, self.most_rows = None, [], 0
         plain = is_plain(*self.layers)
-        each = [found for layer in self.layers if (found := (plain_of if plain else int8_of)(layer))]
+        each = [stored for layer in self.layers if (stored := (plain_of if plain else int8_of)(layer))]
         if len(each) < len(self.layers):
             return
         whole = _as_one_each(each)
-        if plain and whole is not None and len(self.layers) > 1:
-            named = (("weight", whole.weight), ("bias", whole.bias))
-            self.joined.update((name, tensor) for name, tensor in named if tensor is not None)
+        if plain and len(self.layers) > 1:
+            self.joined = whole
         if self.kernels is not None:
             self.stored = each if whole is None else [whole]
             self.most_rows = 2 if plain else MOST_BY_TRITON
@@ -106,9 +101,9 @@ class JoinedLinear:
             return self(x.flatten(0, -2)).unflatten(0, x.shape[:-1])
         if len(x) <= self.most_rows:
             outputs = [self.kernels.few_rows_product(x, *each) for each in self.stored]
-        elif self.joined:
+        elif self.joined is not None:
             product = skinny_linear if type(self.layers[0]) is SkinnyLinear else linear
-            return product(x, self.joined["weight"], self.joined.get("bias"))
+            return product(x, self.joined.weight, self.joined.bias)
         else:
             outputs = [layer(x) for layer in self.layers]
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)

@@ -9,8 +9,8 @@ cache than is filled, and nothing waits for the device."""
 
 import inspect
 import sys
-from collections.abc import Callable, Hashable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -32,23 +32,21 @@ from transformers.cache_utils import (
 
 from specdemo.errors import is_out_of_memory, one_line
 from specdemo.runtime import cuda
-from specdemo.runtime.agreement import difference, why_not
+from specdemo.runtime.agreement import check_alike
 from specdemo.runtime.attention import Branches, static_attention
 from specdemo.runtime.cache import (
     NEW_BUFFERS,
     Cached,
     CachedByPosition,
+    Experts,
     Features,
     HybridLayer,
     PositionalCache,
     PositionalLayer,
 )
 from specdemo.runtime.device import to_device
-from specdemo.runtime.experts import Experts
-from specdemo.runtime.families import is_of_family
-from specdemo.runtime.fused import FusedForward
+from specdemo.runtime.fused import FusedForward, is_of_family
 from specdemo.runtime.linear import MOST_BY_TRITON
-from specdemo.runtime.shared import PutBack, Shared
 from specdemo.runtime.states import StateLayer, States
 from specdemo.runtime.weights import modules_of
 from specdemo.words.message import Message, message
@@ -134,8 +132,6 @@ class CachedLM(CachedByPosition):
         self.buffer_epoch = next(NEW_BUFFERS)
         self.features: Features | None = None
         self.fused: FusedForward | None = None  # runs static forwards; None: the model itself does
-        self.not_fused: str | None = None  # why its fused forward is not used
-        self.not_triton: str | None = None  # why it does not use Triton
         self._may_use_triton = True  # where there is Triton
         self._is_chosen = False  # whether `fused` was
         self._reads_branches: dict[bool, bool] = {}  # by `static`
@@ -162,51 +158,58 @@ class CachedLM(CachedByPosition):
 
     def _choose_forward(self) -> None:
         """Takes the fused forward if it predicts what the model itself does."""
-        self.fused = self.not_fused = self.not_triton = None
+        self.fused = None
         for triton in (True, False) if self._may_use_triton and cuda.has_triton(self.device) else (False,):
-            why = why_not(partial(self._take_fused, triton))
-            if why is None:
+            if self.tries("no_triton" if triton else "not_fused", partial(self._take_fused, triton)):
                 return
             self.fused = None
-            if triton:
-                self.not_triton = why
-            else:
-                self.not_fused = why
+        self.faults.pop("no_triton", None)  # which says that the forward is fused
 
     def _take_fused(self, triton: bool) -> None:
         if is_of_family(self.model):
             self.fused = FusedForward(self.model, triton)
             self._check_fused()
 
-    @torch.no_grad()
     def _check_fused(self) -> None:
-        """Raises ValueError if the fused forward predicts something other than the model, tried on a few
-        tokens; with kernels, after so many others that attention has several parts to combine."""
-        triton = self.fused is not None and self.fused.triton
-        most = MOST_BY_TRITON if triton else 12
-        n = int(min(TRIED_AFTER + most if triton else most, self.last_position + 1))
-        few = min(n, most)
+        """Raises ValueError if the fused forward predicts something other than the model; with kernels, tried
+        after so many other tokens that attention has several parts to combine."""
+        otherwise = "its fused forward predicts something other than the model"
+        if self.fused is not None and self.fused.triton:
+            counts = MOST_BY_TRITON, 9, 2, 1
+            self.compare(self.static_forward, counts, otherwise, after=TRIED_AFTER)
+        else:
+            self.compare(self.static_forward, (12, 1), otherwise)
+
+    @torch.no_grad()
+    def compare(
+        self,
+        forward: Callable[[Tensor, Tensor], Tensor],
+        counts: Sequence[int],
+        otherwise: str,
+        after: int = 0,
+    ) -> None:
+        """Raises ValueError, which says `otherwise`, if forwards of so many rows predict something other than
+        the model. counts: numbers of rows, the largest first. after: how many tokens come before these, if
+        the model's context has room."""
+        n = int(min(after + counts[0], self.last_position + 1))
+        few = min(n, counts[0])
         positions = torch.arange(n, device=self.device)
         ids = positions % self.known_ids
         self.reserve(0, n)
         if n > few:
             self._plain_forward(ids[:-few], **self._prefill_arguments)
         expected = self._plain_forward(ids[-few:])  # [few, V]
-        for rows in (few, min(9, few), min(2, few), 1) if triton else (few, 1):
+        for rows in (min(count, few) for count in counts):
             self.reserve(n - rows, n)
-            logits = self.static_forward(ids[-rows:], positions[-rows])
-            if different := difference(expected[-rows:], logits, self.dtype):
-                raise ValueError(f"its fused forward predicts something other than the model ({different})")
+            check_alike(expected[-rows:], forward(ids[-rows:], positions[-rows]), self.dtype, otherwise)
 
     def notes_as(self, role: str) -> list[Message]:
-        who = message(f"the_{role}")
-        if self.not_fused:
-            return [message("not_fused", who=who, why=self.not_fused)]
-        if self.states is not None and self.states.rows == "one":
-            return [message("one_by_one", who=who)]
-        if self.not_triton:
-            return [message("no_triton", who=who, why=self.not_triton)]
-        return [message("branches_by_torch", who=who)] if self.branches_by_torch else []
+        is_so = {
+            "one_by_one": self.states is not None and self.states.rows == "one",
+            "branches_by_torch": self.branches_by_torch,
+        }
+        others = [message(key, who=message(f"the_{role}")) for key, is_one in is_so.items() if is_one]
+        return super().notes_as(role) + others
 
     def free(self) -> None:
         super().free()
@@ -228,7 +231,9 @@ class CachedLM(CachedByPosition):
     def forward(self, ids: Tensor, start: Tensor, branches: Branches | None = None) -> Tensor:
         if self.static:
             return self.static_forward(ids, start, branches)
-        return self._plain_forward(ids) if branches is None else self._plain_branches(ids, branches)
+        if branches is None:
+            return self._plain_forward(ids)
+        return self._static(ids, self._write_next(len(ids)), branches)
 
     @property
     def drafts_itself(self) -> bool:
@@ -241,10 +246,12 @@ class CachedLM(CachedByPosition):
         self._next += len(ids)
         return self._static(ids, self.write_at(start, len(ids)), branches)
 
-    def _plain_branches(self, ids: Tensor, branches: Branches) -> Tensor:
-        start, self._next = self._next, self._next + len(ids)
+    def _write_next(self, count: int) -> Tensor:
+        """Where the keys and values of a plain forward's tokens go: positions [N]. It sees them and those
+        before."""
+        start, self._next = self._next, self._next + count
         self.key_positions = self.all_positions[: self._next]
-        return self._static(ids, self.write_at(start, len(ids)), branches)
+        return self.write_at(start, count)
 
     def _static(self, ids: Tensor, rows: Tensor, branches: Branches | None) -> Tensor:
         """A forward with masks of this project. rows [N]: where the cache is written."""
@@ -275,7 +282,8 @@ class CachedLM(CachedByPosition):
             if fault is not None and self.static and self.fused is not None and self.fused.triton:
                 self._may_use_triton = False
                 self._choose_forward()
-                self.not_triton, self.buffer_epoch = fault, next(NEW_BUFFERS)  # what was captured has them
+                self.faults["no_triton"] = fault
+                self.buffer_epoch = next(NEW_BUFFERS)  # what was captured has the kernels
                 fault = self._fault_of_branches()
             self._reads_branches[self.static] = fault is None
         return self._reads_branches[self.static]
@@ -283,8 +291,7 @@ class CachedLM(CachedByPosition):
     def _fault_of_branches(self) -> str | None:
         """Why forwards cannot be given branches; None: they can."""
         try:
-            different = self._try_branches()
-            return different and f"it predicts something else from a tree ({different})"
+            self._try_branches()
         except Exception as error:
             if is_out_of_memory(error):
                 raise
@@ -294,11 +301,12 @@ class CachedLM(CachedByPosition):
             if isinstance(error, RuntimeError):
                 cuda.raise_if_lost(error, self.device)
             return one_line(error)
+        return None
 
-    def _try_branches(self) -> str | None:
+    def _try_branches(self) -> None:
         """Reads a tree of four tokens after a text (the last of them follows the third, which is a sibling of
         the second), and goes on after the longer branch; and reads it depth by depth, as a drafter does.
-        Returns what differs from reading each branch by itself; None if nothing does."""
+        Raises ValueError if that differs from reading each branch by itself."""
         if "position_ids" not in self.parameters or self.last_position < 12:
             raise ValueError("it takes no positions, or few")
         ids = torch.arange(3, 12, device=self.device) % self.known_ids
@@ -316,12 +324,13 @@ class CachedLM(CachedByPosition):
         other = read(torch.cat([tree[:1], tree[2:], following]), start)
         both = read(tree, start, Branches(depths, seen == 0))
         self.keep(len(text), [0, 2, 3])
-        said = [both, read(following, start + 3), read(tree[:1], start)]
+        logits = [both, read(following, start + 3), read(tree[:1], start)]
         apart = torch.eye(2, dtype=torch.bool, device=self.device)
-        said.append(read(tree[1:3], start + 1, Branches(depths[[0, 0]], ~apart)))
-        said.append(read(tree[3:], start + 3, Branches(depths[[0, 0, 1]], seen[3:, 1:] == 0)))
+        logits.append(read(tree[1:3], start + 1, Branches(depths[[0, 0]], ~apart)))
+        logits.append(read(tree[3:], start + 3, Branches(depths[[0, 0, 1]], seen[3:, 1:] == 0)))
         expected = torch.cat([other[:1], one[1:], other[1:], other[:1], one[1:], other[1:3]])
-        return difference(expected, torch.cat(said), self.dtype)
+        otherwise = "it predicts something else from a tree"
+        check_alike(expected, torch.cat(logits), self.dtype, otherwise)
 
     def _plain_forward(self, ids: Tensor, **arguments: object) -> Tensor:
         if self.states is None:
@@ -336,9 +345,7 @@ class CachedLM(CachedByPosition):
         return torch.cat(logits)[-len(ids) :]
 
     def _feed(self, ids: Tensor, arguments: dict) -> Tensor:
-        start, self._next = self._next, self._next + len(ids)
-        self.key_positions = self.all_positions[: self._next]
-        positions = self.write_at(start, len(ids))
+        positions = self._write_next(len(ids))
         if self.states is not None and "position_ids" in self.parameters:
             # Bamba would count from 0, as if there were no cache.
             arguments = {"position_ids": positions[None], **arguments}
@@ -363,8 +370,8 @@ class CachedLM(CachedByPosition):
         """Whether prompts are read by this project's attention, on a GPU: only of a model whose fused forward
         is used, and whose own attention is torch's."""
         is_known = self.static and self.fused is not None and self.states is None
-        own = getattr(self.model.config, "_attn_implementation", None)
-        return is_known and own == "sdpa" and cuda.is_cuda(self.device)
+        attention = getattr(self.model.config, "_attn_implementation", None)
+        return is_known and attention == "sdpa" and cuda.is_cuda(self.device)
 
     def prefill(self, ids: Tensor, is_over: Callable[[], bool] = lambda: False) -> int:
         states, unmasked = self.states, self._reads_prompts_unmasked
@@ -494,9 +501,9 @@ def positional_cache(model: PreTrainedModel, lm: CachedLM | None = None) -> Cach
     # The list's length matters: models whose last layers share keys and values have fewer.
     layers = [_by_position(layer, lm) for layer in DynamicCache(config=model.config).layers]
     has_states = any(isinstance(layer, StateLayer) for layer in layers)
-    if has_states and (own := _own_cache(model)):
+    if has_states and (kind := _own_cache(model)):
         raise ValueError(
-            f"it keeps its recurrent state in a cache of its own, {own}, where none can be put back after a "
+            f"it keeps its recurrent state in a cache of its own, {kind}, where none can be put back after a "
             "rejected draft"
         )
     if model._is_stateful and not has_states:
@@ -533,29 +540,6 @@ def _by_position(layer: object, lm: CachedLM | None) -> object:
     if type(layer) in HYBRID:
         return HybridLayer(lm, layer.number_of_states)
     raise ValueError(f"its cache has layers of type {type(layer).__name__}, which cannot be rewound")
-
-
-def in_training(*models: Module | None) -> list[Module]:
-    """The models' modules that are in training mode, or would be, if no run had put them to rest."""
-    modules = (module for model in models if model for module in modules_of(model))
-    return [module for module in modules if module.training or _evaluating.is_held(module)]
-
-
-def evaluating(modules: list[Module]) -> AbstractContextManager:
-    """A context in which modules that are in training mode are in evaluation mode: a model in memory is left
-    as it was."""
-    return _evaluating.held(*modules) if modules else nullcontext()
-
-
-def _put_to_rest(module: Module) -> PutBack:
-    def put_back() -> None:
-        module.training = True
-
-    module.training = False
-    return put_back
-
-
-_evaluating = Shared(_put_to_rest)
 
 
 @dataclass(frozen=True)

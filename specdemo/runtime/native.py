@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import cache, partial
 from hashlib import sha256
+from itertools import accumulate
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,12 +28,12 @@ from transformers import PreTrainedModel
 
 from specdemo.errors import one_line
 from specdemo.events.params import MOST_NODES
-from specdemo.runtime.agreement import difference, why_not
+from specdemo.runtime.agreement import check_alike
 from specdemo.runtime.attention import Branches, masking
 from specdemo.runtime.cache import Cached, CachedByPosition
 from specdemo.runtime.decoder import Decoder, Layer, Norm
 from specdemo.runtime.device import Clock, free_memory
-from specdemo.runtime.families import is_of_family
+from specdemo.runtime.fused import is_of_family
 from specdemo.runtime.linear import int8_of, is_plain
 from specdemo.runtime.lm import CachedLM, Drawing
 from specdemo.words.message import Message, message
@@ -45,16 +45,17 @@ MOST_PREFILLED = 128  # tokens of a prompt; with more, transformers' own forward
 TRIED_ROWS = 10  # tokens that a forward is tried on
 NATIVE_DTYPES = (torch.float32, torch.bfloat16)  # of models
 COMPILED_AFTER = 8  # forwards that would use one block
+OTHERWISE = "its compiled forward predicts something other than the model"
 
 _cache_fault: str | None = None  # why compiled functions are not kept
 
 
 @cache
 def compile_function(make: Callable, *arguments: int) -> Any:
-    """What `make`, a function of kernels.py or products.py, has compiled. It is kept on disk by numba, which
-    knows processors and versions; where that fails, nothing is kept. One process compiles at a time: numba
-    gives two that compile at once the same file, and the next one would call one function as if it were the
-    other."""
+    """What `make`, a function of kernels.py or intrinsics.py, has compiled. It is kept on disk by numba,
+    which knows processors and versions; where that fails, nothing is kept. One process compiles at a time:
+    numba gives two that compile at once the same file, and the next one would call one function as if it were
+    the other."""
     global _cache_fault
     if _cache_fault is None:
         folder = cache_folder()
@@ -118,33 +119,36 @@ def registers() -> tuple[int, int]:
     return by_capability.get(torch.backends.cpu.get_cpu_capability(), (4, few))
 
 
+def record(dtype: np.dtype, **fields: "Tensor | np.ndarray | float | None") -> np.ndarray:
+    """A record for compiled code. Of a tensor it holds the address. What is not named is 0."""
+    return np.array(tuple(map(address, map(fields.get, dtype.names))), dtype)
+
+
 class Team:
     """Calls a function of compiled code in several threads at once, which share its work."""
 
-    def __init__(self, kernels: Any):
-        self.kernels = kernels
-        self.state = np.zeros(kernels.TEAM_FIELDS, np.int64)
+    def __init__(self, dtype: np.dtype):
         system = ctypes.windll.kernel32.SwitchToThread if os.name == "nt" else ctypes.CDLL(None).sched_yield
-        self.state[kernels.GIVE_WAY] = ctypes.cast(system, ctypes.c_void_p).value
+        self.state = record(dtype, give_way=ctypes.cast(system, ctypes.c_void_p).value)
         self.pool: ThreadPoolExecutor | None = None
 
-    def call(self, threads: int, function: Callable, *arguments: int) -> None:
-        team = self.state.ctypes.data
+    def call(self, threads: int, function: Callable, *records: np.ndarray) -> None:
         if threads > 1 and (self.pool is None or self.pool._max_workers < threads - 1):
             self.pool = ThreadPoolExecutor(threads - 1, "specdemo")
-        self.state[[self.kernels.ARRIVED, self.kernels.GIVEN_UP]] = 0
+        self.state["arrived"] = self.state["given_up"] = 0
+        arguments = [each.ctypes.data for each in (*records, self.state)]
         others = []
         try:
             for me in range(1, threads):
                 assert self.pool is not None
-                others.append(self.pool.submit(function, *arguments, team, me, threads))
+                others.append(self.pool.submit(function, *arguments, me, threads))
         except BaseException as error:  # those that have begun would wait for the others forever
-            self.state[self.kernels.GIVEN_UP] = 1
+            self.state["given_up"] = 1
             wait(others)
             if not isinstance(error, RuntimeError):  # which says that the system gives no more threads
                 raise
             threads, others = 1, []
-        function(*arguments, team, 0, threads)
+        function(*arguments, 0, threads)
         wait(others)
 
 
@@ -162,17 +166,16 @@ class NativeForward:
 
     def __init__(self, describe: Callable[[], Decoder], copies: Copies | None = None, leaves: int = 0):
         # These import numba, which takes 0.2 s and may be missing.
-        from specdemo.runtime import kernels, products, shaping
+        from specdemo.runtime import intrinsics, kernels, shaping
 
-        self.kernels, self.products, self.buckets = kernels, products, shaping.BUCKETS
+        self.kernels, self.products, self.buckets = kernels, intrinsics, shaping.BUCKETS
         self._describe = describe
         self._forward = compile_function(kernels.forward_function)
         self._are_upcast = compile_function(kernels.are_upcast_function)
-        # By block: addresses by kind, and what is there.
-        self._products: dict[int, tuple[np.ndarray, list]] = {}
+        self._products: dict[int, np.ndarray] = {}  # by block: addresses [KINDS]
         self.copies = {} if copies is None else copies
         self._scratch = float32(0)
-        self._team = Team(kernels)
+        self._team = Team(kernels.TEAM)
         self._leaves = leaves
         self.begin_run()
 
@@ -180,124 +183,119 @@ class NativeForward:
         """Finds the weights again, which may have moved or changed since the last run."""
         self.decoder = decoder = self._describe()
         decoder.check()
-        k, attends = self.kernels, decoder.layers[0].attends
+        k, first, size = self.kernels, decoder.layers[0], decoder.size
         self.dtype = decoder.dtype
         self._has_room = 2 * decoder.weights < free_memory("cpu") / 2  # for copies in 16 bits
         self._held: list[Tensor] = []  # what the addresses are of
-        self._compared: list[list[int]] = []  # weights and their copies in bfloat16, see `_all_exact`
+        self._compared: list[np.ndarray] = []  # COPYs: weights and their copies in bfloat16
         self._read = False  # whether other numbers depend on those of the weights
         self._is_found = False  # an error, of memory that is short, can come before all weights are found
         self.kinds: set[int] = set()  # how weights are kept
         table, outputs = decoder.embed.weight, decoder.head.out_features
-        self._numbers = np.zeros(k.MODEL_NUMBERS, np.float32)
-        self._numbers[k.EMBEDDING_SCALE] = decoder.embedding_scale
-        self._numbers[[k.LOGITS_SCALE, k.LOGITS_CAP]] = decoder.logit_scale, decoder.softcap or 0.0
-        self._model = np.zeros(k.MODEL_FIELDS, np.int64)
-        self._model[[k.LAYER_COUNT, k.HIDDEN]] = len(decoder.layers), decoder.size
-        self._model[[k.HEADS, k.GROUPS, k.HEAD_DIM]] = attends.heads, attends.groups, attends.head_dim
-        self._model[k.WIDTH] = decoder.layers[0].mlp_width
-        self._vocab_size = outputs if decoder.vocab_size is None else decoder.vocab_size
-        self._model[[k.OUTPUT_WIDTH, k.VOCAB]] = outputs, self._vocab_size
-        self._memory = DrawingMemory(
-            torch.zeros(2, dtype=torch.long),
-            float32(self._vocab_size),
-            float32(self._vocab_size),
-            torch.empty(self.buckets, dtype=torch.float64),
-        )
-        if decoder.draft_ids is not None:
-            self._model[k.DRAFT_IDS] = self._hold(decoder.draft_ids.contiguous())
         is_head = decoder.reads is not None
-        self._check_weight(table, len(table), decoder.size, of_target=is_head)
-        self._model[[k.KNOWN, k.EMBEDDING_TABLE]] = len(table), self._hold(table)
-        self._model[k.NARROW_TABLE] = is_narrow(table)
-        self._model[k.NARROW] = self.dtype == torch.bfloat16
-        self._model[k.TANH_GELU] = bool(decoder.layers[0].gelu)
-        self._model[k.NORM_HEADS] = decoder.layers[0].norms_each_head
-        self._layers = np.zeros((len(decoder.layers) + 1, k.LAYER_FIELDS), np.int64)
-        self._layer_numbers = np.zeros((len(self._layers), k.LAYER_NUMBERS), np.float32)
-        for row, numbers, layer in zip(self._layers, self._layer_numbers, decoder.layers, strict=False):
-            self._describe_layer(row, numbers, layer)
-        last = self._layers[-1]
-        self._norm(last, self._layer_numbers[-1], k.LAST_NORM, decoder.norm, decoder.size)
-        self._product(last, k.LAST, decoder.head, 0, outputs, of_target=is_head)
-        self._describe_reading()
+        self._vocab_size = outputs if decoder.vocab_size is None else decoder.vocab_size
+        self._memory = {
+            "made": torch.zeros(2, dtype=torch.long),
+            "adjusted": float32(self._vocab_size),
+            "masses": float32(self._vocab_size),
+            "sums": torch.empty(self.buckets, dtype=torch.float64),
+        }
+        self._check_weight(table, len(table), size, of_target=is_head)
+        self._layers = np.array([self._describe_layer(layer) for layer in decoder.layers], k.LAYER)
+        self._model = record(
+            k.MODEL,
+            layer_count=len(decoder.layers),
+            hidden=size,
+            heads=first.attends.heads,
+            groups=first.attends.groups,
+            head_dim=first.attends.head_dim,
+            width=first.mlp_width,
+            output_width=outputs,
+            vocab=self._vocab_size,
+            draft_ids=None if decoder.draft_ids is None else self._hold(decoder.draft_ids.contiguous()),
+            known=len(table),
+            embedding_table=self._hold(table),
+            narrow_table=is_narrow(table),
+            narrow=self.dtype == torch.bfloat16,
+            tanh_gelu=bool(first.gelu),
+            norm_heads=first.norms_each_head,
+            embedding_scale=decoder.embedding_scale,
+            logits_scale=decoder.logit_scale,
+            softcap=decoder.softcap,
+            last_norm=self._norm(decoder.norm, size),
+            head=self._product(decoder.head, 0, outputs, of_target=is_head),
+            **self._describe_reading(),
+        )
         self._epoch: int | None = None  # of the cache whose addresses are known
         self._states: Tensor | None = None
         self._is_found = True
 
-    def _describe_reading(self) -> None:
-        """Describes what is read of the target's hidden states, and what is left of the last layer's
-        output."""
-        k, reads, size = self.kernels, self.decoder.reads, self.decoder.size
+    def _describe_reading(self) -> dict[str, Any]:
+        """What is read of the target's hidden states, and what is left of the last layer's output."""
+        reads, size = self.decoder.reads, self.decoder.size
         begins = reads is not None and not reads.are_keys
         rows = self._leaves or (MOST_NODES if begins else 0)
         self.stream = float32(rows, size).zero_()  # [rows, H]
-        self._model[k.STREAM] = self.stream.data_ptr() if rows else 0
-        self._model[k.STREAM_IS_NORMED] = bool(self._leaves) or self.decoder.norms_output
+        left = {
+            "stream": self.stream if rows else 0,
+            "stream_is_normed": bool(self._leaves) or self.decoder.norms_output,
+        }
         if reads is None:
-            return
-        self._reading = np.zeros(k.LAYER_FIELDS, np.int64)
+            return left
         width = reads.fc.in_features - (size if reads.with_embeddings else 0)
-        self._product(self._reading, k.READ, reads.fc, 0, size)
-        if reads.norms:
-            parts = len(reads.norms)
+        parts = len(reads.norms)
+        described = left | {
+            "reads": True,
+            "states_width": width,
+            "parts": parts,
+            "begins_with_reads": begins,
+            "reads_embeddings": reads.with_embeddings,
+            "read": self._product(reads.fc, 0, size),
+            "read_after": self._norm(reads.after, size),
+        }
+        if parts:
             for norm in reads.norms:
                 self._check_weight(norm.module.weight, width // parts, of_target=reads.with_embeddings)
-            weight = torch.cat([norm.weight for norm in reads.norms])
-            self._reading[k.READ_NORM] = self._wide(weight)
-            self._model[k.PARTS] = parts
-            self._numbers[k.BEFORE_READS] = reads.norms[0].eps
-        if reads.after is not None:
-            self._check_weight(reads.after.module.weight, size)
-            self._reading[k.READ_AFTER] = self._wide(reads.after.weight)
-            self._numbers[k.AFTER_READS] = reads.after.eps
-        self._model[[k.READS, k.STATES_WIDTH]] = self._reading.ctypes.data, width
-        self._model[[k.BEGINS_WITH_READS, k.READS_EMBEDDINGS]] = begins, reads.with_embeddings
+            weight = self._wide(torch.cat([norm.weight for norm in reads.norms]))
+            described["read_norm"] = record(self.kernels.NORM, weight=weight, eps=reads.norms[0].eps)
+        return described
 
-    def _describe_layer(self, row: np.ndarray, numbers: np.ndarray, layer: Layer) -> None:
-        k, size, attends = self.kernels, self.decoder.size, layer.attends
-        d = attends.head_dim
-        sizes = [attends.heads * d, attends.groups * d, attends.groups * d]
-        self._split(row, (k.Q, k.K, k.V), layer.qkv.layers, sizes)
-        self._split(row, (k.OUT,), layer.out.layers, [size])
-        self._split(row, (k.GATE, k.UP), layer.gate_up.layers, [layer.mlp_width] * 2)
-        self._split(row, (k.DOWN,), layer.down.layers, [size])
-        q_size, k_size = (d, d) if layer.norms_each_head else sizes[:2]
-        norms = {
-            k.BEFORE_ATTENTION: (layer.before_attention, size),
-            k.AFTER_ATTENTION: (layer.after_attention, size),
-            k.BEFORE_MLP: (layer.before_mlp, size),
-            k.AFTER_MLP: (layer.after_mlp, size),
-            k.Q_NORM: (layer.q_norm, q_size),
-            k.K_NORM: (layer.k_norm, k_size),
-            k.OF_EMBEDDING: (layer.of_embedding, size),
+    def _describe_layer(self, layer: Layer) -> np.ndarray:
+        size, attends, mask = self.decoder.size, layer.attends, layer.attends.mask
+        d, width = attends.head_dim, layer.mlp_width
+        queries, keys = attends.heads * d, attends.groups * d
+        products = {
+            ("q", "k", "v"): (layer.qkv, (queries, keys, keys)),
+            ("out",): (layer.out, (size,)),
+            ("gate", "up"): (layer.gate_up, (width, width)),
+            ("down",): (layer.down, (size,)),
         }
-        for at, (norm, norm_size) in norms.items():
-            self._norm(row, numbers, at, norm, norm_size)
-        row[k.KEEPS_NORMED], mask = layer.keeps_normed, attends.mask
-        row[[k.WINDOW, k.FROM_FIRST, k.LATER]] = mask.window or 0, mask.from_first, mask.later
-        numbers[k.SCALING], numbers[k.SCORES_CAP] = attends.scaling, attends.softcap or 0.0
+        described: dict[str, Any] = {}
+        for names, (joined, sizes) in products.items():
+            described |= zip(names, self._split(joined.layers, sizes), strict=True)
+        normed = {"q_norm": d, "k_norm": d} if layer.norms_each_head else {"q_norm": queries, "k_norm": keys}
+        for name in self.kernels.NORMS.split():
+            described[name] = self._norm(getattr(layer, name), normed.get(name, size))
+        described |= {"scaling": attends.scaling, "softcap": attends.softcap, **vars(mask)}
+        return record(self.kernels.LAYER, keeps_normed=layer.keeps_normed, **described)
 
-    def _norm(self, row: np.ndarray, numbers: np.ndarray, at: int, norm: Norm | None, size: int) -> None:
-        if norm is not None:
-            self._check_weight(norm.module.weight, size)
-            row[at] = self._wide(norm.weight)
-            numbers[at - self.kernels.NORMS] = norm.eps
+    def _norm(self, norm: Norm | None, size: int) -> np.ndarray:
+        if norm is None:
+            return record(self.kernels.NORM)
+        self._check_weight(norm.module.weight, size)
+        return record(self.kernels.NORM, weight=self._wide(norm.weight), eps=norm.eps)
 
-    def _split(self, row: np.ndarray, places: tuple[int, ...], layers: tuple, sizes: list[int]) -> None:
-        """Describes products that are a layer each, or parts of a single one."""
-        first = 0
-        for at, size, layer in zip(places, sizes, layers * (len(places) // len(layers)), strict=True):
-            self._product(row, at, layer, first, size)
-            first = first + size if len(layers) == 1 else 0
+    def _split(self, layers: tuple[Module, ...], sizes: tuple[int, ...]) -> list[np.ndarray]:
+        """Products that are a layer each, or parts of a single one."""
+        if len(layers) == len(sizes):
+            return [self._product(layer, 0, size) for layer, size in zip(layers, sizes, strict=True)]
+        firsts = accumulate(sizes[:-1], initial=0)
+        return [self._product(layers[0], first, size) for first, size in zip(firsts, sizes, strict=True)]
 
-    def _product(
-        self, row: np.ndarray, at: int, layer: Module, first: int, size: int, of_target: bool = False
-    ) -> None:
-        k, part = self.kernels, slice(first, first + size)
+    def _product(self, layer: Module, first: int, size: int, of_target: bool = False) -> np.ndarray:
+        part, scales, bias = slice(first, first + size), None, layer.bias
         if size < self.products.FEWEST_OUTPUTS or layer.in_features % 16:
             raise ValueError(f"it has a product of {layer.in_features} numbers to {size}")
-        scales = 0
         if is_plain(layer):
             given = layer.weight.detach()[part]
             self._check_weight(given, size, layer.in_features, of_target=of_target)
@@ -308,11 +306,19 @@ class NativeForward:
         else:
             raise ValueError("it has linear layers that are neither plain nor quantised to int8")
         self.kinds.add(kind)
-        row[at : at + k.PRODUCT_FIELDS] = self._hold(weight), kind, scales, 0, size, layer.in_features
-        if layer.bias is not None:
-            bias = layer.bias.detach()[part]
+        if bias is not None:
+            bias = bias.detach()[part]
             self._check_weight(bias, size)
-            row[at + k.BIAS] = self._wide(bias)
+            bias = self._wide(bias)
+        return record(
+            self.kernels.PRODUCT,
+            weight=self._hold(weight),
+            kind=kind,
+            scales=scales,
+            bias=bias,
+            outputs=size,
+            inputs=layer.in_features,
+        )
 
     def _as_in_checkpoint(self, place: tuple[Module, int], weight: Tensor) -> tuple[Tensor, int]:
         """The weight in 16 bits, if these hold its numbers exactly. A copy that was made before is compared
@@ -336,8 +342,11 @@ class NativeForward:
     def _compared_copy(self, weight: Tensor, place: tuple[Module, int]) -> tuple[Tensor, int]:
         narrow, kind = self.copies[place]
         self._read |= kind != self.products.BFLOAT16
-        self._compared.append([weight.data_ptr(), narrow.data_ptr(), weight.numel()])
+        self._compared.append(self._copy(weight, narrow))
         return narrow, kind
+
+    def _copy(self, wide: Tensor, narrow: Tensor) -> np.ndarray:
+        return record(self.kernels.COPY, wide=wide, narrow=narrow, count=wide.numel())
 
     @property
     def copied_bytes(self) -> int:
@@ -348,12 +357,12 @@ class NativeForward:
         if weight.shape != narrow.shape or weight.dtype != torch.float32 or not weight.is_contiguous():
             return False
         if narrow.dtype == torch.bfloat16:
-            return self._all_exact([[weight.data_ptr(), narrow.data_ptr(), weight.numel()]])
+            return self._all_exact([self._copy(weight, narrow)])
         return torch.equal(narrow.float(), weight)
 
-    def _all_exact(self, compared: list[list[int]]) -> bool:
-        """compared: see kernels.are_upcast_function."""
-        table = np.array(compared, np.int64).reshape(-1, 3)
+    def _all_exact(self, copies: list[np.ndarray]) -> bool:
+        """copies: COPYs."""
+        table = np.array(copies, self.kernels.COPY)
         return bool(self._are_upcast.ctypes(table.ctypes.data, len(table)))
 
     def still_holds(self) -> bool:
@@ -370,15 +379,15 @@ class NativeForward:
             name = str(self.dtype).removeprefix("torch.")
             raise ValueError(f"a weight is not contiguous {name} numbers of the layer's own shape in memory")
 
-    def _wide(self, tensor: Tensor) -> int:
-        """The address of a tensor's numbers in float32: its own, or a copy for this run."""
+    def _wide(self, tensor: Tensor) -> Tensor:
+        """A tensor's numbers in float32: its own, or a copy for this run."""
         wide = tensor.float().contiguous()
         self._read |= wide.data_ptr() != tensor.data_ptr()
         return self._hold(wide)
 
-    def _hold(self, tensor: Tensor) -> int:
+    def _hold(self, tensor: Tensor) -> Tensor:
         self._held.append(tensor.detach())
-        return tensor.data_ptr()
+        return tensor
 
     def block_for(self, rows: int) -> int:
         """How many rows the products of a forward of so many rows best take at once: 1 or more."""
@@ -387,11 +396,10 @@ class NativeForward:
 
     def compile(self, block: int) -> None:
         """Compiles the products of so many rows."""
-        addresses, functions = np.zeros(self.products.KINDS, np.int64), []
+        addresses = self._products[block] = np.zeros(self.products.KINDS, np.int64)
         for kind in sorted(self.kinds):
-            functions.append(compile_function(self.products.product_function, kind, block, *registers()))
-            addresses[kind] = functions[-1].address
-        self._products[block] = addresses, functions
+            function = compile_function(self.products.product_function, kind, block, *registers())
+            addresses[kind] = function.address
 
     def compile_all(self) -> None:
         """Compiles the products of every number of rows: a draft that had to wait for one would be timed with
@@ -415,18 +423,15 @@ class NativeForward:
         and `takes`. left [N, H]: what the stream of a head begins with, in place of embeddings."""
         k = self.kernels
         padded = -(-len(ids) // block) * block
-        logits = float32(padded if with_logits else 0, int(self._model[k.OUTPUT_WIDTH]))
-        begins = k.EMBEDDINGS
+        logits = float32(padded if with_logits else 0, int(self._model["output_width"]))
+        how: dict[str, Any] = {"begins": k.EMBEDDINGS, "logits": logits}
         if left is not None:
-            self.stream[: len(left)], begins = left, k.LEFT
+            self.stream[: len(left)], how["begins"] = left, k.LEFT
         if branches is not None:
-            depths = branches.depths.contiguous()
             hidden = branches.hidden.float().mul_(masking(torch.float32))
-            self._model[[k.NEWEST, k.DEPTHS, k.HIDDEN_ROWS]] = len(depths), address(depths), address(hidden)
-        try:
-            self._run(lm, ids.contiguous(), start, len(ids), block, logits, begins)
-        finally:
-            self._model[k.NEWEST] = 0
+            depths = branches.depths.contiguous()
+            how |= {"newest": len(depths), "depths": depths, "hidden": hidden}
+        self._run(lm, ids.contiguous(), start, len(ids), block, **how)
         return logits[: len(ids)]
 
     def takes(self, branches: Branches | None) -> bool:
@@ -437,162 +442,131 @@ class NativeForward:
         return all(window is None or window >= len(branches.depths) for window in windows)
 
     def fill(self, lm: CachedByPosition, ids: Tensor, start: Tensor) -> None:
-        """Runs a forward that begins with the target's features, without logits."""
-        block, k = self.block_for(len(ids)), self.kernels
-        nothing = Drafted()  # which leaves the last row's output alone
-        self._run(lm, ids.contiguous(), start, len(ids), block, float32(0), k.FEATURES, nothing)
+        """Runs a forward that begins with the target's features, without logits. It leaves the last row's
+        output in `stream`."""
+        block, begins = self.block_for(len(ids)), self.kernels.FEATURES
+        self._run(lm, ids.contiguous(), start, len(ids), block, begins=begins, last_alone=True)
 
     def last(self, lm: CachedByPosition, ids: Tensor, start: Tensor, from_features: bool) -> Tensor:
         """The logits [1, V] of the last of ids [N], of a head whose stream begins with its target's features,
         or, for a single token, with what the last forward has left in `stream`."""
-        tokens = torch.cat([ids, ids.new_zeros(1)])
-        said = float32(1, self._vocab_size)
         begins = self.kernels.FEATURES if from_features else self.kernels.LEFT
-        self._run(lm, tokens, start, len(ids), self.block_for(len(ids)), None, begins, Drafted(1, said))
-        return said
+        return self._draft(lm, ids, start, self.block_for(len(ids)), begins, LIKELIEST)[2]
 
     def draft(
         self, lm: CachedByPosition, ids: Tensor, start: Tensor, block: int, drawing: Drawing
     ) -> tuple[Tensor, Tensor | None, Tensor]:
         """Drafts as LM.draft says. `block` is for the ids; a drafted token is a row by itself. The stream
         begins with the target's features where the decoder does."""
-        rows, count, k = len(ids), len(drawing.u), self.kernels
-        tokens = torch.cat([ids, ids.new_zeros(count)])
-        said = float32(count, self._vocab_size)
+        begins = self.kernels.FEATURES if self._model["begins_with_reads"] else self.kernels.EMBEDDINGS
+        return self._draft(lm, ids, start, block, begins, drawing)
+
+    def _draft(
+        self, lm: CachedByPosition, ids: Tensor, start: Tensor, block: int, begins: int, drawing: Drawing
+    ) -> tuple[Tensor, Tensor | None, Tensor]:
+        assert 1 in self._products, "the last row is multiplied by itself"
+        rows, count = len(ids), len(drawing.u)
+        tokens, logits = torch.cat([ids, ids.new_zeros(count)]), float32(count, self._vocab_size)
         probs = None if drawing.is_greedy else float32(count, self._vocab_size)
-        begins = k.FEATURES if self._model[k.BEGINS_WITH_READS] else k.EMBEDDINGS
-        self._run(lm, tokens, start, rows, block, None, begins, Drafted(count, said, probs, drawing))
-        made = int(self._memory.made[0])
-        return tokens[rows : rows + made], None if probs is None else probs[:made], said[:made]
+        self._run(
+            lm,
+            tokens,
+            start,
+            rows,
+            block,
+            begins=begins,
+            last_alone=True,
+            logits=float32(1, int(self._model["output_width"])),
+            drafts=count,
+            draft_logits=logits,
+            drawing=drawing.numbers,
+            seen=None if drawing.seen is None else drawing.seen.clone(),  # it counts the drafts, too
+            uniforms=drawing.u,
+            probs=probs,
+            **self._memory,
+        )
+        made = int(self._memory["made"][0])
+        return tokens[rows : rows + made], None if probs is None else probs[:made], logits[:made]
 
     def read(self, lm: CachedByPosition, start: Tensor, rows: int) -> None:
         """Makes keys and values of the target's features at `rows` positions from start [] on."""
-        block = self.block_for(rows)
-        threads = self._ready(lm, -(-rows // block) * block)
-        reading = compile_function(self.kernels.reading_function)
-        with record_function("compiled reading"):
-            self._team.call(
-                threads,
-                reading.ctypes,
-                *self._addresses,
-                self._products[block][0].ctypes.data,
-                start.data_ptr(),
-                rows,
-                block,
-                self._scratch.data_ptr(),
-            )
-
-    @property
-    def _addresses(self) -> list[int]:
-        """The addresses of what describes the decoder."""
-        parts = (self._model, self._numbers, self._layers, self._layer_numbers)
-        return [part.ctypes.data for part in parts]
-
-    def _ready(self, lm: CachedByPosition, padded: int) -> int:
-        """Finds the cache, and memory for so many rows. Returns the number of threads, which is asked for
-        once, since another thread can change it."""
-        self._find_cache(lm)
-        threads = torch.get_num_threads()
-        size = self.kernels.scratch_size(self._model, padded, threads)
-        if len(self._scratch) < size:
-            self._scratch = float32(size).zero_()
-        return threads
+        self._run(lm, None, start, rows, self.block_for(rows), self.kernels.reading_function)
 
     def _run(
         self,
         lm: CachedByPosition,
-        ids: Tensor,
+        ids: Tensor | None,
         start: Tensor,
         rows: int,
         block: int,
-        logits: Tensor | None,
-        begins: int = 0,
-        drafted: "Drafted | None" = None,
+        make: Callable | None = None,
+        **how: Any,
     ) -> None:
-        """Runs the compiled forward. logits: those of all rows. drafted: given, tokens are drawn from the
-        last row's logits in place of that."""
-        threads = self._ready(lm, -(-rows // block) * block)
-        last_alone, drafted = drafted is not None, drafted or Drafted()
-        if logits is None:
-            logits = float32(1, int(self._model[self.kernels.OUTPUT_WIDTH]))
-        assert not last_alone or 1 in self._products, "the last row is multiplied by itself"
-        how = drafted.drawing
-        seen = None if how.seen is None else how.seen.clone()  # it counts the drafts, too
-        of_one = self._products[1 if last_alone else block][0]
-        with record_function("compiled forward"):  # a profiler sees nothing of it otherwise
-            self._team.call(
-                threads,
-                self._forward.ctypes,
-                *self._addresses,
-                self._products[block][0].ctypes.data,
-                of_one.ctypes.data,
-                begins,
-                ids.data_ptr(),
-                start.data_ptr(),
-                rows,
-                block,
-                int(last_alone),
-                logits.data_ptr(),
-                self._scratch.data_ptr(),
-                drafted.count,
-                *map(address, (drafted.said, how.numbers, seen, how.u, drafted.probs, *self._memory)),
-            )
+        """Runs what `make` compiles: the forward, unless given. how: other fields of a CALL."""
+        self._find_cache(lm)
+        threads = torch.get_num_threads()  # once, since another thread can change it
+        size = self.kernels.scratch_size(self._model, -(-rows // block) * block, threads)
+        if len(self._scratch) < size:
+            self._scratch = float32(size).zero_()
+        call = record(
+            self.kernels.CALL,
+            ids=ids,
+            start=start,
+            rows=rows,
+            block=block,
+            kernels=self._kernels_for(block),
+            one_row=self._kernels_for(1),
+            scratch=self._scratch,
+            **how,
+        )
+        function = self._forward if make is None else compile_function(make)
+        # A profiler sees nothing of it otherwise.
+        with record_function("compiled forward" if make is None else "compiled reading"):
+            self._team.call(threads, function.ctypes, self._model, self._layers, call)
+
+    def _kernels_for(self, block: int) -> int:
+        """The address of the products of so many rows; 0 where they are not compiled."""
+        return self._products[block].ctypes.data if block in self._products else 0
 
     def _find_cache(self, lm: CachedByPosition) -> None:
         """Finds the addresses of the cache, of the rotations for all its positions, and of the features."""
-        k, layers = self.kernels, self.decoder.layers
+        layers = self.decoder.layers
         if self._epoch != lm.buffer_epoch:
             self._epoch = lm.buffer_epoch
             self._cached = [(layer.keys, layer.values) for layer in lm.layers]
             capacity = self._cached[0][0].shape[2]
-            self._model[k.CAPACITY] = capacity
-            found = self.decoder.rotations_at(torch.arange(capacity))
-            self._rotations = {
-                name: tuple(part.contiguous() for part in parts) for name, parts in found.items()
-            }
-            for row, layer, cached in zip(self._layers, layers, self._cached, strict=False):
-                row[[k.KEY_CACHE, k.VALUE_CACHE]] = [tensor.data_ptr() for tensor in cached]
+            self._model["capacity"] = capacity
+            rotations = self.decoder.rotations_at(torch.arange(capacity)).items()
+            self._rotations = {name: tuple(part.contiguous() for part in parts) for name, parts in rotations}
+            for row, layer, cached in zip(self._layers, layers, self._cached, strict=True):
+                row["key_cache"], row["value_cache"] = map(address, cached)
                 rotation = self._rotations[layer.attends.rotation]
-                self._model[k.ROTATED] = rotation[0].shape[-1]
-                row[[k.COS, k.SIN]] = [part.data_ptr() if layer.attends.rotates else 0 for part in rotation]
+                self._model["rotated"] = rotation[0].shape[-1]
+                if layer.attends.rotates:
+                    row["cos"], row["sin"] = map(address, rotation)
         keeps = None if self.decoder.reads is not None else lm.features
         features = lm.reads if keeps is None else keeps
         states = None if features is None else features.states
         if states is not self._states:
             self._states = states
-            self._layers[:, k.FEATURE] = 0
+            places = [] if keeps is None else keeps.layer_ids
+            columns = {layer: 1 + index * keeps.size for index, layer in enumerate(places)}
+            self._layers["feature"] = [columns.get(layer, 0) for layer in range(len(layers))]
+            self._model["last_feature"] = columns.get(len(layers), 0)
             if states is not None:
-                self._model[[k.STATES, k.STATES_WIDTH]] = states.data_ptr(), states.shape[1]
-                self._model[k.NARROW_STATES] = is_narrow(states)
-            if keeps is not None:
-                for index, layer in enumerate(keeps.layer_ids):
-                    self._layers[layer, k.FEATURE] = 1 + index * keeps.size
+                self._model["states"], self._model["states_width"] = address(states), states.shape[1]
+                self._model["narrow_states"] = is_narrow(states)
 
 
-LIKELIEST = Drawing(True, torch.zeros(0), torch.zeros(10, dtype=torch.float64), None)
+NOTHING = torch.zeros(9, dtype=torch.float64)
+LIKELIEST = Drawing(True, NOTHING[:1], NOTHING, None)  # of one token
 
 
-@dataclass(frozen=True)
-class Drafted:
-    """What a forward drafts: up to `count` tokens."""
-
-    count: int = 0
-    said: Tensor | None = None  # [count, V]: the logits after each token
-    probs: Tensor | None = None  # [count, V]: what they are drawn from, unless greedy
-    drawing: Drawing = LIKELIEST
-
-
-class DrawingMemory(NamedTuple):
-    """What drawing tokens takes, in the order of the forward's arguments."""
-
-    made: Tensor
-    adjusted: Tensor
-    masses: Tensor
-    sums: Tensor
-
-
-def address(tensor: Tensor | None) -> int:
-    return 0 if tensor is None else tensor.data_ptr()
+def address(value: Any) -> Any:
+    """The address of a tensor, 0 for None, and any other value as it is."""
+    if isinstance(value, Tensor):
+        return value.data_ptr()
+    return 0 if value is None else value
 
 
 def is_narrow(tensor: Tensor) -> bool:
@@ -600,12 +574,11 @@ def is_narrow(tensor: Tensor) -> bool:
 
 
 class Native(Cached):
-    """A model whose static forwards on a CPU are one call each, where that predicts what they do otherwise.
-    Else `not_native` says why, and it runs as it is."""
+    """A model whose static forwards on a CPU are one call each, where that predicts what they do
+    otherwise."""
 
     compiles_itself = True
     native: NativeForward | None = None
-    not_native: str | None = None
 
     def _choose_native(self) -> None:
         """Sets `native` to a NativeForward that was tried. Any error ends it."""
@@ -613,8 +586,8 @@ class Native(Cached):
 
     def _trying(self, work: Callable[[], None]) -> None:
         """Does the work; an error in it ends all native forwards, and never the run."""
-        if why := why_not(work):
-            self.native, self.not_native = None, why
+        if not self.tries("by_operation", work):
+            self.native = None
 
     def _find_weights(self, may_have_moved: bool = True) -> None:
         assert self.native is not None
@@ -633,12 +606,6 @@ class Native(Cached):
     def free(self) -> None:
         super().free()
         self.native = None
-
-    def notes_as(self, role: str) -> list[Message]:
-        notes = super().notes_as(role)
-        if self.not_native:
-            notes.append(message("by_operation", who=message(f"the_{role}"), why=self.not_native))
-        return notes
 
 
 def is_small(model: Module) -> bool:
@@ -683,45 +650,28 @@ class NativeLM(Native, CachedLM):
 
     def _choose_forward(self) -> None:
         super()._choose_forward()
-        self.native = self.not_native = None
+        self.native = None
         if self.fused is not None:
             self._trying(self._choose_native)
 
-    @torch.no_grad()
     def _choose_native(self) -> None:
         assert self.fused is not None
         self.fused.begin_run()
         self.blocks.clear()
         self.refused.clear()
-        fused = self.fused
-        describe = partial(fused.decoder, self.last_position)
+        describe = partial(self.fused.decoder, self.last_position)
         native = self.native = NativeForward(describe, self._shared_copies())
-        n = int(min(TRIED_ROWS, self.last_position + 1))
-        ids = torch.arange(n)
-        self.reserve(0, n)
-        expected = self._plain_forward(ids)  # [n, V]
-        for rows in (n, 1):
-            self._try(native, native.block_for(rows), ids[-rows:], ids[-rows], expected[-rows:])
+
+        def forward(ids: Tensor, start: Tensor) -> Tensor:
+            block = native.block_for(len(ids))
+            native.compile(block)
+            self.blocks.add(block)
+            return native(self, ids, start, block)
+
+        self.compare(forward, (TRIED_ROWS, 1), OTHERWISE)
 
     def _shared_copies(self) -> Copies | None:
         return None
-
-    def _try(
-        self,
-        native: NativeForward,
-        block: int,
-        ids: Tensor,
-        start: Tensor,
-        expected: Tensor,
-        branches: Branches | None = None,
-    ) -> None:
-        """Raises ValueError if its forward in blocks of so many rows predicts something other than the
-        model."""
-        native.compile(block)
-        logits = native(self, ids, start, block, branches=branches)
-        if different := difference(expected, logits, self.dtype):
-            raise ValueError(f"its compiled forward predicts something other than the model ({different})")
-        self.blocks.add(block)
 
     def forward(self, ids: Tensor, start: Tensor, branches: Branches | None = None) -> Tensor:
         native = self.native
@@ -747,7 +697,10 @@ class NativeLM(Native, CachedLM):
         try:
             with self.clock.paused():
                 expected = self.static_forward(ids, start, branches)
-                self._try(native, block, ids, start, expected, branches)
+                native.compile(block)
+                logits = native(self, ids, start, block, branches=branches)
+                check_alike(expected, logits, self.dtype, OTHERWISE)
+                self.blocks.add(block)
         except Exception as error:  # of numba, among others
             self.refused[block] = one_line(error)
         finally:

@@ -19,7 +19,8 @@ from transformers import PreTrainedModel
 from specdemo.events import __version__
 from specdemo.runtime import cuda
 from specdemo.runtime.agreement import agree
-from specdemo.runtime.lm import CachedLM, context_of, evaluating, in_training, state_of, windows_of
+from specdemo.runtime.lm import CachedLM, context_of, state_of, windows_of
+from specdemo.runtime.shared import evaluating, in_training
 from specdemo.runtime.states import possible_rows, tried_rows
 from specdemo.runtime.weights import rounds_activations
 
@@ -66,11 +67,11 @@ def _is_causal_at_any_length(model: PreTrainedModel) -> bool:
         positions = torch.arange(max(0, end - 2 * COMPARED), end, device=model.device)  # [n]
         ids, kept = (7 * positions + 3) % model.get_input_embeddings().weight.shape[0], len(positions) // 2
         # The shorter text comes first: a longer one leaves "dynamic" frequencies behind.
-        said, expected = (
+        alone, expected = (
             model(input_ids=ids[None, :n], position_ids=positions[None, :n], use_cache=False).logits[0, :kept]
             for n in (kept, len(positions))
         )
-        if not agree([(expected, said)], _compared_as(model), mostly=True):
+        if not agree([(expected, alone)], _compared_as(model), mostly=True):
             return False
     return True
 

@@ -13,15 +13,12 @@ from torch.nn import Module
 from transformers import PreTrainedModel
 
 from specdemo.runtime import cuda
-from specdemo.runtime.attention import without_cudnn
 from specdemo.runtime.cache import Cached, Features
 from specdemo.runtime.device import Clock
-from specdemo.runtime.experts import Experts
 from specdemo.runtime.graphs import Graphs
-from specdemo.runtime.lm import CachedLM, OfTarget, evaluating, in_training
+from specdemo.runtime.lm import CachedLM, OfTarget
 from specdemo.runtime.native import cached_lm, is_small
-from specdemo.runtime.precision import full_float32
-from specdemo.runtime.shared import PutBack, Shared
+from specdemo.runtime.shared import evaluating, full_float32, in_training, one_thread, without_cudnn
 from specdemo.runtime.steps import EagerSteps, RunStep
 from specdemo.runtime.weights import modules_of
 from specdemo.words.message import Message, message
@@ -194,7 +191,7 @@ class Runner:
     def _settings(self) -> Iterator[None]:
         with ExitStack() as settings:
             if self._one_thread:
-                settings.enter_context(_one_thread.held(get_ident()))
+                settings.enter_context(one_thread(get_ident()))
             if self._gpus:
                 settings.enter_context(without_cudnn())
             if self._float32_on_gpu:
@@ -265,9 +262,6 @@ class Runner:
                     target.warm_up(1 + gamma)
 
 
-WATCHING = (Features.__module__, Experts.__module__)  # where hooks are from that last for one forward
-
-
 def has_hooks(model: Module) -> bool:
     """Whether forward hooks are registered on the model or globally, or a forward was replaced. A captured
     step would call none of them. What another pair that shares the model watches it with does not count."""
@@ -277,22 +271,5 @@ def has_hooks(model: Module) -> bool:
     return (
         bool(globally._global_forward_hooks or globally._global_forward_pre_hooks)
         or any("forward" in vars(module) for module in modules)
-        or any(getattr(hook, "__module__", None) not in WATCHING for hook in hooks)
+        or any(getattr(hook, "__module__", None) != Features.__module__ for hook in hooks)
     )
-
-
-def _take_one_thread(_: object) -> PutBack:
-    """Sets one thread, and returns what puts the number back. torch has a number of threads for each thread,
-    and gives a new one that which was set last in any. So where a run goes on, a 1 is that run's."""
-    global _usual_threads
-    before = torch.get_num_threads()
-    if _one_thread.is_held():
-        before = _usual_threads if before == 1 else before
-    else:
-        _usual_threads = before
-    torch.set_num_threads(1)
-    return lambda: torch.set_num_threads(before)
-
-
-_usual_threads = 1  # as the first of several runs found it
-_one_thread = Shared(_take_one_thread)

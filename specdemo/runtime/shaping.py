@@ -28,10 +28,10 @@ def largest(values, count):
 @njit(**INNER)
 def has_nan(values, count):
     apart()
-    found = np.int32(0)
+    is_there = np.int32(0)
     for i in range(count):
-        found |= np.int32(values[i] != values[i])
-    return found != 0
+        is_there |= np.int32(values[i] != values[i])
+    return is_there != 0
 
 
 @njit(**INNER)
@@ -53,10 +53,10 @@ def argmax(values, count):
 
 @njit(**INNER)
 def any_above(values, begin, end, least):
-    found = np.int32(0)
+    is_there = np.int32(0)
     for i in range(begin, end):
-        found |= np.int32(values[i] > least)
-    return found != 0
+        is_there |= np.int32(values[i] > least)
+    return is_there != 0
 
 
 @njit(**INNER)
@@ -143,14 +143,14 @@ def edge_of(logits, masses, sums, count, target):
             place = int(as_bits(ZERO - logits[i])) & 0x7FFFFFFF
             if place >> (shift + width) == known:
                 sums[(place >> shift) & ((1 << width) - 1)] += masses[i]
-        reached, found = before, 0
+        reached, edge = before, 0
         for bucket in range(1 << width):
             if sums[bucket] > 0:
-                found, before = bucket, reached
+                edge, before = bucket, reached
                 reached += sums[bucket]
                 if reached >= target:
                     break
-        known = (known << width) | found
+        known = (known << width) | edge
     return ZERO - as_float(np.int32(known)), before
 
 

@@ -12,6 +12,7 @@ softmax's numbers are rounded to the cache's dtype before they are multiplied.
 Imports Triton, which comes with torch's CUDA builds. The kernels are compiled at their first call for the
 sizes of a model. Nothing is tuned by timing, so a call can be captured after that."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -23,20 +24,21 @@ from specdemo.runtime.attention import BLOCKS_A_PROCESSOR, processors_of
 from specdemo.runtime.cuda import device_of
 
 _LIBRARY = library.Library("specdemo", "FRAGMENT")  # keeps what is defined through it
-_LIBRARY.define(
-    "few_rows_attention(Tensor q, Tensor k, Tensor v, Tensor? q_norm, Tensor? k_norm, float eps, "
-    "Tensor? rotation_table, Tensor rows, Tensor(a!) keys, Tensor(b!) values, float scale, float softcap, "
-    "int window, bool from_first, bool later, Tensor? depths, Tensor? hidden) -> Tensor"
-)
-_LIBRARY.define(
-    "keep_rows(Tensor kv, Tensor? k_norm, float eps, Tensor rotation_table, Tensor rows, Tensor(a!) keys, "
-    "Tensor(b!) values) -> Tensor(a!)"
-)
 SMALLEST = 16  # rows or columns that a tensor core multiplies at once
 KEYS_AT_ONCE = 64  # that a block reads, at most
 COMBINED = 32  # parts at a time
 INTERPRETED = 16  # multiprocessors that Triton's interpreter stands for
 MOST_BYTES = 16_384  # of the keys that a block reads at a time, and as many of values
+
+
+def operation(schema: str, launch: Callable, without_numbers: Callable) -> Callable:
+    """Kernels as an operation of torch, so that tensors without numbers have their shapes. The CPU is for
+    Triton's interpreter."""
+    name = schema.partition("(")[0]
+    _LIBRARY.define(schema)
+    for backend, function in {"CUDA": launch, "CPU": launch, "Meta": without_numbers}.items():
+        _LIBRARY.impl(name, function, backend)
+    return getattr(torch.ops.specdemo, name)
 
 
 @dataclass(frozen=True)
@@ -165,8 +167,8 @@ def kept(
 
 @triton.jit(do_not_specialize=["tokens"])
 def keep_kernel(
-    k,  # [N, GROUPS, D], rows `stride` numbers apart, like the next one
-    v,
+    k,  # [N, GROUPS, D], rows `stride` numbers apart
+    v,  # [N, GROUPS, D], the same
     k_norm,  # [D], read if NORMS
     eps,
     rotation_table,  # [capacity, 2, D]
@@ -203,8 +205,8 @@ def attend_kernel(
     eps,
     rotation_table,  # [capacity, 2, D], read if ROTATES
     rows,  # [N]: where keys and values go, one after the other
-    depths,  # [W] int64, as of Branches, like the next one; read if BRANCHES
-    hidden,  # [N, W], rows `hidden_stride` numbers apart
+    depths,  # [W] int64, as of Branches; read if BRANCHES
+    hidden,  # [N, W], as of Branches, rows `hidden_stride` numbers apart; read if BRANCHES
     keys,  # [GROUPS, capacity, D], heads `cache_stride` numbers apart
     values,
     outputs,  # [parts, GROUPS, SHARED * N, D] float32
@@ -391,7 +393,7 @@ def _few_rows_attention(
     parts = parts_of_text(capacity, groups, processors)
     outputs = q.new_empty(parts, heads * n, d, dtype=torch.float32)
     logsumexp = q.new_empty(parts, heads * n, dtype=torch.float32)
-    y = torch.empty_like(q, memory_format=torch.contiguous_format)
+    y = contiguous_like(q)
     with device_of(q):
         attend_kernel[(parts, groups, triton.cdiv(shared * n, SMALLEST))](
             q,
@@ -477,14 +479,20 @@ def _keep_rows(
     return keys
 
 
-# The kernels are operations of torch, so that tensors without numbers have their shapes. The CPU is for
-# Triton's interpreter.
-for backend in ("CUDA", "CPU"):
-    _LIBRARY.impl("few_rows_attention", _few_rows_attention, backend)
-    _LIBRARY.impl("keep_rows", _keep_rows, backend)
-_LIBRARY.impl(
-    "few_rows_attention", lambda q, *_: torch.empty_like(q, memory_format=torch.contiguous_format), "Meta"
+def contiguous_like(x: Tensor) -> Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+few_rows_attention = operation(
+    "few_rows_attention(Tensor q, Tensor k, Tensor v, Tensor? q_norm, Tensor? k_norm, float eps, "
+    "Tensor? rotation_table, Tensor rows, Tensor(a!) keys, Tensor(b!) values, float scale, float softcap, "
+    "int window, bool from_first, bool later, Tensor? depths, Tensor? hidden) -> Tensor",
+    _few_rows_attention,
+    lambda q, *_: contiguous_like(q),
 )
-_LIBRARY.impl("keep_rows", lambda *given: given[-2], "Meta")
-keep_rows = torch.ops.specdemo.keep_rows
-few_rows_attention = torch.ops.specdemo.few_rows_attention
+keep_rows = operation(
+    "keep_rows(Tensor kv, Tensor? k_norm, float eps, Tensor rotation_table, Tensor rows, Tensor(a!) keys, "
+    "Tensor(b!) values) -> Tensor(a!)",
+    _keep_rows,
+    lambda *given: given[-2],
+)

@@ -1,11 +1,17 @@
-"""A model's weights in memory: where they are, how many bytes it holds, and how many a forward reads."""
+"""A model's weights. In memory: where they are, how many bytes it holds, and how many a forward reads. In
+files: which there are, and which tensors they hold."""
 
 import inspect
+import json
+import re
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from safetensors import safe_open
 from torch import Tensor
 from torch.nn import Module, Parameter
 
@@ -14,16 +20,22 @@ FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 # token goes, and the field of a config that says through how many.
 CHOSEN = ("top_k_index", "router_indices")
 EACH_TOKENS = ("num_experts_per_tok", "moe_topk", "top_k_experts", "moe_top_k")
+WEIGHTS_FILE = "model.safetensors"
+INDEX = "model.safetensors.index.json"  # names the files of weights that are in several
+OF_MODELS = (WEIGHTS_FILE, INDEX)  # a model's weights are read by the first that is there
+SHARD = re.compile(r"[\w-][\w.-]*\.safetensors")  # beside the index that names it
+# The names of scales of activations, and of keys and values in a cache, which are not quantised here.
+NOT_OF_WEIGHTS = re.compile(r"((input|output|act)\w*|[qkv]|kv|qk|logit)_scales?|scale_(input|output)")
 
 
 def modules_of(model: Module) -> list[Module]:
     """The model and all modules in it, each once. Module.modules() takes longer, which counts where each run
     looks."""
-    found = {model: None}
+    modules = {model: None}
     queue = [model]
     for module in queue:
-        new = [part for part in module._modules.values() if part is not None and part not in found]
-        found.update(dict.fromkeys(new))
+        new = [part for part in module._modules.values() if part is not None and part not in modules]
+        modules.update(dict.fromkeys(new))
         queue += dict.fromkeys(new)
     return queue
 
@@ -153,3 +165,49 @@ def not_finite(model: Module) -> str | None:
             if is_float and not torch.stack(values.aminmax()).isfinite().all():
                 return name
     return None
+
+
+def shards_of(index: Path) -> list[str]:
+    """The files of weights that an index names, in order. Raises ValueError if it names anything but
+    safetensors files beside it, OSError if it cannot be read."""
+    try:
+        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        names = set()
+    if not names:
+        raise ValueError("it names no files of weights")
+    for name in names:
+        if not isinstance(name, str) or not SHARD.fullmatch(name):
+            raise ValueError(f"it names {ascii(name)[:60]}, which is no safetensors file beside it")
+    return sorted(names)
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The files of weights of the model in this folder. Raises what `shards_of` does."""
+    first = next((name for name in OF_MODELS if (folder / name).is_file()), INDEX)
+    return [folder / name for name in (shards_of(folder / INDEX) if first == INDEX else [first])]
+
+
+def stored_tensors(folder: Path) -> dict[str, str]:
+    """The tensors in a model's files: their names, and their dtypes as safetensors calls them. Raises what
+    reading the files does."""
+    dtypes = {}
+    for file in weight_files(folder):
+        with safe_open(file, "pt") as content:
+            dtypes |= {name: content.get_slice(name).get_dtype() for name in content.keys()}  # noqa: SIM118
+    return dtypes
+
+
+def few_bits(tensors: Mapping[str, str]) -> str | None:
+    """The first weight that has a meaning only together with a scale. tensors: see `stored_tensors`."""
+    for name, dtype in sorted(tensors.items()):
+        is_weight = name.endswith(("weight", "_proj"))  # masks are stored in integers, too
+        if re.match("F[468](_|$)", dtype) or (is_weight and dtype in ("I8", "U8")):
+            return name
+    return None
+
+
+def is_scale(name: str) -> bool:
+    """Whether a tensor is called like a scale of weights."""
+    last = name.rpartition(".")[2]
+    return "scale" in last and not NOT_OF_WEIGHTS.fullmatch(last)

@@ -59,4 +59,4 @@ def test_a_head_whose_target_is_in_float16_says_why_it_is_not_compiled(make):
     target = tiny().to(torch.float16)
     fast = make(target).float().cached(target, compiled=True)
     fast.begin_run(static=True)
-    assert fast.native is None and "float16" in fast.not_native
+    assert fast.native is None and "float16" in fast.faults["by_operation"]

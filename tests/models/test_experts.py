@@ -10,8 +10,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from specdemo import Params, Trace, generate, load_pair
 from specdemo.engine.sampling import Nucleus
 from specdemo.events import ExpertsRead
+from specdemo.runtime.cache import Experts
 from specdemo.runtime.device import Clock
-from specdemo.runtime.experts import Experts
 from specdemo.runtime.graphs import Graphs
 from specdemo.runtime.runner import has_hooks
 from specdemo.runtime.weights import expert_weights, held_bytes, weight_bytes

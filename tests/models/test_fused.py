@@ -58,11 +58,11 @@ def assert_same(logits, others):
 def assert_right(model):
     """By both. A compiled forward of a new number of rows is the model's own at first: each comes twice."""
     fused, native, right = static(model), native_lm(model), expected(model)
-    assert fused.fused is not None and fused.not_fused is None
+    assert fused.fused is not None and not fused.faults
     for lm, rows in ((fused, (5, 40)), (native, (*ROWS, *ROWS))):
         furthest = max(float((predicted(lm, n) - right).abs().max()) for n in rows)
         assert furthest <= 1e-5 * max(1.0, float(right.abs().max()))
-    assert native.native is not None and native.not_native is None and native.notes_as("target") == []
+    assert native.native is not None and native.notes_as("target") == []
 
 
 def quantised(model, kind=qint8):
@@ -202,11 +202,11 @@ def test_quantised_weights_are_not_joined_and_graphs_know_where_they_are():
 
 
 def test_a_model_that_is_built_otherwise_runs_by_its_own_forward():
-    assert static(tiny("gemma3", use_bidirectional_attention=True)).not_fused
+    assert static(tiny("gemma3", use_bidirectional_attention=True)).faults["not_fused"]
     model = tiny()
     model.model.norm = torch.nn.Identity()  # of another class than the model's class has
     lm = static(model)
-    assert lm.fused is None and lm.not_fused
+    assert lm.fused is None and lm.faults["not_fused"]
     assert_same(predicted(lm, 5), expected(model))
 
 
@@ -214,5 +214,5 @@ def test_a_fused_forward_that_predicts_otherwise_is_not_used(monkeypatch):
     monkeypatch.setattr(decoder, "rotated", lambda x, cos, sin: x)
     model = tiny()
     lm = static(model)
-    assert lm.fused is None and "something other than the model (row 2 of 12 " in lm.not_fused
+    assert lm.fused is None and "something other than the model (row 2 of 12 " in lm.faults["not_fused"]
     assert_same(predicted(lm, 5), expected(model))

@@ -11,7 +11,7 @@ import specdemo.runtime.cache
 import specdemo.runtime.lm
 from specdemo import Params, generate, load_pair
 from specdemo.runtime.attention import MAX_GROUPED_QUERIES
-from specdemo.runtime.capturable import capture_blocker
+from specdemo.runtime.graphs import capture_blocker
 from specdemo.runtime.lm import CachedLM, positional_cache
 from tests.sentences import refusal
 from tests.small import small_model

@@ -20,10 +20,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from specdemo import Params, generate, load_pair
 from specdemo.engine import compiled as verdicts
 from specdemo.engine.sampling import Nucleus, Sampler
-from specdemo.runtime import kernels, native, products
+from specdemo.runtime import intrinsics, kernels, native
 from specdemo.runtime.cache import Features
-from specdemo.runtime.families import rotations_up_to
-from specdemo.runtime.fused import FusedForward
+from specdemo.runtime.fused import FusedForward, rotations_up_to
 from specdemo.runtime.intrinsics import floats, shorts
 from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.native import NativeForward, NativeLM
@@ -65,23 +64,23 @@ def raising(error):
 
 
 KEPT = {
-    products.FLOAT32: torch.float32,
-    products.BFLOAT16: torch.bfloat16,
-    products.FLOAT16: torch.float16,
-    products.INT8: torch.int8,
+    intrinsics.FLOAT32: torch.float32,
+    intrinsics.BFLOAT16: torch.bfloat16,
+    intrinsics.FLOAT16: torch.float16,
+    intrinsics.INT8: torch.int8,
 }
 
 
 @pytest.mark.parametrize(
-    ("kind", "block"), [*((products.FLOAT32, block) for block in (1, 8)), *((kind, 5) for kind in KEPT)]
+    ("kind", "block"), [*((intrinsics.FLOAT32, block) for block in (1, 8)), *((kind, 5) for kind in KEPT)]
 )
 def test_products_against_float64(kind, block):
-    product = native.compile_function(products.product_function, kind, block, *native.registers())
+    product = native.compile_function(intrinsics.product_function, kind, block, *native.registers())
     for outputs, inputs, blocks in [(8, 16, 1), (9, 48, 2), (23, 80, 1), (64, 112, 3), (101, 32, 2)]:
         torch.manual_seed(outputs)
         x = torch.randn(blocks * block, inputs)
         weight = torch.randn(outputs, inputs)
-        weight = (40 * weight).clamp(-128, 127).round() if kind == products.INT8 else weight
+        weight = (40 * weight).clamp(-128, 127).round() if kind == intrinsics.INT8 else weight
         weight = weight.to(KEPT[kind])
         y = torch.full((blocks * block + 1, outputs), 7.0)
         places = (tensor.data_ptr() for tensor in (weight, x, y))
@@ -99,7 +98,7 @@ def test_a_row_of_a_product_is_the_same_in_any_block():
     found = []
     for block in (1, 8):  # the larger one makes one sum at once, the other eight
         y = torch.zeros(8, 23)
-        product = products.product_function(False, products.FLOAT32, block, 4, 16)
+        product = intrinsics.product_function(False, intrinsics.FLOAT32, block, 4, 16)
         places = (tensor.data_ptr() for tensor in (weight, x, y))
         product.ctypes(*places, 23, 80, 23, 8 // block)
         found.append(y)
@@ -126,12 +125,15 @@ def test_numbers_are_rounded_to_bfloat16_as_torch_rounds_them_and_read_as_they_a
 
 
 def kinds(lm):
-    k, layers = lm.native.kernels, lm.native._layers
-    places = range(0, k.NORMS, k.PRODUCT_FIELDS)
-    return {int(row[at + k.KIND]) for row in layers for at in places if row[at + k.MATRIX]}
+    layers = lm.native._layers
+    products = [
+        lm.native._model["head"],
+        *(layer[name] for layer in layers for name in layers.dtype.names[:7]),
+    ]
+    return {int(product["kind"]) for product in products}
 
 
-@pytest.mark.parametrize("kind", [products.BFLOAT16, products.FLOAT16])
+@pytest.mark.parametrize("kind", [intrinsics.BFLOAT16, intrinsics.FLOAT16])
 def test_weights_that_are_16_bits_are_read_as_such_and_give_the_same_numbers(monkeypatch, kind):
     model = tiny().to(KEPT[kind]).float()
     narrow = native_lm(model)
@@ -140,9 +142,9 @@ def test_weights_that_are_16_bits_are_read_as_such_and_give_the_same_numbers(mon
     with monkeypatch.context() as patch:
         patch.setattr(NativeForward, "_is_exact", lambda *_: False)
         wide = native_lm(model)
-    assert kinds(wide) == {products.FLOAT32} and torch.equal(predicted(wide, 5), expected)
+    assert kinds(wide) == {intrinsics.FLOAT32} and torch.equal(predicted(wide, 5), expected)
     model.lm_head.weight.data[3, 5] += 1e-6
-    assert kinds(native_lm(model)) == {kind, products.FLOAT32}, "one that is not exact stays wide alone"
+    assert kinds(native_lm(model)) == {kind, intrinsics.FLOAT32}, "one that is not exact stays wide alone"
 
 
 @pytest.mark.parametrize("exact", [True, False], ids=["bfloat16", "float32"])
@@ -520,7 +522,7 @@ def test_torchs_default_dtype_is_another_one(monkeypatch):
     def text(params):
         pair = load_pair(dtype="float32")
         pair.runner.warm_up(4)
-        assert not any(getattr(lm, "not_native", None) for lm in pair.runner.lms)
+        assert not any(lm.faults for lm in pair.runner.lms)
         return [generate(pair, PROMPT, one, measure=False).output_ids for one in params]
 
     sampled = dict(seed=1, temperature=0.8, top_p=0.9)

@@ -171,4 +171,4 @@ def test_a_model_whose_kernels_cannot_read_trees_goes_on_without_them(monkeypatc
     assert lm.fused is not None
     lm.fused.triton, before = True, lm.buffer_epoch
     assert lm.reads_branches() and lm.fused is not None and not lm.fused.triton
-    assert lm.not_triton == "out of resources" and lm.buffer_epoch != before
+    assert lm.faults["no_triton"] == "out of resources" and lm.buffer_epoch != before

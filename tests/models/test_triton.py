@@ -31,7 +31,7 @@ triton = pytest.importorskip(
     "triton", reason="needs Triton, which comes with torch's CUDA builds, or from pip"
 )
 
-from specdemo.runtime import triton_attention, triton_between, triton_products  # noqa: E402
+from specdemo.runtime import triton_attention, triton_kernels  # noqa: E402
 from tests.kernel_errors import (  # noqa: E402
     DEVICE,
     DTYPES,
@@ -73,9 +73,9 @@ def assert_exact(y, expected, dtype, roundings=1.0):
 def check_product(rows, outputs, inputs, dtype, bias=True):
     layer, x = int8_layer(outputs, inputs, dtype, bias), randn(rows, inputs, dtype=dtype)
     expected = exact(x, *layer)
-    assert_exact(triton_products.few_rows_product(x, *layer), expected, dtype)
+    assert_exact(triton_kernels.few_rows_product(x, *layer), expected, dtype)
     stream = randn(rows, outputs, dtype=dtype, seed=2)
-    added = triton_products.add_few_rows_product(there := stream.clone(), x, *layer)
+    added = triton_kernels.add_few_rows_product(there := stream.clone(), x, *layer)
     assert added.data_ptr() == there.data_ptr()
     assert_exact(there, stream.double() + expected, dtype)
 
@@ -95,17 +95,17 @@ def test_one_row_or_two_with_a_weight_that_is_not_quantised(outputs, inputs, dty
     bias, stream = randn(outputs, dtype=dtype, seed=4), randn(2, outputs, dtype=dtype, seed=2)
     expected = x.double() @ weight.double().T
     how = {"dtype": dtype, "roundings": 3 if dtype == torch.float32 else 1}  # sums of up to 1030 numbers
-    both = triton_products.few_rows_product(x, weight, None, None)
+    both = triton_kernels.few_rows_product(x, weight, None, None)
     assert_exact(both, expected, **how)
-    assert torch.equal(both[:1], triton_products.few_rows_product(x[:1], weight, None, None))
-    assert_exact(triton_products.few_rows_product(x, weight, None, bias), expected + bias.double(), **how)
-    triton_products.add_few_rows_product(there := stream.clone(), x, weight, None, bias)
+    assert torch.equal(both[:1], triton_kernels.few_rows_product(x[:1], weight, None, None))
+    assert_exact(triton_kernels.few_rows_product(x, weight, None, bias), expected + bias.double(), **how)
+    triton_kernels.add_few_rows_product(there := stream.clone(), x, weight, None, bias)
     assert_exact(there, stream.double() + expected + bias.double(), **how)
 
 
 def test_a_product_in_float32_leaves_the_tensor_cores_alone():
     """Triton takes those of a B200 unasked where a program has 64 outputs and four warps."""
-    of = {dtype: triton_products.tiling_for(128_256, 2048, 16, dtype) for dtype in DTYPES.values()}
+    of = {dtype: triton_kernels.tiling_for(128_256, 2048, 16, dtype) for dtype in DTYPES.values()}
     assert of[torch.float32].outputs < 64 and of[torch.float32].warps < 4
     assert of[torch.bfloat16].outputs == 64
 
@@ -113,9 +113,9 @@ def test_a_product_in_float32_leaves_the_tensor_cores_alone():
 def test_a_product_is_the_same_in_any_company():
     """A row's numbers do not depend on how many rows there are, up to 16."""
     layer, x = int8_layer(40, 160, torch.bfloat16), randn(16, 160, dtype=torch.bfloat16)
-    whole = triton_products.few_rows_product(x, *layer)
+    whole = triton_kernels.few_rows_product(x, *layer)
     for rows in (1, 2, 5):
-        assert torch.equal(triton_products.few_rows_product(x[:rows], *layer), whole[:rows])
+        assert torch.equal(triton_kernels.few_rows_product(x[:rows], *layer), whole[:rows])
 
 
 def test_large_numbers_do_not_overflow_on_the_way():
@@ -123,7 +123,7 @@ def test_large_numbers_do_not_overflow_on_the_way():
     weight = torch.full((16, 64), 127, dtype=torch.int8, device=DEVICE)
     scale = torch.full((16,), 2.0**-14, dtype=torch.float16, device=DEVICE)
     x = torch.full((2, 64), 60_000.0, dtype=torch.float16, device=DEVICE)
-    assert_exact(triton_products.few_rows_product(x, weight, scale, None), exact(x, weight, scale), x.dtype)
+    assert_exact(triton_kernels.few_rows_product(x, weight, scale, None), exact(x, weight, scale), x.dtype)
 
 
 def quantised(model, kind=qint8):
@@ -216,8 +216,8 @@ def after_parts(cached):
 
 
 def test_a_head_whose_kernels_lie_runs_without_them(monkeypatch):
-    own = triton_between.normed
-    monkeypatch.setattr(triton_between, "normed", lambda *given: 1.1 * own(*given))
+    own = triton_kernels.normed
+    monkeypatch.setattr(triton_kernels, "normed", lambda *given: 1.1 * own(*given))
     target = tiny().to(DEVICE)
     cached = tiny_head(target).to(DEVICE).cached(target)
     cached.begin_run(static=True)
@@ -281,9 +281,9 @@ def test_other_quantised_weights_are_multiplied_as_before():
 
 def test_quantised_activations_are_left_to_optimum_quanto():
     layer = quantised(nn.Sequential(nn.Linear(32, 48)))[0]
-    assert JoinedLinear(layer, triton=True).stored
+    assert JoinedLinear(layer, kernels=triton_kernels).stored
     layer.activation_qtype = qint8
-    assert not JoinedLinear(layer, triton=True).stored
+    assert not JoinedLinear(layer, kernels=triton_kernels).stored
 
 
 @pytest.mark.parametrize("fault", ["raises", "differs"])
@@ -293,25 +293,27 @@ def test_kernels_that_fail_or_predict_otherwise_are_not_used(monkeypatch, fault)
             raise RuntimeError("no C compiler was found")
         return gate_up[:, : gate_up.shape[1] // 2] * 1.0
 
-    monkeypatch.setattr(triton_between, "gate", broken)
+    monkeypatch.setattr(triton_kernels, "gate", broken)
     model = tiny().to(DEVICE)
     lm = static_on(model)
     reason = "no C compiler was found" if fault == "raises" else "predicts something other"
-    assert lm.fused is not None and not lm.fused.triton and reason in lm.not_triton
+    assert lm.fused is not None and not lm.fused.triton and reason in lm.faults["no_triton"]
     (note,) = map(str, lm.notes_as("drafter"))
     assert note.startswith("the drafter runs without kernels written in Triton") and reason in note
     assert_same(our_logits(lm, 5), own_logits(model))
 
 
 def test_an_int8_product_that_differs_with_17_rows_only_is_found(monkeypatch):
-    product = triton_products.few_rows_product
+    product = triton_kernels.few_rows_product
 
     def wrong(x, *layer):
         return product(x, *layer) * (1.5 if len(x) == MOST_BY_TRITON else 1.0)
 
-    monkeypatch.setattr(triton_products, "few_rows_product", wrong)
+    monkeypatch.setattr(triton_kernels, "few_rows_product", wrong)
     lm = static_on(quantised(tiny()))
-    assert lm.fused is not None and not lm.fused.triton and "predicts something other" in lm.not_triton
+    assert (
+        lm.fused is not None and not lm.fused.triton and "predicts something other" in lm.faults["no_triton"]
+    )
 
 
 def check_attention(given: Attending):
@@ -412,9 +414,9 @@ def test_the_gate_of_an_mlp(width, dtype):
     gate_up = 4 * randn(3, 2 * width, dtype=dtype)
     gate_up[0, 0], gate_up[1, 0] = 80.0, -80.0
     gate, up = gate_up.double().split(width, -1)
-    assert_exact(triton_between.gate(gate_up, False), silu(gate) * up, dtype)
+    assert_exact(triton_kernels.gate(gate_up, False), silu(gate) * up, dtype)
     expected = gelu(gate, approximate="tanh") * up
-    assert_exact(triton_between.gate(gate_up, True), expected, dtype)
+    assert_exact(triton_kernels.gate(gate_up, True), expected, dtype)
     assert torch.allclose(ACT2FN["gelu_new"](gate) * up, expected)
 
 
@@ -422,10 +424,10 @@ def test_the_gate_of_an_mlp(width, dtype):
 def test_norms(size, dtype):
     x, weight = 5 * randn(3, size, dtype=dtype), randn(size, seed=2)
     expected = nn.functional.rms_norm(x.double(), (size,), weight.double(), 1e-6)
-    assert_exact(triton_between.normed(x, weight, 1e-6), expected, dtype)
+    assert_exact(triton_kernels.normed(x, weight, 1e-6), expected, dtype)
     stream = randn(3, size, dtype=dtype, seed=3)
     there = stream.clone()
-    triton_between.add_normed(there, x, weight, 1e-6)
+    triton_kernels.add_normed(there, x, weight, 1e-6)
     assert_exact(there, stream.double() + expected, dtype)
 
 
@@ -434,9 +436,9 @@ def test_nothing_is_read_or_written_beyond_the_rows():
     layer = int8_layer(17, 65, torch.float32)
     around, x = torch.full((7, 17), 3.0, device=DEVICE), torch.full((7, 65), float("nan"), device=DEVICE)
     x[1:4] = randn(3, 65)
-    triton_products.add_few_rows_product(around[1:4], x[1:4], *layer)
+    triton_kernels.add_few_rows_product(around[1:4], x[1:4], *layer)
     assert (around[[0, 4, 5, 6]] == 3).all() and not around.isnan().any()
-    triton_products.add_few_rows_product(around[5:6], x[1:2], randn(17, 65), None, None)
+    triton_kernels.add_few_rows_product(around[5:6], x[1:2], randn(17, 65), None, None)
     assert (around[[0, 4, 6]] == 3).all() and (around[5] != 3).any() and not around.isnan().any()
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from specdemo import load_pair
-from specdemo.runtime.precision import full_float32
+from specdemo.runtime.shared import full_float32
 from tests.fake_cuda import FakeCuda, install
 from tests.tiny import tiny
 

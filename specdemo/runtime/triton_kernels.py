@@ -1,29 +1,31 @@
-"""Products of few rows on CUDA. What limits them is how fast the weight is read, so its bytes are read once,
-as they are kept, and nothing else is written than the result.
+"""What a fused forward computes on CUDA, for few rows: products, and as one launch each the gate of an MLP,
+norms, and attention (triton_attention.py). Sums and products are float32, and rounded once.
 
-A weight that is quantised to int8 is multiplied with 1 to 17 rows (optimum-quanto's own product writes the
-whole weight in the dtype first), another one with one row or two. For products of more rows, BLAS libraries
-are as fast.
+What limits a product is how fast the weight is read, so its bytes are read once, as they are kept, and
+nothing else is written than the result. A weight that is quantised to int8 is multiplied with 1 to 17 rows
+(optimum-quanto's own product writes the whole weight in the dtype first), another one with one row or two.
+For products of more rows, BLAS libraries are as fast.
 
 Imports Triton, which comes with torch's CUDA builds. A kernel is compiled at its first call for each shape
 of a weight. Nothing is tuned by timing in a run, so a call can be captured after that, and the same numbers
 always give the same sums."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor, library
+from torch import Tensor
 
 from specdemo.runtime.cuda import device_of
-
-_LIBRARY = library.Library("specdemo", "FRAGMENT")  # keeps what is defined through it
-_LIBRARY.define("few_rows_product(Tensor x, Tensor weight, Tensor? scale, Tensor? bias) -> Tensor")
-_LIBRARY.define(
-    "add_few_rows_product(Tensor(a!) stream, Tensor x, Tensor weight, Tensor? scale, Tensor? bias) "
-    "-> Tensor(a!)"
+from specdemo.runtime.triton_attention import (  # noqa: F401
+    contiguous_like,
+    few_rows_attention,
+    keep_rows,
+    operation,
 )
+
+GATE_BLOCK = 1024  # numbers of a program
 # The division of a product with one row or two: outputs of a program, inputs at a time, and warps. Of the
 # divisions that were timed with one row and each of ten weights of Llama 3.2 1B and 3B in bfloat16, these
 # took the least time in all (NVIDIA H100, 2026-11-26).
@@ -38,12 +40,16 @@ class Tiling:
     outputs: int
     inputs: int
     warps: int
-    stages: int
+    stages: int = 2
 
 
-# Tilings by the fewest outputs of a weight. So a weight of 2048 rows keeps some 130 processors busy. They are
+# By the fewest outputs of a weight. So a weight of 2048 rows keeps some 130 processors busy. They are
 # estimates, which have not been compared by timing.
-TILINGS = ((16_384, 64, 128, 4), (4096, 32, 256, 2), (0, 16, 256, 1))  # outputs, inputs, warps
+TILINGS = {
+    16_384: Tiling(outputs=64, inputs=128, warps=4),
+    4096: Tiling(outputs=32, inputs=256, warps=2),
+    0: Tiling(outputs=16, inputs=256, warps=1),
+}
 PADDED_ROWS = (16, 32)  # a tensor core multiplies whole tiles
 # Outputs of a program. With 64, by four warps, Triton 3.6 has a B200's tensor cores multiply float32 as TF32,
 # although full precision is asked for: it overlooks that where the floats were narrower numbers before
@@ -54,12 +60,13 @@ MOST_IN_FLOAT32 = 32
 def tiling_for(outputs: int, inputs: int, rows: int, dtype: torch.dtype) -> Tiling:
     """The tiling of a product with an int8 weight. rows: one of PADDED_ROWS. What is on its way must fit into
     99 KB, which the smallest device has for a program."""
-    tile, step, warps = next(sizes for fewest, *sizes in TILINGS if outputs >= fewest)
-    while step > 64 and (inputs % step or dtype == torch.float32 and step > 128):
+    tiling = next(tiling for fewest, tiling in TILINGS.items() if outputs >= fewest)
+    step, is_float32 = tiling.inputs, dtype == torch.float32
+    while step > 64 and (inputs % step or is_float32 and step > 128):
         step //= 2
-    if dtype == torch.float32:
-        tile, warps = min(tile, MOST_IN_FLOAT32), min(warps, 2)
-    return Tiling(tile, step, warps, 4 if rows == PADDED_ROWS[0] and dtype != torch.float32 else 2)
+    if is_float32:
+        return Tiling(min(tiling.outputs, MOST_IN_FLOAT32), step, min(tiling.warps, 2))
+    return replace(tiling, inputs=step, stages=4 if rows == PADDED_ROWS[0] else tiling.stages)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -146,11 +153,10 @@ def store_row(places, result, bias, is_output, HAS_BIAS: tl.constexpr, ADDS: tl.
     tl.store(places, result.to(places.dtype.element_ty), is_output)
 
 
-def _launch(
+def _product(
     y: Tensor, x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor | None, adds: bool
-) -> None:
-    """Launches a product's kernel. scale: None for a weight that is not quantised, which takes one row or
-    two."""
+) -> Tensor:
+    """scale: None for a weight that is not quantised, which takes one row or two."""
     (rows, inputs), outputs = x.shape, len(weight)
     assert y.is_contiguous() and (rows <= 2 or scale is not None), (x.shape, y.stride())
     x, flags = x.contiguous(), {"HAS_BIAS": bias is not None, "ADDS": adds}
@@ -169,7 +175,7 @@ def _launch(
                 **flags,
                 num_warps=ROW_WARPS,
             )
-            return
+            return y
         padded = next(padded for padded in PADDED_ROWS if rows <= padded)
         tiling = tiling_for(outputs, inputs, padded, x.dtype)
         int8_kernel[(triton.cdiv(outputs, tiling.outputs),)](
@@ -188,27 +194,86 @@ def _launch(
             num_warps=tiling.warps,
             num_stages=tiling.stages,
         )
-
-
-def _few_rows_product(x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor | None) -> Tensor:
-    y = x.new_empty(len(x), len(weight))
-    _launch(y, x, weight, scale, bias, adds=False)
     return y
 
 
-def _add_few_rows_product(
-    stream: Tensor, x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor | None
-) -> Tensor:
-    _launch(stream, x, weight, scale, bias, adds=True)
-    return stream
+@triton.jit
+def gate_kernel(gate_up, output, WIDTH: tl.constexpr, BLOCK: tl.constexpr, GELU: tl.constexpr):
+    """gate_up [N, 2 WIDTH] -> output [N, WIDTH]"""
+    row, i = tl.program_id(1), tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    known, place = i < WIDTH, gate_up + row * 2 * WIDTH + i
+    gate = tl.load(place, known, other=0.0).to(tl.float32)
+    up = tl.load(place + WIDTH, known, other=0.0).to(tl.float32)
+    if GELU:  # its form with tanh z = 2 sigmoid(2 z) - 1
+        z = 0.7978845608028654 * (gate + 0.044715 * gate * gate * gate)
+        gate = gate * tl.sigmoid(2.0 * z)
+    else:
+        gate = gate * tl.sigmoid(gate)
+    tl.store(output + row * WIDTH + i, (gate * up).to(output.dtype.element_ty), known)
 
 
-# The kernels are operations of torch, so that tensors without numbers have their shapes. The CPU is for
-# Triton's interpreter.
-for backend in ("CUDA", "CPU"):
-    _LIBRARY.impl("few_rows_product", _few_rows_product, backend)
-    _LIBRARY.impl("add_few_rows_product", _add_few_rows_product, backend)
-_LIBRARY.impl("few_rows_product", lambda x, weight, *_: x.new_empty(len(x), len(weight)), "Meta")
-_LIBRARY.impl("add_few_rows_product", lambda stream, *_: stream, "Meta")
-few_rows_product = torch.ops.specdemo.few_rows_product
-add_few_rows_product = torch.ops.specdemo.add_few_rows_product
+@triton.jit
+def norm_kernel(x, weight, y, eps, SIZE: tl.constexpr, BLOCK: tl.constexpr, ADDS: tl.constexpr):
+    """x [N, SIZE] -> y [N, SIZE]; if ADDS, added to what is there."""
+    i, row = tl.arange(0, BLOCK), tl.program_id(0)
+    known = i < SIZE
+    given = tl.load(x + row * SIZE + i, known, other=0.0).to(tl.float32)
+    size = 1.0 / tl.sqrt(tl.sum(given * given, 0) / SIZE + eps)
+    result = given * size * tl.load(weight + i, known, other=0.0).to(tl.float32)
+    if ADDS:
+        result += tl.load(y + row * SIZE + i, known, other=0.0).to(tl.float32)
+    tl.store(y + row * SIZE + i, result.to(y.dtype.element_ty), known)
+
+
+def _gate(gate_up: Tensor, gelu: bool) -> Tensor:
+    n, width = len(gate_up), gate_up.shape[1] // 2
+    output = gate_up.new_empty(n, width)
+    with device_of(gate_up):
+        gate_kernel[(triton.cdiv(width, GATE_BLOCK), n)](
+            gate_up.contiguous(), output, WIDTH=width, BLOCK=GATE_BLOCK, GELU=gelu
+        )
+    return output
+
+
+def _norm(y: Tensor, x: Tensor, weight: Tensor, eps: float, adds: bool) -> Tensor:
+    size = x.shape[-1]
+    with device_of(x):
+        norm_kernel[(x.numel() // size,)](
+            x.contiguous(),
+            weight,
+            y,
+            eps,
+            SIZE=size,
+            BLOCK=triton.next_power_of_2(size),
+            ADDS=adds,
+            num_warps=8 if size > 1024 else 4,
+        )
+    return y
+
+
+few_rows_product = operation(
+    "few_rows_product(Tensor x, Tensor weight, Tensor? scale, Tensor? bias) -> Tensor",
+    lambda x, *layer: _product(x.new_empty(len(x), len(layer[0])), x, *layer, adds=False),
+    lambda x, weight, *_: x.new_empty(len(x), len(weight)),
+)
+add_few_rows_product = operation(
+    "add_few_rows_product(Tensor(a!) stream, Tensor x, Tensor weight, Tensor? scale, Tensor? bias) "
+    "-> Tensor(a!)",
+    lambda stream, *given: _product(stream, *given, adds=True),
+    lambda stream, *_: stream,
+)
+gate = operation(
+    "gate(Tensor gate_up, bool gelu) -> Tensor",
+    _gate,
+    lambda gate_up, gelu: gate_up.new_empty(len(gate_up), gate_up.shape[1] // 2),
+)
+normed = operation(
+    "normed(Tensor x, Tensor weight, float eps) -> Tensor",
+    lambda x, *norm: _norm(contiguous_like(x), x, *norm, adds=False),
+    lambda x, *_: contiguous_like(x),
+)
+add_normed = operation(
+    "add_normed(Tensor(a!) stream, Tensor x, Tensor weight, float eps) -> Tensor(a!)",
+    lambda stream, *given: _norm(stream, *given, adds=True),
+    lambda stream, *_: stream,
+)
