@@ -5,15 +5,16 @@ import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from math import inf
 from random import SystemRandom
 
 from specdemo.drafters.base import Materials
 from specdemo.drafters.table import drafting_by
 from specdemo.engine.compiled import Compiled, compiled
 from specdemo.engine.detokenize import Pieces
-from specdemo.engine.draft import LONGEST_DRAFT, GivenDrafter, NoDrafter
+from specdemo.engine.draft import LONGEST_DRAFT, DraftLength, GivenDrafter, NoDrafter
 from specdemo.engine.emit import Emitter, StopCriteria
-from specdemo.engine.loop import Decoder, DraftLength, Prefilled
+from specdemo.engine.loop import Decoder, Prefilled
 from specdemo.engine.rules import rule_of
 from specdemo.engine.sampling import Sampler
 from specdemo.engine.step import Verifier
@@ -351,7 +352,7 @@ def plain_decoder(decoder: Decoder, pieces: Pieces) -> Decoder:
     """The target alone, as the run's decoder would run it."""
     verifier = replace(decoder.verifier, wants_top=0)
     drafter = NoDrafter(verifier.target.vocab_size, verifier.target.device)
-    emitter = Emitter(pieces, decoder.emitter.token_text, StopCriteria(frozenset(), (), room=-1))
+    emitter = Emitter(pieces, decoder.emitter.token_text, StopCriteria(frozenset(), (), room=inf))
     return replace(decoder, drafter=drafter, verifier=verifier, emitter=emitter, length=DraftLength(0))
 
 

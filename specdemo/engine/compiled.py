@@ -191,7 +191,7 @@ def layout_of(
     }
     if of_tree:
         fields |= dict.fromkeys(of_tree, ((rows,), whole))
-        fields |= dict.fromkeys(("judged", "path"), ((rows,), torch.bool))
+        fields |= dict.fromkeys(("judged", "on_path"), ((rows,), torch.bool))
         fields |= {"masses": ((rows,), real), "refused": ((), whole)}
     layout, end = {}, 0
     for name, (shape, dtype) in fields.items():

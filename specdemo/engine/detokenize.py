@@ -81,11 +81,11 @@ class Pieces:
             return ""
         return self.whole[len(self.given) :]
 
-    def preview(self, token_ids: list[int]) -> list[str]:
-        """The pieces of these tokens if they came next, without pushing them. An incomplete character is
-        U+FFFD."""
+    def preview(self, token_id: int) -> tuple[str, "Pieces"]:
+        """Gives the piece of this token if the text ended with it, and the pieces after it, without pushing
+        it here. An incomplete character is U+FFFD."""
         fork = copy(self)
-        return [fork.push(token_id) + fork.flush() for token_id in token_ids]
+        return fork.push(token_id) + fork.flush(), fork
 
     def _decode(self, token_ids: list[int]) -> str:
         assert self.tokenizer is not None

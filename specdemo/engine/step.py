@@ -4,6 +4,7 @@ which come home in one copy. Nothing in the step waits for the device, so that i
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import inf, isnan
 
 import torch
@@ -89,7 +90,7 @@ class VerifiedOnHost(OnHost):
     parents: list[int]  # these of a tree only
     fed: list[int]  # of one that does not show its tokens in their order
     judged: list[bool]
-    path: list[bool]
+    on_path: list[bool]
     masses: list[float]
     refused: int
 
@@ -97,21 +98,60 @@ class VerifiedOnHost(OnHost):
     def is_tree(self) -> bool:
         return "parents" in self._layout
 
+    @cached_property
+    def drafts(self) -> list[int]:
+        """The numbers of the rows that are drafts: not those that fill a step, nor what the drafter was not
+        sure of, what follows an eos, and what is too deep in a tree."""
+        return [number for number, u in enumerate(self.u_accept) if u < inf]
+
+    @cached_property
+    def drafted(self) -> list[int]:
+        """The tokens of all rows that the drafter was sure of."""
+        return [row[DRAFTED] for row in self.token_ids[: int(self.k)]]
+
+    @cached_property
+    def parent_of(self) -> Sequence[int]:
+        """The number of the token that each follows; -1: the text."""
+        return self.parents if self.is_tree else range(-1, len(self.drafted))
+
+    @cached_property
+    def path(self) -> list[int]:
+        """The numbers of the accepted tokens, in the order of the text."""
+        if not self.is_tree:
+            return list(range(self.accepted))
+        return [number for number, is_accepted in enumerate(self.on_path) if is_accepted]
+
+    @cached_property
+    def rejected(self) -> list[int]:
+        """The numbers of the tokens that were judged and refused."""
+        if not self.is_tree:
+            return self.drafts[self.accepted :][:1]
+        return [number for number in self.drafts if self.judged[number] and not self.on_path[number]]
+
     @property
     def position_of_next(self) -> int:
         """The position that has the round's next token, with the q of the token that was refused there."""
         return self.refused if self.is_tree else self.accepted
 
+    def has_q(self, position: int) -> bool:
+        """Whether a draft stands at the position: none does after a whole one."""
+        return position < (len(self.parents) if self.is_tree else len(self.drafts))
+
     @property
-    def whole_path(self) -> list[int]:
-        """The numbers of a tree's tokens that are accepted, in the order of the text."""
-        return [number for number, is_accepted in enumerate(self.path) if is_accepted]
+    def next_id(self) -> int:
+        return self.token_ids[self.position_of_next][NEXT]
+
+    @property
+    def emitted(self) -> tuple[int, ...]:
+        """What the round emits unless the text ends within."""
+        return (*(self.drafted[number] for number in self.path), self.next_id)
 
     @property
     def fed_path(self) -> list[int]:
         """Which of the tokens that the drafter was shown are accepted."""
-        path = self.whole_path
-        return [at for at in map(self.fed.__getitem__, path) if at >= 0] if "fed" in self._layout else path
+        if "fed" not in self._layout:
+            return self.path
+        return [self.fed[number] for number in self.path if self.fed[number] >= 0]
 
     def check(self) -> None:
         """Raises RuntimeError when probabilities are NaN."""
@@ -123,33 +163,33 @@ class VerifiedOnHost(OnHost):
         if any(isnan(row[DRAFTED]) for row in rows):
             raise RuntimeError(NAN.format("target"))
 
-    def drafted(self, k: int) -> list[int]:
-        """The tokens of the first k rows."""
-        return [row[DRAFTED] for row in self.token_ids[:k]]
-
     def experts(self, k: int) -> ExpertsRead | None:
         """What the k+1 rows of a draft of k tokens and the text's last one read. Rows that only fill a step
         come after them."""
         read = self.experts_read
         return ExpertsRead(check=read[k], row=read[0]) if read else None
 
-    def likely_by_path(self, k: int) -> Iterator[tuple[list[int], list[tuple[int, float]]]]:
-        """The target's likeliest (token, raw_p) after the text and each token of a tree of k that has
-        children, and after its path; and the tokens up to there."""
-        rows = self.likely(len(self.parents))
+    def likely_by_path(self) -> Iterator[tuple[list[int], list[tuple[int, float]]]]:
+        """The target's likeliest (token, raw_p) after the text and each token of a tree that has children,
+        and after its path; and the tokens up to there."""
+        rows = self._likely(len(self.parents))
         paths: dict[int, list[int]] = {-1: []}
-        told = set()
-        for number, (token, parent) in enumerate(zip(self.drafted(k), self.parents, strict=False)):
+        done = set()
+        for number, (token, parent) in enumerate(zip(self.drafted, self.parents, strict=False)):
             paths[number] = [*paths[parent], token]
-            if parent not in told:
-                told.add(parent)
+            if parent not in done:
+                done.add(parent)
                 yield paths[parent], rows[number]
-        end = self.whole_path[-1] if self.accepted else -1
-        if end not in told:
+        end = self.path[-1] if self.accepted else -1
+        if end not in done:
             yield paths[end], rows[-1]
 
-    def likely(self, k: int) -> list[list[tuple[int, float]]]:
+    @property
+    def likely(self) -> list[list[tuple[int, float]]]:
         """The target's likeliest (token, raw_p) at each of the k+1 positions of a draft of k tokens."""
+        return self._likely(int(self.k))
+
+    def _likely(self, k: int) -> list[list[tuple[int, float]]]:
         rows = zip(self.likely_ids[: k + 1], self.likely_p[: k + 1], strict=True)
         return [list(zip(token_ids, probs, strict=True)) for token_ids, probs in rows]
 

@@ -329,7 +329,7 @@ class Fates:
     its tokens and of the text, up to the first one accepted of each family."""
 
     judged: Tensor  # [N] bool
-    path: Tensor  # [N] bool: the accepted ones
+    on_path: Tensor  # [N] bool: the accepted ones
     masses: Tensor  # [N] float64: of the residual that each leaves, if it is refused
     refused: Tensor  # [] int64: the token that was refused last, after the path's last one; N: there is none
 

@@ -10,8 +10,8 @@ from statistics import median, quantiles
 from time import perf_counter
 
 from specdemo.engine.detokenize import Pieces
-from specdemo.engine.draft import LONGEST_DRAFT, GivenDrafter
-from specdemo.engine.loop import Decoder, DraftLength
+from specdemo.engine.draft import LONGEST_DRAFT, DraftLength, GivenDrafter
+from specdemo.engine.loop import Decoder
 from specdemo.errors import no_mistakes
 from specdemo.events import Params
 from specdemo.events.params import GRAMMARS

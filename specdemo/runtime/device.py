@@ -160,12 +160,16 @@ class Clock:
         for device in self.devices:
             cuda.synchronize(device)
 
+    def leave_out(self, since: Timestamp) -> None:
+        """Leaves out the time from then, on the host, until now."""
+        self._paused += self.ms_between(since, self.timestamp()) / 1000
+
     @contextmanager
     def paused(self) -> Iterator[None]:
         """A context that the clock leaves out: warm-up and capture are no part of a round's time."""
         self.wait()  # work that is still queued belongs to the round
-        start = perf_counter()
+        start = self.timestamp()
         try:
             yield
         finally:
-            self._paused += perf_counter() - start
+            self.leave_out(start)

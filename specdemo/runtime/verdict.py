@@ -79,7 +79,7 @@ class Recorded(NamedTuple):
     likely_ids: int = 0  # [B+1, F]
     likely_p: int = 0  # [B+1, F]
     judged: int = 0  # [B], of a tree, like the next ones
-    path: int = 0  # [B]
+    on_path: int = 0  # [B]
     masses: int = 0  # [B]
     refused: int = 0
     tokens: int = 0  # T: the drafted one, the next one, and the alternatives
@@ -158,13 +158,6 @@ def add_path(given, token, amount):
     while token >= 0:
         floats(given.seen)[ints(given.drafted)[token]] += amount
         token = ints(given.parents)[token]
-
-
-@njit(**INNER)
-def copy_row(x, y, count):
-    apart()
-    for i in range(count):
-        y[i] = x[i]
 
 
 @njit(**INNER)
@@ -297,7 +290,8 @@ def shape_rows(given, memory):
         if given.allowed:
             logits = row_of(given.allowed, i, width)
         if given.seen or given.biased_count:
-            copy_row(logits, row, width)
+            for token in range(width):
+                row[token] = logits[token]
             logits = row
             add_bias(row, doubles(given.biased), doubles(given.bias), given.biased_count)
         if given.seen:
@@ -357,7 +351,7 @@ def apply_tree(given, recorded, memory):
     is drawn from."""
     width, parents, drafted = given.width, ints(given.parents), ints(given.drafted)
     depths, p_of, raw_p_of = ints(memory.depths), ints(memory.p_of), ints(memory.raw_p_of)
-    judged, path, masses = doubles(recorded.judged), doubles(recorded.path), doubles(recorded.masses)
+    judged, on_path, masses = doubles(recorded.judged), doubles(recorded.on_path), doubles(recorded.masses)
     accept_prob, u_accept = doubles(recorded.accept_prob), doubles(given.u_accept)
     for i in range(given.rows):
         p_of[i] = memory.p + 4 * (parents[i] + 1) * width
@@ -385,7 +379,7 @@ def apply_tree(given, recorded, memory):
         if found < 0:
             break
         end, accepted, left = found, accepted + 1, memory.p + 4 * (found + 1) * width
-        path[found] = 1.0
+        on_path[found] = 1.0
     p_of[given.rows] = memory.p + 4 * (end + 1) * width
     raw_p_of[given.rows] = memory.raw_p + 4 * (end + 1) * width
     doubles(recorded.accepted)[0] = accepted

@@ -41,7 +41,7 @@ class Launches:
         self.monkeypatch, self.texts, self.fails_at = monkeypatch, [], None
         launch = Decoder._launch
 
-        def counting(decoder, ids, index, u=None):
+        def counting(decoder, ids, index, u):
             self.texts.append((tuple(ids), index))
             if index == self.fails_at:
                 raise RuntimeError("it cannot be launched")

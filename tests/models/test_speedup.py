@@ -84,9 +84,9 @@ def test_plain_rounds_are_spread_over_the_text_and_take_a_quarter_of_a_second(
     forwards_take(lambda: 10.0, lambda: 2.0)
     places, each = [], Decoder._launch
 
-    def spy(self, ids, index):
+    def spy(self, ids, index, u):
         places.append((len(ids), isinstance(self.drafter, NoDrafter)))
-        return each(self, ids, index)
+        return each(self, ids, index, u)
 
     monkeypatch.setattr(Decoder, "_launch", spy)
     with stream(pair, PROMPT, Params(**LONG)) as run:
@@ -108,10 +108,10 @@ def test_a_run_that_is_closed_meanwhile_has_ended_and_has_no_speed_up(pair, monk
     run = stream(pair, PROMPT, Params(**LONG))
     each = Decoder._launch
 
-    def closes(self, ids, index):
+    def closes(self, ids, index, u):
         if isinstance(self.drafter, NoDrafter):
             run._closing.set()  # as another thread's close() does first
-        return each(self, ids, index)
+        return each(self, ids, index, u)
 
     monkeypatch.setattr(Decoder, "_launch", closes)
     list(run)

@@ -84,7 +84,7 @@ def test_of_a_tree_it_says_what_torch_says(name, changes, monkeypatch):
             assert ours.parents == parents
             for field, where in (("accept_prob", right.judged), ("masses", right.judged)):
                 for i, counts in enumerate(where):
-                    counts = counts and not (field == "masses" and right.path[i])
+                    counts = counts and not (field == "masses" and right.on_path[i])
                     given, own = getattr(right, field)[i], getattr(ours, field)[i]
                     assert not counts or own == pytest.approx(given, rel=2e-4, abs=1e-7)
             right.accept_prob = ours.accept_prob
