@@ -10,7 +10,7 @@ import torch
 from specdemo.engine.detokenize import Pieces
 from specdemo.engine.draft import Draft
 from specdemo.engine.grammar import Allowed
-from specdemo.engine.step import ALTERNATIVES, DRAFTED, NEXT, Judging, VerifiedOnHost
+from specdemo.engine.step import ALTERNATIVES, DRAFTED, NEXT, Judging, Verified
 from specdemo.events import (
     RULES,
     Alternative,
@@ -127,7 +127,7 @@ class Emitter:
         end_ids = self.stop.eos | self.stop.stop_ids
         return self.stop.room <= len(emitted) or not end_ids.isdisjoint(emitted)
 
-    def emit(self, launched: Launched, verdict: VerifiedOnHost) -> Round:
+    def emit(self, launched: Launched, verdict: Verified) -> Round:
         """The round without its times; `stop.finish` then says whether the text has ended."""
         drafts, drafted, parents = verdict.drafts, verdict.drafted, verdict.parent_of
         states = {-1: copy(self.pieces)}  # of the text up to each token, by its number
@@ -206,7 +206,7 @@ class Emitter:
 class _Events:
     """Makes the events of a verdict."""
 
-    def __init__(self, verdict: VerifiedOnHost, emitter: Emitter, allowed: Allowed | None):
+    def __init__(self, verdict: Verified, emitter: Emitter, allowed: Allowed | None):
         self.verdict = verdict
         self.allowed = allowed
         self.judges_whole_draft = RULES[emitter.rule].judges_whole_draft

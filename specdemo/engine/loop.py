@@ -14,7 +14,7 @@ import torch
 from specdemo.engine.draft import MOST_DRAFTED, Draft, Drafter, DraftLength, one_hot_draft
 from specdemo.engine.emit import Emitter, Launched, Stopwatch
 from specdemo.engine.sampling import Uniforms, uniforms
-from specdemo.engine.step import VerifiedOnHost, Verifier
+from specdemo.engine.step import Verified, Verifier
 from specdemo.events import Finish, Round
 from specdemo.runtime.device import Clock
 
@@ -139,7 +139,7 @@ class Decoder:
         return one_hot_draft([], self.verifier.target.vocab_size, self.verifier.target.device)
 
     @torch.no_grad()
-    def _judged(self, ids: list[int], launched: Launched) -> VerifiedOnHost:
+    def _judged(self, ids: list[int], launched: Launched) -> Verified:
         """Waits for the verdict, and learns from it what the next draft depends on. ids: the text before the
         round."""
         verdict = self.verifier.verdict(launched.judging)
@@ -155,7 +155,7 @@ class Decoder:
         launched.watch.mark("judged")
         return verdict
 
-    def _written(self, launched: Launched, verdict: VerifiedOnHost, is_last: bool) -> Round:
+    def _written(self, launched: Launched, verdict: Verified, is_last: bool) -> Round:
         """The round of a verdict. is_last: whether no other one has been launched since, in whose time
         writing this one would be."""
         launched.watch.mark("write")

@@ -168,8 +168,8 @@ class Clock:
     def paused(self) -> Iterator[None]:
         """A context that the clock leaves out: warm-up and capture are no part of a round's time."""
         self.wait()  # work that is still queued belongs to the round
-        start = self.timestamp()
+        start = perf_counter()
         try:
             yield
         finally:
-            self.leave_out(start)
+            self._paused += perf_counter() - start
