@@ -54,12 +54,18 @@ class Draft:
 
     @classmethod
     def drawn(
-        cls, ids: Tensor, q: Tensor | None, exact: Tensor | None, own: Tensor, told: Tensor | None = None
+        cls,
+        ids: Tensor,
+        q: Tensor | None,
+        exact: Tensor | None,
+        logits: Tensor,
+        of_graph: Tensor | None = None,
     ) -> "Draft":
-        """The draft of what Sampler.sample gives for the drafter's own logits [B, V], or for those told in
+        """The draft of what Sampler.sample gives for the drafter's logits [B, V], or for those of a graph in
         their place."""
-        q = one_hot(ids, own.shape[-1]) if q is None else q
-        return cls(len(ids), ids, q, probabilities(own if told is None else told), exact, logits=own)
+        q = one_hot(ids, logits.shape[-1]) if q is None else q
+        raw_q = probabilities(logits if of_graph is None else of_graph)
+        return cls(len(ids), ids, q, raw_q, exact, logits=logits)
 
     def on(self, device: torch.device) -> "Draft":
         """The draft on a device."""
@@ -145,29 +151,29 @@ def draft_in_turn(
     settings: Settings,
     seen: Tensor | None,
     stops_below: float,
-    told: Tensor | None = None,
+    of_graph: Tensor | None = None,
 ) -> Draft:
     """Drafts one token after another, each after those before it: a token for each of u [B].
 
     predict: is given the token drafted last [1], None at first, and returns the logits [1, V] of the next.
     seen: that of the text before, see Sampler.seen. stops_below: the draft ends after a place at which the
-    drafter is less sure; 0 on a GPU, which would have to be waited for at each token. told [B, V]: logits
-    that the tokens are drawn from in place of those predicted, which are still the draft's.
+    drafter is less sure; 0 on a GPU, which would have to be waited for at each token. of_graph [B, V]: the
+    logits of a graph, which the tokens are drawn from in place of those predicted; these are the draft's.
 
     Where the sampler has a grammar, each token is waited for, and the draft ends where the drafter has none
     that is allowed. How sure the drafter is of a place then counts only what is allowed there."""
     token, drafted, qs, predicted, exacts, sures = None, [], [], [], [], []
     ends_by_grammar = False
     for i, u_token in enumerate(u.split(1)):
-        own = predict(token)  # [1, V]
-        logits = own if told is None else told[i : i + 1]  # [1, V]
+        prediction = predict(token)  # [1, V]
+        logits = prediction if of_graph is None else of_graph[i : i + 1]  # [1, V]
         shaped = logits if sampler.grammar is None else _masked(logits, drafted, sampler.grammar)
         if shaped is None:
             break
         if sampler.grammar is not None and bool((shaped == -torch.inf).all()):
             ends_by_grammar = True
             break
-        predicted.append(own)
+        predicted.append(prediction)
         token, q, is_exact = sampler.sample(shaped, u_token, settings, seen)  # [1], [1, V], [1]
         if seen is not None:
             seen = seen.index_add(0, token, torch.ones_like(u_token, dtype=seen.dtype))
@@ -181,26 +187,28 @@ def draft_in_turn(
         if stops_below and is_unsure(probabilities(shaped), stops_below):
             break  # the verifier drops this token
     if not drafted:
-        return replace(one_hot_draft([], own.shape[-1], own.device), ends_by_grammar=ends_by_grammar)
+        nothing = one_hot_draft([], prediction.shape[-1], prediction.device)
+        return replace(nothing, ends_by_grammar=ends_by_grammar)
     q, exact = (torch.cat(parts) if parts else None for parts in (qs, exacts))
-    draft = Draft.drawn(torch.cat(drafted), q, exact, torch.cat(predicted), told)
+    draft = Draft.drawn(torch.cat(drafted), q, exact, torch.cat(predicted), of_graph)
     return replace(draft, sure=torch.cat(sures) if sures else None, ends_by_grammar=ends_by_grammar)
 
 
 def draft_at_once(
-    own: Tensor,
+    logits: Tensor,
     u: Tensor,
     sampler: Sampler,
     settings: Settings,
     seen: Tensor | None,
-    told: Tensor | None = None,
+    of_graph: Tensor | None = None,
 ) -> Draft:
-    """Drafts a token from each row of the logits own [B, V], none of which depends on the tokens drafted
-    before it; what the sampler adjusts may. The others are as in `draft_in_turn`."""
+    """Drafts a token from each row of the logits [B, V], none of which depends on the tokens drafted before
+    it; what the sampler adjusts may. seen, of_graph: those of `draft_in_turn`."""
     if sampler.penalises or sampler.grammar is not None:
-        rows = iter(own.split(1))
-        return draft_in_turn(lambda _: next(rows), u, sampler, settings, seen, stops_below=0.0, told=told)
-    return Draft.drawn(*sampler.sample(own if told is None else told, u, settings), own, told)
+        rows = iter(logits.split(1))
+        return draft_in_turn(lambda _: next(rows), u, sampler, settings, seen, 0.0, of_graph)
+    drawn = sampler.sample(logits if of_graph is None else of_graph, u, settings)
+    return Draft.drawn(*drawn, logits, of_graph)
 
 
 def _masked(logits: Tensor, drafted: list[Tensor], grammar: Grammar) -> Tensor | None:

@@ -161,12 +161,12 @@ class Grammar:
         return torch.from_numpy(mask).bool()
 
 
-def _in_own_words(said: str) -> str:
-    """What llguidance says of a grammar, without the grammar itself, which it repeats, and its own calls."""
-    said = re.sub(r"(?s)<backtrace>.*|^at \d+\(\d+\): |; following special tokens are .*", "", said)
-    named = re.findall(r"^error: (.+)$", said, re.MULTILINE)  # of a regular expression
+def _in_own_words(error: str) -> str:
+    """What an error of llguidance says, without the grammar itself, which it repeats, and its own calls."""
+    error = re.sub(r"(?s)<backtrace>.*|^at \d+\(\d+\): |; following special tokens are .*", "", error)
+    named = re.findall(r"^error: (.+)$", error, re.MULTILINE)  # of a regular expression
     lines = [
-        line for line in said.splitlines() if not re.match(r"\s*(\d+ \||\^|<non-verbose/>|Enable )", line)
+        line for line in error.splitlines() if not re.match(r"\s*(\d+ \||\^|<non-verbose/>|Enable )", line)
     ]
     return in_short(named[-1] if named else " ".join(lines))
 

@@ -143,11 +143,9 @@ class Decoder:
         """Waits for the verdict, and learns from it what the next draft depends on. ids: the text before the
         round."""
         verdict = self.verifier.verdict(launched.judging)
-        if self.drafter.wants_top and verdict.is_tree:
-            for path, likely in verdict.likely_by_path():
-                self.drafter.learn([*ids, *path], [], [likely])
-        elif self.drafter.wants_top:
-            self.drafter.learn(ids, verdict.drafted, verdict.likely)
+        if self.drafter.wants_top:
+            for path, drafted, likely in verdict.likely:
+                self.drafter.learn([*ids, *path], drafted, likely)
         if verdict.is_tree:
             self.verifier.target.keep(len(ids), verdict.path)
             self.drafter.keep(ids, verdict.fed_path)

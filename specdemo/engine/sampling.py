@@ -31,7 +31,9 @@ def probabilities(logits: Tensor) -> Tensor:
 @dataclass(frozen=True)
 class Settings:
     """The numbers that shape probabilities, on the device. A step reads them as inputs, so that a captured
-    step serves for all of them. numbers: as `Sampler.numbers`, by the same names, float64."""
+    step serves for all of them. numbers: as `Sampler.numbers`, by the same names, float64. Each is an
+    attribute, too: `biased` and `bias` [N], the others [], since logits of float32 stay so when they are
+    combined with a number of no dimension."""
 
     numbers: Mapping[str, Tensor]
 
@@ -41,41 +43,11 @@ class Settings:
         numbers = sampler.numbers.items()
         return cls({name: torch.tensor(values, dtype=torch.float64) for name, values in numbers})
 
-    @property
-    def temperature(self) -> Tensor:
-        """The temperature, [] float64, like the next ones: logits of float32 stay so when they are combined
-        with it."""
-        return self.numbers["temperature"][0]
-
-    @property
-    def top_p(self) -> Tensor:
-        return self.numbers["top_p"][0]
-
-    @property
-    def min_p(self) -> Tensor:
-        return self.numbers["min_p"][0]
-
-    @property
-    def repetition(self) -> Tensor:
-        return self.numbers["repetition"][0]
-
-    @property
-    def presence(self) -> Tensor:
-        return self.numbers["presence"][0]
-
-    @property
-    def frequency(self) -> Tensor:
-        return self.numbers["frequency"][0]
-
-    @property
-    def biased(self) -> Tensor:
-        """The ids of the N tokens with a bias."""
-        return self.numbers["biased"]
-
-    @property
-    def bias(self) -> Tensor:
-        """The biases of these tokens [N]."""
-        return self.numbers["bias"]
+    def __getattr__(self, name: str) -> Tensor:
+        if name not in self.numbers:
+            raise AttributeError(name)
+        numbers = self.numbers[name]
+        return numbers if name in ("biased", "bias") else numbers[0]
 
 
 # Draws tokens [N] from logits [N, V]. Also returns the probabilities [N, V] that they are drawn from; None:
@@ -224,11 +196,11 @@ class Sampler:
     def drawing(self, settings: Settings, u: Tensor, seen: Tensor | None, stops_below: float) -> Drawing:
         """How a draft's tokens are drawn in compiled code, on a CPU. stops_below: the draft ends after a
         place at which the drafter is less sure."""
-        told = settings.numbers
-        temperature = torch.zeros_like(told["temperature"]) if self.greedy else told["temperature"]
+        numbers = settings.numbers
+        temperature = torch.zeros_like(numbers["temperature"]) if self.greedy else numbers["temperature"]
         others = ("top_k", "top_p", "min_p", "repetition", "presence", "frequency")
         more = torch.tensor([stops_below, self.biased], dtype=torch.float64)
-        parts = [temperature, *(told[name] for name in others), more, told["biased"], told["bias"]]
+        parts = [temperature, *(numbers[name] for name in others), more, numbers["biased"], numbers["bias"]]
         return Drawing(self.greedy, u, torch.cat(parts), seen)
 
     def widen(self) -> None:

@@ -147,29 +147,25 @@ class Verified(OnHost):
         read = self.experts_read
         return ExpertsRead(check=read[k], row=read[0]) if read else None
 
-    def likely_by_path(self) -> Iterator[tuple[list[int], list[tuple[int, float]]]]:
-        """The target's likeliest (token, raw_p) after the text and each token of a tree that has children,
-        and after its path; and the tokens up to there."""
-        rows = self._likely(len(self.parents))
+    @property
+    def likely(self) -> Iterator[tuple[list[int], list[int], list[list[tuple[int, float]]]]]:
+        """What the drafter can learn: tokens that follow the text, a draft after them, and the target's
+        likeliest (token, raw_p) after those and after each token of the draft. Of a tree: after each token
+        that has children, and after its path, without a draft."""
+        rows = [list(zip(*row, strict=True)) for row in zip(self.likely_ids, self.likely_p, strict=True)]
+        if not self.is_tree:
+            yield [], self.drafted, rows[: len(self.drafted) + 1]
+            return
         paths: dict[int, list[int]] = {-1: []}
         done = set()
         for number, (token, parent) in enumerate(zip(self.drafted, self.parents, strict=False)):
             paths[number] = [*paths[parent], token]
             if parent not in done:
                 done.add(parent)
-                yield paths[parent], rows[number]
+                yield paths[parent], [], [rows[number]]
         end = self.path[-1] if self.accepted else -1
         if end not in done:
-            yield paths[end], rows[-1]
-
-    @property
-    def likely(self) -> list[list[tuple[int, float]]]:
-        """The target's likeliest (token, raw_p) at each of the k+1 positions of a draft of k tokens."""
-        return self._likely(int(self.k))
-
-    def _likely(self, k: int) -> list[list[tuple[int, float]]]:
-        rows = zip(self.likely_ids[: k + 1], self.likely_p[: k + 1], strict=True)
-        return [list(zip(token_ids, probs, strict=True)) for token_ids, probs in rows]
+            yield paths[end], [], [rows[-1]]
 
 
 class VerifyNumbers(HostNumbers):
