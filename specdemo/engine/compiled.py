@@ -45,7 +45,7 @@ class CompiledVerdict:
     def __call__(
         self, verifier: Verifier, logits: Tensor, value: VerifyInput, experts_read: Tensor | None = None
     ) -> Packed | None:
-        """What `verifier.judge` says of these; None where its rule is none of those that are compiled."""
+        """Gives what `verifier.judge` gives; None where its rule is none of those that are compiled."""
         rule, lenience = self.rules.get(verifier.rule), 1.0
         if isinstance(verifier.rule, Lenient):
             rule, lenience = self.code.LENIENT, verifier.rule.lenience
@@ -114,7 +114,7 @@ class CompiledVerdict:
 
 
 def _record(dtype: np.dtype, values: dict[str, Any]) -> np.void:
-    """What is not there is 0."""
+    """Makes a record, in which what is not among the values is 0."""
     return np.array([tuple(values.get(name, 0) for name in dtype.names or ())], dtype)[0]
 
 
@@ -122,7 +122,7 @@ def _record(dtype: np.dtype, values: dict[str, Any]) -> np.void:
 def layout_of(
     rows: int, alternatives: int, likely: int, absent: frozenset[str]
 ) -> tuple[dict[str, Placed], int]:
-    """Where each field of Verified stands among its numbers, and how many numbers these are."""
+    """Says where each field of Verified stands among its numbers, and how many numbers these are."""
     sizes = {"rows": rows, "positions": rows + 1, "tokens": 2 + alternatives, "likely": likely}
     layout, end = {}, 0
     for name, (dtype, *shape) in table_of(Verified).items():
@@ -143,7 +143,7 @@ class CompiledSampling:
         self._rows = float32(2, 0)
 
     def __call__(self, logits: Tensor, drawing: Drawing) -> tuple[Tensor, Tensor | None]:
-        """logits [N, V] -> the tokens [N], and what they are drawn from [N, V]; None where that is
+        """Draws tokens [N] from logits [N, V], and gives the probabilities [N, V], too; None where they are
         one-hot."""
         rows, width = logits.shape
         if self._rows.shape[1] != width:
@@ -174,7 +174,7 @@ _fault: str | None = None
 
 
 def compiled() -> Compiled:
-    """What judges and draws on a CPU. Where it cannot be compiled, `fault` says why."""
+    """Compiles what judges and draws on a CPU. Where that fails, `fault` says why."""
     global _fault
     if _fault is None:
         try:
@@ -185,5 +185,5 @@ def compiled() -> Compiled:
 
 
 def fault() -> str | None:
-    """Why nothing was compiled, if it was to be."""
+    """Says why nothing was compiled, if it was to be."""
     return _fault

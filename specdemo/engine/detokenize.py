@@ -29,7 +29,7 @@ class Pieces:
         self.given = ""  # what of it has been given out
 
     def push(self, token_id: int) -> str:
-        """The piece of the next token."""
+        """Takes the next token, and gives its piece."""
         if self.tokenizer is None:
             return ""
         window = [*self.window, token_id]
@@ -47,8 +47,8 @@ class Pieces:
         return piece
 
     def _adds_nothing(self, token_id: int) -> bool:
-        """Whether the decoder leaves the token out, wherever it stands (a special token, or an id without a
-        token). Spaces are tried twice, since a decoder can swallow the first one."""
+        """Says whether the decoder leaves the token out, wherever it stands (a special token, or an id
+        without a token). Spaces are tried twice, since a decoder can swallow the first one."""
         start = self.window[: self.finished]
         without, between = self._decode([*start, *start]), [*start, token_id, token_id, *start]
         return self._decode(between) == without
@@ -76,7 +76,7 @@ class Pieces:
         return rest
 
     def flush(self) -> str:
-        """What remains at the end of the text: incomplete characters that nothing will complete."""
+        """Gives what remains at the end of the text: incomplete characters that nothing will complete."""
         if self.tokenizer is None:
             return ""
         return self.whole[len(self.given) :]

@@ -61,20 +61,19 @@ class Draft:
         logits: Tensor,
         of_graph: Tensor | None = None,
     ) -> "Draft":
-        """The draft of what Sampler.sample gives for the drafter's logits [B, V], or for those of a graph in
-        their place."""
+        """Makes a draft of what Sampler.sample gives for the drafter's logits [B, V], or for those of a graph
+        in their place."""
         q = one_hot(ids, logits.shape[-1]) if q is None else q
         raw_q = probabilities(logits if of_graph is None else of_graph)
         return cls(len(ids), ids, q, raw_q, exact, logits=logits)
 
     def on(self, device: torch.device) -> "Draft":
-        """The draft on a device."""
         names = ("ids", "q", "raw_q", "exact", "sure", "parents", "fed")
         parts = ((name, getattr(self, name)) for name in names)
         return replace(self, **{name: part.to(device) for name, part in parts if part is not None})
 
     def padded(self, rows: int) -> "Draft":
-        """The draft with `rows` rows; each new one drafts token 0, with q = 0."""
+        """Fills the draft up to `rows` rows, each of which drafts token 0, with q = 0."""
         new = rows - len(self.ids)
         if new == 0:
             return self
@@ -109,8 +108,8 @@ class Drafter:
         """Takes the prompt, before the first round."""
 
     def propose(self, ids: list[int], k: int, u: list[float]) -> Draft:
-        """At most k tokens to follow `ids`, each drawn from the q that is returned with it. u: k or more
-        uniform numbers to draw them with."""
+        """Drafts at most k tokens to follow `ids`, each drawn from the q that is returned with it. u: k or
+        more uniform numbers to draw them with."""
         raise NotImplementedError
 
     def keep(self, ids: list[int], path: list[int]) -> None:
@@ -126,10 +125,10 @@ class Drafter:
 
 
 def is_unsure(raw_q: Tensor, confidence: float | Tensor, sure: Tensor | None = None) -> Tensor:
-    """Whether a draft ends before each token: raw_q [N, V] -> [N] bool, true where the drafter's likeliest
-    token has a probability below `confidence`. NaN is not below it, so that broken weights are noticed.
-    sure [N]: what counts in place of that probability, where a drafter has a measure of its own (DSpark's
-    confidence head).
+    """Says whether a draft ends before each token: raw_q [N, V] -> [N] bool, true where the drafter's
+    likeliest token has a probability below `confidence`. NaN is not below it, so that broken weights are
+    noticed. sure [N]: what counts in place of that probability, where a drafter has a measure of its own
+    (DSpark's confidence head).
 
     It looks at the distribution and never at the token that is drawn from it. So whether a token is drafted
     depends on the tokens before it alone, and speculation stays lossless. The verifier applies this to every
@@ -138,7 +137,7 @@ def is_unsure(raw_q: Tensor, confidence: float | Tensor, sure: Tensor | None = N
 
 
 def one_hot_draft(ids: list[int], vocab_size: int, device: torch.device) -> Draft:
-    """A draft without a distribution: q is one-hot, so that no rule has to know."""
+    """Drafts without a distribution: q is one-hot, so that no rule has to know."""
     tensor = to_device(ids, torch.long, device)
     q = one_hot(tensor, vocab_size)
     return Draft(len(ids), tensor, q, q)
@@ -212,13 +211,14 @@ def draft_at_once(
 
 
 def _masked(logits: Tensor, drafted: list[Tensor], grammar: Grammar) -> Tensor | None:
-    """The logits [1, V] of what the grammar allows after these tokens; None after the end of the text."""
+    """Masks the logits [1, V] of what the grammar forbids after these tokens; None after the end of the
+    text."""
     mask = grammar.after([int(token) for token in drafted])
     return None if mask is None else logits.masked_fill(~mask.to(logits.device), -torch.inf)
 
 
 class NoDrafter(Drafter):
-    """Plain decoding: the same loop with nothing drafted."""
+    """Drafts nothing, for plain decoding."""
 
     def __init__(self, vocab_size: int, device: torch.device):
         self.nothing = one_hot_draft([], vocab_size, device)
@@ -280,7 +280,8 @@ class DraftLength:
             self.gamma, self.pause = 0, PAUSE
 
     def _wait(self) -> None:
-        """One round of the pause. After the last one the same rate counts as if seen in few verdicts."""
+        """Lets one round of the pause go by. After the last one the same rate counts as if seen in few
+        verdicts."""
         self.pause -= 1
         if self.pause == 0:
             self.accepted, self.judged = WEIGHT * self.accepted / self.judged, WEIGHT

@@ -77,7 +77,7 @@ class Stopwatch:
         return self.clock.ms_between(self.at[start], self.at[end])
 
     def timed(self, one: Round, is_last: bool) -> Round:
-        """The round, which is written now, with its times. is_last: whether nothing has been launched since;
+        """Gives the round, which is written now, its times. is_last: whether nothing has been launched since;
         else the time of writing is in the next round's."""
         self.mark("written")
         ms = self.ms("round", "judged") + (self.ms("write", "written") if is_last else 0.0)
@@ -122,13 +122,13 @@ class Emitter:
     is_lossy: bool = False
 
     def is_end(self, emitted: Sequence[int]) -> bool:
-        """Whether the text is known to end with or within these tokens. A stop string can still end it where
-        this is false."""
+        """Says whether the text is known to end with or within these tokens. A stop string can still end it
+        where this is false."""
         end_ids = self.stop.eos | self.stop.stop_ids
         return self.stop.room <= len(emitted) or not end_ids.isdisjoint(emitted)
 
     def emit(self, launched: Launched, verdict: Verified) -> Round:
-        """The round without its times; `stop.finish` then says whether the text has ended."""
+        """Makes the round, but for its times; `stop.finish` then says whether the text has ended."""
         drafts, drafted, parents = verdict.drafts, verdict.drafted, verdict.parent_of
         states = {-1: copy(self.pieces)}  # of the text up to each token, by its number
         texts, kept = dict[int, str](), list[int]()
@@ -143,7 +143,7 @@ class Emitter:
                 before = states[parents[number]]
                 texts[number], states[number] = before.preview(drafted[number])
 
-        events = _Events(verdict, self, launched.allowed)
+        events = _RoundEvents(verdict, self, launched.allowed)
         # In a tree nothing is rejected after the end of the text.
         reached = {-1, *(kept[:-1] if self.stop.finish else kept)} if verdict.is_tree else {-1, *drafts}
         draft = []
@@ -174,13 +174,13 @@ class Emitter:
         )
 
     def _push(self, token_id: int) -> str:
-        """The text of the next token. One that ends the text is no part of it, even if it is an ordinary
-        token."""
+        """Gives the text of the next token. One that ends the text is no part of it, even if it is an
+        ordinary token."""
         piece = "" if token_id in self.stop.eos else self.pieces.push(token_id)
         return piece + (self.pieces.flush() if self.stop.add(token_id, piece) else "")
 
     def _ended_by(self, launched: Launched, kept: int, draft: Sequence[Judged]) -> EndedBy | None:
-        """Why a draft is no longer. kept: how many of its tokens the drafter was sure enough of."""
+        """Says why a draft is no longer. kept: how many of its tokens the drafter was sure enough of."""
         made, eos = launched.draft, self.stop.eos
         if launched.gamma == 0:
             return "pause" if launched.is_paused else None
@@ -203,7 +203,7 @@ class Emitter:
         return "length" if launched.k < launched.gamma else "gamma"
 
 
-class _Events:
+class _RoundEvents:
     """Makes the events of a verdict."""
 
     def __init__(self, verdict: Verified, emitter: Emitter, allowed: Allowed | None):
@@ -241,15 +241,15 @@ class _Events:
         )
 
     def count(self, i: int) -> int | None:
-        """How many tokens the grammar allows at position i; None without one."""
+        """Counts the tokens that the grammar allows at position i; None without one."""
         return None if self.allowed is None else self.allowed.counts[i]
 
     def is_forbidden(self, i: int) -> bool:
-        """Whether the grammar forbids the drafted token."""
         return self.allowed is not None and not self.allowed.masks[i, self.verdict.token_ids[i][DRAFTED]]
 
     def kept(self) -> Kept | None:
-        """How much of this draft each lossless rule keeps with these uniform numbers, if that is known."""
+        """Says how much of this draft each lossless rule keeps with these uniform numbers, if that is
+        known."""
         verdict, drafts = self.verdict, self.verdict.drafts
         if not drafts or not verdict.block_prob:
             return None
@@ -277,7 +277,7 @@ class _Events:
         )
 
     def top(self, i: int) -> tuple[Alternative, ...]:
-        """The alternatives at position i; after a whole draft there is no q."""
+        """Gives the alternatives at position i; after a whole draft there is no q."""
         verdict = self.verdict
         tokens = ((t, self.token_text(t)) for t in verdict.token_ids[i][ALTERNATIVES])
         p, raw_p = verdict.p[i][ALTERNATIVES], verdict.raw_p[i][ALTERNATIVES]

@@ -28,12 +28,12 @@ class Prefilled:
 
 
 @dataclass(frozen=True)
-class Decoder:
-    """One run. length: that of the drafts. longest: how many tokens the text may have, prompt included. seed:
-    that of the run's uniform numbers. is_over: once it is true, no round may follow, and what is left of the
-    prefill is left out. ahead: whether each round is launched before the last one is written down, so that
-    the device has work meanwhile, and what is launched after the end of a text is thrown away. It is for
-    devices that the host does not wait for while it launches."""
+class Loop:
+    """Writes one text. length: that of the drafts. longest: how many tokens the text may have, prompt
+    included. seed: that of the run's uniform numbers. is_over: once it is true, no round may follow, and what
+    is left of the prefill is left out. ahead: whether each round is launched before the last one is written
+    down, so that the device has work meanwhile, and what is launched after the end of a text is thrown away.
+    It is for devices that the host does not wait for while it launches."""
 
     drafter: Drafter
     verifier: Verifier
@@ -60,8 +60,9 @@ class Decoder:
     def rounds(
         self, ids: list[int], index: int, following: Callable[[Sequence[int]], list[int] | None]
     ) -> Iterator[Round]:
-        """Algorithm 1: round `index` after the text `ids`, and those after it until the text ends. following:
-        is given what a round has emitted, and gives the text of the next one; None: there is none."""
+        """Runs algorithm 1: round `index` after the text `ids`, and those after it until the text ends.
+        following: is given what a round has emitted, and gives the text of the next one; None: there is none.
+        """
         dice = (uniforms(self.seed, each, MOST_DRAFTED) for each in count(index))
         text: list[int] | None = ids
         launch = self._launching(ids, index, next(dice))
@@ -93,11 +94,11 @@ class Decoder:
 
     @property
     def finish(self) -> Finish | None:
-        """Why the text has ended, None while it goes on."""
+        """Says why the text has ended; None while it goes on."""
         return self.emitter.stop.finish
 
     def round(self, ids: list[int], index: int) -> Round:
-        """One round after `ids`, the text so far; its uniform numbers are those of round `index`."""
+        """Makes one round after `ids`, the text so far; its uniform numbers are those of round `index`."""
         return next(self.rounds(ids, index, lambda _: None))
 
     @torch.no_grad()  # not inference_mode: quanto's packed int4 and int2 weights fail under it
@@ -154,7 +155,7 @@ class Decoder:
         return verdict
 
     def _written(self, launched: Launched, verdict: Verified, is_last: bool) -> Round:
-        """The round of a verdict. is_last: whether no other one has been launched since, in whose time
+        """Writes the round of a verdict. is_last: whether no other one has been launched since, in whose time
         writing this one would be."""
         launched.watch.mark("write")
         verdict.check()
@@ -163,13 +164,13 @@ class Decoder:
 
     @property
     def _fed_again(self) -> int | None:
-        """Tokens of texts that either model was fed again so far; None where neither keeps a state."""
+        """Counts the tokens that either model was fed again so far; None where neither keeps a state."""
         counts = [states.fed_again for states in (self.verifier.target.states, self.drafter.states) if states]
         return sum(counts) if counts else None
 
     @property
     def _extra_forwards(self) -> int:
-        """The target's forwards so far, besides one a round."""
+        """Counts the target's forwards so far, besides one a round."""
         states = self.verifier.target.states
         return states.extra_forwards if states else 0
 

@@ -39,7 +39,7 @@ class Settings:
 
     @classmethod
     def on_host(cls, sampler: "Sampler") -> "Settings":
-        """A sampler's settings, where nothing runs on a device."""
+        """Makes a sampler's settings where nothing runs on a device."""
         numbers = sampler.numbers.items()
         return cls({name: torch.tensor(values, dtype=torch.float64) for name, values in numbers})
 
@@ -102,20 +102,20 @@ class Sampler:
 
     @property
     def penalises(self) -> bool:
-        """Whether a token's probability depends on which tokens are in the text."""
+        """Says whether a token's probability depends on which tokens are in the text."""
         return self.counts_repeated or self.counts_generated
 
     @property
     def key(self) -> tuple:
-        """What changes the operations, beyond the numbers in `Settings`: captured steps are found by it."""
+        """Names what changes the operations, beyond the numbers in `Settings`."""
         width = self.nucleus and self.nucleus.width
         adjusts = self.biased, self.counts_repeated, self.counts_generated
         return self.greedy, self.top_k, self.has_min_p, *adjusts, self.nucleus is not None, width
 
     def seen(self, ids: list[int], vocab_size: int, device: torch.device) -> Tensor | None:
-        """How often each token of a text was generated, and a half more if it is in the prompt: [V] float32;
-        None where nothing is penalised. So a token is in the text where this is above 0, and was generated
-        as often as it says without the half. One more token adds 1."""
+        """Counts how often each token of a text was generated, and a half more if it is in the prompt: [V]
+        float32; None where nothing is penalised. So a token is in the text where this is above 0, and was
+        generated as often as it says without the half. One more token adds 1."""
         if not self.penalises:
             return None
         on_device = to_device(ids, torch.long, device)
@@ -149,7 +149,7 @@ class Sampler:
     def probabilities(
         self, logits: Tensor, settings: Settings, seen: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """What `shape` gives, by compiled code on a CPU where nothing is penalised."""
+        """Gives what `shape` gives, by compiled code on a CPU where nothing is penalised."""
         if self.compiled_draw is None or logits.device.type != "cpu" or seen is not None:
             return self.shape(logits, settings, seen)
         u = torch.zeros(len(logits), dtype=torch.float64)
@@ -194,7 +194,7 @@ class Sampler:
         return draw(probs, u), probs, exact
 
     def drawing(self, settings: Settings, u: Tensor, seen: Tensor | None, stops_below: float) -> Drawing:
-        """How a draft's tokens are drawn in compiled code, on a CPU. stops_below: the draft ends after a
+        """Says how compiled code draws a draft's tokens. stops_below: the draft ends after a
         place at which the drafter is less sure."""
         numbers = settings.numbers
         temperature = torch.zeros_like(numbers["temperature"]) if self.greedy else numbers["temperature"]
@@ -291,7 +291,7 @@ def _reduced(reduce: Callable[..., Tensor], numbers: Tensor, padding: float) -> 
 
 
 def _normalised(weights: Tensor) -> Tensor:
-    """The weights, each row divided by its sum, in place."""
+    """Divides each row by its sum, in place."""
     return weights.div_(_reduced(torch.sum, weights, 0.0))
 
 
@@ -307,7 +307,7 @@ def most_likely(logits: Tensor) -> Tensor:
 
 
 def draw(weights: Tensor, u: Tensor) -> Tensor:
-    """The token at `u` of the cumulative distribution, in the order of ids. weights [N, V] need not be
+    """Finds the token at `u` of the cumulative distribution, in the order of ids. weights [N, V] need not be
     normalised, u [N] in [0, 1), float64 -> ids [N]. Never a token of weight 0, whatever u is."""
     if weights.shape[-1] <= SMALL_VOCABULARY:
         weights = weights.double()
@@ -345,7 +345,7 @@ class Uniforms:
 
 
 def uniforms(seed: int, index: int, k: int) -> Uniforms:
-    """The uniform numbers of round `index` for k drafted tokens. Each depends on the seed, the round and its
+    """Makes the dice of round `index` for k drafted tokens. Each depends on the seed, the round and its
     place in the round alone, so a longer draft or another consumer changes none of them."""
     random = Random(f"specdemo {seed} {index}").random
     numbers = [random() for _ in range(1 + 2 * k)]

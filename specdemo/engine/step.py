@@ -1,7 +1,7 @@
-"""What the target computes in a round: one forward over the draft, the verdict, and the numbers of the trace,
+"""The target's part of a round: one forward over the draft, the verdict, and the numbers of the trace,
 which come home in one copy. Nothing in the step waits for the device, so that it can be captured."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -78,41 +78,42 @@ class Verified(OnHost):
 
     @cached_property
     def drafts(self) -> list[int]:
-        """The numbers of the rows that are drafts: not those that fill a step, nor what the drafter was not
+        """Numbers the rows that are drafts: not those that fill a step, nor what the drafter was not
         sure of, what follows an eos, and what is too deep in a tree."""
         return [number for number, u in enumerate(self.u_accept) if u < inf]
 
     @cached_property
     def drafted(self) -> list[int]:
-        """The tokens of all rows that the drafter was sure of."""
+        """Lists the tokens of all rows that the drafter was sure of."""
         return [row[DRAFTED] for row in self.token_ids[: int(self.k)]]
 
     @cached_property
     def parent_of(self) -> Sequence[int]:
-        """The number of the token that each follows; -1: the text."""
+        """Gives the number of the token that each follows; -1: the text."""
         return self.parents if self.is_tree else range(-1, len(self.drafted))
 
     @cached_property
     def path(self) -> list[int]:
-        """The numbers of the accepted tokens, in the order of the text."""
+        """Lists the numbers of the accepted tokens, in the order of the text."""
         if not self.is_tree:
             return list(range(self.accepted))
         return [number for number, is_accepted in enumerate(self.on_path) if is_accepted]
 
     @cached_property
     def rejected(self) -> list[int]:
-        """The numbers of the tokens that were judged and refused."""
+        """Lists the numbers of the tokens that were judged and refused."""
         if not self.is_tree:
             return self.drafts[self.accepted :][:1]
         return [number for number in self.drafts if self.judged[number] and not self.on_path[number]]
 
     @property
     def position_of_next(self) -> int:
-        """The position that has the round's next token, with the q of the token that was refused there."""
+        """Finds the position that has the round's next token, with the q of the token that was refused
+        there."""
         return self.refused if self.is_tree else self.accepted
 
     def has_q(self, position: int) -> bool:
-        """Whether a draft stands at the position: none does after a whole one."""
+        """Says whether a draft stands at the position: none does after a whole one."""
         return position < (len(self.parents) if self.is_tree else len(self.drafts))
 
     @property
@@ -121,12 +122,12 @@ class Verified(OnHost):
 
     @property
     def emitted(self) -> tuple[int, ...]:
-        """What the round emits unless the text ends within."""
+        """Lists what the round emits unless the text ends within."""
         return (*(self.drafted[number] for number in self.path), self.next_id)
 
     @property
     def fed_path(self) -> list[int]:
-        """Which of the tokens that the drafter was shown are accepted."""
+        """Lists which of the tokens that the drafter was shown are accepted."""
         if not self.fed:
             return self.path
         return [self.fed[number] for number in self.path if self.fed[number] >= 0]
@@ -142,14 +143,14 @@ class Verified(OnHost):
             raise RuntimeError(NAN.format("target"))
 
     def experts(self, k: int) -> ExpertsRead | None:
-        """What the k+1 rows of a draft of k tokens and the text's last one read. Rows that only fill a step
-        come after them."""
+        """Counts what the k+1 rows of a draft of k tokens and the text's last one read. Rows that only fill a
+        step come after them."""
         read = self.experts_read
         return ExpertsRead(check=read[k], row=read[0]) if read else None
 
     @property
     def likely(self) -> Iterator[tuple[list[int], list[int], list[list[tuple[int, float]]]]]:
-        """What the drafter can learn: tokens that follow the text, a draft after them, and the target's
+        """Gives what the drafter can learn: tokens that follow the text, a draft after them, and the target's
         likeliest (token, raw_p) after those and after each token of the draft. Of a tree: after each token
         that has children, and after its path, without a draft."""
         rows = [list(zip(*row, strict=True)) for row in zip(self.likely_ids, self.likely_p, strict=True)]
@@ -236,9 +237,9 @@ class Verifier:
     """Verifies drafts with one target, sampler and rule. `gamma`: the longest draft. `alternatives`,
     `wants_top`: how many likely tokens are reported at each position for the trace, and for the drafter to
     learn from. eos: the tokens that end a text; what is drafted after one is not judged. `confidence`: that
-    of Params. draft_sampler: the drafter's, if it is another one. compiled_verdict:
-    the same function as `judge`, compiled; it returns None for a rule that is not. tree: what a drafted tree
-    is a part of; None: chains are drafted. gamma: then its size."""
+    of Params. draft_sampler: the drafter's, if it is another one. compiled_verdict: the same function as
+    `judge`, compiled; it returns None for a rule that is not. tree: what a drafted tree is a part of; None:
+    chains are drafted. gamma: then its size."""
 
     target: LM
     sampler: Sampler
@@ -254,12 +255,8 @@ class Verifier:
     tree: AnyTree | None = None
 
     def rows(self, k: int) -> int:
-        """How many rows the steps of a round with k drafts have."""
+        """Says how many rows the steps of a round with k drafts have."""
         return self.run_step.rows(k, self.gamma)
-
-    def verify(self, ids: list[int], draft: Draft, u: Uniforms) -> Verified:
-        """The verdict on a draft that follows `ids`."""
-        return self.verdict(self.launch(ids, draft, u))
 
     def launch(
         self, ids: list[int], draft: Draft, u: Uniforms, allowed: Allowed | None = None, room: float = inf
@@ -293,18 +290,24 @@ class Verifier:
             parents=padded.parents,
             fed=padded.fed,
         )
-        # Whatever else this verifier has is in the key, but for what is an input, or is not asked in a step.
+        key = ("verify", rows, *self._key(is_tree=value.parents is not None))
+        return Judging(*self.run_step(key, self.step, value, self.expected))
+
+    def _key(self, is_tree: bool) -> Iterable[object]:
+        """Gives whatever else a step depends on: all that this verifier has, but for what is an input, or is
+        asked outside of a step."""
         left_out = ("run_step", "gamma", "eos", "draft_sampler", "compiled_verdict")
         key = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in left_out}
         # Which features the target keeps counts, too: two drafters of it can need different ones.
-        kept = self.target.features and self.target.features.buffer_epoch
+        features = self.target.features
+        kept = None if features is None else features.buffer_epoch
         key["target"] = (self.target.kv_length, self.target.buffer_epoch, kept)
         key |= {"sampler": self.sampler.key, "confidence": self.confidence > 0}
-        key["tree"] = None if value.parents is None else self.tree
-        return Judging(*self.run_step(("verify", rows, *key.values()), self.step, value, self.expected))
+        key["tree"] = self.tree if is_tree else None
+        return key.values()
 
     def _of_rows(self, masks: Tensor, rows: int, device: torch.device) -> Tensor:
-        """What is allowed in each row of a step [B+1, V], on the device: everything, where no draft is.
+        """Says what is allowed in each row of a step [B+1, V], on the device: everything, where no draft is.
         masks: [k+1, V], on the host."""
         return pad(masks, (0, 0, 0, rows + 1 - len(masks)), value=True).to(device)
 
@@ -341,7 +344,7 @@ class Verifier:
         return Nodes.of(value.parents, self.tree)
 
     def expected(self, value: VerifyInput, given: VerifyOutput) -> VerifyOutput:
-        """The right output (see RunStep): the target's own logits, and the verdict on those of a graph's
+        """Gives the right output (RunStep): the target's own logits, and the verdict on those of a graph's
         output. Rounding can choose other experts, too."""
         read = given.experts_read
         return VerifyOutput(self.judge(given.logits, value, read), self.step(value).logits, read)
@@ -353,8 +356,8 @@ class Verifier:
         experts_read: Tensor | None = None,
         nodes: Nodes | None = None,
     ) -> Packed:
-        """The verdict, a Verified, on logits [B+1, V]. experts_read: its field of that name. nodes: those of
-        the value, if they are known."""
+        """Gives the verdict, a Verified, on logits [B+1, V]. experts_read: its field of that name. nodes:
+        those of the value, if they are known."""
         if self.compiled_verdict:
             verdict = self.compiled_verdict(self, logits, value, experts_read)
             if verdict is not None:
@@ -423,35 +426,35 @@ class Verifier:
         )
 
     def _seen_by_row(self, drafted: Tensor, seen: Tensor, nodes: Nodes | None) -> Tensor:
-        """The `seen` of the text and of the drafts before each row, [B+1, V] (see Sampler.seen)."""
+        """Counts as Sampler.seen does, in the text and the drafts before each row: [B+1, V]."""
         each = one_hot(drafted, self.target.vocab_size)  # [B, V]
         if nodes is not None:
             return seen + nodes.path.to(each.dtype) @ each
         return seen + pad(each.cumsum(0), (0, 0, 1, 0))
 
     def _block_prob(self, decision: Decision, p: Tensor, q: Tensor, drafted: Tensor) -> Tensor | None:
-        """h of block verification [B], whatever the rule; None in a run without alternatives, since h takes a
-        fifth of the launches."""
+        """Gives h of block verification [B], whatever the rule; None in a run without alternatives, since h
+        takes a fifth of the launches."""
         if self.rule == block:
             return decision.accept_prob
         return block_probs(p, q, drafted)[0] if self.alternatives else None
 
 
 def masked(logits: Tensor, allowed: Tensor | None) -> Tensor:
-    """The logits [..., V] of what is allowed [..., V]; None: all."""
+    """Masks the logits [..., V] of what is not allowed [..., V]; None: all is."""
     return logits if allowed is None else logits.masked_fill(~allowed, -torch.inf)
 
 
 def _is_exact(verdict: Verified) -> bool:
-    """Whether p is exact at each position that the verdict depends on: those of the draft, and that of the
-    next token."""
+    """Says whether p is exact at each position that the verdict depends on: those of the draft, and that of
+    the next token."""
     exact = verdict.p_exact
     return not exact or (all(exact[: int(verdict.k)]) and exact[verdict.position_of_next])
 
 
 def _likeliest(p: Tensor, raw_p: Tensor, q: Tensor, raw_q: Tensor, count: int) -> Tensor:
-    """The ids [B+1, count] that are likeliest under target and drafter together. Tokens that the sampler has
-    filtered out (all but one when greedy) come last, ordered by their raw probability."""
+    """Finds the ids [B+1, count] that are likeliest under target and drafter together. Tokens that the
+    sampler has filtered out (all but one when greedy) come last, ordered by their raw probability."""
     if count == 0:
         return torch.empty(len(p), 0, dtype=torch.long, device=p.device)
     weight = torch.add(p, raw_p, alpha=1e-9)

@@ -31,7 +31,7 @@ class Tree:
 
     @cached_property
     def widths(self) -> tuple[int, ...]:
-        """How many tokens there are at each depth."""
+        """Counts the tokens at each depth."""
         return tuple(accumulate(self.children, mul))
 
     @property
@@ -44,20 +44,20 @@ class Tree:
 
     @property
     def most(self) -> int:
-        """Children of a token, at most."""
+        """Counts the children of a token, at most."""
         return max(self.children, default=0)
 
     @property
     def shown(self) -> list[int]:
-        """How many rows of predictions each depth is drawn from."""
+        """Counts the rows of predictions that each depth is drawn from."""
         return [1, *self.widths[:-1]]
 
     def in_room(self, room: int) -> "Tree":
-        """What is drafted where the text has room for so many tokens: the tree's first depths."""
+        """Gives what is drafted where the text has room for so many tokens: the first depths."""
         return Tree(self.children[: max(0, room)])
 
     def first(self, size: int) -> "Tree":
-        """The tree's first depths, which have `size` tokens together."""
+        """Gives the first depths, which have `size` tokens together."""
         return self.in_room([0, *accumulate(self.widths)].index(size))
 
 
@@ -76,7 +76,6 @@ class GrownTree:
 
     @property
     def shown(self) -> list[int]:
-        """As of a Tree."""
         return [1] + [self.most] * (self.depth - 1)
 
     def in_room(self, room: int) -> "GrownTree | Tree":
@@ -91,7 +90,7 @@ AnyTree = Tree | GrownTree
 
 
 def tree_of(params: Params) -> AnyTree | None:
-    """What is drafted in each round, if not a chain."""
+    """Says what is drafted in each round, if not a chain."""
     if not params.tree or params.draft_with == "none":
         return None
     return Tree(params.tree) if isinstance(params.tree, tuple) else GrownTree(**asdict(GROWN))
@@ -123,7 +122,6 @@ class Nodes:
 
     @property
     def branches(self) -> Branches:
-        """Of the target's forward."""
         return Branches(self.path.sum(1), ~pad(self.path, (1, 0), value=True))
 
 
@@ -140,12 +138,11 @@ class Shown:
     branches: Branches | None = None
 
     def of_parents(self, rows: Tensor) -> Tensor:
-        """Of what was made of the rows of the call before, that of each token's parent: [P, ...]."""
+        """Picks, from what the rows of the call before gave, that of each token's parent: [P, ...]."""
         return rows if self.parents is None else rows.index_select(0, self.parents)
 
     @classmethod
     def after(cls, before: "Shown | None", tokens: Tensor, parents: Tensor) -> "Shown":
-        """The tokens of the next depth."""
         others = ~torch.eye(len(tokens), dtype=torch.bool, device=tokens.device)
         if before is None or before.branches is None:
             return cls(tokens, parents, Branches(torch.zeros_like(tokens), others))
@@ -238,7 +235,7 @@ def _grow_tree(
     seen: Tensor | None,
     of_graph: Tensor | None,
 ) -> Draft:
-    """`draft_tree` by the drafter's probabilities. Its children are a token's likeliest ones. A token is as
+    """Drafts a tree by the drafter's probabilities. Its children are a token's likeliest ones. A token is as
     likely as the product of the probabilities on its path; the likeliest are shown at each depth, and the
     likeliest of all are the draft. No token is more likely than the one before it, so that they are a tree.
 

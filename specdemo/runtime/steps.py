@@ -23,11 +23,11 @@ _T = TypeVar("T")
 
 class StepInput(Protocol):
     def on_device(self) -> Self:
-        """This input with the host's numbers on the device, as a step reads it. (A graph's input is filled
+        """Sends the host's numbers to the device, as a step reads them. (A graph's input is filled
         from the host.)"""
 
     def varied(self) -> Self:
-        """Another valid input of the same shapes, with other numbers, to try a captured step on."""
+        """Makes another valid input of the same shapes, with other numbers, to try a captured step on."""
 
 
 In = TypeVar("In", bound=StepInput)
@@ -41,7 +41,7 @@ class RunStep(Protocol):
     captures: bool
 
     def rows(self, k: int, gamma: Gamma) -> int:
-        """How many rows a step should have when `k` tokens are drafted of at most `gamma`."""
+        """Says how many rows a step should have when `k` tokens are drafted of at most `gamma`."""
 
     def __call__(
         self,
@@ -60,7 +60,7 @@ class RunStep(Protocol):
 
 
 def tensors_of(value: object) -> list[Tensor]:
-    """The tensors in a value, in the order of its fields."""
+    """Lists the tensors in a value, in the order of its fields."""
     if isinstance(value, Tensor):
         return [value]
     if is_dataclass(value):
@@ -69,8 +69,8 @@ def tensors_of(value: object) -> list[Tensor]:
 
 
 def form_of(value: object) -> Hashable:
-    """What a captured step cannot have otherwise in its input: the shapes and dtypes of its tensors, which of
-    them are there, and whatever is no tensor."""
+    """Describes what a captured step cannot have otherwise in its input: the shapes and dtypes of its
+    tensors, which of them are there, and whatever is no tensor."""
     if isinstance(value, Tensor):
         return value.shape, value.dtype
     if is_dataclass(value):
@@ -79,7 +79,7 @@ def form_of(value: object) -> Hashable:
 
 
 def with_tensors(value: _T, tensors: Iterator[Tensor]) -> _T:
-    """The value with other tensors, taken in the order of `tensors_of`."""
+    """Gives the value other tensors, taken in the order of `tensors_of`."""
     if isinstance(value, Tensor):
         return next(tensors)
     if is_dataclass(value):
@@ -89,7 +89,7 @@ def with_tensors(value: _T, tensors: Iterator[Tensor]) -> _T:
 
 
 def named_tensors(value: object, name: str = "") -> list[tuple[str, Tensor]]:
-    """All tensors in the value with their fields' names; those of a packed value are unpacked."""
+    """Lists all tensors in the value with their fields' names; those of a packed value are unpacked."""
     if isinstance(value, Tensor):
         return [(name, value)]
     if isinstance(value, Packed):
@@ -137,7 +137,7 @@ def pack(**parts: Tensor | None) -> Packed:
 
 @cache
 def table_of(kind: type) -> dict[str, Any]:
-    """What stands in the Annotated types of a class: a dtype, and the names of the sizes of a shape."""
+    """Reads the Annotated types of a class: of each, a dtype, and the names of the sizes of a shape."""
     hints = get_type_hints(kind, include_extras=True).items()
     return {name: getattr(hint, "__metadata__", None) for name, hint in hints}
 
@@ -175,13 +175,13 @@ Home = TypeVar("Home", bound=OnHost)
 
 
 def to_host(packed: Packed, kind: type[Home]) -> Home:
-    """The packed value on the host, in one copy, which waits for the device (RuntimeError if it does not
-    answer). kind: names the attributes."""
+    """Brings the packed value to the host, in one copy, which waits for the device (RuntimeError if it does
+    not answer). kind: names the attributes."""
     return kind(on_host(packed.numbers).tolist(), packed.layout)
 
 
 def unpacked(packed: Packed) -> list[Tensor]:
-    """The tensors that were packed, where the packed ones are."""
+    """Lists the tensors that were packed, on their device."""
     parts = packed.numbers.split([part.shape.numel() for part in packed.layout.values()])
     return [
         numbers.view(part.shape).to(part.dtype)
@@ -210,11 +210,10 @@ class HostNumbers:
 
     @cached_property
     def parts(self) -> dict[str, Tensor]:
-        """The lists, as views."""
         return dict(zip(self.sizes, self.vector.split(tuple(self.sizes.values())), strict=True))
 
     def with_parts(self, **others: Tensor) -> Self:
-        """These numbers with some lists replaced by others of their sizes."""
+        """Replaces some lists by others of their sizes."""
         return replace(self, vector=torch.cat([*(self.parts | others).values()]))
 
     if not TYPE_CHECKING:
@@ -226,12 +225,12 @@ class HostNumbers:
 
 
 def varied_ids(ids: Tensor) -> Tensor:
-    """Other ids of the same vocabulary."""
+    """Gives other ids of the same vocabulary."""
     return torch.where(ids > 0, ids - 1, ids + 1)
 
 
 def varied_uniforms(u: Tensor) -> Tensor:
-    """Other numbers in [0, 1)."""
+    """Gives other numbers in [0, 1)."""
     return (u + 0.5) % 1.0
 
 

@@ -43,25 +43,26 @@ MEMORY = {
 
 @njit(**INNER)
 def row_of(address, i, width):
-    """Row i of a matrix of float32."""
+    """Finds row i of a matrix of float32."""
     return floats(address + 4 * i * width)
 
 
 @njit(**INNER)
 def numbers_of(address, i, width):
-    """Row i of a matrix of float64."""
+    """Finds row i of a matrix of float64."""
     return doubles(address + 8 * i * width)
 
 
 @njit(**INNER)
 def number(address):
-    """The one float64 there."""
+    """Reads the one float64 there."""
     return doubles(address)[0]
 
 
 @njit(**INNER)
 def count_drafts(given):
-    """How many rows are drafts: up to an eos, and up to the first place that the drafter is not sure of."""
+    """Counts the rows that are drafts: up to an eos, and up to the first place that the drafter is not sure
+    of."""
     drafted, eos, confidence = ints(given.drafted), doubles(given.eos), number(given.confidence)
     for i in range(given.rows):
         if i >= number(given.k):
@@ -81,8 +82,8 @@ def count_drafts(given):
 
 @njit(**INNER)
 def find_depths(given, depths):
-    """How deep each drafted token of a tree stands, the first ones at 1; 0 of what is no draft: what is too
-    deep, and what follows an eos."""
+    """Finds how deep each drafted token of a tree stands, the first ones at 1; 0 of what is no draft: what is
+    too deep, and what follows an eos."""
     drafted, parents, eos = ints(given.drafted), ints(given.parents), doubles(given.eos)
     for i in range(given.rows):
         depths[i] = 1
@@ -113,7 +114,7 @@ def make_one_hot(row, count, token):
 
 @njit(fastmath=REORDERED, **INNER)
 def make_raw(logits, raw_p, count):
-    """Raw probabilities: temperature 1, nothing filtered."""
+    """Makes raw probabilities: temperature 1, nothing filtered."""
     apart()
     most, total = most_of(logits, count), ZERO
     for i in range(count):
@@ -126,7 +127,6 @@ def make_raw(logits, raw_p, count):
 
 @njit(**INNER)
 def ratio(p, q, token):
-    """p(x)/q(x) of a drafted token."""
     return np.float64(p[token]) / np.float64(q[token])
 
 
@@ -137,7 +137,7 @@ def at_most_1(number):
 
 @njit(**INNER)
 def subtract(p, q, of_p, of_q, residual, count):
-    """residual = max(of_p * p - of_q * q, 0)"""
+    """Makes the residual max(of_p * p - of_q * q, 0)."""
     apart()
     for i in range(count):
         left = of_p * p[i] - of_q * q[i]
@@ -146,7 +146,7 @@ def subtract(p, q, of_p, of_q, residual, count):
 
 @njit(**INNER)
 def find_block_probs(p, q, drafted, drafts, weights, probs, residual, count):
-    """h and w of block verification. p, q: addresses of their rows."""
+    """Makes h and w of block verification. p, q: addresses of their rows."""
     apart()
     weights[0] = 1.0
     for i in range(drafts):
@@ -172,7 +172,7 @@ def entropy(probs, count):
 
 @njit(fastmath=REORDERED, **INNER)
 def distance_from(p, emitted, rest, scale, count):
-    """The distance between p and `emitted`, to which `scale` times `rest` is added."""
+    """Gives the distance between p and `emitted`, to which `scale` times `rest` is added."""
     apart()
     total = 0.0
     for i in range(count):
@@ -182,7 +182,7 @@ def distance_from(p, emitted, rest, scale, count):
 
 @njit(**INNER)
 def accepted_from(p, q, token, least, emitted, count):
-    """What a draft is accepted with, 0 or 1, where p must be at least a threshold, and the distance there."""
+    """Says whether a draft is accepted, 0 or 1, where p must be at least `least`, and the distance there."""
     for i in range(count):
         emitted[i] = q[i] if p[i] >= least else ZERO
     passes = 1.0 if p[token] >= least else 0.0
@@ -192,7 +192,7 @@ def accepted_from(p, q, token, least, emitted, count):
 
 @njit(**INNER)
 def typical_threshold(p, given):
-    """The least p above it."""
+    """Gives the least p above the threshold."""
     threshold = min(given.delta * math.exp(-entropy(p, given.width)), given.epsilon)
     least = np.float32(threshold)
     return least if least > threshold else np.nextafter(least, ONE)
@@ -210,8 +210,8 @@ def distance_of_lenient(p, q, lenience, emitted, residual, count):
 
 @njit(**INNER)
 def weigh(p, raw_p, weights, count, adds):
-    """What the likeliest tokens are found by: the probabilities, and a little of the raw ones. adds: whether
-    to what is there."""
+    """Makes what the likeliest tokens are found by: the probabilities, and a little of the raw ones. adds:
+    whether to what is there."""
     apart()
     for i in range(count):
         weights[i] = (weights[i] if adds else ZERO) + (p[i] + TIE * raw_p[i])
