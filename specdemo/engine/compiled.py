@@ -54,12 +54,8 @@ class CompiledVerdict:
         rows, width = len(value.drafted), logits.shape[-1]
         alternatives, likely = min(verifier.alternatives, width), min(verifier.wants_top, width)
         is_tree = value.parents is not None
-        copied = {
-            "q_exact": value.q_exact,
-            "experts_read": experts_read,
-            "parents": value.parents,
-            "fed": value.fed,
-        }
+        copied = {name: getattr(value, name) for name in ("q_exact", "parents", "fed")}
+        copied["experts_read"] = experts_read
         present = {name: tensor is not None for name, tensor in copied.items()}
         present["p_exact"] = False  # it always is: a nucleus is looked for among all tokens
         present["block_prob"] = not is_tree and (alternatives > 0 or rule == self.code.BLOCK)
@@ -95,8 +91,8 @@ class CompiledVerdict:
             "delta": DELTA,
         }
         first = numbers.data_ptr()
-        recorded = {name: first + 8 * place.start for name, place in layout.items()}
-        recorded |= {"tokens": 2 + alternatives, "likely": likely}
+        recorded = dict.fromkeys(absent, 0) | {"tokens": 2 + alternatives, "likely": likely}
+        recorded |= {name: first + 8 * place.start for name, place in layout.items()}
         self._judge(_record(GIVEN, given), _record(RECORDED, recorded), self._addresses)
         return Packed(numbers, layout)
 
@@ -114,8 +110,7 @@ class CompiledVerdict:
 
 
 def _record(dtype: np.dtype, values: dict[str, Any]) -> np.void:
-    """Makes a record, in which what is not among the values is 0."""
-    return np.array([tuple(values.get(name, 0) for name in dtype.names or ())], dtype)[0]
+    return np.array([tuple(values[name] for name in dtype.names or ())], dtype)[0]
 
 
 @cache

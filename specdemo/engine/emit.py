@@ -203,19 +203,17 @@ class Emitter:
         return "length" if launched.k < launched.gamma else "gamma"
 
 
+@dataclass(frozen=True)
 class _RoundEvents:
     """Makes the events of a verdict."""
 
-    def __init__(self, verdict: Verified, emitter: Emitter, allowed: Allowed | None):
-        self.verdict = verdict
-        self.allowed = allowed
-        self.judges_whole_draft = RULES[emitter.rule].judges_whole_draft
-        self.is_lossy = emitter.is_lossy
-        self.token_text = emitter.token_text
+    verdict: Verified
+    emitter: Emitter
+    allowed: Allowed | None
 
     def judged(self, i: int, text: str, fate: Fate) -> Judged:
         verdict = self.verdict
-        was_judged = i <= verdict.accepted or self.judges_whole_draft
+        was_judged = i <= verdict.accepted or RULES[self.emitter.rule].judges_whole_draft
         kind: Callable[..., Judged] = Judged
         if verdict.is_tree:
             was_judged, parent = verdict.judged[i], verdict.parents[i]
@@ -223,7 +221,7 @@ class _RoundEvents:
             parent = None if parent < 0 else verdict.drafts.index(parent)
             kind = partial(JudgedInTree, parent=parent, residual_mass=mass)
         u, accept_prob = (verdict.u_accept[i], verdict.accept_prob[i]) if was_judged else (None, None)
-        distance = verdict.distance[i] if was_judged and self.is_lossy else None
+        distance = verdict.distance[i] if was_judged and self.emitter.is_lossy else None
         return kind(
             id=verdict.token_ids[i][DRAFTED],
             text=text,
@@ -279,7 +277,7 @@ class _RoundEvents:
     def top(self, i: int) -> tuple[Alternative, ...]:
         """Gives the alternatives at position i; after a whole draft there is no q."""
         verdict = self.verdict
-        tokens = ((t, self.token_text(t)) for t in verdict.token_ids[i][ALTERNATIVES])
+        tokens = ((t, self.emitter.token_text(t)) for t in verdict.token_ids[i][ALTERNATIVES])
         p, raw_p = verdict.p[i][ALTERNATIVES], verdict.raw_p[i][ALTERNATIVES]
         if not verdict.has_q(i):
             rows = zip(tokens, p, raw_p, strict=True)
