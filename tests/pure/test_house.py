@@ -43,11 +43,11 @@ specdemo.ui.page.frame specdemo.ui.page.hints specdemo.ui.page.alone
 """
 # Folder and kinds of files: the most lines and files that it may have. A number may fall and never rises.
 SIZES = {
-    ("specdemo", ".py"): (36227, 166),
+    ("specdemo", ".py"): (36220, 166),
     ("specdemo/cli", ".py"): (693, 4),
     ("specdemo/doctor", ".py"): (785, 7),
     ("specdemo/drafters", ".py"): (4297, 18),
-    ("specdemo/engine", ".py"): (2801, 12),
+    ("specdemo/engine", ".py"): (2794, 12),
     ("specdemo/events", ".py"): (2557, 8),
     ("specdemo/loading", ".py"): (2722, 11),
     ("specdemo/measure", ".py"): (3335, 14),
