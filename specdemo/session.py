@@ -5,15 +5,16 @@ import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from math import inf
 from random import SystemRandom
 
 from specdemo.drafters.base import Materials
 from specdemo.drafters.table import drafting_by
 from specdemo.engine.compiled import Compiled, compiled
 from specdemo.engine.detokenize import Pieces
-from specdemo.engine.draft import LONGEST_DRAFT, GivenDrafter, NoDrafter
+from specdemo.engine.draft import LONGEST_DRAFT, DraftLength, GivenDrafter, NoDrafter
 from specdemo.engine.emit import Emitter, StopCriteria
-from specdemo.engine.loop import Decoder, DraftLength, Prefilled
+from specdemo.engine.loop import Loop, Prefilled
 from specdemo.engine.rules import rule_of
 from specdemo.engine.sampling import Sampler
 from specdemo.engine.step import Verifier
@@ -55,7 +56,7 @@ from specdemo.words.message import about, message
 
 Event = Started | Round | Finished
 IsOver = Callable[[], bool]
-Alter = Callable[[Decoder], Decoder]
+Alter = Callable[[Loop], Loop]
 BUSY = message("pair_busy")
 SHARE = 0.1  # of a run's own time, for plain rounds after it
 LEAST_MS = 250.0  # where that share is less
@@ -87,10 +88,10 @@ def begin(
     started: Started,
     measure: bool,
     is_over: IsOver = lambda: False,
-    alter: Alter = lambda decoder: decoder,
+    alter: Alter = lambda loop: loop,
 ) -> "Run":
-    """The run of a first event; the rest is as for `stream`. alter: what the lessons of trials/ put into the
-    loop of a pair that runs here."""
+    """Starts the run of a first event; the rest is as for `stream`. alter: what the lessons of trials/ put
+    into the loop of a pair that runs here."""
     pair.check_gpu(_embedded_text)
     if not pair.lock.acquire(blocking=False):
         raise PairError(BUSY)
@@ -109,8 +110,8 @@ def prepare(
     params: Params | None = None,
     is_over: IsOver = lambda: False,
 ) -> Started:
-    """A run's first event: its prompt as token ids, its Params with a seed. Raises ValueError as `stream`
-    does, and touches no device. is_over: see `stream`."""
+    """Makes a run's first event: its prompt as token ids, its Params with a seed. Raises ValueError as
+    `stream` does, and touches no device. is_over: see `stream`."""
     params = Params() if params is None else params
     if not isinstance(params, Params):
         raise ValueError(f"params must be a Params, not {type(params).__name__}")
@@ -144,7 +145,8 @@ def generate(
     measure: bool = True,
     is_over: IsOver = lambda: False,
 ) -> Trace:
-    """The whole run at once: its trace. Raises as `stream` does, and what fails while it runs."""
+    """Makes the whole run at once, and gives its trace. Raises as `stream` does, and what fails while it
+    runs."""
     run = stream(pair, prompt, params, measure=measure, is_over=is_over)
     for _ in run:
         pass
@@ -159,9 +161,9 @@ def one_round(
     given: Sequence[int] | None = None,
     is_over: IsOver = lambda: False,
 ) -> tuple[Round, Finish | None] | None:
-    """Round `index` alone of a run that has written `output_ids` so far, and why the text ends with it; None
-    if is_over was true before. The prompt and the text are read anew, so a drafter that learns in the course
-    of a run knows the text only.
+    """Makes round `index` alone of a run that has written `output_ids` so far, and why the text ends with it;
+    None if is_over was true before. The prompt and the text are read anew, so a drafter that learns in the
+    course of a run knows the text only.
 
     given: token ids that are judged as the round's draft in place of the drafter's own, with the uniform
     numbers of the same places. Raises ValueError where the text has ended before the round, PairError while
@@ -172,16 +174,16 @@ def one_round(
     with held(pair):
         look_at(pair)
         with no_mistakes(), pair.runner.active():
-            decoder = decoder_of(pair, replace(started, params=params), is_over)
-        emitter = decoder.emitter
+            loop = loop_of(pair, replace(started, params=params), is_over)
+        emitter = loop.emitter
         if any(emitter.stop.add(one, emitter.pieces.push(one)) for one in output_ids):
             raise ValueError("The text has ended, so no round can follow")
         if given is not None:
-            drafter = GivenDrafter(list(given), pair.vocab_size, decoder.verifier.target.device)
-            decoder = replace(decoder, drafter=drafter, length=DraftLength(len(given)))
+            drafter = GivenDrafter(list(given), pair.vocab_size, loop.verifier.target.device)
+            loop = replace(loop, drafter=drafter, length=DraftLength(len(given)))
         with no_mistakes(), pair.runner.active():
-            next(decoder.decode(ids))  # reads the text
-            return None if is_over() else (decoder.round(ids, index), decoder.finish)
+            next(loop.decode(ids))  # reads the text
+            return None if is_over() else (loop.round(ids, index), loop.finish)
 
 
 @contextmanager
@@ -215,7 +217,7 @@ class Run:
         started: Started,
         measure: bool,
         is_over: IsOver = lambda: False,
-        alter: Alter = lambda decoder: decoder,
+        alter: Alter = lambda loop: loop,
     ):
         self.trace = Trace.begin(started)
         self._computing = threading.Lock()  # held while an event is computed
@@ -281,12 +283,12 @@ def _free(pair: AnyPair, trace: Trace) -> None:
 def _events(
     pair: Pair, started: Started, trace: Trace, is_closing: IsOver, measure: bool, alter: Alter
 ) -> Generator[Event, None, None]:
-    """The events of a run. is_closing: whether the run is to end early; once true, always true. measure: see
-    `stream`. alter: see `begin`."""
+    """Yields the events of a run. is_closing: whether the run is to end early; once true, always true.
+    measure: see `stream`. alter: see `begin`."""
     yield started
     try:
-        decoder = alter(decoder_of(pair, started, is_closing))
-        rounds = decoder.decode(list(started.prompt_ids))
+        loop = alter(loop_of(pair, started, is_closing))
+        rounds = loop.decode(list(started.prompt_ids))
         while trace.finish is None:
             with pair.runner.active():
                 event = next(rounds)
@@ -295,9 +297,9 @@ def _events(
                 if is_closing():  # the caches can lack a part of the prompt
                     return
                 continue
-            trace.add(event, decoder.emitter.pieces.flush())
-            if decoder.finish:  # before the yield, so that whoever sees the last round sees a whole text
-                trace.end(decoder.finish)
+            trace.add(event, loop.emitter.pieces.flush())
+            if loop.finish:  # before the yield, so that whoever sees the last round sees a whole text
+                trace.end(loop.finish)
             yield event
     except Exception as error:
         trace.end("error", str(failure(error)))
@@ -305,7 +307,7 @@ def _events(
     if measure:
         # The text is complete, so an error here (too little memory) only leaves the speed-up unknown.
         with suppress(RuntimeError):
-            times_ms = [one.ms for one in plain_rounds(pair, decoder, started, trace, is_closing)]
+            times_ms = [one.ms for one in plain_rounds(pair, loop, started, trace, is_closing)]
             if not is_closing():
                 trace.stats = claimed(after_plain_rounds(trace.stats, trace.rounds, times_ms))
     assert trace.finished is not None
@@ -313,33 +315,33 @@ def _events(
 
 
 def plain_rounds(
-    pair: Pair, decoder: Decoder, started: Started, trace: Trace, is_closing: IsOver
+    pair: Pair, loop: Loop, started: Started, trace: Trace, is_closing: IsOver
 ) -> Iterator[Round]:
-    """Plain rounds (nothing drafted) at places spread over the text of a run that has ended; none after a run
-    that is too short for a speed-up. Where the target keeps a state, which has to be computed from a place
-    before, the places follow each other in the middle of the text. What the rounds write into the cache is
-    what it holds there already."""
-    stats, target = trace.stats, decoder.verifier.target
+    """Makes plain rounds (nothing drafted) at places spread over the text of a run that has ended; none after
+    a run that is too short for a speed-up. Where the target keeps a state, which has to be computed from a
+    place before, the places follow each other in the middle of the text. What the rounds write into the cache
+    is what it holds there already."""
+    stats, target = trace.stats, loop.verifier.target
     if stats.tokens < SHORTEST:
         return
     ids = [*started.prompt_ids, *(token_id for one in trace.rounds for token_id in one.ids)]
-    plain = plain_decoder(decoder, Pieces(pair.tokenizer))
+    plain = plain_loop(loop, Pieces(pair.tokenizer))
     first, wanted = len(started.prompt_ids), how_many(stats)
     ends = [first + i * stats.tokens // wanted for i in range(wanted)]
     with pair.runner.active():
         target.features = None  # the target alone
-        decoder.clock.wait()  # for a round that was thrown away
+        loop.clock.wait()  # for a round that was thrown away
         if target.states is not None:
             wanted = min(wanted, stats.tokens - 1)
             middle = first + (stats.tokens - 1 - wanted) // 2
             plain.round(ids[:middle], stats.rounds)  # not timed: the text before is fed again
             ends = [middle + 1 + i for i in range(wanted)]
     rounds = rounds_after(plain, ids, ends, stats.rounds)
-    yield from as_in_a_run(pair, decoder, Trace.begin(started), is_closing, rounds)
+    yield from as_in_a_run(pair, loop, Trace.begin(started), is_closing, rounds)
 
 
 def how_many(stats: Stats) -> int:
-    """The number of plain rounds for a run of these numbers. It is settled before the first of them: rounds
+    """Says how many plain rounds a run of these numbers has. It is settled before the first of them: rounds
     that were added until a time is up would be the longer ones."""
     share_ms = max(SHARE * stats.run_ms, LEAST_MS)
     # A plain round takes no longer than one that verifies drafts.
@@ -347,36 +349,36 @@ def how_many(stats: Stats) -> int:
     return max(FEWEST_PLAIN, min(MOST_PLAIN, stats.tokens, int(affordable)))
 
 
-def plain_decoder(decoder: Decoder, pieces: Pieces) -> Decoder:
-    """The target alone, as the run's decoder would run it."""
-    verifier = replace(decoder.verifier, wants_top=0)
+def plain_loop(loop: Loop, pieces: Pieces) -> Loop:
+    """Makes the loop of the target alone, as the run's would run it."""
+    verifier = replace(loop.verifier, wants_top=0)
     drafter = NoDrafter(verifier.target.vocab_size, verifier.target.device)
-    emitter = Emitter(pieces, decoder.emitter.token_text, StopCriteria(frozenset(), (), room=-1))
-    return replace(decoder, drafter=drafter, verifier=verifier, emitter=emitter, length=DraftLength(0))
+    emitter = Emitter(pieces, loop.emitter.token_text, StopCriteria(frozenset(), (), room=inf))
+    return replace(loop, drafter=drafter, verifier=verifier, emitter=emitter, length=DraftLength(0))
 
 
-def rounds_after(decoder: Decoder, ids: list[int], ends: Iterable[int], index: int) -> Iterator[Round]:
-    """A round after each of the texts ids[:end]. index: of the first of them."""
+def rounds_after(loop: Loop, ids: list[int], ends: Iterable[int], index: int) -> Iterator[Round]:
+    """Makes a round after each of the texts ids[:end]. index: of the first of them."""
     texts = (ids[:end] for end in ends)
-    yield from decoder.rounds(next(texts), index, lambda _: next(texts, None))
+    yield from loop.rounds(next(texts), index, lambda _: next(texts, None))
 
 
 def as_in_a_run(
-    pair: Pair, decoder: Decoder, beside: Trace, is_closing: IsOver, rounds: Iterator[Round]
+    pair: Pair, loop: Loop, beside: Trace, is_closing: IsOver, rounds: Iterator[Round]
 ) -> Iterator[Round]:
-    """The rounds. Between two of them the same is done as in a run, since that changes how long the next one
-    takes. beside: a trace for them, which nobody reads."""
+    """Yields the rounds. Between two of them it does what a run does, since that changes how long the next
+    one takes. beside: a trace for them, which nobody reads."""
     while not is_closing():
         with pair.runner.active():
             event = next(rounds, None)
         if event is None:
             return
-        beside.add(event, decoder.emitter.pieces.flush())
+        beside.add(event, loop.emitter.pieces.flush())
         yield event
 
 
-def decoder_of(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
-    """The loop of a run, which has not begun. Who drives it holds the pair's lock, and calls it within
+def loop_of(pair: Pair, started: Started, is_over: IsOver) -> Loop:
+    """Makes the loop of a run, which has not begun. Who drives it holds the pair's lock, and calls it within
     `pair.runner.active()`."""
     params = started.params
     method = drafting_by(params.draft_with)
@@ -441,4 +443,4 @@ def decoder_of(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
     emitter = Emitter(Pieces(pair.tokenizer), pair.token_text, stop, params.rule, is_lossy(params))
     assert params.seed is not None, "stream has drawn one"
     clock, ahead = pair.runner.clock, setup.runs_ahead and not drafter.waits and grammar is None
-    return Decoder(drafter, verifier, emitter, length, longest, params.seed, clock, is_over, ahead)
+    return Loop(drafter, verifier, emitter, length, longest, params.seed, clock, is_over, ahead)

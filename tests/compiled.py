@@ -8,9 +8,9 @@ import torch
 from specdemo.engine.compiled import CompiledVerdict
 from specdemo.engine.rules import Decision
 from specdemo.engine.sampling import Sampler
-from specdemo.engine.step import VerifiedOnHost, Verifier, VerifyInput
+from specdemo.engine.step import Verified, Verifier, VerifyInput, VerifyNumbers
 from specdemo.events import Params
-from specdemo.runtime.steps import EagerSteps, HostNumbers, to_host
+from specdemo.runtime.steps import EagerSteps, to_host
 
 CPU = torch.device("cpu")
 compiled_verdict = cache(CompiledVerdict)  # compiled when a test first needs it
@@ -26,19 +26,19 @@ def input_of(
     verifier, drafted, q, raw_q, u_accept, u_next, k=None, seen=None, sure=None, parents=None, room=9
 ):
     """What that verifier reads of a draft."""
-    numbers = {
-        "position": [0],
-        "last": [0],
-        "k": [len(drafted) if k is None else k],
-        "confidence": [verifier.confidence],
-        "room": [room],
-        "u_next": [u_next],
+    numbers = VerifyNumbers.of(
+        CPU,
+        position=[0],
+        last=[0],
+        k=[len(drafted) if k is None else k],
+        confidence=[verifier.confidence],
+        room=[room],
+        u_next=[u_next],
+        eos=verifier.eos,
+        u_accept=u_accept,
         **verifier.sampler.numbers,
-        "eos": verifier.eos,
-        "u_accept": u_accept,
-    }
-    sure = torch.zeros(0) if sure is None else sure
-    return VerifyInput(HostNumbers.of(CPU, **numbers), drafted, q, raw_q, None, sure, seen, parents=parents)
+    )
+    return VerifyInput(numbers, drafted, q, raw_q, sure=sure, seen=seen, parents=parents)
 
 
 def compiled(rule):
@@ -51,7 +51,7 @@ def _judged(rule, p, q, drafted, u_accept, u_next):
     q = q.float()
     k = int(u_accept.isfinite().sum())
     value = input_of(verifier, drafted, q, q, u_accept.tolist(), u_next.item(), k)
-    verdict = to_host(compiled_verdict()(verifier, p.log().float(), value), VerifiedOnHost)
+    verdict = to_host(compiled_verdict()(verifier, p.log().float(), value), Verified)
     distance = torch.tensor(verdict.distance, dtype=torch.float64) if verdict.distance else None
     return Decision(
         torch.tensor(verdict.accept_prob, dtype=torch.float64),

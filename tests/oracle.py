@@ -16,8 +16,9 @@ from specdemo.drafters.base import Materials
 from specdemo.drafters.other_tokenizer import TokenizedDrafting
 from specdemo.drafters.table import drafting_by
 from specdemo.engine.detokenize import Pieces
+from specdemo.engine.draft import DraftLength
 from specdemo.engine.emit import Emitter, StopCriteria
-from specdemo.engine.loop import Decoder, DraftLength
+from specdemo.engine.loop import Loop
 from specdemo.engine.rules import rule_of
 from specdemo.engine.sampling import Sampler, Settings
 from specdemo.engine.step import Verifier
@@ -397,7 +398,7 @@ def make_drafter(kind, *given, **how):
 class Decoding:
     """One run of the engine's loop over a prompt: its events, and why the text ended."""
 
-    def __init__(self, decoder: Decoder, prompt):
+    def __init__(self, decoder: Loop, prompt):
         self.decoder = decoder
         self.events = decoder.decode(list(prompt))
 
@@ -431,21 +432,11 @@ def decoding(
     gamma = params.gamma if tree is None else tree.size
     stop = StopCriteria(frozenset(eos), params.stop, longest - len(prompt), frozenset(stop_ids))
     rule, tops = rule or rule_of(params), (params.alternatives, drafter.wants_top)
-    verifier = Verifier(
-        target,
-        sampler,
-        rule,
-        run_step,
-        gamma,
-        *tops,
-        tuple(eos),
-        params.confidence,
-        compiled_verdict=compiled,
-        tree=tree,
-    )
+    how = {"confidence": params.confidence, "compiled_verdict": compiled, "tree": tree}
+    verifier = Verifier(target, sampler, rule, run_step, gamma, *tops, tuple(eos), **how)
     emitter = Emitter(Pieces(tokenizer), lambda token_id: "", stop, params.rule, is_lossy(params))
     length = DraftLength(0 if params.draft_with == "none" else gamma, cost)
-    return Decoding(Decoder(drafter, verifier, emitter, length, longest, params.seed, Clock()), prompt)
+    return Decoding(Loop(drafter, verifier, emitter, length, longest, params.seed, Clock()), prompt)
 
 
 def leaves_of(draft):

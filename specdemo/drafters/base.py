@@ -43,7 +43,7 @@ class Materials:
     drafter_context: float
     tokenizer: PreTrainedTokenizerBase | None = None
     other_tokenizer: OtherTokenizer | None = None
-    is_over: Callable[[], bool] = lambda: False  # of Decoder
+    is_over: Callable[[], bool] = lambda: False  # of Loop
 
     @property
     def of_target(self) -> tuple[int, torch.device]:

@@ -29,7 +29,7 @@ class Pieces:
         self.given = ""  # what of it has been given out
 
     def push(self, token_id: int) -> str:
-        """The piece of the next token."""
+        """Takes the next token, and gives its piece."""
         if self.tokenizer is None:
             return ""
         window = [*self.window, token_id]
@@ -47,8 +47,8 @@ class Pieces:
         return piece
 
     def _adds_nothing(self, token_id: int) -> bool:
-        """Whether the decoder leaves the token out, wherever it stands (a special token, or an id without a
-        token). Spaces are tried twice, since a decoder can swallow the first one."""
+        """Says whether the decoder leaves the token out, wherever it stands (a special token, or an id
+        without a token). Spaces are tried twice, since a decoder can swallow the first one."""
         start = self.window[: self.finished]
         without, between = self._decode([*start, *start]), [*start, token_id, token_id, *start]
         return self._decode(between) == without
@@ -76,16 +76,16 @@ class Pieces:
         return rest
 
     def flush(self) -> str:
-        """What remains at the end of the text: incomplete characters that nothing will complete."""
+        """Gives what remains at the end of the text: incomplete characters that nothing will complete."""
         if self.tokenizer is None:
             return ""
         return self.whole[len(self.given) :]
 
-    def preview(self, token_ids: list[int]) -> list[str]:
-        """The pieces of these tokens if they came next, without pushing them. An incomplete character is
-        U+FFFD."""
+    def preview(self, token_id: int) -> tuple[str, "Pieces"]:
+        """Gives the piece of this token if the text ended with it, and the pieces after it, without pushing
+        it here. An incomplete character is U+FFFD."""
         fork = copy(self)
-        return [fork.push(token_id) + fork.flush() for token_id in token_ids]
+        return fork.push(token_id) + fork.flush(), fork
 
     def _decode(self, token_ids: list[int]) -> str:
         assert self.tokenizer is not None

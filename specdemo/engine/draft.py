@@ -1,5 +1,5 @@
-"""What the loop takes from whatever drafts: a `Draft`. Drafters stand in `drafters/`; one that drafts nothing
-and one that is given its draft stand here."""
+"""What the loop takes from whatever drafts: a `Draft`, and how long it may be. Drafters stand in `drafters/`;
+one that drafts nothing and one that is given its draft stand here."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -10,13 +10,23 @@ from torch.nn.functional import pad
 
 from specdemo.engine.grammar import Grammar
 from specdemo.engine.sampling import Sampler, Settings, one_hot, probabilities
-from specdemo.events import LIMITS
+from specdemo.events import LIMITS, Gamma
 from specdemo.events.params import MOST_NODES
+from specdemo.events.speedup import NO_COST, DraftingCost, expected_speedup
 from specdemo.runtime.device import to_device
 from specdemo.runtime.states import States
+from specdemo.runtime.steps import AUTO_ROWS
 
 LONGEST_DRAFT = int(LIMITS["gamma"].largest)  # tokens in a draft
 MOST_DRAFTED = max(LONGEST_DRAFT, MOST_NODES)  # tokens in a draft or a tree
+EXPECTED, WEIGHT = 0.7, 4.0  # before the first verdict: this acceptance rate, as if seen in so many verdicts
+HALF_LIFE = 32  # verdicts, after which one counts half
+# Where drafting does not pay, so many rounds draft nothing; then so many verdicts tell whether it does now.
+PAUSE, TRIAL = 32, 8
+# What a drafted token costs besides its drafting and the experts that it reads: a row in the target's
+# forward, in parts of a plain one. It was 0.03 to 0.08 for the embedded target on a CPU, and was not measured
+# on a GPU.
+ROW_COST = 0.05
 
 
 @dataclass(frozen=True)
@@ -44,21 +54,26 @@ class Draft:
 
     @classmethod
     def drawn(
-        cls, ids: Tensor, q: Tensor | None, exact: Tensor | None, own: Tensor, told: Tensor | None = None
+        cls,
+        ids: Tensor,
+        q: Tensor | None,
+        exact: Tensor | None,
+        logits: Tensor,
+        of_graph: Tensor | None = None,
     ) -> "Draft":
-        """The draft of what Sampler.sample gives for the drafter's own logits [B, V], or for those told in
-        their place."""
-        q = one_hot(ids, own.shape[-1]) if q is None else q
-        return cls(len(ids), ids, q, probabilities(own if told is None else told), exact, logits=own)
+        """Makes a draft of what Sampler.sample gives for the drafter's logits [B, V], or for those of a graph
+        in their place."""
+        q = one_hot(ids, logits.shape[-1]) if q is None else q
+        raw_q = probabilities(logits if of_graph is None else of_graph)
+        return cls(len(ids), ids, q, raw_q, exact, logits=logits)
 
     def on(self, device: torch.device) -> "Draft":
-        """The draft on a device."""
         names = ("ids", "q", "raw_q", "exact", "sure", "parents", "fed")
         parts = ((name, getattr(self, name)) for name in names)
         return replace(self, **{name: part.to(device) for name, part in parts if part is not None})
 
     def padded(self, rows: int) -> "Draft":
-        """The draft with `rows` rows; each new one drafts token 0, with q = 0."""
+        """Fills the draft up to `rows` rows, each of which drafts token 0, with q = 0."""
         new = rows - len(self.ids)
         if new == 0:
             return self
@@ -93,8 +108,8 @@ class Drafter:
         """Takes the prompt, before the first round."""
 
     def propose(self, ids: list[int], k: int, u: list[float]) -> Draft:
-        """At most k tokens to follow `ids`, each drawn from the q that is returned with it. u: k or more
-        uniform numbers to draw them with."""
+        """Drafts at most k tokens to follow `ids`, each drawn from the q that is returned with it. u: k or
+        more uniform numbers to draw them with."""
         raise NotImplementedError
 
     def keep(self, ids: list[int], path: list[int]) -> None:
@@ -110,10 +125,10 @@ class Drafter:
 
 
 def is_unsure(raw_q: Tensor, confidence: float | Tensor, sure: Tensor | None = None) -> Tensor:
-    """Whether a draft ends before each token: raw_q [N, V] -> [N] bool, true where the drafter's likeliest
-    token has a probability below `confidence`. NaN is not below it, so that broken weights are noticed.
-    sure [N]: what counts in place of that probability, where a drafter has a measure of its own (DSpark's
-    confidence head).
+    """Says whether a draft ends before each token: raw_q [N, V] -> [N] bool, true where the drafter's
+    likeliest token has a probability below `confidence`. NaN is not below it, so that broken weights are
+    noticed. sure [N]: what counts in place of that probability, where a drafter has a measure of its own
+    (DSpark's confidence head).
 
     It looks at the distribution and never at the token that is drawn from it. So whether a token is drafted
     depends on the tokens before it alone, and speculation stays lossless. The verifier applies this to every
@@ -122,7 +137,7 @@ def is_unsure(raw_q: Tensor, confidence: float | Tensor, sure: Tensor | None = N
 
 
 def one_hot_draft(ids: list[int], vocab_size: int, device: torch.device) -> Draft:
-    """A draft without a distribution: q is one-hot, so that no rule has to know."""
+    """Drafts without a distribution: q is one-hot, so that no rule has to know."""
     tensor = to_device(ids, torch.long, device)
     q = one_hot(tensor, vocab_size)
     return Draft(len(ids), tensor, q, q)
@@ -135,29 +150,29 @@ def draft_in_turn(
     settings: Settings,
     seen: Tensor | None,
     stops_below: float,
-    told: Tensor | None = None,
+    of_graph: Tensor | None = None,
 ) -> Draft:
     """Drafts one token after another, each after those before it: a token for each of u [B].
 
     predict: is given the token drafted last [1], None at first, and returns the logits [1, V] of the next.
     seen: that of the text before, see Sampler.seen. stops_below: the draft ends after a place at which the
-    drafter is less sure; 0 on a GPU, which would have to be waited for at each token. told [B, V]: logits
-    that the tokens are drawn from in place of those predicted, which are still the draft's.
+    drafter is less sure; 0 on a GPU, which would have to be waited for at each token. of_graph [B, V]: the
+    logits of a graph, which the tokens are drawn from in place of those predicted; these are the draft's.
 
     Where the sampler has a grammar, each token is waited for, and the draft ends where the drafter has none
     that is allowed. How sure the drafter is of a place then counts only what is allowed there."""
     token, drafted, qs, predicted, exacts, sures = None, [], [], [], [], []
     ends_by_grammar = False
     for i, u_token in enumerate(u.split(1)):
-        own = predict(token)  # [1, V]
-        logits = own if told is None else told[i : i + 1]  # [1, V]
+        prediction = predict(token)  # [1, V]
+        logits = prediction if of_graph is None else of_graph[i : i + 1]  # [1, V]
         shaped = logits if sampler.grammar is None else _masked(logits, drafted, sampler.grammar)
         if shaped is None:
             break
         if sampler.grammar is not None and bool((shaped == -torch.inf).all()):
             ends_by_grammar = True
             break
-        predicted.append(own)
+        predicted.append(prediction)
         token, q, is_exact = sampler.sample(shaped, u_token, settings, seen)  # [1], [1, V], [1]
         if seen is not None:
             seen = seen.index_add(0, token, torch.ones_like(u_token, dtype=seen.dtype))
@@ -171,36 +186,39 @@ def draft_in_turn(
         if stops_below and is_unsure(probabilities(shaped), stops_below):
             break  # the verifier drops this token
     if not drafted:
-        return replace(one_hot_draft([], own.shape[-1], own.device), ends_by_grammar=ends_by_grammar)
+        nothing = one_hot_draft([], prediction.shape[-1], prediction.device)
+        return replace(nothing, ends_by_grammar=ends_by_grammar)
     q, exact = (torch.cat(parts) if parts else None for parts in (qs, exacts))
-    draft = Draft.drawn(torch.cat(drafted), q, exact, torch.cat(predicted), told)
+    draft = Draft.drawn(torch.cat(drafted), q, exact, torch.cat(predicted), of_graph)
     return replace(draft, sure=torch.cat(sures) if sures else None, ends_by_grammar=ends_by_grammar)
 
 
 def draft_at_once(
-    own: Tensor,
+    logits: Tensor,
     u: Tensor,
     sampler: Sampler,
     settings: Settings,
     seen: Tensor | None,
-    told: Tensor | None = None,
+    of_graph: Tensor | None = None,
 ) -> Draft:
-    """Drafts a token from each row of the logits own [B, V], none of which depends on the tokens drafted
-    before it; what the sampler adjusts may. The others are as in `draft_in_turn`."""
+    """Drafts a token from each row of the logits [B, V], none of which depends on the tokens drafted before
+    it; what the sampler adjusts may. seen, of_graph: those of `draft_in_turn`."""
     if sampler.penalises or sampler.grammar is not None:
-        rows = iter(own.split(1))
-        return draft_in_turn(lambda _: next(rows), u, sampler, settings, seen, stops_below=0.0, told=told)
-    return Draft.drawn(*sampler.sample(own if told is None else told, u, settings), own, told)
+        rows = iter(logits.split(1))
+        return draft_in_turn(lambda _: next(rows), u, sampler, settings, seen, 0.0, of_graph)
+    drawn = sampler.sample(logits if of_graph is None else of_graph, u, settings)
+    return Draft.drawn(*drawn, logits, of_graph)
 
 
 def _masked(logits: Tensor, drafted: list[Tensor], grammar: Grammar) -> Tensor | None:
-    """The logits [1, V] of what the grammar allows after these tokens; None after the end of the text."""
+    """Masks the logits [1, V] of what the grammar forbids after these tokens; None after the end of the
+    text."""
     mask = grammar.after([int(token) for token in drafted])
     return None if mask is None else logits.masked_fill(~mask.to(logits.device), -torch.inf)
 
 
 class NoDrafter(Drafter):
-    """Plain decoding: the same loop with nothing drafted."""
+    """Drafts nothing, for plain decoding."""
 
     def __init__(self, vocab_size: int, device: torch.device):
         self.nothing = one_hot_draft([], vocab_size, device)
@@ -221,3 +239,57 @@ class GivenDrafter(Drafter):
 
     def propose(self, ids: list[int], k: int, u: list[float]) -> Draft:
         return one_hot_draft(self.ids[:k], self.vocab_size, self.device)
+
+
+class DraftLength:
+    """`gamma` is the most tokens that the next round may draft.
+
+    "auto" takes the length of AUTO_ROWS with the largest speed-up by Leviathan et al. 2023, theorem 3.8, for
+    the acceptance rate of the run's latest verdicts and a given cost. Where none makes the run faster, PAUSE
+    rounds draft nothing; then TRIAL verdicts are waited for, which count as much as the first ones did. It
+    depends on the rounds before, so that the output keeps the target's distribution, and on no clock, so that
+    the same seed gives the same rounds again. longest: the most tokens that the drafter can draft; None where
+    there is no such limit."""
+
+    def __init__(self, gamma: Gamma, cost: DraftingCost = NO_COST, longest: int | None = None):
+        self.is_auto = gamma == "auto"
+        self.cost = cost
+        self.lengths = sorted({min(rows, longest or rows) for rows in AUTO_ROWS})
+        self.accepted, self.judged = EXPECTED * WEIGHT, WEIGHT
+        self.trial, self.pause = TRIAL, 0  # verdicts before it may pause; rounds that the pause still lasts
+        self.gamma = self._best() if gamma == "auto" else gamma
+
+    @property
+    def is_paused(self) -> bool:
+        return self.pause > 0
+
+    def learn(self, accepted: int, rejected: bool) -> None:
+        """Takes how many tokens of a draft were accepted, and whether one was rejected."""
+        if not self.is_auto:
+            return
+        if self.is_paused:
+            self._wait()
+            return
+        kept = 0.5 ** (1 / HALF_LIFE)
+        for verdict in [1] * accepted + [0] * rejected:
+            self.accepted = kept * self.accepted + verdict
+            self.judged = kept * self.judged + 1
+            self.trial -= 1
+        self.gamma = self._best()
+        if self.trial <= 0 and self._speedup(self.gamma) <= 1:
+            self.gamma, self.pause = 0, PAUSE
+
+    def _wait(self) -> None:
+        """Lets one round of the pause go by. After the last one the same rate counts as if seen in few
+        verdicts."""
+        self.pause -= 1
+        if self.pause == 0:
+            self.accepted, self.judged = WEIGHT * self.accepted / self.judged, WEIGHT
+            self.trial, self.gamma = TRIAL, self._best()
+
+    def _best(self) -> int:
+        return max(self.lengths, key=self._speedup)
+
+    def _speedup(self, gamma: int) -> float:
+        cost = self.cost.of_a_draft(gamma) / gamma + ROW_COST
+        return expected_speedup(self.accepted / self.judged, gamma, cost)

@@ -1,13 +1,31 @@
-"""From a verdict to the round that everybody reads: fates, text pieces, and where the text ends."""
+"""From a verdict to the round that everybody reads: fates, text pieces, times, and where the text ends."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
 
 from specdemo.engine.detokenize import Pieces
+from specdemo.engine.draft import Draft
 from specdemo.engine.grammar import Allowed
-from specdemo.engine.step import ALTERNATIVES, DRAFTED, NEXT, VerifiedOnHost
-from specdemo.events import RULES, Alternative, Fate, Finish, Judged, JudgedInTree, Kept, Next, Round, Source
+from specdemo.engine.step import ALTERNATIVES, DRAFTED, NEXT, Judging, Verified
+from specdemo.events import (
+    RULES,
+    Alternative,
+    EndedBy,
+    Fate,
+    Finish,
+    Judged,
+    JudgedInTree,
+    Kept,
+    Next,
+    Round,
+    Source,
+    places_of,
+)
+from specdemo.runtime.device import CPU, Clock, Timestamp
 
 
 class StopCriteria:
@@ -22,7 +40,7 @@ class StopCriteria:
         self,
         eos: frozenset[int],
         stops: tuple[str, ...],
-        room: int,
+        room: float,
         stop_ids: frozenset[int] = frozenset(),
     ):
         self.eos = eos
@@ -44,16 +62,51 @@ class StopCriteria:
         return self.finish
 
 
-@dataclass(frozen=True)
-class Tokens:
-    """What a verdict says without its text: how many drafted tokens are accepted, whether one is rejected,
-    and what is emitted unless the text ends within. ends: whether it is known to end there. A stop string
-    can still end it where this is false."""
+class Stopwatch:
+    """The timestamps of one round, by the names of what begins or has ended there."""
 
-    accepted: int
-    rejected: bool
-    emitted: tuple[int, ...]
-    ends: bool
+    def __init__(self, clock: Clock):
+        self.clock = clock
+        self.at: dict[str, Timestamp] = {}
+        self.mark("round")
+
+    def mark(self, name: str, device: torch.device = CPU) -> None:
+        self.at[name] = self.clock.timestamp(device)
+
+    def ms(self, start: str, end: str) -> float:
+        return self.clock.ms_between(self.at[start], self.at[end])
+
+    def timed(self, one: Round, is_last: bool) -> Round:
+        """Gives the round, which is written now, its times. is_last: whether nothing has been launched since;
+        else the time of writing is in the next round's."""
+        self.mark("written")
+        ms = self.ms("round", "judged") + (self.ms("write", "written") if is_last else 0.0)
+        ms = max(ms, self.ms("draft", "verified"))  # the device may have worked while the consumer did
+        draft_ms = self.ms("draft", "verify")
+        return replace(one, draft_ms=draft_ms, verify_ms=ms - draft_ms)
+
+    def leave_out_consumer(self) -> None:
+        """Leaves out, of rounds that have been launched, the time since this one was written."""
+        self.clock.leave_out(self.at["written"])
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A round that the device has been given. gamma: the longest draft allowed. is_paused: whether nothing is
+    drafted for a while. k: how many tokens were asked for. room: the most tokens that can follow each other.
+    allowed: what the grammar allows; None without one. fed_again, target_forwards: those of Round."""
+
+    index: int
+    gamma: int
+    is_paused: bool
+    k: int
+    room: int
+    draft: Draft
+    allowed: Allowed | None
+    judging: Judging
+    fed_again: int | None
+    target_forwards: int
+    watch: Stopwatch
 
 
 @dataclass(frozen=True)
@@ -68,131 +121,108 @@ class Emitter:
     rule: str = "speculative"
     is_lossy: bool = False
 
-    def tokens(self, verdict: VerifiedOnHost, k: int) -> Tokens:
-        """What the verdict on a draft of k tokens says without its text."""
-        drafted_ids, accepted = self._drafted(verdict, k), verdict.accepted
-        path, rejected = range(accepted), accepted < len(drafted_ids)
-        if verdict.is_tree:
-            drafted_ids, path = verdict.drafted(k), verdict.whole_path
-            rejected = any(verdict.judged[number] and not verdict.path[number] for number in range(k))
-        next_id = verdict.token_ids[verdict.position_of_next][NEXT]
-        emitted = (*(drafted_ids[number] for number in path), next_id)
+    def is_end(self, emitted: Sequence[int]) -> bool:
+        """Says whether the text is known to end with or within these tokens. A stop string can still end it
+        where this is false."""
         end_ids = self.stop.eos | self.stop.stop_ids
-        ends = 0 < self.stop.room <= len(emitted) or not end_ids.isdisjoint(emitted)
-        return Tokens(accepted, rejected, emitted, ends)
+        return self.stop.room <= len(emitted) or not end_ids.isdisjoint(emitted)
 
-    def _drafted(self, verdict: VerifiedOnHost, k: int) -> list[int]:
-        """The drafted tokens up to an eos, which ends a draft. A drafter on the device cannot know that it
-        has drafted one, so the rest, which was not judged, is cut here."""
-        drafted_ids = verdict.drafted(k)
-        k = next((i + 1 for i, token_id in enumerate(drafted_ids) if token_id in self.stop.eos), k)
-        return drafted_ids[:k]
-
-    def emit(self, index: int, verdict: VerifiedOnHost, k: int, allowed: Allowed | None = None) -> Round:
-        """Round `index`, of a verified draft of k tokens, without its times; `stop.finish` then says whether
-        the text has ended. allowed: what the grammar allows; None without one."""
-        if verdict.is_tree:
-            return self._emit_tree(index, verdict, k)
-        drafted_ids = self._drafted(verdict, k)
-        k, accepted = len(drafted_ids), verdict.accepted
-        events = _Events(verdict, k, self, allowed)
-        draft: list[Judged] = []
-        for i, token_id in enumerate(drafted_ids[:accepted]):
-            draft.append(events.judged(i, self._push(token_id), "accepted"))
-            if self.stop.finish:
-                break
-        emitted = tuple(drafted_ids[: len(draft)])
-
-        # The rest was rejected, follows the rejection, or follows the end of the text.
-        rest = range(len(draft), k)
-        for i, piece in zip(rest, self.pieces.preview(drafted_ids[len(draft) : k]), strict=True):
-            fate: Fate = "rejected" if i == accepted else "discarded"
-            draft.append(events.judged(i, piece, fate))
-
-        next_token = None
-        if not self.stop.finish:
-            next_id = verdict.token_ids[accepted][NEXT]
-            source: Source = "resampled" if accepted < k else "bonus" if k else "sampled"
-            next_token = events.next(self._push(next_id), source)
-            emitted = (*emitted, next_id)
-        return Round(
-            index=index,
-            draft=tuple(draft),
-            next=next_token,
-            emitted=emitted,
-            draft_ms=None,
-            verify_ms=None,
-            kept=events.kept(),
-            experts_read=verdict.experts(k),
-        )
-
-    def _emit_tree(self, index: int, verdict: VerifiedOnHost, k: int) -> Round:
-        drafted_ids = verdict.drafted(k)
-        parents = [None if parent < 0 else parent for parent in verdict.parents]
-        counted: dict[int, int] = {}  # the tree's numbers -> those in the draft, which ends after an eos
-        depths: dict[int | None, int] = {None: 0}
-        states: dict[int | None, Pieces] = {None: copy(self.pieces)}  # of the text up to each token
-        texts: dict[int, str] = {}
-        for number, token_id in enumerate(drafted_ids):
-            parent = parents[number]
-            follows = parent is None or (parent in counted and drafted_ids[parent] not in self.stop.eos)
-            if follows and depths[parent] + 1 < self.stop.room:
-                counted[number], depths[number] = len(counted), depths[parent] + 1
-                state = states[number] = copy(states[parent])
-                texts[number] = state.push(token_id) + state.flush()
-        kept: list[int] = []
-        for number in verdict.whole_path:
-            texts[number] = self._push(drafted_ids[number])
+    def emit(self, launched: Launched, verdict: Verified) -> Round:
+        """Makes the round, but for its times; `stop.finish` then says whether the text has ended."""
+        drafts, drafted, parents = verdict.drafts, verdict.drafted, verdict.parent_of
+        states = {-1: copy(self.pieces)}  # of the text up to each token, by its number
+        texts, kept = dict[int, str](), list[int]()
+        for number in verdict.path:
+            texts[number] = self._push(drafted[number])
+            states[number] = copy(self.pieces)
             kept.append(number)
             if self.stop.finish:
                 break
+        for number in drafts:  # what is rejected or discarded has the text that it would have added
+            if number not in texts:
+                before = states[parents[number]]
+                texts[number], states[number] = before.preview(drafted[number])
 
-        events = _Events(verdict, len(verdict.judged), self, None)
-        draft: list[JudgedInTree] = []
-        reached = {None, *(kept[:-1] if self.stop.finish else kept)}  # nothing follows the end of the text
-        for number in counted:
-            parent, refused = parents[number], verdict.judged[number] and not verdict.path[number]
-            rejected = refused and parent in reached
+        events = _RoundEvents(verdict, self, launched.allowed)
+        # In a tree nothing is rejected after the end of the text.
+        reached = {-1, *(kept[:-1] if self.stop.finish else kept)} if verdict.is_tree else {-1, *drafts}
+        draft = []
+        for number in drafts:
+            rejected = number in verdict.rejected and parents[number] in reached
             fate: Fate = "accepted" if number in kept else "rejected" if rejected else "discarded"
-            token = events.judged(number, texts[number], fate)
-            own = {field.name: getattr(token, field.name) for field in fields(token)}
-            mass = verdict.masses[number] if refused else None
-            parent = None if parent is None else counted[parent]
-            draft.append(JudgedInTree(**own, parent=parent, residual_mass=mass))
-        emitted = [drafted_ids[number] for number in kept]
-        next_token = None
+            draft.append(events.judged(number, texts[number], fate))
+        emitted, next_token = [drafted[number] for number in kept], None
         if not self.stop.finish:
-            emitted.append(verdict.token_ids[verdict.refused][NEXT])
-            source: Source = "bonus" if verdict.refused == len(verdict.judged) else "resampled"
-            next_token = events.next(self._push(emitted[-1]), source)
-        return Round(index, tuple(draft), next_token, tuple(emitted), draft_ms=None, verify_ms=None)
+            emitted.append(verdict.next_id)
+            next_token = events.next(self._push(verdict.next_id))
+        ended_by = self._ended_by(launched, int(verdict.k), draft)
+        made = len(draft) if ended_by == "eos" else launched.draft.k + launched.draft.dropped
+        return Round(
+            index=launched.index,
+            draft=tuple(draft),
+            next=next_token,
+            emitted=tuple(emitted),
+            draft_ms=None,
+            verify_ms=None,
+            kept=events.kept(),
+            gamma=launched.gamma,
+            ended_by=ended_by,
+            made=made,
+            fed_again=launched.fed_again,
+            target_forwards=launched.target_forwards,
+            experts_read=verdict.experts(len(drafts)),
+        )
 
     def _push(self, token_id: int) -> str:
-        """The text of the next token. One that ends the text is no part of it, even if it is an ordinary
-        token."""
+        """Gives the text of the next token. One that ends the text is no part of it, even if it is an
+        ordinary token."""
         piece = "" if token_id in self.stop.eos else self.pieces.push(token_id)
         return piece + (self.pieces.flush() if self.stop.add(token_id, piece) else "")
 
+    def _ended_by(self, launched: Launched, kept: int, draft: Sequence[Judged]) -> EndedBy | None:
+        """Says why a draft is no longer. kept: how many of its tokens the drafter was sure enough of."""
+        made, eos = launched.draft, self.stop.eos
+        if launched.gamma == 0:
+            return "pause" if launched.is_paused else None
+        if kept == made.k and launched.allowed is not None and launched.allowed.is_cut:
+            return "grammar"
+        if made.parents is None:
+            is_ended = bool(draft) and draft[-1].id in eos
+        else:
+            places = zip(draft, places_of(draft), strict=True)
+            has_eos = any(one.id in eos and at + 1 < launched.room for one, at in places)
+            is_ended = len(draft) < kept and has_eos
+            if len(draft) < kept and not has_eos:  # the others were too deep
+                return "length"
+        if is_ended:
+            return "eos"
+        if kept < made.k or made.dropped:
+            return "confidence"
+        if made.k < launched.k:
+            return "grammar" if made.ends_by_grammar else "drafter"
+        return "length" if launched.k < launched.gamma else "gamma"
 
-class _Events:
-    """Makes the events of a verdict on a draft of k tokens."""
 
-    def __init__(self, verdict: VerifiedOnHost, k: int, emitter: Emitter, allowed: Allowed | None):
-        self.verdict = verdict
-        self.allowed = allowed
-        self.k = k
-        self.judges_whole_draft = RULES[emitter.rule].judges_whole_draft
-        self.is_lossy = emitter.is_lossy
-        self.token_text = emitter.token_text
+@dataclass(frozen=True)
+class _RoundEvents:
+    """Makes the events of a verdict."""
+
+    verdict: Verified
+    emitter: Emitter
+    allowed: Allowed | None
 
     def judged(self, i: int, text: str, fate: Fate) -> Judged:
         verdict = self.verdict
-        was_judged = i <= verdict.accepted or self.judges_whole_draft
+        was_judged = i <= verdict.accepted or RULES[self.emitter.rule].judges_whole_draft
+        kind: Callable[..., Judged] = Judged
         if verdict.is_tree:
-            was_judged = verdict.judged[i]
+            was_judged, parent = verdict.judged[i], verdict.parents[i]
+            mass = verdict.masses[i] if i in verdict.rejected else None
+            parent = None if parent < 0 else verdict.drafts.index(parent)
+            kind = partial(JudgedInTree, parent=parent, residual_mass=mass)
         u, accept_prob = (verdict.u_accept[i], verdict.accept_prob[i]) if was_judged else (None, None)
-        distance = verdict.distance[i] if was_judged and self.is_lossy else None
-        return Judged(
+        distance = verdict.distance[i] if was_judged and self.emitter.is_lossy else None
+        return kind(
             id=verdict.token_ids[i][DRAFTED],
             text=text,
             p=verdict.p[i][DRAFTED],
@@ -209,31 +239,29 @@ class _Events:
         )
 
     def count(self, i: int) -> int | None:
-        """How many tokens the grammar allows at position i; None without one."""
+        """Counts the tokens that the grammar allows at position i; None without one."""
         return None if self.allowed is None else self.allowed.counts[i]
 
     def is_forbidden(self, i: int) -> bool:
-        """Whether the grammar forbids the drafted token."""
         return self.allowed is not None and not self.allowed.masks[i, self.verdict.token_ids[i][DRAFTED]]
 
     def kept(self) -> Kept | None:
-        """How much of this draft each lossless rule keeps with these uniform numbers, if that is known."""
-        verdict = self.verdict
-        if not self.k or not verdict.block_prob:
+        """Says how much of this draft each lossless rule keeps with these uniform numbers, if that is
+        known."""
+        verdict, drafts = self.verdict, self.verdict.drafts
+        if not drafts or not verdict.block_prob:
             return None
-        probs = [verdict.p[i][DRAFTED] / verdict.q[i][DRAFTED] for i in range(self.k)]
-        refused = (
-            i for i, (u, prob) in enumerate(zip(verdict.u_accept, probs, strict=False)) if not u < prob
-        )
-        by_block = [i + 1 for i in range(self.k) if verdict.u_accept[i] < verdict.block_prob[i]]
-        return Kept(speculative=next(refused, self.k), block=max(by_block, default=0))
+        u, block_prob = verdict.u_accept, verdict.block_prob
+        refused = (i for i in drafts if not u[i] < verdict.p[i][DRAFTED] / verdict.q[i][DRAFTED])
+        by_block = [i + 1 for i in drafts if u[i] < block_prob[i]]
+        return Kept(speculative=next(refused, len(drafts)), block=max(by_block, default=0))
 
-    def next(self, text: str, source: Source) -> Next:
-        verdict = self.verdict
-        i = verdict.position_of_next
-        q, raw_q = (verdict.q[i][NEXT], verdict.raw_q[i][NEXT]) if i < self.k else (None, None)
+    def next(self, text: str) -> Next:
+        verdict, i = self.verdict, self.verdict.position_of_next
+        source: Source = "resampled" if verdict.has_q(i) else "bonus" if verdict.drafts else "sampled"
+        q, raw_q = (verdict.q[i][NEXT], verdict.raw_q[i][NEXT]) if verdict.has_q(i) else (None, None)
         return Next(
-            id=verdict.token_ids[i][NEXT],
+            id=verdict.next_id,
             text=text,
             source=source,
             p=verdict.p[i][NEXT],
@@ -247,11 +275,11 @@ class _Events:
         )
 
     def top(self, i: int) -> tuple[Alternative, ...]:
-        """The alternatives at position i; after the last draft there is no q."""
+        """Gives the alternatives at position i; after a whole draft there is no q."""
         verdict = self.verdict
-        tokens = ((t, self.token_text(t)) for t in verdict.token_ids[i][ALTERNATIVES])
+        tokens = ((t, self.emitter.token_text(t)) for t in verdict.token_ids[i][ALTERNATIVES])
         p, raw_p = verdict.p[i][ALTERNATIVES], verdict.raw_p[i][ALTERNATIVES]
-        if i == self.k:
+        if not verdict.has_q(i):
             rows = zip(tokens, p, raw_p, strict=True)
             return tuple((*token, p, None, raw_p, None) for token, p, raw_p in rows)
         q, raw_q = verdict.q[i][ALTERNATIVES], verdict.raw_q[i][ALTERNATIVES]

@@ -37,7 +37,7 @@ REASONS = {NoTokenFits.__name__: message("no_token_fits"), TooLarge.__name__: TO
 
 
 class GrammarError(RuntimeError):
-    """What the text must follow cannot be followed any further."""
+    """The text cannot follow any further what it must."""
 
     def __init__(self, name: str, why: NoTokenFits | TooLarge):
         super().__init__(about(name, "grammar_ends", reason=REASONS[type(why).__name__]))
@@ -54,7 +54,7 @@ class Allowed(NamedTuple):
 
 
 @dataclass
-class Place:
+class GrammarPlace:
     """A place of a text. matcher: llguidance's, after what comes before it. thoughts: what is open there;
     None once the text that the grammar binds has begun. mask: which tokens may stand there, [V] bool on the
     host; None until it is asked for."""
@@ -77,13 +77,13 @@ class Grammar:
     of a text come before that. vocab_size: the width V of the target's logits. text_of: a token's text."""
 
     name: str
-    start: Place
+    start: GrammarPlace
     vocabulary: Vocabulary
     text_of: Callable[[int], str]
     vocab_size: int
     prompt_tokens: int
     text: list[int] = field(default_factory=list)  # after the prompt
-    places: dict[tuple[int, ...], Place] = field(default_factory=dict)  # by the draft after the text
+    places: dict[tuple[int, ...], GrammarPlace] = field(default_factory=dict)  # by the draft after the text
 
     def __post_init__(self) -> None:
         self.places[()] = self.start
@@ -100,8 +100,8 @@ class Grammar:
         self.places[()] = place
 
     def after(self, draft: Sequence[int]) -> Tensor | None:
-        """Which tokens may follow the text and a draft that the grammar allows: [V] bool, on the host. None
-        after the end of the text. GrammarError where the grammar has become too large."""
+        """Says which tokens may follow the text and a draft that the grammar allows: [V] bool, on the host.
+        None after the end of the text. GrammarError where the grammar has become too large."""
         if any(token_id in self.vocabulary.eos for token_id in draft):
             return None
         place = self._place(tuple(draft))
@@ -110,8 +110,8 @@ class Grammar:
         return place.mask
 
     def allowed(self, draft: Sequence[int]) -> tuple[int, Allowed]:
-        """How many tokens of the draft are judged, and what the grammar allows at their places. A draft ends
-        after the first token that it forbids: what would follow has no distribution."""
+        """Counts the tokens of the draft that are judged, and says what the grammar allows at their places. A
+        draft ends after the first token that it forbids: what would follow has no distribution."""
         masks, counts, k, is_cut = list[Tensor](), list[int | None](), 0, False
         mask = self.after(())
         while mask is not None:
@@ -127,29 +127,29 @@ class Grammar:
             counts.append(None)
         return k, Allowed(torch.stack(masks), tuple(counts), is_cut)
 
-    def _place(self, draft: tuple[int, ...]) -> Place:
+    def _place(self, draft: tuple[int, ...]) -> GrammarPlace:
         place = self.places.get(draft)
         if place is None:
             place = self.places[draft] = self._followed(self._place(draft[:-1]), draft[-1])
         return place
 
-    def _followed(self, place: Place, token_id: int) -> Place:
+    def _followed(self, place: GrammarPlace, token_id: int) -> GrammarPlace:
         thoughts = place.thoughts and place.thoughts.after(token_id, self.text_of(token_id))
         if thoughts is not None and (place.is_free or not self._bits(place) >> token_id & 1):
-            return Place(place.matcher, thoughts)
+            return GrammarPlace(place.matcher, thoughts)
         try:
-            return Place(followed(place.matcher, token_id), None)
+            return GrammarPlace(followed(place.matcher, token_id), None)
         except TooLarge as error:
             raise GrammarError(self.name, error) from None
 
-    def _bits(self, place: Place) -> int:
-        """Which tokens the grammar itself allows: bit i is token i."""
+    def _bits(self, place: GrammarPlace) -> int:
+        """Says which tokens the grammar itself allows: bit i is token i."""
         try:
             return self.vocabulary.allowed(place.matcher)
         except (NoTokenFits, TooLarge) as error:
             raise GrammarError(self.name, error) from None
 
-    def _mask(self, place: Place) -> Tensor:
+    def _mask(self, place: GrammarPlace) -> Tensor:
         if place.is_free:
             return torch.ones(self.vocab_size, dtype=torch.bool)
         bits = self._bits(place)
@@ -161,12 +161,13 @@ class Grammar:
         return torch.from_numpy(mask).bool()
 
 
-def _in_own_words(said: str) -> str:
-    """What llguidance says of a grammar, without the grammar itself, which it repeats, and its own calls."""
-    said = re.sub(r"(?s)<backtrace>.*|^at \d+\(\d+\): |; following special tokens are .*", "", said)
-    named = re.findall(r"^error: (.+)$", said, re.MULTILINE)  # of a regular expression
+def _in_own_words(error: str) -> str:
+    """Gives what an error of llguidance says, without the grammar itself, which it repeats, and its own
+    calls."""
+    error = re.sub(r"(?s)<backtrace>.*|^at \d+\(\d+\): |; following special tokens are .*", "", error)
+    named = re.findall(r"^error: (.+)$", error, re.MULTILINE)  # of a regular expression
     lines = [
-        line for line in said.splitlines() if not re.match(r"\s*(\d+ \||\^|<non-verbose/>|Enable )", line)
+        line for line in error.splitlines() if not re.match(r"\s*(\d+ \||\^|<non-verbose/>|Enable )", line)
     ]
     return in_short(named[-1] if named else " ".join(lines))
 
@@ -191,7 +192,7 @@ class Grammars:
         if not isinstance(self.tokenizer, PreTrainedTokenizerFast) or not self.eos:
             raise ValueError(about(name, "grammar_unfit"))
         # Made anew for each run, since all copies of a matcher share the limit on their lexer's states.
-        start = Place(self._matcher(name, getattr(params, name)), thoughts)
+        start = GrammarPlace(self._matcher(name, getattr(params, name)), thoughts)
         return Grammar(name, start, self._vocabulary, self._text_of, self.vocab_size, prompt_tokens)
 
     def _text_of(self, token_id: int) -> str:

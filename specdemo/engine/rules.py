@@ -127,19 +127,19 @@ def rule_of(params: Params) -> Judge:
 
 
 def _ratio(p: Tensor, q: Tensor, drafted: Tensor) -> Tensor:
-    """p(x)/q(x) of the drafted tokens: [K] float64; not a number in rows without a draft."""
+    """Gives p(x)/q(x) of the drafted tokens: [K] float64; not a number in rows without a draft."""
     p_drafted = p[: len(drafted)].gather(1, drafted[:, None])[:, 0].double()
     return p_drafted / q.gather(1, drafted[:, None])[:, 0]
 
 
 def _until_first(passed: Tensor) -> Tensor:
-    """How many passed before the first that did not."""
+    """Counts those that passed before the first that did not."""
     return passed.long().cumprod(0).sum()
 
 
 def _after(p: Tensor, q: Tensor, accepted: Tensor) -> tuple[Tensor, Tensor]:
-    """p and q after the accepted drafts, each [1, V]. After a full draft q counts as 0 everywhere, so that
-    the residual is p itself: the bonus is no special case."""
+    """Gives p and q after the accepted drafts, each [1, V]. After a full draft q counts as 0 everywhere, so
+    that the residual is p itself: the bonus is no special case."""
     p_next = p[accepted[None]]
     if not len(q):
         return p_next, torch.zeros_like(p_next)
@@ -147,8 +147,8 @@ def _after(p: Tensor, q: Tensor, accepted: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _from_residual(residual: Tensor, p: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-    """A token drawn from max(residual, 0), and its mass; drawn from p where that is 0, which happens where p
-    = q to the last bit, so that any draw from p is right. residual and p [1, V]."""
+    """Draws a token from max(residual, 0), whose mass it gives, too; drawn from p where that is 0, which
+    happens where p = q to the last bit, so that any draw from p is right. residual and p [1, V]."""
     residual = residual.clamp(min=0.0)
     mass = residual.sum(dtype=torch.float64)
     return draw(torch.where(mass > 0, residual, p), u)[0], mass

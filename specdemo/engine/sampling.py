@@ -31,51 +31,23 @@ def probabilities(logits: Tensor) -> Tensor:
 @dataclass(frozen=True)
 class Settings:
     """The numbers that shape probabilities, on the device. A step reads them as inputs, so that a captured
-    step serves for all of them. numbers: as `Sampler.numbers`, by the same names, float64."""
+    step serves for all of them. numbers: as `Sampler.numbers`, by the same names, float64. Each is an
+    attribute, too: `biased` and `bias` [N], the others [], since logits of float32 stay so when they are
+    combined with a number of no dimension."""
 
     numbers: Mapping[str, Tensor]
 
     @classmethod
     def on_host(cls, sampler: "Sampler") -> "Settings":
-        """A sampler's settings, where nothing runs on a device."""
+        """Makes a sampler's settings where nothing runs on a device."""
         numbers = sampler.numbers.items()
         return cls({name: torch.tensor(values, dtype=torch.float64) for name, values in numbers})
 
-    @property
-    def temperature(self) -> Tensor:
-        """The temperature, [] float64, like the next ones: logits of float32 stay so when they are combined
-        with it."""
-        return self.numbers["temperature"][0]
-
-    @property
-    def top_p(self) -> Tensor:
-        return self.numbers["top_p"][0]
-
-    @property
-    def min_p(self) -> Tensor:
-        return self.numbers["min_p"][0]
-
-    @property
-    def repetition(self) -> Tensor:
-        return self.numbers["repetition"][0]
-
-    @property
-    def presence(self) -> Tensor:
-        return self.numbers["presence"][0]
-
-    @property
-    def frequency(self) -> Tensor:
-        return self.numbers["frequency"][0]
-
-    @property
-    def biased(self) -> Tensor:
-        """The ids of the N tokens with a bias."""
-        return self.numbers["biased"]
-
-    @property
-    def bias(self) -> Tensor:
-        """The biases of these tokens [N]."""
-        return self.numbers["bias"]
+    def __getattr__(self, name: str) -> Tensor:
+        if name not in self.numbers:
+            raise AttributeError(name)
+        numbers = self.numbers[name]
+        return numbers if name in ("biased", "bias") else numbers[0]
 
 
 # Draws tokens [N] from logits [N, V]. Also returns the probabilities [N, V] that they are drawn from; None:
@@ -130,20 +102,20 @@ class Sampler:
 
     @property
     def penalises(self) -> bool:
-        """Whether a token's probability depends on which tokens are in the text."""
+        """Says whether a token's probability depends on which tokens are in the text."""
         return self.counts_repeated or self.counts_generated
 
     @property
     def key(self) -> tuple:
-        """What changes the operations, beyond the numbers in `Settings`: captured steps are found by it."""
+        """Names what changes the operations, beyond the numbers in `Settings`."""
         width = self.nucleus and self.nucleus.width
         adjusts = self.biased, self.counts_repeated, self.counts_generated
         return self.greedy, self.top_k, self.has_min_p, *adjusts, self.nucleus is not None, width
 
     def seen(self, ids: list[int], vocab_size: int, device: torch.device) -> Tensor | None:
-        """How often each token of a text was generated, and a half more if it is in the prompt: [V] float32;
-        None where nothing is penalised. So a token is in the text where this is above 0, and was generated
-        as often as it says without the half. One more token adds 1."""
+        """Counts how often each token of a text was generated, and a half more if it is in the prompt: [V]
+        float32; None where nothing is penalised. So a token is in the text where this is above 0, and was
+        generated as often as it says without the half. One more token adds 1."""
         if not self.penalises:
             return None
         on_device = to_device(ids, torch.long, device)
@@ -177,7 +149,7 @@ class Sampler:
     def probabilities(
         self, logits: Tensor, settings: Settings, seen: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """What `shape` gives, by compiled code on a CPU where nothing is penalised."""
+        """Gives what `shape` gives, by compiled code on a CPU where nothing is penalised."""
         if self.compiled_draw is None or logits.device.type != "cpu" or seen is not None:
             return self.shape(logits, settings, seen)
         u = torch.zeros(len(logits), dtype=torch.float64)
@@ -222,13 +194,13 @@ class Sampler:
         return draw(probs, u), probs, exact
 
     def drawing(self, settings: Settings, u: Tensor, seen: Tensor | None, stops_below: float) -> Drawing:
-        """How a draft's tokens are drawn in compiled code, on a CPU. stops_below: the draft ends after a
+        """Says how compiled code draws a draft's tokens. stops_below: the draft ends after a
         place at which the drafter is less sure."""
-        told = settings.numbers
-        temperature = torch.zeros_like(told["temperature"]) if self.greedy else told["temperature"]
+        numbers = settings.numbers
+        temperature = torch.zeros_like(numbers["temperature"]) if self.greedy else numbers["temperature"]
         others = ("top_k", "top_p", "min_p", "repetition", "presence", "frequency")
         more = torch.tensor([stops_below, self.biased], dtype=torch.float64)
-        parts = [temperature, *(told[name] for name in others), more, told["biased"], told["bias"]]
+        parts = [temperature, *(numbers[name] for name in others), more, numbers["biased"], numbers["bias"]]
         return Drawing(self.greedy, u, torch.cat(parts), seen)
 
     def widen(self) -> None:
@@ -319,7 +291,7 @@ def _reduced(reduce: Callable[..., Tensor], numbers: Tensor, padding: float) -> 
 
 
 def _normalised(weights: Tensor) -> Tensor:
-    """The weights, each row divided by its sum, in place."""
+    """Divides each row by its sum, in place."""
     return weights.div_(_reduced(torch.sum, weights, 0.0))
 
 
@@ -335,7 +307,7 @@ def most_likely(logits: Tensor) -> Tensor:
 
 
 def draw(weights: Tensor, u: Tensor) -> Tensor:
-    """The token at `u` of the cumulative distribution, in the order of ids. weights [N, V] need not be
+    """Finds the token at `u` of the cumulative distribution, in the order of ids. weights [N, V] need not be
     normalised, u [N] in [0, 1), float64 -> ids [N]. Never a token of weight 0, whatever u is."""
     if weights.shape[-1] <= SMALL_VOCABULARY:
         weights = weights.double()
@@ -373,7 +345,7 @@ class Uniforms:
 
 
 def uniforms(seed: int, index: int, k: int) -> Uniforms:
-    """The uniform numbers of round `index` for k drafted tokens. Each depends on the seed, the round and its
+    """Makes the dice of round `index` for k drafted tokens. Each depends on the seed, the round and its
     place in the round alone, so a longer draft or another consumer changes none of them."""
     random = Random(f"specdemo {seed} {index}").random
     numbers = [random() for _ in range(1 + 2 * k)]

@@ -31,7 +31,7 @@ class Tree:
 
     @cached_property
     def widths(self) -> tuple[int, ...]:
-        """How many tokens there are at each depth."""
+        """Counts the tokens at each depth."""
         return tuple(accumulate(self.children, mul))
 
     @property
@@ -44,20 +44,20 @@ class Tree:
 
     @property
     def most(self) -> int:
-        """Children of a token, at most."""
+        """Counts the children of a token, at most."""
         return max(self.children, default=0)
 
     @property
     def shown(self) -> list[int]:
-        """How many rows of predictions each depth is drawn from."""
+        """Counts the rows of predictions that each depth is drawn from."""
         return [1, *self.widths[:-1]]
 
     def in_room(self, room: int) -> "Tree":
-        """What is drafted where the text has room for so many tokens: the tree's first depths."""
+        """Gives what is drafted where the text has room for so many tokens: the first depths."""
         return Tree(self.children[: max(0, room)])
 
     def first(self, size: int) -> "Tree":
-        """The tree's first depths, which have `size` tokens together."""
+        """Gives the first depths, which have `size` tokens together."""
         return self.in_room([0, *accumulate(self.widths)].index(size))
 
 
@@ -76,7 +76,6 @@ class GrownTree:
 
     @property
     def shown(self) -> list[int]:
-        """As of a Tree."""
         return [1] + [self.most] * (self.depth - 1)
 
     def in_room(self, room: int) -> "GrownTree | Tree":
@@ -91,7 +90,7 @@ AnyTree = Tree | GrownTree
 
 
 def tree_of(params: Params) -> AnyTree | None:
-    """What is drafted in each round, if not a chain."""
+    """Says what is drafted in each round, if not a chain."""
     if not params.tree or params.draft_with == "none":
         return None
     return Tree(params.tree) if isinstance(params.tree, tuple) else GrownTree(**asdict(GROWN))
@@ -123,7 +122,6 @@ class Nodes:
 
     @property
     def branches(self) -> Branches:
-        """Of the target's forward."""
         return Branches(self.path.sum(1), ~pad(self.path, (1, 0), value=True))
 
 
@@ -140,18 +138,17 @@ class Shown:
     branches: Branches | None = None
 
     def of_parents(self, rows: Tensor) -> Tensor:
-        """Of what was made of the rows of the call before, that of each token's parent: [P, ...]."""
+        """Picks, from what the rows of the call before gave, that of each token's parent: [P, ...]."""
         return rows if self.parents is None else rows.index_select(0, self.parents)
 
     @classmethod
     def after(cls, before: "Shown | None", tokens: Tensor, parents: Tensor) -> "Shown":
-        """The tokens of the next depth."""
-        own = torch.eye(len(tokens), dtype=torch.bool, device=tokens.device)
+        others = ~torch.eye(len(tokens), dtype=torch.bool, device=tokens.device)
         if before is None or before.branches is None:
-            return cls(tokens, parents, Branches(torch.zeros_like(tokens), ~own))
+            return cls(tokens, parents, Branches(torch.zeros_like(tokens), others))
         depths, hidden = before.branches.depths, before.branches.hidden
         depths = torch.cat([depths, (depths[-1:] + 1).expand(len(tokens))])
-        return cls(tokens, parents, Branches(depths, torch.cat([hidden[parents], ~own], 1)))
+        return cls(tokens, parents, Branches(depths, torch.cat([hidden[parents], others], 1)))
 
 
 def draft_tree(
@@ -161,29 +158,29 @@ def draft_tree(
     sampler: Sampler,
     settings: Settings,
     seen: Tensor | None,
-    told: Tensor | None = None,
+    of_graph: Tensor | None = None,
 ) -> Draft:
     """Drafts the tokens of a tree, depth by depth: a token for each of u [N].
 
     predict: is given the tokens of the depth that was drafted last, None at first, and returns the logits
     after each [P, V]; those after the text [1, V] at first. The last depth is not shown. seen: that of the
-    text before, see Sampler.seen. told: logits, one after another, that the tokens are drawn from in place of
-    those predicted, which are still the draft's."""
+    text before, see Sampler.seen. of_graph: the logits of a graph, one after another, which the tokens are
+    drawn from in place of those predicted; these are the draft's."""
     if isinstance(tree, GrownTree):
-        return _grow_tree(predict, tree, sampler, settings, seen, told)
+        return _grow_tree(predict, tree, sampler, settings, seen, of_graph)
     widths, device = tree.widths, u.device
-    told_at = [None] * len(widths) if told is None else told.split(tree.shown)
+    graph_rows = [None] * len(widths) if of_graph is None else of_graph.split(tree.shown)
     seen = None if seen is None else seen[None]  # [P, V], like the next ones
     drafted, qs, raw_qs, parents, exacts, predicted = [], [], [], [], [], []
     shown, first = None, -1  # the number of the first token shown; the text has -1
     for depth, (u_depth, count) in enumerate(zip(u.split(widths), tree.children, strict=True)):
-        own = predict(shown)
-        predicted.append(own)
-        logits = own if (given := told_at[depth]) is None else given
+        prediction = predict(shown)
+        predicted.append(prediction)
+        logits = prediction if (given := graph_rows[depth]) is None else given
         probs, exact = sampler.probabilities(logits, settings, seen)
         preferred = sampler.adjusted(logits, settings, seen).float()
         tokens, q = draw_children(probs, preferred, u_depth.view(-1, count))  # [P, C], [P, C, V]
-        rows = torch.arange(len(own), device=device)[:, None].expand(-1, count).flatten()  # [P * C]
+        rows = torch.arange(len(prediction), device=device)[:, None].expand(-1, count).flatten()  # [P * C]
         drafted.append(tokens.flatten())
         qs.append(q.flatten(0, 1))
         raw_qs.append(probabilities(logits)[rows])
@@ -195,7 +192,7 @@ def draft_tree(
         if seen is not None:
             seen = seen[rows] + one_hot(drafted[-1], seen.shape[1])
         shown = Shown.after(shown, drafted[-1], rows)
-        first += len(own)
+        first += len(prediction)
     return Draft(
         len(u),
         torch.cat(drafted),
@@ -236,9 +233,9 @@ def _grow_tree(
     sampler: Sampler,
     settings: Settings,
     seen: Tensor | None,
-    told: Tensor | None,
+    of_graph: Tensor | None,
 ) -> Draft:
-    """`draft_tree` by the drafter's probabilities. Its children are a token's likeliest ones. A token is as
+    """Drafts a tree by the drafter's probabilities. Its children are a token's likeliest ones. A token is as
     likely as the product of the probabilities on its path; the likeliest are shown at each depth, and the
     likeliest of all are the draft. No token is more likely than the one before it, so that they are a tree.
 
@@ -255,15 +252,15 @@ def _grow_tree(
     numbers = torch.full((1,), -1, device=device)  # [P]: of the tokens shown; the text has -1
     tokens, scores, parents, rows_of, predicted, shown_numbers = [], [], [], [], [], []
     for depth in range(tree.depth):
-        own, first, count = predict(shown), sum(map(len, predicted)), sum(map(len, tokens))
-        predicted.append(own)
-        logits = own if told is None else told[first : first + len(own)]
+        prediction, first, count = predict(shown), sum(map(len, predicted)), sum(map(len, tokens))
+        predicted.append(prediction)
+        logits = prediction if of_graph is None else of_graph[first : first + len(prediction)]
         adjusted = sampler.adjusted(logits, settings, seen).float()
         likeliest = adjusted.topk(min(tree.most, adjusted.shape[1]))  # [P, C]
         highest = likeliest.values[:, :1]
         mass = ((adjusted - highest) / temperature).exp().sum(-1, keepdim=True, dtype=torch.float64)  # [P, 1]
         log_probs = (likeliest.values - highest).double() / temperature - mass.log()  # [P, C]
-        rows = torch.arange(len(own), device=device)[:, None].expand_as(likeliest.indices).flatten()
+        rows = torch.arange(len(prediction), device=device)[:, None].expand_as(likeliest.indices).flatten()
         tokens.append(likeliest.indices.flatten())
         scores.append((score[:, None] + log_probs).flatten())
         parents.append(numbers[rows])
@@ -288,7 +285,7 @@ def _grow_tree(
         len(kept),
         ids,
         one_hot(ids, logits.shape[1]),
-        probabilities(logits if told is None else told)[torch.cat(rows_of)[kept]],
+        probabilities(logits if of_graph is None else of_graph)[torch.cat(rows_of)[kept]],
         parents=renumbered[torch.cat(parents)[kept] + 1],
         fed=fed[kept],
         logits=logits,
@@ -329,7 +326,7 @@ class Fates:
     its tokens and of the text, up to the first one accepted of each family."""
 
     judged: Tensor  # [N] bool
-    path: Tensor  # [N] bool: the accepted ones
+    on_path: Tensor  # [N] bool: the accepted ones
     masses: Tensor  # [N] float64: of the residual that each leaves, if it is refused
     refused: Tensor  # [] int64: the token that was refused last, after the path's last one; N: there is none
 

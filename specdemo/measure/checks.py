@@ -10,15 +10,15 @@ from statistics import median, quantiles
 from time import perf_counter
 
 from specdemo.engine.detokenize import Pieces
-from specdemo.engine.draft import LONGEST_DRAFT, GivenDrafter
-from specdemo.engine.loop import Decoder, DraftLength
+from specdemo.engine.draft import LONGEST_DRAFT, DraftLength, GivenDrafter
+from specdemo.engine.loop import Loop
 from specdemo.errors import no_mistakes
 from specdemo.events import Params
 from specdemo.events.params import GRAMMARS
 from specdemo.loading.load import look_at
 from specdemo.loading.pair import Pair
 from specdemo.measure.results import CheckTime
-from specdemo.session import decoder_of, held, plain_decoder, prepare
+from specdemo.session import held, loop_of, plain_loop, prepare
 
 LENGTHS = (0, 1, 2, 3, 4, 6, 8, 12, 16)  # of the drafts that are checked
 CONTEXTS = (64, 512, 4096)  # tokens of the text before, as far as the target's context goes
@@ -61,7 +61,7 @@ def _times_after(
     with held(pair):
         look_at(pair)
         with no_mistakes(), pair.runner.active():
-            decoder = replace(decoder_of(pair, started, is_over), ahead=False)
+            decoder = replace(loop_of(pair, started, is_over), ahead=False)
             if decoder.verifier.target.states is not None:
                 return [], 0.0
             began = perf_counter()
@@ -83,9 +83,9 @@ def _times_after(
     return [_time(context, length, times) for length in LENGTHS], read
 
 
-def _checking(decoder: Decoder, pair: Pair, following: Sequence[int], length: int) -> Decoder:
+def _checking(decoder: Loop, pair: Pair, following: Sequence[int], length: int) -> Loop:
     """The loop of the run, with drafts that are the text's own next tokens."""
-    own = plain_decoder(decoder, Pieces(pair.tokenizer))
+    own = plain_loop(decoder, Pieces(pair.tokenizer))
     drafter = GivenDrafter(list(following), pair.vocab_size, own.verifier.target.device)
     verifier = replace(own.verifier, gamma=length)
     return replace(own, drafter=drafter, verifier=verifier, length=DraftLength(length))

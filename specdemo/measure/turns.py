@@ -8,7 +8,7 @@ from itertools import count, takewhile
 from time import perf_counter
 
 from specdemo.engine.detokenize import Pieces
-from specdemo.engine.loop import Decoder
+from specdemo.engine.loop import Loop
 from specdemo.errors import no_mistakes
 from specdemo.events import Params, Prompt, Round, Started
 from specdemo.events.speedup import NARROW, SHORTEST, claimed, timed
@@ -22,10 +22,10 @@ from specdemo.session import (
     IsOver,
     Run,
     as_in_a_run,
-    decoder_of,
     generate,
     held,
-    plain_decoder,
+    loop_of,
+    plain_loop,
     prepare,
     rounds_after,
 )
@@ -132,17 +132,17 @@ def time_in_turns(run: Run, seconds: float, is_over: IsOver = lambda: False) -> 
             yield
 
 
-def _at_its_prompt(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
+def _at_its_prompt(pair: Pair, started: Started, is_over: IsOver) -> Loop:
     """The loop of a run that has read its prompt. The target can go back in it."""
     look_at(pair)
-    decoder = decoder_of(pair, started, is_over)
+    decoder = loop_of(pair, started, is_over)
     with pair.runner.active():
         next(decoder.decode(list(started.prompt_ids)))
     return decoder
 
 
 def _in_turns(
-    pair: Pair, decoder: Decoder, started: Started, is_over: IsOver, shift: int, most: TurnLength
+    pair: Pair, decoder: Loop, started: Started, is_over: IsOver, shift: int, most: TurnLength
 ) -> Iterator[tuple[list[Round], list[TimedTurn]]]:
     """The rounds of a run, turn by turn, until the text ends, each with the turn as it was timed. What is too
     short for a turn has no plain rounds, and so none.
@@ -154,7 +154,7 @@ def _in_turns(
         return list(as_in_a_run(pair, decoder, beside, is_over, rounds))
 
     beside, shift = Trace.begin(started), shift % most.own
-    plain, target = plain_decoder(decoder, Pieces(pair.tokenizer)), decoder.verifier.target
+    plain, target = plain_loop(decoder, Pieces(pair.tokenizer)), decoder.verifier.target
     ids, index = list(started.prompt_ids), 0
     while decoder.finish is None:
         before, many = len(ids), shift or most.own

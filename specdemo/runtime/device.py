@@ -160,6 +160,10 @@ class Clock:
         for device in self.devices:
             cuda.synchronize(device)
 
+    def leave_out(self, since: Timestamp) -> None:
+        """Leaves out the time from then, on the host, until now."""
+        self._paused += self.ms_between(since, self.timestamp()) / 1000
+
     @contextmanager
     def paused(self) -> Iterator[None]:
         """A context that the clock leaves out: warm-up and capture are no part of a round's time."""

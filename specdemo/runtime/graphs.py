@@ -25,7 +25,7 @@ from specdemo.runtime.agreement import check_alike, disagreement
 from specdemo.runtime.cache import Cached
 from specdemo.runtime.device import Clock
 from specdemo.runtime.lm import CachedLM, context_of, windows_of
-from specdemo.runtime.steps import AUTO_ROWS, In, Out, StepInput, tensors_of, with_tensors
+from specdemo.runtime.steps import AUTO_ROWS, In, Out, StepInput, form_of, tensors_of, with_tensors
 from specdemo.runtime.weights import weights_address
 from specdemo.words.message import Message, message
 
@@ -101,6 +101,7 @@ class Graphs:
         value: In,
         expected: Callable[[In, Out], Out] | None = None,
     ) -> tuple[In, Out]:
+        key = (*key, form_of(value))
         if self.blocker or key not in self.graphs:
             value = value.on_device()
         if self.blocker or key in self.refused:

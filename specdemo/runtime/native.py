@@ -51,7 +51,7 @@ _cache_fault: str | None = None  # why compiled functions are not kept
 
 
 @cache
-def compile_function(make: Callable, *arguments: int) -> Any:
+def compile_function(make: Callable, *arguments: object) -> Any:
     """What `make`, a function of kernels.py or intrinsics.py, has compiled. It is kept on disk by numba,
     which knows processors and versions; where that fails, nothing is kept. One process compiles at a time:
     numba gives two that compile at once the same file, and the next one would call one function as if it were

@@ -4,10 +4,10 @@ A typed value is a dataclass whose fields are tensors, other such values, or pla
 that is needed to capture a step from one to another: its inputs and outputs are found by walking over the
 fields, and nothing is addressed by position."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import cached_property
-from typing import Any, NamedTuple, Protocol, Self, TypeVar
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeVar, get_type_hints
 
 import torch
 from torch import Tensor
@@ -23,11 +23,11 @@ _T = TypeVar("T")
 
 class StepInput(Protocol):
     def on_device(self) -> Self:
-        """This input with the host's numbers on the device, as a step reads it. (A graph's input is filled
+        """Sends the host's numbers to the device, as a step reads them. (A graph's input is filled
         from the host.)"""
 
     def varied(self) -> Self:
-        """Another valid input of the same shapes, with other numbers, to try a captured step on."""
+        """Makes another valid input of the same shapes, with other numbers, to try a captured step on."""
 
 
 In = TypeVar("In", bound=StepInput)
@@ -41,7 +41,7 @@ class RunStep(Protocol):
     captures: bool
 
     def rows(self, k: int, gamma: Gamma) -> int:
-        """How many rows a step should have when `k` tokens are drafted of at most `gamma`."""
+        """Says how many rows a step should have when `k` tokens are drafted of at most `gamma`."""
 
     def __call__(
         self,
@@ -53,14 +53,14 @@ class RunStep(Protocol):
         """The value that the step has read, which stays as it was until the next step, and the step's output.
 
         value: its HostNumbers may still be on the host. key: begins with the step's name and its rows; two
-        calls with equal keys must do the same to inputs of equal shape. expected: what the step should have
-        said, given its input and what a graph of it has said: logits of its own, and everything else computed
-        from the graph's logits. For logits may be rounded otherwise, and one unit of rounding can change
-        which token is drawn. None: `step` tells it."""
+        calls with equal keys must do the same to inputs of equal `form_of`. expected: the right output, given
+        the input and the output of a graph: logits of the step's own, and everything else computed from the
+        graph's logits. For logits may be rounded otherwise, and one unit of rounding can change which token
+        is drawn. None: what `step` gives."""
 
 
 def tensors_of(value: object) -> list[Tensor]:
-    """The tensors in a value, in the order of its fields."""
+    """Lists the tensors in a value, in the order of its fields."""
     if isinstance(value, Tensor):
         return [value]
     if is_dataclass(value):
@@ -68,8 +68,18 @@ def tensors_of(value: object) -> list[Tensor]:
     return []
 
 
+def form_of(value: object) -> Hashable:
+    """Describes what a captured step cannot have otherwise in its input: the shapes and dtypes of its
+    tensors, which of them are there, and whatever is no tensor."""
+    if isinstance(value, Tensor):
+        return value.shape, value.dtype
+    if is_dataclass(value):
+        return tuple(form_of(getattr(value, field.name)) for field in fields(value))
+    return tuple(value.items()) if isinstance(value, dict) else value
+
+
 def with_tensors(value: _T, tensors: Iterator[Tensor]) -> _T:
-    """The value with other tensors, taken in the order of `tensors_of`."""
+    """Gives the value other tensors, taken in the order of `tensors_of`."""
     if isinstance(value, Tensor):
         return next(tensors)
     if is_dataclass(value):
@@ -79,7 +89,7 @@ def with_tensors(value: _T, tensors: Iterator[Tensor]) -> _T:
 
 
 def named_tensors(value: object, name: str = "") -> list[tuple[str, Tensor]]:
-    """All tensors in the value with their fields' names; those of a packed value are unpacked."""
+    """Lists all tensors in the value with their fields' names; those of a packed value are unpacked."""
     if isinstance(value, Tensor):
         return [(name, value)]
     if isinstance(value, Packed):
@@ -107,12 +117,13 @@ class Packed:
     layout: dict[str, Placed]  # by the tensors' names, in their order
 
 
-def pack(value: object) -> Packed:
-    """Packs a value's tensors. float64 must hold their numbers exactly: bool, int64 below 2^53, or any float.
-    Those of a dtype are cast together."""
+def pack(**parts: Tensor | None) -> Packed:
+    """Packs tensors; those that are None are left out. float64 must hold their numbers exactly: bool, int64
+    below 2^53, or any float. Those of a dtype are cast together."""
     by_dtype: dict[torch.dtype, dict[str, Tensor]] = {}
-    for name, tensor in named_tensors(value):
-        by_dtype.setdefault(tensor.dtype, {})[name] = tensor
+    for name, tensor in parts.items():
+        if tensor is not None:
+            by_dtype.setdefault(tensor.dtype, {})[name] = tensor
     layout, end = {}, 0
     for dtype, tensors in by_dtype.items():
         for name, tensor in tensors.items():
@@ -124,41 +135,53 @@ def pack(value: object) -> Packed:
     return Packed(torch.cat(joined), layout)
 
 
+@cache
+def table_of(kind: type) -> dict[str, Any]:
+    """Reads the Annotated types of a class: of each, a dtype, and the names of the sizes of a shape."""
+    hints = get_type_hints(kind, include_extras=True).items()
+    return {name: getattr(hint, "__metadata__", None) for name, hint in hints}
+
+
 class OnHost:
     """A packed value on the host: each tensor is an attribute, in plain numbers, as `Tensor.tolist` gives
-    them. An attribute is made when it is first asked for, because the next step waits for some of them
-    only."""
+    them. What the class names and was not packed is []. An attribute is made when it is first asked for,
+    because the next step waits for some of them only."""
 
     def __init__(self, numbers: list[float], layout: dict[str, Placed]):
         self._numbers = numbers
         self._layout = layout
 
-    def __getattr__(self, name: str) -> Any:
-        if name not in vars(self).get("_layout", ()):
-            raise AttributeError(name)
-        start, shape, dtype = self._layout[name]
-        flat = self._numbers[start : start + shape.numel()]
+    if not TYPE_CHECKING:  # which knows the attributes by their annotations
+
+        def __getattr__(self, name: str) -> Any:
+            place = vars(self).get("_layout", {}).get(name)
+            if place is None and name not in table_of(type(self)):
+                raise AttributeError(name)
+            plain = [] if place is None else self._plain(*place)
+            setattr(self, name, plain)
+            return plain
+
+    def _plain(self, start: int, shape: torch.Size, dtype: torch.dtype) -> Any:
+        flat: Any = self._numbers[start : start + shape.numel()]
         if not dtype.is_floating_point:
             flat = list(map(bool if dtype == torch.bool else int, flat))
-        plain: Any = flat if shape else flat[0]
         if len(shape) == 2:
             rows, width = shape
-            plain = [flat[row * width : (row + 1) * width] for row in range(rows)]
-        setattr(self, name, plain)
-        return plain
+            return [flat[row * width : (row + 1) * width] for row in range(rows)]
+        return flat if shape else flat[0]
 
 
 Home = TypeVar("Home", bound=OnHost)
 
 
 def to_host(packed: Packed, kind: type[Home]) -> Home:
-    """The packed value on the host, in one copy, which waits for the device (RuntimeError if it does not
-    answer). kind: names the attributes."""
+    """Brings the packed value to the host, in one copy, which waits for the device (RuntimeError if it does
+    not answer). kind: names the attributes."""
     return kind(on_host(packed.numbers).tolist(), packed.layout)
 
 
 def unpacked(packed: Packed) -> list[Tensor]:
-    """The tensors that were packed, where the packed ones are."""
+    """Lists the tensors that were packed, on their device."""
     parts = packed.numbers.split([part.shape.numel() for part in packed.layout.values()])
     return [
         numbers.view(part.shape).to(part.dtype)
@@ -168,8 +191,9 @@ def unpacked(packed: Packed) -> list[Tensor]:
 
 @dataclass(frozen=True)
 class HostNumbers:
-    """What the host tells a step: lists of numbers by name, one after another in one vector, for one copy to
-    the device. float64 holds ids, positions and uniform numbers exactly."""
+    """What a step reads from the host: lists of numbers by name, one after another in one vector, for one
+    copy to the device. Each is an attribute, too. float64 holds ids, positions and uniform numbers
+    exactly."""
 
     vector: Tensor  # [n] float64; on the host until `on_device`
     sizes: dict[str, int]  # of the lists, in their order
@@ -186,21 +210,27 @@ class HostNumbers:
 
     @cached_property
     def parts(self) -> dict[str, Tensor]:
-        """The lists, as views."""
         return dict(zip(self.sizes, self.vector.split(tuple(self.sizes.values())), strict=True))
 
     def with_parts(self, **others: Tensor) -> Self:
-        """These numbers with some lists replaced by others of their sizes."""
+        """Replaces some lists by others of their sizes."""
         return replace(self, vector=torch.cat([*(self.parts | others).values()]))
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Tensor:
+            if name not in vars(self).get("sizes", ()):
+                raise AttributeError(name)
+            return self.parts[name]
 
 
 def varied_ids(ids: Tensor) -> Tensor:
-    """Other ids of the same vocabulary."""
+    """Gives other ids of the same vocabulary."""
     return torch.where(ids > 0, ids - 1, ids + 1)
 
 
 def varied_uniforms(u: Tensor) -> Tensor:
-    """Other numbers in [0, 1)."""
+    """Gives other numbers in [0, 1)."""
     return (u + 0.5) % 1.0
 
 

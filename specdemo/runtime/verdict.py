@@ -2,10 +2,10 @@
 by the same names, in one call. p and q are float32; what decides, and what is recorded, is float64."""
 
 import math
-from typing import NamedTuple
 
 import numpy as np
-from numba import njit, typeof, types
+import torch
+from numba import from_dtype, njit, types
 
 from specdemo.runtime.intrinsics import INNER, ONE, REORDERED, ZERO, apart, doubles, exp, floats, ints
 from specdemo.runtime.shaping import (
@@ -23,112 +23,56 @@ SPECULATIVE, BLOCK, TYPICAL, LENIENT = range(4)  # rules
 TIE = np.float32(1e-9)  # what raw probabilities count when the likeliest tokens are looked for
 
 
-class Given(NamedTuple):
-    """What a verdict reads, see engine.step.VerifyInput: B rows, V tokens. An int is an address or a size."""
-
-    rows: int = 0
-    width: int = 0
-    logits: int = 0  # [B+1, V] float32
-    allowed: int = 0  # [B+1, V] float32: the logits of what the grammar allows; 0 without one
-    drafted: int = 0  # [B] int64
-    q: int = 0  # [B, V] float32
-    raw_q: int = 0  # [B, V] float32
-    sure: int = 0  # [B] float32; 0 where the drafter has none
-    seen: int = 0  # [V] float32, which the verdict changes; 0 where nothing is penalised
-    u_accept: int = 0  # [B] float64
-    u_next: float = 0.0
-    parents: int = 0  # [B] int64, of a tree; 0: each token follows the one before it
-    room: float = 0.0  # tokens deeper in a tree are no drafts
-    k: float = 0.0
-    confidence: float = 0.0
-    eos: int = 0  # float64
-    eos_count: int = 0
-    is_greedy: bool = False
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 0.0
-    min_p: float = 0.0
-    repetition: float = 0.0
-    presence: float = 0.0
-    frequency: float = 0.0
-    biased: int = 0  # float64
-    bias: int = 0  # float64
-    biased_count: int = 0
-    rule: int = 0
-    lenience: float = 1.0  # of the lenient rule
-    epsilon: float = 0.0  # of typical acceptance
-    delta: float = 0.0  # of typical acceptance
-
-
-class Recorded(NamedTuple):
-    """Where a verdict writes what, see engine.step.Verified: addresses of float64."""
-
-    accepted: int = 0
-    k: int = 0
-    u_next: int = 0
-    residual_mass: int = 0
-    accept_prob: int = 0  # [B]
-    block_prob: int = 0  # [B]; 0: it is not recorded
-    distance: int = 0  # [B], of a lossy rule
-    u_accept: int = 0  # [B]
-    token_ids: int = 0  # [B+1, T]
-    p: int = 0  # [B+1, T]
-    q: int = 0  # [B, T]
-    raw_p: int = 0  # as p
-    raw_q: int = 0  # as q
-    likely_ids: int = 0  # [B+1, F]
-    likely_p: int = 0  # [B+1, F]
-    judged: int = 0  # [B], of a tree, like the next ones
-    path: int = 0  # [B]
-    masses: int = 0  # [B]
-    refused: int = 0
-    tokens: int = 0  # T: the drafted one, the next one, and the alternatives
-    likely: int = 0  # F
-
-
-class Memory(NamedTuple):
-    """Addresses of what a verdict works with."""
-
-    p: int = 0  # [B+1, V] float32
-    raw_p: int = 0  # [B+1, V] float32
-    row: int = 0  # [V] float32
-    masses: int = 0  # [V] float32
-    sums: int = 0  # [shaping.BUCKETS] float64
-    weights: int = 0  # [B+1] float64: w of block verification
-    probs: int = 0  # [B] float64: h of block verification
-    p_of: int = 0  # [B+1] int64: the address of each position's p; like the next one
-    raw_p_of: int = 0  # [B+1] int64
-    depths: int = 0  # [B] int64: of a tree's tokens; 0: it is no draft
-    left: int = 0  # [B, V] float32: what each token of a tree has left of p
-    ids: int = 0  # [T or F] int64
-    found: int = 0  # the same, float32
+# What a verdict works with: dtypes, and the names of the sizes of shapes. It is given the addresses.
+MEMORY = {
+    "p": (torch.float32, "positions", "width"),
+    "raw_p": (torch.float32, "positions", "width"),
+    "row": (torch.float32, "width"),
+    "masses": (torch.float32, "width"),
+    "sums": (torch.float64, "buckets"),
+    "weights": (torch.float64, "positions"),  # w of block verification
+    "probs": (torch.float64, "rows"),  # h of block verification
+    "p_of": (torch.int64, "positions"),  # the address of each position's p
+    "raw_p_of": (torch.int64, "positions"),
+    "depths": (torch.int64, "rows"),  # of a tree's tokens; 0: it is no draft
+    "left": (torch.float32, "rows", "width"),  # what each token of a tree has left of p
+    "ids": (torch.int64, "likeliest"),
+    "largest": (torch.float32, "likeliest"),
+}
 
 
 @njit(**INNER)
 def row_of(address, i, width):
-    """Row i of a matrix of float32."""
+    """Finds row i of a matrix of float32."""
     return floats(address + 4 * i * width)
 
 
 @njit(**INNER)
 def numbers_of(address, i, width):
-    """Row i of a matrix of float64."""
+    """Finds row i of a matrix of float64."""
     return doubles(address + 8 * i * width)
 
 
 @njit(**INNER)
+def number(address):
+    """Reads the one float64 there."""
+    return doubles(address)[0]
+
+
+@njit(**INNER)
 def count_drafts(given):
-    """How many rows are drafts: up to an eos, and up to the first place that the drafter is not sure of."""
-    drafted, eos = ints(given.drafted), doubles(given.eos)
+    """Counts the rows that are drafts: up to an eos, and up to the first place that the drafter is not sure
+    of."""
+    drafted, eos, confidence = ints(given.drafted), doubles(given.eos), number(given.confidence)
     for i in range(given.rows):
-        if i >= given.k:
+        if i >= number(given.k):
             return i
-        if given.confidence > 0:
+        if confidence > 0:
             if given.sure:
                 certainty = floats(given.sure)[i]
             else:
                 certainty = most_of(row_of(given.raw_q, i, given.width), given.width)
-            if np.float64(certainty) < given.confidence:
+            if np.float64(certainty) < confidence:
                 return i
         for one in range(given.eos_count):
             if drafted[i] == eos[one]:
@@ -138,8 +82,8 @@ def count_drafts(given):
 
 @njit(**INNER)
 def find_depths(given, depths):
-    """How deep each drafted token of a tree stands, the first ones at 1; 0 of what is no draft: what is too
-    deep, and what follows an eos."""
+    """Finds how deep each drafted token of a tree stands, the first ones at 1; 0 of what is no draft: what is
+    too deep, and what follows an eos."""
     drafted, parents, eos = ints(given.drafted), ints(given.parents), doubles(given.eos)
     for i in range(given.rows):
         depths[i] = 1
@@ -148,7 +92,7 @@ def find_depths(given, depths):
             for one in range(given.eos_count):
                 if drafted[parents[i]] == eos[one]:
                     depths[i] = 0
-        if i >= given.k or depths[i] > given.room:
+        if i >= number(given.k) or depths[i] > number(given.room):
             depths[i] = 0
 
 
@@ -161,13 +105,6 @@ def add_path(given, token, amount):
 
 
 @njit(**INNER)
-def copy_row(x, y, count):
-    apart()
-    for i in range(count):
-        y[i] = x[i]
-
-
-@njit(**INNER)
 def make_one_hot(row, count, token):
     apart()
     for i in range(count):
@@ -177,7 +114,7 @@ def make_one_hot(row, count, token):
 
 @njit(fastmath=REORDERED, **INNER)
 def make_raw(logits, raw_p, count):
-    """Raw probabilities: temperature 1, nothing filtered."""
+    """Makes raw probabilities: temperature 1, nothing filtered."""
     apart()
     most, total = most_of(logits, count), ZERO
     for i in range(count):
@@ -190,7 +127,6 @@ def make_raw(logits, raw_p, count):
 
 @njit(**INNER)
 def ratio(p, q, token):
-    """p(x)/q(x) of a drafted token."""
     return np.float64(p[token]) / np.float64(q[token])
 
 
@@ -201,7 +137,7 @@ def at_most_1(number):
 
 @njit(**INNER)
 def subtract(p, q, of_p, of_q, residual, count):
-    """residual = max(of_p * p - of_q * q, 0)"""
+    """Makes the residual max(of_p * p - of_q * q, 0)."""
     apart()
     for i in range(count):
         left = of_p * p[i] - of_q * q[i]
@@ -210,7 +146,7 @@ def subtract(p, q, of_p, of_q, residual, count):
 
 @njit(**INNER)
 def find_block_probs(p, q, drafted, drafts, weights, probs, residual, count):
-    """h and w of block verification. p, q: addresses of their rows."""
+    """Makes h and w of block verification. p, q: addresses of their rows."""
     apart()
     weights[0] = 1.0
     for i in range(drafts):
@@ -236,7 +172,7 @@ def entropy(probs, count):
 
 @njit(fastmath=REORDERED, **INNER)
 def distance_from(p, emitted, rest, scale, count):
-    """The distance between p and `emitted`, to which `scale` times `rest` is added."""
+    """Gives the distance between p and `emitted`, to which `scale` times `rest` is added."""
     apart()
     total = 0.0
     for i in range(count):
@@ -246,7 +182,7 @@ def distance_from(p, emitted, rest, scale, count):
 
 @njit(**INNER)
 def accepted_from(p, q, token, least, emitted, count):
-    """What a draft is accepted with, 0 or 1, where p must be at least a threshold, and the distance there."""
+    """Says whether a draft is accepted, 0 or 1, where p must be at least `least`, and the distance there."""
     for i in range(count):
         emitted[i] = q[i] if p[i] >= least else ZERO
     passes = 1.0 if p[token] >= least else 0.0
@@ -256,7 +192,7 @@ def accepted_from(p, q, token, least, emitted, count):
 
 @njit(**INNER)
 def typical_threshold(p, given):
-    """The least p above it."""
+    """Gives the least p above the threshold."""
     threshold = min(given.delta * math.exp(-entropy(p, given.width)), given.epsilon)
     least = np.float32(threshold)
     return least if least > threshold else np.nextafter(least, ONE)
@@ -274,17 +210,17 @@ def distance_of_lenient(p, q, lenience, emitted, residual, count):
 
 @njit(**INNER)
 def weigh(p, raw_p, weights, count, adds):
-    """What the likeliest tokens are found by: the probabilities, and a little of the raw ones. adds: whether
-    to what is there."""
+    """Makes what the likeliest tokens are found by: the probabilities, and a little of the raw ones. adds:
+    whether to what is there."""
     apart()
     for i in range(count):
         weights[i] = (weights[i] if adds else ZERO) + (p[i] + TIE * raw_p[i])
 
 
 @njit(**INNER)
-def gather(token_ids, count, probs, found):
+def gather(token_ids, count, probs, gathered):
     for place in range(count):
-        found[place] = probs[int(token_ids[place])]
+        gathered[place] = probs[int(token_ids[place])]
 
 
 @njit(**INNER)
@@ -297,13 +233,17 @@ def shape_rows(given, memory):
         if given.allowed:
             logits = row_of(given.allowed, i, width)
         if given.seen or given.biased_count:
-            copy_row(logits, row, width)
+            for token in range(width):
+                row[token] = logits[token]
             logits = row
             add_bias(row, doubles(given.biased), doubles(given.bias), given.biased_count)
         if given.seen:
             if given.parents:
                 add_path(given, i - 1, ONE)
-            penalise(row, seen, width, given.repetition, given.presence, given.frequency)
+            penalise(
+                row, seen, width,
+                number(given.repetition), number(given.presence), number(given.frequency),
+            )  # fmt: skip
             if given.parents:
                 add_path(given, i - 1, -ONE)
             elif i < given.rows:
@@ -313,7 +253,7 @@ def shape_rows(given, memory):
         else:
             shape(
                 logits, p, floats(memory.masses), doubles(memory.sums), width,
-                given.temperature, given.top_k, given.top_p, given.min_p,
+                number(given.temperature), int(number(given.top_k)), number(given.top_p), number(given.min_p),
             )  # fmt: skip
 
 
@@ -357,14 +297,14 @@ def apply_tree(given, recorded, memory):
     is drawn from."""
     width, parents, drafted = given.width, ints(given.parents), ints(given.drafted)
     depths, p_of, raw_p_of = ints(memory.depths), ints(memory.p_of), ints(memory.raw_p_of)
-    judged, path, masses = doubles(recorded.judged), doubles(recorded.path), doubles(recorded.masses)
+    judged, on_path, masses = doubles(recorded.judged), doubles(recorded.on_path), doubles(recorded.masses)
     accept_prob, u_accept = doubles(recorded.accept_prob), doubles(given.u_accept)
     for i in range(given.rows):
         p_of[i] = memory.p + 4 * (parents[i] + 1) * width
         raw_p_of[i] = memory.raw_p + 4 * (parents[i] + 1) * width
     end, accepted, refused, left = -1, 0, -1, memory.p
     while True:
-        refused, found = -1, -1
+        refused, followed = -1, -1
         for i in range(end + 1, given.rows):
             if parents[i] != end or not depths[i]:
                 continue
@@ -372,7 +312,7 @@ def apply_tree(given, recorded, memory):
             judged[i], p_of[i] = 1.0, left
             accept_prob[i] = at_most_1(ratio(floats(left), q, drafted[i]))
             if u_accept[i] < accept_prob[i]:
-                found = i
+                followed = i
                 break
             subtract(floats(left), q, ONE, ONE, residual, width)
             masses[i] = sum_in_chunks(residual, width)
@@ -382,10 +322,10 @@ def apply_tree(given, recorded, memory):
                     residual[token] /= total
                 left = memory.left + 4 * i * width
             refused = i
-        if found < 0:
+        if followed < 0:
             break
-        end, accepted, left = found, accepted + 1, memory.p + 4 * (found + 1) * width
-        path[found] = 1.0
+        end, accepted, left = followed, accepted + 1, memory.p + 4 * (followed + 1) * width
+        on_path[followed] = 1.0
     p_of[given.rows] = memory.p + 4 * (end + 1) * width
     raw_p_of[given.rows] = memory.raw_p + 4 * (end + 1) * width
     doubles(recorded.accepted)[0] = accepted
@@ -398,7 +338,7 @@ def apply_tree(given, recorded, memory):
 def record_tokens(given, recorded, memory, drafts, next_id):
     """Records the tokens at each position (the drafted one, the next one, the likeliest), those that the
     drafter learns from, and their probabilities. drafts: how many rows are, unless it is a tree."""
-    width, ids, found, row = given.width, ints(memory.ids), floats(memory.found), floats(memory.row)
+    width, ids, largest, row = given.width, ints(memory.ids), floats(memory.largest), floats(memory.row)
     tokens, likely = recorded.tokens, recorded.likely
     for i in range(given.rows + 1):
         p, raw_p = row_of(memory.p, i, width), row_of(memory.raw_p, i, width)
@@ -413,7 +353,7 @@ def record_tokens(given, recorded, memory, drafts, next_id):
             weigh(p, raw_p, row, width, False)
             if is_draft:
                 weigh(row_of(given.q, i, width), row_of(given.raw_q, i, width), row, width, True)
-            find_largest(row, width, ids, found, tokens - 2)
+            find_largest(row, width, ids, largest, tokens - 2)
             for place in range(2, tokens):
                 token_ids[place] = ids[place - 2]
         gather(token_ids, tokens, p, numbers_of(recorded.p, i, tokens))
@@ -422,7 +362,7 @@ def record_tokens(given, recorded, memory, drafts, next_id):
             gather(token_ids, tokens, row_of(given.q, i, width), numbers_of(recorded.q, i, tokens))
             gather(token_ids, tokens, row_of(given.raw_q, i, width), numbers_of(recorded.raw_q, i, tokens))
         if likely:
-            find_largest(raw_p, width, ids, found, likely)
+            find_largest(raw_p, width, ids, largest, likely)
             for place in range(likely):
                 numbers_of(recorded.likely_ids, i, likely)[place] = ids[place]
                 numbers_of(recorded.likely_p, i, likely)[place] = raw_p[ids[place]]
@@ -432,25 +372,27 @@ def record_tokens(given, recorded, memory, drafts, next_id):
 def judge_tree(given, recorded, memory):
     depths = ints(memory.depths)
     find_depths(given, depths)
-    doubles(recorded.k)[0], doubles(recorded.u_next)[0] = given.k, given.u_next
+    doubles(recorded.k)[0], doubles(recorded.u_next)[0] = number(given.k), number(given.u_next)
     for i in range(given.rows):
         doubles(recorded.u_accept)[i] = doubles(given.u_accept)[i] if depths[i] else np.inf
     shape_rows(given, memory)
     left = apply_tree(given, recorded, memory)
-    next_id = draw_token(floats(left), given.width, given.u_next)
+    next_id = draw_token(floats(left), given.width, number(given.u_next))
     record_tokens(given, recorded, memory, 0, next_id)
 
 
-def verdict_function(cache: bool):
-    """Compiles the verdict: a function of Given, Recorded and Memory. What it does not write is 0."""
+def verdict_function(cache: bool, given: np.dtype, recorded: np.dtype, memory: np.dtype):
+    """Compiles the verdict: a function of records of these dtypes. given: what it reads (engine.compiled).
+    recorded: the address of each field of engine.step.Verified, 0 where it is not recorded, and the sizes of
+    shapes. What it does not write is 0. memory: addresses of MEMORY."""
 
     def judge(given, recorded, memory):
         if given.parents:
             judge_tree(given, recorded, memory)
             return
         width, drafts = given.width, count_drafts(given)
-        doubles(recorded.k)[0] = drafts if given.confidence > 0 else given.k
-        doubles(recorded.u_next)[0] = given.u_next
+        doubles(recorded.k)[0] = drafts if number(given.confidence) > 0 else number(given.k)
+        doubles(recorded.u_next)[0] = number(given.u_next)
         for i in range(given.rows):
             doubles(recorded.u_accept)[i] = doubles(given.u_accept)[i] if i < drafts else np.inf
         shape_rows(given, memory)
@@ -462,9 +404,9 @@ def verdict_function(cache: bool):
         else:  # after a whole draft q is 0
             subtract(p, p, of_p, ZERO, residual, width)
         mass = sum_in_chunks(residual, width)
-        next_id = draw_token(residual if mass > 0 else p, width, given.u_next)
+        next_id = draw_token(residual if mass > 0 else p, width, number(given.u_next))
         doubles(recorded.accepted)[0], doubles(recorded.residual_mass)[0] = accepted, mass
         record_tokens(given, recorded, memory, drafts, next_id)
 
-    signature = types.void(*[typeof(kind()) for kind in (Given, Recorded, Memory)])
+    signature = types.void(*map(from_dtype, (given, recorded, memory)))
     return njit(signature, cache=cache, nogil=True, error_model="numpy")(judge)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from specdemo.engine.draft import Draft, Drafter
-from specdemo.engine.loop import Decoder
+from specdemo.engine.loop import Loop
 from specdemo.engine.rules import Decision, Judge, speculative
 from specdemo.engine.sampling import Sampler, draw
 from specdemo.events import Params
@@ -55,11 +55,11 @@ class Misreporting(Drafter):
         return replace(draft, q=self.told(draft))
 
 
-def _judged_by(rule: Judge) -> Callable[[Decoder], Decoder]:
+def _judged_by(rule: Judge) -> Callable[[Loop], Loop]:
     return lambda decoder: replace(decoder, verifier=replace(decoder.verifier, rule=rule))
 
 
-def _other_q(decoder: Decoder) -> Decoder:
+def _other_q(decoder: Loop) -> Loop:
     return replace(decoder, drafter=Misreporting(decoder.drafter, _flattened))
 
 
@@ -68,14 +68,14 @@ def _flattened(draft: Draft) -> Tensor:
     return flat / flat.sum(-1, keepdim=True)
 
 
-def _soft_greedy(decoder: Decoder) -> Decoder:
+def _soft_greedy(decoder: Loop) -> Loop:
     """The drafts are greedy, but the verdict is by p and q at temperature 1, unfiltered."""
     soft = replace(decoder.verifier, sampler=Sampler(Params(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)))
     return replace(decoder, verifier=soft, drafter=Misreporting(decoder.drafter, lambda draft: draft.raw_q))
 
 
 # The mistakes by their names, as the page's switches have them.
-MISTAKES: dict[str, Callable[[Decoder], Decoder]] = {
+MISTAKES: dict[str, Callable[[Loop], Loop]] = {
     "from_p": _judged_by(replaces_from_p),
     "told": _other_q,
     "soft": _soft_greedy,

@@ -13,7 +13,7 @@ from specdemo.events import Params, Prompt
 from specdemo.events.params import values_of_rule
 from specdemo.events.trace import Trace, pieces
 from specdemo.loading.pair import Pair
-from specdemo.session import Alter, decoder_of, prepare, stream
+from specdemo.session import Alter, loop_of, prepare, stream
 from specdemo.trials.mistakes import MISTAKES
 from specdemo.trials.tiny import TINY_PROMPT, next_logits, tiny_pair
 
@@ -66,7 +66,7 @@ class TinyTrials:
         self.expected = enumerated_cells(self.pair, self.params)
         self.seed = self.params.seed or 0
         started = prepare(self.pair, list(TINY_PROMPT), self.params)
-        decoder = decoder_of(self.pair, started, lambda: False)
+        decoder = loop_of(self.pair, started, lambda: False)
         with self.pair.runner.active():
             next(decoder.decode(list(TINY_PROMPT)))  # the prompt, once for all runs
         self.decoder = self.alter(decoder if self.mistake is None else MISTAKES[self.mistake](decoder))

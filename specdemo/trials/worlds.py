@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from specdemo.engine.draft import Draft, Drafter, one_hot_draft
-from specdemo.engine.loop import Decoder
+from specdemo.engine.loop import Loop
 from specdemo.engine.sampling import Sampler, Settings, draw, one_hot, probabilities
 from specdemo.errors import PairError
 from specdemo.events import Params, Prompt
@@ -112,11 +112,11 @@ class MixedDrafter(Drafter):
         return Settings({name: torch.tensor(v, dtype=torch.float64, device=device) for name, v in numbers})
 
 
-def mixed(stop: int) -> Callable[[Decoder], Decoder]:
+def mixed(stop: int) -> Callable[[Loop], Loop]:
     """What makes the decoder of a run one whose drafter is that of the stop. PairError where its drafter
     cannot be mixed."""
 
-    def alter(decoder: Decoder) -> Decoder:
+    def alter(decoder: Loop) -> Loop:
         drafter, verifier = decoder.drafter, decoder.verifier
         keeps_state = verifier.target.states is not None or drafter.states is not None
         # Others draft as a block, by what the target has told of the text, or in tokens of their own, so they

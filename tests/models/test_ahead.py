@@ -9,7 +9,7 @@ import torch
 
 from specdemo import Params, Round, session, stream
 from specdemo.engine.emit import Emitter
-from specdemo.engine.loop import Decoder
+from specdemo.engine.loop import Loop
 from specdemo.engine.step import Verifier
 from specdemo.runtime import cuda
 from specdemo.runtime.steps import EagerSteps
@@ -39,15 +39,15 @@ class Launches:
 
     def __init__(self, monkeypatch):
         self.monkeypatch, self.texts, self.fails_at = monkeypatch, [], None
-        launch = Decoder._launch
+        launch = Loop._launch
 
-        def counting(decoder, ids, index, u=None):
+        def counting(decoder, ids, index, u):
             self.texts.append((tuple(ids), index))
             if index == self.fails_at:
                 raise RuntimeError("it cannot be launched")
             return launch(decoder, ids, index, u)
 
-        monkeypatch.setattr(Decoder, "_launch", counting)
+        monkeypatch.setattr(Loop, "_launch", counting)
 
     def run(self, pair, ahead, params, measure=False, events=None):
         """Its trace. events: after how many the run is closed."""
@@ -65,7 +65,7 @@ class Launches:
 
     def begin(self, pair, ahead, params, measure=False):
         self.texts = []
-        self.monkeypatch.setattr(session, "Decoder", lambda *args: replace(Decoder(*args), ahead=ahead))
+        self.monkeypatch.setattr(session, "Loop", lambda *args: replace(Loop(*args), ahead=ahead))
         return stream(pair, PROMPT, Params(**{"seed": 3, "max_new_tokens": 40} | params), measure=measure)
 
 
@@ -170,7 +170,7 @@ def test_the_rounds_end_with_the_text(pair):
     """Also for who asks for more, where a stop string has ended it and one was launched ahead."""
     started = session.prepare(pair, PROMPT, Params(stop=STOP, seed=3, max_new_tokens=40, **SAMPLED))
     with pair.runner.active():
-        decoder = replace(session.decoder_of(pair, started, lambda: False), ahead=True)
+        decoder = replace(session.loop_of(pair, started, lambda: False), ahead=True)
         assert [*decoder.decode(list(PROMPT))] and decoder.finish == "stop"
 
 

@@ -16,7 +16,7 @@ import specdemo.runtime.lm
 from specdemo import PairError, Params, Round, generate, load_pair, stream
 from specdemo.drafters.configs import LAYER_CONFIG
 from specdemo.drafters.model import ModelDrafter
-from specdemo.engine.loop import DraftLength
+from specdemo.engine.draft import DraftLength
 from specdemo.errors import LoadError
 from specdemo.events import DRAFTER_KINDS, METHODS
 from specdemo.loading.load import plan

@@ -15,7 +15,7 @@ from specdemo.runtime.device import Clock
 from specdemo.runtime.graphs import Graphs
 from specdemo.runtime.runner import has_hooks
 from specdemo.runtime.weights import expert_weights, held_bytes, weight_bytes
-from specdemo.session import decoder_of, prepare
+from specdemo.session import loop_of, prepare
 from tests.fake_cuda import FakeCuda, install
 from tests.models.test_capture import Filled
 from tests.runners import run_by
@@ -161,7 +161,7 @@ def test_the_length_is_chosen_by_what_the_experts_of_more_rows_weigh():
         pair = load_pair(target=model, drafter=noisy(model))
         started = prepare(pair, PROMPT, Params(gamma="auto", seed=1))
         with pair.runner.active():
-            return decoder_of(pair, started, lambda: False).length.cost
+            return loop_of(pair, started, lambda: False).length.cost
 
     assert cost() == cost()
     read = own * chosen

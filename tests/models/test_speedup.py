@@ -7,7 +7,7 @@ import pytest
 
 from specdemo import Params, generate, load_pair, stream
 from specdemo.engine.draft import NoDrafter
-from specdemo.engine.loop import Decoder
+from specdemo.engine.loop import Loop
 from specdemo.events.speedup import FEWEST_PLAIN, claimed
 from specdemo.measure import turns
 from specdemo.measure.samples import FEWEST_TURNS
@@ -82,13 +82,13 @@ def test_plain_rounds_are_spread_over_the_text_and_take_a_quarter_of_a_second(
     pair, monkeypatch, forwards_take
 ):
     forwards_take(lambda: 10.0, lambda: 2.0)
-    places, each = [], Decoder._launch
+    places, each = [], Loop._launch
 
-    def spy(self, ids, index):
+    def spy(self, ids, index, u):
         places.append((len(ids), isinstance(self.drafter, NoDrafter)))
-        return each(self, ids, index)
+        return each(self, ids, index, u)
 
-    monkeypatch.setattr(Decoder, "_launch", spy)
+    monkeypatch.setattr(Loop, "_launch", spy)
     with stream(pair, PROMPT, Params(**LONG)) as run:
         next(event for event in run if run.trace.finish)
         start, rounds = device.perf_counter(), len(places)
@@ -106,14 +106,14 @@ def test_plain_rounds_are_spread_over_the_text_and_take_a_quarter_of_a_second(
 
 def test_a_run_that_is_closed_meanwhile_has_ended_and_has_no_speed_up(pair, monkeypatch):
     run = stream(pair, PROMPT, Params(**LONG))
-    each = Decoder._launch
+    each = Loop._launch
 
-    def closes(self, ids, index):
+    def closes(self, ids, index, u):
         if isinstance(self.drafter, NoDrafter):
             run._closing.set()  # as another thread's close() does first
-        return each(self, ids, index)
+        return each(self, ids, index, u)
 
-    monkeypatch.setattr(Decoder, "_launch", closes)
+    monkeypatch.setattr(Loop, "_launch", closes)
     list(run)
     run.close()
     assert run.trace.finish == "length" and run.trace.stats.speedup is None

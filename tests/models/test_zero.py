@@ -125,7 +125,7 @@ def test_an_error_in_the_forked_process_is_a_sentence(pair, monkeypatch):
     def fails(*_):
         raise RuntimeError("no kernel image\nin /home/mia/kernels.so")
 
-    monkeypatch.setattr(zero.session, "decoder_of", fails)
+    monkeypatch.setattr(zero.session, "loop_of", fails)
     with pytest.raises(PairError, match="RuntimeError: no kernel image in kernels.so$"):
         finished(zero.start_run(pair, PROMPT, PARAMS))
 

@@ -8,7 +8,7 @@ import torch
 from specdemo.engine.compiled import CompiledSampling
 from specdemo.engine.rules import JUDGES
 from specdemo.engine.sampling import Nucleus, Sampler, Settings, one_hot, probabilities
-from specdemo.engine.step import VerifiedOnHost
+from specdemo.engine.step import Verified
 from specdemo.engine.tree import Tree
 from specdemo.events import Params
 from specdemo.runtime.steps import to_host
@@ -54,7 +54,11 @@ def verdicts(params, rule, width, seed, wants_top=0, eos=(), tree=None, **told):
         verifier.judge(logits, value),
         replace(verifier, compiled_verdict=compiled_verdict()).judge(logits, value),
     )
-    return [to_host(packed, VerifiedOnHost) for packed in both]
+    (right, ours) = ({name: place[1:] for name, place in packed.layout.items()} for packed in both)
+    assert ours | {"k": right["k"], "p_exact": right.get("p_exact")} == right | {
+        "p_exact": right.get("p_exact")
+    }
+    return [to_host(packed, Verified) for packed in both]
 
 
 # Of trees of B tokens: what each follows, and what else differs.
@@ -84,7 +88,7 @@ def test_of_a_tree_it_says_what_torch_says(name, changes, monkeypatch):
             assert ours.parents == parents
             for field, where in (("accept_prob", right.judged), ("masses", right.judged)):
                 for i, counts in enumerate(where):
-                    counts = counts and not (field == "masses" and right.path[i])
+                    counts = counts and not (field == "masses" and right.on_path[i])
                     given, own = getattr(right, field)[i], getattr(ours, field)[i]
                     assert not counts or own == pytest.approx(given, rel=2e-4, abs=1e-7)
             right.accept_prob = ours.accept_prob
@@ -167,6 +171,6 @@ def test_numbers_that_are_none_are_noticed(temperature, broken):
     logits[2, 200] = broken
     q = one_hot(drafted, 300)
     value = input_of(verifier, drafted, q, q, [0.0] * B, 0.5)
-    verdict = to_host(verifier.judge(logits, value), VerifiedOnHost)
+    verdict = to_host(verifier.judge(logits, value), Verified)
     with pytest.raises(RuntimeError, match="target's probabilities are not numbers"):
         verdict.check()

@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from specdemo.engine import loop
-from specdemo.engine.draft import is_unsure
-from specdemo.engine.loop import PAUSE, ROW_COST, TRIAL, DraftLength
+from specdemo.engine import draft
+from specdemo.engine.draft import PAUSE, ROW_COST, TRIAL, DraftLength, is_unsure
 from specdemo.engine.sampling import Sampler
 from specdemo.events import Round
 from specdemo.events.speedup import DraftingCost, expected_speedup
@@ -179,8 +178,8 @@ def test_a_pause_ends_no_text_and_is_told():
 
 def test_pauses_keep_the_distribution(monkeypatch):
     """Which round is one depends on the verdicts before it."""
-    monkeypatch.setattr(loop, "PAUSE", 1)
-    monkeypatch.setattr(loop, "TRIAL", 1)
+    monkeypatch.setattr(draft, "PAUSE", 1)
+    monkeypatch.setattr(draft, "TRIAL", 1)
     fates = Counter()
     p = exactness(AUTO, RUNS, cost=DraftingCost(token=0.7), fates=fates)
     assert p > SOUND, f"chi-square p = {p:.2g}"

@@ -109,7 +109,7 @@ def outcomes(parents, p, made, captured, padding=0):
             if verdict < 1e-14:
                 continue
             decision = judged(path)
-            assert [*decision.fates.path.nonzero()[:, 0].tolist()] == path
+            assert [*decision.fates.on_path.nonzero()[:, 0].tolist()] == path
             assert [*decision.fates.judged.nonzero()[:, 0].tolist()] == sorted([*path, *refused])
             last = max((token for token in refused if parents[token] == end), default=size)
             assert int(decision.fates.refused) == last
