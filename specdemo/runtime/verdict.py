@@ -7,13 +7,14 @@ import numpy as np
 import torch
 from numba import from_dtype, njit, types
 
-from specdemo.runtime.intrinsics import INNER, ONE, REORDERED, ZERO, apart, doubles, exp, floats, ints
+from specdemo.runtime.intrinsics import INNER, ONE, REORDERED, ZERO, apart, doubles, floats, ints
 from specdemo.runtime.shaping import (
     add_bias,
     argmax,
     draw_token,
     find_largest,
     most_of,
+    normalise,
     penalise,
     shape,
     sum_in_chunks,
@@ -112,17 +113,14 @@ def make_one_hot(row, count, token):
     row[token] = ONE
 
 
-@njit(fastmath=REORDERED, **INNER)
+@njit(**INNER)
 def make_raw(logits, raw_p, count):
     """Makes raw probabilities: temperature 1, nothing filtered."""
     apart()
-    most, total = most_of(logits, count), ZERO
+    most = most_of(logits, count)
     for i in range(count):
-        raw_p[i] = exp(logits[i] - most)
-        total += raw_p[i]
-    share = ONE / total
-    for i in range(count):
-        raw_p[i] *= share
+        raw_p[i] = logits[i] - most
+    normalise(raw_p, count)
 
 
 @njit(**INNER)
