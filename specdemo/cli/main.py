@@ -196,7 +196,7 @@ def _compare(arguments: Namespace, params: Params, request: dict[str, Any]) -> i
         for name in others_at_hand(pairs[0].info.name):
             kinds = request["quantize"] | ({"drafter": None} if of.has_head(name) else {})
             pairs.append(_load(request | {"name": name, "quantize": kinds}))
-    settings = of.settings_for(pairs, list(dict.fromkeys(names)), params)
+    settings = of.settings_for(pairs, names, params)
     settings = of.with_trees(settings, params, arguments.trees)
     prompts = prompts_for(pairs[0], arguments.prompts)
     rows, status = [], 0
