@@ -88,8 +88,9 @@ def put(text: str = "") -> None:
 def _generate(arguments: Namespace) -> int:
     params, request = params_from_arguments(arguments), pair_request(arguments)
     key = server_key(arguments)
-    about_pair = request | {"quantize": any(request["quantize"].values())}
-    if arguments.server is not None and any(about_pair.values()):
+    about_pair = [value for name, value in request.items() if name != "quantize"]
+    about_pair += request["quantize"].values()
+    if arguments.server is not None and any(value not in (None, False) for value in about_pair):
         raise ValueError("server: give --server or options about a pair, not both")
     if arguments.trace not in (None, "-"):
         _check_writable("trace", arguments.trace)
