@@ -95,15 +95,15 @@ def _method(field: str, name: object) -> str:
 
 def _rule(field: str, name: object) -> object:
     names = ", ".join(RULES)
-    if name in GONE_RULES:
+    if isinstance(name, str) and name in GONE_RULES:
         raise ValueError(about(field, "rule_gone", name=name, names=names))
-    if name not in tuple(RULES):  # not the mapping itself, which would hash the name
+    if not isinstance(name, str) or name not in RULES:
         raise ValueError(refusal(field, "choice", name, names=names))
     return name
 
 
 def _number(field: str, value: object) -> object:
-    is_auto = field == "gamma" and value == "auto"
+    is_auto = field == "gamma" and isinstance(value, str) and value == "auto"
     return value if is_auto else check_number(field, value)
 
 
