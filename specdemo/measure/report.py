@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby, product
 from math import log2
 from pathlib import Path
@@ -213,7 +213,7 @@ def advice_object(advice: Advice) -> dict[str, Any]:
     counted = {"setting": best.best and asdict(best.best), "break_even_rows": even}
     counted["requests"] = list(map(asdict, requests))
     rows = list(map(asdict, settings_table(advice).rows))
-    kept = to_object(advice.measured)
+    kept = to_object(replace(advice.measured, samples=(), probes=()))
     del kept["samples"], kept["probes"]
     return {"recommendation": recommended, "rows": rows, "concurrent": counted, **kept}
 
