@@ -88,8 +88,9 @@ def put(text: str = "") -> None:
 def _generate(arguments: Namespace) -> int:
     params, request = params_from_arguments(arguments), pair_request(arguments)
     key = server_key(arguments)
-    about_pair = request | {"quantize": any(request["quantize"].values())}
-    if arguments.server is not None and any(about_pair.values()):
+    about_pair = [value for name, value in request.items() if name != "quantize"]
+    about_pair += request["quantize"].values()
+    if arguments.server is not None and any(value not in (None, False) for value in about_pair):
         raise ValueError("server: give --server or options about a pair, not both")
     if arguments.trace not in (None, "-"):
         _check_writable("trace", arguments.trace)
@@ -196,7 +197,7 @@ def _compare(arguments: Namespace, params: Params, request: dict[str, Any]) -> i
         for name in others_at_hand(pairs[0].info.name):
             kinds = request["quantize"] | ({"drafter": None} if of.has_head(name) else {})
             pairs.append(_load(request | {"name": name, "quantize": kinds}))
-    settings = of.settings_for(pairs, list(dict.fromkeys(names)), params)
+    settings = of.settings_for(pairs, names, params)
     settings = of.with_trees(settings, params, arguments.trees)
     prompts = prompts_for(pairs[0], arguments.prompts)
     rows, status = [], 0

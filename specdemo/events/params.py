@@ -74,8 +74,8 @@ class Parameter:
     on_vllm: bool = False
 
 
-def _row(default: Any, check: Callable[[str, Any], Any], about: str, **more: Any) -> Any:
-    is_hashed = check not in (_bias, _arguments)  # whose values are dicts
+def _row(default: Any, check: Callable[..., Any], about: str, is_hashed: bool = True, **more: Any) -> Any:
+    """is_hashed: False where the values are dicts."""
     return dataclass_field(default=default, hash=is_hashed, metadata={"row": Parameter(about, check, **more)})
 
 
@@ -95,15 +95,15 @@ def _method(field: str, name: object) -> str:
 
 def _rule(field: str, name: object) -> object:
     names = ", ".join(RULES)
-    if name in GONE_RULES:
+    if isinstance(name, str) and name in GONE_RULES:
         raise ValueError(about(field, "rule_gone", name=name, names=names))
-    if name not in tuple(RULES):  # not the mapping itself, which would hash the name
+    if not isinstance(name, str) or name not in RULES:
         raise ValueError(refusal(field, "choice", name, names=names))
     return name
 
 
 def _number(field: str, value: object) -> object:
-    is_auto = field == "gamma" and value == "auto"
+    is_auto = field == "gamma" and isinstance(value, str) and value == "auto"
     return value if is_auto else check_number(field, value)
 
 
@@ -260,18 +260,23 @@ class Params:
     """
 
     draft_with: str = _row("model", _method, "what drafts: one of {methods}; none is plain decoding")
-    gamma: Gamma = _whole(4, 1, 16, "the most tokens drafted in a round; auto chooses it each time", step=1)
+    gamma: Gamma = _whole(
+        4, 1, 16, "the most tokens drafted in a round; auto chooses it round by round", step=1
+    )
     tree: DraftTree = _row(
         *((), _tree),
         "the children of each drafted token, by depth: 3,2,1; auto: more where the drafter is surer; empty "
         "drafts a chain",
     )
     confidence: float = _real(
-        *(0.0, 0.0, 1.0, "a draft ends where the drafter's likeliest token is less probable; 0 is off"),
+        *(0.0, 0.0, 1.0),
+        "a draft ends where the drafter's likeliest token is less probable than this; 0 is off",
         excluded=1.0,
         step=0.05,
     )
-    exit_layer: int = _whole(0, 0, 64, "how many layers draft with early-exit; 0 is a quarter", step=1)
+    exit_layer: int = _whole(
+        *(0, 0, 64), "how many of the target's layers draft with early-exit; 0 is a quarter of them", step=1
+    )
     rule: str = _row("speculative", _rule, "how drafts are judged: one of {rules}; {lossy}")
     temperature: float = _real(0.8, 0.0, 2.0, "0 is greedy", step=0.05, on_vllm=True)
     top_k: int = _whole(0, 0, 1_000_000, "0 is off", on_vllm=True)
@@ -291,9 +296,12 @@ class Params:
     logit_bias: dict[int, float] | None = _row(
         *(None, _bias, "by token id, a number from -100 to 100 that is added to the token's logit"),
         none_is="the model's own",
+        is_hashed=False,
     )
     seed: int | None = _whole(  # every JSON reader keeps whole numbers up to here exact
-        None, 0, 2**53 - 1, "same seed and settings, same text", none_is="a new one", on_vllm=True
+        *(None, 0, 2**53 - 1, "the same seed and settings give the same text"),
+        none_is="a new one",
+        on_vllm=True,
     )
     max_new_tokens: int = _whole(200, 1, 32_768, "the longest text, in tokens")
     stop: tuple[str, ...] = _row((), _stop, "the text ends before the first of these strings")
@@ -303,17 +311,21 @@ class Params:
     chat_template_kwargs: dict[str, Any] | None = _row(
         *(None, _arguments, "what else the chat template is given, as a JSON object; with chat only"),
         none_is="none",
+        is_hashed=False,
     )
     json_schema: str | None = _row(None, _grammar, "a JSON schema that the text must follow", none_is="none")
     regex: str | None = _row(None, _grammar, "a regular expression that the text must match", none_is="none")
-    grammar: str | None = _row(None, _grammar, "a grammar in Lark's form for the text", none_is="none")
+    grammar: str | None = _row(
+        None, _grammar, "a grammar in Lark's form that the text must follow", none_is="none"
+    )
     ngram: int = _whole(3, 1, 16, "the longest n-gram that lookup matches or ngram stores", step=1)
     alternatives: int = _whole(5, 0, 50, "how many likely tokens are recorded at each place", step=1)
     lenience: float = _real(
         0.5, 0.0, 1.0, "of rule lenient: less accepts more; 1 is exact", excluded=0.0, step=0.05
     )
     draft_temperature: float | None = _real(
-        None, 0.0, 2.0, "the drafter's own; 0 drafts its likeliest tokens", none_is="the target's"
+        *(None, 0.0, 2.0, "the drafter's own temperature; 0 drafts its likeliest tokens"),
+        none_is="the target's",
     )
 
     def __new__(cls, *_: object, **values: object) -> "Params":

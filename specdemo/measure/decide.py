@@ -13,6 +13,7 @@ from specdemo.events.speedup import SpeedUp, break_even, is_wide
 from specdemo.events.verdict import speedup_in_words
 from specdemo.measure.results import (
     ALL,
+    ALONE,
     Candidate,
     CheckTime,
     Contender,
@@ -267,28 +268,43 @@ def _pays(row: SettingRow) -> bool:
 def recommendation(measured: Measured, work: str) -> Recommendation:
     rows, works = rows_of(measured, work), works_of(measured, work)
     best = _best(rows, works)
-    is_provisional = work not in measured.settled and measured.ended not in ("clear", "all")
-    unknown = {"work": work, "is_provisional": is_provisional}
-    if best is None or best.speedup is None or not is_told(best.speedup):
-        most = max((row.prompts for row in rows), default=0)
-        reason = _speak("too_wide", **_figures(best)) if best else _not_known(measured, works, most)
-        return Recommendation(**unknown, reason=reason, prompts=most)
-    chosen = {"draft_with": "none"}
+    most = max((row.prompts for row in rows), default=0)
+    unknown = Recommendation(
+        work=work,
+        reason=_not_known(measured, works, most),
+        prompts=most,
+        is_provisional=work not in measured.settled and measured.ended not in ("clear", "all"),
+    )
+    if best is None:
+        return unknown
+    assert best.speedup is not None
+    if not is_told(best.speedup):
+        return replace(unknown, reason=_speak("too_wide", **_figures(best)))
+    contender, gamma = ALONE, None
     if _pays(best):
         reason = _speak("pays", **_figures(best))
         reason = f"{reason[0].upper()}{reason[1:]}"
         contender, gamma = contender_of(measured, best.setting), best.setting.gamma or None
-        names = ("draft_with", "drafter", "drafter_kind", "tree")
-        chosen = {"gamma": gamma} | {name: getattr(contender, name) for name in names}
     else:
         key = "slower" if round(best.speedup.high, 2) < 1 else "unclear"
         reason = f"{_speak(key, **_figures(best))} {_why_not(best)}"
-        if key == "unclear" and is_provisional:  # more prompts may show that it pays
-            return Recommendation(**unknown, reason=reason, prompts=best.prompts)
+        if key == "unclear" and unknown.is_provisional:  # more prompts may show that it pays
+            return replace(unknown, reason=reason, prompts=best.prompts)
     if work == ALL and len(works) < len(measured.works):
         reason += f" {_speak('of_some', works=', '.join(map(work_in_words, works)))}"
-    of_best = {"speedup": best.speedup.value, "interval": best.speedup.interval, "best": best.setting}
-    return Recommendation(**unknown, **chosen, **of_best, reason=reason, prompts=best.prompts)
+    return replace(
+        unknown,
+        draft_with=contender.draft_with,
+        drafter=contender.drafter,
+        drafter_kind=contender.drafter_kind,
+        gamma=gamma,
+        speedup=best.speedup.value,
+        interval=best.speedup.interval,
+        reason=reason,
+        best=best.setting,
+        prompts=best.prompts,
+        tree=contender.tree,
+    )
 
 
 def _not_known(measured: Measured, works: Sequence[str], prompts: int) -> str:

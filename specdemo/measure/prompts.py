@@ -26,6 +26,7 @@ SPEED_BENCH = {
 JSON_FILES = (".json", ".jsonl", ".ndjson")
 PROMPTS = ("messages", "prompt", "input")  # the names under which a request has its prompt
 WRAPPERS = ("body", "request")  # the names under which a log has a request
+LARGEST_FILE = 64  # MB
 FORMS = '{"prompt": "..."} or {"messages": [...]}'  # of a line, as sentences name them
 
 
@@ -77,10 +78,15 @@ def read_prompts(path: str | Path) -> list[Prompt]:
     ValueError, in one sentence, for a file or a line that cannot be taken."""
     file, prompts = str(path), []
     try:
-        text = Path(path).read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        why = error.strerror or str(error)
+        size = Path(path).stat().st_size / 1e6
+        content = Path(path).read_bytes() if size <= LARGEST_FILE else b""
+    except (OSError, ValueError) as error:  # ValueError: for a path with a NUL
+        why = getattr(error, "strerror", None) or str(error)
         raise ValueError(about("prompts", "prompts_unread", file=file, why=why)) from None
+    if size > LARGEST_FILE:
+        raise ValueError(about("prompts", "prompts_large", file=file, most=LARGEST_FILE, size=round(size)))
+    try:
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise ValueError(about("prompts", "prompts_encoding", file=file, line=line)) from None

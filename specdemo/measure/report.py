@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby, product
 from math import log2
 from pathlib import Path
@@ -213,7 +213,7 @@ def advice_object(advice: Advice) -> dict[str, Any]:
     counted = {"setting": best.best and asdict(best.best), "break_even_rows": even}
     counted["requests"] = list(map(asdict, requests))
     rows = list(map(asdict, settings_table(advice).rows))
-    kept = to_object(advice.measured)
+    kept = to_object(replace(advice.measured, samples=(), probes=()))
     del kept["samples"], kept["probes"]
     return {"recommendation": recommended, "rows": rows, "concurrent": counted, **kept}
 
@@ -221,7 +221,10 @@ def advice_object(advice: Advice) -> dict[str, Any]:
 def page_of(advice: Advice) -> str:
     """The page, in the language that is spoken."""
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.globals.update(globals())  # the functions of this module, which it calls
+    called_by_template = (say, head_in_words, work_in_words, setting_in_words, ended_in_words)
+    called_by_template += (checks_in_words, requests_in_words, probes_in_words, typed_of)
+    called_by_template += (settings_table, probes_table, speedups_picture, curves_pictures)
+    environment.globals.update({function.__name__: function for function in called_by_template})
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
     kept = json.dumps(to_object(advice.measured)).replace("<", "\\u003c")
     return template.render(advice=advice, measured=advice.measured, kept=kept, language=spoken())

@@ -1,7 +1,7 @@
 """What the adviser measures and what comes of it. Without torch."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from statistics import fmean
 from typing import Any, Literal
 
@@ -194,16 +194,18 @@ class Measured:
 
 
 def to_object(measured: Measured) -> dict[str, Any]:
+    texts = {name: list(map(_text_object, getattr(measured, name))) for name in ("probes", "samples")}
+    return {"schema": SCHEMA, **asdict(replace(measured, probes=(), samples=())), **texts}
+
+
+def _text_object(one: Sample) -> dict[str, Any]:
     """Times are means of a turn's rounds."""
-    kept = {"schema": SCHEMA, **asdict(measured)}
-    for name in ("probes", "samples"):
-        for text, one in zip(kept[name], getattr(measured, name), strict=True):
-            text["turns"] = [
-                {
-                    "plain_ms": turn.plain_ms,
-                    "drafted": fmean(each.drafted for each in turn.fast),
-                    "ms": fmean(each.ms for each in turn.fast),
-                }
-                for turn in one.turns
-            ]
-    return kept
+    turns = [
+        {
+            "plain_ms": turn.plain_ms,
+            "drafted": fmean(each.drafted for each in turn.fast),
+            "ms": fmean(each.ms for each in turn.fast),
+        }
+        for turn in one.turns
+    ]
+    return {**asdict(replace(one, turns=())), "turns": turns}

@@ -36,6 +36,7 @@ def settings_for(pairs: Sequence[Pair], names: Sequence[str], params: Params) ->
     """One setting, which drafts chains, for each of these names in METHODS. Of several pairs, which have the
     same target, a method that needs a drafter gives one for each pair, and another method one for the first.
     ValueError for what a pair cannot have."""
+    names = list(dict.fromkeys(names))
     by_drafter = [name for name in names if METHODS[name].needs_drafter] if len(pairs) > 1 else []
     of_each = [(pair, name) for pair in pairs for name in by_drafter]
     settings = []

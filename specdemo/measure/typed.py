@@ -4,7 +4,6 @@ import json
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from itertools import product
 from pathlib import PurePath
 
 from specdemo.events import METHODS, Params
@@ -38,14 +37,14 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """rows: for a drafter (of a method without one the target) and Params, by kind of drafter or, where none
-    drafts, by method. write: the command for a target and settings. drawn: the setting that asks for drawn
-    drafts, and of_drawn, the key of what is to be said of it. confidence: the setting for Params.confidence,
-    where there is one. notes: keys of sentences on every command."""
+    """row: for a kind of drafter (a method, where none drafts), the drafter (the target, where there is none)
+    and Params; None where the server has not the method. write: the command for a target and settings. drawn:
+    the setting that asks for drawn drafts, and of_drawn, the key of what is to be said of it. confidence: the
+    setting for Params.confidence, where there is one. notes: keys of sentences on every command."""
 
     name: str
     version: str
-    rows: Callable[[str, Params], dict[str, Row]]
+    row: Callable[[str, str, Params], Row | None]
     write: Callable[[str, Settings], str]
     drawn: Settings
     of_drawn: str
@@ -62,7 +61,7 @@ def typed_into(target: str, drafter: str | None, kind: str | None, params: Param
     for server in SERVERS:
         command = None
         notes = [*map(message, server.notes), message("typed_temperature", sampler=sampler)]
-        row = server.rows(drafter or target, params).get("+".join(ways))
+        row = server.row("+".join(ways), drafter or target, params)
         if params.draft_with == "none":
             command = server.write(target, {})
         elif params.tree:
@@ -98,30 +97,29 @@ def _drafting(server: Server, row: Row, params: Params) -> tuple[Settings, list[
     return settings, notes
 
 
-def _by_vllm(drafter: str, params: Params) -> dict[str, Row]:
+# By kind of drafter.
+VLLM_METHODS = {"model": "draft_model", "pard": "draft_model", "eagle": "eagle", "eagle3": "eagle3"}
+VLLM_METHODS |= {"peagle": "eagle3", "assistant": "mtp", "dspark": "dspark"}
+VLLM_METHODS |= {"dflash": "dflash", "dflash2": "dflash"}
+
+
+def _by_vllm(way: str, drafter: str, params: Params) -> Row | None:
     """What config/speculative.py takes as --speculative-config."""
     tokens = {"num_speculative_tokens": params.gamma}
     on_cpu = ("typed_vllm_cpu",) if params.temperature else ()
-
-    def by_drafter(method: str, **more: bool) -> Row:
-        settings = {"method": method, "model": drafter, **tokens, **more}
-        return Row(settings, on_cpu, can_draw=True)
-
-    copied = {"prompt_lookup_max": params.ngram, "prompt_lookup_min": 1}
-    return {
-        "model": by_drafter("draft_model"),
-        "pard": by_drafter("draft_model", parallel_drafting=True),
-        "eagle": by_drafter("eagle"),
-        "eagle3": by_drafter("eagle3"),
-        "peagle": by_drafter("eagle3", parallel_drafting=True),
-        "assistant": by_drafter("mtp"),
-        "dflash": by_drafter("dflash"),
-        "dflash2": by_drafter("dflash"),
-        "dspark": by_drafter("dspark"),
-        "mtp": Row({"method": "mtp", **tokens}, on_cpu, can_draw=True),
-        "lookup": Row({"method": "ngram", **tokens, **copied}, on_cpu),
-        "suffix": Row({"method": "suffix", **tokens}, (*on_cpu, "typed_vllm_suffix")),
-    }
+    match way:
+        case "mtp":
+            return Row({"method": "mtp", **tokens}, on_cpu, can_draw=True)
+        case "lookup":
+            copied = {"prompt_lookup_max": params.ngram, "prompt_lookup_min": 1}
+            return Row({"method": "ngram", **tokens, **copied}, on_cpu)
+        case "suffix":
+            return Row({"method": "suffix", **tokens}, (*on_cpu, "typed_vllm_suffix"))
+    if way not in VLLM_METHODS:
+        return None
+    parallel = {"parallel_drafting": True} if way in ("pard", "peagle") else {}
+    settings = {"method": VLLM_METHODS[way], "model": drafter, **tokens, **parallel}
+    return Row(settings, on_cpu, can_draw=True)
 
 
 def _vllm(target: str, settings: Settings) -> str:
@@ -129,50 +127,47 @@ def _vllm(target: str, settings: Settings) -> str:
     return shlex.join(["vllm", "serve", target, *config])
 
 
-def _by_llama(drafter: str, params: Params) -> dict[str, Row]:
+OF_HEAD = ("typed_gguf_head",)
+LLAMA_DRAFTING = {  # by kind of drafter, and "mtp", without the drafter's file and the draft's length
+    "model": Row({"--spec-type": "draft-simple"}, (), True, "typed_p_min"),
+    "eagle3": Row({"--spec-type": "draft-eagle3"}, OF_HEAD, False, "typed_p_min"),
+    "assistant": Row({"--spec-type": "draft-mtp"}, OF_HEAD, True, "typed_p_min"),
+    "dflash": Row({"--spec-type": "draft-dflash"}, OF_HEAD, False, "typed_p_min"),
+    # p_min is compared with the share among the place's candidates, which is q here, too.
+    "dflash2": Row({"--spec-type": "draft-dflash"}, OF_HEAD),
+    "dspark": Row({"--spec-type": "draft-dspark"}, OF_HEAD, False, "typed_p_min_dspark"),
+    "mtp": Row({"--spec-type": "draft-mtp"}, (), True, "typed_p_min"),
+}
+
+
+def _by_llama(way: str, drafter: str, params: Params) -> Row | None:
     """By common/arg.cpp and common/speculative.cpp."""
-    file, most = {"-md": _gguf(drafter)}, {"--spec-draft-n-max": params.gamma}
-
-    def head(kind: str, can_draw: bool = False, of_confidence: str | None = "typed_p_min") -> Row:
-        return Row({**file, "--spec-type": kind, **most}, ("typed_gguf_head",), can_draw, of_confidence)
-
-    drafting = {
-        "model": replace(head("draft-simple", can_draw=True), notes=()),
-        "eagle3": head("draft-eagle3"),
-        "assistant": head("draft-mtp", can_draw=True),
-        "dflash": head("draft-dflash"),
-        # p_min is compared with the share among the place's candidates, which is q here, too.
-        "dflash2": head("draft-dflash", of_confidence=None),
-        "dspark": head("draft-dspark", of_confidence="typed_p_min_dspark"),
-        "mtp": Row({"--spec-type": "draft-mtp", **most}, (), True, "typed_p_min"),
-    }
-    simple = {
-        "--spec-type": "ngram-simple",
-        # It drafts nothing where fewer tokens follow than an n-gram has.
-        "--spec-ngram-simple-size-n": min(params.ngram, params.gamma),
-        "--spec-ngram-simple-size-m": params.gamma,
-    }
-    one_level = {
-        "--spec-type": "ngram-mod",
-        "--spec-ngram-mod-n-match": params.ngram,
-        "--spec-ngram-mod-n-min": 1,
-        "--spec-ngram-mod-n-max": params.gamma,
-    }
-    copying = {
-        "lookup": Row(simple, ("typed_llama_lookup",)),
-        "ngram": Row({"--spec-type": "ngram-cache"}, ("typed_llama_cache",)),
-        "ngram-one-level": Row(one_level, ("typed_llama_mod",)),
-    }
-    # It asks what copies before what drafts, and of two that copy always the same one first.
-    pairs = product(copying.items(), drafting.items())
-    joined = {f"{one}+{other}": _joined(first, second) for (one, first), (other, second) in pairs}
-    return drafting | copying | joined
-
-
-def _joined(first: Row, second: Row) -> Row:
-    kinds = f"{first.settings['--spec-type']},{second.settings['--spec-type']}"
-    settings = {**second.settings, **first.settings, "--spec-type": kinds}
-    return replace(second, settings=settings, notes=(*second.notes, *first.notes))
+    match way:
+        case "lookup":
+            # It drafts nothing where fewer tokens follow than an n-gram has.
+            matched = {"--spec-ngram-simple-size-n": min(params.ngram, params.gamma)}
+            settings = {"--spec-type": "ngram-simple", **matched, "--spec-ngram-simple-size-m": params.gamma}
+            return Row(settings, ("typed_llama_lookup",))
+        case "ngram":
+            return Row({"--spec-type": "ngram-cache"}, ("typed_llama_cache",))
+        case "ngram-one-level":
+            lengths = {"--spec-ngram-mod-n-min": 1, "--spec-ngram-mod-n-max": params.gamma}
+            settings = {"--spec-type": "ngram-mod", "--spec-ngram-mod-n-match": params.ngram, **lengths}
+            return Row(settings, ("typed_llama_mod",))
+    copying, _, drafting = way.rpartition("+")
+    if drafting not in LLAMA_DRAFTING:  # of two that copy it asks always the same one first
+        return None
+    row = LLAMA_DRAFTING[drafting]
+    file = {} if drafting == "mtp" else {"-md": _gguf(drafter)}
+    settings = {**file, **row.settings, "--spec-draft-n-max": params.gamma}
+    if copying:  # it asks what copies before what drafts
+        first = _by_llama(copying, drafter, params)
+        if first is None:
+            return None
+        kinds = f"{first.settings['--spec-type']},{row.settings['--spec-type']}"
+        settings |= {**first.settings, "--spec-type": kinds}
+        row = replace(row, notes=(*row.notes, *first.notes))
+    return replace(row, settings=settings)
 
 
 def _llama(target: str, settings: Settings) -> str:

@@ -162,6 +162,7 @@ WITHOUT_TORCH = {  # what is wrong with a command, before anything is loaded; No
     "generate x --trace /no/such/place/x.json": "/no/such/place",
     "generate x --trace .": "trace must be a file",
     "generate x --vllm http://a:1 --pair embedded": "server: ",
+    "generate x --server http://a:1 --pair=": "server: ",
     "generate x --vllm-key-from-env X": "--server",
     "bench --prompts 0": "--prompts",
     "bench --top-p 0": "top_p ",

@@ -213,6 +213,16 @@ def test_what_is_wrong_is_named():
         rejected(changed(path, value), named or path.replace(" ", "."))
 
 
+def test_a_server_may_leave_out_the_ids_of_what_a_round_added_but_not_how_many():
+    served = json.loads(any_trace(1).to_json())
+    server = dict.fromkeys(("version", "method", "gamma", "parallel"))
+    served["pair"]["server"] = server | {"address": "http://a:1", "software": "vLLM", "model": "m"}
+    served["rounds"][3]["emitted"] = served["output_ids"][6:8] = [None, None]
+    assert Trace.from_json(json.dumps(served)).output_ids == served["output_ids"]
+    served["rounds"][3]["emitted"] = served["output_ids"][6:8] = [None]
+    rejected(json.dumps(served), "rounds.3.emitted")
+
+
 def test_of_many_faults_in_a_list_the_first_is_named():
     """All of a million would take minutes and gigabytes."""
     lists = ("rounds", "rounds 3 draft", "rounds 3 draft 0 top", "rounds 3 emitted", "prompt_ids", "marks")

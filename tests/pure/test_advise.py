@@ -195,6 +195,8 @@ def test_a_report_keeps_what_was_measured():
     assert page.count("</script>") == 1 and "<b>" not in page and "serve &#39;a/&lt;target&gt;" in page
     _, _, kept = page.partition('<script type="application/json" id="measured">')
     assert json.JSONDecoder().raw_decode(kept)[0] == json.loads(json.dumps(to_object(advice.measured)))
+    text = "work prompt setting length drafted accepted emitted judged draft_ms turns"
+    assert list(to_object(advice.measured)["samples"][0]) == text.split()
     best, of_all = (advice_object(advice)["recommendation"][work] for work in ("chat", "all"))
     assert best["draft_with"] == "model" and best["gamma"] == 4 and best["interval"][0] > 1
     assert of_all == best, "one kind of work is all of it"

@@ -111,7 +111,7 @@ def test_rows_of_an_unfinished_comparison_are_over_the_same_prompts():
 
 def test_several_pairs_give_several_drafter_models_and_each_other_method_once():
     one, two = pair("one"), pair("two")
-    settings = settings_for([one, two], ["lookup", "model", "none"], GREEDY)
+    settings = settings_for([one, two], ["lookup", "model", "none", "lookup"], GREEDY)
     assert [(each.name, each.pair) for each in settings] == [
         ("drafter model (one)", one),
         ("drafter model (two)", two),

@@ -71,9 +71,11 @@ def test_a_wrong_line_is_refused_by_its_number(tmp_path, line):
 
 
 def test_a_file_that_cannot_be_taken_is_refused(tmp_path):
-    files = {f"prompts_{name}": tmp_path / name for name in ("unread", "none", "encoding")}
+    files = {f"prompts_{name}": tmp_path / name for name in ("unread", "none", "encoding", "large")}
     files["prompts_none"].write_text(" \n\n")
     files["prompts_encoding"].write_bytes("One\nGrün\n".encode("latin-1"))
-    for key, file in [*files.items(), ("prompts_unread", tmp_path)]:
+    with files["prompts_large"].open("wb") as large:
+        large.truncate(64_000_001)
+    for key, file in [*files.items(), ("prompts_unread", tmp_path), ("prompts_unread", tmp_path / "\0")]:
         with refused(key, field="prompts", file=str(file)):
             read_prompts(file)
