@@ -10,7 +10,7 @@ from typing import Any
 
 from specdemo import Params
 from specdemo.servers.software import ServedPair
-from specdemo.servers.vllm import COUNTED, SAMPLE
+from specdemo.servers.vllm import COUNTED, COUNTER_LINE
 from specdemo.session import prepare
 
 FOLDER = Path(__file__).parent / "recordings"
@@ -86,7 +86,7 @@ def counted(metrics: str) -> list[str]:
 
 def labels_of(lines: list[str]) -> dict[str, set[str]]:
     """The names of the counters that are read, with the names of their labels."""
-    samples = SAMPLE.finditer("\n".join(lines))
+    samples = COUNTER_LINE.finditer("\n".join(lines))
     return {sample[1]: {*re.findall(r'(\w+)="', sample[2])} for sample in samples}
 
 

@@ -15,7 +15,10 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from io import StringIO
+from math import ceil
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -43,6 +46,7 @@ NOWHERE = Path(os.devnull)  # a path with no files in it
 # known).
 OnProgress = Callable[[Message, float | None], None]
 _T = TypeVar("_T")
+LONGEST_WAIT = 10**9  # seconds that are told
 DOWNLOAD_SECONDS = 1_800.0  # the longest time for a download, and for waiting because the hub asks to
 
 
@@ -275,10 +279,18 @@ class _AsksToWait(Exception):
 
 
 @contextmanager
-def patience(seconds: float, on_progress: OnProgress) -> Iterator[None]:
-    """Within this block a hub that asks to wait is waited for until these seconds are over, and `on_progress`
-    is told of it. Elsewhere each call has a time of its own, and standard error is told."""
-    token = _patience.set((seconds, time.monotonic() + seconds, on_progress))
+def patience(seconds: float = DOWNLOAD_SECONDS, on_progress: OnProgress | None = None) -> Iterator[None]:
+    """Within this block or function a hub that asks to wait is waited for until these seconds are over.
+    on_progress: is told of it; None: standard error, of each length once. Elsewhere each call has a time of
+    its own."""
+    shown = set[Message]()
+
+    def show(what: Message, share: float | None) -> None:
+        if what not in shown:
+            print(harmless(f"specdemo: {what}"), file=sys.stderr, flush=True)
+        shown.add(what)
+
+    token = _patience.set((seconds, time.monotonic() + seconds, on_progress or show))
     try:
         yield
     finally:
@@ -288,8 +300,11 @@ def patience(seconds: float, on_progress: OnProgress) -> Iterator[None]:
 def _ask(part: Part, call: Callable[..., _T], *given: Any, **options: Any) -> _T:
     """Calls the hub's library for a model and returns its answer. Waits here if the hub asks for it, since
     the library would wait as long as it is told, or not at all. LoadError if that is too long."""
-    usual = (DOWNLOAD_SECONDS, time.monotonic() + DOWNLOAD_SECONDS, _show)
-    most, until, on_progress = _patience.get() or usual
+    patient = _patience.get()
+    if patient is None:
+        with patience():
+            return _ask(part, call, *given, **options)
+    most, until, on_progress = patient
     while True:
         hooks = get_session().event_hooks["response"]  # of a new client after a failed connection
         if _hear not in hooks:
@@ -309,19 +324,18 @@ def _ask(part: Part, call: Callable[..., _T], *given: Any, **options: Any) -> _T
         time.sleep(max(1, asked))
 
 
-def _show(what: Message, share: float | None) -> None:
-    print(harmless(f"specdemo: {what}"), file=sys.stderr, flush=True)
-
-
 def _hear(response: Any) -> None:
     """Called with each answer that the library gets. _AsksToWait where the hub asks `_ask` to wait: by
-    RateLimit, where that is used up, or by a number in Retry-After."""
+    RateLimit, where that is used up, or by Retry-After, a number or a date."""
     status = response.status_code
     if not _asking.get() or status != 429 and status < 500:
         return
     limit = parse_ratelimit_headers(response.headers)
     if status == 429 and limit is not None and limit.remaining == 0:
         raise _AsksToWait(limit.reset_in_seconds)
-    seconds = response.headers.get("Retry-After", "").strip()
-    if re.fullmatch(r"\d{1,9}", seconds):
-        raise _AsksToWait(int(seconds))
+    asked = response.headers.get("Retry-After", "").strip()
+    with suppress(TypeError, ValueError):
+        if asked.isdecimal():
+            raise _AsksToWait(min(int(asked), LONGEST_WAIT))
+        wait = parsedate_to_datetime(asked) - datetime.now(UTC)
+        raise _AsksToWait(max(0, ceil(wait.total_seconds())))

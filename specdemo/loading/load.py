@@ -19,7 +19,7 @@ from specdemo.errors import LoadError, PairError, gated_error, is_out_of_memory,
 from specdemo.events import ByModel, PairInfo, Params
 from specdemo.loading import fetch
 from specdemo.loading.catalog import GATED
-from specdemo.loading.fetch import OnProgress
+from specdemo.loading.fetch import OnProgress, patience
 from specdemo.loading.pair import AnyPair, Pair
 from specdemo.loading.plan import LoadPlan, check_free_memory, check_memory, plan_from
 from specdemo.loading.read import kind_of_part, read_model, read_skeleton, read_tokenizer
@@ -39,6 +39,7 @@ NO_CODE = "these models came with none for their forwards"
 DYNAMIC = "transformers_modules"  # where transformers puts program code that comes with models
 
 
+@patience()
 def load_pair(
     name: str | None = None,
     *,
@@ -193,6 +194,7 @@ def _other_tokenizer(
     return other_tokenizer(tokenizer, read_tokenizer(drafter), *ids)
 
 
+@patience()
 def load_drafter(pair: Pair, drafter: str | os.PathLike) -> Pair:
     """A pair of the same target with another drafter, loaded and checked; for `Pair.attach`."""
     if drafter is None:

@@ -22,6 +22,7 @@ from specdemo.words.catalogue import numeral
 from specdemo.words.message import Message, message
 
 UNWANTED = "nobody waits for this pair any more"
+MOST_DOWNLOADS = 2  # that go on at once
 WAITERS_PERIOD = 0.5  # s between two looks at whether who waits has left
 IsWanted = Callable[[], bool]
 
@@ -29,12 +30,14 @@ IsWanted = Callable[[], bool]
 @dataclass(eq=False)
 class Download:
     """What one thread brings, for all who want the same pair. It cannot be ended from outside while it waits
-    inside a library, so it goes on without visitors, and whoever asks again finds it further on."""
+    inside a library, so it goes on without visitors, and whoever asks again finds it further on. It does not
+    begin if nobody waits for it any more by its turn."""
 
-    listeners: list[OnProgress] = field(default_factory=list)  # of all who wait for it
+    listeners: list[tuple[OnProgress, IsWanted]] = field(default_factory=list)  # of all who wait for it
     done: Future[None] = field(default_factory=Future)
+    news: tuple[Message, float | None] | None = None  # the last that its listeners were told
     step: tuple = ()  # what is being downloaded, and how many whole percent of it are there
-    moved: float = field(default_factory=monotonic)  # when the step changed
+    moved: float | None = None  # when the step changed; None before its turn
 
 
 class ModelPool:
@@ -42,8 +45,8 @@ class ModelPool:
 
     When there is no room for another one, the least recently used pair that is not running goes first. One
     pair is loaded at a time; pairs that are loaded can be used meanwhile. What is not on this machine is
-    downloaded before, while other pairs load. seconds: the longest that a visitor waits for a download, and
-    for others' loads.
+    downloaded before, while other pairs load, MOST_DOWNLOADS at once besides those that are stalled. seconds:
+    the longest that a visitor waits for a download, and for others' loads.
     """
 
     def __init__(self, share: float = 0.5, seconds: float = DOWNLOAD_SECONDS):
@@ -51,6 +54,7 @@ class ModelPool:
         self.pairs: OrderedDict[tuple, Pair] = OrderedDict()  # least recently used first
         self.downloads: dict[tuple, Download] = {}
         self.lock = threading.Lock()  # protects these two
+        self.ended = threading.Condition(self.lock)  # notified when a download has ended
         self.loading = threading.Lock()
         self.listeners: list[OnProgress] = []  # of everyone who waits for a pair that is on this machine
 
@@ -121,24 +125,29 @@ class ModelPool:
         raise failed
 
     def _await_download(self, request: PairRequest, on_progress: OnProgress, is_wanted: IsWanted) -> None:
-        """Waits until the pair is on this machine. Where its download has not moved by one percent for
-        `seconds`, who asks is refused at once: so at most one thread for each pair can be stuck."""
+        """Waits until the pair is on this machine. Where its download is stalled, who asks is refused at
+        once: so at most one thread for each pair can be stuck."""
         with self.lock:
             download = self.downloads.get(request.key)
             if download is None:
-                download = self.downloads[request.key] = Download()
+                download = Download()
                 start = partial(self._download, request, download)
                 threading.Thread(target=start, name="download", daemon=True).start()
-            elif monotonic() - download.moved > self.seconds:
+                self.downloads[request.key] = download
+            elif download.moved is not None and not self._goes_on(download):
                 raise LoadError(message("hub_silent", name=request.name))
-            download.listeners.append(on_progress)
+            download.listeners.append((on_progress, is_wanted))
+            news = download.news
         try:
+            if news is not None:
+                on_progress(*news)
             is_done = wait_while(is_wanted, self.seconds, lambda seconds: wait([download.done], seconds).done)
         finally:
             with self.lock:
-                download.listeners.remove(on_progress)
+                download.listeners.remove((on_progress, is_wanted))
+                why = "loads_before" if download.moved is None else "hub_slow"
         if not is_done:
-            raise TookTooLong(message("hub_slow", name=request.name, seconds=numeral(self.seconds, ",.0f")))
+            raise TookTooLong(message(why, name=request.name, seconds=numeral(self.seconds, ",.0f")))
         if error := download.done.exception():
             # Each visitor gets an error of its own, without the frames of the download's thread.
             raise with_words(error) if isinstance(error, PairError) else error
@@ -149,11 +158,18 @@ class ModelPool:
             with self.lock:
                 if step != download.step:
                     download.step, download.moved = step, monotonic()
+                download.news = doing, share
                 listeners = list(download.listeners)
-            for listener in listeners:
-                listener(doing, share)
+            for on_progress, _ in listeners:
+                on_progress(doing, share)
 
         try:
+            with self.ended:
+                while sum(map(self._goes_on, self.downloads.values())) >= MOST_DOWNLOADS:
+                    self.ended.wait(WAITERS_PERIOD)  # one that becomes stalled does not notify
+                if not any(is_wanted() for _, is_wanted in download.listeners):
+                    raise PairError(UNWANTED)
+                download.moved = monotonic()
             report(message("configs"), None)
             with patience(self.seconds, report):
                 planned = plan(request)
@@ -162,9 +178,14 @@ class ModelPool:
             tell = partial(download.done.set_result, None)
         except BaseException as error:
             tell = partial(download.done.set_exception, error)
-        with self.lock:
+        with self.ended:
             del self.downloads[request.key]
+            self.ended.notify_all()
         tell()
+
+    def _goes_on(self, download: Download) -> bool:
+        """Whether it has begun and is not stalled: within `seconds` one more percent of it has come."""
+        return download.moved is not None and monotonic() - download.moved <= self.seconds
 
     def _make_room(self, planned: LoadPlan) -> None:
         # Raises before any other pair is dropped.

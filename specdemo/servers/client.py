@@ -190,19 +190,24 @@ class Client:
         """What the server answers. ServerError if that is not what was asked for."""
         content, status = b"".join(self._parts(response, most)), response.status_code
         if status in (401, 403):
-            raise self.error("refuses the key, or wants one: set --server-key-from-env to its variable")
+            advice = "set --server-key-from-env to a variable that has it"
+            raise self.error(f"refuses the key, or wants one: {advice}")
         if response.is_redirect:
             raise self.error("answers from another address, which is not followed: give that address")
         if status != 200:
             try:
-                reason = _reason(from_json(content, allow_inf_nan=False))
+                reason = self._reason(from_json(content, allow_inf_nan=False))
             except ValueError:
-                reason = _reason(response.reason_phrase)
+                reason = self._reason(response.reason_phrase)
             raise self.error(f"answers with status {status}: {reason or 'no reason given'}")
         return content
 
     def _parts(self, response: httpx.Response, most: int) -> Iterator[bytes]:
-        """The parts of a body as they arrive, compressed or not. most: the most bytes of all."""
+        """The parts of a body as they arrive. most: the most bytes of all."""
+        if response.headers.get("Content-Encoding", "identity").strip().lower() != "identity":
+            if response.status_code == 200:  # else the status says more
+                raise self.error("compresses its answers, although it is asked not to")
+            return
         for part in response.iter_raw():
             if response.num_bytes_downloaded > most:
                 raise self.error(f"sent an answer to {response.url.path} of more than {most:,} bytes")
@@ -213,7 +218,7 @@ class Client:
         if not isinstance(event, dict):
             raise self.error("sent something else than events of a completion")
         if event.get("error"):
-            raise self.error(f"gave the run up: {_reason(event)}")
+            raise self.error(f"gave the run up: {self._reason(event)}")
         return event
 
     def parsed(self, data: bytes) -> Any:
@@ -225,9 +230,7 @@ class Client:
     def error(self, what: str) -> ServerError:
         if self.name is None:
             return ServerError(f"the server at {self.address} {readable(what)}")
-        host = re.escape(urlsplit(self.address).hostname or self.address)
-        words = re.sub(rf"\b{host}(:\d+)?\b", self.name, readable(what), flags=re.IGNORECASE)
-        return ServerError(f"{self.name} {without_directories(words)}")
+        return ServerError(f"{self.name} {without_directories(readable(what))}")
 
     def silent(self) -> ServerError:
         return self.error(f"has sent no token for {self.read_seconds:g} s")
@@ -238,7 +241,7 @@ class Client:
             return error
         if isinstance(error, httpx.TimeoutException):
             return self.error(f"did not take a connection within {CONNECT_SECONDS:.0f} s")
-        words = _reason(error)
+        words = self._reason(error)
         why = f": {words}" if words and self.name is None else ""  # they can tell the host
         if "CERTIFICATE" in words:
             return self.error(f"has no certificate that can be trusted{why}")
@@ -248,12 +251,18 @@ class Client:
             return self.error("broke off the connection")
         return self.error(f"cannot be used: {type(error).__name__}{why}")
 
+    def _reason(self, answer: Any) -> str:
+        """What the server's answer says is wrong, on one line."""
+        while isinstance(answer, dict) and ("error" in answer or "message" in answer):
+            answer = answer.get("message", answer.get("error"))
+        return self.without_host(" ".join(redacted(str(answer)).split()))[:LONGEST_REASON].rstrip(".")
 
-def _reason(answer: Any) -> str:
-    """What the server's answer says is wrong, on one line."""
-    while isinstance(answer, dict) and ("error" in answer or "message" in answer):
-        answer = answer.get("message", answer.get("error"))
-    return " ".join(redacted(str(answer)).split())[:LONGEST_REASON].rstrip(".")
+    def without_host(self, words: str) -> str:
+        """The server's words with its name in the place of its host, if it has one."""
+        if (name := self.name) is None:
+            return words
+        host = re.escape(urlsplit(self.address).hostname or self.address)
+        return re.sub(rf"(?<!\w)\[?{host}\]?(:\d+)?(?!\w)", lambda _: name, words, flags=re.IGNORECASE)
 
 
 class Exchange:
@@ -266,7 +275,10 @@ class Exchange:
         # Reentrant, since garbage that is collected while it is held can close this very exchange.
         self._lock, self._is_closed = threading.RLock(), False
         self.asked_at = time.perf_counter()
-        threading.Thread(target=self._run, daemon=True).start()
+        try:
+            threading.Thread(target=self._run, daemon=True).start()
+        except RuntimeError:
+            raise client.error("cannot be asked: no more threads can be started here") from None
 
     def _run(self) -> None:
         client, method = self._client, "GET" if self._body is None else "POST"

@@ -47,7 +47,8 @@ def connect(url: str, key: str | None = None, name: str | None = None) -> Served
     model, *others = models
     if model.owned_by and model.owned_by not in SOFTWARE:
         why = "only these tell their rounds in a way that is read here"
-        raise client.error(f"is of {readable(model.owned_by)[:40]} and not vLLM or llama.cpp: {why}")
+        owner = client.without_host(readable(model.owned_by))[:40]
+        raise client.error(f"is of {owner} and not vLLM or llama.cpp: {why}")
     pair = SOFTWARE[model.owned_by or "vllm"](client, model.id, model.max_model_len)
     pair.notes += [f"the server has {len(others)} more models, which are not used"] if others else []
     return pair

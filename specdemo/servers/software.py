@@ -306,7 +306,8 @@ class ServedPair(ABC):
         with closing(self.client.stream(request)) as stream:
             last_at = stream.asked_at
             while True:
-                seconds = TAIL_SECONDS if reader.finish else self.client.read_seconds
+                has_ended = reader.finish is not None  # before this event
+                seconds = TAIL_SECONDS if has_ended else self.client.read_seconds
                 try:
                     arrived = stream.next(last_at + seconds, is_over, self.client.silent)
                     if arrived is None:
@@ -316,7 +317,7 @@ class ServedPair(ABC):
                     if at - last_at > seconds and not any(chunk.tokens for chunk in chunks):
                         raise self.client.silent()
                 except ServerError:
-                    if reader.finish:
+                    if has_ended:
                         return
                     raise
                 for chunk in chunks:

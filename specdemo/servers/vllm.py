@@ -13,12 +13,13 @@ from pydantic import AliasPath, BaseModel, Field, ValidationError
 from specdemo.events import LIMITS, PARAMETERS, Finish, Params, ServerStats
 from specdemo.events.params import field_of_grammar
 from specdemo.servers import software
-from specdemo.servers.client import Body, Condition, Request, never, readable
+from specdemo.servers.client import Body, Client, Condition, Request, never, readable
 from specdemo.servers.software import Chunk, ChunkReader, Likely, Misread, Placed, Sent, ServedPair, Settled
 from specdemo.words.message import Message, about
 
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # a token whose character the next one completes
 LONGEST_METRICS = 8_000_000  # bytes; those of many engines take about 1,000,000
+LONGEST_SAMPLE = 10_000  # characters of a counter's line after its name
 MOST_COUNTED = 2**53  # by a counter since the server started: floats are exact up to here
 # What a server has counted, over all its engines and for all visitors, by the names in COUNTED; and by the
 # number of each place that a draft can have, how many drafts were accepted up to there and beyond.
@@ -41,8 +42,12 @@ COUNTED = {  # what is read of the counters; a server writes thousands of others
     "vllm:e2e_request_latency_seconds_sum": "total_ms",
 }
 TIMES = [name for name in COUNTED.values() if name.endswith("_ms")]
-SAMPLE = re.compile(rf"^({'|'.join(COUNTED)})\{{(.{{0,4000}})\}} (\S+)$", re.MULTILINE)  # labels, number
-LABEL = re.compile(r'\b(model_name|position)="([^"]*)"')
+COUNTER_LINE = re.compile(rf"^[ \t]*({'|'.join(COUNTED)})(?![\w:])(.*)", re.MULTILINE)
+LABEL = re.compile(r'\s*(\w+)\s*=\s*"((?:[^"\\]|\\.)*)"\s*')
+# What follows a counter's name: labels, a number, a time, an exemplar. No part can end at several places, so
+# that matching takes no longer than in proportion to the line's length.
+LABELS = rf"\s*\{{(?P<labels>(?:{LABEL.pattern}(?:,|(?=\}})))*)\s*\}}"
+SAMPLE = re.compile(rf"(?:{LABELS})?\s+(?P<number>[^\s#]+)(?:\s+-?[\d.]+)?\s*(?:#.*)?")
 NOT_KNOWN = "so refused tokens are not known: start it with --per-request-spec-decode-metrics detailed"
 VARIES = f"not every draft of this server has the same length, {NOT_KNOWN}"
 OTHERS_USED_IT = f"others used the server when it was looked at, {NOT_KNOWN}"
@@ -134,11 +139,15 @@ class Vllm(ServedPair):
 def counters_of(text: str, model: str, is_over: Condition = never) -> Counters | None:
     """Those in the text of /metrics, of this model; None for a text of no vLLM, and once `is_over`."""
     counters: Counters = Counter()
-    escaped = model.replace("\\", r"\\")
+    escaped = model.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
     try:
-        for line in SAMPLE.finditer(text):
-            name, labels, number = COUNTED[line[1]], dict(LABEL.findall(line[2])), float(line[3])
-            if is_over() or not 0 <= number <= MOST_COUNTED:  # nor NaN
+        for line in COUNTER_LINE.finditer(text):
+            sample = SAMPLE.fullmatch(line[2]) if len(line[2]) <= LONGEST_SAMPLE else None
+            if sample is None or is_over():
+                return None
+            name, number = COUNTED[line[1]], float(sample["number"])
+            labels = dict(LABEL.findall(sample["labels"] or ""))
+            if not 0 <= number <= MOST_COUNTED:  # nor NaN
                 return None
             if labels.get("model_name", escaped) == escaped:
                 counters[int(labels["position"]) if name == "place" else name] += number
@@ -260,12 +269,11 @@ class _Choice(Sent):
     finish_reason: software.Word | None = None
     stop_reason: int | str | None = None
 
-    @property
-    def finish(self) -> Finish | None:
+    def finish(self, client: Client) -> Finish | None:
         if self.finish_reason in (None, "length"):
             return self.finish_reason
         if self.finish_reason not in ("stop", "tool_calls"):
-            raise Misread(f"gave the run up: {self.finish_reason}")
+            raise Misread(f"gave the run up: {client.without_host(str(self.finish_reason))}")
         return "stop" if isinstance(self.stop_reason, str) else "eos"
 
     @property
@@ -306,7 +314,7 @@ class VllmReader(ChunkReader):
         rows = zip(ids, texts_of(words, [one.token for one in placed]), placed, strict=True)
         tokens = tuple(one.judged(id_, text) for id_, text, one in rows)
         self.prompt_ids = choice.prompt_token_ids or read.prompt_token_ids or self.prompt_ids
-        return [Chunk(tokens, choice.finish)]
+        return [Chunk(tokens, choice.finish(self.pair.client))]
 
     def settled(self, chunks: list[Chunk], is_over: Condition) -> Settled:
         self.pair.left, was_stopped = False, self.finish == "stop"

@@ -7,7 +7,9 @@ import shutil
 import threading
 import time
 from concurrent.futures import Future
+from email.utils import formatdate
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -180,10 +182,10 @@ def test_a_download_is_shared_and_other_pairs_do_not_wait_for_it(hub, models):
     gate, told = threading.Event(), ([], [])
     hub.before_file = lambda file, write: file == models / "target/model.safetensors" and gate.wait(SOON)
     pool = ModelPool()
-    visitors = [
-        in_a_thread(pool.get, resolve(**PAIR), lambda *news, each=each: each.append(news)) for each in told
-    ]
-    wait_until(lambda: "target/model.safetensors" in hub.sent)
+    visitors = []
+    for each in told:  # the second joins while nothing comes, and hears at once how far it is
+        visitors.append(in_a_thread(pool.get, resolve(**PAIR), lambda *news, each=each: each.append(news)))
+        wait_until(lambda each=each: each and "target/model.safetensors" in hub.sent)
     assert pool.get(resolve(target=str(models / "other"))) and pool.get(resolve(target="own/other"))
     assert not any(visitor.done() for visitor in visitors)
     gate.set()
@@ -241,6 +243,25 @@ def test_a_silent_hub_ends_the_wait_and_a_new_request_works(hub, models):
     assert pool.get(resolve(**PAIR))
 
 
+def test_two_downloads_go_on_at_once_and_one_that_nobody_wants_by_its_turn_never_begins(hub, models):
+    gate, pool, other = threading.Event(), ModelPool(), resolve(target="own/other")
+    hub.before_file = lambda file, write: file.name.endswith(".safetensors") and gate.wait(SOON)
+    visitors = [in_a_thread(pool.get, resolve(target=f"own/{name}")) for name in ("target", "drafter")]
+    wait_until(lambda: sum(file.endswith(".safetensors") for file in hub.sent) == 2)
+    with pytest.raises(PairError, match="nobody waits"):
+        pool.get(other, is_wanted=lambda: False)
+    for download in pool.downloads.values():
+        download.moved = download.moved and download.moved + SOON  # so none is stalled soon
+    pool.seconds = 0.5
+    with refused("loads_before", kind=TookTooLong):
+        pool.get(other)
+    pool.seconds = SOON
+    gate.set()
+    assert all(visitor.result(SOON) for visitor in visitors)
+    wait_until(lambda: not pool.downloads)
+    assert not any(file.startswith("other/") for file in hub.sent)
+
+
 # What else fails
 
 
@@ -287,6 +308,7 @@ def test_no_hub_is_asked_offline(hub, monkeypatch, variable):
 WAITS = {  # how the hub asks to wait 7 s
     "seconds": (429, {"Retry-After": "7"}),
     "limit": (429, {"RateLimit": '"api";r=0;t=7'}),
+    "date": (429, {}),
     "fault": (503, {"Retry-After": "7"}),
 }
 
@@ -303,23 +325,35 @@ def test_a_hub_that_asks_to_wait_is_asked_again_then(hub, monkeypatch, way, plac
 
     monkeypatch.setattr(time, "sleep", sleep)
     hub.refused = {f"target{place}": (status, "")}
-    hub.asks = asks
+    hub.asks = asks or {"Retry-After": formatdate(time.time() + 7, usegmt=True)}
     assert ModelPool(seconds=SOON).get(resolve(target="own/target"), lambda *news: told.append(news[0]))
-    assert sum(waited) == pytest.approx(7, abs=1) and any(words.key == "hub_asks_time" for words in told)
+    assert 0 < sum(waited) <= 8 and any(words.key == "hub_asks_time" for words in told)
+    assert way == "date" or sum(waited) == pytest.approx(7, abs=1), "by a clock, it is less meanwhile"
     hub.refused = {"other": (status, "")}
     with pytest.raises(HfHubHTTPError):
         HfApi().model_info("own/other")  # as a model's own code may, and catch this
 
 
 @pytest.mark.parametrize("place", ["", "/resolve/main/model.safetensors"])
-def test_a_hub_that_asks_to_wait_too_long_is_not_waited_for(hub, monkeypatch, place):
+@pytest.mark.parametrize("asked", ["3600", "9" * 10, "Fri, 31 Dec 2399 23:59:59 GMT"])
+def test_a_hub_that_asks_to_wait_too_long_is_not_waited_for(hub, monkeypatch, place, asked):
     waited = []
     monkeypatch.setattr(time, "sleep", waited.append)
-    hub.refused, hub.asks = {f"target{place}": (429, "")}, {"Retry-After": "3600"}
+    hub.refused, hub.asks = {f"target{place}": (429, "")}, {"Retry-After": asked}
     for pool in (ModelPool(seconds=SOON), ModelPool()):
-        with refused("hub_asks_too_long", kind=LoadError, seconds="3,600"):
+        with refused("hub_asks_too_long", kind=LoadError):
             pool.get(resolve(target="own/target"))
     assert not waited
+
+
+def test_all_waits_of_a_load_have_one_time_and_the_same_one_is_shown_once(hub, monkeypatch, capsys):
+    slept, hub.asks, hub.refused = [], {"Retry-After": "700"}, {"target": (429, "")}
+    hub.before_file = lambda file, write: hub.refused.update(target=(429, ""))
+    monkeypatch.setattr(fetch, "time", clock := Mock(monotonic=lambda: sum(slept)))
+    clock.sleep.side_effect = lambda seconds: slept.append(seconds) or hub.refused.clear()
+    with refused("hub_asks_too_long", kind=LoadError, seconds="700"):
+        load_pair(target="own/target")
+    assert slept == [700, 700] and capsys.readouterr().err.count("wait 700 s") == 1
 
 
 def test_a_gated_model_without_a_token_is_refused_before_any_request(hub, monkeypatch):
@@ -362,7 +396,7 @@ def test_too_small_a_disk_or_memory_is_told_before_the_download(hub, monkeypatch
 
 
 BAD = {  # the kind of error, what is said of it, and how it is given
-    "misfit": (PairError, "300 tokens", "drafter"),
+    "misfit": (PairError, "vocabulary of 300", "drafter"),
     "modelopt": (LoadError, "'modelopt'", "target"),
     "pickled": (LoadError, "(pytorch_model.bin)", "target"),
     "adapter-in-bin": (LoadError, "(adapter_model.bin)", "attach"),

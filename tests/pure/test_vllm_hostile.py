@@ -209,7 +209,9 @@ UNUSABLE = [
     (at(LIST, models(max_model_len=-1)), "max_model_len: .* greater"),
     (at(LIST, models(id="x" * 5_000)), "data.0.id: .* 1000 "),
     (at(LIST, b" " * 2_000_001), f"{LIST} of more than 2,000,000 "),
-    (at(LIST, gzip.compress(b"\n"), Content_Encoding="gzip"), "not JSON"),
+    (at(LIST, gzip.compress(b"\n"), Content_Encoding="gzip"), "compresses its answers"),
+    (at(RUN, gzip.compress(b"\n"), Content_Encoding="gzip"), "compresses its answers"),
+    (at(LIST, b"", 401), "wants one: set --server-key-from-env to a variable that has it"),
     ({"owner": "ollama"}, "ollama"),
     (at(RUN, b'{"error": {"message": "no"}}', 400), "400: no"),
     (at(RUN, b"data: [DONE]\n\n"), "no token"),
@@ -259,8 +261,16 @@ def test_counters_that_cannot_be_are_not_told_and_those_of_many_engines_are_read
         RUNNING + placed("9" * 3_000),
         f'vllm:num_requests_running{{model_name="{"x" * 10_000}"}} 1\n',
         "vllm:num_requests_running{" + "\\" * 9_000 + "\n",
+        *(f"{RUNNING}vllm:num_requests_running{end}" for end in ("{a=b} 1", " 1 2 3", "{}", '{a="} 1')),
     ):
         assert counters_of(text, MODEL) is None
+    other = f'{RUNNING}vllm:num_requests_running{{x="model_name=\\"a, b\\"}}",model_name = "z",}} 1\r\n'
+    for text in (
+        *(RUNNING.rstrip() + end for end in (" 17000", ' # {a="b"} 0.5 1.7', "\r\n", " 17 # \n")),
+        *("vllm:num_requests_running 1", RUNNING.replace("{", "\t{ ").replace("=", " = "), other),
+    ):
+        assert counters_of(text, MODEL)["running"] == 1, text
+    assert counters_of(r'vllm:num_requests_running{model_name="a\"\\"}  1', 'a"\\')["running"] == 1
     ended = 'vllm:request_success_total{{engine="{0}",finished_reason="{1}",model_name="stand-in"}} 2.0\n'
     accepted = 'vllm:spec_decode_num_accepted_tokens_per_pos_total{{engine="{0}",position="{1}"}} 3.0\n'
     text = ""
@@ -320,12 +330,31 @@ def test_what_is_closed_before_it_is_sent_is_not_sent(scheme, monkeypatch):
         assert b"Once" not in b"".join(iter(lambda: connection.recv(9_999), b""))
 
 
-def test_what_cannot_even_be_asked_and_a_long_status_line_are_said_in_a_sentence():
+def test_what_cannot_even_be_asked_and_a_long_status_line_are_said_in_a_sentence(monkeypatch):
     long = httpx.Response(500, stream=httpx.ByteStream(b""), extensions={"reason_phrase": b"x" * 90_000})
     with pytest.raises(ServerError, match="500: x{300}$"):
         Client("http://host")._content(long, 9)
     with pytest.raises(ServerError, match="cannot be used: UnicodeError"):
         load_pair(server=f"http://{'a' * 70}.com")
+    monkeypatch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError))
+    with pytest.raises(ServerError, match="no more threads"):
+        load_pair(server="http://127.0.0.1:9")
+
+
+def test_a_name_hides_the_host_in_the_server_s_words_alone():
+    client = Client("http://key:80", name=r"Server \1")
+    assert str(client.error("wants one: set --server-key-from-env")).endswith("set --server-key-from-env")
+    with pytest.raises(ServerError, match=r"^Server .1 gave the run up: Server .1 is full: Server .1, keys$"):
+        client.event(b'{"error": "KEY:80 is full: [key], keys"}')
+
+
+def test_an_end_that_comes_late_is_told_as_silence(served, monkeypatch):
+    _, pair = served
+    late = Mock(asked_at=0.0)
+    late.next.side_effect = [(chunk()[6:], 1.0), (chunk((), "", finish_reason="length")[6:], 99.0), None]
+    monkeypatch.setattr(pair.client, "stream", lambda request: late)
+    with pytest.raises(ServerError, match="has sent no token for 60 s"):
+        generate(pair, "Once", SHORT)
 
 
 def test_a_load_does_not_wait_for_a_server_that_goes_on_without_tokens(served, monkeypatch):

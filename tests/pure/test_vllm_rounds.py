@@ -4,6 +4,7 @@ a real server, recorded, are read as it counts them, and the stand-in has their 
 import json
 import urllib.request
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 
@@ -18,7 +19,7 @@ WORD = -0.5  # log-probability
 
 
 def reader(tokens: int = 2_000, prompt_ids: int = 10_000) -> VllmReader:
-    return VllmReader(Request("", {}, tokens, 5, prompt_ids), None, None)
+    return VllmReader(Request("", {}, tokens, 5, prompt_ids), Mock(), None)
 
 
 def chunk_of(event) -> Chunk:
