@@ -35,10 +35,10 @@ def forwards_take(pair, monkeypatch):
     each = CachedLM.forward
 
     def simulate(target: Callable[[], float], drafter: Callable[[], float]) -> None:
-        def forward(self, ids, start):
+        def forward(self, *given):
             nonlocal now
             now += (target() if self.model is pair.target else drafter()) / 1000
-            return each(self, ids, start)
+            return each(self, *given)
 
         monkeypatch.setattr(NativeLM, "forward", forward)
         monkeypatch.setattr(NativeLM, "drafts_itself", False)
