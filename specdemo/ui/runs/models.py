@@ -287,7 +287,7 @@ class Models:
     def listed(self) -> list[dict[str, Any]]:
         """What the API's `pairs` returns, the default pair first if it is not from the catalogue."""
         entries = [
-            asdict(entry) | {"about": str(entry.about)}
+            asdict(entry) | {"tried": entry.tried, "about": str(entry.about)}
             for name, entry in CATALOGUE.items()
             if name in self.arguments
         ]
