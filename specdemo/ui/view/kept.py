@@ -70,7 +70,7 @@ class KeptRun:
         if tag == first or tag not in self.starts:
             return self.message
         own, start = (gzip.decompress(self.starts[each]) for each in (first, tag))
-        return packed((start + gzip.decompress(self.message)[len(own) :]).decode())
+        return packed(start + gzip.decompress(self.message)[len(own) :])
 
 
 def as_recorded(kept: KeptRun, tag: str) -> bytes:
@@ -123,9 +123,9 @@ def with_update(message: Message, update: Update) -> str:
     return f'{rest[:-1]}{", " if message else ""}"update": {json_of(update)}}}'
 
 
-def packed(text: str) -> bytes:
+def packed(text: str | bytes) -> bytes:
     """The text, compressed as HTTP sends it; other threads go on meanwhile."""
-    return gzip.compress(text.encode(), compresslevel=1, mtime=0)
+    return gzip.compress(text.encode() if isinstance(text, str) else text, compresslevel=1, mtime=0)
 
 
 @dataclass
