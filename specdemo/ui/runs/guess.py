@@ -28,7 +28,7 @@ from specdemo.events import Params, Round, Started, check_prompt, check_text
 from specdemo.events.trace import Trace
 from specdemo.loading.pair import AnyPair, Pair
 from specdemo.session import one_round, prepare
-from specdemo.ui.runs.limits import Limits, Shares
+from specdemo.ui.runs.limits import Holdings, Limits
 from specdemo.ui.runs.models import Choice
 from specdemo.ui.runs.queue import Ticket
 from specdemo.ui.runs.run import Link, MeasurementRequest, Wanted, Work, pair_here
@@ -240,7 +240,7 @@ class Halls:
         self._end()
         now = time.monotonic()
         owners = {code: hall.address for code, hall in self.halls.items()}
-        held = Shares(owners.values())
+        held = Holdings(owners.values())
         first: str | None = None  # that is closed for it
         if held[address] >= self.limits.halls_of_address:
             idle = (

@@ -237,11 +237,11 @@ class WorldsRequest(MeasurementRequest):
     stop: int
 
     def work(self, ticket: Ticket) -> Work:
-        worlds: Worlds | None = None
+        worlds: TwoWorlds | None = None
 
         def ran(pair: AnyPair) -> Iterator[dict[str, Any]]:
             nonlocal worlds
-            worlds = worlds or Worlds(self, pair)
+            worlds = worlds or TwoWorlds(self, pair)
             while worlds.share < 1 and not (ticket.is_over or ticket.give_way()):
                 worlds.go_on(pair, lambda: ticket.is_over)
                 yield {"whose": worlds.whose, "share": worlds.share, "worlds": worlds.so_far()}
@@ -276,7 +276,7 @@ def params_of(params: Params) -> Params:
     )
 
 
-class Worlds:
+class TwoWorlds:
     """All stops, as the page is told of them. most: runs of the tiny pair at each. texts: by stop, what has
     been run."""
 
