@@ -107,7 +107,7 @@ class LayerSizes:
     def __post_init__(self) -> None:
         kinds, layers = self.layer_types, self.num_hidden_layers
         if kinds is not None and len(kinds) != layers:
-            raise ValueError(f"layer_types must have length {layers}, one for each layer, not {len(kinds)}")
+            raise ValueError(f"layer_types must have an entry for each layer, {layers}, not {len(kinds)}")
         if WINDOWS[1] in (kinds or ()) and self.sliding_window is None:
             raise ValueError(f"sliding_window must be given for layers of the type {WINDOWS[1]}")
 
