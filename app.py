@@ -72,12 +72,13 @@ def _serve(arguments: Namespace) -> int:
     from specdemo.ui.page.page import build_page
     from specdemo.ui.page.serve import close, ended_by_signals, launch
     from specdemo.ui.runs.limits import HOSTED, LOCAL
-    from specdemo.ui.runs.models import Choice, Given, Models
+    from specdemo.ui.runs.models import Choice, GivenServer, Models
     from specdemo.ui.runs.queue import RunQueue
 
     logging.disable_progress_bar()  # the hub's, too: the page shows the progress
     limits = replace(HOSTED if arguments.hosted else LOCAL, behind_proxy=arguments.behind_proxy)
-    models = Models(request, limits, arguments.allow, [Given(url, key) for url in arguments.server or []])
+    servers = [GivenServer(url, key) for url in arguments.server or []]
+    models = Models(request, limits, arguments.allow, servers)
     if request["target"] is not None or request["drafter"] is not None:
         plan(models.default_request)  # a mistyped directory is reported before the page starts
     queue = RunQueue(limits)

@@ -23,7 +23,7 @@ from specdemo.loading.pair import AnyPair
 from specdemo.measure.turns import SETTLING_SECONDS, time_in_turns
 from specdemo.ui.runs.models import Choice
 from specdemo.ui.runs.recorded import RECORDINGS, TRACES_FOLDER, WORLDS, Recording
-from specdemo.ui.runs.trials import Worlds, WorldsRequest, params_of
+from specdemo.ui.runs.trials import TwoWorlds, WorldsRequest, params_of
 from specdemo.ui.view.feed import rounds_to_draw
 
 RUNS = 5
@@ -97,7 +97,7 @@ def record_worlds() -> dict[str, Any]:
     recording = RECORDINGS["warm"]
     pair, params = load_pair(recording.pair), params_of(recording.params)
     request = WorldsRequest("worlds", Choice(), recording.prompt, params, lambda *_: "", 0)
-    worlds = Worlds(request, pair, WORLDS_RUNS)
+    worlds = TwoWorlds(request, pair, WORLDS_RUNS)
     while worlds.share < 1:
         worlds.go_on(pair)
     told = {name: getattr(params, name) for name in ("gamma", "temperature", "seed")}

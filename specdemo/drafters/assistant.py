@@ -154,8 +154,8 @@ class AssistantDrafting(Drafting[PreTrainedModel]):
             kinds = f"{model.config.model_type} drafts for targets of the kind {wanted}"
             raise PairError(f"{where}: {kinds}, and this one is of the kind {of_target.model_type}")
         sizes = [
-            ("hidden states of size", model.config.backbone_hidden_size, of_target.hidden_size),
-            ("a vocabulary of", logits_width(model), logits_width(target)),
+            ("hidden states of size {:,}", model.config.backbone_hidden_size, of_target.hidden_size),
+            ("a vocabulary of {:,} tokens", logits_width(model), logits_width(target)),
         ]
         layers = shared_layers(target)
         for index, kind in enumerate(own.layer_types):
@@ -163,8 +163,8 @@ class AssistantDrafting(Drafting[PreTrainedModel]):
                 raise PairError(f"{where}: it attends to layers of the type {kind}, which the target lacks")
             mine, theirs = own.per_layer_config[index], of_target.per_layer_config[layers[kind]]
             heads, width = mine.num_key_value_heads, mine.head_dim
-            sizes.append((f"{kind} with key heads:", heads, theirs.num_key_value_heads))
-            sizes.append((f"{kind} with keys of size", width, theirs.head_dim))
+            sizes.append((f"{kind} with key heads: {{}}", heads, theirs.num_key_value_heads))
+            sizes.append((f"{kind} with keys of size {{}}", width, theirs.head_dim))
         check_sizes(where, sizes)
 
     def needs_targets_device(self, model: PreTrainedModel) -> str:

@@ -181,7 +181,8 @@ def share_read(pair: Models) -> float:
 
 
 def check_sizes(where: str, sizes: Sequence[tuple[str, int, int]]) -> None:
-    """PairError for the first size that differs: what it is of, the drafter's and the target's."""
+    """PairError for the first size that differs: what it is of, with a place for the size, the drafter's and
+    the target's."""
     for what, asked, found in sizes:
         if asked != found:
-            raise PairError(f"{where}: it was made for {what} {asked:,}, and the target has {found:,}")
+            raise PairError(f"{where}: it was made for {what.format(asked)}, and the target has {found:,}")

@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_type_hints
 
 from pydantic import ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass as checked
@@ -29,7 +29,7 @@ PYDANTIC = ConfigDict(strict=True, populate_by_name=True)
 Positive = Annotated[float, Field(gt=0, lt=1e300), "a number above 0"]
 Tokens = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
 Units = Annotated[int, Field(ge=1, le=MOST_UNITS)]
-TokenId = Annotated[int, Field(ge=0, le=MOST_TOKENS)]
+TokenId = Annotated[int, "a whole number, a token's id"]
 LayerIds = Annotated[  # the numbers of some of the target's layers
     tuple[Annotated[int, Field(ge=0, le=MOST_LAYERS)], ...],
     Field(strict=False, min_length=1, max_length=MOST_LAYERS),
@@ -44,8 +44,10 @@ LayerTypes = Annotated[
 
 @checked(frozen=True, config=PYDANTIC)
 class HeadConfig:
-    """What all heads' configs tell. The sizes of the layers, V and the rotary positions are in `layer`."""
+    """What all heads' configs tell. The sizes of the layers, V and the rotary positions are in `layer`.
+    bounds: the names of fields that some heads have, and of those that they are at most."""
 
+    bounds: ClassVar[dict[str, str]] = {"draft_vocab_size": "vocab_size"}
     layer: Any  # a LayerConfig, into which pydantic cannot look
 
     def get_text_config(self) -> Any:
@@ -71,14 +73,16 @@ class HeadConfig:
         """The target's layers whose inputs the head reads, for a target of so many layers; see `Features`."""
         raise NotImplementedError
 
-    def largest(self) -> dict[str, int]:
-        """The largest values of fields that some heads have."""
-        return {"draft_vocab_size": self.vocab_size, "mask_token_id": self.vocab_size - 1}
-
     def __post_init__(self) -> None:
-        for name, most in self.largest().items():
-            if (value := getattr(self, name, 0)) > most:
-                raise ValueError(f"{alias_of(type(self), name)} must be at most {most:,}, not {value:,}")
+        for name, bound in self.bounds.items():
+            value, most = getattr(self, name, 0), getattr(self, bound)
+            if value > most:
+                field = alias_of(type(self), name)
+                raise ValueError(f"{field} must be at most {bound}, {most:,}, not {value:,}")
+        mask = getattr(self, "mask_token_id", 0)
+        if not 0 <= mask < self.vocab_size:
+            last = f"{self.vocab_size - 1:,}, not {ascii(mask)[:60]}"
+            raise ValueError(f"mask_token_id must be a whole number from 0 to {last}")
 
 
 @checked(frozen=True, config=PYDANTIC)
@@ -103,7 +107,7 @@ class LayerSizes:
     def __post_init__(self) -> None:
         kinds, layers = self.layer_types, self.num_hidden_layers
         if kinds is not None and len(kinds) != layers:
-            raise ValueError(f"layer_types must have one for each layer, {layers}, not {len(kinds)}")
+            raise ValueError(f"layer_types must have an entry for each layer, {layers}, not {len(kinds)}")
         if WINDOWS[1] in (kinds or ()) and self.sliding_window is None:
             raise ValueError(f"sliding_window must be given for layers of the type {WINDOWS[1]}")
 
@@ -135,7 +139,7 @@ class HeadJson:
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
         if "error" in first.get("ctx", {}):  # of a __post_init__
-            raise self.error(str(first["ctx"]["error"]))
+            raise self.error(f"{part}{first['ctx']['error']}")
         name = next(name for name, key in names.items() if first["loc"][0] in (name, key))
         words = allowed(get_type_hints(config, include_extras=True)[name])
         raise self.error(f"{part}{names[name]} must be {words}, not {ascii(values.get(name))[:60]}")

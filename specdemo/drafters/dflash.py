@@ -76,15 +76,13 @@ class DFlashConfig(HeadConfig):
     markov: Any = None  # a Markov, of DSpark
     has_confidence: bool = Field(False, alias="enable_confidence_head")
     guesses_block: bool = False  # its config.json does not give the block's size
-    # Whether a sliding layer's rows also attend to later rows of their block, in the speculators format.
-    sliding_window_non_causal: bool = False
     # The confidence head reads the token before a place, too.
     confidence_sees_token: bool = Field(True, alias="confidence_head_with_markov")
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.places < 1:
             raise ValueError(f"block_size must be at least 2, not {self.block_size}")
+        super().__post_init__()
 
     def layer_ids_for(self, depth: int) -> tuple[int, ...]:
         return self.layer_ids
@@ -96,6 +94,7 @@ class DFlashConfig(HeadConfig):
 
 @checked(frozen=True, config=PYDANTIC, kw_only=True)
 class DFlash2Config(DFlashConfig):
+    bounds = HeadConfig.bounds | {"taps": "block_size", "candidates": "vocab_size"}
     # Rows that a convolution reads: its own, and those before.
     taps: Block = Field(2, alias="conv_kernel_size")
     # Channels that share what a convolution adds to its weights.
@@ -112,9 +111,6 @@ class DFlash2Config(DFlashConfig):
             both = f"{self.hidden_size:,}, and {self.group_size:,} does not"
             raise ValueError(f"conv_group_size must divide hidden_size, {both}")
 
-    def largest(self) -> dict[str, int]:
-        return super().largest() | {"taps": self.block_size, "candidates": self.vocab_size}
-
 
 @checked(frozen=True, config=PYDANTIC)
 class OfAuthors:
@@ -125,6 +121,13 @@ class OfAuthors:
     output_multiplier: Number | None = None
     final_logit_softcapping: Number | None = None
     is_causal: bool | None = None
+
+
+@checked(frozen=True, config=PYDANTIC)
+class Windows:
+    """Whether a sliding layer's rows also attend to later rows of their block, in the speculators format."""
+
+    sliding_window_non_causal: bool = False
 
 
 def read_dflash(given: HeadJson, config: type[DFlashConfig] = DFlashConfig) -> DFlashConfig:
@@ -159,7 +162,7 @@ def read_dflash(given: HeadJson, config: type[DFlashConfig] = DFlashConfig) -> D
     raw = {"sample_from_anchor": is_dspark, "enable_confidence_head": True} | raw
     if not is_dspark:
         known["has_confidence"] = False
-    known |= {"layer": layer, "masks": _masks(raw, told, layer), "markov": None}
+    known |= {"layer": layer, "masks": _masks(given, told, layer), "markov": None}
     if is_dspark and raw.get("markov_rank") != 0:
         known["markov"] = given.read(Markov, raw)
     read = given.read(config, raw, **known)
@@ -176,14 +179,15 @@ def read_dflash2(given: HeadJson) -> DFlashConfig:
     return read_dflash(replace(given, raw=defaults | given.raw), DFlash2Config)
 
 
-def _masks(raw: dict[str, Any], told: OfAuthors | None, layer: Any) -> tuple[RowMask, ...]:
+def _masks(given: HeadJson, told: OfAuthors | None, layer: Any) -> tuple[RowMask, ...]:
     """speculators counts a window from the anchor, the authors count it from each row."""
     kinds = getattr(layer, "layer_types", None) or [WINDOWS[0]] * layer.num_hidden_layers
     whole, window = RowMask(later=True), layer.sliding_window
     if told is not None:
         whole, sliding = RowMask(later=not told.is_causal), RowMask(window, later=told.is_causal is False)
     else:
-        sliding = RowMask(window, from_first=True, later=raw.get("sliding_window_non_causal") is True)
+        later = WINDOWS[1] in kinds and given.read(Windows).sliding_window_non_causal
+        sliding = RowMask(window, from_first=True, later=later)
     return tuple(whole if kind == WINDOWS[0] else sliding for kind in kinds)
 
 

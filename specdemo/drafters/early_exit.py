@@ -88,7 +88,8 @@ class FirstLayersLM(CachedLM):
         super().reserve(start, length)
 
     def write_at(self, start: int | Tensor, count: int) -> Tensor:
-        owner = self.owner  # which the cache's layers ask where to write
+        # The cache's layers ask the owner where to write. Its own next forward sets all of this anew.
+        owner = self.owner
         owner.key_positions, owner.positions = self.key_positions, super().write_at(start, count)
         owner.start, owner.visible = self.start, self.visible
         return owner.positions

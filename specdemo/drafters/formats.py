@@ -98,7 +98,8 @@ def kind_described(config: Mapping[str, object], start: str) -> str:
         return str(name)
     kind = authors_kind(config) or "eagle"  # told by their tensors alone
     if kind not in PUBLISHED:
-        can = ", ".join(drafter_label("model", name).removesuffix(" head") for name in PUBLISHED)
+        *most, last = (drafter_label("model", name).removesuffix(" head") for name in PUBLISHED)
+        can = f"{', '.join(most)} and {last}"
         raise LoadError(f"{start}: heads of the kind {kind} cannot be run here, only those of {can}")
     return kind
 
@@ -148,16 +149,19 @@ def read_head(
         first = "midlayer." if is_eagle3 else "layers.0."  # what the format calls the first layer
         own_names = {name.replace("layers.0.", first, 1): name for name in head.state_dict()}
         expected = {name: head.state_dict()[own] for name, own in own_names.items()}
+        unused = COPIES if head.d2t is not None else UNUSED
         tensors: dict[str, Tensor] = {}
         for file in weight_files(folder):
             with safe_open(file, "pt") as content:
                 for name in content.keys():  # noqa: SIM118, which is no dict
+                    if name not in expected and name not in unused:
+                        what = f"has a tensor {name}, which its config.json does not ask for"
+                        raise LoadError(f"{where} {what}")
                     shape = content.get_slice(name).get_shape()
-                    if name in expected and shape != (asked := [*expected[name].shape]):
+                    asked = list(expected[name].shape) if name in expected else shape
+                    if shape != asked:
                         what = f"has the shape {shape}, and config.json asks for {asked}"
                         raise LoadError(f"{where}: its tensor {name} {what}")
-                    if name not in expected and name not in (COPIES if head.d2t is not None else UNUSED):
-                        raise LoadError(f"{where} has a tensor {name}, which config.json does not ask for")
                     tensors[name] = content.get_tensor(name)
         missing = sorted(expected.keys() - tensors.keys() - {"t2d"})
         if missing:
@@ -241,22 +245,27 @@ class HeadDrafting(Drafting[DraftHead]):
         depth, ids = of_target.num_hidden_layers, config.layer_ids_for(of_target.num_hidden_layers)
         where = f"drafter {drafter_id} does not fit target {target_id}"
         sizes = [
-            ("hidden states of size", config.feature_size, of_target.hidden_size),
-            ("a vocabulary of", config.vocab_size, logits_width(target)),
+            ("hidden states of size {:,}", config.feature_size, of_target.hidden_size),
+            ("a vocabulary of {:,} tokens", config.vocab_size, logits_width(target)),
         ]
-        if model.embed_tokens is None:
-            sizes.append(("embeddings of size", config.hidden_size, of_target.hidden_size))
         check_sizes(where, sizes)
         if len(set(ids)) != len(ids) or min(ids) < 0 or max(ids) > depth:
             raise PairError(
                 f"{where}: it reads the inputs of layers {', '.join(map(str, ids))}, which must be different "
                 f"and from 0 to {depth}, the target's number of layers"
             )
+        if model.embed_tokens is None and config.hidden_size != of_target.hidden_size:
+            size = f"has no embeddings of its own and a hidden size of {config.hidden_size:,}"
+            theirs = f"the target's embeddings of size {of_target.hidden_size:,}"
+            raise PairError(f"{where}: it {size}, so {theirs} cannot be used")
         if model.reads_normed:
             try:
                 final_norm(target)
-            except ValueError as error:
-                raise PairError(f"{where}, a {type(target).__name__}: {error}") from None
+            except ValueError:
+                raise PairError(
+                    f"{where}: it reads the target's hidden states after the last norm, which is not known "
+                    f"of a {type(target).__name__}"
+                ) from None
 
     def notes(self, model: DraftHead, target: PreTrainedModel) -> list[Message]:
         guessed = model.guessed(target.config.get_text_config().num_hidden_layers)

@@ -170,7 +170,9 @@ class DraftHead(Module):
             self.verifier_norm = (final_norm(target),)
 
     def targets_embedding(self) -> Tensor:
-        """The target's embeddings [V, H], raw. IndexError before the target is attached."""
+        """The target's embeddings [V, H], raw. ValueError before the target is attached."""
+        if not self.shared_embedding:
+            raise ValueError("the head has no embeddings of its own: attach its target first")
         return self.shared_embedding[0]
 
     def normed(self, states: Tensor) -> Tensor:

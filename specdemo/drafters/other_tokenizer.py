@@ -100,7 +100,7 @@ class OtherTokenizerDrafter(Drafter):
         room = self.drafter.context - len(own) + 1
         if k <= 0 or room <= 0 or not own or self.pieces.flush():  # a part of a character cannot be encoded
             return one_hot_draft([], self.vocab_size, self.device)
-        # The draft itself feeds the last two tokens.
+        # The draft itself feeds the last two tokens. commonprefix takes any lists, here of token ids.
         self.drafter.feed(own, len(commonprefix([self.held, own])), len(own) - 2)
         draft = self.drafter.propose(own, k, u)
         self.held = list(own)

@@ -367,9 +367,9 @@ def test_it_is_loaded_as_it_was_saved_and_takes_what_was_planned(root, name, at)
 OF_HEADS = dict(hidden_size=64, intermediate_size=128)
 UNFIT = {  # of which kind, how the target differs that it was made for, the drafter's options, what is said
     "hidden states": ("peagle", OF_HEADS, {}, ("64", "32")),
-    "a vocabulary": ("dflash", dict(vocab_size=90), {}, ("90", "96")),
+    "a vocabulary": ("dflash", dict(vocab_size=90), {}, ("90 tokens", "96")),
     "layers": ("dspark", {}, dict(layer_ids=(0, 9)), ("layers 0, 9",)),
-    "embeddings": ("eagle3", {}, dict(hidden_size=48, own_embeddings=False), ("48", "32")),
+    "embeddings": ("eagle3", {}, dict(hidden_size=48, own_embeddings=False), ("its own", "48", "32")),
     "the assistant's hidden states": ("assistant", {}, dict(backbone=64), ("64", "32")),
     "the assistant's vocabulary": ("assistant", {}, dict(vocab_size=95), ("95", "96")),
     "key heads": ("assistant", {}, dict(num_key_value_heads=1), ("sliding_attention", "1", "2")),
@@ -394,7 +394,7 @@ def test_what_a_target_cannot_have_as_a_drafter_is_refused(tmp_path):
     assistant = ROWS["assistant"].save[0](gemma4_assistant(gemma4()), tmp_path / "assistant", tmp_path)
     assert "gemma4_text" in refusal(load_pair, target=llama, drafter=assistant)
     eagle = save_eagle_head(tiny_eagle_head(norm), tmp_path / "eagle", norm)
-    assert "GPT2LMHeadModel" in refusal(load_pair, target=norm, drafter=eagle)
+    assert "not known of a GPT2LMHeadModel" in refusal(load_pair, target=norm, drafter=eagle)
     pard = with_other_words(parallel(tiny(vocab_size=304)), tmp_path / "pard", tmp_path)
     target = saved_in(tmp_path / "target", llama)
     pair = load_pair(target=target)
@@ -446,14 +446,14 @@ BROKEN = [  # of which kind, in which format, what is done to it, and what must 
     ("eagle3", 0, layer(num_attention_heads=0), "num_attention_heads"),
     ("eagle3", 0, layer(num_hidden_layers=65), "num_hidden_layers"),
     ("eagle3", 0, layer(layer_types=["chunked_attention"]), "layer_types"),
-    ("eagle3", 0, layer(layer_types=SLIDING * 2), "layer_types"),
+    ("eagle3", 0, layer(layer_types=SLIDING * 2), "transformer_layer_config.layer_types must have"),
     ("eagle3", 0, layer(layer_types=SLIDING, sliding_window=None), "sliding_window"),
     ("eagle3", 0, layer(rope_parameters=ROTATED | dict(rope_type="spiral")), "rope_parameters"),
     ("eagle3", 0, layer(rope_parameters=ROTATED | dict(partial_rotary_factor=0.1)), "partial_rotary_factor"),
     ("eagle3", 0, tensor(UP), UP),
     ("eagle3", 0, tensor("norm.weight", torch.full((32,), torch.nan)), "norm.weight"),
     ("eagle3", 0, tensor("fc.weight", torch.zeros(32, 64, dtype=torch.float8_e4m3fn)), "float8_e4m3fn"),
-    ("eagle3", 0, tensor("fc.weight_scale", torch.ones(1)), "fc.weight_scale"),
+    ("eagle3", 0, tensor("fc.weight_scale", torch.ones(1)), "fc.weight_scale, which its config.json"),
     ("eagle3", 0, cut("model.safetensors"), "safetensors"),
     ("eagle3", 0, cut("config.json"), "config"),
     ("eagle3", 1, tensor("midlayer.mlp.up_proj.weight"), "midlayer.mlp.up_proj.weight"),
@@ -462,12 +462,12 @@ BROKEN = [  # of which kind, in which format, what is done to it, and what must 
     ("eagle", 0, config(model={}), "not in model"),
     ("eagle", 0, config(qkv_bias=1), "qkv_bias"),
     ("eagle", 0, config(intermediate_size=32), "shape"),
-    ("dflash", 0, config(mask_token_id=None), "mask_token_id"),
-    ("dflash", 0, config(mask_token_id=304), "mask_token_id"),
+    ("dflash", 0, config(mask_token_id=None), "mask_token_id must be a whole number, a token's id"),
+    ("dflash", 0, config(mask_token_id=304), "mask_token_id must be a whole number from 0 to 303"),
     ("dflash", 0, config(aux_hidden_state_layer_ids=None), "aux_hidden_state_layer_ids"),
     ("dflash", 0, config(block_size=1), "block_size"),
     ("dflash", 0, config(target_hidden_size=128), "target_hidden_size"),
-    ("dflash", 0, config(draft_vocab_size=400), "draft_vocab_size"),
+    ("dflash", 0, config(draft_vocab_size=400), "draft_vocab_size must be at most vocab_size, 304"),
     ("dflash", 0, layer(model_type="llama"), "qwen3"),
     ("dflash", 0, layer(model_type=["qwen3"]), "model_type"),
     ("dflash", 0, layer(layer_types=SLIDING * 2, sliding_window=4), "use_sliding_window"),
@@ -478,6 +478,7 @@ BROKEN = [  # of which kind, in which format, what is done to it, and what must 
     ("dflash", 1, config(dflash_config=[1]), "dflash_config"),
     ("dflash", 1, config(output_multiplier="2"), "output_multiplier"),
     ("dflash2", 0, config(draft_vocab_size=96), "draft_vocab_size"),
+    ("dflash2", 0, config(block_size=1), "block_size must be at least 2"),
     ("dflash2", 0, config(conv_group_size=24), "conv_group_size"),
     ("dflash2", 0, config(conv_kernel_size=6), "conv_kernel_size"),
     ("dflash2", 0, config(selector_top_k=305), "selector_top_k"),

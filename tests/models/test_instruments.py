@@ -18,7 +18,7 @@ from specdemo.ui.runs.limits import Visitor
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import RunQueue
 from specdemo.ui.runs.run import measure
-from specdemo.ui.runs.trials import Worlds, params_of, trials_of
+from specdemo.ui.runs.trials import TwoWorlds, params_of, trials_of
 from specdemo.ui.view import feed
 from specdemo.ui.view.feed import SET_SIZE, tokens_of
 from specdemo.ui.view.wire import MEASUREMENT_KINDS
@@ -113,7 +113,7 @@ def test_leaving_frees_the_engine(models, queue, monkeypatch):
 def test_all_worlds_come_the_one_that_is_shown_first(models):
     params = Params(gamma=3, temperature=0.8, top_p=0.9, seed=7, max_new_tokens=8)
     pair = models.get()
-    worlds, shares, first = Worlds(asked({"kind": "worlds", "stop": 6}, params), pair, most=1), [0.0], None
+    worlds, shares, first = TwoWorlds(asked({"kind": "worlds", "stop": 6}, params), pair, most=1), [0.0], None
     while worlds.share < 1:
         worlds.go_on(pair)
         shares.append(worlds.share)
@@ -175,7 +175,7 @@ def test_an_unusable_prompt_is_refused():
     ("of_server", "wanted"),
     [
         (trials_of, {"kind": "trials", "trial": "pair"}),
-        (Worlds, {"kind": "worlds", "stop": 0}),
+        (TwoWorlds, {"kind": "worlds", "stop": 0}),
         (lambda request, pair: game_after(pair, request), {"kind": "guess"}),
     ],
 )

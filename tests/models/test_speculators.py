@@ -186,7 +186,7 @@ def test_other_kinds_of_heads_are_refused_by_name_and_other_models_are_no_heads(
     for config, kind in OTHER_HEADS:
         (tmp_path / "config.json").write_text(json.dumps(config))
         said = refusal(shared.attach, tmp_path, kind=LoadError)
-        assert said.startswith(f"drafter: {tmp_path} ") and f" {kind} " in said
+        assert said.startswith(f"drafter: {tmp_path} ") and f" {kind} " in said and " and DFlash 2" in said
     for config in NO_HEADS:
         (tmp_path / "config.json").write_text(json.dumps(config))
         assert not describes_head(tmp_path)
@@ -218,6 +218,8 @@ def test_a_block_head_is_what_was_saved(tmp_path):
     copies = {name: torch.zeros(304, 64) for name in ("embed_tokens.weight", "verifier_lm_head.weight")}
     change_tensors(folder, lambda tensors: tensors.update(copies))
     found = read(folder)
+    with pytest.raises(ValueError, match="attach its target first"):
+        found.targets_embedding()
     assert replace(found.config, layer=head.config.layer) == head.config
     assert all(map(torch.equal, found.state_dict().values(), head.state_dict().values()))
 
@@ -231,12 +233,15 @@ def test_sliding_windows_are_counted_from_each_row_by_the_authors_and_else_from_
     for own, masks in (
         ({}, (RowMask(4), WHOLE_BLOCK)),
         ({"is_causal": False}, (RowMask(4, later=True), WHOLE_BLOCK)),
-        ({"is_causal": True}, (RowMask(4), RowMask())),
+        ({"is_causal": True, "sliding_window_non_causal": 1}, (RowMask(4), RowMask())),
     ):
         change_config(folder, **own)
         assert read_speculator(folder).config.masks == masks
     folder = save_block_head(tiny_block_head(tiny(**SHAPE)), tmp_path / "other")
+    change_config(folder, sliding_window_non_causal=None)
+    assert read_speculator(folder).config.masks == (WHOLE_BLOCK,) * 2, "no layer slides"
     change_config(folder, "transformer_layer_config", **MIXED, sliding_window=4)
+    assert "non_causal must be true or false" in refusal(read_speculator, folder, kind=LoadError)
     for later in (True, False):
         change_config(folder, sliding_window_non_causal=later)
         assert read_speculator(folder).config.masks == (RowMask(4, from_first=True, later=later), WHOLE_BLOCK)

@@ -1,9 +1,11 @@
 """The trials that the page shows: counts that grow, what is found, and where they end."""
 
 import asyncio
+import gc
 import json
 import time
-from contextlib import aclosing
+import weakref
+from contextlib import aclosing, suppress
 from dataclasses import replace
 
 import pytest
@@ -149,3 +151,17 @@ def test_a_pair_is_tried_with_drafting_on_and_off():
     assert found["runs"] == 3 and found["found"] == "few" and 0 < found["accepted"] <= found["judged"]
     assert any(one["text"].strip() for one in found["cells"])
     assert f"“{PROMPT}”" in trials_of(request("pair"), pair).whose
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("runs", [0, 1])
+def test_between_two_turns_no_pair_is_kept(runs):
+    """Before the first run, too, and after one that failed."""
+    pair = load_pair(device="cpu", dtype="float32")
+    trials, held = trials_of(request("pair"), pair), weakref.ref(pair)
+    with suppress(ZeroDivisionError):
+        for _ in range(runs):
+            trials.run(lambda: 1 / 0, pair)
+    del pair
+    gc.collect()
+    assert held() is None

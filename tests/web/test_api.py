@@ -12,6 +12,7 @@ from gradio_client.exceptions import AppError
 
 from specdemo.events import Params
 from specdemo.events.trace import Trace
+from specdemo.loading.catalog import Entry
 from specdemo.ui.page.api import SHOWN_ROUNDS, trace_in_words
 from tests.pure.test_feed import ROUNDS, trace
 from tests.web.server import awaited
@@ -75,7 +76,9 @@ def test_its_arguments_are_those_of_params_and_nothing_else_is_public(client, ur
     for field, parameter in zip(fields(Params), parameters[2:], strict=True):
         default = list(field.default) if isinstance(field.default, tuple) else field.default
         assert parameter["parameter_default"] == default
-    pairs = [pair["name"] for pair in client.predict(api_name="/pairs")]
+    rows = client.predict(api_name="/pairs")
+    pairs = [pair["name"] for pair in rows]
+    assert all(row.keys() == {"about", "tried", *(field.name for field in fields(Entry))} for row in rows)
     assert pairs[0] == parameters[1]["parameter_default"] and {"embedded", "smollm2-1.7b"} <= {*pairs}
     answer = httpx.post(f"{url}/gradio_api/run/generate", json={"data": ["Once"]}, timeout=60)
     assert answer.status_code == 404, "nobody passes by the queue"

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn import Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from specdemo.ui.runs.limits import Limits, Shares, visitor_address
+from specdemo.ui.runs.limits import Holdings, Limits, visitor_address
 
 try:
     import resource
@@ -73,7 +73,7 @@ class Connections:
         if longest is not new:
             return longest
         others = {one: address for one, address in self.open.items() if one is not new}
-        return Shares(others.values()).to_go(others, newcomer=self.open[new]) or new
+        return Holdings(others.values()).to_go(others, newcomer=self.open[new]) or new
 
     def wait(self, one: "Connection") -> None:
         """Begins to wait for the connection's next request, which has to come in time."""

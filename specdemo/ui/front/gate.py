@@ -34,7 +34,7 @@ from specdemo.ui.front.checks import (
 )
 from specdemo.ui.front.language import path_of
 from specdemo.ui.front.visits import Visits
-from specdemo.ui.runs.limits import Limits, Shares, request_address
+from specdemo.ui.runs.limits import Holdings, Limits, request_address
 
 OWN_FRAMES = "'self' http://localhost:* http://127.0.0.1:* https://localhost:* https://127.0.0.1:*"
 SPACES_FRAMES = "'self' https://huggingface.co https://*.huggingface.co https://*.hf.space"
@@ -75,7 +75,7 @@ class Bodies:
 
     def __init__(self, most: int, at_once: int, seconds: float) -> None:
         self.most, self.together, self.seconds = most, at_once * most, seconds
-        self.arriving = Shares()  # bytes
+        self.arriving = Holdings()  # bytes
 
     async def read(self, inside: Inside, address: str) -> bytes:
         """The request's body, which the app behind the gate then reads again."""

@@ -14,7 +14,7 @@ from starlette.types import Scope
 
 from specdemo.ui.front.checks import NotLetIn
 from specdemo.ui.front.gradio import GradioQueue
-from specdemo.ui.runs.limits import Limits, Shares, request_address
+from specdemo.ui.runs.limits import Holdings, Limits, request_address
 
 _LOG = logging.getLogger(__name__)
 SWEEP_PERIOD = 1.0  # s between two looks at who has left
@@ -79,7 +79,7 @@ class Visits:
         an address that has fewer, after a while to one that has as many. An address that has its share of the
         places can only have those of its own events, after a while.
         """
-        unread, taken = self._unread(), Shares()
+        unread, taken = self._unread(), Holdings()
         for name, visitor in unread.items():
             taken[visitor.address] += len(self.queue.events_of(name))
         oldest_first = {

@@ -131,10 +131,14 @@ def frame(largest: int, names: Collection[str] = TABS) -> str:
         if name not in BESIDE_THE_TEXT
     )
     parts = {
-        **{"largest": str(largest), "recorded": " ".join(RECORDINGS), "works": " ".join(WORKS)},
-        **{"tabs": tabs, "panels": panels, "headline": _number(texts.HEADLINE)},
-        "others": "".join(map(_number, (*texts.NUMBERS[1:], *texts.SERVER_NUMBERS))),
-        "legend": "".join(map(_legend_entry, texts.FATES[1:])),
+        "largest": str(largest),
+        "recorded": " ".join(RECORDINGS),
+        "works": " ".join(WORKS),
+        "tabs": tabs,
+        "panels": panels,
+        "headline": _number(texts.HEADLINE),
+        "others": "".join(map(_number, (*texts.OTHER_NUMBERS, *texts.SERVER_NUMBERS))),
+        "legend": "".join(_legend_entry(fate) for fate in texts.FATES if fate != "prompt"),
         "moves": "".join(_move(*move) for move in MOVES),
         "speeds": "".join(f'<option value="{one}">{escape(speed_in_words(one))}</option>' for one in SPEEDS),
         "languages": "".join(
@@ -170,7 +174,7 @@ def _number(key: str) -> str:
     """One number of the frame. The Tab key comes to the first number, and arrow keys to the others. Some
     numbers are for runs of the engine or of a server only, and some have other words there, which the scripts
     put in."""
-    tab_index = 0 if key in texts.NUMBERS[:2] else -1  # the headline, and the first of the others
+    tab_index = 0 if key in (texts.HEADLINE, texts.OTHER_NUMBERS[0]) else -1
     only = "engine" if key in texts.ENGINE_ONLY else "server" if key in texts.SERVER_NUMBERS else ""
     name, definition = (
         _say(f"served.own_numbers.{key}.{part}" if only == "server" else f"run.numbers.{key}.{part}")

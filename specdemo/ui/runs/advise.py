@@ -17,8 +17,9 @@ from specdemo.measure.prompts import prompts_of
 from specdemo.measure.results import Measured
 from specdemo.measure.settings import EVERY
 from specdemo.servers.software import ServedPair
+from specdemo.ui.runs.models import Choice
 from specdemo.ui.runs.queue import Ticket
-from specdemo.ui.runs.run import MeasurementRequest, Work
+from specdemo.ui.runs.run import Link, MeasurementRequest, Wanted, Work
 from specdemo.ui.view import wire
 from specdemo.ui.view.settings import in_words, sampler_in_words
 from specdemo.words.catalogue import say
@@ -62,12 +63,12 @@ class AdviseRequest(MeasurementRequest):
         return advised
 
 
-def advise_request(wanted: dict[str, Any], **more: Any) -> AdviseRequest:
+def advise_request(wanted: Wanted, choice: Choice, prompt: str, params: Params, link: Link) -> AdviseRequest:
     """What the page's script asks for."""
     works = str(wanted.get("works", "")).split(",")
     if any(work not in WORKS for work in works):
         raise ValueError(message("advice_works", names=", ".join(map(report.work_in_words, WORKS))))
-    return AdviseRequest(works=tuple(dict.fromkeys(works)), **more)
+    return AdviseRequest("advise", choice, prompt, params, link, tuple(dict.fromkeys(works)))
 
 
 def _command(works: tuple[str, ...], params: Params) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 
 from specdemo.events import Params
 from specdemo.events.trace import Trace
-from specdemo.ui.runs.limits import Limits, Shares
+from specdemo.ui.runs.limits import Holdings, Limits
 from specdemo.ui.runs.queue import Refused, Ticket
 from specdemo.ui.runs.recorded import digest_of
 from specdemo.ui.runs.run import RunProgress, Waiting, message_about
@@ -332,7 +332,7 @@ class Board:
         that nobody has begun to read. Where others have more of that, the one with the most gives up a
         place."""
         unread = {each: each.address for each in self.entries.values() if not (each.ended or each.was_read)}
-        held = Shares(unread.values())
+        held = Holdings(unread.values())
         if held[address] < self.limits.uncollected_of_address:
             if len(unread) < self.limits.uncollected:
                 return
@@ -348,7 +348,7 @@ class Board:
             if time.monotonic() - oldest.used > UNUSED_SECONDS:
                 self._remove(oldest)
                 continue
-            sizes, counts = Shares(), Shares()
+            sizes, counts = Holdings(), Holdings()
             for each in self.entries.values():
                 sizes[each.address] += each.size
                 counts[each.address] += 1

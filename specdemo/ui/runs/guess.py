@@ -28,9 +28,10 @@ from specdemo.events import Params, Round, Started, check_prompt, check_text
 from specdemo.events.trace import Trace
 from specdemo.loading.pair import AnyPair, Pair
 from specdemo.session import one_round, prepare
-from specdemo.ui.runs.limits import Limits, Shares
+from specdemo.ui.runs.limits import Holdings, Limits
+from specdemo.ui.runs.models import Choice
 from specdemo.ui.runs.queue import Ticket
-from specdemo.ui.runs.run import MeasurementRequest, Work, pair_here
+from specdemo.ui.runs.run import Link, MeasurementRequest, Wanted, Work, pair_here
 from specdemo.ui.view import wire
 from specdemo.ui.view.feed import prompt_tokens, rounds_to_draw, setting
 from specdemo.words.catalogue import say
@@ -66,7 +67,7 @@ class GuessRequest(MeasurementRequest):
         return played
 
 
-def guess_request(wanted: dict[str, Any], prompt: str, params: Params, **more: Any) -> GuessRequest:
+def guess_request(wanted: Wanted, choice: Choice, prompt: str, params: Params, link: Link) -> GuessRequest:
     """The round that the page's script asks for, by its ids, round, guess, game, seed and hall."""
     check_prompt(prompt)
     if params.draft_with == "none":
@@ -99,8 +100,7 @@ def guess_request(wanted: dict[str, Any], prompt: str, params: Params, **more: A
     hall = wanted.get("hall") or ""
     if not isinstance(hall, str) or (hall and not HALL.fullmatch(hall)):
         raise ValueError(refusal("hall", "hall", hall))
-    game_so_far = {"output_ids": ids, "index": index, "text": text, "game": game, "hall": hall}
-    return GuessRequest(prompt=prompt, params=params, **more, **game_so_far)
+    return GuessRequest("guess", choice, prompt, params, link, ids, index, text, game, hall)
 
 
 def game_after(
@@ -240,7 +240,7 @@ class Halls:
         self._end()
         now = time.monotonic()
         owners = {code: hall.address for code, hall in self.halls.items()}
-        held = Shares(owners.values())
+        held = Holdings(owners.values())
         first: str | None = None  # that is closed for it
         if held[address] >= self.limits.halls_of_address:
             idle = (

@@ -39,7 +39,7 @@ from specdemo.ui.runs.advise import advise_request
 from specdemo.ui.runs.guess import guess_request
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import Ticket, fulfil
-from specdemo.ui.runs.run import Link, MeasurementRequest, Work, awaitable, prompt_in_words
+from specdemo.ui.runs.run import Link, MeasurementRequest, Wanted, Work, awaitable, prompt_in_words
 from specdemo.ui.runs.trials import trials_request, worlds_request
 from specdemo.ui.view import feed, wire
 from specdemo.ui.view.settings import judging_in_words, length_in_words, sampler_in_words
@@ -99,19 +99,19 @@ class MeasurementPlan:
     firsts: Sequence[str] = ()
 
 
-def comparison(wanted: dict[str, Any], prompt: str, params: Params, **more: Any) -> ComparisonRequest:
+def comparison(wanted: Wanted, choice: Choice, prompt: str, params: Params, link: Link) -> ComparisonRequest:
     """The comparison that the page's script asks for, by its kind and prompts."""
     prompts = wanted.get("prompts", "this")
     if prompts == "this":
         check_prompt(prompt)
     if wanted["kind"] != "compare" and params.draft_with == "none":
         raise ValueError(message("nothing_to_measure"))
-    return ComparisonRequest(prompt=prompt, params=params, **more, prompts=prompts)
+    return ComparisonRequest(wanted["kind"], choice, prompt, params, link, prompts)
 
 
 # What makes a request of each kind of what the page's script sends and the fields of MeasurementRequest. It
 # raises ValueError with one sentence. The kind's panel is the tab of the same name.
-INSTRUMENTS: dict[MeasurementKind, Callable[..., MeasurementRequest]] = {
+INSTRUMENTS: dict[MeasurementKind, Callable[[Wanted, Choice, str, Params, Link], MeasurementRequest]] = {
     "race": comparison,
     "gamma": comparison,
     "compare": comparison,
@@ -134,8 +134,7 @@ def measurement_request(
         )
     if params.seed is None:
         params = replace(params, seed=SystemRandom().randrange(2**32))
-    asked = {"kind": sent["kind"], "choice": choice, "prompt": prompt, "params": params, "link": link}
-    return INSTRUMENTS[sent["kind"]](sent, **asked)
+    return INSTRUMENTS[sent["kind"]](sent, choice, prompt, params, link)
 
 
 async def _others(models: Models, request: ComparisonRequest) -> list[Choice]:

@@ -155,7 +155,7 @@ def _shared(address: IPv4Address | IPv6Address) -> str:
 Thing = TypeVar("Thing", bound=Hashable)
 
 
-class Shares(Counter[str]):
+class Holdings(Counter[str]):
     """How much each address holds of something: places, bytes, turns. If it is made from the addresses of
     things, each thing counts as one."""
 

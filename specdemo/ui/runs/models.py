@@ -35,7 +35,7 @@ from specdemo.words.message import Message, about, refusal
 
 
 @dataclass(frozen=True)
-class Given:
+class GivenServer:
     url: str
     key: str | None = None
 
@@ -43,7 +43,7 @@ class Given:
 class Servers:
     """The servers that can be chosen. hosted: visitors do not see addresses, and cannot give one."""
 
-    def __init__(self, given: Sequence[Given] = (), hosted: bool = False):
+    def __init__(self, given: Sequence[GivenServer] = (), hosted: bool = False):
         self.hosted = hosted
         places = {server_address(one.url): one.key for one in given}
         self.places: dict[str, tuple[str, str | None]] = {}  # by name: address and key
@@ -134,7 +134,7 @@ class Models:
         default: dict[str, Any],
         limits: Limits = LOCAL,
         allowed: Sequence[str] = (),
-        servers: Sequence[Given] = (),
+        servers: Sequence[GivenServer] = (),
     ):
         """The models of a server. default: the arguments of `load_pair` for the pair that the server was
         started with. Its device, dtype and quantisation apply to all pairs. allowed: names of pairs that a
@@ -287,7 +287,7 @@ class Models:
     def listed(self) -> list[dict[str, Any]]:
         """What the API's `pairs` returns, the default pair first if it is not from the catalogue."""
         entries = [
-            asdict(entry) | {"about": str(entry.about)}
+            asdict(entry) | {"tried": entry.tried, "about": str(entry.about)}
             for name, entry in CATALOGUE.items()
             if name in self.arguments
         ]

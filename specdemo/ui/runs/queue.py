@@ -13,7 +13,7 @@ from math import ceil
 from statistics import mean
 from typing import Any, Literal
 
-from specdemo.ui.runs.limits import LOCAL, Limits, Shares, Visitor
+from specdemo.ui.runs.limits import LOCAL, Holdings, Limits, Visitor
 from specdemo.words.catalogue import numeral
 from specdemo.words.message import Message, message
 
@@ -148,7 +148,7 @@ class RunQueue:
             last_first = {
                 ticket: ticket.visitor.address for line in latest_first for ticket in reversed(line)
             }
-            held = Shares(last_first.values())
+            held = Holdings(last_first.values())
             last = held.to_go(last_first)
             if last is None or (held.total() <= most and max(held.values()) <= (of_one or most)):
                 return

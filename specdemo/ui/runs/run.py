@@ -40,6 +40,7 @@ SHOWN_PROMPT = 40  # characters of a prompt, to tell it from others
 PERIOD = 0.3  # s between two looks at a measurement
 TELLING = 1.0  # s, from which on what was measured tells what is left
 Link = Callable[[str, Params], str]  # from a pair's name and Params, the query of the address of a new game
+Wanted = dict[str, Any]  # what the page's script sends to ask for a measurement
 Work = Callable[..., Iterator[dict[str, Any]]]
 
 

@@ -25,7 +25,7 @@ from specdemo.trials.tiny import TINY_PROMPT, TINY_WORDS
 from specdemo.trials.worlds import STOPS, mixed, world
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import Ticket
-from specdemo.ui.runs.run import MeasurementRequest, Work, pair_here, prompt_in_words
+from specdemo.ui.runs.run import Link, MeasurementRequest, Wanted, Work, pair_here, prompt_in_words
 from specdemo.ui.view import wire
 from specdemo.ui.view.settings import judging_in_words, length_in_words, sampler_in_words
 from specdemo.words.catalogue import say
@@ -77,7 +77,7 @@ def _known(trials: "OfTiny | OfPair") -> dict[str, Any]:
     return {"whose": trials.whose, "share": trials.runs / trials.most, "trials": trials.so_far()}
 
 
-def trials_request(wanted: dict[str, Any], prompt: str, params: Params, **more: Any) -> TrialsRequest:
+def trials_request(wanted: Wanted, choice: Choice, prompt: str, params: Params, link: Link) -> TrialsRequest:
     trial, guesses = wanted.get("trial"), 2 if wanted.get("guesses") == 2 else 1
     possible = TRIALS if guesses == 1 else ("none", *IN_TREES)
     if trial not in possible:
@@ -86,7 +86,7 @@ def trials_request(wanted: dict[str, Any], prompt: str, params: Params, **more: 
         check_prompt(prompt)
         if params.draft_with == "none":
             raise ValueError(message("off_already"))
-    return TrialsRequest(prompt=prompt, params=params, **more, trial=trial, guesses=guesses)
+    return TrialsRequest("trials", choice, prompt, params, link, trial, guesses)
 
 
 class OfTiny:
@@ -143,13 +143,15 @@ class OfPair:
         where = say("run.on_device", name=pair.info.name, device=pair.info.device_name)
         prompt = prompt_in_words(request.prompt)
         self.whose = say("trials.of_pair", prompt=prompt, pair=where, how=how, seed=params.seed)
+        del self.trials.pair  # between two turns others may need its memory
 
     def run(self, is_over: Callable[[], bool], pair: Pair) -> None:
-        """Makes runs of this pair, which may have been loaded again. It is not kept: between two turns others
-        may need its memory."""
+        """Makes runs of this pair, which may have been loaded again."""
         self.trials.pair = pair
-        self.trials.run(is_over)
-        del self.trials.pair
+        try:
+            self.trials.run(is_over)
+        finally:
+            del self.trials.pair
 
     @property
     def runs(self) -> int:
@@ -235,11 +237,11 @@ class WorldsRequest(MeasurementRequest):
     stop: int
 
     def work(self, ticket: Ticket) -> Work:
-        worlds: Worlds | None = None
+        worlds: TwoWorlds | None = None
 
         def ran(pair: AnyPair) -> Iterator[dict[str, Any]]:
             nonlocal worlds
-            worlds = worlds or Worlds(self, pair)
+            worlds = worlds or TwoWorlds(self, pair)
             while worlds.share < 1 and not (ticket.is_over or ticket.give_way()):
                 worlds.go_on(pair, lambda: ticket.is_over)
                 yield {"whose": worlds.whose, "share": worlds.share, "worlds": worlds.so_far()}
@@ -247,12 +249,12 @@ class WorldsRequest(MeasurementRequest):
         return ran
 
 
-def worlds_request(wanted: dict[str, Any], prompt: str, params: Params, **more: Any) -> WorldsRequest:
+def worlds_request(wanted: Wanted, choice: Choice, prompt: str, params: Params, link: Link) -> WorldsRequest:
     check_prompt(prompt)
     stop = wanted.get("stop")
     if type(stop) is not int or not 0 <= stop < STOPS:
         raise ValueError(refusal("worlds", "worlds_stop", stop))
-    return WorldsRequest(prompt=prompt, params=params_of(params), **more, stop=stop)
+    return WorldsRequest("worlds", choice, prompt, params_of(params), link, stop)
 
 
 def params_of(params: Params) -> Params:
@@ -274,7 +276,7 @@ def params_of(params: Params) -> Params:
     )
 
 
-class Worlds:
+class TwoWorlds:
     """All stops, as the page is told of them. most: runs of the tiny pair at each. texts: by stop, what has
     been run."""
 

@@ -3,7 +3,7 @@ torch and without Gradio.
 
 A large file is read in a process of its own: the one call that reads it would keep everybody waiting, and
 what it needs is free again when the process has ended. python -m specdemo.ui.view.kept reads a file from
-standard input and writes an Opened as JSON.
+standard input and writes an OpenedTrace as JSON.
 """
 
 import asyncio
@@ -70,7 +70,7 @@ class KeptRun:
         if tag == first or tag not in self.starts:
             return self.message
         own, start = (gzip.decompress(self.starts[each]) for each in (first, tag))
-        return packed((start + gzip.decompress(self.message)[len(own) :]).decode())
+        return packed(start + gzip.decompress(self.message)[len(own) :])
 
 
 def as_recorded(kept: KeptRun, tag: str) -> bytes:
@@ -123,13 +123,13 @@ def with_update(message: Message, update: Update) -> str:
     return f'{rest[:-1]}{", " if message else ""}"update": {json_of(update)}}}'
 
 
-def packed(text: str) -> bytes:
+def packed(text: str | bytes) -> bytes:
     """The text, compressed as HTTP sends it; other threads go on meanwhile."""
-    return gzip.compress(text.encode(), compresslevel=1, mtime=0)
+    return gzip.compress(text.encode() if isinstance(text, str) else text, compresslevel=1, mtime=0)
 
 
 @dataclass
-class Opened:
+class OpenedTrace:
     """A trace that has been read. head: without rounds, output ids, the text of what is no chat, and most of
     a very long prompt's tokens. update, file: the JSON of the page's update but for its words and its prompt,
     and of the trace, compressed. words: by language, the update's words. wrong: by language, why a file is no
@@ -144,7 +144,7 @@ class Opened:
     words: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
-def opened(body: bytes) -> Opened:
+def opened(body: bytes) -> OpenedTrace:
     try:
         trace = Trace.from_json(body.decode())
     except UnicodeDecodeError:
@@ -159,7 +159,7 @@ def opened(body: bytes) -> Opened:
     words = in_each_language(lambda: feed.words_of(snapshot))
     update = without_words(snapshot)
     update.pop("prompt", None)
-    return Opened(head, packed(json_of(update)), packed(trace.to_json()), words=words)
+    return OpenedTrace(head, packed(json_of(update)), packed(trace.to_json()), words=words)
 
 
 def what_is_wrong(error: NotATrace) -> str:
@@ -177,11 +177,13 @@ def what_is_wrong(error: NotATrace) -> str:
     return say("traces.wrong_part", part=part.replace("_", " "))
 
 
-def _wrong(why: Callable[[], str]) -> Opened:
-    return Opened(None, b"", b"", in_each_language(why))
+def _wrong(why: Callable[[], str]) -> OpenedTrace:
+    return OpenedTrace(None, b"", b"", in_each_language(why))
 
 
-def message_of(one: Opened, rest: Callable[[], Message], tokenizer: Any) -> tuple[bytes, dict[str, bytes]]:
+def message_of(
+    one: OpenedTrace, rest: Callable[[], Message], tokenizer: Any
+) -> tuple[bytes, dict[str, bytes]]:
     """The compressed message that shows the opened trace, and its starts; see KeptRun. rest: makes the
     message's other parts in the language that is spoken."""
     assert one.head is not None
@@ -191,7 +193,7 @@ def message_of(one: Opened, rest: Callable[[], Message], tokenizer: Any) -> tupl
     return kept_message(starts, f'{{"prompt": {prompt}, {update[1:]}')
 
 
-async def read_file(body: bytes) -> Opened:
+async def read_file(body: bytes) -> OpenedTrace:
     """The trace in a visitor's file, without keeping others waiting."""
     if len(body) <= SMALL_FILE:
         return await asyncio.to_thread(opened, body)
@@ -211,7 +213,7 @@ async def read_file(body: bytes) -> Opened:
     return await asyncio.to_thread(_JSON.validate_json, said)
 
 
-_JSON = TypeAdapter(Opened)
+_JSON = TypeAdapter(OpenedTrace)
 
 if __name__ == "__main__":
     sys.stdout.buffer.write(_JSON.dump_json(opened(sys.stdin.buffer.read())))

@@ -136,8 +136,8 @@ def values_of(params: Params) -> Values:
     """What the controls hold for these Params. A filter that is off gets a value for when it is switched
     on."""
     on = tuple(field for field, off in OFF.items() if getattr(params, field) != off)
-    is_greedy = params.temperature == 0
-    sampler = next((name for name, filters in SAMPLERS.items() if filters == on or is_greedy), "all filters")
+    sampler = next((name for name, filters in SAMPLERS.items() if filters == on), "all filters")
+    sampler = "greedy" if params.temperature == 0 else sampler
     when_on = {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "min_p": 0.05}
     values = {name: getattr(params, name) for name in CONTROL_NAMES if name in PARAMETERS}
     values |= {field: value for field, value in when_on.items() if field not in SAMPLERS[sampler]}

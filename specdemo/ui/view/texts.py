@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 FATES = ("prompt", "accepted", "rejected", "resampled", "bonus", "sampled", "discarded")
 HIDEABLE = ("rejected", "discarded")
 FATES_GREEDY = ("resampled", "sampled")  # have other words there: view.greedyFates, run.greedy_fates
-HEADLINE = "speedup"  # the number that stands beside the sentence
 
 # The catalogues have their names and definitions: run.numbers.NAME.
-NUMBERS = (
-    *("speedup", "tokens_per_second", "acceptance_rate", "mean_tokens_per_round", "tokens", "rounds"),
+HEADLINE = "speedup"  # the number that stands beside the sentence
+OTHER_NUMBERS = (
+    *("tokens_per_second", "acceptance_rate", "mean_tokens_per_round", "tokens", "rounds"),
     *("target_forwards", "saved", "target_step", "drafter_step", "cost_ratio", "distance"),
     *("experts_read", "draft_ms", "verify_ms", "ttft_ms", "seed", "finish", "segments"),
 )
