@@ -5,25 +5,12 @@ import pytest
 from specdemo import Params, generate, load_pair
 from specdemo.loading.catalog import DFLASH, EAGLE3, EMBEDDED, POOR
 
-PROMPTS = [
-    "Once upon a time, there was a little",
-    "One day, a boy named Ben went",
-    "Lily saw a big red ball. She",
-]
-
-
-@pytest.fixture(scope="module")
-def good():
-    return load_pair()
-
-
-@pytest.fixture(scope="module")
-def poor():
-    return load_pair(POOR)
+PROMPTS = "Once upon a time, there was a little", "One day, a boy named Ben went", "Lily saw a big ball. She"
 
 
 @pytest.mark.slow
-def test_greedy_text_is_the_targets_with_a_good_and_with_a_poor_drafter(good, poor):
+def test_greedy_text_is_the_targets_with_a_good_and_with_a_poor_drafter():
+    good, poor = load_pair(), load_pair(POOR)
     texts = [(EMBEDDED / role / "tokenizer.json").read_bytes() for role in ("target", "drafter", "poor")]
     assert texts[0] == texts[1] == texts[2] and good.context >= 1024
     plain = [trace.output_ids for trace in run(good, temperature=0, draft_with="none")]
