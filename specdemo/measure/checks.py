@@ -61,13 +61,13 @@ def _times_after(
     with held(pair):
         look_at(pair)
         with no_mistakes(), pair.runner.active():
-            decoder = replace(loop_of(pair, started, is_over), ahead=False)
-            if decoder.verifier.target.states is not None:
+            loop = replace(loop_of(pair, started, is_over), ahead=False)
+            if loop.verifier.target.states is not None:
                 return [], 0.0
             began = perf_counter()
-            next(decoder.decode(ids[:context]))
+            next(loop.decode(ids[:context]))
             read = perf_counter() - began
-            own = {length: _checking(decoder, pair, ids[context:], length) for length in LENGTHS}
+            own = {length: _checking(loop, pair, ids[context:], length) for length in LENGTHS}
             for one in own.values():  # not timed: what happens at a first use
                 one.round(ids[:context], 0)
         order, dice = list(LENGTHS), Random(0)
@@ -83,9 +83,9 @@ def _times_after(
     return [_time(context, length, times) for length in LENGTHS], read
 
 
-def _checking(decoder: Loop, pair: Pair, following: Sequence[int], length: int) -> Loop:
+def _checking(loop: Loop, pair: Pair, following: Sequence[int], length: int) -> Loop:
     """The loop of the run, with drafts that are the text's own next tokens."""
-    own = plain_loop(decoder, Pieces(pair.tokenizer))
+    own = plain_loop(loop, Pieces(pair.tokenizer))
     drafter = GivenDrafter(list(following), pair.vocab_size, own.verifier.target.device)
     verifier = replace(own.verifier, gamma=length)
     return replace(own, drafter=drafter, verifier=verifier, length=DraftLength(length))

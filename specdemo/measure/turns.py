@@ -60,12 +60,12 @@ def run_in_turns(
     started = prepare(pair, prompt, params)
     trace, turns = Trace.begin(started), list[TimedTurn]()
     with held(pair), no_mistakes():
-        decoder = _at_its_prompt(pair, started, is_over)
-        for rounds, turn in _in_turns(pair, decoder, started, is_over, 0, SHORT_TURN):
+        loop = _at_its_prompt(pair, started, is_over)
+        for rounds, turn in _in_turns(pair, loop, started, is_over, 0, SHORT_TURN):
             for one in rounds:
                 trace.add(one)
             turns += turn
-    trace.end(decoder.finish or "cancelled")
+    trace.end(loop.finish or "cancelled")
     return trace, turns
 
 
@@ -115,8 +115,8 @@ def time_in_turns(run: Run, seconds: float, is_over: IsOver = lambda: False) -> 
     def again(trace: Trace, shift: int) -> None:
         nonlocal needed, is_done
         before = len(turns)
-        decoder = _at_its_prompt(pair, run.started, is_enough)
-        for _, turn in _in_turns(pair, decoder, run.started, is_enough, shift, USUAL_TURN):
+        loop = _at_its_prompt(pair, run.started, is_enough)
+        for _, turn in _in_turns(pair, loop, run.started, is_enough, shift, USUAL_TURN):
             turns.extend(turn)
         trace.stats = claimed(after_turns(trace.stats, turns))
         low, high = trace.stats.speedup_interval or (0.0, 1.0)
@@ -135,28 +135,28 @@ def time_in_turns(run: Run, seconds: float, is_over: IsOver = lambda: False) -> 
 def _at_its_prompt(pair: Pair, started: Started, is_over: IsOver) -> Loop:
     """The loop of a run that has read its prompt. The target can go back in it."""
     look_at(pair)
-    decoder = loop_of(pair, started, is_over)
+    loop = loop_of(pair, started, is_over)
     with pair.runner.active():
-        next(decoder.decode(list(started.prompt_ids)))
-    return decoder
+        next(loop.decode(list(started.prompt_ids)))
+    return loop
 
 
 def _in_turns(
-    pair: Pair, decoder: Loop, started: Started, is_over: IsOver, shift: int, most: TurnLength
+    pair: Pair, loop: Loop, started: Started, is_over: IsOver, shift: int, most: TurnLength
 ) -> Iterator[tuple[list[Round], list[TimedTurn]]]:
     """The rounds of a run, turn by turn, until the text ends, each with the turn as it was timed. What is too
     short for a turn has no plain rounds, and so none.
 
-    decoder: that of the run, which has read the prompt. shift: how many rounds, of those of a turn, come
+    loop: that of the run, which has read the prompt. shift: how many rounds, of those of a turn, come
     before the first one, so that turns begin at other places when a run is made again."""
 
     def made(rounds: Iterator[Round]) -> list[Round]:
-        return list(as_in_a_run(pair, decoder, beside, is_over, rounds))
+        return list(as_in_a_run(pair, loop, beside, is_over, rounds))
 
     beside, shift = Trace.begin(started), shift % most.own
-    plain, target = plain_loop(decoder, Pieces(pair.tokenizer)), decoder.verifier.target
+    plain, target = plain_loop(loop, Pieces(pair.tokenizer)), loop.verifier.target
     ids, index = list(started.prompt_ids), 0
-    while decoder.finish is None:
+    while loop.finish is None:
         before, many = len(ids), shift or most.own
         left = iter(range(many - 1, -1, -1))
 
@@ -164,9 +164,9 @@ def _in_turns(
             ids.extend(emitted)
             return ids if next(left) else None
 
-        own = made(decoder.rounds(ids, index, following))
+        own = made(loop.rounds(ids, index, following))
         index += len(own)
-        if decoder.finish is not None or len(own) < many:  # a last draft can have had less room
+        if loop.finish is not None or len(own) < many:  # a last draft can have had less room
             yield own, []
             return
         if shift:
@@ -182,5 +182,5 @@ def _in_turns(
             return
         # The first round of each side finds the other's memory in the processor's caches; the last one of
         # those that are launched ahead is written down in its own time.
-        counted = slice(1, -1 if decoder.ahead else None)
+        counted = slice(1, -1 if loop.ahead else None)
         yield own, [TimedTurn(timed(alone[counted]), timed(own[counted]))]

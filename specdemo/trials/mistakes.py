@@ -56,11 +56,11 @@ class Misreporting(Drafter):
 
 
 def _judged_by(rule: Judge) -> Callable[[Loop], Loop]:
-    return lambda decoder: replace(decoder, verifier=replace(decoder.verifier, rule=rule))
+    return lambda loop: replace(loop, verifier=replace(loop.verifier, rule=rule))
 
 
-def _other_q(decoder: Loop) -> Loop:
-    return replace(decoder, drafter=Misreporting(decoder.drafter, _flattened))
+def _other_q(loop: Loop) -> Loop:
+    return replace(loop, drafter=Misreporting(loop.drafter, _flattened))
 
 
 def _flattened(draft: Draft) -> Tensor:
@@ -68,10 +68,10 @@ def _flattened(draft: Draft) -> Tensor:
     return flat / flat.sum(-1, keepdim=True)
 
 
-def _soft_greedy(decoder: Loop) -> Loop:
+def _soft_greedy(loop: Loop) -> Loop:
     """The drafts are greedy, but the verdict is by p and q at temperature 1, unfiltered."""
-    soft = replace(decoder.verifier, sampler=Sampler(Params(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)))
-    return replace(decoder, verifier=soft, drafter=Misreporting(decoder.drafter, lambda draft: draft.raw_q))
+    soft = replace(loop.verifier, sampler=Sampler(Params(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)))
+    return replace(loop, verifier=soft, drafter=Misreporting(loop.drafter, lambda draft: draft.raw_q))
 
 
 # The mistakes by their names, as the page's switches have them.
