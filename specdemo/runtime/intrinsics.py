@@ -11,6 +11,9 @@ import numpy as np
 from llvmlite import ir
 from numba import cfunc, from_dtype, njit, types
 from numba.core import cgutils
+from numba.core.caching import FunctionCache
+from numba.core.registry import cpu_target
+from numba.core.typing import Signature
 from numba.extending import intrinsic
 
 
@@ -83,9 +86,22 @@ INNER = {
 }
 
 
-def entry_point(function: Callable, count: int, cache: bool, result: types.Type = types.void):
+class NotKept(Exception):
+    """What numba has compiled is not in its cache."""
+
+
+def is_cached(cache: bool | None, function: Callable, signature: Signature) -> bool:
+    """Whether numba keeps what it compiles of the function. cache: None: it must have been kept before, and
+    NotKept is raised where it has not."""
+    if cache is None and not FunctionCache(function).load_overload(signature, cpu_target.target_context):
+        raise NotKept
+    return cache is not False
+
+
+def entry_point(function: Callable, count: int, cache: bool | None, result: types.Type = types.void):
     """Compiles a function of `count` whole numbers that Python calls."""
-    return cfunc(result(*[types.intp] * count), cache=cache, error_model="numpy")(function)
+    signature = result(*[types.intp] * count)
+    return cfunc(signature, cache=is_cached(cache, function, signature), error_model="numpy")(function)
 
 
 # Sums may be made in any order, so that they are made in vectors. NaN stays NaN.
@@ -130,7 +146,7 @@ AHEAD = 8192  # weights: so far ahead memory is asked for
 INT, BITS, SHORT, BYTE, FLOAT = *(ir.IntType(size) for size in (64, 32, 16, 8)), ir.FloatType()
 
 
-def product_function(cache: bool, kind: int, block: int, lanes: int, registers: int):
+def product_function(cache: bool | None, kind: int, block: int, lanes: int, registers: int):
     """Compiles y [B, outputs] = x [B, inputs] @ weight [outputs, inputs].T for B = `blocks` times `block`
     rows. lanes: float32 numbers in a register; `inputs` must be a multiple. The rows of y are `stride`
     numbers apart."""

@@ -692,7 +692,7 @@ def draw(drawing, seen, logits, probs, u, count, adjusted, masses, sums):
     return draw_token(floats(probs), count, u)
 
 
-def sampling_function(cache: bool):
+def sampling_function(cache: bool | None):
     """Compiles what Sampler.sample does. logits, probs: [rows, width]. The others are as in
     `forward_function`."""
 
@@ -705,7 +705,7 @@ def sampling_function(cache: bool):
     return entry_point(sample, 11, cache)
 
 
-def forward_function(cache: bool):
+def forward_function(cache: bool | None):
     """Compiles a forward, and, if `drafts` is not 0, up to so many tokens more, each drawn from the last row
     of the logits and then fed. It takes the addresses of MODEL, of LAYERs and of a CALL.
 
@@ -766,7 +766,7 @@ def forward_function(cache: bool):
     return entry_point(forward, 6, cache)
 
 
-def reading_function(cache: bool):
+def reading_function(cache: bool | None):
     """Compiles what a head, whose layers make keys and values of its target's features, does before a
     forward: it writes those of `rows` positions from `start` on to each layer's cache. It takes what a
     forward takes. scratch: memory for padded rows of a hidden state, and of the features or a layer's keys
@@ -792,7 +792,7 @@ def reading_function(cache: bool):
     return entry_point(read, 6, cache)
 
 
-def are_upcast_function(cache: bool):
+def are_upcast_function(cache: bool | None):
     """Compiles a test whether float32 numbers are bfloat16 numbers, to the bit: 1 or 0. It takes the address
     of so many COPYs."""
 

@@ -7,11 +7,14 @@ quantised to int8, are read as they are. It computes in float32 whatever the mod
 
 import ctypes
 import os
+import pickle
 import platform
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import cache, partial
 from hashlib import sha256
 from itertools import accumulate
@@ -40,6 +43,7 @@ from specdemo.words.message import Message, message
 
 COMPILE_LOCK, COMPILE_SECONDS = "specdemo.lock", 120.0  # of the folder where compiled functions are kept
 COMPILED_FROM = "specdemo.sources"  # a file there
+COMPILE = "import pickle, sys; make, arguments = pickle.load(sys.stdin.buffer); make(True, *arguments)"
 SMALL_MODEL = 50_000_000  # parameters of a model for which Python's part of a forward counts
 MOST_PREFILLED = 128  # tokens of a prompt; with more, transformers' own forward is faster
 TRIED_ROWS = 10  # tokens that a forward is tried on
@@ -63,7 +67,7 @@ def compile_function(make: Callable, *arguments: object) -> Any:
             with FileLock(Path(folder) / COMPILE_LOCK, timeout=COMPILE_SECONDS) if folder else nullcontext():
                 if folder:
                     _drop_outdated(Path(folder))
-                return make(True, *arguments)
+                return _kept(make, *arguments)
         except Exception as error:
             function = make(False, *arguments)  # which raises what has nothing to do with the cache
             _cache_fault = one_line(error)
@@ -71,6 +75,26 @@ def compile_function(make: Callable, *arguments: object) -> Any:
                 _cache_fault += f"; the cache is in {folder}, which can be deleted if it is broken"
             return function
     return make(False, *arguments)
+
+
+def _kept(make: Callable, *arguments: object) -> Any:
+    """A function from numba's cache. Another process compiles it if it is not there, since the one that
+    compiles calls its inner functions as they were compiled by themselves, and those in the cache round
+    differently. Where no process can be started, it is compiled here."""
+    import numba
+
+    from specdemo.runtime.intrinsics import NotKept
+
+    try:
+        return make(None, *arguments)
+    except NotKept:
+        with suppress(OSError, pickle.PicklingError, subprocess.SubprocessError):
+            job = pickle.dumps((make, arguments))
+            env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+            env |= {"NUMBA_CACHE_DIR": numba.config.CACHE_DIR} if numba.config.CACHE_DIR else {}
+            command = [sys.executable, "-c", COMPILE]
+            subprocess.run(command, input=job, env=env, check=True, capture_output=True)
+        return make(True, *arguments)
 
 
 def cache_folder() -> str | None:

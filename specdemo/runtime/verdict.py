@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numba import from_dtype, njit, types
 
-from specdemo.runtime.intrinsics import INNER, ONE, REORDERED, ZERO, apart, doubles, floats, ints
+from specdemo.runtime.intrinsics import INNER, ONE, REORDERED, ZERO, apart, doubles, floats, ints, is_cached
 from specdemo.runtime.shaping import (
     add_bias,
     argmax,
@@ -379,7 +379,7 @@ def judge_tree(given, recorded, memory):
     record_tokens(given, recorded, memory, 0, next_id)
 
 
-def verdict_function(cache: bool, given: np.dtype, recorded: np.dtype, memory: np.dtype):
+def verdict_function(cache: bool | None, given: np.dtype, recorded: np.dtype, memory: np.dtype):
     """Compiles the verdict: a function of records of these dtypes. given: what it reads (engine.compiled).
     recorded: the address of each field of engine.step.Verified, 0 where it is not recorded, and the sizes of
     shapes. What it does not write is 0. memory: addresses of MEMORY."""
@@ -407,4 +407,5 @@ def verdict_function(cache: bool, given: np.dtype, recorded: np.dtype, memory: n
         record_tokens(given, recorded, memory, drafts, next_id)
 
     signature = types.void(*map(from_dtype, (given, recorded, memory)))
-    return njit(signature, cache=cache, nogil=True, error_model="numpy")(judge)
+    cached = is_cached(cache, judge, signature)
+    return njit(signature, cache=cached, nogil=True, error_model="numpy")(judge)
