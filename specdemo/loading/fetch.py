@@ -22,13 +22,14 @@ from math import ceil
 from pathlib import Path
 from typing import Any, TypeVar
 
-from huggingface_hub import HfApi, constants, get_session, hf_hub_download, try_to_load_from_cache
+from huggingface_hub import HfApi, constants, get_session, get_token, hf_hub_download, try_to_load_from_cache
 from huggingface_hub.errors import RemoteEntryNotFoundError
 from huggingface_hub.utils import parse_ratelimit_headers
 from tqdm import tqdm
 
 from specdemo.drafters.table import kind_in
-from specdemo.errors import LoadError, PairError, load_errors, no_config, other_kind
+from specdemo.errors import LoadError, PairError, gated_error, load_errors, no_config, other_kind
+from specdemo.loading.catalog import GATED
 from specdemo.loading.checkpoints import ADAPTER_CONFIG, ADAPTER_WEIGHTS, base_of
 from specdemo.loading.request import Part
 from specdemo.runtime.device import amount
@@ -175,11 +176,15 @@ def with_base(part: Part, offline: bool) -> Part:
     return base_of(part, _bring(part, ADAPTER_CONFIG).parent if ask else folder_of(part))
 
 
-def fetch_config(part: Part) -> None:
-    """Brings the config of a model that is not here, as the hub has it now; all but its weights if program
-    code that comes with it may run. PairError if the hub has no config; otherwise raises as `fetch`."""
-    if is_here(part):
-        return
+def with_config(part: Part) -> Part:
+    """The part as `with_base` has it. If the model is not here, its config has come, as the hub has it now;
+    all but its weights if program code that comes with it may run. PairError if the hub has no config;
+    otherwise raises as `with_base`, `check_access` and `fetch`."""
+    is_whole = is_here(part)
+    part = with_base(part, offline=is_whole)
+    check_access([part])
+    if is_whole:
+        return part
     with load_errors(part.role, part.place, shown=part.id):
         try:
             _ask(part, hf_hub_download, "config.json", tqdm_class=_bar(part))
@@ -187,6 +192,17 @@ def fetch_config(part: Part) -> None:
             raise no_config(part.role, part.id, _sizes(part)) from None
     if part.code:
         fetch([part], weights=False)
+    return part
+
+
+def check_access(parts: Iterable[Part]) -> None:
+    """LoadError, without a request to the hub, if a model is gated, not on this machine, and there is no
+    token. A mirror may have other rules, so it is asked."""
+    if get_token() or constants.ENDPOINT != constants._HF_DEFAULT_ENDPOINT:
+        return
+    for part in parts:
+        if part.place in GATED and not has_config(part):
+            raise gated_error(part.role, part.id)
 
 
 def fetch(parts: Iterable[Part], on_progress: OnProgress = lambda *_: None, weights: bool = True) -> None:
