@@ -6,13 +6,14 @@ Without torch and without transformers.
 """
 
 import inspect
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import meta, nodes
+from jinja2 import Environment, meta, nodes
 
 from specdemo.errors import in_short
 from specdemo.events import Mark, Params
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 
 TAKEN = ("tools", "documents")  # arguments of apply_chat_template that it hands on under their names
 QUESTIONS = ("defined", "undefined", "default", "d")  # tests and filters for names that may have no value
+# What transformers adds to Jinja: two functions, and a tag around what the model writes.
+READER = Environment(extensions=["jinja2.ext.loopcontrols"])
+READER.globals |= dict.fromkeys(("raise_exception", "strftime_now"))
+TAG = re.compile(r"\{%[-+]?\s*(end)?generation\s*[-+]?%\}")
 
 
 def arguments_of(tokenizer: "PreTrainedTokenizerBase", tools: object = None) -> tuple[str, ...]:
@@ -41,12 +46,8 @@ def arguments_of(tokenizer: "PreTrainedTokenizerBase", tools: object = None) -> 
 def _read_by(template: str) -> frozenset[str]:
     """The names that a template reads from outside: those that it reads before it gives them a value itself,
     and those of which it asks whether they have one."""
-    from transformers.utils.chat_template_utils import _compile_jinja_template
-
-    tree = _compile_jinja_template(template).environment.parse(template)
-    first: dict[str, str] = {}
-    for name in _names_in(tree):
-        first.setdefault(name.name, name.ctx)
+    tree = READER.parse(TAG.sub("", template))
+    first = {one.name: one.ctx for one in reversed([*_names_in(tree)])}
     questions = [one for one in tree.find_all((nodes.Test, nodes.Filter)) if one.name in QUESTIONS]
     asked = {one.node.name for one in questions if isinstance(one.node, nodes.Name)}
     return frozenset(
