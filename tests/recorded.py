@@ -63,7 +63,7 @@ def record_llama(pair: ServedPair, prompt: str, params: Params) -> dict[str, Any
 def _sent(pair: ServedPair, key: str | None, prompt: str, params: Params) -> tuple[dict[str, Any], list[str]]:
     """A run's request, and the events that answer it."""
     started = prepare(pair, prompt, params)
-    request = pair.request(started.params, prompt, started.prompt_ids)
+    request = pair.answer(started.params, prompt, started.prompt_ids).request
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
     url, content = f"{pair.client.address}{request.path}", json.dumps(request.body).encode()
     with urllib.request.urlopen(urllib.request.Request(url, content, headers), timeout=600) as answer:

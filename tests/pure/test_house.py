@@ -52,7 +52,7 @@ SIZES = {
     ("specdemo/loading", ".py"): (2600, 11),
     ("specdemo/measure", ".py"): (3210, 14),
     ("specdemo/runtime", ".py"): (7320, 24),
-    ("specdemo/servers", ".py"): (1394, 6),
+    ("specdemo/servers", ".py"): (1387, 6),
     ("specdemo/trials", ".py"): (530, 6),
     ("specdemo/ui", ".py"): (7783, 35),
     ("specdemo/words", ".py"): (212, 3),
