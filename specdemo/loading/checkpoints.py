@@ -26,7 +26,7 @@ import transformers
 from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import Embedding, Linear, Module, Parameter
-from transformers import CompressedTensorsConfig, PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 
@@ -73,15 +73,6 @@ def method_of(config: PreTrainedConfig) -> str | None:
         packages = " ".join(missing)
         raise ValueError(f"its weights are quantised by {method}, for which pip install {packages} is needed")
     return method
-
-
-def written_out(method: str | None) -> dict[str, CompressedTensorsConfig]:
-    """transformers' options for weights of this method, where they are loaded in another way than its own:
-    those of compressed-tensors are written out in the dtype that is asked for. The package would do that in
-    the first forward, and round the activations in forwards that it puts in the place of the layers' own."""
-    if method != "compressed-tensors":
-        return {}
-    return {"quantization_config": CompressedTensorsConfig(dequantize=True)}
 
 
 def check_scales(

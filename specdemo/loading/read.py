@@ -17,6 +17,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
     AutoTokenizer,
+    CompressedTensorsConfig,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -133,7 +134,11 @@ def _read_whole(part: Part, dtype: torch.dtype) -> PreTrainedModel:
         stored = stored_tensors(folder_of(part))
         config = AutoConfig.from_pretrained(part.place, **_how(part))
         method = checkpoints.method_of(config)
-        options |= checkpoints.written_out(method)
+        if (
+            method == "compressed-tensors"
+        ):  # else the package would write the weights out in the first forward,
+            # and round activations in forwards that it puts in the place of the layers' own
+            options["quantization_config"] = CompressedTensorsConfig(dequantize=True)
         drawing = nullcontext()
         if part.device != "cpu" and (quantize_now or takes_host_memory(stored, dtype)):
             # Each tensor goes there by itself, and is quantised there. One device needs no hooks.
