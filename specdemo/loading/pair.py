@@ -21,7 +21,7 @@ from specdemo.drafters.vocabulary import OtherTokenizer, special_tokens
 from specdemo.engine import compiled
 from specdemo.engine.grammar import Grammars
 from specdemo.errors import PairError
-from specdemo.events import ByModel, ChatMessage, Mark, Opened, PairInfo, Params, Prompt
+from specdemo.events import ByModel, Mark, Opened, PairInfo, Params, Prompt
 from specdemo.events.params import DraftTree, takes_tree, tree_text
 from specdemo.events.segments import opened_in
 from specdemo.loading import templates
@@ -31,7 +31,8 @@ from specdemo.runtime import cuda, lm, probe
 from specdemo.runtime.device import device_name, has_bfloat16
 from specdemo.runtime.runner import Capture, Runner
 from specdemo.runtime.weights import held_bytes, rounds_activations
-from specdemo.servers.software import ServedPair, messages_of, turns_of
+from specdemo.servers.client import Condition, never
+from specdemo.servers.software import ServedPair, TextOrChat, messages_of, turns_of
 from specdemo.words.catalogue import numeral
 from specdemo.words.message import Given, Message, about, given, message, refusal, shown
 
@@ -71,8 +72,7 @@ class Pair:
 
     def beside(self, drafter: Module | None, name: str | None, other: OtherTokenizer | None) -> "Pair":
         """A pair of the same target with this drafter, which `look_at` has not seen. They share the lock,
-        because they share the target; what this carries is not tried for the new one. other: the drafter's
-        tokenizer, if it is not the target's."""
+        because they share the target. other: the drafter's tokenizer, if it is not the target's."""
         info = replace(
             self.info,
             name=self.info.target if name is None else f"{self.info.target} + {name}",
@@ -84,16 +84,13 @@ class Pair:
         )
         runner = Runner(self.target, drafter, cached_drafter, self.runner.capture)
         new = {"drafter": drafter, "info": info, "runner": runner, "other_tokenizer": other}
-        return replace(self, **new, carried={}, states=())
+        return replace(self, **new, states=())
 
     def with_drafter(self, drafter: str | os.PathLike) -> "Pair":
         """A pair of the same target with another drafter, so that both can run in turns. Raises as `attach`
         does."""
         with self._alone():
             other = self.load_drafter(self, drafter)
-            other.carried = self.carried
-            if self.states != self.present_states:  # as in `_take`
-                other.states = ()
             other.runner.warm_up(Params().gamma)
         return other
 
@@ -271,12 +268,7 @@ class Pair:
         """The tokens by which its chat template parts what the target writes."""
         return templates.marks_of(self.tokenizer, self.eos) if self.has_chat_template else ()
 
-    def prompt_ids(
-        self,
-        prompt: str | tuple[ChatMessage, ...],
-        params: Params,
-        is_over: Callable[[], bool] = lambda: False,
-    ) -> list[int] | None:
+    def prompt_ids(self, prompt: TextOrChat, params: Params, is_over: Condition = never) -> list[int] | None:
         """The prompt as the target reads it. ValueError in one sentence when it cannot be used. is_over: see
         ServedPair; here nothing is awaited."""
         if self.tokenizer is None:
@@ -286,16 +278,13 @@ class Pair:
         if isinstance(prompt, str) and not params.chat:
             return self.tokenizer(prompt).input_ids
         if not self.has_chat_template:
-            is_text = isinstance(prompt, str)
-            wrong = ("chat", "no_template") if is_text else ("prompt", "no_template_messages")
+            wrong = ("chat", "no_template") if isinstance(prompt, str) else ("prompt", "no_template_messages")
             raise ValueError(about(*wrong))
         text = templates.render(self.tokenizer, messages, params.chat_template_kwargs or {})
         self._check_length(len(text))
         return self.tokenizer(text, add_special_tokens=False).input_ids  # the template has written them
 
-    def opened(
-        self, prompt: str | tuple[ChatMessage, ...] | None, params: Params, prompt_ids: Sequence[int]
-    ) -> Opened:
+    def opened(self, prompt: TextOrChat | None, params: Params, prompt_ids: Sequence[int]) -> Opened:
         """What a prompt of these ids has opened and not closed. Marks that the chat template writes count;
         those in messages do not. A prompt without a template is meant for the target as it is, so all its
         marks count. prompt: None where ids were given."""
@@ -408,9 +397,7 @@ class Pair:
 AnyPair = Pair | ServedPair
 
 
-def encode(
-    pair: AnyPair, prompt: Prompt, params: Params, is_over: Callable[[], bool] = lambda: False
-) -> list[int]:
+def encode(pair: AnyPair, prompt: Prompt, params: Params, is_over: Condition = never) -> list[int]:
     """The prompt's token ids; ValueError in one sentence when it cannot be used. Empty for a text whose
     tokens a server tells only with its answer. is_over: once true, a server's answer is not awaited."""
     if isinstance(prompt, str):

@@ -35,7 +35,7 @@ SERVER_PREFIX = "Server "  # begins the names of servers
 CHOICES = (*events.METHODS.values(), *events.RULES.values())
 SERVERS_OWN = ("draft_with", "rule", *dict.fromkeys(field for one in CHOICES for field in one.fields))
 
-Prompt = str | tuple[ChatMessage, ...]
+TextOrChat = str | tuple[ChatMessage, ...]
 TokenId = Annotated[int, Field(strict=True, ge=0, lt=events.TOKEN_IDS)]
 Token = Annotated[str, Field(max_length=LONGEST_TOKEN)]
 Context = Annotated[int, Field(gt=0, lt=2**31)]  # tokens; the longest of today's have 10,000,000
@@ -304,7 +304,7 @@ class ServedPair(ABC):
         is_known = self.longest is not None and 1 <= self.longest <= 16
         return replace(params, gamma=self.longest if is_known else usual.gamma)
 
-    def prompt_ids(self, prompt: Prompt, params: Params, is_over: Condition = never) -> list[int] | None:
+    def prompt_ids(self, prompt: TextOrChat, params: Params, is_over: Condition = never) -> list[int] | None:
         """The prompt as the server will read it; None if it does not tell before, and once `is_over`."""
         turns = turns_of(prompt, params) if params.chat else prompt
         body = {"model": self.model, **(chat_of(turns, params) if params.chat else {"prompt": prompt})}
@@ -317,7 +317,7 @@ class ServedPair(ABC):
         return ids if is_known else None
 
     def answer(
-        self, params: Params, prompt: Prompt, ids: Sequence[int], is_over: Condition = never
+        self, params: Params, prompt: TextOrChat, ids: Sequence[int], is_over: Condition = never
     ) -> Answer:
         """Its text, of which nothing is asked for yet. prompt: empty where token ids were given. ids: the
         prompt's, as far as known."""
@@ -346,26 +346,26 @@ class ServedPair(ABC):
         raise self.client.error("has sent no token when it was asked for some")
 
 
-def most_ids(prompt: Prompt | Sequence[int]) -> int:
+def most_ids(prompt: TextOrChat | Sequence[int]) -> int:
     """The most tokens that a prompt can have. prompt: text, token ids, or messages."""
     if isinstance(prompt, str):
         return len(prompt.encode()) + SPARE_IDS
     return SPARE_IDS + sum(len(one.content.encode()) if isinstance(one, ChatMessage) else 1 for one in prompt)
 
 
-def messages_of(prompt: Prompt, params: Params) -> list[dict[str, str]]:
+def messages_of(prompt: TextOrChat, params: Params) -> list[dict[str, str]]:
     """What a chat template is given: the messages, or the text as the user's one."""
     return [asdict(message) for message in turns_of(prompt, params)]
 
 
-def turns_of(prompt: Prompt, params: Params) -> tuple[ChatMessage, ...]:
+def turns_of(prompt: TextOrChat, params: Params) -> tuple[ChatMessage, ...]:
     if isinstance(prompt, str):
         system = [] if params.system is None else [ChatMessage("system", params.system)]
         return (*system, ChatMessage("user", prompt))
     return prompt
 
 
-def chat_of(prompt: Prompt, params: Params) -> Body:
+def chat_of(prompt: TextOrChat, params: Params) -> Body:
     """The part of a request that the server's chat template is given. A call of a tool is not looked for in
     the answer, so that its text is what the model writes."""
     arguments = dict(params.chat_template_kwargs or {})
