@@ -2,7 +2,6 @@
 that the caller has in memory."""
 
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -83,7 +82,7 @@ def load_pair(
     request = resolve(name, target=target, drafter=drafter, **how, trust_remote_code=trust_remote_code)
     if tokenizer is not None:
         raise PairError("tokenizer must be left out for models that are loaded: it is loaded with them")
-    return load_planned(bring(request))
+    return load(request)
 
 
 def target_for(target: object, drafter: object, trust_remote_code: object) -> Any:
@@ -118,18 +117,12 @@ def plan(request: PairRequest, beside: Pair | None = None) -> LoadPlan:
     return planned
 
 
-def bring(
-    request: PairRequest,
-    beside: Pair | None = None,
-    could_free: Callable[[str], int] = lambda device: 0,
-    on_progress: OnProgress = lambda *_: None,
-) -> LoadPlan:
-    """The plan of a request, whose models are on this machine then. beside: see `plan`. could_free: see
-    `check_free_memory`. Raises as `load_pair` does."""
+def load(request: PairRequest, beside: Pair | None = None) -> Pair:
+    """Loads what a request asks for, once it is on this machine. beside: the pair that its drafter is for."""
     planned = plan(request, beside)
-    check_free_memory(planned, could_free)
-    fetch.fetch(planned.request.parts, on_progress)
-    return planned
+    check_free_memory(planned)
+    fetch.fetch(planned.request.parts)
+    return load_planned(planned, beside=beside)
 
 
 def load_planned(
@@ -185,7 +178,7 @@ def load_drafter(pair: Pair, drafter: str | os.PathLike) -> Pair:
     if drafter is None:
         raise PairError("drafter must be a hub id or a directory, not None: detach takes the drafter off")
     part = drafter_part(drafter, str(pair.target.device), pair.target.dtype)
-    return load_planned(bring(PairRequest(part.id, (part,)), pair), beside=pair)
+    return load(PairRequest(part.id, (part,)), pair)
 
 
 def _pair_in_memory(target: PreTrainedModel, drafter: object, tokenizer: Tokenizers) -> Pair:

@@ -11,8 +11,8 @@ from functools import partial
 from time import monotonic
 
 from specdemo.errors import LoadError, PairError, TookTooLong, with_words
-from specdemo.loading.fetch import DOWNLOAD_SECONDS, OnProgress, check_access, is_here, patience
-from specdemo.loading.load import bring, load_planned, plan
+from specdemo.loading.fetch import DOWNLOAD_SECONDS, OnProgress, check_access, fetch, is_here, patience
+from specdemo.loading.load import load_planned, plan
 from specdemo.loading.pair import Pair
 from specdemo.loading.plan import LoadPlan, check_free_memory, needs
 from specdemo.loading.request import PairRequest
@@ -172,7 +172,9 @@ class ModelPool:
                 download.moved = monotonic()
             report(message("configs"), None)
             with patience(self.seconds, report):
-                bring(request, could_free=partial(self.bytes_held, idle=True), on_progress=report)
+                planned = plan(request)
+                check_free_memory(planned, partial(self.bytes_held, idle=True))
+                fetch(planned.request.parts, report)
             tell = partial(download.done.set_result, None)
         except BaseException as error:
             tell = partial(download.done.set_exception, error)
