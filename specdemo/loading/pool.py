@@ -14,7 +14,7 @@ from specdemo.errors import LoadError, PairError, TookTooLong, with_words
 from specdemo.loading.fetch import DOWNLOAD_SECONDS, OnProgress, check_access, fetch, is_here, patience
 from specdemo.loading.load import load_planned, plan
 from specdemo.loading.pair import Pair
-from specdemo.loading.plan import LoadPlan, check_free_memory, needs
+from specdemo.loading.plan import LoadPlan, check_free_memory
 from specdemo.loading.request import PairRequest
 from specdemo.runtime.cuda import alone_on, free_cache
 from specdemo.runtime.device import free_memory, memory_of
@@ -194,7 +194,7 @@ class ModelPool:
         room = self.share * memory_of(device) - sum(planned.sizes)
         while self.bytes_held(device) > room and self._drop_one(device):
             pass
-        for need in needs(planned):
+        for need in planned.needs:
             while need.bytes > free_memory(need.device) and self._drop_one(need.device):
                 pass
         check_free_memory(planned)
