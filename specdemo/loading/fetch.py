@@ -61,9 +61,9 @@ def folder_of(part: Part) -> Path:
         return Path(part.place)
     for name in CONFIGS:
         with suppress(ValueError):  # not a hub id
-            found = try_to_load_from_cache(part.place, name, revision=part.revision)
-            if isinstance(found, str):
-                return Path(found).parent
+            file = try_to_load_from_cache(part.place, name, revision=part.revision)
+            if isinstance(file, str):
+                return Path(file).parent
     return NOWHERE
 
 
@@ -126,13 +126,13 @@ def check_weights(part: Part) -> None:
 def _weights_among(part: Part, names: Collection[str], index: Callable[[], Path]) -> list[str]:
     """The files of weights that are loaded, of a model with files of these names. index: gives the index.
     LoadError if there are none, or not all that the index names."""
-    found = next((name for name in OF_MODELS if name in names), None)
-    if found is None:
+    first = next((name for name in OF_MODELS if name in names), None)
+    if first is None:
         raise _no_weights(part, names)
     if ADAPTER_CONFIG in names:  # transformers would load the adapter
         raise _two_in_one(part)
-    if found != INDEX:
-        return [found]
+    if first != INDEX:
+        return [first]
     with load_errors(part.role, part.place, INDEX, part.id):
         weights = shards_of(index())
         if lacking := next((name for name in weights if name not in names), None):
@@ -240,8 +240,8 @@ def _sizes(part: Part) -> dict[str, int]:
     """All files that the hub has of the model, with their bytes."""
     with load_errors(part.role, part.place, "list of files", part.id):
         how = {"files_metadata": True, "timeout": constants.HF_HUB_ETAG_TIMEOUT}
-        found = _ask(part, HfApi().model_info, **how)
-    return {file.rfilename: file.size or 0 for file in found.siblings or []}
+        listed = _ask(part, HfApi().model_info, **how)
+    return {file.rfilename: file.size or 0 for file in listed.siblings or []}
 
 
 def _bring(part: Part, name: str, bar: type[tqdm] | None = None) -> Path:

@@ -242,8 +242,8 @@ def look_at(pair: Pair) -> None:
     with pair.runner.torch_settings():
         check_forwards(models, ids)
         carried = {
-            name: own if isinstance(own, str) else drafting_by(name).tried(own, pair.target)
-            for name, own in pair.carried.items()
+            name: layers if isinstance(layers, str) else drafting_by(name).tried(layers, pair.target)
+            for name, layers in pair.carried.items()
         }
     pair.note(states, other, carried)
 

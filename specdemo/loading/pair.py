@@ -290,9 +290,9 @@ class Pair:
         marks count. prompt: None where ids were given."""
         marks = self.marks
         if prompt is not None and params.chat and marks:
-            told = turns_of(prompt, params)
-            plain = tuple(replace(one, content=templates.without_marks(one.content, marks)) for one in told)
-            if plain != told:
+            turns = turns_of(prompt, params)
+            plain = tuple(replace(one, content=templates.without_marks(one.content, marks)) for one in turns)
+            if plain != turns:
                 prompt_ids = self.prompt_ids(plain, params) or ()
         return opened_in(prompt_ids, marks, self.token_text)
 
@@ -307,8 +307,8 @@ class Pair:
         """The ids that end a text: the target's generation config's and the tokenizer's."""
         ids = self.target.generation_config.eos_token_id
         ids = ids if isinstance(ids, list) else [ids]
-        own = getattr(self.tokenizer, "eos_token_id", None)
-        return frozenset(token_id for token_id in (*ids, own) if token_id is not None)
+        ids = (*ids, getattr(self.tokenizer, "eos_token_id", None))
+        return frozenset(token_id for token_id in ids if token_id is not None)
 
     @cached_property
     def token_text(self) -> Callable[[int], str]:
@@ -379,8 +379,8 @@ class Pair:
     @property
     def bytes_held(self) -> Bytes:
         """The bytes of weights in memory, quantised ones as they are stored."""
-        own = [self.target, *(one for one in self.carried.values() if not isinstance(one, str))]
-        return Bytes(held_bytes(*own), held_bytes(self.drafter) if self.drafter is not None else None)
+        models = [self.target, *(one for one in self.carried.values() if not isinstance(one, str))]
+        return Bytes(held_bytes(*models), held_bytes(self.drafter) if self.drafter is not None else None)
 
     @property
     def bytes_copied(self) -> Bytes:
