@@ -20,7 +20,7 @@ from email.utils import parsedate_to_datetime
 from io import StringIO
 from math import ceil
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from huggingface_hub import HfApi, constants, get_session, get_token, hf_hub_download, try_to_load_from_cache
 from huggingface_hub.errors import RemoteEntryNotFoundError
@@ -46,7 +46,6 @@ NOWHERE = Path(os.devnull)  # a path with no files in it
 # Called with what is being done, and the share of it that is finished, from 0 to 1 (None where it is not
 # known).
 OnProgress = Callable[[Message, float | None], None]
-_T = TypeVar("_T")
 LONGEST_WAIT = 10**9  # seconds that are told
 DOWNLOAD_SECONDS = 1_800.0  # the longest time for a download, and for waiting because the hub asks to
 
@@ -313,7 +312,7 @@ def patience(seconds: float = DOWNLOAD_SECONDS, on_progress: OnProgress | None =
         _patience.reset(token)
 
 
-def _ask(part: Part, call: Callable[..., _T], *given: Any, **options: Any) -> _T:
+def _ask(part: Part, call: Callable[..., Any], *given: Any, **options: Any) -> Any:
     """Calls the hub's library for a model and returns its answer. Waits here if the hub asks for it, since
     the library would wait as long as it is told, or not at all. LoadError if that is too long."""
     patient = _patience.get()

@@ -129,9 +129,9 @@ def load_planned(
     plan: LoadPlan, on_progress: OnProgress = lambda *_: None, beside: Pair | None = None
 ) -> Pair:
     """Loads a plan's models, checks that they fit each other and can be rewound, and warms them up. They must
-    be on this machine: nothing here asks the hub. beside: see `plan`; the drafter alone is loaded then, and
-    not warmed up. LoadError if there is not enough memory; its traceback does not hold what has been loaded
-    so far."""
+    be on this machine: nothing here asks the hub. beside: the pair that the plan's drafter is for, which is
+    loaded alone then, and not warmed up. LoadError if there is not enough memory; its traceback does not hold
+    what has been loaded so far."""
     try:
         return _load_here(plan, on_progress, beside)
     except Exception as error:

@@ -60,7 +60,7 @@ class Pair:
     load_drafter: LoadDrafter  # what `attach` takes
     lock: threading.Lock = field(default_factory=threading.Lock)
     other_tokenizer: OtherTokenizer | None = None  # the drafter's, if it is not the target's
-    carried: Mapping[str, PreTrainedModel | str] = field(default_factory=dict)  # see Models
+    carried: Mapping[str, PreTrainedModel | str] = field(default_factory=dict)  # as in Models
     states: tuple = ()  # `present_states` when it was looked at last; empty: not yet
     of_code: tuple[str, ...] = ()  # a note on program code that comes with the models, if it is trusted
     runs_here = True  # its models are in this process
@@ -83,8 +83,7 @@ class Pair:
             longest_draft=None,
         )
         runner = Runner(self.target, drafter, cached_drafter, self.runner.capture)
-        new = {"drafter": drafter, "info": info, "runner": runner, "other_tokenizer": other}
-        return replace(self, **new, states=())
+        return replace(self, drafter=drafter, info=info, runner=runner, other_tokenizer=other, states=())
 
     def with_drafter(self, drafter: str | os.PathLike) -> "Pair":
         """A pair of the same target with another drafter, so that both can run in turns. Raises as `attach`
