@@ -47,14 +47,12 @@ def record_llama(pair: ServedPair, prompt: str, params: Params) -> dict[str, Any
     """A run as llama.cpp sends it, of its settings those of drafting."""
     body, events = _sent(pair, None, prompt, params)
     props, read = json.loads(_got(pair, "/props")), [json.loads(event) for event in events]
-    settings = read[-1]["generation_settings"]
+    settings, context = read[-1]["generation_settings"], props["default_generation_settings"]
+    context = {"n_ctx": context["n_ctx"]}
     read[-1]["generation_settings"] = {name: settings[name] for name in settings if "speculative" in name}
     return {
         "models": json.loads(_got(pair, "/v1/models")),
-        "props": {
-            "build_info": props["build_info"],
-            "default_generation_settings": {"n_ctx": props["default_generation_settings"]["n_ctx"]},
-        },
+        "props": {"build_info": props["build_info"], "default_generation_settings": context},
         "request": body,
         "events": read,
     }
@@ -63,7 +61,7 @@ def record_llama(pair: ServedPair, prompt: str, params: Params) -> dict[str, Any
 def _sent(pair: ServedPair, key: str | None, prompt: str, params: Params) -> tuple[dict[str, Any], list[str]]:
     """A run's request, and the events that answer it."""
     started = prepare(pair, prompt, params)
-    request = pair.request(started.params, prompt, started.prompt_ids)
+    request = pair.answer(started.params, prompt, started.prompt_ids).request
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
     url, content = f"{pair.client.address}{request.path}", json.dumps(request.body).encode()
     with urllib.request.urlopen(urllib.request.Request(url, content, headers), timeout=600) as answer:
@@ -77,11 +75,10 @@ def _got(pair: ServedPair, path: str) -> str:
 
 def counted(metrics: str) -> list[str]:
     """The lines of /metrics that are read."""
-    names = [
-        line.removeprefix("# TYPE ").partition(" ")[0].partition("{")[0] for line in metrics.splitlines()
-    ]
+    lines = metrics.splitlines()
+    names = [line.removeprefix("# TYPE ").partition(" ")[0].partition("{")[0] for line in lines]
     kept = {*COUNTED, *(name.removesuffix("_sum") for name in COUNTED)}
-    return [line for line, name in zip(metrics.splitlines(), names, strict=True) if name in kept]
+    return [line for line, name in zip(lines, names, strict=True) if name in kept]
 
 
 def labels_of(lines: list[str]) -> dict[str, set[str]]:

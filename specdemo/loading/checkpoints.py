@@ -26,7 +26,7 @@ import transformers
 from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import Embedding, Linear, Module, Parameter
-from transformers import CompressedTensorsConfig, PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 
@@ -73,15 +73,6 @@ def method_of(config: PreTrainedConfig) -> str | None:
         packages = " ".join(missing)
         raise ValueError(f"its weights are quantised by {method}, for which pip install {packages} is needed")
     return method
-
-
-def written_out(method: str | None) -> dict[str, CompressedTensorsConfig]:
-    """transformers' options for weights of this method, where they are loaded in another way than its own:
-    those of compressed-tensors are written out in the dtype that is asked for. The package would do that in
-    the first forward, and round the activations in forwards that it puts in the place of the layers' own."""
-    if method != "compressed-tensors":
-        return {}
-    return {"quantization_config": CompressedTensorsConfig(dequantize=True)}
 
 
 def check_scales(
@@ -206,12 +197,12 @@ def _merged(
             shape, expected = [*tensors[name].shape], [*place.shape]
             raise LoadError(f"{who}: its tensor {name} has the shape {shape}, and {expected} is expected")
     try:
-        told = set_peft_model_state_dict(with_layers, tensors)
+        outcome = set_peft_model_state_dict(with_layers, tensors)
     except KeyError as error:  # of a layer that was trained as a whole
         raise LoadError(f"{who} lacks a tensor for its base, {error.args[0]}: {ANOTHER}") from None
-    if missing := [name for name in told.missing_keys if name.replace(".default", "", 1) in places]:
+    if missing := [name for name in outcome.missing_keys if name.replace(".default", "", 1) in places]:
         raise LoadError(f"{who} lacks {len(missing)} tensors for its base, first {missing[0]}: {ANOTHER}")
-    if unexpected := told.unexpected_keys:
+    if unexpected := outcome.unexpected_keys:
         first = f"for which its base has no place, first {unexpected[0].replace('.default', '', 1)}"
         raise LoadError(f"{who} has {len(unexpected)} tensors {first}: {ANOTHER}")
     # Where the output layer is tied to the embeddings, what is merged into one of them would be in both.
@@ -249,12 +240,12 @@ def text_alone(model: PreTrainedModel) -> PreTrainedModel:
     config = model.config.get_text_config(decoder=True)
     if not isinstance(config, kind.config_class):
         # The three positions that Qwen3-VL's rotary embeddings give to a picture's parts are one for text.
-        own = config.to_dict() | {"tie_word_embeddings": model.config.tie_word_embeddings}
-        own |= {"norm_topk_prob": True}  # of a mixture, which Qwen3-VL's config does not say
-        del own["model_type"]
-        rope = own.get("rope_parameters") or {}
-        own["rope_parameters"] = {name: rope[name] for name in rope if not name.startswith("mrope")}
-        config = kind.config_class(**own)
+        values = config.to_dict() | {"tie_word_embeddings": model.config.tie_word_embeddings}
+        values |= {"norm_topk_prob": True}  # of a mixture, which Qwen3-VL's config does not say
+        del values["model_type"]
+        rope = values.get("rope_parameters") or {}
+        values["rope_parameters"] = {name: rope[name] for name in rope if not name.startswith("mrope")}
+        config = kind.config_class(**values)
     with torch.device("meta"):
         text = kind(config)
     if type(text.model) is type(whole):
@@ -268,15 +259,15 @@ def text_alone(model: PreTrainedModel) -> PreTrainedModel:
     return text.eval()
 
 
-def _take_over(own: Module, theirs: Module) -> None:
+def _take_over(module: Module, donor: Module) -> None:
     """Gives a module the weights of one that is built like it, and its layers, also quantised ones."""
-    for name in own._parameters:
-        own.register_parameter(name, getattr(theirs, name))
-    for name, part in own.named_children():
+    for name in module._parameters:
+        module.register_parameter(name, getattr(donor, name))
+    for name, part in module.named_children():
         if isinstance(part, (Linear, Embedding)):
-            setattr(own, name, getattr(theirs, name))
-        elif hasattr(theirs, name):
-            _take_over(part, getattr(theirs, name))
+            setattr(module, name, getattr(donor, name))
+        elif hasattr(donor, name):
+            _take_over(part, getattr(donor, name))
 
 
 # Weights that are quantised here
@@ -284,10 +275,9 @@ def _take_over(own: Module, theirs: Module) -> None:
 
 def quantized_layers(skeleton: PreTrainedModel) -> list[Linear]:
     """The layers whose weights are quantised: all linear ones but the head."""
-    linear = [layer for layer in skeleton.modules() if isinstance(layer, Linear)]
-    transposed = [layer for layer in skeleton.modules() if isinstance(layer, Conv1D)]
-    own = [layer for layer in linear if layer is not skeleton.get_output_embeddings()]
-    return [*own, *map(_as_linear, transposed)]
+    head = skeleton.get_output_embeddings()
+    layers = [layer for layer in skeleton.modules() if isinstance(layer, (Linear, Conv1D))]
+    return [_as_linear(layer) for layer in layers if layer is not head]
 
 
 def unpack_without_compiler() -> None:
@@ -311,14 +301,15 @@ def quantise_layers(model: PreTrainedModel, kind: str, classes: tuple[type[Modul
     head = model.get_output_embeddings()
     for name, layer in list(model.named_modules()):
         if isinstance(layer, classes) and not isinstance(layer, QModuleMixin) and layer is not head:
-            linear = _as_linear(layer) if isinstance(layer, Conv1D) else layer
-            quantised = QLinear.from_module(linear, weights=qtypes[f"q{kind}"])
+            quantised = QLinear.from_module(_as_linear(layer), weights=qtypes[f"q{kind}"])
             quantised.freeze()
             model.set_submodule(name, quantised.requires_grad_(False).eval())
 
 
-def _as_linear(layer: Conv1D) -> Linear:
-    """A layer with the same output, up to rounding."""
+def _as_linear(layer: Linear | Conv1D) -> Linear:
+    """A linear layer with the same output, up to rounding."""
+    if isinstance(layer, Linear):
+        return layer
     linear = Linear(layer.nx, layer.nf, device="meta", dtype=layer.weight.dtype)
     linear.weight = Parameter(layer.weight.detach().t().contiguous(), requires_grad=False)  # [out, in]
     linear.bias = layer.bias

@@ -20,15 +20,16 @@ from email.utils import parsedate_to_datetime
 from io import StringIO
 from math import ceil
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from huggingface_hub import HfApi, constants, get_session, hf_hub_download, try_to_load_from_cache
+from huggingface_hub import HfApi, constants, get_session, get_token, hf_hub_download, try_to_load_from_cache
 from huggingface_hub.errors import RemoteEntryNotFoundError
 from huggingface_hub.utils import parse_ratelimit_headers
 from tqdm import tqdm
 
 from specdemo.drafters.table import kind_in
-from specdemo.errors import LoadError, PairError, load_errors, no_config, other_kind
+from specdemo.errors import LoadError, PairError, gated_error, load_errors, no_config, other_kind
+from specdemo.loading.catalog import GATED
 from specdemo.loading.checkpoints import ADAPTER_CONFIG, ADAPTER_WEIGHTS, base_of
 from specdemo.loading.request import Part
 from specdemo.runtime.device import amount
@@ -45,7 +46,6 @@ NOWHERE = Path(os.devnull)  # a path with no files in it
 # Called with what is being done, and the share of it that is finished, from 0 to 1 (None where it is not
 # known).
 OnProgress = Callable[[Message, float | None], None]
-_T = TypeVar("_T")
 LONGEST_WAIT = 10**9  # seconds that are told
 DOWNLOAD_SECONDS = 1_800.0  # the longest time for a download, and for waiting because the hub asks to
 
@@ -60,9 +60,9 @@ def folder_of(part: Part) -> Path:
         return Path(part.place)
     for name in CONFIGS:
         with suppress(ValueError):  # not a hub id
-            found = try_to_load_from_cache(part.place, name, revision=part.revision)
-            if isinstance(found, str):
-                return Path(found).parent
+            file = try_to_load_from_cache(part.place, name, revision=part.revision)
+            if isinstance(file, str):
+                return Path(file).parent
     return NOWHERE
 
 
@@ -125,13 +125,13 @@ def check_weights(part: Part) -> None:
 def _weights_among(part: Part, names: Collection[str], index: Callable[[], Path]) -> list[str]:
     """The files of weights that are loaded, of a model with files of these names. index: gives the index.
     LoadError if there are none, or not all that the index names."""
-    found = next((name for name in OF_MODELS if name in names), None)
-    if found is None:
+    first = next((name for name in OF_MODELS if name in names), None)
+    if first is None:
         raise _no_weights(part, names)
     if ADAPTER_CONFIG in names:  # transformers would load the adapter
         raise _two_in_one(part)
-    if found != INDEX:
-        return [found]
+    if first != INDEX:
+        return [first]
     with load_errors(part.role, part.place, INDEX, part.id):
         weights = shards_of(index())
         if lacking := next((name for name in weights if name not in names), None):
@@ -175,11 +175,15 @@ def with_base(part: Part, offline: bool) -> Part:
     return base_of(part, _bring(part, ADAPTER_CONFIG).parent if ask else folder_of(part))
 
 
-def fetch_config(part: Part) -> None:
-    """Brings the config of a model that is not here, as the hub has it now; all but its weights if program
-    code that comes with it may run. PairError if the hub has no config; otherwise raises as `fetch`."""
-    if is_here(part):
-        return
+def with_config(part: Part) -> Part:
+    """The part as `with_base` has it. If the model is not here, its config has come, as the hub has it now;
+    all but its weights if program code that comes with it may run. PairError if the hub has no config;
+    otherwise raises as `with_base`, `check_access` and `fetch`."""
+    is_whole = is_here(part)
+    part = with_base(part, offline=is_whole)
+    check_access([part])
+    if is_whole:
+        return part
     with load_errors(part.role, part.place, shown=part.id):
         try:
             _ask(part, hf_hub_download, "config.json", tqdm_class=_bar(part))
@@ -187,6 +191,17 @@ def fetch_config(part: Part) -> None:
             raise no_config(part.role, part.id, _sizes(part)) from None
     if part.code:
         fetch([part], weights=False)
+    return part
+
+
+def check_access(parts: Iterable[Part]) -> None:
+    """LoadError, without a request to the hub, if a model is gated, not on this machine, and there is no
+    token. A mirror may have other rules, so it is asked."""
+    if get_token() or constants.ENDPOINT != constants._HF_DEFAULT_ENDPOINT:
+        return
+    for part in parts:
+        if part.place in GATED and not has_config(part):
+            raise gated_error(part.role, part.id)
 
 
 def fetch(parts: Iterable[Part], on_progress: OnProgress = lambda *_: None, weights: bool = True) -> None:
@@ -224,8 +239,8 @@ def _sizes(part: Part) -> dict[str, int]:
     """All files that the hub has of the model, with their bytes."""
     with load_errors(part.role, part.place, "list of files", part.id):
         how = {"files_metadata": True, "timeout": constants.HF_HUB_ETAG_TIMEOUT}
-        found = _ask(part, HfApi().model_info, **how)
-    return {file.rfilename: file.size or 0 for file in found.siblings or []}
+        listed = _ask(part, HfApi().model_info, **how)
+    return {file.rfilename: file.size or 0 for file in listed.siblings or []}
 
 
 def _bring(part: Part, name: str, bar: type[tqdm] | None = None) -> Path:
@@ -297,7 +312,7 @@ def patience(seconds: float = DOWNLOAD_SECONDS, on_progress: OnProgress | None =
         _patience.reset(token)
 
 
-def _ask(part: Part, call: Callable[..., _T], *given: Any, **options: Any) -> _T:
+def _ask(part: Part, call: Callable[..., Any], *given: Any, **options: Any) -> Any:
     """Calls the hub's library for a model and returns its answer. Waits here if the hub asks for it, since
     the library would wait as long as it is told, or not at all. LoadError if that is too long."""
     patient = _patience.get()

@@ -2,23 +2,19 @@
 that the caller has in memory."""
 
 import os
-from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
-from huggingface_hub import constants, get_token
 from torch.nn import Module
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specdemo.drafters.table import cached_drafter, drafting_by, kind_in, kind_of, read_carried
 from specdemo.drafters.vocabulary import OtherTokenizer, check_shared, other_tokenizer
 from specdemo.engine.compiled import compiled
-from specdemo.errors import LoadError, PairError, gated_error, is_out_of_memory, load_errors, reason_of
+from specdemo.errors import LoadError, PairError, is_out_of_memory, load_errors, reason_of
 from specdemo.events import ByModel, PairInfo, Params
 from specdemo.loading import fetch
-from specdemo.loading.catalog import GATED
 from specdemo.loading.fetch import OnProgress, patience
 from specdemo.loading.pair import AnyPair, Pair
 from specdemo.loading.plan import LoadPlan, check_free_memory, check_memory, plan_from
@@ -32,7 +28,6 @@ from specdemo.runtime.weights import not_finite
 from specdemo.servers.pair import connect
 from specdemo.words.message import message
 
-Loaded = TypeVar("Loaded")
 Tokenizers = PreTrainedTokenizerBase | dict[str, PreTrainedTokenizerBase] | None  # one for both, or by role
 TRUSTED = "program code that comes with the models is trusted and run (trust_remote_code)"
 NO_CODE = "these models came with none for their forwards"
@@ -87,10 +82,7 @@ def load_pair(
     request = resolve(name, target=target, drafter=drafter, **how, trust_remote_code=trust_remote_code)
     if tokenizer is not None:
         raise PairError("tokenizer must be left out for models that are loaded: it is loaded with them")
-    planned = plan(request)
-    check_free_memory(planned)
-    fetch.fetch(planned.request.parts)
-    return load_planned(planned)
+    return load(request)
 
 
 def target_for(target: object, drafter: object, trust_remote_code: object) -> Any:
@@ -98,10 +90,7 @@ def target_for(target: object, drafter: object, trust_remote_code: object) -> An
     of a head may do; PairError if its program code would be trusted. Raises as `load_pair` does."""
     if target is not None or not isinstance(drafter, (str, os.PathLike)):
         return target
-    part = drafter_part(drafter, "cpu", torch.float32)
-    part = fetch.with_base(part, offline=fetch.has_config(part))
-    if not fetch.has_config(part):
-        fetch.fetch_config(part)
+    part = fetch.with_config(drafter_part(drafter, "cpu", torch.float32))
     with load_errors(part.role, part.place, shown=part.id):
         verifier = kind_in(fetch.folder_of(part)).verifier(fetch.folder_of(part), part.id)
     if not verifier:
@@ -114,17 +103,12 @@ def target_for(target: object, drafter: object, trust_remote_code: object) -> An
 def plan(request: PairRequest, beside: Pair | None = None) -> LoadPlan:
     """How a request would be loaded, from the models' configs alone; in place of an adapter its base with the
     adapter. beside: the pair that the drafter of the request is for. Raises as `load_pair` does."""
-    check_access(request.parts)
+    fetch.check_access(request.parts)
     if (lost := cuda.lost()) and any(cuda.is_cuda(part.device) for part in request.parts):
         raise LoadError(lost)
-    parts, skeletons = [], []
-    for part in request.parts:
-        part = fetch.with_base(part, fetch.is_here(part))
-        check_access([part])
-        fetch.fetch_config(part)
-        parts.append(part)
-        skeletons.append(read_skeleton(part))
-    planned = plan_from(replace(request, parts=tuple(parts)), skeletons)
+    parts = tuple(map(fetch.with_config, request.parts))
+    skeletons = [*map(read_skeleton, parts)]
+    planned = plan_from(replace(request, parts=parts), skeletons)
     models, ids = skeletons, [part.id for part in parts]
     if beside is not None:
         models, ids = [beside.target, *skeletons], [beside.info.target, *ids]
@@ -133,46 +117,49 @@ def plan(request: PairRequest, beside: Pair | None = None) -> LoadPlan:
     return planned
 
 
-def check_access(parts: Iterable[Part]) -> None:
-    """LoadError, without a request to the hub, if a model is gated, not on this machine, and there is no
-    token. A mirror may have other rules, so it is asked."""
-    if get_token() or constants.ENDPOINT != constants._HF_DEFAULT_ENDPOINT:
-        return
-    for part in parts:
-        if part.place in GATED and not fetch.has_config(part):
-            raise gated_error(part.role, part.id)
+def load(request: PairRequest, beside: Pair | None = None) -> Pair:
+    """Loads what a request asks for, once it is on this machine. beside: the pair that its drafter is for."""
+    planned = plan(request, beside)
+    check_free_memory(planned)
+    fetch.fetch(planned.request.parts)
+    return load_planned(planned, beside=beside)
 
 
-def load_planned(plan: LoadPlan, on_progress: OnProgress = lambda *_: None) -> Pair:
+def load_planned(
+    plan: LoadPlan, on_progress: OnProgress = lambda *_: None, beside: Pair | None = None
+) -> Pair:
     """Loads a plan's models, checks that they fit each other and can be rewound, and warms them up. They must
-    be on this machine: nothing here asks the hub."""
-    names = " and ".join(part.named for part in plan.request.parts)
-    return _with_memory(partial(_load_here, plan, on_progress), f"{names}: choose a smaller pair")
-
-
-def _with_memory(load: Callable[[], Loaded], models: str) -> Loaded:
-    """What `load` returns. LoadError if there is not enough memory; its traceback does not hold what has been
-    loaded so far."""
+    be on this machine: nothing here asks the hub. beside: the pair that the plan's drafter is for, which is
+    loaded alone then, and not warmed up. LoadError if there is not enough memory; its traceback does not hold
+    what has been loaded so far."""
     try:
-        return load()
+        return _load_here(plan, on_progress, beside)
     except Exception as error:
         if isinstance(error, PairError) or not is_out_of_memory(error):
             raise
-    raise LoadError(f"there is not enough memory for {models}")
+    names = " and ".join(part.named for part in plan.request.parts)
+    smaller = "a smaller pair" if beside is None else "a smaller one"
+    raise LoadError(f"there is not enough memory for {names}: choose {smaller}")
 
 
-def _load_here(plan: LoadPlan, on_progress: OnProgress) -> Pair:
-    parts = plan.request.parts
-    ids, quantized = [part.given for part in parts], [part.quantize for part in parts]
+def _load_here(plan: LoadPlan, on_progress: OnProgress, beside: Pair | None) -> Pair:
+    parts, last = plan.request.parts, plan.request.parts[-1]
     for part in parts:
         fetch.check_weights(part)
     on_progress(message("tokenizers"), None)
-    tokenizer = read_tokenizer(parts[0])
-    other = _other_tokenizer(tokenizer, parts[1], ids) if len(parts) == 2 else None
+    tokenizer = read_tokenizer(parts[0]) if beside is None else beside.tokenizer
+    ids, other = [*([beside.info.target] if beside else []), *(part.given for part in parts)], None
+    if last.role == "drafter" and tokenizer is not None and kind_of_part(last).has_tokenizer:
+        other = other_tokenizer(tokenizer, read_tokenizer(last), *ids)
     models = [read_model(part, dtype, on_progress) for part, dtype in zip(parts, plan.dtypes, strict=True)]
     on_progress(message("caches"), None)
+    if beside is not None:
+        pair = beside.beside(models[0], last.given, other)
+        look_at(pair)
+        return pair
     carried = read_carried(models[0], fetch.folder_of(parts[0]), parts[0].quantize is not None)
     known = {"dtype_reason": plan.reason, "other_tokenizer": other, "carried": carried}
+    quantized = [part.quantize for part in parts]
     pair = _pair_of(plan.request.name, models, ids, quantized, "auto", tokenizer=tokenizer, **known)
     on_progress(message("warming_up"), None)
     pair.runner.warm_up(Params().gamma)
@@ -185,34 +172,13 @@ def _load_here(plan: LoadPlan, on_progress: OnProgress) -> Pair:
     return pair
 
 
-def _other_tokenizer(
-    tokenizer: PreTrainedTokenizerBase | None, drafter: Part, ids: list[str]
-) -> OtherTokenizer | None:
-    """The drafter's tokenizer, if it has one that is not the target's."""
-    if tokenizer is None or not kind_of_part(drafter).has_tokenizer:
-        return None
-    return other_tokenizer(tokenizer, read_tokenizer(drafter), *ids)
-
-
 @patience()
 def load_drafter(pair: Pair, drafter: str | os.PathLike) -> Pair:
     """A pair of the same target with another drafter, loaded and checked; for `Pair.attach`."""
     if drafter is None:
         raise PairError("drafter must be a hub id or a directory, not None: detach takes the drafter off")
-    asked = drafter_part(drafter, str(pair.target.device), pair.target.dtype)
-    planned = plan(PairRequest(asked.id, (asked,)), pair)
-    [part] = planned.request.parts
-    check_free_memory(planned)
-    fetch.fetch((part,))
-
-    def load() -> Pair:
-        fetch.check_weights(part)
-        other = _other_tokenizer(pair.tokenizer, part, [pair.info.target, part.given])
-        new = pair.beside(read_model(part, pair.target.dtype), part.given, other)
-        look_at(new)
-        return new
-
-    return _with_memory(load, f"drafter {part.id}: choose a smaller one")
+    part = drafter_part(drafter, str(pair.target.device), pair.target.dtype)
+    return load(PairRequest(part.id, (part,)), pair)
 
 
 def _pair_in_memory(target: PreTrainedModel, drafter: object, tokenizer: Tokenizers) -> Pair:
@@ -276,8 +242,8 @@ def look_at(pair: Pair) -> None:
     with pair.runner.torch_settings():
         check_forwards(models, ids)
         carried = {
-            name: own if isinstance(own, str) else drafting_by(name).tried(own, pair.target)
-            for name, own in pair.carried.items()
+            name: layers if isinstance(layers, str) else drafting_by(name).tried(layers, pair.target)
+            for name, layers in pair.carried.items()
         }
     pair.note(states, other, carried)
 

@@ -21,7 +21,7 @@ from specdemo.drafters.vocabulary import OtherTokenizer, special_tokens
 from specdemo.engine import compiled
 from specdemo.engine.grammar import Grammars
 from specdemo.errors import PairError
-from specdemo.events import ByModel, ChatMessage, Mark, Opened, PairInfo, Params, Prompt
+from specdemo.events import ByModel, Mark, Opened, PairInfo, Params, Prompt
 from specdemo.events.params import DraftTree, takes_tree, tree_text
 from specdemo.events.segments import opened_in
 from specdemo.loading import templates
@@ -31,7 +31,8 @@ from specdemo.runtime import cuda, lm, probe
 from specdemo.runtime.device import device_name, has_bfloat16
 from specdemo.runtime.runner import Capture, Runner
 from specdemo.runtime.weights import held_bytes, rounds_activations
-from specdemo.servers.software import ServedPair, messages_of, turns_of
+from specdemo.servers.client import Condition, never
+from specdemo.servers.software import ServedPair, TextOrChat, messages_of, turns_of
 from specdemo.words.catalogue import numeral
 from specdemo.words.message import Given, Message, about, given, message, refusal, shown
 
@@ -59,7 +60,7 @@ class Pair:
     load_drafter: LoadDrafter  # what `attach` takes
     lock: threading.Lock = field(default_factory=threading.Lock)
     other_tokenizer: OtherTokenizer | None = None  # the drafter's, if it is not the target's
-    carried: Mapping[str, PreTrainedModel | str] = field(default_factory=dict)  # see Models
+    carried: Mapping[str, PreTrainedModel | str] = field(default_factory=dict)  # as in Models
     states: tuple = ()  # `present_states` when it was looked at last; empty: not yet
     of_code: tuple[str, ...] = ()  # a note on program code that comes with the models, if it is trusted
     runs_here = True  # its models are in this process
@@ -71,8 +72,7 @@ class Pair:
 
     def beside(self, drafter: Module | None, name: str | None, other: OtherTokenizer | None) -> "Pair":
         """A pair of the same target with this drafter, which `look_at` has not seen. They share the lock,
-        because they share the target; what this carries is not tried for the new one. other: the drafter's
-        tokenizer, if it is not the target's."""
+        because they share the target. other: the drafter's tokenizer, if it is not the target's."""
         info = replace(
             self.info,
             name=self.info.target if name is None else f"{self.info.target} + {name}",
@@ -83,17 +83,13 @@ class Pair:
             longest_draft=None,
         )
         runner = Runner(self.target, drafter, cached_drafter, self.runner.capture)
-        new = {"drafter": drafter, "info": info, "runner": runner, "other_tokenizer": other}
-        return replace(self, **new, carried={}, states=())
+        return replace(self, drafter=drafter, info=info, runner=runner, other_tokenizer=other, states=())
 
     def with_drafter(self, drafter: str | os.PathLike) -> "Pair":
         """A pair of the same target with another drafter, so that both can run in turns. Raises as `attach`
         does."""
         with self._alone():
             other = self.load_drafter(self, drafter)
-            other.carried = self.carried
-            if self.states != self.present_states:  # as in `_take`
-                other.states = ()
             other.runner.warm_up(Params().gamma)
         return other
 
@@ -271,12 +267,7 @@ class Pair:
         """The tokens by which its chat template parts what the target writes."""
         return templates.marks_of(self.tokenizer, self.eos) if self.has_chat_template else ()
 
-    def prompt_ids(
-        self,
-        prompt: str | tuple[ChatMessage, ...],
-        params: Params,
-        is_over: Callable[[], bool] = lambda: False,
-    ) -> list[int] | None:
+    def prompt_ids(self, prompt: TextOrChat, params: Params, is_over: Condition = never) -> list[int] | None:
         """The prompt as the target reads it. ValueError in one sentence when it cannot be used. is_over: see
         ServedPair; here nothing is awaited."""
         if self.tokenizer is None:
@@ -286,24 +277,21 @@ class Pair:
         if isinstance(prompt, str) and not params.chat:
             return self.tokenizer(prompt).input_ids
         if not self.has_chat_template:
-            is_text = isinstance(prompt, str)
-            wrong = ("chat", "no_template") if is_text else ("prompt", "no_template_messages")
+            wrong = ("chat", "no_template") if isinstance(prompt, str) else ("prompt", "no_template_messages")
             raise ValueError(about(*wrong))
         text = templates.render(self.tokenizer, messages, params.chat_template_kwargs or {})
         self._check_length(len(text))
         return self.tokenizer(text, add_special_tokens=False).input_ids  # the template has written them
 
-    def opened(
-        self, prompt: str | tuple[ChatMessage, ...] | None, params: Params, prompt_ids: Sequence[int]
-    ) -> Opened:
+    def opened(self, prompt: TextOrChat | None, params: Params, prompt_ids: Sequence[int]) -> Opened:
         """What a prompt of these ids has opened and not closed. Marks that the chat template writes count;
         those in messages do not. A prompt without a template is meant for the target as it is, so all its
         marks count. prompt: None where ids were given."""
         marks = self.marks
         if prompt is not None and params.chat and marks:
-            told = turns_of(prompt, params)
-            plain = tuple(replace(one, content=templates.without_marks(one.content, marks)) for one in told)
-            if plain != told:
+            turns = turns_of(prompt, params)
+            plain = tuple(replace(one, content=templates.without_marks(one.content, marks)) for one in turns)
+            if plain != turns:
                 prompt_ids = self.prompt_ids(plain, params) or ()
         return opened_in(prompt_ids, marks, self.token_text)
 
@@ -318,8 +306,8 @@ class Pair:
         """The ids that end a text: the target's generation config's and the tokenizer's."""
         ids = self.target.generation_config.eos_token_id
         ids = ids if isinstance(ids, list) else [ids]
-        own = getattr(self.tokenizer, "eos_token_id", None)
-        return frozenset(token_id for token_id in (*ids, own) if token_id is not None)
+        ids = (*ids, getattr(self.tokenizer, "eos_token_id", None))
+        return frozenset(token_id for token_id in ids if token_id is not None)
 
     @cached_property
     def token_text(self) -> Callable[[int], str]:
@@ -390,8 +378,8 @@ class Pair:
     @property
     def bytes_held(self) -> Bytes:
         """The bytes of weights in memory, quantised ones as they are stored."""
-        own = [self.target, *(one for one in self.carried.values() if not isinstance(one, str))]
-        return Bytes(held_bytes(*own), held_bytes(self.drafter) if self.drafter is not None else None)
+        models = [self.target, *(one for one in self.carried.values() if not isinstance(one, str))]
+        return Bytes(held_bytes(*models), held_bytes(self.drafter) if self.drafter is not None else None)
 
     @property
     def bytes_copied(self) -> Bytes:
@@ -408,9 +396,7 @@ class Pair:
 AnyPair = Pair | ServedPair
 
 
-def encode(
-    pair: AnyPair, prompt: Prompt, params: Params, is_over: Callable[[], bool] = lambda: False
-) -> list[int]:
+def encode(pair: AnyPair, prompt: Prompt, params: Params, is_over: Condition = never) -> list[int]:
     """The prompt's token ids; ValueError in one sentence when it cannot be used. Empty for a text whose
     tokens a server tells only with its answer. is_over: once true, a server's answer is not awaited."""
     if isinstance(prompt, str):

@@ -26,14 +26,24 @@ PER_LAYER = {"layer", "layers", "block", "blocks", "types", "pattern"}  # lists 
 TENSORS_AT_ONCE = 4  # of a model that transformers brings to a GPU: it has so many threads for it
 
 
+class MemoryNeed(NamedTuple):
+    """Memory that the weights will take on one device."""
+
+    device: str
+    bytes: int
+    models: str  # which of them, and the verb: "target x and drafter y need"
+
+
 @dataclass(frozen=True)
 class LoadPlan:
-    """A request, and what follows from the configs of its models."""
+    """A request, and what follows from the configs of its models. needs: of each model, then of those on the
+    same device together, and then of the host while a model goes to a GPU, beside what is on the CPU by
+    then."""
 
     request: PairRequest
     dtypes: tuple[torch.dtype, ...]  # of each part
     sizes: tuple[int, ...]  # of each part's weights in memory, in bytes
-    on_host: tuple[int, ...]  # bytes of the host's memory that each part takes at most on its way to a GPU
+    needs: tuple[MemoryNeed, ...]
     reason: Message  # why these dtypes
 
 
@@ -57,20 +67,27 @@ def check_depth(value: object, name: str = "") -> None:
 def plan_from(request: PairRequest, skeletons: list[Module]) -> LoadPlan:
     """The plan for models whose skeletons have been read, whether they fit this machine's memory or not."""
     automatic, reason = automatic_dtype(request.device, sum(model.num_parameters() for model in skeletons))
-    dtypes, sizes, on_host = [], [], []
-    for part, skeleton in zip(request.parts, skeletons, strict=True):
-        dtype = part.dtype or automatic
+    parts, dtypes = request.parts, tuple(part.dtype or automatic for part in request.parts)
+    sizes, needs, on_the_way, stays, beside = [], [], [], 0, ""
+    for part, dtype, skeleton in zip(parts, dtypes, skeletons, strict=True):
         check_quantize(part, dtype, skeleton)
-        dtypes.append(dtype)
         # An adapter is merged into weights that are quantised only then.
         sizes.append(bytes_of(skeleton, dtype, None if part.adapter else part.quantize))
-        on_host.append(0 if part.device == "cpu" else bytes_on_host(skeleton, dtype))
-    given = [part.role for part in request.parts if part.dtype]
+        needs.append(MemoryNeed(part.device, sizes[-1], f"{part.named} needs"))
+        if part.device == "cpu":
+            stays, beside = sizes[-1], f"{part.named} and "
+        else:
+            whose = f"{beside}{part.named}, on its way to {part.device}, {'need' if beside else 'needs'}"
+            on_the_way.append(MemoryNeed("cpu", stays + bytes_on_host(skeleton, dtype), whose))
+    if len(parts) > 1 and len({part.device for part in parts}) == 1:
+        names = " and ".join(part.named for part in parts)
+        needs.append(MemoryNeed(request.device, sum(sizes), f"{names} need"))
+    given = [part.role for part in parts if part.dtype]
     if len(given) == len(dtypes):
         reason = message("requested")
     elif given:
         reason = message(f"{given[0]}_requested", reason=reason)
-    return LoadPlan(request, tuple(dtypes), tuple(sizes), tuple(on_host), reason)
+    return LoadPlan(request, dtypes, tuple(sizes), (*needs, *on_the_way), reason)
 
 
 def check_quantize(part: Part, dtype: torch.dtype, skeleton: Module) -> None:
@@ -131,37 +148,9 @@ def bytes_on_host(skeleton: Module, dtype: torch.dtype) -> int:
     return dtype.itemsize * sum(largest[:TENSORS_AT_ONCE])
 
 
-class MemoryNeed(NamedTuple):
-    """Memory that the weights will take on one device."""
-
-    device: str
-    bytes: int
-    models: str  # which of them, and the verb: "target x and drafter y need"
-
-
-def needs(planned: LoadPlan) -> list[MemoryNeed]:
-    """What each model needs, then what those on the same device need together, and then what the host needs
-    while a model goes to a GPU, beside what is on the CPU by then."""
-    parts, sizes = planned.request.parts, planned.sizes
-    found = [
-        MemoryNeed(part.device, size, f"{part.named} needs") for part, size in zip(parts, sizes, strict=True)
-    ]
-    if len(parts) > 1 and len({part.device for part in parts}) == 1:
-        names = " and ".join(part.named for part in parts)
-        found.append(MemoryNeed(planned.request.device, sum(sizes), f"{names} need"))
-    stays, names = 0, ""
-    for part, size, on_host in zip(parts, sizes, planned.on_host, strict=True):
-        if part.device == "cpu":
-            stays, names = size, f"{part.named} and "
-        else:
-            whose = f"{names}{part.named}, on its way to {part.device}, {'need' if names else 'needs'}"
-            found.append(MemoryNeed("cpu", stays + on_host, whose))
-    return found
-
-
 def check_memory(planned: LoadPlan) -> None:
     """LoadError if a device or the host has too little memory, free or not."""
-    for need in needs(planned):
+    for need in planned.needs:
         if need.bytes > memory_of(need.device):
             has = f"{need.device} has {amount(memory_of(need.device))}"
             raise LoadError(f"{need.models} about {amount(need.bytes)}, but {has}")
@@ -170,7 +159,7 @@ def check_memory(planned: LoadPlan) -> None:
 def check_free_memory(planned: LoadPlan, could_free: Callable[[str], int] = lambda device: 0) -> None:
     """LoadError if the memory that is free now is not enough. could_free: bytes of a device's memory that
     can be freed for it."""
-    for need in needs(planned):
+    for need in planned.needs:
         free = free_memory(need.device) + could_free(need.device)
         if need.bytes > free:
             left = f"{amount(free)} of {amount(memory_of(need.device))} are free on {need.device}"

@@ -5,16 +5,15 @@ import gc
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
 
 from specdemo.errors import LoadError, PairError, TookTooLong, with_words
-from specdemo.loading.fetch import DOWNLOAD_SECONDS, OnProgress, fetch, is_here, patience
-from specdemo.loading.load import check_access, load_planned, plan
+from specdemo.loading.fetch import DOWNLOAD_SECONDS, OnProgress, check_access, fetch, is_here, patience
+from specdemo.loading.load import load_planned, plan
 from specdemo.loading.pair import Pair
-from specdemo.loading.plan import LoadPlan, check_free_memory, needs
+from specdemo.loading.plan import LoadPlan, check_free_memory
 from specdemo.loading.request import PairRequest
 from specdemo.runtime.cuda import alone_on, free_cache
 from specdemo.runtime.device import free_memory, memory_of
@@ -34,7 +33,8 @@ class Download:
     begin if nobody waits for it any more by its turn."""
 
     listeners: list[tuple[OnProgress, IsWanted]] = field(default_factory=list)  # of all who wait for it
-    done: Future[None] = field(default_factory=Future)
+    done: threading.Event = field(default_factory=threading.Event)
+    error: BaseException | None = None
     news: tuple[Message, float | None] | None = None  # the last that its listeners were told
     step: tuple = ()  # what is being downloaded, and how many whole percent of it are there
     moved: float | None = None  # when the step changed; None before its turn
@@ -141,14 +141,14 @@ class ModelPool:
         try:
             if news is not None:
                 on_progress(*news)
-            is_done = wait_while(is_wanted, self.seconds, lambda seconds: wait([download.done], seconds).done)
+            is_done = wait_while(is_wanted, self.seconds, download.done.wait)
         finally:
             with self.lock:
                 download.listeners.remove((on_progress, is_wanted))
                 why = "loads_before" if download.moved is None else "hub_slow"
         if not is_done:
             raise TookTooLong(message(why, name=request.name, seconds=numeral(self.seconds, ",.0f")))
-        if error := download.done.exception():
+        if error := download.error:
             # Each visitor gets an error of its own, without the frames of the download's thread.
             raise with_words(error) if isinstance(error, PairError) else error
 
@@ -175,13 +175,12 @@ class ModelPool:
                 planned = plan(request)
                 check_free_memory(planned, partial(self.bytes_held, idle=True))
                 fetch(planned.request.parts, report)
-            tell = partial(download.done.set_result, None)
         except BaseException as error:
-            tell = partial(download.done.set_exception, error)
+            download.error = error
         with self.ended:
             del self.downloads[request.key]
             self.ended.notify_all()
-        tell()
+        download.done.set()
 
     def _goes_on(self, download: Download) -> bool:
         """Whether it has begun and is not stalled: within `seconds` one more percent of it has come."""
@@ -194,7 +193,7 @@ class ModelPool:
         room = self.share * memory_of(device) - sum(planned.sizes)
         while self.bytes_held(device) > room and self._drop_one(device):
             pass
-        for need in needs(planned):
+        for need in planned.needs:
             while need.bytes > free_memory(need.device) and self._drop_one(need.device):
                 pass
         check_free_memory(planned)

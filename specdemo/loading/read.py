@@ -17,6 +17,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
     AutoTokenizer,
+    CompressedTensorsConfig,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -94,9 +95,9 @@ def _loader(config: PreTrainedConfig) -> type[AutoModelForCausalLM] | type[AutoM
 
 def read_tokenizer(part: Part) -> PreTrainedTokenizerBase:
     """The model's, or that of the adapter which is merged into it, if this one has its own."""
-    own = part.adapter if part.adapter is not None and has_tokenizer(part.adapter) else part
-    with load_errors(part.role, part.place, "tokenizer", own.id):
-        return AutoTokenizer.from_pretrained(own.place, **_how(own))
+    owner = part.adapter if part.adapter is not None and has_tokenizer(part.adapter) else part
+    with load_errors(part.role, part.place, "tokenizer", owner.id):
+        return AutoTokenizer.from_pretrained(owner.place, **_how(owner))
 
 
 def read_model(part: Part, dtype: torch.dtype, on_progress: OnProgress = lambda *_: None) -> Module:
@@ -133,7 +134,11 @@ def _read_whole(part: Part, dtype: torch.dtype) -> PreTrainedModel:
         stored = stored_tensors(folder_of(part))
         config = AutoConfig.from_pretrained(part.place, **_how(part))
         method = checkpoints.method_of(config)
-        options |= checkpoints.written_out(method)
+        if (
+            method == "compressed-tensors"
+        ):  # else the package would write the weights out in the first forward,
+            # and round activations in forwards that it puts in the place of the layers' own
+            options["quantization_config"] = CompressedTensorsConfig(dequantize=True)
         drawing = nullcontext()
         if part.device != "cpu" and (quantize_now or takes_host_memory(stored, dtype)):
             # Each tensor goes there by itself, and is quantised there. One device needs no hooks.
@@ -144,8 +149,8 @@ def _read_whole(part: Part, dtype: torch.dtype) -> PreTrainedModel:
     checkpoints.check_scales(part.named, method, stored, info["unexpected_keys"], model)
     if info["missing_keys"]:
         missing, head = sorted(info["missing_keys"]), model.get_output_embeddings()
-        own = {name for name, weight in model.named_parameters() if head and weight in {*head.parameters()}}
-        if own.issuperset(missing):  # a model without a head for language
+        its = {name for name, weight in model.named_parameters() if head and weight in {*head.parameters()}}
+        if its.issuperset(missing):  # a model without a head for language
             kind = (model.config.architectures or [type(model).__name__])[0]
             raise PairError(f"{part.named}, a {kind}, lacks its output layer, {missing[0]}, and {NO_TEXT}")
         raise LoadError(f"{part.named} is incomplete: it lacks {len(missing)} weights, first {missing[0]}")

@@ -6,13 +6,14 @@ Without torch and without transformers.
 """
 
 import inspect
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import meta, nodes
+from jinja2 import Environment, meta, nodes
 
 from specdemo.errors import in_short
 from specdemo.events import Mark, Params
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 
 TAKEN = ("tools", "documents")  # arguments of apply_chat_template that it hands on under their names
 QUESTIONS = ("defined", "undefined", "default", "d")  # tests and filters for names that may have no value
+# What transformers adds to Jinja: two functions, and a tag around what the model writes.
+READER = Environment(extensions=["jinja2.ext.loopcontrols"])
+READER.globals |= dict.fromkeys(("raise_exception", "strftime_now"))
+TAG = re.compile(r"\{%[-+]?\s*(end)?generation\s*[-+]?%\}")
 
 
 def arguments_of(tokenizer: "PreTrainedTokenizerBase", tools: object = None) -> tuple[str, ...]:
@@ -32,21 +37,17 @@ def arguments_of(tokenizer: "PreTrainedTokenizerBase", tools: object = None) -> 
     which a tokenizer can have a template of its own. Raises what jinja2 and transformers raise for a template
     that cannot be read."""
     template = tokenizer.get_chat_template(tools=tools)
-    own = {*inspect.signature(tokenizer.apply_chat_template).parameters}.difference(TAKEN)
-    own |= {"messages", *tokenizer.SPECIAL_TOKENS_ATTRIBUTES, *tokenizer.special_tokens_map}
-    return tuple(sorted(_read_by(template) - own))
+    others = {*inspect.signature(tokenizer.apply_chat_template).parameters}.difference(TAKEN)
+    others |= {"messages", *tokenizer.SPECIAL_TOKENS_ATTRIBUTES, *tokenizer.special_tokens_map}
+    return tuple(sorted(_read_by(template) - others))
 
 
 @lru_cache(maxsize=64)
 def _read_by(template: str) -> frozenset[str]:
     """The names that a template reads from outside: those that it reads before it gives them a value itself,
     and those of which it asks whether they have one."""
-    from transformers.utils.chat_template_utils import _compile_jinja_template
-
-    tree = _compile_jinja_template(template).environment.parse(template)
-    first: dict[str, str] = {}
-    for name in _names_in(tree):
-        first.setdefault(name.name, name.ctx)
+    tree = READER.parse(TAG.sub("", template))
+    first = {one.name: one.ctx for one in reversed([*_names_in(tree)])}
     questions = [one for one in tree.find_all((nodes.Test, nodes.Filter)) if one.name in QUESTIONS]
     asked = {one.node.name for one in questions if isinstance(one.node, nodes.Name)}
     return frozenset(
@@ -118,17 +119,17 @@ def render(
 ) -> str:
     """The text that the tokenizer's chat template makes of messages and arguments. ValueError in one sentence
     for an argument that it does not read, and where it refuses."""
-    with _told():
+    with _refusing():
         known = arguments_of(tokenizer, arguments.get("tools"))
     check_arguments(arguments, known)
-    with _told("chat_template_kwargs" if arguments else "chat"):
+    with _refusing("chat_template_kwargs" if arguments else "chat"):
         return tokenizer.apply_chat_template(
             messages, tokenize=False, add_generation_prompt=True, **arguments
         )
 
 
 @contextmanager
-def _told(field: str = "chat") -> Iterator[None]:
+def _refusing(field: str = "chat") -> Iterator[None]:
     """A template is a program, and may refuse (a system prompt, for example, or an argument's type)."""
     try:
         yield
@@ -154,14 +155,14 @@ NOT_APPLIED: dict[str, Callable[[Any], bool]] = {
 APPLIED = {"repetition_penalty": "repetition_penalty", "sequence_bias": "logit_bias", "stop_strings": "stop"}
 
 
-def with_models_own(params: Params, own: dict[str, Any]) -> Params:
+def with_models_own(params: Params, options: dict[str, Any]) -> Params:
     """The Params with the model's own repetition penalty and logit bias where they leave these to the model,
-    and with its stop strings unless the model's own ends are ignored. own: see `read_options`. ValueError if
-    the stop strings are too many together."""
+    and with its stop strings unless the model's own ends are ignored. options: what `read_options` gives.
+    ValueError if the stop strings are too many together."""
     for field in ("repetition_penalty", "logit_bias"):
-        if field in own and getattr(params, field) is None:
-            params = replace(params, **{field: own[field]})
-    stops = tuple(stop for stop in own.get("stop", ()) if stop not in params.stop)
+        if field in options and getattr(params, field) is None:
+            params = replace(params, **{field: options[field]})
+    stops = tuple(stop for stop in options.get("stop", ()) if stop not in params.stop)
     if not stops or params.ignore_eos:
         return params
     if len(params.stop) + len(stops) > MOST_STOPS:
@@ -176,7 +177,7 @@ def read_options(
     """Fields of Params as the config sets them, and the names of the options that it asks for and that are
     not applied: those of NOT_APPLIED, and values that Params or the model does not allow. check_stops: raises
     ValueError for stop strings that cannot be found."""
-    own, refused = {}, []
+    options, refused = {}, []
     for option, field in APPLIED.items():
         given = getattr(config, option, None)
         try:
@@ -194,7 +195,7 @@ def read_options(
             refused.append(option)
         else:
             if value and value != 1:
-                own[field] = value
+                options[field] = value
     for option, asks in NOT_APPLIED.items():
         given = getattr(config, option, None)
         try:
@@ -203,4 +204,4 @@ def read_options(
             is_off = False
         if not is_off:
             refused.append(option)
-    return own, refused
+    return options, refused

@@ -1,5 +1,6 @@
 """HTTP to one server: questions, and streams, each in a thread, which any other thread can end."""
 
+import os
 import queue
 import re
 import socket
@@ -273,7 +274,7 @@ class Exchange:
         self._arrived: queue.SimpleQueue[Arrived | Exception | None] = queue.SimpleQueue()
         self._socket: socket.socket | None = None
         # Reentrant, since garbage that is collected while it is held can close this very exchange.
-        self._lock, self._is_closed = threading.RLock(), False
+        self._lock, self._is_closed, self._process = threading.RLock(), False, os.getpid()
         self.asked_at = time.perf_counter()
         try:
             threading.Thread(target=self._run, daemon=True).start()
@@ -317,6 +318,8 @@ class Exchange:
 
     def close(self) -> None:
         """Ends the connection, or sends nothing over it if it is not made yet."""
+        if os.getpid() != self._process:  # a forked one shares the connection
+            return
         with self._lock, suppress(OSError):  # where it has ended
             self._is_closed = True
             if self._socket is not None:

@@ -11,7 +11,7 @@ from pydantic import AliasChoices, AliasPath, BaseModel, Field, ValidationError
 from specdemo.events import Finish, Judged, Params, ServerStats
 from specdemo.servers import software
 from specdemo.servers.client import Body, Condition, Request, never, readable
-from specdemo.servers.software import Chunk, ChunkReader, Misread, Placed, Sent, ServedPair, Settled, token
+from specdemo.servers.software import Answer, Chunk, Misread, Placed, Sent, ServedPair, token
 from specdemo.words.message import Message, about
 
 NOTE = "the server tells no p, q and u, and the target's probabilities only where nothing was drafted"
@@ -25,70 +25,6 @@ CONTEXT = AliasPath("default_generation_settings", "n_ctx")
 class _Props(BaseModel):
     build_info: software.Word = ""
     n_ctx: software.Context | None = Field(None, validation_alias=CONTEXT)
-
-
-class LlamaCpp(ServedPair):
-    kind = "llama.cpp"
-
-    def look(self) -> None:
-        with suppress(ValidationError):
-            props = _Props.model_validate_json(self.client.glance("/props") or b"")
-            self.version, self.context = readable(props.build_info) or None, props.n_ctx or self.context
-        _, _, reader = self.probed()
-        assert isinstance(reader, LlamaReader)
-        self.longest = 0 if reader.settings.kind == "none" else reader.settings.longest
-        self.method = reader.settings.kind and readable(reader.settings.kind)
-        self.notes.append(NOTE)
-
-    def asked(self, params: Params, prompt: Any, ids: list[int], most: int) -> tuple[str, Body]:
-        if params.chat and not ids:
-            raise self.client.error("does not tell what its chat template makes of the prompt")
-        body: Body = {
-            "model": self.model,
-            "prompt": ids or prompt,
-            "n_predict": most,
-            **{name: getattr(params, name) for name in ("temperature", "top_k", "top_p", "min_p", "seed")},
-            # In transformers' order, and without what else the server was started with.
-            "samplers": ["penalties", "temperature", "top_k", "top_p", "min_p"],
-            **{"presence_penalty": 0, "frequency_penalty": 0, "mirostat": 0, "dynatemp_range": 0},
-            "stop": list(params.stop),
-            **{"stream": True, "return_tokens": True, "timings_per_token": True},
-            "n_probs": params.alternatives,
-        }
-        if params.repetition_penalty is not None:  # else the server takes its own
-            last = (len(ids) or software.most_ids(prompt)) + most  # all, but no more: it makes room for them
-            body |= {"repeat_penalty": params.repetition_penalty, "repeat_last_n": last}
-        if params.logit_bias:
-            body["logit_bias"] = [[token_id, bias] for token_id, bias in params.logit_bias.items()]
-        if params.json_schema is not None:
-            body["json_schema"] = json.loads(params.json_schema)
-        return "/completion", body
-
-    def reader(self, request: Request, is_over: Condition = never) -> "LlamaReader":
-        return LlamaReader(request)
-
-    def prompt_ids(self, prompt: Any, params: Params, is_over: Condition = never) -> list[int] | None:
-        text = prompt
-        if params.chat:
-            turns = software.turns_of(prompt, params)
-            body, most = {"model": self.model, **software.chat_of(turns, params)}, software.most_ids(turns)
-            text = self.client.field("/apply-template", body, "prompt", most, is_over)
-        if not isinstance(text, str):
-            return None
-        body = {"model": self.model, "content": text, "add_special": True, "parse_special": True}
-        return self.tokenized(body, software.most_ids(text), is_over)
-
-    def faults(self, params: Params) -> Iterator[Message]:
-        for name in ("presence_penalty", "frequency_penalty"):
-            if getattr(params, name):
-                yield about(name, "servers_count_prompt", software=self.kind)
-        if params.ignore_eos:
-            yield about("ignore_eos", "servers_forbid_eos", software=self.kind)
-        if params.seed is not None and params.seed >= RANDOM_SEED:
-            yield about("seed", "servers_seed", software=self.kind, most=RANDOM_SEED - 1)
-        for name in ("regex", "grammar"):
-            if getattr(params, name) is not None:
-                yield about(name, "grammar_not_sent")
 
 
 class _Settings(BaseModel):
@@ -118,15 +54,15 @@ class _Event(Sent):
     generation_settings: _Settings = _Settings()
 
 
-class LlamaReader(ChunkReader):
+class LlamaAnswer(Answer):
     """settings: what the server says at the end that they were."""
 
-    def __init__(self, request: Request):
-        super().__init__(request)
+    def __init__(self, pair: ServedPair, request: Request, is_over: Condition = never):
+        super().__init__(pair, request)
         self.counted, self.settings = _Timings(predicted_n=0), _Settings()
         self.open: Chunk | None = None  # a round whose tokens have not all come
 
-    def chunks(self, event: Body) -> list[Chunk]:
+    def chunks_of(self, event: Body) -> list[Chunk]:
         read = _Event.model_validate(event)
         if not read.tokens and not read.stop:
             return []
@@ -188,11 +124,71 @@ class LlamaReader(ChunkReader):
         self.open = whole if len(whole.tokens) <= self.open.accepted else None
         return [] if self.open else [whole]
 
-    def settled(self, chunks: list[Chunk], is_over: Condition) -> Settled:
-        end, drafts = self.counted, [chunk for chunk in chunks if chunk.drafted]
+    def settle(self, is_over: Condition) -> ServerStats:
+        end, drafts = self.counted, [chunk for chunk in self.chunks if chunk.drafted]
         sums = (len(drafts), end.draft_n, end.draft_n_accepted)
         longest = max((chunk.drafted or 0 for chunk in drafts), default=0)
         places = software.accepted_by_place([chunk.accepted or 0 for chunk in drafts], longest)
-        if any(chunk.drafted is None for chunk in chunks):  # so these are not all
+        if any(chunk.drafted is None for chunk in self.chunks):  # so these are not all
             sums, places = (None, *sums[1:]), ()
-        return chunks, ServerStats(True, *sums, places, None, end.prompt_ms, end.predicted_ms)
+        return ServerStats(True, *sums, places, None, end.prompt_ms, end.predicted_ms)
+
+
+class LlamaCpp(ServedPair):
+    kind, answers = "llama.cpp", LlamaAnswer
+
+    def look(self) -> None:
+        with suppress(ValidationError):
+            props = _Props.model_validate_json(self.client.glance("/props") or b"")
+            self.version, self.context = readable(props.build_info) or None, props.n_ctx or self.context
+        settings = self.probed()[0].settings
+        self.longest = 0 if settings.kind == "none" else settings.longest
+        self.method = settings.kind and readable(settings.kind)
+        self.notes.append(NOTE)
+
+    def asked(self, params: Params, prompt: Any, ids: list[int], most: int) -> tuple[str, Body]:
+        if params.chat and not ids:
+            raise self.client.error("does not tell what its chat template makes of the prompt")
+        body: Body = {
+            "model": self.model,
+            "prompt": ids or prompt,
+            "n_predict": most,
+            **{name: getattr(params, name) for name in ("temperature", "top_k", "top_p", "min_p", "seed")},
+            # In transformers' order, and without what else the server was started with.
+            "samplers": ["penalties", "temperature", "top_k", "top_p", "min_p"],
+            **{"presence_penalty": 0, "frequency_penalty": 0, "mirostat": 0, "dynatemp_range": 0},
+            "stop": list(params.stop),
+            **{"stream": True, "return_tokens": True, "timings_per_token": True},
+            "n_probs": params.alternatives,
+        }
+        if params.repetition_penalty is not None:  # else the server takes its own
+            last = (len(ids) or software.most_ids(prompt)) + most  # all, but no more: it makes room for them
+            body |= {"repeat_penalty": params.repetition_penalty, "repeat_last_n": last}
+        if params.logit_bias:
+            body["logit_bias"] = [[token_id, bias] for token_id, bias in params.logit_bias.items()]
+        if params.json_schema is not None:
+            body["json_schema"] = json.loads(params.json_schema)
+        return "/completion", body
+
+    def prompt_ids(self, prompt: Any, params: Params, is_over: Condition = never) -> list[int] | None:
+        text = prompt
+        if params.chat:
+            turns = software.turns_of(prompt, params)
+            body, most = {"model": self.model, **software.chat_of(turns, params)}, software.most_ids(turns)
+            text = self.client.field("/apply-template", body, "prompt", most, is_over)
+        if not isinstance(text, str):
+            return None
+        body = {"model": self.model, "content": text, "add_special": True, "parse_special": True}
+        return self.tokenized(body, software.most_ids(text), is_over)
+
+    def faults(self, params: Params) -> Iterator[Message]:
+        for name in ("presence_penalty", "frequency_penalty"):
+            if getattr(params, name):
+                yield about(name, "servers_count_prompt", software=self.kind)
+        if params.ignore_eos:
+            yield about("ignore_eos", "servers_forbid_eos", software=self.kind)
+        if params.seed is not None and params.seed >= RANDOM_SEED:
+            yield about("seed", "servers_seed", software=self.kind, most=RANDOM_SEED - 1)
+        for name in ("regex", "grammar"):
+            if getattr(params, name) is not None:
+                yield about(name, "grammar_not_sent")

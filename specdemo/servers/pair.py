@@ -12,7 +12,7 @@ from specdemo.events import Finished, Round, Started
 from specdemo.events.trace import Trace
 from specdemo.servers.client import Client, Condition, readable, server_address
 from specdemo.servers.llama_cpp import LlamaCpp
-from specdemo.servers.software import Chunk, Context, Misread, ServedPair, first_fault, round_of
+from specdemo.servers.software import Context, Misread, ServedPair, first_fault, round_of
 from specdemo.servers.vllm import Vllm
 
 LONGEST_MODEL_NAME = 1_000  # characters: it can be a path
@@ -60,18 +60,15 @@ def served_events(
     """The events of a run on a server. is_closing: whether the run is to end early; once true, always true.
     trace: filled meanwhile; its rounds are revised at the end, if the server then tells more of them."""
     yield started
-    arrived: list[Chunk] = []  # those with tokens
     try:
-        request = pair.request(started.params, started.messages or started.prompt, started.prompt_ids)
-        reader = pair.reader(request, is_closing)
+        prompt = started.messages or started.prompt
+        answer = pair.answer(started.params, prompt, started.prompt_ids, is_closing)
         if is_closing():
             return
-        with closing(pair.chunks(request, reader, is_closing)) as chunks:
+        with closing(answer.arriving(is_closing)) as chunks:
             for chunk in chunks:
-                if reader.prompt_ids and not trace.prompt_ids:
-                    trace.prompt_ids = reader.prompt_ids
+                trace.prompt_ids = trace.prompt_ids or answer.prompt_ids
                 if chunk.tokens:
-                    arrived.append(chunk)
                     trace.add(round_of(len(trace.rounds), chunk, pair.longest, pair.always))
                     _check_drafted(trace.stats.drafted)
                 if chunk.finish:  # before the yield, so that whoever sees the last round sees a whole text
@@ -82,13 +79,13 @@ def served_events(
             if is_closing():
                 return
             raise Misread("broke off in the middle of its answer")
-        arrived, stats = reader.settled(arrived, is_closing)
-        _check_drafted(sum(chunk.drafted or 0 for chunk in arrived))
-        revised = [round_of(at, one, pair.longest, pair.always) for at, one in enumerate(arrived)]
+        stats = answer.settle(is_closing)
+        _check_drafted(sum(chunk.drafted or 0 for chunk in answer.chunks))
+        revised = [round_of(at, one, pair.longest, pair.always) for at, one in enumerate(answer.chunks)]
         if revised != trace.rounds:
             trace.revise(revised)
         if stats is not None and stats.total_ms is not None:
-            longer_ms = sum(chunk.arrival_ms for chunk in arrived) - stats.total_ms
+            longer_ms = sum(chunk.arrival_ms for chunk in answer.chunks) - stats.total_ms
             stats = replace(stats, network_ms=max(0.0, longer_ms))
         trace.stats = replace(trace.stats, server=stats)
     except Exception as error:

@@ -35,7 +35,7 @@ SERVER_PREFIX = "Server "  # begins the names of servers
 CHOICES = (*events.METHODS.values(), *events.RULES.values())
 SERVERS_OWN = ("draft_with", "rule", *dict.fromkeys(field for one in CHOICES for field in one.fields))
 
-Prompt = str | tuple[ChatMessage, ...]
+TextOrChat = str | tuple[ChatMessage, ...]
 TokenId = Annotated[int, Field(strict=True, ge=0, lt=events.TOKEN_IDS)]
 Token = Annotated[str, Field(max_length=LONGEST_TOKEN)]
 Context = Annotated[int, Field(gt=0, lt=2**31)]  # tokens; the longest of today's have 10,000,000
@@ -110,31 +110,56 @@ class Chunk:
     arrival_ms: float = 0.0  # since the tokens before it
 
 
-Settled = tuple[list[Chunk], ServerStats | None]
+class Answer(ABC):
+    """What a server writes at one request, counted against what was asked for. chunks: those with tokens that
+    have come. prompt_ids: what the server has made of the prompt, if it tells that with the answer. finish:
+    why the text has ended."""
 
-
-class ChunkReader(ABC):
-    """Reads the events of one answer, and counts them against what was asked for. prompt_ids: what the server
-    has made of the prompt, if it tells that with the answer. finish: why the text has ended."""
-
-    def __init__(self, request: Request):
-        self.request, self.tokens, self.characters = request, 0, 0
+    def __init__(self, pair: "ServedPair", request: Request, is_over: Condition = never):
+        self.pair, self.request, self.tokens, self.characters = pair, request, 0, 0
+        self.chunks: list[Chunk] = []
         self.prompt_ids: tuple[int, ...] = ()
         self.finish: events.Finish | None = None
 
     @abstractmethod
-    def chunks(self, event: Body) -> list[Chunk]:
+    def chunks_of(self, event: Body) -> list[Chunk]:
         """A chunk for each round that an event completes, and for what else it says; or ValidationError."""
 
     @abstractmethod
-    def settled(self, chunks: list[Chunk], is_over: Condition) -> Settled:
-        """What the server tells after the text's end: the chunks that have tokens with the counts of their
-        rounds, and the numbers of the request."""
+    def settle(self, is_over: Condition) -> ServerStats | None:
+        """Gives the chunks the counts of their rounds that the server tells after the text's end, and returns
+        the numbers of the request."""
+
+    def arriving(self, is_over: Condition = never) -> Iterator[Chunk]:
+        """All that it says; ends early once `is_over`. An error after the text's end is left out."""
+        client = self.pair.client
+        with closing(client.stream(self.request)) as stream:
+            last_at = stream.asked_at
+            while True:
+                has_ended = self.finish is not None  # before this event
+                seconds = TAIL_SECONDS if has_ended else client.read_seconds
+                try:
+                    arrived = stream.next(last_at + seconds, is_over, client.silent)
+                    if arrived is None:
+                        return
+                    # The event is read here and not where it arrives: many objects are made of few bytes.
+                    chunks, at = self.read(client.event(arrived[0])), arrived[1]
+                    if at - last_at > seconds and not any(chunk.tokens for chunk in chunks):
+                        raise client.silent()
+                except ServerError:
+                    if has_ended:
+                        return
+                    raise
+                for chunk in (replace(one, arrival_ms=1000 * (at - last_at)) for one in chunks):
+                    self.chunks += [chunk] if chunk.tokens else []
+                    yield chunk
+                    if chunk.tokens or chunk.finish:
+                        last_at = at
 
     def read(self, event: Body) -> list[Chunk]:
         """The chunks of an event. Misread if it is none of this server's, or one too many."""
         try:
-            chunks = self.chunks(event)
+            chunks = self.chunks_of(event)
         except ValidationError as error:
             raise Misread(f"sent a chunk that no such server would send: {first_fault(error)}") from None
         if (count := len(self.prompt_ids)) > self.request.prompt_ids:
@@ -204,6 +229,7 @@ class ServedPair(ABC):
     """A running server in the place of a Pair. longest, always: see `round_of`. context: tokens in all."""
 
     kind: ClassVar[str]  # as it calls itself
+    answers: ClassVar[type[Answer]]
     # These are as in Pair. None: not told. The server refuses ids that it does not have.
     runs_here = False
     vocab_size = known_ids = tokenizer = drafter_bytes = warming_up = None
@@ -237,10 +263,6 @@ class ServedPair(ABC):
     @abstractmethod
     def asked(self, params: Params, prompt: Any, ids: list[int], most: int) -> tuple[str, Body]:
         """A request's path and body. prompt: text, or a chat; empty where ids were given. most: tokens."""
-
-    @abstractmethod
-    def reader(self, request: Request, is_over: Condition = never) -> ChunkReader:
-        """Called before the request is sent."""
 
     @abstractmethod
     def faults(self, params: Params) -> Iterator[Message]:
@@ -282,7 +304,7 @@ class ServedPair(ABC):
         is_known = self.longest is not None and 1 <= self.longest <= 16
         return replace(params, gamma=self.longest if is_known else usual.gamma)
 
-    def prompt_ids(self, prompt: Prompt, params: Params, is_over: Condition = never) -> list[int] | None:
+    def prompt_ids(self, prompt: TextOrChat, params: Params, is_over: Condition = never) -> list[int] | None:
         """The prompt as the server will read it; None if it does not tell before, and once `is_over`."""
         turns = turns_of(prompt, params) if params.chat else prompt
         body = {"model": self.model, **(chat_of(turns, params) if params.chat else {"prompt": prompt})}
@@ -294,51 +316,29 @@ class ServedPair(ABC):
         is_known = is_known and all(type(one) is int and 0 <= one < events.TOKEN_IDS for one in ids)
         return ids if is_known else None
 
-    def request(self, params: Params, prompt: Prompt, ids: Sequence[int]) -> Request:
-        """For a text. prompt: empty where token ids were given. ids: the prompt's, as far as known."""
+    def answer(
+        self, params: Params, prompt: TextOrChat, ids: Sequence[int], is_over: Condition = never
+    ) -> Answer:
+        """Its text, of which nothing is asked for yet. prompt: empty where token ids were given. ids: the
+        prompt's, as far as known."""
         turns = turns_of(prompt, params) if params.chat else prompt
         most = int(min(params.max_new_tokens, self.context - len(ids)))
         path, body = self.asked(params, turns, list(ids), most)
-        return Request(path, body, most, params.alternatives, most_ids(turns or ids))
+        request = Request(path, body, most, params.alternatives, most_ids(turns or ids))
+        return self.answers(self, request, is_over)
 
-    def chunks(self, request: Request, reader: ChunkReader, is_over: Condition = never) -> Iterator[Chunk]:
-        """The answer; ends early once `is_over`. An error after the text's end is left out."""
-        with closing(self.client.stream(request)) as stream:
-            last_at = stream.asked_at
-            while True:
-                has_ended = reader.finish is not None  # before this event
-                seconds = TAIL_SECONDS if has_ended else self.client.read_seconds
-                try:
-                    arrived = stream.next(last_at + seconds, is_over, self.client.silent)
-                    if arrived is None:
-                        return
-                    # The event is read here and not where it arrives: many objects are made of few bytes.
-                    chunks, at = reader.read(self.client.event(arrived[0])), arrived[1]
-                    if at - last_at > seconds and not any(chunk.tokens for chunk in chunks):
-                        raise self.client.silent()
-                except ServerError:
-                    if has_ended:
-                        return
-                    raise
-                for chunk in chunks:
-                    yield replace(chunk, arrival_ms=1000 * (at - last_at))
-                    if chunk.tokens or chunk.finish:
-                        last_at = at
-
-    def probed(self, left: int = PROBES - 1) -> tuple[int, ServerStats | None, ChunkReader]:
-        """How many rounds a short answer has after its first, what the server tells after it, and its reader.
-        A server that was just started merges rounds, and is asked again. left: so often at most."""
-        request, chunks = self.request(GREEDY, PROBE, ()), list[Chunk]()
-        reader, until = self.reader(request), time.perf_counter() + self.client.read_seconds
+    def probed(self, left: int = PROBES - 1) -> tuple[Any, ServerStats | None]:
+        """A short answer, and the numbers that the server tells after it. A server that was just started
+        merges rounds, and is asked again. left: so often at most."""
+        answer, until = self.answer(GREEDY, PROBE, ()), time.perf_counter() + self.client.read_seconds
         try:
-            for chunk in self.chunks(request, reader):
+            for chunk in answer.arriving():
                 if time.perf_counter() > until:
                     raise self.client.silent()
                 if chunk.tokens:
-                    round_of(len(chunks), chunk, None, False)  # raises Merged
-                    chunks.append(chunk)
-            if chunks:
-                return len(chunks) - 1, reader.settled(chunks, never)[1], reader
+                    round_of(len(answer.chunks) - 1, chunk, None, False)  # raises Merged
+            if answer.chunks:
+                return answer, answer.settle(never)
         except Misread as error:
             if left and isinstance(error, Merged):
                 return self.probed(left - 1)
@@ -346,26 +346,26 @@ class ServedPair(ABC):
         raise self.client.error("has sent no token when it was asked for some")
 
 
-def most_ids(prompt: Prompt | Sequence[int]) -> int:
+def most_ids(prompt: TextOrChat | Sequence[int]) -> int:
     """The most tokens that a prompt can have. prompt: text, token ids, or messages."""
     if isinstance(prompt, str):
         return len(prompt.encode()) + SPARE_IDS
     return SPARE_IDS + sum(len(one.content.encode()) if isinstance(one, ChatMessage) else 1 for one in prompt)
 
 
-def messages_of(prompt: Prompt, params: Params) -> list[dict[str, str]]:
+def messages_of(prompt: TextOrChat, params: Params) -> list[dict[str, str]]:
     """What a chat template is given: the messages, or the text as the user's one."""
     return [asdict(message) for message in turns_of(prompt, params)]
 
 
-def turns_of(prompt: Prompt, params: Params) -> tuple[ChatMessage, ...]:
+def turns_of(prompt: TextOrChat, params: Params) -> tuple[ChatMessage, ...]:
     if isinstance(prompt, str):
         system = [] if params.system is None else [ChatMessage("system", params.system)]
         return (*system, ChatMessage("user", prompt))
     return prompt
 
 
-def chat_of(prompt: Prompt, params: Params) -> Body:
+def chat_of(prompt: TextOrChat, params: Params) -> Body:
     """The part of a request that the server's chat template is given. A call of a tool is not looked for in
     the answer, so that its text is what the model writes."""
     arguments = dict(params.chat_template_kwargs or {})

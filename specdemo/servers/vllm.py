@@ -14,7 +14,7 @@ from specdemo.events import LIMITS, PARAMETERS, Finish, Params, ServerStats
 from specdemo.events.params import field_of_grammar
 from specdemo.servers import software
 from specdemo.servers.client import Body, Client, Condition, Request, never, readable
-from specdemo.servers.software import Chunk, ChunkReader, Likely, Misread, Placed, Sent, ServedPair, Settled
+from specdemo.servers.software import Answer, Chunk, Likely, Misread, Placed, Sent, ServedPair
 from specdemo.words.message import Message, about
 
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # a token whose character the next one completes
@@ -60,80 +60,6 @@ class _Names(BaseModel):
 
     version: str | None = None
     method: software.Word | None = Field(None, validation_alias=METHOD)
-
-
-class Vllm(ServedPair):
-    kind = "vLLM"
-    left = False  # whether the server may still be at its last run, which was left early
-
-    def look(self) -> None:
-        for path in ("/version", "/server_info?config_format=json"):
-            with suppress(ValidationError):
-                names = _Names.model_validate_json(self.client.glance(path) or b"")
-                self.version = self.version or (names.version and readable(names.version)[:40])
-                self.method = names.method and readable(names.method)
-        self.notes.append("the server tells no p, q and u: probabilities are the target's before the sampler")
-        rounds, stats, reader = self.probed()
-        assert isinstance(reader, VllmReader)
-        if stats is None or (stats.drafts is None and reader.added is None):
-            self.notes.append(NO_COUNTERS)
-        elif stats.drafts is None:
-            self.longest, self.always, self.method = 0, True, "none"
-            return
-        else:
-            self.longest = reader.steps.num_spec_tokens if reader.steps else len(stats.accepted_by_place)
-            full = (rounds, rounds * self.longest)
-            self.always = stats.alone and full == (stats.drafts, stats.drafted)
-            self.notes += [] if self.always else [VARIES if stats.alone else OTHERS_USED_IT]
-        self.notes.append("min-p cannot be used, since vLLM does not take it where it drafts")
-
-    def asked(self, params: Params, prompt: Any, ids: list[int], most: int) -> tuple[str, Body]:
-        body: Body = {
-            "model": self.model,
-            "max_tokens": most,
-            **{name: getattr(params, name) for name, row in PARAMETERS.items() if row.on_vllm},
-            "stop": list(params.stop),
-            **{"stream": True, "return_token_ids": True, "include_stop_str_in_output": True},
-            "stream_options": {"include_usage": True},
-        }
-        if params.repetition_penalty is not None:  # else the server takes the model's own
-            body["repetition_penalty"] = params.repetition_penalty
-        if params.logit_bias:
-            body["logit_bias"] = {str(token_id): bias for token_id, bias in params.logit_bias.items()}
-        if params.chat:
-            body |= {"logprobs": True, "top_logprobs": params.alternatives}
-            return "/v1/chat/completions", body | software.chat_of(prompt, params)
-        return "/v1/completions", body | {"prompt": prompt or ids, "logprobs": params.alternatives}
-
-    def reader(self, request: Request, is_over: Condition = never) -> "VllmReader":
-        before = self.counters(None, self.left, is_over)
-        if before is not None and self.longest is not None and longest_of(before) != self.longest:
-            raise Misread("drafts otherwise than when it was asked before: load it again")
-        self.left = True  # until the text has ended
-        return VllmReader(request, self, before)
-
-    def faults(self, params: Params) -> Iterator[Message]:
-        if params.min_p and params.temperature and self.drafts:
-            yield about("min_p", "servers_min_p", software=self.kind)
-        if params.logit_bias and self.drafts:
-            yield about("logit_bias", "servers_bias", software=self.kind)
-        if name := field_of_grammar(params):
-            yield about(name, "grammar_not_sent")
-
-    def counters(self, before: Counters | None, idle: bool, is_over: Condition) -> Counters | None:
-        """What the server has counted up to now; None where it does not tell. before: asks again until one
-        more request has ended, which is counted a little later. idle: also until none runs, because a server
-        that is told to end one goes on for a round."""
-        until = time.monotonic() + LATE
-        while True:
-            text = self.client.glance("/metrics", is_over, LONGEST_METRICS)
-            now = None if text is None else counters_of(text.decode("utf-8", "replace"), self.model, is_over)
-            if now is None or time.monotonic() > until or is_over():
-                return now
-            has_ended = before is None or now["ended"] != before["ended"]
-            if has_ended and not (idle and now["running"]):
-                return now
-            time.sleep(LATE / 40)
 
 
 def counters_of(text: str, model: str, is_over: Condition = never) -> Counters | None:
@@ -288,16 +214,21 @@ class _Event(Sent):
     metrics: PerRequest | None = None
 
 
-class VllmReader(ChunkReader):
+class VllmAnswer(Answer):
     """before, added: what is counted up to the request, and since. metrics, steps: of the request alone."""
 
-    def __init__(self, request: Request, pair: Vllm, before: Counters | None):
-        super().__init__(request)
-        self.pair, self.before, self.metrics = pair, before, PerRequest()
-        self.added: Counters | None = None
-        self.steps: Steps | None = None
+    pair: "Vllm"
+    added: Counters | None = None
+    steps: Steps | None = None
 
-    def chunks(self, event: Body) -> list[Chunk]:
+    def __init__(self, pair: "Vllm", request: Request, is_over: Condition = never):
+        super().__init__(pair, request)
+        self.before, self.metrics = pair.counters(None, pair.left, is_over), PerRequest()
+        if self.before and pair.longest is not None and longest_of(self.before) != pair.longest:
+            raise Misread("drafts otherwise than when it was asked before: load it again")
+        pair.left = True  # until the text has ended
+
+    def chunks_of(self, event: Body) -> list[Chunk]:
         read = _Event.model_validate(event)
         choice = read.choices[0] if read.choices else _Choice()
         ids, words = choice.token_ids or [], choice.words
@@ -316,23 +247,22 @@ class VllmReader(ChunkReader):
         self.prompt_ids = choice.prompt_token_ids or read.prompt_token_ids or self.prompt_ids
         return [Chunk(tokens, choice.finish(self.pair.client))]
 
-    def settled(self, chunks: list[Chunk], is_over: Condition) -> Settled:
+    def settle(self, is_over: Condition) -> ServerStats | None:
         self.pair.left, was_stopped = False, self.finish == "stop"
         # After a stop string the server goes on for a round, and may judge one more draft.
         now = self.before and self.pair.counters(self.before, was_stopped, is_over)
         self.added = now and self.before and added(now, self.before)
         if (stats := self._stats(was_stopped)) is None:
-            return chunks, None
-        sizes = [len(chunk.tokens) for chunk in chunks[1:]]
+            return None
+        sizes = [len(chunk.tokens) for chunk in self.chunks[1:]]
         counts = self.steps and self.steps.counts(sizes)
         if stats.alone:
             _check_sums(stats)
             if counts is None and stats.drafts is not None:
                 counts = _counts_by_sums(sizes, self.pair.longest, was_stopped, stats)
-        if counts is None:
-            return chunks, stats
-        rows = zip(chunks[1:], counts, strict=True)
-        return [*chunks[:1], *(replace(one, accepted=kept, drafted=of) for one, (kept, of) in rows)], stats
+        for at, (accepted, drafted) in enumerate(counts or (), start=1):
+            self.chunks[at] = replace(self.chunks[at], accepted=accepted, drafted=drafted)
+        return stats
 
     def _stats(self, was_stopped: bool) -> ServerStats | None:
         """The request's numbers: as the server tells them of it alone, else by what it has counted since."""
@@ -389,3 +319,70 @@ def texts_of(text: str, words: list[str]) -> list[str]:
     if words:
         texts[-1] += text[at:]
     return texts
+
+
+class Vllm(ServedPair):
+    kind, answers = "vLLM", VllmAnswer
+    left = False  # whether the server may still be at its last run, which was left early
+
+    def look(self) -> None:
+        for path in ("/version", "/server_info?config_format=json"):
+            with suppress(ValidationError):
+                names = _Names.model_validate_json(self.client.glance(path) or b"")
+                self.version = self.version or (names.version and readable(names.version)[:40])
+                self.method = names.method and readable(names.method)
+        self.notes.append("the server tells no p, q and u: probabilities are the target's before the sampler")
+        answer, stats = self.probed()
+        if stats is None or (stats.drafts is None and answer.added is None):
+            self.notes.append(NO_COUNTERS)
+        elif stats.drafts is None:
+            self.longest, self.always, self.method = 0, True, "none"
+            return
+        else:
+            self.longest = answer.steps.num_spec_tokens if answer.steps else len(stats.accepted_by_place)
+            rounds = len(answer.chunks) - 1
+            full = (rounds, rounds * self.longest)
+            self.always = stats.alone and full == (stats.drafts, stats.drafted)
+            self.notes += [] if self.always else [VARIES if stats.alone else OTHERS_USED_IT]
+        self.notes.append("min-p cannot be used, since vLLM does not take it where it drafts")
+
+    def asked(self, params: Params, prompt: Any, ids: list[int], most: int) -> tuple[str, Body]:
+        body: Body = {
+            "model": self.model,
+            "max_tokens": most,
+            **{name: getattr(params, name) for name, row in PARAMETERS.items() if row.on_vllm},
+            "stop": list(params.stop),
+            **{"stream": True, "return_token_ids": True, "include_stop_str_in_output": True},
+            "stream_options": {"include_usage": True},
+        }
+        if params.repetition_penalty is not None:  # else the server takes the model's own
+            body["repetition_penalty"] = params.repetition_penalty
+        if params.logit_bias:
+            body["logit_bias"] = {str(token_id): bias for token_id, bias in params.logit_bias.items()}
+        if params.chat:
+            body |= {"logprobs": True, "top_logprobs": params.alternatives}
+            return "/v1/chat/completions", body | software.chat_of(prompt, params)
+        return "/v1/completions", body | {"prompt": prompt or ids, "logprobs": params.alternatives}
+
+    def faults(self, params: Params) -> Iterator[Message]:
+        if params.min_p and params.temperature and self.drafts:
+            yield about("min_p", "servers_min_p", software=self.kind)
+        if params.logit_bias and self.drafts:
+            yield about("logit_bias", "servers_bias", software=self.kind)
+        if name := field_of_grammar(params):
+            yield about(name, "grammar_not_sent")
+
+    def counters(self, before: Counters | None, idle: bool, is_over: Condition) -> Counters | None:
+        """What the server has counted up to now; None where it does not tell. before: asks again until one
+        more request has ended, which is counted a little later. idle: also until none runs, because a server
+        that is told to end one goes on for a round."""
+        until = time.monotonic() + LATE
+        while True:
+            text = self.client.glance("/metrics", is_over, LONGEST_METRICS)
+            now = None if text is None else counters_of(text.decode("utf-8", "replace"), self.model, is_over)
+            if now is None or time.monotonic() > until or is_over():
+                return now
+            has_ended = before is None or now["ended"] != before["ended"]
+            if has_ended and not (idle and now["running"]):
+                return now
+            time.sleep(LATE / 40)

@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 
 from specdemo import PairError
 from specdemo.errors import LoadError, TookTooLong, load_errors
-from specdemo.loading import fetch, load, plan
+from specdemo.loading import fetch, plan
 from specdemo.loading.catalog import GATED
 from specdemo.loading.load import load_pair
 from specdemo.loading.pool import ModelPool
@@ -358,7 +358,7 @@ def test_all_waits_of_a_load_have_one_time_and_the_same_one_is_shown_once(hub, m
 
 def test_a_gated_model_without_a_token_is_refused_before_any_request(hub, monkeypatch):
     """And an adapter of one, whose config alone is read."""
-    monkeypatch.setattr(load, "get_token", lambda: None)
+    monkeypatch.setattr(fetch, "get_token", lambda: None)
     monkeypatch.setattr(constants, "_HF_DEFAULT_ENDPOINT", constants.ENDPOINT)
     with refused("gated", kind=LoadError):
         ModelPool().get(resolve(target="own/adapter-of-gated"))

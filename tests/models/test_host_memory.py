@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from specdemo.errors import LoadError
 from specdemo.loading import plan as plan_module
 from specdemo.loading import read
-from specdemo.loading.plan import bytes_on_host, check_free_memory, check_memory, needs, plan_from
+from specdemo.loading.plan import bytes_on_host, check_free_memory, check_memory, plan_from
 from specdemo.loading.request import Part, resolve
 from tests.heads import tiny_head
 from tests.sentences import refusal
@@ -49,7 +49,7 @@ def planned(monkeypatch, skeletons):
 def test_a_small_host_loads_a_model_that_is_larger_than_its_memory(planned):
     plan = planned({"cuda": 24, "cpu": 15}, "cuda")
     check_memory(plan), check_free_memory(plan)
-    assert plan.sizes[0] > 15 * GIGABYTE > 5 * plan.on_host[0] > 5 * plan.on_host[1] > 0
+    assert plan.sizes[0] > 15 * GIGABYTE > 5 * plan.needs[3].bytes > 5 * plan.needs[4].bytes > 0
 
 
 @pytest.mark.parametrize(
@@ -68,10 +68,10 @@ def test_one_sentence_names_what_is_short(planned, memory, told, short):
         assert message.startswith(told) and f"{memory[short]}.0 GB" in message and short in message
 
 
-def test_a_target_on_the_cpu_is_there_while_its_drafter_goes_to_the_gpu(planned):
+def test_a_target_on_the_cpu_is_there_while_its_drafter_goes_to_the_gpu(planned, skeletons):
     plan = planned({"cuda": 2, "cpu": 16.5}, {"target": "cpu", "drafter": "cuda"}, dtype="bfloat16")
-    of_host = needs(plan)[-1]
-    assert of_host.device == "cpu" and of_host.bytes == plan.sizes[0] + plan.on_host[1]
+    of_host, drafters = plan.needs[-1], bytes_on_host(skeletons[1], torch.bfloat16)
+    assert of_host.device == "cpu" and of_host.bytes == plan.sizes[0] + drafters
     with pytest.raises(LoadError):
         check_free_memory(plan)
     other = planned({"cuda": 17, "cpu": 3}, {"target": "cuda", "drafter": "cpu"}, dtype="bfloat16")

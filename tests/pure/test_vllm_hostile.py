@@ -17,10 +17,10 @@ import pytest
 from specdemo import Params, Trace, generate, load_pair, stream
 from specdemo.events import Started
 from specdemo.servers.client import CONNECT_SECONDS, Client, Request, ServerError
-from specdemo.servers.llama_cpp import LlamaReader
-from specdemo.servers.software import ChunkReader, Misread, most_ids, round_of
-from specdemo.servers.vllm import VllmReader, counters_of
-from tests.pure.test_vllm_rounds import chunk_of, reader
+from specdemo.servers.llama_cpp import LlamaAnswer
+from specdemo.servers.software import Answer, Misread, most_ids, round_of
+from specdemo.servers.vllm import VllmAnswer, counters_of
+from tests.pure.test_vllm_rounds import UNCOUNTED, chunk_of, reader
 from tests.recorded import recorded
 from tests.runs_served import served_trace
 from tests.stand_ins.vllm import MODEL, TEXT, BreakOff, Gate, line
@@ -377,8 +377,7 @@ def test_a_prompt_s_tokens_that_cannot_be_are_not_told(served):
 
 
 ROOM = Request("", {}, 24, 2, 100)
-READERS: list[Any] = [(("eagle3",), lambda: VllmReader(ROOM, Mock(longest=4), None))]
-READERS += [(("draft", "llama-cpp"), lambda: LlamaReader(ROOM))]
+ANSWERS = [(("eagle3",), VllmAnswer), (("draft", "llama-cpp"), LlamaAnswer)]
 STRANGE: list[Any] = [
     *(None, True, False, "", "x" * 2_000, "\ud800", "\x00", [], {}, [[]], {"a": 1}, [None] * 2_000),
     *(0, -1, 1, 2**31, 2**53, 2**63, 10**12, 10**400, 1e308, -1e308, 0.5, float("inf"), float("nan")),
@@ -406,29 +405,29 @@ def mutated(value: Any, chance: random.Random) -> Any:
     return chance.choice(STRANGE)
 
 
-@pytest.mark.parametrize(("recording", "reader"), READERS)
-def test_mutations_of_what_was_recorded_end_in_sentences(recording, reader):
+@pytest.mark.parametrize(("recording", "kind"), ANSWERS)
+def test_mutations_of_what_was_recorded_end_in_sentences(recording, kind):
     kept, chance, outcomes = recorded(*recording)["events"], random.Random(7), set()
     for _ in range(150):
         events = kept.copy()
         for _ in range(chance.choice([1, 1, 3])):
             place = chance.choice([0, 1, len(events) - 1, chance.randrange(len(events))])
             events[place] = mutated(events[place], chance)
-        outcomes.add(replayed(events, reader()))
+        outcomes.add(replayed(events, kind(UNCOUNTED, ROOM)))
     assert outcomes == {"read", "refused"}
 
 
-def replayed(events: list[Any], reader: ChunkReader) -> str:
+def replayed(events: list[Any], answer: Answer) -> str:
     """Whether they are read, or refused in a sentence; any other error is raised."""
     trace = Trace.begin(Started(served_trace().pair, {}, Params(), "Once", ()))
     try:
         if not all(isinstance(event, dict) for event in events):
             return "refused"  # before a chunk is read of it
-        chunks = [one for event in events for one in reader.read(event) if one.tokens]
-        for index, one in enumerate(chunks):
+        answer.chunks += [one for event in events for one in answer.read(event) if one.tokens]
+        for index, one in enumerate(answer.chunks):
             trace.add(round_of(index, one, 4, True))
-        chunks, stats = reader.settled(chunks, lambda: False)
-        trace.revise([round_of(index, one, 4, True) for index, one in enumerate(chunks)])
+        stats = answer.settle(lambda: False)
+        trace.revise([round_of(index, one, 4, True) for index, one in enumerate(answer.chunks)])
         trace.stats = replace(trace.stats, server=stats)
         Trace.from_json(trace.to_json())
     except Misread as error:

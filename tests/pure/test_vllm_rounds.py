@@ -11,15 +11,16 @@ import pytest
 from specdemo.events.speedup import _verdicts_by_place
 from specdemo.servers.client import Request
 from specdemo.servers.software import Chunk, Misread, round_of, token
-from specdemo.servers.vllm import Steps, VllmReader, added, counters_of, longest_of, texts_of
+from specdemo.servers.vllm import Steps, VllmAnswer, added, counters_of, longest_of, texts_of
 from tests.recorded import keys_of, labels_of, recorded
 from tests.stand_ins.vllm import StandIn, fates
 
 WORD = -0.5  # log-probability
+UNCOUNTED = Mock(counters=lambda *_: None, longest=4)  # a server
 
 
-def reader(tokens: int = 2_000, prompt_ids: int = 10_000) -> VllmReader:
-    return VllmReader(Request("", {}, tokens, 5, prompt_ids), Mock(), None)
+def reader(tokens: int = 2_000, prompt_ids: int = 10_000) -> VllmAnswer:
+    return VllmAnswer(UNCOUNTED, Request("", {}, tokens, 5, prompt_ids))
 
 
 def chunk_of(event) -> Chunk:
