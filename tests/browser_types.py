@@ -29,7 +29,8 @@ from specdemo import events
 from specdemo.ui.view.wire import Message
 
 SCRIPT = Path(__file__).resolve().parents[1] / "specdemo" / "ui" / "static" / "view" / "messages.d.ts"
-HEAD = """// What the server sends. "python -m tests.browser_types" writes this file from specdemo/ui/view/wire.py
+HEAD = """\
+// What the server sends. "python -m tests.browser_types" writes this file from specdemo/ui/view/wire.py
 // and specdemo/events/__init__.py.
 """
 PRIMITIVES = {int: "number", float: "number", str: "string", bool: "boolean", NoneType: "null"}
