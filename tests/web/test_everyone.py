@@ -244,6 +244,14 @@ def test_the_stage_is_high_nothing_moves_when_the_page_comes_and_instruments_com
     assert tab.is_visible() and tab.evaluate("e => e === document.activeElement")
 
 
+def test_nothing_moves_when_the_page_comes_on_a_phone(browser, visit, bare):
+    context = browser.new_context(**PHONE)
+    context.add_init_script(WATCH)
+    page = visit(bare, still=True, context=context, first=True)
+    wait_for_state(page, "recorded")
+    assert page.evaluate("window.shifts") < 0.02
+
+
 def test_wider_than_a_phone_the_inspector_is_beside_the_text(opened):
     page = opened
     page.locator(".stage [data-round]").first.click()

@@ -1,43 +1,52 @@
 // @ts-check
 // The race: two runs side by side on one clock, played at the engine's own times, stretched.
 
-import { escaped, find } from "../view/dom.js";
-import { grouped } from "../view/format.js";
-import { makeMeasuring } from "./measuring.js";
-import { courseOf, lengthOf, placeAt, placesInWords, timeInWords } from "./racing.js";
+import { fill, h, within } from "../view/dom.js";
+import { fixed, grouped } from "../view/format.js";
 import { speedInWords } from "../view/player.js";
 import { usualSpeed } from "../view/replay.js";
+import { acceptedIn, linked, msOf } from "../view/run.js";
 import { makeText } from "../view/text.js";
 import { say } from "../view/words.js";
+import { makeMeasuring } from "./measuring.js";
 
 /** @import { Request, Server } from "./measuring.js" */
-/** @import { Head, Lane, Measurement, Race } from "../view/messages.js" */
-/** @import { Course, Place } from "./racing.js" */
-/** @import { Run } from "../view/run.js" */
+/** @import { Head, Lane, Measurement, Race } from "../view/messages.d.ts" */
+/** @import { Round, Run } from "../view/run.js" */
 /** @import { Panel } from "../page/tabs.js" */
+/**
+ * A lane with its rounds on the clock: `ends` are the engine's ms at which they are over, `counts` the tokens
+ * of the text by then.
+ * @typedef {object} Course
+ * @property {Round[]} rounds
+ * @property {number[]} ends
+ * @property {number[]} counts
+ * @property {number} ms
+ * @property {number} tokens
+ */
+/** @typedef {{ rounds: number, tokens: number, ms: number, finished: boolean }} Place */
 
-const LANE = `
-  <h2></h2>
-  <div class="track"><span class="ran"></span><span class="line"></span><b></b></div>
-  <p class="count"></p>
-  <p class="lead"><b></b> <span></span></p>
-  <div class="stage hide-discarded" tabindex="0" role="list"></div>`;
 const SPEEDS = ["1", "0.5", "0.2", "0.1"]; // of the engine
-const words = (/** @type {string} */ key) => escaped(say(key));
-const markup = () => `
-  <div class="measuring"></div>
-  <div class="playing">
-    <p class="clock"><output aria-label="${words("race.time")}">0</output> ms</p>
-    <button type="button" class="again" disabled>${words("race.again")}</button>
-    <label>${words("race.at")} <select disabled>${SPEEDS.map(option).join("")}</select></label>
-    <p class="of"></p>
-  </div>
-  <div class="lanes"><article class="lane" data-lane="0"></article>
-    <article class="lane" data-lane="1"></article></div>
-  <p class="result" role="status"></p>
-  <p class="prefill"></p>`;
-const option = (/** @type {string} */ speed) =>
-  `<option value="${speed}">${escaped(speedInWords(speed, "engine"))}</option>`;
+const content = () => [
+  h("div", { class: "measuring" }),
+  h("div", { class: "playing" },
+    h("p", { class: "clock" }, h("output", { "aria-label": say("race.time") }, "0"), " ms"),
+    h("button", { class: "again", disabled: true }, say("race.again")),
+    h("label", {}, `${say("race.at")} `, h("select", { disabled: true }, SPEEDS.map((speed) => (
+      h("option", { value: speed }, speedInWords(speed, "engine")))))),
+    h("p", { class: "of" })),
+  h("div", { class: "lanes" },
+    [0, 1].map((at) => h("article", { class: "lane", "data-lane": at }, laneContent()))),
+  h("p", { class: "result", role: "status" }),
+  h("p", { class: "prefill" }),
+];
+const laneContent = () => [
+  h("h2"),
+  h("div", { class: "track" }, h("span", { class: "ran" }), h("span", { class: "line" }), h("b")),
+  h("p", { class: "count" }),
+  h("p", { class: "lead" }, h("b"), " ", h("span")),
+  h("div", { class: "stage hide-discarded", tabindex: 0, role: "list" }),
+];
 
 /**
  * @param {HTMLElement} panel
@@ -45,8 +54,8 @@ const option = (/** @type {string} */ speed) =>
  * @param {(head: Head) => void} raced called with what is to stand over the panel
  */
 export function makeRace(panel, server, raced) {
-  panel.innerHTML = markup();
-  const part = (/** @type {string} */ selector) => find(panel, selector);
+  fill(panel, content());
+  const part = within(panel);
   const measuring = makeMeasuring(part(".measuring"), server, { [say("race.measure")]: { kind: "race" } }, say("race.what"));
   const titles = [say("race.alone"), say("race.setting")]; // until there is a race
   const lanes = titles.map((title, at) => makeLane(part(`[data-lane="${at}"]`), title));
@@ -180,8 +189,7 @@ function areServed(rounds) {
  * @param {string} title
  */
 function makeLane(element, title) {
-  element.innerHTML = LANE;
-  const part = (/** @type {string} */ selector) => find(element, selector);
+  const part = within(element);
   const text = makeText(part(".stage"));
   /** @type {Course} */
   let course = { rounds: [], ends: [], counts: [], ms: 0, tokens: 0 };
@@ -248,4 +256,69 @@ function makeLane(element, title) {
     part(".lead b").textContent = finished ? speedup : "";
     part(".lead span").textContent = finished && speedup ? by : "";
   }
+}
+
+/**
+ * @param {Lane} lane
+ * @returns {Course}
+ */
+export function courseOf({ rounds: wire, ms, tokens }) {
+  const rounds = wire.map((one) => linked(one));
+  const ends = [];
+  const counts = [];
+  let time = 0;
+  let count = 0;
+  for (const round of rounds) {
+    time += msOf(round);
+    count += acceptedIn(round) + (round.next ? 1 : 0);
+    ends.push(Math.min(time, ms));
+    counts.push(count);
+  }
+  if (rounds.length) ends[rounds.length - 1] = ms; // the rounds' own times are rounded
+  return { rounds, ends, counts, ms, tokens };
+}
+
+/**
+ * Where the lane is at an engine time: how many of its rounds are over, and the tokens that they brought.
+ * @param {Course} course
+ * @param {number} ms
+ * @returns {Place}
+ */
+export function placeAt({ ends, counts, ms: total, tokens }, ms) {
+  const next = ends.findIndex((end) => end > ms);
+  if (next < 0) return { rounds: ends.length, tokens, ms: total, finished: true };
+  return { rounds: next, tokens: next ? Math.min(counts[next - 1], tokens) : 0, ms, finished: false };
+}
+
+/**
+ * The engine time at which the last lane is finished.
+ * @param {Pick<Lane, "ms">[]} lanes
+ */
+function lengthOf(lanes) {
+  return lanes.reduce((most, { ms }) => Math.max(most, ms), 0);
+}
+
+/**
+ * Which of the lanes was first, and when each was finished.
+ * @param {Pick<Lane, "ms">[]} lanes
+ */
+function placesInWords(lanes) {
+  const times = lanes.map(({ ms }) => Math.round(ms));
+  const [first, last] = [...times].sort((a, b) => a - b);
+  return times.map((ms) => {
+    const place = first === last ? "tied" : ms === first ? "first" : "second";
+    return say(`race.${place}`, { time: fixed(ms / 1000, 3) });
+  });
+}
+
+/**
+ * What a finished lane took.
+ * @param {Pick<Lane, "ms" | "tokens">} lane
+ * @param {boolean} isServed whether the time is a server's, which has the wait for the first token in it
+ */
+function timeInWords({ ms, tokens }, isServed) {
+  const took = { ms: grouped(ms), tokens: say("view.tokens", { count: tokens, number: grouped(tokens) }) };
+  if (!tokens || !ms) return say("race.took", took);
+  const speed = { speed: grouped((1000 * tokens) / ms, 1), each: fixed(ms / tokens) };
+  return say(isServed ? "race.tookEachServed" : "race.tookEach", { ...took, ...speed });
 }

@@ -6,7 +6,7 @@ import { isTree } from "./run.js";
 import { isUntold } from "./served.js";
 import { say } from "./words.js";
 
-/** @import { Estimate, GammaPoint, RunOutcome, RunSetting } from "./messages.js" */
+/** @import { Estimate, GammaPoint, RunOutcome, RunSetting } from "./messages.d.ts" */
 /** @import { Round, Run } from "./run.js" */
 /**
  * A draft length: what is estimated for it, and what was measured. best: by what was measured, or by the estimates
@@ -26,7 +26,7 @@ import { say } from "./words.js";
 
 /** @type {Line[]} */
 export const LINES = ["formula", "seen", "measured"];
-export const LONGEST = 16; // gamma
+const LONGEST = 16; // gamma
 const STEPS = [0.1, 0.2, 0.5, 1, 2, 5]; // between two ticks
 const MOST_TICKS = 6;
 const MARGIN = { left: 38, right: 10, top: 24, bottom: 38 }; // px
