@@ -101,7 +101,7 @@ class Drafter:
 
     @property
     def states(self) -> States | None:
-        """The states of its model's recurrent layers, if it has such a model."""
+        """Gives the states of its model's recurrent layers, if it has such a model."""
         return None
 
     def start(self, ids: list[int]) -> None:
@@ -113,14 +113,14 @@ class Drafter:
         raise NotImplementedError
 
     def keep(self, ids: list[int], path: list[int]) -> None:
-        """Called after each round that has drafted a tree. ids: the text before the round. path: which of the
-        tokens that it was shown were accepted."""
+        """Takes note after each round of the path: the numbers, among the tokens that it was shown, of those
+        that were accepted. ids: the text before the round."""
 
     def skip(self, ids: list[int]) -> None:
         """Takes note of a round after `ids` in which it does not draft, in place of `propose`."""
 
     def learn(self, ids: list[int], draft: list[int], likely: list[list[tuple[int, float]]]) -> None:
-        """Called after each round where `wants_top` is not 0. ids: the text before the round. likely[i]: the
+        """Learns after each round, where `wants_top` is not 0. ids: the text before the round. likely[i]: the
         target's `wants_top` likeliest (token, raw_p) after ids + draft[:i]."""
 
 

@@ -106,9 +106,9 @@ class Loop:
         """Gives the device a round after `ids`: a draft, and the target's step over it."""
         target, grammar = self.verifier.target, self.verifier.sampler.grammar
         watch, fed_before, forwards_before = Stopwatch(self.clock), self._fed_again, self._extra_forwards
-        gamma, tree = self.length.gamma, self.verifier.tree
-        room = self.longest - len(ids) - 1  # of the longest path of a tree
-        k = min(gamma, room) if tree is None or not gamma else tree.in_room(room).size
+        gamma = self.length.gamma
+        room = self.longest - len(ids) - 1  # for the longest path of a draft
+        k = self.verifier.drafts_in(room, gamma)
         watch.mark("draft", target.device)
         if grammar is not None:
             grammar.go_to(ids)
@@ -147,9 +147,8 @@ class Loop:
         if self.drafter.wants_top:
             for path, drafted, likely in verdict.likely:
                 self.drafter.learn([*ids, *path], drafted, likely)
-        if verdict.is_tree:
-            self.verifier.target.keep(len(ids), verdict.path)
-            self.drafter.keep(ids, verdict.fed_path)
+        self.verifier.target.keep(len(ids), verdict.path)
+        self.drafter.keep(ids, verdict.fed_path)
         self.length.learn(verdict.accepted, bool(verdict.rejected))
         launched.watch.mark("judged")
         return verdict
