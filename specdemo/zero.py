@@ -41,8 +41,8 @@ TAKEN_BACK = message("taken_back")
 
 
 def _decorator() -> Callable[..., Any] | None:
-    """The package's own decorator, if this is ZeroGPU. It must be imported before CUDA is used, and by the
-    thread that loads models: only there can they be moved to a GPU that is not there yet."""
+    """Gives the package's own decorator, if this is ZeroGPU. It must be imported before CUDA is used, and by
+    the thread that loads models: only there can they be moved to a GPU that is not there yet."""
     if os.environ.get("SPACES_ZERO_GPU", "").lower() not in ("1", "t", "true"):
         return None
     try:
@@ -67,7 +67,7 @@ class Spent:
     by_way: dict[Hashable, deque[float]] = field(default_factory=dict)
 
     def seconds_for(self, params: Params) -> int:
-        """A visitor's quota must have room for them; only what is used counts."""
+        """Says how many to ask for. A visitor's quota must have room for them; only what is used counts."""
         prepare = MARGIN * max(self.prepared) if self.prepared else PREPARE_SECONDS
         taken = self.by_way.get(_way(params))
         a_round = MARGIN * max(taken) if taken else TOKEN_SECONDS
@@ -75,7 +75,7 @@ class Spent:
         return min(MOST_SECONDS, max(LEAST_SECONDS, needed))
 
     def add(self, params: Params, is_new: bool, prepared: float, later: float, rounds: int) -> None:
-        """A run that took `later` seconds for `rounds` rounds after the first one. Of one that was cut
+        """Adds a run that took `later` seconds for `rounds` rounds after the first one. Of one that was cut
         short they go on to the cut, so the next one asks for more than it had."""
         if is_new:
             self.prepared.append(prepared)
@@ -146,7 +146,7 @@ def start_run(
 
 
 def place(pair: Pair) -> Place:
-    """The function that runs this pair on ZeroGPU. It is made once for each pair, since the package reuses a
+    """Gives the function that runs this pair on ZeroGPU, one for each pair, since the package reuses a
     function's process, which knows only the pairs that were there when it was forked. The first one must be
     made before the server starts."""
     if pair not in _places:
@@ -164,7 +164,7 @@ def place(pair: Pair) -> Place:
 
 
 def can_be_timed_in_turns(pair: AnyPair) -> bool:
-    """Whether the rounds of its runs can be made in turns with plain ones."""
+    """Says whether the rounds of its runs can be made in turns with plain ones."""
     return GPU is None and isinstance(pair, Pair) and not keeps_state(pair.target)
 
 
@@ -210,7 +210,7 @@ class ForkedRun(Iterator[Started | Round | Finished], AbstractContextManager):
             return event
 
     def _next_event(self) -> Started | Round | Finished | None:
-        """The next event; None when the run is over or has been closed."""
+        """Waits for the next event; None when the run is over or has been closed."""
         if self._closing.is_set():
             return None
         try:
@@ -255,7 +255,7 @@ class ForkedRun(Iterator[Started | Round | Finished], AbstractContextManager):
         self._spent.add(self._params, first.is_new, first.seconds, seconds - first.seconds, rounds)
 
     def _learn_of_cut(self) -> None:
-        """What a run that has lost the GPU tells, if its time was over: it would have taken longer."""
+        """Learns from a run that has lost the GPU, if its time was over: it would have taken longer."""
         if self._begun is None:  # nobody knows how long it waited for the GPU
             return
         reserved, seconds = self._spent.seconds_for(self._params), perf_counter() - self._begun
@@ -295,7 +295,7 @@ class ForkedRun(Iterator[Started | Round | Finished], AbstractContextManager):
 
 
 def _in_a_sentence(error: Exception) -> Message:
-    """What the package says, without its links: it raises Gradio's errors, which have HTML or Markdown."""
+    """Gives what the package says, without links: it raises Gradio's errors, which have HTML or Markdown."""
     words = str(getattr(error, "message", "") or error)
     if "aborted" in words:
         return TAKEN_BACK

@@ -10,7 +10,7 @@ from specdemo.engine.rules import Decision
 from specdemo.engine.sampling import Sampler
 from specdemo.engine.step import Verified, Verifier, VerifyInput, VerifyNumbers
 from specdemo.events import Params
-from specdemo.runtime.steps import EagerSteps, to_host
+from specdemo.runtime.steps import EagerSteps
 
 CPU = torch.device("cpu")
 compiled_verdict = cache(CompiledVerdict)  # compiled when a test first needs it
@@ -51,7 +51,7 @@ def _judged(rule, p, q, drafted, u_accept, u_next):
     q = q.float()
     k = int(u_accept.isfinite().sum())
     value = input_of(verifier, drafted, q, q, u_accept.tolist(), u_next.item(), k)
-    verdict = to_host(compiled_verdict()(verifier, p.log().float(), value), Verified)
+    verdict = Verified.of(compiled_verdict()(verifier, p.log().float(), value))
     distance = torch.tensor(verdict.distance, dtype=torch.float64) if verdict.distance else None
     return Decision(
         torch.tensor(verdict.accept_prob, dtype=torch.float64),

@@ -357,7 +357,8 @@ class TableLM:
         return torch.stack(said)
 
     def keep(self, start, kept):
-        self.ids[start:] = [self.ids[start + at] for at in kept if start + at < len(self.ids)]
+        ids = [self.ids[start + at] for at in kept if start + at < len(self.ids)]
+        self.ids[start : start + len(ids)] = ids
 
     def reads_branches(self):
         return True

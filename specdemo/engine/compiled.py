@@ -3,8 +3,7 @@ They are the same functions of the same values as Sampler.sample and Verifier.ju
 operations of torch."""
 
 from functools import cache
-from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,7 +13,7 @@ from specdemo.engine.rules import DELTA, EPSILON, Judge, Lenient, block, specula
 from specdemo.engine.step import Verified, Verifier, VerifyInput, VerifyNumbers, masked
 from specdemo.errors import one_line
 from specdemo.runtime.lm import Drawing
-from specdemo.runtime.native import address, compile_function, float32
+from specdemo.runtime.native import address, compile_function, float32, record
 from specdemo.runtime.steps import Packed, Placed, table_of
 
 # What the compiled verdict is given: the addresses of the logits [B+1, V], of what VerifyInput has (0: it is
@@ -32,6 +31,7 @@ class CompiledVerdict:
         from specdemo.runtime import shaping, verdict  # import numba
 
         memory = np.dtype([(name, "i8") for name in verdict.MEMORY])
+        self._memory, self._addresses = dict[str, Tensor](), record(memory)
         self.code, self.buckets = verdict, shaping.BUCKETS
         self.rules: dict[Judge, int] = {
             speculative: verdict.SPECULATIVE,
@@ -39,7 +39,6 @@ class CompiledVerdict:
             typical: verdict.TYPICAL,
         }
         self._judge = compile_function(verdict.verdict_function, GIVEN, RECORDED, memory)
-        self._memory, self._addresses = list[Tensor](), np.zeros((), memory)[()]
         self._room_for: tuple[int, ...] = ()
 
     def __call__(
@@ -69,31 +68,31 @@ class CompiledVerdict:
                 start = layout[name].start
                 numbers[start : start + len(tensor)] = tensor
         self._make_room(rows, width, max(alternatives, likely))
-        parts = vars(value) | {
-            "logits": logits.float(),
-            "allowed": None if value.allowed is None else masked(logits.float(), value.allowed),
-            "seen": None if value.seen is None else value.seen.clone(),  # the verdict changes it
-        }
-        sizes, start = value.numbers.sizes, value.numbers.vector.data_ptr()
+        logits = logits.float()
+        parts = vars(value) | value.numbers.parts | {"logits": logits}
+        if value.allowed is not None:
+            parts["allowed"] = masked(logits, value.allowed)
+        if value.seen is not None:
+            parts["seen"] = value.seen.clone()  # the verdict changes it
         # What addresses are of is held until the call is over.
         held = {name: part.contiguous() for name, part in parts.items() if isinstance(part, Tensor)}
-        given = {name: held[name].data_ptr() if name in held else 0 for name in parts}
-        given |= zip(sizes, accumulate((8 * count for count in sizes.values()), initial=start), strict=False)
-        given |= {
-            "rows": rows,
-            "width": width,
-            "eos_count": sizes["eos"],
-            "biased_count": sizes["biased"],
-            "is_greedy": verifier.sampler.greedy,
-            "rule": rule,
-            "lenience": lenience,
-            "epsilon": EPSILON,
-            "delta": DELTA,
-        }
+        given = record(
+            GIVEN,
+            **held,
+            rows=rows,
+            width=width,
+            eos_count=len(held["eos"]),
+            biased_count=len(held["biased"]),
+            is_greedy=verifier.sampler.greedy,
+            rule=rule,
+            lenience=lenience,
+            epsilon=EPSILON,
+            delta=DELTA,
+        )
         first = numbers.data_ptr()
-        recorded = dict.fromkeys(absent, 0) | {"tokens": 2 + alternatives, "likely": likely}
-        recorded |= {name: first + 8 * place.start for name, place in layout.items()}
-        self._judge(_record(GIVEN, given), _record(RECORDED, recorded), self._addresses)
+        places = {name: first + 8 * place.start for name, place in layout.items()}
+        recorded = record(RECORDED, **places, tokens=2 + alternatives, likely=likely)
+        self._judge(given[()], recorded[()], self._addresses[()])
         return Packed(numbers, layout)
 
     def _make_room(self, rows: int, width: int, likeliest: int) -> None:
@@ -101,16 +100,12 @@ class CompiledVerdict:
         if self._room_for != room_for:
             sizes = {"rows": rows, "positions": rows + 1, "width": width, "likeliest": likeliest}
             sizes["buckets"] = self.buckets
-            self._memory = [
-                torch.empty([sizes[one] for one in shape], dtype=dtype)
-                for dtype, *shape in self.code.MEMORY.values()
-            ]
-            self._addresses = np.array([tuple(map(address, self._memory))], self._addresses.dtype)[0]
+            self._memory = {
+                name: torch.empty([sizes[one] for one in shape], dtype=dtype)
+                for name, (dtype, *shape) in self.code.MEMORY.items()
+            }
+            self._addresses = record(self._addresses.dtype, **self._memory)
             self._room_for = room_for
-
-
-def _record(dtype: np.dtype, values: dict[str, Any]) -> np.void:
-    return np.array([tuple(values[name] for name in dtype.names or ())], dtype)[0]
 
 
 @cache
@@ -159,7 +154,7 @@ class CompiledSampling:
 
 
 class Compiled(NamedTuple):
-    """What judges and draws in a run; None: operations of torch do."""
+    """Judges and draws in a run; where one of them is None, operations of torch do."""
 
     verdict: CompiledVerdict | None = None
     sampling: CompiledSampling | None = None

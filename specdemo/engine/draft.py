@@ -27,6 +27,8 @@ PAUSE, TRIAL = 32, 8
 # forward, in parts of a plain one. It was 0.03 to 0.08 for the embedded target on a CPU, and was not measured
 # on a GPU.
 ROW_COST = 0.05
+# What a draft has of each row, and what it is in a row that only fills a step.
+FILLED = {"ids": 0, "q": 0.0, "raw_q": 0.0, "exact": True, "sure": 1.0, "parents": -1, "fed": -1}
 
 
 @dataclass(frozen=True)
@@ -67,24 +69,22 @@ class Draft:
         raw_q = probabilities(logits if of_graph is None else of_graph)
         return cls(len(ids), ids, q, raw_q, exact, logits=logits)
 
+    @property
+    def _rows(self) -> list[tuple[str, Tensor]]:
+        parts = ((name, getattr(self, name)) for name in FILLED)
+        return [(name, part) for name, part in parts if part is not None]
+
     def on(self, device: torch.device) -> "Draft":
-        names = ("ids", "q", "raw_q", "exact", "sure", "parents", "fed")
-        parts = ((name, getattr(self, name)) for name in names)
-        return replace(self, **{name: part.to(device) for name, part in parts if part is not None})
+        return replace(self, **{name: part.to(device) for name, part in self._rows})
 
     def padded(self, rows: int) -> "Draft":
         """Fills the draft up to `rows` rows, each of which drafts token 0, with q = 0."""
         new = rows - len(self.ids)
         if new == 0:
             return self
-        ids = pad(self.ids, (0, new))
-        q, raw_q = (pad(probs, (0, 0, 0, new)) for probs in (self.q, self.raw_q))
-        exact = None if self.exact is None else pad(self.exact, (0, new), value=True)
-        sure = None if self.sure is None else pad(self.sure, (0, new), value=1.0)
-        parents, fed = (
-            None if one is None else pad(one, (0, new), value=-1) for one in (self.parents, self.fed)
-        )
-        return replace(self, ids=ids, q=q, raw_q=raw_q, exact=exact, sure=sure, parents=parents, fed=fed)
+        below = {1: (0, new), 2: (0, 0, 0, new)}  # by the number of dimensions
+        parts = {name: pad(part, below[part.ndim], value=FILLED[name]) for name, part in self._rows}
+        return replace(self, **parts)
 
 
 class Drafter:
@@ -101,7 +101,7 @@ class Drafter:
 
     @property
     def states(self) -> States | None:
-        """The states of its model's recurrent layers, if it has such a model."""
+        """Gives the states of its model's recurrent layers, if it has such a model."""
         return None
 
     def start(self, ids: list[int]) -> None:
@@ -113,14 +113,14 @@ class Drafter:
         raise NotImplementedError
 
     def keep(self, ids: list[int], path: list[int]) -> None:
-        """Called after each round that has drafted a tree. ids: the text before the round. path: which of the
-        tokens that it was shown were accepted."""
+        """Takes note after each round of the path: the numbers, among the tokens that it was shown, of those
+        that were accepted. ids: the text before the round."""
 
     def skip(self, ids: list[int]) -> None:
         """Takes note of a round after `ids` in which it does not draft, in place of `propose`."""
 
     def learn(self, ids: list[int], draft: list[int], likely: list[list[tuple[int, float]]]) -> None:
-        """Called after each round where `wants_top` is not 0. ids: the text before the round. likely[i]: the
+        """Learns after each round, where `wants_top` is not 0. ids: the text before the round. likely[i]: the
         target's `wants_top` likeliest (token, raw_p) after ids + draft[:i]."""
 
 

@@ -129,7 +129,7 @@ class Emitter:
 
     def emit(self, launched: Launched, verdict: Verified) -> Round:
         """Makes the round, but for its times; `stop.finish` then says whether the text has ended."""
-        drafts, drafted, parents = verdict.drafts, verdict.drafted, verdict.parent_of
+        drafts, drafted, parents = verdict.drafts, verdict.drafted, verdict.parents
         states = {-1: copy(self.pieces)}  # of the text up to each token, by its number
         texts, kept = dict[int, str](), list[int]()
         for number in verdict.path:
@@ -145,7 +145,7 @@ class Emitter:
 
         events = _RoundEvents(verdict, self, launched.allowed)
         # In a tree nothing is rejected after the end of the text.
-        reached = {-1, *(kept[:-1] if self.stop.finish else kept)} if verdict.is_tree else {-1, *drafts}
+        reached = {-1, *(kept[:-1] if self.stop.finish and verdict.is_tree else verdict.path)}
         draft = []
         for number in drafts:
             rejected = number in verdict.rejected and parents[number] in reached
@@ -213,12 +213,11 @@ class _RoundEvents:
 
     def judged(self, i: int, text: str, fate: Fate) -> Judged:
         verdict = self.verdict
-        was_judged = i <= verdict.accepted or RULES[self.emitter.rule].judges_whole_draft
+        was_judged = verdict.judged[i] or RULES[self.emitter.rule].judges_whole_draft
         kind: Callable[..., Judged] = Judged
         if verdict.is_tree:
-            was_judged, parent = verdict.judged[i], verdict.parents[i]
+            parent = None if (parent := verdict.parents[i]) < 0 else verdict.drafts.index(parent)
             mass = verdict.masses[i] if i in verdict.rejected else None
-            parent = None if parent < 0 else verdict.drafts.index(parent)
             kind = partial(JudgedInTree, parent=parent, residual_mass=mass)
         u, accept_prob = (verdict.u_accept[i], verdict.accept_prob[i]) if was_judged else (None, None)
         distance = verdict.distance[i] if was_judged and self.emitter.is_lossy else None
@@ -257,9 +256,10 @@ class _RoundEvents:
         return Kept(speculative=next(refused, len(drafts)), block=max(by_block, default=0))
 
     def next(self, text: str) -> Next:
-        verdict, i = self.verdict, self.verdict.position_of_next
-        source: Source = "resampled" if verdict.has_q(i) else "bonus" if verdict.drafts else "sampled"
-        q, raw_q = (verdict.q[i][NEXT], verdict.raw_q[i][NEXT]) if verdict.has_q(i) else (None, None)
+        verdict, i = self.verdict, self.verdict.refused
+        has_q = i in verdict.drafts  # after a whole draft there is none
+        source: Source = "resampled" if has_q else "bonus" if verdict.drafts else "sampled"
+        q, raw_q = (verdict.q[i][NEXT], verdict.raw_q[i][NEXT]) if has_q else (None, None)
         return Next(
             id=verdict.next_id,
             text=text,
@@ -279,7 +279,7 @@ class _RoundEvents:
         verdict = self.verdict
         tokens = ((t, self.emitter.token_text(t)) for t in verdict.token_ids[i][ALTERNATIVES])
         p, raw_p = verdict.p[i][ALTERNATIVES], verdict.raw_p[i][ALTERNATIVES]
-        if not verdict.has_q(i):
+        if i not in verdict.drafts:
             rows = zip(tokens, p, raw_p, strict=True)
             return tuple((*token, p, None, raw_p, None) for token, p, raw_p in rows)
         q, raw_q = verdict.q[i][ALTERNATIVES], verdict.raw_q[i][ALTERNATIVES]

@@ -184,7 +184,7 @@ class Grammars:
     def compiled(
         self, params: Params, prompt_tokens: int = 0, thoughts: Thoughts | None = None
     ) -> Grammar | None:
-        """The grammar of these Params, where the output begins; None where they have none. prompt_tokens: how
+        """Gives the grammar of these Params, where the output begins; None: there is none. prompt_tokens: how
         many come before that. thoughts: what is open there. ValueError where it cannot be followed."""
         name = field_of_grammar(params)
         if name is None:
@@ -217,8 +217,8 @@ class Grammars:
         return Vocabulary(words.to_str(), max(self.vocab_size, len(self.tokenizer)), sorted(self.eos))
 
     def _look_why_not(self, name: str, text: str) -> Message | str | None:
-        """Why the text of a field cannot be followed, as a process of its own finds out (grammar_check.py);
-        None if it can."""
+        """Says why the text of a field cannot be followed, as a process of its own finds out
+        (grammar_check.py); None if it can."""
         command = [sys.executable, "-P", grammar_check.__file__]
         asked = json.dumps([astuple(self._vocabulary), name, text])
         given = {"input": asked, "capture_output": True, "text": True}

@@ -50,11 +50,11 @@ class Vocabulary:
 
     @cached_property
     def tokens(self) -> LLTokenizer:
-        """Made in up to two seconds. ValueError for a tokenizer that llguidance does not know."""
+        """Reads them, in up to two seconds. ValueError for a tokenizer that llguidance does not know."""
         return LLTokenizer(self.tokenizer, n_vocab=self.width, eos_token=self.eos)
 
     def compiled(self, field: str, text: str) -> LLMatcher:
-        """At the beginning of a text that follows a field of Params. Raises NotValid."""
+        """Compiles a field of Params, for the beginning of its text. Raises NotValid."""
         try:
             if field == "json_schema":
                 grammar = LLMatcher.grammar_from_json_schema(text, defaults=ONE_LINE)
@@ -69,8 +69,8 @@ class Vocabulary:
         return matcher
 
     def allowed(self, matcher: LLMatcher) -> int:
-        """Which tokens may follow: bit i is token i. A token that ends a text may where the text may end, and
-        only there, even if its own text would fit. Raises NoTokenFits and TooLarge."""
+        """Says which tokens may follow: bit i is token i. One that ends a text may where the text may end,
+        and only there, even if its own text would fit. Raises NoTokenFits and TooLarge."""
         bits = int.from_bytes(matcher.compute_bitmask(), "little")
         if matcher.is_error():
             reason = matcher.get_error().partition("\n")[0]  # a StopReason, or a limit that was passed
@@ -89,7 +89,7 @@ class Vocabulary:
         return bits | ends
 
     def _is_the_end(self, matcher: LLMatcher, bits: int, eos: int) -> bool:
-        """Whether the grammar names this token as the end of its text."""
+        """Says whether the grammar names this token as the end of its text."""
         after = matcher.deep_copy()
         is_named = bits >> eos & 1 and self.tokens.is_special_token(eos)
         return bool(is_named and after.consume_token(eos) and after.is_accepting())
@@ -100,8 +100,8 @@ def _bits(token_ids: Iterable[int]) -> int:
 
 
 def followed(matcher: LLMatcher, token_id: int) -> LLMatcher:
-    """After one more token, which is allowed. The given one stays where it is: llguidance 1.9.1 does not
-    always go back to the same state (guidance-ai/llguidance 364). Raises TooLarge."""
+    """Gives the place after one more token, which is allowed. The given one stays where it is: llguidance
+    1.9.1 does not always go back to the same state (guidance-ai/llguidance 364). Raises TooLarge."""
     longer = matcher.deep_copy()
     if not longer.consume_token(token_id):
         raise TooLarge
@@ -109,8 +109,8 @@ def followed(matcher: LLMatcher, token_id: int) -> LLMatcher:
 
 
 def why_not(vocabulary: Vocabulary, field: str, text: str) -> tuple[str, str] | None:
-    """Why a text of these tokens cannot follow the field: the name of what is raised, and its words. None if
-    it can, as far as the tried steps show."""
+    """Says why a text of these tokens cannot follow the field: the name of what is raised, and its words.
+    None if it can, as far as the tried steps show."""
     try:
         first = vocabulary.compiled(field, text)
         for is_last in (False, True):

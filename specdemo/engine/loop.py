@@ -105,10 +105,10 @@ class Loop:
     def _launch(self, ids: list[int], index: int, u: Uniforms) -> Launched:
         """Gives the device a round after `ids`: a draft, and the target's step over it."""
         target, grammar = self.verifier.target, self.verifier.sampler.grammar
-        watch, fed_before, forwards_before = Stopwatch(self.clock), self._fed_again, self._extra_forwards
-        gamma, tree = self.length.gamma, self.verifier.tree
-        room = self.longest - len(ids) - 1  # of the longest path of a tree
-        k = min(gamma, room) if tree is None or not gamma else tree.in_room(room).size
+        watch, (fed_before, forwards_before) = Stopwatch(self.clock), self._extra
+        gamma = self.length.gamma
+        room = self.longest - len(ids) - 1  # for the longest path of a draft
+        k = self.verifier.drafts_in(room, gamma)
         watch.mark("draft", target.device)
         if grammar is not None:
             grammar.go_to(ids)
@@ -119,6 +119,7 @@ class Loop:
             draft = replace(draft, k=kept, dropped=draft.dropped + draft.k - kept)
         judging = self.verifier.launch(ids, draft, u, allowed, room)  # p_i, the accepted x_i, one token more
         watch.mark("verified", target.device)
+        fed, forwards = self._extra
         return Launched(
             index=index,
             gamma=gamma,
@@ -128,8 +129,8 @@ class Loop:
             draft=draft,
             allowed=allowed,
             judging=judging,
-            fed_again=None if fed_before is None else (self._fed_again or 0) - fed_before,
-            target_forwards=1 + self._extra_forwards - forwards_before,
+            fed_again=None if fed is None or fed_before is None else fed - fed_before,
+            target_forwards=1 + forwards - forwards_before,
             watch=watch,
         )
 
@@ -147,9 +148,8 @@ class Loop:
         if self.drafter.wants_top:
             for path, drafted, likely in verdict.likely:
                 self.drafter.learn([*ids, *path], drafted, likely)
-        if verdict.is_tree:
-            self.verifier.target.keep(len(ids), verdict.path)
-            self.drafter.keep(ids, verdict.fed_path)
+        self.verifier.target.keep(len(ids), verdict.path)
+        self.drafter.keep(ids, verdict.fed_path)
         self.length.learn(verdict.accepted, bool(verdict.rejected))
         launched.watch.mark("judged")
         return verdict
@@ -163,16 +163,12 @@ class Loop:
         return launched.watch.timed(one, is_last or self.finish is not None)
 
     @property
-    def _fed_again(self) -> int | None:
-        """Counts the tokens that either model was fed again so far; None where neither keeps a state."""
-        counts = [states.fed_again for states in (self.verifier.target.states, self.drafter.states) if states]
-        return sum(counts) if counts else None
-
-    @property
-    def _extra_forwards(self) -> int:
-        """Counts the target's forwards so far, besides one a round."""
-        states = self.verifier.target.states
-        return states.extra_forwards if states else 0
+    def _extra(self) -> tuple[int | None, int]:
+        """Counts what states of recurrent layers have cost so far: the tokens that either model was fed again
+        (None where neither keeps a state), and the target's forwards besides one a round."""
+        target, drafter = self.verifier.target.states, self.drafter.states
+        counts = [states.fed_again for states in (target, drafter) if states]
+        return sum(counts) if counts else None, target.extra_forwards if target else 0
 
     @torch.no_grad()
     def _prefill(self, ids: list[int]) -> Prefilled:

@@ -20,7 +20,11 @@ EPSILON, DELTA = 0.09, 0.3  # of typical acceptance, as Medusa sets them
 
 @dataclass(frozen=True)
 class Decision:
-    """The verdict on K drafted tokens, on the device; nothing here waits for it."""
+    """The verdict on K drafted tokens, on the device; nothing here waits for it. What is only of a tree is
+    None of a chain. judged: those that the path comes to: all children of its tokens and of the text, up to
+    the first one accepted of each family. by_place: the rows of the target's forward [K+1], and p [K+1, V],
+    for each token and after the path. p of a judged token is what its earlier siblings have left of the
+    target's, of any other the target's own."""
 
     accept_prob: Tensor  # [K] float64: what u is compared with
     accepted: Tensor  # [] int64: how many drafted tokens are accepted
@@ -29,6 +33,17 @@ class Decision:
     # [K] float64, of a lossy rule: the total variation distance between p and what the rule emits at a place
     # that it comes to, over all drafts and uniform numbers. A lossless rule has none.
     distance: Tensor | None = None
+    block_prob: Tensor | None = None  # [K] float64: h of block verification, if it is known
+    judged: Tensor | None = None  # [K] bool
+    on_path: Tensor | None = None  # [K] bool: the accepted ones
+    masses: Tensor | None = None  # [K] float64: of the residual that each leaves, if it is refused
+    refused: Tensor | None = None  # [] int64: the last one that was, after the path's last; K: there is none
+    by_place: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def recorded(self) -> dict[str, Tensor | None]:
+        """Gives what the record of a round has of it, by the same names."""
+        return {name: part for name, part in vars(self).items() if name not in ("next", "by_place")}
 
 
 Judge = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Decision]
@@ -54,11 +69,12 @@ def block(p: Tensor, q: Tensor, drafted: Tensor, u_accept: Tensor, u_next: Tenso
     accepted = pad(length * (u_accept < accept_prob), (1, 0)).amax()
     p_next, q_next = _after(p, q, accepted)
     residual = weight[accepted[None], None].to(p.dtype) * p_next - q_next
-    return Decision(accept_prob, accepted, *_from_residual(residual, p_next, u_next))
+    drawn = _from_residual(residual, p_next, u_next)
+    return Decision(accept_prob, accepted, *drawn, block_prob=accept_prob)
 
 
 def block_probs(p: Tensor, q: Tensor, drafted: Tensor) -> tuple[Tensor, Tensor]:
-    """h_i of block verification [K], and the weights w_i [K+1], both float64.
+    """Finds h_i of block verification [K], and the weights w_i [K+1], both float64.
 
     w_0 = 1 and w_i = min(1, w_(i-1) p(x_i)/q(x_i)); h_i = s_i / (s_i + 1 - w_i) with s_i = sum of
     max(w_i p - q, 0) at the place after x_i. After the last draft q counts as 0, so that h is w there."""

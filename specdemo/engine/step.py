@@ -1,7 +1,7 @@
 """The target's part of a round: one forward over the draft, the verdict, and the numbers of the trace,
 which come home in one copy. Nothing in the step waits for the device, so that it can be captured."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -14,9 +14,9 @@ from torch.nn.functional import pad
 
 from specdemo.engine.draft import Draft, is_unsure
 from specdemo.engine.grammar import Allowed
-from specdemo.engine.rules import Decision, Judge, block, block_probs
+from specdemo.engine.rules import Judge
 from specdemo.engine.sampling import Sampler, Settings, Uniforms, one_hot, probabilities
-from specdemo.engine.tree import AnyTree, Nodes, speculative_tree
+from specdemo.engine.tree import AnyTree, Chain, Nodes
 from specdemo.events import ExpertsRead, Gamma
 from specdemo.runtime.lm import LM
 from specdemo.runtime.steps import (
@@ -45,7 +45,8 @@ class Verified(OnHost):
     B+1 positions has 2+A tokens, in the columns above. q and raw_q are 0 in rows without a draft.
 
     Of a tree (tree.py) the first B positions are those of its tokens, and the last one follows the
-    path: p of a judged token is what its earlier siblings have left."""
+    path: p of a judged token is what its earlier siblings have left. A chain is one in which each token
+    follows the one before, but its positions are in the order of the text."""
 
     accepted: Annotated[int, WHOLE]  # how many drafted tokens are
     k: Annotated[float, REAL]  # how many rows the drafter was sure of
@@ -65,16 +66,29 @@ class Verified(OnHost):
     p_exact: Annotated[Flags, FLAG, "positions"]  # whether p is what the sampler asks for; else it is
     q_exact: Annotated[Flags, FLAG, "rows"]  # as p_exact
     experts_read: Annotated[Floats, REAL, "positions"]  # of a target with experts: what Experts.read gives
-    parents: Annotated[Ints, WHOLE, "rows"]  # of a tree, and so are those below
-    fed: Annotated[Ints, WHOLE, "rows"]  # of one that does not show its tokens in their order
+    masses: Annotated[Floats, REAL, "rows"]  # of a tree
+    fed: Annotated[Ints, WHOLE, "rows"]  # of a tree that does not show its tokens in their order
+    # Those of a chain are made at home.
+    parents: Annotated[Ints, WHOLE, "rows"]  # the number of the token that each follows; -1: the text
     judged: Annotated[Flags, FLAG, "rows"]
     on_path: Annotated[Flags, FLAG, "rows"]
-    masses: Annotated[Floats, REAL, "rows"]
-    refused: Annotated[int, WHOLE]
+    refused: Annotated[int, WHOLE]  # the position of the next token, with the q of the token refused there
+
+    @classmethod
+    def of(cls, packed: Packed) -> "Verified":
+        """Waits for a verdict."""
+        verdict = to_host(packed, cls)
+        if not verdict.is_tree:
+            accepted, rows = verdict.accepted, range(len(verdict.u_accept))
+            verdict.parents = [row - 1 for row in rows]
+            verdict.judged = [row <= accepted for row in rows]
+            verdict.on_path = [row < accepted for row in rows]
+            verdict.refused = accepted
+        return verdict
 
     @property
     def is_tree(self) -> bool:
-        return bool(self.parents)
+        return "parents" in self._layout
 
     @cached_property
     def drafts(self) -> list[int]:
@@ -88,37 +102,18 @@ class Verified(OnHost):
         return [row[DRAFTED] for row in self.token_ids[: int(self.k)]]
 
     @cached_property
-    def parent_of(self) -> Sequence[int]:
-        """Gives the number of the token that each follows; -1: the text."""
-        return self.parents if self.is_tree else range(-1, len(self.drafted))
-
-    @cached_property
     def path(self) -> list[int]:
         """Lists the numbers of the accepted tokens, in the order of the text."""
-        if not self.is_tree:
-            return list(range(self.accepted))
         return [number for number, is_accepted in enumerate(self.on_path) if is_accepted]
 
     @cached_property
     def rejected(self) -> list[int]:
         """Lists the numbers of the tokens that were judged and refused."""
-        if not self.is_tree:
-            return self.drafts[self.accepted :][:1]
         return [number for number in self.drafts if self.judged[number] and not self.on_path[number]]
 
     @property
-    def position_of_next(self) -> int:
-        """Finds the position that has the round's next token, with the q of the token that was refused
-        there."""
-        return self.refused if self.is_tree else self.accepted
-
-    def has_q(self, position: int) -> bool:
-        """Says whether a draft stands at the position: none does after a whole one."""
-        return position < (len(self.parents) if self.is_tree else len(self.drafts))
-
-    @property
     def next_id(self) -> int:
-        return self.token_ids[self.position_of_next][NEXT]
+        return self.token_ids[self.refused][NEXT]
 
     @property
     def emitted(self) -> tuple[int, ...]:
@@ -138,8 +133,7 @@ class Verified(OnHost):
         # One NaN in the logits makes all of a softmax NaN.
         if any(isnan(row[DRAFTED]) for row in self.raw_q[:k]):
             raise RuntimeError(NAN.format("drafter"))
-        rows = self.raw_p if self.is_tree else self.raw_p[: k + 1]
-        if any(isnan(row[DRAFTED]) for row in rows):
+        if any(isnan(row[DRAFTED]) for row in (*self.raw_p[: k + 1], self.raw_p[self.refused])):
             raise RuntimeError(NAN.format("target"))
 
     def experts(self, k: int) -> ExpertsRead | None:
@@ -224,12 +218,7 @@ class VerifyOutput:
     experts_read: Tensor | None  # [B+1]; None of a target without experts
 
 
-@dataclass(frozen=True)
-class Judging:
-    """A round that the device verifies: what its step reads, and writes."""
-
-    read: VerifyInput
-    output: VerifyOutput
+Judging = tuple[VerifyInput, VerifyOutput]  # a round that the device verifies
 
 
 @dataclass(frozen=True)
@@ -254,16 +243,16 @@ class Verifier:
     compiled_verdict: "Callable[[Verifier, Tensor, VerifyInput, Tensor | None], Packed | None] | None" = None
     tree: AnyTree | None = None
 
-    def rows(self, k: int) -> int:
-        """Says how many rows the steps of a round with k drafts have."""
-        return self.run_step.rows(k, self.gamma)
+    def drafts_in(self, room: int, gamma: int) -> int:
+        """Says how many tokens a round drafts where so many can follow each other. gamma: the most."""
+        return min(gamma, room) if self.tree is None or not gamma else self.tree.in_room(room).size
 
     def launch(
         self, ids: list[int], draft: Draft, u: Uniforms, allowed: Allowed | None = None, room: float = inf
     ) -> Judging:
         """Gives the device the step that verifies, and does not wait for it. allowed: what the grammar
         allows; None without one. room: see VerifyInput."""
-        rows = self.rows(draft.k)
+        rows = self.run_step.rows(draft.k, self.gamma)
         padded = draft.padded(rows)
         self.target.reserve(len(ids) - 1, len(ids) + rows)
         numbers = VerifyNumbers.of(
@@ -291,7 +280,7 @@ class Verifier:
             fed=padded.fed,
         )
         key = ("verify", rows, *self._key(is_tree=value.parents is not None))
-        return Judging(*self.run_step(key, self.step, value, self.expected))
+        return self.run_step(key, self.step, value, self.expected)
 
     def _key(self, is_tree: bool) -> Iterable[object]:
         """Gives whatever else a step depends on: all that this verifier has, but for what is an input, or is
@@ -313,14 +302,13 @@ class Verifier:
 
     def verdict(self, judging: Judging) -> Verified:
         """Waits for the verdict. No other step may have been run in between."""
-        verdict = to_host(judging.output.verified, Verified)
+        read, output = judging
+        verdict = Verified.of(output.verified)
         drafting = self.draft_sampler or self.sampler
         width = drafting.key
         while not _is_exact(verdict):  # rare: the nucleus of p is wider than what top-p looked at
             self.sampler.widen()
-            output = judging.output
-            again = self.judge(output.logits, judging.read, output.experts_read)
-            verdict = to_host(again, Verified)
+            verdict = Verified.of(self.judge(output.logits, read, output.experts_read))
         if not all(verdict.q_exact[: int(verdict.k)]) and drafting.key == width:
             drafting.widen()  # for the next rounds; this one is lossless all the same
         return verdict
@@ -328,18 +316,17 @@ class Verifier:
     def step(self, value: VerifyInput) -> VerifyOutput:
         tokens = torch.cat([value.numbers.last.long(), value.drafted])  # [B+1]
         nodes = self._nodes(value)
-        branches = () if nodes is None else (nodes.branches,)
-        start, read = value.numbers.position[0].long(), None
-        experts = self.target.experts if nodes is None else None
+        branches, start, read = nodes.branches, value.numbers.position[0].long(), None
+        experts = self.target.experts if branches is None else None
         with nullcontext([]) if experts is None else experts.watching() as chosen:
-            logits = self.target.forward(tokens, start, *branches)  # [B+1, V]
+            logits = self.target.forward(tokens, start, branches)  # [B+1, V]
         if experts is not None:
             read = experts.read(chosen, len(tokens))
         return VerifyOutput(self.judge(logits, value, read, nodes), logits, read)
 
-    def _nodes(self, value: VerifyInput) -> Nodes | None:
+    def _nodes(self, value: VerifyInput) -> Chain:
         if value.parents is None:
-            return None
+            return Chain()
         assert self.tree is not None, "what was drafted is a part of it"
         return Nodes.of(value.parents, self.tree)
 
@@ -354,7 +341,7 @@ class Verifier:
         logits: Tensor,
         value: VerifyInput,
         experts_read: Tensor | None = None,
-        nodes: Nodes | None = None,
+        nodes: Chain | None = None,
     ) -> Packed:
         """Gives the verdict, a Verified, on logits [B+1, V]. experts_read: its field of that name. nodes:
         those of the value, if they are known."""
@@ -364,11 +351,7 @@ class Verifier:
                 return verdict
         nodes, numbers = nodes or self._nodes(value), value.numbers
         ends = (value.drafted[:, None] == numbers.eos).any(1)  # [B]
-        if nodes is None:
-            after_end = ends.cumsum(0) > ends
-        else:
-            is_too_deep = nodes.path[1:].sum(1) > numbers.room
-            after_end = (nodes.path[nodes.rows] & ends).any(1) | is_too_deep
+        after_end = nodes.after_end(ends, numbers.room)  # [B]
         is_draft = (torch.arange(len(value.drafted), device=logits.device) < numbers.k) & ~after_end  # [B]
         k = numbers.k[0]
         if self.confidence > 0:  # up to the first unsure place
@@ -378,20 +361,17 @@ class Verifier:
         raw_q = torch.where(is_draft[:, None], value.raw_q, 0.0)
         # Rejects what is no draft; as q is 0 there, the next token is drawn from p.
         u_accept = torch.where(is_draft, numbers.u_accept, torch.inf)
-        seen = None if value.seen is None else self._seen_by_row(value.drafted, value.seen, nodes)
-        logits = logits.float()
+        seen, logits = value.seen, logits.float()
+        if seen is not None:  # as Sampler.seen, in the text and the drafts before each row: [B+1, V]
+            seen = seen + nodes.up_to_each(one_hot(value.drafted, self.target.vocab_size))
         allowed = masked(logits, value.allowed)
         p, exact = self.sampler.probabilities(allowed, Settings(numbers.parts), seen)  # [B+1, V], [B+1]
         raw_p = probabilities(logits)
-        decision: Decision
-        judging = (p, q, value.drafted)
-        if nodes is None:
-            decision = self.rule(*judging, u_accept, numbers.u_next)
-            block_prob, fates = self._block_prob(decision, *judging), {}
-        else:
-            decision = speculative_tree(*judging, nodes, u_accept, numbers.u_next)
-            p, block_prob, fates = decision.p, None, vars(decision.fates)
-            rows = torch.cat([nodes.rows, decision.end[None]])  # [B+1]: of the forward, by position
+        # h is known whatever the rule, but in a run without alternatives: it takes a fifth of the launches.
+        decide = nodes.rule(self.rule, with_h=self.alternatives > 0)
+        decision = decide(p, q, value.drafted, u_accept, numbers.u_next)
+        if decision.by_place is not None:
+            rows, p = decision.by_place
             raw_p, exact = raw_p[rows], None if exact is None else exact[rows]
 
         # What the trace needs of the distributions.
@@ -402,14 +382,10 @@ class Verifier:
         token_ids = torch.cat([here, next_id, likeliest], 1)  # [B+1, 2+A]
         likely = raw_p.topk(min(self.wants_top, width))  # [B+1, F]
         return pack(
-            accepted=decision.accepted,
+            **decision.recorded,
             k=k,
-            accept_prob=decision.accept_prob,
-            block_prob=block_prob,
-            distance=decision.distance,
             u_accept=u_accept,
             u_next=numbers.u_next[0],
-            residual_mass=decision.residual_mass,
             token_ids=token_ids,
             p=p.gather(1, token_ids),
             q=q.gather(1, token_ids[:size]),
@@ -422,22 +398,7 @@ class Verifier:
             experts_read=experts_read,
             parents=value.parents,
             fed=value.fed,
-            **fates,
         )
-
-    def _seen_by_row(self, drafted: Tensor, seen: Tensor, nodes: Nodes | None) -> Tensor:
-        """Counts as Sampler.seen does, in the text and the drafts before each row: [B+1, V]."""
-        each = one_hot(drafted, self.target.vocab_size)  # [B, V]
-        if nodes is not None:
-            return seen + nodes.path.to(each.dtype) @ each
-        return seen + pad(each.cumsum(0), (0, 0, 1, 0))
-
-    def _block_prob(self, decision: Decision, p: Tensor, q: Tensor, drafted: Tensor) -> Tensor | None:
-        """Gives h of block verification [B], whatever the rule; None in a run without alternatives, since h
-        takes a fifth of the launches."""
-        if self.rule == block:
-            return decision.accept_prob
-        return block_probs(p, q, drafted)[0] if self.alternatives else None
 
 
 def masked(logits: Tensor, allowed: Tensor | None) -> Tensor:
@@ -449,7 +410,7 @@ def _is_exact(verdict: Verified) -> bool:
     """Says whether p is exact at each position that the verdict depends on: those of the draft, and that of
     the next token."""
     exact = verdict.p_exact
-    return not exact or (all(exact[: int(verdict.k)]) and exact[verdict.position_of_next])
+    return not exact or (all(exact[: int(verdict.k)]) and exact[verdict.refused])
 
 
 def _likeliest(p: Tensor, raw_p: Tensor, q: Tensor, raw_q: Tensor, count: int) -> Tensor:

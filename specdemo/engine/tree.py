@@ -3,7 +3,7 @@ keeps one path of them (SpecInfer, Miao et al. 2024; Sequoia, Chen et al. 2024).
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate
 from operator import mul
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from specdemo.engine.draft import Draft, one_hot_draft
-from specdemo.engine.rules import Decision
+from specdemo.engine.rules import Decision, Judge, block_probs
 from specdemo.engine.sampling import Sampler, Settings, draw, most_likely, one_hot, probabilities
 from specdemo.events import Params
 from specdemo.events.params import GROWN
@@ -79,7 +79,7 @@ class GrownTree:
         return [1] + [self.most] * (self.depth - 1)
 
     def in_room(self, room: int) -> "GrownTree | Tree":
-        """It grows as ever where the text has room for any token; the verifier drops what is too deep."""
+        """Grows as ever where the text has room for any token; the verifier drops what is too deep."""
         return self if room > 0 else Tree(())
 
     def first(self, size: int) -> "GrownTree | Tree":
@@ -96,10 +96,38 @@ def tree_of(params: Params) -> AnyTree | None:
     return Tree(params.tree) if isinstance(params.tree, tuple) else GrownTree(**asdict(GROWN))
 
 
+class Chain:
+    """N drafted tokens, each of which follows the one before, as a verdict asks for them. Row 0 of the
+    target's forward is that of the text's last token, and row i + 1 that of token i."""
+
+    @property
+    def branches(self) -> Branches | None:
+        """Gives those of the target's forward, if there are any."""
+        return None
+
+    def after_end(self, ends: Tensor, room: Tensor) -> Tensor:
+        """Says which tokens are no drafts: those after one that ends the text [N], or out of its room."""
+        return ends.cumsum(0) > ends
+
+    def up_to_each(self, counts: Tensor) -> Tensor:
+        """counts [N, V], of each token -> those of the tokens that the text has up to each row [N+1, V]."""
+        return pad(counts.cumsum(0), (0, 0, 1, 0))
+
+    def rule(self, rule: Judge, with_h: bool) -> Judge:
+        """Gives what judges them by a rule. with_h: it finds h of block verification, too."""
+
+        def judge(p: Tensor, q: Tensor, drafted: Tensor, *u: Tensor) -> Decision:
+            decision = rule(p, q, drafted, *u)
+            if decision.block_prob is not None or not with_h:
+                return decision
+            return replace(decision, block_prob=block_probs(p, q, drafted)[0])
+
+        return judge
+
+
 @dataclass(frozen=True)
-class Nodes:
-    """What follows from the parents of N drafted tokens. Row 0 of the target's forward is that of the text's
-    last token, and row i + 1 that of token i. most: children of a token, at most."""
+class Nodes(Chain):
+    """What follows from the parents of N drafted tokens. most: children of a token, at most."""
 
     rows: Tensor  # [N] int64: the row of each token's parent
     path: Tensor  # [N+1, N] bool: which tokens the text has up to each row: those before it, and its own
@@ -123,6 +151,16 @@ class Nodes:
     @property
     def branches(self) -> Branches:
         return Branches(self.path.sum(1), ~pad(self.path, (1, 0), value=True))
+
+    def after_end(self, ends: Tensor, room: Tensor) -> Tensor:
+        is_too_deep = self.path[1:].sum(1) > room
+        return (self.path[self.rows] & ends).any(1) | is_too_deep
+
+    def up_to_each(self, counts: Tensor) -> Tensor:
+        return self.path.to(counts.dtype) @ counts
+
+    def rule(self, rule: Judge, with_h: bool) -> Judge:
+        return partial(speculative_tree, self)
 
 
 @dataclass(frozen=True)
@@ -320,31 +358,9 @@ def listed_draft(
     return replace(draft, parents=to_device(parents, torch.long, device))
 
 
-@dataclass(frozen=True)
-class Fates:
-    """What has become of a tree of N drafted tokens. judged: those that the path comes to: all children of
-    its tokens and of the text, up to the first one accepted of each family."""
-
-    judged: Tensor  # [N] bool
-    on_path: Tensor  # [N] bool: the accepted ones
-    masses: Tensor  # [N] float64: of the residual that each leaves, if it is refused
-    refused: Tensor  # [] int64: the token that was refused last, after the path's last one; N: there is none
-
-
-@dataclass(frozen=True, kw_only=True)
-class TreeDecision(Decision):
-    """The verdict on a tree, on the device; nothing here waits for it. p: what each token was judged by,
-    which is what its earlier siblings have left of the target's p; of a token that was not judged, the
-    target's own p at its place; and in the last row, p after the path."""
-
-    fates: Fates
-    end: Tensor  # [] int64: the row of the path's last token
-    p: Tensor  # [N+1, V]
-
-
 def speculative_tree(
-    p: Tensor, q: Tensor, drafted: Tensor, nodes: Nodes, u_accept: Tensor, u_next: Tensor
-) -> TreeDecision:
+    nodes: Nodes, p: Tensor, q: Tensor, drafted: Tensor, u_accept: Tensor, u_next: Tensor
+) -> Decision:
     """Rejection without replacement (Miao et al. 2024, section 4.3; Chen et al. 2024, "Sequoia"). A token's
     children are judged one after another. A child x is accepted with probability min(1, p(x)/q(x)), where q
     is what x was drawn from; after a rejection the next child is judged by norm(max(p - q, 0)) in place of p.
@@ -383,13 +399,15 @@ def speculative_tree(
     last = (number * (judged & ~passes & (nodes.rows == end))).amax() - 1
     refused = torch.where(last < 0, size, last)
     masses[size].fill_(1.0)
-    judged_by = torch.where(pad(judged, (0, 1))[:, None], judged_by, p[torch.cat([nodes.rows, end[None]])])
-    return TreeDecision(
+    rows = torch.cat([nodes.rows, end[None]])
+    return Decision(
         accept_prob=accept_prob,
         accepted=path.sum(),
         next=draw(left[end[None]], u_next)[0],
         residual_mass=masses[refused[None]][0],
-        fates=Fates(judged, path, masses[:size], refused),
-        end=end,
-        p=judged_by,
+        judged=judged,
+        on_path=path,
+        masses=masses[:size],
+        refused=refused,
+        by_place=(rows, torch.where(pad(judged, (0, 1))[:, None], judged_by, p[rows])),
     )

@@ -11,7 +11,6 @@ from specdemo.engine.sampling import Nucleus, Sampler, Settings, one_hot, probab
 from specdemo.engine.step import Verified
 from specdemo.engine.tree import Tree
 from specdemo.events import Params
-from specdemo.runtime.steps import to_host
 from tests.compiled import compiled_verdict, input_of, verifier_of
 
 B = 4
@@ -58,7 +57,7 @@ def verdicts(params, rule, width, seed, wants_top=0, eos=(), tree=None, **told):
     assert ours | {"k": right["k"], "p_exact": right.get("p_exact")} == right | {
         "p_exact": right.get("p_exact")
     }
-    return [to_host(packed, Verified) for packed in both]
+    return [Verified.of(packed) for packed in both]
 
 
 # Of trees of B tokens: what each follows, and what else differs.
@@ -171,6 +170,6 @@ def test_numbers_that_are_none_are_noticed(temperature, broken):
     logits[2, 200] = broken
     q = one_hot(drafted, 300)
     value = input_of(verifier, drafted, q, q, [0.0] * B, 0.5)
-    verdict = to_host(verifier.judge(logits, value), Verified)
+    verdict = Verified.of(verifier.judge(logits, value))
     with pytest.raises(RuntimeError, match="target's probabilities are not numbers"):
         verdict.check()

@@ -11,7 +11,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
-from specdemo.engine.draft import one_hot_draft
+from specdemo.engine.draft import Drafter, one_hot_draft
 from specdemo.engine.sampling import draw
 from specdemo.events import RULES, Params
 from tests.oracle import CPU, KINDS, ROUNDING, TableLM, decoding, random_table
@@ -34,25 +34,16 @@ def letters():
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
 
 
-class Script:
+class Script(Drafter):
     """Drafts what it is told, round by round, as a lookup would: with a one-hot q."""
-
-    wants_top = 0
-    states = None
 
     def __init__(self, *drafts):
         self.drafts = [[LETTERS.index(letter) for letter in draft] for draft in drafts]
         self.asked = []
 
-    def start(self, ids):
-        pass
-
     def propose(self, ids, k, u):
         self.asked.append(k)
         return one_hot_draft(self.drafts.pop(0)[:k] if self.drafts else [], V, CPU)
-
-    def learn(self, ids, draft, likely):
-        pass
 
 
 def run(decoding):

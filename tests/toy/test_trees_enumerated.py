@@ -93,7 +93,7 @@ def outcomes(parents, p, made, captured, padding=0):
         def judged(passing, ps=ps, q_rows=q_rows, drafted=drafted):
             u = [0.0 if token in passing else 1 - 2**-53 for token in range(len(parents))]
             u = torch.tensor(u + [torch.inf] * padding, dtype=torch.float64)
-            return speculative_tree(ps, q_rows, drafted, nodes, u, u[:1])
+            return speculative_tree(nodes, ps, q_rows, drafted, u, u[:1])
 
         probs = judged(()).accept_prob.tolist()
         for end in range(-1, len(texts)):
@@ -109,10 +109,10 @@ def outcomes(parents, p, made, captured, padding=0):
             if verdict < 1e-14:
                 continue
             decision = judged(path)
-            assert [*decision.fates.on_path.nonzero()[:, 0].tolist()] == path
-            assert [*decision.fates.judged.nonzero()[:, 0].tolist()] == sorted([*path, *refused])
+            assert [*decision.on_path.nonzero()[:, 0].tolist()] == path
+            assert [*decision.judged.nonzero()[:, 0].tolist()] == sorted([*path, *refused])
             last = max((token for token in refused if parents[token] == end), default=size)
-            assert int(decision.fates.refused) == last
+            assert int(decision.refused) == last
             following = captured[-1][0].double()
             text = () if end < 0 else texts[end]
             for token, share in enumerate((following / following.sum()).tolist()):
@@ -175,8 +175,8 @@ def test_a_chain_is_judged_as_by_the_speculative_rule():
         drafted = torch.randint(V, (3,), generator=random)
         u = torch.rand(4, generator=random, dtype=torch.float64)
         chain = speculative(p, q, drafted, u[:3], u[3:])
-        said = speculative_tree(p, q, drafted, nodes, u[:3], u[3:])
-        assert said.accepted == chain.accepted == said.end and said.next == chain.next
+        said = speculative_tree(nodes, p, q, drafted, u[:3], u[3:])
+        assert said.accepted == chain.accepted == said.by_place[0][-1] and said.next == chain.next
         assert torch.equal(said.accept_prob, chain.accept_prob)
 
 
