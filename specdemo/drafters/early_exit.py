@@ -10,7 +10,6 @@ import copy
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from torch import Tensor
 from torch.nn import Module
@@ -75,9 +74,9 @@ def _shell(module: Module) -> Module:
 class FirstLayersLM(CachedLM):
     """The first layers of another LM's model, over that LM's cache, which its prefill has filled."""
 
-    def __init__(self, owner: CachedLM, layers: int, *arguments: Any):
+    def __init__(self, owner: CachedLM, layers: int):
         self.owner = owner
-        super().__init__(first_layers(owner.model, layers), *arguments)
+        super().__init__(first_layers(owner.model, layers))
         self.cache = Cache(layers=owner.cache.layers[:layers])
 
     def reserve(self, start: int, length: int) -> None:
@@ -126,7 +125,7 @@ class EarlyExitDrafting(Drafting):
 
         def make(owner: CachedLM) -> FirstLayersLM:
             if isinstance(owner, NativeLM):
-                return FirstLayersNativeLM(owner, count, owner.clock)
+                return FirstLayersNativeLM(owner, count)
             return FirstLayersLM(owner, count)
 
         return OfTarget(("early-exit", count), make)

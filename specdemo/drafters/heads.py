@@ -327,7 +327,6 @@ class CachedHead(Native, CachedByPosition):
         self.warming_up = message("compiling_head")
         try:
             native = NativeForward(partial(self.model.decoder, self.target), leaves=self.model.leaves)
-            native.compile_all()
         finally:
             self.warming_up = None
         for layer in self.layers:  # so that nothing is found that the head itself has left there

@@ -27,7 +27,7 @@ from specdemo.words.message import Message, message
 # every forward runs as transformers would run it.
 Capture = Literal["auto", "off"]
 # Makes the model with its cache that drafts, of a drafter that is loaded, for its target.
-CacheDrafter = Callable[[Module, PreTrainedModel, Clock], Cached]
+CacheDrafter = Callable[[Module, PreTrainedModel], Cached]
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Runner:
 
     @cached_property
     def lms(self) -> tuple[CachedLM, Cached | None]:
-        return cached_lm(self.target, self.clock), self._drafting(self.drafter)
+        return cached_lm(self.target), self._drafting(self.drafter)
 
     @property
     def copied_bytes(self) -> tuple[int, int]:
@@ -91,7 +91,7 @@ class Runner:
         return tuple(0 if lm is None else lm.copied_bytes for lm in (target, drafter))
 
     def _drafting(self, drafter: Module | None) -> Cached | None:
-        return None if drafter is None else self.cache_drafter(drafter, self.target, self.clock)
+        return None if drafter is None else self.cache_drafter(drafter, self.target)
 
     def _made(self, own: OfTarget) -> Cached:
         if own.key not in self._own:

@@ -13,7 +13,6 @@ from specdemo.engine.tree import Nodes, Tree, draw_children
 from specdemo.errors import PairError
 from specdemo.events.trace import Trace
 from specdemo.loading.pair import Pair
-from specdemo.runtime.device import Clock
 from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.native import NativeLM
 from specdemo.servers.software import SERVERS_OWN
@@ -46,7 +45,7 @@ def run_of(target, drafter, **params):
 
 
 def lm_of(name, way):
-    lm = NativeLM(target_of(name), Clock()) if way == "compiled" else CachedLM(target_of(name))
+    lm = NativeLM(target_of(name)) if way == "compiled" else CachedLM(target_of(name))
     lm.begin_run(static=way != "plain")
     assert way != "compiled" or lm.native is not None
     return lm
