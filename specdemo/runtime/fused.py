@@ -302,26 +302,20 @@ class KernelAttention:
         cached = self.cache.layers[attends.index]
         if not cached.is_initialized:
             cached.lazy_initialization(*(x.view(1, -1, groups, d).transpose(1, 2) for x in (k, v)))
-        q_norm = k_norm = None
-        eps = 0.0
+        norms = None
         if layer.q_norm is not None and layer.k_norm is not None:
             if layer.norms_each_head and layer.q_norm.eps == layer.k_norm.eps:
-                q_norm, k_norm, eps = layer.q_norm.weight, layer.k_norm.weight, layer.q_norm.eps
+                norms = layer.q_norm.weight, layer.k_norm.weight, layer.q_norm.eps
             else:
                 q, k = layer.q_norm(q), layer.k_norm(k)
         table = self.rotation_tables[attends.rotation] if attends.rotates else None
-        mask = attends.mask
-        norms, of_layer = (q_norm, k_norm, eps), (attends.scaling, attends.softcap or 0.0)
-        seen = (mask.window or 0, mask.from_first, mask.later)
-        nodes = (None, None) if self.branches is None else (self.branches.depths, self.branches.hidden)
-        return layer.kernels.few_rows_attention(
-            q, k, v, *norms, table, self.rows, cached.keys, cached.values, *of_layer, *seen, *nodes
-        )
+        there = self.rows, cached.keys, cached.values
+        return layer.kernels.few_rows_attention(attends, q, k, v, norms, table, *there, self.branches)
 
     def keep(self, layer: Layer, context: Tensor) -> None:
         """Writes the keys and values that the layer makes of another model's hidden states [N, H]."""
         assert layer.kv is not None
         norm, cached = layer.k_norm, self.cache.layers[layer.attends.index]
-        of_norm = (None, 0.0) if norm is None else (norm.weight, norm.eps)
+        of_norm = None if norm is None else (norm.weight, norm.eps)
         table = self.rotation_tables[layer.attends.rotation]
-        layer.kernels.keep_rows(layer.kv(context), *of_norm, table, self.rows, cached.keys, cached.values)
+        layer.kernels.keep_rows(layer.kv(context), of_norm, table, self.rows, cached.keys, cached.values)
