@@ -30,9 +30,8 @@ from transformers.cache_utils import (
     LinearAttentionLayer,
 )
 
-from specdemo.errors import is_out_of_memory, one_line
 from specdemo.runtime import cuda
-from specdemo.runtime.agreement import check_alike
+from specdemo.runtime.agreement import check_alike, why_not
 from specdemo.runtime.attention import Branches, static_attention
 from specdemo.runtime.cache import (
     NEW_BUFFERS,
@@ -122,6 +121,8 @@ class LM(Protocol):
 
 class CachedLM(CachedByPosition):
     """A transformers model as an `LM`. It keeps its cache from run to run; the next run overwrites it."""
+
+    drafts_itself = False
 
     def __init__(self, model: PreTrainedModel):
         self.model = model
@@ -235,13 +236,6 @@ class CachedLM(CachedByPosition):
             return self._plain_forward(ids)
         return self._static(ids, self._write_next(len(ids)), branches)
 
-    @property
-    def drafts_itself(self) -> bool:
-        return False
-
-    def draft(self, ids: Tensor, start: Tensor, drawing: Drawing) -> tuple[Tensor, Tensor | None, Tensor]:
-        raise NotImplementedError
-
     def static_forward(self, ids: Tensor, start: Tensor, branches: Branches | None = None) -> Tensor:
         self._next += len(ids)
         return self._static(ids, self.write_at(start, len(ids)), branches)
@@ -278,30 +272,16 @@ class CachedLM(CachedByPosition):
         (ALiBi, a mask of its own) shows in what it predicts. Where it is the kernels in Triton that cannot,
         the model goes on without them."""
         if self.static not in self._reads_branches:
-            fault = self._fault_of_branches()
+            fault = why_not(self._try_branches)
             if fault is not None and self.static and self.fused is not None and self.fused.triton:
                 self._may_use_triton = False
                 self._choose_forward()
                 self.faults["no_triton"] = fault
                 self.buffer_epoch = next(NEW_BUFFERS)  # what was captured has the kernels
-                fault = self._fault_of_branches()
+                fault = why_not(self._try_branches)
+            cuda.synchronize(self.device)  # which raises where the fault was that the GPU is lost
             self._reads_branches[self.static] = fault is None
         return self._reads_branches[self.static]
-
-    def _fault_of_branches(self) -> str | None:
-        """Why forwards cannot be given branches; None: they can."""
-        try:
-            self._try_branches()
-        except Exception as error:
-            if is_out_of_memory(error):
-                raise
-            has_kernels = self.static and self.fused is not None and self.fused.triton
-            if not has_kernels and not isinstance(error, TypeError | ValueError | RuntimeError):
-                raise
-            if isinstance(error, RuntimeError):
-                cuda.raise_if_lost(error, self.device)
-            return one_line(error)
-        return None
 
     def _try_branches(self) -> None:
         """Reads a tree of four tokens after a text (the last of them follows the third, which is a sibling of

@@ -43,7 +43,7 @@ specdemo.ui.page.frame specdemo.ui.page.hints specdemo.ui.page.alone
 """
 # Folder and kinds of files: the most lines and files that it may have. A number may fall and never rises.
 SIZES = {
-    ("specdemo", ".py"): (34441, 150),
+    ("specdemo", ".py"): (34421, 150),
     ("specdemo/cli", ".py"): (663, 4),
     ("specdemo/doctor", ".py"): (748, 6),
     ("specdemo/drafters", ".py"): (3952, 16),
@@ -51,7 +51,7 @@ SIZES = {
     ("specdemo/events", ".py"): (2375, 8),
     ("specdemo/loading", ".py"): (2612, 11),
     ("specdemo/measure", ".py"): (3210, 14),
-    ("specdemo/runtime", ".py"): (7099, 24),
+    ("specdemo/runtime", ".py"): (7079, 24),
     ("specdemo/servers", ".py"): (1394, 6),
     ("specdemo/trials", ".py"): (530, 6),
     ("specdemo/ui", ".py"): (7783, 35),
