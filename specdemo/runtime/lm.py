@@ -168,7 +168,7 @@ class CachedLM(CachedByPosition):
 
     def _take_fused(self, triton: bool) -> None:
         if is_of_family(self.model):
-            self.fused = FusedForward(self.model, triton)
+            self.fused = FusedForward(self.model, self.last_position, triton)
             self._check_fused()
 
     def _check_fused(self) -> None:
@@ -250,10 +250,7 @@ class CachedLM(CachedByPosition):
     def _static(self, ids: Tensor, rows: Tensor, branches: Branches | None) -> Tensor:
         """A forward with masks of this project. rows [N]: where the cache is written."""
         if self.fused is not None:
-            keep = None if self.features is None else self.features.keep
-            return self.fused(
-                self._known(ids), rows, self.key_positions, self.cache, self.last_position, keep, branches
-            )
+            return self.fused(self, self._known(ids), rows, branches)
         positions = rows if branches is None else branches.positions(rows)
         # Rows that only fill a captured step may lie beyond the model's last position.
         positions = positions.clamp(max=self.last_position)

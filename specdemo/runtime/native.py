@@ -505,7 +505,7 @@ class NativeForward:
             self._cached = [(layer.keys, layer.values) for layer in lm.layers]
             capacity = self._cached[0][0].shape[2]
             self._model["capacity"] = capacity
-            rotations = self.decoder.rotations_at(torch.arange(capacity)).items()
+            rotations = self.decoder.rotations_at(torch.arange(capacity), torch.float32).items()
             self._rotations = {name: tuple(part.contiguous() for part in parts) for name, parts in rotations}
             for row, layer, cached in zip(self._layers, layers, self._cached, strict=True):
                 row["key_cache"], row["value_cache"] = map(address, cached)
@@ -604,10 +604,9 @@ class NativeLM(Native, CachedLM):
             self._trying(self._choose_native)
 
     def _choose_native(self) -> None:
-        assert self.fused is not None
-        self.fused.begin_run()
-        describe = partial(self.fused.decoder, self.last_position)
-        self.native = NativeForward(describe, self._shared_copies())
+        fused = self.fused
+        assert fused is not None
+        self.native = NativeForward(lambda: fused.decoder, self._shared_copies())
         self.compare(partial(self.native, self), TRIED_ROWS, OTHERWISE)
 
     def _shared_copies(self) -> Copies | None:

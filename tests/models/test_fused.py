@@ -154,7 +154,7 @@ def test_joined_weights_are_the_same_weights_in_the_same_memory():
     join_weights(model)
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     assert held_bytes(model) == size and greedy(model, [5, 17, 3], 30) == text
-    products = [product for layer in static(model).fused.layers for product in (layer.qkv, layer.gate_up)]
+    products = [product for layer in static(model).fused.decoder.layers for product in layer.products]
     assert all(bool(product.joined) == (len(product.layers) > 1) for product in products)
 
 
@@ -172,7 +172,7 @@ def test_weights_that_changed_or_moved_are_read():
     for parameter in model.parameters():
         parameter.data = 1.1 * parameter.data  # elsewhere, and no longer one after the other
     lm.begin_run(static=True)
-    assert not lm.fused.layers[0].qkv.joined
+    assert not lm.fused.decoder.layers[0].qkv.joined
     assert_same(predicted(lm, 5), expected(model))
 
 
@@ -189,7 +189,7 @@ def test_quantised_weights_are_not_joined_and_graphs_know_where_they_are():
     model = quantised(tiny())
     join_weights(model)
     lm = static(model)
-    assert lm.fused is not None and not lm.fused.layers[0].qkv.joined
+    assert lm.fused is not None and not lm.fused.decoder.layers[0].qkv.joined
     assert_same(predicted(lm, 5), expected(model))
     before = weights_address(model)
     assert weights_address(model) == before

@@ -22,7 +22,7 @@ from specdemo.engine import compiled as verdicts
 from specdemo.engine.sampling import Nucleus, Sampler
 from specdemo.runtime import intrinsics, kernels, native
 from specdemo.runtime.cache import Features
-from specdemo.runtime.fused import FusedForward, rotations_up_to
+from specdemo.runtime.fused import FusedForward
 from specdemo.runtime.intrinsics import floats, shorts
 from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.native import NativeForward, NativeLM
@@ -228,9 +228,9 @@ def test_rotations_are_the_model_s_own_after_a_longer_text_of_its_owner():
     found = []
     for owners in (10, 80):  # tokens; "dynamic" frequencies change beyond 64
         model = tiny(rope_parameters=DYNAMIC, max_position_embeddings=64)
-        layers = FusedForward(model).layers
+        decoder = FusedForward(model, 63).decoder
         model(torch.arange(owners)[None])
-        found.append(rotations_up_to(torch.arange(256), 63, model, torch.zeros(1), layers)[None])
+        found.append(decoder.rotations_at(torch.arange(256), torch.float32)[None])
     assert all(map(torch.equal, *found))
 
 

@@ -235,8 +235,7 @@ def test_int8_weights_are_read_as_they_lie_in_memory(name, joined):
     assert held_bytes(model) == size
     assert_same(own_logits(model), expected)
     lm = static_on(model)
-    products = [p for layer in lm.fused.layers for p in (layer.qkv, layer.gate_up, layer.out, layer.down)]
-    for product in products:
+    for product in (product for layer in lm.fused.decoder.layers for product in layer.products):
         assert len(product.stored) == (1 if joined else len(product.layers))
         ours = {each.weight.untyped_storage().data_ptr() for each in product.stored}
         assert ours == {layer.weight._data.untyped_storage().data_ptr() for layer in product.layers}
@@ -254,7 +253,7 @@ def test_int8_weights_on_a_cpu_stay_where_they_are(monkeypatch):
     before = places()
     join_weights(model)
     lm = static_on(model)
-    assert before and places() == before and not lm.fused.triton and not lm.fused.layers[0].qkv.stored
+    assert before and places() == before and not lm.fused.triton and not lm.fused.decoder.layers[0].qkv.stored
 
 
 def test_int8_weights_that_moved_are_found_again():
@@ -267,7 +266,7 @@ def test_int8_weights_that_moved_are_found_again():
             weight = module.weight
             weight._data, weight._scale = weight._data.clone(), 1.5 * weight._scale
     lm.begin_run(static=True)
-    assert len(lm.fused.layers[0].qkv.stored) == 3
+    assert len(lm.fused.decoder.layers[0].qkv.stored) == 3
     assert not torch.allclose(our_logits(lm, 5), expected, atol=1e-2)
     assert_same(our_logits(lm, 5), own_logits(model))
 
@@ -275,7 +274,7 @@ def test_int8_weights_that_moved_are_found_again():
 def test_other_quantised_weights_are_multiplied_as_before():
     model = quantised(tiny(), qfloat8)
     lm = static_on(model)
-    assert lm.fused.triton and not lm.fused.layers[0].qkv.stored
+    assert lm.fused.triton and not lm.fused.decoder.layers[0].qkv.stored
     assert_same(our_logits(lm, 5), own_logits(model))
 
 
