@@ -22,7 +22,7 @@ from specdemo.events import Params
 from specdemo.events.speedup import DraftingCost
 from specdemo.runtime.cache import layers_of
 from specdemo.runtime.lm import CachedLM, OfTarget, keeps_state
-from specdemo.runtime.native import Copies, NativeLM
+from specdemo.runtime.native import Copies
 from specdemo.runtime.weights import weight_bytes
 from specdemo.words.message import about, message, refusal
 
@@ -76,7 +76,7 @@ class FirstLayersLM(CachedLM):
 
     def __init__(self, owner: CachedLM, layers: int):
         self.owner = owner
-        super().__init__(first_layers(owner.model, layers))
+        super().__init__(first_layers(owner.model, layers), compiled=owner.compiles_itself)
         self.cache = Cache(layers=owner.cache.layers[:layers])
 
     def reserve(self, start: int, length: int) -> None:
@@ -96,14 +96,8 @@ class FirstLayersLM(CachedLM):
     def prefill(self, ids: Tensor, is_over: Callable[[], bool] = lambda: False) -> int:
         return 0
 
-
-class FirstLayersNativeLM(FirstLayersLM, NativeLM):
-    """The first layers of a model whose forwards are one call each. It reads the owner's copies of their
-    weights."""
-
     def _shared_copies(self) -> Copies | None:
-        native = self.owner.native if isinstance(self.owner, NativeLM) else None
-        return None if native is None else native.copies
+        return None if self.owner.native is None else self.owner.native.copies
 
 
 class EarlyExitDrafting(Drafting):
@@ -122,13 +116,7 @@ class EarlyExitDrafting(Drafting):
 
     def own(self, pair: Models, params: Params) -> OfTarget:
         count = params.exit_layer
-
-        def make(owner: CachedLM) -> FirstLayersLM:
-            if isinstance(owner, NativeLM):
-                return FirstLayersNativeLM(owner, count)
-            return FirstLayersLM(owner, count)
-
-        return OfTarget(("early-exit", count), make)
+        return OfTarget(("early-exit", count), lambda owner: FirstLayersLM(owner, count))
 
     def cost(self, pair: Models, params: Params) -> DraftingCost:
         read = weight_bytes(first_layers(pair.target, params.exit_layer))

@@ -23,7 +23,6 @@ from specdemo.errors import PairError
 from specdemo.events.speedup import DraftingCost
 from specdemo.runtime.device import to_device
 from specdemo.runtime.lm import LM, CachedLM, check_writes_text, embedded_ids, positional_cache
-from specdemo.runtime.native import cached_lm
 from specdemo.runtime.probe import agrees_with_itself
 from specdemo.runtime.states import States
 from specdemo.runtime.steps import HostNumbers, varied_ids, varied_uniforms
@@ -312,7 +311,7 @@ class ModelDrafting(Drafting[PreTrainedModel]):
         return isinstance(model, PreTrainedModel)
 
     def cached(self, model: PreTrainedModel, target: PreTrainedModel) -> CachedLM:
-        return cached_lm(model)
+        return CachedLM(model, compiled=True)
 
     def cost(self, pair: Models, params: object) -> DraftingCost:
         return DraftingCost(token=share_read(pair))

@@ -46,28 +46,19 @@ from specdemo.runtime.cache import (
 from specdemo.runtime.device import to_device
 from specdemo.runtime.fused import FusedForward, is_of_family
 from specdemo.runtime.linear import MOST_BY_TRITON
+from specdemo.runtime.native import MOST_PREFILLED, Copies, Drawing, Native, NativeForward, can_be_native
 from specdemo.runtime.states import StateLayer, States
 from specdemo.runtime.weights import modules_of
 from specdemo.words.message import Message, message
 
 WARM_UP_FORWARDS = 3
 TRIED_AFTER = 200  # tokens: see CachedLM._check_fused
+TRIED_ROWS = (10, *range(8, 0, -1))  # of compiled forwards, whose products take up to 8 rows at once
 # Tokens per forward: bounds the memory that a long prompt takes. A GPU waits for the launches of so few, so
 # more are taken where attention needs no mask.
 PREFILL_CHUNK, LARGE_PREFILL_CHUNK = 1024, 4096
 # The type of a cache's layers that hold nothing, which transformers has from 5.23 on.
 EMPTY_LAYERS = (cache_utils.DummyLayer,) if hasattr(cache_utils, "DummyLayer") else ()
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """How the tokens of a draft are drawn on a CPU. numbers: see kernels.TEMPERATURE and those after it,
-    float64. seen: see Sampler.seen."""
-
-    is_greedy: bool  # each is the likeliest, whatever u is
-    u: Tensor  # [B] float64: a uniform number for each token
-    numbers: Tensor
-    seen: Tensor | None  # [V] float32
 
 
 class LM(Protocol):
@@ -119,13 +110,13 @@ class LM(Protocol):
         takes. is_over: asked before each; the rest is left out once it is true."""
 
 
-class CachedLM(CachedByPosition):
-    """A transformers model as an `LM`. It keeps its cache from run to run; the next run overwrites it."""
+class CachedLM(Native, CachedByPosition):
+    """A transformers model as an `LM`. It keeps its cache from run to run; the next run overwrites it.
+    compiled: whether its static forwards are to be one call each, where it can have these on a CPU."""
 
-    drafts_itself = False
-
-    def __init__(self, model: PreTrainedModel):
+    def __init__(self, model: PreTrainedModel, compiled: bool = False):
         self.model = model
+        self.compiles_itself = compiled and can_be_native(model)
         self.device = torch.device(model.get_input_embeddings().weight.device)
         self.dtype = model.dtype
         self.vocab_size = logits_width(model)
@@ -156,15 +147,22 @@ class CachedLM(CachedByPosition):
             self._is_chosen = True
         if static and self.fused is not None:
             self.fused.begin_run()
+            if self.native is not None:
+                self._trying(partial(self._find_weights, self.fused.has_moved))
+        if self.compiles_itself and self.native is None:
+            self.static = False
 
     def _choose_forward(self) -> None:
-        """Takes the fused forward if it predicts what the model itself does."""
-        self.fused = None
+        """Takes the fused forward, and then the compiled one, if they predict what the model itself does."""
+        self.fused = self.native = None
         for triton in (True, False) if self._may_use_triton and cuda.has_triton(self.device) else (False,):
             if self.tries("no_triton" if triton else "not_fused", partial(self._take_fused, triton)):
-                return
+                break
             self.fused = None
-        self.faults.pop("no_triton", None)  # which says that the forward is fused
+        else:
+            self.faults.pop("no_triton", None)  # which says that the forward is fused
+        if self.compiles_itself and self.fused is not None:
+            self._trying(self._choose_native)
 
     def _take_fused(self, triton: bool) -> None:
         if is_of_family(self.model):
@@ -180,6 +178,16 @@ class CachedLM(CachedByPosition):
             self.compare(self.static_forward, counts, otherwise, after=TRIED_AFTER)
         else:
             self.compare(self.static_forward, (12, 1), otherwise)
+
+    def _choose_native(self) -> None:
+        fused = self.fused
+        assert fused is not None
+        self.native = NativeForward(lambda: fused.decoder, self._shared_copies())
+        otherwise = "its compiled forward predicts something other than the model"
+        self.compare(partial(self.native, self), TRIED_ROWS, otherwise)
+
+    def _shared_copies(self) -> Copies | None:
+        return None
 
     @torch.no_grad()
     def compare(
@@ -230,11 +238,23 @@ class CachedLM(CachedByPosition):
             self.states.reserve(start, self.capacity)
 
     def forward(self, ids: Tensor, start: Tensor, branches: Branches | None = None) -> Tensor:
+        if self.static and self.native is not None:
+            if self.native.takes(branches):
+                return self.native(self, ids, start, branches=branches)
+            self.branches_by_torch = True
         if self.static:
             return self.static_forward(ids, start, branches)
         if branches is None:
             return self._plain_forward(ids)
         return self._static(ids, self._write_next(len(ids)), branches)
+
+    @property
+    def drafts_itself(self) -> bool:
+        return self.static and self.native is not None
+
+    def draft(self, ids: Tensor, start: Tensor, drawing: Drawing) -> tuple[Tensor, Tensor | None, Tensor]:
+        assert self.native is not None
+        return self.native.draft(self, ids, start, drawing)
 
     def static_forward(self, ids: Tensor, start: Tensor, branches: Branches | None = None) -> Tensor:
         self._next += len(ids)
@@ -351,6 +371,11 @@ class CachedLM(CachedByPosition):
         return is_known and attention == "sdpa" and cuda.is_cuda(self.device)
 
     def prefill(self, ids: Tensor, is_over: Callable[[], bool] = lambda: False) -> int:
+        native = self.native
+        if self.static and native is not None and 0 < len(ids) <= MOST_PREFILLED and not is_over():
+            self.reserve(0, len(ids))
+            native(self, ids, torch.zeros((), dtype=torch.long), with_logits=False)
+            return 1
         states, unmasked = self.states, self._reads_prompts_unmasked
         size = LARGE_PREFILL_CHUNK if unmasked else PREFILL_CHUNK
         starts = list(range(0, len(ids), size))

@@ -11,7 +11,8 @@ import platform
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import nullcontext
-from functools import cache, partial
+from dataclasses import dataclass
+from functools import cache
 from hashlib import sha256
 from itertools import accumulate
 from pathlib import Path
@@ -33,16 +34,13 @@ from specdemo.runtime.decoder import Decoder, Layer, Norm
 from specdemo.runtime.device import free_memory
 from specdemo.runtime.fused import is_of_family
 from specdemo.runtime.linear import int8_of, is_plain
-from specdemo.runtime.lm import CachedLM, Drawing
 from specdemo.words.message import Message, message
 
 COMPILE_LOCK, COMPILE_SECONDS = "specdemo.lock", 120.0  # of the folder where compiled functions are kept
 COMPILED_FROM = "specdemo.sources"  # a file there
 SMALL_MODEL = 50_000_000  # parameters of a model for which Python's part of a forward counts
 MOST_PREFILLED = 128  # tokens of a prompt; with more, transformers' own forward is faster
-TRIED_ROWS = (10, *range(8, 0, -1))  # of forwards, which take up to 8 rows at once
 NATIVE_DTYPES = (torch.float32, torch.bfloat16)  # of models
-OTHERWISE = "its compiled forward predicts something other than the model"
 
 _cache_fault: str | None = None  # why compiled functions are not kept
 
@@ -119,6 +117,17 @@ def registers() -> tuple[int, int]:
 def record(dtype: np.dtype, **fields: "Tensor | np.ndarray | float | None") -> np.ndarray:
     """A record for compiled code. Of a tensor it holds the address. What is not named is 0."""
     return np.array(tuple(map(address, map(fields.get, dtype.names))), dtype)
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """How the tokens of a draft are drawn on a CPU. numbers: see kernels.TEMPERATURE and those after it,
+    float64. seen: see Sampler.seen."""
+
+    is_greedy: bool  # each is the likeliest, whatever u is
+    u: Tensor  # [B] float64: a uniform number for each token
+    numbers: Tensor
+    seen: Tensor | None  # [V] float32
 
 
 class Team:
@@ -572,6 +581,12 @@ class Native(Cached):
         """Bytes of the copies in 16 bits, which its forwards read in place of twice as many bytes."""
         return 0 if self.native is None else self.native.copied_bytes
 
+    def notes_as(self, role: str) -> list[Message]:
+        notes = super().notes_as(role)
+        if self.native is not None and _cache_fault and role == "target":
+            notes.append(message("no_cache", why=_cache_fault))
+        return notes
+
     def free(self) -> None:
         super().free()
         self.native = None
@@ -585,63 +600,3 @@ def is_small(model: Module) -> bool:
 def can_be_native(model: PreTrainedModel) -> bool:
     """Whether the model's forwards may be one call, from its type alone."""
     return model.device.type == "cpu" and model.dtype in NATIVE_DTYPES and is_of_family(model)
-
-
-class NativeLM(Native, CachedLM):
-    """An `LM` on a CPU, see Native."""
-
-    def begin_run(self, static: bool) -> None:
-        super().begin_run(static)
-        if static and self.native is not None and self.fused is not None:
-            self._trying(partial(self._find_weights, self.fused.has_moved))
-        if self.native is None:
-            super().begin_run(False)
-
-    def _choose_forward(self) -> None:
-        super()._choose_forward()
-        self.native = None
-        if self.fused is not None:
-            self._trying(self._choose_native)
-
-    def _choose_native(self) -> None:
-        fused = self.fused
-        assert fused is not None
-        self.native = NativeForward(lambda: fused.decoder, self._shared_copies())
-        self.compare(partial(self.native, self), TRIED_ROWS, OTHERWISE)
-
-    def _shared_copies(self) -> Copies | None:
-        return None
-
-    def forward(self, ids: Tensor, start: Tensor, branches: Branches | None = None) -> Tensor:
-        native = self.native
-        if not self.static or native is None or not native.takes(branches):
-            self.branches_by_torch |= self.static and native is not None
-            return super().forward(ids, start, branches)
-        return native(self, ids, start, branches=branches)
-
-    @property
-    def drafts_itself(self) -> bool:
-        return self.static and self.native is not None
-
-    def draft(self, ids: Tensor, start: Tensor, drawing: Drawing) -> tuple[Tensor, Tensor | None, Tensor]:
-        assert self.native is not None
-        return self.native.draft(self, ids, start, drawing)
-
-    def prefill(self, ids: Tensor, is_over: Callable[[], bool] = lambda: False) -> int:
-        native = self.native
-        if not self.static or native is None or not 0 < len(ids) <= MOST_PREFILLED or is_over():
-            return super().prefill(ids, is_over)
-        self.reserve(0, len(ids))
-        native(self, ids, torch.zeros((), dtype=torch.long), with_logits=False)
-        return 1
-
-    def notes_as(self, role: str) -> list[Message]:
-        notes = super().notes_as(role)
-        if self.native is not None and _cache_fault and role == "target":
-            notes.append(message("no_cache", why=_cache_fault))
-        return notes
-
-
-def cached_lm(model: PreTrainedModel) -> CachedLM:
-    """A model with its cache, as fast as it can be where it is."""
-    return NativeLM(model) if can_be_native(model) else CachedLM(model)

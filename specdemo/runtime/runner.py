@@ -17,7 +17,7 @@ from specdemo.runtime.cache import Cached, Features
 from specdemo.runtime.device import Clock
 from specdemo.runtime.graphs import Graphs
 from specdemo.runtime.lm import CachedLM, OfTarget
-from specdemo.runtime.native import cached_lm, is_small
+from specdemo.runtime.native import is_small
 from specdemo.runtime.shared import evaluating, full_float32, in_training, one_thread, without_cudnn
 from specdemo.runtime.steps import EagerSteps, RunStep
 from specdemo.runtime.weights import modules_of
@@ -82,7 +82,7 @@ class Runner:
 
     @cached_property
     def lms(self) -> tuple[CachedLM, Cached | None]:
-        return cached_lm(self.target), self._drafting(self.drafter)
+        return CachedLM(self.target, compiled=True), self._drafting(self.drafter)
 
     @property
     def copied_bytes(self) -> tuple[int, int]:

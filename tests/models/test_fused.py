@@ -8,7 +8,6 @@ from optimum.quanto import freeze, qint8, quantize
 from specdemo.runtime import decoder
 from specdemo.runtime.linear import join_weights, use_skinny_linear
 from specdemo.runtime.lm import CachedLM
-from specdemo.runtime.native import NativeLM
 from specdemo.runtime.weights import held_bytes, weights_address
 from tests.tiny import ARCHITECTURES, VOCAB, greedy, longrope, tiny
 
@@ -27,7 +26,7 @@ def static(model):
 
 
 def native_lm(model):
-    lm = NativeLM(model)
+    lm = CachedLM(model, compiled=True)
     lm.begin_run(static=True)
     return lm
 

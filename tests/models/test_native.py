@@ -25,7 +25,7 @@ from specdemo.runtime.cache import Features
 from specdemo.runtime.fused import FusedForward
 from specdemo.runtime.intrinsics import floats, shorts
 from specdemo.runtime.lm import CachedLM
-from specdemo.runtime.native import NativeForward, NativeLM
+from specdemo.runtime.native import NativeForward
 from specdemo.runtime.weights import weight_bytes
 from tests.models.test_fused import DYNAMIC, TEXT, assert_same, expected, native_lm, predicted
 from tests.oracle import settings_of
@@ -304,7 +304,7 @@ def test_a_draft_in_one_call_is_that_of_one_token_after_another(pair, monkeypatc
     monkeypatch.setattr(Nucleus, "WIDTHS", (4096,))  # the one call looks at all tokens, too
     at_once = generate(pair, PROMPT, params, measure=False)
     assert pair.runner.lms[1].drafts_itself
-    monkeypatch.setattr(NativeLM, "drafts_itself", False)
+    monkeypatch.setattr(CachedLM, "drafts_itself", False)
     in_turn = generate(pair, PROMPT, params, measure=False)
     assert at_once.output_ids == in_turn.output_ids
     for one, other in zip(at_once.rounds, in_turn.rounds, strict=True):
