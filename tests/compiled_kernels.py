@@ -14,6 +14,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from specdemo.runtime import triton_attention, triton_kernels
+from specdemo.runtime.attention import Branches
+from specdemo.runtime.decoder import Heads, RowMask
 from specdemo.runtime.linear import MOST_BY_TRITON
 from tests.kernel_errors import DTYPES
 
@@ -78,24 +80,23 @@ def launch_all(model: ModelShape, dtype: torch.dtype) -> None:
             x, y, adds = number(rows, inputs), number(rows, outputs), bias is None
             triton_kernels._product(y, x, *weight, bias, adds)
     heads, groups, d = model.num_attention_heads, model.num_key_value_heads, model.head_dim
-    table, norms = number(CAPACITY, 2, d), [number(d), number(d)]
-    of_gemma = [float32(d), float32(d)], table, 50.0, (1024, False, False)
-    whole = (0, False, False)
-    ways = [([None, None], table, 0.0, whole), of_gemma]
+    table, norms = number(CAPACITY, 2, d), (number(d), number(d), 1e-6)
+    of_gemma = (float32(d), float32(d), 1e-6), table, 50.0, RowMask(1024)
+    ways = [(None, table, None, RowMask()), of_gemma]
     n = GAMMA + 1
     given = [number(n, heads * d), number(n, groups * d), number(n, groups * d)]
-    cache = [number(n, dtype=torch.int64), *[number(1, groups, CAPACITY, d)] * 2, d**-0.5]
-    of_chains = [*ways, (norms, table, 0.0, whole), ([None, None], None, 0.0, whole)]
-    forwards = [(way, (None, None)) for way in of_chains]
+    cache = [number(n, dtype=torch.int64), *[number(1, groups, CAPACITY, d)] * 2]
+    ways.append((norms, table, None, RowMask()))
+    forwards = [(way, None) for way in (*ways, (None, None, None, RowMask()))]
     for size in (n, 2 * n):  # of a tree, whose last n rows these are
-        tree = number(size, dtype=torch.int64), number(n, size, dtype=torch.bool)
-        forwards += [(way, tree) for way in (*ways, (norms, table, 0.0, whole))]
-    for (of_norms, rotations, softcap, mask), nodes in forwards:
-        of_layer = 1e-6, rotations, *cache, softcap, *mask, *nodes
-        triton_attention._few_rows_attention(*given, *of_norms, *of_layer)
-    for norm in (None, number(d)):
-        triton_attention._keep_rows(number(n, 2 * groups * d), norm, 1e-6, table, *cache[:3])
-    triton_kernels._gate(number(1, 2 * model.intermediate_size), model.kind == "gemma3")
+        tree = Branches(number(size, dtype=torch.int64), number(n, size, dtype=torch.bool))
+        forwards += [(way, tree) for way in ways]
+    for (of_norms, rotations, softcap, mask), tree in forwards:
+        attends = Heads(0, heads, groups, d, d**-0.5, mask, softcap)
+        triton_attention.few_rows_attention(attends, *given, of_norms, rotations, *cache, tree)
+    for norm in (None, (number(d), 1e-6)):
+        triton_attention.keep_rows(number(n, 2 * groups * d), norm, table, *cache)
+    triton_kernels.gate(number(1, 2 * model.intermediate_size), model.kind == "gemma3")
     size = model.hidden_size
     for weight, adds in ((number(size), False), (float32(size), True)):  # Gemma's norms are float32
         triton_kernels._norm(number(1, size), number(1, size), weight, 1e-6, adds)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from specdemo.runtime import triton_kernels
 from specdemo.runtime.attention import Branches
-from specdemo.runtime.decoder import RowMask, rotated
+from specdemo.runtime.decoder import Heads, RowMask, rotated
 
 # Without a GPU they run in Triton's interpreter, which conftest.py chooses.
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -62,23 +62,16 @@ def exact(x, weight, scale, bias=None):
 class Attending:
     """What attention's kernels are given: random numbers, in a cache whose rows from `first` on are NaN."""
 
+    attends: Heads
     q: Tensor  # [N, heads * d]
     k: Tensor  # [N, groups * d]
     v: Tensor
-    q_norm: Tensor | None
-    k_norm: Tensor | None
-    eps: float
+    norms: tuple[Tensor, Tensor, float] | None
     rotation_table: Tensor | None  # [C, 2, d]
     rows: Tensor  # [N]
     keys: Tensor  # [1, groups, C, d]
     values: Tensor
-    scale: float
-    softcap: float
-    window: int
-    from_first: bool
-    later: bool
-    depths: Tensor | None  # [W], as of Branches, like the next one
-    hidden: Tensor | None  # [N, W]
+    branches: Branches | None
 
 
 CAUSAL = RowMask()
@@ -104,7 +97,7 @@ def attending(
     first=700,
     capacity=1024,
     how="rotated",
-    softcap=0.0,
+    softcap=None,
     mask=CAUSAL,
     parents=None,
 ) -> Attending:
@@ -113,7 +106,7 @@ def attending(
     keys, values = (randn(1, groups, capacity, d, dtype=dtype, seed=seed) for seed in (3, 4))
     for cached in (keys, values):
         cached[:, :, first:] = torch.nan
-    norms = [randn(d, dtype=dtype, seed=seed) for seed in (5, 6)] if "normed" in how else [None, None]
+    norms = (*(randn(d, dtype=dtype, seed=seed) for seed in (5, 6)), 1e-6) if "normed" in how else None
     angles = randn(capacity, 1, d // 2, seed=7)
     rotation_table = [*[angles.cos()] * 2, -angles.sin(), angles.sin()]
     rotation_table = (
@@ -121,10 +114,9 @@ def attending(
     )
     rows = torch.arange(first, first + n, device=DEVICE)
     parts = qkv.split([heads * d, groups * d, groups * d], -1)
-    seen = mask.window or 0, mask.from_first, mask.later
-    nodes = (None, None) if parents is None else vars(branches_of(parents, n)).values()
-    of_layer = 2 * d**-0.5, softcap
-    return Attending(*parts, *norms, 1e-6, rotation_table, rows, keys, values, *of_layer, *seen, *nodes)
+    attends = Heads(0, heads, groups, d, 2 * d**-0.5, mask, softcap)
+    branches = None if parents is None else branches_of(parents, n)
+    return Attending(attends, *parts, norms, rotation_table, rows, keys, values, branches)
 
 
 def attended(given: Attending) -> Tensor:
@@ -136,32 +128,33 @@ def attended_exactly(given: Attending) -> tuple[Tensor, Tensor, Tensor]:
     and values are rounded to the cache's dtype first."""
     n, groups, d = len(given.rows), given.keys.shape[1], given.keys.shape[3]
     first, position = int(given.rows[0]), torch.arange(int(given.rows[0]) + n, device=DEVICE)
-    if given.depths is not None:
-        tree = len(position) - len(given.depths)  # where it begins
-        position[tree:] = tree + given.depths
+    branches, attends, mask = given.branches, given.attends, given.attends.mask
+    if branches is not None:
+        tree = len(position) - len(branches.depths)  # where it begins
+        position[tree:] = tree + branches.depths
     own = position[first:, None]
 
-    def one(x, norm):
+    def one(x, of):
         x = x.double().view(n, -1, d)
-        if norm is not None:
-            x = nn.functional.rms_norm(x, (d,), norm.double(), given.eps)
+        if given.norms is not None:
+            x = nn.functional.rms_norm(x, (d,), given.norms[of].double(), given.norms[2])
         if given.rotation_table is not None:
             cos, sin = given.rotation_table[own[:, 0]].double().split(1, 1)
             x = rotated(x, cos, sin)
         return x.to(given.keys.dtype).double()
 
-    queries, new_keys = one(given.q, given.q_norm), one(given.k, given.k_norm).transpose(0, 1)
+    queries, new_keys = one(given.q, 0), one(given.k, 1).transpose(0, 1)
     new_values = given.v.double().view(n, groups, d).transpose(0, 1)
     shared = queries.shape[1] // groups
     keys = torch.cat([given.keys[0, :, :first].double(), new_keys], 1).repeat_interleave(shared, 0)
     values = torch.cat([given.values[0, :, :first].double(), new_values], 1).repeat_interleave(shared, 0)
-    scores = given.scale * queries.transpose(0, 1) @ keys.transpose(1, 2)  # [heads, N, L]
-    if given.softcap:
-        scores = given.softcap * (scores / given.softcap).tanh()
-    hidden = position > (own[-1:] if given.later else own)
-    if given.hidden is not None:
-        hidden[:, tree:] = given.hidden
-    if given.window:
-        hidden = hidden | (position < (first - given.window if given.from_first else own - given.window + 1))
+    scores = attends.scaling * queries.transpose(0, 1) @ keys.transpose(1, 2)  # [heads, N, L]
+    if attends.softcap:
+        scores = attends.softcap * (scores / attends.softcap).tanh()
+    hidden = position > (own[-1:] if mask.later else own)
+    if branches is not None:
+        hidden[:, tree:] = branches.hidden
+    if mask.window:
+        hidden = hidden | (position < (first - mask.window if mask.from_first else own - mask.window + 1))
     output = scores.masked_fill(hidden, -torch.inf).softmax(-1) @ values
     return output.transpose(0, 1).reshape(n, -1), new_keys, new_values

@@ -23,7 +23,6 @@ from specdemo.engine.tree import Shown
 from specdemo.errors import PairError
 from specdemo.events.speedup import DraftingCost
 from specdemo.runtime.cache import Cached, Features, layers_of
-from specdemo.runtime.device import Clock
 from specdemo.runtime.lm import CachedLM, context_of, final_norm, logits_width
 from specdemo.runtime.shared import evaluating, in_training
 
@@ -137,7 +136,7 @@ class AssistantDrafting(Drafting[PreTrainedModel]):
     def is_one(self, model: Module) -> bool:
         return is_assistant(model)
 
-    def cached(self, model: PreTrainedModel, target: PreTrainedModel, clock: Clock) -> CachedAssistant:
+    def cached(self, model: PreTrainedModel, target: PreTrainedModel) -> CachedAssistant:
         return CachedAssistant(model, target)
 
     def build(self, given: Materials) -> AssistantDrafter:

@@ -18,7 +18,6 @@ from specdemo.errors import PairError
 from specdemo.events import Params
 from specdemo.events.speedup import NO_COST, DraftingCost
 from specdemo.runtime.cache import Cached
-from specdemo.runtime.device import Clock
 from specdemo.runtime.lm import LM, OfTarget
 from specdemo.runtime.steps import RunStep
 from specdemo.runtime.weights import weight_bytes
@@ -149,7 +148,7 @@ class Drafting(Generic[M]):
         """The name in DRAFTER_KINDS of what the model is."""
         return self.kind
 
-    def cached(self, model: M, target: PreTrainedModel, clock: Clock) -> Cached:
+    def cached(self, model: M, target: PreTrainedModel) -> Cached:
         """The model with a cache, drafting for this target."""
         raise NotImplementedError
 

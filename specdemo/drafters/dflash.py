@@ -449,7 +449,7 @@ class CachedDFlash(CachedHead):
         of those that draft, without a Markov head's biases. anchor [1] at position start []."""
         tokens, native = self.model.block_of(anchor, count), self.native
         if native is not None:
-            logits = native(self, tokens, start, native.block_for(count))
+            logits = native(self, tokens, start)
             return native.stream[:count].to(self.dtype), self.model.drafting_rows(logits)
         hidden = self.model(tokens, self.attention_at(start, count), self.decoding)
         return hidden, self.model.logits(self.model.drafting_rows(hidden))

@@ -304,8 +304,7 @@ class CachedEagle(CachedHead):
             return self.predict(self.rows(tokens, g, start, branches))
         if branches is None:
             return native.stream[:1], native.last(self, tokens, start, from_features=False)
-        block = native.block_for(len(tokens))
-        logits = native(self, tokens, start, block, branches=branches, left=g)  # [N, Vd]
+        logits = native(self, tokens, start, branches=branches, left=g)  # [N, Vd]
         return native.stream[: len(tokens)], self.model.for_target(logits)
 
     def predict(self, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -319,9 +318,8 @@ class CachedEagle(CachedHead):
 
     def draft(self, tokens: Tensor, start: Tensor, drawing: Drawing) -> tuple[Tensor, Tensor | None, Tensor]:
         """Many forwards as one call, where it `drafts_itself`: as LM.draft, but beginning as `begin` does."""
-        native = self.native
-        assert native is not None
-        return native.draft(self, tokens, start, native.block_for(len(tokens)), drawing)
+        assert self.native is not None
+        return self.native.draft(self, tokens, start, drawing)
 
     def fill(self, ids: list[int], first: int, last: int) -> None:
         tokens = to_device(ids[first + 1 : last + 1], torch.long, self.device)

@@ -10,7 +10,6 @@ import copy
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from torch import Tensor
 from torch.nn import Module
@@ -23,7 +22,7 @@ from specdemo.events import Params
 from specdemo.events.speedup import DraftingCost
 from specdemo.runtime.cache import layers_of
 from specdemo.runtime.lm import CachedLM, OfTarget, keeps_state
-from specdemo.runtime.native import Copies, NativeLM
+from specdemo.runtime.native import Copies
 from specdemo.runtime.weights import weight_bytes
 from specdemo.words.message import about, message, refusal
 
@@ -75,9 +74,9 @@ def _shell(module: Module) -> Module:
 class FirstLayersLM(CachedLM):
     """The first layers of another LM's model, over that LM's cache, which its prefill has filled."""
 
-    def __init__(self, owner: CachedLM, layers: int, *arguments: Any):
+    def __init__(self, owner: CachedLM, layers: int):
         self.owner = owner
-        super().__init__(first_layers(owner.model, layers), *arguments)
+        super().__init__(first_layers(owner.model, layers), compiled=owner.compiles_itself)
         self.cache = Cache(layers=owner.cache.layers[:layers])
 
     def reserve(self, start: int, length: int) -> None:
@@ -97,14 +96,8 @@ class FirstLayersLM(CachedLM):
     def prefill(self, ids: Tensor, is_over: Callable[[], bool] = lambda: False) -> int:
         return 0
 
-
-class FirstLayersNativeLM(FirstLayersLM, NativeLM):
-    """The first layers of a model whose forwards are one call each. It reads the owner's copies of their
-    weights."""
-
     def _shared_copies(self) -> Copies | None:
-        native = self.owner.native if isinstance(self.owner, NativeLM) else None
-        return None if native is None else native.copies
+        return None if self.owner.native is None else self.owner.native.copies
 
 
 class EarlyExitDrafting(Drafting):
@@ -123,13 +116,7 @@ class EarlyExitDrafting(Drafting):
 
     def own(self, pair: Models, params: Params) -> OfTarget:
         count = params.exit_layer
-
-        def make(owner: CachedLM) -> FirstLayersLM:
-            if isinstance(owner, NativeLM):
-                return FirstLayersNativeLM(owner, count, owner.clock)
-            return FirstLayersLM(owner, count)
-
-        return OfTarget(("early-exit", count), make)
+        return OfTarget(("early-exit", count), lambda owner: FirstLayersLM(owner, count))
 
     def cost(self, pair: Models, params: Params) -> DraftingCost:
         read = weight_bytes(first_layers(pair.target, params.exit_layer))

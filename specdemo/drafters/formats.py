@@ -27,7 +27,6 @@ from specdemo.engine.draft import Drafter
 from specdemo.errors import LoadError, PairError, load_errors
 from specdemo.events import DRAFTER_KINDS, drafter_label
 from specdemo.events.speedup import DraftingCost
-from specdemo.runtime.device import Clock
 from specdemo.runtime.lm import CachedLM, context_of, final_norm, logits_width
 from specdemo.runtime.weights import stored_tensors, weight_files
 from specdemo.words.message import Message, message
@@ -226,7 +225,7 @@ class HeadDrafting(Drafting[DraftHead]):
     def name_of(self, model: DraftHead) -> str:
         return model.kind
 
-    def cached(self, model: DraftHead, target: PreTrainedModel, clock: Clock) -> CachedHead:
+    def cached(self, model: DraftHead, target: PreTrainedModel) -> CachedHead:
         is_here = model.device.type == target.get_input_embeddings().weight.device.type == "cpu"
         return model.cached(target, compiled=is_here)
 

@@ -21,7 +21,7 @@ from specdemo.runtime.agreement import check_alike
 from specdemo.runtime.attention import Branches
 from specdemo.runtime.cache import NEW_BUFFERS, CachedByPosition, Features, PositionalCache, PositionalLayer
 from specdemo.runtime.decoder import Attention, Decoder, Heads, Layer, Norm, RowMask, embedding_scale
-from specdemo.runtime.fused import MOST_OF_TREE, KernelAttention, TorchAttention, as_table, triton_kernels
+from specdemo.runtime.fused import MOST_OF_TREE, KernelAttention, TorchAttention, triton_kernels, turns_at
 from specdemo.runtime.linear import MOST_BY_TRITON
 from specdemo.runtime.lm import context_of, final_norm
 from specdemo.runtime.native import NATIVE_DTYPES, Native, NativeForward
@@ -198,7 +198,7 @@ class DraftHead(Module):
             self.decoding,
             self.norm and Norm(self.norm),
             self.lm_head or target.get_output_embeddings(),
-            lambda rows: {None: self.rotary(rows + self.first_position, torch.float32)},
+            lambda rows, dtype: {None: self.rotary(rows + self.first_position, dtype)},
             **more,
         )
 
@@ -314,7 +314,6 @@ class CachedHead(Native, CachedByPosition):
     @torch.no_grad()
     def _try_kernels(self) -> None:
         expected = self.tried()
-        as_table(self.rotation(self.all_positions), self.decoding[0])
         self.decoding = self.model.layers_by(triton_kernels())
         self.check_alike(expected, self.tried())
 
@@ -327,7 +326,6 @@ class CachedHead(Native, CachedByPosition):
         self.warming_up = message("compiling_head")
         try:
             native = NativeForward(partial(self.model.decoder, self.target), leaves=self.model.leaves)
-            native.compile_all()
         finally:
             self.warming_up = None
         for layer in self.layers:  # so that nothing is found that the head itself has left there
@@ -385,8 +383,7 @@ class CachedHead(Native, CachedByPosition):
 
     def rotation(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """cos and sin [N, 1, r] of the rows."""
-        cos, sin = self._table.index_select(0, rows).split(1, 1)
-        return cos, sin
+        return turns_at(self._table, rows)
 
     def true_features(self, rows: Tensor) -> Tensor:
         """The target's features [N, A * T] at the positions `rows` [N], on the head's device and in its

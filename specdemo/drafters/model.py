@@ -21,9 +21,8 @@ from specdemo.engine.sampling import Settings
 from specdemo.engine.tree import AnyTree, Shown, draft_tree
 from specdemo.errors import PairError
 from specdemo.events.speedup import DraftingCost
-from specdemo.runtime.device import Clock, to_device
+from specdemo.runtime.device import to_device
 from specdemo.runtime.lm import LM, CachedLM, check_writes_text, embedded_ids, positional_cache
-from specdemo.runtime.native import cached_lm
 from specdemo.runtime.probe import agrees_with_itself
 from specdemo.runtime.states import States
 from specdemo.runtime.steps import HostNumbers, varied_ids, varied_uniforms
@@ -311,8 +310,8 @@ class ModelDrafting(Drafting[PreTrainedModel]):
     def is_one(self, model: Module) -> bool:
         return isinstance(model, PreTrainedModel)
 
-    def cached(self, model: PreTrainedModel, target: PreTrainedModel, clock: Clock) -> CachedLM:
-        return cached_lm(model, clock)
+    def cached(self, model: PreTrainedModel, target: PreTrainedModel) -> CachedLM:
+        return CachedLM(model, compiled=True)
 
     def cost(self, pair: Models, params: object) -> DraftingCost:
         return DraftingCost(token=share_read(pair))

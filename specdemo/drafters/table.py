@@ -18,7 +18,6 @@ from specdemo.engine.draft import Drafter, NoDrafter
 from specdemo.events import Params
 from specdemo.events.speedup import DraftingCost
 from specdemo.runtime.cache import Cached
-from specdemo.runtime.device import Clock
 from specdemo.words.message import Message, message
 
 # What a pair's drafter can be. A target is of the last kind.
@@ -34,9 +33,9 @@ def kind_of(model: Module) -> Drafting:
     return next(kind for kind in KINDS if kind.is_one(model))
 
 
-def cached_drafter(model: Module, target: PreTrainedModel, clock: Clock) -> Cached:
+def cached_drafter(model: Module, target: PreTrainedModel) -> Cached:
     """A pair's drafter with its cache, for the runner."""
-    return kind_of(model).cached(model, target, clock)
+    return kind_of(model).cached(model, target)
 
 
 class ByDrafter(Drafting[Module]):

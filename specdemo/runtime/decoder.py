@@ -258,7 +258,7 @@ class TargetStates:
 @dataclass(frozen=True)
 class Decoder:
     """A decoder as a value. dtype: that of its cache and its features. rotations_at: gives the rotations at
-    positions [C], in float32, by the names that `Heads.rotation` uses. norm: before the output layer, None
+    positions [C], in a dtype, by the names that `Heads.rotation` uses. norm: before the output layer, None
     where there is none. draft_ids: the token of each of the
     output layer's numbers [Vd] int64, if these are not all tokens' in their order; V: how many tokens there
     are then. norms_output: whether what a head goes on with is normed."""
@@ -268,7 +268,7 @@ class Decoder:
     layers: list[Layer]
     norm: Norm | None
     head: Module
-    rotations_at: Callable[[Tensor], dict[str | None, Rotation]]
+    rotations_at: Callable[[Tensor, torch.dtype], dict[str | None, Rotation]]
     embedding_scale: float = 1.0
     logit_scale: float = 1.0
     softcap: float | None = None
@@ -281,6 +281,11 @@ class Decoder:
     def size(self) -> int:
         """The hidden size H."""
         return self.embed.weight.shape[1]
+
+    @property
+    def norms(self) -> list[Norm]:
+        of_layers = [norm for layer in self.layers for norm in layer.norms]
+        return of_layers if self.norm is None else [*of_layers, self.norm]
 
     @property
     def weights(self) -> int:

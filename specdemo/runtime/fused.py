@@ -4,8 +4,9 @@ that is written by position; and what a decoder is, read off transformers' model
 A forward of few tokens costs what its operations cost to launch, not what they compute: transformers runs a
 Llama layer in some 43 of them, this module in 15 or 16, and with kernels in 9."""
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
 
 import torch
@@ -16,6 +17,7 @@ from transformers.cache_utils import Cache
 
 from specdemo.events.params import MOST_NODES
 from specdemo.runtime.attention import Branches, additive, masked_attention
+from specdemo.runtime.cache import CachedByPosition
 from specdemo.runtime.decoder import (
     Attention,
     Decoder,
@@ -48,73 +50,63 @@ FAMILY = {
 
 class FusedForward:
     """Computes the logits of a model of FAMILY. It reads the model's own modules and weights, and is used
-    only where it predicts what the model itself does (see CachedLM). triton: whether what lies between the
-    products, and products with int8 weights, are computed by kernels written in Triton."""
+    only where it predicts what the model itself does (see CachedLM). last_position: of the model. triton:
+    whether what lies between the products, and products with int8 weights, are computed by kernels written in
+    Triton."""
 
-    def __init__(self, model: PreTrainedModel, triton: bool = False):
+    def __init__(self, model: PreTrainedModel, last_position: float, triton: bool = False):
         self.model = model
+        self.last_position = last_position
         self.triton = triton
-        kernels = triton_kernels() if triton else None
-        self.layers = layers_of_family(model, kernels)
-        self.norm = Norm(model.model.norm, kernels)
-        self.softcap = softcap_of(model)
-        self._tables: dict[str | None, Tensor] = {}  # see _rotation_tables
+        self._address: tuple | None = None  # of the weights
+        self._tables: dict[str | None, Tensor] = {}  # the rotations at all positions of the cache
         self._tables_for = 0  # the cache's capacity
-        self._address = weights_address(model)
-        self.has_moved = False  # whether weights had, when the last run began
-
-    def decoder(self, last_position: float) -> Decoder:
-        return decoder_of_family(self.model, self.layers, last_position)
+        self.begin_run()
 
     def begin_run(self) -> None:
         """Finds the weights again, which may have moved since the last run. What a norm derives from its own
         is derived again."""
         address = weights_address(self.model)
         self.has_moved = address != self._address
-        of_layers = (norm for layer in self.layers for norm in layer.norms)
-        for part in self.layers if self.has_moved else of_layers:
-            part.begin_run()
-        self.norm.begin_run()
+        if self.has_moved:
+            kernels = triton_kernels() if self.triton else None
+            self.decoder, self._tables_for = decoder_of_family(self.model, self.last_position, kernels), 0
+        else:
+            for norm in self.decoder.norms:
+                norm.begin_run()
         self._address = address  # last: after an error all is found again
 
     def __call__(
-        self,
-        ids: Tensor,
-        rows: Tensor,
-        keys: Tensor,
-        cache: Cache,
-        last_position: float,
-        keep: Callable[[int, Tensor, Tensor], None] | None,
-        branches: Branches | None = None,
+        self, lm: CachedByPosition, ids: Tensor, rows: Tensor, branches: Branches | None = None
     ) -> Tensor:
-        """ids [N] at consecutive positions `rows` [N], over the cache's first keys [L] = 0, 1, ... -> logits
-        [N, V]. Rows that only fill a captured step may lie beyond the model's last position. keep: takes each
-        layer's index, its input and the rows, and last the output. branches: see LM.forward."""
-        x = self.model.model.embed_tokens(ids)  # [N, H]
+        """ids [N] at consecutive positions `rows` [N] of the LM's cache -> logits [N, V]. Rows that only fill
+        a captured step may lie beyond the model's last position. branches: see LM.forward."""
+        decoder, keep = self.decoder, None if lm.features is None else lm.features.keep
+        x = decoder.embed(ids)  # [N, H]
+        tables = self._rotation_tables(lm.all_positions, x.dtype)
         if self.triton and len(ids) <= (MOST_BY_TRITON if branches is None else MOST_OF_TREE):
-            tables = self._rotation_tables(x, len(keys), last_position)
-            attention: Attention = KernelAttention(cache, rows, tables, branches)
+            attention: Attention = KernelAttention(lm.cache, rows, tables, branches)
         else:
             positions = rows if branches is None else branches.positions(rows)
-            turned = rotations(self.model, x, positions.clamp(max=last_position), self.layers)
-            attention = TorchAttention.over(cache, turned, rows, keys, self.layers, x.dtype, branches)
-        for index, layer in enumerate(self.layers):
+            turned = {name: turns_at(table, positions) for name, table in tables.items()}
+            seen = rows, lm.key_positions, decoder.layers, x.dtype, branches
+            attention = TorchAttention.over(lm.cache, turned, *seen)
+        for index, layer in enumerate(decoder.layers):
             if keep is not None:
                 keep(index, x, rows)
             x = layer(x, attention)
         if keep is not None:
-            keep(len(self.layers), x, rows)
-        logits = self.model.lm_head(self.norm(x))  # [N, V]
-        return logits if self.softcap is None else torch.tanh(logits / self.softcap) * self.softcap
+            keep(len(decoder.layers), x, rows)
+        logits, cap = decoder.head(decoder.norm(x)), decoder.softcap  # [N, V]
+        return logits if cap is None else torch.tanh(logits / cap) * cap
 
-    def _rotation_tables(self, x: Tensor, capacity: int, last_position: float) -> dict[str | None, Tensor]:
-        """The rotations at all positions of the cache. They are made when the cache has grown, which no
-        captured step outlives."""
-        if self._tables_for != capacity:
-            positions = torch.arange(capacity, device=x.device)
-            by_name = rotations_up_to(positions, last_position, self.model, x, self.layers)
-            self._tables = {name: as_table(both, self.layers[0]) for name, both in by_name.items()}
-            self._tables_for = capacity
+    def _rotation_tables(self, positions: Tensor, dtype: torch.dtype) -> dict[str | None, Tensor]:
+        """Those at all positions of the cache. They are made when the cache has grown, which no captured step
+        outlives."""
+        if self._tables_for != len(positions):
+            by_name = self.decoder.rotations_at(positions, dtype)
+            self._tables = {name: torch.cat(both, 1) for name, both in by_name.items()}
+            self._tables_for = len(positions)
         return self._tables
 
 
@@ -123,38 +115,28 @@ def is_of_family(model: Module) -> bool:
     return kind.__module__.startswith("transformers.models.") and kind.__name__ in FAMILY
 
 
-def layers_of_family(model: PreTrainedModel, kernels: ModuleType | None = None) -> list[Layer]:
-    """The decoder layers of a model of the family. kernels: see Layer."""
+def decoder_of_family(
+    model: PreTrainedModel, last_position: float, kernels: ModuleType | None = None
+) -> Decoder:
+    """A model of the family as a Decoder, with its modules as they are now. kernels: see Layer."""
     config, parts = model.config, model.model.layers
     activation = getattr(config, "hidden_activation", None) or config.hidden_act
     # Gemma 3 has several rotary embeddings, which a layer chooses among by its type.
     several = type(model).__name__ == "Gemma3ForCausalLM"
     names = config.layer_types[: len(parts)] if several else [None] * len(parts)
-    return [
-        Layer(part, _heads(part.self_attn, window, name), activation, kernels)
-        for part, window, name in zip(parts, _windows(model), names, strict=True)
-    ]
-
-
-def decoder_of_family(model: PreTrainedModel, layers: list[Layer], last_position: float) -> Decoder:
-    """A model of the family as a Decoder, with its embeddings, norms and output layer as they are now.
-    last_position: see `rotations_up_to`."""
-    embed, float32 = model.model.embed_tokens, torch.zeros(1, dtype=torch.float32)
     return Decoder(
         model.dtype,
-        embed,
-        layers,
-        Norm(model.model.norm),
+        model.model.embed_tokens,
+        [
+            Layer(part, _heads(part.self_attn, window, name), activation, kernels)
+            for part, window, name in zip(parts, _windows(model), names, strict=True)
+        ],
+        Norm(model.model.norm, kernels),
         model.lm_head,
-        lambda positions: rotations_up_to(positions, last_position, model, float32, layers),
-        embedding_scale=embedding_scale(embed),
-        softcap=softcap_of(model),
+        partial(_rotations, model, dict.fromkeys(names), last_position),
+        embedding_scale=embedding_scale(model.model.embed_tokens),
+        softcap=getattr(config, "final_logit_softcapping", None),
     )
-
-
-def softcap_of(model: PreTrainedModel) -> float | None:
-    """The cap of the model's logits; None if they have none."""
-    return getattr(model.config, "final_logit_softcapping", None)
 
 
 def _heads(attention: Module, window: int | None, rotation: str | None) -> Heads:
@@ -184,43 +166,39 @@ def _windows(model: PreTrainedModel) -> list[int | None]:
     return [window if kind == "sliding_attention" else None for kind in types]
 
 
-def rotations(
-    model: PreTrainedModel, x: Tensor, positions: Tensor, layers: list[Layer]
+def _rotations(
+    model: PreTrainedModel,
+    names: Iterable[str | None],
+    last_position: float,
+    positions: Tensor,
+    dtype: torch.dtype,
 ) -> dict[str | None, Rotation]:
-    """Rotary position embeddings (Su et al. 2021) of tokens at positions [N], in the dtype of x."""
-    by_name = {}
-    for name in dict.fromkeys(layer.attends.rotation for layer in layers):
-        named = () if name is None else (name,)
-        cos, sin = model.model.rotary_emb(x, positions[None], *named)  # [1, N, r]
+    """Rotary position embeddings (Su et al. 2021) at all positions of a cache, [C, 1, r]. They hold for texts
+    of any length, since a text ends where they would depend on it (see `context_of`). Rows that only fill a
+    captured step may lie beyond the model's last position."""
+    by_name, positions = {}, positions.clamp(max=last_position)
+    x = torch.zeros(1, dtype=dtype, device=positions.device)
+    for name in names:
+        rotate = partial(model.model.rotary_emb, x, **({} if name is None else {"layer_type": name}))
+        # A short forward brings "dynamic" frequencies back that a longer text of the model's owner has left.
+        rotate(position_ids=positions[None, :1])
+        cos, sin = rotate(position_ids=positions[None])  # [1, C, r]
         half = cos.shape[-1] // 2
         sin = torch.cat([-sin[..., :half], sin[..., half:]], -1)
         by_name[name] = cos[0, :, None], sin[0, :, None]
     return by_name
 
 
-def rotations_up_to(
-    positions: Tensor, last_position: float, model: PreTrainedModel, x: Tensor, layers: list[Layer]
-) -> dict[str | None, Rotation]:
-    """The rotations at all positions of a cache, [C, 1, r]. They hold for texts of any length, since a text
-    ends where they would depend on it (see `context_of`). Rows that only fill a captured step may lie beyond
-    the model's last position."""
-    positions = positions.clamp(max=last_position)
-    # A short forward brings "dynamic" frequencies back that a longer text of the model's owner has left.
-    rotations(model, x, positions[:1], layers)
-    return rotations(model, x, positions, layers)
+def turns_at(table: Tensor, positions: Tensor) -> Rotation:
+    """The rotation at positions [N], of a table of those at all positions, [C, 2, r]: cos, then sin."""
+    cos, sin = table.index_select(0, positions).split(1, 1)
+    return cos, sin
 
 
 def triton_kernels() -> ModuleType:
     from specdemo.runtime import triton_kernels  # imports Triton
 
     return triton_kernels
-
-
-def as_table(rotation: Rotation, layer: Layer) -> Tensor:
-    """Rotations [C, 1, d] as attention's kernel reads them: [C, 2, d]."""
-    if rotation[0].shape[-1] != layer.attends.head_dim:
-        raise ValueError("only a part of each head is rotated")
-    return torch.cat(rotation, 1)
 
 
 def as_rows(q: Tensor, groups: int) -> Tensor:
@@ -292,7 +270,7 @@ class KernelAttention:
 
     cache: Cache
     rows: Tensor  # [N]: where the cache is written
-    rotation_tables: dict[str | None, Tensor]  # see as_table
+    rotation_tables: dict[str | None, Tensor]  # see turns_at
     branches: Branches | None = None
 
     def __call__(self, layer: Layer, qkv: Tensor) -> Tensor:
@@ -302,26 +280,22 @@ class KernelAttention:
         cached = self.cache.layers[attends.index]
         if not cached.is_initialized:
             cached.lazy_initialization(*(x.view(1, -1, groups, d).transpose(1, 2) for x in (k, v)))
-        q_norm = k_norm = None
-        eps = 0.0
+        norms = None
         if layer.q_norm is not None and layer.k_norm is not None:
             if layer.norms_each_head and layer.q_norm.eps == layer.k_norm.eps:
-                q_norm, k_norm, eps = layer.q_norm.weight, layer.k_norm.weight, layer.q_norm.eps
+                norms = layer.q_norm.weight, layer.k_norm.weight, layer.q_norm.eps
             else:
                 q, k = layer.q_norm(q), layer.k_norm(k)
         table = self.rotation_tables[attends.rotation] if attends.rotates else None
-        mask = attends.mask
-        norms, of_layer = (q_norm, k_norm, eps), (attends.scaling, attends.softcap or 0.0)
-        seen = (mask.window or 0, mask.from_first, mask.later)
-        nodes = (None, None) if self.branches is None else (self.branches.depths, self.branches.hidden)
-        return layer.kernels.few_rows_attention(
-            q, k, v, *norms, table, self.rows, cached.keys, cached.values, *of_layer, *seen, *nodes
-        )
+        if table is not None and table.shape[-1] != d:
+            raise ValueError("only a part of each head is rotated")
+        there = self.rows, cached.keys, cached.values
+        return layer.kernels.few_rows_attention(attends, q, k, v, norms, table, *there, self.branches)
 
     def keep(self, layer: Layer, context: Tensor) -> None:
         """Writes the keys and values that the layer makes of another model's hidden states [N, H]."""
         assert layer.kv is not None
         norm, cached = layer.k_norm, self.cache.layers[layer.attends.index]
-        of_norm = (None, 0.0) if norm is None else (norm.weight, norm.eps)
+        of_norm = None if norm is None else (norm.weight, norm.eps)
         table = self.rotation_tables[layer.attends.rotation]
-        layer.kernels.keep_rows(layer.kv(context), *of_norm, table, self.rows, cached.keys, cached.values)
+        layer.kernels.keep_rows(layer.kv(context), of_norm, table, self.rows, cached.keys, cached.values)

@@ -146,36 +146,48 @@ AHEAD = 8192  # weights: so far ahead memory is asked for
 INT, BITS, SHORT, BYTE, FLOAT = *(ir.IntType(size) for size in (64, 32, 16, 8)), ir.FloatType()
 
 
-def product_function(cache: bool | None, kind: int, block: int, lanes: int, registers: int):
-    """Compiles y [B, outputs] = x [B, inputs] @ weight [outputs, inputs].T for B = `blocks` times `block`
-    rows. lanes: float32 numbers in a register; `inputs` must be a multiple. The rows of y are `stride`
-    numbers apart."""
-    # As many outputs at once as let all their sums, and what they are made of, stay in registers.
-    tile = max(1, min(FEWEST_OUTPUTS, (registers - 2 - block) // block))
-    tile = 1 << (tile.bit_length() - 1)
+def product_function(cache: bool | None, kind: int, lanes: int, registers: int):
+    """Compiles y [rows, outputs] = x [rows, inputs] @ weight [outputs, inputs].T. lanes: float32 numbers in a
+    register; `inputs` must be a multiple. The rows of y are `stride` numbers apart."""
+    tiles = tuple(tile_of(block, registers) for block in range(1, MOST_BLOCK + 1))
 
-    def product(weight, x, y, outputs, inputs, stride, blocks):
+    def product(weight, x, y, outputs, inputs, stride, rows):
+        blocks = max(1, (rows + MOST_BLOCK - 1) // MOST_BLOCK)
+        block = (rows + blocks - 1) // blocks
+        tile = tiles[block - 1]
         for output in range(0, outputs, tile):
             first = min(output, outputs - tile)  # the last tile may overlap the one before it
             ahead = first + max(tile, AHEAD // inputs)
             for b in range(blocks):
-                rows = x + 4 * b * block * inputs
-                sums = y + 4 * (b * block * stride + first)
-                multiply(kind, block, lanes, tile, weight, rows, sums, first, inputs, stride, ahead)
+                row = min(b * block, rows - block)  # and so may the last block
+                given, sums = x + 4 * row * inputs, y + 4 * (row * stride + first)
+                multiply(kind, lanes, registers, block, weight, given, sums, first, inputs, stride, ahead)
 
     return entry_point(product, 7, cache)
 
 
+def tile_of(block: int, registers: int) -> int:
+    """How many outputs of so many rows are made at once: as many as let all their sums, and what they are
+    made of, stay in registers."""
+    tile = max(1, min(FEWEST_OUTPUTS, (registers - 2 - block) // block))
+    return 1 << (tile.bit_length() - 1)
+
+
 @intrinsic(prefer_literal=True)
-def multiply(typing, kind, block, lanes, tile, weight, x, y, first, inputs, stride, ahead):
-    """y [block, tile]: the outputs from `first` on of these rows of x. ahead: the row of the weight that is
-    asked for meanwhile."""
-    literals = (kind, block, lanes, tile)
-    kind, block, lanes, tile = (given.literal_value for given in literals)
+def multiply(typing, kind, lanes, registers, block, weight, x, y, first, inputs, stride, ahead):
+    """y [block, tile]: the outputs from `first` on of these rows of x, of which there are 1 to MOST_BLOCK.
+    ahead: the row of the weight that is asked for meanwhile."""
+    literals = (kind, lanes, registers)
+    kind, lanes, registers = (given.literal_value for given in literals)
     vector, size = ir.VectorType(FLOAT, lanes), BYTES[kind]
 
     def generate(context, builder, signature, arguments):
-        weight, x, y, first, inputs, stride, ahead = arguments[4:]
+        for block in range(1, MOST_BLOCK + 1):
+            with builder.if_then(builder.icmp_signed("==", arguments[3], ir.Constant(INT, block))):
+                generate_block(builder, block, tile_of(block, registers), *arguments[4:])
+        return context.get_dummy_value()
+
+    def generate_block(builder, block, tile, weight, x, y, first, inputs, stride, ahead):
         signature = ir.FunctionType(vector, [vector] * 3)
         multiply_add = cgutils.get_or_insert_function(builder.module, signature, f"llvm.fmuladd.v{lanes}f32")
         sums = [[cgutils.alloca_once(builder, vector) for _ in range(block)] for _ in range(tile)]
@@ -196,9 +208,8 @@ def multiply(typing, kind, block, lanes, tile, weight, x, y, first, inputs, stri
                 result = totals(builder, [builder.load(row[n]) for row in sums[r : r + group]])
                 place = at(builder, y, n, stride, ir.Constant(INT, r), 4)
                 builder.store(result, builder.inttoptr(place, result.type.as_pointer()), align=4)
-        return context.get_dummy_value()
 
-    return types.void(*literals, *[types.intp] * 7), generate
+    return types.void(*literals, *[types.intp] * 8), generate
 
 
 def at(builder, base, row, columns, column, size: int):

@@ -87,7 +87,7 @@ MODEL = record_type(
 )
 # What is asked of a forward (see `forward_function`), or of reading features.
 CALL = record_type(
-    *each(WHOLE, "begins ids start rows block kernels one_row last_alone logits scratch"),
+    *each(WHOLE, "begins ids start rows kernels last_alone logits scratch"),
     *each(WHOLE, "newest depths hidden"),
     *each(WHOLE, "drafts draft_logits drawing seen uniforms probs made adjusted masses sums"),
 )
@@ -113,12 +113,11 @@ layer_at, model_at, call_at, drawing_at, copy_at, team_at = map(
 
 class Part(NamedTuple):
     """A thread's part in a forward: one of `threads` threads, whose number is `me`. rows: those of the
-    forward, which the products take in so many blocks, and which the cache has from `start` on. kernels
-    [KINDS]: the products, by how weights are kept. newest: rows of the cache that do not all follow each
-    other (see attention.Branches), with their depths [newest]; 0: all do."""
+    forward, which the cache has from `start` on. kernels [KINDS]: the products, by how weights are kept.
+    newest: rows of the cache that do not all follow each other (see attention.Branches), with their depths
+    [newest]; 0: all do."""
 
     rows: int
-    blocks: int
     start: int
     kernels: int
     newest: int
@@ -129,7 +128,7 @@ class Part(NamedTuple):
 
 
 @intrinsic
-def call_product(typing, function, weight, x, y, outputs, inputs, stride, blocks):
+def call_product(typing, function, weight, x, y, outputs, inputs, stride, rows):
     """Calls what intrinsics.product_function has compiled by its address."""
 
     def generate(context, builder, signature, arguments):
@@ -306,7 +305,7 @@ def product(given, part, x, y):
     if count:
         weight = given.weight + first * inputs * BYTES[kind]
         function = ints(part.kernels)[kind]
-        call_product(function, weight, x, y + 4 * first, count, inputs, outputs, part.blocks)
+        call_product(function, weight, x, y + 4 * first, count, inputs, outputs, part.rows)
         for n in range(part.rows):
             if given.scales:
                 scale(y + 4 * (n * outputs + first), given.scales + 4 * first, count)
@@ -478,7 +477,7 @@ def keep(model, part, feature, x):
 
 @njit(**INNER)
 def read_features(model, part, begins, beside, work, result):
-    """Reads the target's features, or what the last forward has left -> result [padded rows, hidden]. beside
+    """Reads the target's features, or what the last forward has left -> result [rows, hidden]. beside
     [rows, hidden]: the embeddings that are read before them, if any are. work: memory for what is read."""
     apart()
     width, parts = model.states_width, model.parts
@@ -529,18 +528,18 @@ def write_keys(model, layer, part, k, v):
 
 
 @njit(**INNER)
-def run_layer(model, layer, part, hidden, padded, x, beside, alone, shared):
+def run_layer(model, layer, part, hidden, x, beside, alone, shared):
     """Runs a decoder layer: attention, then the MLP, each added to the stream x. hidden [rows, newest]: what
     is added to the scores of the newest rows. x, beside (embeddings, where the layer reads them) and `alone`
     are this thread's memory; what the threads compute for each other is in `shared`."""
     size, heads, groups, d = model.hidden, model.heads, model.groups, model.head_dim
     rows, width, start, newest = part.rows, model.width, part.start, part.newest
-    h, scores = alone, alone + 4 * padded * size * (2 if model.begins_with_reads else 1)
+    h, scores = alone, alone + 4 * rows * size * (2 if model.begins_with_reads else 1)
     result = shared
-    q = result + 4 * padded * size
-    k = q + 4 * padded * heads * d
-    v = k + 4 * padded * groups * d
-    gate, up = q, q + 4 * padded * width
+    q = result + 4 * rows * size
+    k = q + 4 * rows * heads * d
+    v = k + 4 * rows * groups * d
+    gate, up = q, q + 4 * rows * width
 
     if layer.of_embedding.weight:
         source, before = h, layer.before_attention
@@ -595,30 +594,30 @@ def run_layer(model, layer, part, hidden, padded, x, beside, alone, shared):
 
 
 @njit(**INNER)
-def run(model, layers, call, part, begins, ids, padded):
-    """Runs a forward: ids [rows] -> the call's logits [padded rows, output_width], none where that is 0.
-    begins: what the stream begins with."""
+def run(model, layers, call, part, begins, ids):
+    """Runs a forward: ids [rows] -> the call's logits [rows, output_width], none where that is 0. begins:
+    what the stream begins with."""
     rows, size = part.rows, model.hidden
-    beside_size = padded * size if model.begins_with_reads else 0
-    alone_size = 2 * padded * size + 2 * beside_size + model.capacity
+    beside_size = rows * size if model.begins_with_reads else 0
+    alone_size = 2 * rows * size + 2 * beside_size + model.capacity
     x = call.scratch + 4 * part.me * alone_size
-    beside, shared = x + 4 * padded * size, call.scratch + 4 * part.threads * alone_size
+    beside, shared = x + 4 * rows * size, call.scratch + 4 * part.threads * alone_size
     alone = beside + 4 * beside_size
     embed(model, part, ids, beside if model.begins_with_reads else x)
     if begins == FEATURES or (begins == LEFT and model.reads_embeddings):
-        read_features(model, part, begins, beside, shared + 4 * padded * size, shared)
+        read_features(model, part, begins, beside, shared + 4 * rows * size, shared)
         copy(shared, x, rows * size)
     elif begins == LEFT:
         copy(model.stream, x, rows * size)
     for index in range(model.layer_count):
         layer = layer_at(layers, index)
         keep(model, part, layer.feature, x)
-        run_layer(model, layer, part, call.hidden, padded, x, beside, alone, shared)
+        run_layer(model, layer, part, call.hidden, x, beside, alone, shared)
     keep(model, part, model.last_feature, x)
     if call.last_alone:
         x += 4 * (rows - 1) * size
         rows = 1
-        part = Part(1, 1, part.start, call.one_row, 0, 0, part.team, part.me, part.threads)
+        part = Part(1, part.start, part.kernels, 0, 0, part.team, part.me, part.threads)
     if not model.last_norm.weight:
         copy(x, alone, rows * size)
     elif call.logits or model.stream_is_normed:
@@ -710,23 +709,21 @@ def forward_function(cache: bool | None):
     of the logits and then fed. It takes the addresses of MODEL, of LAYERs and of a CALL.
 
     Of the call: begins: what the stream begins with. ids [rows + drafts]: the drafted tokens are written
-    after the others. start []: the position of the first. block: rows that a product of `kernels` takes at
-    once; one_row: the products of a single row. last_alone: whether only the last row's logits are made.
-    logits: memory for all that are made; 0: none are. hidden [rows, newest]: what is added to the scores of
-    the newest rows, see Part. draft_logits [drafts, vocab]: the logits after each token. drawing: how tokens
-    are drawn. seen [vocab]: that of Sampler.seen, which counts the drafts too in the end; 0: nothing is
-    penalised. uniforms [drafts], probs [drafts, vocab]: what tokens are drawn with and from, at a temperature
-    above 0. made: how many tokens are drafted, and whether the draft ends with the last of them. adjusted,
-    masses [vocab], sums: memory (see shaping.shape)."""
+    after the others. start []: the position of the first. last_alone: whether only the last row's logits are
+    made. logits: memory for all that are made; 0: none are. hidden [rows, newest]: what is added to the
+    scores of the newest rows, see Part. draft_logits [drafts, vocab]: the logits after each token. drawing:
+    how tokens are drawn. seen [vocab]: that of Sampler.seen, which counts the drafts too in the end; 0:
+    nothing is penalised. uniforms [drafts], probs [drafts, vocab]: what tokens are drawn with and from, at a
+    temperature above 0. made: how many tokens are drafted, and whether the draft ends with the last of them.
+    adjusted, masses [vocab], sums: memory (see shaping.shape)."""
 
     def forward(model_address, layers, call_address, team, me, threads):
         model, call = model_at(model_address, 0), call_at(call_address, 0)
-        begins, ids, rows, block, kernels = call.begins, call.ids, call.rows, call.block, call.kernels
+        begins, ids, rows = call.begins, call.ids, call.rows
         start, wide, probs, drafted = ints(call.start)[0], call.draft_logits, call.probs, 0
         while True:
-            blocks = (rows + block - 1) // block
-            part = Part(rows, blocks, start, kernels, call.newest, call.depths, team, me, threads)
-            run(model, layers, call, part, begins, ids, blocks * block)
+            part = Part(rows, start, call.kernels, call.newest, call.depths, team, me, threads)
+            run(model, layers, call, part, begins, ids)
             if call.drafts == 0:
                 return
             start += rows
@@ -760,8 +757,7 @@ def forward_function(cache: bool | None):
             # A thread that has given up waiting for the first one counts for itself.
             if drafted == call.drafts or ints(call.made)[1]:
                 return
-            rows, block, kernels = 1, 1, call.one_row
-            begins = LEFT if model.begins_with_reads else EMBEDDINGS
+            rows, begins = 1, LEFT if model.begins_with_reads else EMBEDDINGS
 
     return entry_point(forward, 6, cache)
 
@@ -769,16 +765,14 @@ def forward_function(cache: bool | None):
 def reading_function(cache: bool | None):
     """Compiles what a head, whose layers make keys and values of its target's features, does before a
     forward: it writes those of `rows` positions from `start` on to each layer's cache. It takes what a
-    forward takes. scratch: memory for padded rows of a hidden state, and of the features or a layer's keys
-    and values."""
+    forward takes. scratch: memory for rows of a hidden state, and of the features or a layer's keys and
+    values."""
 
     def read(model_address, layers, call_address, team, me, threads):
         model, call = model_at(model_address, 0), call_at(call_address, 0)
-        blocks = (call.rows + call.block - 1) // call.block
-        part = Part(call.rows, blocks, ints(call.start)[0], call.kernels, 0, 0, team, me, threads)
-        padded = blocks * call.block
-        context, work = call.scratch, call.scratch + 4 * padded * model.hidden
-        k, v = work, work + 4 * padded * model.groups * model.head_dim
+        part = Part(call.rows, ints(call.start)[0], call.kernels, 0, 0, team, me, threads)
+        context, work = call.scratch, call.scratch + 4 * call.rows * model.hidden
+        k, v = work, work + 4 * call.rows * model.groups * model.head_dim
         read_features(model, part, FEATURES, 0, work, context)
         for index in range(model.layer_count):
             layer = layer_at(layers, index)
@@ -808,11 +802,11 @@ def are_upcast_function(cache: bool | None):
     return entry_point(are_upcast, 2, cache, types.intp)
 
 
-def scratch_size(model: np.ndarray, padded: int, threads: int) -> int:
+def scratch_size(model: np.ndarray, rows: int, threads: int) -> int:
     """How many numbers of scratch memory a forward of so many rows takes, or reading so many features. model:
     a MODEL."""
     names = ("hidden", "capacity", "states_width", "heads", "groups", "head_dim", "width")
     hidden, capacity, features, heads, groups, d, width = (int(model[name]) for name in names)
-    alone = padded * hidden * (4 if model["begins_with_reads"] else 2) + capacity
+    alone = rows * hidden * (4 if model["begins_with_reads"] else 2) + capacity
     read = features + (hidden if model["reads_embeddings"] else 0) if model["reads"] else 0
-    return threads * alone + padded * (hidden + max((heads + 2 * groups) * d, 2 * width, read))
+    return threads * alone + rows * (hidden + max((heads + 2 * groups) * d, 2 * width, read))

@@ -30,9 +30,8 @@ from transformers.cache_utils import (
     LinearAttentionLayer,
 )
 
-from specdemo.errors import is_out_of_memory, one_line
 from specdemo.runtime import cuda
-from specdemo.runtime.agreement import check_alike
+from specdemo.runtime.agreement import check_alike, why_not
 from specdemo.runtime.attention import Branches, static_attention
 from specdemo.runtime.cache import (
     NEW_BUFFERS,
@@ -47,28 +46,19 @@ from specdemo.runtime.cache import (
 from specdemo.runtime.device import to_device
 from specdemo.runtime.fused import FusedForward, is_of_family
 from specdemo.runtime.linear import MOST_BY_TRITON
+from specdemo.runtime.native import MOST_PREFILLED, Copies, Drawing, Native, NativeForward, can_be_native
 from specdemo.runtime.states import StateLayer, States
 from specdemo.runtime.weights import modules_of
 from specdemo.words.message import Message, message
 
 WARM_UP_FORWARDS = 3
 TRIED_AFTER = 200  # tokens: see CachedLM._check_fused
+TRIED_ROWS = (10, *range(8, 0, -1))  # of compiled forwards, whose products take up to 8 rows at once
 # Tokens per forward: bounds the memory that a long prompt takes. A GPU waits for the launches of so few, so
 # more are taken where attention needs no mask.
 PREFILL_CHUNK, LARGE_PREFILL_CHUNK = 1024, 4096
 # The type of a cache's layers that hold nothing, which transformers has from 5.23 on.
 EMPTY_LAYERS = (cache_utils.DummyLayer,) if hasattr(cache_utils, "DummyLayer") else ()
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """How the tokens of a draft are drawn on a CPU. numbers: see kernels.TEMPERATURE and those after it,
-    float64. seen: see Sampler.seen."""
-
-    is_greedy: bool  # each is the likeliest, whatever u is
-    u: Tensor  # [B] float64: a uniform number for each token
-    numbers: Tensor
-    seen: Tensor | None  # [V] float32
 
 
 class LM(Protocol):
@@ -120,11 +110,13 @@ class LM(Protocol):
         takes. is_over: asked before each; the rest is left out once it is true."""
 
 
-class CachedLM(CachedByPosition):
-    """A transformers model as an `LM`. It keeps its cache from run to run; the next run overwrites it."""
+class CachedLM(Native, CachedByPosition):
+    """A transformers model as an `LM`. It keeps its cache from run to run; the next run overwrites it.
+    compiled: whether its static forwards are to be one call each, where it can have these on a CPU."""
 
-    def __init__(self, model: PreTrainedModel):
+    def __init__(self, model: PreTrainedModel, compiled: bool = False):
         self.model = model
+        self.compiles_itself = compiled and can_be_native(model)
         self.device = torch.device(model.get_input_embeddings().weight.device)
         self.dtype = model.dtype
         self.vocab_size = logits_width(model)
@@ -155,19 +147,26 @@ class CachedLM(CachedByPosition):
             self._is_chosen = True
         if static and self.fused is not None:
             self.fused.begin_run()
+            if self.native is not None:
+                self._trying(partial(self._find_weights, self.fused.has_moved))
+        if self.compiles_itself and self.native is None:
+            self.static = False
 
     def _choose_forward(self) -> None:
-        """Takes the fused forward if it predicts what the model itself does."""
-        self.fused = None
+        """Takes the fused forward, and then the compiled one, if they predict what the model itself does."""
+        self.fused = self.native = None
         for triton in (True, False) if self._may_use_triton and cuda.has_triton(self.device) else (False,):
             if self.tries("no_triton" if triton else "not_fused", partial(self._take_fused, triton)):
-                return
+                break
             self.fused = None
-        self.faults.pop("no_triton", None)  # which says that the forward is fused
+        else:
+            self.faults.pop("no_triton", None)  # which says that the forward is fused
+        if self.compiles_itself and self.fused is not None:
+            self._trying(self._choose_native)
 
     def _take_fused(self, triton: bool) -> None:
         if is_of_family(self.model):
-            self.fused = FusedForward(self.model, triton)
+            self.fused = FusedForward(self.model, self.last_position, triton)
             self._check_fused()
 
     def _check_fused(self) -> None:
@@ -179,6 +178,16 @@ class CachedLM(CachedByPosition):
             self.compare(self.static_forward, counts, otherwise, after=TRIED_AFTER)
         else:
             self.compare(self.static_forward, (12, 1), otherwise)
+
+    def _choose_native(self) -> None:
+        fused = self.fused
+        assert fused is not None
+        self.native = NativeForward(lambda: fused.decoder, self._shared_copies())
+        otherwise = "its compiled forward predicts something other than the model"
+        self.compare(partial(self.native, self), TRIED_ROWS, otherwise)
+
+    def _shared_copies(self) -> Copies | None:
+        return None
 
     @torch.no_grad()
     def compare(
@@ -229,6 +238,10 @@ class CachedLM(CachedByPosition):
             self.states.reserve(start, self.capacity)
 
     def forward(self, ids: Tensor, start: Tensor, branches: Branches | None = None) -> Tensor:
+        if self.static and self.native is not None:
+            if self.native.takes(branches):
+                return self.native(self, ids, start, branches=branches)
+            self.branches_by_torch = True
         if self.static:
             return self.static_forward(ids, start, branches)
         if branches is None:
@@ -237,10 +250,11 @@ class CachedLM(CachedByPosition):
 
     @property
     def drafts_itself(self) -> bool:
-        return False
+        return self.static and self.native is not None
 
     def draft(self, ids: Tensor, start: Tensor, drawing: Drawing) -> tuple[Tensor, Tensor | None, Tensor]:
-        raise NotImplementedError
+        assert self.native is not None
+        return self.native.draft(self, ids, start, drawing)
 
     def static_forward(self, ids: Tensor, start: Tensor, branches: Branches | None = None) -> Tensor:
         self._next += len(ids)
@@ -256,10 +270,7 @@ class CachedLM(CachedByPosition):
     def _static(self, ids: Tensor, rows: Tensor, branches: Branches | None) -> Tensor:
         """A forward with masks of this project. rows [N]: where the cache is written."""
         if self.fused is not None:
-            keep = None if self.features is None else self.features.keep
-            return self.fused(
-                self._known(ids), rows, self.key_positions, self.cache, self.last_position, keep, branches
-            )
+            return self.fused(self, self._known(ids), rows, branches)
         positions = rows if branches is None else branches.positions(rows)
         # Rows that only fill a captured step may lie beyond the model's last position.
         positions = positions.clamp(max=self.last_position)
@@ -278,30 +289,16 @@ class CachedLM(CachedByPosition):
         (ALiBi, a mask of its own) shows in what it predicts. Where it is the kernels in Triton that cannot,
         the model goes on without them."""
         if self.static not in self._reads_branches:
-            fault = self._fault_of_branches()
+            fault = why_not(self._try_branches)
             if fault is not None and self.static and self.fused is not None and self.fused.triton:
                 self._may_use_triton = False
                 self._choose_forward()
                 self.faults["no_triton"] = fault
                 self.buffer_epoch = next(NEW_BUFFERS)  # what was captured has the kernels
-                fault = self._fault_of_branches()
+                fault = why_not(self._try_branches)
+            cuda.synchronize(self.device)  # which raises where the fault was that the GPU is lost
             self._reads_branches[self.static] = fault is None
         return self._reads_branches[self.static]
-
-    def _fault_of_branches(self) -> str | None:
-        """Why forwards cannot be given branches; None: they can."""
-        try:
-            self._try_branches()
-        except Exception as error:
-            if is_out_of_memory(error):
-                raise
-            has_kernels = self.static and self.fused is not None and self.fused.triton
-            if not has_kernels and not isinstance(error, TypeError | ValueError | RuntimeError):
-                raise
-            if isinstance(error, RuntimeError):
-                cuda.raise_if_lost(error, self.device)
-            return one_line(error)
-        return None
 
     def _try_branches(self) -> None:
         """Reads a tree of four tokens after a text (the last of them follows the third, which is a sibling of
@@ -374,6 +371,11 @@ class CachedLM(CachedByPosition):
         return is_known and attention == "sdpa" and cuda.is_cuda(self.device)
 
     def prefill(self, ids: Tensor, is_over: Callable[[], bool] = lambda: False) -> int:
+        native = self.native
+        if self.static and native is not None and 0 < len(ids) <= MOST_PREFILLED and not is_over():
+            self.reserve(0, len(ids))
+            native(self, ids, torch.zeros((), dtype=torch.long), with_logits=False)
+            return 1
         states, unmasked = self.states, self._reads_prompts_unmasked
         size = LARGE_PREFILL_CHUNK if unmasked else PREFILL_CHUNK
         starts = list(range(0, len(ids), size))

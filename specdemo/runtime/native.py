@@ -11,11 +11,11 @@ import pickle
 import platform
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import nullcontext, suppress
-from functools import cache, partial
+from dataclasses import dataclass
+from functools import cache
 from hashlib import sha256
 from itertools import accumulate
 from pathlib import Path
@@ -31,14 +31,12 @@ from transformers import PreTrainedModel
 
 from specdemo.errors import one_line
 from specdemo.events.params import MOST_NODES
-from specdemo.runtime.agreement import check_alike
 from specdemo.runtime.attention import Branches, masking
 from specdemo.runtime.cache import Cached, CachedByPosition
 from specdemo.runtime.decoder import Decoder, Layer, Norm
-from specdemo.runtime.device import Clock, free_memory
+from specdemo.runtime.device import free_memory
 from specdemo.runtime.fused import is_of_family
 from specdemo.runtime.linear import int8_of, is_plain
-from specdemo.runtime.lm import CachedLM, Drawing
 from specdemo.words.message import Message, message
 
 COMPILE_LOCK, COMPILE_SECONDS = "specdemo.lock", 120.0  # of the folder where compiled functions are kept
@@ -46,10 +44,7 @@ COMPILED_FROM = "specdemo.sources"  # a file there
 COMPILE = "import pickle, sys; make, arguments = pickle.load(sys.stdin.buffer); make(True, *arguments)"
 SMALL_MODEL = 50_000_000  # parameters of a model for which Python's part of a forward counts
 MOST_PREFILLED = 128  # tokens of a prompt; with more, transformers' own forward is faster
-TRIED_ROWS = 10  # tokens that a forward is tried on
 NATIVE_DTYPES = (torch.float32, torch.bfloat16)  # of models
-COMPILED_AFTER = 8  # forwards that would use one block
-OTHERWISE = "its compiled forward predicts something other than the model"
 
 _cache_fault: str | None = None  # why compiled functions are not kept
 
@@ -148,6 +143,17 @@ def record(dtype: np.dtype, **fields: "Tensor | np.ndarray | float | None") -> n
     return np.array(tuple(map(address, map(fields.get, dtype.names))), dtype)
 
 
+@dataclass(frozen=True)
+class Drawing:
+    """How the tokens of a draft are drawn on a CPU. numbers: see kernels.TEMPERATURE and those after it,
+    float64. seen: see Sampler.seen."""
+
+    is_greedy: bool  # each is the likeliest, whatever u is
+    u: Tensor  # [B] float64: a uniform number for each token
+    numbers: Tensor
+    seen: Tensor | None  # [V] float32
+
+
 class Team:
     """Calls a function of compiled code in several threads at once, which share its work."""
 
@@ -196,7 +202,7 @@ class NativeForward:
         self._describe = describe
         self._forward = compile_function(kernels.forward_function)
         self._are_upcast = compile_function(kernels.are_upcast_function)
-        self._products: dict[int, np.ndarray] = {}  # by block: addresses [KINDS]
+        self._products = np.zeros(intrinsics.KINDS, np.int64)  # addresses, by how weights are kept
         self.copies = {} if copies is None else copies
         self._scratch = float32(0)
         self._team = Team(kernels.TEAM)
@@ -250,6 +256,9 @@ class NativeForward:
             head=self._product(decoder.head, 0, outputs, of_target=is_head),
             **self._describe_reading(),
         )
+        for kind in sorted(self.kinds):
+            product = compile_function(self.products.product_function, kind, *registers())
+            self._products[kind] = product.address
         self._epoch: int | None = None  # of the cache whose addresses are known
         self._states: Tensor | None = None
         self._is_found = True
@@ -413,41 +422,20 @@ class NativeForward:
         self._held.append(tensor.detach())
         return tensor
 
-    def block_for(self, rows: int) -> int:
-        """How many rows the products of a forward of so many rows best take at once: 1 or more."""
-        rows = max(rows, 1)
-        return -(-rows // -(-rows // self.products.MOST_BLOCK))
-
-    def compile(self, block: int) -> None:
-        """Compiles the products of so many rows."""
-        addresses = self._products[block] = np.zeros(self.products.KINDS, np.int64)
-        for kind in sorted(self.kinds):
-            function = compile_function(self.products.product_function, kind, block, *registers())
-            addresses[kind] = function.address
-
-    def compile_all(self) -> None:
-        """Compiles the products of every number of rows: a draft that had to wait for one would be timed with
-        it."""
-        self._products.clear()
-        for block in range(1, self.products.MOST_BLOCK + 1):
-            self.compile(block)
-
     def __call__(
         self,
         lm: CachedByPosition,
         ids: Tensor,
         start: Tensor,
-        block: int,
         with_logits: bool = True,
         branches: Branches | None = None,
         left: Tensor | None = None,
     ) -> Tensor:
         """ids [N] at the positions start [], start + 1, ... of the LM's cache -> logits [N, V], if asked for.
-        It takes `block` rows at once, for which products must have been compiled. branches: see LM.forward,
-        and `takes`. left [N, H]: what the stream of a head begins with, in place of embeddings."""
+        branches: see LM.forward, and `takes`. left [N, H]: what the stream of a head begins with, in place of
+        embeddings."""
         k = self.kernels
-        padded = -(-len(ids) // block) * block
-        logits = float32(padded if with_logits else 0, int(self._model["output_width"]))
+        logits = float32(len(ids) if with_logits else 0, int(self._model["output_width"]))
         how: dict[str, Any] = {"begins": k.EMBEDDINGS, "logits": logits}
         if left is not None:
             self.stream[: len(left)], how["begins"] = left, k.LEFT
@@ -455,8 +443,8 @@ class NativeForward:
             hidden = branches.hidden.float().mul_(masking(torch.float32))
             depths = branches.depths.contiguous()
             how |= {"newest": len(depths), "depths": depths, "hidden": hidden}
-        self._run(lm, ids.contiguous(), start, len(ids), block, **how)
-        return logits[: len(ids)]
+        self._run(lm, ids.contiguous(), start, len(ids), **how)
+        return logits
 
     def takes(self, branches: Branches | None) -> bool:
         """Whether it computes forwards with these: no window may end within them."""
@@ -468,27 +456,25 @@ class NativeForward:
     def fill(self, lm: CachedByPosition, ids: Tensor, start: Tensor) -> None:
         """Runs a forward that begins with the target's features, without logits. It leaves the last row's
         output in `stream`."""
-        block, begins = self.block_for(len(ids)), self.kernels.FEATURES
-        self._run(lm, ids.contiguous(), start, len(ids), block, begins=begins, last_alone=True)
+        how = {"begins": self.kernels.FEATURES, "last_alone": True}
+        self._run(lm, ids.contiguous(), start, len(ids), **how)
 
     def last(self, lm: CachedByPosition, ids: Tensor, start: Tensor, from_features: bool) -> Tensor:
         """The logits [1, V] of the last of ids [N], of a head whose stream begins with its target's features,
         or, for a single token, with what the last forward has left in `stream`."""
         begins = self.kernels.FEATURES if from_features else self.kernels.LEFT
-        return self._draft(lm, ids, start, self.block_for(len(ids)), begins, LIKELIEST)[2]
+        return self._draft(lm, ids, start, begins, LIKELIEST)[2]
 
     def draft(
-        self, lm: CachedByPosition, ids: Tensor, start: Tensor, block: int, drawing: Drawing
+        self, lm: CachedByPosition, ids: Tensor, start: Tensor, drawing: Drawing
     ) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Drafts as LM.draft says. `block` is for the ids; a drafted token is a row by itself. The stream
-        begins with the target's features where the decoder does."""
+        """Drafts as LM.draft says. The stream begins with the target's features where the decoder does."""
         begins = self.kernels.FEATURES if self._model["begins_with_reads"] else self.kernels.EMBEDDINGS
-        return self._draft(lm, ids, start, block, begins, drawing)
+        return self._draft(lm, ids, start, begins, drawing)
 
     def _draft(
-        self, lm: CachedByPosition, ids: Tensor, start: Tensor, block: int, begins: int, drawing: Drawing
+        self, lm: CachedByPosition, ids: Tensor, start: Tensor, begins: int, drawing: Drawing
     ) -> tuple[Tensor, Tensor | None, Tensor]:
-        assert 1 in self._products, "the last row is multiplied by itself"
         rows, count = len(ids), len(drawing.u)
         tokens, logits = torch.cat([ids, ids.new_zeros(count)]), float32(count, self._vocab_size)
         probs = None if drawing.is_greedy else float32(count, self._vocab_size)
@@ -497,7 +483,6 @@ class NativeForward:
             tokens,
             start,
             rows,
-            block,
             begins=begins,
             last_alone=True,
             logits=float32(1, int(self._model["output_width"])),
@@ -514,7 +499,7 @@ class NativeForward:
 
     def read(self, lm: CachedByPosition, start: Tensor, rows: int) -> None:
         """Makes keys and values of the target's features at `rows` positions from start [] on."""
-        self._run(lm, None, start, rows, self.block_for(rows), self.kernels.reading_function)
+        self._run(lm, None, start, rows, self.kernels.reading_function)
 
     def _run(
         self,
@@ -522,14 +507,13 @@ class NativeForward:
         ids: Tensor | None,
         start: Tensor,
         rows: int,
-        block: int,
         make: Callable | None = None,
         **how: Any,
     ) -> None:
         """Runs what `make` compiles: the forward, unless given. how: other fields of a CALL."""
         self._find_cache(lm)
         threads = torch.get_num_threads()  # once, since another thread can change it
-        size = self.kernels.scratch_size(self._model, -(-rows // block) * block, threads)
+        size = self.kernels.scratch_size(self._model, rows, threads)
         if len(self._scratch) < size:
             self._scratch = float32(size).zero_()
         call = record(
@@ -537,9 +521,7 @@ class NativeForward:
             ids=ids,
             start=start,
             rows=rows,
-            block=block,
-            kernels=self._kernels_for(block),
-            one_row=self._kernels_for(1),
+            kernels=self._products.ctypes.data,
             scratch=self._scratch,
             **how,
         )
@@ -547,10 +529,6 @@ class NativeForward:
         # A profiler sees nothing of it otherwise.
         with record_function("compiled forward" if make is None else "compiled reading"):
             self._team.call(threads, function.ctypes, self._model, self._layers, call)
-
-    def _kernels_for(self, block: int) -> int:
-        """The address of the products of so many rows; 0 where they are not compiled."""
-        return self._products[block].ctypes.data if block in self._products else 0
 
     def _find_cache(self, lm: CachedByPosition) -> None:
         """Finds the addresses of the cache, of the rotations for all its positions, and of the features."""
@@ -560,7 +538,7 @@ class NativeForward:
             self._cached = [(layer.keys, layer.values) for layer in lm.layers]
             capacity = self._cached[0][0].shape[2]
             self._model["capacity"] = capacity
-            rotations = self.decoder.rotations_at(torch.arange(capacity)).items()
+            rotations = self.decoder.rotations_at(torch.arange(capacity), torch.float32).items()
             self._rotations = {name: tuple(part.contiguous() for part in parts) for name, parts in rotations}
             for row, layer, cached in zip(self._layers, layers, self._cached, strict=True):
                 row["key_cache"], row["value_cache"] = map(address, cached)
@@ -627,6 +605,12 @@ class Native(Cached):
         """Bytes of the copies in 16 bits, which its forwards read in place of twice as many bytes."""
         return 0 if self.native is None else self.native.copied_bytes
 
+    def notes_as(self, role: str) -> list[Message]:
+        notes = super().notes_as(role)
+        if self.native is not None and _cache_fault and role == "target":
+            notes.append(message("no_cache", why=_cache_fault))
+        return notes
+
     def free(self) -> None:
         super().free()
         self.native = None
@@ -640,126 +624,3 @@ def is_small(model: Module) -> bool:
 def can_be_native(model: PreTrainedModel) -> bool:
     """Whether the model's forwards may be one call, from its type alone."""
     return model.device.type == "cpu" and model.dtype in NATIVE_DTYPES and is_of_family(model)
-
-
-class NativeLM(Native, CachedLM):
-    """An `LM` on a CPU, see Native.
-
-    Products are compiled for a block of rows when it has come up often enough to be worth it; until then
-    others take its rows in several blocks."""
-
-    def __init__(self, model: PreTrainedModel, clock: Clock):
-        self.clock = clock
-        self.blocks: set[int] = set()  # rows that the products take at once, of those that were tried
-        self.refused: dict[int, str] = {}  # of those that are not used, with the reason
-        self._seen: Counter[int] = Counter()  # how often such a block would have been used
-        super().__init__(model)
-
-    def begin_run(self, static: bool) -> None:
-        super().begin_run(static)
-        if static and self.native is not None and self.fused is not None:
-            self._trying(partial(self._find_weights, self.fused.has_moved))
-        if self.native is None:
-            super().begin_run(False)
-
-    def warm_up(self, rows: int) -> None:
-        for count in (1, rows):
-            self.compile_soon(count)
-        super().warm_up(rows)
-
-    def compile_soon(self, rows: int) -> None:
-        """Notes that this number of rows is sure to come up: its next forward compiles what it needs."""
-        if self.native is not None:
-            self._seen[self.native.block_for(rows)] = COMPILED_AFTER
-
-    def _choose_forward(self) -> None:
-        super()._choose_forward()
-        self.native = None
-        if self.fused is not None:
-            self._trying(self._choose_native)
-
-    def _choose_native(self) -> None:
-        assert self.fused is not None
-        self.fused.begin_run()
-        self.blocks.clear()
-        self.refused.clear()
-        describe = partial(self.fused.decoder, self.last_position)
-        native = self.native = NativeForward(describe, self._shared_copies())
-
-        def forward(ids: Tensor, start: Tensor) -> Tensor:
-            block = native.block_for(len(ids))
-            native.compile(block)
-            self.blocks.add(block)
-            return native(self, ids, start, block)
-
-        self.compare(forward, (TRIED_ROWS, 1), OTHERWISE)
-
-    def _shared_copies(self) -> Copies | None:
-        return None
-
-    def forward(self, ids: Tensor, start: Tensor, branches: Branches | None = None) -> Tensor:
-        native = self.native
-        if not self.static or native is None or not native.takes(branches):
-            self.branches_by_torch |= self.static and native is not None
-            return super().forward(ids, start, branches)
-        rows = len(ids)
-        block = native.block_for(rows)
-        if block not in self.blocks and block not in self.refused:
-            self._seen[block] += 1
-            if self._seen[block] >= COMPILED_AFTER:
-                self._try_in_run(native, block, ids, start, branches)
-        if block not in self.blocks:
-            block = self._cover(rows)
-        return native(self, ids, start, block, branches=branches)
-
-    def _try_in_run(
-        self, native: NativeForward, block: int, ids: Tensor, start: Tensor, branches: Branches | None
-    ) -> None:
-        """Tries a new block on this forward. Nothing that it computes is kept: the forward that is used comes
-        after it, writes the same rows of the cache, and says the same in any block."""
-        self.warming_up = message("compiling", rows=len(ids))
-        try:
-            with self.clock.paused():
-                expected = self.static_forward(ids, start, branches)
-                native.compile(block)
-                logits = native(self, ids, start, block, branches=branches)
-                check_alike(expected, logits, self.dtype, OTHERWISE)
-                self.blocks.add(block)
-        except Exception as error:  # of numba, among others
-            self.refused[block] = one_line(error)
-        finally:
-            self.warming_up = None
-
-    @property
-    def drafts_itself(self) -> bool:
-        return self.static and self.native is not None
-
-    def draft(self, ids: Tensor, start: Tensor, drawing: Drawing) -> tuple[Tensor, Tensor | None, Tensor]:
-        native = self.native
-        assert native is not None
-        return native.draft(self, ids, start, self._cover(len(ids)), drawing)
-
-    def _cover(self, rows: int) -> int:
-        """The block for so many rows among those that were tried."""
-        return min(self.blocks, key=lambda block: -(-rows // block) * (block + 2))
-
-    def prefill(self, ids: Tensor, is_over: Callable[[], bool] = lambda: False) -> int:
-        native = self.native
-        if not self.static or native is None or not 0 < len(ids) <= MOST_PREFILLED or is_over():
-            return super().prefill(ids, is_over)
-        self.reserve(0, len(ids))
-        native(self, ids, torch.zeros((), dtype=torch.long), self._cover(len(ids)), with_logits=False)
-        return 1
-
-    def notes_as(self, role: str) -> list[Message]:
-        notes = super().notes_as(role)
-        for block, reason in self.refused.items():
-            notes.append(message("rows_refused", who=message(f"the_{role}"), rows=block, why=reason))
-        if self.native is not None and _cache_fault and role == "target":
-            notes.append(message("no_cache", why=_cache_fault))
-        return notes
-
-
-def cached_lm(model: PreTrainedModel, clock: Clock) -> CachedLM:
-    """A model with its cache, as fast as it can be where it is."""
-    return NativeLM(model, clock) if can_be_native(model) else CachedLM(model)

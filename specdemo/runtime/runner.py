@@ -17,7 +17,7 @@ from specdemo.runtime.cache import Cached, Features
 from specdemo.runtime.device import Clock
 from specdemo.runtime.graphs import Graphs
 from specdemo.runtime.lm import CachedLM, OfTarget
-from specdemo.runtime.native import cached_lm, is_small
+from specdemo.runtime.native import is_small
 from specdemo.runtime.shared import evaluating, full_float32, in_training, one_thread, without_cudnn
 from specdemo.runtime.steps import EagerSteps, RunStep
 from specdemo.runtime.weights import modules_of
@@ -27,7 +27,7 @@ from specdemo.words.message import Message, message
 # every forward runs as transformers would run it.
 Capture = Literal["auto", "off"]
 # Makes the model with its cache that drafts, of a drafter that is loaded, for its target.
-CacheDrafter = Callable[[Module, PreTrainedModel, Clock], Cached]
+CacheDrafter = Callable[[Module, PreTrainedModel], Cached]
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Runner:
 
     @cached_property
     def lms(self) -> tuple[CachedLM, Cached | None]:
-        return cached_lm(self.target, self.clock), self._drafting(self.drafter)
+        return CachedLM(self.target, compiled=True), self._drafting(self.drafter)
 
     @property
     def copied_bytes(self) -> tuple[int, int]:
@@ -91,7 +91,7 @@ class Runner:
         return tuple(0 if lm is None else lm.copied_bytes for lm in (target, drafter))
 
     def _drafting(self, drafter: Module | None) -> Cached | None:
-        return None if drafter is None else self.cache_drafter(drafter, self.target, self.clock)
+        return None if drafter is None else self.cache_drafter(drafter, self.target)
 
     def _made(self, own: OfTarget) -> Cached:
         if own.key not in self._own:

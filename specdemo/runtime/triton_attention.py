@@ -12,18 +12,15 @@ softmax's numbers are rounded to the cache's dtype before they are multiplied.
 Imports Triton, which comes with torch's CUDA builds. The kernels are compiled at their first call for the
 sizes of a model. Nothing is tuned by timing, so a call can be captured after that."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor, library
+from torch import Tensor
 
-from specdemo.runtime.attention import BLOCKS_A_PROCESSOR, processors_of
+from specdemo.runtime.attention import BLOCKS_A_PROCESSOR, Branches, processors_of
 from specdemo.runtime.cuda import device_of
+from specdemo.runtime.decoder import Heads
 
-_LIBRARY = library.Library("specdemo", "FRAGMENT")  # keeps what is defined through it
 SMALLEST = 16  # rows or columns that a tensor core multiplies at once
 KEYS_AT_ONCE = 64  # that a block reads, at most
 COMBINED = 32  # parts at a time
@@ -31,38 +28,23 @@ INTERPRETED = 16  # multiprocessors that Triton's interpreter stands for
 MOST_BYTES = 16_384  # of the keys that a block reads at a time, and as many of values
 
 
-def operation(schema: str, launch: Callable, without_numbers: Callable) -> Callable:
-    """Kernels as an operation of torch, so that tensors without numbers have their shapes. The CPU is for
-    Triton's interpreter."""
-    name = schema.partition("(")[0]
-    _LIBRARY.define(schema)
-    for backend, function in {"CUDA": launch, "CPU": launch, "Meta": without_numbers}.items():
-        _LIBRARY.impl(name, function, backend)
-    return getattr(torch.ops.specdemo, name)
+def width_for(d: int) -> int:
+    """The width of a head, padded."""
+    return max(SMALLEST, triton.next_power_of_2(d))
 
 
-@dataclass(frozen=True)
-class Division:
-    """How attention is divided. A block makes SMALLEST rows of the queries that share a key head, and reads
-    `keys` keys at a time."""
+def division_for(width: int, dtype: torch.dtype) -> dict[str, int]:
+    """How attention is divided, as attend_kernel is told it. A block makes SMALLEST rows of the queries that
+    share a key head, and reads so many KEYS at a time, of which `num_stages` reads are on their way.
 
-    keys: int
-    width: int  # of a head, padded
-    warps: int
-    stages: int  # reads of keys and values that are on their way
-
-
-def division_for(d: int, dtype: torch.dtype) -> Division:
-    """A division so large that a block's numbers fit into its registers, or nearly (what compilers for
-    capabilities 8.6 and 9.0 said). With heads of 64 and 128 numbers in bfloat16, it took near the least time
-    over 512, 4,096 and 32,768 tokens of what was timed on an NVIDIA H100 (2026-11-26)."""
-    width = max(SMALLEST, triton.next_power_of_2(d))
-    return Division(
-        keys=max(SMALLEST, min(KEYS_AT_ONCE, MOST_BYTES // (width * dtype.itemsize))),
-        width=width,
-        warps=4 if width <= 128 else 8,
-        stages=3 if width * dtype.itemsize <= 128 else 2,
-    )
+    It is so large that a block's numbers fit into its registers, or nearly (what compilers for capabilities
+    8.6 and 9.0 said). With heads of 64 and 128 numbers in bfloat16, it took near the least time over 512,
+    4,096 and 32,768 tokens of what was timed on an NVIDIA H100 (2026-11-26)."""
+    return {
+        "KEYS": max(SMALLEST, min(KEYS_AT_ONCE, MOST_BYTES // (width * dtype.itemsize))),
+        "num_warps": 4 if width <= 128 else 8,
+        "num_stages": 3 if width * dtype.itemsize <= 128 else 2,
+    }
 
 
 def parts_of_text(capacity: int, groups: int, processors: int) -> int:
@@ -360,139 +342,84 @@ def combine_kernel(
     tl.store(y + (token * HEADS + head) * D + i, result.to(y.dtype.element_ty), i < D)
 
 
-def _few_rows_attention(
+def few_rows_attention(
+    attends: Heads,
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    q_norm: Tensor | None,
-    k_norm: Tensor | None,
-    eps: float,
+    norms: tuple[Tensor, Tensor, float] | None,
     rotation_table: Tensor | None,
     rows: Tensor,
     keys: Tensor,
     values: Tensor,
-    scale: float,
-    softcap: float,
-    window: int,
-    from_first: bool,
-    later: bool,
-    depths: Tensor | None,
-    hidden: Tensor | None,
+    branches: Branches | None = None,
 ) -> Tensor:
-    """q [N, heads * d], k and v [N, groups * d], of rows that may lie apart. keys and values
+    """q [N, heads * d], k and v [N, groups * d], of rows that may lie apart. norms: the weights [d] of that
+    of q and that of k, and their eps. rotation_table [C, 2, d]: see `normed_and_rotated`. keys and values
     [1, groups, C, d]: the cache, which is read below rows[0], and written at the consecutive positions
-    rows [N]. rotation_table [C, 2, d]: see `normed_and_rotated`. softcap and window: 0 where there is none;
-    from_first, later: see decoder.RowMask. depths [W], hidden [N, W]: see attention.Branches, whose rows see
-    no later ones and no window from the first one. -> [N, heads * d]"""
-    assert hidden is None or not (from_first or later)
-    _, groups, capacity, d = keys.shape
-    n, heads = len(q), q.shape[1] // d
-    shared = heads // groups
-    how = division_for(d, keys.dtype)
-    processors = processors_of(keys.device)[0] if keys.is_cuda else INTERPRETED
-    parts = parts_of_text(capacity, groups, processors)
-    outputs = q.new_empty(parts, heads * n, d, dtype=torch.float32)
-    logsumexp = q.new_empty(parts, heads * n, dtype=torch.float32)
-    y = contiguous_like(q)
+    rows [N]. branches: whose rows see no later ones and no window from the first one. -> [N, heads * d]"""
+    mask, (_, groups, capacity, d) = attends.mask, keys.shape
+    n, shared = len(q), q.shape[1] // d // groups
+    window, softcap = mask.window or 0, attends.softcap or 0.0
+    of_norms = (q, k, 0.0) if norms is None else norms
+    tree = (rows, rows, 0, n) if branches is None else of_tree(branches)
+    assert branches is None or not (mask.from_first or mask.later)
+    parts = parts_of_text(capacity, groups, processors_of(keys.device)[0] if keys.is_cuda else INTERPRETED)
+    outputs = q.new_empty(parts, groups * shared * n, d, dtype=torch.float32)
+    logsumexp = q.new_empty(parts, groups * shared * n, dtype=torch.float32)
+    y, width = contiguous_like(q), width_for(d)
+    depths, hidden, hidden_stride, newest = tree
+    strides = q.stride(0), k.stride(0), v.stride(0), keys.stride(1), hidden_stride
+    table = q if rotation_table is None else rotation_table
+    given = q, k, v, *of_norms, table, rows, depths, hidden, keys, values, outputs, logsumexp
     with device_of(q):
         attend_kernel[(parts, groups, triton.cdiv(shared * n, SMALLEST))](
-            q,
-            k,
-            v,
-            q if q_norm is None else q_norm,
-            k if k_norm is None else k_norm,
-            eps,
-            q if rotation_table is None else rotation_table,
-            rows,
-            rows if depths is None else depths,
-            rows if hidden is None else hidden.view(torch.uint8),
-            keys,
-            values,
-            outputs,
-            logsumexp,
-            q.stride(0),
-            k.stride(0),
-            v.stride(0),
-            keys.stride(1),
-            0 if hidden is None else hidden.stride(0),
+            *given,
+            *strides,
             n,
-            n if hidden is None else hidden.shape[1],
-            scale,
+            newest,
+            attends.scaling,
             softcap,
             SHARED=shared,
             D=d,
-            WIDTH=how.width,
+            WIDTH=width,
             ROWS=SMALLEST,
-            KEYS=how.keys,
             LEAST=KEYS_AT_ONCE,
             WINDOW=window,
-            FROM_FIRST=from_first and window > 0,
-            LATER=later,
-            BRANCHES=hidden is not None,
-            EARLIER=hidden is not None and hidden.shape[1] > n,
+            FROM_FIRST=mask.from_first and window > 0,
+            LATER=mask.later,
+            BRANCHES=branches is not None,
+            EARLIER=newest > n,
             CAPS=softcap > 0,
-            NORMS=q_norm is not None,
+            NORMS=norms is not None,
             ROTATES=rotation_table is not None,
-            num_warps=how.warps,
-            num_stages=how.stages,
+            **division_for(width, keys.dtype),
         )
-        combine_kernel[(heads, n)](
-            outputs,
-            logsumexp,
-            y,
-            n,
-            parts,
-            HEADS=heads,
-            AT_ONCE=COMBINED if how.width <= 128 else COMBINED // 2,  # which have registers
-            D=d,
-            WIDTH=how.width,
-            num_warps=1,
-        )
+        at_once = COMBINED if width <= 128 else COMBINED // 2  # which have registers
+        sizes = {"HEADS": groups * shared, "AT_ONCE": at_once, "D": d, "WIDTH": width, "num_warps": 1}
+        combine_kernel[(groups * shared, n)](outputs, logsumexp, y, n, parts, **sizes)
     return y
 
 
-def _keep_rows(
-    kv: Tensor, k_norm: Tensor | None, eps: float, table: Tensor, rows: Tensor, keys: Tensor, values: Tensor
-) -> Tensor:
+def of_tree(branches: Branches) -> tuple[Tensor, Tensor, int, int]:
+    """What attend_kernel reads of branches."""
+    hidden = branches.hidden.view(torch.uint8)
+    return branches.depths, hidden, hidden.stride(0), hidden.shape[1]
+
+
+def keep_rows(
+    kv: Tensor, norm: tuple[Tensor, float] | None, table: Tensor, rows: Tensor, keys: Tensor, values: Tensor
+) -> None:
     """kv [N, 2 * groups * d]: keys, not yet normed or rotated, and values, that the cache gets at the
-    consecutive positions rows [N]. The others are as of `_few_rows_attention`. -> keys"""
+    consecutive positions rows [N]. The others are as of `few_rows_attention`."""
     _, groups, _, d = keys.shape
     k, v = kv.split(groups * d, 1)
+    strides, of_norm = (kv.stride(0), keys.stride(1)), (k, 0.0) if norm is None else norm
+    sizes = {"D": d, "WIDTH": width_for(d), "ROWS": SMALLEST, "NORMS": norm is not None}
     with device_of(kv):
-        keep_kernel[(groups, triton.cdiv(len(kv), SMALLEST))](
-            k,
-            v,
-            k if k_norm is None else k_norm,
-            eps,
-            table,
-            rows,
-            keys,
-            values,
-            kv.stride(0),
-            keys.stride(1),
-            len(kv),
-            D=d,
-            WIDTH=division_for(d, keys.dtype).width,
-            ROWS=SMALLEST,
-            NORMS=k_norm is not None,
-        )
-    return keys
+        grid = groups, triton.cdiv(len(kv), SMALLEST)
+        keep_kernel[grid](k, v, *of_norm, table, rows, keys, values, *strides, len(kv), **sizes)
 
 
 def contiguous_like(x: Tensor) -> Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
-
-
-few_rows_attention = operation(
-    "few_rows_attention(Tensor q, Tensor k, Tensor v, Tensor? q_norm, Tensor? k_norm, float eps, "
-    "Tensor? rotation_table, Tensor rows, Tensor(a!) keys, Tensor(b!) values, float scale, float softcap, "
-    "int window, bool from_first, bool later, Tensor? depths, Tensor? hidden) -> Tensor",
-    _few_rows_attention,
-    lambda q, *_: contiguous_like(q),
-)
-keep_rows = operation(
-    "keep_rows(Tensor kv, Tensor? k_norm, float eps, Tensor rotation_table, Tensor rows, Tensor(a!) keys, "
-    "Tensor(b!) values) -> Tensor(a!)",
-    _keep_rows,
-    lambda *given: given[-2],
-)

@@ -10,20 +10,13 @@ Imports Triton, which comes with torch's CUDA builds. A kernel is compiled at it
 of a weight. Nothing is tuned by timing in a run, so a call can be captured after that, and the same numbers
 always give the same sums."""
 
-from dataclasses import dataclass, replace
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from specdemo.runtime.cuda import device_of
-from specdemo.runtime.triton_attention import (  # noqa: F401
-    contiguous_like,
-    few_rows_attention,
-    keep_rows,
-    operation,
-)
+from specdemo.runtime.triton_attention import contiguous_like, few_rows_attention, keep_rows  # noqa: F401
 
 GATE_BLOCK = 1024  # numbers of a program
 # The division of a product with one row or two: outputs of a program, inputs at a time, and warps. Of the
@@ -32,24 +25,10 @@ GATE_BLOCK = 1024  # numbers of a program
 ROW_TILE, ROW_STEP, ROW_WARPS = 4, 1024, 8
 
 
-@dataclass(frozen=True)
-class Tiling:
-    """How a product is divided: a program makes `outputs` columns of the result, `inputs` numbers of each row
-    at a time, of which `stages` are on their way from memory."""
-
-    outputs: int
-    inputs: int
-    warps: int
-    stages: int = 2
-
-
-# By the fewest outputs of a weight. So a weight of 2048 rows keeps some 130 processors busy. They are
-# estimates, which have not been compared by timing.
-TILINGS = {
-    16_384: Tiling(outputs=64, inputs=128, warps=4),
-    4096: Tiling(outputs=32, inputs=256, warps=2),
-    0: Tiling(outputs=16, inputs=256, warps=1),
-}
+# The division of a product with an int8 weight, by the fewest outputs of the weight: outputs of a program,
+# inputs at a time, and warps. So a weight of 2048 rows keeps some 130 processors busy. They are estimates,
+# which have not been compared by timing.
+TILINGS = {16_384: (64, 128, 4), 4096: (32, 256, 2), 0: (16, 256, 1)}
 PADDED_ROWS = (16, 32)  # a tensor core multiplies whole tiles
 # Outputs of a program. With 64, by four warps, Triton 3.6 has a B200's tensor cores multiply float32 as TF32,
 # although full precision is asked for: it overlooks that where the floats were narrower numbers before
@@ -57,16 +36,18 @@ PADDED_ROWS = (16, 32)  # a tensor core multiplies whole tiles
 MOST_IN_FLOAT32 = 32
 
 
-def tiling_for(outputs: int, inputs: int, rows: int, dtype: torch.dtype) -> Tiling:
-    """The tiling of a product with an int8 weight. rows: one of PADDED_ROWS. What is on its way must fit into
-    99 KB, which the smallest device has for a program."""
-    tiling = next(tiling for fewest, tiling in TILINGS.items() if outputs >= fewest)
-    step, is_float32 = tiling.inputs, dtype == torch.float32
+def tiling_for(outputs: int, inputs: int, rows: int, dtype: torch.dtype) -> dict[str, int]:
+    """The division of a product with an int8 weight, as int8_kernel is told it. rows: one of PADDED_ROWS. The
+    `num_stages` steps that are on their way must fit into 99 KB, which the smallest device has for a
+    program."""
+    tile, step, warps = next(tiling for fewest, tiling in TILINGS.items() if outputs >= fewest)
+    is_float32 = dtype == torch.float32
     while step > 64 and (inputs % step or is_float32 and step > 128):
         step //= 2
     if is_float32:
-        return Tiling(min(tiling.outputs, MOST_IN_FLOAT32), step, min(tiling.warps, 2))
-    return replace(tiling, inputs=step, stages=4 if rows == PADDED_ROWS[0] else tiling.stages)
+        tile, warps = min(tile, MOST_IN_FLOAT32), min(warps, 2)
+    stages = 4 if rows == PADDED_ROWS[0] and not is_float32 else 2
+    return {"TILE": tile, "STEP": step, "num_warps": warps, "num_stages": stages}
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -153,47 +134,36 @@ def store_row(places, result, bias, is_output, HAS_BIAS: tl.constexpr, ADDS: tl.
     tl.store(places, result.to(places.dtype.element_ty), is_output)
 
 
+def few_rows_product(x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor | None) -> Tensor:
+    """x [N, in] -> [N, out]. scale [out]: None for a weight that is not quantised, which takes one row or
+    two."""
+    return _product(x.new_empty(len(x), len(weight)), x, weight, scale, bias, adds=False)
+
+
+def add_few_rows_product(
+    stream: Tensor, x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor | None
+) -> Tensor:
+    """Adds that product to `stream` [N, out], whose memory is reused."""
+    return _product(stream, x, weight, scale, bias, adds=True)
+
+
 def _product(
     y: Tensor, x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor | None, adds: bool
 ) -> Tensor:
-    """scale: None for a weight that is not quantised, which takes one row or two."""
     (rows, inputs), outputs = x.shape, len(weight)
     assert y.is_contiguous() and (rows <= 2 or scale is not None), (x.shape, y.stride())
-    x, flags = x.contiguous(), {"HAS_BIAS": bias is not None, "ADDS": adds}
+    x, sizes = x.contiguous(), {"INPUTS": inputs, "HAS_BIAS": bias is not None, "ADDS": adds}
+    bias = (weight if scale is None else scale) if bias is None else bias
     with device_of(x):
         if scale is None:
-            row_kernel[(triton.cdiv(outputs, ROW_TILE),)](
-                x,
-                weight,
-                weight if bias is None else bias,
-                y,
-                outputs,
-                INPUTS=inputs,
-                ROWS=rows,
-                TILE=ROW_TILE,
-                STEP=min(ROW_STEP, triton.next_power_of_2(inputs)),
-                **flags,
-                num_warps=ROW_WARPS,
-            )
-            return y
-        padded = next(padded for padded in PADDED_ROWS if rows <= padded)
-        tiling = tiling_for(outputs, inputs, padded, x.dtype)
-        int8_kernel[(triton.cdiv(outputs, tiling.outputs),)](
-            x,
-            weight,
-            scale,
-            scale if bias is None else bias,
-            y,
-            rows,
-            outputs,
-            INPUTS=inputs,
-            ROWS=padded,
-            TILE=tiling.outputs,
-            STEP=tiling.inputs,
-            **flags,
-            num_warps=tiling.warps,
-            num_stages=tiling.stages,
-        )
+            step = min(ROW_STEP, triton.next_power_of_2(inputs))
+            sizes |= {"ROWS": rows, "TILE": ROW_TILE, "STEP": step, "num_warps": ROW_WARPS}
+            row_kernel[(triton.cdiv(outputs, ROW_TILE),)](x, weight, bias, y, outputs, **sizes)
+        else:
+            padded = next(padded for padded in PADDED_ROWS if rows <= padded)
+            sizes |= tiling_for(outputs, inputs, padded, x.dtype) | {"ROWS": padded}
+            grid = (triton.cdiv(outputs, sizes["TILE"]),)
+            int8_kernel[grid](x, weight, scale, bias, y, rows, outputs, **sizes)
     return y
 
 
@@ -225,7 +195,8 @@ def norm_kernel(x, weight, y, eps, SIZE: tl.constexpr, BLOCK: tl.constexpr, ADDS
     tl.store(y + row * SIZE + i, result.to(y.dtype.element_ty), known)
 
 
-def _gate(gate_up: Tensor, gelu: bool) -> Tensor:
+def gate(gate_up: Tensor, gelu: bool) -> Tensor:
+    """gate_up [N, 2 I] -> [N, I]. gelu: whether the activation is GELU's tanh form; else it is SiLU."""
     n, width = len(gate_up), gate_up.shape[1] // 2
     output = gate_up.new_empty(n, width)
     with device_of(gate_up):
@@ -235,45 +206,20 @@ def _gate(gate_up: Tensor, gelu: bool) -> Tensor:
     return output
 
 
+def normed(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """The RMS norm of x [..., H]."""
+    return _norm(contiguous_like(x), x, weight, eps, adds=False)
+
+
+def add_normed(stream: Tensor, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Adds that norm to `stream` [..., H], whose memory is reused."""
+    return _norm(stream, x, weight, eps, adds=True)
+
+
 def _norm(y: Tensor, x: Tensor, weight: Tensor, eps: float, adds: bool) -> Tensor:
     size = x.shape[-1]
+    sizes = {"SIZE": size, "BLOCK": triton.next_power_of_2(size), "ADDS": adds}
     with device_of(x):
-        norm_kernel[(x.numel() // size,)](
-            x.contiguous(),
-            weight,
-            y,
-            eps,
-            SIZE=size,
-            BLOCK=triton.next_power_of_2(size),
-            ADDS=adds,
-            num_warps=8 if size > 1024 else 4,
-        )
+        warps = 8 if size > 1024 else 4
+        norm_kernel[(x.numel() // size,)](x.contiguous(), weight, y, eps, **sizes, num_warps=warps)
     return y
-
-
-few_rows_product = operation(
-    "few_rows_product(Tensor x, Tensor weight, Tensor? scale, Tensor? bias) -> Tensor",
-    lambda x, *layer: _product(x.new_empty(len(x), len(layer[0])), x, *layer, adds=False),
-    lambda x, weight, *_: x.new_empty(len(x), len(weight)),
-)
-add_few_rows_product = operation(
-    "add_few_rows_product(Tensor(a!) stream, Tensor x, Tensor weight, Tensor? scale, Tensor? bias) "
-    "-> Tensor(a!)",
-    lambda stream, *given: _product(stream, *given, adds=True),
-    lambda stream, *_: stream,
-)
-gate = operation(
-    "gate(Tensor gate_up, bool gelu) -> Tensor",
-    _gate,
-    lambda gate_up, gelu: gate_up.new_empty(len(gate_up), gate_up.shape[1] // 2),
-)
-normed = operation(
-    "normed(Tensor x, Tensor weight, float eps) -> Tensor",
-    lambda x, *norm: _norm(contiguous_like(x), x, *norm, adds=False),
-    lambda x, *_: contiguous_like(x),
-)
-add_normed = operation(
-    "add_normed(Tensor(a!) stream, Tensor x, Tensor weight, float eps) -> Tensor(a!)",
-    lambda stream, *given: _norm(stream, *given, adds=True),
-    lambda stream, *_: stream,
-)

@@ -22,10 +22,10 @@ from specdemo.engine import compiled as verdicts
 from specdemo.engine.sampling import Nucleus, Sampler
 from specdemo.runtime import intrinsics, kernels, native
 from specdemo.runtime.cache import Features
-from specdemo.runtime.fused import FusedForward, rotations_up_to
+from specdemo.runtime.fused import FusedForward
 from specdemo.runtime.intrinsics import floats, shorts
 from specdemo.runtime.lm import CachedLM
-from specdemo.runtime.native import NativeForward, NativeLM
+from specdemo.runtime.native import NativeForward
 from specdemo.runtime.weights import weight_bytes
 from tests.models.test_fused import DYNAMIC, TEXT, assert_same, expected, native_lm, predicted
 from tests.oracle import settings_of
@@ -71,39 +71,38 @@ KEPT = {
 }
 
 
-@pytest.mark.parametrize(
-    ("kind", "block"), [*((intrinsics.FLOAT32, block) for block in (1, 8)), *((kind, 5) for kind in KEPT)]
-)
-def test_products_against_float64(kind, block):
-    product = native.compile_function(intrinsics.product_function, kind, block, *native.registers())
-    for outputs, inputs, blocks in [(8, 16, 1), (9, 48, 2), (23, 80, 1), (64, 112, 3), (101, 32, 2)]:
+@pytest.mark.parametrize("kind", KEPT)
+def test_products_against_float64(kind):
+    product = native.compile_function(intrinsics.product_function, kind, *native.registers())
+    for outputs, inputs, rows in [(8, 16, 1), (9, 48, 8), (23, 80, 5), (64, 112, 17), (101, 32, 10)]:
         torch.manual_seed(outputs)
-        x = torch.randn(blocks * block, inputs)
+        x = torch.randn(rows, inputs)
         weight = torch.randn(outputs, inputs)
         weight = (40 * weight).clamp(-128, 127).round() if kind == intrinsics.INT8 else weight
         weight = weight.to(KEPT[kind])
-        y = torch.full((blocks * block + 1, outputs), 7.0)
+        y = torch.full((rows + 1, outputs), 7.0)
         places = (tensor.data_ptr() for tensor in (weight, x, y))
-        product.ctypes(*places, outputs, inputs, outputs, blocks)
+        product.ctypes(*places, outputs, inputs, outputs, rows)
         right = x.double() @ weight.double().t()
         size = x.double().abs() @ weight.double().abs().t()
         assert ((y[:-1].double() - right).abs() <= 1e-6 * size).all()
         assert (y[-1] == 7).all(), "nothing is written behind the last row"
 
 
-def test_a_row_of_a_product_is_the_same_in_any_block():
+def test_a_row_of_a_product_is_the_same_in_any_company():
     """As on older processors, with 4 lanes and 16 registers."""
     torch.manual_seed(0)
-    x, weight = torch.randn(8, 80), torch.randn(23, 80)
+    x, weight = torch.randn(9, 80), torch.randn(23, 80)
+    product = intrinsics.product_function(False, intrinsics.FLOAT32, 4, 16)
     found = []
-    for block in (1, 8):  # the larger one makes one sum at once, the other eight
-        y = torch.zeros(8, 23)
-        product = intrinsics.product_function(False, intrinsics.FLOAT32, block, 4, 16)
-        places = (tensor.data_ptr() for tensor in (weight, x, y))
-        product.ctypes(*places, 23, 80, 23, 8 // block)
+    for rows in range(1, 10):
+        y = torch.zeros(9, 23)
+        for row in range(0, 9, rows):
+            places = weight.data_ptr(), x[row:].data_ptr(), y[row:].data_ptr()
+            product.ctypes(*places, 23, 80, 23, min(rows, 9 - row))
         found.append(y)
-    assert torch.equal(*found)
-    assert_same(y, x @ weight.t())
+    assert all(torch.equal(y, found[0]) for y in found)
+    assert_same(found[0], x @ weight.t())
 
 
 def test_numbers_are_rounded_to_bfloat16_as_torch_rounds_them_and_read_as_they_are():
@@ -229,9 +228,9 @@ def test_rotations_are_the_model_s_own_after_a_longer_text_of_its_owner():
     found = []
     for owners in (10, 80):  # tokens; "dynamic" frequencies change beyond 64
         model = tiny(rope_parameters=DYNAMIC, max_position_embeddings=64)
-        layers = FusedForward(model).layers
+        decoder = FusedForward(model, 63).decoder
         model(torch.arange(owners)[None])
-        found.append(rotations_up_to(torch.arange(256), 63, model, torch.zeros(1), layers)[None])
+        found.append(decoder.rotations_at(torch.arange(256), torch.float32)[None])
     assert all(map(torch.equal, *found))
 
 
@@ -247,33 +246,16 @@ def test_no_id_reads_memory_outside_of_the_embeddings_and_no_ids_give_no_logits(
 
 def test_a_forward_that_lies_is_not_used_nor_one_that_lies_for_other_rows(monkeypatch):
     model, own = tiny(), NativeForward.__call__
-    lm = native_lm(model)
-    monkeypatch.setattr(
-        NativeForward, "__call__", lambda *args, **more: own(*args, **more) * (1 + 0.01 * (args[4] == 3))
-    )
-    logits = torch.cat([predicted(lm, 3), predicted(lm, 3)])
-    (note,) = map(str, lm.notes_as("target"))
-    assert lm.native is not None and "3 rows" in note
-    assert_same(logits, expected(model).repeat(2, 1))
-    monkeypatch.setattr(NativeForward, "__call__", lambda *args, **more: own(*args, **more) * 1.01)
-    assert native_lm(tiny()).native is None
+    for rows in (1, 3, 8):
 
+        def lies(*given, wrong=rows, **more):
+            return own(*given, **more) * (1 + 0.01 * (len(given[2]) == wrong))
 
-def test_what_is_tried_in_a_run_decides_nothing():
-    """A number of rows comes up so often that a block of its own is tried for it, here beside a model that
-    says something else, as far as rounding may."""
-    lm, other = native_lm(tiny()), native_lm(tiny())
-    right = predicted(other, 3)
-    own = lm.static_forward
-    lm.static_forward = lambda *args: own(*args) + 1e-6
-    before, parts = set(lm.blocks), []
-    with torch.no_grad():
-        for start in range(0, len(TEXT), 3):
-            lm.reserve(start, start + 3)
-            parts.append(lm.forward(TEXT[start : start + 3], torch.tensor(start)))
-    assert lm.blocks - before == {3} and torch.equal(torch.cat(parts), right)
-    caches = [[layer.keys[:, :, : len(TEXT)] for layer in each.layers] for each in (lm, other)]
-    assert all(torch.equal(*keys) for keys in zip(*caches, strict=True))
+        monkeypatch.setattr(NativeForward, "__call__", lies)
+        lm = native_lm(model)
+        (note,) = map(str, lm.notes_as("target"))
+        assert lm.native is None and f"of {rows} differs" in note
+        assert_same(predicted(lm, rows), expected(model))
 
 
 @pytest.mark.parametrize(
@@ -322,7 +304,7 @@ def test_a_draft_in_one_call_is_that_of_one_token_after_another(pair, monkeypatc
     monkeypatch.setattr(Nucleus, "WIDTHS", (4096,))  # the one call looks at all tokens, too
     at_once = generate(pair, PROMPT, params, measure=False)
     assert pair.runner.lms[1].drafts_itself
-    monkeypatch.setattr(NativeLM, "drafts_itself", False)
+    monkeypatch.setattr(CachedLM, "drafts_itself", False)
     in_turn = generate(pair, PROMPT, params, measure=False)
     assert at_once.output_ids == in_turn.output_ids
     for one, other in zip(at_once.rounds, in_turn.rounds, strict=True):

@@ -13,9 +13,7 @@ from specdemo.engine.tree import Nodes, Tree, draw_children
 from specdemo.errors import PairError
 from specdemo.events.trace import Trace
 from specdemo.loading.pair import Pair
-from specdemo.runtime.device import Clock
 from specdemo.runtime.lm import CachedLM
-from specdemo.runtime.native import NativeLM
 from specdemo.servers.software import SERVERS_OWN
 from tests.block_heads import tiny_block_head
 from tests.models.test_fused import FUSED
@@ -46,7 +44,7 @@ def run_of(target, drafter, **params):
 
 
 def lm_of(name, way):
-    lm = NativeLM(target_of(name), Clock()) if way == "compiled" else CachedLM(target_of(name))
+    lm = CachedLM(target_of(name), compiled=way == "compiled")
     lm.begin_run(static=way != "plain")
     assert way != "compiled" or lm.native is not None
     return lm

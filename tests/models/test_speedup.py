@@ -14,7 +14,6 @@ from specdemo.measure.samples import FEWEST_TURNS
 from specdemo.measure.turns import USUAL_TURN, settle, time_in_turns
 from specdemo.runtime import device
 from specdemo.runtime.lm import CachedLM
-from specdemo.runtime.native import NativeLM
 from specdemo.session import LEAST_MS, MOST_PLAIN
 
 PROMPT = "One day, a girl named Mia found a tiny kitten in the rain."
@@ -40,8 +39,8 @@ def forwards_take(pair, monkeypatch):
             now += (target() if self.model is pair.target else drafter()) / 1000
             return each(self, *given)
 
-        monkeypatch.setattr(NativeLM, "forward", forward)
-        monkeypatch.setattr(NativeLM, "drafts_itself", False)
+        monkeypatch.setattr(CachedLM, "forward", forward)
+        monkeypatch.setattr(CachedLM, "drafts_itself", False)
 
     return simulate
 
