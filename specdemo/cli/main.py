@@ -291,7 +291,7 @@ def _doctor(arguments: Namespace) -> int:
     checks, status = [], 0
     try:
         for section in sections:
-            _, seconds = doctor.SECTIONS[section]
+            seconds = doctor.SECTIONS[section]
             tell(f"{section}, at most {seconds} s")
             for check in doctor.run_section(section, doctor.command_of(section), seconds):
                 checks.append(check)
