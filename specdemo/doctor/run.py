@@ -31,7 +31,7 @@ SECTIONS = {  # in the order in which they run, with seconds for each
     "parity": 300,
     "quantised": 300,
 }
-ENDING_SECONDS = 2.0  # that a process may take to end when the time is over
+ENDING_SECONDS = 30.0  # that a process may take to end after its last check
 LAST_LINES = 40  # of a crashed process's output that are kept
 WHOLE, END = "the whole section", "the end of the section"  # what has failed when it was no single check
 
@@ -104,7 +104,7 @@ def run_section(section: str, command: Command, limit: float) -> Iterator[Check]
                 if fields := message.get("check"):
                     done += 1
                     yield Check(**fields)
-            status = process.status()
+            status = process.status(ENDING_SECONDS if is_complete else 0.0)
             if is_complete and status == 0:
                 return
             is_over = is_complete or not has_begun or status is None
@@ -155,10 +155,10 @@ class _Process:
                 with suppress(ValueError):  # what an import prints is none
                     yield json.loads(line)
 
-    def status(self) -> int | None:
-        """The exit status, None if the process is still running when the time is over."""
+    def status(self, grace: float) -> int | None:
+        """The exit status, None if the process is still running at the deadline and after `grace` seconds."""
         try:
-            return self.process.wait(max(ENDING_SECONDS, self.deadline - monotonic()))
+            return self.process.wait(max(grace, self.deadline - monotonic()))
         except subprocess.TimeoutExpired:
             return None
 

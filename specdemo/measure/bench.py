@@ -233,7 +233,7 @@ def bench_text(result: Mapping[str, Any]) -> str:
     ]
     length = "" if result["prompt_tokens"] is None else f" of {result['prompt_tokens']:,} tokens"
     head = head_in_words(result, f"{result['prompts']} prompts{length}")
-    more = f"gamma {result['gamma']}, {result['threads']} thread(s), all of them whole generations"
+    more = f"gamma {result['gamma']}, {result['threads']} thread(s), whole generations"
     rate, tokens = shown(result["acceptance_rate"], ".3f"), shown(result["mean_tokens_per_round"])
     drafts = f"acceptance rate {rate}, {tokens} tokens per round"
     notes = "\n".join(f"note: {note}" for note in result["notes"])

@@ -196,7 +196,7 @@ def page_of(advice: Advice) -> str:
     return template.render(advice=advice, measured=advice.measured, kept=kept, language=spoken())
 
 
-WIDTH = 440  # px, of the picture that report.html draws
+WIDTH = 640  # px, of the picture that report.html draws
 
 
 def speedups_picture(advice: Advice) -> tuple[list[tuple[str, str, float, float, float]], float]:
