@@ -331,4 +331,4 @@ class _Course:
         gamma = setting.gamma or own.params.gamma
         params = replace(own.params, gamma=gamma, max_new_tokens=min(most, own.params.max_new_tokens))
         text = run_in_turns(own.pair, self.prompts[work][number], params, self.is_over)
-        return sample_of(work, number, setting, *text)
+        return sample_of(work, number, setting, text)

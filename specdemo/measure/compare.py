@@ -14,7 +14,7 @@ from specdemo.events.params import tree_text, values_of_rule
 from specdemo.events.speedup import SpeedUp, is_wide, speed_up, timed
 from specdemo.events.trace import Trace
 from specdemo.loading.pair import Pair
-from specdemo.measure.samples import FEWEST_TURNS, TimedTurn, measure, speed_up_in_turns, timed_text
+from specdemo.measure.samples import FEWEST_TURNS, Text, measure, speed_up_in_turns, timed_text
 from specdemo.measure.settings import Setting, how_measured
 from specdemo.measure.table import WARM_UP_TOKENS, MethodRow, is_untimed, winner
 from specdemo.measure.turns import Stopped, run_in_turns
@@ -22,13 +22,6 @@ from specdemo.words.catalogue import speaking
 from specdemo.zero import start_run
 
 WITH_PLAIN = 1.7  # times as long as a run takes one in turns with plain rounds
-
-
-class Text(NamedTuple):
-    """One generation. turns: none where it was not made in turns with plain rounds."""
-
-    trace: Trace
-    turns: Sequence[TimedTurn] = ()
 
 
 @dataclass(frozen=True)
@@ -115,25 +108,25 @@ class _Course:
             yield self.so_far(setting)
 
     def text(self, setting: Setting, prompt: Prompt, in_turns: bool) -> Text:
-        pair, params, turns = setting.pair, setting.params, []
+        pair, params = setting.pair, setting.params
         if in_turns:
             assert isinstance(pair, Pair), "what runs here"
-            trace, turns = run_in_turns(pair, prompt, params, self.is_stopped)
+            text = run_in_turns(pair, prompt, params, self.is_stopped)
         else:
             with start_run(pair, prompt, params, measure=False, is_over=self.is_stopped) as run:
                 for _ in run:
                     if self.is_stopped():
                         break
-            trace = run.trace
-            if trace.finish == "cancelled":
+            text = Text(run.trace)
+            if run.trace.finish == "cancelled":
                 raise Stopped
         untimed = "so there is nothing to time"
-        if trace.stats.timed_tokens < 1:
+        if text.trace.stats.timed_tokens < 1:
             raise LoadError(f"{pair.info.name} has sent one token, {untimed}")
-        if not trace.stats.run_ms:
+        if not text.trace.stats.run_ms:
             proxy = "is there a proxy before it that collects what it sends?"
             raise LoadError(f"{pair.info.name} has sent its whole text at once, {untimed}: {proxy}")
-        return Text(trace, turns)
+        return text
 
     def so_far(self, setting: Setting | None) -> Comparison:
         """setting: the next one."""

@@ -16,7 +16,7 @@ from specdemo.events.speedup import NARROW, SHORTEST, claimed, timed
 from specdemo.events.trace import Trace
 from specdemo.loading.load import look_at
 from specdemo.loading.pair import Pair
-from specdemo.measure.samples import FEWEST_TURNS, TimedTurn, after_turns, measure
+from specdemo.measure.samples import FEWEST_TURNS, Text, TimedTurn, after_turns, measure
 from specdemo.runtime.lm import keeps_state
 from specdemo.servers.software import ServedPair
 from specdemo.session import (
@@ -53,10 +53,8 @@ USUAL_TURN = TurnLength(5, 9)
 SHORT_TURN = TurnLength(3, 5)  # so that short texts and long drafts have several
 
 
-def run_in_turns(
-    pair: Pair, prompt: Prompt, params: Params, is_over: IsOver = lambda: False
-) -> tuple[Trace, list[TimedTurn]]:
-    """A run in turns: its trace, and the turns. Stopped where is_over got true before the end. A target with
+def run_in_turns(pair: Pair, prompt: Prompt, params: Params, is_over: IsOver = lambda: False) -> Text:
+    """A run in turns. Stopped where is_over got true before the end. A target with
     recurrent layers cannot go back: its run is followed by one without drafts, and both are one turn. Raises
     as `stream` does."""
     if keeps_state(pair.target):
@@ -64,7 +62,7 @@ def run_in_turns(
         trace, alone = (generate(pair, prompt, one, measure=False, is_over=is_over) for one in both)
         if "cancelled" in (trace.finish, alone.finish):
             raise Stopped
-        return trace, [TimedTurn(timed(alone.rounds), timed(trace.rounds))]
+        return Text(trace, [TimedTurn(timed(alone.rounds), timed(trace.rounds))])
     started = prepare(pair, prompt, params)
     trace, turns = Trace.begin(started), list[TimedTurn]()
     with held(pair), no_mistakes():
@@ -76,7 +74,7 @@ def run_in_turns(
     if loop.finish is None:
         raise Stopped
     trace.end(loop.finish)
-    return trace, turns
+    return Text(trace, turns)
 
 
 def settle(run: Run | ForkedRun, is_over: IsOver = lambda: False) -> Iterator[None]:

@@ -15,7 +15,7 @@ from specdemo.measure.checks import check_times
 from specdemo.measure.decide import recommendations
 from specdemo.measure.prompts import prompts_of
 from specdemo.measure.results import CheckTime
-from specdemo.measure.samples import TimedTurn
+from specdemo.measure.samples import Text, TimedTurn
 from specdemo.measure.settings import field_of
 from specdemo.measure.turns import Stopped, run_in_turns
 from tests.small import PROMPT, small_model
@@ -71,7 +71,7 @@ def test_it_ends_when_it_is_clear_for_all_kinds_of_work_that_no_draft_pays(pair,
 
     def run_in_turns(pair, prompt, params, is_over):
         turn = TimedTurn(plain([10.0]), [TimedRound(1, params.gamma, 10.0 * (1 + params.gamma))])
-        return generate(pair, prompt, params, measure=False), [turn] * 8
+        return Text(generate(pair, prompt, params, measure=False), [turn] * 8)
 
     monkeypatch.setattr(advise, "run_in_turns", run_in_turns)
     monkeypatch.setattr(advise, "check_times", lambda *_: [checks])

@@ -43,14 +43,14 @@ specdemo.ui.page.frame specdemo.ui.page.hints specdemo.ui.page.alone
 """
 # Folder and kinds of files: the most lines and files that it may have. A number may fall and never rises.
 SIZES = {
-    ("specdemo", ".py"): (34190, 146),
+    ("specdemo", ".py"): (34181, 146),
     ("specdemo/cli", ".py"): (663, 4),
     ("specdemo/doctor", ".py"): (621, 3),
     ("specdemo/drafters", ".py"): (3960, 16),
     ("specdemo/engine", ".py"): (2794, 12),
     ("specdemo/events", ".py"): (2375, 8),
     ("specdemo/loading", ".py"): (2612, 11),
-    ("specdemo/measure", ".py"): (2862, 14),
+    ("specdemo/measure", ".py"): (2860, 14),
     ("specdemo/runtime", ".py"): (7320, 24),
     ("specdemo/servers", ".py"): (1394, 6),
     ("specdemo/trials", ".py"): (523, 5),
