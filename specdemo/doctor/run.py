@@ -150,9 +150,9 @@ class _Process:
 
     def messages(self) -> Iterator[dict]:
         """Yields the process's messages until it ends, or the time is over."""
-        with suppress(Empty):
+        with suppress(Empty, ValueError):  # ValueError: of a line that was not written to its end
             while line := self.lines.get(timeout=max(0.0, self.deadline - monotonic())):
-                with suppress(ValueError):  # what an import prints is none
+                if line.startswith(b"{"):  # what an import prints is none
                     yield json.loads(line)
 
     def status(self, grace: float) -> int | None:
