@@ -175,10 +175,10 @@ def _bench(arguments: Namespace) -> int:
 
     from specdemo.measure.bench import bench, bench_text
 
-    counts = (arguments.prompts, arguments.repeats)
-    result = bench(_load(request), params, *counts, prompt_tokens=arguments.prompt_tokens)
+    how = (arguments.prompts, arguments.repeats, arguments.prompt_tokens)
+    result = bench(_load(request), params, *how)
     put(bench_text(result))
-    put(json.dumps(asdict(result)))
+    put(json.dumps(result, default=asdict))
     return 0
 
 
@@ -213,7 +213,7 @@ def _compare(arguments: Namespace, params: Params, request: dict[str, Any]) -> i
         status = tell("interrupted: this is what was measured before", INTERRUPTED)
     result = result_of(settings, prompts, arguments.repeats, rows)
     put(methods_text(result))
-    put(json.dumps(asdict(result)))
+    put(json.dumps(result, default=asdict))
     return status
 
 
@@ -225,29 +225,29 @@ def _advise(arguments: Namespace) -> int:
     if arguments.report is not None:
         _check_writable("report", arguments.report)
 
-    from specdemo.measure.advise import advise, task_of
+    from specdemo.measure.advise import advise
     from specdemo.measure.prompts import prompts_of, read_prompts
     from specdemo.measure.report import advice_object, advice_of, advice_text, page_of
     from specdemo.measure.results import OWN
     from specdemo.measure.settings import check_asked
 
     check_asked(arguments.drafters)
-    if arguments.prompts is not None:
-        prompts = {OWN: read_prompts(arguments.prompts)}
-    else:
-        prompts = prompts_of(arguments.work or WORKS)
+    file = arguments.prompts
+    prompts = {OWN: read_prompts(file)} if file is not None else prompts_of(arguments.work or WORKS)
     command = shlex.join(["python", "-m", "specdemo", *sys.argv[1:]])
-    task = task_of(_load(request), arguments.drafters, prompts, params, arguments.budget, command)
-    for note in task.notes:
-        tell(note)
-    measured, status = task.measured, 0
+    pair = _load(request)
+    course = advise(pair, arguments.drafters, prompts, params, arguments.budget, command)
+    measured, status = next(course).measured, 0
+    for note in measured.notes:
+        if note not in pair.notes:  # these have been told
+            tell(note)
     told = saved = -SAVED_EVERY
     try:
-        for progress in advise(task):
+        for progress in course:
             measured = progress.measured
             if sys.stderr.isatty() or measured.seconds > told + TOLD_EVERY:
-                told, left = measured.seconds, f"{progress.seconds_left:,.0f}"
-                tell(f"{progress.doing}; at most {left} s more")
+                told = measured.seconds
+                tell(f"{progress.doing}; at most {progress.seconds_left:,.0f} s more")
             if arguments.report is not None and measured.seconds > saved + SAVED_EVERY:
                 saved = measured.seconds
                 _save("report", page_of(advice_of(measured)), arguments.report)
@@ -291,7 +291,7 @@ def _doctor(arguments: Namespace) -> int:
     checks, status = [], 0
     try:
         for section in sections:
-            _, seconds = doctor.SECTIONS[section]
+            seconds = doctor.SECTIONS[section]
             tell(f"{section}, at most {seconds} s")
             for check in doctor.run_section(section, doctor.command_of(section), seconds):
                 checks.append(check)

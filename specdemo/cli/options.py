@@ -153,7 +153,7 @@ def _add_advise_options(parser: ArgumentParser) -> None:
     _add_params_options(parser, ADVISE_DEFAULTS, ["draft_with", "gamma", "alternatives", "tree"])
     add = parser.add_argument
     drafters = f"hub ids or directories of drafters, and methods that need none; {ALL}: whatever is at hand"
-    prompts = "your own prompts: one a line, or JSON lines with messages, such as logged requests"
+    prompts = "your own prompts: one a line, or JSON lines with prompt or messages"
     work = "prompts that come with the project, by kind of work, also by SPEED-Bench's names"
     budget = "the most time that it may take, like 90s, 5m or 1h (default 5m)"
     add("--drafters", nargs="+", default=[ALL], metavar="ID_OR_DIR", help=f"{drafters} (default {ALL})")

@@ -1,38 +1,81 @@
-"""Runs the doctor's sections, each in processes of its own, so that a crash or a hang ends no other one, and
+"""Runs the doctor's sections, each in processes of its own, so that a crash or a hang costs one check, and
 reports what they found: a line for each check, and all of it as JSON, in one fenced block that can be pasted
 into an issue."""
 
+import faulthandler
 import json
 import os
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
+from dataclasses import asdict, dataclass, field
 from datetime import date
-from importlib import import_module
+from itertools import islice
 from pathlib import Path
-from time import monotonic, sleep
+from queue import Empty, SimpleQueue
+from tempfile import TemporaryFile
+from threading import Thread
+from time import monotonic
+from typing import IO, Literal
 
-from specdemo.doctor.trials import Check, public, serve
+from specdemo.errors import redacted
 from specdemo.loading.catalog import ROOT
 
-SECTIONS = {  # in the order in which they run: the module with the section's trials, and seconds for them
-    "versions": ("machine", 120),
-    "capture": ("capture", 120),
-    "failed-capture": ("capture", 120),
-    "parity": ("texts", 300),
-    "quantised": ("texts", 300),
-    "threads": ("texts", 180),
+SECTIONS = {  # in the order in which they run, with seconds for each
+    "versions": 120,
+    "capture": 120,
+    "failed-capture": 120,
+    "parity": 300,
+    "quantised": 300,
 }
-ENDING_SECONDS = 30  # seconds that a process may take to end after its last check
-LOOKS_EVERY = 0.05  # seconds, for what a process has found
+ENDING_SECONDS = 30.0  # that a process may take to end after its last check
 LAST_LINES = 40  # of a crashed process's output that are kept
 WHOLE, END = "the whole section", "the end of the section"  # what has failed when it was no single check
 
-# The process that runs a section's trials from this index on; the file for what it finds is added.
+Outcome = Literal["PASS", "FAIL", "NOT RUN"]
+Facts = dict[str, dict[str, object]]  # by group ("versions", "hardware")
+# The process that runs a section's trials from this index on.
 Command = Callable[[int], list[str]]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a trial that passed has found."""
+
+    detail: str  # a sentence
+    facts: Facts = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One trial of a section. `run` returns what the trial found, or only the sentence. It raises NotRun or
+    Failed with a sentence."""
+
+    name: str
+    run: Callable[[], Finding | str]
+
+
+class Failed(Exception):
+    """The trial found something wrong."""
+
+
+class NotRun(Exception):
+    """This machine lacks what the trial needs."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """The result of a trial, fit to be published."""
+
+    section: str
+    name: str
+    outcome: Outcome
+    detail: str
+    output: str | None = None  # the traceback, or the last lines that a crashed process wrote
+    facts: Facts = field(default_factory=dict)
 
 
 def check_sections(names: Sequence[str]) -> None:
@@ -44,7 +87,7 @@ def check_sections(names: Sequence[str]) -> None:
 
 
 def command_of(section: str) -> Command:
-    return lambda start: [sys.executable, "-m", "specdemo.doctor.run", section, str(start)]
+    return lambda start: [sys.executable, "-m", "specdemo.doctor.checks", section, str(start)]
 
 
 def run_section(section: str, command: Command, limit: float) -> Iterator[Check]:
@@ -52,7 +95,7 @@ def run_section(section: str, command: Command, limit: float) -> Iterator[Check]
     doing has failed, and another process does the rest."""
     deadline, done = monotonic() + limit, 0  # checks
     while True:
-        with closing(_Process(command(done), deadline)) as process:
+        with TemporaryFile() as printed, closing(_Process(command(done), deadline, printed)) as process:
             doing, has_begun, is_complete = None, False, False
             for message in process.messages():
                 has_begun = True
@@ -61,7 +104,7 @@ def run_section(section: str, command: Command, limit: float) -> Iterator[Check]
                 if fields := message.get("check"):
                     done += 1
                     yield Check(**fields)
-            status = process.status(ENDING_SECONDS if is_complete else 0)
+            status = process.status(ENDING_SECONDS if is_complete else 0.0)
             if is_complete and status == 0:
                 return
             is_over = is_complete or not has_begun or status is None
@@ -83,38 +126,34 @@ def _ending(status: int | None, limit: float) -> str:
 
 
 class _Process:
-    """A section's process. What it does and finds goes into one file, what is printed in it into another."""
+    """A section's process, which `serve`s on standard output. What is printed in it goes into a file."""
 
-    def __init__(self, command: list[str], deadline: float):
-        self.deadline, self.folder = deadline, tempfile.TemporaryDirectory()
-        self.found, self.printed = (Path(self.folder.name, name) for name in ("found", "printed"))
-        self.found.touch()
-        quiet = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
-        with self.printed.open("wb") as printed:
-            self.process = subprocess.Popen(
-                [*command, str(self.found)],
-                cwd=ROOT,
-                env=quiet | os.environ,
-                stdin=subprocess.DEVNULL,
-                stdout=printed,
-                stderr=printed,
-                start_new_session=True,  # so that compilers that it starts can be ended with it
-            )
+    def __init__(self, command: list[str], deadline: float, printed: IO[bytes]):
+        self.deadline, self.printed = deadline, printed
+        self.process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env={"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"} | os.environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=printed,
+            start_new_session=True,  # so that compilers that it starts can be ended with it
+        )
+        self.lines = SimpleQueue[bytes]()
+        Thread(target=self._read, daemon=True).start()  # a process that a driver holds never closes its end
 
-    def close(self) -> None:
-        self._kill()
-        self.folder.cleanup()
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.put(line)
+        self.lines.put(b"")
 
     def messages(self) -> Iterator[dict]:
         """Yields the process's messages until it ends, or the time is over."""
-        begun, is_running = "", True  # begun: a line that is not yet whole
-        with self.found.open(encoding="utf-8") as lines:
-            while is_running:
-                is_running = self.process.poll() is None and monotonic() < self.deadline
-                *whole, begun = (begun + lines.read()).split("\n")
-                yield from map(json.loads, whole)
-                if is_running:
-                    sleep(LOOKS_EVERY)
+        with suppress(Empty, ValueError):  # ValueError: of a line that was not written to its end
+            while line := self.lines.get(timeout=max(0.0, self.deadline - monotonic())):
+                if line.startswith(b"{"):  # what an import prints is none
+                    yield json.loads(line)
 
     def status(self, grace: float) -> int | None:
         """The exit status, None if the process is still running at the deadline and after `grace` seconds."""
@@ -130,11 +169,12 @@ class _Process:
             self.process.send_signal(signal.SIGUSR1)
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(1)
-        self._kill()
-        lines = self.printed.read_text("utf-8", "replace").splitlines()
+        self.close()
+        self.printed.seek(0)
+        lines = self.printed.read().decode("utf-8", "replace").splitlines()
         return public("\n".join(lines[-LAST_LINES:]))
 
-    def _kill(self) -> None:
+    def close(self) -> None:
         """Ends the process and what it has started."""
         with suppress(OSError):  # there is none any more
             if hasattr(os, "killpg"):
@@ -145,13 +185,60 @@ class _Process:
             self.process.wait(10)
 
 
+def serve(section: str, trials: Iterable[Trial], start: int) -> None:
+    """Runs the trials from index `start` on, in a process of their own. Writes {"begin": name} and {"check":
+    ...} for each to standard output, and {"done": true} at the end: one line of JSON each. Whatever else
+    writes there writes to standard error.
+
+    After a CUDA error no later call works in this process, so it ends without "done", and the parent starts
+    another one for the rest."""
+    faulthandler.enable()  # a crash says where
+    if hasattr(faulthandler, "register"):
+        faulthandler.register(signal.SIGUSR1)  # and so does a hang, when the parent asks
+    with open(os.dup(1), "w", encoding="utf-8", buffering=1) as lines:
+        os.dup2(2, 1)
+        for trial in islice(trials, start, None):
+            print(json.dumps({"begin": trial.name}), file=lines)
+            check = check_of(section, trial)
+            print(json.dumps({"check": asdict(check)}), file=lines)
+            if check.outcome == "FAIL" and ("CUDA error" in check.detail or "CUDA is lost" in check.detail):
+                return
+        print(json.dumps({"done": True}), file=lines)
+
+
+def check_of(section: str, trial: Trial) -> Check:
+    """Runs the trial."""
+    try:
+        found = trial.run()
+    except (NotRun, Failed) as error:
+        outcome = "NOT RUN" if isinstance(error, NotRun) else "FAIL"
+        return Check(section, trial.name, outcome, one_sentence(str(error)))
+    except Exception as error:
+        sentence = one_sentence(f"{type(error).__name__}: {error}")
+        return Check(section, trial.name, "FAIL", sentence, public(traceback.format_exc()))
+    found = Finding(found) if isinstance(found, str) else found
+    return Check(section, trial.name, "PASS", one_sentence(found.detail), None, found.facts)
+
+
+def public(text: str) -> str:
+    """The text without the hub's token and the name of the user's home."""
+    home = str(Path.home())
+    return redacted(text).replace(home, "~") if len(home) > 1 else redacted(text)
+
+
+def one_sentence(text: str) -> str:
+    """The text on one line, and not longer than a few lines of a terminal."""
+    text = " ".join(public(text).split())
+    return text if len(text) <= 400 else text[:397] + "..."
+
+
 def line(check: Check) -> str:
     return f"{check.outcome:<8} {check.section}: {check.name}: {check.detail}"
 
 
 def report(checks: Sequence[Check]) -> str:
     """A line for each check, and all of it as JSON, where the groups of facts have keys of their own."""
-    facts: dict[str, dict[str, object]] = {"versions": {}, "hardware": {}}
+    facts: Facts = {"versions": {}, "hardware": {}}
     for check in checks:
         for group, values in check.facts.items():
             facts[group] |= values
@@ -164,9 +251,3 @@ def report(checks: Sequence[Check]) -> str:
 
 def exit_status(checks: Sequence[Check]) -> int:
     return 1 if any(check.outcome == "FAIL" for check in checks) else 0
-
-
-if __name__ == "__main__":  # a section's own process
-    name, start, file = sys.argv[1:]
-    module = import_module(f"specdemo.doctor.{SECTIONS[name][0]}")
-    serve(name, module.TRIALS[name], int(start), file)

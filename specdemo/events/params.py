@@ -372,11 +372,6 @@ def nodes_of(tree: DraftTree) -> int:
     return sum(math.prod(tree[: depth + 1]) for depth in range(len(tree)))
 
 
-def depth_of(tree: DraftTree) -> int:
-    """How many tokens of a tree can follow each other, at most."""
-    return GROWN.depth if tree == "auto" else len(tree)
-
-
 def most_children(tree: DraftTree, depth: int) -> int:
     """How many children a token of this depth can have; depth 0: the text."""
     if tree == "auto":

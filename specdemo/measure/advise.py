@@ -3,9 +3,8 @@ its first answer: a short text of each contender with long drafts, from which al
 and whole texts of the most promising settings, in turns with the target alone. What time is left goes on, in
 all kinds of work, until it is clear which setting is best."""
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import date
 from time import perf_counter
 
 from specdemo.errors import CannotReadTrees
@@ -35,8 +34,8 @@ from specdemo.measure.results import (
     work_in_words,
 )
 from specdemo.measure.samples import Place, measure
-from specdemo.measure.settings import as_contender, field_of
-from specdemo.measure.turns import run_in_turns
+from specdemo.measure.settings import Setting, as_contender, field_of, how_measured
+from specdemo.measure.turns import Stopped, run_in_turns
 from specdemo.session import prepare
 from specdemo.words.message import Message, about, message, message_of
 
@@ -56,23 +55,6 @@ class Progress:
     measured: Measured
     doing: Message
     seconds_left: float
-
-
-@dataclass(frozen=True)
-class Task:
-    """What is to be measured. pairs: by contender; all have the same target. prompts: by kind of work.
-    budget: seconds. notes: on what is left out. measured: what is known before."""
-
-    pairs: Mapping[str, Pair]
-    prompts: Mapping[str, Sequence[Prompt]]
-    params: Params
-    budget: float
-    notes: Sequence[Message | str]
-    measured: Measured
-
-
-class OutOfTime(Exception):
-    """The text that is being written does not count."""
 
 
 def fitting(
@@ -109,67 +91,69 @@ def _refused(pair: Pair, prompt: Prompt, params: Params) -> Message | str | None
     return about("prompts", "advice_too_long", length=length, tokens=tokens, context=context)
 
 
-def task_of(
+def advise(
     pair: Pair,
     asked: Sequence[str],
     prompts: Mapping[str, Sequence[Prompt]],
     params: Params,
     budget: float,
     command: str,
-) -> Task:
-    """asked: see `field_of`. Raises as that and `fitting` do."""
+    is_stopped: Callable[[], bool] = lambda: False,
+) -> Iterator[Progress]:
+    """Measures, and yields all that is measured so far before each text and at the end: first nothing but
+    notes on what is left out. Where is_stopped gets true, or the budget is at its end, a text that is being
+    written does not count.
+
+    pair: with the target. asked: see `field_of`. prompts: by kind of work. budget: seconds. command: what
+    measures the same. Raises as `field_of`, `fitting` and `stream` do."""
     settings, cannot_draft = field_of(pair, asked, params)
-    kept, left_out = fitting(pair, prompts, params)
-    notes, info = [*cannot_draft, *left_out], pair.info
-    if kind := info.quantize.target:
-        notes.append(message("advice_quantized", kind=kind))
+    prompts, left_out = fitting(pair, prompts, params)
+    kind, shared = pair.info.quantize.target, asdict(params)
+    del shared["draft_with"], shared["gamma"]
+    quantized = [message("advice_quantized", kind=kind)] if kind else []
     measured = Measured(
-        target=info.target,
-        device=info.device,
-        device_name=info.device_name,
-        dtype=info.dtype.target,
-        quantize=asdict(info.quantize),
+        **how_measured(pair, params),
+        quantize=asdict(pair.info.quantize),
         versions={"specdemo": __version__, **pair.versions},
-        date=date.today().isoformat(),
         command=command,
-        params={name: value for name, value in asdict(params).items() if name not in ("draft_with", "gamma")},
-        works=tuple(kept),
+        params=shared,
+        works=tuple(prompts),
         contenders=(ALONE, *map(as_contender, settings)),
-        notes=(*notes, *pair.notes),
+        notes=(*cannot_draft, *left_out, *quantized, *pair.notes),
     )
-    pairs = {ALONE.name: pair} | {one.name: one.pair for one in settings}
-    return Task(pairs, kept, params, budget, notes, measured)
-
-
-def advise(task: Task, is_stopped: Callable[[], bool] = lambda: False) -> Iterator[Progress]:
-    """Measures, and yields all that is measured so far before each text and at the end. Where is_stopped gets
-    true, or the budget is at its end, a text that is being written does not count. Raises as `stream`
-    does."""
-    course = _Course(task, is_stopped)
+    course = _Course(pair, settings, prompts, params, budget, is_stopped, measured)
     try:
         yield from course.warm_up()
         yield from course.check()
         yield from course.answer_first()
         yield from course.go_on()
         ended: Ended = course.ended
-    except OutOfTime:
+    except Stopped:
         ended = "interrupted" if is_stopped() else "budget"
     yield course.progress(message("advice_done"), ended)
 
 
+@dataclass
 class _Course:
-    """The measurement as it goes on."""
+    """The measurement as it goes on. settings: what can draft."""
 
-    def __init__(self, task: Task, is_stopped: Callable[[], bool]):
-        self.task, self.measured, self.is_stopped = task, task.measured, is_stopped
+    pair: Pair
+    settings: Sequence[Setting]
+    prompts: Mapping[str, Sequence[Prompt]]
+    params: Params
+    budget: float
+    is_stopped: Callable[[], bool]
+    measured: Measured
+    ended: Ended = "all"
+
+    def __post_init__(self):
         self.began = perf_counter()
-        self.ended: Ended = "all"
-        self.contenders = {one.name: one for one in self.measured.contenders if one.draft_with != "none"}
+        self.drafting = {one.name: (one, as_contender(one)) for one in self.settings}
 
     @property
     def share(self) -> float:
         """Of the budget that is used."""
-        return (perf_counter() - self.began) / self.task.budget
+        return (perf_counter() - self.began) / self.budget
 
     def is_over(self) -> bool:
         return self.is_stopped() or self.share > 1
@@ -177,37 +161,36 @@ class _Course:
     def progress(self, doing: Message, ended: Ended = "running") -> Progress:
         own = perf_counter() - self.began
         self.measured = replace(self.measured, seconds=own, ended=ended)
-        return Progress(self.measured, doing, max(0.0, self.task.budget - own))
+        return Progress(self.measured, doing, max(0.0, self.budget - own))
 
     def warm_up(self) -> Iterator[Progress]:
         """What happens at a first use: not measured."""
         work = self.measured.works[0]
-        for contender in list(self.contenders.values()):
+        for _, contender in list(self.drafting.values()):
             yield self.progress(message("advice_warming_up", name=contender.name))
             try:
                 self.text(self.longest(contender), (work, 0), WARM_UP)
             except CannotReadTrees as error:
-                del self.contenders[contender.name]
+                del self.drafting[contender.name]
                 note = message("advice_left_out", name=contender.name, why=message_of(error))
                 self.measured = replace(self.measured, notes=(*self.measured.notes, note))
 
     def check(self) -> Iterator[Progress]:
-        pair = self.task.pairs[ALONE.name]
         yield self.progress(message("advice_checking"))
-        params = replace(self.task.params, draft_with="none")
-        text = [one for some in self.task.prompts.values() for one in encode(pair, some[0], params)]
-        for found in check_times(pair, text, params, OF_CHECKS * self.task.budget, self.is_over):
+        params = replace(self.params, draft_with="none")
+        text = [one for some in self.prompts.values() for one in encode(self.pair, some[0], params)]
+        for found in check_times(self.pair, text, params, OF_CHECKS * self.budget, self.is_over):
             self.measured = replace(self.measured, checks=(*self.measured.checks, *found))
             yield self.progress(message("advice_checking"))
         if self.is_over():
-            raise OutOfTime
+            raise Stopped
 
     def answer_first(self) -> Iterator[Progress]:
         """One kind of work after the other, each in its part of the time that is left; the last part is for
         what comes then."""
         works = self.measured.works
         for at, work in enumerate(works):
-            left = self.task.budget * (1 - self.share)
+            left = self.budget * (1 - self.share)
             end = perf_counter() + left / (len(works) - at + 1)
             yield from self.probe(work)
             self.choose(work)
@@ -217,7 +200,7 @@ class _Course:
         """A text with long drafts of each contender, short unless it copies from the text: that finds more in
         a longer one. They count when all have written it."""
         found = []
-        for contender in self.contenders.values():
+        for _, contender in self.drafting.values():
             yield self.progress(message("advice_probing", work=work_in_words(work), name=contender.name))
             most = LONGEST_TEXT if METHODS[contender.draft_with].manner == "copy" else FIRST_TEXT
             found.append(self.text(self.longest(contender), (work, 0), most))
@@ -243,12 +226,16 @@ class _Course:
         """The texts before the first look, by one finalist after the other: AT_LEAST of them, and more until
         `end`. They count when a finalist has written all. Until `end` they also tell which finalists come
         next, since the first text alone can be one that is easy to draft."""
-        places = [(work, number) for number in range(len(self.task.prompts[work]))][: LOOKS[0]]
+        places = [(work, number) for number in range(len(self.prompts[work]))][: LOOKS[0]]
         done = {one.setting for one in self.measured.samples if one.work == work}
         while left := [one for one in self.measured.finalists[work] if one not in done]:
             if end is not None and len(done) >= AT_LEAST and perf_counter() > end:
                 return
-            self.keep((yield from self.texts({work: left[:1]}, places)))
+            found: list[Sample] = []
+            yield from self.texts(
+                {work: left[:1]}, places, lambda _, samples, kept=found: kept.extend(samples)
+            )
+            self.keep(found)
             done.add(left[0])
             if end is not None:
                 self.choose(work)
@@ -277,12 +264,12 @@ class _Course:
     def until(self, running: dict[str, list[Candidate]], look: Callable[[str], object]) -> Iterator[Progress]:
         """Prompt after prompt of each kind of work by what is in the running there, from which `look` takes
         what is out, after each prompt of a kind of work."""
-        most = max((len(self.task.prompts[work]) for work in running), default=0)
+        most = max((len(self.prompts[work]) for work in running), default=0)
         places = [
             (work, number)
             for number in range(most)
             for work in running
-            if self.written(work) <= number < len(self.task.prompts[work])
+            if self.written(work) <= number < len(self.prompts[work])
         ]
 
         def take(place: Place, samples: list[Sample]) -> None:
@@ -293,7 +280,7 @@ class _Course:
 
     def drop(self, running: dict[str, list[Candidate]], work: str, for_all: Sequence[Candidate]) -> None:
         """What is out in a kind of work, but for `for_all`; and the kind of work, where it is clear."""
-        written, count = self.written(work), len(self.task.prompts[work])
+        written, count = self.written(work), len(self.prompts[work])
         if written not in (*LOOKS, count):
             return
         found = by_setting(self.measured.samples, [work])
@@ -313,7 +300,7 @@ class _Course:
     def is_level(self) -> bool:
         """Whether it is time to look, with as many texts in each kind of work, as far as it has prompts."""
         most = max(map(self.written, self.measured.works))
-        counts = {work: len(own) for work, own in self.task.prompts.items()}
+        counts = {work: len(own) for work, own in self.prompts.items()}
         return most in LOOKS and all(self.written(work) == min(most, counts[work]) for work in counts)
 
     def written(self, work: str) -> int:
@@ -327,39 +314,21 @@ class _Course:
         self,
         running: Mapping[str, list[Candidate]],
         places: Sequence[Place],
-        take: Callable[[Place, list[Sample]], None] = lambda place, samples: None,
-    ) -> Generator[Progress, None, list[Sample]]:
-        """Texts on these prompts by what is in the running in their kind of work; returns all of them. take:
-        see `measure`."""
-        found: list[Sample] = []
-
-        def settings(place: Place) -> list[Candidate]:
-            return running.get(place[0], [])
-
-        def taken(place: Place, samples: list[Sample]) -> None:
-            found.extend(samples)
-            take(place, samples)
-
-        for candidate, (work, number) in measure(settings, places, self.text, taken):
-            told = {"work": work_in_words(work), "number": number + 1, "count": len(self.task.prompts[work])}
+        take: Callable[[Place, list[Sample]], None],
+    ) -> Iterator[Progress]:
+        """Texts on these prompts by what is in the running in their kind of work. take: see `measure`."""
+        at = measure(lambda place: running.get(place[0], []), places, self.text, take)
+        for candidate, (work, number) in at:
+            told = {"work": work_in_words(work), "number": number + 1, "count": len(self.prompts[work])}
             yield self.progress(message("advice_comparing", **told, name=called(candidate)))
-        return found
 
     def longest(self, contender: Contender) -> Candidate:
         return Candidate(contender.name, 0 if contender.tree else min(PROBED, contender.longest or PROBED))
 
     def text(self, setting: Candidate, place: Place, most: int = LONGEST_TEXT) -> Sample:
-        """One text. OutOfTime if it was not written to its end."""
-        contender, (work, number) = self.contenders[setting.contender], place
-        params = replace(
-            self.task.params,
-            draft_with=contender.draft_with,
-            gamma=setting.gamma or self.task.params.gamma,
-            tree=contender.tree,
-            max_new_tokens=min(most, self.task.params.max_new_tokens),
-        )
-        pair, prompt = self.task.pairs[setting.contender], self.task.prompts[work][number]
-        trace, turns = run_in_turns(pair, prompt, params, self.is_over)
-        if trace.finish == "cancelled":
-            raise OutOfTime
-        return sample_of(work, number, setting, trace, turns)
+        """One text. Stopped if it was not written to its end."""
+        (own, _), (work, number) = self.drafting[setting.contender], place
+        gamma = setting.gamma or own.params.gamma
+        params = replace(own.params, gamma=gamma, max_new_tokens=min(most, own.params.max_new_tokens))
+        text = run_in_turns(own.pair, self.prompts[work][number], params, self.is_over)
+        return sample_of(work, number, setting, text)

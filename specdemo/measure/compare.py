@@ -2,11 +2,10 @@
 and `bench --methods`."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from datetime import date
+from dataclasses import dataclass, replace
 from functools import reduce
 from statistics import fmean
-from time import perf_counter
+from typing import Any, NamedTuple
 
 from specdemo.errors import CannotReadTrees, LoadError
 from specdemo.events import METHODS, Prompt, manner_of, rule_in_words
@@ -15,23 +14,14 @@ from specdemo.events.params import tree_text, values_of_rule
 from specdemo.events.speedup import SpeedUp, is_wide, speed_up, timed
 from specdemo.events.trace import Trace
 from specdemo.loading.pair import Pair
-from specdemo.measure.samples import FEWEST_TURNS, TimedTurn, measure, speed_up_in_turns, timed_text
-from specdemo.measure.settings import Setting
-from specdemo.measure.table import WARM_UP_TOKENS, MethodRow, MethodsResult, is_untimed, winner
-from specdemo.measure.turns import run_in_turns
+from specdemo.measure.samples import FEWEST_TURNS, Text, measure, speed_up_in_turns, timed_text
+from specdemo.measure.settings import Setting, how_measured
+from specdemo.measure.table import WARM_UP_TOKENS, MethodRow, is_untimed, winner
+from specdemo.measure.turns import Stopped, run_in_turns
 from specdemo.words.catalogue import speaking
 from specdemo.zero import start_run
 
-WITH_PLAIN = 1.7  # times as long as a run takes one in turns with plain rounds, until it is known
-
-
-@dataclass(frozen=True)
-class Text:
-    """One generation. turns: none where it was not made in turns with plain rounds."""
-
-    trace: Trace
-    turns: Sequence[TimedTurn] = ()
-    seconds: float = 0.0
+WITH_PLAIN = 1.7  # times as long as a run takes one in turns with plain rounds
 
 
 @dataclass(frozen=True)
@@ -40,15 +30,11 @@ class Comparison:
 
     done: int  # generations, warm-ups included
     total: int
-    left: float  # seconds that the others will take, by what such ones have taken so far
+    share: float  # of its time that is over, about
     repeats: int  # of each setting on each prompt, as far as is known now
     measuring: str | None  # the setting whose turn it is now, None at the end
     rows: list[MethodRow]  # fastest first
     traces: dict[str, Trace]  # each setting's latest, by its name, without warm-ups
-
-
-class Stopped(Exception):
-    """Within a text, which then does not count."""
 
 
 def compare(
@@ -81,36 +67,35 @@ def compare(
 
 @dataclass
 class _Course:
-    """A comparison as it goes on. passes: over all prompts. warm_ups: seconds."""
+    """A comparison as it goes on. passes: over all prompts. warm: how many settings have warmed up."""
 
     settings: list[Setting]
     prompts: Sequence[Prompt]
     is_stopped: Callable[[], bool]
     passes: int
     is_in_turns: bool
+    warm: int = 0
 
     def __post_init__(self):
         self.texts: dict[str, list[Text]] = {setting.name: [] for setting in self.settings}
-        self.rows, self.warm_ups = list[MethodRow](), dict[str, float]()
+        self.rows = list[MethodRow]()
         assert len(self.texts) == len(self.settings), "each needs a name of its own"
 
     def warm_up(self) -> Iterator[Comparison]:
         """What happens at a first use."""
-
-        def short_text(setting: Setting, prompt: Prompt) -> None:
+        for setting in list(self.settings):
+            if self.warm:
+                yield self.so_far(setting)
             most = min(WARM_UP_TOKENS, setting.params.max_new_tokens)
             short = replace(setting, params=replace(setting.params, max_new_tokens=most))
             try:
-                self.warm_ups[setting.name] = self.text(short, prompt, in_turns=False).seconds
+                self.text(short, max(self.prompts, key=len), in_turns=False)
+                self.warm += 1
             except CannotReadTrees:
                 if not setting.is_extra:
                     raise
-                self.settings = [one for one in self.settings if one.name != setting.name]
+                self.settings.remove(setting)
                 del self.texts[setting.name]
-
-        for setting, _ in measure(lambda _: self.settings, [max(self.prompts, key=len)], short_text):
-            if self.warm_ups:
-                yield self.so_far(setting)
 
     def measured(self, passes: int) -> Iterator[Comparison]:
         def text(setting: Setting, prompt: Prompt) -> None:
@@ -123,49 +108,46 @@ class _Course:
             yield self.so_far(setting)
 
     def text(self, setting: Setting, prompt: Prompt, in_turns: bool) -> Text:
-        pair, params, turns, began = setting.pair, setting.params, [], perf_counter()
+        pair, params = setting.pair, setting.params
         if in_turns:
             assert isinstance(pair, Pair), "what runs here"
-            trace, turns = run_in_turns(pair, prompt, params, self.is_stopped)
+            text = run_in_turns(pair, prompt, params, self.is_stopped)
         else:
             with start_run(pair, prompt, params, measure=False, is_over=self.is_stopped) as run:
                 for _ in run:
                     if self.is_stopped():
                         break
-            trace = run.trace
-        if trace.finish == "cancelled":
-            raise Stopped
+            text = Text(run.trace)
+            if run.trace.finish == "cancelled":
+                raise Stopped
         untimed = "so there is nothing to time"
-        if trace.stats.timed_tokens < 1:
+        if text.trace.stats.timed_tokens < 1:
             raise LoadError(f"{pair.info.name} has sent one token, {untimed}")
-        if not trace.stats.run_ms:
+        if not text.trace.stats.run_ms:
             proxy = "is there a proxy before it that collects what it sends?"
             raise LoadError(f"{pair.info.name} has sent its whole text at once, {untimed}: {proxy}")
-        return Text(trace, turns, perf_counter() - began)
+        return text
 
     def so_far(self, setting: Setting | None) -> Comparison:
         """setting: the next one."""
-        done = len(self.warm_ups) + sum(map(len, self.texts.values()))
-        total = len(self.settings) * (1 + self.passes * len(self.prompts))
+        texts, all_texts = sum(map(len, self.texts.values())), self.passes * len(self.prompts)
+        warm_ups = len(self.settings)
+        most = max(one.params.max_new_tokens for one in self.settings)
+        longer = max(1.0, most / WARM_UP_TOKENS) * (WITH_PLAIN if self.is_in_turns else 1.0)
+        share = (self.warm + longer * texts) / (warm_ups + longer * warm_ups * all_texts)
         latest = {name: own[-1].trace for name, own in self.texts.items() if own}
-        return Comparison(done, total, self.left(), self.passes, setting and setting.name, self.rows, latest)
-
-    def left(self) -> float:
-        """Seconds that the other texts will take: each as long as others of its setting, and before there are
-        any as the warm-ups tell."""
-        usual, left = fmean(self.warm_ups.values() or [0.0]), 0.0
-        longer = WITH_PLAIN if self.is_in_turns else 1.0
-        for setting in self.settings:
-            took = [one.seconds for one in self.texts[setting.name]]
-            warm_up = self.warm_ups.get(setting.name, usual)
-            most = max(1.0, setting.params.max_new_tokens / WARM_UP_TOKENS)
-            text = fmean(took) if took else longer * most * warm_up
-            left += (self.passes * len(self.prompts) - len(took)) * text
-        return left + (len(self.settings) - len(self.warm_ups)) * usual
+        return Comparison(
+            done=self.warm + texts,
+            total=warm_ups * (1 + all_texts),
+            share=share,
+            repeats=self.passes,
+            measuring=setting and setting.name,
+            rows=self.rows,
+            traces=latest,
+        )
 
 
-@dataclass(frozen=True)
-class Timing:
+class Timing(NamedTuple):
     """How a setting's times compare with those of the target alone. plain_ms: a plain round. pace: so many
     times as long as they were are all times told."""
 
@@ -223,8 +205,7 @@ def _row(setting: Setting, own: Sequence[Text], alone: Sequence[Text], timing: T
     draft_ms, verify_ms = (part and part * timing.pace for part in parts)
     is_told = speedup is not None and not is_wide(speedup.interval)
     is_plain, has_drafter = params.draft_with == "none", METHODS[params.draft_with].needs_drafter
-    info, drafted = setting.pair.info, sum_of("drafted")
-    with_draft = fmean(bool(one.draft) for text in own for one in text.trace.rounds)
+    info = setting.pair.info
     is_compared = bool(alone) and params.temperature == 0
     equal = [one.trace.output_ids == other.trace.output_ids for one, other in zip(own, alone, strict=False)]
     return MethodRow(
@@ -233,8 +214,7 @@ def _row(setting: Setting, own: Sequence[Text], alone: Sequence[Text], timing: T
         manner=manner_of(params.draft_with, info.server.method if info.server else info.drafter_kind),
         gamma=None if is_plain or params.tree else params.gamma,
         tree=tree_text(params.tree),
-        drafted_per_round=ratio(drafted, rounds),
-        rounds_with_draft=None if drafted is None else with_draft,
+        drafted_per_round=ratio(sum_of("drafted"), rounds),
         accepted_per_round=accepted / rounds,
         tokens_per_round=sum_of("tokens") / rounds,
         acceptance_rate=ratio(accepted, total(accepted, sum_of("rejected"))),
@@ -250,29 +230,33 @@ def _row(setting: Setting, own: Sequence[Text], alone: Sequence[Text], timing: T
     )
 
 
+FIELDS = (
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "rule",
+    "confidence",
+    "exit_layer",
+    "seed",
+    "max_new_tokens",
+)
+
+
 @speaking("en")
 def result_of(
     settings: Sequence[Setting], prompts: Sequence[str], repeats: int, rows: list[MethodRow]
-) -> MethodsResult:
+) -> dict[str, Any]:
     """The rows with how they were measured, for JSON. The first setting stands for all of them."""
-    info, params = settings[0].pair.info, settings[0].params
-    notes = [note for setting in settings for note in setting.pair.notes]
+    params = settings[0].params
+    notes = [str(note) for setting in settings for note in setting.pair.notes]
     rules = filter(None, (rule_in_words(setting.params) for setting in settings))  # none without drafts
-    return MethodsResult(
-        target=info.target,
-        device=info.device,
-        device_name=info.device_name,
-        dtype=info.dtype.target,
-        date=date.today().isoformat(),
-        **{
-            field.name: getattr(params, field.name)
-            for field in fields(MethodsResult)
-            if hasattr(params, field.name)
-        },
-        prompts=list(prompts),
-        repeats=repeats,
-        rows=rows,
-        winner=winner(rows),
-        of_rule=values_of_rule(params),
-        notes=list(dict.fromkeys([*rules, *map(str, notes)])),
-    )
+    return {
+        **how_measured(settings[0].pair, params, *FIELDS),
+        "of_rule": values_of_rule(params),
+        "prompts": list(prompts),
+        "repeats": repeats,
+        "rows": rows,
+        "winner": winner(rows),
+        "notes": list(dict.fromkeys([*rules, *notes])),
+    }

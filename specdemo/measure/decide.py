@@ -39,37 +39,22 @@ ByPlace = Mapping[Place, Sample]
 Beside = Literal["recommended", "alike", "slower"]
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """What a setting would bring: tokens a round, and how many times as fast as the target alone."""
-
-    setting: Candidate
-    tokens: float
-    speedup: float
-
-
-def estimates(contender: Contender, probe: Together, checks: Sequence[CheckTime]) -> list[Estimate]:
-    """The estimates for all draft lengths, from texts with drafts of up to PROBED tokens. checks: of one
-    context, by their rows."""
+def estimates(contender: Contender, probe: Together, checks: Sequence[CheckTime]) -> dict[Candidate, float]:
+    """The estimated speed-ups of all draft lengths, from texts with drafts of up to PROBED tokens. checks: of
+    one context, by their rows."""
     if contender.tree:  # as it was probed; what a verdict on it takes beyond that on a chain is not known yet
-        tokens = probe.tokens_per_round
         cost = check_ratio(checks, 1 + probe.drafted_per_round) + probe.draft_cost
-        return [Estimate(Candidate(contender.name, 0), tokens, tokens / cost)]
-    found = []
-    for gamma in lengths_of(contender):
+        return {Candidate(contender.name, 0): probe.tokens_per_round / cost}
+    found = {}
+    for gamma in sorted({min(length, contender.longest or length) for length in LENGTHS}):
         accepted, drafted = _up_to(gamma, probe, "accepted"), _up_to(gamma, probe, "drafted")
         # drafted[i]: the share of rounds with more than i drafts; so these are the shares with exactly i.
         exactly = [above - below for above, below in zip([1.0, *drafted], [*drafted, 0.0], strict=True)]
         cost = sum(share * check_ratio(checks, 1 + length) for length, share in enumerate(exactly))
         made = probe.drafted_per_round
         cost += probe.draft_cost * (sum(drafted) / made if made and not contender.at_once else 1.0)
-        tokens = 1 + sum(accepted)
-        found.append(Estimate(Candidate(contender.name, gamma), tokens, tokens / cost))
+        found[Candidate(contender.name, gamma)] = (1 + sum(accepted)) / cost
     return found
-
-
-def lengths_of(contender: Contender) -> list[int]:
-    return sorted({min(length, contender.longest or length) for length in LENGTHS})
 
 
 def _up_to(gamma: int, probe: Together, what: Literal["drafted", "accepted"]) -> list[float]:
@@ -80,28 +65,25 @@ def _up_to(gamma: int, probe: Together, what: Literal["drafted", "accepted"]) ->
     return shares + [shares[-1] * factor**more for more in range(1, gamma - len(shares) + 1)]
 
 
-def finalists(found: Iterable[Estimate]) -> list[Candidate]:
+def finalists(found: Mapping[Candidate, float]) -> list[Candidate]:
     """The settings that are worth measuring, the most promising first: the best one of each contender, and
-    then others that are nearly as good as the best of all."""
-    ordered = sorted(found, key=lambda one: one.speedup, reverse=True)
-    best_of_each = {one.setting.contender: one for one in reversed(ordered)}.values()
-    enough = ordered[0].speedup if ordered else 0.0
-    chosen = [
-        one for one in ordered if one.speedup >= (WORTH if one in best_of_each else WORTH_MORE) * enough
-    ]
-    first = sorted(chosen, key=lambda one: one not in best_of_each)
-    return [one.setting for one in first[:MOST_FINALISTS]]
+    then others that are nearly as good as the best of all. found: the estimates."""
+    ordered = sorted(found, key=lambda one: found[one], reverse=True)
+    best_of_each = {one.contender: one for one in reversed(ordered)}.values()
+    enough = found[ordered[0]] if ordered else 0.0
+    chosen = [one for one in ordered if found[one] >= (WORTH if one in best_of_each else WORTH_MORE) * enough]
+    return sorted(chosen, key=lambda one: one not in best_of_each)[:MOST_FINALISTS]
 
 
-def estimates_of(measured: Measured, works: Iterable[str]) -> list[Estimate]:
+def estimates_of(measured: Measured, works: Iterable[str]) -> dict[Candidate, float]:
     """The estimates of all contenders, from their texts with long drafts in these kinds of work together."""
     wanted, texts = set(works), (*measured.probes, *measured.samples)
     probes = [one for one in texts if one.work in wanted and one.turns and is_long(measured, one.setting)]
     checks = nearest_context(measured.checks, fmean(one.length for one in probes)) if probes else []
-    found = []
+    found = dict[Candidate, float]()
     for contender in measured.contenders:
         if own := tuple(one for one in probes if one.setting.contender == contender.name):
-            found += estimates(contender, Together(own), checks)
+            found |= estimates(contender, Together(own), checks)
     return found
 
 

@@ -2,11 +2,10 @@
 own, from a file."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from itertools import chain, cycle, islice
 from pathlib import Path
-from typing import Any
 
 from specdemo.events import Prompt, check_prompt
 from specdemo.events.params import check_messages
@@ -24,8 +23,6 @@ SPEED_BENCH = {
     "multilingual": "translation",
 }
 JSON_FILES = (".json", ".jsonl", ".ndjson")
-PROMPTS = ("messages", "prompt", "input")  # the names under which a request has its prompt
-WRAPPERS = ("body", "request")  # the names under which a log has a request
 LARGEST_FILE = 64  # MB
 FORMS = '{"prompt": "..."} or {"messages": [...]}'  # of a line, as sentences name them
 
@@ -69,11 +66,8 @@ def prompts_of(kinds: Sequence[str]) -> dict[str, list[Prompt]]:
 
 def read_prompts(path: str | Path) -> list[Prompt]:
     """The prompts of a file in UTF-8: one a line, or, where the first line begins with { or the name ends
-    like one of JSON_FILES, a JSON object a line. Empty lines are skipped.
-
-    An object has "prompt" (text or messages), "messages", or "input" and "instructions" as OpenAI's Responses
-    API takes them; or it has such an object as "body" or "request". A text as "input" is a user's message. An
-    assistant's messages at the end are what was answered, and are left off.
+    like one of JSON_FILES, a JSON object with "prompt" (text) or "messages" a line. Empty lines are skipped,
+    and an assistant's messages at the end are what was answered, and left off.
 
     ValueError, in one sentence, for a file or a line that cannot be taken."""
     file, prompts = str(path), []
@@ -95,7 +89,7 @@ def read_prompts(path: str | Path) -> list[Prompt]:
         if not line.strip():
             continue
         try:
-            prompts.append(_of_object(_request(line)) if is_json else _text(line.removesuffix("\r")))
+            prompts.append(_of_object(line) if is_json else _text(line.removesuffix("\r")))
         except ValueError as error:
             what = message_of(error)
             raise ValueError(about("prompts", "prompts_line", file=file, line=number, what=what)) from None
@@ -109,47 +103,18 @@ def _text(text: str) -> str:
     return text
 
 
-def _request(line: str) -> Mapping[str, Any]:
-    """The object of a line that has the prompt."""
+def _of_object(line: str) -> Prompt:
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):
         found = None
-    while isinstance(found, Mapping) and not any(name in found for name in PROMPTS):
-        found = next((found[name] for name in WRAPPERS if name in found), None)
-    if not isinstance(found, Mapping):
+    if isinstance(found, dict) and isinstance(found.get("prompt"), str):
+        return _text(found["prompt"])
+    if not isinstance(found, dict) or not isinstance(found.get("messages"), list):
         raise ValueError(given(message("prompts_object", forms=FORMS), line))
-    return found
-
-
-def _of_object(request: Mapping[str, Any]) -> Prompt:
-    name = next(name for name in PROMPTS if name in request)
-    value = request[name]
-    if name == "prompt" and isinstance(value, str):
-        return _text(value)
-    if name == "input" and isinstance(value, str):
-        value = [{"role": "user", "content": value}]
-    if not isinstance(value, list) or not all(isinstance(one, Mapping) for one in value):
-        key = "prompts_messages" if name == "messages" else "prompts_text_or_messages"
-        raise ValueError(given(message(key, name=name), value))
-    asked = list(value)
-    while asked and asked[-1].get("role") == "assistant":
+    asked = found["messages"]
+    while asked and isinstance(asked[-1], dict) and asked[-1].get("role") == "assistant":
         asked.pop()
     if not asked:
-        raise ValueError(message("prompts_unasked", name=name))
-    if request.get("instructions") is not None:
-        asked.insert(0, {"role": "system", "content": request["instructions"]})
-    return list(check_messages([_message(one) for one in asked]))
-
-
-def _message(logged: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a chat template reads of a logged message. "developer" is a newer name of "system"."""
-    if logged.get("tool_calls") or logged.get("function_call"):
-        raise ValueError(message("prompts_tools"))
-    role, content = logged.get("role"), logged.get("content")
-    if isinstance(content, list):
-        texts = [part.get("text") if isinstance(part, Mapping) else None for part in content]
-        if not all(isinstance(text, str) for text in texts):
-            raise ValueError(message("prompts_part"))
-        content = "".join(texts)
-    return {"role": "system" if role == "developer" else role, "content": content}
+        raise ValueError(message("prompts_unasked"))
+    return list(check_messages(asked))

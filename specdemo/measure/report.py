@@ -1,20 +1,17 @@
 """The advice as text, as JSON, and as a page that keeps all that was measured. Without torch."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import groupby, product
+from itertools import groupby
 from math import log2
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from jinja2 import Environment
 
 from specdemo.events import Params
-from specdemo.events.params import depth_of
 from specdemo.measure.decide import (
-    FIRST_TEXT,
-    PROBED,
     SettingRow,
     called,
     concurrent,
@@ -28,7 +25,6 @@ from specdemo.measure.results import (
     CheckTime,
     Measured,
     Recommendation,
-    Together,
     to_object,
     work_in_words,
 )
@@ -38,7 +34,6 @@ from specdemo.words.catalogue import number, say, spoken
 
 TEMPLATE = Path(__file__).with_name("report.html")
 TOLD_ROWS = (2, 5, 9, 17)  # of checks
-PLACES = (1, 2, 3, 4, 6, 8)  # in a draft, of which the first texts tell
 
 
 @dataclass(frozen=True)
@@ -89,32 +84,6 @@ def _speedup(row: SettingRow) -> str:
     return with_interval(row.speedup.value, row.speedup.interval) if _is_told(row) else say("advice.too_wide")
 
 
-def probes_table(measured: Measured) -> Table[Together]:
-    """What the first texts of each contender say in a kind of work."""
-
-    def accepted(place: int) -> Column[Together]:
-        heading = say("positions.place", place=place)
-        return Column(heading, lambda texts: shown(texts.share_above("accepted", place)[-1], ".0%"))
-
-    work, drafter, cost = (say(f"advice.{name}") for name in ("columns.work", "probe_drafter", "probe_cost"))
-    columns = [
-        Column[Together](work, lambda texts: work_in_words(texts.samples[0].work), is_left=True),
-        Column[Together](drafter, lambda texts: texts.samples[0].setting.contender, is_left=True),
-        *map(accepted, PLACES),
-        Column[Together](cost, lambda texts: shown(texts.draft_cost)),
-    ]
-    found = []
-    for work, contender in product(measured.works, measured.contenders):
-        of_work = [one for one in measured.probes if one.work == work and one.turns]
-        if own := tuple(one for one in of_work if one.setting.contender == contender.name):
-            found.append(Together(own))
-    return Table(columns, found)
-
-
-def probes_in_words() -> str:
-    return say("advice.probes", most=PROBED, tokens=FIRST_TEXT)
-
-
 def advice_text(advice: Advice) -> str:
     """For each kind of work what to set and why; then what a check takes, all that was measured, and what to
     type into servers."""
@@ -128,8 +97,6 @@ def advice_text(advice: Advice) -> str:
     parts = [head_in_words(measured), "\n".join(advised), "\n".join(told)]
     if (settings := settings_table(advice)).rows:
         parts.append(f"{settings}\n{say('advice.dropped')}")
-    if (probes := probes_table(measured)).rows:
-        parts.append(f"{probes_in_words()}\n{probes}")
     parts += ["\n".join(f"note: {note}" for note in measured.notes), ended_in_words(measured)]
     if typed := typed_of(advice):
         parts.append(f"{say('advice.typed')}:")
@@ -222,28 +189,14 @@ def page_of(advice: Advice) -> str:
     """The page, in the language that is spoken."""
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     called_by_template = (say, head_in_words, work_in_words, setting_in_words, ended_in_words)
-    called_by_template += (checks_in_words, requests_in_words, probes_in_words, typed_of)
-    called_by_template += (settings_table, probes_table, speedups_picture, curves_pictures)
+    called_by_template += (checks_in_words, requests_in_words, typed_of, settings_table, speedups_picture)
     environment.globals.update({function.__name__: function for function in called_by_template})
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
     kept = json.dumps(to_object(advice.measured)).replace("<", "\\u003c")
     return template.render(advice=advice, measured=advice.measured, kept=kept, language=spoken())
 
 
-# The pictures, which report.html draws: what is where, in px.
-WIDTH, FLOOR, TOP, LEFT = 440, 182, 12, 42  # LEFT: of a curve's axis
-
-
-class Curves(NamedTuple):
-    """Curves over one x axis, from 0 up. label: for those who do not see it. levels, places: numbers at the
-    axes, by where they are. lines: points of polylines, by what they show."""
-
-    caption: str
-    label: str
-    x_label: str
-    levels: dict[float, str]
-    places: dict[float, str]
-    lines: dict[str, str]
+WIDTH = 640  # px, of the picture that report.html draws
 
 
 def speedups_picture(advice: Advice) -> tuple[list[tuple[str, str, float, float, float]], float]:
@@ -251,51 +204,14 @@ def speedups_picture(advice: Advice) -> tuple[list[tuple[str, str, float, float,
     1 is."""
     found = [one for one in advice.recommended if one.best and one.speedup and one.interval]
     ends = [1.0, *(end for one in found for end in one.interval)]
-    x = _axis(log2(min(ends)), log2(max(ends)), 6, WIDTH - 6)
+    low, high = log2(min(ends)), log2(max(ends))
+
+    def x(factor: float) -> float:
+        return round(6 + (WIDTH - 12) * (log2(factor) - low) / (high - low or 1.0), 1)
+
     rows = []
     for one in found:
         label = f"{work_in_words(one.work)}: {called(one.best)}"
-        value, low, high = (x(log2(factor)) for factor in (one.speedup, *one.interval))
-        rows.append((label, f"{with_interval(one.speedup, one.interval)} ×", value, low, high))
-    return rows, x(0.0)
-
-
-def curves_pictures(advice: Advice) -> list[Curves]:
-    """What checks take; and of the setting that is best over all of the work, the share of rounds in which
-    the drafts up to each place were accepted, by kind of work."""
-    measured, best = advice.measured, advice.recommended[-1].best
-    caption, x_label = say("advice.pictures.checks"), say("advice.pictures.rows")
-    checks = {
-        say("advice.pictures.after", context=number(context)): [(one.rows, one.ms) for one in times]
-        for context, times in by_context(measured.checks).items()
-    }
-    found = [_curves(caption, caption, x_label, checks, ".1f")] if checks else []
-    accepted = {}
-    for work in measured.works if best else ():
-        if own := tuple(one for one in measured.samples if (one.work, one.setting) == (work, best)):
-            places = depth_of(contender_of(measured, best).tree) or max(max(one.drafted) for one in own)
-            shares = Together(own).share_above("accepted", places)
-            accepted[work_in_words(work)] = list(enumerate(shares, start=1))
-    if best and any(accepted.values()):
-        label = say("advice.pictures.acceptance", name=called(best))
-        caption, x_label = say("advice.pictures.by_place"), say("advice.pictures.places")
-        found.append(_curves(caption, label, x_label, accepted, ".0%"))
-    return found
-
-
-def _curves(
-    caption: str, label: str, x_label: str, found: Mapping[str, Sequence[tuple[int, float]]], form: str
-) -> Curves:
-    """found: points (x, y), by x, of each curve."""
-    points = [point for curve in found.values() for point in curve]
-    across, top = sorted({x for x, _ in points}), max(y for _, y in points)
-    x, y = _axis(across[0], across[-1], LEFT, WIDTH - 14), _axis(0.0, top, FLOOR, TOP)
-    levels = {y(level): number(level, form) for level in (0.0, top / 2, top)}
-    places = {x(at): str(at) for at in across}
-    lines = {name: " ".join(f"{x(at)},{y(value)}" for at, value in own) for name, own in found.items() if own}
-    return Curves(caption, label, x_label, levels, places, lines)
-
-
-def _axis(low: float, high: float, start: float, end: float) -> Callable[[float], float]:
-    """Puts values from low to high between two places."""
-    return lambda value: round(start + (end - start) * (value - low) / (high - low or 1.0), 1)
+        words = f"{with_interval(one.speedup, one.interval)} ×"
+        rows.append((label, words, x(one.speedup), *map(x, one.interval)))
+    return rows, x(1.0)

@@ -9,8 +9,7 @@ import numpy as np
 
 from specdemo.events.metrics import ratio
 from specdemo.events.params import DraftTree
-from specdemo.events.trace import Trace
-from specdemo.measure.samples import TimedText, TimedTurn
+from specdemo.measure.samples import Text, TimedText, TimedTurn
 from specdemo.words.catalogue import say
 from specdemo.words.message import Message
 
@@ -73,8 +72,8 @@ class Sample:
         return TimedText(sum(self.emitted), len(self.emitted), sum(self.drafted), self.turns)
 
 
-def sample_of(work: str, prompt: int, setting: Candidate, trace: Trace, turns: Sequence[TimedTurn]) -> Sample:
-    stats = trace.stats
+def sample_of(work: str, prompt: int, setting: Candidate, text: Text) -> Sample:
+    trace, stats = text.trace, text.trace.stats
     return Sample(
         work,
         prompt,
@@ -85,7 +84,7 @@ def sample_of(work: str, prompt: int, setting: Candidate, trace: Trace, turns: S
         emitted=tuple(len(one.emitted) for one in trace.rounds),
         judged=stats.accepted + (stats.rejected or 0),
         draft_ms=stats.draft_ms or 0.0,
-        turns=tuple(turns),
+        turns=tuple(text.turns),
     )
 
 

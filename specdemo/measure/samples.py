@@ -12,10 +12,11 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass
 from math import exp, log, sqrt
 from statistics import StatisticsError, fmean, linear_regression, stdev, variance
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from specdemo.events import Stats
 from specdemo.events.speedup import SpeedUp, TimedRound, with_speedup
+from specdemo.events.trace import Trace
 
 S, P, T = TypeVar("S"), TypeVar("P"), TypeVar("T")
 Place = tuple[str, int]  # a prompt: its kind of work, and its number there
@@ -70,6 +71,13 @@ class TimedText:
     rounds: int
     drafted: int
     turns: Sequence[TimedTurn]
+
+
+class Text(NamedTuple):
+    """One text of a setting. turns: none where it was not made in turns with plain rounds."""
+
+    trace: Trace
+    turns: Sequence[TimedTurn] = ()
 
 
 def timed_text(stats: Stats, turns: Sequence[TimedTurn]) -> TimedText:

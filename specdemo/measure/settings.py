@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import date
+from typing import Any
 
 from specdemo.drafters.table import drafting_by, kind_in
 from specdemo.errors import LoadError, PairError
@@ -25,6 +27,19 @@ class Setting:
     pair: AnyPair
     params: Params
     is_extra: bool = False
+
+
+def how_measured(pair: AnyPair, params: Params, *fields: str) -> dict[str, Any]:
+    """What a result says of what was measured, where and when, with these fields of the Params."""
+    info = pair.info
+    return {
+        "target": info.target,
+        "device": info.device,
+        "device_name": info.device_name,
+        "dtype": info.dtype.target,
+        "date": date.today().isoformat(),
+        **{name: getattr(params, name) for name in fields},
+    }
 
 
 def methods_at_hand(pair: Pair) -> list[str]:
@@ -55,8 +70,7 @@ def with_trees(settings: Sequence[Setting], params: Params, trees: Sequence[Draf
     ValueError for one of `trees` that nothing drafts, and for that of `params` where each pair that could
     draft it refuses it."""
     asked = list(dict.fromkeys([*trees, *([params.tree] if params.tree else [])]))
-    found: list[Setting] = []
-    refused: dict[DraftTree, ValueError] = {}
+    found, refused = list[Setting](), dict[DraftTree, ValueError]()
     for setting in settings:
         found.append(setting)
         method = setting.params.draft_with
@@ -97,35 +111,29 @@ def check_asked(asked: Sequence[str]) -> None:
 
 
 def field_of(pair: Pair, asked: Sequence[str], params: Params) -> tuple[list[Setting], list[Message]]:
-    """What can draft for the target, and why the rest is left out; PairError or LoadError where nothing can.
-    asked: as `check_asked` takes them: drafters (hub ids, directories), methods (names in METHODS), or
-    EVERY."""
+    """What can draft for the target, each in chains and then in each tree that it can draft with such Params,
+    and why the rest is left out; PairError or LoadError where nothing can. asked: as `check_asked` takes
+    them: drafters (hub ids, directories), methods (names in METHODS), or EVERY."""
     settings, left_out, error = list[Setting](), list[Message](), None
+    places: dict[str, Any] = {name: None if name in METHODS else name for name in asked}
     if list(asked) == [EVERY]:
-        methods = [name for name in methods_at_hand(pair) if name != "none"]
-        drafters = {name: ROOT / CATALOGUE[name].drafter for name in others_at_hand(pair.info.name)}
-    else:
-        methods = [name for name in dict.fromkeys(asked) if name in METHODS]
-        drafters = {name: name for name in asked if name not in METHODS}
-
-    def add(own: Pair, method: str, drafter: str) -> None:
-        """What drafts chains so, and then each tree that it can draft with such Params."""
-        name = drafter_label(method, own.info.drafter_kind)
-        if drafters and METHODS[method].needs_drafter:
-            name += f" ({drafter})"
-        settings.extend(with_trees([Setting(name, own, replace(params, draft_with=method, tree=()))], params))
-
-    for method in methods:
-        if why := pair.lacks(method):
-            left_out.append(message("advice_left_out", name=method, why=why))
-        else:
-            add(pair, method, pair.info.name)
-    for name, place in drafters.items():
+        others = others_at_hand(pair.info.name)
+        places = dict.fromkeys(name for name in methods_at_hand(pair) if name != "none")
+        places |= {name: ROOT / CATALOGUE[name].drafter for name in others}
+    for name, place in sorted(places.items(), key=lambda each: each[1] is not None):
+        method, own, why = "model" if place else name, pair, None
         try:
-            add(pair.with_drafter(place), "model", name)
+            own = pair.with_drafter(place) if place else pair
+            why = own.lacks(method)
         except (PairError, LoadError) as failed:
-            error = failed
-            left_out.append(message("advice_left_out", name=name, why=message_of(failed)))
+            error, why = failed, message_of(failed)
+        if why:
+            left_out.append(message("advice_left_out", name=name, why=why))
+            continue
+        label = drafter_label(method, own.info.drafter_kind)
+        if any(places.values()) and METHODS[method].needs_drafter:
+            label += f" ({name if place else pair.info.name})"
+        settings += with_trees([Setting(label, own, replace(params, draft_with=method, tree=()))], params)
     if not settings:
         raise error or PairError("; ".join(left_out) or message("advice_nothing_drafts"))
     return settings, left_out

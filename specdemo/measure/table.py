@@ -2,7 +2,7 @@
 and the sentence on which drafter wins, and why. Without torch."""
 
 import csv
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from io import StringIO
 from typing import Any, Generic, TypeVar
@@ -12,7 +12,6 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from specdemo.events import DRAFTER_KINDS, METHODS, Gamma, Manner, Params, drafter_label
-from specdemo.events.metrics import ratio
 from specdemo.events.params import DraftTree
 from specdemo.events.speedup import SHORTEST
 from specdemo.events.verdict import speedup_in_words
@@ -66,25 +65,6 @@ def with_interval(value: float | None, interval: tuple[float, float] | None) -> 
     return shown(value) if interval is None else f"{shown(value)} ({'–'.join(map(shown, interval))})"
 
 
-def csv_of(rows: Sequence[Any]) -> str:
-    """The fields of rows, which are dataclasses, unrounded, below their names. An interval has two columns;
-    what is unknown is empty."""
-    lines = [dict(pair for field in asdict(row).items() for pair in _in_file(*field)) for row in rows]
-    out = StringIO()
-    writer = csv.DictWriter(out, lines[0])
-    writer.writeheader()
-    writer.writerows(lines)
-    return out.getvalue()
-
-
-def _in_file(field: str, value: Any) -> list[tuple[str, Any]]:
-    name, is_interval, _ = field.partition("_interval")
-    if not is_interval:
-        return [(field, value)]
-    low, high = value or (None, None)
-    return [(f"{name}_low", low), (f"{name}_high", high)]
-
-
 WARM_UP_TOKENS = 48  # tokens that each setting writes before it is measured
 
 
@@ -106,7 +86,6 @@ class MethodRow:
     gamma: Gamma | None  # None for "none" and of a tree
     tree: str  # Params.tree with commas; "": chains
     drafted_per_round: float | None  # None where a server does not tell it
-    rounds_with_draft: float | None  # share of the rounds in which anything was drafted; None as before
     accepted_per_round: float
     tokens_per_round: float
     acceptance_rate: float | None
@@ -122,42 +101,30 @@ class MethodRow:
     samples: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class MethodsResult:
-    """The drafters of one target, fastest first, and how they were measured."""
-
-    target: str
-    device: str
-    device_name: str
-    dtype: str | None
-    date: str
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    rule: str
-    of_rule: dict[str, float]  # the fields of Params that the rule uses
-    confidence: float
-    exit_layer: int  # of early exit; 0: as Params has it
-    seed: int | None  # None: another one for each run
-    max_new_tokens: int
-    prompts: list[str]
-    repeats: int
-    rows: list[MethodRow]
-    winner: str  # a sentence on who wins and why
-    notes: list[str]  # what a user should know of the pairs
-
-
 def is_untimed(row: MethodRow) -> bool:
     """Whether the machine was too busy for a speed-up."""
     return row.speedup_interval is not None and row.speedup is None
 
 
-def method_columns(in_words: bool = False) -> list[Column[MethodRow]]:
-    """in_words: whether headings, and how drafts come about, are the page's words, not names."""
+def csv_of(rows: Sequence[MethodRow]) -> str:
+    """The fields of the rows, unrounded, below their names. The interval has two columns; what is unknown is
+    empty."""
+    lines = []
+    for row in rows:
+        line = asdict(row)
+        line["speedup_low"], line["speedup_high"] = line.pop("speedup_interval") or (None, None)
+        lines.append(line)
+    out = StringIO()
+    writer = csv.DictWriter(out, lines[0])
+    writer.writeheader()
+    writer.writerows(lines)
+    return out.getvalue()
+
+
+def method_columns() -> list[Column[MethodRow]]:
     texts: dict[str, Callable[[MethodRow], str]] = {
         "drafter": lambda row: row.name,
-        "drafts as": lambda row: _manner(row, in_words),
+        "drafts as": _manner,
         "gamma": lambda row: "–" if row.gamma is None else str(row.gamma),
         "drafted/round": lambda row: shown(row.drafted_per_round),
         "accepted/round": lambda row: shown(row.accepted_per_round),
@@ -171,18 +138,13 @@ def method_columns(in_words: bool = False) -> list[Column[MethodRow]]:
         "memory": lambda row: "–" if row.drafter_bytes is None else _size(row.drafter_bytes),
         "same text": _same,
     }
-    return [
-        Column(say(f"compare.columns.{name}") if in_words else name, text, is_left=name == "drafter")
-        for name, text in texts.items()
-    ]
+    return [Column(say(f"compare.columns.{name}"), text, name == "drafter") for name, text in texts.items()]
 
 
-def _manner(row: MethodRow, in_words: bool) -> str:
+def _manner(row: MethodRow) -> str:
     """How its drafts come about; trees of what else drafts token after token by depth."""
     manner = "depth" if row.tree and row.manner == "chain" else row.manner
-    if manner is None:
-        return "–"
-    return say(f"compare.manners.{manner}") if in_words else manner
+    return "–" if manner is None else say(f"compare.manners.{manner}")
 
 
 def _speedup(row: MethodRow) -> str:
@@ -202,45 +164,46 @@ def _same(row: MethodRow) -> str:
     return say("compare.same", equal=equal, of=of)
 
 
-def methods_text(result: MethodsResult) -> str:
-    """A line for each drafter, fastest first, then the notes and who wins."""
-    head = (
-        f"{result.target} on {result.device} ({result.device_name}), {result.dtype}, "
-        f"temperature {result.temperature:g}, {len(result.prompts)} prompts x {result.repeats}, "
-        f"at most {result.max_new_tokens} tokens each, {result.date}; by the engine's clock, without prefill"
+def head_in_words(result: Mapping[str, Any], prompts: str) -> str:
+    """How a result was measured, on these prompts: see `how_measured`."""
+    return (
+        f"{result['target']} on {result['device']} ({result['device_name']}), {result['dtype']}, "
+        f"temperature {result['temperature']:g}, {prompts} x {result['repeats']}, "
+        f"at most {result['max_new_tokens']} tokens each, {result['date']}"
     )
-    table, notes = Table(method_columns(), result.rows), "\n".join(f"note: {note}" for note in result.notes)
-    return "\n\n".join(filter(None, (head, str(table), notes, result.winner)))
 
 
-LITTLE = 0.5  # tokens that are copied and accepted, in a round
+def methods_text(result: Mapping[str, Any]) -> str:
+    """A line for each drafter, fastest first, then the notes and who wins."""
+    head = head_in_words(result, f"{len(result['prompts'])} prompts")
+    notes = "\n".join(f"note: {note}" for note in result["notes"])
+    table = str(Table(method_columns(), result["rows"]))
+    clock = "by the engine's clock, without prefill"
+    return "\n\n".join(filter(None, (f"{head}; {clock}", table, notes, result["winner"])))
+
+
 _speak = speaker_of("said.winner")
 
 
-def winner(rows: Sequence[MethodRow], goes_on: bool = False) -> str:
-    """A few sentences. rows: fastest first. goes_on: whether more rows may come, so that nobody has won
-    yet."""
+def winner(rows: Sequence[MethodRow]) -> str:
+    """A few sentences. rows: fastest first. Nobody has won before the target alone is measured."""
     if not rows:
         return _speak("nothing")
     drafters = [row for row in rows if row.draft_with != "none"]
-    plain = next((row for row in rows if row.draft_with == "none"), None)
     if len(rows) == 1:
         return _sentence("only", rows[0])
-    if plain is None and goes_on:
+    if all(row.draft_with != "none" for row in rows):
         return _sentence("so_far", rows[0])
-    if plain is None:
-        second = {"second": _called(rows[1]), "other": numeral(rows[1].tokens_per_second, ".1f")}
-        return f"{_sentence('without_plain', rows[0], **second)} {_speak('no_interval')}"
     if any(row.speedup_interval is None for row in drafters):
         return f"{_sentence('so_far', drafters[0])} {_speak('needs_tokens', shortest=SHORTEST)}"
     timed = [row for row in drafters if not is_untimed(row)]
     if not timed:
         return _sentence("untimed", max(drafters, key=lambda row: row.tokens_per_round))
     leader = next((row for row in timed if _ends(row)[0] > 1), None)
-    sentences = _faster(leader, timed) if leader else _none_faster(timed, plain)
+    sentences = _faster(leader, timed) if leader else _none_faster(timed)
     if untimed := len(drafters) - len(timed):
         sentences.append(_speak("untimed_others", count=untimed))
-    return " ".join(filter(None, [*sentences, _few_copies(timed)]))
+    return " ".join(filter(None, sentences))
 
 
 def spoken_of(rows: Sequence[MethodRow]) -> list[MethodRow]:
@@ -266,16 +229,12 @@ def _faster(leader: MethodRow, timed: Sequence[MethodRow]) -> list[str]:
     return [*sentences, _why(leader)]
 
 
-def _none_faster(timed: Sequence[MethodRow], plain: MethodRow) -> list[str]:
+def _none_faster(timed: Sequence[MethodRow]) -> list[str]:
     best = timed[0]
     speed = _speed(best, "as_fast_as_it")
     if any(_ends(row)[1] >= 1 for row in timed):
         return [_sentence("like_plain", best, speed=speed)]
-    longer = ratio(_round_ms(best), _round_ms(plain))
-    if longer is None or round(best.tokens_per_round, 2) >= round(longer, 2):
-        return [_sentence("slower", best, speed=speed), _why(best)]
-    sentence = _sentence("slower_by", best, speed=speed, longer=numeral(longer, ".2f"))
-    return [sentence, "" if round(best.drafted_per_round or 0.0, 2) else _why(best)]
+    return [_sentence("slower", best, speed=speed), _why(best)]
 
 
 def _why(row: MethodRow) -> str:
@@ -284,16 +243,6 @@ def _why(row: MethodRow) -> str:
     if not round(row.drafted_per_round, 2):
         return _speak("found_nothing")
     return _sentence("keeps" if row.plain_rounds_per_round is None else "brings", row)
-
-
-def _few_copies(timed: Sequence[MethodRow]) -> str:
-    """Why lookup brings nothing, where it does not."""
-    row = next((row for row in timed if row.draft_with == "lookup"), None)
-    if row is None or row.rounds_with_draft is None:
-        return ""
-    if row.accepted_per_round >= LITTLE or _ends(row)[0] > 1:
-        return ""
-    return _sentence("few_copies", row, share=numeral(row.rounds_with_draft, ".0%"))
 
 
 def _sentence(key: str, row: MethodRow, **more: object) -> str:
@@ -326,9 +275,3 @@ def _ends(row: MethodRow) -> tuple[float, float]:
     assert row.speedup_interval is not None
     low, high = row.speedup_interval
     return round(low, 2), round(high, 2)
-
-
-def _round_ms(row: MethodRow) -> float | None:
-    if row.draft_ms_per_round is None or row.verify_ms_per_round is None:
-        return None
-    return round(row.draft_ms_per_round, 2) + round(row.verify_ms_per_round, 2)

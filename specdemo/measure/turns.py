@@ -3,9 +3,10 @@ run, then plain ones on the stretch of text that these have written, and so on."
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count, takewhile
 from time import perf_counter
+from typing import NamedTuple
 
 from specdemo.engine.detokenize import Pieces
 from specdemo.engine.loop import Loop
@@ -15,7 +16,7 @@ from specdemo.events.speedup import NARROW, SHORTEST, claimed, timed
 from specdemo.events.trace import Trace
 from specdemo.loading.load import look_at
 from specdemo.loading.pair import Pair
-from specdemo.measure.samples import FEWEST_TURNS, TimedTurn, after_turns, measure
+from specdemo.measure.samples import FEWEST_TURNS, Text, TimedTurn, after_turns, measure
 from specdemo.runtime.lm import keeps_state
 from specdemo.servers.software import ServedPair
 from specdemo.session import (
@@ -35,8 +36,11 @@ SETTLED_BELOW_MS = 1000.0  # of a run: see `settle`
 SETTLING_SECONDS = 2.0
 
 
-@dataclass(frozen=True)
-class TurnLength:
+class Stopped(Exception):
+    """Within a text, which then does not count."""
+
+
+class TurnLength(NamedTuple):
     """How many rounds a turn has of the run, and at most of the target alone. The first of each side is not
     timed. Both sides should take about as long: with gamma 4 a round of the embedded pair takes as long as
     two plain ones."""
@@ -49,14 +53,16 @@ USUAL_TURN = TurnLength(5, 9)
 SHORT_TURN = TurnLength(3, 5)  # so that short texts and long drafts have several
 
 
-def run_in_turns(
-    pair: Pair, prompt: Prompt, params: Params, is_over: IsOver = lambda: False
-) -> tuple[Trace, list[TimedTurn]]:
-    """A run in turns: its trace, and the turns. The trace's `finish` is "cancelled" where is_over got true
-    before the end. A target with recurrent layers cannot go back: its run is followed by one without drafts,
-    and both are one turn. Raises as `stream` does."""
+def run_in_turns(pair: Pair, prompt: Prompt, params: Params, is_over: IsOver = lambda: False) -> Text:
+    """A run in turns. Stopped where is_over got true before the end. A target with
+    recurrent layers cannot go back: its run is followed by one without drafts, and both are one turn. Raises
+    as `stream` does."""
     if keeps_state(pair.target):
-        return _whole_turn(pair, prompt, params, is_over)
+        both = (params, replace(params, draft_with="none"))
+        trace, alone = (generate(pair, prompt, one, measure=False, is_over=is_over) for one in both)
+        if "cancelled" in (trace.finish, alone.finish):
+            raise Stopped
+        return Text(trace, [TimedTurn(timed(alone.rounds), timed(trace.rounds))])
     started = prepare(pair, prompt, params)
     trace, turns = Trace.begin(started), list[TimedTurn]()
     with held(pair), no_mistakes():
@@ -65,18 +71,10 @@ def run_in_turns(
             for one in rounds:
                 trace.add(one)
             turns += turn
-    trace.end(loop.finish or "cancelled")
-    return trace, turns
-
-
-def _whole_turn(pair: Pair, prompt: Prompt, params: Params, is_over: IsOver) -> tuple[Trace, list[TimedTurn]]:
-    own, alone = (
-        generate(pair, prompt, one, measure=False, is_over=is_over)
-        for one in (params, replace(params, draft_with="none"))
-    )
-    if alone.finish == "cancelled":
-        own.end("cancelled")
-    return own, [TimedTurn(timed(alone.rounds), timed(own.rounds))]
+    if loop.finish is None:
+        raise Stopped
+    trace.end(loop.finish)
+    return Text(trace, turns)
 
 
 def settle(run: Run | ForkedRun, is_over: IsOver = lambda: False) -> Iterator[None]:

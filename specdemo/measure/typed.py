@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 
-from specdemo.events import METHODS, Params
+from specdemo.events import DRAFTER_KINDS, METHODS, Params
 from specdemo.events.params import tree_text
 from specdemo.words.message import Message, message
 
@@ -97,29 +97,25 @@ def _drafting(server: Server, row: Row, params: Params) -> tuple[Settings, list[
     return settings, notes
 
 
-# By kind of drafter.
+# The method of --speculative-config, by kind of drafter, or the method where none drafts.
 VLLM_METHODS = {"model": "draft_model", "pard": "draft_model", "eagle": "eagle", "eagle3": "eagle3"}
-VLLM_METHODS |= {"peagle": "eagle3", "assistant": "mtp", "dspark": "dspark"}
-VLLM_METHODS |= {"dflash": "dflash", "dflash2": "dflash"}
+VLLM_METHODS |= {"peagle": "eagle3", "assistant": "mtp", "dspark": "dspark", "dflash": "dflash"}
+VLLM_METHODS |= {"dflash2": "dflash", "mtp": "mtp", "lookup": "ngram", "suffix": "suffix"}
 
 
 def _by_vllm(way: str, drafter: str, params: Params) -> Row | None:
-    """What config/speculative.py takes as --speculative-config."""
-    tokens = {"num_speculative_tokens": params.gamma}
-    on_cpu = ("typed_vllm_cpu",) if params.temperature else ()
-    match way:
-        case "mtp":
-            return Row({"method": "mtp", **tokens}, on_cpu, can_draw=True)
-        case "lookup":
-            copied = {"prompt_lookup_max": params.ngram, "prompt_lookup_min": 1}
-            return Row({"method": "ngram", **tokens, **copied}, on_cpu)
-        case "suffix":
-            return Row({"method": "suffix", **tokens}, (*on_cpu, "typed_vllm_suffix"))
+    """What config/speculative.py takes."""
     if way not in VLLM_METHODS:
         return None
-    parallel = {"parallel_drafting": True} if way in ("pard", "peagle") else {}
-    settings = {"method": VLLM_METHODS[way], "model": drafter, **tokens, **parallel}
-    return Row(settings, on_cpu, can_draw=True)
+    own = {"model": drafter} if way in DRAFTER_KINDS else {}
+    settings = {"method": VLLM_METHODS[way], **own, "num_speculative_tokens": params.gamma}
+    if way == "lookup":
+        settings |= {"prompt_lookup_max": params.ngram, "prompt_lookup_min": 1}
+    if way in ("pard", "peagle"):
+        settings |= {"parallel_drafting": True}
+    notes = ["typed_vllm_cpu"] if params.temperature else []
+    notes += ["typed_vllm_suffix"] if way == "suffix" else []
+    return Row(settings, (*notes,), can_draw=way not in ("lookup", "suffix"))
 
 
 def _vllm(target: str, settings: Settings) -> str:

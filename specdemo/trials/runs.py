@@ -1,9 +1,14 @@
-"""Many short runs of the engine, counted by their first tokens: on the tiny pair against the target's own
-distribution, which is enumerated, and on any pair with drafting on and off."""
+"""Many short runs of the engine, counted by their first tokens: on any pair with drafting on and off, and on
+a tiny pair against the target's own distribution, which is enumerated. The tiny pair is so small that every
+text of two tokens and its probability can be written down: two real Llama models over a vocabulary of eight
+words, with weights from fixed seeds."""
 
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from specdemo.engine.detokenize import Pieces
 from specdemo.engine.draft import LONGEST_DRAFT
@@ -12,19 +17,69 @@ from specdemo.engine.sampling import Sampler, Settings
 from specdemo.events import Params, Prompt
 from specdemo.events.params import values_of_rule
 from specdemo.events.trace import Trace, pieces
+from specdemo.loading.load import load_pair
 from specdemo.loading.pair import Pair
 from specdemo.session import Alter, loop_of, prepare, stream
-from specdemo.trials.mistakes import MISTAKES
-from specdemo.trials.tiny import TINY_PROMPT, next_logits, tiny_pair
 
+TINY_WORDS = ("the", "a", "fox", "bird", "ran", "sang", "home", "and")  # by token id
+TINY_PROMPT = (0, 2)
+TARGET_SEED, DRAFTER_SEED = 10, 110
+SHARPNESS = 1.2  # of the weights: larger ones make the distributions less even
+DISAGREEMENT = 0.6  # share of the drafter's weights that are its own
 TOKENS = 2  # whose joint distribution is looked at
 ROOM = 4  # tokens that a run of the tiny pair may have: enough for a draft of LONGEST_TINY
 LONGEST_TINY = ROOM - 1
 USUAL_DRAFTED = 2  # where gamma is chosen round by round
 
-FirstTokens = tuple[
-    int, ...
-]  # the first TOKENS tokens of a run, by their ids; fewer where the text ended before
+# The first TOKENS tokens of a run, by their ids; fewer where the text ended before.
+FirstTokens = tuple[int, ...]
+
+
+def tiny_pair() -> Pair:
+    """A new tiny pair each time, on the CPU. Nobody else uses it, so that its forwards may be compiled as
+    those of a pair that is loaded: a run takes a third of the time."""
+    target = _weights(TARGET_SEED)
+    drafter = _model()
+    for ours, shared, own in zip(
+        drafter.parameters(), target.parameters(), _weights(DRAFTER_SEED).parameters(), strict=True
+    ):
+        ours.data.copy_((1 - DISAGREEMENT) * shared.data + DISAGREEMENT * own.data)
+    pair = load_pair(target=target, drafter=drafter)
+    assert isinstance(pair, Pair)
+    pair.runner.capture = "auto"
+    return pair
+
+
+def next_logits(pair: Pair, text: list[int]) -> torch.Tensor:
+    """The target's logits [1, V] after a text, by transformers' own forward without any cache of ours."""
+    with torch.no_grad():
+        return pair.target(torch.tensor([text]), use_cache=False).logits[:, -1]
+
+
+def _model() -> LlamaForCausalLM:
+    config = LlamaConfig(
+        vocab_size=len(TINY_WORDS),
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        max_position_embeddings=64,
+        bos_token_id=0,
+        eos_token_id=None,
+        tie_word_embeddings=False,
+    )
+    model = LlamaForCausalLM(config).eval()
+    model.generation_config.eos_token_id = None
+    return model
+
+
+def _weights(seed: int) -> LlamaForCausalLM:
+    model, generator = _model(), torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        if parameter.ndim > 1:  # norms stay 1
+            noise = torch.randn(parameter.shape, generator=generator)
+            parameter.data.copy_(noise * SHARPNESS / parameter.shape[-1] ** 0.5)
+    return model
 
 
 def tiny_params(params: Params, mistake: str | None = None, guesses: int = 1) -> Params:
@@ -50,13 +105,12 @@ def tiny_params(params: Params, mistake: str | None = None, guesses: int = 1) ->
 
 @dataclass
 class TinyTrials:
-    """Runs of the tiny pair. params: see `tiny_params`. mistake: one of MISTAKES, None for the engine as it
-    is. alter: what else is put into the engine. expected: the target's own probability of each cell. seen:
-    how often it came out. judged, accepted: drafted tokens of all runs so far. seed: that of the next run."""
+    """Runs of the tiny pair. params: see `tiny_params`. alter: what is put into the engine, such as one of
+    MISTAKES. expected: the target's own probability of each cell. seen: how often it came out. judged,
+    accepted: drafted tokens of all runs so far. seed: that of the next run."""
 
     params: Params
-    mistake: str | None = None
-    alter: Alter = lambda decoder: decoder
+    alter: Alter = lambda loop: loop
     seen: Counter[FirstTokens] = field(default_factory=Counter)
     judged: int = 0
     accepted: int = 0
@@ -66,20 +120,20 @@ class TinyTrials:
         self.expected = enumerated_cells(self.pair, self.params)
         self.seed = self.params.seed or 0
         started = prepare(self.pair, list(TINY_PROMPT), self.params)
-        decoder = loop_of(self.pair, started, lambda: False)
+        loop = loop_of(self.pair, started, lambda: False)
         with self.pair.runner.active():
-            next(decoder.decode(list(TINY_PROMPT)))  # the prompt, once for all runs
-        self.decoder = self.alter(decoder if self.mistake is None else MISTAKES[self.mistake](decoder))
+            next(loop.decode(list(TINY_PROMPT)))  # the prompt, once for all runs
+        self.loop = self.alter(loop)
 
     def run(self) -> None:
         """Makes one run more, until its first TOKENS tokens stand. It begins after the prompt, in the caches
         of the run before: keys and values are written by position."""
         stop = StopCriteria(frozenset(), (), ROOM)
-        emitter = replace(self.decoder.emitter, pieces=Pieces(None), stop=stop)
-        decoder, ids, index = replace(self.decoder, seed=self.seed, emitter=emitter), list(TINY_PROMPT), 0
+        emitter = replace(self.loop.emitter, pieces=Pieces(None), stop=stop)
+        loop, ids, index = replace(self.loop, seed=self.seed, emitter=emitter), list(TINY_PROMPT), 0
         with self.pair.runner.active():
             while len(ids) < len(TINY_PROMPT) + TOKENS:
-                this_round = decoder.round(ids, index)
+                this_round = loop.round(ids, index)
                 ids += this_round.emitted
                 index += 1
                 fates = [token.fate for token in this_round.draft]

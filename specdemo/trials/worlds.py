@@ -113,20 +113,20 @@ class MixedDrafter(Drafter):
 
 
 def mixed(stop: int) -> Callable[[Loop], Loop]:
-    """What makes the decoder of a run one whose drafter is that of the stop. PairError where its drafter
+    """What makes the loop of a run one whose drafter is that of the stop. PairError where its drafter
     cannot be mixed."""
 
-    def alter(decoder: Loop) -> Loop:
-        drafter, verifier = decoder.drafter, decoder.verifier
+    def alter(loop: Loop) -> Loop:
+        drafter, verifier = loop.drafter, loop.verifier
         keeps_state = verifier.target.states is not None or drafter.states is not None
         # Others draft as a block, by what the target has told of the text, or in tokens of their own, so they
         # have no q after tokens that they did not draw.
         if not drafter.follows_any or keeps_state:
             raise PairError(message("worlds_drafter"))
         if stop == OWN:
-            return decoder
+            return loop
         own = MixedDrafter(shares_at(stop), drafter, verifier.target, verifier.sampler)
-        return replace(decoder, drafter=own, ahead=False)
+        return replace(loop, drafter=own, ahead=False)
 
     return alter
 

@@ -15,9 +15,9 @@ from specdemo.measure.checks import check_times
 from specdemo.measure.decide import recommendations
 from specdemo.measure.prompts import prompts_of
 from specdemo.measure.results import CheckTime
-from specdemo.measure.samples import TimedTurn
+from specdemo.measure.samples import Text, TimedTurn
 from specdemo.measure.settings import field_of
-from specdemo.measure.turns import run_in_turns
+from specdemo.measure.turns import Stopped, run_in_turns
 from tests.small import PROMPT, small_model
 
 PARAMS = Params(temperature=0.0, max_new_tokens=40, seed=0, alternatives=0)
@@ -39,8 +39,9 @@ def test_a_run_in_turns_with_plain_rounds_is_the_run(pair, method, params):
     assert own.output_ids == same.output_ids and own.finish == same.finish and own.text == same.text
     assert [one.draft for one in own.rounds] == [one.draft for one in same.rounds]
     assert turns and all(one.slow and one.fast for one in turns)
-    cut, _ = run_in_turns(pair, "Once upon a time", params, lambda: True)
-    assert cut.finish == "cancelled" and not pair.lock.locked()
+    with pytest.raises(Stopped):
+        run_in_turns(pair, "Once upon a time", params, lambda: True)
+    assert not pair.lock.locked()
 
 
 def test_a_target_that_cannot_go_back_is_compared_text_by_text():
@@ -70,12 +71,11 @@ def test_it_ends_when_it_is_clear_for_all_kinds_of_work_that_no_draft_pays(pair,
 
     def run_in_turns(pair, prompt, params, is_over):
         turn = TimedTurn(plain([10.0]), [TimedRound(1, params.gamma, 10.0 * (1 + params.gamma))])
-        return generate(pair, prompt, params, measure=False), [turn] * 8
+        return Text(generate(pair, prompt, params, measure=False), [turn] * 8)
 
     monkeypatch.setattr(advise, "run_in_turns", run_in_turns)
     monkeypatch.setattr(advise, "check_times", lambda *_: [checks])
-    task = advise.task_of(pair, ["lookup"], prompts_of(["story", "chat"]), PARAMS, 1e6, "")
-    *_, last = advise.advise(task)
+    *_, last = advise.advise(pair, ["lookup"], prompts_of(["story", "chat"]), PARAMS, 1e6, "")
     assert last.measured.ended == "clear" and recommendations(last.measured)[-1].draft_with == "none"
     written = {(one.work, one.prompt) for one in last.measured.samples}
     assert written == {(work, at) for work in ("story", "chat") for at in range(advise.LOOKS[0])}

@@ -51,8 +51,7 @@ def test_bench_prints_a_table_and_json_last(capsys):
         assert low <= row["ms_per_token"] <= high and row["equal_to_plain"] == "1 of 1"
         assert any(line.startswith(row["name"]) for line in lines)
     assert (result["pair"], result["gamma"], result["prompt_tokens"]) == ("embedded", 4, 40)
-    assert [(one["name"], one["other"]) for one in result["ratios"]] == list(bench.RATIOS)
-    assert result["differing_argmaxes"] == {"prompts": 0, "first_at": [None]}
+    assert 0 < result["acceptance_rate"] < 1 < result["mean_tokens_per_round"]
 
 
 def sample(ids=(1, 2), seconds=1.0, processor_seconds=1.0) -> bench.Sample:
@@ -73,13 +72,11 @@ def test_a_row_compares_with_transformers():
     found = bench.row("specdemo plain", samples, greedy=True)
     assert (found.ms_per_token, found.tokens_per_second) == (2, 500)
     assert found.ms_per_token_10_90 == pytest.approx((1.2, 2)) and found.tokens_per_processor_second == 250
-    assert (found.x_plain, found.x_assisted) == (3, 1.5)
+    assert (found.x_plain, found.x_assisted, found.x_specdemo_plain) == (3, 1.5, 1)
     assert (found.equal_to_plain, found.differs_at) == ("2 of 3", 1)
     sampled = bench.row("specdemo plain", samples, greedy=False)
     assert sampled.equal_to_plain is sampled.differs_at is None
     del samples["transformers assisted"]
     rows = [bench.row(name, samples, greedy=True) for name in samples]
     assert rows[1].x_assisted is None
-    assert bench.Ratio("specdemo speculative", "specdemo plain", 2, 4) in bench.ratios(rows)
-    other, same = [sample(ids=[7, 2])], [sample(ids=[1, 2])]
-    assert bench.differences(same + other, same * 2) == bench.Differences(1, [None, 0])
+    assert rows[2].x_specdemo_plain == 2

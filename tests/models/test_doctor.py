@@ -7,15 +7,15 @@ import pytest
 import torch
 
 from specdemo.cli.main import main
-from specdemo.doctor import capture, texts
-from specdemo.doctor.trials import Failed
+from specdemo.doctor import checks
+from specdemo.doctor.run import Failed
 from tests.fake_cuda import FakeCuda, install
 
 
 @pytest.fixture(scope="module", autouse=True)
 def no_pair_is_kept():
     yield
-    for kept in (texts.embedded, texts.on_the_cpu):
+    for kept in (checks.embedded, checks.on_the_cpu):
         kept.cache_clear()
 
 
@@ -41,43 +41,41 @@ def test_without_a_gpu_what_needs_one_is_not_run_and_nothing_fails(capsys):
 def test_transformers_text_is_made_with_one_thread_as_a_run_is(monkeypatch, three_threads):
     seen = []
     monkeypatch.setattr(
-        texts, "theirs", lambda *_: lambda ids: (seen.append(torch.get_num_threads()) or [5, 6], None)
+        checks, "theirs", lambda *_: lambda ids: (seen.append(torch.get_num_threads()) or [5, 6], None)
     )
-    monkeypatch.setattr(texts, "on_the_cpu", lambda: [5, 6])
-    assert "2" in texts.cpu_and_transformers()
+    monkeypatch.setattr(checks, "on_the_cpu", lambda: [5, 6])
+    assert "2" in checks.cpu_and_transformers()
     assert seen == [1] and torch.get_num_threads() == 3
 
 
 @pytest.mark.slow
 def test_the_text_is_compared_with_transformers_and_uncaptured_steps(monkeypatch):
-    monkeypatch.setattr(texts, "RUN_TOKENS", 8)
-    monkeypatch.setattr(texts, "GREEDY", replace(texts.GREEDY, max_new_tokens=8))
-    assert "8" in texts.cpu_and_transformers()
-    assert "4 of 4" in texts.captured_and_not("float32", "model")
+    monkeypatch.setattr(checks, "RUN_TOKENS", 8)
+    monkeypatch.setattr(checks, "GREEDY", replace(checks.GREEDY, max_new_tokens=8))
+    assert "8" in checks.cpu_and_transformers()
+    assert "4 of 4" in checks.captured_and_not("float32", "model")
 
 
 def test_a_text_that_differs_fails(monkeypatch):
     other = iter([[1, 2, 3], [1, 2, 4]])
-    monkeypatch.setattr(texts, "text", lambda *_: next(other))
-    monkeypatch.setattr(texts, "SAMPLER_PARAMS", {"greedy": texts.SAMPLER_PARAMS["greedy"]})
-    monkeypatch.setattr(texts, "check_captured", lambda _: None)
+    monkeypatch.setattr(checks, "text", lambda *_: next(other))
+    monkeypatch.setattr(checks, "SAMPLERS", {"greedy": checks.SAMPLERS["greedy"]})
+    monkeypatch.setattr(checks, "check_captured", lambda _: None)
     with pytest.raises(Failed, match="greedy from token 2"):
-        texts.captured_and_not("float32", "model")
+        checks.captured_and_not("float32", "model")
     with pytest.raises(Failed, match="token 1 of 3"):
-        texts._equal([5, 7], [5, 6, 8])
+        checks._equal([5, 7], [5, 6, 8])
 
 
 @pytest.mark.slow
 def test_the_capture_sections_pass_over_stand_ins_for_cuda(monkeypatch):
     """But for what measures a GPU's memory."""
     install(monkeypatch, FakeCuda("2.13"))
-    monkeypatch.setattr(capture, "need_cuda", lambda: None)
+    monkeypatch.setattr(checks, "need_cuda", lambda: None)
     monkeypatch.setattr(
-        capture, "numbers", lambda n, size=100: capture.Numbers(torch.arange(size).double() + n)
+        checks, "numbers", lambda n, size=100: checks.Numbers(torch.arange(size).double() + n)
     )
-    capture.fail.cache_clear()
-    assert "reads tensor values on the host" in capture.fail()
-    capture.uncaptured()
-    capture.captured()
-    capture.replay()
-    capture.fail.cache_clear()
+    checks.fail.cache_clear()
+    assert "reads tensor values on the host" in checks.fail()
+    checks.replay_after_failure()
+    checks.fail.cache_clear()

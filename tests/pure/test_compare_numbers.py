@@ -146,7 +146,7 @@ def rows_at(**ms_per_token: float) -> list[MethodRow]:
         ),
         ({"none": 8, "model": 8.1}, ["model"], "No drafter is clearly faster", "is fastest"),
         ({"none": 8, "model": 12}, ["model"], "Nothing beats the target alone", "is fastest"),
-        ({"model": 4, "lookup": 6}, ["model", "lookup"], "tokens/s", "×"),
+        ({"model": 4, "lookup": 6}, ["model"], "So far", "×"),
         ({"model": 4}, ["model"], "tokens/s", "×"),
     ],
 )
@@ -154,10 +154,6 @@ def test_who_wins_is_said_by_the_tables_numbers_and_never_surer_than_they_are(ms
     rows = rows_at(**ms)
     assert said in winner(rows) and unsaid not in winner(rows)
     assert {*named} <= {row.name for row in spoken_of(rows)} and named[0] in winner(rows).lower()
-    if "none" in ms:
-        assert winner(rows, goes_on=True) == winner(rows)
-    elif len(ms) > 1:
-        assert "So far" in winner(rows, goes_on=True), "before the target alone is measured"
 
 
 def test_a_file_has_every_value_unrounded_and_the_table_a_line_for_each():

@@ -10,8 +10,18 @@ import pytest
 
 from specdemo.cli import main as cli
 from specdemo.doctor import run as doctor_run
-from specdemo.doctor.run import END, WHOLE, exit_status, report, run_section
-from specdemo.doctor.trials import Check, Failed, Finding, NotRun, Trial, check_of, public
+from specdemo.doctor.run import (
+    END,
+    WHOLE,
+    Check,
+    Failed,
+    Finding,
+    NotRun,
+    Trial,
+    check_of,
+    report,
+    run_section,
+)
 
 FOUND = [
     Check("one", "first", "PASS", "all is well", facts={"versions": {"torch": "2"}}),
@@ -37,7 +47,7 @@ def test_the_report_is_one_block_with_a_line_for_each_check_and_json_at_its_end(
     assert found["checks"][1]["output"] == "Traceback ``` here" and found["checks"][2]["detail"] == "no `GPU`"
     assert found["versions"] == {"torch": "2"} and found["hardware"] == {}
     assert told(report([]))["checks"] == []
-    assert exit_status(FOUND) == 1 and exit_status([FOUND[0], FOUND[2]]) == exit_status([]) == 0
+    assert [doctor_run.exit_status(some) for some in (FOUND, FOUND[:1] + FOUND[2:], [])] == [1, 0, 0]
 
 
 def raising(error: BaseException):
@@ -59,18 +69,18 @@ def test_what_a_trial_raises_decides_its_outcome_and_neither_home_nor_token_is_p
     assert (unexpected.outcome, unexpected.detail) == ("FAIL", "RuntimeError: in ~/venv with ***")
     assert unexpected.output.startswith("Traceback") and "hf_secret" not in unexpected.output
     monkeypatch.setenv("HOME", "/")
-    assert public("a/b") == "a/b"
+    assert doctor_run.public("a/b") == "a/b"
 
 
 PROCESS = """
 import ctypes, os, sys, time
 {before}
-from specdemo.doctor.trials import Trial, serve
+from specdemo.doctor.run import Trial, serve
 def late():
 {late}
 def well():
     return str(os.getpid())
-serve("some", [Trial("first", well), Trial("late", late), Trial("last", well)], int(sys.argv[1]), sys.argv[2])
+serve("some", [Trial("first", well), Trial("late", late), Trial("last", well)], int(sys.argv[1]))
 {after}
 """
 

@@ -45,7 +45,7 @@ specdemo.ui.page.frame specdemo.ui.page.hints specdemo.ui.page.alone
 SIZES = {
     ("specdemo", ".py"): (34664, 150),
     ("specdemo/cli", ".py"): (663, 4),
-    ("specdemo/doctor", ".py"): (748, 6),
+    ("specdemo/doctor", ".py"): (621, 3),
     ("specdemo/drafters", ".py"): (3960, 16),
     ("specdemo/engine", ".py"): (2780, 12),
     ("specdemo/events", ".py"): (2375, 8),

@@ -7,32 +7,25 @@ from specdemo.measure.prompts import prompt_sets, prompts_of, read_prompts
 from tests.sentences import refused
 
 HELLO = [ChatMessage("user", "Hello")]
-SYSTEM = ChatMessage("system", "Be brief.")
 USER = '[{"role": "user", "content": "Hello"}]'
 READ = {  # what a line has: the prompt
     '{"prompt": "One\\u2028two", "n": 1}': "One\u2028two",
-    f'{{"prompt": {USER}}}': HELLO,
     f'{{"model": "m", "messages": {USER}, "temperature": 0}}': HELLO,
-    f'{{"custom_id": "1", "body": {{"messages": {USER}}}}}': HELLO,
-    f'{{"request": {{"body": {{"messages": {USER}}}}}, "response": {{}}}}': HELLO,
-    '{"input": "Hello", "instructions": "Be brief."}': [SYSTEM, *HELLO],
-    f'{{"messages": [{{"role": "developer", "content": "Be brief."}}, {USER[1:]}}}': [SYSTEM, *HELLO],
     f'{{"messages": {USER[:-1]}, {{"role": "assistant", "content": null, "tool_calls": [1]}}]}}': HELLO,
-    '{"input": [{"role": "user", "content": [{"type": "input_text", "text": "Hello"}]}]}': HELLO,
 }
 REFUSED = {  # what line 2 has: the key of what is said of it
     '{"prompt": "One': "prompts_object",
     "[" * 100_000: "prompts_object",
     "3": "prompts_object",
     '{"body": {"text": "One"}}': "prompts_object",
-    '{"prompt": ["One"]}': "prompts_text_or_messages",
-    '{"messages": "One"}': "prompts_messages",
+    '{"prompt": ["One"]}': "prompts_object",
+    '{"messages": "One"}': "prompts_object",
     '{"prompt": ""}': "no_prompt",
     '{"prompt": "\\ud800"}': "surrogate",
     '{"messages": []}': "prompts_unasked",
     '{"messages": [{"role": "user"}]}': "message",
-    '{"messages": [{"role": "assistant", "tool_calls": [1]}, {}]}': "prompts_tools",
-    '{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}': "prompts_part",
+    '{"messages": [3]}': "message",
+    '{"messages": [{"role": "assistant", "tool_calls": [1]}, {}]}': "message",
 }
 
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from specdemo.events import Params
+from specdemo.trials import runs
 from specdemo.trials.chi_square import goodness_of_fit, homogeneity, shares_of, total_variation
 from specdemo.trials.mistakes import MISTAKES
-from specdemo.trials.runs import TOKENS, PairTrials, TinyTrials, enumerated_cells, tiny_params
-from specdemo.trials.tiny import TINY_PROMPT, next_logits, tiny_pair
+from specdemo.trials.runs import TINY_PROMPT, TOKENS, PairTrials, TinyTrials, enumerated_cells, tiny_params
 from tests.oracle import enumerated, shaped
 from tests.toy.test_exact_table import BROKEN, FEW, SOUND
 
@@ -20,7 +20,7 @@ USUAL = {"soft": GREEDY}  # the others need a sampler that leaves something to c
 
 
 def trials(params, mistake, runs, guesses=1) -> TinyTrials:
-    made = TinyTrials(tiny_params(params, mistake, guesses), mistake)
+    made = TinyTrials(tiny_params(params, mistake, guesses), MISTAKES.get(mistake, lambda loop: loop))
     for _ in range(runs):
         made.run()
     assert made.seen.total() == runs
@@ -33,10 +33,12 @@ def p_value(made: TinyTrials) -> float:
 
 @pytest.mark.parametrize("params", [SAMPLED, TOP_P, GREEDY])
 def test_the_enumerated_distribution_is_the_targets_own(params):
-    pair = tiny_pair()
+    pair = runs.tiny_pair()
     params = tiny_params(params)
     found = enumerated_cells(pair, params)
-    exact = enumerated(lambda text: shaped(next_logits(pair, text)[0], params), list(TINY_PROMPT), TOKENS)
+    exact = enumerated(
+        lambda text: shaped(runs.next_logits(pair, text)[0], params), list(TINY_PROMPT), TOKENS
+    )
     assert found.keys() == exact.keys()
     assert all(found[cell] == pytest.approx(exact[cell], rel=1e-4) for cell in exact)
     assert sum(found.values()) == pytest.approx(1)
@@ -70,7 +72,7 @@ def test_each_mistake_is_found(mistake):
 @pytest.mark.slow
 def test_drafting_on_and_off_have_the_same_distribution_and_other_uniform_numbers():
     params = Params(temperature=1.0, top_p=1.0, gamma=2, seed=0, max_new_tokens=20)
-    pair = tiny_pair()
+    pair = runs.tiny_pair()
     made = PairTrials(pair, list(TINY_PROMPT), params)
     for _ in range(120):
         made.run()

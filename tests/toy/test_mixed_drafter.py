@@ -7,7 +7,7 @@ import torch
 
 from specdemo import Params, generate
 from specdemo.errors import PairError
-from specdemo.trials.tiny import TINY_PROMPT, tiny_pair
+from specdemo.trials.runs import TINY_PROMPT, tiny_pair
 from specdemo.trials.worlds import OWN, STOPS, shares_at, world
 from tests.heads import tiny_head
 from tests.runners import with_head

@@ -12,7 +12,7 @@ from specdemo.events import Params
 from specdemo.loading.catalog import WORKS
 from specdemo.loading.pair import AnyPair
 from specdemo.measure import report
-from specdemo.measure.advise import advise, task_of
+from specdemo.measure.advise import advise
 from specdemo.measure.prompts import prompts_of
 from specdemo.measure.results import Measured
 from specdemo.measure.settings import EVERY
@@ -44,9 +44,9 @@ class AdviseRequest(MeasurementRequest):
             yield told
             most = min(TOKENS, self.params.max_new_tokens)
             params = replace(self.params, max_new_tokens=most, alternatives=0, tree=())
-            command = _command(self.works, params)
-            task, saved = task_of(pair, [EVERY], prompts_of(self.works), params, BUDGET, command), 0.0
-            for progress in advise(task, lambda: ticket.is_over):
+            command, saved = _command(self.works, params), 0.0
+            how = (prompts_of(self.works), params, BUDGET, command, lambda: ticket.is_over)
+            for progress in advise(pair, [EVERY], *how):
                 measured = progress.measured
                 is_over = measured.ended != "running"
                 is_whole = is_over and measured.ended != "interrupted"

@@ -33,7 +33,7 @@ from specdemo.loading.pair import AnyPair, Pair
 from specdemo.measure.compare import Comparison, compare, result_of
 from specdemo.measure.prompts import prompts_for
 from specdemo.measure.settings import Setting, has_head, methods_at_hand, settings_for, with_trees
-from specdemo.measure.table import MethodRow, MethodsResult, Table, csv_of, method_columns, spoken_of, winner
+from specdemo.measure.table import MethodRow, Table, csv_of, method_columns, spoken_of, winner
 from specdemo.servers.software import ServedPair
 from specdemo.ui.runs.advise import advise_request
 from specdemo.ui.runs.guess import guess_request
@@ -67,8 +67,7 @@ class ComparisonRequest(MeasurementRequest):
             yield told
             how = {"is_stopped": lambda: ticket.is_over, "in_turns": plan.in_turns}
             for so_far in compare(plan.settings, plan.prompts, plan.repeats, **how):
-                spent = ticket.seconds
-                told = told | {"share": spent / (spent + so_far.left)} | found(self, plan, so_far)
+                told = told | {"share": so_far.share} | found(self, plan, so_far)
                 if plan.repeated and so_far.repeats > plan.in_turns:
                     told["whose"] = plan.repeated
                 if so_far.rows and so_far.measuring:
@@ -276,7 +275,7 @@ def found(request: ComparisonRequest, plan: MeasurementPlan, so_far: Comparison)
         result["gammas"] = [gamma_point(row) for row in sorted(so_far.rows, key=lambda row: row.gamma or 0)]
     elif request.kind == "compare" and so_far.rows:
         rows = result_of(plan.settings, plan.prompts, so_far.repeats, so_far.rows)
-        result["comparison"] = comparison_of(rows, plan, so_far.done < so_far.total)
+        result["comparison"] = comparison_of(rows, plan)
     return result
 
 
@@ -369,16 +368,17 @@ def gamma_point(row: MethodRow) -> wire.GammaPoint:
     }
 
 
-def comparison_of(result: MethodsResult, plan: MeasurementPlan, goes_on: bool) -> wire.ComparisonTable:
-    rows = [replace(row, name=plan.names.get(row.name, row.name)) for row in result.rows]
-    firsts = {*plan.firsts, *(row.name for row in spoken_of(result.rows))}
-    table = Table(method_columns(in_words=True), rows)
+def comparison_of(result: dict[str, Any], plan: MeasurementPlan) -> wire.ComparisonTable:
+    own: list[MethodRow] = result["rows"]
+    rows = [replace(row, name=plan.names.get(row.name, row.name)) for row in own]
+    firsts = {*plan.firsts, *(row.name for row in spoken_of(own))}
+    table = Table(method_columns(), rows)
     return {
         "columns": table.headings,
         "rows": table.cells,
-        "abouts": [plan.abouts.get(row.name, "") for row in result.rows],
-        "firsts": [not plan.firsts or row.name in firsts for row in result.rows],
-        "winner": winner(rows, goes_on),
-        "csv": csv_of(result.rows),
-        "json": json.dumps(asdict(result), indent=1),
+        "abouts": [plan.abouts.get(row.name, "") for row in own],
+        "firsts": [not plan.firsts or row.name in firsts for row in own],
+        "winner": winner(rows),
+        "csv": csv_of(own),
+        "json": json.dumps(result, indent=1, default=asdict),
     }

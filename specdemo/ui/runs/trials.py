@@ -20,8 +20,7 @@ from specdemo.events.params import GRAMMARS
 from specdemo.loading.pair import AnyPair, Pair
 from specdemo.trials import chi_square
 from specdemo.trials.mistakes import IN_TREES, MISTAKES
-from specdemo.trials.runs import FirstTokens, PairTrials, TinyTrials, tiny_params
-from specdemo.trials.tiny import TINY_PROMPT, TINY_WORDS
+from specdemo.trials.runs import TINY_PROMPT, TINY_WORDS, FirstTokens, PairTrials, TinyTrials, tiny_params
 from specdemo.trials.worlds import STOPS, mixed, world
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import Ticket
@@ -97,7 +96,8 @@ class OfTiny:
     def __init__(self, request: TrialsRequest):
         self.request = request
         mistake = request.trial if request.trial in MISTAKES else None
-        self.trials = TinyTrials(tiny_params(request.params, mistake, request.guesses), mistake)
+        params = tiny_params(request.params, mistake, request.guesses)
+        self.trials = TinyTrials(params, MISTAKES.get(request.trial, lambda loop: loop))
 
     def run(self, is_over: Callable[[], bool]) -> None:
         self.trials.run()

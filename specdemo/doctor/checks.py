@@ -1,0 +1,368 @@
+"""The doctor's sections: what this machine is; whether a step can be captured as a CUDA graph and replayed,
+and what a capture that fails leaves behind; and whether the embedded pair writes the same text on the CPU and
+the GPU, by captured and uncaptured steps, and with quantised weights."""
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from itertools import takewhile
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from specdemo.doctor.run import Failed, Finding, NotRun, Trial, serve
+from specdemo.errors import LoadError, PairError
+from specdemo.events import Params, __version__
+from specdemo.loading.catalog import QUANTIZE
+from specdemo.loading.load import load_pair, plan
+from specdemo.loading.pair import Pair
+from specdemo.loading.request import resolve
+from specdemo.measure.bench import bench_params, theirs
+from specdemo.runtime import cuda
+from specdemo.runtime.device import Clock, cpu_name, memory_of
+from specdemo.runtime.graphs import Graphs
+from specdemo.session import generate
+
+PACKAGES = ("transformers", "optimum-quanto", "gradio")
+
+
+def device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def need_cuda() -> None:
+    """Raises NotRun without a CUDA device."""
+    if torch.version.cuda is None and torch.version.hip is None:
+        raise NotRun(f"torch {torch.__version__} is a CPU build")
+    if not torch.cuda.is_available():
+        raise NotRun("torch sees no CUDA device")
+
+
+def packages() -> Finding:
+    versions: dict[str, object] = {
+        "python": platform.python_version(),
+        "specdemo": __version__,
+        "torch": torch.__version__,
+        "torch_cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version(),
+        **{name: _version(name) for name in PACKAGES},
+    }
+    named = ", ".join(f"{name} {value}" for name, value in versions.items() if value is not None)
+    return Finding(named, {"versions": versions})
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def processor() -> Finding:
+    facts: dict[str, object] = {
+        "system": platform.platform(),
+        "cpu": cpu_name(),
+        "cpu_threads": torch.get_num_threads(),
+        "cpu_memory_gb": round(memory_of("cpu") / 1e9, 1),
+    }
+    detail = f"{facts['cpu']}, {facts['cpu_threads']} threads, {facts['cpu_memory_gb']:g} GB"
+    return Finding(f"{detail}; {facts['system']}", {"hardware": facts})
+
+
+def gpu() -> Finding:
+    driver = _driver()
+    if driver and not torch.cuda.is_available() and "CUDA_VISIBLE_DEVICES" not in os.environ:
+        raise Failed(f"nvidia-smi lists a GPU ({driver}), but torch {torch.__version__} cannot use it")
+    need_cuda()
+    properties = torch.cuda.get_device_properties(0)
+    facts: dict[str, object] = {
+        "gpu": properties.name,
+        "gpus": torch.cuda.device_count(),
+        "gpu_memory_gb": round(properties.total_memory / 1e9, 1),
+        "capability": f"{properties.major}.{properties.minor}",
+        "multiprocessors": properties.multi_processor_count,
+        "driver": driver,
+    }
+    detail = f"{facts['gpus']} x {facts['gpu']}, {facts['gpu_memory_gb']:g} GB"
+    detail += f", capability {facts['capability']}, driver {driver or 'unknown'}"
+    return Finding(detail, {"hardware": facts})
+
+
+def _driver() -> str | None:
+    """The first GPU's driver, as nvidia-smi says; None without a GPU or without nvidia-smi."""
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.split("\n")[0].strip() or None if done.returncode == 0 else None
+
+
+def kernel() -> str:
+    need_cuda()
+    numbers = torch.arange(1000, device="cuda").double()
+    if (total := numbers.sum().item()) != 499_500:
+        raise Failed(f"the sum of 0 to 999 is {total:g} on the GPU")
+    return "a sum on the GPU is right"
+
+
+def bfloat16() -> Finding:
+    need_cuda()
+    is_real = torch.cuda.is_bf16_supported(including_emulation=False)
+    chosen = {str(dtype) for dtype in plan(resolve(device="cuda")).dtypes}
+    if not is_real and "torch.bfloat16" in chosen:
+        raise Failed("this GPU only emulates bfloat16, and yet it is the dtype that is chosen here")
+    words = "computed by the GPU" if is_real else "emulated, so it is not chosen"
+    return Finding(f"{words}; without --dtype: {', '.join(chosen)}", {"hardware": {"bfloat16": is_real}})
+
+
+def compilers() -> Finding:
+    found: dict[str, object] = {name: shutil.which(name) is not None for name in ("nvcc", "g++", "gcc")}
+    found["triton"] = find_spec("triton") is not None
+    named = ", ".join(f"{name} {'found' if there else 'missing'}" for name, there in found.items())
+    if not any(found.values()):
+        raise NotRun("there is none, and some quantised weights need one")
+    return Finding(named, {"hardware": {"compilers": found}})
+
+
+# Capture
+
+_MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Numbers:
+    x: Tensor
+
+    def on_device(self) -> "Numbers":
+        return self
+
+    def varied(self) -> "Numbers":
+        return Numbers(self.x + 1)
+
+
+def step(value: Numbers) -> Numbers:
+    return Numbers((value.x * 2 + 1).cumsum(0))
+
+
+def bad_step(value: Numbers) -> Numbers:
+    """A step that waits for the device, which no capture allows."""
+    return Numbers(value.x * value.x.sum().item())
+
+
+def numbers(n: int, size: int = 100) -> Numbers:
+    return Numbers(torch.arange(size, device="cuda").double() + n)
+
+
+def replay() -> str:
+    need_cuda()
+    graphs = Graphs(Clock())
+    for n in range(4):
+        _, output = graphs(("doctor", 0), step, numbers(n))
+        if graphs.fault:
+            raise Failed(f"it cannot be captured: {graphs.fault}")
+        if not torch.equal(output.x, step(numbers(n)).x):
+            raise Failed(f"replay {n} differs from the step itself")
+    return "4 replays equal the step itself"
+
+
+def graphs_memory() -> str:
+    need_cuda()
+    graphs, held = Graphs(Clock(), most=4), []
+    for key in range(40):
+        graphs(("doctor", key), step, numbers(key, _MIB))  # 8 MiB
+        held.append(torch.cuda.memory_reserved())
+    if graphs.fault:
+        raise Failed(f"it cannot be captured: {graphs.fault}")
+    if (grown := (held[-1] - held[9]) / _MIB) > 64:
+        raise Failed(f"with 4 graphs kept, 30 further captures took {grown:,.0f} MiB more")
+    return f"with 4 graphs kept, 40 captures hold {held[-1] / _MIB:,.0f} MiB"
+
+
+@cache
+def fail() -> str:
+    need_cuda()
+    graphs = Graphs(Clock())
+    _, output = graphs(("doctor", 0), bad_step, numbers(1))
+    if not torch.equal(output.x, bad_step(numbers(1)).x):
+        raise Failed("the step's output is wrong")
+    if not graphs.blocker:
+        raise Failed("the capture did not fail, though the step waits for the device")
+    return graphs.blocker
+
+
+def replay_after_failure() -> str:
+    need_cuda()
+    fail()
+    return replay()
+
+
+def freed_memory() -> str:
+    """Checks that memory is freed after a failed capture. Each allocation is larger than the one before, so
+    that none can take the last one's place."""
+    need_cuda()
+    fail()
+    cuda.free_cache("cuda")
+    before = torch.cuda.memory_reserved()
+    for size in range(64, 129, 8):
+        torch.empty(size * _MIB, dtype=torch.uint8, device="cuda")
+        cuda.free_cache("cuda")
+    if (grown := (torch.cuda.memory_reserved() - before) // _MIB) > 32:
+        stays = f"{grown:,} MiB that were freed stay reserved"
+        raise Failed(f"{stays}: torch {torch.__version__} gives nothing back in this process any more")
+    return "what is freed goes back to the device"
+
+
+# Texts
+
+PROMPT = "Once upon a time there was a little fox who"
+RUN_TOKENS = 48 if torch.cuda.is_available() else 24
+SAMPLERS = {
+    "greedy": Params(temperature=0.0),
+    "temperature": Params(temperature=0.8),
+    "top-p": Params(temperature=0.8, top_p=0.9),
+    "all filters": Params(temperature=1.2, top_k=20, top_p=0.95, min_p=0.05),
+}
+DRAFTERS = ("model", "lookup", "ngram", "none")
+GREEDY = Params(temperature=0.0, max_new_tokens=2 * RUN_TOKENS, ignore_eos=True, seed=5)
+
+
+@cache
+def embedded(device: str, dtype: str) -> Pair:
+    return load_pair(device=device, dtype=dtype)
+
+
+def text(pair: Pair, params: Params) -> list[int]:
+    """The run's token ids. Fails if the run does not get to its end; NaN raises in the engine."""
+    trace = generate(pair, PROMPT, params, measure=False)
+    if trace.stats.tokens != params.max_new_tokens:
+        raise Failed(f"a run ended after {trace.stats.tokens} of {params.max_new_tokens} tokens")
+    return trace.output_ids
+
+
+@cache
+def on_the_cpu() -> list[int]:
+    return text(embedded("cpu", "float32"), GREEDY)
+
+
+def cpu_and_transformers() -> str:
+    pair = embedded("cpu", "float32")
+    reference = theirs(pair, bench_params(pair, GREEDY))
+    with pair.runner.torch_settings():  # one thread: with more it takes minutes on a busy machine
+        expected, _ = reference(pair.tokenizer(PROMPT).input_ids)
+    return _equal(on_the_cpu(), expected)
+
+
+def gpu_and_cpu() -> str:
+    need_cuda()
+    return _equal(text(embedded("cuda", "float32"), GREEDY), on_the_cpu())
+
+
+def _equal(ids: list[int], expected: list[int]) -> str:
+    if (same := in_common(ids, expected)) < len(expected):
+        raise Failed(f"the texts differ from token {same} of {len(expected)} on")
+    return f"all {same} tokens"
+
+
+def in_common(ids: list[int], others: list[int]) -> int:
+    """How many tokens both texts have in common at their beginning."""
+    return sum(1 for _ in takewhile(lambda both: both[0] == both[1], zip(ids, others, strict=False)))
+
+
+def captured_and_not(dtype: str, drafter: str) -> str:
+    """Compares the texts of every sampler, with and without capture. Only in float32 must the texts be equal:
+    the steps of a captured round have other sizes, and round differently."""
+    if dtype != "float32":
+        need_cuda()
+    pair = embedded(device(), dtype)
+    uncaptured = pair.with_capture("off")
+    counts = {}  # equal tokens by sampler
+    for name, sampler in SAMPLERS.items():
+        params = replace(sampler, draft_with=drafter, max_new_tokens=RUN_TOKENS, ignore_eos=True, seed=5)
+        ids = text(pair, params)
+        check_captured(pair)
+        counts[name] = in_common(ids, text(uncaptured, params))
+    different = [f"{name} from token {count} on" for name, count in counts.items() if count < RUN_TOKENS]
+    if different and dtype == "float32":
+        raise Failed(f"of {RUN_TOKENS} tokens differ: {', '.join(different)}")
+    share = sum(counts.values()) / (RUN_TOKENS * len(counts))
+    equal = len(counts) - len(different)
+    return f"{equal} of {len(counts)} texts equal, {share:.0%} of the tokens before they part"
+
+
+def check_captured(pair: Pair) -> None:
+    """Raises Failed if the pair's last run was not captured."""
+    if pair.runner.notes:
+        raise Failed(str(pair.runner.notes[0]))
+    if pair.target.device.type == "cuda" and not pair.runner.graphs.graphs:
+        raise Failed("nothing was captured, and no reason is given")
+
+
+def run_quantised(kind: str) -> str:
+    """Runs the pair with quantised weights. A kind that is refused on this device is no failure."""
+    if device() == "cpu" and kind != "int8":
+        raise NotRun("without a GPU only int8 is tried")
+    params = replace(GREEDY, max_new_tokens=RUN_TOKENS)
+    try:
+        pair = load_pair(device=device(), quantize=kind)
+    except LoadError:
+        raise
+    except PairError as error:
+        raise NotRun(str(error)) from None
+    captured = text(pair, params)  # sets itself up
+    start = perf_counter()
+    text(pair, params)
+    ms = 1000 * (perf_counter() - start) / RUN_TOKENS
+    uncaptured = text(pair.with_capture("off"), params)
+    same = sum(one == other for one, other in zip(captured, uncaptured, strict=True))
+    if captured[0] != uncaptured[0]:
+        raise Failed("captured and uncaptured steps begin with different tokens")
+    dtype = pair.info.dtype.target
+    share = pair.bytes_held.target / embedded(device(), dtype).bytes_held.target
+    return (
+        f"{share:.0%} of the target's memory in {dtype}, {ms:.1f} ms a token; "
+        f"{'not captured' if pair.runner.notes else 'captured'}; "
+        f"{same} of {len(captured)} tokens are the same uncaptured"
+    )
+
+
+TRIALS = {
+    "versions": [
+        Trial("packages", packages),
+        Trial("processor", processor),
+        Trial("GPU", gpu),
+        Trial("a kernel runs", kernel),
+        Trial("bfloat16", bfloat16),
+        Trial("compilers", compilers),
+    ],
+    "capture": [
+        Trial("a step is captured and replayed", replay),
+        Trial("captured steps take bounded memory", graphs_memory),
+    ],
+    "failed-capture": [  # in a process of its own, because torch may not recover
+        Trial("a step that cannot be captured runs as it is, with a reason", fail),
+        Trial("another step can be captured after that", replay_after_failure),
+        Trial("memory is given back after that", freed_memory),
+    ],
+    "parity": [
+        Trial("greedy text on the CPU is transformers' own", cpu_and_transformers),
+        Trial("greedy text on the GPU is the CPU's", gpu_and_cpu),
+        *(
+            Trial(f"captured against uncaptured, {dtype}, {own}", partial(captured_and_not, dtype, own))
+            for dtype in ("float32", "bfloat16", "float16")
+            for own in DRAFTERS
+        ),
+    ],
+    "quantised": [Trial(kind, partial(run_quantised, kind)) for kind in QUANTIZE],
+}
+
+if __name__ == "__main__":  # a section's own process
+    name, start = sys.argv[1:]
+    serve(name, TRIALS[name], int(start))
