@@ -70,7 +70,7 @@ def plain(times_ms: Sequence[float]) -> list[TimedRound]:
 def is_wide(interval: tuple[float, float]) -> bool:
     """Whether it is too wide for a speed-up to be claimed."""
     low, high = interval
-    return high > WIDE * low
+    return high >= WIDE * low  # also of two zeros, which a file can hold
 
 
 def speed_up(slow: Sequence[Sequence[TimedRound]], fast: Sequence[Sequence[TimedRound]]) -> SpeedUp | None:
@@ -292,13 +292,12 @@ def estimates(
     for gamma, (tokens, kept, made) in enumerate(zip(*sums, strict=True)):
         at_once_ms = None if a_draft_ms is None else a_draft_ms * (gamma > 0)
         seen = _speedup(stats, tokens, kept, made, at_once_ms and at_once_ms * made_at[0])
-        formula = None
-        if alpha is not None and stats.cost_ratio is not None and not some_dropped:
+        by_formula, formula = None if alpha is None else expected_tokens(alpha, gamma), None
+        if by_formula is not None and stats.cost_ratio is not None and not some_dropped:
             cost = gamma * stats.cost_ratio
             if at_once_ms is not None and stats.target_step_ms:
                 cost = at_once_ms / stats.target_step_ms
-            formula = expected_tokens(alpha, gamma) / (1 + cost)
-        by_formula = None if alpha is None else expected_tokens(alpha, gamma)
+            formula = by_formula / (1 + cost)
         ends = (seen * off[0], seen * off[1]) if gamma and seen is not None and off else None
         rows.append(Estimate(gamma, by_formula, formula, tokens, seen, ends))
     return rows

@@ -43,12 +43,12 @@ specdemo.ui.page.frame specdemo.ui.page.hints specdemo.ui.page.alone
 """
 # Folder and kinds of files: the most lines and files that it may have. A number may fall and never rises.
 SIZES = {
-    ("specdemo", ".py"): (34594, 150),
+    ("specdemo", ".py"): (34593, 150),
     ("specdemo/cli", ".py"): (642, 4),
     ("specdemo/doctor", ".py"): (748, 6),
     ("specdemo/drafters", ".py"): (3960, 16),
     ("specdemo/engine", ".py"): (2794, 12),
-    ("specdemo/events", ".py"): (2373, 8),
+    ("specdemo/events", ".py"): (2372, 8),
     ("specdemo/loading", ".py"): (2612, 11),
     ("specdemo/measure", ".py"): (3210, 14),
     ("specdemo/runtime", ".py"): (7320, 24),

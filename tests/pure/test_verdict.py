@@ -72,7 +72,7 @@ def test_slower_says_why_and_from_which_acceptance_rate_it_pays():
 def test_of_a_wide_interval_nothing_is_claimed_but_that_the_machine_was_busy():
     narrow = replace(stats(interval=(0.8, 1.27)), target_step_spread=(10.0, 11.5))
     assert claimed(narrow) == narrow
-    for part in (0.01, 1.0, 30.0):  # slower and faster alike
+    for part in (0.0, 0.01, 1.0, 30.0):  # slower and faster alike, and what only a file can hold
         wide = claimed(stats(interval=(0.8 * part, 1.29 * part), target_step_spread=(10.0, 11.5)))
         assert wide.speedup is wide.speedup_interval is None and wide.target_step_ms == mean(PLAIN_MS)
         tone, told = said(wide)
