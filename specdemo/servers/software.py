@@ -271,8 +271,8 @@ class ServedPair(ABC):
         for name in SERVERS_OWN:
             value, default = getattr(params, name), getattr(usual, name)
             if value not in (default, *also.get(name, ())):
-                if name == "tree":
-                    raise ValueError(refusal(name, "servers_own_empty", as_text(params.tree)))
+                if not as_text(default):
+                    raise ValueError(refusal(name, "servers_own_empty", as_text(value)))
                 shown = default if isinstance(default, str) else numeral(default, "")
                 raise ValueError(refusal(name, "servers_own", value, name=shown))
         for fault in self.faults(params):
