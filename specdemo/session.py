@@ -30,19 +30,16 @@ from specdemo.events import (
     Started,
     Stats,
     __version__,
-    check_messages,
-    is_conversation,
     is_lossy,
     metrics,
 )
-from specdemo.events.params import of_drafter
+from specdemo.events.params import check_messages, is_conversation, of_drafter
 from specdemo.events.segments import Thoughts
 from specdemo.events.speedup import (
     FEWEST_PLAIN,
     NO_COST,
     SHORTEST,
     after_plain_rounds,
-    claimed,
 )
 from specdemo.events.trace import Trace
 from specdemo.loading.load import load_pair, look_at
@@ -314,7 +311,7 @@ def _events(
         with suppress(RuntimeError):
             times_ms = [one.ms for one in plain_rounds(pair, loop, started, trace, is_closing)]
             if not is_closing():
-                trace.stats = claimed(after_plain_rounds(trace.stats, trace.rounds, times_ms))
+                trace.stats = after_plain_rounds(trace.stats, trace.rounds, times_ms)
     assert trace.finished is not None
     yield trace.finished
 

@@ -120,7 +120,7 @@ def _generate(arguments: Namespace) -> int:
             for note in pair.notes:
                 if note not in known_notes:
                     tell(note)
-            lines = summary(run.trace.stats, run.trace.finish, run.trace.params, run.trace.rounds)
+            lines = summary(run.trace)
             for line in (*lines, *by_segment(run.trace)):
                 tell(line)
     return 0

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from specdemo.events import LIMITS, METHODS, PARAMETERS, RULES, Params
-from specdemo.events.params import DEEPEST_TREE, MOST_NODES, DraftTree, allowed_in_words, described
+from specdemo.events import METHODS, PARAMETERS, RULES, Params
+from specdemo.events.params import DEEPEST_TREE, MOST_NODES, DraftTree, described, read_number
 from specdemo.loading.catalog import DTYPES, QUANTIZE, WORKS
 from specdemo.words.message import about, harmless
 
@@ -105,31 +105,26 @@ def _add_params_options(parser: ArgumentParser, defaults: Params, leave_out: Col
         if name in leave_out:
             continue
         default = getattr(defaults, name)
-        usual = f"(default {row.none_is if default is None else default})"
-        how: dict[str, Any] = {"default": default, "help": f"{described(name)} {usual}"}
+        usual = (row.none_is or "empty") if default in (None, ()) else default
         if isinstance(default, bool):
-            how = {"action": "store_true", "help": described(name)}
-        elif name == "stop":
-            text = "end the text before TEXT; can be given more than once"
-            how = {"action": "append", "default": [], "metavar": "TEXT", "help": text}
-        elif name == "logit_bias":
-            text = "add N (-100 to 100) to the logit of the token ID; can be given more than once"
-            how = {"action": "append", "type": _bias, "metavar": "ID=N", "help": f"{text} {usual}"}
-        elif name == "tree":
-            how = {"default": "", "metavar": "N,N", "help": f"{described(name)} (default empty)"}
-        elif name in LIMITS:
-            text = f"{described(name)}; {allowed_in_words(name)} {usual}"
-            how |= {"type": _number, "metavar": "N", "help": text}
+            how: dict[str, Any] = {"action": "store_true", "help": described(name)}
+        elif row.codec.join:
+            text = f"{described(name)}; can be given more than once (default {usual})"
+            how = {"action": "append", "metavar": row.codec.form, "help": text}
+        else:
+            text = f"{described(name)} (default {usual})"
+            how = {"default": default, "type": row.codec.read, "metavar": row.codec.form, "help": text}
         parser.add_argument(f"--{name.replace('_', '-')}", **how)
 
 
 def params_from_arguments(arguments: Namespace) -> Params:
-    given = vars(arguments)
-    if given.get("logit_bias"):
-        given = given | {"logit_bias": dict(given["logit_bias"])}
-        if len(given["logit_bias"]) < len(arguments.logit_bias):
-            raise ValueError("logit_bias must be given once for each token id")
-    return Params(**{name: given[name] for name in PARAMETERS if name in given})
+    given = {
+        name: value for name, value in vars(arguments).items() if name in PARAMETERS and value is not None
+    }
+    parts = {
+        name: PARAMETERS[name].codec.join(value) for name, value in given.items() if isinstance(value, list)
+    }
+    return Params(**given | parts)
 
 
 def _add_bench_options(parser: ArgumentParser) -> None:
@@ -176,7 +171,7 @@ def check_advise_options(arguments: Namespace) -> None:
 def _seconds(text: str) -> float:
     """A type for argparse: "90s", "5m", "1h", or seconds."""
     unit = UNITS.get(text[-1:])
-    number = _number(text[:-1] if unit else text)
+    number = read_number(text[:-1] if unit else text)
     seconds = number * (unit or 1) if not isinstance(number, str) else 0.0
     if not SHORTEST_BUDGET <= seconds <= LONGEST_BUDGET:
         raise ArgumentTypeError(f"must be a time from 10s to 24h, like 90s, 5m or 1h, not {ascii(text)}")
@@ -206,14 +201,6 @@ def _names(text: str) -> list[str]:
     return list(dict.fromkeys(text.split(",")))
 
 
-def _number(text: str) -> int | float | str:
-    """The number, or the text itself if it is no number, for Params to reject."""
-    for kind in (int, float):
-        with suppress(ValueError):
-            return kind(text)
-    return text
-
-
 def _tree(text: str) -> DraftTree:
     """A type for argparse: "2,1" and "auto", as Params has them."""
     with suppress(ValueError):
@@ -221,14 +208,6 @@ def _tree(text: str) -> DraftTree:
             return tree
     numbers = f"at most {DEEPEST_TREE} whole numbers from 1, like 3,2,1, of at most {MOST_NODES} tokens"
     raise ArgumentTypeError(f"must be auto or {numbers}, not {ascii(text)}")
-
-
-def _bias(text: str) -> tuple[int | str, int | float | str]:
-    """A type for argparse: "11=-5" -> (11, -5). Text that is no number is left to Params to refuse."""
-    token_id, separator, number = text.partition("=")
-    if not separator:
-        raise ArgumentTypeError(f"must be ID=N, a token id and what to add to its logit, not {ascii(text)}")
-    return int(token_id) if token_id.isdecimal() and len(token_id) < 20 else token_id, _number(number)
 
 
 def _whole(low: int, high: int) -> Callable[[str], int]:

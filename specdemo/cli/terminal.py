@@ -5,11 +5,10 @@ error, and only where both are the same screen, so that each is shown before the
 """
 
 import os
-from collections.abc import Sequence
 from typing import TextIO
 
-from specdemo.events import Finish, Params, Round, Stats, is_tree, rule_in_words
-from specdemo.events.params import tree_text
+from specdemo.events import Round, is_tree
+from specdemo.events.params import as_text, rule_in_words
 from specdemo.events.segments import Segment, segments_of
 from specdemo.events.trace import Trace
 from specdemo.events.verdict import experts_in_words, verdict, where_bound
@@ -92,9 +91,10 @@ def _write(value: float | None, pattern: str) -> str:
     return "–" if value is None else pattern.format(value)
 
 
-def summary(stats: Stats, finish: Finish | None, params: Params, rounds: Sequence[Round]) -> tuple[str, str]:
+def summary(trace: Trace) -> tuple[str, str]:
     """Two lines: whether speculation paid, with what checks read of a mixture of experts, and the run's
     numbers."""
+    stats, params, rounds = trace.stats, trace.params, trace.rounds
     per_round = _write(stats.mean_tokens_per_round, "{:.2f}")
     is_auto = params.gamma == "auto" and not params.tree
     chosen = [one.gamma for one in rounds if one.gamma is not None] if is_auto else []
@@ -105,15 +105,15 @@ def summary(stats: Stats, finish: Finish | None, params: Params, rounds: Sequenc
     numbers = (
         f"{stats.tokens} tokens in {stats.rounds} rounds ({per_round} a round)",
         f"gamma {min(chosen)} to {max(chosen)}" if chosen else "",
-        f"tree {tree_text(params.tree)}" if any(is_tree(one.draft) for one in rounds) else "",
+        f"tree {as_text(params.tree)}" if any(is_tree(one.draft) for one in rounds) else "",
         f"acceptance rate {_write(stats.acceptance_rate, '{:.0%}')}",
         f"{_write(stats.tokens_per_second, '{:.1f}')} tokens/s{' by arrival' if by_arrival else ''}",
         "" if by_arrival else f"cost ratio {_write(stats.cost_ratio, '{:.3f}')}",
         f"first after {_write(stats.ttft_ms, '{:.0f}')} ms",
         "" if by_arrival else f"{what_was_read} in {count} other target forward{'' if count == 1 else 's'}",
         rule_in_words(params),
-        f"ended by {finish}",
+        f"ended by {trace.finish}",
         f"seed {params.seed}" if params.temperature else "greedy",
     )
-    paid = (verdict(stats, finish, rounds, params).text, experts_in_words(rounds, params))
+    paid = (verdict(trace, trace.finish).text, experts_in_words(rounds, params))
     return " ".join(filter(None, paid)), ", ".join(filter(None, numbers))

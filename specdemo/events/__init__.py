@@ -9,7 +9,7 @@ al. 2023, Chen et al. 2023). A field that has a default may be missing in older 
 # ruff: noqa: F401 - other modules ask for the rows and for Params here, too
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field
 
@@ -18,8 +18,6 @@ from specdemo.events.choices import (
     METHODS,
     RULES,
     Manner,
-    Method,
-    Rule,
     drafter_label,
     manner_of,
     words_of_row,
@@ -33,17 +31,8 @@ from specdemo.events.params import (
     Gamma,
     Params,
     Prompt,
-    allowed,
-    allowed_in_words,
-    check_messages,
-    check_number,
     check_prompt,
-    check_text,
-    described,
-    is_conversation,
     is_lossy,
-    rule_in_words,
-    template_arguments_json,
 )
 
 __version__ = "0.1.0"  # of the package, which traces and reports name
@@ -58,6 +47,9 @@ Interval = tuple[Amount, Amount]
 FIRST = Field(fail_fast=True)  # all faults of a list, in place of the first, can take minutes and gigabytes
 TokenIds = Annotated[tuple[TokenId, ...], FIRST]
 EmittedIds = Annotated[tuple[TokenId | None, ...], FIRST]
+T = TypeVar("T")
+ENGINES = "is None only in the run of a server"  # the mark of such a field, for the reader of traces
+Engines = Annotated[T | None, ENGINES]
 
 # Why a draft has no more tokens: it has gamma of them; the drafter was not sure enough (Params.confidence);
 # it has drafted an eos, or a token that the grammar forbids; the text has no room for more; the drafter has
@@ -136,12 +128,12 @@ class Judged:
     A server tells raw_p of what it accepted, and nothing of what it refused, whose id is None, too.
     """
 
-    id: TokenId | None
+    id: Engines[TokenId]
     text: str
-    p: Probability | None
-    q: Probability | None
-    raw_p: Probability | None
-    raw_q: Probability | None
+    p: Engines[Probability]
+    q: Engines[Probability]
+    raw_p: Engines[Probability]
+    raw_q: Engines[Probability]
     u: Probability | None
     accept_prob: Probability | None
     fate: Fate
@@ -194,14 +186,14 @@ class Next:
     whatever it was, and the round's `drafts_told` is False.
     """
 
-    id: TokenId | None
+    id: Engines[TokenId]
     text: str
     source: Source
-    p: Probability | None
+    p: Engines[Probability]
     q: Probability | None
-    raw_p: Probability | None
+    raw_p: Engines[Probability]
     raw_q: Probability | None
-    u: Probability | None
+    u: Engines[Probability]
     residual_mass: Probability | None
     top: Top
     allowed: Count | None = None
@@ -251,8 +243,8 @@ class Round:
     draft: Annotated[tuple[JudgedInTree | Judged, ...], FIRST]
     next: Next | None
     emitted: EmittedIds
-    draft_ms: Amount | None
-    verify_ms: Amount | None
+    draft_ms: Engines[Amount]
+    verify_ms: Engines[Amount]
     kept: Kept | None = None
     gamma: Count | None = None
     ended_by: EndedBy | None = None
@@ -326,15 +318,15 @@ class Stats:
 
     tokens: Count
     rounds: Count
-    drafted: Count | None
+    drafted: Engines[Count]
     accepted: Count
-    rejected: Count | None
+    rejected: Engines[Count]
     acceptance_rate: Amount | None
     mean_tokens_per_round: Amount | None
     target_forwards: Count
-    prefill_ms: Amount | None
-    draft_ms: Amount | None
-    verify_ms: Amount | None
+    prefill_ms: Engines[Amount]
+    draft_ms: Engines[Amount]
+    verify_ms: Engines[Amount]
     ttft_ms: Amount | None
     tokens_per_second: Amount | None
     target_step_ms: Annotated[float, Field(gt=0, lt=MOST)] | None
@@ -391,11 +383,6 @@ class Opened:
     @property
     def kind(self) -> SegmentKind:
         return self.segments[-1] if self.segments else "answer"
-
-    @property
-    def is_thinking(self) -> bool:
-        """Whether the text is in a thought, or in what a thought encloses."""
-        return "thinking" in self.segments
 
 
 @dataclass(frozen=True, slots=True)

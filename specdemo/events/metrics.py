@@ -1,7 +1,7 @@
 """The numbers of a run, added up round by round."""
 
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from specdemo.events import Round, Stats, is_tree
 
@@ -25,49 +25,47 @@ def after_round(stats: Stats, a_round: Round) -> Stats:
     """Adds one round. The acceptance rate counts judged drafts only: accepted / (accepted + rejected). In a
     tree these are all tokens that the path has come to, several at a place, so that its rate is lower than
     that of a chain which keeps as many tokens; `drafted` counts all of its tokens."""
-    fates = [token.fate for token in a_round.draft]
-    tokens = stats.tokens + len(a_round.emitted)
+    fates, is_told = [token.fate for token in a_round.draft], a_round.drafts_told
+    tokens, rounds = stats.tokens + len(a_round.emitted), stats.rounds + 1
     accepted = stats.accepted + fates.count("accepted")
-    is_told = a_round.drafts_told
     rejected = total(stats.rejected, fates.count("rejected") if is_told else None)
-    counted = replace(
+    drafted = total(stats.drafted, len(fates) if is_told else None)
+    return replace(
         stats,
         tokens=tokens,
-        rounds=stats.rounds + 1,
-        drafted=total(stats.drafted, len(fates) if is_told else None),
+        rounds=rounds,
+        drafted=drafted,
         accepted=accepted,
         rejected=rejected,
         acceptance_rate=ratio(accepted, total(accepted, rejected)),
-        mean_tokens_per_round=ratio(tokens, stats.rounds + 1),
+        mean_tokens_per_round=ratio(tokens, rounds),
         target_forwards=stats.target_forwards + a_round.target_forwards,
         distance=_distance(stats, a_round),
         made=total(made_of(stats), made_in(a_round) if is_told else None),
+        **_times(stats, a_round, tokens, drafted),
     )
-    return _timed(counted, a_round)
 
 
-def _timed(counted: Stats, a_round: Round) -> Stats:
-    """Adds the round's times. counted: with its other numbers. A server's first round comes after the network
-    and the prefill; the others give the speed."""
-    is_first = counted.rounds == 1
+def _times(stats: Stats, a_round: Round, tokens: int, drafted: int | None) -> dict[str, Any]:
+    """The times with one more round, by name. tokens, drafted: with this round's. A server's first round
+    comes after the network and the prefill; the others give the speed."""
+    is_first = stats.rounds == 0
     if a_round.arrival_ms is not None:
         if is_first:
-            untold = replace(counted, prefill_ms=None, draft_ms=None, verify_ms=None)
-            return replace(untold, ttft_ms=a_round.arrival_ms, arrival_ms=0.0)
-        counted = replace(counted, arrival_ms=(counted.arrival_ms or 0.0) + a_round.arrival_ms)
-        return replace(counted, tokens_per_second=ratio(1000 * counted.timed_tokens, counted.arrival_ms))
-    draft_ms = total(counted.draft_ms, a_round.draft_ms)
-    verify_ms = total(counted.verify_ms, a_round.verify_ms)
+            untold = dict.fromkeys(("prefill_ms", "draft_ms", "verify_ms"))
+            return untold | {"ttft_ms": a_round.arrival_ms, "arrival_ms": 0.0}
+        arrival_ms = (stats.arrival_ms or 0.0) + a_round.arrival_ms
+        return {"arrival_ms": arrival_ms, "tokens_per_second": ratio(1000 * (tokens - 1), arrival_ms)}
+    draft_ms, verify_ms = total(stats.draft_ms, a_round.draft_ms), total(stats.verify_ms, a_round.verify_ms)
     run_ms = total(draft_ms, verify_ms)
-    return replace(
-        counted,
-        draft_ms=draft_ms,
-        verify_ms=verify_ms,
-        ttft_ms=total(counted.prefill_ms, run_ms) if is_first else counted.ttft_ms,
-        tokens_per_second=ratio(1000 * counted.tokens, run_ms),
+    return {
+        "draft_ms": draft_ms,
+        "verify_ms": verify_ms,
+        "ttft_ms": total(stats.prefill_ms, run_ms) if is_first else stats.ttft_ms,
+        "tokens_per_second": ratio(1000 * tokens, run_ms),
         # A tree's tokens come several to a forward.
-        drafter_step_ms=None if is_tree(a_round.draft) else ratio(draft_ms, counted.drafted),
-    )
+        "drafter_step_ms": None if is_tree(a_round.draft) else ratio(draft_ms, drafted),
+    }
 
 
 def total(a: N | None, b: N | None) -> N | None:

@@ -38,6 +38,7 @@ MOST_ARGUMENTS, DEEPEST_ARGUMENT = 32_768, 16  # characters as JSON; objects and
 GRAMMARS = {"json_schema": 20_000, "regex": 4_000, "grammar": 10_000}
 MOST_NODES, DEEPEST_TREE = 32, 8  # tokens of a tree, and how many of them can follow each other
 TOKEN_IDS = 2**31  # a token's id is below this, whatever the vocabulary
+JSON_OBJECT = dict[str, Any] | str | None  # an argument of the API that can be any object of plain JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,37 +55,73 @@ GROWN = Grown(size=16, depth=5, most=4)
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
-    """What is said of a field of Params, once for all: its check, the options of the command line, the
-    arguments of the API and of tools, and the page's controls are read off it.
+class Codec:
+    """How the values of a field are given, as Python, as text and as JSON.
 
-    check: takes the field and a value, and returns the value to keep; ValueError for a wrong one. kind: of a
-    number, from `smallest` to `largest`; `excluded` is one of the two that it must not be. none_is: what None
-    stands for, where it may be None. step: of the page's slider; without one a number has a box. on_vllm:
+    check: takes the field and a value, and returns the value to keep; ValueError for a wrong one. read: what
+    is to be checked, of a text; join: of several, where each part of a value has one. form: of the text, in
+    the help of the command line. in_json: the type that the API takes, if it is not the field's own. kind: of
+    a number. is_hashed: False of dicts."""
+
+    check: Callable[[str, Any], Any]
+    read: Callable[[str], Any] = str
+    join: Callable[[Sequence[str]], Any] | None = None
+    form: str | None = None
+    in_json: Any = None
+    kind: type[int] | type[float] | None = None
+    is_hashed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """What is said of a field of Params, once for all: the options of the command line, the arguments of the
+    API and of tools, the names in an address, and the page's controls are read off it.
+
+    kind: of a number, from `smallest` to `largest`; `excluded` is one of the two that it must not be, and
+    `word` may stand in its place. none_is: what None stands for, where it may be None. step: of the page's
+    slider; without one a number has a box. of_prompt: whether it is limited as the prompt is. on_vllm:
     whether a vLLM server takes it under the same name."""
 
     about: str
-    check: Callable[[str, Any], Any]
+    codec: Codec
     kind: type[int] | type[float] | None = None
     smallest: float = 0
     largest: float = 0
     excluded: float | None = None
+    word: str | None = None
     none_is: str | None = None
     step: float | None = None
+    of_prompt: bool = False
     on_vllm: bool = False
 
 
-def _row(default: Any, check: Callable[..., Any], about: str, is_hashed: bool = True, **more: Any) -> Any:
-    """is_hashed: False where the values are dicts."""
-    return dataclass_field(default=default, hash=is_hashed, metadata={"row": Parameter(about, check, **more)})
+def _row(default: Any, codec: Codec, about: str, low: float = 0, high: float = 0, **more: Any) -> Any:
+    row = Parameter(about, codec, codec.kind, low, high, **more)
+    return dataclass_field(default=default, hash=codec.is_hashed, metadata={"row": row})
 
 
-def _whole(default: int | str | None, smallest: int, largest: int, about: str, **more: Any) -> Any:
-    return _row(default, _number, about, kind=int, smallest=smallest, largest=largest, **more)
+def as_text(value: Any) -> str:
+    """What is read as this value, or of one with parts as a part; empty for None, and for a chain's tree."""
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    if isinstance(value, (bool, dict)):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, float):
+        return str(value).removesuffix(".0")
+    return "" if value is None else str(value)
 
 
-def _real(default: float | None, smallest: float, largest: float, about: str, **more: Any) -> Any:
-    return _row(default, _number, about, kind=float, smallest=smallest, largest=largest, **more)
+def read_number(text: str) -> int | float | str:
+    """The number that is typed, or the text if it is none."""
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return text
+
+
+def _number(field: str, value: object) -> object:
+    is_word = isinstance(value, str) and value == LIMITS[field].word
+    return value if is_word else check_number(field, value)
 
 
 def _method(field: str, name: object) -> str:
@@ -100,11 +137,6 @@ def _rule(field: str, name: object) -> object:
     if not isinstance(name, str) or name not in RULES:
         raise ValueError(refusal(field, "choice", name, names=names))
     return name
-
-
-def _number(field: str, value: object) -> object:
-    is_auto = field == "gamma" and isinstance(value, str) and value == "auto"
-    return value if is_auto else check_number(field, value)
 
 
 def _tree(field: str, tree: object) -> DraftTree:
@@ -141,6 +173,19 @@ def _bias(field: str, bias: object) -> dict[int, float]:
             raise ValueError(f"{field} must be a mapping to {numbers}, not to {shown(value)}")
         checked[int(token_id)] = float(value)
     return dict(sorted(checked.items()))
+
+
+def _read_biases(texts: Sequence[str]) -> dict[str, int | float | str]:
+    biases = {}
+    for text in texts:
+        token_id, separator, number = text.partition("=")
+        if not separator:
+            wanted = "ID=N, a token id and what to add to its logit"
+            raise ValueError(f"logit_bias must be given as {wanted}, not {shown(text)}")
+        if token_id in biases:
+            raise ValueError("logit_bias must be given once for each token id")
+        biases[token_id] = read_number(number)
+    return biases
 
 
 def _stop(field: str, stop: object) -> tuple[str, ...]:
@@ -204,13 +249,19 @@ def _plain_json(value: object, deepest: int) -> Any:
 
 
 def _grammar(field: str, text: object) -> str:
-    if field == "json_schema" and isinstance(text, Mapping):
-        with suppress(TypeError, ValueError, RecursionError):
-            text = json.dumps(dict(text), ensure_ascii=False, allow_nan=False)
     if not isinstance(text, str) or not 1 <= len(text) <= GRAMMARS[field]:
         raise ValueError(refusal(field, "grammar_text", text, most=GRAMMARS[field]))
     check_text(field, text)
-    if field == "json_schema" and not is_json(text, dict):
+    return text
+
+
+def _schema(field: str, schema: object) -> str:
+    """schema: a mapping, or its JSON text."""
+    if isinstance(schema, Mapping):
+        with suppress(TypeError, ValueError, RecursionError):
+            schema = json.dumps(dict(schema), ensure_ascii=False, allow_nan=False)
+    text = _grammar(field, schema)
+    if not is_json(text, dict):
         raise ValueError(refusal(field, "schema_text", text))
     return text
 
@@ -221,6 +272,16 @@ def is_json(text: str, kind: type = object) -> bool:
         return isinstance(json.loads(text), kind)
     except (ValueError, RecursionError):
         return False
+
+
+WHOLE, REAL = (Codec(_number, read_number, form="N", kind=kind) for kind in (int, float))
+TRUTH = Codec(_truth, lambda text: {"true": True, "false": False}.get(text, text))
+METHOD, RULE, TEXT, GRAMMAR = map(Codec, (_method, _rule, _text, _grammar))
+TREE = Codec(_tree, form="N,N", in_json=list[int] | str)
+BIASES = Codec(_bias, join=_read_biases, form="ID=N", in_json=dict[str, float] | None, is_hashed=False)
+STRINGS = Codec(_stop, join=tuple, form="TEXT", in_json=list[str])
+SCHEMA = Codec(_schema, in_json=JSON_OBJECT)
+ARGUMENTS = Codec(_arguments, in_json=JSON_OBJECT, is_hashed=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,72 +320,75 @@ class Params:
         the target's distribution.
     """
 
-    draft_with: str = _row("model", _method, "what drafts: one of {methods}; none is plain decoding")
-    gamma: Gamma = _whole(
-        4, 1, 16, "the most tokens drafted in a round; auto chooses it round by round", step=1
+    draft_with: str = _row("model", METHOD, "what drafts: one of {methods}; none is plain decoding")
+    gamma: Gamma = _row(
+        *(4, WHOLE, "the most tokens drafted in a round; auto chooses it round by round", 1, 16),
+        word="auto",
+        step=1,
     )
     tree: DraftTree = _row(
-        *((), _tree),
+        *((), TREE),
         "the children of each drafted token, by depth: 3,2,1; auto: more where the drafter is surer; empty "
         "drafts a chain",
     )
-    confidence: float = _real(
-        *(0.0, 0.0, 1.0),
+    confidence: float = _row(
+        *(0.0, REAL),
         "a draft ends where the drafter's likeliest token is less probable than this; 0 is off",
+        *(0, 1),
         excluded=1.0,
         step=0.05,
     )
-    exit_layer: int = _whole(
-        *(0, 0, 64), "how many of the target's layers draft with early-exit; 0 is a quarter of them", step=1
+    exit_layer: int = _row(
+        *(0, WHOLE, "how many of the target's layers draft with early-exit; 0 is a quarter of them", 0, 64),
+        step=1,
     )
-    rule: str = _row("speculative", _rule, "how drafts are judged: one of {rules}; {lossy}")
-    temperature: float = _real(0.8, 0.0, 2.0, "0 is greedy", step=0.05, on_vllm=True)
-    top_k: int = _whole(0, 0, 1_000_000, "0 is off", on_vllm=True)
-    top_p: float = _real(0.9, 0.0, 1.0, "1 is off", excluded=0.0, step=0.01, on_vllm=True)
-    min_p: float = _real(0.0, 0.0, 1.0, "0 is off", excluded=1.0, step=0.01, on_vllm=True)
-    repetition_penalty: float | None = _real(
-        *(None, 0.0, 10.0, "above 1, tokens already in the text become less likely"),
+    rule: str = _row("speculative", RULE, "how drafts are judged: one of {rules}; {lossy}")
+    temperature: float = _row(0.8, REAL, "0 is greedy", 0, 2, step=0.05, on_vllm=True)
+    top_k: int = _row(0, WHOLE, "0 is off", 0, 1_000_000, on_vllm=True)
+    top_p: float = _row(0.9, REAL, "1 is off", 0, 1, excluded=0.0, step=0.01, on_vllm=True)
+    min_p: float = _row(0.0, REAL, "0 is off", 0, 1, excluded=1.0, step=0.01, on_vllm=True)
+    repetition_penalty: float | None = _row(
+        *(None, REAL, "above 1, tokens already in the text become less likely", 0, 10),
         excluded=0.0,
         none_is="the model's own",
     )
-    presence_penalty: float = _real(
-        0.0, -2.0, 2.0, "subtracted from the logits of generated tokens; 0 is off", step=0.1, on_vllm=True
+    presence_penalty: float = _row(
+        0.0, REAL, "subtracted from the logits of generated tokens; 0 is off", -2, 2, step=0.1, on_vllm=True
     )
-    frequency_penalty: float = _real(
-        0.0, -2.0, 2.0, "subtracted as often as the token was generated; 0 is off", step=0.1, on_vllm=True
+    frequency_penalty: float = _row(
+        0.0, REAL, "subtracted as often as the token was generated; 0 is off", -2, 2, step=0.1, on_vllm=True
     )
     logit_bias: dict[int, float] | None = _row(
-        *(None, _bias, "by token id, a number from -100 to 100 that is added to the token's logit"),
+        *(None, BIASES, "by token id, a number from -100 to 100 that is added to the token's logit"),
         none_is="the model's own",
-        is_hashed=False,
     )
-    seed: int | None = _whole(  # every JSON reader keeps whole numbers up to here exact
-        *(None, 0, 2**53 - 1, "the same seed and settings give the same text"),
+    seed: int | None = _row(  # every JSON reader keeps whole numbers up to here exact
+        *(None, WHOLE, "the same seed and settings give the same text", 0, 2**53 - 1),
         none_is="a new one",
         on_vllm=True,
     )
-    max_new_tokens: int = _whole(200, 1, 32_768, "the longest text, in tokens")
-    stop: tuple[str, ...] = _row((), _stop, "the text ends before the first of these strings")
-    ignore_eos: bool = _row(False, _truth, "continue after an end-of-sequence token", on_vllm=True)
-    chat: bool = _row(False, _truth, "apply the tokenizer's chat template to the prompt")
-    system: str | None = _row(None, _text, "a system prompt, with chat only", none_is="none")
+    max_new_tokens: int = _row(200, WHOLE, "the longest text, in tokens", 1, 32_768)
+    stop: tuple[str, ...] = _row((), STRINGS, "the text ends before the first of these strings")
+    ignore_eos: bool = _row(False, TRUTH, "continue after an end-of-sequence token", on_vllm=True)
+    chat: bool = _row(False, TRUTH, "apply the tokenizer's chat template to the prompt")
+    system: str | None = _row(None, TEXT, "a system prompt, with chat only", none_is="none", of_prompt=True)
     chat_template_kwargs: dict[str, Any] | None = _row(
-        *(None, _arguments, "what else the chat template is given, as a JSON object; with chat only"),
+        *(None, ARGUMENTS, "what else the chat template is given, as a JSON object; with chat only"),
         none_is="none",
-        is_hashed=False,
+        of_prompt=True,
     )
-    json_schema: str | None = _row(None, _grammar, "a JSON schema that the text must follow", none_is="none")
-    regex: str | None = _row(None, _grammar, "a regular expression that the text must match", none_is="none")
+    json_schema: str | None = _row(None, SCHEMA, "a JSON schema that the text must follow", none_is="none")
+    regex: str | None = _row(None, GRAMMAR, "a regular expression that the text must match", none_is="none")
     grammar: str | None = _row(
-        None, _grammar, "a grammar in Lark's form that the text must follow", none_is="none"
+        None, GRAMMAR, "a grammar in Lark's form that the text must follow", none_is="none"
     )
-    ngram: int = _whole(3, 1, 16, "the longest n-gram that lookup matches or ngram stores", step=1)
-    alternatives: int = _whole(5, 0, 50, "how many likely tokens are recorded at each place", step=1)
-    lenience: float = _real(
-        0.5, 0.0, 1.0, "of rule lenient: less accepts more; 1 is exact", excluded=0.0, step=0.05
+    ngram: int = _row(3, WHOLE, "the longest n-gram that lookup matches or ngram stores", 1, 16, step=1)
+    alternatives: int = _row(5, WHOLE, "how many likely tokens are recorded at each place", 0, 50, step=1)
+    lenience: float = _row(
+        0.5, REAL, "of rule lenient: less accepts more; 1 is exact", 0, 1, excluded=0.0, step=0.05
     )
-    draft_temperature: float | None = _real(
-        *(None, 0.0, 2.0, "the drafter's own temperature; 0 drafts its likeliest tokens"),
+    draft_temperature: float | None = _row(
+        *(None, REAL, "the drafter's own temperature; 0 drafts its likeliest tokens", 0, 2),
         none_is="the target's",
     )
 
@@ -341,7 +405,7 @@ class Params:
         for field, row in PARAMETERS.items():
             value = getattr(self, field)
             if value is not None or row.none_is is None:
-                object.__setattr__(self, field, row.check(field, value))
+                object.__setattr__(self, field, row.codec.check(field, value))
         grammars = [field for field in GRAMMARS if getattr(self, field) is not None]
         if grammars[1:]:
             raise ValueError(about(grammars[1], "one_grammar"))
@@ -359,10 +423,11 @@ LIMITS = {name: row for name, row in PARAMETERS.items() if row.kind is not None}
 
 
 def described(field: str) -> str:
-    """What the field does, in a few words, with the names that it may have now."""
+    """What the field does and what numbers it allows, in a few words, with the names that it may have now."""
     *first, last = (rule.name for rule in RULES.values() if not rule.lossless)
     lossy = f"{', '.join(first)} and {last} are lossy"
-    return PARAMETERS[field].about.format(methods=", ".join(METHODS), rules=", ".join(RULES), lossy=lossy)
+    words = PARAMETERS[field].about.format(methods=", ".join(METHODS), rules=", ".join(RULES), lossy=lossy)
+    return f"{words}; {str(allowed(field)).removeprefix(f'{field} must be ')}" if field in LIMITS else words
 
 
 def nodes_of(tree: DraftTree) -> int:
@@ -372,28 +437,15 @@ def nodes_of(tree: DraftTree) -> int:
     return sum(math.prod(tree[: depth + 1]) for depth in range(len(tree)))
 
 
-def most_children(tree: DraftTree, depth: int) -> int:
-    """How many children a token of this depth can have; depth 0: the text."""
-    if tree == "auto":
-        return GROWN.most if depth < GROWN.depth else 0
-    return tree[depth] if depth < len(tree) else 0
+def widths_of(tree: DraftTree) -> tuple[int, ...]:
+    """How many tokens of a tree can follow the text, each of these, and so on, at most."""
+    return (GROWN.most,) * GROWN.depth if tree == "auto" else tree
 
 
 def takes_tree(method: str, tree: DraftTree) -> bool:
     """Whether a method drafts such a tree. What copies from the text has no probabilities to grow one by."""
     row = METHODS[method]
     return "tree" in row.fields and not (tree == "auto" and row.manner == "copy")
-
-
-def tree_text(tree: DraftTree) -> str:
-    """A tree as it is typed; empty for a chain."""
-    return tree if isinstance(tree, str) else ",".join(map(str, tree))
-
-
-def template_arguments_json(params: Params) -> str:
-    """The arguments of the chat template as JSON text; empty for none."""
-    arguments = params.chat_template_kwargs
-    return "" if arguments is None else json.dumps(arguments, ensure_ascii=False)
 
 
 def field_of_grammar(params: Params) -> str | None:
@@ -449,16 +501,11 @@ def allowed(field: str, largest: float | None = None) -> Message:
     """What a numeric field may be: "must be a whole number from 1 to 16"."""
     row = LIMITS[field]
     high = row.largest if largest is None else largest
-    key, form = "whole_or_auto" if field == "gamma" else "whole", ","
+    key, form = "whole_or_auto" if row.word else "whole", ","
     if row.kind is float:
         excluded = row.excluded
         key, form = "above" if excluded == row.smallest else "below" if excluded == high else "number", "g"
     return about(field, key, low=numeral(row.smallest, form), high=numeral(high, form))
-
-
-def allowed_in_words(field: str) -> str:
-    """What a numeric field may be, in English: "a whole number from 1 to 16"."""
-    return str(allowed(field)).removeprefix(f"{field} must be ")
 
 
 def check_text(field: str, text: str) -> None:
@@ -491,9 +538,7 @@ def check_messages(prompt: Sequence[object]) -> tuple[ChatMessage, ...]:
     for one in prompt:
         if isinstance(one, Mapping) and one.keys() == {"role", "content"}:
             one = ChatMessage(one["role"], one["content"])
-        if not isinstance(one, ChatMessage) or not all(
-            isinstance(text, str) for text in (one.role, one.content)
-        ):
+        if not (isinstance(one, ChatMessage) and isinstance(one.role, str) and isinstance(one.content, str)):
             raise ValueError(refusal("prompt", "message", one, example=EXAMPLE))
         for text in (one.role, one.content):
             check_text("prompt", text)

@@ -71,8 +71,7 @@ def segments_of(run: Started, rounds: Sequence[Round]) -> list[Segment]:
     """The rounds by kinds of segments, in the order in which they began; one where no mark has parted the
     text."""
     segments: dict[SegmentKind, Segment] = {}
-    tokens = ((token.id, token.text) for one in rounds for token in kept_tokens(one))
-    kinds = _kinds(opened_by(run), {mark.id: mark for mark in run.marks}, tokens)
+    kinds = _kinds(run, rounds)
     for a_round in rounds:
         of_round = [next(kinds) for _ in a_round.emitted]
         accepted = sum(token.fate == "accepted" for token in a_round.draft)
@@ -143,7 +142,7 @@ class Thoughts:
         has just closed one, as a template does when it is asked for no thinking."""
         marks, opened = {mark.id: mark for mark in run.marks}, opened_by(run)
         roles = ("header",) if opened.has_thought else ("thinking", "header")
-        if not opened.is_thinking and opened.header is None:  # a call of a tool is no thought
+        if "thinking" not in opened.segments and opened.header is None:  # a call of a tool is no thought
             opened = Opened()
         return cls(marks, opened, _with_roles(marks, roles))
 
@@ -166,19 +165,18 @@ def _with_roles(marks: Mapping[int, Mark], roles: Collection[MarkRole]) -> froze
     return frozenset(token_id for token_id, mark in marks.items() if mark.role in roles)
 
 
-def _kinds(
-    opened: Opened, marks: Mapping[int, Mark], tokens: Iterable[tuple[int | None, str]]
-) -> Iterator[SegmentKind]:
-    """The kind of each token, which is its id, if that is told, and its text. A mark belongs to the segment
-    that it begins or ends; a header to the one that it names. opened: before the first token."""
+def _kinds(run: Started, rounds: Iterable[Round]) -> Iterator[SegmentKind]:
+    """The kind of each token that the rounds added. A mark belongs to the segment that it begins or ends; a
+    header to the one that it names."""
+    opened, marks = opened_by(run), {mark.id: mark for mark in run.marks}
     in_header = 0  # tokens of a header so far
-    for token_id, text in tokens:
-        before, mark = opened, None if token_id is None else marks.get(token_id)
-        opened = after(before, mark, text)
+    for token in (token for one in rounds for token in kept_tokens(one)):
+        before, mark = opened, None if token.id is None else marks.get(token.id)
+        opened = after(before, mark, token.text)
         if opened.header is not None:
             in_header += 1
         elif before.header is not None:
-            yield from [_named(before.header + text)] * (in_header + 1)
+            yield from [_named(before.header + token.text)] * (in_header + 1)
             in_header = 0
         elif mark and mark.role == "end" and opened.segments != before.segments:
             yield CLOSED.get(mark.text, before.kind)

@@ -11,10 +11,12 @@ eighth. So a run counts as fewer stretches than it has, the fewer the more alike
 effective sample size).
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import exp, sqrt
+from operator import mul
 from random import Random
 from statistics import StatisticsError, fmean, linear_regression, mean, mode, quantiles
 
@@ -68,7 +70,7 @@ def plain(times_ms: Sequence[float]) -> list[TimedRound]:
 def is_wide(interval: tuple[float, float]) -> bool:
     """Whether it is too wide for a speed-up to be claimed."""
     low, high = interval
-    return high > WIDE * low
+    return high >= WIDE * low  # also of two zeros, which a file can hold
 
 
 def speed_up(slow: Sequence[Sequence[TimedRound]], fast: Sequence[Sequence[TimedRound]]) -> SpeedUp | None:
@@ -83,18 +85,16 @@ def speed_up(slow: Sequence[Sequence[TimedRound]], fast: Sequence[Sequence[Timed
     slow_ms, fast_ms = _ms_per_token(slow), _ms_per_token(fast)
     if not slow_ms or not fast_ms:
         return None
-    value, dice = slow_ms / fast_ms, Random(0)
-    of_slow, of_fast = _off_their_usual(slow), _off_their_usual(fast)
-    off = [part for of_run in (*of_slow, *of_fast) for part in of_run]
+    value, dice, sides = slow_ms / fast_ms, Random(0), (_off_their_usual(slow), _off_their_usual(fast))
+    runs = [run for side in sides for run in side]
+    off, alike = [part for run in runs for part in run], _alike(runs)
+    slow_count, fast_count = (_independent(side, alike) for side in sides)
     known = len(off) - 2  # each side's mean is taken from the stretches themselves
-    off = [part * sqrt(len(off) / known) for part in off]
-    alike = _alike([*of_slow, *of_fast])
-    slow_count, fast_count = _independent(of_slow, alike), _independent(of_fast, alike)
 
     def resampled() -> float:
         """The logarithm of how much the value is off."""
         # So few stretches leave open how much they vary: hence Student's t.
-        spread = sqrt(known / dice.gammavariate(known / 2, 2))
+        spread = sqrt(len(off) / dice.gammavariate(known / 2, 2))
         return spread * (fmean(dice.choices(off, k=slow_count)) - fmean(dice.choices(off, k=fast_count)))
 
     low, *_, high = quantiles((resampled() for _ in range(RESAMPLES)), n=20)
@@ -113,13 +113,15 @@ def with_speedup(stats: Stats, measured: SpeedUp, step_ms: float, times_ms: Sequ
     """step_ms: what the target's step took at the run's pace; times_ms: plain rounds, at whatever pace."""
     low, high = _deciles(times_ms)
     pace = step_ms / fmean(times_ms)
-    return replace(
-        stats,
-        target_step_ms=step_ms,
-        target_step_spread=(low * pace, high * pace),
-        cost_ratio=ratio(stats.drafter_step_ms, step_ms),
-        speedup=measured.value,
-        speedup_interval=measured.interval,
+    return claimed(
+        replace(
+            stats,
+            target_step_ms=step_ms,
+            target_step_spread=(low * pace, high * pace),
+            cost_ratio=ratio(stats.drafter_step_ms, step_ms),
+            speedup=measured.value,
+            speedup_interval=measured.interval,
+        )
     )
 
 
@@ -139,11 +141,10 @@ def _ms_per_token(runs: Sequence[Sequence[TimedRound]]) -> float:
 def _off_their_usual(runs: Sequence[Sequence[TimedRound]]) -> list[list[float]]:
     """How much longer than usual the rounds of each run and stretch took, as a part of a mean round. Usual is
     what rounds with as many drafts take on this side."""
-    drafted = [one.drafted for run in runs for one in run]
-    times_ms = [one.ms for run in runs for one in run]
-    mean_ms = fmean(times_ms)
+    rounds = [one for run in runs for one in run]
+    mean_ms = fmean(one.ms for one in rounds)
     try:
-        slope, intercept = linear_regression(drafted, times_ms)
+        slope, intercept = linear_regression([one.drafted for one in rounds], [one.ms for one in rounds])
     except StatisticsError:  # all drafts have the same length
         slope, intercept = 0.0, mean_ms
     return [
@@ -262,49 +263,43 @@ def estimates(
     if not judged:
         return []
     off: list[float] = []  # the ends of the run's interval, relative to its speed-up
-    if stats.speedup is None or stats.speedup_interval is None:
-        stats = replace(stats, target_step_ms=None, cost_ratio=None)
-    else:
+    if stats.speedup and stats.speedup_interval:
         off = [end / stats.speedup for end in stats.speedup_interval]
+    else:
+        stats = replace(stats, target_step_ms=None, cost_ratio=None)
     of_server = any(one.arrival_ms is not None for one in rounds)
     alpha = None if of_server else stats.acceptance_rate  # as it is shown beside the formula's figures
-    everywhere = mean(judged)
-    kept_at = _share_of_rounds_with([len(one.draft) for one in rounds], rounds, run_gamma)
-    made_at = _share_of_rounds_with([made_in(one) for one in rounds], rounds, run_gamma)
-    tokens, kept, made, going_on = 1.0, 0.0, 0.0, 1.0
-    added = 1.0  # tokens a round, by the last place
-    a_draft_ms = _ms_of_a_draft(rounds) if at_once else None
-    alone = _speedup(stats, tokens, kept, made, 0.0 if at_once else None)
-    some_dropped = made_of(stats) != stats.drafted
-    rows = [Estimate(0, None if alpha is None else 1.0, None if some_dropped else alone, 1.0, alone, None)]
     longest = int(LIMITS["gamma"].largest) if alpha is not None else len(by_place)
     longest = min(longest, longest_draft or longest)
-    for gamma in range(1, longest + 1):
-        with_draft = kept_at[min(gamma, len(kept_at)) - 1]
-        if run_gamma is None:
-            verdicts = by_place[gamma - 1] if gamma <= len(by_place) else []
-            going_on *= mean(verdicts) if len(verdicts) >= FEWEST_JUDGED else everywhere
-            added = with_draft * going_on
-        elif gamma <= run_gamma:
-            added = mean(len(one.emitted) > gamma for one in rounds)
-        else:
-            added *= everywhere
-        tokens += added
-        kept += with_draft
-        made += made_at[min(gamma, len(made_at)) - 1]
-        formula_tokens = None if alpha is None else expected_tokens(alpha, gamma)
-        formula_speedup = None
-        if alpha is not None and stats.cost_ratio is not None and not some_dropped:
-            by_token = stats.cost_ratio
-            if a_draft_ms is not None and stats.target_step_ms:
-                by_token = a_draft_ms / stats.target_step_ms / gamma
-            formula_speedup = expected_speedup(alpha, gamma, by_token)
-        drafting_ms = None if a_draft_ms is None else made_at[0] * a_draft_ms
-        seen_speedup = _speedup(stats, tokens, kept, made, drafting_ms)
-        interval = (
-            (seen_speedup * off[0], seen_speedup * off[1]) if seen_speedup is not None and off else None
-        )
-        rows.append(Estimate(gamma, formula_tokens, formula_speedup, tokens, seen_speedup, interval))
+    kept_at, made_at = (
+        _share_of_rounds_with(lengths, rounds, run_gamma, longest)
+        for lengths in ([len(one.draft) for one in rounds], [made_in(one) for one in rounds])
+    )
+    everywhere = mean(judged)
+    if run_gamma is None:
+        alive = [mean(one) if len(one) >= FEWEST_JUDGED else everywhere for one in by_place]
+        alive += [everywhere] * (longest - len(alive))
+        added = list(map(mul, kept_at, accumulate(alive, mul)))
+    else:
+        counted = range(1, min(run_gamma, longest) + 1)
+        added = [mean(len(one.emitted) > gamma for one in rounds) for gamma in counted]
+        added += [added[-1] * everywhere**more for more in range(1, longest - len(counted) + 1)]
+    drafting_ms = [one.draft_ms for one in rounds if made_in(one) and one.draft_ms is not None]
+    a_draft_ms = mean(drafting_ms) if at_once and drafting_ms else None
+    some_dropped = made_of(stats) != stats.drafted
+    sums = (accumulate(one, initial=start) for one, start in ((added, 1.0), (kept_at, 0.0), (made_at, 0.0)))
+    rows = []
+    for gamma, (tokens, kept, made) in enumerate(zip(*sums, strict=True)):
+        at_once_ms = None if a_draft_ms is None else a_draft_ms * (gamma > 0)
+        seen = _speedup(stats, tokens, kept, made, at_once_ms and at_once_ms * made_at[0])
+        by_formula, formula = None if alpha is None else expected_tokens(alpha, gamma), None
+        if by_formula is not None and stats.cost_ratio is not None and not some_dropped:
+            cost = gamma * stats.cost_ratio
+            if at_once_ms is not None and stats.target_step_ms:
+                cost = at_once_ms / stats.target_step_ms
+            formula = by_formula / (1 + cost)
+        ends = (seen * off[0], seen * off[1]) if gamma and seen is not None and off else None
+        rows.append(Estimate(gamma, by_formula, formula, tokens, seen, ends))
     return rows
 
 
@@ -323,56 +318,41 @@ def counted_estimates(server: ServerStats | None) -> list[Estimate]:
 def best_gamma(rows: Sequence[Estimate]) -> int | None:
     """The shortest draft length whose estimated speed-up is within 1 % of the largest."""
     known = [(one.gamma, one.seen_speedup) for one in rows if one.seen_speedup is not None]
-    if not known:
-        return None
-    largest = max(speedup for _, speedup in known)
-    return next(gamma for gamma, speedup in known if speedup >= 0.99 * largest)
+    largest = max((speedup for _, speedup in known), default=0.0)
+    return next((gamma for gamma, speedup in known if speedup >= 0.99 * largest), None)
 
 
 def _verdicts_by_place(rounds: Sequence[Round]) -> list[list[bool]]:
     """Whether the drafts up to a round's rejection were accepted, by their place in the draft. Empty where a
     server does not tell what was rejected."""
-    places: list[list[bool]] = []
-    if not all(one.drafts_told for one in rounds):
-        return places
-    for one in rounds:
+    places = defaultdict[int, list[bool]](list)
+    for one in rounds if all(one.drafts_told for one in rounds) else ():
         for place, token in enumerate(one.draft):
             of_server = one.arrival_ms is not None
             was_judged = token.fate != "discarded" if of_server else None not in (token.accept_prob, token.u)
             if not was_judged:
                 break
-            if place == len(places):
-                places.append([])
             places[place].append(token.fate != "rejected")
             if token.fate == "rejected":
                 break
-    return places
+    return [*places.values()]
 
 
 def _share_of_rounds_with(
-    lengths: Sequence[int], rounds: Sequence[Round], run_gamma: int | None
+    lengths: Sequence[int], rounds: Sequence[Round], run_gamma: int | None, places: int
 ) -> list[float]:
-    """The share, by place, of the rounds that have a token there: all for a drafter model that is always sure
-    enough, while a lookup may find less. lengths: how many tokens each round has. Where the run has no draft
-    length of its own, only rounds that could draft so many count, and not the last one: the end of the text
-    may leave it without room for a draft."""
-    drafts = [
-        (length, one.gamma if run_gamma is None else None)
-        for length, one in zip(lengths, rounds, strict=True)
-    ]
+    """The share of the rounds that have a token at each place: all for a drafter model that is always sure
+    enough, while a lookup may find less; beyond the longest as at its last place. lengths: how many tokens
+    each round has. Where the run has no draft length of its own, only rounds that could draft so many count,
+    and not the last one: the end of the text may leave it without room for a draft."""
+    drafts = [(length, one.gamma) for length, one in zip(lengths, rounds, strict=True)]
     if run_gamma is None:
         drafts = drafts[:-1] or drafts
-    longest = max(length for length, _ in drafts)
-    return [
-        mean(length > place for length, gamma in drafts if gamma is None or gamma > place)
-        for place in range(longest)
+    shares = [
+        mean(length > place for length, gamma in drafts if run_gamma or gamma is None or gamma > place)
+        for place in range(min(places, max(length for length, _ in drafts)))
     ] or [0.0]
-
-
-def _ms_of_a_draft(rounds: Sequence[Round]) -> float | None:
-    """The mean drafting time in ms, over the rounds that drafted anything."""
-    times_ms = [one.draft_ms for one in rounds if made_in(one) and one.draft_ms is not None]
-    return mean(times_ms) if times_ms else None
+    return shares + [shares[-1]] * (places - len(shares))
 
 
 def experts_of_checks(rounds: Sequence[Round], gamma: int | str) -> tuple[int, ExpertsRead] | None:

@@ -5,15 +5,16 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, field, fields, replace
-from functools import reduce
+from functools import cache, reduce
 from pathlib import Path
 from secrets import token_hex
 from shutil import copymode
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_type_hints
 
 from pydantic import BeforeValidator, ConfigDict, TypeAdapter, ValidationError
 
 from specdemo.events import (
+    ENGINES,
     FIRST,
     LIMITS,
     MOST,
@@ -39,7 +40,7 @@ from specdemo.events import (
     kept_tokens,
     metrics,
 )
-from specdemo.events.params import MOST_NODES, DraftTree, most_children, nodes_of
+from specdemo.events.params import MOST_NODES, DraftTree, nodes_of, widths_of
 from specdemo.events.speedup import claimed
 
 SCHEMA: Final = "specdemo.trace/1"
@@ -182,8 +183,7 @@ class Trace:
             places = (str(place) for place in first["loc"] if place not in OF_DRAFT)
             where, is_json = ".".join(places), first["type"] != "json_invalid"
             raise NotATrace(where or "it", str(refused or first["msg"]), is_json, refused) from None
-        for where, what in _faults(trace):
-            raise NotATrace(where, what) from None
+        _check(trace)
         trace.stats = claimed(trace.stats)  # older traces tell wide intervals
         trace.grammar_from, before = None, 0
         for a_round in trace.rounds:  # older traces do not tell it
@@ -224,111 +224,106 @@ def save_text(path: str | Path, text: str) -> None:
 
 
 COUNTED = ("tokens", "rounds", "drafted", "accepted", "rejected")
-NEEDED = {  # what only the run of a server may leave out
-    Round: ("draft_ms", "verify_ms"),
-    Judged: ("id", "p", "q", "raw_p", "raw_q"),
-    JudgedInTree: ("id", "p", "q", "raw_p", "raw_q"),
-    Next: ("id", "p", "raw_p", "u"),
-    Stats: ("drafted", "rejected", "prefill_ms", "draft_ms", "verify_ms"),
-}
-Faults = Iterator[tuple[str, str]]  # a place in a trace, and what is wrong there
+SUM = "must be what the rounds add up to"
 
 
-def _faults(trace: Trace) -> Faults:
-    """Why a file that has the right types cannot be the trace of a run."""
+def _check(trace: Trace) -> None:
+    """Refuses a file that has the right types, and cannot be the trace of a run."""
     is_ours, stats = trace.pair.server is None, trace.stats
     for index, a_round in enumerate(trace.rounds):
         if a_round.index != index:
-            yield f"rounds.{index}.index", f"must be {index}"
-        for where, what in _round_faults(a_round, trace.params, is_ours):
-            yield f"rounds.{index}{where}", what
+            raise NotATrace(f"rounds.{index}.index", f"must be {index}")
+        _check_round(f"rounds.{index}", a_round, trace.params, is_ours)
     if trace.output_ids != [token_id for a_round in trace.rounds for token_id in a_round.emitted]:
-        yield "output_ids", "must be what the rounds add up to"
+        raise NotATrace("output_ids", SUM)
     if is_ours:
-        yield from _left_out("stats", stats)
+        _check_told("stats", stats)
     counted = reduce(metrics.after_round, trace.rounds, metrics.fresh())
     counts = COUNTED if stats.made is None else (*COUNTED, "made")
     if any(getattr(stats, name) != getattr(counted, name) for name in counts):
-        yield "stats", "must be what the rounds add up to"
+        raise NotATrace("stats", SUM)
     for name in ("target_step_spread", "speedup_interval"):
         interval = getattr(stats, name)
         if interval and interval[0] > interval[1]:
-            yield f"stats.{name}", "must have its lower end first"
+            raise NotATrace(f"stats.{name}", "must have its lower end first")
     if stats.target_step_spread and stats.target_step_ms is None:
-        yield "stats.target_step_ms", "must be there, as its spread is"
+        raise NotATrace("stats.target_step_ms", "must be there, as its spread is")
 
 
-def _round_faults(a_round: Round, params: Params, is_ours: bool) -> Faults:
-    """The places begin below the round. is_ours: whether no server has made it, which tells what it likes."""
-    draft = a_round.draft
-    tokens = [(f".draft.{place}", token) for place, token in enumerate(draft)]
-    for where, token in [*tokens, *([(".next", a_round.next)] if a_round.next else [])]:
+def _check_round(where: str, a_round: Round, params: Params, is_ours: bool) -> None:
+    """where: in the trace. is_ours: whether no server has made it, which tells what it likes."""
+    draft, read = a_round.draft, a_round.experts_read
+    own = [("next", a_round.next)] if a_round.next else []
+    for name, token in [*((f"draft.{place}", token) for place, token in enumerate(draft)), *own]:
         if is_ours:
-            yield from _left_out(where, token)
-            yield from _top_faults(where, token.top)
+            _check_told(f"{where}.{name}", token)
+            _check_top(f"{where}.{name}", token.top)
         if not isinstance(token, Judged):
             continue
         if token.forbidden and token.p != 0:
-            yield where, "a token that the grammar forbids has a p of 0"
+            raise NotATrace(f"{where}.{name}", "a token that the grammar forbids has a p of 0")
         if is_ours and token.fate != "discarded" and None in (token.u, token.accept_prob):
-            yield where, "a token that was judged has a u and an accept_prob"
+            raise NotATrace(f"{where}.{name}", "a token that was judged has a u and an accept_prob")
     if is_ours:
-        yield from _left_out("", a_round)
+        _check_told(where, a_round)
     if a_round.kept and max(astuple(a_round.kept)) > len(draft):
-        yield ".kept", "must be numbers of drafted tokens"
+        raise NotATrace(f"{where}.kept", "must be numbers of drafted tokens")
     if draft and is_tree(draft) != bool(params.tree):
-        yield ".draft", "must be a tree where params.tree has one, and only there"
-    yield from _tree_faults(draft, params.tree)
+        raise NotATrace(f"{where}.draft", "must be a tree where params.tree has one, and only there")
+    if is_tree(draft):
+        _check_tree(f"{where}.draft", draft, params.tree)
     longest = nodes_of(params.tree) or (int(LIMITS["gamma"].largest) if is_ours else MOST)
     for name, most in (("gamma", longest), ("made", longest if a_round.gamma is None else a_round.gamma)):
         length = getattr(a_round, name)
         if length is not None and not len(draft) <= length <= most:
-            yield f".{name}", "must be a length that its draft can have"
-    read = a_round.experts_read
+            raise NotATrace(f"{where}.{name}", "must be a length that its draft can have")
     if read and read.row > read.check:
-        yield ".experts_read", "must not be more experts for a row than for a check"
+        raise NotATrace(f"{where}.experts_read", "must not be more experts for a row than for a check")
     kept_ids = [token.id for token in kept_tokens(a_round)]
     if len(a_round.emitted) != len(kept_ids) or (is_ours and [*a_round.emitted] != kept_ids):
-        yield ".emitted", "must be the ids of what it has accepted and of its own token"
+        raise NotATrace(f"{where}.emitted", "must be the ids of what it has accepted and of its own token")
 
 
-def _left_out(where: str, value: Round | Judged | Next | Stats) -> Faults:
-    for name in NEEDED[type(value)]:
+def _check_told(where: str, value: Round | Judged | Next | Stats) -> None:
+    for name in _told_by_engine(type(value)):
         if getattr(value, name) is None:
-            yield f"{where}.{name}", "must be there, since no server has made this run"
+            raise NotATrace(f"{where}.{name}", "must be there, since no server has made this run")
 
 
-def _top_faults(where: str, top: Sequence[Alternative]) -> Faults:
-    """Alternatives that no distribution has."""
+@cache
+def _told_by_engine(kind: type) -> list[str]:
+    """The fields that only the run of a server may leave out."""
+    hints = get_type_hints(kind, include_extras=True)
+    return [name for name, hint in hints.items() if ENGINES in getattr(hint, "__metadata__", ())]
+
+
+def _check_top(where: str, top: Sequence[Alternative]) -> None:
+    """Refuses alternatives that no distribution has."""
     ids, _, *columns = zip(*top, strict=True) if top else ((), ())
     if len({*ids}) < len(ids):
-        yield where, "its top must have different tokens"
+        raise NotATrace(where, "its top must have different tokens")
     if any(sum(one or 0 for one in column) > 1 + ROUNDING for column in columns):
-        yield where, "the probabilities in its top must add up to at most 1"
+        raise NotATrace(where, "the probabilities in its top must add up to at most 1")
 
 
-def _tree_faults(draft: Sequence[Judged], tree: DraftTree) -> Faults:
-    """What is wrong with the shape of a drafted tree, if it is one."""
-    if not is_tree(draft):
-        return
+def _check_tree(where: str, draft: Sequence[Judged], tree: DraftTree) -> None:
     if len(draft) > MOST_NODES:
-        yield ".draft", f"must not be a tree of more than {MOST_NODES} tokens"
-        return
+        raise NotATrace(where, f"must not be a tree of more than {MOST_NODES} tokens")
     followed: set[int | None] = set()  # tokens after which one was accepted
     depths: dict[int | None, int] = {None: 0}
-    children: Counter[int | None] = Counter()
+    children, most = Counter[int | None](), dict(enumerate(widths_of(tree)))
     for index, token in enumerate(draft):
         parent = token.parent if isinstance(token, JudgedInTree) else index  # where it is not told
+        at = f"{where}.{index}"
         if parent is not None and parent >= index:
-            yield f".draft.{index}.parent", "must be the index of a token before it"
-            return
+            raise NotATrace(f"{at}.parent", "must be the index of a token before it")
         depths[index] = depths[parent] + 1
         children[parent] += 1
-        if children[parent] > most_children(tree, depths[parent]):
-            yield f".draft.{index}.parent", "must be a token that can have so many children, by params.tree"
+        if children[parent] > most.get(depths[parent], 0):
+            raise NotATrace(f"{at}.parent", "must be a token that can have so many children, by params.tree")
         if token.fate == "accepted":
             if parent in followed or (parent is not None and draft[parent].fate != "accepted"):
-                yield f".draft.{index}.fate", "must be accepted once after a token that is"
+                raise NotATrace(f"{at}.fate", "must be accepted once after a token that is")
             followed.add(parent)
 
 

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from specdemo.events import Finish, Params, Round, Stats, is_tree, kept_tokens
+from specdemo.events import Finish, Params, Round, Stats, is_tree
 from specdemo.events.params import field_of_grammar, is_json
 from specdemo.events.speedup import SHORTEST, break_even, experts_of_checks
-from specdemo.events.trace import Trace
+from specdemo.events.trace import Trace, pieces
 from specdemo.words.catalogue import Speak, numeral, say, speaker_of
 from specdemo.words.message import Message, message
 
@@ -23,16 +23,12 @@ class Verdict:
 
 
 def verdict(
-    stats: Stats,
-    finish: Finish | None,
-    rounds: Sequence[Round],
-    params: Params,
-    speak: Speak = IN_WORDS,
-    recorded_on: str = "",
-    settles: bool = False,
+    trace: Trace, finish: Finish | None, speak: Speak = IN_WORDS, recorded_on: str = "", settles: bool = False
 ) -> Verdict:
-    """recorded_on: the machine of a recorded run, and the date where it is known; empty of one that was made
-    here and now. settles: whether the run is still being timed."""
+    """finish: None while the trace's numbers are not the last ones. recorded_on: the machine of a recorded
+    run, and the date where it is known; empty of one that was made here and now. settles: whether the run is
+    still being timed."""
+    stats = trace.stats  # read once, since others may be set meanwhile
     if not stats.tokens:
         return Verdict(speak("none") if finish else "", "neutral")
     counts = {
@@ -45,35 +41,33 @@ def verdict(
         counted = speak("counted", **counts, alone=numeral(stats.tokens, ","))
     elif stats.drafted is None:
         counted = speak("none_accepted", **counts)
-    elif any(one.ended_by == "confidence" for one in rounds):
+    elif any(one.ended_by == "confidence" for one in trace.rounds):
         counted = speak("all_dropped", **counts)
     else:
         counted = speak("nothing_drafted", **counts)
-    text, tone = _measured(stats, finish, rounds, speak, recorded_on)
+    text, tone = _measured(stats, finish, trace.rounds, speak, recorded_on)
     if settles and stats.speedup is None and _was_busy(stats):
         text = speak("settles")
     both = f"{text} {counted}" if tone == "slower" else f"{counted} {text}"
-    both = f"{both} {_unfinished(stats, finish, rounds, params, speak)}".rstrip()
+    both = f"{both} {_unfinished(trace, finish, speak)}".rstrip()
     if stats.distance is None:
         return Verdict(both, tone)
     lossy = speak("lossy", distance=numeral(stats.distance, ".3f"))
     return Verdict(f"{lossy} {both}", "lossy")
 
 
-def _unfinished(stats: Stats, finish: Finish, rounds: Sequence[Round], params: Params, speak: Speak) -> str:
+def _unfinished(trace: Trace, finish: Finish, speak: Speak) -> str:
     """That the text ended before what it must follow applied, or inside its JSON; else empty. Whether a
     regular expression or a grammar would have let it end is not in a trace."""
-    name = field_of_grammar(params)
-    tokens = [token for one in rounds for token in kept_tokens(one)]
-    if name is None or not tokens:
+    name, begins = field_of_grammar(trace.params), trace.grammar_from
+    texts = [text for one in trace.rounds for text in pieces(one)]
+    if name is None or not texts:
         return ""
-    is_served = stats.arrival_ms is not None  # how much was allowed is not told
-    begins = next((at for at in range(len(tokens), 0, -1) if tokens[at - 1].allowed is None), 0)
-    if not is_served and begins == len(tokens):
+    if begins is None and trace.stats.arrival_ms is None:  # a server does not tell how much was allowed
         return speak("never_bound", what=message(f"what_binds.{name}").said())
-    text = "".join(token.text for token in tokens[0 if is_served else begins :])
+    text = "".join(texts[begins or 0 :])
     if finish == "stop":
-        text = min((text.split(stop)[0] for stop in params.stop), key=len, default=text)
+        text = min((text.split(stop)[0] for stop in trace.params.stop), key=len, default=text)
     is_cut = name == "json_schema" and finish != "eos" and not is_json(text)
     return speak("cut_json") if is_cut else ""
 

@@ -22,7 +22,7 @@ from specdemo.engine import compiled
 from specdemo.engine.grammar import Grammars
 from specdemo.errors import PairError
 from specdemo.events import ByModel, Mark, Opened, PairInfo, Params, Prompt
-from specdemo.events.params import DraftTree, takes_tree, tree_text
+from specdemo.events.params import DraftTree, as_text, check_messages, is_conversation, takes_tree
 from specdemo.events.segments import opened_in
 from specdemo.loading import templates
 from specdemo.loading.checkpoints import little_quantised
@@ -218,7 +218,7 @@ class Pair:
         if not events.DRAFTER_KINDS[name].drafts_trees:
             raise ValueError(about("tree", "tree_kind", name=name))
         if longest is not None and isinstance(tree, tuple) and len(tree) > longest:
-            raise ValueError(refusal("tree", "tree_depth", tree_text(tree), deepest=longest))
+            raise ValueError(refusal("tree", "tree_depth", as_text(tree), deepest=longest))
         if self.other_tokenizer is not None:
             raise ValueError(about("tree", "tree_tokenizer"))
         self._check_reads_trees("drafter", self.drafter)
@@ -402,8 +402,8 @@ def encode(pair: AnyPair, prompt: Prompt, params: Params, is_over: Condition = n
     if isinstance(prompt, str):
         events.check_prompt(prompt)
         ids = pair.prompt_ids(prompt, params, is_over)
-    elif events.is_conversation(prompt):
-        ids = pair.prompt_ids(events.check_messages(prompt), params, is_over)
+    elif is_conversation(prompt):
+        ids = pair.prompt_ids(check_messages(prompt), params, is_over)
     elif isinstance(prompt, (list, tuple)):
         if params.chat:
             raise ValueError("chat needs a prompt that is text, not token ids")

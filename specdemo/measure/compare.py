@@ -8,9 +8,9 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from specdemo.errors import CannotReadTrees, LoadError
-from specdemo.events import METHODS, Prompt, manner_of, rule_in_words
+from specdemo.events import METHODS, Prompt, manner_of
 from specdemo.events.metrics import ratio, total
-from specdemo.events.params import tree_text, values_of_rule
+from specdemo.events.params import as_text, rule_in_words, values_of_rule
 from specdemo.events.speedup import SpeedUp, is_wide, speed_up, timed
 from specdemo.events.trace import Trace
 from specdemo.loading.pair import Pair
@@ -213,7 +213,7 @@ def _row(setting: Setting, own: Sequence[Text], alone: Sequence[Text], timing: T
         draft_with=params.draft_with,
         manner=manner_of(params.draft_with, info.server.method if info.server else info.drafter_kind),
         gamma=None if is_plain or params.tree else params.gamma,
-        tree=tree_text(params.tree),
+        tree=as_text(params.tree),
         drafted_per_round=ratio(sum_of("drafted"), rounds),
         accepted_per_round=accepted / rounds,
         tokens_per_round=sum_of("tokens") / rounds,

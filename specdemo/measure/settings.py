@@ -8,7 +8,7 @@ from typing import Any
 from specdemo.drafters.table import drafting_by, kind_in
 from specdemo.errors import LoadError, PairError
 from specdemo.events import METHODS, Params, drafter_label, manner_of
-from specdemo.events.params import DraftTree, takes_tree, tree_text
+from specdemo.events.params import DraftTree, as_text, takes_tree
 from specdemo.loading.catalog import CATALOGUE, ROOT, others_at_hand
 from specdemo.loading.pair import AnyPair, Pair
 from specdemo.measure.results import Contender
@@ -83,7 +83,7 @@ def with_trees(settings: Sequence[Setting], params: Params, trees: Sequence[Draf
             except ValueError as error:
                 refused[tree] = error
             else:
-                name = f"{setting.name}, tree {tree_text(tree)}"
+                name = f"{setting.name}, tree {as_text(tree)}"
                 found.append(replace(setting, name=name, params=own, is_extra=tree not in asked))
     for tree in asked:
         if any(one.params.tree == tree for one in found):
@@ -93,7 +93,7 @@ def with_trees(settings: Sequence[Setting], params: Params, trees: Sequence[Draf
         if tree in trees:
             able = ", ".join(name for name in METHODS if takes_tree(name, tree))
             why = f"none of these methods drafts it (only {able} can)"
-            raise ValueError(f"trees must not include {tree_text(tree)} here: {why}")
+            raise ValueError(f"trees must not include {as_text(tree)} here: {why}")
     return found
 
 

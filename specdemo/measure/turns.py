@@ -12,7 +12,7 @@ from specdemo.engine.detokenize import Pieces
 from specdemo.engine.loop import Loop
 from specdemo.errors import no_mistakes
 from specdemo.events import Params, Prompt, Round, Started
-from specdemo.events.speedup import NARROW, SHORTEST, claimed, timed
+from specdemo.events.speedup import NARROW, SHORTEST, timed
 from specdemo.events.trace import Trace
 from specdemo.loading.load import look_at
 from specdemo.loading.pair import Pair
@@ -116,7 +116,7 @@ def time_in_turns(run: Run, seconds: float, is_over: IsOver = lambda: False) -> 
         loop = _at_its_prompt(pair, run.started, is_enough)
         for _, turn in _in_turns(pair, loop, run.started, is_enough, shift, USUAL_TURN):
             turns.extend(turn)
-        trace.stats = claimed(after_turns(trace.stats, turns))
+        trace.stats = after_turns(trace.stats, turns)
         low, high = trace.stats.speedup_interval or (0.0, 1.0)
         is_narrow = len(turns) >= FEWEST_TURNS and high <= NARROW * low
         is_done = is_narrow or len(turns) == before  # or the text is too short for a turn

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from specdemo.events import DRAFTER_KINDS, METHODS, Params
-from specdemo.events.params import tree_text
+from specdemo.events.params import as_text
 from specdemo.words.message import Message, message
 
 Settings = Mapping[str, bool | int | float | str]
@@ -65,7 +65,7 @@ def typed_into(target: str, drafter: str | None, kind: str | None, params: Param
         if params.draft_with == "none":
             command = server.write(target, {})
         elif params.tree:
-            notes = [message("typed_no_tree", tree=tree_text(params.tree))]
+            notes = [message("typed_no_tree", tree=as_text(params.tree))]
         elif row is None:
             notes = [message("typed_lacks" if len(ways) == 1 else "typed_no_chain", server=server.name)]
         else:

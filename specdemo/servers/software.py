@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from specdemo import events
 from specdemo.errors import redacted, without_directories
 from specdemo.events import Alternative, ChatMessage, Judged, Next, Params, Round, ServerStats
-from specdemo.events.params import tree_text
+from specdemo.events.params import as_text
 from specdemo.servers.client import Body, Client, Condition, Request, ServerError, host_of, never, readable
 from specdemo.words.catalogue import numeral
 from specdemo.words.message import Message, refusal
@@ -293,8 +293,8 @@ class ServedPair(ABC):
         for name in SERVERS_OWN:
             value, default = getattr(params, name), getattr(usual, name)
             if value not in (default, *also.get(name, ())):
-                if name == "tree":
-                    raise ValueError(refusal(name, "servers_own_empty", tree_text(params.tree)))
+                if not as_text(default):
+                    raise ValueError(refusal(name, "servers_own_empty", as_text(value)))
                 shown = default if isinstance(default, str) else numeral(default, "")
                 raise ValueError(refusal(name, "servers_own", value, name=shown))
         for fault in self.faults(params):

@@ -14,7 +14,7 @@ from specdemo.drafters.table import BY_METHOD
 from specdemo.engine.draft import NoDrafter, one_hot_draft
 from specdemo.engine.rules import JUDGES, Decision
 from specdemo.engine.sampling import draw
-from specdemo.events import METHODS, RULES, Method, Rule
+from specdemo.events.choices import METHODS, RULES, Method, Rule
 from specdemo.events.trace import Trace
 from specdemo.measure.compare import compare
 from specdemo.measure.settings import settings_for

@@ -169,5 +169,5 @@ def test_a_text_that_ends_within_its_thought_says_so(thinking):
     params = Params(chat=True, json_schema=SCHEMA, max_new_tokens=3, **how)
     trace = generate(thinking, "the dog", params, measure=False)
     assert trace.grammar_from is None
-    said = verdict(trace.stats, trace.finish, trace.rounds, params).text
+    said = verdict(trace, trace.finish).text
     assert where_bound(trace) == [] and said.endswith("The text ended before the JSON schema applied.")

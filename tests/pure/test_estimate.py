@@ -1,6 +1,7 @@
 """What other draft lengths would bring: against runs of a model whose acceptance is known by construction."""
 
 from dataclasses import replace
+from functools import reduce
 from random import Random
 
 import pytest
@@ -43,10 +44,8 @@ def simulated(gamma, acceptance, count=2500, seed=0):
 
 
 def stats_of(rounds, step=STEP):
-    stats = metrics.fresh()
-    for one in rounds:
-        stats = metrics.after_round(stats, one)
-    return after_plain_rounds(stats, rounds, [step] * 10 if step else [])
+    counted = reduce(metrics.after_round, rounds, metrics.fresh())
+    return after_plain_rounds(counted, rounds, [step] * 10 if step else [])
 
 
 def test_the_estimates_of_drafts_made_at_once_are_what_runs_of_other_lengths_measure():

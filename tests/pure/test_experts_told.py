@@ -43,7 +43,7 @@ def test_the_same_is_said_everywhere_and_nothing_of_other_targets():
         trace = run_of(experts)
         sentence = experts_in_words(trace.rounds, trace.params)
         assert ("3.1 times" in sentence) == experts == bool(sentence)
-        paid, _ = summary(trace.stats, trace.finish, trace.params, trace.rounds)
+        paid, _ = summary(trace)
         assert paid.endswith(sentence) and ("expert" in paid) == experts
         assert ("6.25" in number_texts(trace)["experts_read"]) == experts
         feed = RunFeed(trace)

@@ -119,7 +119,7 @@ def test_an_update_has_the_rounds_from_one_on():
     update = feed.update(4)
     assert (update["since"], update["until"], update["finish"], update["rounds"]) == (4, 4, "length", [])
     assert update["numbers"] == number_texts(record) and update["outcome"] == outcome(record)
-    assert update["verdict"] == verdict(record.stats, "length", record.rounds, record.params).text
+    assert update["verdict"] == verdict(record, "length").text
     snapshot = feed.snapshot()
     assert snapshot["rounds"] == rounds and output(snapshot) == record.text
     assert feed.update(2)["rounds"] == rounds[2:], "a reader whose connection was cut goes on there"

@@ -1,6 +1,7 @@
 """The numbers of a run: several rounds added up, and plain rounds beside them."""
 
 from dataclasses import replace
+from functools import reduce
 
 import pytest
 
@@ -22,9 +23,7 @@ def a_round(*fates, own_id=305, draft_ms=0.0, verify_ms=0.0, index=0):
 
 
 def folded(*rounds, forwards=1, prefill_ms=5.0, plain_ms=()):
-    stats = metrics.after_prefill(metrics.fresh(), forwards, prefill_ms)
-    for one in rounds:
-        stats = metrics.after_round(stats, one)
+    stats = reduce(metrics.after_round, rounds, metrics.after_prefill(metrics.fresh(), forwards, prefill_ms))
     return after_plain_rounds(stats, rounds, plain_ms)
 
 

@@ -67,8 +67,8 @@ def test_its_numbers_are_those_that_are_told(told):
 
 def test_no_speed_up_is_told(told):
     trace = served_trace(told)
-    found = verdict(trace.stats, "length", trace.rounds, trace.params)
+    found = verdict(trace, "length")
     assert found.tone == "neutral" and "No speed-up is known" in found.text and "×" not in found.text
     # A file can claim anything.
-    claimed = replace(trace.stats, target_step_ms=9.0, target_step_spread=(9.0, 9.0), speedup=0.5)
-    assert verdict(claimed, "length", trace.rounds, trace.params) == found
+    claims = replace(trace.stats, target_step_ms=9.0, target_step_spread=(9.0, 9.0), speedup=0.5)
+    assert verdict(replace(trace, stats=claims), "length") == found

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from statistics import mean
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,7 +16,7 @@ NONE_DRAFTED = {"rounds": 100, "drafted": 0, "accepted": 0, "rejected": 0, "acce
 SCHEMA = '{"type": "object"}'
 
 
-def said(found, finish="eos", rounds=(), recorded_on="", settles=False, **params):
+def said(found, finish="eos", rounds=(), recorded_on="", settles=False, grammar_from=None, **params):
     """The tone, and by key the values of all that is said, in the order in which it was made."""
     parts = {}
 
@@ -23,7 +24,9 @@ def said(found, finish="eos", rounds=(), recorded_on="", settles=False, **params
         parts[key] = values
         return key
 
-    made = verdict(found, finish, rounds, Params(**params), speak, recorded_on, settles)
+    how = {"params": Params(**params), "grammar_from": grammar_from}
+    made = verdict(SimpleNamespace(stats=found, rounds=rounds, **how), finish, speak, recorded_on, settles)
+    assert made.text.startswith("lossy ") == (made.tone == "lossy")
     return made.tone, parts
 
 
@@ -69,7 +72,7 @@ def test_slower_says_why_and_from_which_acceptance_rate_it_pays():
 def test_of_a_wide_interval_nothing_is_claimed_but_that_the_machine_was_busy():
     narrow = replace(stats(interval=(0.8, 1.27)), target_step_spread=(10.0, 11.5))
     assert claimed(narrow) == narrow
-    for part in (0.01, 1.0, 30.0):  # slower and faster alike
+    for part in (0.0, 0.01, 1.0, 30.0):  # slower and faster alike, and what only a file can hold
         wide = claimed(stats(interval=(0.8 * part, 1.29 * part), target_step_spread=(10.0, 11.5)))
         assert wide.speedup is wide.speedup_interval is None and wide.target_step_ms == mean(PLAIN_MS)
         tone, told = said(wide)
@@ -124,8 +127,6 @@ def test_breaking_even():
 def test_a_lossy_run_says_so_first_and_how_far_it_was_from_the_target():
     tone, told = said(replace(stats(), distance=0.1236))
     assert tone == "lossy" and told["lossy"] == {"distance": "0.124"} and "faster" in told
-    made = verdict(replace(stats(), distance=0.1236), "eos", (), Params(), lambda key, **_: key)
-    assert made.text.startswith("lossy ")
 
 
 @pytest.mark.parametrize(
@@ -147,5 +148,6 @@ def test_a_text_that_ends_before_its_json_does_or_before_it_is_bound_says_so(fin
         Next(1, text, "sampled", 1.0, None, 1.0, None, 0.1, None, (), allowed) for text, allowed in tokens
     )
     rounds = [Round(at, (), one, (1,), 0.0, 1.0) for at, one in enumerate(nexts)]
-    told = said(stats(), finish, rounds, **params)[1]
+    begins = next((at for at, (_, allowed) in enumerate(tokens) if allowed), None)
+    told = said(stats(), finish, rounds, grammar_from=begins, **params)[1]
     assert {"cut_json", "never_bound"} & told.keys() == ({key} if key else set())

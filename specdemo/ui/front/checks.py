@@ -16,7 +16,6 @@ from urllib.parse import parse_qsl, urlsplit
 import httpx
 
 SESSION = re.compile(r"[A-Za-z0-9_-]{1,64}")  # what a page or a client calls itself, and Gradio an event
-PLAIN_JSON = ("chat_template_kwargs", "json_schema")  # arguments of the API that are any object of plain JSON
 DEPTH = 32  # of lists and objects within each other; a page sends 5
 # What the page's scripts tell with an event. The names on the second line come with a guess.
 EVENT_DATA = (

@@ -15,7 +15,8 @@ from uuid import uuid4
 import gradio as gr
 from starlette.requests import Request as StarletteRequest
 
-from specdemo.ui.front.checks import EVENT_DATA, PLAIN_JSON, Field, FieldKind, Function
+from specdemo.events.params import JSON_OBJECT, PARAMETERS
+from specdemo.ui.front.checks import EVENT_DATA, Field, FieldKind, Function
 from specdemo.ui.front.language import language_of
 from specdemo.ui.runs.limits import Limits, Visitor, request_address
 from specdemo.words.catalogue import speaking
@@ -111,7 +112,8 @@ def functions_of(demo: gr.Blocks, tools: Collection[str]) -> dict[int, Function]
 
 def _argument(documented: dict[str, Any]) -> Field:
     name = documented["parameter_name"]
-    kind: FieldKind = "object" if name in PLAIN_JSON else "anything"
+    row = PARAMETERS.get(name)
+    kind: FieldKind = "object" if row and row.codec.in_json == JSON_OBJECT else "anything"
     return Field(name, kind, required=not documented["parameter_has_default"])
 
 

@@ -10,11 +10,10 @@ from typing import Any
 
 import gradio as gr
 
-from specdemo.events import LIMITS, PARAMETERS, Params, Round, allowed_in_words, described, is_tree
-from specdemo.events.params import tree_text
+from specdemo.events import PARAMETERS, Params, Round, is_tree
+from specdemo.events.params import as_text, described
 from specdemo.events.trace import Trace, rounds_json
 from specdemo.events.verdict import verdict
-from specdemo.ui.front.checks import PLAIN_JSON
 from specdemo.ui.front.gate import fragment
 from specdemo.ui.front.gradio import caller_of, visitor_of
 from specdemo.ui.runs.limits import Limits, Visitor
@@ -35,10 +34,8 @@ ARGUMENTS["alternatives"] += "; this answer does not show them"
 
 
 def _described(name: str) -> str:
-    row, parts = PARAMETERS.get(name), [ARGUMENTS[name]]
-    if row is not None and row.none_is:
-        parts.append(f"null is {row.none_is}")
-    return "; ".join([*parts, *([allowed_in_words(name)] if name in LIMITS else [])])
+    row = PARAMETERS.get(name)
+    return f"{ARGUMENTS[name]}; null is {row.none_is}" if row and row.none_is else ARGUMENTS[name]
 
 
 GENERATE = """Continues a prompt by speculative decoding. Answers with the text, with how well it went \
@@ -61,7 +58,7 @@ def trace_in_words(trace: Trace) -> str:
     numbers = (
         f"acceptance rate: {rate} ({stats.accepted:,} accepted, {rejected} rejected)",
         f"tokens a round: {per_round:.2f} ({stats.tokens:,} tokens, {stats.rounds:,} rounds)",
-        f"speed: {verdict(stats, trace.finish, trace.rounds, params).text}",
+        f"speed: {verdict(trace, trace.finish).text}",
         f"pair {trace.pair.name}, {_drafting(trace)}, "
         f"{''.join(f'{words}, ' for words in judging_in_words(params))}"
         f"temperature {params.temperature:g}, seed {params.seed}; ended by: {trace.finish}",
@@ -78,7 +75,7 @@ def _drafting(trace: Trace) -> str:
     if trace.pair.server is not None:
         return f"{drafting_in_words(trace.pair.server)} (p, q, u and rejected tokens are not told)"
     has_trees = any(is_tree(one.draft) for one in trace.rounds)
-    tree = tree_text(trace.params.tree) if has_trees else ""
+    tree = as_text(trace.params.tree) if has_trees else ""
     how = f"tree {tree}" if tree else f"gamma {trace.params.gamma}"
     return f"drafting with {trace.params.draft_with}, {how}"
 
@@ -183,10 +180,9 @@ def _set_signature(generate: Callable, default: str) -> None:
         "prompt": (str | list[int] | list[dict[str, str]], Parameter.empty),
         "pair": (str, default),
     }
-    arguments |= {field.name: (field.type, field.default) for field in fields(Params)}
-    arguments |= {"stop": (list[str], []), "tree": (list[int] | str, [])}
-    arguments |= {"logit_bias": (dict[str, float] | None, None)}
-    arguments |= dict.fromkeys(PLAIN_JSON, (dict[str, Any] | str | None, None))
+    for field in fields(Params):
+        default = [] if field.default == () else field.default
+        arguments[field.name] = PARAMETERS[field.name].codec.in_json or field.type, default
     parameters = [
         Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=value, annotation=kind)
         for name, (kind, value) in arguments.items()

@@ -12,7 +12,8 @@ from typing import Any
 import gradio as gr
 
 from specdemo.errors import PairError
-from specdemo.events import ChatMessage, Params, check_number, check_prompt
+from specdemo.events import ChatMessage, Params, check_prompt
+from specdemo.events.params import check_number
 from specdemo.events.trace import Trace
 from specdemo.ui.front.gradio import event_data, spoken_by, visitor_of
 from specdemo.ui.page import links

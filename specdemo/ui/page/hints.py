@@ -6,8 +6,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from specdemo.errors import PairError
-from specdemo.events import DRAFTER_KINDS, LIMITS, METHODS, Method, Params, allowed, check_text, words_of_row
-from specdemo.events.params import GRAMMARS
+from specdemo.events import DRAFTER_KINDS, LIMITS, METHODS, Params, words_of_row
+from specdemo.events.choices import Method
+from specdemo.events.params import GRAMMARS, allowed, check_text
 from specdemo.loading.catalog import CATALOGUE
 from specdemo.loading.templates import check_arguments
 from specdemo.servers.client import server_address

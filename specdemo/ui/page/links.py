@@ -9,19 +9,10 @@ import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, fields
 from typing import Any, Literal, NamedTuple
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qs, urlencode
 
-from specdemo.events import (
-    LIMITS,
-    METHODS,
-    ChatMessage,
-    Params,
-    check_messages,
-    check_text,
-    is_conversation,
-    template_arguments_json,
-)
-from specdemo.events.params import tree_text
+from specdemo.events import METHODS, PARAMETERS, ChatMessage, Params
+from specdemo.events.params import as_text, check_messages, check_text, is_conversation
 from specdemo.ui.page.frame import TABS
 from specdemo.ui.runs.board import RECORDED_RUN
 from specdemo.ui.runs.guess import HALL
@@ -90,9 +81,8 @@ class Link(NamedTuple):
 def read_link(query: str, pairs: Collection[str], limits: Limits = LOCAL) -> Link:
     """The link that an address holds. query: what follows the question mark. pairs: the names of the pairs
     that can be chosen."""
-    items = parse_qsl(query.removeprefix("?"), keep_blank_values=True)
-    given = dict(items)
-    stops = tuple(text for name, text in items if name == "stop")
+    texts = parse_qs(query.removeprefix("?"), keep_blank_values=True)
+    given = {name: several[-1] for name, several in texts.items()}
     for name, (pattern, key) in WRITTEN.items():
         if name in given and not re.fullmatch(pattern, given[name]):
             raise ValueError(refusal(name, key, given[name]))
@@ -101,8 +91,11 @@ def read_link(query: str, pairs: Collection[str], limits: Limits = LOCAL) -> Lin
             _one_of(name, given[name], choices)
     _check_figure(given)
     check_text("prompt", given.get("prompt", ""))
-    how = {name: _value(name, text) for name, text in given.items() if name in FIELDS}
-    params = Params(**how | ({"stop": stops} if stops else {}))
+    how: dict[str, Any] = {}
+    for name in texts.keys() & FIELDS.keys():
+        codec = PARAMETERS[name].codec
+        how[name] = codec.join(texts[name]) if codec.join else codec.read(given[name])
+    params = Params(**how)
     if params.draft_with not in tuple(METHODS):  # the control has no other
         raise ValueError(refusal("draft_with", "choice", params.draft_with, names=", ".join(METHODS)))
     if limits.hosted and (asked := next((name for name in WEIGHT_CHOICES if name in given), None)):
@@ -135,31 +128,15 @@ def write(
     then starts nothing; the link of a run with a logit bias starts nothing either."""
     said = [("messages", json.dumps([asdict(one) for one in messages]))] if messages else []
     items: list[tuple[str, Any]] = [("prompt", prompt), *said, ("pair", pair)]
-    texts = {"tree": tree_text(params.tree), "chat_template_kwargs": template_arguments_json(params)}
     for name, default in FIELDS.items():
-        value = texts.get(name, getattr(params, name))
-        if name == "stop":
-            items += [("stop", stop) for stop in params.stop]
-        elif getattr(params, name) != default:
-            items.append((name, str(value).lower() if isinstance(value, bool) else value))
+        row, value = PARAMETERS[name], getattr(params, name)
+        if value != default:
+            items += [(name, as_text(part)) for part in (value if row.codec.join else [value])]
     items += [(name, weights[name]) for name in WEIGHT_CHOICES if weights.get(name)]
     query = urlencode([*items, *([] if params.logit_bias else [(starts, 1)])])
     if len(query) > LONGEST_QUERY:
         query = urlencode(items[1 + len(said) :])
     return query if len(query) <= LONGEST_QUERY else ""
-
-
-def _value(name: str, text: str) -> object:
-    """The text as a value of the field's type. Text that is no such value is returned as it is, for Params to
-    refuse."""
-    if name in LIMITS and (kind := LIMITS[name].kind):
-        try:
-            return kind(text) if len(text) < 20 else text
-        except ValueError:
-            return text
-    if isinstance(FIELDS[name], bool):
-        return {"true": True, "false": False}.get(text, text)
-    return text
 
 
 def _check_figure(given: dict[str, str]) -> None:

@@ -24,7 +24,8 @@ from typing import Any, TypedDict
 
 from specdemo.engine.detokenize import INCOMPLETE, Pieces
 from specdemo.errors import PairError
-from specdemo.events import Params, Round, Started, check_prompt, check_text
+from specdemo.events import Params, Round, Started, check_prompt
+from specdemo.events.params import check_text
 from specdemo.events.trace import Trace
 from specdemo.loading.pair import AnyPair, Pair
 from specdemo.session import one_round, prepare

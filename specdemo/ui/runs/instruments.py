@@ -11,7 +11,6 @@ from concurrent.futures import Future
 from copy import copy
 from dataclasses import asdict, dataclass, field, replace
 from random import SystemRandom
-from statistics import fmean
 from typing import Any, Literal
 
 from specdemo.errors import PairError
@@ -24,8 +23,8 @@ from specdemo.events import (
     is_lossy,
     words_of_row,
 )
-from specdemo.events.params import tree_text
-from specdemo.events.speedup import claimed, speed_up, timed, with_speedup
+from specdemo.events.params import as_text
+from specdemo.events.speedup import after_plain_rounds, timed
 from specdemo.events.trace import Trace, round_objects
 from specdemo.events.verdict import speedup_in_words, verdict
 from specdemo.loading.catalog import others_at_hand
@@ -207,7 +206,7 @@ def _name_on_page(setting: Setting) -> str:
     if METHODS[method].is_by_drafter and kind in DRAFTER_KINDS:
         label = words_of_row("kinds", kind, "label")
     name = label + setting.name.removeprefix(drafter_label(method, kind))
-    if not (tree := tree_text(setting.params.tree)):
+    if not (tree := as_text(setting.params.tree)):
         return name
     return f"{name.removesuffix(f', tree {tree}')}, {say('said.tree', value=tree)}"
 
@@ -281,10 +280,8 @@ def found(request: ComparisonRequest, plan: MeasurementPlan, so_far: Comparison)
 
 def race_of(traces: Sequence[Trace], settings: Sequence[Setting]) -> wire.Race:
     alone, drafted = traces
-    of_race, plain_rounds = copy(drafted), timed(alone.rounds)
-    if measured := speed_up([plain_rounds], [timed(drafted.rounds)]):
-        plain_ms = [one.ms for one in plain_rounds]
-        of_race.stats = claimed(with_speedup(drafted.stats, measured, fmean(plain_ms), plain_ms))
+    of_race, plain_ms = copy(drafted), [one.ms for one in timed(alone.rounds)]
+    of_race.stats = after_plain_rounds(drafted.stats, drafted.rounds, plain_ms)
     stats, speedup = of_race.stats, ""
     if stats.speedup is not None and stats.speedup_interval is not None:
         speedup = speedup_in_words(stats.speedup_interval, stats.speedup)
@@ -299,7 +296,7 @@ def race_of(traces: Sequence[Trace], settings: Sequence[Setting]) -> wire.Race:
 def _head(of_race: Trace) -> wire.Head:
     """What stands over the panel while it shows the race. It describes the race's own run with drafts, whose
     plain rounds are those of the target alone."""
-    result = verdict(of_race.stats, of_race.finish, of_race.rounds, of_race.params, _of_race_in_words)
+    result = verdict(of_race, of_race.finish, _of_race_in_words)
     return {
         "whose": say("run.this_race", whose=whose(of_race)),
         "numbers": number_texts(of_race),

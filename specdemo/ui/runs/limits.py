@@ -11,7 +11,8 @@ from typing import TypeVar
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from specdemo.events import Params, check_messages, check_number, is_conversation, template_arguments_json
+from specdemo.events import PARAMETERS, Params
+from specdemo.events.params import as_text, check_messages, check_number, is_conversation
 from specdemo.words.catalogue import numeral
 from specdemo.words.message import refusal
 
@@ -64,7 +65,7 @@ class Limits:
         not."""
         for name in ("max_new_tokens", "alternatives"):
             check_number(name, getattr(params, name), self.largest(name))
-        texts = {"system": params.system, "chat_template_kwargs": template_arguments_json(params)}
+        texts = {name: as_text(getattr(params, name)) for name, row in PARAMETERS.items() if row.of_prompt}
         for name, text in {"prompt": prompt, **texts}.items():
             what, size = _size(text)
             if size > self.prompt_characters:

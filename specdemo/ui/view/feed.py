@@ -129,9 +129,7 @@ class RunFeed:
     def _figures(self, finish: Finish | None) -> wire.Update:
         """The parts of each update that are words."""
         trace, where = self.trace, recorded_on(self.trace) if self.recorded else ""
-        result = verdict(
-            trace.stats, finish, trace.rounds, trace.params, recorded_on=where, settles=self.settles
-        )
+        result = verdict(trace, finish, recorded_on=where, settles=self.settles)
         return cast(
             wire.Update, {"numbers": number_texts(trace), "verdict": result.text, "tone": result.tone}
         )

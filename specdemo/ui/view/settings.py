@@ -12,16 +12,13 @@ from specdemo.events import (
     METHODS,
     PARAMETERS,
     RULES,
-    Method,
     PairInfo,
     Params,
-    Rule,
-    check_number,
     is_lossy,
-    template_arguments_json,
     words_of_row,
 )
-from specdemo.events.params import GRAMMARS, field_of_grammar, tree_text, values_of_rule
+from specdemo.events.choices import Method, Rule
+from specdemo.events.params import GRAMMARS, as_text, check_number, field_of_grammar, values_of_rule
 from specdemo.loading import catalog
 from specdemo.servers.software import SERVER_PREFIX, SERVERS_OWN
 from specdemo.words.catalogue import number, say
@@ -110,23 +107,39 @@ def params_from_controls(values: Values) -> Params:
     values = values | {name: FIRST[name] for name in hidden if is_wrong_number(name, values[name])}
     if is_served(values):
         values = values | {name: FIRST[name] for name in (*SERVERS_OWN, *GRAMMARS, "gamma_auto")}
-    held = {name: values[name] for name in CONTROL_NAMES if name in PARAMETERS}
+    held = {name: _read(name, values[name]) for name in CONTROL_NAMES if name in PARAMETERS}
     held |= {field: off for field, off in OFF.items() if field not in filters}
-    held |= {name: typed(values[name]) for name, typed in TYPED.items()}
-    held |= {name: values[name] if values[name].strip() else None for name in GRAMMARS}
-    held["stop"] = tuple(_unescaped(line) for line in values["stop"].split("\n") if line)
-    held["tree"] = values["tree"] if visible(values)["tree"] else ()
-    held["system"] = (values["chat"] and values["system"]) or None
-    held["chat_template_kwargs"] = (values["chat"] and values["chat_template_kwargs"].strip()) or None
+    if not visible(values)["tree"]:
+        held["tree"] = ()
+    if not values["chat"]:
+        held |= dict.fromkeys(OF_CHAT)
     return Params(**held | ({"gamma": "auto"} if values["gamma_auto"] is True else {}))
+
+
+def _read(name: str, held: Any) -> Any:
+    """What the control of a field holds, for Params. A text box that can be empty then stands for None."""
+    row = PARAMETERS[name]
+    if not isinstance(held, str):
+        return held
+    if row.codec.join:
+        return row.codec.join([_unescaped(line) for line in held.split("\n") if line])
+    return None if row.none_is and not held.strip() else row.codec.read(held)
+
+
+def _written(name: str, value: Any) -> Any:
+    """What the control of a field holds for a value: itself, or in a text box its text."""
+    row = PARAMETERS[name]
+    if row.codec.join:
+        return "\n".join(map(_escaped, value))
+    return value if isinstance(value, bool) or (row.kind and not row.none_is) else as_text(value)
 
 
 def is_wrong_number(name: str, value: object, largest: float | None = None) -> bool:
     """Whether the control is a number's and holds what Params would refuse. largest: see check_number."""
-    value = TYPED[name](str(value)) if name in TYPED else value
+    if name not in LIMITS or ((value := _read(name, value)) is None and LIMITS[name].none_is):
+        return False
     try:
-        if name in LIMITS and not (name in TYPED and value is None):
-            check_number(name, value, largest)
+        check_number(name, value, largest)
     except ValueError:
         return True
     return False
@@ -139,18 +152,11 @@ def values_of(params: Params) -> Values:
     sampler = next((name for name, filters in SAMPLERS.items() if filters == on), "all filters")
     sampler = "greedy" if params.temperature == 0 else sampler
     when_on = {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "min_p": 0.05}
-    values = {name: getattr(params, name) for name in CONTROL_NAMES if name in PARAMETERS}
+    values = {name: _written(name, getattr(params, name)) for name in CONTROL_NAMES if name in PARAMETERS}
     values |= {field: value for field, value in when_on.items() if field not in SAMPLERS[sampler]}
-    values |= {name: as_typed(values[name]) for name in TYPED}
-    return values | {
-        "gamma": DEFAULTS.gamma if params.gamma == "auto" else params.gamma,
-        "gamma_auto": params.gamma == "auto",
-        "tree": tree_text(params.tree),
-        "sampler": sampler,
-        "stop": "\n".join(map(_escaped, params.stop)),
-        "chat_template_kwargs": template_arguments_json(params),
-        **{name: getattr(params, name) or "" for name in ("system", *GRAMMARS)},
-    }
+    if params.gamma == "auto":
+        values["gamma"] = DEFAULTS.gamma
+    return values | {"gamma_auto": params.gamma == "auto", "sampler": sampler}
 
 
 def length_in_words(params: Params) -> list[str]:
@@ -169,7 +175,7 @@ def judging_in_words(params: Params) -> list[str]:
     if params.confidence > 0 and "confidence" in METHODS[params.draft_with].fields:
         words.append(say("said.confidence", value=number(params.confidence, "g")))
     if params.tree and "tree" in METHODS[params.draft_with].fields:
-        words.append(say("said.tree", value=tree_text(params.tree)))
+        words.append(say("said.tree", value=as_text(params.tree)))
     own = params.draft_temperature
     if own is not None and "draft_temperature" in METHODS[params.draft_with].fields:
         words.append(say("said.draft_temperature", value=number(own, "g")))
@@ -214,37 +220,8 @@ def _unescaped(line: str) -> str:
     return re.sub(r"\\([n\\])", lambda found: "\n" if found[1] == "n" else "\\", line)
 
 
-def whole_number(text: str) -> int | str | None:
-    """A text box's content as a number: None if it is empty. Any other text is returned as it is, for Params
-    to reject."""
-    text = text.strip()
-    return None if not text else int(text) if text.removeprefix("-").isdecimal() and len(text) < 20 else text
-
-
-def typed_number(text: str) -> float | str | None:
-    """A text box's content as any number: None if it is empty. Any other text is returned, for Params to
-    reject."""
-    try:
-        return float(text) if text.strip() else None
-    except ValueError:
-        return text.strip()
-
-
-# The text boxes that can be empty, each with the function that reads what is typed there.
-TYPED = {
-    name: whole_number if row.kind is int else typed_number
-    for name, row in LIMITS.items()
-    if row.none_is is not None and name in CONTROL_NAMES
-}
-
-
-def as_typed(value: float | None) -> str:
-    """A number as it stands in a text box: with all its digits."""
-    if value is None or isinstance(value, int):
-        return "" if value is None else str(value)
-    short = f"{value:g}"
-    return short if float(short) == value else repr(value)
-
+# The numbers whose boxes can be empty.
+TYPED = tuple(name for name, row in LIMITS.items() if row.none_is and name in CONTROL_NAMES)
 
 # What the controls hold at first: no filters, so that the coin of the rule often has to decide.
 FIRST = values_of(DEFAULTS) | {"sampler": "multinomial", "pair": "", "server": ""}
