@@ -123,8 +123,8 @@ class Drafting(Generic[M]):
     takes_other_tokenizer: ClassVar[bool] = True  # whether it can draft for a target with another one
     reads_hidden_states: ClassVar[bool] = False  # of the target's layers
 
-    def describes(self, folder: Path) -> bool:
-        """Whether the model in this folder drafts so, by its config.json."""
+    def describes(self, config: Mapping[str, Any]) -> bool:
+        """Whether a model of transformers with this config drafts so."""
         raise NotImplementedError
 
     def verifier(self, folder: Path, shown: str) -> str | None:
@@ -139,10 +139,6 @@ class Drafting(Generic[M]):
 
     def read(self, folder: Path, dtype: torch.dtype, shown: str) -> Module:
         """The head in this folder on the CPU. LoadError if it cannot be run."""
-        raise NotImplementedError
-
-    def is_one(self, model: Module) -> bool:
-        """Whether the model, or its skeleton, drafts so."""
         raise NotImplementedError
 
     def name_of(self, model: M) -> str:
