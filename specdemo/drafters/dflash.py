@@ -449,7 +449,7 @@ class CachedDFlash(CachedHead):
         anchor = ids[end : end + 1].to(self.device)
         return self.model.for_target(self.block(anchor, torch.tensor(end, device=self.device), size)[1])
 
-    def said_of_features(self) -> Tensor:
+    def logits_after_features(self) -> Tensor:
         size = self.model.config.block_size
         before = int(min(TRIED_BEFORE, self.context - size))
         if before < 1:

@@ -41,13 +41,11 @@ from specdemo.drafters.heads import TRIED_BEFORE, CachedHead, DraftHead, HeadDra
 from specdemo.drafters.model import DraftInput
 from specdemo.engine.draft import Draft
 from specdemo.engine.tree import Shown
-from specdemo.events.speedup import DraftingCost
 from specdemo.runtime.attention import Branches
 from specdemo.runtime.decoder import Attention, Decoder, Layer, Norm, RowMask, TargetStates
 from specdemo.runtime.device import to_device
 from specdemo.runtime.lm import Drawing, final_norm
 from specdemo.runtime.native import MOST_PREFILLED
-from specdemo.runtime.weights import held_bytes, weight_bytes
 
 LAYER_IDS = "eagle_aux_hidden_state_layer_ids"  # in config.json
 
@@ -211,13 +209,11 @@ class PEagleHead(Eagle3Head):
     kind = "peagle"
     config: PEagleConfig
     first_position: ClassVar[int] = 0
+    drafts_at_once: ClassVar[bool] = True
 
     def __init__(self, config: PEagleConfig, dtype: torch.dtype = torch.float32):
         super().__init__(config, dtype)
         self.mask_hidden = Parameter(torch.zeros(1, 1, config.features * config.feature_size, dtype=dtype))
-
-    def cost(self, target: PreTrainedModel) -> DraftingCost:
-        return DraftingCost(draft=weight_bytes(self) / weight_bytes(target))
 
 
 class EagleHead(PairHead):
@@ -233,12 +229,6 @@ class EagleHead(PairHead):
             HeadLayer(layer, dtype, qkv_bias=config.qkv_bias) for _ in range(layer.num_hidden_layers)
         )
         self.layers[0].input_layernorm = None  # what it reads is made of what is normed
-
-    def cost(self, target: PreTrainedModel) -> DraftingCost:
-        """Each token also reads the target's output layer."""
-        output = target.get_output_embeddings()
-        assert output is not None
-        return DraftingCost(token=(weight_bytes(self) + held_bytes(output)) / weight_bytes(target))
 
     def decoder(self, target: PreTrainedModel, **more: Any) -> Decoder:
         if "RMSNorm" not in type(norm := final_norm(target)).__name__:
@@ -329,7 +319,7 @@ class CachedEagle(CachedHead):
         tokens = ids[start + 1 : end + 1].to(self.device)
         return self.predict(self.true_rows(tokens, torch.tensor(start, device=self.device)))[1]
 
-    def said_of_features(self) -> Tensor:
+    def logits_after_features(self) -> Tensor:
         count = TRIED_BEFORE
         self.grow(count + 1)
         token, start = torch.zeros(1, dtype=torch.long, device=self.device), torch.tensor(0)

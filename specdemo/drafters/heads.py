@@ -29,7 +29,7 @@ from specdemo.runtime.fused import MOST_OF_TREE, KernelAttention, TorchAttention
 from specdemo.runtime.linear import MOST_BY_TRITON
 from specdemo.runtime.lm import context_of
 from specdemo.runtime.native import NATIVE_DTYPES, Native, NativeForward
-from specdemo.runtime.weights import weight_bytes
+from specdemo.runtime.weights import held_bytes, weight_bytes
 from specdemo.words.message import message
 
 HEAD_PREFILL_CHUNK = 256  # rows per forward: a mask can have a row for each query head of each of them
@@ -94,6 +94,7 @@ class DraftHead(Module):
     norm: RMSNorm | None  # before the output layer
     reads_normed: ClassVar[bool] = False  # whether it reads what the target's last norm gives
     places: int | None = None  # the most tokens of a draft
+    drafts_at_once: ClassVar[bool] = False  # whether one forward gives a whole draft
     leaves: int = 0  # see NativeForward
 
     def __init__(self, config: HeadConfig, drafts: int, masks: Sequence[RowMask]):
@@ -130,7 +131,10 @@ class DraftHead(Module):
         return {}
 
     def cost(self, target: PreTrainedModel) -> DraftingCost:
-        return DraftingCost(token=weight_bytes(self) / weight_bytes(target))
+        """A forward reads all its weights, and the target's output layer where it has none of its own."""
+        output = 0 if self.lm_head is not None else held_bytes(target.get_output_embeddings())
+        share = (weight_bytes(self) + output) / weight_bytes(target)
+        return DraftingCost(draft=share) if self.drafts_at_once else DraftingCost(token=share)
 
     def num_parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.parameters())
@@ -330,11 +334,11 @@ class CachedHead(Native, CachedByPosition):
         numbers = torch.randn(rows, states.shape[1], generator=torch.Generator().manual_seed(0))
         self.reads.states = numbers.to(states.device, states.dtype)
         try:
-            return self.said_of_features()
+            return self.logits_after_features()
         finally:
             self.reads.states = states
 
-    def said_of_features(self) -> Tensor:
+    def logits_after_features(self) -> Tensor:
         """The head's logits after the features that lie at its first rows."""
         raise NotImplementedError
 

@@ -198,8 +198,8 @@ def _encode(
 ) -> tuple[list[int], list[tuple[int, int]]]:
     """Token ids, without an end of the text that a tokenizer may add, and the characters of each; none of
     these where the tokenizer does not tell."""
-    told = tokenizer(text, add_special_tokens=add_special_tokens, return_offsets_mapping=tokenizer.is_fast)
-    ids, spans = list(told["input_ids"]), list(told.get("offset_mapping", ()))
+    read = tokenizer(text, add_special_tokens=add_special_tokens, return_offsets_mapping=tokenizer.is_fast)
+    ids, spans = list(read["input_ids"]), list(read.get("offset_mapping", ()))
     while ids and ids[-1] in tokenizer.all_special_ids:
         ids.pop()
     return ids, spans[: len(ids)]
