@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specdemo.drafters.base import Drafting, Materials, Models, check_sizes, share_read
+from specdemo.drafters.base import Drafting, Models, check_sizes, share_read
 from specdemo.drafters.model import DraftInput, FeatureDrafter, Fed, agrees_with_target
 from specdemo.engine.draft import Draft
 from specdemo.engine.tree import Shown
@@ -129,10 +129,6 @@ class AssistantDrafting(Drafting[PreTrainedModel]):
 
     def cached(self, model: PreTrainedModel, target: PreTrainedModel, clock: Clock) -> CachedAssistant:
         return CachedAssistant(model, target)
-
-    def build(self, given: Materials) -> AssistantDrafter:
-        assert isinstance(given.target, CachedLM), "an assistant reads the cache of a transformers model"
-        return AssistantDrafter(given)
 
     def check_fit(
         self, model: PreTrainedModel, target: PreTrainedModel, drafter_id: str, target_id: str

@@ -73,7 +73,11 @@ class Models(Protocol):
 
 class Drafting(Generic[M]):
     """How something drafts for the pairs here: a method of METHODS, or what a pair's drafter can be. What
-    this class says holds where nothing else is known of it: it needs no model and costs nothing."""
+    this class says holds where nothing else is known of it: it needs no model and costs nothing. make: makes
+    the drafter of a run."""
+
+    def __init__(self, make: Callable[[Materials], Drafter] | None = None):
+        self.make = make
 
     # As a method
 
@@ -107,7 +111,8 @@ class Drafting(Generic[M]):
         return None
 
     def build(self, given: Materials) -> Drafter:
-        raise NotImplementedError
+        assert self.make is not None
+        return self.make(given)
 
     def tried(self, carried: PreTrainedModel, target: PreTrainedModel) -> PreTrainedModel | str:
         """What the target's checkpoint carries for it, as the target is now; or why that cannot be used.

@@ -377,9 +377,6 @@ class MtpDrafting(Drafting):
         read = (own - expert_weights(layers).unread) / len(layers.layers) + held_bytes(output)
         return DraftingCost(token=read / weight_bytes(target))
 
-    def build(self, given: Materials) -> MtpDrafter:
-        return MtpDrafter(given)
-
 
 def _agree(layers: PreTrainedModel, target: PreTrainedModel) -> bool:
     """Whether the layers predict the same with a cache that is written by position, also where rejected

@@ -235,7 +235,7 @@ class ModelDrafting(Drafting[PreTrainedModel]):
     def build(self, given: Materials) -> Drafter:
         other, lm, greedy = given.other_tokenizer, given.drafter, given.sampler.greedy
         if other is None:
-            return ModelDrafter(given)
+            return super().build(given)
         if greedy:
             bias = given.params.logit_bias or {}
             its_own = {theirs: bias[ours] for ours, theirs in other.shared if ours in bias}

@@ -65,9 +65,6 @@ class PardDrafting(ModelDrafting):
     def cost(self, pair: Models, params: object) -> DraftingCost:
         return DraftingCost(draft=share_read(pair))
 
-    def build(self, given: Materials) -> PardDrafter:
-        return PardDrafter(given)
-
     def check_fit(
         self, model: PreTrainedModel, target: PreTrainedModel, drafter_id: str, target_id: str
     ) -> None:

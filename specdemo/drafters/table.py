@@ -8,16 +8,17 @@ from typing import Any
 from torch.nn import Module
 from transformers import PreTrainedModel
 
-from specdemo.drafters.assistant import AssistantDrafting
+from specdemo.drafters.assistant import AssistantDrafter, AssistantDrafting
 from specdemo.drafters.base import Drafting, Materials, Models
 from specdemo.drafters.configs import known_config
 from specdemo.drafters.early_exit import EarlyExitDrafting
 from specdemo.drafters.formats import HeadDrafting, describes_head
 from specdemo.drafters.heads import DraftHead
-from specdemo.drafters.mtp import MtpDrafting
+from specdemo.drafters.model import ModelDrafter
+from specdemo.drafters.mtp import MtpDrafter, MtpDrafting
 from specdemo.drafters.other_tokenizer import ModelDrafting
-from specdemo.drafters.pard import PardDrafting
-from specdemo.drafters.text import JoinedDrafting, LookupDrafter, NgramDrafter, SuffixDrafter, TextDrafting
+from specdemo.drafters.pard import PardDrafter, PardDrafting
+from specdemo.drafters.text import JoinedDrafting, LookupDrafter, NgramDrafter, SuffixDrafter
 from specdemo.engine.draft import Drafter, NoDrafter
 from specdemo.events import Params
 from specdemo.events.speedup import DraftingCost
@@ -28,7 +29,11 @@ from specdemo.words.message import Message, message
 # What a pair's drafter can be: a head, or else a model of transformers, by its config. A target is
 # of the last kind.
 HEAD = HeadDrafting()
-MODELS: tuple[Drafting, ...] = (AssistantDrafting(), PardDrafting(), ModelDrafting())
+MODELS: tuple[Drafting, ...] = (
+    AssistantDrafting(AssistantDrafter),
+    PardDrafting(PardDrafter),
+    ModelDrafting(ModelDrafter),
+)
 
 
 def kind_in(folder: Path) -> Drafting:
@@ -70,16 +75,16 @@ class ByDrafter(Drafting[Module]):
         return kind_of(given.drafter.model).build(given)
 
 
-MTP = MtpDrafting()
+MTP = MtpDrafting(MtpDrafter)
 BY_METHOD: dict[str, Drafting] = {
     "model": ByDrafter(),
     "mtp": MTP,
-    "lookup": TextDrafting(LookupDrafter),
-    "ngram": TextDrafting(NgramDrafter),
-    "ngram-one-level": TextDrafting(partial(NgramDrafter, several_levels=False)),
-    "suffix": TextDrafting(SuffixDrafter),
+    "lookup": Drafting(LookupDrafter),
+    "ngram": Drafting(NgramDrafter),
+    "ngram-one-level": Drafting(partial(NgramDrafter, several_levels=False)),
+    "suffix": Drafting(SuffixDrafter),
     "early-exit": EarlyExitDrafting(),
-    "none": TextDrafting(lambda given: NoDrafter(*given.of_target)),
+    "none": Drafting(lambda given: NoDrafter(*given.of_target)),
 }
 
 

@@ -43,10 +43,10 @@ specdemo.ui.page.frame specdemo.ui.page.hints specdemo.ui.page.alone
 """
 # Folder and kinds of files: the most lines and files that it may have. A number may fall and never rises.
 SIZES = {
-    ("specdemo", ".py"): (34574, 150),
+    ("specdemo", ".py"): (34555, 150),
     ("specdemo/cli", ".py"): (663, 4),
     ("specdemo/doctor", ".py"): (748, 6),
-    ("specdemo/drafters", ".py"): (3864, 16),
+    ("specdemo/drafters", ".py"): (3845, 16),
     ("specdemo/engine", ".py"): (2794, 12),
     ("specdemo/events", ".py"): (2375, 8),
     ("specdemo/loading", ".py"): (2612, 11),
@@ -60,7 +60,7 @@ SIZES = {
     ("specdemo/ui/static", ".css"): (1946, 17),
     ("specdemo/words", ".json"): (4352, 2),
     ("assets/training", ".py .md"): (799, 10),
-    ("tests", ".py .js .mjs"): (34043, 226),
+    ("tests", ".py .js .mjs"): (34037, 226),
 }
 # Imports each of the modules that it is given, and names those that fail.
 IMPORTS = """
