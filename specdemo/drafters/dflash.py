@@ -68,10 +68,9 @@ class DFlashConfig(HeadConfig):
     masks: tuple[Any, ...]  # the RowMask of each layer
     # The anchor's row, too, drafts a token: row i the one after its place.
     samples_from_anchor: bool = Field(False, alias="sample_from_anchor")
-    # Of these None and 0 stand for no factor.
-    embedding_scale: Number | None = 1.0  # of the target's raw embeddings; None: as the target scales them
-    logit_scale: Number | None = 1.0
-    logit_cap: Number | None = None  # c: logits x become c * tanh(x / c)
+    embedding_scale: Number | None = 1.0  # of the target's raw embeddings; None, 0: as the target scales them
+    logit_scale: Number | None = 1.0  # None, 0: 1
+    logit_cap: Number | None = None  # c: logits x become c * tanh(x / c); None, 0: they are left
     markov: Any = None  # a Markov, of DSpark
     has_confidence: bool = Field(False, alias="enable_confidence_head")
     guesses_block: bool = False  # its config.json does not give the block's size
@@ -160,8 +159,9 @@ def read_dflash(given: HeadJson, config: type[DFlashConfig] = DFlashConfig) -> D
     read = given.read(config, raw, keys=OF_AUTHORS if given.is_authors else None, **known)
     if is_dspark and read.markov is None and read.has_confidence and read.confidence_sees_token:
         raise given.error("confidence_head_with_markov must be false where markov_rank is 0")
-    # The authors mean the outputs of their layers.
-    return replace(read, layer_ids=tuple(i + 1 for i in read.layer_ids)) if given.is_authors else read
+    if given.is_authors:  # who mean the outputs of their layers
+        read = given.read(config, {}, **vars(read) | {"layer_ids": tuple(i + 1 for i in read.layer_ids)})
+    return read
 
 
 def read_dflash2(given: HeadJson) -> DFlashConfig:
