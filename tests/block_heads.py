@@ -61,12 +61,9 @@ def tiny_block_head(
     options = dict(masks=(WHOLE_BLOCK,) * LAYERS, layer_ids=(0, 1)) | options
     drafts = width if draft_ids is None else len(draft_ids)
     is_second = "taps" in options
-    head = (DFlash2Head if is_second else DFlashHead)(
-        (DFlash2Config if is_second else DFlashConfig)(
-            layer, block_size, mask_token_id=1, draft_vocab_size=drafts, **options
-        ),
-        torch.get_default_dtype(),
-    )
+    options |= dict(mask_token_id=1, draft_vocab_size=drafts)
+    own = (DFlash2Config if is_second else DFlashConfig)(layer, block_size, **options)
+    head = (DFlash2Head if is_second else DFlashHead)(own, torch.get_default_dtype())
     return randomised(head, seed, 1.5, draft_ids)
 
 

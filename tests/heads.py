@@ -37,16 +37,11 @@ def tiny_head(
         max_position_embeddings=options.pop("context", 256),
         **options.pop("shape", {}),
     )
-    options = dict(layer_ids=LAYER_IDS, features=2, target_hidden_size=config.hidden_size) | options
-    is_parallel = "mask_token_id" in options
-    head = (PEagleHead if is_parallel else Eagle3Head)(
-        (PEagleConfig if is_parallel else Eagle3Config)(
-            (Qwen3Config if layer == "qwen3" else LlamaConfig)(**shape),
-            draft_vocab_size=width if draft_ids is None else len(draft_ids),
-            **options,
-        ),
-        torch.get_default_dtype(),
-    )
+    options = dict(layer_ids=LAYER_IDS, target_hidden_size=config.hidden_size) | options
+    layers = (Qwen3Config if layer == "qwen3" else LlamaConfig)(**shape)
+    is_parallel, drafts = "mask_token_id" in options, width if draft_ids is None else len(draft_ids)
+    own = (PEagleConfig if is_parallel else Eagle3Config)(layers, draft_vocab_size=drafts, **options)
+    head = (PEagleHead if is_parallel else Eagle3Head)(own, torch.get_default_dtype())
     return randomised(head, seed, 2.0, draft_ids)
 
 

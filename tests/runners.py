@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from specdemo import load_pair
+from specdemo.drafters.formats import HEADS
 from specdemo.drafters.heads import DraftHead
 from specdemo.drafters.table import cached_drafter
 from specdemo.runtime.graphs import Graphs
@@ -36,8 +37,9 @@ class RunnerOn(Runner):
         return RunSetup(target, drafter, self.run_step, self.run_step)
 
 
-def cached(model, target):
-    return model.cached(target) if isinstance(model, DraftHead) else CachedLM(model)
+def cached(model, target, *compiled):
+    is_head = isinstance(model, DraftHead)
+    return HEADS[model.kind].cached(model, target, *compiled) if is_head else CachedLM(model)
 
 
 def run_by(target, drafter, run_step):

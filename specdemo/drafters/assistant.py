@@ -6,18 +6,16 @@ the last one of the same type that has its own. All tokens of a draft come from 
 text's last token. Each is drafted from the embedding of the token before it and, beside that, the target's
 last hidden state (the first token) or the assistant's own output (the others)."""
 
+from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import Module
 from transformers import PreTrainedModel
 
-from specdemo.drafters.base import Drafting, Materials, Models, check_sizes, share_read
-from specdemo.drafters.configs import known_config
-from specdemo.drafters.head_drafter import FeatureDrafter, agrees_with_target
-from specdemo.drafters.model import DraftInput, Fed
+from specdemo.drafters.base import Drafting, Models, check_sizes, share_read
+from specdemo.drafters.model import DraftInput, FeatureDrafter, Fed, agrees_with_target
 from specdemo.engine.draft import Draft
 from specdemo.engine.tree import Shown
 from specdemo.errors import PairError
@@ -28,10 +26,6 @@ from specdemo.runtime.shared import evaluating, in_training
 
 # The kinds of assistants (`model_type`), and the kind of the text model of the targets that each is made for.
 ASSISTANTS = {"gemma4_assistant": "gemma4_text", "gemma4_unified_assistant": "gemma4_unified_text"}
-
-
-def is_assistant(model: object) -> bool:
-    return isinstance(model, PreTrainedModel) and model.config.model_type in ASSISTANTS
 
 
 def shared_layers(target: PreTrainedModel) -> dict[str, int]:
@@ -109,9 +103,8 @@ class AssistantDrafter(FeatureDrafter):
         self.position = len(ids) - 1
         return Fed(self.position, ids[-1:])
 
-    def step(self, value: DraftInput, told: Tensor | None = None) -> Draft:
-        """The draft made from `value`. The step is never captured, so nothing is told: it begins at
-        `position`."""
+    def step(self, value: DraftInput) -> Draft:
+        """The draft made from `value`. The step is never captured: it begins at `position`."""
         assistant, position = self.head, self.position
         shared = assistant.keys_and_values(self.target, position)
         hidden = assistant.hidden(position - 1)  # [1, H]
@@ -130,18 +123,11 @@ class AssistantDrafting(Drafting[PreTrainedModel]):
     is_for_a_target = "an assistant"
     reads_hidden_states = True
 
-    def describes(self, folder: Path) -> bool:
-        return str((known_config(folder) or {}).get("model_type")) in ASSISTANTS
-
-    def is_one(self, model: Module) -> bool:
-        return is_assistant(model)
+    def describes(self, config: Mapping[str, Any]) -> bool:
+        return str(config.get("model_type")) in ASSISTANTS
 
     def cached(self, model: PreTrainedModel, target: PreTrainedModel) -> CachedAssistant:
         return CachedAssistant(model, target)
-
-    def build(self, given: Materials) -> AssistantDrafter:
-        assert isinstance(given.target, CachedLM), "an assistant reads the cache of a transformers model"
-        return AssistantDrafter(given)
 
     def check_fit(
         self, model: PreTrainedModel, target: PreTrainedModel, drafter_id: str, target_id: str

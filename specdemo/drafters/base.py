@@ -72,7 +72,11 @@ class Models(Protocol):
 
 class Drafting(Generic[M]):
     """How something drafts for the pairs here: a method of METHODS, or what a pair's drafter can be. What
-    this class says holds where nothing else is known of it: it needs no model and costs nothing."""
+    this class says holds where nothing else is known of it: it needs no model and costs nothing. make: makes
+    the drafter of a run."""
+
+    def __init__(self, make: Callable[[Materials], Drafter] | None = None):
+        self.make = make
 
     # As a method
 
@@ -106,7 +110,8 @@ class Drafting(Generic[M]):
         return None
 
     def build(self, given: Materials) -> Drafter:
-        raise NotImplementedError
+        assert self.make is not None
+        return self.make(given)
 
     def tried(self, carried: PreTrainedModel, target: PreTrainedModel) -> PreTrainedModel | str:
         """What the target's checkpoint carries for it, as the target is now; or why that cannot be used.
@@ -122,8 +127,8 @@ class Drafting(Generic[M]):
     takes_other_tokenizer: ClassVar[bool] = True  # whether it can draft for a target with another one
     reads_hidden_states: ClassVar[bool] = False  # of the target's layers
 
-    def describes(self, folder: Path) -> bool:
-        """Whether the model in this folder drafts so, by its config.json."""
+    def describes(self, config: Mapping[str, Any]) -> bool:
+        """Whether a model of transformers with this config drafts so."""
         raise NotImplementedError
 
     def verifier(self, folder: Path, shown: str) -> str | None:
@@ -138,10 +143,6 @@ class Drafting(Generic[M]):
 
     def read(self, folder: Path, dtype: torch.dtype, shown: str) -> Module:
         """The head in this folder on the CPU. LoadError if it cannot be run."""
-        raise NotImplementedError
-
-    def is_one(self, model: Module) -> bool:
-        """Whether the model, or its skeleton, drafts so."""
         raise NotImplementedError
 
     def name_of(self, model: M) -> str:

@@ -100,7 +100,6 @@ class LayerSizes:
     sliding_window: Tokens | None = None
     max_position_embeddings: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = None
     rms_norm_eps: Positive = 1e-6
-    rope_theta: Positive = 1e4
     hidden_act: Annotated[Literal[tuple(ACT2FN)], "an activation of transformers"] = "silu"  # type: ignore[valid-type]
     layer_types: LayerTypes | None = None
 
@@ -110,6 +109,15 @@ class LayerSizes:
             raise ValueError(f"layer_types must have an entry for each layer, {layers}, not {len(kinds)}")
         if WINDOWS[1] in (kinds or ()) and self.sliding_window is None:
             raise ValueError(f"sliding_window must be given for layers of the type {WINDOWS[1]}")
+
+
+@checked(frozen=True, config=PYDANTIC)
+class Rotation:
+    """What is checked of the rotary positions of all layers, as transformers has read them."""
+
+    rope_type: Annotated[Literal[ROTATIONS], f"one of {', '.join(ROTATIONS)}"]  # type: ignore[valid-type]
+    rope_theta: Positive
+    partial_rotary_factor: Annotated[float, Field(gt=0, le=1), "a number above 0 to 1"] = 1.0
 
 
 @dataclass(frozen=True)
@@ -127,11 +135,19 @@ class HeadJson:
     def error(self, what: str) -> LoadError:
         return LoadError(f"{self.start}: {what}")
 
-    def read(self, config: type[C], raw: Mapping[str, Any] | None = None, part: str = "", **known: Any) -> C:
-        """What is told of these fields; LoadError for what is wrong. raw: a part of the file. part: begins
-        the names of its keys in a sentence. known: what is not in it, or is taken in place of that, by the
-        names of the fields."""
+    def read(
+        self,
+        config: type[C],
+        raw: Mapping[str, Any] | None = None,
+        part: str = "",
+        keys: Mapping[str, str] | None = None,
+        **known: Any,
+    ) -> C:
+        """What stands there for these fields; LoadError for what is wrong. raw: a part of the file. part:
+        begins the names of its keys in a sentence. keys: the format's own, by the names of the fields. known:
+        what is not in it, or is taken in place of that, by the names of the fields."""
         names = {field.name: alias_of(config, field.name) for field in fields(config)}  # type: ignore[arg-type]
+        names |= keys or {}
         raw = self.raw if raw is None else raw
         values = {name: raw[key] for name, key in names.items() if key in raw} | known
         try:
@@ -140,7 +156,7 @@ class HeadJson:
             first = error.errors(include_url=False)[0]
         if "error" in first.get("ctx", {}):  # of a __post_init__
             raise self.error(f"{part}{first['ctx']['error']}")
-        name = next(name for name, key in names.items() if first["loc"][0] in (name, key))
+        name = next(name for name in names if first["loc"][0] in (name, alias_of(config, name)))
         words = allowed(get_type_hints(config, include_extras=True)[name])
         raise self.error(f"{part}{names[name]} must be {words}, not {ascii(values.get(name))[:60]}")
 
@@ -152,36 +168,28 @@ class HeadJson:
             raise self.error(f"{LAYER_CONFIG} must be an object, not {type(raw).__name__}")
         part, default = ("", "llama") if self.is_authors else (f"{LAYER_CONFIG}.", "qwen3")
         sizes = self.read(LayerSizes, {"model_type": default} | raw, part)
-        rope = raw.get("rope_parameters")
-        if isinstance(rope, dict) and "rope_theta" in rope:  # transformers takes it from either place
-            self.read(LayerSizes, {"model_type": default, "rope_theta": rope["rope_theta"]}, part)
         values = {"num_hidden_layers": 1} | {key: value for key, value in raw.items() if key != "model_type"}
         layer = LAYERS[sizes.model_type](**values)
         if WINDOWS[1] in (sizes.layer_types or ()) and layer.sliding_window is None:
             raise self.error(f"use_sliding_window must be true for layers of the type {WINDOWS[1]}")
-        self._check_rotation(layer)
+        rope = layer.rope_parameters
+        if any(isinstance(value, dict) for value in rope.values()):
+            raise self.error(
+                f"{part}rope_parameters must be the same for all layers, not {ascii(rope)[:120]}"
+            )
+        rotation = self.read(Rotation, rope, f"{part}rope_parameters.")
+        rotated = rotation.partial_rotary_factor * layer.head_dim
+        if rotated < 2 or int(rotated) % 2:
+            raise self.error(
+                f"partial_rotary_factor must rotate an even number of the {layer.head_dim} channels of a "
+                f"head, not be {rotation.partial_rotary_factor}"
+            )
         if layer.num_attention_heads % layer.num_key_value_heads or layer.head_dim % 2:
             raise self.error(
                 "num_attention_heads must be a multiple of num_key_value_heads and head_dim even, not "
                 f"{layer.num_attention_heads}, {layer.num_key_value_heads} and {layer.head_dim}"
             )
         return layer
-
-    def _check_rotation(self, layer: Any) -> None:
-        rope = layer.rope_parameters
-        is_nested = any(isinstance(value, dict) for value in rope.values())  # one for each type of layer
-        if is_nested or rope.get("rope_type") not in ROTATIONS:
-            raise self.error(
-                f"rope_parameters must be of one rotation with a rope_type of {', '.join(ROTATIONS)}, not "
-                f"{ascii(rope)[:120]}"
-            )
-        part = rope.get("partial_rotary_factor", 1)
-        rotated = part * layer.head_dim if isinstance(part, (int, float)) else 0
-        if not 2 <= rotated <= layer.head_dim or int(rotated) % 2:
-            raise self.error(
-                "partial_rotary_factor must be above 0 to 1 and rotate an even number of the "
-                f"{layer.head_dim} channels of a head, not {ascii(part)[:60]}"
-            )
 
     @property
     def verifier(self) -> str | None:
@@ -198,16 +206,14 @@ def alias_of(config: type, name: str) -> str:
 
 def allowed(hint: object) -> str:
     """What a value of this type can be, in words; empty where the type does not tell."""
-    for note in getattr(hint, "__metadata__", ()):
-        if isinstance(note, str):
-            return note
-        bounds = {
-            key: getattr(one, key) for one in note.metadata for key in ("ge", "le") if hasattr(one, key)
-        }
-        if bounds:
-            return f"a whole number from {bounds['ge']:,} to {bounds['le']:,}"
     if hint is bool:
         return "true or false"
+    notes = getattr(hint, "__metadata__", ())
+    if words := next((note for note in notes if isinstance(note, str)), ""):
+        return words
+    if bounds := [bound for note in notes for bound in note.metadata]:
+        least, most = bounds
+        return f"a whole number from {least.ge:,} to {most.le:,}"
     words = next(filter(None, map(allowed, get_args(hint))), "")
     return f"null or {words}" if type(None) in get_args(hint) else words
 

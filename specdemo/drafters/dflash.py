@@ -22,7 +22,6 @@ from torch.nn import Embedding, Linear, Module, ModuleList, Parameter, RMSNorm
 from torch.nn.functional import embedding, pad
 from transformers import PreTrainedModel
 
-from specdemo.drafters.base import Materials
 from specdemo.drafters.configs import (
     PYDANTIC,
     WINDOWS,
@@ -33,8 +32,7 @@ from specdemo.drafters.configs import (
     Tokens,
     Units,
 )
-from specdemo.drafters.head_drafter import HeadDrafter
-from specdemo.drafters.heads import TRIED_BEFORE, CachedHead, DraftHead, HeadLayer
+from specdemo.drafters.heads import TRIED_BEFORE, CachedHead, DraftHead, HeadDrafter, HeadKind, HeadLayer
 from specdemo.drafters.model import DraftInput
 from specdemo.engine.draft import Draft
 from specdemo.engine.tree import Shown
@@ -70,9 +68,9 @@ class DFlashConfig(HeadConfig):
     masks: tuple[Any, ...]  # the RowMask of each layer
     # The anchor's row, too, drafts a token: row i the one after its place.
     samples_from_anchor: bool = Field(False, alias="sample_from_anchor")
-    embedding_scale: Number | None = 1.0  # of the target's raw embeddings; None: as the target scales them
-    logit_scale: Number = 1.0
-    logit_cap: Number | None = None  # c: logits x become c * tanh(x / c)
+    embedding_scale: Number | None = 1.0  # of the target's raw embeddings; None, 0: as the target scales them
+    logit_scale: Number | None = 1.0  # None, 0: 1
+    logit_cap: Number | None = None  # c: logits x become c * tanh(x / c); None, 0: they are left
     markov: Any = None  # a Markov, of DSpark
     has_confidence: bool = Field(False, alias="enable_confidence_head")
     guesses_block: bool = False  # its config.json does not give the block's size
@@ -112,62 +110,57 @@ class DFlash2Config(DFlashConfig):
             raise ValueError(f"conv_group_size must divide hidden_size, {both}")
 
 
-@checked(frozen=True, config=PYDANTIC)
-class OfAuthors:
-    """What only the format of a DFlash head's authors has. 0 is no factor."""
-
-    target_layer_ids: LayerIds
-    input_embedding_scale: Number | None = None
-    output_multiplier: Number | None = None
-    final_logit_softcapping: Number | None = None
-    is_causal: bool | None = None
+# How the format of a DFlash head's authors calls these fields.
+OF_AUTHORS = {
+    "layer_ids": "target_layer_ids",
+    "embedding_scale": "input_embedding_scale",
+    "logit_scale": "output_multiplier",
+    "logit_cap": "final_logit_softcapping",
+}
 
 
 @checked(frozen=True, config=PYDANTIC)
-class Windows:
-    """Whether a sliding layer's rows also attend to later rows of their block, in the speculators format."""
+class Causality:
+    """Whether rows attend to later rows of their block."""
 
-    sliding_window_non_causal: bool = False
+    is_causal: bool | None = None  # of the authors' format, which has another default for each kind of layer
+    sliding_window_non_causal: bool = False  # of the speculators format, for layers with a window
 
 
 def read_dflash(given: HeadJson, config: type[DFlashConfig] = DFlashConfig) -> DFlashConfig:
     """A DFlash or DSpark head's in the speculators format, or a DFlash head's in that of its authors: a class
     DFlashDraftModel, and a `dflash_config`."""
-    layer, raw, is_dspark = given.layer(), given.raw, given.kind == "dspark"
+    layer, is_dspark = given.layer(), given.kind == "dspark"
     if layer.model_type != "qwen3":
         raise given.error(f"its layers must be those of qwen3, not of {layer.model_type}")
+    raw = {"sample_from_anchor": is_dspark, "enable_confidence_head": True} | given.raw
+    known: dict[str, Any] = {"layer": layer, "markov": None}
     if given.is_authors:
-        own = raw.get(OWN, {})
-        if not isinstance(own, dict):
-            raise given.error(f"{OWN} must be an object, not {type(own).__name__}")
-        raw = {"block_size": 16} | raw | own  # either place is used
-        told = given.read(OfAuthors, raw)
-        known: dict[str, Any] = {
-            "layer_ids": tuple(i + 1 for i in told.target_layer_ids),  # whose outputs they mean
-            "draft_vocab_size": layer.vocab_size,
-            # They call the target's module; speculators trains on its raw weight.
-            "embedding_scale": told.input_embedding_scale or None,
-            "logit_scale": told.output_multiplier or 1.0,
-            "logit_cap": told.final_logit_softcapping or None,
-            "guesses_block": "block_size" not in {**given.raw, **own},
-        }
+        inner = raw.get(OWN, {})
+        if not isinstance(inner, dict):
+            raise given.error(f"{OWN} must be an object, not {type(inner).__name__}")
+        raw |= inner  # either place is used
+        known |= {"draft_vocab_size": layer.vocab_size, "guesses_block": "block_size" not in raw}
+        # They call the target's module; speculators trains on its raw weight.
+        raw = {"block_size": 16, "input_embedding_scale": None} | raw
     else:
-        raw, told = {"block_size": 8, "draft_vocab_size": 32000} | raw, None
-        known = {"embedding_scale": 1.0, "logit_scale": 1.0, "logit_cap": None, "guesses_block": False}
+        known |= {"embedding_scale": 1.0, "logit_scale": 1.0, "logit_cap": None, "guesses_block": False}
+        raw = {"block_size": 8, "draft_vocab_size": 32000} | raw
     if raw.get("target_hidden_size") not in (None, layer.hidden_size):
         raise given.error(
             f"target_hidden_size must be {layer.hidden_size:,}, since the target's embeddings are used, not "
             f"{ascii(raw['target_hidden_size'])[:60]}"
         )
-    raw = {"sample_from_anchor": is_dspark, "enable_confidence_head": True} | raw
     if not is_dspark:
         known["has_confidence"] = False
-    known |= {"layer": layer, "masks": _masks(given, told, layer), "markov": None}
-    if is_dspark and raw.get("markov_rank") != 0:
+    elif raw.get("markov_rank") != 0:
         known["markov"] = given.read(Markov, raw)
-    read = given.read(config, raw, **known)
+    known["masks"] = _masks(given, raw, layer)
+    read = given.read(config, raw, keys=OF_AUTHORS if given.is_authors else None, **known)
     if is_dspark and read.markov is None and read.has_confidence and read.confidence_sees_token:
         raise given.error("confidence_head_with_markov must be false where markov_rank is 0")
+    if given.is_authors:  # who mean the outputs of their layers
+        read = given.read(config, {}, **vars(read) | {"layer_ids": tuple(i + 1 for i in read.layer_ids)})
     return read
 
 
@@ -179,14 +172,15 @@ def read_dflash2(given: HeadJson) -> DFlashConfig:
     return read_dflash(replace(given, raw=defaults | given.raw), DFlash2Config)
 
 
-def _masks(given: HeadJson, told: OfAuthors | None, layer: Any) -> tuple[RowMask, ...]:
+def _masks(given: HeadJson, raw: dict[str, Any], layer: Any) -> tuple[RowMask, ...]:
     """speculators counts a window from the anchor, the authors count it from each row."""
     kinds = getattr(layer, "layer_types", None) or [WINDOWS[0]] * layer.num_hidden_layers
     whole, window = RowMask(later=True), layer.sliding_window
-    if told is not None:
-        whole, sliding = RowMask(later=not told.is_causal), RowMask(window, later=told.is_causal is False)
+    if given.is_authors:
+        is_causal = given.read(Causality, raw, sliding_window_non_causal=False).is_causal
+        whole, sliding = RowMask(later=not is_causal), RowMask(window, later=is_causal is False)
     else:
-        later = WINDOWS[1] in kinds and given.read(Windows).sliding_window_non_causal
+        later = WINDOWS[1] in kinds and given.read(Causality, raw, is_causal=None).sliding_window_non_causal
         sliding = RowMask(window, from_first=True, later=later)
     return tuple(whole if kind == WINDOWS[0] else sliding for kind in kinds)
 
@@ -219,19 +213,12 @@ class DFlashHead(DraftHead):
 
     @property
     def embedding_scale(self) -> float:
-        own = self.config.embedding_scale
-        return self.targets_scale if own is None else own
-
-    def cached(self, target: PreTrainedModel, compiled: bool = False) -> "CachedDFlash":
-        return CachedDFlash(self, target, compiled)
-
-    def drafter(self, given: Materials) -> HeadDrafter:
-        return DFlashDrafter(given)
+        return self.config.embedding_scale or self.targets_scale
 
     def cost(self, target: PreTrainedModel) -> DraftingCost:
         """A block reads all weights but a Markov head's, and the target's output layer if it is used; each
         place's bias reads those of the Markov head's."""
-        parts = [self.fc, self.hidden_norm, self.layers, self.norm, self.lm_head or self.verifier_head[0]]
+        parts = [self.fc, self.hidden_norm, self.layers, self.norm, self.output_layer]
         block = sum(parameter.nbytes for part in parts for parameter in part.parameters())
         bias = 0 if self.markov_head is None else self.markov_head.markov_w2.weight.nbytes
         return DraftingCost(token=bias / weight_bytes(target), draft=block / weight_bytes(target))
@@ -240,8 +227,8 @@ class DFlashHead(DraftHead):
         return super().decoder(
             target,
             embedding_scale=self.embedding_scale,
-            logit_scale=self.config.logit_scale,
-            softcap=self.config.logit_cap,
+            logit_scale=self.config.logit_scale or 1.0,
+            softcap=self.config.logit_cap or None,
             reads=TargetStates([], self.fc, Norm(self.hidden_norm), are_keys=True),
         )
 
@@ -271,12 +258,11 @@ class DFlashHead(DraftHead):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [..., K, H] -> [..., K, Vd], without the Markov head's biases."""
-        head = self.verifier_head[0] if self.lm_head is None else self.lm_head
-        logits = head(hidden.to(head.weight.dtype))
-        if self.config.logit_scale != 1:
-            logits = logits * self.config.logit_scale
-        cap = self.config.logit_cap
-        return logits if cap is None else torch.tanh(logits / cap) * cap
+        logits = self.output_layer(hidden.to(self.output_layer.weight.dtype))
+        scale, cap = self.config.logit_scale, self.config.logit_cap
+        if scale and scale != 1:
+            logits = logits * scale
+        return torch.tanh(logits / cap) * cap if cap else logits
 
 
 class MarkovHead(Module):
@@ -379,11 +365,11 @@ class CandidateSelector(Module):
         self.hidden_projection = Linear(config.hidden_size, config.selector_rank, bias=False, dtype=dtype)
 
     def candidates(
-        self, hidden: Tensor, logits: Tensor, told: Tensor | None = None
+        self, hidden: Tensor, logits: Tensor, of_graph: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """hidden [k, H] and logits [k, V] of the rows that draft -> gates, likeliest and ids, see `forward`.
-        told: see draft_in_turn. Its candidates are taken, since rounding may have chosen others there."""
-        ids = (logits if told is None else told).topk(self.count).indices
+        of_graph [k, V]: a graph's logits, whose candidates are taken: rounding may have chosen others."""
+        ids = (logits if of_graph is None else of_graph).topk(self.count).indices
         return self.hidden_projection(hidden), logits.gather(-1, ids), ids
 
     def forward(self, before: Tensor, gates: Tensor, likeliest: Tensor, ids: Tensor) -> Tensor:
@@ -404,9 +390,6 @@ class DFlash2Head(DFlashHead):
         for layer in self.layers:
             layer.attention_conv, layer.mlp_conv = (Convolution(config, dtype) for _ in range(2))
         self.candidate_selector = CandidateSelector(config, dtype)
-
-    def drafter(self, given: Materials) -> HeadDrafter:
-        return DFlash2Drafter(given)
 
     def cost(self, target: PreTrainedModel) -> DraftingCost:
         """Each token also reads rows of the codebooks: of the token before, and of its candidates."""
@@ -455,33 +438,23 @@ class CachedDFlash(CachedHead):
         return hidden, self.model.logits(self.model.drafting_rows(hidden))
 
     def fill(self, ids: list[int], first: int, last: int) -> None:
-        self.read(to_device(first, torch.long, self.device), last - first)
+        if last > first:
+            self.read(to_device(first, torch.long, self.device), last - first)
 
-    def compared(self, whole: "CachedDFlash", ids: Tensor) -> tuple[Tensor, Tensor]:
-        """What it says in blocks after the ids."""
-        n, beginning = len(ids) - 1, torch.tensor(0, device=self.device)
-        whole.grow(n)
-        whole.read(beginning, n)
-        for start in range(0, n, 3):
-            self.logits_of(ids.flip(0), start)  # a rejected block
-            self.read(beginning + start, min(3, n - start))
-        return whole.logits_of(ids, n), self.logits_of(ids, n)
-
-    def logits_of(self, ids: Tensor, at: int) -> Tensor:
-        """The logits [places, V] of a block whose anchor is ids[at]."""
+    def logits_of(self, ids: Tensor, start: int, end: int) -> Tensor:
+        """Those of the block after these rows."""
         size = self.model.config.block_size
-        self.grow(at + size)
-        anchor = ids[at : at + 1].to(self.device)
-        return self.model.for_target(self.block(anchor, torch.tensor(at, device=self.device), size)[1])
+        self.grow(end + size)
+        self.fill([], start, end)
+        anchor = ids[end : end + 1].to(self.device)
+        return self.model.for_target(self.block(anchor, torch.tensor(end, device=self.device), size)[1])
 
-    def said_of_features(self) -> Tensor:
+    def logits_after_features(self) -> Tensor:
         size = self.model.config.block_size
         before = int(min(TRIED_BEFORE, self.context - size))
         if before < 1:
             raise ValueError("its context is no longer than a block")
-        self.grow(before + size)
-        self.read(torch.tensor(0, device=self.device), before)
-        return self.logits_of(torch.zeros(before + 1, dtype=torch.long), before)
+        return self.logits_of(torch.zeros(before + 1, dtype=torch.long), 0, before)
 
 
 class DFlashDrafter(HeadDrafter):
@@ -495,7 +468,7 @@ class DFlashDrafter(HeadDrafter):
     def longest(self, ids: list[int]) -> float:
         return min(self.head.context - len(ids), self.places)
 
-    def step(self, value: DraftInput, told: Tensor | None = None) -> Draft:
+    def step(self, value: DraftInput) -> Draft:
         head, model = self.head, self.head.model
         start, last = value.position[0].long(), value.last.long()
         new = len(last) - 1
@@ -503,21 +476,19 @@ class DFlashDrafter(HeadDrafter):
             head.read(start, new)
         anchor, count = last[-1:], self.depth_of(value) + 1 - model.config.samples_from_anchor
         hidden, logits = head.block(anchor, start + new, count)
-        draft = self.drafted(value, anchor, hidden, logits, told)
+        draft = self.drafted(value, anchor, hidden, logits)
         if model.confidence_head is None or self.tree is not None:
             return draft
         before, rows = torch.cat([anchor, draft.ids])[:-1], model.drafting_rows(hidden)
         sees = None if model.markov_head is None else model.markov_head.markov_w1(before)
         return replace(draft, sure=model.confidence_head(rows[: len(before)], sees))
 
-    def drafted(
-        self, value: DraftInput, anchor: Tensor, hidden: Tensor, logits: Tensor, told: Tensor | None
-    ) -> Draft:
+    def drafted(self, value: DraftInput, anchor: Tensor, hidden: Tensor, logits: Tensor) -> Draft:
         """The draft of a block. anchor [1]: the text's last token. hidden [N, H]: the hidden states of all
-        rows. logits [k, Vd]: of those that draft. told: see draft_in_turn."""
+        rows. logits [k, Vd]: of those that draft."""
         model, markov = self.head.model, self.head.model.markov_head
         if markov is None:
-            return self.at_once(model.for_target(logits), value, told)
+            return self.at_once(model.for_target(logits), value)
         first = markov.markov_w1(anchor)  # [1, r]
         state = torch.zeros_like(first)
         if not model.config.samples_from_anchor:
@@ -533,31 +504,32 @@ class DFlashDrafter(HeadDrafter):
             bias, state = markov(before, row.expand(len(before), -1), state)
             return model.for_target(unbiased + bias)
 
-        return self.in_shape(predict, value, told)
+        return self.in_shape(predict, value)
 
 
 class DFlash2Drafter(DFlashDrafter):
     """A DFlashDrafter whose q of a place depends on the token drafted before it, and is 0 but for the place's
     candidates."""
 
-    def drafted(
-        self, value: DraftInput, anchor: Tensor, hidden: Tensor, logits: Tensor, told: Tensor | None
-    ) -> Draft:
+    def drafted(self, value: DraftInput, anchor: Tensor, hidden: Tensor, logits: Tensor) -> Draft:
         model = self.head.model
         assert isinstance(model, DFlash2Head)
         selector = model.candidate_selector
-        found = selector.candidates(model.drafting_rows(hidden), logits, self._told_of_places(value, told))
-        places = zip(*(part.split(1) for part in found), strict=True)
+        of_graph, shape = value.of_graph, self.shape_of(value)
+        if of_graph is not None and shape is not None:  # all rows of a place have the same candidates
+            of_graph = torch.stack([rows[0] for rows in of_graph.split(shape.shown)])
+        parts = selector.candidates(model.drafting_rows(hidden), logits, of_graph)
+        places = zip(*(part.split(1) for part in parts), strict=True)
 
         def predict(shown: Shown | None) -> Tensor:
             before = anchor if shown is None else shown.tokens
             return selector(before, *(part.expand(len(before), -1) for part in next(places)))
 
-        return self.in_shape(predict, value, told)
+        return self.in_shape(predict, value)
 
-    def _told_of_places(self, value: DraftInput, told: Tensor | None) -> Tensor | None:
-        """What is told of one row of each place [k, V], as all of a place have the same candidates."""
-        shape = self.shape_of(value)
-        if told is None or shape is None:
-            return told
-        return torch.stack([rows[0] for rows in told.split(shape.shown)])
+
+KINDS = {
+    "dflash": HeadKind(read_dflash, DFlashHead, CachedDFlash, DFlashDrafter),
+    "dspark": HeadKind(read_dflash, DFlashHead, CachedDFlash, DFlashDrafter),
+    "dflash2": HeadKind(read_dflash2, DFlash2Head, CachedDFlash, DFlash2Drafter),
+}

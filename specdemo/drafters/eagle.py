@@ -15,6 +15,7 @@ captured, and training over several steps."""
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -25,7 +26,6 @@ from torch.nn import Embedding, Linear, ModuleList, Parameter, RMSNorm
 from torch.nn.functional import embedding
 from transformers import PreTrainedModel
 
-from specdemo.drafters.base import Materials
 from specdemo.drafters.configs import (
     EMBEDDINGS,
     PYDANTIC,
@@ -37,18 +37,15 @@ from specdemo.drafters.configs import (
     Tokens,
     Units,
 )
-from specdemo.drafters.head_drafter import HeadDrafter, with_rejected_drafts
-from specdemo.drafters.heads import TRIED_BEFORE, CachedHead, DraftHead, HeadLayer
+from specdemo.drafters.heads import TRIED_BEFORE, CachedHead, DraftHead, HeadDrafter, HeadKind, HeadLayer
 from specdemo.drafters.model import DraftInput
 from specdemo.engine.draft import Draft
 from specdemo.engine.tree import Shown
-from specdemo.events.speedup import DraftingCost
 from specdemo.runtime.attention import Branches
 from specdemo.runtime.decoder import Attention, Decoder, Layer, Norm, RowMask, TargetStates
 from specdemo.runtime.device import to_device
 from specdemo.runtime.lm import Drawing, final_norm
 from specdemo.runtime.native import MOST_PREFILLED
-from specdemo.runtime.weights import held_bytes, weight_bytes
 
 LAYER_IDS = "eagle_aux_hidden_state_layer_ids"  # in config.json
 
@@ -58,7 +55,6 @@ class Eagle3Config(HeadConfig):
     draft_vocab_size: Tokens  # Vd: the tokens that it can draft
     # Of the target's layers, whose inputs it reads; None: see `layer_ids_for`.
     layer_ids: LayerIds | None = Field(None, alias=LAYER_IDS)
-    features: int = 3  # A: how many these are
     target_hidden_size: Units | None = None  # None: that of `layer`
     norm_before_residual: bool = False  # the residual stream begins with the normed features
     norm_before_fc: bool = False  # one norm over all features
@@ -74,6 +70,11 @@ class Eagle3Config(HeadConfig):
     @property
     def feature_size(self) -> int:
         return self.target_hidden_size or self.hidden_size
+
+    @property
+    def features(self) -> int:
+        """A: of how many layers it reads the inputs."""
+        return len(self.layer_ids_for(0))
 
     def layer_ids_for(self, depth: int) -> tuple[int, ...]:
         """`depth` itself stands for the last layer's output, before the last norm."""
@@ -105,8 +106,6 @@ def read_eagle3(given: HeadJson, config: type[Eagle3Config] = Eagle3Config) -> E
     own = raw.get("eagle_config")  # some authors' place for the layers' numbers
     if raw.get(LAYER_IDS) is None and isinstance(own, dict):
         raw = raw | {LAYER_IDS: own.get(LAYER_IDS)}
-    ids = raw.get(LAYER_IDS)
-    known["features"] = len(ids) if isinstance(ids, list) else 3
     return given.read(config, raw, **known)
 
 
@@ -121,12 +120,6 @@ def read_eagle(given: HeadJson) -> EagleConfig:
 
 class PairHead(DraftHead):
     """A head whose rows are pairs: a token, and what came before it."""
-
-    def cached(self, target: PreTrainedModel, compiled: bool = False) -> "CachedEagle":
-        return CachedEagle(self, target, compiled)
-
-    def drafter(self, given: Materials) -> HeadDrafter:
-        return EagleDrafter(given)
 
     def features(self, hidden: Tensor) -> Tensor:
         """The target's hidden states [..., A * T], those of `layer_ids` side by side -> g [..., H]."""
@@ -216,21 +209,11 @@ class PEagleHead(Eagle3Head):
     kind = "peagle"
     config: PEagleConfig
     first_position: ClassVar[int] = 0
+    drafts_at_once: ClassVar[bool] = True
 
     def __init__(self, config: PEagleConfig, dtype: torch.dtype = torch.float32):
         super().__init__(config, dtype)
         self.mask_hidden = Parameter(torch.zeros(1, 1, config.features * config.feature_size, dtype=dtype))
-
-    def cached(self, target: PreTrainedModel, compiled: bool = False) -> "CachedPEagle":
-        """Compiled code begins with the target's hidden states in every row or in none, so there is none for
-        masks."""
-        return CachedPEagle(self, target)
-
-    def drafter(self, given: Materials) -> HeadDrafter:
-        return PEagleDrafter(given)
-
-    def cost(self, target: PreTrainedModel) -> DraftingCost:
-        return DraftingCost(draft=weight_bytes(self) / weight_bytes(target))
 
 
 class EagleHead(PairHead):
@@ -247,12 +230,6 @@ class EagleHead(PairHead):
         )
         self.layers[0].input_layernorm = None  # what it reads is made of what is normed
 
-    def cost(self, target: PreTrainedModel) -> DraftingCost:
-        """Each token also reads the target's output layer."""
-        output = target.get_output_embeddings()
-        assert output is not None
-        return DraftingCost(token=(weight_bytes(self) + held_bytes(output)) / weight_bytes(target))
-
     def decoder(self, target: PreTrainedModel, **more: Any) -> Decoder:
         if "RMSNorm" not in type(norm := final_norm(target)).__name__:
             raise ValueError("its target's last norm is no RMS norm")
@@ -260,14 +237,15 @@ class EagleHead(PairHead):
         return super().decoder(target, reads=reads)
 
     def features(self, hidden: Tensor) -> Tensor:
-        return self.normed(hidden)
+        """What the target's last norm makes of what its last layer gives."""
+        norm = final_norm(self.verifier[0])
+        return norm(hidden.to(norm.weight.dtype)).to(self.device, self.dtype)
 
     def stream(self, embedded: Tensor, g: Tensor) -> Tensor:
         return self.fc(torch.cat([embedded, g], -1))
 
     def predict(self, y: Tensor) -> tuple[Tensor, Tensor]:
-        head = self.verifier_head[0]
-        return y, head(y.to(head.weight.dtype))
+        return y, self.output_layer(y.to(self.output_layer.weight.dtype))
 
 
 class CachedEagle(CachedHead):
@@ -282,10 +260,14 @@ class CachedEagle(CachedHead):
         attention = self.attention_at(start, len(tokens), branches)
         return self.model(tokens, g, [attention] * len(self.decoding), self.decoding)
 
-    def true_rows(self, tokens: Tensor, start: Tensor) -> Tensor:
-        """`rows` of tokens [N], with the target's true features before them."""
-        at = start + torch.arange(len(tokens), device=self.device)
-        return self.rows(tokens, self.model.features(self.true_features(at)), start)
+    def true_rows(self, tokens: Tensor, start: Tensor, masks: int = 0) -> Tensor:
+        """`rows` of tokens [N], with the target's true features before them, and of so many masks after
+        them."""
+        hidden = self.true_features(start + torch.arange(len(tokens), device=self.device))
+        if masks:
+            hidden = torch.cat([hidden, self.model.mask_hidden[0].expand(masks, -1)])
+            tokens = torch.cat([tokens, tokens.new_full((masks,), self.model.config.mask_token_id)])
+        return self.rows(tokens, self.model.features(hidden), start)
 
     def begin(self, tokens: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
         """tokens [N], with the target's true features before them, in the rows start [], start + 1, ... ->
@@ -329,37 +311,18 @@ class CachedEagle(CachedHead):
         else:
             self.native.fill(self, tokens, start)
 
-    def compared(self, whole: "CachedEagle", ids: Tensor) -> tuple[Tensor, Tensor]:
-        n = len(ids) - 1  # pairs of a token and the feature before it
-        return whole.logits_of(ids, 0, n), with_rejected_drafts(self.logits_of, ids, n)
-
     def logits_of(self, ids: Tensor, start: int, end: int) -> Tensor:
-        """The logits [end - start, V] of the pairs in these rows."""
+        """Those of each pair."""
         self.grow(end)
         tokens = ids[start + 1 : end + 1].to(self.device)
         return self.predict(self.true_rows(tokens, torch.tensor(start, device=self.device)))[1]
 
-    def said_of_features(self) -> Tensor:
+    def logits_after_features(self) -> Tensor:
         count = TRIED_BEFORE
         self.grow(count + 1)
         token, start = torch.zeros(1, dtype=torch.long, device=self.device), torch.tensor(0)
         g, first = self.begin(token.repeat(count), start.to(self.device))
         return torch.cat([first, self.go_on(token, g, start.to(self.device) + count)[1]])
-
-
-class CachedPEagle(CachedEagle):
-    model: PEagleHead
-
-    def block(self, tokens: Tensor, start: Tensor, count: int) -> Tensor:
-        """tokens [N], with the target's true features before them, in the rows start [], start + 1, ..., and
-        a mask in each of count - 1 rows after them -> the logits [count, V] of the tokens after the last
-        one."""
-        model, masks = self.model, count - 1
-        true = self.true_features(start + torch.arange(len(tokens), device=self.device))  # [N, A * T]
-        hidden = torch.cat([true, model.mask_hidden[0].expand(masks, -1)])
-        tokens = torch.cat([tokens, tokens.new_full((masks,), model.config.mask_token_id)])
-        y = self.rows(tokens, model.features(hidden), start)  # [N + count - 1, H]
-        return self.predict(y[-count:])[1]
 
 
 class EagleDrafter(HeadDrafter):
@@ -369,9 +332,9 @@ class EagleDrafter(HeadDrafter):
     head: CachedEagle
     stops_early = True
 
-    def step(self, value: DraftInput, told: Tensor | None = None) -> Draft:
+    def step(self, value: DraftInput) -> Draft:
         start, tokens = value.position[0].long(), value.last[1:].long()
-        if told is None and self.alone and self.head.drafts_itself:
+        if self.may_draw(value) and self.head.drafts_itself:
             return self.drawn_by(self.head, tokens, start, value)
         row, g = start, None  # [P, H]: what the head has made of the tokens shown last
 
@@ -386,15 +349,26 @@ class EagleDrafter(HeadDrafter):
             row = row + len(fed)
             return logits  # [P, V]
 
-        return self.in_shape(predict, value, told)
+        return self.in_shape(predict, value)
 
 
 class PEagleDrafter(HeadDrafter):
     """Drafts all places of a round at once. What masks leave in the head's cache is replaced as what drafting
     leaves there."""
 
-    head: CachedPEagle
+    head: CachedEagle
 
-    def step(self, value: DraftInput, told: Tensor | None = None) -> Draft:
-        tokens, start = value.last[1:].long(), value.position[0].long()
-        return self.at_once(self.head.block(tokens, start, self.depth_of(value)), value, told)
+    def step(self, value: DraftInput) -> Draft:
+        tokens, start, places = value.last[1:].long(), value.position[0].long(), self.depth_of(value)
+        y = self.head.true_rows(tokens, start, masks=places - 1)
+        return self.at_once(self.head.predict(y[-places:])[1], value)
+
+
+# Compiled code begins with the target's hidden states in every row or in none, so there is none for masks.
+KINDS = {
+    "eagle": HeadKind(read_eagle, EagleHead, CachedEagle, EagleDrafter),
+    "eagle3": HeadKind(read_eagle3, Eagle3Head, CachedEagle, EagleDrafter),
+    "peagle": HeadKind(
+        partial(read_eagle3, config=PEagleConfig), PEagleHead, CachedEagle, PEagleDrafter, compiles=False
+    ),
+}

@@ -4,25 +4,21 @@ Neither library is needed."""
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import safe_open
 from torch import Tensor
-from torch.nn import Module
 from transformers import PreTrainedModel
 
+from specdemo.drafters import dflash, eagle
 from specdemo.drafters.base import Drafting, Materials, Models, check_sizes
 from specdemo.drafters.configs import EMBEDDINGS, MASKS, HeadConfig, HeadJson, known_config, read_config
-from specdemo.drafters.dflash import DFlash2Head, DFlashHead, read_dflash, read_dflash2
-from specdemo.drafters.eagle import Eagle3Head, EagleHead, PEagleConfig, PEagleHead, read_eagle, read_eagle3
-from specdemo.drafters.head_drafter import agrees_with_target
 from specdemo.drafters.heads import CachedHead, DraftHead
+from specdemo.drafters.model import agrees_with_target, with_rejected_drafts
 from specdemo.engine.draft import Drafter
 from specdemo.errors import LoadError, PairError, load_errors
 from specdemo.events import DRAFTER_KINDS, drafter_label
@@ -40,15 +36,7 @@ OF_MEDUSA = "medusa_num_heads"  # the key of its authors' config.json that tells
 COPIES = {"verifier_lm_head.weight", "verifier_norm.weight", EMBEDDINGS, "lm_head.weight"}
 MAPS = {"d2t", "t2d"}
 UNUSED = COPIES | MAPS  # of a head that can draft all tokens
-# What reads a head's config.json, and the head, by its kind's name in DRAFTER_KINDS.
-READERS: dict[str, tuple[Callable[[HeadJson], HeadConfig], type[DraftHead]]] = {
-    "eagle": (read_eagle, EagleHead),
-    "eagle3": (read_eagle3, Eagle3Head),
-    "peagle": (partial(read_eagle3, config=PEagleConfig), PEagleHead),
-    "dflash": (read_dflash, DFlashHead),
-    "dspark": (read_dflash, DFlashHead),
-    "dflash2": (read_dflash2, DFlash2Head),
-}
+HEADS = eagle.KINDS | dflash.KINDS  # by their names in DRAFTER_KINDS
 
 
 def describes_head(folder: Path) -> bool:
@@ -103,16 +91,7 @@ def kind_described(config: Mapping[str, object], start: str) -> str:
     return kind
 
 
-@dataclass(frozen=True)
-class Speculator:
-    """What a head's config.json says."""
-
-    given: HeadJson
-    config: HeadConfig
-    head: type[Any]  # a DraftHead
-
-
-def read_speculator(folder: Path, shown: str | None = None) -> Speculator:
+def read_speculator(folder: Path, shown: str | None = None) -> tuple[HeadJson, HeadConfig]:
     """Reads config.json. LoadError if it describes no head that can be run. shown: what the sentence calls
     the head, in place of its folder."""
     place = shown or str(folder)
@@ -130,21 +109,19 @@ def read_speculator(folder: Path, shown: str | None = None) -> Speculator:
             with load_errors("drafter", str(folder), "weights", place):
                 tensors = set(stored_tensors(folder))
         given = HeadJson(raw, kind, SPECULATOR not in raw, start, tensors)
-        read, head = READERS[kind]
-        return Speculator(given, read(given), head)
+        return given, HEADS[kind].read(given)
 
 
-def read_head(
-    folder: Path, speculator: Speculator, dtype: torch.dtype, shown: str | None = None
-) -> DraftHead:
+def read_head(folder: Path, dtype: torch.dtype, shown: str | None = None) -> DraftHead:
     """The head on the CPU, in this dtype, detached from any target. LoadError if its tensors are not those
     that its config.json asks for."""
+    given, config = read_speculator(folder, shown)
     place = shown or str(folder)
     where = f"drafter {place}"
     with load_errors("drafter", str(folder), "weights", place):
         with torch.device("meta"):
-            head = speculator.head(speculator.config, dtype)
-        is_eagle3 = speculator.given.is_authors and isinstance(head, Eagle3Head)
+            head = HEADS[given.kind].head(config, dtype)
+        is_eagle3 = given.is_authors and given.kind == "eagle3"
         first = "midlayer." if is_eagle3 else "layers.0."  # what the format calls the first layer
         own_names = {name.replace("layers.0.", first, 1): name for name in head.state_dict()}
         expected = {name: head.state_dict()[own] for name, own in own_names.items()}
@@ -206,28 +183,23 @@ class HeadDrafting(Drafting[DraftHead]):
     is_for_a_target = "a head"
     reads_hidden_states = True
 
-    def describes(self, folder: Path) -> bool:
-        return describes_head(folder)
-
     def verifier(self, folder: Path, shown: str) -> str | None:
-        return read_speculator(folder, shown).given.verifier
+        return read_speculator(folder, shown)[0].verifier
 
     def skeleton(self, folder: Path, shown: str) -> DraftHead:
-        speculator = read_speculator(folder, shown)
-        return speculator.head(speculator.config)
+        given, config = read_speculator(folder, shown)
+        return HEADS[given.kind].head(config)
 
     def read(self, folder: Path, dtype: torch.dtype, shown: str) -> DraftHead:
-        return read_head(folder, read_speculator(folder, shown), dtype, shown)
-
-    def is_one(self, model: Module) -> bool:
-        return isinstance(model, DraftHead)
+        return read_head(folder, dtype, shown)
 
     def name_of(self, model: DraftHead) -> str:
         return model.kind
 
     def cached(self, model: DraftHead, target: PreTrainedModel) -> CachedHead:
+        kind = HEADS[model.kind]
         is_here = model.device.type == target.get_input_embeddings().weight.device.type == "cpu"
-        return model.cached(target, compiled=is_here)
+        return kind.cached(model, target, compiled=kind.compiles and is_here)
 
     def cost(self, pair: Models, params: object) -> DraftingCost:
         assert isinstance(pair.drafter, DraftHead)
@@ -237,7 +209,7 @@ class HeadDrafting(Drafting[DraftHead]):
         return None if drafter is None else drafter.places
 
     def build(self, given: Materials) -> Drafter:
-        return given.drafter.model.drafter(given)
+        return HEADS[given.drafter.model.kind].drafter(given)
 
     def check_fit(self, model: DraftHead, target: PreTrainedModel, drafter_id: str, target_id: str) -> None:
         config, of_target = model.config, target.config.get_text_config()
@@ -279,7 +251,8 @@ class HeadDrafting(Drafting[DraftHead]):
         drafts were, as in one forward over a whole text, from the target's features of it."""
 
         def compare(_: CachedLM, whole: CachedHead, cached: CachedHead, ids: Tensor) -> list:
-            return [cached.compared(whole, ids)]
+            expected = whole.logits_of(ids, 0, n := len(ids) - 1)
+            return [(expected, with_rejected_drafts(cached.logits_of, ids, n)[-len(expected) :])]
 
-        make = partial(model.cached, target)
+        make = partial(HEADS[model.kind].cached, model, target)
         return agrees_with_target(target, make, compare, context_of(model), model.dtype)

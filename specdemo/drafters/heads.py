@@ -3,6 +3,7 @@ kinds of heads have in common: the target that they belong to, the tokens that t
 and a cache that is written by position."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from types import ModuleType
 from typing import Any, ClassVar
@@ -14,7 +15,10 @@ from transformers import PreTrainedModel, Qwen3Config
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from specdemo.drafters.base import Materials
-from specdemo.drafters.configs import HeadConfig, LayerConfig
+from specdemo.drafters.configs import HeadConfig, HeadJson, LayerConfig
+from specdemo.drafters.model import DraftInput, FeatureDrafter, Fed
+from specdemo.engine.draft import LONGEST_DRAFT, Draft
+from specdemo.engine.tree import GrownTree
 from specdemo.events.speedup import DraftingCost
 from specdemo.runtime import cuda
 from specdemo.runtime.agreement import check_alike
@@ -23,9 +27,9 @@ from specdemo.runtime.cache import NEW_BUFFERS, CachedByPosition, Features, Posi
 from specdemo.runtime.decoder import Attention, Decoder, Heads, Layer, Norm, RowMask, embedding_scale
 from specdemo.runtime.fused import MOST_OF_TREE, KernelAttention, TorchAttention, triton_kernels, turns_at
 from specdemo.runtime.linear import MOST_BY_TRITON
-from specdemo.runtime.lm import context_of, final_norm
+from specdemo.runtime.lm import context_of
 from specdemo.runtime.native import NATIVE_DTYPES, Native, NativeForward
-from specdemo.runtime.weights import weight_bytes
+from specdemo.runtime.weights import held_bytes, weight_bytes
 from specdemo.words.message import message
 
 HEAD_PREFILL_CHUNK = 256  # rows per forward: a mask can have a row for each query head of each of them
@@ -90,6 +94,7 @@ class DraftHead(Module):
     norm: RMSNorm | None  # before the output layer
     reads_normed: ClassVar[bool] = False  # whether it reads what the target's last norm gives
     places: int | None = None  # the most tokens of a draft
+    drafts_at_once: ClassVar[bool] = False  # whether one forward gives a whole draft
     leaves: int = 0  # see NativeForward
 
     def __init__(self, config: HeadConfig, drafts: int, masks: Sequence[RowMask]):
@@ -104,11 +109,8 @@ class DraftHead(Module):
         with torch.device("cpu"):  # also where the weights are on the meta device
             ids = torch.arange(drafts)
         self.register_buffer("target_ids", ids, persistent=False)
-        # the target's output layer: a tuple, so that its weights are not the head's
-        self.verifier_head: tuple[Module, ...] = ()
-        self.verifier_norm: tuple[Module, ...] = ()  # its last norm, where that is read
-        self.shared_embedding: tuple[Tensor, ...] = ()  # the target's [V, H], raw
-        self.targets_scale = 1.0  # what the target multiplies them by
+        self.verifier: tuple[PreTrainedModel, ...] = ()  # no module, so that its weights are not the head's
+        self.targets_scale = 1.0  # what it multiplies its embeddings by
         self.rotary = RotaryPositions(config.layer)
 
     @cached_property
@@ -128,16 +130,11 @@ class DraftHead(Module):
         target of so many layers."""
         return {}
 
-    def cached(self, target: PreTrainedModel, compiled: bool = False) -> "CachedHead":
-        """The head with a cache, drafting for this target. compiled: as fast as it can be on a CPU."""
-        raise NotImplementedError
-
-    def drafter(self, given: Materials) -> Any:
-        """The HeadDrafter that drafts by it."""
-        raise NotImplementedError
-
     def cost(self, target: PreTrainedModel) -> DraftingCost:
-        return DraftingCost(token=weight_bytes(self) / weight_bytes(target))
+        """A forward reads all its weights, and the target's output layer where it has none of its own."""
+        output = 0 if self.lm_head is not None else held_bytes(target.get_output_embeddings())
+        share = (weight_bytes(self) + output) / weight_bytes(target)
+        return DraftingCost(draft=share) if self.drafts_at_once else DraftingCost(token=share)
 
     def num_parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.parameters())
@@ -160,25 +157,19 @@ class DraftHead(Module):
         return wide.index_copy_(1, self.target_ids, logits)
 
     def attach_verifier(self, target: PreTrainedModel) -> None:
-        """Holds what it uses of the target, in place of what it held. A head without embeddings of its own
-        then uses the target's. `loading.load.check_fits` checks that the two fit each other."""
-        if self.embed_tokens is None:
-            embed = target.get_input_embeddings()
-            self.shared_embedding, self.targets_scale = (embed.weight.detach(),), embedding_scale(embed)
-        self.verifier_head = (target.get_output_embeddings(),)
-        if self.reads_normed:
-            self.verifier_norm = (final_norm(target),)
+        """Takes the target whose embeddings and output layer it uses where it has none of its own.
+        `loading.load.check_fits` checks that the two fit each other."""
+        self.verifier, self.targets_scale = (target,), embedding_scale(target.get_input_embeddings())
 
     def targets_embedding(self) -> Tensor:
         """The target's embeddings [V, H], raw. ValueError before the target is attached."""
-        if not self.shared_embedding:
+        if not self.verifier:
             raise ValueError("the head has no embeddings of its own: attach its target first")
-        return self.shared_embedding[0]
+        return self.verifier[0].get_input_embeddings().weight.detach()
 
-    def normed(self, states: Tensor) -> Tensor:
-        """The target's last hidden states [..., H], after its last norm, of what its last layer gives."""
-        norm = self.verifier_norm[0]
-        return norm(states.to(norm.weight.dtype)).to(self.device, self.dtype)
+    @property
+    def output_layer(self) -> Module:
+        return self.verifier[0].get_output_embeddings() if self.lm_head is None else self.lm_head
 
     def layers_by(self, kernels: ModuleType | None) -> list[Layer]:
         """The head's layers as they run. kernels: see Layer."""
@@ -197,7 +188,7 @@ class DraftHead(Module):
             self.embed_tokens or target.get_input_embeddings(),
             self.decoding,
             self.norm and Norm(self.norm),
-            self.lm_head or target.get_output_embeddings(),
+            self.output_layer,
             lambda rows, dtype: {None: self.rotary(rows + self.first_position, dtype)},
             **more,
         )
@@ -341,11 +332,11 @@ class CachedHead(Native, CachedByPosition):
         numbers = torch.randn(rows, states.shape[1], generator=torch.Generator().manual_seed(0))
         self.reads.states = numbers.to(states.device, states.dtype)
         try:
-            return self.said_of_features()
+            return self.logits_after_features()
         finally:
             self.reads.states = states
 
-    def said_of_features(self) -> Tensor:
+    def logits_after_features(self) -> Tensor:
         """The head's logits after the features that lie at its first rows."""
         raise NotImplementedError
 
@@ -362,9 +353,8 @@ class CachedHead(Native, CachedByPosition):
     def fill(self, ids: list[int], first: int, last: int) -> None:
         raise NotImplementedError
 
-    def compared(self, whole: "CachedHead", ids: Tensor) -> tuple[Tensor, Tensor]:
-        """What the head says of ids [N] at once, by the other cache, and in parts with rejected drafts
-        between them, by this one: logits, the same in both."""
+    def logits_of(self, ids: Tensor, start: int, end: int) -> Tensor:
+        """The head's logits [n, V] with the target's true features in these rows. ids: the text."""
         raise NotImplementedError
 
     def attention_at(self, start: Tensor, count: int, branches: Branches | None = None) -> Attention:
@@ -390,3 +380,70 @@ class CachedHead(Native, CachedByPosition):
         dtype."""
         states = self.reads.at(rows.to(self.reads.states.device))
         return states.to(self.device, self.dtype)
+
+
+class HeadDrafter(FeatureDrafter):
+    """Drafts by a head, which says in `step` what follows.
+
+    Each round begins with the target's true features of the tokens that the last round has accepted: where
+    steps are captured, of one more than can follow each other in a draft, so that the shapes are the same
+    however many they were. What they leave in the head's cache replaces what drafting had left there."""
+
+    filled = 0  # rows of the head's cache that hold true features
+    stops_early = False
+
+    def __init__(self, given: Materials):
+        super().__init__(given)
+        if isinstance(self.tree, GrownTree):
+            self.tree = replace(self.tree, depth=int(min(self.tree.depth, self.places)))
+
+    @property
+    def places(self) -> float:
+        """The most tokens that can follow each other in a draft."""
+        return self.head.model.places or torch.inf
+
+    def longest(self, ids: list[int]) -> float:
+        """How many drafted tokens can follow each other after this text: none beyond the head's own context,
+        and none after a single token, which has no feature before it."""
+        return min(self.head.context - len(ids) + 1, self.places) if len(ids) > 1 else 0
+
+    def start(self, ids: list[int]) -> None:
+        self._fill(ids, len(ids) - 1)
+
+    def _fill(self, ids: list[int], end: int) -> None:
+        if len(ids) <= self.head.context:
+            self.head.prefill(ids, self.filled, end, self.is_over)
+            self.filled = max(self.filled, end)
+
+    def rows(self, k: int) -> int:
+        rows = super().rows(k)
+        return rows if self.tree is not None else int(min(rows, self.places))
+
+    def begin(self, ids: list[int], rows: int) -> Fed:
+        # A step reads features; that of the last token is not known yet.
+        most = self.gamma if self.tree is None else self.tree.depth
+        more = min(max(1, len(ids) - 2 - self.filled), LONGEST_DRAFT)  # new tokens besides the last
+        start = max(0, len(ids) - 2 - self.run_step.rows(more, most))
+        self._fill(ids, start)  # nothing, unless rounds have drafted nothing
+        self.head.grow(len(ids) + rows)
+        buffers = (self.head.kv_length, self.head.buffer_epoch, self.target.buffer_epoch)
+        return Fed(start, ids[start:], buffers)
+
+    def end(self, ids: list[int], draft: Draft) -> None:
+        self.filled = len(ids) - 1
+
+    def depth_of(self, value: DraftInput) -> int:
+        """How many tokens of its draft follow each other."""
+        shape = self.shape_of(value)
+        return len(value.u) if shape is None else shape.depth
+
+
+@dataclass(frozen=True)
+class HeadKind:
+    """A kind of heads. read: reads its config.json. compiles: whether compiled code can run it on a CPU."""
+
+    read: Callable[[HeadJson], HeadConfig]
+    head: Callable[..., DraftHead]
+    cached: Callable[..., CachedHead]
+    drafter: type[HeadDrafter]
+    compiles: bool = True

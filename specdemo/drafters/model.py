@@ -1,29 +1,26 @@
-"""A smaller model of the same vocabulary drafts (Leviathan et al. 2023), also one that drafts in parallel, or
-the target's own first layers (early_exit.py). And what all drafters that are models have in common: a step,
-which may be captured, makes the draft."""
+"""A smaller model of the same vocabulary drafts (Leviathan et al. 2023), or the target's own first layers
+(early_exit.py). And what all drafters that are models have in common: a step, which may be captured, makes
+the draft."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import Module
 from torch.nn.functional import pad
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
-from specdemo.drafters.base import Drafting, Materials, Models, share_read
-from specdemo.drafters.configs import MASKS, known_config
-from specdemo.engine.draft import LONGEST_DRAFT, Draft, Drafter, draft_at_once, draft_in_turn, one_hot_draft
+from specdemo.drafters.base import Materials
+from specdemo.engine.draft import Draft, Drafter, draft_at_once, draft_in_turn, one_hot_draft
 from specdemo.engine.sampling import Settings
 from specdemo.engine.tree import AnyTree, Shown, draft_tree
-from specdemo.errors import PairError
-from specdemo.events.speedup import DraftingCost
+from specdemo.runtime.agreement import agree
 from specdemo.runtime.device import to_device
-from specdemo.runtime.lm import LM, CachedLM, check_writes_text, embedded_ids, positional_cache
-from specdemo.runtime.probe import agrees_with_itself
+from specdemo.runtime.lm import LM, CachedLM, context_of
+from specdemo.runtime.probe import TRIED_TOKENS, tried_tokens
+from specdemo.runtime.shared import evaluating, in_training
 from specdemo.runtime.states import States
 from specdemo.runtime.steps import HostNumbers, varied_ids, varied_uniforms
 
@@ -35,6 +32,7 @@ class DraftInput(HostNumbers):
     """What drafting reads, on the drafter's device: the numbers below, by their names."""
 
     seen: Tensor | None = None  # see Sampler.seen
+    of_graph: Tensor | None = None  # see draft_in_turn
 
     @property
     def position(self) -> Tensor:
@@ -70,20 +68,19 @@ class Fed(NamedTuple):
 class StepDrafter(Drafter):
     """Drafts by a step over a model."""
 
-    model_device: torch.device
     stops_early = True  # whether a draft may end where the drafter is unsure, before all of it is made
 
     def __init__(self, given: Materials):
         self.vocab_size, self.device = given.of_target
+        self.model_device: torch.device = given.drafter.device
         self.sampler, self.run_step, self.is_over = given.sampler, given.run_step, given.is_over
         self.confidence = given.params.confidence
         self.tree = given.tree  # what is drafted; None: chains
         self.gamma = given.params.gamma if self.tree is None else self.tree.size  # the most tokens of a draft
 
-    @property
-    def alone(self) -> bool:
+    def may_draw(self, value: DraftInput) -> bool:
         """Whether a model that can draw tokens by itself may do so."""
-        return self.tree is None and self.sampler.grammar is None
+        return self.tree is None and self.sampler.grammar is None and value.of_graph is None
 
     @cached_property
     def stops_below(self) -> float:
@@ -130,44 +127,55 @@ class StepDrafter(Drafter):
     def expected(self, value: DraftInput, said: Draft) -> Draft:
         """What the step should have said, see RunStep: the model's own logits after the tokens that a graph
         has drawn."""
-        return self.step(value, said.logits)
+        return self.step(replace(value, of_graph=said.logits))
 
-    def step(self, value: DraftInput, told: Tensor | None = None) -> Draft:
-        """The draft made from `value`. told: see draft_in_turn."""
+    def step(self, value: DraftInput) -> Draft:
+        """The draft made from `value`."""
         raise NotImplementedError
 
     def shape_of(self, value: DraftInput) -> AnyTree | None:
         return None if self.tree is None else self.tree.first(len(value.u))
 
-    def in_shape(
-        self, predict: Callable[[Shown | None], Tensor], value: DraftInput, told: Tensor | None = None
-    ) -> Draft:
+    def in_shape(self, predict: Callable[[Shown | None], Tensor], value: DraftInput) -> Draft:
         """A chain or a tree whose tokens depend on those before them. predict: see draft_tree."""
         how = (self.sampler, value.settings, value.seen)
         if (shape := self.shape_of(value)) is not None:
-            return draft_tree(predict, value.u, shape, *how, told)
+            return draft_tree(predict, value.u, shape, *how, value.of_graph)
 
         def after(token: Tensor | None) -> Tensor:
             return predict(None if token is None else Shown(token))
 
-        return draft_in_turn(after, value.u, *how, self.stops_below, told)
+        return draft_in_turn(after, value.u, *how, self.stops_below, value.of_graph)
 
-    def at_once(self, logits: Tensor, value: DraftInput, told: Tensor | None) -> Draft:
+    def at_once(self, logits: Tensor, value: DraftInput) -> Draft:
         """A draft whose tokens do not depend on those before them: logits [K, V], of each place."""
         if self.tree is None:
-            return draft_at_once(logits, value.u, self.sampler, value.settings, value.seen, told)
+            how = (self.sampler, value.settings, value.seen, value.of_graph)
+            return draft_at_once(logits, value.u, *how)
         places = iter(logits.split(1))
 
         def predict(shown: Shown | None) -> Tensor:
             return next(places).expand(1 if shown is None else len(shown.tokens), -1)
 
-        return self.in_shape(predict, value, told)
+        return self.in_shape(predict, value)
 
     def drawn_by(self, model: Any, tokens: Tensor, start: Tensor, value: DraftInput) -> Draft:
         """A chain that the model, an LM or a head that `drafts_itself`, draws after tokens [N]."""
         drawing = self.sampler.drawing(value.settings, value.u, value.seen, self.stops_below)
         drafted, q, logits = model.draft(tokens, start, drawing)
         return Draft.drawn(drafted, q, None, logits)
+
+
+class FeatureDrafter(StepDrafter):
+    """Drafts from the target's hidden states. head: a head, the target's own layers or an assistant, with its
+    cache."""
+
+    head: Any
+
+    def __init__(self, given: Materials):
+        super().__init__(given)
+        self.head, self.target = given.drafter, given.target
+        self.target.features = self.head.reads
 
 
 class ModelDrafter(StepDrafter):
@@ -186,10 +194,6 @@ class ModelDrafter(StepDrafter):
         self.lm: LM = given.drafter
         self.context, self.exit_layer = given.drafter_context, exit_layer
         self.lacks_from: int | None = None  # where the text begins that its cache lacks; None: nowhere
-
-    @property
-    def model_device(self) -> torch.device:
-        return self.lm.device
 
     @property
     def states(self) -> States | None:
@@ -232,10 +236,10 @@ class ModelDrafter(StepDrafter):
         # with such a token ends with it, and the next draft feeds it first.
         self.lm.keep(len(ids), path)
 
-    def step(self, value: DraftInput, told: Tensor | None = None) -> Draft:
+    def step(self, value: DraftInput) -> Draft:
         slot, last = value.position[0].long(), value.last.long()
         is_same = self.lm.vocab_size == self.vocab_size and not self.other_ids
-        if told is None and is_same and self.alone and self.lm.drafts_itself:
+        if is_same and self.may_draw(value) and self.lm.drafts_itself:
             return self.drawn_by(self.lm, last, slot, value)
 
         def predict(shown: Shown | None) -> Tensor:
@@ -245,7 +249,7 @@ class ModelDrafter(StepDrafter):
             slot = slot + len(fed)
             return self.in_targets_ids(logits[-1:] if shown is None else logits)
 
-        return self.in_shape(predict, value, told)
+        return self.in_shape(predict, value)
 
     def in_targets_ids(self, logits: Tensor) -> Tensor:
         """logits [N, of the drafter's width] -> [N, V]"""
@@ -257,105 +261,34 @@ class ModelDrafter(StepDrafter):
         return tokens
 
 
-class PardDrafter(ModelDrafter):
-    """Drafts all tokens of a round at once (An et al. 2025, "PARD: Accelerating LLM Inference with Low-Cost
-    PARallel Draft Model Adaptation"), by a model that was trained to read a mask token where a token is not
-    known yet: the first from the text's last token, each other from a mask token in the place before it.
-
-    The masks leave keys and values where the next tokens come, so each round feeds all tokens that the last
-    round has added: gamma + 1 tokens where steps are captured, so that the shapes are the same however many
-    they were. q of a place does not depend on the tokens drafted before it, except through a penalty of the
-    sampler's and through a grammar."""
-
-    filled = 0  # tokens of the text that its cache holds
-
-    def __init__(self, given: Materials):
-        super().__init__(given)
-        self.mask, *_ = _masks(given.drafter.model.config).values()
-
-    def start(self, ids: list[int]) -> None:
-        super().start(ids)
-        self.filled = max(0, len(ids) - 2)
-
-    def begin(self, ids: list[int], rows: int) -> Fed:
-        more = min(max(1, len(ids) - 1 - self.filled), LONGEST_DRAFT)  # new tokens besides the last
-        start = max(0, len(ids) - 1 - self.run_step.rows(more, self.gamma))
-        self.feed(ids, self.filled, start)  # nothing, unless rounds have drafted nothing
-        self.lm.reserve(start, len(ids) + rows - 1)
-        fed = ids[start:] + [self.mask] * (rows - 1)
-        return Fed(start, fed, (self.lm.kv_length, self.lm.buffer_epoch))
-
-    def end(self, ids: list[int], draft: Draft) -> None:
-        self.filled = len(ids)
-
-    def skip(self, ids: list[int]) -> None:
-        """`filled` tells what the cache lacks."""
-
-    def step(self, value: DraftInput, told: Tensor | None = None) -> Draft:
-        logits = self.lm.forward(value.last.long(), value.position[0].long())  # [N, of the drafter's width]
-        return self.at_once(self.in_targets_ids(logits[-len(value.u) :]), value, told)
+def agrees_with_target(
+    target: PreTrainedModel,
+    make: Callable[[], Any],
+    compare: Callable[[CachedLM, Any, Any, Tensor], Sequence[tuple[Tensor, Tensor]]],
+    context: float,
+    dtype: torch.dtype,
+    mostly: bool = False,
+) -> bool:
+    """Whether a model predicts the same from the target's hidden states in two ways. make: the model with a
+    cache of its own; it is called twice. compare: is given the target's LM, which has read all of a text [N]
+    but its last token, both models and the text, and returns pairs of logits. context: the most tokens that
+    the model reads. mostly: see `agree`."""
+    with torch.no_grad(), evaluating(in_training(target)):
+        lm, one, other = CachedLM(target), make(), make()
+        lm.features = one.reads = other.reads
+        ids = tried_tokens(lm, int(min(TRIED_TOKENS, context_of(target), context)))
+        lm.prefill(ids[:-1])
+        pairs = compare(lm, one, other, ids)
+        for each in (lm, one, other):
+            each.free()
+    return agree(pairs, dtype, mostly)
 
 
-class ModelDrafting(Drafting[PreTrainedModel]):
-    """What holds of a model of transformers as a pair's drafter; with the target's tokenizer. For any other
-    one see TokenizedDrafting."""
-
-    kind = "model"
-    has_tokenizer = True
-    takes_other_tokenizer = False
-
-    def describes(self, folder: Path) -> bool:
-        return True
-
-    def is_one(self, model: Module) -> bool:
-        return isinstance(model, PreTrainedModel)
-
-    def cached(self, model: PreTrainedModel, target: PreTrainedModel) -> CachedLM:
-        return CachedLM(model, compiled=True)
-
-    def cost(self, pair: Models, params: object) -> DraftingCost:
-        return DraftingCost(token=share_read(pair))
-
-    def build(self, given: Materials) -> Drafter:
-        return ModelDrafter(given)
-
-    def check_cache(self, model: PreTrainedModel) -> None:
-        check_writes_text(model)
-        positional_cache(model)
-
-    def agrees(self, model: PreTrainedModel, target: PreTrainedModel) -> bool:
-        return agrees_with_itself(model)
-
-
-class PardDrafting(ModelDrafting):
-    kind = "pard"
-
-    def describes(self, folder: Path) -> bool:
-        return any((known_config(folder) or {}).get(name) is not None for name in MASKS)
-
-    def is_one(self, model: Module) -> bool:
-        return isinstance(model, PreTrainedModel) and bool(_masks(model.config))
-
-    def cost(self, pair: Models, params: object) -> DraftingCost:
-        return DraftingCost(draft=share_read(pair))
-
-    def build(self, given: Materials) -> PardDrafter:
-        return PardDrafter(given)
-
-    def check_fit(
-        self, model: PreTrainedModel, target: PreTrainedModel, drafter_id: str, target_id: str
-    ) -> None:
-        known = embedded_ids(model)
-        for name, mask in _masks(model.config).items():
-            if type(mask) is not int or not 0 <= mask < known:
-                raise PairError(
-                    f"drafter {drafter_id}: {name} in its config.json must be the id of one of its {known:,} "
-                    f"tokens, not {ascii(mask)[:60]}"
-                )
-
-
-def _masks(config: PreTrainedConfig) -> dict[str, Any]:
-    """What a config names as the mask token, by the name that it has there; nothing of a model that does not
-    draft in parallel."""
-    found = {name: getattr(config, name, None) for name in MASKS}
-    return {name: mask for name, mask in found.items() if mask is not None}
+def with_rejected_drafts(say: Callable[[Tensor, int, int], Tensor], ids: Tensor, n: int) -> Tensor:
+    """The logits [n, ...] after the first n of ids [N], computed in parts with rejected drafts between them.
+    say: the logits of given ids from one row to before another."""
+    said = [say(ids, 0, n // 2)]
+    for start in range(n // 2, n, 2):
+        say(ids.flip(0), start, min(start + 3, n))  # a rejected draft
+        said.append(say(ids, start, min(start + 2, n)))
+    return torch.cat(said)

@@ -28,9 +28,8 @@ if not hasattr(MtpModel, "forward_layer"):  # that of transformers 5.17 has not,
     MtpModel = None
 
 from specdemo.drafters.base import Drafting, Materials, Models
-from specdemo.drafters.head_drafter import FeatureDrafter, agrees_with_target, with_rejected_drafts
 from specdemo.drafters.heads import in_parts
-from specdemo.drafters.model import DraftInput, Fed
+from specdemo.drafters.model import DraftInput, FeatureDrafter, Fed, agrees_with_target, with_rejected_drafts
 from specdemo.engine.draft import Draft
 from specdemo.engine.tree import Shown
 from specdemo.errors import in_short, is_out_of_memory, reason_of, without_directories
@@ -288,9 +287,8 @@ class MtpDrafter(FeatureDrafter):
         if len(draft.ids) >= self.used:
             self.filled = max(self.filled, len(ids) - self.used)
 
-    def step(self, value: DraftInput, told: Tensor | None = None) -> Draft:
-        """The draft made from `value`. The step is never captured, so nothing is told: it begins at
-        `filled`."""
+    def step(self, value: DraftInput) -> Draft:
+        """The draft made from `value`. The step is never captured: it begins at `filled`."""
         layers, start = self.head, self.filled
         tokens = value.last.long()  # [N]: those after the rows, and then those drafted
         end, depth = start + len(tokens), 0
@@ -378,9 +376,6 @@ class MtpDrafting(Drafting):
         assert output is not None
         read = (own - expert_weights(layers).unread) / len(layers.layers) + held_bytes(output)
         return DraftingCost(token=read / weight_bytes(target))
-
-    def build(self, given: Materials) -> MtpDrafter:
-        return MtpDrafter(given)
 
 
 def _agree(layers: PreTrainedModel, target: PreTrainedModel) -> bool:

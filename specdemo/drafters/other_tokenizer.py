@@ -7,19 +7,24 @@ that both vocabularies have, by the target's ids (their token-level intersection
 over these, renormalised. Both are lossless whatever the way through text loses, because a draft is judged by
 the q that it was drawn from."""
 
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 from os.path import commonprefix
+from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from specdemo.drafters.base import Materials
-from specdemo.drafters.model import ModelDrafter, ModelDrafting
+from specdemo.drafters.base import Drafting, Materials, Models, share_read
+from specdemo.drafters.model import ModelDrafter
 from specdemo.engine.detokenize import INCOMPLETE, Pieces
 from specdemo.engine.draft import Draft, Drafter, is_unsure, one_hot_draft
 from specdemo.engine.sampling import Sampler
+from specdemo.events.speedup import DraftingCost
+from specdemo.runtime.lm import CachedLM, check_writes_text, positional_cache
+from specdemo.runtime.probe import agrees_with_itself
 from specdemo.runtime.states import States
 
 BACK = 16  # tokens at the end of a text that are made anew when it grows
@@ -191,8 +196,8 @@ def _encode(
 ) -> tuple[list[int], list[tuple[int, int]]]:
     """Token ids, without an end of the text that a tokenizer may add, and the characters of each; none of
     these where the tokenizer does not tell."""
-    told = tokenizer(text, add_special_tokens=add_special_tokens, return_offsets_mapping=tokenizer.is_fast)
-    ids, spans = list(told["input_ids"]), list(told.get("offset_mapping", ()))
+    read = tokenizer(text, add_special_tokens=add_special_tokens, return_offsets_mapping=tokenizer.is_fast)
+    ids, spans = list(read["input_ids"]), list(read.get("offset_mapping", ()))
     while ids and ids[-1] in tokenizer.all_special_ids:
         ids.pop()
     return ids, spans[: len(ids)]
@@ -202,11 +207,28 @@ def _decoded(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:
     return str(tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
 
-class TokenizedDrafting(ModelDrafting):
-    """A model as a pair's drafter, with the target's tokenizer or another one. When greedy, with another one
-    it drafts in its own ids, which go through text."""
+class ModelDrafting(Drafting[PreTrainedModel]):
+    """A model of transformers as a pair's drafter, with the target's tokenizer or another one. When greedy,
+    with another one it drafts in its own ids, which go through text."""
 
-    takes_other_tokenizer = True
+    kind = "model"
+    has_tokenizer = True
+
+    def describes(self, config: Mapping[str, Any]) -> bool:
+        return True
+
+    def cached(self, model: PreTrainedModel, target: PreTrainedModel) -> CachedLM:
+        return CachedLM(model, compiled=True)
+
+    def cost(self, pair: Models, params: object) -> DraftingCost:
+        return DraftingCost(token=share_read(pair))
+
+    def check_cache(self, model: PreTrainedModel) -> None:
+        check_writes_text(model)
+        positional_cache(model)
+
+    def agrees(self, model: PreTrainedModel, target: PreTrainedModel) -> bool:
+        return agrees_with_itself(model)
 
     def build(self, given: Materials) -> Drafter:
         other, lm, greedy = given.other_tokenizer, given.drafter, given.sampler.greedy

@@ -1,36 +1,55 @@
 """What drafts by each row of METHODS, and what a pair's drafter can be, with the pairs here."""
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from torch.nn import Module
 from transformers import PreTrainedModel
 
-from specdemo.drafters.assistant import AssistantDrafting
+from specdemo.drafters.assistant import AssistantDrafter, AssistantDrafting
 from specdemo.drafters.base import Drafting, Materials, Models
+from specdemo.drafters.configs import known_config
 from specdemo.drafters.early_exit import EarlyExitDrafting
-from specdemo.drafters.formats import HeadDrafting
-from specdemo.drafters.model import PardDrafting
-from specdemo.drafters.mtp import MtpDrafting
-from specdemo.drafters.other_tokenizer import TokenizedDrafting
-from specdemo.drafters.text import JoinedDrafting, LookupDrafter, NgramDrafter, SuffixDrafter, TextDrafting
+from specdemo.drafters.formats import HeadDrafting, describes_head
+from specdemo.drafters.heads import DraftHead
+from specdemo.drafters.model import ModelDrafter
+from specdemo.drafters.mtp import MtpDrafter, MtpDrafting
+from specdemo.drafters.other_tokenizer import ModelDrafting
+from specdemo.drafters.pard import PardDrafter, PardDrafting
+from specdemo.drafters.text import JoinedDrafting, LookupDrafter, NgramDrafter, SuffixDrafter
 from specdemo.engine.draft import Drafter, NoDrafter
 from specdemo.events import Params
 from specdemo.events.speedup import DraftingCost
 from specdemo.runtime.cache import Cached
 from specdemo.words.message import Message, message
 
-# What a pair's drafter can be. A target is of the last kind.
-KINDS: tuple[Drafting, ...] = (HeadDrafting(), AssistantDrafting(), PardDrafting(), TokenizedDrafting())
+# What a pair's drafter can be: a head, or else a model of transformers, by its config. A target is
+# of the last kind.
+HEAD = HeadDrafting()
+MODELS: tuple[Drafting, ...] = (
+    AssistantDrafting(AssistantDrafter),
+    PardDrafting(PardDrafter),
+    ModelDrafting(ModelDrafter),
+)
 
 
 def kind_in(folder: Path) -> Drafting:
     """How the model in this folder drafts, before it is read: of heads no more than that they are heads."""
-    return next(kind for kind in KINDS if kind.describes(folder))
+    return HEAD if describes_head(folder) else _kind_with(known_config(folder) or {})
 
 
 def kind_of(model: Module) -> Drafting:
-    return next(kind for kind in KINDS if kind.is_one(model))
+    """How the model, or its skeleton, drafts."""
+    if isinstance(model, DraftHead):
+        return HEAD
+    config: Any = model.config
+    return _kind_with({"model_type": config.model_type} | vars(config))
+
+
+def _kind_with(config: Mapping[str, Any]) -> Drafting:
+    return next(kind for kind in MODELS if kind.describes(config))
 
 
 def cached_drafter(model: Module, target: PreTrainedModel) -> Cached:
@@ -55,16 +74,16 @@ class ByDrafter(Drafting[Module]):
         return kind_of(given.drafter.model).build(given)
 
 
-MTP = MtpDrafting()
+MTP = MtpDrafting(MtpDrafter)
 BY_METHOD: dict[str, Drafting] = {
     "model": ByDrafter(),
     "mtp": MTP,
-    "lookup": TextDrafting(LookupDrafter),
-    "ngram": TextDrafting(NgramDrafter),
-    "ngram-one-level": TextDrafting(partial(NgramDrafter, several_levels=False)),
-    "suffix": TextDrafting(SuffixDrafter),
+    "lookup": Drafting(LookupDrafter),
+    "ngram": Drafting(NgramDrafter),
+    "ngram-one-level": Drafting(partial(NgramDrafter, several_levels=False)),
+    "suffix": Drafting(SuffixDrafter),
     "early-exit": EarlyExitDrafting(),
-    "none": TextDrafting(lambda given: NoDrafter(*given.of_target)),
+    "none": Drafting(lambda given: NoDrafter(*given.of_target)),
 }
 
 

@@ -3,7 +3,6 @@ are joined by "+": copies cost nothing where the text repeats itself, and the se
 not."""
 
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import nlargest
@@ -214,16 +213,6 @@ class JoinedDrafter(Drafter):
         for one in (self.first, self.second):
             if one.wants_top:
                 one.learn(ids, draft, [row[: one.wants_top] for row in likely])
-
-
-@dataclass
-class TextDrafting(Drafting):
-    """Drafts without a model. make: makes the drafter."""
-
-    make: Callable[[Materials], Drafter]
-
-    def build(self, given: Materials) -> Drafter:
-        return self.make(given)
 
 
 @dataclass(frozen=True)

@@ -7,17 +7,15 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from specdemo.errors import PairError
 
 PROBE_TEXT = "Once upon a time, 3.14 für naïve 日本語 🙂\n\n\tdef f(x):  return x\n"
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # decoders write it for bytes that are no character
 ONE_BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # how sentencepiece spells a byte that is no token otherwise
-# Byte-level tokenizers spell each byte as one printable character: its own where it has one, else the next
-# from U+0100 on.
-_PRINTABLE = [byte for byte in range(256) if chr(byte).isprintable() and chr(byte) not in " \xa0\xad"]
-_OTHERS = [byte for byte in range(256) if byte not in _PRINTABLE]
-BYTE_OF = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + i): byte for i, byte in enumerate(_OTHERS)}
+# How byte-level tokenizers spell each byte: as one printable character.
+BYTE_OF = {sign: byte for byte, sign in bytes_to_unicode().items()}
 
 
 @dataclass(frozen=True)

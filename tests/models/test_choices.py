@@ -52,15 +52,10 @@ def coin(p, q, drafted, u_accept, u_next):
     return Decision(accept_prob, accepted, draw(p[accepted[None]], u_next)[0], torch.ones(()), distance)
 
 
-class StutteringDrafting(Drafting):
-    def build(self, given):
-        return StutteringDrafter(*given.of_target)
-
-
 @pytest.fixture(autouse=True)
 def added(monkeypatch):
     monkeypatch.setitem(METHODS, STUTTER.name, STUTTER)
-    monkeypatch.setitem(BY_METHOD, STUTTER.name, StutteringDrafting())
+    monkeypatch.setitem(BY_METHOD, STUTTER.name, Drafting(lambda given: StutteringDrafter(*given.of_target)))
     monkeypatch.setitem(RULES, COIN.name, COIN)
     monkeypatch.setitem(JUDGES, COIN.name, lambda params: coin)
     for (table, name), words in WORDS.items():

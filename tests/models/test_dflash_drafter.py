@@ -9,7 +9,7 @@ import torch
 
 from specdemo import Params, Round, generate, stream
 from specdemo.drafters.dflash import CachedDFlash, DFlashDrafter, Markov
-from specdemo.drafters.formats import read_head, read_speculator
+from specdemo.drafters.formats import read_head
 from specdemo.engine.sampling import Sampler, uniforms
 from specdemo.runtime.decoder import RowMask
 from specdemo.runtime.lm import CachedLM
@@ -70,7 +70,7 @@ def test_embeddings_that_the_target_scales(tmp_path, published_by):
         save_block_head(own, tmp_path)
     else:
         save_authors_block_head(own, tmp_path, **factor)
-    head = read_head(tmp_path, read_speculator(tmp_path), torch.float32)
+    head = read_head(tmp_path, torch.float32)
     module = target.get_input_embeddings()
     raw = module.weight.detach() * (3.0 if factor else 1.0)
     embed = module if published_by == "authors" else raw.__getitem__

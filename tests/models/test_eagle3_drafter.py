@@ -9,7 +9,7 @@ from tests.block_heads import tiny_block_head
 from tests.drafters import PROMPT, drawn_as_said, eagle3_says, softmaxed
 from tests.eagle_heads import eagle_logits, tiny_eagle_head
 from tests.heads import parallel_logits, tiny_head
-from tests.runners import with_head
+from tests.runners import cached, with_head
 from tests.tiny import tiny
 
 SOME = [token for token in range(48) if token % 3]
@@ -28,7 +28,7 @@ OPTIONS = {
     "qwen3's layer": (*EAGLE3, dict(layer="qwen3", draft_ids=SOME, norm_before_residual=True)),
     "the target's embeddings": (*EAGLE3, dict(norm_before_fc=True, own_embeddings=False)),
     "a hidden size of its own": (*EAGLE3, dict(fc_norm=True, hidden_size=48)),
-    "one layer's input": (*EAGLE3, dict(layer_ids=(1,), features=1, shape=dict(rope_parameters=YARN))),
+    "one layer's input": (*EAGLE3, dict(layer_ids=(1,), shape=dict(rope_parameters=YARN))),
     "two layers": (*EAGLE3, dict(layers=2, shape=dict(sliding_window=4, layer_types=TWO))),
     "half of the channels rotated": (*EAGLE3, dict(layers=3, shape=dict(rope_parameters=HALF))),
     "dynamic": (*EAGLE3, dict(context=30, shape=dict(rope_parameters=YARN | dict(rope_type="dynamic")))),
@@ -57,6 +57,6 @@ def test_each_option_counts_where_it_drafts(make, says, options):
 @pytest.mark.parametrize("make", [tiny_head, tiny_block_head])
 def test_a_head_whose_target_is_in_float16_says_why_it_is_not_compiled(make):
     target = tiny().to(torch.float16)
-    fast = make(target).float().cached(target, compiled=True)
+    fast = cached(make(target).float(), target, True)
     fast.begin_run(static=True)
     assert fast.native is None and "float16" in fast.faults["by_operation"]

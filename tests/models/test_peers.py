@@ -13,8 +13,8 @@ from transformers import AutoModelForCausalLM
 
 from assets.training.eagle3 import UnrolledAttention
 from specdemo.drafters.dflash import CachedDFlash, DFlash2Head
-from specdemo.drafters.eagle import CachedPEagle
-from specdemo.drafters.formats import read_head, read_speculator
+from specdemo.drafters.eagle import CachedEagle
+from specdemo.drafters.formats import read_head
 from tests.heads import rows_of
 from tests.tiny import tiny
 from tests.vllm_server import PAIR, ROOT, environment, install
@@ -58,7 +58,7 @@ def with_speculators(tmp_path_factory):
 def logits_of_ours(folder: Path, tokens, hidden, steps: int, target=None) -> list[torch.Tensor]:
     """The logits [N, Vd] of each step, in float32. Of a head with windows, of the first step only: in the
     later ones of its training a window reaches as many tokens further back as there were steps."""
-    head = read_head(folder, read_speculator(folder), torch.float32)
+    head = read_head(folder, torch.float32)
     if target is not None:
         head.attach_verifier(target)
     if any(mask.window for mask in head.masks):
@@ -113,11 +113,12 @@ def test_masks_of_heads_that_speculators_writes(with_speculators, mode, tmp_path
     """The largest difference is printed."""
     target, command = making({"kind": "peagle"} | mode, tmp_path)
     theirs = said_by_theirs(with_speculators, tmp_path / "head", *command)
-    head = read_head(tmp_path / "head", read_speculator(tmp_path / "head"), torch.float32)
-    cached, count = CachedPEagle(head, target), len(theirs["logits"])
+    head = read_head(tmp_path / "head", torch.float32)
+    cached, count = CachedEagle(head, target), len(theirs["logits"])
     cached.reads.states = theirs["hidden"]
     cached.grow(len(theirs["tokens"]) + count)
-    ours = cached.block(theirs["tokens"], torch.tensor(0), count).index_select(1, head.target_ids)
+    y = cached.true_rows(theirs["tokens"], torch.tensor(0), count - 1)
+    ours = cached.predict(y[-count:])[1].index_select(1, head.target_ids)
     print(f"largest difference of the logits: {(ours - theirs['logits']).abs().max().item():.2g}")
     torch.testing.assert_close(ours, theirs["logits"], atol=1e-4, rtol=1e-4)
     assert ours.std() > 0.1
@@ -160,7 +161,7 @@ def test_blocks_of_heads_that_speculators_writes(with_speculators, mode, tmp_pat
     folder = tmp_path / "head"
     target, command = making(mode, tmp_path)
     theirs = said_by_theirs(with_speculators, folder, *command)
-    head = read_head(folder, read_speculator(folder), torch.float32)
+    head = read_head(folder, torch.float32)
     logits, sure = blocks_of_ours(CachedDFlash(head, target), theirs)
     size = head.config.block_size
     blocks = theirs["logits"].split(size)[-len(logits) :]  # those before are copies, where there is no room

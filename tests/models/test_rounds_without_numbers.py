@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForCausalLM, Glm4MoeConfig
 
-from specdemo.drafters.assistant import CachedAssistant, is_assistant
+from specdemo.drafters.assistant import ASSISTANTS, CachedAssistant
 from specdemo.drafters.base import Materials
 from specdemo.drafters.dflash import Markov
 from specdemo.drafters.early_exit import FirstLayersLM
@@ -35,6 +35,7 @@ from tests.eagle_heads import tiny_eagle_head
 from tests.fake_cuda import Properties
 from tests.heads import tiny_head
 from tests.oracle import decoding
+from tests.runners import cached
 from tests.small import small_config
 from tests.tiny import tiny
 
@@ -116,13 +117,14 @@ def drafting_with(lm, drafter, params):
     if params.draft_with == "early-exit":
         return ready(FirstLayersLM(lm, params.exit_layer))
     if isinstance(drafter, DraftHead):
-        head = drafter.cached(lm.model)
+        head = cached(drafter, lm.model)
         head.check_alike = lambda *_: None  # as in `ready`
         head.begin_run(static=True)
         return head
     if drafter is None or isinstance(drafter, CachedMtp):
         return drafter
-    return CachedAssistant(drafter, lm.model) if is_assistant(drafter) else ready(CachedLM(drafter))
+    is_assistant = drafter.config.model_type in ASSISTANTS
+    return CachedAssistant(drafter, lm.model) if is_assistant else ready(CachedLM(drafter))
 
 
 def ready(lm):

@@ -62,7 +62,7 @@ def assert_runs(pair, expected, draft_with="model"):
 
 
 def read(folder):
-    return read_head(folder, read_speculator(folder), torch.float32)
+    return read_head(folder, torch.float32)
 
 
 # Who its target is
@@ -151,10 +151,9 @@ def test_layers_that_the_authors_name_are_read(saved, tmp_path):
     head = tiny_head(tiny(**SHAPE))
     named = {"eagle_aux_hidden_state_layer_ids": [1, 2]}
     folder = save_authors_head(head, tmp_path / "named", eagle_config=named)
-    assert read_speculator(folder).config.layer_ids == (1, 2)
-    folder = save_authors_head(
-        tiny_head(tiny(**SHAPE), features=3), tmp_path / "usual", eagle_aux_hidden_state_layer_ids=None
-    )
+    assert read_speculator(folder)[1].layer_ids == (1, 2)
+    head = tiny_head(tiny(**SHAPE), layer_ids=None)
+    folder = save_authors_head(head, tmp_path / "usual")
     deep = tiny(**SHAPE, num_hidden_layers=8)
     config = load_pair(target=deep, drafter=folder, tokenizer=tokenizer()).drafter.config
     assert config.layer_ids is None and config.layer_ids_for(8) == (2, 4, 5)
@@ -236,15 +235,15 @@ def test_sliding_windows_are_counted_from_each_row_by_the_authors_and_else_from_
         ({"is_causal": True, "sliding_window_non_causal": 1}, (RowMask(4), RowMask())),
     ):
         change_config(folder, **own)
-        assert read_speculator(folder).config.masks == masks
+        assert read_speculator(folder)[1].masks == masks
     folder = save_block_head(tiny_block_head(tiny(**SHAPE)), tmp_path / "other")
     change_config(folder, sliding_window_non_causal=None)
-    assert read_speculator(folder).config.masks == (WHOLE_BLOCK,) * 2, "no layer slides"
+    assert read_speculator(folder)[1].masks == (WHOLE_BLOCK,) * 2, "no layer slides"
     change_config(folder, "transformer_layer_config", **MIXED, sliding_window=4)
     assert "non_causal must be true or false" in refusal(read_speculator, folder, kind=LoadError)
     for later in (True, False):
         change_config(folder, sliding_window_non_causal=later)
-        assert read_speculator(folder).config.masks == (RowMask(4, from_first=True, later=later), WHOLE_BLOCK)
+        assert read_speculator(folder)[1].masks == (RowMask(4, from_first=True, later=later), WHOLE_BLOCK)
 
 
 def test_what_its_authors_scale_is_scaled(tmp_path):
@@ -252,12 +251,12 @@ def test_what_its_authors_scale_is_scaled(tmp_path):
     changes = {"input_embedding_scale": 8.0, "output_multiplier": 0.5, "final_logit_softcapping": 30}
     own = {"mask_token_id": 2, "target_layer_ids": [0], "block_size": 3, **changes}
     folder = save_authors_block_head(head, tmp_path, block_size=None, dflash_config=own)
-    config = read_speculator(folder).config
+    _, config = read_speculator(folder)
     assert (config.embedding_scale, config.logit_scale, config.logit_cap) == (8.0, 0.5, 30.0)
     assert (config.block_size, config.mask_token_id) == (3, 2)
 
 
-NO_LAYERS = dict(features=3, layer_ids=None)
+NO_LAYERS = dict(layer_ids=None)
 LAYERS_GUESSED = ("eagle_aux_hidden_state_layer_ids", "2, 4, 5")
 GUESSED = {  # how a head is made and saved, what its config.json lacks then, and what is guessed
     "eagle3": (tiny_head, save_head, NO_LAYERS, (), LAYERS_GUESSED),

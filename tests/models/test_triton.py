@@ -25,6 +25,7 @@ from tests.block_heads import DFLASH2, tiny_block_head
 from tests.eagle_heads import tiny_eagle_head
 from tests.heads import tiny_head
 from tests.models.test_fused import assert_same
+from tests.runners import cached as with_cache
 from tests.tiny import VOCAB, tiny
 
 triton = pytest.importorskip(
@@ -187,7 +188,7 @@ def test_heads_with_kernels_say_what_they_say_without(make, options):
     target = tiny().to(DEVICE)
     head = make(target, **options).to(DEVICE)
     join_weights(head)
-    fast, plain = head.cached(target), head.cached(target)
+    fast, plain = with_cache(head, target), with_cache(head, target)
     fast.begin_run(static=True)
     assert fast.decoding[0].kernels is not None and fast.notes_as("drafter") == []
     said = []
@@ -219,10 +220,10 @@ def test_a_head_whose_kernels_lie_runs_without_them(monkeypatch):
     own = triton_kernels.normed
     monkeypatch.setattr(triton_kernels, "normed", lambda *given: 1.1 * own(*given))
     target = tiny().to(DEVICE)
-    cached = tiny_head(target).to(DEVICE).cached(target)
-    cached.begin_run(static=True)
-    assert cached.decoding[0].kernels is None
-    assert "without kernels written in Triton, which is slower" in str(cached.notes_as("drafter")[0])
+    lying = with_cache(tiny_head(target).to(DEVICE), target)
+    lying.begin_run(static=True)
+    assert lying.decoding[0].kernels is None
+    assert "without kernels written in Triton, which is slower" in str(lying.notes_as("drafter")[0])
 
 
 @pytest.mark.parametrize(("name", "joined"), [("gemma3", False), ("qwen2", True)])
