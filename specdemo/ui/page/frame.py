@@ -140,7 +140,7 @@ def frame(largest: int, names: Collection[str] = TABS) -> str:
         "others": "".join(map(_number, (*texts.OTHER_NUMBERS, *texts.SERVER_NUMBERS))),
         "legend": "".join(_legend_entry(fate) for fate in texts.FATES if fate != "prompt"),
         "moves": "".join(_move(*move) for move in MOVES),
-        "speeds": "".join(f'<option value="{one}">{escape(speed_in_words(one))}</option>' for one in SPEEDS),
+        "speeds": "".join(f'<option value="{one}"></option>' for one in SPEEDS),  # player.js names them
         "languages": "".join(
             f'<option value="{tag}" lang="{tag}">{escape(name)}</option>' for tag, name in LANGUAGES.items()
         ),
@@ -155,14 +155,6 @@ def _move(move: str, sign: str, key: str) -> str:
     title = f"{name} ({key})"
     start = f'<button type="button" data-move="{move}" aria-label="{name}" title="{title}" disabled>'
     return f"{start}{sign}</button>"
-
-
-def speed_in_words(speed: str) -> str:
-    if speed == "steps":
-        return say("page.player.speeds.steps")
-    if speed == "1":
-        return say("page.player.speeds.engine")
-    return say("page.player.speeds.part", part=round(1 / float(speed)))
 
 
 def _say(key: str) -> str:
