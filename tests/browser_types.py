@@ -1,8 +1,8 @@
 """Writes the types of what the server sends for the browser's scripts: python -m tests.browser_types
 
-specdemo/ui/static/view/messages.js has every type that a `Message` of specdemo/ui/view/wire.py is made of, as
-JSDoc, with the docstrings as descriptions. The rounds have their types in specdemo/events/__init__.py.
-tests/pure/test_browser_types.py fails while the file has others.
+specdemo/ui/static/view/messages.d.ts has every type that a `Message` of specdemo/ui/view/wire.py is made of,
+with the docstrings as descriptions. The rounds have their types in specdemo/events/__init__.py. No browser
+loads the file. tests/pure/test_browser_types.py fails while it has others.
 """
 
 import inspect
@@ -28,8 +28,8 @@ from typing import (
 from specdemo import events
 from specdemo.ui.view.wire import Message
 
-SCRIPT = Path(__file__).resolve().parents[1] / "specdemo" / "ui" / "static" / "view" / "messages.js"
-HEAD = """// @ts-check
+SCRIPT = Path(__file__).resolve().parents[1] / "specdemo" / "ui" / "static" / "view" / "messages.d.ts"
+HEAD = """\
 // What the server sends. "python -m tests.browser_types" writes this file from specdemo/ui/view/wire.py
 // and specdemo/events/__init__.py.
 """
@@ -40,27 +40,27 @@ CONSTANTS = {"None": "null", "True": "true", "False": "false"}
 def script() -> str:
     """What the file has to be."""
     typedefs: dict[str, str] = {}
-    in_jsdoc(Message, typedefs)
-    return "\n".join([HEAD, *typedefs.values(), "export {};\n"])
+    in_typescript(Message, typedefs)
+    return "\n".join([HEAD, *typedefs.values()])
 
 
-def in_jsdoc(annotation: Any, typedefs: dict[str, str]) -> str:
-    """A Python annotation as JSDoc writes the same type. The types that it names go into `typedefs`."""
-    written = partial(in_jsdoc, typedefs=typedefs)
+def in_typescript(annotation: Any, typedefs: dict[str, str]) -> str:
+    """A Python annotation as TypeScript writes the same type. The types that it names go into `typedefs`."""
+    written = partial(in_typescript, typedefs=typedefs)
     kind, arguments = get_origin(annotation), get_args(annotation)
     if annotation in PRIMITIVES:
         return PRIMITIVES[annotation]
     if annotation == events.Alternative:
         places = f"[{', '.join(map(written, arguments))}]"
-        typedefs["Alternative"] = block(comment_on("Alternative"), f"@typedef {{{places}}} Alternative")
+        typedefs["Alternative"] = f"{comment(comment_on('Alternative'))}export type Alternative = {places};\n"
         return "Alternative"
     if kind is Annotated:
         return written(arguments[1] if is_dataclass(arguments[1]) else arguments[0])
     if is_typeddict(annotation) or is_dataclass(annotation):
         name = annotation.__name__
         if name not in typedefs:
-            fields = properties(annotation, typedefs)
-            typedefs[name] = block(inspect.getdoc(annotation), f"@typedef {{object}} {name}", *fields)
+            fields = "".join(f"  {field};\n" for field in properties(annotation, typedefs))
+            typedefs[name] = f"{comment(inspect.getdoc(annotation))}export interface {name} {{\n{fields}}}\n"
         return name
     if kind is Literal:
         return " | ".join(map(json.dumps, arguments))
@@ -78,10 +78,8 @@ def in_jsdoc(annotation: Any, typedefs: dict[str, str]) -> str:
 
 
 def properties(kind: type, typedefs: dict[str, str]) -> list[str]:
-    """The name of a field that can be absent is in brackets."""
     return [
-        f"@property {{{in_jsdoc(annotation, typedefs)}}} "
-        f"{f'[{name}]' if get_origin(annotation) is NotRequired else name}"
+        f"{name}{'?' if get_origin(annotation) is NotRequired else ''}: {in_typescript(annotation, typedefs)}"
         for name, annotation in get_type_hints(kind, include_extras=True).items()
     ]
 
@@ -91,10 +89,10 @@ def comment_on(name: str) -> str:
     return re.search(rf"((?:# .*\n)+){name} = ", inspect.getsource(events))[1].replace("# ", "")
 
 
-def block(description: str, *tags: str) -> str:
+def comment(description: str) -> str:
     text = re.sub(rf"\b({'|'.join(CONSTANTS)})\b", lambda found: CONSTANTS[found[0]], description)
     paragraphs = [fill(one, 110, break_on_hyphens=False) for one in text.split("\n\n")]
-    lines = "\n\n".join(paragraphs).splitlines() + list(tags)
+    lines = "\n\n".join(paragraphs).splitlines()
     return "\n".join(["/**", *(f" * {line}".rstrip() for line in lines), " */\n"])
 
 

@@ -1,5 +1,5 @@
 """What the server sends to the page as JSON. tests/browser_types.py writes the same types for the browser,
-static/view/messages.js.
+static/view/messages.d.ts, which no browser loads.
 
 Rounds are those of a trace file, with less of their alternatives: see `rounds_to_draw` in feed.py. For each
 token of a run of 1,000 with five alternatives that leaves 910 bytes of 1,470; with 50, 4,700 of 10,600. At
@@ -282,6 +282,8 @@ class WorldsNext(TypedDict):
 
 
 class WorldsRound(TypedDict):
+    """A round, as it is drawn."""
+
     draft: list[WorldsDraft]
     next: WorldsNext | None
 

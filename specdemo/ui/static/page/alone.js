@@ -9,7 +9,7 @@ import { makeScreen } from "../view/screen.js";
 import { speak } from "../view/words.js";
 import { makeTabs } from "./tabs.js";
 
-/** @import { Message } from "../view/messages.js" */
+/** @import { Message } from "../view/messages.d.ts" */
 /** @import { Catalogue } from "../view/words.js" */
 
 const TITLE = 60; // characters of a prompt in the window's title

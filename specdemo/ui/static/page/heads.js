@@ -2,7 +2,7 @@
 // What stands over the panels, numbers, verdict and whose run it is: of the run on the stage, or, over the race's
 // panel, of the race's own run, so that it is about the same run as what is below it.
 
-/** @import { Head } from "../view/messages.js" */
+/** @import { Head } from "../view/messages.d.ts" */
 /** @import { Screen } from "../view/screen.js" */
 /** @typedef {ReturnType<typeof makeHeads>} Heads */
 

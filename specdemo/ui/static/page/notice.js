@@ -5,7 +5,7 @@ import { find } from "../view/dom.js";
 import { say } from "../view/words.js";
 import { sentenceOf } from "../traces/traces.js";
 
-/** @import { Notice as Told } from "../view/messages.js" */
+/** @import { Notice as Told } from "../view/messages.d.ts" */
 /** @typedef {ReturnType<typeof makeNotice>} Notice */
 
 /**

@@ -8,7 +8,7 @@ import { isThere } from "../traces/traces.js";
 import { say } from "../view/words.js";
 
 /** @import { Following } from "../runs/following.js" */
-/** @import { Measurement, Message } from "../view/messages.js" */
+/** @import { Measurement, Message } from "../view/messages.d.ts" */
 /** @import { Request } from "../runs/measuring.js" */
 /** @import { Run } from "../view/run.js" */
 /** @import { Notice } from "./notice.js" */

@@ -5,7 +5,7 @@ import { fetchWhole } from "../traces/traces.js";
 import { find } from "../view/dom.js";
 import { say } from "../view/words.js";
 
-/** @import { Message, Update } from "../view/messages.js" */
+/** @import { Message, Update } from "../view/messages.d.ts" */
 /** @import { Run } from "../view/run.js" */
 /** @import { Screen } from "../view/screen.js" */
 /** @import { Turns } from "../view/turns.js" */

@@ -6,7 +6,7 @@ import { find } from "../view/dom.js";
 import { isGoingOn } from "../runs/measuring.js";
 import { say } from "../view/words.js";
 
-/** @import { Measurement } from "../view/messages.js" */
+/** @import { Measurement } from "../view/messages.d.ts" */
 /** @import { Run } from "../view/run.js" */
 /**
  * @typedef {object} Panel

@@ -8,7 +8,7 @@ import { isGoingOn, makeMeasuring } from "./measuring.js";
 import { fillTable } from "./tables.js";
 
 /** @import { Request, Server } from "./measuring.js" */
-/** @import { Advice, Measurement } from "../view/messages.js" */
+/** @import { Advice, Measurement } from "../view/messages.d.ts" */
 /** @import { Panel } from "../page/tabs.js" */
 
 const words = (/** @type {string} */ key) => escaped(say(key));

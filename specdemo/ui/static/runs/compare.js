@@ -8,7 +8,7 @@ import { isGoingOn, makeMeasuring } from "./measuring.js";
 import { fillTable } from "./tables.js";
 
 /** @import { Request, Server } from "./measuring.js" */
-/** @import { ComparisonTable, Measurement } from "../view/messages.js" */
+/** @import { ComparisonTable, Measurement } from "../view/messages.d.ts" */
 /** @import { Run } from "../view/run.js" */
 /** @import { Panel } from "../page/tabs.js" */
 

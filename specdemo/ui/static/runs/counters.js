@@ -5,7 +5,7 @@ import { appendAll, make } from "../view/dom.js";
 import { grouped, percent } from "../view/format.js";
 import { say } from "../view/words.js";
 
-/** @import { Counted } from "../view/messages.js" */
+/** @import { Counted } from "../view/messages.d.ts" */
 
 const COLUMNS = ["drafts", "accepted", "share"];
 

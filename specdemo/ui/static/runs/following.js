@@ -4,7 +4,7 @@
 
 import { addressOf } from "../traces/traces.js";
 
-/** @import { Message } from "../view/messages.js" */
+/** @import { Message } from "../view/messages.d.ts" */
 /** @typedef {ReturnType<typeof follow>} Following */
 
 const PATIENCE = 20_000; // ms without a connection until the reader is told

@@ -13,7 +13,7 @@ import { makeMeasuring } from "./measuring.js";
 
 /** @import { Line, Measure, Row, Scale } from "../view/chart.js" */
 /** @import { Request, Server } from "./measuring.js" */
-/** @import { GammaPoint, Measurement } from "../view/messages.js" */
+/** @import { GammaPoint, Measurement } from "../view/messages.d.ts" */
 /** @import { Run } from "../view/run.js" */
 /** @import { Panel } from "../page/tabs.js" */
 

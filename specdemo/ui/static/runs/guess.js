@@ -13,7 +13,7 @@ import { drafted, idsOf, scoreOf, textOf, verdictInWords } from "./guessing.js";
 import { makeHall, onlyHere } from "./hall.js";
 import { isGoingOn } from "./measuring.js";
 
-/** @import { Game, Measurement } from "../view/messages.js" */
+/** @import { Game, Measurement } from "../view/messages.d.ts" */
 /** @import { Round, Token } from "../view/run.js" */
 /** @import { Panel } from "../page/tabs.js" */
 /** @import { Server } from "./measuring.js" */

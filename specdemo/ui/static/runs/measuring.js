@@ -6,7 +6,7 @@ import { escaped, find, make } from "../view/dom.js";
 import { durationInWords } from "../view/format.js";
 import { say } from "../view/words.js";
 
-/** @import { Measurement } from "../view/messages.js" */
+/** @import { Measurement } from "../view/messages.d.ts" */
 /** @import { Guess } from "./guessing.js" */
 /** @typedef {{ kind: Measurement["kind"], prompts?: "this" | "set", trial?: string, guesses?: number, stop?: number, works?: string } & Partial<Guess>} Request */
 /**

@@ -11,7 +11,7 @@ import { makeText } from "../view/text.js";
 import { say } from "../view/words.js";
 
 /** @import { Request, Server } from "./measuring.js" */
-/** @import { Head, Lane, Measurement, Race } from "../view/messages.js" */
+/** @import { Head, Lane, Measurement, Race } from "../view/messages.d.ts" */
 /** @import { Course, Place } from "./racing.js" */
 /** @import { Run } from "../view/run.js" */
 /** @import { Panel } from "../page/tabs.js" */

@@ -5,7 +5,7 @@ import { fixed, grouped } from "../view/format.js";
 import { acceptedIn, linked, msOf } from "../view/run.js";
 import { say } from "../view/words.js";
 
-/** @import { Lane } from "../view/messages.js" */
+/** @import { Lane } from "../view/messages.d.ts" */
 /** @import { Round } from "../view/run.js" */
 /**
  * A lane with its rounds on the clock: `ends` are the engine's ms at which they are over, `counts` the tokens

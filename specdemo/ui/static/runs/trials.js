@@ -10,7 +10,7 @@ import { fixed, grouped, inQuotes, pValue, percent } from "../view/format.js";
 import { say } from "../view/words.js";
 import { isGoingOn, makeMeasuring } from "./measuring.js";
 
-/** @import { Measurement, Trials, TrialsCell } from "../view/messages.js" */
+/** @import { Measurement, Trials, TrialsCell } from "../view/messages.d.ts" */
 /** @import { Mistake } from "../lesson/identity.js" */
 /** @import { Panel } from "../page/tabs.js" */
 /** @import { Request, Server } from "./measuring.js" */

@@ -11,7 +11,7 @@ import { say } from "../view/words.js";
 import { makeMeasuring } from "./measuring.js";
 import { row, verdictInWords } from "./trials.js";
 
-/** @import { Counts, Measurement, Worlds, WorldsRound, WorldsStop } from "../view/messages.js" */
+/** @import { Counts, Measurement, Worlds, WorldsRound, WorldsStop } from "../view/messages.d.ts" */
 /** @import { Round } from "../view/run.js" */
 /** @import { Panel } from "../page/tabs.js" */
 /** @import { Request, Server } from "./measuring.js" */

@@ -4,7 +4,7 @@
 import { fixed } from "../view/format.js";
 import { say } from "../view/words.js";
 
-/** @import { Message } from "../view/messages.js" */
+/** @import { Message } from "../view/messages.d.ts" */
 
 const TRIES = 30; // when the server is busy
 

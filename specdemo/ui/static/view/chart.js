@@ -6,7 +6,7 @@ import { isTree } from "./run.js";
 import { isUntold } from "./served.js";
 import { say } from "./words.js";
 
-/** @import { Estimate, GammaPoint, RunOutcome, RunSetting } from "./messages.js" */
+/** @import { Estimate, GammaPoint, RunOutcome, RunSetting } from "./messages.d.ts" */
 /** @import { Round, Run } from "./run.js" */
 /**
  * A draft length: what is estimated for it, and what was measured. best: by what was measured, or by the estimates

@@ -14,7 +14,7 @@ import {
 } from "./verdict.js";
 import { inLanguage, say } from "./words.js";
 
-/** @import { RunSetting } from "./messages.js" */
+/** @import { RunSetting } from "./messages.d.ts" */
 /** @import { Drafted, Own, Token } from "./run.js" */
 /** @import { Kind } from "./textless.js" */
 /** @import { FateNow } from "./tree.js" */

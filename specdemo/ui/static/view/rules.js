@@ -4,7 +4,7 @@
 
 import { familyOf, isAfterRefused, rejectedIn } from "./run.js";
 
-/** @import { PromptToken, WireRule } from "./messages.js" */
+/** @import { PromptToken, WireRule } from "./messages.d.ts" */
 /** @import { Drafted, Own, Round, Token } from "./run.js" */
 
 /** Where no run tells its rule. @type {WireRule} */

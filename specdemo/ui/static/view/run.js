@@ -2,7 +2,7 @@
 // The run that the page knows, put together from the server's updates. Its rounds are those of the trace's JSON,
 // with what `linked` adds.
 
-/** @import { Counted, Judged, JudgedInTree, Next, RunOutcome, PromptToken, RunSetting, Turn, Update, Round as RoundOfTrace } from "./messages.js" */
+/** @import { Counted, Judged, JudgedInTree, Next, RunOutcome, PromptToken, RunSetting, Turn, Update, Round as RoundOfTrace } from "./messages.d.ts" */
 /** @typedef {{ setting: RunSetting | null, draft: Drafted[], next: Own | null }} Linked */
 /** @typedef {Omit<RoundOfTrace, "draft" | "next"> & Linked} Round */
 /** @typedef {(Judged | JudgedInTree) & { round: Round, place: number }} Drafted */

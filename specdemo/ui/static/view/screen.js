@@ -12,7 +12,7 @@ import { makeSlowMotion } from "./slowmotion.js";
 import { makeText } from "./text.js";
 import { makeTimeline } from "./timeline.js";
 
-/** @import { Head } from "./messages.js" */
+/** @import { Head } from "./messages.d.ts" */
 /** @import { Reader } from "./reader.js" */
 /** @import { Run } from "./run.js" */
 /** @typedef {ReturnType<typeof makeScreen>} Screen */

@@ -7,7 +7,7 @@ import { fixed } from "./format.js";
 import { depthsOf } from "./run.js";
 import { say } from "./words.js";
 
-/** @import { RunSetting, Checks } from "./messages.js" */
+/** @import { RunSetting, Checks } from "./messages.d.ts" */
 /** @import { Round, Run } from "./run.js" */
 /**
  * A lane of the figure, by the clock of both. tokens: how many can come. from, to: when the weights are read, as shares of

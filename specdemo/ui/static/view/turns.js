@@ -5,7 +5,7 @@
 import { appendAll, make } from "./dom.js";
 import { say } from "./words.js";
 
-/** @import { Turn } from "./messages.js" */
+/** @import { Turn } from "./messages.d.ts" */
 /** @typedef {ReturnType<typeof makeTurns>} Turns */
 
 /**

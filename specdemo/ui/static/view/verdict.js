@@ -12,7 +12,7 @@ import {
 import { kindInRound, named } from "./textless.js";
 import { inLanguage, say } from "./words.js";
 
-/** @import { RunSetting } from "./messages.js" */
+/** @import { RunSetting } from "./messages.d.ts" */
 /** @import { Drafted, Own, Round, Token } from "./run.js" */
 /** @import { Kind } from "./textless.js" */
 /** @typedef {"p" | "q" | "residual" | "raw_p"} Column */

@@ -1,12 +1,11 @@
-// @ts-check
 // What the server sends. "python -m tests.browser_types" writes this file from specdemo/ui/view/wire.py
 // and specdemo/events/__init__.py.
 
 /**
  * One of the likeliest tokens at a position: id, text, p, q, raw_p, raw_q. q and raw_q are null where nothing
  * was drafted, and all but text and raw_p where a server has not told them.
- * @typedef {[number | null, string, number | null, number | null, number, number | null]} Alternative
  */
+export type Alternative = [number | null, string, number | null, number | null, number, number | null];
 
 /**
  * A drafted token of a tree. parent: the index in the draft of the token that it follows; null where it follows
@@ -18,23 +17,24 @@
  * One that was refused after the end of the text is discarded, too, and keeps its u and accept_prob. top: the
  * likeliest tokens of the same two distributions. residual_mass: of a refused one, what it leaves of p, max(p -
  * q, 0).
- * @typedef {object} JudgedInTree
- * @property {number | null} id
- * @property {string} text
- * @property {number | null} p
- * @property {number | null} q
- * @property {number | null} raw_p
- * @property {number | null} raw_q
- * @property {number | null} u
- * @property {number | null} accept_prob
- * @property {"accepted" | "rejected" | "discarded"} fate
- * @property {Array<Alternative>} top
- * @property {number | null} distance
- * @property {number | null} allowed
- * @property {boolean} forbidden
- * @property {number | null} parent
- * @property {number | null} residual_mass
  */
+export interface JudgedInTree {
+  id: number | null;
+  text: string;
+  p: number | null;
+  q: number | null;
+  raw_p: number | null;
+  raw_q: number | null;
+  u: number | null;
+  accept_prob: number | null;
+  fate: "accepted" | "rejected" | "discarded";
+  top: Array<Alternative>;
+  distance: number | null;
+  allowed: number | null;
+  forbidden: boolean;
+  parent: number | null;
+  residual_mass: number | null;
+}
 
 /**
  * A drafted token and its fate: "accepted", "rejected" or "discarded".
@@ -53,21 +53,22 @@
  * begins. forbidden: whether it forbade this one, so that p is 0.
  *
  * A server tells raw_p of what it accepted, and nothing of what it refused, whose id is null, too.
- * @typedef {object} Judged
- * @property {number | null} id
- * @property {string} text
- * @property {number | null} p
- * @property {number | null} q
- * @property {number | null} raw_p
- * @property {number | null} raw_q
- * @property {number | null} u
- * @property {number | null} accept_prob
- * @property {"accepted" | "rejected" | "discarded"} fate
- * @property {Array<Alternative>} top
- * @property {number | null} distance
- * @property {number | null} allowed
- * @property {boolean} forbidden
  */
+export interface Judged {
+  id: number | null;
+  text: string;
+  p: number | null;
+  q: number | null;
+  raw_p: number | null;
+  raw_q: number | null;
+  u: number | null;
+  accept_prob: number | null;
+  fate: "accepted" | "rejected" | "discarded";
+  top: Array<Alternative>;
+  distance: number | null;
+  allowed: number | null;
+  forbidden: boolean;
+}
 
 /**
  * The token that the target itself adds at the end of a round.
@@ -79,35 +80,38 @@
  * A server tells raw_p only, or not even that; llama.cpp tells no id of a token that ends inside a character.
  * Where it does not tell how much was drafted, either, the source is "sampled", whatever it was, and the round's
  * `drafts_told` is false.
- * @typedef {object} Next
- * @property {number | null} id
- * @property {string} text
- * @property {"resampled" | "bonus" | "sampled"} source
- * @property {number | null} p
- * @property {number | null} q
- * @property {number | null} raw_p
- * @property {number | null} raw_q
- * @property {number | null} u
- * @property {number | null} residual_mass
- * @property {Array<Alternative>} top
- * @property {number | null} allowed
  */
+export interface Next {
+  id: number | null;
+  text: string;
+  source: "resampled" | "bonus" | "sampled";
+  p: number | null;
+  q: number | null;
+  raw_p: number | null;
+  raw_q: number | null;
+  u: number | null;
+  residual_mass: number | null;
+  top: Array<Alternative>;
+  allowed: number | null;
+}
 
 /**
  * How many of one draft's tokens each lossless rule keeps, judged with the same uniform numbers.
- * @typedef {object} Kept
- * @property {number} speculative
- * @property {number} block
  */
+export interface Kept {
+  speculative: number;
+  block: number;
+}
 
 /**
  * How many experts of a layer the target read in a round, each expert once: the mean over its layers that are
  * mixtures of experts. check: by all rows, those of the draft and of the token before it. row: by that token's
  * alone, as in a plain round.
- * @typedef {object} ExpertsRead
- * @property {number} check
- * @property {number} row
  */
+export interface ExpertsRead {
+  check: number;
+  row: number;
+}
 
 /**
  * One target forward over the draft, its verdicts, and the target's own token.
@@ -125,52 +129,56 @@
  * Of a server's round the times are null, and arrival_ms is the time since what came before it: the round
  * before, or the request. drafts_told: whether it is known how many tokens were drafted; else `draft` has only
  * those that were accepted.
- * @typedef {object} Round
- * @property {number} index
- * @property {Array<JudgedInTree | Judged>} draft
- * @property {Next | null} next
- * @property {Array<number | null>} emitted
- * @property {number | null} draft_ms
- * @property {number | null} verify_ms
- * @property {Kept | null} kept
- * @property {number | null} gamma
- * @property {"gamma" | "confidence" | "eos" | "grammar" | "length" | "drafter" | "pause" | null} ended_by
- * @property {number | null} made
- * @property {number | null} arrival_ms
- * @property {boolean} drafts_told
- * @property {number | null} fed_again
- * @property {number} target_forwards
- * @property {ExpertsRead | null} experts_read
  */
+export interface Round {
+  index: number;
+  draft: Array<JudgedInTree | Judged>;
+  next: Next | null;
+  emitted: Array<number | null>;
+  draft_ms: number | null;
+  verify_ms: number | null;
+  kept: Kept | null;
+  gamma: number | null;
+  ended_by: "gamma" | "confidence" | "eos" | "grammar" | "length" | "drafter" | "pause" | null;
+  made: number | null;
+  arrival_ms: number | null;
+  drafts_told: boolean;
+  fed_again: number | null;
+  target_forwards: number;
+  experts_read: ExpertsRead | null;
+}
 
 /**
  * A token of the prompt. Without a tokenizer the prompt is one piece, whose id is null.
- * @typedef {object} PromptToken
- * @property {number | null} id
- * @property {string} text
- * @property {"prompt"} fate
  */
+export interface PromptToken {
+  id: number | null;
+  text: string;
+  fate: "prompt";
+}
 
 /**
  * What judged a run's drafts: its row in events/choices.py, and the row's words.
- * @typedef {object} WireRule
- * @property {string} name
- * @property {string} symbol
- * @property {string} meaning
- * @property {string | null} residual
- * @property {string} accepted
- * @property {string} recorded
- * @property {string} about
- * @property {boolean} judges_whole_draft
- * @property {string | null} threshold
  */
+export interface WireRule {
+  name: string;
+  symbol: string;
+  meaning: string;
+  residual: string | null;
+  accepted: string;
+  recorded: string;
+  about: string;
+  judges_whole_draft: boolean;
+  threshold: string | null;
+}
 
 /**
  * A server that made a run: how it drafts, and how much at most; null where it does not tell.
- * @typedef {object} Served
- * @property {string | null} method
- * @property {number | null} gamma
  */
+export interface Served {
+  method: string | null;
+  gamma: number | null;
+}
 
 /**
  * How a run was made; names of Params mean what they mean there. manner, drafting: how its drafts come about, by
@@ -179,89 +187,95 @@
  * follow a grammar of any kind. of_rule: the fields of Params that the rule uses. marks: those of the chat
  * template, by their ids, which have no text in the run. machine: the device, as the pair named it. conditions:
  * what a measurement must share to be drawn with this run. served: null for a run of the engine here.
- * @typedef {object} RunSetting
- * @property {string} draft_with
- * @property {"chain" | "block" | "block and chain" | "copy" | null} manner
- * @property {string} drafting
- * @property {number} ngram
- * @property {number | string} gamma
- * @property {WireRule} rule
- * @property {Record<string, number>} of_rule
- * @property {boolean} lossy
- * @property {boolean} greedy
- * @property {number} temperature
- * @property {number} top_k
- * @property {number} top_p
- * @property {number} min_p
- * @property {string} adjusted
- * @property {boolean} bound
- * @property {boolean} chat
- * @property {Record<string, string>} marks
- * @property {string} machine
- * @property {string} conditions
- * @property {Served | null} served
  */
+export interface RunSetting {
+  draft_with: string;
+  manner: "chain" | "block" | "block and chain" | "copy" | null;
+  drafting: string;
+  ngram: number;
+  gamma: number | string;
+  rule: WireRule;
+  of_rule: Record<string, number>;
+  lossy: boolean;
+  greedy: boolean;
+  temperature: number;
+  top_k: number;
+  top_p: number;
+  min_p: number;
+  adjusted: string;
+  bound: boolean;
+  chat: boolean;
+  marks: Record<string, string>;
+  machine: string;
+  conditions: string;
+  served: Served | null;
+}
 
 /**
  * What a draft length would bring. `formula`: by Leviathan et al. 2023 from the run's acceptance rate; null
  * where a server has not told p and q, and no speed-up where drafted tokens were dropped. `seen`: by the share
  * of drafts that were accepted at each place and this run's times. Speed-ups are null where the run's is.
- * @typedef {object} Estimate
- * @property {number} gamma
- * @property {number | null} formula_tokens
- * @property {number | null} formula_speedup
- * @property {number} seen_tokens
- * @property {number | null} seen_speedup
- * @property {[number, number] | null} seen_interval
  */
+export interface Estimate {
+  gamma: number;
+  formula_tokens: number | null;
+  formula_speedup: number | null;
+  seen_tokens: number;
+  seen_speedup: number | null;
+  seen_interval: [number, number] | null;
+}
 
 /**
  * What the target took to check full drafts, beside its plain rounds. rows: the tokens that a check feeds. *_ms:
  * means; *_spread: 10th and 90th percentile. ratio: how many plain rounds a check took.
- * @typedef {object} Checks
- * @property {number} rows
- * @property {number} plain_ms
- * @property {[number, number]} plain_spread
- * @property {number} draft_ms
- * @property {[number, number]} draft_spread
- * @property {number} verify_ms
- * @property {[number, number]} verify_spread
- * @property {number} ratio
- * @property {[number, number]} interval
  */
+export interface Checks {
+  rows: number;
+  plain_ms: number;
+  plain_spread: [number, number];
+  draft_ms: number;
+  draft_spread: [number, number];
+  verify_ms: number;
+  verify_spread: [number, number];
+  ratio: number;
+  interval: [number, number];
+}
 
 /**
  * What is known of a run when it has ended. In words, empty where there is nothing to say: no_speedup, why the
  * estimates have none, and experts, what checks read of a mixture of experts. best_gamma: of the estimates; null
  * where they have no speed-up. seconds: how long each kind of measurement would take. text: as it was recorded,
  * for the page to compare with its tokens. checks: null where they are not known.
- * @typedef {object} RunOutcome
- * @property {string} no_speedup
- * @property {string} experts
- * @property {Array<Estimate>} estimates
- * @property {Checks | null} checks
- * @property {number | null} best_gamma
- * @property {Record<string, number>} seconds
- * @property {string} text
  */
+export interface RunOutcome {
+  no_speedup: string;
+  experts: string;
+  estimates: Array<Estimate>;
+  checks: Checks | null;
+  best_gamma: number | null;
+  seconds: Record<string, number>;
+  text: string;
+}
 
 /**
  * What a server's counters added up to during a run. alone: whether that was this run's doing only. drafts: how
  * many were judged; by_place: how many were accepted up to each place.
- * @typedef {object} Counted
- * @property {boolean} alone
- * @property {number} drafts
- * @property {Array<number>} by_place
  */
+export interface Counted {
+  alone: boolean;
+  drafts: number;
+  by_place: Array<number>;
+}
 
 /**
  * A turn of a conversation before the run's own: what was asked and what was answered. run: the name of the run
  * that answered, where the server keeps it; else null.
- * @typedef {object} Turn
- * @property {string} asked
- * @property {string} answered
- * @property {string | null} run
  */
+export interface Turn {
+  asked: string;
+  answered: string;
+  run: string | null;
+}
 
 /**
  * Rounds `since` to `until` (exclusive) of a run, its numbers as the page writes them, and whether speculation
@@ -269,264 +283,280 @@
  * address that asks for the run. finish is null while the run goes on; with it comes the outcome. recorded: the
  * run is played from a file. counted: by the server that made it, so far. turns: those before it in its
  * conversation.
- * @typedef {object} Update
- * @property {number} since
- * @property {number} until
- * @property {string | null} finish
- * @property {Array<Round>} rounds
- * @property {Record<string, string>} numbers
- * @property {string} verdict
- * @property {"neutral" | "faster" | "slower" | "lossy"} tone
- * @property {Array<PromptToken>} [prompt]
- * @property {string} [whose]
- * @property {RunSetting} [setting]
- * @property {string} [link]
- * @property {RunOutcome} [outcome]
- * @property {boolean} [recorded]
- * @property {Counted} [counted]
- * @property {Array<Turn>} [turns]
  */
+export interface Update {
+  since: number;
+  until: number;
+  finish: string | null;
+  rounds: Array<Round>;
+  numbers: Record<string, string>;
+  verdict: string;
+  tone: "neutral" | "faster" | "slower" | "lossy";
+  prompt?: Array<PromptToken>;
+  whose?: string;
+  setting?: RunSetting;
+  link?: string;
+  outcome?: RunOutcome;
+  recorded?: boolean;
+  counted?: Counted;
+  turns?: Array<Turn>;
+}
 
 /**
  * Text next to the stage. share: the part of the loading that is done, from 0 to 1, if known. at (ns) makes the
  * same error twice two different messages.
- * @typedef {object} Notice
- * @property {"wait" | "note" | "error" | "recorded"} kind
- * @property {string} text
- * @property {number | null} share
- * @property {number} [at]
  */
+export interface Notice {
+  kind: "wait" | "note" | "error" | "recorded";
+  text: string;
+  share: number | null;
+  at?: number;
+}
 
 /**
  * One run of a race. ms: drafting and verifying of all rounds. Its tokens come without alternatives; one without
  * a text has its own row.
- * @typedef {object} Lane
- * @property {string} title
- * @property {number} tokens
- * @property {number} ms
- * @property {number} prefill_ms
- * @property {Array<Round>} rounds
  */
+export interface Lane {
+  title: string;
+  tokens: number;
+  ms: number;
+  prefill_ms: number;
+  rounds: Array<Round>;
+}
 
 /**
  * What stands over a panel about one run: as in Update.
- * @typedef {object} Head
- * @property {string} whose
- * @property {Record<string, string>} numbers
- * @property {string} verdict
- * @property {"neutral" | "faster" | "slower" | "lossy"} tone
  */
+export interface Head {
+  whose: string;
+  numbers: Record<string, string>;
+  verdict: string;
+  tone: "neutral" | "faster" | "slower" | "lossy";
+}
 
 /**
  * Two runs of the same prompt and seed, the target alone and one with drafts, and what came out, in words.
  * speedup: of the second over the first, with its interval; empty where it is not known. head: of the second
  * run, measured against the first.
- * @typedef {object} Race
- * @property {Array<Lane>} lanes
- * @property {string} verdict
- * @property {string} speedup
- * @property {Head} head
  */
+export interface Race {
+  lanes: Array<Lane>;
+  verdict: string;
+  speedup: string;
+  head: Head;
+}
 
 /**
  * A measured draft length; gamma 0 is plain decoding. low, high: the speed-up's interval. speedup: null where
  * the interval is wide, and says it alone.
- * @typedef {object} GammaPoint
- * @property {number} gamma
- * @property {number | null} speedup
- * @property {number | null} low
- * @property {number | null} high
- * @property {number} tokens_per_round
- * @property {number} runs
  */
+export interface GammaPoint {
+  gamma: number;
+  speedup: number | null;
+  low: number | null;
+  high: number | null;
+  tokens_per_round: number;
+  runs: number;
+}
 
 /**
  * The table so far, as text, the fastest drafter first; who wins, in words; and the same as files to save.
  * abouts: what each row's drafter does; empty where that is not known. firsts: which rows are shown at first.
- * @typedef {object} ComparisonTable
- * @property {Array<string>} columns
- * @property {Array<Array<string>>} rows
- * @property {Array<string>} abouts
- * @property {Array<boolean>} firsts
- * @property {string} winner
- * @property {string} csv
- * @property {string} json
  */
+export interface ComparisonTable {
+  columns: Array<string>;
+  rows: Array<Array<string>>;
+  abouts: Array<string>;
+  firsts: Array<boolean>;
+  winner: string;
+  csv: string;
+  json: string;
+}
 
 /**
  * What to set for a kind of work, in words. pays: whether it is to speculate.
- * @typedef {object} Advised
- * @property {string} work
- * @property {string} setting
- * @property {string} reason
- * @property {boolean} pays
  */
+export interface Advised {
+  work: string;
+  setting: string;
+  reason: string;
+  pays: boolean;
+}
 
 /**
  * A setting as it is typed into a server. command: null where the server has no such method. notes: what it
  * means otherwise, or lacks.
- * @typedef {object} Typed
- * @property {string} server
- * @property {string | null} command
- * @property {Array<string>} notes
  */
+export interface Typed {
+  server: string;
+  command: string | null;
+  notes: Array<string>;
+}
 
 /**
  * What the adviser has found so far, in words. ended: why, and after how long. checks: what forwards over more
  * rows take. typed: the setting for all of the work. columns, rows: all that was measured.
- * @typedef {object} Advice
- * @property {Array<Advised>} advised
- * @property {string} ended
- * @property {Array<string>} checks
- * @property {Array<Typed>} typed
- * @property {Array<string>} columns
- * @property {Array<Array<string>>} rows
  */
+export interface Advice {
+  advised: Array<Advised>;
+  ended: string;
+  checks: Array<string>;
+  typed: Array<Typed>;
+  columns: Array<string>;
+  rows: Array<Array<string>>;
+}
 
 /**
  * A game in which the visitor drafts, after a round. name: to be repeated with each guess. most: tokens that a
  * guess can have. link: the query of the address that begins the same game. prompt, setting: at its opening.
  * guessed, drafted: the round with the visitor's draft, and what would have come of the drafter's own one.
  * suggestions: words for the next round. finish: why the text has ended, if it has.
- * @typedef {object} Game
- * @property {string} name
- * @property {number} seed
- * @property {number} most
- * @property {string} link
- * @property {Array<string>} suggestions
- * @property {string | null} finish
- * @property {Array<PromptToken>} [prompt]
- * @property {RunSetting} [setting]
- * @property {Round} [guessed]
- * @property {Round} [drafted]
  */
+export interface Game {
+  name: string;
+  seed: number;
+  most: number;
+  link: string;
+  suggestions: Array<string>;
+  finish: string | null;
+  prompt?: Array<PromptToken>;
+  setting?: RunSetting;
+  guessed?: Round;
+  drafted?: Round;
+}
 
 /**
  * The first tokens of a run: in which share of the runs they came out, and in which they are due: p of the tiny
  * pair's target, or the share of runs without drafts. others: how many rarer ones this stands for; 0 if it is
  * one.
- * @typedef {object} TrialsCell
- * @property {string} text
- * @property {number} came
- * @property {number} due
- * @property {number} others
  */
+export interface TrialsCell {
+  text: string;
+  came: number;
+  due: number;
+  others: number;
+}
 
 /**
  * The trials so far, of `most` runs at the most. trial: "none", a mistake, or "pair". guesses: of the tiny pair,
  * how many at each place. lossy: the rule, if it is one.
- * @typedef {object} Trials
- * @property {number} runs
- * @property {number} judged
- * @property {number} accepted
- * @property {Array<TrialsCell>} cells
- * @property {number} distance
- * @property {number} by_chance
- * @property {number | null} statistic
- * @property {number} freedom
- * @property {number} p_value
- * @property {"few" | "alike" | "fits" | "unclear" | "differs"} found
- * @property {string} trial
- * @property {number} guesses
- * @property {number} most
- * @property {boolean} greedy
- * @property {string} lossy
  */
+export interface Trials {
+  runs: number;
+  judged: number;
+  accepted: number;
+  cells: Array<TrialsCell>;
+  distance: number;
+  by_chance: number;
+  statistic: number | null;
+  freedom: number;
+  p_value: number;
+  found: "few" | "alike" | "fits" | "unclear" | "differs";
+  trial: string;
+  guesses: number;
+  most: number;
+  greedy: boolean;
+  lossy: string;
+}
 
 /**
  * A drafted token, as it is drawn.
- * @typedef {object} WorldsDraft
- * @property {number} id
- * @property {string} text
- * @property {string} fate
  */
+export interface WorldsDraft {
+  id: number;
+  text: string;
+  fate: string;
+}
 
 /**
  * The token that a round adds itself, as it is drawn.
- * @typedef {object} WorldsNext
- * @property {number} id
- * @property {string} text
- * @property {string} source
  */
+export interface WorldsNext {
+  id: number;
+  text: string;
+  source: string;
+}
 
 /**
- * dict() -> new empty dictionary dict(mapping) -> new dictionary initialized from a mapping object's     (key,
- * value) pairs dict(iterable) -> new dictionary initialized as if via:     d = {}     for k, v in iterable:
- * d[k] = v dict(**kwargs) -> new dictionary initialized with the name=value pairs     in the keyword argument
- * list.  For example:  dict(one=1, two=2)
- * @typedef {object} WorldsRound
- * @property {Array<WorldsDraft>} draft
- * @property {WorldsNext | null} next
+ * A round, as it is drawn.
  */
+export interface WorldsRound {
+  draft: Array<WorldsDraft>;
+  next: WorldsNext | null;
+}
 
 /**
  * Short runs so far, counted by their first two tokens. judged, accepted: drafted tokens. distance: total
  * variation; by_chance: its mean where there is no difference. statistic: of the chi-square test, null where it
  * is infinite. found: "alike" where only one text came or can come, so that the test finds nothing.
- * @typedef {object} Counts
- * @property {number} runs
- * @property {number} judged
- * @property {number} accepted
- * @property {Array<TrialsCell>} cells
- * @property {number} distance
- * @property {number} by_chance
- * @property {number | null} statistic
- * @property {number} freedom
- * @property {number} p_value
- * @property {"few" | "alike" | "fits" | "unclear" | "differs"} found
  */
+export interface Counts {
+  runs: number;
+  judged: number;
+  accepted: number;
+  cells: Array<TrialsCell>;
+  distance: number;
+  by_chance: number;
+  statistic: number | null;
+  freedom: number;
+  p_value: number;
+  found: "few" | "alike" | "fits" | "unclear" | "differs";
+}
 
 /**
  * What is known of a stop so far. texts: the rounds of the two runs of a prompt. counts: of the tiny pair's runs
  * with its drafter.
- * @typedef {object} WorldsStop
- * @property {Record<"sampled" | "greedy", Array<WorldsRound>> | null} texts
- * @property {Counts | null} counts
  */
+export interface WorldsStop {
+  texts: Record<"sampled" | "greedy", Array<WorldsRound>> | null;
+  counts: Counts | null;
+}
 
 /**
  * All stops, from noise to the target itself. most: runs of the tiny pair at each.
- * @typedef {object} Worlds
- * @property {number} most
- * @property {Array<WorldsStop>} stops
  */
+export interface Worlds {
+  most: number;
+  stops: Array<WorldsStop>;
+}
 
 /**
  * What an instrument measures: all of it so far. id: another one for each measurement. whose: what is measured,
  * in words. text: what goes on or what went wrong. share: of its time, from 0 to 1. left: seconds until its end.
  * conditions: of gammas, as in RunSetting.
- * @typedef {object} Measurement
- * @property {string} id
- * @property {"race" | "gamma" | "compare" | "advise" | "guess" | "trials" | "worlds"} kind
- * @property {"waiting" | "running" | "ended" | "stopped" | "failed"} state
- * @property {string} whose
- * @property {string} text
- * @property {number | null} share
- * @property {number | null} left
- * @property {Race} [race]
- * @property {Array<GammaPoint>} [gammas]
- * @property {string} [conditions]
- * @property {ComparisonTable} [comparison]
- * @property {Advice} [advice]
- * @property {Game} [guess]
- * @property {Trials} [trials]
- * @property {Worlds} [worlds]
  */
+export interface Measurement {
+  id: string;
+  kind: "race" | "gamma" | "compare" | "advise" | "guess" | "trials" | "worlds";
+  state: "waiting" | "running" | "ended" | "stopped" | "failed";
+  whose: string;
+  text: string;
+  share: number | null;
+  left: number | null;
+  race?: Race;
+  gammas?: Array<GammaPoint>;
+  conditions?: string;
+  comparison?: ComparisonTable;
+  advice?: Advice;
+  guess?: Game;
+  trials?: Trials;
+  worlds?: Worlds;
+}
 
 /**
  * One message, with any of these parts. name: of what has been opened. follow, measure: the name of a run or a
  * measurement that has begun; at (ns) orders such answers. stored: the whole run is to be fetched. ended:
  * nothing more will come.
- * @typedef {object} Message
- * @property {Update} [update]
- * @property {Notice} [notice]
- * @property {Measurement} [measurement]
- * @property {string} [name]
- * @property {string} [follow]
- * @property {string} [measure]
- * @property {number} [at]
- * @property {boolean} [stored]
- * @property {boolean} [ended]
  */
-
-export {};
+export interface Message {
+  update?: Update;
+  notice?: Notice;
+  measurement?: Measurement;
+  name?: string;
+  follow?: string;
+  measure?: string;
+  at?: number;
+  stored?: boolean;
+  ended?: boolean;
+}
