@@ -2,7 +2,7 @@
 // "Save as": the run as one HTML file; and, as the page shows them now, the coloured text and a round's tree as pictures,
 // and the rounds as a table.
 
-import { appendAll, find, make, saveFile } from "../view/dom.js";
+import { find, h, saveFile } from "../view/dom.js";
 import { isUnknown } from "../view/served.js";
 import { signOf } from "../view/textless.js";
 import { branchesOf, shapeInWords } from "../view/tree.js";
@@ -28,19 +28,12 @@ const SHARPNESS = 2; // pixels of a PNG to one of the SVG, if it has room
  */
 export function offerSaving(page, run, { text, shownTree }, fetchHtml) {
   const part = (/** @type {string} */ id) => find(page, `[data-testid="${id}"]`);
-  const menu = make("details");
-  menu.className = "save-as";
   const buttons = KINDS.filter((kind) => kind !== "html" || fetchHtml).map((kind) => {
-    const button = make("button", say(`keep.${kind}`));
-    button.type = "button";
-    button.dataset.saves = kind;
-    button.addEventListener("click", () => save(kind).catch((error) => refuse(kind === "html" ? error.message : say("keep.failed"))));
-    return button;
+    const failed = (/** @type {Error} */ error) => refuse(kind === "html" ? error.message : say("keep.failed"));
+    return h("button", { "data-saves": kind, onclick: () => save(kind).catch(failed) }, say(`keep.${kind}`));
   });
-  const choices = make("div");
-  appendAll(choices, buttons);
-  const summary = make("summary", say("keep.save_as"));
-  menu.append(summary, choices);
+  const summary = h("summary", {}, say("keep.save_as"));
+  const menu = h("details", { class: "save-as" }, summary, h("div", {}, buttons));
   find(page, "#save").after(menu);
   summary.addEventListener("click", () => { // before it opens; "toggle" would come after the first paint
     find(menu, '[data-saves="tree"]').hidden = !part("tree").checkVisibility();
@@ -87,7 +80,7 @@ export function offerSaving(page, run, { text, shownTree }, fetchHtml) {
 
   function content() {
     const style = getComputedStyle(page);
-    const canvas = make("canvas").getContext("2d");
+    const canvas = h("canvas").getContext("2d");
     if (!canvas) throw new Error("no canvas");
     const legend = [...part("legend").querySelectorAll("[data-explains]")].filter((entry) => entry.checkVisibility());
     return {
@@ -137,7 +130,7 @@ async function pixelsOf({ svg, width, height }) {
   image.src = `data:image/svg+xml,${encodeURIComponent(svg)}`; // some notebooks allow no blobs
   await image.decode();
   const scale = Math.min(SHARPNESS, HIGHEST / height);
-  const canvas = make("canvas");
+  const canvas = h("canvas");
   [canvas.width, canvas.height] = [Math.round(width * scale), Math.round(height * scale)];
   canvas.getContext("2d")?.drawImage(image, 0, 0, canvas.width, canvas.height);
   const blob = await new Promise((done) => canvas.toBlob(done, "image/png"));

@@ -7,7 +7,6 @@ import { ruleOf } from "../view/rules.js";
 import { isAfterRefused } from "../view/run.js";
 import { named } from "../view/textless.js";
 import { say } from "../view/words.js";
-import { DEFAULTS } from "./defaults.js";
 import { pick, trialOf } from "./identity.js";
 import { NEUTRAL, shaped, sumOf } from "./shaping.js";
 
@@ -34,6 +33,14 @@ import { NEUTRAL, shaped, sumOf } from "./shaping.js";
  * @property {string} place where p and q are from
  */
 
+/** The bars that the figure begins with: a drafter that is right half of the time, and wrong in each way. */
+export const DEFAULTS = {
+  p: [0.42, 0.22, 0.14, 0.1, 0.08, 0.04],
+  q: [0.2, 0.38, 0.08, 0.22, 0.04, 0.08],
+  draft: 1,
+  u: 0.8,
+  other: 0.3, // the random number that draws the replacement
+};
 const TOKENS = [
   "figure.tokens.one", "figure.tokens.two", "figure.tokens.three", "figure.tokens.four", "figure.tokens.five", "figure.tokens.six",
 ];

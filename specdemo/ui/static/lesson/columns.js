@@ -1,45 +1,34 @@
 // @ts-check
 // A chart with a column for each token, and its numbers in a table below it, in the same columns.
 
-import { appendAll, make } from "../view/dom.js";
+import { fill, h } from "../view/dom.js";
 import { fixed } from "../view/format.js";
+import { columnHead, rowOf } from "../view/tables.js";
+
+/** @typedef {ReturnType<typeof makeColumns>} Columns */
 
 const CROWDED = 7; // tokens, whose columns are narrow on a phone
 
 /**
- * @typedef {object} Columns
- * @property {HTMLElement[]} columns one a token; the caller fills them
- * @property {HTMLElement[]} names the tokens' heads in the table
- * @property {(row: number, head: string, cells: string[], isShown?: boolean) => void} write
- */
-
-/**
  * @param {HTMLElement} chart
- * @param {number} tokens
+ * @param {HTMLElement[]} heads one a token
+ * @param {number} others how many of them, at the end, stand for more than one token
  * @param {string} label the table's name
  * @param {string[]} rows a class for each row of numbers
- * @returns {Columns}
+ * @param {string[]} [bars] a class for each bar of a column
  */
-export function makeColumns(chart, tokens, label, rows) {
-  const many = (/** @type {() => HTMLElement} */ one) => Array.from({ length: tokens }, one);
-  const columns = many(() => classed(make("div"), "column"));
-  const names = many(() => {
-    const head = make("th");
-    head.scope = "col";
-    return head;
-  });
+export function makeColumns(chart, heads, others, label, rows, bars = []) {
+  const columns = heads.map(() => h("div", { class: "column" }, bars.map((name) => h("i", { class: name }))));
   const lines = rows.map((name) => {
-    const head = make("th");
-    head.scope = "row";
-    const cells = many(() => make("td"));
-    return { head, cells, line: classed(filled("tr", [head, ...cells]), name) };
+    const line = rowOf("", heads.map(() => ""));
+    line.className = name;
+    return line;
   });
-  const heads = make("thead", filled("tr", [make("td"), ...names]));
-  const table = make("table", heads, filled("tbody", lines.map(({ line }) => line)));
-  table.setAttribute("aria-label", label);
-  table.classList.toggle("crowded", tokens >= CROWDED);
-  chart.replaceChildren(classed(filled("div", columns), "plot"), table);
-  return { columns, names, write };
+  const heading = heads.map((head, at) => columnHead(head, { class: at >= heads.length - others && "others" }));
+  fill(chart, h("div", { class: "plot" }, columns), h("table", {
+    "aria-label": label, class: heads.length >= CROWDED && "crowded",
+  }, h("thead", {}, h("tr", {}, h("td"), heading)), h("tbody", {}, lines)));
+  return { columns, write, set };
 
   /**
    * @param {number} row
@@ -47,29 +36,21 @@ export function makeColumns(chart, tokens, label, rows) {
    * @param {string[]} texts
    */
   function write(row, head, texts, isShown = true) {
-    const { head: name, cells, line } = lines[row];
-    line.hidden = !isShown;
-    name.textContent = head;
-    cells.forEach((cell, at) => { cell.textContent = texts[at]; });
+    lines[row].hidden = !isShown;
+    [head, ...texts].forEach((text, at) => { lines[row].cells[at].textContent = text; });
   }
-}
 
-/**
- * Puts the tokens' heads into the table.
- * @param {Columns} columns
- * @param {HTMLElement[]} heads
- * @param {number} others how many of them, at the end, stand for more than one token
- */
-export function setHeads({ names }, heads, others) {
-  heads.forEach((head, at) => {
-    names[at].replaceChildren(head);
-    names[at].classList.toggle("others", at >= heads.length - others);
-  });
+  /** Sets the columns' numbers that the style sheet reads. @param {Record<string, number[]>} numbers one a token */
+  function set(numbers) {
+    for (const [name, values] of Object.entries(numbers)) {
+      columns.forEach((column, at) => setNumber(column, name, values[at]));
+    }
+  }
 }
 
 /** @param {string[]} names of the tokens */
 export function headsOf(names) {
-  return names.map((name) => make("span", bare(name)));
+  return names.map((name) => h("span", {}, bare(name)));
 }
 
 /** A name without its quotes, for where there is little room. @param {string} name */
@@ -83,24 +64,12 @@ export function inColumn(values) {
 }
 
 /**
- * @param {keyof HTMLElementTagNameMap} tag
- * @param {HTMLElement[]} children
+ * What the bars are: their classes, and the words.
+ * @param {[classes: string, words: string][]} entries with spaces between classes
  */
-function filled(tag, children) {
-  const made = make(tag);
-  appendAll(made, children);
-  return made;
-}
-
-/**
- * @template {HTMLElement} T
- * @param {T} element
- * @param {string} name
- * @returns {T}
- */
-export function classed(element, name) {
-  element.className = name;
-  return element;
+export function keyOf(...entries) {
+  return h("p", { class: "key" }, entries.map(([classes, words]) => (
+    h("span", {}, classes.split(" ").map((name) => h("i", { class: name })), h("span", {}, words)))));
 }
 
 /**

@@ -2,7 +2,7 @@
 // The tab "Why it is exact": p and q as bars to be pulled, what comes out by the rule or by a mistake, one
 // draft with its random number, and 10,000 of them. All in the browser, by identity.js.
 
-import { find, write } from "../view/dom.js";
+import { fill, h, within, write } from "../view/dom.js";
 import { fixed } from "../view/format.js";
 import { inLanguage, say } from "../view/words.js";
 import { asAt, byDefault } from "./chosen.js";
@@ -22,21 +22,16 @@ import { makeTwo } from "./two.js";
 /** @import { Chosen } from "./chosen.js" */
 /** @import { Trial } from "./identity.js" */
 
-const FIGURE = `
-  <div class="lead"><p class="answer"></p>
-    <div class="doing"><button type="button" class="take" data-say="figure.take"></button>
-      <button type="button" class="reset" data-say="figure.reset"></button></div></div>
-  <div class="mistakes" role="group"></div>
-  <div class="whys" role="status"></div>
-  <p class="place"></p>
-  <div class="lesson cards">
-    <section class="pull"></section>
-    <section class="parts"></section>
-    <section class="one"></section>
-    <section class="many"></section>
-    <section class="two made"></section>
-    <section class="two told"></section>
-  </div>`;
+const content = () => [
+  h("div", { class: "lead" }, h("p", { class: "answer" }),
+    h("div", { class: "doing" },
+      h("button", { class: "take" }, say("figure.take")), h("button", { class: "reset" }, say("figure.reset")))),
+  h("div", { class: "mistakes", role: "group" }),
+  h("div", { class: "whys", role: "status" }),
+  h("p", { class: "place" }),
+  h("div", { class: "lesson cards" },
+    ["pull", "parts", "one", "many", "two made", "two told"].map((name) => h("section", { class: name }))),
+];
 const HALF = 0.5; // how far the bars' scale goes while none is longer
 
 /**
@@ -48,7 +43,7 @@ const HALF = 0.5; // how far the bars' scale goes while none is longer
  * @param {() => void} address.changed called when the figure shows something else
  */
 export function makeFigure(panel, pinned, { isOurs, changed } = { isOurs: () => true, changed() {} }) {
-  /** @type {ReturnType<typeof fill> | null} */
+  /** @type {ReturnType<typeof build> | null} */
   let filled = null;
   /** What the address asks for, until the figure shows it. @type {Record<string, string> | null} */
   let asked = figureIn(location.search);
@@ -61,7 +56,7 @@ export function makeFigure(panel, pinned, { isOurs, changed } = { isOurs: () => 
 
   /** @param {Run} run */
   function show(run) {
-    filled ??= fill(panel, pinned, () => { if (!asked) changed(); });
+    filled ??= build(panel, pinned, () => { if (!asked) changed(); });
     if (asked && isOurs() && (filled.restore(run, asked) || run.complete)) asked = null;
     filled.show(run);
   }
@@ -72,9 +67,9 @@ export function makeFigure(panel, pinned, { isOurs, changed } = { isOurs: () => 
  * @param {() => Token | null} pinned
  * @param {() => void} changed
  */
-function fill(panel, pinned, changed) {
-  panel.innerHTML = FIGURE;
-  const part = (/** @type {string} */ selector) => find(panel, selector);
+function build(panel, pinned, changed) {
+  fill(panel, content());
+  const part = within(panel);
   const chosen = byDefault();
   /** What it began with, and whose p and q that has. @type {{ chosen: Chosen, token: Token | null }} */
   let base = { chosen: byDefault(), token: null };
@@ -88,9 +83,6 @@ function fill(panel, pinned, changed) {
   const one = makeOne(panel, part(".one"), chosen, drawOne);
   const many = makeMany(panel, part(".many"), chosen);
   const two = makeTwo(part(".two.made"), part(".two.told"), chosen, drawLead);
-  for (const element of /** @type {NodeListOf<HTMLElement>} */ (panel.querySelectorAll("[data-say]"))) {
-    element.textContent = say(element.dataset.say ?? "");
-  }
   const take = /** @type {HTMLButtonElement} */ (part(".take"));
   take.addEventListener("click", takePinned);
   part(".reset").addEventListener("click", begin);
@@ -107,7 +99,7 @@ function fill(panel, pinned, changed) {
   function begin() {
     Object.assign(chosen, byDefault());
     base = { chosen: byDefault(), token: null };
-    build();
+    anew();
     allowTaking();
   }
 
@@ -150,13 +142,13 @@ function fill(panel, pinned, changed) {
     const found = placeAt(token);
     if (!token || !found) return false;
     Object.assign(chosen, asAt(token, found));
-    build();
+    anew();
     base = { chosen: { ...chosen, shaping: { ...chosen.shaping } }, token };
     return true;
   }
 
   /** Draws everything anew, when there are other tokens. */
-  function build() {
+  function anew() {
     for (const section of [pull, parts, one, many, two]) section.build();
     change();
   }

@@ -1,10 +1,10 @@
 // @ts-check
 // 10,000 drafts of the figure, really drawn and judged, and how far what came out is from p.
 
-import { appendAll, find, make, write } from "../view/dom.js";
+import { fill, find, h, within, write } from "../view/dom.js";
 import { fixed, grouped, pValue } from "../view/format.js";
 import { say } from "../view/words.js";
-import { classed, headsOf, inColumn, makeColumns, setHeads, setNumber } from "./columns.js";
+import { headsOf, inColumn, keyOf, makeColumns } from "./columns.js";
 import { compared, draw as drawInto, freedomOf, noCounts, randomNumbers } from "./draws.js";
 import { sumOf } from "./shaping.js";
 
@@ -13,17 +13,18 @@ import { sumOf } from "./shaping.js";
 /** @import { Comparison, Counts } from "./draws.js" */
 /** @import { Trial } from "./identity.js" */
 
-const MARKUP = `
-  <h2 data-say="figure.many.title"></h2>
-  <p class="key"><span><i class="kept"></i><i class="added"></i><span data-say="figure.many.came"></span></span>
-    <span><i class="formula"></i><span data-say="figure.many.formula"></span></span>
-    <span><i class="of-p"></i><span data-say="figure.parts.due"></span></span></p>
-  <div class="chart"></div>
-  <div class="drawing"><button type="button" class="draw-many" data-say="figure.many.draw"></button>
-    <dl><div><dt data-say="figure.many.distance"></dt><dd class="distance"></dd></div>
-      <div><dt class="statistic-name"></dt><dd class="statistic"></dd></div>
-      <div><dt data-say="figure.many.chance"></dt><dd class="chance"></dd></div></dl></div>
-  <p class="found" role="status"></p>`;
+const content = () => [
+  h("h2", {}, say("figure.many.title")),
+  keyOf(["kept added", say("figure.many.came")], ["formula", say("figure.many.formula")], ["of-p", say("figure.parts.due")]),
+  h("div", { class: "chart" }),
+  h("div", { class: "drawing" },
+    h("button", { class: "draw-many" }, say("figure.many.draw")),
+    h("dl", {},
+      h("div", {}, h("dt", {}, say("figure.many.distance")), h("dd", { class: "distance" })),
+      h("div", {}, h("dt", { class: "statistic-name" }), h("dd", { class: "statistic" })),
+      h("div", {}, h("dt", {}, say("figure.many.chance")), h("dd", { class: "chance" })))),
+  h("p", { class: "found", role: "status" }),
+];
 const DRAWS = 10_000; // as the words have it, too
 const A_FRAME = 250; // drafts, so that the columns are seen to fill
 const AT_ONCE = 2500; // of them a frame, where no motion is wanted
@@ -36,8 +37,8 @@ const LIKELY = 0.001; // and the one from which nothing is said against it
  * @param {Chosen} chosen
  */
 export function makeMany(panel, section, chosen) {
-  section.innerHTML = MARKUP;
-  const part = (/** @type {string} */ selector) => find(section, selector);
+  fill(section, content());
+  const part = within(section);
   /** @type {Columns} */
   let columns;
   /** What is drawn from. @type {Trial} */
@@ -52,10 +53,8 @@ export function makeMany(panel, section, chosen) {
   /** Makes the columns, when there are other tokens. */
   function build() {
     const { names, others } = chosen;
-    columns = makeColumns(part(".chart"), names.length, say("figure.many.table"), ["share", "p"]);
-    setHeads(columns, headsOf(names), others.length);
-    const kinds = ["kept", "added", "formula", "of-p"];
-    for (const column of columns.columns) appendAll(column, kinds.map((kind) => classed(make("i"), kind)));
+    const bars = ["kept", "added", "formula", "of-p"];
+    columns = makeColumns(part(".chart"), headsOf(names), others.length, say("figure.many.table"), ["share", "p"], bars);
   }
 
   /** @param {Trial} other another one, from which nothing has been drawn */
@@ -91,14 +90,12 @@ export function makeMany(panel, section, chosen) {
 
   function drawCounts() {
     const { out, p } = trial;
-    columns.columns.forEach((column, at) => {
-      setNumber(column, "kept", (counts?.accepted[at] ?? 0) / DRAWS);
-      setNumber(column, "added", (counts?.replaced[at] ?? 0) / DRAWS);
-      setNumber(column, "formula", out[at]);
-      find(column, ".formula").hidden = out[at] < 0.0005;
-      setNumber(column, "due", p[at]);
-    });
-    columns.write(0, say("figure.many.share"), out.map((_, at) => (counts ? fixed((counts.accepted[at] + counts.replaced[at]) / DRAWS, 3) : "–")));
+    const shares = (/** @type {number[]} */ some) => some.map((count) => count / DRAWS);
+    const { accepted, replaced } = counts ?? noCounts(out.length);
+    columns.set({ kept: shares(accepted), added: shares(replaced), formula: out, due: p });
+    columns.columns.forEach((column, at) => { find(column, ".formula").hidden = out[at] < 0.0005; });
+    const written = shares(accepted.map((count, at) => count + replaced[at]));
+    columns.write(0, say("figure.many.share"), counts ? inColumn(written) : out.map(() => "–"));
     columns.write(1, say("figure.many.target"), inColumn(p));
   }
 

@@ -1,7 +1,7 @@
 // @ts-check
 // One draft of the figure, judged: the random number u against the threshold, and the one that draws a replacement.
 
-import { appendAll, find, make, write } from "../view/dom.js";
+import { fill, find, h, within, write } from "../view/dom.js";
 import { fixed } from "../view/format.js";
 import { say } from "../view/words.js";
 import { belowOne, draftOf, draftsGreedily, weightsOf } from "./chosen.js";
@@ -14,16 +14,20 @@ import { NEUTRAL } from "./shaping.js";
 /** @import { Chosen } from "./chosen.js" */
 /** @import { Trial } from "./identity.js" */
 
-const MARKUP = `
-  <h2 data-say="figure.one.title"></h2>
-  <div class="drafting"><p class="drafted"></p><button type="button" class="draw-one" data-say="figure.one.draw"></button></div>
-  <div class="judging"><p class="threshold"><span></span></p>
-    <div class="strip verdicts"><span class="accept"></span><span class="reject"></span><i class="u"></i></div>
-    <p class="u-value"><span></span></p></div>
-  <p class="greedy"></p>
-  <p class="outcome-of-one" role="status"><b></b> <span></span></p>
-  <div class="replacing"><p class="from"></p>
-    <div class="strip replacements"><i class="u"></i></div></div>`;
+const content = () => [
+  h("h2", {}, say("figure.one.title")),
+  h("div", { class: "drafting" }, h("p", { class: "drafted" }), h("button", { class: "draw-one" }, say("figure.one.draw"))),
+  h("div", { class: "judging" },
+    h("p", { class: "threshold" }, h("span")),
+    h("div", { class: "strip verdicts" }, h("span", { class: "accept" }), h("span", { class: "reject" }),
+      h("i", { class: "u", "aria-label": say("figure.one.u_name") })),
+    h("p", { class: "u-value" }, h("span"))),
+  h("p", { class: "greedy" }),
+  h("p", { class: "outcome-of-one", role: "status" }, h("b"), " ", h("span")),
+  h("div", { class: "replacing" },
+    h("p", { class: "from" }),
+    h("div", { class: "strip replacements" }, h("i", { class: "u", "aria-label": say("figure.one.other_name") }))),
+];
 const SEED = 10_000; // of the drafts that are drawn one by one; the seeds of the many are smaller
 const ROOM = 0.2; // of a strip, which a word needs
 
@@ -34,8 +38,8 @@ const ROOM = 0.2; // of a strip, which a word needs
  * @param {() => void} drafted called when another draft is chosen, or another of its random numbers
  */
 export function makeOne(panel, section, chosen, drafted) {
-  section.innerHTML = MARKUP;
-  const part = (/** @type {string} */ selector) => find(section, selector);
+  fill(section, content());
+  const part = within(section);
   const strips = { verdicts: part(".verdicts"), replacements: part(".replacements") };
   const handles = { u: find(strips.verdicts, ".u"), other: find(strips.replacements, ".u") };
   const dice = randomNumbers(SEED);
@@ -52,8 +56,6 @@ export function makeOne(panel, section, chosen, drafted) {
       },
     });
   }
-  handles.u.setAttribute("aria-label", say("figure.one.u_name"));
-  handles.other.setAttribute("aria-label", say("figure.one.other_name"));
   part(".draw-one").addEventListener("click", () => {
     Object.assign(chosen, { draft: pick(trial.drawn, dice()), u: dice(), other: dice() });
     drafted();
@@ -62,8 +64,7 @@ export function makeOne(panel, section, chosen, drafted) {
 
   /** Makes the places of the replacements, when there are other tokens. */
   function build() {
-    strips.replacements.replaceChildren();
-    appendAll(strips.replacements, [...chosen.order.map(({ name = "" }) => make("span", bare(name))), handles.other]);
+    fill(strips.replacements, chosen.order.map(({ name = "" }) => h("span", {}, bare(name))), handles.other);
   }
 
   /** @param {Trial} shown */

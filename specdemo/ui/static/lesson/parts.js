@@ -2,10 +2,10 @@
 // What comes out by formula: of each token the part that comes as an accepted draft, and the part that comes as a
 // replacement.
 
-import { appendAll, find, make, write } from "../view/dom.js";
+import { fill, h, within, write } from "../view/dom.js";
 import { addends } from "../view/recompute.js";
 import { inLanguage, say } from "../view/words.js";
-import { classed, headsOf, makeColumns, setHeads, setNumber } from "./columns.js";
+import { headsOf, keyOf, makeColumns, setNumber } from "./columns.js";
 import { isExact } from "./identity.js";
 import { sumOf } from "./shaping.js";
 
@@ -13,24 +13,23 @@ import { sumOf } from "./shaping.js";
 /** @import { Columns } from "./columns.js" */
 /** @import { Trial } from "./identity.js" */
 
-const MARKUP = `
-  <h2></h2>
-  <p class="key"><span><i class="kept"></i><span data-say="figure.parts.kept"></span></span>
-    <span><i class="added"></i><span data-say="figure.parts.added"></span></span>
-    <span><i class="due"></i><span data-say="figure.parts.due"></span></span></p>
-  <div class="chart"></div>
-  <div class="area" role="img"></div>
-  <p class="sums"><b class="rate"></b><span class="mass"></span></p>
-  <p class="bound note" data-say="figure.parts.bound"></p>
-  <p class="poor note" data-say="figure.parts.poor"></p>`;
+const content = () => [
+  h("h2"),
+  keyOf(["kept", say("figure.parts.kept")], ["added", say("figure.parts.added")], ["due", say("figure.parts.due")]),
+  h("div", { class: "chart" }),
+  h("div", { class: "area", role: "img" }),
+  h("p", { class: "sums" }, h("b", { class: "rate" }), h("span", { class: "mass" })),
+  h("p", { class: "bound note" }, say("figure.parts.bound")),
+  h("p", { class: "poor note" }, say("figure.parts.poor")),
+];
 
 /**
  * @param {HTMLElement} section
  * @param {Chosen} chosen
  */
 export function makeParts(section, chosen) {
-  section.innerHTML = MARKUP;
-  const part = (/** @type {string} */ selector) => find(section, selector);
+  fill(section, content());
+  const part = within(section);
   /** @type {Columns} */
   let columns;
   return { build, draw };
@@ -38,15 +37,10 @@ export function makeParts(section, chosen) {
   /** Makes the columns, when there are other tokens. */
   function build() {
     const { names, others } = chosen;
-    columns = makeColumns(part(".chart"), names.length, say("figure.parts.table"), ["of-kept", "of-added", "sum", "excess"]);
-    setHeads(columns, headsOf(names), others.length);
-    for (const column of columns.columns) appendAll(column, ["kept", "added", "due"].map((kind) => classed(make("i"), kind)));
-    part(".area").replaceChildren();
-    appendAll(part(".area"), ["kept", "added"].flatMap((kind) => names.map((name) => {
-      const piece = classed(make("i"), kind);
-      piece.title = name;
-      return piece;
-    })));
+    const rows = ["of-kept", "of-added", "sum", "excess"];
+    const heads = headsOf(names);
+    columns = makeColumns(part(".chart"), heads, others.length, say("figure.parts.table"), rows, ["kept", "added", "due"]);
+    fill(part(".area"), ["kept", "added"].map((kind) => names.map((name) => h("i", { class: kind, title: name }))));
   }
 
   /** @param {Trial} trial */
@@ -54,11 +48,7 @@ export function makeParts(section, chosen) {
     const { accepted, replaced, out, p, rate } = trial;
     const exact = isExact(trial);
     write(part("h2"), exact ? say("figure.parts.title") : say("figure.parts.title_off"));
-    columns.columns.forEach((column, at) => {
-      setNumber(column, "kept", accepted[at]);
-      setNumber(column, "added", replaced[at]);
-      setNumber(column, "due", p[at]);
-    });
+    columns.set({ kept: accepted, added: replaced, due: p });
     const written = out.map((one, at) => addends(one, accepted[at]));
     const row = (/** @type {number} */ which) => written.map((texts) => texts[which]);
     const excess = out.map((one, at) => signed(one - p[at]));

@@ -2,11 +2,11 @@
 // The figure's p and q as bars to be pulled, with the sampler's sliders below them. A token's name is a button that
 // drafts it.
 
-import { find, make, write } from "../view/dom.js";
+import { append, fill, find, h, within, write } from "../view/dom.js";
 import { fixed } from "../view/format.js";
 import { say } from "../view/words.js";
 import { draftOf, draftsGreedily } from "./chosen.js";
-import { bare, classed, inColumn, makeColumns, setHeads, setNumber } from "./columns.js";
+import { bare, inColumn, keyOf, makeColumns, setNumber } from "./columns.js";
 import { makeHandle } from "./handle.js";
 import { NEUTRAL, noLooser, rescaled } from "./shaping.js";
 
@@ -15,14 +15,12 @@ import { NEUTRAL, noLooser, rescaled } from "./shaping.js";
 /** @import { Trial } from "./identity.js" */
 /** @import { Shaping } from "./shaping.js" */
 
-const MARKUP = `
-  <h2 data-say="figure.pull.title"></h2>
-  <p class="key"><span><i class="of-p"></i><span data-say="figure.pull.p"></span></span>
-    <span><i class="of-q"></i><span data-say="figure.pull.q"></span></span>
-    <span class="told-key"><i class="told"></i><span data-say="figure.pull.told_key"></span></span>
-    <span class="raw-key"><i class="raw"></i><span></span></span></p>
-  <div class="chart"></div>
-  <div class="shaping"></div>`;
+const content = () => {
+  const key = keyOf(["of-p", say("figure.pull.p")], ["of-q", say("figure.pull.q")], ["told", say("figure.pull.told_key")], ["raw", ""]);
+  key.children[2].className = "told-key";
+  key.children[3].className = "raw-key";
+  return [h("h2", {}, say("figure.pull.title")), key, h("div", { class: "chart" }), h("div", { class: "shaping" })];
+};
 /** @type {[name: keyof Shaping, label: string, least: number, most: number, step: number][]} */
 const FILTERS = [
   ["temperature", "figure.pull.temperature", 0, 2, 0.05],
@@ -40,8 +38,8 @@ const FILTERS = [
  * @param {() => void} figure.drafted called when another draft is chosen
  */
 export function makePull(section, chosen, { changed, drafted }) {
-  section.innerHTML = MARKUP;
-  const part = (/** @type {string} */ selector) => find(section, selector);
+  fill(section, content());
+  const part = within(section);
   /** @type {Columns} */
   let columns;
   /** @type {{ which: Which, at: number, bar: HTMLElement, raw: HTMLElement, handle: HTMLElement }[]} */
@@ -51,15 +49,14 @@ export function makePull(section, chosen, { changed, drafted }) {
   /** Where the drafter tells another q, the marks at what it tells. @type {HTMLElement[]} */
   let lies = [];
   let top = 1; // of the bars' scale
-  makeSliders();
+  fill(part(".shaping"), FILTERS.map(slider));
   return { build, draw, markDraft };
 
   /** Makes the columns, when there are other tokens. */
   function build() {
-    columns = makeColumns(part(".chart"), chosen.names.length, say("figure.pull.table"), ["p", "q", "told"]);
     lies = [];
     choices = chosen.names.map(choice);
-    setHeads(columns, choices, chosen.others.length);
+    columns = makeColumns(part(".chart"), choices, chosen.others.length, say("figure.pull.table"), ["p", "q", "told"]);
     bars = columns.columns.flatMap((column, at) => [bar(column, at, "p"), bar(column, at, "q")]);
   }
 
@@ -68,14 +65,13 @@ export function makePull(section, chosen, { changed, drafted }) {
    * @param {number} at
    */
   function choice(name, at) {
-    const button = make("button", bare(name));
-    button.type = "button";
-    button.title = say("figure.pull.choose", { token: name });
-    button.addEventListener("click", () => {
-      chosen.draft = at;
-      drafted();
-    });
-    return button;
+    return h("button", {
+      title: say("figure.pull.choose", { token: name }),
+      onclick() {
+        chosen.draft = at;
+        drafted();
+      },
+    }, bare(name));
   }
 
   /**
@@ -84,13 +80,13 @@ export function makePull(section, chosen, { changed, drafted }) {
    * @param {Which} which
    */
   function bar(column, at, which) {
-    const side = classed(make("div"), `side ${which}`);
-    const made = { which, at, bar: classed(make("i"), `of-${which}`), raw: classed(make("i"), "raw"), handle: make("b") };
-    side.append(made.bar, made.raw, made.handle);
-    if (which === "q") side.append(lies[at] = classed(make("i"), "told"));
-    column.append(side);
+    const token = { token: chosen.names[at] };
+    const name = which === "p" ? say("figure.pull.bar_p", token) : say("figure.pull.bar_q", token);
+    const [bar, raw, handle] = [h("i", { class: `of-${which}` }), h("i", { class: "raw" }), h("b", { "aria-label": name })];
+    const lie = which === "q" ? lies[at] = h("i", { class: "told" }) : null;
+    append(column, [h("div", { class: `side ${which}` }, bar, raw, handle, lie)]);
     let before = chosen.raw[which]; // the bars as they were when this one was taken
-    makeHandle(made.handle, {
+    makeHandle(handle, {
       upright: true,
       length: () => column.getBoundingClientRect().height / top,
       read: () => chosen.raw[which][at],
@@ -102,23 +98,19 @@ export function makePull(section, chosen, { changed, drafted }) {
       grasped: () => { before = chosen.raw[which]; },
       released: () => changed(),
     });
-    const token = { token: chosen.names[at] };
-    made.handle.setAttribute("aria-label", which === "p" ? say("figure.pull.bar_p", token) : say("figure.pull.bar_q", token));
-    return made;
+    return { which, at, bar, raw, handle };
   }
 
-  function makeSliders() {
-    for (const [name, label, least, most, step] of FILTERS) {
-      const range = make("input");
-      Object.assign(range, { type: "range", min: least, max: most, step });
-      range.dataset.name = name;
-      range.addEventListener("input", () => {
-        chosen.shaping[name] = noLooser(name, Number(range.value), chosen.done);
-        chosen.asTaken = false;
-        changed();
-      });
-      part(".shaping").append(make("label", make("span", say(label)), range, make("output")));
-    }
+  /** @param {typeof FILTERS[number]} filter */
+  function slider([name, label, min, max, step]) {
+    const moved = (/** @type {Event} */ { currentTarget }) => {
+      const { value } = /** @type {HTMLInputElement} */ (currentTarget);
+      chosen.shaping[name] = noLooser(name, Number(value), chosen.done);
+      chosen.asTaken = false;
+      changed();
+    };
+    const range = h("input", { type: "range", min, max, step, "data-name": name, oninput: moved });
+    return h("label", {}, h("span", {}, say(label)), range, h("output"));
   }
 
   /**

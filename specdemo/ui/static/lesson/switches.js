@@ -1,13 +1,26 @@
 // @ts-check
-// The mistakes that can be switched on in the figure, and why each is one.
+// The mistakes that can be switched on, in the figure and in the trials, and why each is one.
 
-import { appendAll, find, make } from "../view/dom.js";
+import { append, fill, find, h } from "../view/dom.js";
 import { say } from "../view/words.js";
 import { MISTAKES, isExact } from "./identity.js";
-import { MISTAKE_WORDS } from "./mistakes.js";
 
 /** @import { Chosen } from "./chosen.js" */
 /** @import { Mistake, Trial } from "./identity.js" */
+
+/** The keys of their words. @type {Record<Mistake, [name: string, why: string]>} */
+export const MISTAKE_WORDS = {
+  from_p: ["figure.mistakes.from_p.name", "figure.mistakes.from_p.why"],
+  told: ["figure.mistakes.told.name", "figure.mistakes.told.why"],
+  soft: ["figure.mistakes.soft.name", "figure.mistakes.soft.why"],
+  likelier: ["figure.mistakes.likelier.name", "figure.mistakes.likelier.why"],
+};
+
+/** A button for each mistake. @param {(mistake: Mistake) => void} turn */
+export function switchesOf(turn) {
+  return MISTAKES.map((mistake) => (
+    h("button", { "data-mistake": mistake, onclick: () => turn(mistake) }, say(MISTAKE_WORDS[mistake][0]))));
+}
 
 /**
  * @param {HTMLElement} panel
@@ -18,16 +31,9 @@ export function makeSwitches(panel, chosen, changed) {
   const [group, whys] = [find(panel, ".mistakes"), find(panel, ".whys")];
   let temperatureBefore = 1; // the mistake that is about greedy decoding
   const label = say("figure.mistakes.label");
+  const buttons = switchesOf(turn);
   group.setAttribute("aria-label", label);
-  group.append(make("span", label));
-  const buttons = MISTAKES.map((mistake) => {
-    const button = make("button", say(MISTAKE_WORDS[mistake][0]));
-    button.type = "button";
-    button.dataset.mistake = mistake;
-    button.addEventListener("click", () => turn(mistake));
-    return button;
-  });
-  appendAll(group, buttons);
+  append(group, [h("span", {}, label), buttons]);
   return { draw };
 
   /** @param {Mistake} mistake */
@@ -53,7 +59,6 @@ export function makeSwitches(panel, chosen, changed) {
     if (made.length && isExact(trial)) sentences.push(say("figure.mistakes.harmless"));
     const shown = [...whys.children].map(({ textContent }) => textContent).join();
     if (shown === sentences.join()) return; // it is read aloud
-    whys.replaceChildren();
-    appendAll(whys, sentences.map((why) => make("p", why)));
+    fill(whys, sentences.map((why) => h("p", {}, why)));
   }
 }

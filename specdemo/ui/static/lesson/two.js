@@ -2,11 +2,11 @@
 // A second guess at the same place: what p is then made of, and two guesses with their random numbers, of which the
 // second is judged by what the first has left of p and of q.
 
-import { appendAll, find, make, write } from "../view/dom.js";
+import { fill, find, h, write } from "../view/dom.js";
 import { fixed } from "../view/format.js";
 import { addends } from "../view/recompute.js";
 import { say } from "../view/words.js";
-import { classed, headsOf, inColumn, makeColumns, setHeads, setNumber } from "./columns.js";
+import { headsOf, inColumn, keyOf, makeColumns, setNumber } from "./columns.js";
 import { randomNumbers } from "./draws.js";
 import { isExact, pick, secondOf, twoOf } from "./identity.js";
 import { sumOf } from "./shaping.js";
@@ -15,23 +15,26 @@ import { sumOf } from "./shaping.js";
 /** @import { Columns } from "./columns.js" */
 /** @import { Trial } from "./identity.js" */
 
-const PARTS = `
-  <h2></h2>
-  <p class="key"><span><i class="kept"></i><span data-say="figure.two.first"></span></span>
-    <span><i class="second"></i><span data-say="figure.two.second"></span></span>
-    <span><i class="added"></i><span data-say="figure.two.both"></span></span>
-    <span><i class="due"></i><span data-say="figure.parts.due"></span></span></p>
-  <div class="chart"></div>
-  <p class="sums"><b class="rates"></b><span class="missed"></span></p>
-  <p class="wrong"><button type="button" aria-pressed="false" data-say="figure.two.again"></button></p>
-  <p class="note"></p>`;
-const STORY = `
-  <h2 data-say="figure.two.title"></h2>
-  <p class="key"><span><i class="of-p"></i><span class="whose-p"></span></span>
-    <span><i class="of-q"></i><span class="whose-q"></span></span></p>
-  <div class="chart"></div>
-  <div role="status"><ol class="story"></ol></div>
-  <button type="button" class="draw-two" data-say="figure.two.draw"></button>`;
+const ofParts = () => [
+  h("h2"),
+  keyOf(["kept", say("figure.two.first")], ["second", say("figure.two.second")], ["added", say("figure.two.both")],
+    ["due", say("figure.parts.due")]),
+  h("div", { class: "chart" }),
+  h("p", { class: "sums" }, h("b", { class: "rates" }), h("span", { class: "missed" })),
+  h("p", { class: "wrong" }, h("button", { "aria-pressed": "false" }, say("figure.two.again"))),
+  h("p", { class: "note" }),
+];
+const ofStory = () => {
+  const key = keyOf(["of-p", ""], ["of-q", ""]);
+  [...key.querySelectorAll("span > span")].forEach((words, at) => { words.className = ["whose-p", "whose-q"][at]; });
+  return [
+    h("h2", {}, say("figure.two.title")),
+    key,
+    h("div", { class: "chart" }),
+    h("div", { role: "status" }, h("ol", { class: "story" })),
+    h("button", { class: "draw-two" }, say("figure.two.draw")),
+  ];
+};
 const SEED = 20_000; // of the guesses that are drawn here
 const TRIES = 50; // to begin with a first guess that is rejected
 
@@ -42,8 +45,8 @@ const TRIES = 50; // to begin with a first guess that is rejected
  * @param {() => void} changed called when the second guess is judged another way
  */
 export function makeTwo(parts, story, chosen, changed) {
-  parts.innerHTML = PARTS;
-  story.innerHTML = STORY;
+  fill(parts, ofParts());
+  fill(story, ofStory());
   const random = randomNumbers(SEED);
   const dice = () => ({ first: random(), u: random(), second: random(), uOfSecond: random(), last: random() });
   let drawn = dice();
@@ -72,12 +75,8 @@ export function makeTwo(parts, story, chosen, changed) {
   /** Makes the columns, when there are other tokens. */
   function build() {
     const { names, others } = chosen;
-    const made = (/** @type {HTMLElement} */ section, /** @type {string} */ label, /** @type {string[]} */ rows, /** @type {string[]} */ bars) => {
-      const own = makeColumns(find(section, ".chart"), names.length, label, rows);
-      setHeads(own, headsOf(names), others.length);
-      for (const column of own.columns) appendAll(column, bars.map((kind) => classed(make("i"), kind)));
-      return own;
-    };
+    const made = (/** @type {HTMLElement} */ section, /** @type {string} */ label, /** @type {string[]} */ rows, /** @type {string[]} */ bars) => (
+      makeColumns(find(section, ".chart"), headsOf(names), others.length, label, rows, bars));
     columns = {
       parts: made(parts, say("figure.two.table"), ["of-kept", "of-second", "of-added", "sum"], ["kept", "second", "added", "due"]),
       left: made(story, say("figure.two.table_left"), ["left-p", "left-q"], ["of-p", "of-q"]),
@@ -113,12 +112,7 @@ export function makeTwo(parts, story, chosen, changed) {
     const exact = isExact(two);
     wrong.setAttribute("aria-pressed", String(isAgain));
     write(find(parts, "h2"), exact ? say("figure.two.parts") : say("figure.two.parts_off"));
-    columns.parts.columns.forEach((column, at) => {
-      setNumber(column, "kept", trial.accepted[at]);
-      setNumber(column, "second", two.second[at]);
-      setNumber(column, "added", two.replaced[at]);
-      setNumber(column, "due", trial.p[at]);
-    });
+    columns.parts.set({ kept: trial.accepted, second: two.second, added: two.replaced, due: trial.p });
     const written = two.out.map((one, at) => addends(one, trial.accepted[at], two.second[at]));
     const heads = [say("figure.two.row_first"), say("figure.two.row_second"), say("figure.two.row_both")];
     heads.forEach((head, row) => columns.parts.write(row, head, written.map((texts) => texts[row])));
@@ -142,10 +136,7 @@ export function makeTwo(parts, story, chosen, changed) {
     const plot = find(story, ".plot");
     plot.dataset.top = "1";
     setNumber(plot, "top", 1);
-    columns.left.columns.forEach((column, index) => {
-      setNumber(column, "p", next.p[index]);
-      setNumber(column, "q", next.drawn[index]);
-    });
+    columns.left.set({ p: next.p, q: next.drawn });
     write(find(story, ".whose-p"), isAgain ? say("figure.two.whole_p") : say("figure.two.left_p"));
     columns.left.write(0, isAgain ? say("figure.two.whole_p") : say("figure.two.row_p"), inColumn(next.p));
     write(find(story, ".whose-q"), say(isNext() ? "figure.two.next_q" : "figure.two.left_q"));
@@ -165,8 +156,6 @@ export function makeTwo(parts, story, chosen, changed) {
       sentences.push(say(`figure.two.${by}_${isSecond ? "accepted" : "rejected"}`, told(second, drawn.uOfSecond, next.accept[second])));
       if (!isSecond) sentences.push(say(`figure.two.${how}replaced`, { token: names[pick(next.replacement, drawn.last)] }));
     }
-    const list = find(story, ".story");
-    list.replaceChildren();
-    appendAll(list, sentences.map((words) => make("li", words)));
+    fill(find(story, ".story"), sentences.map((words) => h("li", {}, words)));
   }
 }

@@ -1,7 +1,7 @@
 // @ts-check
 // The page within another one (?frame=1): reduced to the run, with a way to the whole page.
 
-import { make } from "../view/dom.js";
+import { h } from "../view/dom.js";
 import { say } from "../view/words.js";
 
 /** Whether it is. page/serve.py puts the class there, before anything is drawn. */
@@ -15,9 +15,7 @@ export function isFramed() {
  * @param {() => void} start
  */
 export function addStart(page, start) {
-  const button = make("button", say("keep.run"));
-  button.type = "button";
-  button.className = "start";
+  const button = h("button", { class: "start" }, say("keep.run"));
   button.addEventListener("click", () => {
     button.remove();
     start();
@@ -27,11 +25,8 @@ export function addStart(page, start) {
 
 /** @param {HTMLElement} foot */
 export function addWayOut(foot) {
-  const link = make("a", say("keep.open"));
-  link.className = "way-out";
-  link.target = "_blank";
-  link.rel = "noopener";
-  for (const event of ["pointerover", "focus"]) link.addEventListener(event, lead);
+  const leading = { onpointerover: lead, onfocus: lead };
+  const link = h("a", { class: "way-out", target: "_blank", rel: "noopener", ...leading }, say("keep.open"));
   lead();
   foot.append(link);
 

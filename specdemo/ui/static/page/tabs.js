@@ -2,7 +2,7 @@
 // The tabs over the stage: each shows one view of the run. A view is told of the run when it becomes visible,
 // and again when the run changes while it is.
 
-import { find } from "../view/dom.js";
+import { around, find } from "../view/dom.js";
 import { isGoingOn } from "../runs/measuring.js";
 import { say } from "../view/words.js";
 
@@ -71,9 +71,9 @@ export function makeTabs(page, selected, panels) {
   }
 
   /** @param {MouseEvent} event */
-  function onClick(event) {
-    const button = event.target instanceof Element ? event.target.closest("[role=tab]") : null;
-    if (button instanceof HTMLElement) select(button.dataset.tab ?? "text");
+  function onClick({ target }) {
+    const button = around(target, "[role=tab]");
+    if (button) select(button.dataset.tab ?? "text");
   }
 
   /** @param {KeyboardEvent} event */

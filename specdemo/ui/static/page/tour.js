@@ -3,7 +3,7 @@
 // link (?tour=3), and leaves everything as it was.
 
 import { STEPS, aloneOf, parted, stepOf, substitute, wordsOf } from "../lesson/guide.js";
-import { find, make } from "../view/dom.js";
+import { append, fill, find, h } from "../view/dom.js";
 import { say } from "../view/words.js";
 import { mark } from "./address.js";
 
@@ -54,9 +54,6 @@ export function makeTour(page, stage) {
   /** The step that the address asks for, until the page can show it. */
   let wanted = isReduced ? null : stepOf(new URLSearchParams(location.search).get(NAME));
   button.addEventListener("click", () => begin(1));
-  part("next").addEventListener("click", () => go(at + 1));
-  part("back").addEventListener("click", () => go(at - 1));
-  part("end").addEventListener("click", () => end());
   document.addEventListener("keydown", onKey, true);
   document.addEventListener("click", ({ target }) => {
     if (at && target instanceof Element && target.closest(".lecture")) end();
@@ -153,15 +150,13 @@ export function makeTour(page, stage) {
     const shown = /** @type {Shown} */ (stage.run);
     part("title").textContent = say(`tour.${name}.title`);
     part("place").textContent = say("tour.place", { step: at, steps: STEPS.length });
-    part("words").replaceChildren();
-    parted(wordsOf(step, shown, here)).forEach((text, place) => part("words").append(place % 2 ? make("dfn", text) : text));
+    fill(part("words"), parted(wordsOf(step, shown, here)).map((text, place) => (place % 2 ? h("dfn", {}, text) : text)));
     part("lent").textContent = lent ? say("tour.lent", { name: say(`recorded.${lent}.name`) }) : "";
     const details = /** @type {HTMLDetailsElement} */ (part("details"));
     details.hidden = !formula;
     details.open = false;
     part("formula").textContent = formula ? say(`tour.${name}.formula`) : "";
-    part("tabs").replaceChildren();
-    for (const tab of tabs) if (page.querySelector(`.tabs [data-tab="${tab}"]`)) part("tabs").append(opener(tab));
+    fill(part("tabs"), tabs.filter((tab) => page.querySelector(`.tabs [data-tab="${tab}"]`)).map(opener));
     const [back, next] = [part("back"), part("next")];
     if (at === 1 && document.activeElement === back) next.focus(); // what is hidden loses the focus
     back.hidden = at === 1;
@@ -171,16 +166,15 @@ export function makeTour(page, stage) {
 
   /** @param {string} tab */
   function opener(tab) {
-    const link = make("button", find(page, `.tabs [data-tab="${tab}"]`).textContent ?? "");
-    link.type = "button";
-    link.addEventListener("click", () => {
-      end();
-      stage.select(tab);
-      const selected = find(page, `.tabs [data-tab="${tab}"]`);
-      selected.focus({ preventScroll: true });
-      selected.scrollIntoView({ block: "nearest" });
-    });
-    return link;
+    const selected = find(page, `.tabs [data-tab="${tab}"]`);
+    return h("button", {
+      onclick() {
+        end();
+        stage.select(tab);
+        selected.focus({ preventScroll: true });
+        selected.scrollIntoView({ block: "nearest" });
+      },
+    }, selected.textContent ?? "");
   }
 
   // Scrolls so that what is lit is seen, on a narrow screen above the card.
@@ -237,33 +231,20 @@ export function makeTour(page, stage) {
   }
 
   function build() {
-    const made = make("div");
-    made.className = "tour";
-    made.hidden = true;
-    made.tabIndex = -1;
-    made.setAttribute("role", "dialog");
-    made.setAttribute("aria-label", say("tour.name"));
     /** @type {Record<string, HTMLElement>} */
     const parts = {
-      title: make("h2"), place: make("span"), words: make("p"), lent: make("p"), details: make("details"),
-      tabs: make("p"), back: make("button", say("tour.back")), next: make("button"), end: make("button", say("tour.end")),
+      title: h("h2", { class: "title" }), place: h("span", { class: "place" }), words: h("p", { class: "words" }),
+      lent: h("p", { class: "lent" }), tabs: h("p", { class: "tabs" }), formula: h("code", { class: "formula" }),
+      end: h("button", { class: "end", onclick: () => end() }, say("tour.end")),
+      back: h("button", { class: "back", onclick: () => go(at - 1) }, say("tour.back")),
+      next: h("button", { class: "next", onclick: () => go(at + 1) }),
     };
-    parts.formula = make("code");
-    parts.details.append(make("summary", say("tour.formula")), parts.formula);
-    for (const [name, element] of Object.entries(parts)) {
-      element.classList.add(name);
-      if (element instanceof HTMLButtonElement) element.type = "button";
-    }
-    const said = make("div", parts.title, parts.words, parts.lent);
-    said.setAttribute("aria-live", "polite");
-    const buttons = make("div", parts.place, parts.end, parts.back, parts.next);
-    buttons.className = "buttons";
-    made.append(said, parts.details, parts.tabs, buttons);
-    const around = make("div");
-    around.className = "tour-light";
-    around.hidden = true;
-    around.setAttribute("aria-hidden", "true");
-    document.body.append(around, made);
-    return { card: made, light: around, part: (/** @type {string} */ name) => parts[name] };
+    parts.details = h("details", { class: "details" }, h("summary", {}, say("tour.formula")), parts.formula);
+    const card = h("div", { class: "tour", hidden: true, tabindex: -1, role: "dialog", "aria-label": say("tour.name") },
+      h("div", { "aria-live": "polite" }, parts.title, parts.words, parts.lent), parts.details, parts.tabs,
+      h("div", { class: "buttons" }, parts.place, parts.end, parts.back, parts.next));
+    const light = h("div", { class: "tour-light", hidden: true, "aria-hidden": "true" });
+    append(document.body, [light, card]);
+    return { card, light, part: (/** @type {string} */ name) => parts[name] };
   }
 }

@@ -2,31 +2,28 @@
 // The adviser: which setting pays for each kind of work, and what to type into a server. The server measures.
 
 import { fetchFile } from "../traces/traces.js";
-import { appendAll, escaped, find, make, saveFile } from "../view/dom.js";
+import { fill, h, saveFile, within } from "../view/dom.js";
+import { fillTable, measuredTable } from "../view/tables.js";
 import { say } from "../view/words.js";
 import { isGoingOn, makeMeasuring } from "./measuring.js";
-import { fillTable } from "./tables.js";
 
 /** @import { Request, Server } from "./measuring.js" */
 /** @import { Advice, Measurement } from "../view/messages.d.ts" */
 /** @import { Panel } from "../page/tabs.js" */
 
-const words = (/** @type {string} */ key) => escaped(say(key));
-const markup = () => `
-  <fieldset class="works"><legend>${words("advice.for_what")}</legend></fieldset>
-  <div class="measuring"></div>
-  <div class="found" hidden>
-    <dl class="advised" role="status"></dl>
-    <p class="ended"></p>
-    <ul class="checks"></ul>
-    <details class="typed"><summary>${words("advice.typed")}</summary><div class="servers"></div></details>
-    <details class="all"><summary>${words("advice.measured")}</summary>
-      <div class="scrolls stacked" role="group" aria-label="${words("advice.measured")}">
-        <table><thead><tr></tr></thead><tbody></tbody></table></div></details>
-    <p class="of"></p>
-    <div class="keeping"><button type="button" class="save" disabled>${words("advice.save")}</button></div>
-  </div>
-  <p class="notes">${words("advice.own")}</p>`;
+const content = (/** @type {string[]} */ works) => [
+  h("fieldset", { class: "works" }, h("legend", {}, say("advice.for_what")), works.map(choice)),
+  h("div", { class: "measuring" }),
+  h("div", { class: "found", hidden: true },
+    h("dl", { class: "advised", role: "status" }),
+    h("p", { class: "ended" }),
+    h("ul", { class: "checks" }),
+    h("details", { class: "typed" }, h("summary", {}, say("advice.typed")), h("div", { class: "servers" })),
+    h("details", { class: "all" }, h("summary", {}, say("advice.measured")), measuredTable(say("advice.measured"))),
+    h("p", { class: "of" }),
+    h("div", { class: "keeping" }, h("button", { class: "save", disabled: true }, say("advice.save")))),
+  h("p", { class: "notes" }, say("advice.own")),
+];
 
 /**
  * @param {HTMLElement} panel
@@ -36,9 +33,8 @@ const markup = () => `
  * @returns {Panel}
  */
 export function makeAdvise(panel, server, works, refuse) {
-  panel.innerHTML = markup();
-  const part = (/** @type {string} */ selector) => find(panel, selector);
-  appendAll(part(".works"), works.map(choice));
+  fill(panel, content(works));
+  const part = within(panel);
   const boxes = /** @type {HTMLInputElement[]} */ ([...panel.querySelectorAll(".works input")]);
   const asks = { ...server, measure: ask };
   const measuring = makeMeasuring(part(".measuring"), asks, { [say("advice.button")]: { kind: "advise" } }, say("advice.what"));
@@ -68,20 +64,13 @@ export function makeAdvise(panel, server, works, refuse) {
 
   /** @param {Advice} advice */
   function draw({ advised, ended, checks, typed, columns, rows }) {
-    part(".advised").replaceChildren();
-    appendAll(part(".advised"), advised.map(({ work, setting, reason, pays }) => {
-      const title = make("dt", `${work}: ${setting}`);
-      title.dataset.pays = String(pays);
-      return make("div", title, make("dd", reason));
-    }));
+    fill(part(".advised"), advised.map(({ work, setting, reason, pays }) => (
+      h("div", {}, h("dt", { "data-pays": String(pays) }, `${work}: ${setting}`), h("dd", {}, reason)))));
     part(".ended").textContent = ended;
-    part(".checks").replaceChildren();
-    appendAll(part(".checks"), checks.map((sentence) => make("li", sentence)));
+    fill(part(".checks"), checks.map((sentence) => h("li", {}, sentence)));
     part(".typed").hidden = !typed.length;
-    part(".servers").replaceChildren();
-    appendAll(part(".servers"), typed.map(({ server: name, command, notes }) => make(
-      "section", make("h3", name), ...(command ? [make("pre", command)] : []),
-      ...notes.map((note) => make("p", note)))));
+    fill(part(".servers"), typed.map(({ server: name, command, notes }) => (
+      h("section", {}, h("h3", {}, name), command && h("pre", {}, command), notes.map((note) => h("p", {}, note))))));
     part(".all").hidden = !rows.length;
     fillTable(part("table"), columns, rows);
   }
@@ -89,9 +78,6 @@ export function makeAdvise(panel, server, works, refuse) {
 
 /** @param {string} work */
 function choice(work) {
-  const box = make("input");
-  box.type = "checkbox";
-  box.value = work;
-  box.checked = true;
-  return make("label", box, ` ${say(`advice.works.${work}`)}`);
+  const box = h("input", { type: "checkbox", value: work, checked: true });
+  return h("label", {}, box, ` ${say(`advice.works.${work}`)}`);
 }

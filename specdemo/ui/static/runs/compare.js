@@ -2,31 +2,32 @@
 // The comparison: drafters on the same prompts, as a table that grows while they are measured. Earlier tables
 // stay below it until they are cleared.
 
-import { escaped, find, make, saveFile } from "../view/dom.js";
+import { fill, h, saveFile, within } from "../view/dom.js";
+import { fillTable, measuredTable } from "../view/tables.js";
 import { say } from "../view/words.js";
 import { isGoingOn, makeMeasuring } from "./measuring.js";
-import { fillTable } from "./tables.js";
 
 /** @import { Request, Server } from "./measuring.js" */
 /** @import { ComparisonTable, Measurement } from "../view/messages.d.ts" */
 /** @import { Run } from "../view/run.js" */
 /** @import { Panel } from "../page/tabs.js" */
 
-const words = (/** @type {string} */ key) => escaped(say(key));
-const markup = () => `
-  <div class="measuring"></div>
-  <p class="empty">${words("compare.nothing")}</p>
-  <button type="button" class="clear" hidden>${words("compare.clear")}</button>
-  <div class="comparisons"></div>`;
-const tableMarkup = () => `
-  <p class="result" role="status"></p>
-  <p class="of"></p>
-  <p class="notes">${words("compare.notes")}</p>
-  <div class="scrolls stacked" role="group" aria-label="${words("compare.table")}">
-    <table><thead><tr></tr></thead><tbody></tbody></table></div>
-  <div class="keeping"><button type="button" class="all" aria-expanded="false"></button>
-    <button type="button" data-saves="csv" disabled>${words("compare.csv")}</button>
-    <button type="button" data-saves="json" disabled>${words("compare.json")}</button></div>`;
+const content = () => [
+  h("div", { class: "measuring" }),
+  h("p", { class: "empty" }, say("compare.nothing")),
+  h("button", { class: "clear", hidden: true }, say("compare.clear")),
+  h("div", { class: "comparisons" }),
+];
+const tableContent = () => [
+  h("p", { class: "result", role: "status" }),
+  h("p", { class: "of" }),
+  h("p", { class: "notes" }, say("compare.notes")),
+  measuredTable(say("compare.table")),
+  h("div", { class: "keeping" },
+    h("button", { class: "all", "aria-expanded": "false" }),
+    h("button", { "data-saves": "csv", disabled: true }, say("compare.csv")),
+    h("button", { "data-saves": "json", disabled: true }, say("compare.json"))),
+];
 const TYPES = { csv: "text/csv", json: "application/json" };
 /** By the words of their buttons. @returns {Record<string, Request>} */
 const requests = () => ({
@@ -40,8 +41,8 @@ const requests = () => ({
  * @returns {Panel}
  */
 export function makeCompare(panel, server) {
-  panel.innerHTML = markup();
-  const part = (/** @type {string} */ selector) => find(panel, selector);
+  fill(panel, content());
+  const part = within(panel);
   const measuring = makeMeasuring(part(".measuring"), server, requests(), say("compare.what"));
   /** By the id of the measurement. @type {Map<string, ReturnType<typeof makeTable>>} */
   const tables = new Map();
@@ -86,9 +87,8 @@ export function makeCompare(panel, server) {
 }
 
 function makeTable() {
-  const element = make("section");
-  element.innerHTML = tableMarkup();
-  const part = (/** @type {string} */ selector) => find(element, selector);
+  const element = h("section", {}, tableContent());
+  const part = within(element);
   const buttons = /** @type {HTMLButtonElement[]} */ ([...element.querySelectorAll("[data-saves]")]);
   /** @type {ComparisonTable | null} */
   let comparison = null;

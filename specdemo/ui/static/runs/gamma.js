@@ -6,8 +6,9 @@ import {
   LINES, apartInWords, bandOf, bestInWords, cellsOf, intervalsOf, marksOf, nameOf, pathThrough, pointsFor, pointsInWords, rowInWords,
   rowsOf, scaleOf, unclearInWords, valueOf, whatIsMissing,
 } from "../view/chart.js";
-import { appendAll, escaped, find, make } from "../view/dom.js";
+import { around, fill, h, svg, within } from "../view/dom.js";
 import { isTree } from "../view/run.js";
+import { columnHead, rowOf, small } from "../view/tables.js";
 import { inLanguage, say } from "../view/words.js";
 import { makeMeasuring } from "./measuring.js";
 
@@ -17,38 +18,36 @@ import { makeMeasuring } from "./measuring.js";
 /** @import { Run } from "../view/run.js" */
 /** @import { Panel } from "../page/tabs.js" */
 
-const words = (/** @type {string} */ key) => escaped(say(key));
-
-const markup = () => `
-  <div class="measuring"></div>
-  <p class="missing" role="status"></p>
-  <div class="elsewhere" hidden><p></p><ul></ul></div>
-  <div class="gammas">
-    <div class="taking"><div class="bests"></div><p class="unclear"></p><p class="chosen" role="status"></p></div>
-    <ul class="key"><li data-line="formula" data-only="engine">${words("gamma.formula")}</li>
-      <li data-line="seen">${words("gamma.estimate")}</li>
-      <li data-line="measured">${words("gamma.measured")}</li>
-      <li>${words("gamma.best")}</li></ul>
-    <div class="charts">
-      <figure><figcaption>${words("gamma.speedupFigure")}</figcaption>
-        <div class="chart" data-measure="speedup"></div></figure>
-      <figure><figcaption>${words("gamma.tokensFigure")}</figcaption>
-        <div class="chart" data-measure="tokens"></div></figure>
-    </div>
-    <p class="readout" aria-hidden="true"></p>
-    <p class="apart"></p>
-    <p class="of"></p>
-    <p class="leaves-out">${words("gamma.leavesOut")}</p>
-    <p class="experts"></p>
-    <div class="scrolls"><table aria-label="${words("gamma.table")}">
-      <thead><tr><th rowspan="2" scope="col">γ</th><th colspan="3" scope="colgroup">${words("gamma.speedup")}</th>
-        <th colspan="3" scope="colgroup">${words("gamma.tokens")}</th></tr>
-      <tr>${columns()}${columns()}</tr></thead>
-      <tbody></tbody></table></div>
-  </div>`;
+const content = () => [
+  h("div", { class: "measuring" }),
+  h("p", { class: "missing", role: "status" }),
+  h("div", { class: "elsewhere", hidden: true }, h("p"), h("ul")),
+  h("div", { class: "gammas" },
+    h("div", { class: "taking" },
+      h("div", { class: "bests" }), h("p", { class: "unclear" }), h("p", { class: "chosen", role: "status" })),
+    h("ul", { class: "key" },
+      h("li", { "data-line": "formula", "data-only": "engine" }, say("gamma.formula")),
+      h("li", { "data-line": "seen" }, say("gamma.estimate")),
+      h("li", { "data-line": "measured" }, say("gamma.measured")),
+      h("li", {}, say("gamma.best"))),
+    h("div", { class: "charts" },
+      figure("speedup", say("gamma.speedupFigure")), figure("tokens", say("gamma.tokensFigure"))),
+    h("p", { class: "readout", "aria-hidden": "true" }),
+    h("p", { class: "apart" }),
+    h("p", { class: "of" }),
+    h("p", { class: "leaves-out" }, say("gamma.leavesOut")),
+    h("p", { class: "experts" }),
+    h("div", { class: "scrolls" }, h("table", { "aria-label": say("gamma.table") },
+      h("thead", {},
+        h("tr", {}, columnHead("γ", { rowspan: 2 }), group(say("gamma.speedup")), group(say("gamma.tokens"))),
+        h("tr", {}, columns(), columns())),
+      h("tbody")))),
+];
+const group = (/** @type {string} */ words) => h("th", { colspan: 3, scope: "colgroup" }, words);
 const columns = () => ["gamma.formulaColumn", "gamma.estimateColumn", "gamma.measuredColumn"]
-  .map((key) => `<th scope="col">${words(key)}</th>`).join("");
-const SVG = "http://www.w3.org/2000/svg";
+  .map((key) => columnHead(say(key)));
+const figure = (/** @type {Measure} */ measure, /** @type {string} */ title) => (
+  h("figure", {}, h("figcaption", {}, title), h("div", { class: "chart", "data-measure": measure })));
 const STAR = " ★";
 
 /**
@@ -57,8 +56,8 @@ const STAR = " ★";
  * @returns {Panel}
  */
 export function makeGamma(panel, server) {
-  panel.innerHTML = markup();
-  const part = (/** @type {string} */ selector) => find(panel, selector);
+  fill(panel, content());
+  const part = within(panel);
   /** @type {Record<string, Request>} */
   const requests = { [say("gamma.measure")]: { kind: "gamma", prompts: "set" } };
   const measuring = makeMeasuring(part(".measuring"), server, requests, say("gamma.what"));
@@ -121,8 +120,7 @@ export function makeGamma(panel, server) {
     const measured = ofThis.length ? say("gamma.measuredOf", whatPoints) : "";
     part(".elsewhere").hidden = !run.setting || !points.length || ofThis.length > 0;
     part(".elsewhere p").textContent = say("gamma.elsewhere", whatPoints);
-    part(".elsewhere ul").replaceChildren();
-    appendAll(part(".elsewhere ul"), pointsInWords(points).map((line) => make("li", line)));
+    fill(part(".elsewhere ul"), pointsInWords(points).map((line) => h("li", {}, line)));
     part(".leaves-out").hidden = !rows.some((row) => valueOf(row, "speedup", "formula") !== null);
     part(".experts").textContent = run.outcome?.experts ?? "";
     part(".experts").hidden = !run.outcome?.experts;
@@ -138,19 +136,13 @@ export function makeGamma(panel, server) {
 
   function drawBests() {
     part(".unclear").textContent = unclearInWords(rows, run?.outcome?.best_gamma ?? null);
-    part(".bests").replaceChildren();
     const best = bestInWords(rows);
-    if (!best) return;
-    const button = make("button", best.words);
-    button.type = "button";
-    button.dataset.gamma = String(best.gamma);
-    part(".bests").append(button);
+    fill(part(".bests"), best && h("button", { "data-gamma": best.gamma }, best.words));
   }
 
   function drawTable() {
     const focused = body.contains(document.activeElement);
-    body.replaceChildren();
-    appendAll(body, rows.map(drawRow));
+    fill(body, rows.map(drawRow));
     setTabStop(tabStop);
     if (focused) buttonOf(tabStop)?.focus();
   }
@@ -216,9 +208,8 @@ export function makeGamma(panel, server) {
  * @param {EventTarget | null} target
  */
 function gammaOf(target) {
-  const element = target instanceof Element ? target.closest("[data-gamma], [data-row]") : null;
-  if (!(element instanceof HTMLElement || element instanceof SVGElement)) return null;
-  return Number(element.dataset.gamma ?? element.dataset.row);
+  const element = around(target, "[data-gamma], [data-row]");
+  return element && Number(element.dataset.gamma ?? element.dataset.row);
 }
 
 /** @param {GammaPoint[]} points */
@@ -230,29 +221,23 @@ function runsInWords(points) {
 
 /** @param {Row} row */
 function drawRow(row) {
-  const line = make("tr");
-  line.dataset.row = String(row.gamma);
-  if (row.isOwn) line.dataset.own = "";
-  const button = make("button", row.gamma === 0 ? say("gamma.alone") : String(row.gamma));
-  button.type = "button";
-  button.tabIndex = -1;
-  button.dataset.gamma = String(row.gamma);
-  button.title = say("gamma.use", { length: nameOf(row.gamma) });
-  button.setAttribute("aria-label", button.title);
-  const head = make("th", button);
-  head.scope = "row";
-  if (row.isOwn) head.append(make("small", say("gamma.thisRun")));
+  const { gamma, isOwn } = row;
+  const use = say("gamma.use", { length: nameOf(gamma) });
+  const button = h("button", { tabindex: -1, "data-gamma": gamma, title: use, "aria-label": use },
+    gamma === 0 ? say("gamma.alone") : String(gamma));
   const { interval, seenInterval, ...cells } = cellsOf(row);
-  line.append(head);
-  for (const [name, text] of Object.entries(cells)) {
-    const cell = make("td", text);
-    cell.dataset.column = name;
-    if (row.isOwn && row.point && name.endsWith("Seen") && text !== "–") cell.append(" ", make("small", say("gamma.ownMeasured")));
-    if (name === "speedupSeen" && seenInterval) cell.append(" ", make("small", `(${seenInterval})`));
-    if (row.best && name === `speedup${row.best === "seen" ? "Seen" : "Measured"}`) cell.append(make("b", STAR));
-    if (name === "speedupMeasured" && interval) cell.append(" ", make("small", `(${interval})`));
-    line.append(cell);
-  }
+  const best = row.best && `speedup${row.best === "seen" ? "Seen" : "Measured"}`;
+  const drawn = Object.entries(cells).map(([name, text]) => {
+    const isThisRun = isOwn && row.point && name.endsWith("Seen") && text !== "–";
+    return h("td", { "data-column": name }, text,
+      small(isThisRun ? say("gamma.ownMeasured") : ""),
+      small(name === "speedupSeen" && seenInterval ? `(${seenInterval})` : ""),
+      name === best ? h("b", {}, STAR) : null,
+      small(name === "speedupMeasured" && interval ? `(${interval})` : ""));
+  });
+  const line = rowOf([button, isOwn ? h("small", {}, say("gamma.thisRun")) : null], drawn);
+  line.dataset.row = String(gamma);
+  line.toggleAttribute("data-own", isOwn);
   return line;
 }
 
@@ -264,18 +249,18 @@ function drawRow(row) {
  */
 function drawChart(rows, measure, width, height) {
   const scale = scaleOf(rows, measure, width, height);
-  const chart = shape("svg", { width, height, "aria-hidden": "true" }); // the table has the same
+  const chart = svg("svg", { width, height, "aria-hidden": "true" }); // the table has the same
   drawAxes(chart, scale, measure);
   for (const row of rows) if (row.isOwn) drawOwn(chart, row, scale);
-  chart.append(shape("path", { class: "band", d: bandOf(rows, measure, scale) }));
+  chart.append(svg("path", { class: "band", d: bandOf(rows, measure, scale) }));
   for (const line of /** @type {Line[]} */ (["formula", "seen"])) {
-    chart.append(shape("path", { class: line, d: pathThrough(marksOf(rows, measure, line, scale)) }));
+    chart.append(svg("path", { class: line, d: pathThrough(marksOf(rows, measure, line, scale)) }));
   }
   for (const { x, low, high } of intervalsOf(rows, measure, scale)) {
-    chart.append(shape("path", { class: "interval", d: `M${x - 4} ${high}h8m-4 0V${low}m-4 0h8` }));
+    chart.append(svg("path", { class: "interval", d: `M${x - 4} ${high}h8m-4 0V${low}m-4 0h8` }));
   }
   for (const { x, y } of marksOf(rows, measure, "measured", scale)) {
-    chart.append(shape("path", { class: "measured", d: `M${x} ${y - 5}l5 5l-5 5l-5 -5z` }));
+    chart.append(svg("path", { class: "measured", d: `M${x} ${y - 5}l5 5l-5 5l-5 -5z` }));
   }
   if (measure === "speedup") drawBest(chart, rows, scale);
   for (const row of rows) chart.append(drawColumn(row, scale));
@@ -291,16 +276,16 @@ function drawAxes(chart, scale, measure) {
   const { left, right, floor, ceiling } = scale;
   for (const tick of scale.ticks) {
     const isOne = measure === "speedup" && tick === 1;
-    chart.append(shape("path", { class: isOne ? "one" : "grid", d: `M${left} ${scale.y(tick)}H${right}` }));
+    chart.append(svg("path", { class: isOne ? "one" : "grid", d: `M${left} ${scale.y(tick)}H${right}` }));
     const at = { x: left - 6, y: scale.y(tick) + 4, "text-anchor": "end" };
-    chart.append(shape("text", at, inLanguage(String(tick))));
+    chart.append(svg("text", at, inLanguage(String(tick))));
   }
   for (let gamma = 0; gamma * scale.column < right - left - 1; gamma += scale.column < 22 ? 2 : 1) {
-    chart.append(shape("text", { x: scale.x(gamma), y: floor + 16, "text-anchor": "middle" }, String(gamma)));
+    chart.append(svg("text", { x: scale.x(gamma), y: floor + 16, "text-anchor": "middle" }, String(gamma)));
   }
   const middle = (left + right) / 2;
-  chart.append(shape("text", { x: middle, y: floor + 33, "text-anchor": "middle" }, say("gamma.axis")));
-  chart.append(shape("path", { class: "axis", d: `M${left} ${ceiling}V${floor}H${right}` }));
+  chart.append(svg("text", { x: middle, y: floor + 33, "text-anchor": "middle" }, say("gamma.axis")));
+  chart.append(svg("path", { class: "axis", d: `M${left} ${ceiling}V${floor}H${right}` }));
 }
 
 /**
@@ -310,9 +295,9 @@ function drawAxes(chart, scale, measure) {
  */
 function drawOwn(chart, { gamma }, scale) {
   const x = scale.x(gamma);
-  chart.append(shape("path", { class: "own", d: `M${x} ${scale.ceiling - 4}V${scale.floor}` }));
+  chart.append(svg("path", { class: "own", d: `M${x} ${scale.ceiling - 4}V${scale.floor}` }));
   const at = { x, y: scale.ceiling - 9, "text-anchor": gamma < 3 ? "start" : gamma > 13 ? "end" : "middle" };
-  chart.append(shape("text", at, say("gamma.own", { length: nameOf(gamma) })));
+  chart.append(svg("text", at, say("gamma.own", { length: nameOf(gamma) })));
 }
 
 /**
@@ -323,7 +308,7 @@ function drawOwn(chart, { gamma }, scale) {
 function drawBest(chart, rows, scale) {
   for (const row of rows) {
     for (const { x, y } of row.best ? marksOf([row], "speedup", row.best, scale) : []) {
-      chart.append(shape("path", { class: `best ${row.best}`, d: starAt(x, y) }));
+      chart.append(svg("path", { class: `best ${row.best}`, d: starAt(x, y) }));
     }
   }
 }
@@ -347,18 +332,5 @@ function starAt(x, y) {
  */
 function drawColumn(row, { x, column, ceiling, floor }) {
   const box = { x: x(row.gamma) - column / 2, y: ceiling, width: column, height: floor - ceiling + 20 };
-  return shape("rect", { class: "column", "data-gamma": row.gamma, ...box });
-}
-
-/**
- * An SVG element with its attributes.
- * @param {string} tag
- * @param {Record<string, string | number>} attributes
- * @returns {SVGElement}
- */
-function shape(tag, attributes, text = "") {
-  const made = /** @type {SVGElement} */ (document.createElementNS(SVG, tag));
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, String(value));
-  made.textContent = text;
-  return made;
+  return svg("rect", { class: "column", "data-gamma": row.gamma, ...box });
 }

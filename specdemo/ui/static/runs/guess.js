@@ -2,11 +2,12 @@
 // Be the drafter: the visitor drafts the next words, and the target judges them as it judges any draft. The
 // game is held here; the server plays each round by itself.
 
-import { appendAll, escaped, find, make } from "../view/dom.js";
+import { around, fill, h, within } from "../view/dom.js";
 import { fixed, percent } from "../view/format.js";
 import { makeInspector } from "../view/inspector.js";
 import { makeReader } from "../view/reader.js";
 import { Run, linked, tokensOf } from "../view/run.js";
+import { columnHead, rowOf } from "../view/tables.js";
 import { makeText } from "../view/text.js";
 import { say } from "../view/words.js";
 import { drafted, idsOf, scoreOf, textOf, verdictInWords } from "./guessing.js";
@@ -18,34 +19,40 @@ import { isGoingOn } from "./measuring.js";
 /** @import { Panel } from "../page/tabs.js" */
 /** @import { Server } from "./measuring.js" */
 
-const markup = () => `
-  <div class="beginning"><button type="button" class="begin"></button>
-    <button type="button" class="hall" hidden>${escaped(say("guess.link"))}</button>
-    <label class="counts" hidden><input type="checkbox"> ${escaped(say("guess.hall.count"))}</label>
-    <p class="goes-on" role="status"></p></div>
-  <section class="hall-plays" hidden></section>
-  <p class="about">${escaped(say("guess.about"))}</p>
-  <div class="table" hidden>
-    <div class="playing-field">
-      <div class="stage" data-testid="guess-stage" tabindex="0" role="listbox"></div>
-      <form class="guessing">
-        <label><span>${escaped(say("guess.label"))}</span>
-          <input type="text" maxlength="500" autocomplete="off" autocapitalize="off" spellcheck="false"></label>
-        <button type="submit" class="send">${escaped(say("guess.send"))}</button>
-        <p class="how"></p>
-        <div class="suggested" role="group"></div>
-      </form>
-      <p class="verdict-of-guess" aria-live="polite" data-testid="guess-verdict"></p>
-      <div class="beside" hidden>
-        <section class="yours"><h3>${escaped(say("guess.yours"))}</h3><div class="stage" role="list"></div></section>
-        <section class="drafters"><h3>${escaped(say("guess.drafters"))}</h3><div class="stage" role="list"></div></section>
-      </div>
-      <table class="score" data-testid="guess-score"><caption>${escaped(say("guess.score.title"))}</caption>
-        <thead><tr><td></td><th scope="col">${escaped(say("guess.score.accepted"))}</th>
-          <th scope="col">${escaped(say("guess.score.tokens"))}</th></tr></thead><tbody></tbody></table>
-    </div>
-    <div class="inspector" data-testid="guess-inspector" role="region"></div>
-  </div>`;
+const content = () => [
+  h("div", { class: "beginning" },
+    h("button", { class: "begin" }, say("guess.begin")),
+    h("button", { class: "hall", hidden: true }, say("guess.link")),
+    h("label", { class: "counts", hidden: true }, h("input", { type: "checkbox" }), ` ${say("guess.hall.count")}`),
+    h("p", { class: "goes-on", role: "status" })),
+  h("section", { class: "hall-plays", hidden: true }),
+  h("p", { class: "about" }, say("guess.about")),
+  h("div", { class: "table", hidden: true },
+    h("div", { class: "playing-field" },
+      h("div", {
+        class: "stage", "data-testid": "guess-stage", tabindex: 0, role: "listbox", "aria-label": say("guess.stage"),
+      }),
+      h("form", { class: "guessing" },
+        h("label", {}, h("span", {}, say("guess.label")), h("input", {
+          type: "text", maxlength: 500, autocomplete: "off", autocapitalize: "off", spellcheck: "false",
+        })),
+        h("button", { type: "submit", class: "send" }, say("guess.send")),
+        h("p", { class: "how" }),
+        h("div", { class: "suggested", role: "group", "aria-label": say("guess.suggested") })),
+      h("p", { class: "verdict-of-guess", "aria-live": "polite", "data-testid": "guess-verdict" }),
+      h("div", { class: "beside", hidden: true }, lane("yours"), lane("drafters")),
+      h("table", { class: "score", "data-testid": "guess-score" },
+        h("caption", {}, say("guess.score.title")),
+        h("thead", {}, h("tr", {}, h("td"),
+          columnHead(say("guess.score.accepted")), columnHead(say("guess.score.tokens")))),
+        h("tbody"))),
+    h("div", {
+      class: "inspector", "data-testid": "guess-inspector", role: "region", "aria-label": say("guess.inspector"),
+    })),
+];
+const lane = (/** @type {string} */ name) => h("section", { class: name },
+  h("h3", {}, say(`guess.${name}`)),
+  h("div", { class: "stage", role: "list", "aria-label": say(`guess.${name}`) }));
 
 /**
  * @param {HTMLElement} panel
@@ -53,8 +60,8 @@ const markup = () => `
  * @returns {Panel}
  */
 export function makeGuess(panel, server) {
-  panel.innerHTML = markup();
-  const part = (/** @type {string} */ selector) => find(panel, selector);
+  fill(panel, content());
+  const part = within(panel);
   const box = /** @type {HTMLInputElement} */ (part(".guessing input"));
   const counts = /** @type {HTMLInputElement} */ (part(".counts input"));
   const begin = /** @type {HTMLButtonElement} */ (part(".begin"));
@@ -77,18 +84,10 @@ export function makeGuess(panel, server) {
   );
   const reader = makeReader(panel, stage, text, inspector, { light() {} }, () => []);
   const [yours, drafters] = ["yours", "drafters"].map((name) => makeText(part(`.${name} .stage`)));
-  stage.setAttribute("aria-label", say("guess.stage"));
-  part(".inspector").setAttribute("aria-label", say("guess.inspector"));
-  part(".suggested").setAttribute("aria-label", say("guess.suggested"));
-  part(".yours .stage").setAttribute("aria-label", say("guess.yours"));
-  part(".drafters .stage").setAttribute("aria-label", say("guess.drafters"));
-  begin.textContent = say("guess.begin");
   begin.addEventListener("click", () => server.measure({ kind: "guess", hall }));
   part(".hall").addEventListener("click", copyLink);
   part(".guessing").addEventListener("submit", send);
-  part(".suggested").addEventListener("click", ({ target }) => {
-    if (target instanceof Element && target.closest("button")) pick(target.closest("button"));
-  });
+  part(".suggested").addEventListener("click", ({ target }) => pick(around(target, "button")));
   box.addEventListener("input", () => { goesOn &&= box.value !== ""; });
   panel.addEventListener("keydown", onKey);
   panel.addEventListener("unpin", (event) => event.stopPropagation()); // of this stage, and not of the run's
@@ -160,13 +159,8 @@ export function makeGuess(panel, server) {
   /** @param {Game} now */
   function showNext({ most, suggestions, finish }) {
     part(".how").textContent = finish ? "" : say("guess.how", { most });
-    part(".suggested").replaceChildren();
-    appendAll(part(".suggested"), suggestions.map((word, at) => {
-      const button = make("button", make("kbd", String(at + 1)), make("span", word.trim()));
-      button.type = "button";
-      button.dataset.word = word;
-      return button;
-    }));
+    fill(part(".suggested"), suggestions.map((word, at) => (
+      h("button", { "data-word": word }, h("kbd", {}, String(at + 1)), h("span", {}, word.trim())))));
     part(".guessing").toggleAttribute("data-over", finish !== null);
     showScore();
     allow(true);
@@ -174,15 +168,7 @@ export function makeGuess(panel, server) {
   }
 
   function showScore() {
-    const rows = [[say("guess.you"), run.rounds], [say("guess.drafter"), beside]];
-    part("tbody").replaceChildren();
-    appendAll(part("tbody"), rows.map(([who, rounds]) => {
-      const { accepted, judged, tokens, rounds: count } = scoreOf(/** @type {Round[]} */ (rounds));
-      const head = make("th", String(who));
-      head.scope = "row";
-      const share = judged ? say("guess.score.of", { accepted, judged, share: percent(accepted, judged) }) : "–";
-      return make("tr", head, make("td", share), make("td", count ? fixed(tokens / count, 2) : "–"));
-    }));
+    fill(part("tbody"), scoreRow(say("guess.you"), run.rounds), scoreRow(say("guess.drafter"), beside));
     part(".score").hidden = run.rounds.length === 0;
   }
 
@@ -203,7 +189,7 @@ export function makeGuess(panel, server) {
     });
   }
 
-  /** @param {HTMLElement | null | undefined} button */
+  /** @param {HTMLElement | null} button */
   function pick(button) {
     const word = button?.dataset.word;
     if (word === undefined || box.readOnly) return;
@@ -257,4 +243,14 @@ export function makeGuess(panel, server) {
       line.textContent = `${say("guess.notCopied", { address })} ${onlyHere()}`;
     }
   }
+}
+
+/**
+ * @param {string} who
+ * @param {Round[]} rounds
+ */
+function scoreRow(who, rounds) {
+  const { accepted, judged, tokens, rounds: count } = scoreOf(rounds);
+  const share = judged ? say("guess.score.of", { accepted, judged, share: percent(accepted, judged) }) : "–";
+  return rowOf(who, [share, count ? fixed(tokens / count, 2) : "–"]);
 }

@@ -1,14 +1,13 @@
 // @ts-check
 // How a hall plays: the lecturer's page asks the server for the counts while it can be seen, and draws them.
 
-import { make, write } from "../view/dom.js";
+import { append, fill, h, svg, write } from "../view/dom.js";
 import { fixed } from "../view/format.js";
 import { say } from "../view/words.js";
 
 /** @typedef {{ players: number[], hall: number | null, drafter: number | null }} Counts tokens a round; the players' least first */
 
 const PERIOD = 2000; // ms
-const SVG = "http://www.w3.org/2000/svg";
 const [WIDTH, HEIGHT, AXIS, EDGE, NAME] = [600, 150, 24, 30, 22]; // of the plot; below its dots, beside them, above them
 const BIN = 0.25; // tokens a round
 const LARGEST = 16; // of a dot, across
@@ -55,14 +54,10 @@ function keep(hall) {
 
 /** @param {HTMLElement} place */
 export function makeHall(place) {
-  const plot = document.createElementNS(SVG, "svg");
-  plot.setAttribute("viewBox", `0 0 ${WIDTH} ${HEIGHT}`);
-  plot.setAttribute("aria-hidden", "true");
-  place.append(make("h3", say("guess.hall.title")), make("p"), make("p"), make("p"), make("p", onlyHere()));
-  const [played, means, wrong, warning] = place.querySelectorAll("p");
-  warning.className = "warning";
-  played.className = "played";
-  wrong.setAttribute("role", "status");
+  const plot = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, "aria-hidden": "true" });
+  const [played, means, wrong] = [h("p", { class: "played" }), h("p"), h("p", { role: "status" })];
+  const warning = h("p", { class: "warning" }, onlyHere());
+  append(place, [h("h3", {}, say("guess.hall.title")), played, means, wrong, warning]);
   let isOpen = false; // as far as is known, the hall that is shown
   let shown = kept() ?? { game: "", code: "", most: 1 };
   if (shown.code) show();
@@ -116,38 +111,37 @@ export function makeHall(place) {
     const [least, largest] = [players[0], players[count - 1]].map((one) => isPlayed ? fixed(one) : "");
     write(means, isPlayed ? say("guess.hall.means", { hall: fixed(hall), drafter: fixed(drafter), least, most: largest }) : "");
     plot.toggleAttribute("hidden", drafter === null);
-    plot.replaceChildren();
     const x = (/** @type {number} */ tokens) => EDGE + (tokens - 1) / most * (WIDTH - 2 * EDGE);
     const floor = HEIGHT - AXIS;
-    add("path", { class: "axis", d: `M${EDGE} ${floor}H${WIDTH - EDGE}` });
-    for (let tokens = 1; tokens <= most + 1; tokens++) add("text", { x: x(tokens), y: HEIGHT - 5 }, String(tokens));
-    /** @type {Map<number, number>} */
-    const heights = new Map();
-    const stacked = players.map((one) => {
-      const bin = Math.round(one / BIN);
-      const below = heights.get(bin) ?? 0;
-      heights.set(bin, below + 1);
-      return { one, below };
-    });
-    const across = Math.min(LARGEST, x(1 + BIN) - x(1));
-    const highest = [...heights.values()].reduce((most, one) => Math.max(most, one), 1);
-    const high = Math.min(across, (floor - NAME) / highest); // flat where many are in one pile
-    for (const { one, below } of stacked) {
-      add("ellipse", { cx: x(one), cy: floor - high * (below + 0.5), rx: 0.45 * across, ry: 0.45 * high });
-    }
+    const ticks = Array.from({ length: most + 1 }, (_, at) => svg("text", { x: x(at + 1), y: HEIGHT - 5 }, String(at + 1)));
+    fill(plot, svg("path", { class: "axis", d: `M${EDGE} ${floor}H${WIDTH - EDGE}` }), ticks, dots(players, x, floor));
     if (drafter === null) return;
-    add("path", { class: "mark", d: `M${x(drafter)} ${floor}V${NAME - 4}` });
-    add("text", { x: Math.min(Math.max(x(drafter), 90), WIDTH - 90), y: NAME - 8 }, say("guess.hall.drafter", { drafter: fixed(drafter) }));
+    const at = { x: Math.min(Math.max(x(drafter), 90), WIDTH - 90), y: NAME - 8 };
+    append(plot, [
+      svg("path", { class: "mark", d: `M${x(drafter)} ${floor}V${NAME - 4}` }),
+      svg("text", at, say("guess.hall.drafter", { drafter: fixed(drafter) })),
+    ]);
   }
+}
 
-  /**
-   * @param {string} tag
-   * @param {Record<string, string | number>} attributes
-   */
-  function add(tag, attributes, text = "") {
-    const made = document.createElementNS(SVG, tag);
-    for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, String(value));
-    made.textContent = text;
-    plot.append(made);
-  }
+/**
+ * A dot for each player, those of a bin in a pile.
+ * @param {number[]} players
+ * @param {(tokens: number) => number} x
+ * @param {number} floor
+ */
+function dots(players, x, floor) {
+  /** @type {Map<number, number>} */
+  const heights = new Map();
+  const stacked = players.map((one) => {
+    const bin = Math.round(one / BIN);
+    const below = heights.get(bin) ?? 0;
+    heights.set(bin, below + 1);
+    return { one, below };
+  });
+  const across = Math.min(LARGEST, x(1 + BIN) - x(1));
+  const highest = [...heights.values()].reduce((most, one) => Math.max(most, one), 1);
+  const high = Math.min(across, (floor - NAME) / highest); // flat where many are in one pile
+  return stacked.map(({ one, below }) => (
+    svg("ellipse", { cx: x(one), cy: floor - high * (below + 0.5), rx: 0.45 * across, ry: 0.45 * high })));
 }

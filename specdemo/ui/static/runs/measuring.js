@@ -2,7 +2,7 @@
 // What every measuring instrument has: buttons that ask the server to measure, one that stops it, and what
 // goes on meanwhile.
 
-import { escaped, find, make } from "../view/dom.js";
+import { fill, h } from "../view/dom.js";
 import { durationInWords } from "../view/format.js";
 import { say } from "../view/words.js";
 
@@ -17,12 +17,6 @@ import { say } from "../view/words.js";
  */
 /** @typedef {ReturnType<typeof makeMeasuring>} Measuring */
 
-const markup = () => `
-  <button type="button" class="end" disabled>${escaped(say("measuring.stop"))}</button>
-  <p class="takes"></p>
-  <div class="going-on"><p role="status"></p>
-    <progress max="1" value="0" aria-label="${escaped(say("measuring.measured"))}" hidden></progress></div>`;
-
 /**
  * @param {HTMLElement} place
  * @param {Server} server
@@ -30,20 +24,14 @@ const markup = () => `
  * @param {string} what it measures, until it does
  */
 export function makeMeasuring(place, server, requests, what) {
-  place.innerHTML = markup();
-  const end = /** @type {HTMLButtonElement} */ (find(place, ".end"));
-  const progress = /** @type {HTMLProgressElement} */ (find(place, "progress"));
-  const line = find(place, ".going-on p");
-  const buttons = Object.entries(requests).map(([words, request]) => {
-    const button = make("button", words);
-    button.type = "button";
-    button.addEventListener("click", () => server.measure(request));
-    end.before(button);
-    return button;
-  });
-  end.addEventListener("click", () => server.stop());
+  const buttons = Object.entries(requests).map(([words, request]) => (
+    h("button", { onclick: () => server.measure(request) }, words)));
+  const end = h("button", { class: "end", disabled: true, onclick: () => server.stop() }, say("measuring.stop"));
+  const takes = h("p", { class: "takes" });
+  const line = h("p", { role: "status" }, what);
+  const progress = h("progress", { max: 1, value: 0, "aria-label": say("measuring.measured"), hidden: true });
   let measured = false;
-  line.textContent = what;
+  fill(place, buttons, end, takes, h("div", { class: "going-on" }, line, progress));
   return { take, describe, foretell, buttons };
 
   /**
@@ -53,7 +41,7 @@ export function makeMeasuring(place, server, requests, what) {
    */
   function foretell(recorded, ...seconds) {
     const [time, other] = seconds.map((one) => one !== undefined && !recorded ? durationInWords(one) : "");
-    find(place, ".takes").textContent = time && say(other ? "measuring.bothTake" : "measuring.takes", { time, other });
+    takes.textContent = time && say(other ? "measuring.bothTake" : "measuring.takes", { time, other });
   }
 
   /** @param {string} words what it measures, until it does */
@@ -67,7 +55,7 @@ export function makeMeasuring(place, server, requests, what) {
     measured = true;
     for (const button of buttons) button.disabled = busy;
     end.disabled = !busy;
-    find(place, ".takes").hidden = busy;
+    takes.hidden = busy;
     progress.hidden = !busy || share === null;
     progress.value = share ?? 0;
     line.dataset.state = state;

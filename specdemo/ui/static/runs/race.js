@@ -1,7 +1,7 @@
 // @ts-check
 // The race: two runs side by side on one clock, played at the engine's own times, stretched.
 
-import { escaped, find } from "../view/dom.js";
+import { fill, h, within } from "../view/dom.js";
 import { grouped } from "../view/format.js";
 import { makeMeasuring } from "./measuring.js";
 import { courseOf, lengthOf, placeAt, placesInWords, timeInWords } from "./racing.js";
@@ -16,28 +16,27 @@ import { say } from "../view/words.js";
 /** @import { Run } from "../view/run.js" */
 /** @import { Panel } from "../page/tabs.js" */
 
-const LANE = `
-  <h2></h2>
-  <div class="track"><span class="ran"></span><span class="line"></span><b></b></div>
-  <p class="count"></p>
-  <p class="lead"><b></b> <span></span></p>
-  <div class="stage hide-discarded" tabindex="0" role="list"></div>`;
 const SPEEDS = ["1", "0.5", "0.2", "0.1"]; // of the engine
-const words = (/** @type {string} */ key) => escaped(say(key));
-const markup = () => `
-  <div class="measuring"></div>
-  <div class="playing">
-    <p class="clock"><output aria-label="${words("race.time")}">0</output> ms</p>
-    <button type="button" class="again" disabled>${words("race.again")}</button>
-    <label>${words("race.at")} <select disabled>${SPEEDS.map(option).join("")}</select></label>
-    <p class="of"></p>
-  </div>
-  <div class="lanes"><article class="lane" data-lane="0"></article>
-    <article class="lane" data-lane="1"></article></div>
-  <p class="result" role="status"></p>
-  <p class="prefill"></p>`;
-const option = (/** @type {string} */ speed) =>
-  `<option value="${speed}">${escaped(speedInWords(speed, "engine"))}</option>`;
+const content = () => [
+  h("div", { class: "measuring" }),
+  h("div", { class: "playing" },
+    h("p", { class: "clock" }, h("output", { "aria-label": say("race.time") }, "0"), " ms"),
+    h("button", { class: "again", disabled: true }, say("race.again")),
+    h("label", {}, `${say("race.at")} `, h("select", { disabled: true }, SPEEDS.map((speed) => (
+      h("option", { value: speed }, speedInWords(speed, "engine")))))),
+    h("p", { class: "of" })),
+  h("div", { class: "lanes" },
+    [0, 1].map((at) => h("article", { class: "lane", "data-lane": at }, laneContent()))),
+  h("p", { class: "result", role: "status" }),
+  h("p", { class: "prefill" }),
+];
+const laneContent = () => [
+  h("h2"),
+  h("div", { class: "track" }, h("span", { class: "ran" }), h("span", { class: "line" }), h("b")),
+  h("p", { class: "count" }),
+  h("p", { class: "lead" }, h("b"), " ", h("span")),
+  h("div", { class: "stage hide-discarded", tabindex: 0, role: "list" }),
+];
 
 /**
  * @param {HTMLElement} panel
@@ -45,8 +44,8 @@ const option = (/** @type {string} */ speed) =>
  * @param {(head: Head) => void} raced called with what is to stand over the panel
  */
 export function makeRace(panel, server, raced) {
-  panel.innerHTML = markup();
-  const part = (/** @type {string} */ selector) => find(panel, selector);
+  fill(panel, content());
+  const part = within(panel);
   const measuring = makeMeasuring(part(".measuring"), server, { [say("race.measure")]: { kind: "race" } }, say("race.what"));
   const titles = [say("race.alone"), say("race.setting")]; // until there is a race
   const lanes = titles.map((title, at) => makeLane(part(`[data-lane="${at}"]`), title));
@@ -180,8 +179,7 @@ function areServed(rounds) {
  * @param {string} title
  */
 function makeLane(element, title) {
-  element.innerHTML = LANE;
-  const part = (/** @type {string} */ selector) => find(element, selector);
+  const part = within(element);
   const text = makeText(part(".stage"));
   /** @type {Course} */
   let course = { rounds: [], ends: [], counts: [], ms: 0, tokens: 0 };

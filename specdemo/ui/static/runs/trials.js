@@ -4,9 +4,10 @@
 
 import { MISTAKES } from "../lesson/identity.js";
 import { statisticName } from "../lesson/many.js";
-import { MISTAKE_WORDS } from "../lesson/mistakes.js";
-import { appendAll, escaped, find, make, write } from "../view/dom.js";
+import { MISTAKE_WORDS, switchesOf } from "../lesson/switches.js";
+import { append, fill, h, within, write } from "../view/dom.js";
 import { fixed, grouped, inQuotes, pValue, percent } from "../view/format.js";
+import { columnHead, rowOf } from "../view/tables.js";
 import { say } from "../view/words.js";
 import { isGoingOn, makeMeasuring } from "./measuring.js";
 
@@ -17,23 +18,24 @@ import { isGoingOn, makeMeasuring } from "./measuring.js";
 
 const IN_TREES = ["told", "soft"]; // the mistakes that can be made with several guesses at a place
 const NUMBERS = ["runs", "chance", "statistic", "distance", "accepted"];
-const markup = () => `
-  <p class="about">${escaped(say("trials.about"))}</p>
-  <p class="guesses"><button type="button" class="two" aria-pressed="false">${escaped(say("trials.two"))}</button></p>
-  <div class="mistakes" role="group" aria-label="${escaped(say("trials.wrong"))}">
-    <span>${escaped(say("trials.wrong"))}</span></div>
-  <p class="why" role="status"></p>
-  <div class="measuring"></div>
-  <div class="counted" hidden>
-    <p class="result" role="status" data-testid="trials-verdict"></p>
-    <p class="of"></p>
-    <dl></dl>
-    <p class="key"><span><i class="came"></i><span class="came-key"></span></span>
-      <span><i class="due"></i><span class="due-key"></span></span></p>
-    <table><thead><tr><th scope="col">${escaped(say("trials.tokens"))}</th><td></td>
-      <th scope="col" class="came-key"></th><th scope="col" class="due-key"></th></tr></thead><tbody></tbody></table>
-    <p class="careful">${escaped(say("trials.careful"))}</p>
-  </div>`;
+const content = () => [
+  h("p", { class: "about" }, say("trials.about")),
+  h("p", { class: "guesses" }, h("button", { class: "two", "aria-pressed": "false" }, say("trials.two"))),
+  h("div", { class: "mistakes", role: "group", "aria-label": say("trials.wrong") }, h("span", {}, say("trials.wrong"))),
+  h("p", { class: "why", role: "status" }),
+  h("div", { class: "measuring" }),
+  h("div", { class: "counted", hidden: true },
+    h("p", { class: "result", role: "status", "data-testid": "trials-verdict" }),
+    h("p", { class: "of" }),
+    h("dl", {}, NUMBERS.map((name) => h("div", {}, h("dt"), h("dd", { "data-count": name })))),
+    h("p", { class: "key" }, ["came", "due"].map((name) => (
+      h("span", {}, h("i", { class: name }), h("span", { class: `${name}-key` }))))),
+    h("table", {},
+      h("thead", {}, h("tr", {}, columnHead(say("trials.tokens")), h("td"),
+        columnHead("", { class: "came-key" }), columnHead("", { class: "due-key" }))),
+      h("tbody")),
+    h("p", { class: "careful" }, say("trials.careful"))),
+];
 
 /**
  * @param {HTMLElement} panel
@@ -42,33 +44,22 @@ const markup = () => `
  * @returns {Panel & { written: () => Record<string, string> }}
  */
 export function makeTrials(panel, server, changed) {
-  panel.innerHTML = markup();
-  const part = (/** @type {string} */ selector) => find(panel, selector);
+  fill(panel, content());
+  const part = within(panel);
   /** @type {Request} */
   const tiny = { kind: "trials", ...readFrom(location.search) }; // with the mistake that is switched on
   const measuring = makeMeasuring(part(".measuring"), server, {
     [say("trials.tiny")]: tiny,
     [say("trials.pair")]: { kind: "trials", trial: "pair" },
   }, say("trials.what"));
-  const switches = MISTAKES.map((mistake) => {
-    const button = make("button", say(MISTAKE_WORDS[mistake][0]));
-    button.type = "button";
-    button.dataset.mistake = mistake;
-    button.addEventListener("click", () => turn(mistake));
-    return button;
-  });
-  appendAll(part(".mistakes"), switches);
+  const switches = switchesOf(turn);
+  append(part(".mistakes"), switches);
   const two = /** @type {HTMLButtonElement} */ (part(".two"));
   two.addEventListener("click", () => {
     tiny.guesses = 3 - (tiny.guesses ?? 1);
     turned();
     changed();
   });
-  appendAll(part("dl"), NUMBERS.map((name) => {
-    const value = make("dd");
-    value.dataset.count = name;
-    return make("div", make("dt"), value);
-  }));
   turned();
   return { take, written: () => written(tiny) };
 
@@ -133,7 +124,8 @@ export function makeTrials(panel, server, changed) {
     const ofPair = trials.trial === "pair";
     for (const key of panel.querySelectorAll(".came-key")) key.textContent = say(ofPair ? "trials.drafting" : "figure.many.share");
     for (const key of panel.querySelectorAll(".due-key")) key.textContent = say(ofPair ? "trials.alone" : "figure.many.target");
-    drawCells(trials.cells, ofPair);
+    const top = trials.cells.reduce((most, { came, due }) => Math.max(most, came, due), 0.01);
+    drawCells(part("tbody"), trials.cells, top, ofPair ? inQuotes : String);
   }
 
   /** @param {Trials} trials */
@@ -152,25 +144,6 @@ export function makeTrials(panel, server, changed) {
       place.textContent = value;
       if (place.previousElementSibling) place.previousElementSibling.textContent = words;
     }
-  }
-
-  /**
-   * @param {TrialsCell[]} cells
-   * @param {boolean} quoted whether their spaces matter
-   */
-  function drawCells(cells, quoted) {
-    const top = cells.reduce((most, { came, due }) => Math.max(most, came, due), 0.01);
-    const body = part("tbody");
-    while (body.children.length > cells.length) body.lastElementChild?.remove();
-    while (body.children.length < cells.length) body.append(row());
-    cells.forEach(({ text, came, due, others }, at) => {
-      const [head, bars, ...numbers] = /** @type {HTMLElement[]} */ ([...body.children[at].children]);
-      head.textContent = others ? say("trials.others", { count: others }) : quoted ? inQuotes(text) : text;
-      bars.style.setProperty("--came", (came / top).toFixed(4));
-      bars.style.setProperty("--due", (due / top).toFixed(4));
-      numbers[0].textContent = fixed(came, 3);
-      numbers[1].textContent = fixed(due, 3);
-    });
   }
 }
 
@@ -193,18 +166,28 @@ export function readFrom(search) {
   return { trial: possible.find((mistake) => mistake === query.get("trials_mistake")) ?? "none", guesses };
 }
 
-/** A cell of the table: its words, the bars of how often it came and of p, and both numbers. */
-export function row() {
-  const head = make("th");
-  head.scope = "row";
-  const bars = make("td");
-  bars.className = "bars";
-  appendAll(bars, ["came", "due"].map((name) => {
-    const bar = make("i");
-    bar.className = name;
-    return bar;
-  }));
-  return make("tr", head, bars, make("td"), make("td"));
+/**
+ * A row for each cell: its words, the bars of how often it came and of p, and both numbers. What is there stays, since
+ * its bars move.
+ * @param {HTMLElement} body
+ * @param {TrialsCell[]} cells
+ * @param {number} top what a whole bar is
+ * @param {(text: string) => string} named how a text is written
+ * @param {string} [className] of the numbers
+ */
+export function drawCells(body, cells, top, named, className = "") {
+  const bars = () => h("td", { class: "bars" }, h("i", { class: "came" }), h("i", { class: "due" }));
+  const number = () => h("td", className ? { class: className } : {});
+  while (body.children.length > cells.length) body.lastElementChild?.remove();
+  while (body.children.length < cells.length) body.append(rowOf("", [bars(), number(), number()]));
+  cells.forEach(({ text, came, due, others }, at) => {
+    const [head, bars, ...numbers] = /** @type {HTMLElement[]} */ ([...body.children[at].children]);
+    write(head, others ? say("trials.others", { count: others }) : named(text));
+    bars.style.setProperty("--came", Math.min(1, came / top).toFixed(4));
+    bars.style.setProperty("--due", (due / top).toFixed(4));
+    write(numbers[0], fixed(came, 3));
+    write(numbers[1], fixed(due, 3));
+  });
 }
 
 /**

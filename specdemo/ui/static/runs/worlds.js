@@ -3,13 +3,14 @@
 // what it does not move on the right. At first it shows recorded stops; the server runs the visitor's prompt.
 
 import { mark } from "../page/address.js";
-import { appendAll, escaped, find, make, write } from "../view/dom.js";
+import { fill, h, within, write } from "../view/dom.js";
 import { fixed, grouped, pValue, percent } from "../view/format.js";
 import { linked, tokensOf } from "../view/run.js";
+import { columnHead } from "../view/tables.js";
 import { makeText } from "../view/text.js";
 import { say } from "../view/words.js";
 import { makeMeasuring } from "./measuring.js";
-import { row, verdictInWords } from "./trials.js";
+import { drawCells, verdictInWords } from "./trials.js";
 
 /** @import { Counts, Measurement, Worlds, WorldsRound, WorldsStop } from "../view/messages.d.ts" */
 /** @import { Round } from "../view/run.js" */
@@ -21,35 +22,41 @@ import { row, verdictInWords } from "./trials.js";
 export const OWN = 4; // the stop of the pair's own drafter, as in specdemo/trials/worlds.py
 export const LAST = 2 * OWN;
 const NAME = "worlds"; // in the address
+const HEARD = "heard"; // and not seen: the numbers of the bars
 
-const markup = () => `
-  <p class="about">${escaped(say("worlds.about"))}</p>
-  <div class="both"><div class="gesture">
-    <p class="stop" aria-hidden="true"><b></b> <code></code></p>
-    <input type="range" min="0" max="${LAST}" step="1" value="0" aria-label="${escaped(say("worlds.slider"))}">
-    <p class="ends" aria-hidden="true"><span>${escaped(say("worlds.noise"))}</span>
-      <span>${escaped(say("worlds.drafter"))}</span><span>${escaped(say("worlds.target"))}</span></p>
-  </div>
-  <div class="world">
-    <section class="moves"><h2>${escaped(say("worlds.moves"))}</h2>
-      <dl><div class="red"><dt>${escaped(say("worlds.rejected"))}</dt><dd></dd></div>
-        <div class="tokens"><dt>${escaped(say("worlds.tokens"))}</dt><dd></dd></div></dl>
-      <div class="judged" aria-hidden="true"><i></i></div>
-      <div class="stage hide-discarded" role="list" tabindex="0" aria-label="${escaped(say("worlds.text"))}"></div>
-      <p class="note costs">${escaped(say("worlds.costs"))}</p>
-      <p class="note">${escaped(say("worlds.changes"))}</p></section>
-    <section class="stays"><h2>${escaped(say("worlds.stays"))}</h2>
-      <p class="of-tiny"></p>
-      <table><thead><tr><th scope="col">${escaped(say("trials.tokens"))}</th>
-        <td class="key"><i class="came"></i>${escaped(say("worlds.came"))} <i class="due"></i>${escaped(say("worlds.due"))}</td>
-        <th scope="col" class="heard">${escaped(say("worlds.came"))}</th>
-        <th scope="col" class="heard">${escaped(say("worlds.due"))}</th></tr></thead><tbody></tbody></table>
-      <p class="fit"><span></span> <span class="numbers"></span></p>
-      <p class="of-greedy">${escaped(say("worlds.greedy"))}</p>
-      <p class="note same"></p>
-      <p class="greedy" tabindex="0"></p></section>
-  </div></div>
-  <div class="measuring"></div>`;
+const content = () => [
+  h("p", { class: "about" }, say("worlds.about")),
+  h("div", { class: "both" },
+    h("div", { class: "gesture" },
+      h("p", { class: "stop", "aria-hidden": "true" }, h("b"), " ", h("code")),
+      h("input", { type: "range", min: 0, max: LAST, step: 1, value: 0, "aria-label": say("worlds.slider") }),
+      h("p", { class: "ends", "aria-hidden": "true" },
+        ["noise", "drafter", "target"].map((end) => h("span", {}, say(`worlds.${end}`))))),
+    h("div", { class: "world" },
+      h("section", { class: "moves" },
+        h("h2", {}, say("worlds.moves")),
+        h("dl", {},
+          h("div", { class: "red" }, h("dt", {}, say("worlds.rejected")), h("dd")),
+          h("div", { class: "tokens" }, h("dt", {}, say("worlds.tokens")), h("dd"))),
+        h("div", { class: "judged", "aria-hidden": "true" }, h("i")),
+        h("div", { class: "stage hide-discarded", role: "list", tabindex: 0, "aria-label": say("worlds.text") }),
+        h("p", { class: "note costs" }, say("worlds.costs")),
+        h("p", { class: "note" }, say("worlds.changes"))),
+      h("section", { class: "stays" },
+        h("h2", {}, say("worlds.stays")),
+        h("p", { class: "of-tiny" }),
+        h("table", {},
+          h("thead", {}, h("tr", {}, columnHead(say("trials.tokens")),
+            h("td", { class: "key" }, h("i", { class: "came" }), `${say("worlds.came")} `,
+              h("i", { class: "due" }), say("worlds.due")),
+            columnHead(say("worlds.came"), { class: HEARD }), columnHead(say("worlds.due"), { class: HEARD }))),
+          h("tbody")),
+        h("p", { class: "fit" }, h("span"), " ", h("span", { class: "numbers" })),
+        h("p", { class: "of-greedy" }, say("worlds.greedy")),
+        h("p", { class: "note same" }),
+        h("p", { class: "greedy", tabindex: 0 })))),
+  h("div", { class: "measuring" }),
+];
 
 /**
  * @param {HTMLElement} panel
@@ -57,8 +64,8 @@ const markup = () => `
  * @returns {Panel & { step: (by: number) => void, leave: () => void, isLinked: boolean }}
  */
 export function makeWorlds(panel, server) {
-  panel.innerHTML = markup();
-  const part = (/** @type {string} */ selector) => find(panel, selector);
+  fill(panel, content());
+  const part = within(panel);
   const slider = /** @type {HTMLInputElement} */ (part("input"));
   const text = makeText(part(".stage"));
   /** @type {Request} */
@@ -162,18 +169,8 @@ export function makeWorlds(panel, server) {
     const of = counts && worlds && counts.runs < worlds.most
       ? say("trials.ofMost", { runs, most: grouped(worlds.most) }) : runs;
     write(part(".of-tiny"), say("worlds.tiny", { runs: of }));
-    const body = part("tbody");
-    while (body.children.length < cells.length) body.append(heardRow());
-    while (counts && body.children.length > cells.length) body.lastElementChild?.remove();
     const top = 1.2 * cells.reduce((most, { due }) => Math.max(most, due), 0); // p stays, and so does the scale
-    cells.forEach(({ text: words, came, due, others }, at) => {
-      const [head, bars, ...numbers] = /** @type {HTMLElement[]} */ ([...body.children[at].children]);
-      write(head, others ? say("trials.others", { count: others }) : words);
-      bars.style.setProperty("--came", Math.min(1, came / top).toFixed(4));
-      bars.style.setProperty("--due", (due / top).toFixed(4));
-      write(numbers[0], fixed(came, 3));
-      write(numbers[1], fixed(due, 3));
-    });
+    if (counts) drawCells(part("tbody"), cells, top, String, HEARD);
     write(part(".fit span"), counts ? verdictInWords({ ...counts, trial: "none", greedy: false, lossy: "" })
       : worlds ? say("worlds.missing") : "");
     write(part(".fit .numbers"), counts ? numbersInWords(counts) : "");
@@ -185,13 +182,6 @@ async function fetchRecorded() {
   const answer = await fetch(new URL("./worlds.json", import.meta.url));
   if (!answer.ok) throw new Error(answer.statusText);
   return answer.json();
-}
-
-/** Its numbers are heard, and not seen. */
-function heardRow() {
-  const made = row();
-  for (const number of [...made.children].slice(2)) number.className = "heard";
-  return made;
 }
 
 /**

@@ -1,27 +1,96 @@
 // @ts-check
 // Elements. Text goes in as text nodes only, so what a model or a visitor wrote is never markup.
 
+/** What stands in an element, or a list of that; null stands for nothing. @typedef {Node | string | null | readonly any[]} Child */
 /**
+ * Attributes as HTML names them: true has no value, false and null leave one out. A function listens to the event of
+ * its name, `onclick`. What begins with -- is a number or text for the style sheet.
+ * @typedef {Record<string, string | number | boolean | null | ((event: any) => void)>} Attributes
+ */
+
+const SVG = "http://www.w3.org/2000/svg";
+const MATHML = "http://www.w3.org/1998/Math/MathML";
+
+/**
+ * An element of HTML. A button submits nothing, unless its type says so.
  * @template {keyof HTMLElementTagNameMap} T
  * @param {T} tag
- * @param {(Node | string)[]} children
+ * @param {Attributes} attributes
+ * @param {Child[]} children
  * @returns {HTMLElementTagNameMap[T]}
  */
-export function make(tag, ...children) {
+export function h(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
-  for (const child of children) made.append(child);
-  return made;
+  if (made instanceof HTMLButtonElement) made.type = "button";
+  return filled(made, attributes, children);
+}
+
+/**
+ * An element of a drawing.
+ * @param {string} tag
+ * @param {Attributes} attributes
+ * @param {Child[]} children
+ */
+export function svg(tag, attributes = {}, ...children) {
+  return filled(/** @type {SVGElement} */ (document.createElementNS(SVG, tag)), attributes, children);
+}
+
+/**
+ * An element of a formula.
+ * @param {string} tag
+ * @param {Child[]} children
+ */
+export function math(tag, ...children) {
+  return filled(/** @type {MathMLElement} */ (document.createElementNS(MATHML, tag)), {}, children);
+}
+
+/**
+ * @template {HTMLElement | SVGElement | MathMLElement} T
+ * @param {T} element
+ * @param {Attributes} attributes
+ * @param {Child[]} children
+ */
+function filled(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (typeof value === "function") element.addEventListener(name.slice(2), value);
+    else if (name.startsWith("--")) element.style.setProperty(name, String(value));
+    else if (value !== false && value !== null) element.setAttribute(name, value === true ? "" : String(value));
+  }
+  append(element, children);
+  return element;
 }
 
 /**
  * Appends any number of elements; as arguments of one call they would be too many from about 120,000 on.
  * @param {Element} parent
- * @param {Iterable<Element>} children
+ * @param {Child[]} children
  */
-export function appendAll(parent, children) {
+export function append(parent, children) {
   const fragment = new DocumentFragment();
-  for (const child of children) fragment.append(child);
+  for (const child of /** @type {(Node | string | null)[]} */ (children.flat(Infinity))) {
+    if (child !== null) fragment.append(child);
+  }
   parent.append(fragment);
+}
+
+/**
+ * Puts these in place of what is in it.
+ * @param {Element} parent
+ * @param {Child[]} children
+ */
+export function fill(parent, ...children) {
+  parent.replaceChildren();
+  append(parent, children);
+}
+
+/**
+ * The element around what an event is about that the selector finds, or itself.
+ * @param {EventTarget | null} target
+ * @param {string} selector
+ * @returns {HTMLElement | null}
+ */
+export function around(target, selector) {
+  return target instanceof Element ? target.closest(selector) : null;
 }
 
 /**
@@ -31,14 +100,6 @@ export function appendAll(parent, children) {
  */
 export function write(element, text) {
   if (element.textContent !== text) element.textContent = text;
-}
-
-/**
- * Words as a part of markup that is our own.
- * @param {string} words
- */
-export function escaped(words) {
-  return words.replace(/[&<>"]/g, (sign) => `&#${sign.charCodeAt(0)};`);
 }
 
 /**
@@ -54,14 +115,20 @@ export function find(from, selector) {
 }
 
 /**
+ * Finds the parts of an element, as `find` does.
+ * @param {Element} place
+ */
+export function within(place) {
+  return (/** @type {string} */ selector) => find(place, selector);
+}
+
+/**
  * Offers the visitor a file to save.
  * @param {string} name
  * @param {string | Blob} content
  */
 export function saveFile(name, content, type = "application/json") {
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([content], { type }));
-  link.download = name;
+  const link = h("a", { href: URL.createObjectURL(new Blob([content], { type })), download: name });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }

@@ -1,11 +1,12 @@
 // @ts-check
 // The tab on exactness: every verdict recomputed, and how two ways to a token add up to the target's p.
 
-import { escaped, find, make } from "./dom.js";
+import { fill, h, within } from "./dom.js";
 import { fixed, grouped, roundedUp } from "./format.js";
 import { addends, differenceInWords, identityAt, isExact, recomputed, tokenToDraw } from "./recompute.js";
 import { keptByBoth, massAt, primed, uMatters } from "./rules.js";
 import { isAfterRefused, isTree } from "./run.js";
+import { columnHead, rowOf } from "./tables.js";
 import { named, quoted } from "./textless.js";
 import { placeOf } from "./verdict.js";
 import { say } from "./words.js";
@@ -13,29 +14,26 @@ import { say } from "./words.js";
 /** @import { Recomputed } from "./recompute.js" */
 /** @import { Drafted, Run, Token } from "./run.js" */
 
-const words = (/** @type {string} */ key) => escaped(say(key));
-
-const markup = () => `
-  <p class="answer"></p>
-  <div class="columns">
-    <div class="proof">
-      <ul class="checks"></ul>
-      <ul class="differing"></ul>
-      <p class="both"></p>
-      <p class="about"></p>
-      <h2>${words("exactness.heading")}</h2>
-      <p>${words("exactness.why")}</p>
-      <p>${words("exactness.greedy")} <strong></strong></p>
-    </div>
-    <figure class="identity">
-      <figcaption><h2>min(p, q) + (p − q)₊ = p</h2><p class="place"></p></figcaption>
-      <p class="key"><span><i class="kept"></i><span>${words("exactness.kept")}</span></span>
-        <span><i class="added"></i><span>${words("exactness.added")}</span></span></p>
-      <table><thead><tr><td></td><td></td><th scope="col">min(p, q)</th><th scope="col">+ (p − q)₊</th>
-        <th scope="col">= p</th></tr></thead><tbody></tbody></table>
-      <p class="mass"></p>
-    </figure>
-  </div>`;
+const content = () => [
+  h("p", { class: "answer" }),
+  h("div", { class: "columns" },
+    h("div", { class: "proof" },
+      h("ul", { class: "checks" }),
+      h("ul", { class: "differing" }),
+      h("p", { class: "both" }),
+      h("p", { class: "about" }),
+      h("h2", {}, say("exactness.heading")),
+      h("p", {}, say("exactness.why")),
+      h("p", {}, `${say("exactness.greedy")} `, h("strong"))),
+    h("figure", { class: "identity" },
+      h("figcaption", {}, h("h2", {}, "min(p, q) + (p − q)₊ = p"), h("p", { class: "place" })),
+      h("p", { class: "key" }, ["kept", "added"].map((part) => (
+        h("span", {}, h("i", { class: part }), h("span", {}, say(`exactness.${part}`)))))),
+      h("table", {},
+        h("thead", {}, h("tr", {}, h("td"), h("td"), ["min(p, q)", "+ (p − q)₊", "= p"].map((words) => columnHead(words)))),
+        h("tbody")),
+      h("p", { class: "mass" }))),
+];
 const LISTED = 8; // differences that are listed
 
 /**
@@ -43,8 +41,8 @@ const LISTED = 8; // differences that are listed
  * @param {() => Token | null} pinned
  */
 export function makeExactness(panel, pinned) {
-  panel.innerHTML = markup();
-  const part = (/** @type {string} */ selector) => find(panel, selector);
+  fill(panel, content());
+  const part = within(panel);
   let state = ""; // how much of which run was recomputed
   const ofPAndQ = /** @type {NodeListOf<HTMLElement>} */ (panel.querySelectorAll("figure :is(h2, .key span > span, th)"));
   const formulas = [...ofPAndQ].map((element) => ({ element, plain: element.textContent ?? "" }));
@@ -78,8 +76,8 @@ export function makeExactness(panel, pinned) {
     panel.dataset.tone = "none";
     part(".answer").textContent = run.rounds.length || run.complete ? say("exactness.served") : say("view.notBegun");
     part(".both").textContent = part(".about").textContent = "";
-    part(".checks").replaceChildren();
-    part(".differing").replaceChildren();
+    fill(part(".checks"));
+    fill(part(".differing"));
   }
 
   /** @param {Run} run in which nothing was drafted */
@@ -142,20 +140,14 @@ export function makeExactness(panel, pinned) {
       [!brokenRounds.length, isCut ? `${order} ${say("exactness.cut")}` : order],
       [!brokenText, say("exactness.text", { sum })],
     ];
-    part(".checks").replaceChildren();
-    for (const [holds, what] of checks) {
-      const line = make("li", what);
-      line.dataset.holds = String(holds);
-      part(".checks").append(line);
-    }
+    fill(part(".checks"), checks.map(([holds, what]) => h("li", { "data-holds": String(holds) }, what)));
     const all = [
       ...differences.map(differenceInWords),
       ...brokenRounds.map(([{ index }, what]) => say("exactness.roundDiffers", { round: index + 1, what })),
       ...(brokenText ? [brokenText] : []),
     ];
-    part(".differing").replaceChildren();
-    for (const words of all.slice(0, LISTED)) part(".differing").append(make("li", words));
-    if (all.length > LISTED) part(".differing").append(make("li", say("exactness.more", { count: all.length - LISTED })));
+    const more = all.length > LISTED ? [say("exactness.more", { count: all.length - LISTED })] : [];
+    fill(part(".differing"), [...all.slice(0, LISTED), ...more].map((words) => h("li", {}, words)));
   }
 
   /** @param {Run} run */
@@ -168,8 +160,7 @@ export function makeExactness(panel, pinned) {
     const place = say(whichToken(token, chosen), { token: named(token), place: placeOf(token) });
     part(".place").textContent = isAfterRefused(token) ? `${place} ${say("exactness.left")}` : place;
     const scale = roundedUp(Math.max(0.001, rows.reduce((most, { p }) => Math.max(most, p), 0)));
-    part("figure tbody").replaceChildren();
-    for (const row of rows) part("figure tbody").append(identityRow(row, scale));
+    fill(part("figure tbody"), rows.map((row) => identityRow(row, scale)));
     const mass = massAt(token);
     const [accept, reject] = mass === null ? ["", ""] : addends(1, 1 - mass);
     part(".mass").textContent = mass === null
@@ -192,16 +183,9 @@ export function makeExactness(panel, pinned) {
    * @param {number} scale the p whose bar has the full length
    */
   function identityRow({ id, text, kind, drawn, p, kept, written }, scale) {
-    const name = make("th", make("code", quoted({ text, kind })));
-    name.scope = "row";
-    name.title = say("inspector.tokenId", { id: id ?? "" });
-    if (drawn) name.append(make("small", ` ◆ ${drawn.how}`));
-    const bar = make("td", make("i"), make("i"));
-    bar.className = "sum";
-    bar.style.setProperty("--kept", String(kept / scale));
-    bar.style.setProperty("--added", String((p - kept) / scale));
-    const made = make("tr", name, bar);
-    for (const number of written) made.append(make("td", number));
-    return made;
+    const name = [h("code", {}, quoted({ text, kind })), drawn && h("small", {}, ` ◆ ${drawn.how}`)];
+    const parts = { "--kept": kept / scale, "--added": (p - kept) / scale };
+    const bar = h("td", { class: "sum", ...parts }, h("i"), h("i"));
+    return rowOf(name, [bar, ...written], { title: say("inspector.tokenId", { id: id ?? "" }) });
   }
 }

@@ -2,11 +2,12 @@
 // The inspector: what is known of one token, and what decided its fate. Its frame is built once; show() fills
 // it.
 
-import { escaped, find, make } from "./dom.js";
+import { fill, find, h, math, within } from "./dom.js";
 import { apart, digits, inQuotes, short } from "./format.js";
 import { isBlock, primed, ruleOf, uMatters } from "./rules.js";
 import { isAfterRefused, isChosen, isDrafted, isTree } from "./run.js";
 import { isServed, isUnknown } from "./served.js";
+import { columnHead, rowOf } from "./tables.js";
 import { explained, fateNamed, named, quoted, sign } from "./textless.js";
 import { makeTree } from "./tree.js";
 import {
@@ -14,6 +15,7 @@ import {
 } from "./verdict.js";
 import { inLanguage, say } from "./words.js";
 
+/** @import { Child } from "./dom.js" */
 /** @import { RunSetting } from "./messages.d.ts" */
 /** @import { Drafted, Own, Token } from "./run.js" */
 /** @import { Kind } from "./textless.js" */
@@ -21,65 +23,63 @@ import { inLanguage, say } from "./words.js";
 /** @import { Column, Known, Row, Walk } from "./verdict.js" */
 /** @typedef {ReturnType<typeof makeInspector>} Inspector */
 
-const words = (/** @type {string} */ key) => escaped(say(key));
+// Letters, signs and numbers of a formula: "max ( p ) 0".
+const signs = (/** @type {string} */ formula) => formula.split(" ").map((one) => (
+  math(/^\d$/.test(one) ? "mn" : /^\p{L}+$/u.test(one) ? "mi" : "mo", one)));
+const mrow = (/** @type {string} */ formula) => math("mrow", signs(formula));
+const display = (/** @type {Child[]} */ ...parts) => {
+  const formula = math("math", parts);
+  formula.setAttribute("display", "block");
+  return formula;
+};
+const excess = (/** @type {string} */ x) => `max ( p ( ${x} ) − q ( ${x} ) , 0 )`;
 
-// MathML for f(x) and for max(p(x) − q(x), 0).
-const applied = (/** @type {string} */ f, /** @type {string} */ x) =>
-  `<mi>${f}</mi><mo>(</mo><mi>${x}</mi><mo>)</mo>`;
-const excess = (/** @type {string} */ x) =>
-  `<mi>max</mi><mo>(</mo>${applied("p", x)}<mo>−</mo>${applied("q", x)}<mo>,</mo><mn>0</mn><mo>)</mo>`;
+// The rule, and why the text is distributed as the target's own.
+const formulas = () => [
+  h("p", { class: "greedy" }, say("inspector.formula.greedy")),
+  h("p", {}, say("inspector.formula.rule")),
+  display(signs("min ( 1 ,"), math("mfrac", mrow("p ( x )"), mrow("q ( x )")), signs(")")),
+  h("p", {}, say("inspector.formula.never")),
+  h("p", {}, say("inspector.formula.residual")),
+  display(signs("r ( x ) ="), math("mfrac", mrow(excess("x")),
+    math("mrow", math("munder", signs("∑ y")), signs(excess("y"))))),
+  h("p", {}, say("inspector.formula.mass")),
+  display(signs("min ( p , q ) + max ( p − q , 0 ) = p")),
+  h("p", {}, say("inspector.formula.alpha")),
+  display(math("mfrac",
+    math("mrow", signs("1 −"), math("msup", signs("α"), mrow("γ + 1"))), mrow("1 − α"))),
+  h("p", {}, say("inspector.formula.tokens")),
+];
 
-// The rule, and why the text is distributed as the target's own. No data is ever written in here.
-const formulas = () => `
-  <p class="greedy">${words("inspector.formula.greedy")}</p>
-  <p>${words("inspector.formula.rule")}</p>
-  <math display="block"><mi>min</mi><mo>(</mo><mn>1</mn><mo>,</mo>
-    <mfrac><mrow>${applied("p", "x")}</mrow><mrow>${applied("q", "x")}</mrow></mfrac><mo>)</mo></math>
-  <p>${words("inspector.formula.never")}</p>
-  <p>${words("inspector.formula.residual")}</p>
-  <math display="block">${applied("r", "x")}<mo>=</mo><mfrac><mrow>${excess("x")}</mrow>
-    <mrow><munder><mo>∑</mo><mi>y</mi></munder>${excess("y")}</mrow></mfrac></math>
-  <p>${words("inspector.formula.mass")}</p>
-  <math display="block"><mi>min</mi><mo>(</mo><mi>p</mi><mo>,</mo><mi>q</mi><mo>)</mo><mo>+</mo>
-    <mi>max</mi><mo>(</mo><mi>p</mi><mo>−</mo><mi>q</mi><mo>,</mo><mn>0</mn><mo>)</mo>
-    <mo>=</mo><mi>p</mi></math>
-  <p>${words("inspector.formula.alpha")}</p>
-  <math display="block"><mfrac>
-    <mrow><mn>1</mn><mo>−</mo><msup><mi>α</mi><mrow><mi>γ</mi><mo>+</mo><mn>1</mn></mrow></msup></mrow>
-    <mrow><mn>1</mn><mo>−</mo><mi>α</mi></mrow></mfrac></math>
-  <p>${words("inspector.formula.tokens")}</p>`;
-
-const markup = () => `
-  <p class="cue"></p>
-  <p class="hint"></p>
-  <div class="facts" hidden>
-    <div class="spoken" aria-atomic="true">
-      <div class="head"><p class="where"></p>
-        <button type="button" class="unpin" title="${words("inspector.unpin")}">
-          ${words("inspector.pinned")} <span aria-hidden="true">×</span></button>
-      </div>
-      <p class="what"><code></code> <span class="token"></span> <small></small></p>
-      <p class="stands-for"></p>
-      <p class="verdict"></p>
-    </div>
-    <div class="judgement" role="img">
-      <p class="judged"></p>
-      <p class="threshold"><span></span></p>
-      <div class="sides"><span></span><span></span></div>
-      <p class="u"><span></span></p>
-    </div>
-    <div class="walk" role="img"><p class="u"><span></span></p><div class="parts"></div></div>
-    <p class="walk-how"></p>
-    <details class="tree" hidden><summary></summary><p class="bars"><i></i>p <i></i>q</p><div
-      class="branches"></div></details>
-    <table class="family" hidden><caption></caption><thead></thead><tbody></tbody></table>
-    <details class="formulas"><summary>${words("inspector.formulas")}</summary>${formulas()}</details>
-    <table class="likely"><caption></caption><thead></thead><tbody></tbody></table>
-    <p class="raw"></p>
-    <p class="values-of"></p>
-    <dl class="values"></dl>
-    <p class="drafting"></p>
-  </div>`;
+const content = () => [
+  h("p", { class: "cue" }),
+  h("p", { class: "hint" }),
+  h("div", { class: "facts", hidden: true },
+    h("div", { class: "spoken", "aria-atomic": "true" },
+      h("div", { class: "head" },
+        h("p", { class: "where" }),
+        h("button", { class: "unpin", title: say("inspector.unpin") },
+          `${say("inspector.pinned")} `, h("span", { "aria-hidden": "true" }, "×"))),
+      h("p", { class: "what" }, h("code"), " ", h("span", { class: "token" }), " ", h("small")),
+      h("p", { class: "stands-for" }),
+      h("p", { class: "verdict" })),
+    h("div", { class: "judgement", role: "img" },
+      h("p", { class: "judged" }),
+      h("p", { class: "threshold" }, h("span")),
+      h("div", { class: "sides" }, h("span"), h("span")),
+      h("p", { class: "u" }, h("span"))),
+    h("div", { class: "walk", role: "img" }, h("p", { class: "u" }, h("span")), h("div", { class: "parts" })),
+    h("p", { class: "walk-how" }),
+    h("details", { class: "tree", hidden: true },
+      h("summary"), h("p", { class: "bars" }, h("i"), "p ", h("i"), "q"), h("div", { class: "branches" })),
+    h("table", { class: "family", hidden: true }, h("caption"), h("thead"), h("tbody")),
+    h("details", { class: "formulas" }, h("summary", {}, say("inspector.formulas")), formulas()),
+    h("table", { class: "likely" }, h("caption"), h("thead"), h("tbody")),
+    h("p", { class: "raw" }),
+    h("p", { class: "values-of" }),
+    h("dl", { class: "values" }),
+    h("p", { class: "drafting" })),
+];
 
 /** @param {Column} column @param {boolean} isLeft by refused guesses @returns {[heading: string, name: string]} */
 function headingOf(column, isLeft) {
@@ -98,9 +98,9 @@ function headingOf(column, isLeft) {
  * @param {(token: Drafted | Own) => void} choose is told of a token that was chosen in a tree
  */
 export function makeInspector(panel, setting, copied, fateNow, choose) {
-  panel.innerHTML = markup();
+  fill(panel, content());
   const tree = makeTree(panel, fateNow, choose);
-  const part = (/** @type {string} */ selector) => find(panel, selector);
+  const part = within(panel);
   const likely = /** @type {HTMLTableElement} */ (part(".likely"));
   const unpin = () => panel.dispatchEvent(new CustomEvent("unpin", { bubbles: true }));
   part(".unpin").addEventListener("click", unpin);
@@ -230,16 +230,15 @@ export function makeInspector(panel, setting, copied, fateNow, choose) {
     bar.style.setProperty("--u", String(number));
     bar.setAttribute("aria-label", told[0]);
     part(".walk .u span").textContent = start;
-    part(".parts").replaceChildren();
     const others = rest ? [{ name: say("inspector.walk.notRecorded"), from: 1 - rest, to: 1, isDrawn: false }] : [];
-    for (const one of [...pieces.map((piece) => ({ ...piece, name: quoted(piece) })), ...others]) {
+    fill(part(".parts"), [...pieces.map((piece) => ({ ...piece, name: quoted(piece) })), ...others].map((one) => {
       const [share, { name }] = [one.to - one.from, one];
-      const made = make("span", share > 0.2 ? name : "");
-      made.className = one.isDrawn ? "drawn" : others.includes(one) ? "rest" : "";
+      const kind = one.isDrawn ? "drawn" : others.includes(one) ? "rest" : "";
+      const title = `${name}: ${digits(one.from)}–${digits(one.to)}`;
+      const made = h("span", { class: kind, title }, share > 0.2 ? name : "");
       made.style.flexGrow = String(share);
-      made.title = `${name}: ${digits(one.from)}–${digits(one.to)}`;
-      part(".parts").append(made);
-    }
+      return made;
+    }));
   }
 
   /**
@@ -259,13 +258,10 @@ export function makeInspector(panel, setting, copied, fateNow, choose) {
    * @param {Known} known
    */
   function showValues(token, known) {
-    part(".values").replaceChildren();
-    for (const [symbol, meaning, value] of valuesOf(token, known)) {
-      const number = make("dd", value === null ? say("inspector.notTold") : digits(value));
-      if (value === null) number.className = "untold";
-      else number.title = inLanguage(String(value));
-      part(".values").append(make("div", make("dt", symbol, make("small", meaning)), number));
-    }
+    fill(part(".values"), valuesOf(token, known).map(([symbol, meaning, value]) => (
+      h("div", {}, h("dt", {}, symbol, h("small", {}, meaning)), value === null
+        ? h("dd", { class: "untold" }, say("inspector.notTold"))
+        : h("dd", { title: inLanguage(String(value)) }, digits(value))))));
   }
 
   /**
@@ -281,17 +277,13 @@ export function makeInspector(panel, setting, copied, fateNow, choose) {
     /** @type {Column[]} */
     const columns = served ? ["raw_p"] : rows.some((row) => row.q !== null) ? ["p", "q"] : ["p"];
     if (rows.some((row) => row.residual !== null)) columns.push("residual");
-    const head = make("tr", make("td"));
     const isLeft = isAfterRefused(token);
-    for (const column of columns) {
+    const heads = columns.map((column) => {
       const [heading, name] = headingOf(column, isLeft);
-      const cell = make("th", heading, make("small", name));
-      cell.scope = "col";
-      head.append(cell);
-    }
-    find(likely, "thead").replaceChildren(head);
-    find(likely, "tbody").replaceChildren();
-    for (const row of rows) find(likely, "tbody").append(tableRow(row, columns));
+      return columnHead([heading, h("small", {}, name)]);
+    });
+    fill(find(likely, "thead"), h("tr", {}, h("td"), heads));
+    fill(find(likely, "tbody"), rows.map((row) => tableRow(row, columns)));
     part(".raw").textContent = token.fate === "prompt" ? "" : outlinesInWords(token, setting());
     part(".raw").hidden = !rows.some((row) => differs(row.p, row.raw_p) || differs(row.q, row.raw_q));
   }
@@ -301,15 +293,11 @@ export function makeInspector(panel, setting, copied, fateNow, choose) {
    * @param {Column[]} columns
    */
   function tableRow(row, columns) {
-    const code = make("code", row.kind ? "" : inQuotes(row.text));
+    const code = h("code", {}, row.kind ? "" : inQuotes(row.text));
     if (row.kind) sign(code, row.kind);
-    const name = make("th", code);
-    name.scope = "row";
-    if (row.id !== null) name.title = say("inspector.tokenId", { id: row.id });
-    if (row.drawn) name.append(make("small", `◆ ${row.drawn.how}`));
-    const made = make("tr", name);
-    for (const column of columns) made.append(bar(row, column));
-    return made;
+    const drawn = row.drawn && h("small", {}, `◆ ${row.drawn.how}`);
+    const title = row.id === null ? null : say("inspector.tokenId", { id: row.id });
+    return rowOf([code, drawn], columns.map((column) => bar(row, column)), { title });
   }
 
   /**
@@ -318,7 +306,7 @@ export function makeInspector(panel, setting, copied, fateNow, choose) {
    */
   function bar(row, column) {
     const value = row[column];
-    const cell = make("td", make("span", short(value)));
+    const cell = h("td", {}, h("span", {}, short(value)));
     if (row.drawn?.from === column) cell.classList.add("drawn");
     if (value === null) return cell;
     cell.classList.add(column === "raw_p" ? "p" : column);

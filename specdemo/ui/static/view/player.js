@@ -2,7 +2,7 @@
 // The player: how far the run on the stage is shown. A run that goes on is drawn as it comes. One that is
 // complete can be played by the engine's own times, stretched, and walked by round and by token, both ways.
 
-import { find, write } from "./dom.js";
+import { around, find, write } from "./dom.js";
 import { Replay, msPlayed, usualSpeed } from "./replay.js";
 import {
   after, before, between, draftedIn, draftingSteps, endOf, inWords, isBefore, onTheWay, placeAfter, stepTo, stepsIn,
@@ -332,8 +332,8 @@ export function makePlayer(page, run, { text, timeline, reader }, showOutcome) {
 
   /** @param {MouseEvent} event */
   function onClick({ target }) {
-    const button = target instanceof Element ? target.closest("[data-move]") : null;
-    if (button instanceof HTMLElement) move(/** @type {Move} */ (button.dataset.move));
+    const button = around(target, "[data-move]");
+    if (button) move(/** @type {Move} */ (button.dataset.move));
   }
 
   /** @param {KeyboardEvent} event */

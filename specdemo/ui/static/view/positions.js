@@ -1,27 +1,30 @@
 // @ts-check
 // The panel beside the text: where drafts die. A row's button outlines the row's tokens in the text.
 
-import { countedInWords, fillCounters } from "../runs/counters.js";
 import { deathsIn, inWords } from "./deaths.js";
-import { find, make } from "./dom.js";
+import { around, fill, find, h, within, write } from "./dom.js";
 import { grouped, percent } from "./format.js";
 import { isUntold } from "./served.js";
+import { columnHead, rowOf } from "./tables.js";
 import { say } from "./words.js";
 
 /** @import { Deaths, Row } from "./deaths.js" */
+/** @import { Counted } from "./messages.d.ts" */
 /** @import { Run } from "./run.js" */
 /** @import { Text } from "./text.js" */
 
-const POSITIONS = `
-  <p class="answer"></p>
-  <p class="scope"></p>
-  <p class="outlined-now" role="status"></p>
-  <table class="places"></table>
-  <table class="kinds"></table>
-  <p class="no-kinds"></p>
-  <p class="whose-counters"></p>
-  <table class="counters"></table>`;
+const content = () => [
+  h("p", { class: "answer" }),
+  h("p", { class: "scope" }),
+  h("p", { class: "outlined-now", role: "status" }),
+  h("table", { class: "places" }),
+  h("table", { class: "kinds" }),
+  h("p", { class: "no-kinds" }),
+  h("p", { class: "whose-counters" }),
+  h("table", { class: "counters" }),
+];
 const COLUMNS = ["judged", "accepted", "rejected", "share"];
+const OF_COUNTERS = ["drafts", "accepted", "share"];
 
 /**
  * @param {HTMLElement} page
@@ -29,8 +32,8 @@ const COLUMNS = ["judged", "accepted", "rejected", "share"];
  * @param {Text} text
  */
 export function makePositions(page, panel, text) {
-  panel.innerHTML = POSITIONS;
-  const part = (/** @type {string} */ selector) => find(panel, selector);
+  fill(panel, content());
+  const part = within(panel);
   const places = makeTable(part(".places"), say("positions.byPlace"));
   const kinds = makeTable(part(".kinds"), say("positions.byKind"));
   let state = ""; // how much of which run is shown
@@ -54,8 +57,8 @@ export function makePositions(page, panel, text) {
     part(".answer").textContent = deaths.all.tokens.length ? inWords(deaths) : whyNone(run);
     part(".scope").textContent = run.complete ? "" : say("positions.soFar");
     panel.classList.toggle("nothing", !deaths.all.tokens.length);
-    places.fill(deaths.places, deaths.all);
-    kinds.fill(deaths.kinds, deaths.all);
+    places.show(deaths.places, deaths.all);
+    kinds.show(deaths.kinds, deaths.all);
     part(".kinds").hidden = served;
     part(".no-kinds").textContent = served ? say("positions.noKinds") : "";
     part(".whose-counters").textContent = run.counted ? countedInWords(run.counted) : "";
@@ -74,9 +77,8 @@ export function makePositions(page, panel, text) {
   }
 
   /** @param {MouseEvent} event */
-  function onClick(event) {
-    const row = event.target instanceof Element ? event.target.closest("[data-row]") : null;
-    const key = row instanceof HTMLElement ? row.dataset.row ?? "" : "";
+  function onClick({ target }) {
+    const key = around(target, "[data-row]")?.dataset.row ?? "";
     const { tokens } = rows.find((row) => row.key === key) ?? { tokens: [] };
     if (!tokens.length) return;
     press(key === pressed ? null : key);
@@ -91,8 +93,7 @@ export function makePositions(page, panel, text) {
     for (const button of panel.querySelectorAll("button")) {
       button.setAttribute("aria-pressed", String(button.closest("tr")?.dataset.row === key));
     }
-    const words = row ? outlinedInWords(row) : say("positions.hint");
-    if (part(".outlined-now").textContent !== words) part(".outlined-now").textContent = words; // it is read out
+    write(part(".outlined-now"), row ? outlinedInWords(row) : say("positions.hint"));
   }
 
   /** @param {Row} row */
@@ -109,23 +110,19 @@ export function makePositions(page, panel, text) {
  * @param {string} title
  */
 function makeTable(table, title) {
-  const [head, body, foot] = [make("tr", make("td")), make("tbody"), make("tfoot")];
-  for (const name of COLUMNS) {
-    const cell = make("th", say(`positions.columns.${name}`));
-    cell.scope = "col";
-    cell.title = say(`positions.definitions.${name}`);
-    head.append(cell);
-  }
-  table.append(make("caption", title), make("thead", head), body, foot);
+  const [body, foot] = [h("tbody"), h("tfoot")];
+  /** @type {[string, string][]} */
+  const columns = COLUMNS.map((name) => [say(`positions.columns.${name}`), say(`positions.definitions.${name}`)]);
+  fill(table, h("caption", {}, title), headOf(columns), body, foot);
   /** @type {Map<string, HTMLTableRowElement>} */
   const known = new Map();
-  return { fill };
+  return { show };
 
   /**
    * @param {Row[]} rows
    * @param {Row} all
    */
-  function fill(rows, all) {
+  function show(rows, all) {
     const most = rows.reduce((most, { tokens }) => Math.max(most, tokens.length), 1);
     for (const key of known.keys()) if (!rows.some((row) => row.key === key)) remove(key);
     rows.forEach((row, at) => {
@@ -135,9 +132,9 @@ function makeTable(table, title) {
       find(line, "button").toggleAttribute("disabled", row.tokens.length === 0);
       fillCells(line, row, most);
     });
-    const total = make("tr", rowHeader(all.label, all.definition));
+    const total = rowOf(all.label, [], { title: all.definition });
     fillCells(total, all, Infinity);
-    foot.replaceChildren(total);
+    fill(foot, total);
   }
 
   /** @param {string} key */
@@ -149,22 +146,17 @@ function makeTable(table, title) {
 
 /** @param {Row} row */
 function tableRow({ key, label, definition }) {
-  const button = make("button", label);
-  button.type = "button";
-  const made = make("tr", rowHeader(button, definition));
-  made.dataset.row = key;
-  return made;
+  const line = rowOf(h("button", {}, label), [], { title: definition });
+  line.dataset.row = key;
+  return line;
 }
 
 /**
- * @param {Node | string} content
- * @param {string} definition
+ * The head of a table: a column for each of these, which is told when it is pointed at.
+ * @param {[name: string, definition: string][]} columns
  */
-function rowHeader(content, definition) {
-  const cell = make("th", content);
-  cell.scope = "row";
-  cell.title = definition;
-  return cell;
+function headOf(columns) {
+  return h("thead", {}, h("tr", {}, h("td"), columns.map(([name, title]) => columnHead(name, { title }))));
 }
 
 /**
@@ -185,9 +177,41 @@ function fillCells(line, { tokens, accepted, rejected }, most) {
   ];
   for (const [name, written, bar] of cells) {
     /** @type {HTMLElement} */
-    const cell = line.querySelector(`[data-column="${name}"]`) ?? line.appendChild(make("td"));
+    const cell = line.querySelector(`[data-column="${name}"]`) ?? line.appendChild(h("td"));
     cell.dataset.column = name;
     cell.textContent = written;
     cell.style.setProperty("--value", String(bar));
   }
+}
+
+/**
+ * Whose drafts were counted.
+ * @param {Counted} counted
+ */
+function countedInWords({ alone, drafts }) {
+  const counted = say("positions.counters.counted", { count: drafts, number: grouped(drafts) });
+  return `${counted} ${say(alone ? "positions.counters.alone" : "positions.counters.shared")}`;
+}
+
+/**
+ * What each place of a draft brought: its cells' texts.
+ * @param {Counted} counted
+ */
+function placesOf({ drafts, by_place }) {
+  return by_place.map((accepted, at) => [
+    say("positions.place", { place: at + 1 }), grouped(drafts), grouped(accepted), percent(accepted, drafts),
+  ]);
+}
+
+/**
+ * Acceptance by place in the draft, from the counters of the server that made the run.
+ * @param {HTMLElement} table
+ * @param {Counted} counted
+ */
+function fillCounters(table, counted) {
+  /** @type {[string, string][]} */
+  const columns = OF_COUNTERS.map((name) => (
+    [say(`positions.counters.columns.${name}`), say(`positions.counters.definitions.${name}`)]));
+  const rows = placesOf(counted).map(([place, ...cells]) => rowOf(place, cells));
+  fill(table, h("caption", {}, say("positions.counters.caption")), headOf(columns), h("tbody", {}, rows));
 }

@@ -2,8 +2,7 @@
 // Reading the stage: pointing shows a token in the inspector, a click or Enter pins it, arrow keys move to
 // another, Escape unpins it.
 
-import { find } from "./dom.js";
-import { watchLegend } from "./legend.js";
+import { around, find } from "./dom.js";
 import { hasSelection } from "./text.js";
 
 /** @import { Inspector } from "./inspector.js" */
@@ -316,5 +315,34 @@ export function makeReader(page, stage, text, inspector, timeline, copied) {
     if (!first) return;
     choose(first);
     focus(first);
+  }
+}
+
+/**
+ * Pointing at a fate in the legend marks its tokens on the stage; the style sheet shows what it means. Tab comes to the
+ * first fate and to the switches, and arrow keys to all.
+ * @param {HTMLElement} legend
+ * @param {HTMLElement} stage
+ */
+function watchLegend(legend, stage) {
+  legend.addEventListener("pointerover", ({ target }) => point(target));
+  legend.addEventListener("pointerleave", () => point(null));
+  legend.addEventListener("focusin", ({ target }) => point(target));
+  legend.addEventListener("focusout", () => point(null));
+  legend.addEventListener("keydown", move);
+
+  /** @param {EventTarget | null} target */
+  function point(target) {
+    const entry = around(target, "[data-explains]");
+    if (entry) stage.dataset.points = entry.dataset.explains;
+    else delete stage.dataset.points;
+  }
+
+  /** @param {KeyboardEvent} event */
+  function move({ key, target }) {
+    const entry = around(target, "[data-explains]");
+    const steps = { ArrowRight: entry?.nextElementSibling, ArrowLeft: entry?.previousElementSibling };
+    const next = key === "ArrowRight" || key === "ArrowLeft" ? steps[key]?.firstElementChild : null;
+    if (next instanceof HTMLElement) next.focus();
   }
 }

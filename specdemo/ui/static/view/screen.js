@@ -3,7 +3,7 @@
 // (numbers, verdict, whose run it is). The page and a notebook cell have the same.
 
 import { copiedFrom } from "./copied.js";
-import { find, make, write } from "./dom.js";
+import { around, find, h, write } from "./dom.js";
 import { makeInspector } from "./inspector.js";
 import { makePlayer } from "./player.js";
 import { makeReader } from "./reader.js";
@@ -98,7 +98,7 @@ export function makeScreen(page, run, showOutcome) {
    */
   function inTwo(words) {
     const [, first, rest] = /^(.+?[.!?] )(.+)$/s.exec(words) ?? [, words, ""];
-    return [make("b", first ?? ""), make("span", rest ?? "")];
+    return [h("b", {}, first ?? ""), h("span", {}, rest ?? "")];
   }
 
   /**
@@ -130,9 +130,9 @@ export function makeScreen(page, run, showOutcome) {
   }
 
   /** @param {MouseEvent} event */
-  function hideOrShow(event) {
-    const button = event.target instanceof Element ? event.target.closest("button[data-hides]") : null;
-    if (!(button instanceof HTMLElement)) return;
+  function hideOrShow({ target }) {
+    const button = around(target, "button[data-hides]");
+    if (!button) return;
     const hide = button.getAttribute("aria-pressed") === "true";
     button.setAttribute("aria-pressed", String(!hide));
     stage.classList.toggle(`hide-${button.dataset.hides}`, hide);

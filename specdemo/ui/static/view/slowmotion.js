@@ -2,7 +2,7 @@
 // A round in slow motion, where the inspector has nothing to tell: the target reads its weights once, for one row
 // or for all rows of a check. The lengths are this run's own times.
 
-import { appendAll, make } from "./dom.js";
+import { fill, h } from "./dom.js";
 import { fixed } from "./format.js";
 import { depthsOf } from "./run.js";
 import { say } from "./words.js";
@@ -16,14 +16,13 @@ import { say } from "./words.js";
  */
 
 const LONGEST = 6000; // ms on the screen that the longer lane takes
+const LATER = "later"; // what a newcomer is spared at first
 
 /**
  * @param {HTMLElement} panel the inspector
  */
 export function makeSlowMotion(panel) {
-  const figure = make("figure");
-  figure.className = "slow-motion";
-  figure.hidden = true;
+  const figure = h("figure", { class: "slow-motion", hidden: true });
   panel.append(figure);
   /** @type {Checks | null} */
   let shown = null;
@@ -68,22 +67,17 @@ export function makeSlowMotion(panel) {
   function draw(checks) {
     const { rows } = checks;
     const [alone, together] = lanesOf(checks, tokens);
-    const again = make("button", say("slowMotion.again"));
-    again.type = "button";
-    again.className = "later";
-    again.addEventListener("click", play);
-    figure.replaceChildren(
-      make("figcaption", say("slowMotion.title", { tokens })),
+    fill(figure,
+      h("figcaption", {}, say("slowMotion.title", { tokens })),
       heading(say("slowMotion.alone"), fixed(checks.plain_ms)),
       picture(alone),
-      later("small", say("slowMotion.spread", range(checks.plain_spread))),
+      h("small", { class: LATER }, say("slowMotion.spread", range(checks.plain_spread))),
       heading(say("slowMotion.together", { count: rows - 1 }), `${fixed(checks.draft_ms)} + ${fixed(checks.verify_ms)}`,
         tokens < rows ? say("slowMotion.ofTree") : ""),
       picture(together),
-      later("small", say("slowMotion.checking", range(checks.verify_spread))),
-      later("p", [readInWords(rows, experts), comparedInWords(checks)].join(" ")),
-      again,
-    );
+      h("small", { class: LATER }, say("slowMotion.checking", range(checks.verify_spread))),
+      h("p", { class: LATER }, [readInWords(rows, experts), comparedInWords(checks)].join(" ")),
+      h("button", { class: LATER, onclick: play }, say("slowMotion.again")));
   }
 
   function play() {
@@ -138,45 +132,20 @@ function range([low, high]) {
 }
 
 /**
- * What a newcomer is spared at first.
- * @template {keyof HTMLElementTagNameMap} T
- * @param {T} tag
- * @param {string} words
- */
-function later(tag, words) {
-  const made = make(tag, words);
-  made.className = "later";
-  return made;
-}
-
-/**
  * @param {string} words
  * @param {string} ms
  * @param {string} more
  */
 function heading(words, ms, more = "") {
-  return make("p", make("span", words, later("span", more)), make("b", ms, say("slowMotion.ms")));
+  return h("p", {}, h("span", {}, words, h("span", { class: LATER }, more)), h("b", {}, ms, say("slowMotion.ms")));
 }
 
-/** @param {Lane} lane */
+/** The words beside it say the same. @param {Lane} lane */
 function picture({ tokens, from, to }) {
-  const lane = make("div", part("drafted"), part("weights"), part("rows", tokens));
-  lane.className = "lane";
-  lane.setAttribute("aria-hidden", "true"); // the words beside it say the same
-  lane.style.setProperty("--from", String(from));
-  lane.style.setProperty("--to", String(to));
-  return lane;
-}
-
-/**
- * @param {string} name
- * @param {number} count of the parts in it
- */
-function part(name, count = 1) {
-  const made = make("span");
-  appendAll(made, Array.from({ length: count }, () => make("i")));
-  made.className = name;
-  return made;
+  return h("div", { class: "lane", "aria-hidden": "true", "--from": from, "--to": to },
+    h("span", { class: "drafted" }, h("i")),
+    h("span", { class: "weights" }, h("i")),
+    h("span", { class: "rows" }, Array.from({ length: tokens }, () => h("i"))));
 }
 
 /**

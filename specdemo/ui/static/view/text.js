@@ -3,7 +3,7 @@
 // and nothing else. The style sheet draws signs for invisible characters; they are seen but are not in the
 // text.
 
-import { appendAll, find, make } from "./dom.js";
+import { append, around, find, h } from "./dom.js";
 import { INVISIBLE, codeOf } from "./format.js";
 import { familyOf, isDrafted } from "./run.js";
 import { isUnknown } from "./served.js";
@@ -27,10 +27,8 @@ export function makeText(stage) {
   const elements = new WeakMap();
   /** @type {WeakMap<Token, Kind>} */
   const kinds = new WeakMap(); // of the prompt's tokens without a text
-  const blank = make("span"); // copied for each token
   const isChosenFrom = stage.getAttribute("role") === "listbox";
-  blank.setAttribute("role", isChosenFrom ? "option" : "listitem");
-  if (isChosenFrom) blank.setAttribute("aria-selected", "false");
+  const blank = isChosenFrom ? h("span", { role: "option", "aria-selected": "false" }) : h("span", { role: "listitem" }); // copied for each token
   /** @type {Set<Token>} */
   let outlined = new Set();
   /** @type {HTMLElement | null} */
@@ -66,7 +64,7 @@ export function makeText(stage) {
     if (!added.length) return;
     if (added[0].fate === "prompt") for (const [token, kind] of kindsInPrompt(added)) kinds.set(token, kind);
     if (!block) stage.append((block = makeBlock("run-on")));
-    appendAll(block, added.map((token) => elements.get(token) ?? draw(token)));
+    append(block, added.map((token) => elements.get(token) ?? draw(token)));
     frame ||= requestAnimationFrame(afterLayout);
   }
 
@@ -128,10 +126,7 @@ export function makeText(stage) {
 
   /** @param {string} className */
   function makeBlock(className) {
-    const made = make("div");
-    made.className = className;
-    made.setAttribute("role", "presentation");
-    return made;
+    return h("div", { class: className, role: "presentation" });
   }
 
   // In a frame of its own, when the layout is due anyway.
@@ -195,7 +190,7 @@ export function makeText(stage) {
    */
   function move(moved, to) {
     const focused = moved.find((element) => element === document.activeElement);
-    appendAll(to, moved);
+    append(to, moved);
     if (focused instanceof HTMLElement) focused.focus({ preventScroll: true });
     block = to;
   }
@@ -262,7 +257,7 @@ export function makeText(stage) {
   function fill(element, token) {
     const text = isPlace(token) ? "" : token.text;
     setName(element, token);
-    const word = make("b");
+    const word = h("b");
     const signs = [...text.trim()].filter((sign) => !/\p{M}/u.test(sign)).length;
     if (signs < MANY) element.style.setProperty("--signs", String(signs));
     else element.style.removeProperty("--signs");
@@ -285,14 +280,9 @@ export function makeText(stage) {
 
   /** @param {string} character an invisible one */
   function markFor(character) {
-    const mark = make("i", character);
-    if (character === "\n") mark.className = "newline";
-    else if (character === "\t") mark.className = "tab";
-    else {
-      mark.className = "invisible";
-      mark.dataset.sign = codeOf(character);
-    }
-    return mark;
+    if (character === "\n") return h("i", { class: "newline" }, character);
+    if (character === "\t") return h("i", { class: "tab" }, character);
+    return h("i", { class: "invisible", "data-sign": codeOf(character) }, character);
   }
 
   /**
@@ -329,7 +319,7 @@ export function makeText(stage) {
    * @param {EventTarget | null} node
    */
   function tokenAt(node) {
-    const element = node instanceof Element ? node.closest("[data-token]") : null;
+    const element = around(node, "[data-token]");
     return element ? tokens.get(element) : undefined;
   }
 

@@ -3,42 +3,48 @@
 // column is one element, painted by the style sheet from a few custom properties, so that thousands of them
 // stay cheap.
 
-import { escaped, find, make } from "./dom.js";
+import { around, fill, h, within } from "./dom.js";
+import { roundedUp } from "./format.js";
 import { acceptedIn, isTree, rejectedOf } from "./run.js";
-import { scaleFor } from "./scale.js";
 import { isFromServer } from "./served.js";
 import { roundInWords } from "./verdict.js";
 import { say } from "./words.js";
 
+/** @import { Attributes, Child } from "./dom.js" */
 /** @import { Round } from "./run.js" */
 /** @typedef {ReturnType<typeof makeTimeline>} Timeline */
 
-const words = (/** @type {string} */ key) => escaped(say(key));
-const markup = () => `
-  <p class="at-first">${words("timeline.atFirst")}</p>
-  <p class="key"><span class="name">${words("timeline.name")}</span>
-    <span><i class="accepted-brick"></i>${words("view.fates.accepted")}</span>
-    <span><i class="bonus-brick"></i><span data-greedy-words="${words("timeline.bonusGreedy")}">${words("timeline.bonusSampled")}</span></span>
-    <span><i class="resampled-brick"></i><span data-greedy-words="${words("view.greedyFates.resampled")}">${words("view.fates.resampled")}</span></span>
-    <span><i class="dropped-line"></i>${words("timeline.rejectedDiscarded")}</span>
-    <span class="of-trees"><i class="fork"></i>${words("timeline.ofTree")}</span>
-    <span data-only="engine"><i class="draft-bar"></i>${words("timeline.drafting")}</span>
-    <span><i class="verify-bar"></i><span data-served-words="${words("timeline.arrival")}">${words("timeline.verifying")}</span><span
-      class="scale"></span></span></p>
-  <div class="rail" role="toolbar" aria-label="${words("timeline.rail")}"></div>
-  <p class="readout" aria-hidden="true"></p>`;
+const content = () => [
+  h("p", { class: "at-first" }, say("timeline.atFirst")),
+  h("p", { class: "key" },
+    h("span", { class: "name" }, say("timeline.name")),
+    keyed("accepted-brick", {}, say("view.fates.accepted")),
+    keyed("bonus-brick", {}, words(say("timeline.bonusSampled"), { greedy: say("timeline.bonusGreedy") })),
+    keyed("resampled-brick", {}, words(say("view.fates.resampled"), { greedy: say("view.greedyFates.resampled") })),
+    keyed("dropped-line", {}, say("timeline.rejectedDiscarded")),
+    keyed("fork", { class: "of-trees" }, say("timeline.ofTree")),
+    keyed("draft-bar", { "data-only": "engine" }, say("timeline.drafting")),
+    keyed("verify-bar", {}, [words(say("timeline.verifying"), { served: say("timeline.arrival") }), h("span", { class: "scale" })])),
+  h("div", { class: "rail", role: "toolbar", "aria-label": say("timeline.rail") }),
+  h("p", { class: "readout", "aria-hidden": "true" }),
+];
+const keyed = (/** @type {string} */ sign, /** @type {Attributes} */ attributes, /** @type {Child} */ meaning) => (
+  h("span", attributes, h("i", { class: sign }), meaning));
+/** Words that are others in a greedy run, or in a server's: `showWordsOfRun` puts them in. */
+const words = (/** @type {string} */ usual, { greedy = "", served = "" }) => (
+  h("span", { "data-greedy-words": greedy || null, "data-served-words": served || null }, usual));
 
 const FIRST_PLACES = 40;
+const FIRST = 2 * 8; // costs, two for each round
 
 /**
  * @param {HTMLElement} strip
  * @param {{ jump: (index: number) => void, point: (index: number | null) => void }} reader
  */
 export function makeTimeline(strip, { jump, point }) {
-  strip.innerHTML = markup();
-  const [rail, readout, scale] = [".rail", ".readout", ".scale"].map((name) => find(strip, name));
-  const room = make("span"); // after the columns
-  room.className = "room";
+  fill(strip, content());
+  const [rail, readout, scale] = [".rail", ".readout", ".scale"].map(within(strip));
+  const room = h("span", { class: "room" }); // after the columns
   /** @type {HTMLElement[]} */
   const marks = []; // by the round's index
   /** @type {number[]} */
@@ -147,22 +153,22 @@ export function makeTimeline(strip, { jump, point }) {
 
   /** @param {Round} round */
   function draw(round) {
-    const { index, draft, next } = round;
-    const mark = make("span");
-    mark.className = "mark";
-    mark.dataset.index = String(index);
-    mark.dataset.own = next ? next.fate : "none";
-    mark.setAttribute("role", "button");
-    mark.tabIndex = index === tabStop ? 0 : -1;
-    mark.setAttribute("aria-label", roundInWords(round));
-    const accepted = acceptedIn(round);
-    const dropped = droppedOf(round);
-    if (isTree(round)) mark.classList.add("of-tree"), strip.dataset.trees = "";
+    const { index, next } = round;
     const [draft_ms, verify_ms] = costsOf(round);
-    const numbers = { accepted, own: next ? 1 : 0, dropped, draft: draft_ms, verify: verify_ms };
-    for (const [name, value] of Object.entries(numbers)) mark.style.setProperty(`--${name}`, String(value));
-    marks[index] = mark;
-    return mark;
+    if (isTree(round)) strip.dataset.trees = "";
+    return marks[index] = h("span", {
+      class: isTree(round) ? "mark of-tree" : "mark",
+      "data-index": index,
+      "data-own": next ? next.fate : "none",
+      role: "button",
+      tabindex: index === tabStop ? 0 : -1,
+      "aria-label": roundInWords(round),
+      "--accepted": acceptedIn(round),
+      "--own": next ? 1 : 0,
+      "--dropped": droppedOf(round),
+      "--draft": draft_ms,
+      "--verify": verify_ms,
+    });
   }
 
   /** The drafts that stand above the others: of a tree those that were judged. @param {Round} round */
@@ -213,8 +219,8 @@ export function makeTimeline(strip, { jump, point }) {
    * @returns {number | null}
    */
   function roundOf(target) {
-    const mark = target instanceof Element ? target.closest(".mark") : null;
-    return mark instanceof HTMLElement ? Number(mark.dataset.index) : null;
+    const mark = around(target, ".mark");
+    return mark && Number(mark.dataset.index);
   }
 
   /** @param {EventTarget | null} target */
@@ -283,4 +289,22 @@ export function makeTimeline(strip, { jump, point }) {
     const inView = left >= rail.scrollLeft && right <= rail.scrollLeft + rail.clientWidth;
     if (!inView) rail.scrollLeft = left - rail.clientWidth / 2; // scrollIntoView would scroll the page, too
   }
+}
+
+/**
+ * How many milliseconds a full bar is: nearly all costs stay below, and longer ones end there. It is chosen with the
+ * first rounds and later only ever doubles, so that bars that are there already rarely change.
+ * @param {number[]} costs of drafting and verifying, in turns
+ * @param {number} before the scale so far; 0 if there is none
+ */
+function scaleFor(costs, before) {
+  if (!costs.length) return before;
+  // The first rounds can be disturbed, and then they took too long: the least of them is a fair beginning.
+  const verifying = costs.filter((_, at) => at % 2 === 1 && costs[at] > 0);
+  const least = verifying.reduce((least, ms) => Math.min(least, ms), Infinity);
+  const sorted = Float64Array.from(costs).sort();
+  const usual = sorted[Math.floor(0.95 * (sorted.length - 1))];
+  let scale = (costs.length > FIRST && before) || roundedUp(Number.isFinite(least) ? 1.5 * least : Math.max(usual, 0.001));
+  while (scale < usual) scale *= 2;
+  return scale;
 }

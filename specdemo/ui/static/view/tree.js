@@ -2,10 +2,11 @@
 // A round's tree: its guesses as nested lists, each beside the token that it follows, with the fates that are known.
 // Below it the guesses at one place, as a table in the order of judging. `branchesOf` is the same tree for a picture.
 
-import { find, make, write } from "./dom.js";
+import { around, fill, find, h, write } from "./dom.js";
 import { digits, short } from "./format.js";
 import { leftAfter, uMatters } from "./rules.js";
 import { depthOf, familyOf, isChosen, isDrafted, isTree, parentOf } from "./run.js";
+import { columnHead, rowOf } from "./tables.js";
 import { fateNamed, named } from "./textless.js";
 import { inLanguage, say } from "./words.js";
 
@@ -36,7 +37,7 @@ export function makeTree(panel, fateNow, choose) {
   let isFolded = false; // by the reader
   find(folded, "summary").addEventListener("click", () => { isFolded = folded.open; });
   folded.addEventListener("click", ({ target }) => {
-    const node = target instanceof Element ? target.closest("button") : null;
+    const node = around(target, "button");
     const token = node && nodes.get(node);
     if (token) choose(token);
   });
@@ -55,7 +56,7 @@ export function makeTree(panel, fateNow, choose) {
     if (!round || token.fate === "prompt") return;
     folded.hidden = false;
     if (round !== drawn) draw(round);
-    for (const [node, one] of nodes) fill(node, one, one === token, depths);
+    for (const [node, one] of nodes) drawNode(node, one, one === token, depths);
     showOwn(round);
     write(find(folded, "summary"), shapeInWords(round, fateNow));
     const lit = folded.querySelector('[aria-current="true"]');
@@ -74,23 +75,22 @@ export function makeTree(panel, fateNow, choose) {
      * @param {HTMLElement | null} item of it
      */
     const below = (parent, item) => {
-      const list = make("ul");
+      const list = h("ul");
       for (const one of round.draft.filter((each) => parentOf(each) === parent)) list.append(itemOf(one));
       if (round.next && parent === end) own = { item: itemOf(round.next), list, after: item };
       if (list.firstChild) item?.append(list);
       return list;
     };
     const itemOf = (/** @type {Drafted | Own} */ one) => {
-      const node = make("button", make("b"), make("i"), make("i"));
-      node.type = "button";
+      const node = h("button", {}, h("b"), h("i"), h("i"));
       nodes.set(node, one);
-      const item = make("li", node);
+      const item = h("li", {}, node);
       if (isDrafted(one)) below(one.place, item);
       return item;
     };
     const branches = below(null, null);
     const rows = branches.querySelectorAll("li:not(:has(ul))").length;
-    find(folded, ".branches").replaceChildren(branches);
+    fill(find(folded, ".branches"), branches);
     folded.open = !isFolded && rows <= TALL && !matchMedia("(max-width: 800px)").matches;
   }
 
@@ -100,7 +100,7 @@ export function makeTree(panel, fateNow, choose) {
    * @param {boolean} isShown whether the inspector tells of it
    * @param {number} depths that are drafted
    */
-  function fill(node, token, isShown, depths) {
+  function drawNode(node, token, isShown, depths) {
     const fate = fateNow(token);
     const isThere = !isDrafted(token) || depthOf(token) < depths;
     const item = /** @type {HTMLElement} */ (node.parentElement);
@@ -134,19 +134,13 @@ export function makeTree(panel, fateNow, choose) {
     const rows = familyOf(token);
     family.hidden = rows.length === 0 || fateNow(rows[0]) === "pending" || fateNow(token) === "pending";
     if (family.hidden) return;
-    const heads = make("tr");
     const isDrawn = rows.some((one) => one.u !== null && uMatters(one));
     const hasLeft = isDrawn && rows.some((one) => fateNow(one) === "rejected"); // greedy decoding leaves p as it is
     const ofLeft = hasLeft ? [say("inspector.tree.left")] : [];
     find(family, "caption").textContent = say(hasLeft ? "inspector.tree.familyLeft" : "inspector.tree.family");
-    for (const name of ["", "p", "q", ...(isDrawn ? ["u"] : []), ...ofLeft]) {
-      const cell = make("th", name);
-      cell.scope = "col";
-      heads.append(cell);
-    }
-    find(family, "thead").replaceChildren(heads);
-    find(family, "tbody").replaceChildren();
-    for (const one of rows) find(family, "tbody").append(familyRow(one, one === token, isDrawn, hasLeft));
+    const heads = ["", "p", "q", ...(isDrawn ? ["u"] : []), ...ofLeft].map((name) => columnHead(name));
+    fill(find(family, "thead"), h("tr", {}, heads));
+    fill(find(family, "tbody"), rows.map((one) => familyRow(one, one === token, isDrawn, hasLeft)));
   }
 
   /**
@@ -157,23 +151,15 @@ export function makeTree(panel, fateNow, choose) {
    */
   function familyRow(token, isShown, isDrawn, hasLeft) {
     const fate = fateNow(token);
-    const word = make("span", token.text.trim() || named(token));
-    word.className = `token ${fate}`;
-    word.title = fateNamed(token, fate);
-    const name = make("th", word);
-    name.scope = "row";
+    const word = h("span", { class: `token ${fate}`, title: fateNamed(token, fate) }, token.text.trim() || named(token));
     const isJudged = fate === "accepted" || fate === "rejected";
     const isFirst = fate !== "pending" && familyOf(token)[0].fate !== "rejected"; // so p is still the target's own
     const [u, left] = isJudged ? [token.u, fate === "rejected" ? leftAfter(token) : null] : [null, null];
     const p = isJudged || isFirst ? token.p : null;
     const values = [p, token.q, ...(isDrawn ? [u] : []), ...(hasLeft ? [left] : [])];
-    const row = make("tr", name);
-    for (const value of values) {
-      const cell = make("td", value === null ? "–" : short(value));
-      if (value !== null) cell.title = inLanguage(String(value));
-      row.append(cell);
-    }
-    if (isShown) row.className = "shown";
+    const row = rowOf(word, values.map((value) => (
+      value === null ? "–" : h("td", { title: inLanguage(String(value)) }, short(value)))));
+    row.classList.toggle("shown", isShown);
     return row;
   }
 }

@@ -2,7 +2,7 @@
 // The turns of a conversation before the one on the stage, a line each. A turn whose run the server keeps can be
 // opened again, with its rounds; the list stays as it is then, with a way back to the latest turn.
 
-import { appendAll, make } from "./dom.js";
+import { fill, h } from "./dom.js";
 import { say } from "./words.js";
 
 /** @import { Turn } from "./messages.d.ts" */
@@ -27,8 +27,7 @@ export function makeTurns(list, open) {
     if (!isOurs || name === latest) [latest, turns] = [name, before];
     const lines = turns.map(({ asked, answered, run }) => line(`${asked} → ${answered}`, run, name));
     if (name !== latest) lines.push(line(say("view.latestTurn"), latest, name));
-    list.replaceChildren();
-    appendAll(list, lines);
+    fill(list, lines);
     list.hidden = turns.length === 0;
   }
 
@@ -38,11 +37,7 @@ export function makeTurns(list, open) {
    * @param {string} onStage
    */
   function line(words, run, onStage) {
-    if (run === null) return make("li", make("span", words));
-    const button = make("button", words);
-    button.type = "button";
-    if (run === onStage) button.setAttribute("aria-current", "true");
-    button.addEventListener("click", () => open(run));
-    return make("li", button);
+    if (run === null) return h("li", {}, h("span", {}, words));
+    return h("li", {}, h("button", { "aria-current": run === onStage && "true", onclick: () => open(run) }, words));
   }
 }
