@@ -64,12 +64,12 @@ export function inColumn(values) {
 }
 
 /**
- * What the bars are: their classes, and the words.
- * @param {[classes: string, words: string][]} entries with spaces between classes
+ * What the bars are: their classes, with spaces between them, and the words.
+ * @param {[bars: string, words: string, name?: string][]} entries
  */
 export function keyOf(...entries) {
-  return h("p", { class: "key" }, entries.map(([classes, words]) => (
-    h("span", {}, classes.split(" ").map((name) => h("i", { class: name })), h("span", {}, words)))));
+  return h("p", { class: "key" }, entries.map(([bars, words, name = null]) => (
+    h("span", { class: name }, bars.split(" ").map((bar) => h("i", { class: bar })), h("span", {}, words)))));
 }
 
 /**

@@ -15,12 +15,13 @@ import { NEUTRAL, noLooser, rescaled } from "./shaping.js";
 /** @import { Trial } from "./identity.js" */
 /** @import { Shaping } from "./shaping.js" */
 
-const content = () => {
-  const key = keyOf(["of-p", say("figure.pull.p")], ["of-q", say("figure.pull.q")], ["told", say("figure.pull.told_key")], ["raw", ""]);
-  key.children[2].className = "told-key";
-  key.children[3].className = "raw-key";
-  return [h("h2", {}, say("figure.pull.title")), key, h("div", { class: "chart" }), h("div", { class: "shaping" })];
-};
+const content = () => [
+  h("h2", {}, say("figure.pull.title")),
+  keyOf(["of-p", say("figure.pull.p")], ["of-q", say("figure.pull.q")],
+    ["told", say("figure.pull.told_key"), "told-key"], ["raw", "", "raw-key"]),
+  h("div", { class: "chart" }),
+  h("div", { class: "shaping" }),
+];
 /** @type {[name: keyof Shaping, label: string, least: number, most: number, step: number][]} */
 const FILTERS = [
   ["temperature", "figure.pull.temperature", 0, 2, 0.05],

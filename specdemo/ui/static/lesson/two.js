@@ -24,17 +24,13 @@ const ofParts = () => [
   h("p", { class: "wrong" }, h("button", { "aria-pressed": "false" }, say("figure.two.again"))),
   h("p", { class: "note" }),
 ];
-const ofStory = () => {
-  const key = keyOf(["of-p", ""], ["of-q", ""]);
-  [...key.querySelectorAll("span > span")].forEach((words, at) => { words.className = ["whose-p", "whose-q"][at]; });
-  return [
-    h("h2", {}, say("figure.two.title")),
-    key,
-    h("div", { class: "chart" }),
-    h("div", { role: "status" }, h("ol", { class: "story" })),
-    h("button", { class: "draw-two" }, say("figure.two.draw")),
-  ];
-};
+const ofStory = () => [
+  h("h2", {}, say("figure.two.title")),
+  keyOf(["of-p", "", "whose-p"], ["of-q", "", "whose-q"]),
+  h("div", { class: "chart" }),
+  h("div", { role: "status" }, h("ol", { class: "story" })),
+  h("button", { class: "draw-two" }, say("figure.two.draw")),
+];
 const SEED = 20_000; // of the guesses that are drawn here
 const TRIES = 50; // to begin with a first guess that is rejected
 
@@ -137,9 +133,9 @@ export function makeTwo(parts, story, chosen, changed) {
     plot.dataset.top = "1";
     setNumber(plot, "top", 1);
     columns.left.set({ p: next.p, q: next.drawn });
-    write(find(story, ".whose-p"), isAgain ? say("figure.two.whole_p") : say("figure.two.left_p"));
+    write(find(story, ".whose-p span"), isAgain ? say("figure.two.whole_p") : say("figure.two.left_p"));
     columns.left.write(0, isAgain ? say("figure.two.whole_p") : say("figure.two.row_p"), inColumn(next.p));
-    write(find(story, ".whose-q"), say(isNext() ? "figure.two.next_q" : "figure.two.left_q"));
+    write(find(story, ".whose-q span"), say(isNext() ? "figure.two.next_q" : "figure.two.left_q"));
     columns.left.write(1, say(isNext() ? "figure.two.row_next" : "figure.two.row_q"), inColumn(next.drawn));
     const second = pick(next.drawn, drawn.second);
     const isSecond = drawn.uOfSecond < next.accept[second];
