@@ -65,7 +65,9 @@ def opened(visit_for_all, bare, every_fate):
 
 @pytest.fixture(scope="module")
 def phone(visit_for_all, browser, bare):
-    return visit_for_all(bare, still=True, context=browser.new_context(**PHONE))
+    context = browser.new_context(**PHONE)
+    context.add_init_script(WATCH)
+    return visit_for_all(bare, still=True, context=context)
 
 
 def words_by_fate(page) -> dict:
@@ -168,6 +170,7 @@ def test_without_motion_the_recorded_run_is_there_at_once(phone):
     page = phone
     wait_for_state(page, "recorded")
     assert page.locator(".stage [data-round]").count() > 100
+    assert page.evaluate("window.shifts") < 0.02
     moving = page.locator(".run").evaluate(
         "run => [...run.querySelectorAll('*')].filter(e => { const s = getComputedStyle(e);"
         " return s.animationName !== 'none' || parseFloat(s.transitionDuration) > 0; }).length"
