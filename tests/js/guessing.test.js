@@ -1,7 +1,7 @@
 import "./words.js";
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { drafted as words, idsOf, scoreOf, verdictInWords } from "../../specdemo/ui/static/runs/guessing.js";
+import { drafted as words, idsOf, scoreOf, verdictInWords } from "../../specdemo/ui/static/runs/guess.js";
 import { SETTING, allAccepted, drafted, linked, rejection } from "./runs.js";
 
 /** The rejection, as of a guess: q is one-hot. */

@@ -1,7 +1,7 @@
 import "./words.js";
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { courseOf, placeAt } from "../../specdemo/ui/static/runs/racing.js";
+import { courseOf, placeAt } from "../../specdemo/ui/static/runs/race.js";
 import { allAccepted, plain, rejection } from "./runs.js";
 
 const lane = (rounds, ms, tokens) => (

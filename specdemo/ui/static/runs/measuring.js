@@ -7,7 +7,7 @@ import { durationInWords } from "../view/format.js";
 import { say } from "../view/words.js";
 
 /** @import { Measurement } from "../view/messages.d.ts" */
-/** @import { Guess } from "./guessing.js" */
+/** @import { Guess } from "./guess.js" */
 /** @typedef {{ kind: Measurement["kind"], prompts?: "this" | "set", trial?: string, guesses?: number, stop?: number, works?: string } & Partial<Guess>} Request */
 /**
  * @typedef {object} Server
