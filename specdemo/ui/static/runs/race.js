@@ -294,7 +294,7 @@ export function placeAt({ ends, counts, ms: total, tokens }, ms) {
  * The engine time at which the last lane is finished.
  * @param {Pick<Lane, "ms">[]} lanes
  */
-export function lengthOf(lanes) {
+function lengthOf(lanes) {
   return lanes.reduce((most, { ms }) => Math.max(most, ms), 0);
 }
 
@@ -302,7 +302,7 @@ export function lengthOf(lanes) {
  * Which of the lanes was first, and when each was finished.
  * @param {Pick<Lane, "ms">[]} lanes
  */
-export function placesInWords(lanes) {
+function placesInWords(lanes) {
   const times = lanes.map(({ ms }) => Math.round(ms));
   const [first, last] = [...times].sort((a, b) => a - b);
   return times.map((ms) => {
@@ -316,7 +316,7 @@ export function placesInWords(lanes) {
  * @param {Pick<Lane, "ms" | "tokens">} lane
  * @param {boolean} isServed whether the time is a server's, which has the wait for the first token in it
  */
-export function timeInWords({ ms, tokens }, isServed) {
+function timeInWords({ ms, tokens }, isServed) {
   const took = { ms: grouped(ms), tokens: say("view.tokens", { count: tokens, number: grouped(tokens) }) };
   if (!tokens || !ms) return say("race.took", took);
   const speed = { speed: grouped((1000 * tokens) / ms, 1), each: fixed(ms / tokens) };

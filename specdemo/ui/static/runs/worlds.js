@@ -188,7 +188,7 @@ async function fetchRecorded() {
  * The stop that an address names; null where it names none.
  * @param {string | null} text
  */
-export function stopOf(text) {
+function stopOf(text) {
   return text !== null && /^\d$/.test(text) && Number(text) <= LAST ? Number(text) : null;
 }
 
@@ -204,7 +204,7 @@ function mixtureOf(stop) {
 }
 
 /** @param {number} stop */
-export function stopInWords(stop) {
+function stopInWords(stop) {
   const { kind, noise, drafter, target } = mixtureOf(stop);
   return say(`worlds.${kind}`, {
     noise: percent(noise, 1), drafter: percent(drafter, 1), target: percent(target, 1),
@@ -241,7 +241,7 @@ export function textOf(rounds) {
  * @param {Worlds} worlds
  * @param {NonNullable<WorldsStop["texts"]>} texts of the stop that is shown
  */
-export function greedyInWords({ stops }, { greedy }) {
+function greedyInWords({ stops }, { greedy }) {
   const own = textOf(greedy);
   const known = stops.flatMap(({ texts }) => (texts ? [textOf(texts.greedy)] : []));
   if (known.some((other) => other !== own)) return say("worlds.greedyOther");

@@ -26,7 +26,7 @@ import { say } from "./words.js";
 
 /** @type {Line[]} */
 export const LINES = ["formula", "seen", "measured"];
-export const LONGEST = 16; // gamma
+const LONGEST = 16; // gamma
 const STEPS = [0.1, 0.2, 0.5, 1, 2, 5]; // between two ticks
 const MOST_TICKS = 6;
 const MARGIN = { left: 38, right: 10, top: 24, bottom: 38 }; // px

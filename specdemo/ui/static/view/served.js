@@ -30,7 +30,7 @@ export function nameOf(token) {
 }
 
 /** Whether it is the round of the prefill, which comes before anything is drafted. @param {Round} round */
-export function isPrefill(round) {
+function isPrefill(round) {
   return isFromServer(round) && round.index === 0 && round.draft.length === 0;
 }
 

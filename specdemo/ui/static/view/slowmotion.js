@@ -110,7 +110,7 @@ export function lanesOf({ plain_ms, draft_ms, verify_ms }, tokens) {
  * @param {number} rows
  * @param {string} experts what a check reads of them, in words; empty where there are none
  */
-export function readInWords(rows, experts) {
+function readInWords(rows, experts) {
   return experts ? `${say("slowMotion.onceButExperts", { rows })} ${experts}` : say("slowMotion.once", { rows });
 }
 

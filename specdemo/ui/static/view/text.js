@@ -15,7 +15,7 @@ import { say } from "./words.js";
 /** @import { Kind } from "./textless.js" */
 /** @typedef {ReturnType<typeof makeText>} Text */
 
-export const NOT_IN_TEXT = '[data-fate="rejected"], [data-fate="discarded"]';
+const NOT_IN_TEXT = '[data-fate="rejected"], [data-fate="discarded"]';
 const MANY = 5; // signs, marks on them not counted; fewer can be too narrow for a finger (touch.css)
 const BLOCK = 150; // tokens; a longer block is cut
 
