@@ -56,7 +56,7 @@ SIZES = {
     ("specdemo/trials", ".py"): (530, 6),
     ("specdemo/ui", ".py"): (7777, 35),
     ("specdemo/words", ".py"): (212, 3),
-    ("specdemo/ui/static", ".js"): (11998, 70),
+    ("specdemo/ui/static", ".js"): (11997, 70),
     ("specdemo/ui/static", ".css"): (1910, 17),
     ("specdemo/words", ".json"): (4342, 2),
     ("assets/training", ".py .md"): (799, 10),

@@ -2,7 +2,7 @@
 // "Save as": the run as one HTML file; and, as the page shows them now, the coloured text and a round's tree as pictures,
 // and the rounds as a table.
 
-import { find, h, saveFile } from "../view/dom.js";
+import { find, h, saveFile, tellWrong } from "../view/dom.js";
 import { isUnknown } from "../view/served.js";
 import { signOf } from "../view/textless.js";
 import { branchesOf, shapeInWords } from "../view/tree.js";
@@ -29,7 +29,7 @@ const SHARPNESS = 2; // pixels of a PNG to one of the SVG, if it has room
 export function offerSaving(page, run, { text, shownTree }, fetchHtml) {
   const part = (/** @type {string} */ id) => find(page, `[data-testid="${id}"]`);
   const buttons = KINDS.filter((kind) => kind !== "html" || fetchHtml).map((kind) => {
-    const failed = (/** @type {Error} */ error) => refuse(kind === "html" ? error.message : say("keep.failed"));
+    const failed = (/** @type {Error} */ error) => tellWrong(page, kind === "html" ? error.message : say("keep.failed"));
     return h("button", { "data-saves": kind, onclick: () => save(kind).catch(failed) }, say(`keep.${kind}`));
   });
   const summary = h("summary", {}, say("keep.save_as"));
@@ -62,7 +62,7 @@ export function offerSaving(page, run, { text, shownTree }, fetchHtml) {
     const picture = pictureOf(content());
     if (kind === "svg") return saveFile(name, picture.svg, "image/svg+xml");
     const { height } = picture;
-    if (height > HIGHEST) return refuse(say("keep.too_high", { pixels: height, most: HIGHEST }));
+    if (height > HIGHEST) return tellWrong(page, say("keep.too_high", { pixels: height, most: HIGHEST }));
     saveFile(name, await pixelsOf(picture), "image/png");
   }
 
@@ -111,13 +111,6 @@ export function offerSaving(page, run, { text, shownTree }, fetchHtml) {
     const [before] = /[^"]+(?="$)/.exec(getComputedStyle(text.elementOf(token), "::before").content) ?? [];
     const own = { text: token.text, fate: text.isOpen(token) ? "pending" : token.fate, sign };
     return before ? [{ text: "", fate: "prompt", sign: before }, own] : [own];
-  }
-
-  /** @param {string} sentence */
-  function refuse(sentence) {
-    const line = part("notice");
-    line.dataset.kind = "error";
-    line.textContent = sentence;
   }
 }
 

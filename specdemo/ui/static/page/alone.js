@@ -3,7 +3,7 @@
 
 import { offerSaving } from "../keep/saving.js";
 import { makeFigure } from "../lesson/figure.js";
-import { find } from "../view/dom.js";
+import { find, tellWrong } from "../view/dom.js";
 import { Run } from "../view/run.js";
 import { makeScreen } from "../view/screen.js";
 import { speak } from "../view/words.js";
@@ -20,9 +20,7 @@ export function start(broken) {
   const page = find(document.body, ".run");
   show(page).catch((error) => {
     console.error(error);
-    const notice = find(page, ".notice");
-    notice.dataset.kind = "error";
-    notice.textContent = broken;
+    tellWrong(page, broken);
   });
 }
 

@@ -81,7 +81,7 @@ export function makeCompare(panel, server) {
   function clear() {
     tables.clear();
     server.forget("compare");
-    part(".comparisons").replaceChildren();
+    fill(part(".comparisons"));
     showWhatThereIs(false);
   }
 }

@@ -189,16 +189,18 @@ export function makeGuess(panel, server) {
     event.preventDefault();
     const typed = box.value.trimEnd();
     if (!game || game.finish || box.readOnly) return;
-    if (!typed.trim()) {
-      line.textContent = say("guess.empty");
-      line.dataset.state = "failed";
-      return;
-    }
+    if (!typed.trim()) return fail(say("guess.empty"));
     sent = drafted(typed, textOf(run), goesOn);
     const { name, seed } = game;
     server.measure({
       kind: "guess", ids: idsOf(run.rounds), round: run.rounds.length, guess: sent, game: name, seed, hall,
     });
+  }
+
+  /** @param {string} sentence */
+  function fail(sentence) {
+    line.textContent = sentence;
+    line.dataset.state = "failed";
   }
 
   /** @param {HTMLElement | null} button */
@@ -241,11 +243,7 @@ export function makeGuess(panel, server) {
     }
     if (counts.checked) {
       const { code, wrong } = await openHall(game.name, game.most);
-      if (!code) {
-        line.textContent = wrong ?? "";
-        line.dataset.state = "failed";
-        return;
-      }
+      if (!code) return fail(wrong ?? "");
       address += `&hall=${code}`;
     }
     try {

@@ -1,6 +1,7 @@
 // @ts-check
 // What the server keeps: runs that have ended, and traces that are opened.
 
+import { h } from "../view/dom.js";
 import { fixed } from "../view/format.js";
 import { say } from "../view/words.js";
 
@@ -25,9 +26,7 @@ export function addressOf(name, part = "") {
  * @param {(sentence: string) => void} page.refused called with what is wrong with the file
  */
 export function chooseTrace({ largest, opened, refused }) {
-  const input = document.createElement("input");
-  input.type = "file";
-  input.accept = ".json";
+  const input = h("input", { type: "file", accept: ".json" });
   input.addEventListener("change", async () => {
     const file = input.files?.[0];
     if (!file) return;

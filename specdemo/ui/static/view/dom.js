@@ -103,6 +103,17 @@ export function write(element, text) {
 }
 
 /**
+ * Says on the page's line for it what went wrong.
+ * @param {HTMLElement} page
+ * @param {string} sentence
+ */
+export function tellWrong(page, sentence) {
+  const line = find(page, ".notice");
+  line.dataset.kind = "error";
+  line.textContent = sentence;
+}
+
+/**
  * The element that the selector finds, which has to be there.
  * @param {Element} from
  * @param {string} selector
