@@ -69,7 +69,7 @@ class CompiledVerdict:
                 numbers[start : start + len(tensor)] = tensor
         self._make_room(rows, width, max(alternatives, likely))
         logits = logits.float()
-        parts = vars(value) | value.numbers.parts | {"logits": logits}
+        parts = vars(value) | {"logits": logits}
         if value.allowed is not None:
             parts["allowed"] = masked(logits, value.allowed)
         if value.seen is not None:
@@ -79,10 +79,11 @@ class CompiledVerdict:
         given = record(
             GIVEN,
             **held,
+            **value.numbers.parts,
             rows=rows,
             width=width,
-            eos_count=len(held["eos"]),
-            biased_count=len(held["biased"]),
+            eos_count=value.numbers.sizes["eos"],
+            biased_count=value.numbers.sizes["biased"],
             is_greedy=verifier.sampler.greedy,
             rule=rule,
             lenience=lenience,

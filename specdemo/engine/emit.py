@@ -276,12 +276,9 @@ class _RoundEvents:
 
     def top(self, i: int) -> tuple[Alternative, ...]:
         """Gives the alternatives at position i; after a whole draft there is no q."""
-        verdict = self.verdict
-        tokens = ((t, self.emitter.token_text(t)) for t in verdict.token_ids[i][ALTERNATIVES])
+        verdict, ids = self.verdict, self.verdict.token_ids[i][ALTERNATIVES]
+        q = raw_q = [None] * len(ids)
+        if i in verdict.drafts:
+            q, raw_q = verdict.q[i][ALTERNATIVES], verdict.raw_q[i][ALTERNATIVES]
         p, raw_p = verdict.p[i][ALTERNATIVES], verdict.raw_p[i][ALTERNATIVES]
-        if i not in verdict.drafts:
-            rows = zip(tokens, p, raw_p, strict=True)
-            return tuple((*token, p, None, raw_p, None) for token, p, raw_p in rows)
-        q, raw_q = verdict.q[i][ALTERNATIVES], verdict.raw_q[i][ALTERNATIVES]
-        rows = zip(tokens, p, q, raw_p, raw_q, strict=True)
-        return tuple((*token, p, q, raw_p, raw_q) for token, p, q, raw_p, raw_q in rows)
+        return tuple(zip(ids, map(self.emitter.token_text, ids), p, q, raw_p, raw_q, strict=True))

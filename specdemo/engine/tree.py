@@ -2,7 +2,7 @@
 keeps one path of them (SpecInfer, Miao et al. 2024; Sequoia, Chen et al. 2024)."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from itertools import accumulate
 from operator import mul
@@ -96,14 +96,12 @@ def tree_of(params: Params) -> AnyTree | None:
     return Tree(params.tree) if isinstance(params.tree, tuple) else GrownTree(**asdict(GROWN))
 
 
+@dataclass(frozen=True)
 class Chain:
     """N drafted tokens, each of which follows the one before, as a verdict asks for them. Row 0 of the
     target's forward is that of the text's last token, and row i + 1 that of token i."""
 
-    @property
-    def branches(self) -> Branches | None:
-        """Gives those of the target's forward, if there are any."""
-        return None
+    branches: Branches | None = field(default=None, kw_only=True)  # of the target's forward
 
     def after_end(self, ends: Tensor, room: Tensor) -> Tensor:
         """Says which tokens are no drafts: those after one that ends the text [N], or out of its room."""
@@ -146,11 +144,8 @@ class Nodes(Chain):
         path = torch.zeros(size + 1, size + 1, dtype=torch.bool, device=parents.device)
         path = path.scatter_(1, torch.stack(upwards, 1), True)[:, 1:]
         earlier = (rows[:, None] == rows) & (numbers[1:, None] > numbers[1:])
-        return cls(rows, path, earlier, tree.most)
-
-    @property
-    def branches(self) -> Branches:
-        return Branches(self.path.sum(1), ~pad(self.path, (1, 0), value=True))
+        branches = Branches(path.sum(1), ~pad(path, (1, 0), value=True))
+        return cls(rows, path, earlier, tree.most, branches=branches)
 
     def after_end(self, ends: Tensor, room: Tensor) -> Tensor:
         is_too_deep = self.path[1:].sum(1) > room
