@@ -179,10 +179,10 @@ def _rotations(
     by_name, positions = {}, positions.clamp(max=last_position)
     x = torch.zeros(1, dtype=dtype, device=positions.device)
     for name in names:
-        rotate = partial(model.model.rotary_emb, x, **({} if name is None else {"layer_type": name}))
+        named = () if name is None else (name,)
         # A short forward brings "dynamic" frequencies back that a longer text of the model's owner has left.
-        rotate(position_ids=positions[None, :1])
-        cos, sin = rotate(position_ids=positions[None])  # [1, C, r]
+        model.model.rotary_emb(x, positions[None, :1], *named)
+        cos, sin = model.model.rotary_emb(x, positions[None], *named)  # [1, C, r]
         half = cos.shape[-1] // 2
         sin = torch.cat([-sin[..., :half], sin[..., half:]], -1)
         by_name[name] = cos[0, :, None], sin[0, :, None]
