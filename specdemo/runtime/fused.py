@@ -179,10 +179,10 @@ def _rotations(
     by_name, positions = {}, positions.clamp(max=last_position)
     x = torch.zeros(1, dtype=dtype, device=positions.device)
     for name in names:
-        rotate = partial(model.model.rotary_emb, x, **({} if name is None else {"layer_type": name}))
+        named = () if name is None else (name,)
         # A short forward brings "dynamic" frequencies back that a longer text of the model's owner has left.
-        rotate(position_ids=positions[None, :1])
-        cos, sin = rotate(position_ids=positions[None])  # [1, C, r]
+        model.model.rotary_emb(x, positions[None, :1], *named)
+        cos, sin = model.model.rotary_emb(x, positions[None], *named)  # [1, C, r]
         half = cos.shape[-1] // 2
         sin = torch.cat([-sin[..., :half], sin[..., half:]], -1)
         by_name[name] = cos[0, :, None], sin[0, :, None]
@@ -286,16 +286,20 @@ class KernelAttention:
                 norms = layer.q_norm.weight, layer.k_norm.weight, layer.q_norm.eps
             else:
                 q, k = layer.q_norm(q), layer.k_norm(k)
-        table = self.rotation_tables[attends.rotation] if attends.rotates else None
-        if table is not None and table.shape[-1] != d:
-            raise ValueError("only a part of each head is rotated")
+        table = self._table_of(attends) if attends.rotates else None
         there = self.rows, cached.keys, cached.values
         return layer.kernels.few_rows_attention(attends, q, k, v, norms, table, *there, self.branches)
+
+    def _table_of(self, attends: Heads) -> Tensor:
+        """The table of a layer, which the kernels read as wide as a head."""
+        table = self.rotation_tables[attends.rotation]
+        if table.shape[-1] != attends.head_dim:
+            raise ValueError("only a part of each head is rotated")
+        return table
 
     def keep(self, layer: Layer, context: Tensor) -> None:
         """Writes the keys and values that the layer makes of another model's hidden states [N, H]."""
         assert layer.kv is not None
         norm, cached = layer.k_norm, self.cache.layers[layer.attends.index]
-        of_norm = None if norm is None else (norm.weight, norm.eps)
-        table = self.rotation_tables[layer.attends.rotation]
+        of_norm, table = None if norm is None else (norm.weight, norm.eps), self._table_of(layer.attends)
         layer.kernels.keep_rows(layer.kv(context), of_norm, table, self.rows, cached.keys, cached.values)

@@ -145,8 +145,8 @@ def record(dtype: np.dtype, **fields: "Tensor | np.ndarray | float | None") -> n
 
 @dataclass(frozen=True)
 class Drawing:
-    """How the tokens of a draft are drawn on a CPU. numbers: see kernels.TEMPERATURE and those after it,
-    float64. seen: see Sampler.seen."""
+    """How the tokens of a draft are drawn on a CPU. numbers: see kernels.DRAWING, float64. seen: see
+    Sampler.seen."""
 
     is_greedy: bool  # each is the likeliest, whatever u is
     u: Tensor  # [B] float64: a uniform number for each token
@@ -456,25 +456,21 @@ class NativeForward:
     def fill(self, lm: CachedByPosition, ids: Tensor, start: Tensor) -> None:
         """Runs a forward that begins with the target's features, without logits. It leaves the last row's
         output in `stream`."""
-        how = {"begins": self.kernels.FEATURES, "last_alone": True}
-        self._run(lm, ids.contiguous(), start, len(ids), **how)
+        self._run(lm, ids.contiguous(), start, len(ids), begins=self.kernels.FEATURES, last_alone=True)
 
     def last(self, lm: CachedByPosition, ids: Tensor, start: Tensor, from_features: bool) -> Tensor:
         """The logits [1, V] of the last of ids [N], of a head whose stream begins with its target's features,
         or, for a single token, with what the last forward has left in `stream`."""
         begins = self.kernels.FEATURES if from_features else self.kernels.LEFT
-        return self._draft(lm, ids, start, begins, LIKELIEST)[2]
+        return self.draft(lm, ids, start, LIKELIEST, begins)[2]
 
     def draft(
-        self, lm: CachedByPosition, ids: Tensor, start: Tensor, drawing: Drawing
+        self, lm: CachedByPosition, ids: Tensor, start: Tensor, drawing: Drawing, begins: int | None = None
     ) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Drafts as LM.draft says. The stream begins with the target's features where the decoder does."""
-        begins = self.kernels.FEATURES if self._model["begins_with_reads"] else self.kernels.EMBEDDINGS
-        return self._draft(lm, ids, start, begins, drawing)
-
-    def _draft(
-        self, lm: CachedByPosition, ids: Tensor, start: Tensor, begins: int, drawing: Drawing
-    ) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Drafts as LM.draft says. begins: what the stream begins with; None: the target's features where the
+        decoder does, else embeddings."""
+        if begins is None:
+            begins = self.kernels.FEATURES if self._model["begins_with_reads"] else self.kernels.EMBEDDINGS
         rows, count = len(ids), len(drawing.u)
         tokens, logits = torch.cat([ids, ids.new_zeros(count)]), float32(count, self._vocab_size)
         probs = None if drawing.is_greedy else float32(count, self._vocab_size)
