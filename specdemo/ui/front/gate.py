@@ -7,7 +7,7 @@ What is not listed here is not there. gradio.py knows its functions, and visits.
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Collection, Iterable
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from secrets import token_hex
@@ -147,6 +147,7 @@ Checked = Literal[
     "cancel",
     "reset",
     "raw",
+    "ask",
     "tools",
     "trace",
 ]
@@ -185,6 +186,7 @@ DOORS = (
     Door(r"/specdemo/traces", ("POST",), "trace"),
     Door(r"/specdemo/halls/[0-9a-f]{32}", ("GET",)),
     Door(r"/specdemo/halls/[0-9a-f]{16}", ("POST",), "raw"),
+    Door(r"/specdemo/runs", ("POST",), "ask"),
     Door(r"/specdemo/runs/\w{1,64}(/whole|/trace|/html|/report)?", ("GET",)),
     Door(r"/specdemo/runs/\w{1,64}/stop", ("POST",), "raw"),
 )
@@ -256,6 +258,12 @@ class Gate:
             case "raw":
                 await self.bodies.read(inside, request_address(scope, self.limits))
                 await self.app(scope, inside.receive, send)
+            case "ask":
+                try:
+                    await self.bodies.read(inside, request_address(scope, self.limits))
+                    await self.app(scope, inside.receive, send)
+                except NotLetIn as refused:  # which the page shows as it is
+                    await _answer(send, refused, is_json=False)
             case "tools":
                 if scope["method"] != "POST" and _listens(scope):
                     refused = NotLetIn(405, "This server answers POST requests only.")
@@ -321,7 +329,6 @@ class Gate:
             raise NotLetIn(404, f"There is no endpoint of this name; there are {', '.join(self.named)}.")
         address = request_address(inside.scope, self.limits)
         body = read_object(await self.bodies.read(inside, address))
-        send = inside.send
         if entry == "cancel":
             name_in(body, "event_id")
             number_in(body, "fn_index")
@@ -329,25 +336,24 @@ class Gate:
         elif entry == "reset":
             name_in(body, "event_id")
         elif entry == "run":
-            self._check_page_event(body, direct=True)
-            send = _sentences_as_400(send)
+            self._check_event(body, private=True)
         elif entry == "join":
-            self._check_page_event(body, direct=False)
+            self._check_event(body, private=False)
         elif entry == "call":
             check_values(body.get("data"), self.named[name].fields)
         else:
             check_named(body, self.named[name].fields)
         if entry not in ("join", "call", "named"):
-            return await self.app(inside.scope, inside.receive, send)
+            return await self.app(inside.scope, inside.receive, inside.send)
         is_named = entry == "join" or (entry == "call" and body.get("session_hash") is not None)
         session = name_in(body, "session_hash") if is_named else None
         async with self.visits.admitted(session, address):
-            await self.app(inside.scope, inside.receive, send)
+            await self.app(inside.scope, inside.receive, inside.send)
 
-    def _check_page_event(self, body: dict[str, Any], direct: bool) -> None:
+    def _check_event(self, body: dict[str, Any], private: bool) -> None:
         name_in(body, "session_hash")
         function = self.functions.get(number_in(body, "fn_index"))
-        if function is None or function.direct != direct:
+        if function is None or function.private != private:
             raise NotLetIn(404, "There is no function of this number here.")
         check_values(body.get("data"), function.fields)
         check_rest(body, self.triggers)
@@ -387,33 +393,6 @@ def _listens(scope: Scope) -> bool:
     """Whether the request asks the tools' server for a stream, which would be kept for as long as the caller
     likes. The server's older transport (sse, messages) has no door for the same reason."""
     return any(name == b"accept" and b"text/event-stream" in value for name, value in scope["headers"])
-
-
-def _sentences_as_400(send: Send) -> Callable[[Message], Awaitable[None]]:
-    """Sends 400 in place of Gradio's 500 where the answer holds a sentence. Gradio answers 500 whatever goes
-    wrong in a function; where it tells a sentence, the visitor's request was wrong."""
-    held: list[Message] = []
-
-    async def send_later(message: Message) -> None:
-        if message["type"] == "http.response.start" and message["status"] == 500:
-            held.append(message)
-            return
-        if held:
-            start = held.pop()
-            if _tells_a_sentence(message.get("body", b"")):
-                start["status"] = 400
-            await send(start)
-        await send(message)
-
-    return send_later
-
-
-def _tells_a_sentence(body: bytes) -> bool:
-    try:
-        answer = json.loads(body)
-    except ValueError:
-        return False
-    return isinstance(answer, dict) and isinstance(answer.get("error"), str)
 
 
 async def _answer_that_all_was_read(send: Send) -> None:

@@ -288,13 +288,11 @@
  */
 
 /**
- * Text next to the stage. share: the part of the loading that is done, from 0 to 1, if known. at (ns) makes the
- * same error twice two different messages.
+ * Text next to the stage. share: the part of the loading that is done, from 0 to 1, if known.
  * @typedef {object} Notice
  * @property {"wait" | "note" | "error" | "recorded"} kind
  * @property {string} text
  * @property {number | null} share
- * @property {number} [at]
  */
 
 /**
@@ -514,14 +512,15 @@
  */
 
 /**
- * One message, with any of these parts. name: of what has been opened. follow, measure: the name of a run or a
- * measurement that has begun; at (ns) orders such answers. stored: the whole run is to be fetched. ended:
- * nothing more will come.
+ * One message, with any of these parts. name: of what has been opened. controls: what is put into them, by name.
+ * follow, measure: the name of a run or a measurement that has begun; at (ns) orders such answers. stored: the
+ * whole run is to be fetched. ended: nothing more will come.
  * @typedef {object} Message
  * @property {Update} [update]
  * @property {Notice} [notice]
  * @property {Measurement} [measurement]
  * @property {string} [name]
+ * @property {Record<string, string | number | boolean | null>} [controls]
  * @property {string} [follow]
  * @property {string} [measure]
  * @property {number} [at]
