@@ -30,6 +30,7 @@ PRIVATE = {
     "Blocks._queue.progress_update_sleep_when_free": "looking seldom for progress, since none is reported",
     "Blocks.mcp_server_obj": "choosing which functions are tools",
     "App.iterators_to_reset": "freeing what is kept of events that were cancelled",
+    "LocalContext.request": "telling ZeroGPU's package who asks by a route that is not Gradio's",
 }
 # Private options of launch(). Without `_frontend`, Gradio waits for its own page, and gives up after 3 s.
 PRIVATE_OPTIONS: dict[str, Any] = {"_frontend": False}
