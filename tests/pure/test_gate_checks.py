@@ -25,9 +25,9 @@ HELD = {"prompt": "Once", "pair": "other", "top_k": 40, "chat": True}
 RIGHT = [*HELD.values()]
 ARGUMENTS = (Field("prompt"), Field("gamma", required=False), Field("kwargs", "object", required=False))
 FUNCTIONS = {
-    1: Function(1, "show", tuple(FIELDS.values()), private=True),
-    3: Function(3, "pairs", (Field("prompt"),), private=False),
-    4: Function(4, "generate", ARGUMENTS, private=False),
+    1: Function("show", tuple(FIELDS.values()), private=True),
+    3: Function("pairs", (Field("prompt"),), private=False),
+    4: Function("generate", ARGUMENTS, private=False),
 }
 TRIGGER = 7
 JSON = [(b"content-type", b"application/json")]

@@ -50,7 +50,6 @@ class Function:
     """The function that Gradio calls for an event. private: only the page calls it, without a place in
     Gradio's queue."""
 
-    number: int
     name: str
     fields: tuple[Field, ...]
     private: bool

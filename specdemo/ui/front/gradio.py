@@ -88,11 +88,10 @@ def functions_of(demo: gr.Blocks, tools: Collection[str]) -> dict[int, Function]
         if name in tools or function.fn is None:  # what has none is done by the page's scripts
             continue
         if private:
-            fields = tuple(map(field_of, function.inputs))
+            fields = map(field_of, function.inputs)
         else:
-            parameters = documented[f"/{name}"]["parameters"]
-            fields = tuple(_argument(one) for one in parameters)
-        found[number] = Function(number, name, fields, private)
+            fields = map(_argument, documented[f"/{name}"]["parameters"])
+        found[number] = Function(name, tuple(fields), private)
     return found
 
 

@@ -75,7 +75,6 @@ export function makeRequests(page, run, trigger, { stage, notice, tabs, tour, al
     } catch (error) {
       stage.draw({ notice: { kind: "error", text: sentenceOf(error), share: null } });
     }
-    trigger("apply"); // the hints: more is known about a pair that is loaded now
   }
 
   function stop() {
@@ -114,6 +113,7 @@ export function makeRequests(page, run, trigger, { stage, notice, tabs, tour, al
     if (message.measurement) takeMeasurement(message.measurement);
     if (message.measure) followMeasurement(message.measure);
     if (message.follow) followRun(message.follow, message.at ?? 0);
+    if (message.follow) trigger("apply"); // the hints: more is known about a pair that is loaded now
   }
 
   /**
