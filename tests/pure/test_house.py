@@ -43,7 +43,7 @@ specdemo.ui.page.frame specdemo.ui.page.hints specdemo.ui.page.alone
 """
 # Folder and kinds of files: the most lines and files that it may have. A number may fall and never rises.
 SIZES = {
-    ("specdemo", ".py"): (34543, 150),
+    ("specdemo", ".py"): (34542, 150),
     ("specdemo/cli", ".py"): (663, 4),
     ("specdemo/doctor", ".py"): (748, 6),
     ("specdemo/drafters", ".py"): (3960, 16),
@@ -54,7 +54,7 @@ SIZES = {
     ("specdemo/runtime", ".py"): (7320, 24),
     ("specdemo/servers", ".py"): (1394, 6),
     ("specdemo/trials", ".py"): (530, 6),
-    ("specdemo/ui", ".py"): (7656, 35),
+    ("specdemo/ui", ".py"): (7655, 35),
     ("specdemo/words", ".py"): (212, 3),
     ("specdemo/ui/static", ".js"): (12782, 78),
     ("specdemo/ui/static", ".css"): (1946, 17),
