@@ -101,9 +101,8 @@ def posted(path, body) -> tuple[int, str]:
     text = body if isinstance(body, bytes) else json.dumps(body).encode()
     status, _, said, got = asked("POST", path, text, headers=JSON)
     assert len(got) == (status == 200 and path != ASK)
-    if status == 200:
-        return status, ""
-    return status, said.decode() if path == ASK else json.loads(said)["detail"]
+    told = said.decode() if status == 200 or path == ASK else json.loads(said)["detail"]
+    return status, "" if status == 200 else told
 
 
 def nested(depth: int) -> bytes:
