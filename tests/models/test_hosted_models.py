@@ -1,6 +1,5 @@
 """What a public server lets its visitors choose, and what it tells them of itself."""
 
-import asyncio
 import json
 
 import gradio as gr
@@ -11,12 +10,13 @@ from specdemo import Params, zero
 from specdemo.errors import LoadError, PairError
 from specdemo.loading.catalog import CATALOGUE, DFLASH, EAGLE3, FOR_GPUS, POOR
 from specdemo.session import generate
+from specdemo.ui.front.checks import Field
 from specdemo.ui.page import links
-from specdemo.ui.page.handlers import Handlers
 from specdemo.ui.page.hints import hints
 from specdemo.ui.page.page import controls
+from specdemo.ui.page.requests import PageRequests
 from specdemo.ui.runs import models
-from specdemo.ui.runs.limits import HOSTED, LOCAL
+from specdemo.ui.runs.limits import HOSTED, LOCAL, Visitor
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.view.settings import AS_STARTED, CONTROL_NAMES, FIRST, WEIGHT_CHOICES, names_of, values_held
 from tests.checkpoints import saved_in
@@ -121,34 +121,28 @@ def test_the_weights_cannot_be_chosen_and_have_no_controls():
     assert set(values) == set(CONTROL_NAMES) and {values[name] for name in WEIGHT_CHOICES} == {AS_STARTED}
 
 
-def asking(query: str) -> gr.EventData:
-    return gr.EventData(None, {"query": query})
-
-
 @pytest.mark.parametrize("limits", [LOCAL, HOSTED])
 def test_a_link_loads_nothing_before_the_visitor_agrees(limits, monkeypatch):
     """Any web site can lead a visitor to one."""
     server = Models({"device": "cpu"}, limits)
-    handlers = Handlers(server, None, None, limits)
+    fields = dict.fromkeys(("prompt", *names_of(limits.hosted)), Field("x"))
+    page = PageRequests(server, None, None, limits, fields)
     assert EAGLE3 in server.names and server.loaded(Choice(EAGLE3)) is None
+    monkeypatch.setattr(page, "_run", lambda *_, **__: {"follow": "it"})
 
-    monkeypatch.setattr(handlers, "_run", lambda *_, **__: '"it runs"')
-
-    def opened(query: str) -> str | dict:
-        """What a page reads whose controls the link has filled."""
-        _, asks, prompt, *said = handlers.open_link(asking(query))
-        usual, named = held_by(server), zip(handlers.names, said, strict=True)
-        held = [usual[name] if value == gr.skip() else value for name, value in named]
-        return json.loads(asyncio.run(handlers.run_link(None, asks, prompt, *held)))
+    def opened(query: str) -> dict:
+        return page._link(Visitor("page", "a"), query, held_by(server) | {"prompt": ""})
 
     asked = f"?prompt=Once&pair={EAGLE3}&run=1"
-    assert EAGLE3 in opened(asked)["notice"]["text"]
+    answer = opened(asked)
+    assert EAGLE3 in answer["notice"]["text"] and "follow" not in answer
+    assert (answer["controls"]["prompt"], answer["controls"]["pair"]) == ("Once", EAGLE3)
     assert server.loaded(Choice(EAGLE3)) is None
-    assert opened("?prompt=Once&run=1") == "it runs", "the server loads its own pair by itself"
+    assert opened("?prompt=Once&run=1")["follow"], "the server loads its own pair by itself"
     if limits is LOCAL:
         assert "embedded" in opened("?prompt=Once&pair=embedded&dtype=bfloat16&run=1")["notice"]["text"]
     monkeypatch.setattr(Models, "loaded", lambda server, choice: "a pair")
-    assert opened(asked) == "it runs"
+    assert opened(asked)["follow"]
 
 
 # What it tells of itself

@@ -5,15 +5,12 @@ import logging
 from collections.abc import Callable
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import AsyncMock
 
-import pytest
-from starlette.applications import Starlette
-from starlette.responses import StreamingResponse
-from starlette.routing import Route
 from uvicorn import Config
 from uvicorn.server import ServerState
 
-from specdemo.ui.front.connections import PIECE, Connection, Connections, Sending
+from specdemo.ui.front.connections import PIECE, Connection, Connections, Pieces
 from tests.played import played
 
 QUICK = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -156,26 +153,24 @@ async def test_a_crowd_of_long_answers_makes_room_for_other_addresses_and_for_no
     assert not any(wire.is_cut for wire in (*modest, *others)) and len(table.open) == 20
 
 
-@pytest.mark.slow
 @played
-async def test_a_slow_reader_gets_all_of_it_though_a_message_takes_longer_than_its_patience():
+async def test_a_reader_has_to_take_some_of_its_answer_in_time():
     """tests/web/test_gate.py has one that stops reading."""
-    patience, received = 2.0, []  # s
-    large = bytes(range(256)) * (5 * PIECE // 512)  # two and a half pieces
+    slow, stopped = (Wire(Connections(10, 20, SLOWLY)) for _ in range(2))
+    for wire in (slow, stopped):
+        await wire.ask(ENDLESS)
+        wire.protocol.pause_writing()
+    slow.protocol.resume_writing()
+    while not stopped.is_cut:
+        await asyncio.sleep(0.01)
+    assert not slow.is_cut
 
-    async def body():
-        yield large
 
-    async def stream(_request):
-        return StreamingResponse(body())
-
-    async def take(message):
-        if message["type"] == "http.response.body":
-            await asyncio.sleep(0.4 * patience)
-            received.append(message["body"])
-
-    scope = {"type": "http", "asgi": {"spec_version": "2.3"}, "method": "GET", "path": "/", "headers": []}
-    scope |= {"query_string": b"", "client": ("8.8.8.8", 1)}
-    app = Sending(Starlette(routes=[Route("/", stream)]), patience)
-    await asyncio.wait_for(app(scope, asyncio.Event().wait, take), 60)
-    assert b"".join(received) == large and max(map(len, received)) == PIECE
+@played
+async def test_a_large_answer_is_sent_in_pieces():
+    for size in (0, 1, PIECE, PIECE + 1, 2 * PIECE):
+        take, whole = AsyncMock(), {"body": bytes(size), "more_body": False}
+        await Pieces(lambda scope, receive, send, whole=whole: send(whole))({}, None, take)
+        sent = [(len(call.args[0]["body"]), call.args[0]["more_body"]) for call in take.await_args_list]
+        assert sum(length for length, _ in sent) == size and sent[0][0] == min(size, PIECE)
+        assert [more for _, more in sent] == [True] * (len(sent) - 1) + [False]

@@ -7,29 +7,33 @@ from functools import partial
 from types import SimpleNamespace
 
 import pytest
+from starlette.routing import Router
 
 from specdemo.ui.front import gate
 from specdemo.ui.front.checks import DEPTH, Field, Function, Hosts
 from specdemo.ui.front.gate import Gate, with_host
+from specdemo.ui.page.requests import PageRequests
 from specdemo.ui.runs.limits import HOSTED, LOCAL
 
-FIELDS = (
-    Field("Prompt", "text"),
-    Field("Pair", "choice", ("embedded", "other")),
-    Field("Top-k", "number"),
-    Field("Chat template", "switch"),
-    Field("Examples", "index", length=3),
-)
-RIGHT = ["Once", "other", 40, True, 2]
+FIELDS = {
+    "prompt": Field("Prompt", "text"),
+    "pair": Field("Pair", "choice", ("embedded", "other")),
+    "top_k": Field("Top-k", "number"),
+    "chat": Field("Chat template", "switch"),
+}
+HELD = {"prompt": "Once", "pair": "other", "top_k": 40, "chat": True}
+RIGHT = [*HELD.values()]
 ARGUMENTS = (Field("prompt"), Field("gamma", required=False), Field("kwargs", "object", required=False))
 FUNCTIONS = {
-    1: Function(1, "show", FIELDS, direct=True, private=True),
-    3: Function(3, "run_on_stage", (Field("prompt"),), direct=False, private=True),
-    4: Function(4, "generate", ARGUMENTS, direct=False, private=False),
+    1: Function("show", tuple(FIELDS.values()), private=True),
+    3: Function("pairs", (Field("prompt"),), private=False),
+    4: Function("generate", ARGUMENTS, private=False),
 }
 TRIGGER = 7
+JSON = [(b"content-type", b"application/json")]
 CALL, EVENT, JOIN = "/gradio_api/call/v2/generate", "/gradio_api/run/predict", "/gradio_api/queue/join"
 CANCEL, TOOLS, TRACES = "/gradio_api/cancel", "/gradio_api/mcp/", "/specdemo/traces"
+ASK = "/specdemo/runs"
 
 
 class NoVisits:
@@ -52,7 +56,10 @@ class NoVisits:
 
 
 def gate_of(app, limits):
-    return Gate(app, limits, NoVisits(), FUNCTIONS, (TRIGGER,))
+    """Behind it is the page's own route, too, which begins nothing here."""
+    page = PageRequests(None, None, None, limits, FIELDS)
+    page.begin = lambda visitor, asked, values: {}
+    return Gate(Router([page.route()], default=app), limits, NoVisits(), FUNCTIONS, (TRIGGER,))
 
 
 def asked(method, path, body=b"", limits=LOCAL, headers=(), parts=None, query=b"", front=gate_of):
@@ -92,9 +99,10 @@ def asked(method, path, body=b"", limits=LOCAL, headers=(), parts=None, query=b"
 def posted(path, body) -> tuple[int, str]:
     """The status, and the sentence where it is refused; the app behind gets only what is let in."""
     text = body if isinstance(body, bytes) else json.dumps(body).encode()
-    status, _, said, got = asked("POST", path, text)
-    assert len(got) == (status == 200)
-    return status, "" if status == 200 else json.loads(said)["detail"]
+    status, _, said, got = asked("POST", path, text, headers=JSON)
+    assert len(got) == (status == 200 and path != ASK)
+    told = said.decode() if status == 200 or path == ASK else json.loads(said)["detail"]
+    return status, "" if status == 200 else told
 
 
 def nested(depth: int) -> bytes:
@@ -117,10 +125,8 @@ def event(**more) -> dict:
     return {"session_hash": "a", "fn_index": 1, "data": RIGHT, **more}
 
 
-def given(at: int, value: object) -> dict:
-    values = [*RIGHT]
-    values[at] = value
-    return event(data=values)
+def asks(**more) -> dict:
+    return {"session": "a", "asked": {"kind": "run"}, **more, "controls": HELD | more.get("controls", {})}
 
 
 TURN = {"role": "user", "content": "x"}
@@ -128,8 +134,9 @@ FILE = {"path": "/etc/passwd", "url": "http://x", "meta": {"_type": "gradio.File
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}, "meta": {"type": "string"}}}
 GUESS = {"kind": "guess", "ids": "1,2", "round": 1, "guess": " a", "game": "ab", "seed": 7}
 LET_IN = [
-    *[(EVENT, one) for one in (event(), event(data=["", "other", None, None, 0]))],
-    *[(EVENT, event(**one)) for one in ({"trigger_id": 7, "event_data": GUESS}, {"event_data": "a text"})],
+    *[(EVENT, one) for one in (event(), event(data=["", "other", None, None]))],
+    *[(EVENT, event(**one)) for one in ({"trigger_id": 7, "event_data": {}}, {"event_data": "a text"})],
+    *[(ASK, one) for one in (asks(), asks(asked=GUESS), asks(controls={"top_k": None, "else": FILE}))],
     (JOIN, event(fn_index=3, data=["Once"])),
     (CANCEL, {"session_hash": "a", "fn_index": 1, "event_id": "b"}),
     *[(CALL, {"prompt": one}) for one in ("é\ud83d", [TURN, TURN], {"11": -5, "3": 2.5})],
@@ -140,18 +147,21 @@ LET_IN = [
 ]
 # What is refused with 400, and what the sentence names.
 REFUSED = [
-    (EVENT, given(0, 5), "Prompt must be text, not 5"),
-    (EVENT, given(1, "third"), 'Pair must be one of embedded, other, not "third"'),
-    (EVENT, given(2, True), "Top-k must be"),
-    (EVENT, given(2, 10**400), "Top-k must be"),
-    (EVENT, given(3, 1), "Chat template must be"),
-    (EVENT, given(4, True), "Examples must be"),
+    (ASK, asks(controls={"prompt": 5}), "Prompt must be text, not 5"),
+    (ASK, asks(controls={"pair": "third"}), 'Pair must be one of embedded, other, not "third"'),
+    *[(ASK, asks(controls={"top_k": one}), "Top-k must be") for one in (True, 10**400, [], FILE)],
+    (ASK, asks(controls={"chat": 1}), "Chat template must be"),
+    *[(ASK, asks() | {"controls": one}, "controls must be an object") for one in (None, RIGHT, "x")],
+    *[(ASK, asks(asked=one), "asked must be an object") for one in (None, [GUESS], "run", 1)],
+    *[(ASK, asks(session=one), "session") for one in (None, 5, "", "a b", "x" * 65)],
+    *[(ASK, one, "The body must be") for one in (b"\xff", b"[1]", b"[" * 50_000, b'{"asked": NaN}')],
+    (EVENT, event(data=[5, *RIGHT[1:]]), "Prompt must be text, not 5"),
     *[(EVENT, event(data=one), "data must") for one in (RIGHT[1:], [*RIGHT, 1], None, {"0": 1})],
     *[(EVENT, event(session_hash=one), "session_hash") for one in (None, 5, "", "a b", "x" * 65, "a\n")],
     *[(EVENT, event(trigger_id=one), "trigger_id") for one in (8, "7")],
     *[(EVENT, event(event_id=one), "event_id") for one in ("a b", 5)],
     *[(EVENT, event(**{one: 1}), one) for one in ("batched", "simple_format", "oauth_token")],
-    *[(EVENT, event(event_data=one), "event_data") for one in (FILE, [FILE], {"kind": ["race"]})],
+    *[(EVENT, event(event_data=one), "event_data") for one in (FILE, [FILE], {"kind": "race"})],
     (JOIN, event(fn_index=True), "fn_index"),
     (CANCEL, {"fn_index": 1, "event_id": "b"}, "session_hash"),
     ("/gradio_api/call/generate", {"data": ["x"]}, "data must"),
@@ -189,6 +199,7 @@ def test_what_is_wrong_is_refused_by_its_name_before_anything_sees_it(path, body
 
 def test_a_function_is_called_in_its_own_way_only():
     assert posted(JOIN, event())[0] == posted(EVENT, event(fn_index=3, data=["Once"]))[0] == 404
+    assert asked("POST", ASK, b"{}")[0] == 415, "as other sites can send it"
     assert posted("/gradio_api/call/show", {"data": RIGHT})[0] == 404, "only the page calls it"
 
 
@@ -272,6 +283,7 @@ BODY, FILE_SIZE = HOSTED.body_bytes, HOSTED.trace_bytes
         (EVENT, b"many", [b""], 413),
         (EVENT, None, [b" " * (BODY // 2)] * 3, 413),
         (CANCEL, None, [b"{", None], 408),
+        (ASK, None, [b" " * (BODY // 2)] * 3, 413),
         (TRACES, None, [b"a" * BODY, b"b", b""], 200),
         (TRACES, None, [b"a" * (FILE_SIZE // 2)] * 3, 413),
     ],
@@ -284,7 +296,7 @@ def test_a_body_is_limited_by_what_it_announces_what_comes_and_its_time(
     answered, told, _, got = asked("POST", path, limits=HOSTED, headers=headers, parts=parts)
     assert answered == status and got == ([(b"", b"".join(parts))] if status == 200 else [])
     assert status != 408 or told[b"connection"] == b"close"
-    assert status == 200 or (b"text/plain" in told[b"content-type"]) == (path == TRACES), "the page shows it"
+    assert status == 200 or (b"text/plain" in told[b"content-type"]) == (path in (ASK, TRACES)), "pages"
 
 
 def test_who_may_show_the_page_in_a_frame():

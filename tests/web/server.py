@@ -30,6 +30,13 @@ def awaited(coroutine: Coroutine) -> Any:
         return pool.submit(asyncio.run, coroutine).result()
 
 
+def controls_of(url: str) -> dict[str, Any]:
+    """What the page's controls hold at first, by name."""
+    parts = [one["props"] for one in httpx.get(f"{url}/config", timeout=60).json()["components"]]
+    named = {str(part.get("elem_id")): part.get("value") for part in parts}
+    return {name.removeprefix("set-"): named[name] for name in named if re.match("prompt$|set-", name)}
+
+
 @dataclass
 class Server:
     url: str

@@ -22,7 +22,7 @@ from tests.web.conftest import address_of, fork, tiny_pair
 from tests.web.server import watched
 
 HALF = b"GET /health HTTP/1.1\r\nHost: "
-POSTS = ("/", "/gradio_api/queue/join", "/gradio_api/call/generate", "/gradio_api/mcp/", "/specdemo/traces")
+POSTS = ("/", "/gradio_api/queue/join", "/gradio_api/mcp/", "/specdemo/runs", "/specdemo/traces")
 LONG = {"max_new_tokens": 30_000, "ignore_eos": True, "alternatives": 0, "api_name": "/generate"}
 
 

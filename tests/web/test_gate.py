@@ -21,13 +21,14 @@ import pytest
 import specdemo.ui.front.visits
 import specdemo.ui.runs.limits
 from specdemo.ui.runs.limits import HOSTED, LOCAL
+from specdemo.ui.view.wire import MEASUREMENT_KINDS
 from tests.web.conftest import HOSTILE, RECORDED, ROOT, tiny_pair
-from tests.web.server import Server, served_here, watched
+from tests.web.server import Server, controls_of, served_here, watched
 
 pytestmark = pytest.mark.slow
 TOKEN = "hf_thisTokenIsNobodysBusiness"
 CALL, MCP, TRACES = "/gradio_api/call/v2/generate", "/gradio_api/mcp/", "/specdemo/traces?session_hash=v"
-JOIN = "/gradio_api/queue/join"
+JOIN, EVENT, ASK = "/gradio_api/queue/join", "/gradio_api/run/predict", "/specdemo/runs"
 JSON = {"Content-Type": "application/json"}
 TOOLS = JSON | {"Accept": "application/json, text/event-stream"}
 FOREIGN = ({"Host": "evil.example:7860"}, {"Origin": "https://evil.example"})
@@ -83,7 +84,7 @@ class Attack:
 
 def from_another_site() -> Iterator[Request]:
     for headers in FOREIGN:
-        for method, path in (("GET", "/"), ("POST", CALL), ("POST", MCP), ("GET", "/health")):
+        for method, path in (("GET", "/"), ("POST", CALL), ("POST", MCP), ("POST", ASK), ("GET", "/health")):
             yield method, path, {"headers": headers, "json": ONCE}
         yield "OPTIONS", CALL, {"headers": headers | PREFLIGHT}
 
@@ -159,58 +160,65 @@ def test_paths_and_headers_lead_nowhere(server):
     attack.held()
 
 
-def mutated(config: dict, count: int) -> list[tuple[str, str, dict]]:
-    """Kinds, paths and bodies: events of the page and calls of the API with a thing or two wrong."""
-    dice = random.Random(21)
-    values = {one["id"]: one["props"].get("value") for one in config["components"]}
-    arguments = {"gamma": 4, "temperature": 0.5, "stop": [], "seed": 1, "chat": False, "top_k": 0}
-    arguments |= {"system": None, "pair": "target", "ignore_eos": False, "alternatives": 2}
+ASKED = {"run": "first", "prompts": "this", "gamma": 3, "stop": 1, "round": 0, "seed": 7, "works": "chat"}
+ASKED |= dict.fromkeys(("ids", "guess", "game", "hall", "trial"), "") | {"query": "gamma=3&run=1"}
+ARGUMENTS = {"gamma": 4, "temperature": 0.5, "stop": [], "seed": 1, "chat": False, "top_k": 0}
+ARGUMENTS |= {"system": None, "pair": "target", "ignore_eos": False, "alternatives": 2}
 
-    def page_event() -> tuple[str, dict]:
-        event = dice.choice(config["dependencies"])
-        data = [values.get(number) for number in event["inputs"]]
-        if data and dice.random() < 0.7:
-            data[dice.randrange(len(data))] = dice.choice(WRONG)
-        body = {"data": data, "fn_index": event["id"], "trigger_id": 0}
-        body["session_hash"] = f"visitor{dice.randrange(10**9)}"
-        if dice.random() < 0.4:
-            body[dice.choice([*body, "trigger_id", "event_id", "event_data"])] = dice.choice(WRONG)
-        return dice.choice(("run/predict", "queue/join")), body
+
+def mutated(url: str, count: int) -> list[tuple[str, dict]]:
+    """Paths and bodies: what a page asks for, its hints, and calls of the API, with a thing or two wrong."""
+    dice, controls = random.Random(21), controls_of(url) | {"max_new_tokens": 1}
+    hints = next(one["id"] for one in httpx.get(f"{url}/config").json()["dependencies"] if one["inputs"])
+
+    def spoil(part: dict, how_often: float) -> None:
+        if dice.random() < how_often:
+            part[dice.choice([*part, "foo"])] = dice.choice(WRONG)
+
+    def page() -> tuple[str, dict]:
+        held, session = {**controls}, f"{dice.random()}"[2:]
+        asked = ASKED | {"kind": dice.choice(("run", "reply", "link", "controls", *MEASUREMENT_KINDS))}
+        spoil(dice.choice((held, asked)), 0.8)
+        body = {"session": session, "controls": held, "asked": asked}
+        spoil(body, 0.2)
+        event = {"session_hash": session, "fn_index": hints, "data": [*held.values()], "event_data": None}
+        spoil(event, 0.3)
+        return dice.choice(((ASK, body), (ASK, body), (EVENT, event)))
 
     def call() -> tuple[str, dict]:
-        given = ONCE | dict(dice.sample(sorted(arguments.items()), 5))
-        for _ in range(dice.randrange(3)):
-            given[dice.choice([*arguments, "foo", "__class__", ""])] = dice.choice(WRONG)
-        return "call/v2/generate", given
+        given = ONCE | dict(dice.sample(sorted(ARGUMENTS.items()), 5))
+        spoil(given, 0.7)
+        spoil(given, 0.3)
+        return CALL, given
 
-    return [(kind.__name__, *kind()) for kind in dice.choices((page_event, call), k=count)]
+    return [kind() for kind in dice.choices((page, call), (2, 1), k=count)]
 
 
-@pytest.mark.parametrize("count", [80, pytest.param(2_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [120, pytest.param(3_000, marks=pytest.mark.long)])
 def test_right_bodies_with_something_wrong(server, count):
     attack, outcomes = Attack(server), Counter()
 
-    def send(some: list[tuple[str, str, dict]]) -> None:
+    def send(some: list[tuple[str, dict]]) -> None:
         with httpx.Client(timeout=120) as client:
-            for kind, path, body in some:
-                content = json.dumps(body).encode()
-                answer = attack.send(client, "POST", f"/gradio_api/{path}", content=content, headers=JSON)
-                outcomes[kind, answer.status_code] += 1
+            for path, body in some:
+                answer = attack.send(client, "POST", path, content=json.dumps(body).encode(), headers=JSON)
+                outcomes[path, answer.status_code] += 1
                 if answer.status_code != 200:
-                    assert answer.status_code == 429 or {"detail", "error"} & {*answer.json()}, answer.text
-                elif kind == "call":  # what is accepted is read to its end
+                    is_told = path == ASK or {"detail", "error"} & {*answer.json()}
+                    assert is_told or answer.status_code == 429, answer.text
+                elif path == CALL:  # what is accepted is read to its end
                     attack.send(client, "GET", f"/gradio_api/call/generate/{answer.json()['event_id']}")
-                elif path.endswith("join"):
-                    session = body["session_hash"]
-                    attack.send(client, "GET", f"/gradio_api/queue/data?session_hash={session}")
+                elif name := answer.json().get("follow") or answer.json().get("measure"):
+                    attack.send(client, "POST", f"{ASK}/{name}/stop")
+                    assert '"ended": true' in attack.send(client, "GET", f"{ASK}/{name}").text
 
-    made = mutated(httpx.get(f"{server.url}/config").json(), count)
+    made = mutated(server.url, count)
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(send, [made[at::4] for at in range(4)]))
     attack.held()
-    for kind in ("page_event", "call"):  # many get past the parser, and many do not
-        of_kind = sum(number for (one, _), number in outcomes.items() if one == kind)
-        assert of_kind / 20 < outcomes[kind, 200] < of_kind * 9 / 10, outcomes
+    for path in (ASK, EVENT, CALL):  # many get past the parser, and many do not
+        of_path = sum(number for (one, _), number in outcomes.items() if one == path)
+        assert of_path / 20 < outcomes[path, 200] < of_path * 19 / 20, outcomes
 
 
 @pytest.fixture(scope="module")
@@ -302,35 +310,22 @@ def test_a_flood_of_requests_that_nobody_reads_is_turned_away(tmp_path, requests
 
 
 def test_an_answer_is_read_once_and_dropped_where_nobody_begins_to_read_it(here):
-    url, demo = here
-
-    def asked() -> str:
-        return httpx.post(f"{url}/gradio_api/call/v2/pairs", json={}).json()["event_id"]
-
-    def read(event: str) -> httpx.Response:
-        return httpx.get(f"{url}/gradio_api/call/pairs/{event}")
-
-    first, second = asked(), asked()
-    assert "event: complete" in read(first).text
+    pairs, demo = f"{here[0]}/gradio_api/call/v2/pairs", here[1]
+    first, second = (httpx.post(pairs, json={}).json()["event_id"] for _ in range(2))
+    assert "event: complete" in httpx.get(f"{pairs}/{first}").text
     wait_until(lambda: second not in demo._queue.pending_messages_per_session)
     for event in (first, second):
-        gone = read(event)
+        gone = httpx.get(f"{pairs}/{event}")
         assert gone.status_code == 404 and "has been read or dropped" in gone.json()["detail"]
 
 
 def test_a_second_page_of_one_process_takes_its_own_events(here):
     """Gradio numbers the pages of a process from 0 on."""
     url, demo = here
-    at_load = [one for one in demo.config["dependencies"] if (demo._id, "load") in one["targets"]]
-    assert at_load and demo._id
-    for event in at_load:
-        body = {"session_hash": "visitor", "fn_index": event["id"], "trigger_id": demo._id}
-        inputs = [demo.blocks[number] for number in event["inputs"]]
-        empty = {gr.Textbox: "", gr.State: None}
-        body["data"] = [empty.get(type(block), block.value) for block in inputs]
-        way = "queue/join" if event["queue"] else "run/predict"
-        answer = httpx.post(f"{url}/gradio_api/{way}", json=body)
-        assert answer.status_code == 200, answer.text
+    (at_load,) = (one["id"] for one in demo.config["dependencies"] if (demo._id, "load") in one["targets"])
+    body = {"session_hash": "visitor", "fn_index": at_load, "trigger_id": demo._id}
+    answer = httpx.post(f"{url}{EVENT}", json=body | {"data": [*controls_of(url).values()]})
+    assert demo._id and answer.status_code == 200, answer.text
 
 
 def test_what_is_kept_for_a_reader_that_has_stopped_reading_is_freed(here):

@@ -146,7 +146,7 @@ def test_a_late_answer_to_the_address_leaves_what_was_typed_meanwhile(desk, bare
             box(page, "Prompt").fill("mine")
         route.continue_()
 
-    page.route("**/gradio_api/run/**", after_typing)
+    page.route("**/specdemo/runs", after_typing)
     page.goto(f"{bare}/?gamma=2")
     page.wait_for_function("document.querySelector('#set-gamma input')?.value === '2'")
     assert box(page, "Prompt").input_value() == "mine"

@@ -5,7 +5,6 @@ lend, so a run ends where the package first uses one."""
 import http.server
 import json
 import os
-import re
 import subprocess
 import threading
 import time
@@ -19,6 +18,7 @@ from gradio_client import Client
 
 from tests.vllm_server import ROOT, install
 from tests.web.conftest import address_of
+from tests.web.server import controls_of
 
 TORCH, SPACES = "torch==2.11.0", "spaces==0.51.3"
 OWN_PYTHON = "SPECDEMO_ZERO_PYTHON"  # a Python that has both, which spares the installation (4.9 GB)
@@ -96,14 +96,7 @@ def test_the_page_starts_with_its_pairs_loaded_and_a_run_asks_for_a_gpu(python):
 
 def run_on_page(url: str, headers: dict[str, str]) -> str:
     """What a page is told of the run that it begins with the values that its controls have at first. headers:
-    those that Hugging Face adds to its events."""
-    with httpx.Client(base_url=url, timeout=120) as page:
-        config = page.get("/config").json()
-        event = next(one for one in config["dependencies"] if one["api_name"] == "run_on_stage")
-        held = {one["id"]: one["props"].get("value") for one in config["components"]}
-        data = [held[one] for one in event["inputs"]]
-        body = {"session_hash": "page", "fn_index": event["id"], "data": data}
-        page.post("/gradio_api/queue/join", json=body, headers=headers).raise_for_status()
-        answers = page.get("/gradio_api/queue/data", params={"session_hash": "page"}).text
-        (name,) = set(re.findall(r'\\"follow\\": \\"(\w+)', answers))
-        return page.get(f"/specdemo/runs/{name}").text
+    those that Hugging Face's own page has it send."""
+    body = {"session": "page", "asked": {"kind": "run"}, "controls": controls_of(url)}
+    name = httpx.post(f"{url}/specdemo/runs", json=body, headers=headers, timeout=120).json()["follow"]
+    return httpx.get(f"{url}/specdemo/runs/{name}", timeout=120).text

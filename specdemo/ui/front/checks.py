@@ -17,46 +17,40 @@ import httpx
 
 SESSION = re.compile(r"[A-Za-z0-9_-]{1,64}")  # what a page or a client calls itself, and Gradio an event
 DEPTH = 32  # of lists and objects within each other; a page sends 5
-# What the page's scripts tell with an event. The names on the second line come with a guess.
-EVENT_DATA = (
-    *("kind", "prompts", "gamma", "run", "query", "trial", "guesses", "stop", "works"),
-    *("ids", "round", "guess", "game", "seed", "hall"),
-)
 
 
 class NotLetIn(Exception):
-    """A request that is not let in: the status of its answer, the sentence that says why, and for a busy
-    server the seconds until it is worth another try."""
+    """A request that is not let in: the status of its answer and the sentence that says why. retry_after: for
+    a busy server, the seconds until it is worth another try. allow: the methods that there are."""
 
-    def __init__(self, status: int, sentence: str, retry_after: int | None = None) -> None:
+    def __init__(self, status: int, sentence: str, retry_after: int | None = None, allow: str = "") -> None:
         super().__init__(sentence)
         self.status, self.sentence, self.retry_after = status, sentence, retry_after
+        end = "close" if status == 408 else ""  # the rest of the body may still come
+        headers = {"retry-after": str(retry_after or ""), "allow": allow, "connection": end}
+        self.headers = {name: value for name, value in headers.items() if value}
 
 
-FieldKind = Literal["text", "number", "switch", "choice", "index", "object", "anything"]
+FieldKind = Literal["text", "number", "switch", "choice", "object", "anything"]
 
 
 @dataclass(frozen=True)
 class Field:
-    """One value that a function takes. choices: the values of a choice. length: the length of the list that
-    an index points into. required: the caller must give it."""
+    """One value that a function takes. choices: the values of a choice. required: the caller must give it."""
 
     label: str
     kind: FieldKind = "anything"
     choices: tuple[str, ...] = ()
-    length: int = 0
     required: bool = True
 
 
 @dataclass(frozen=True)
 class Function:
-    """The function that Gradio calls for an event. direct: it has no place in Gradio's queue. private: only
-    the page calls it."""
+    """The function that Gradio calls for an event. private: only the page calls it, without a place in
+    Gradio's queue."""
 
-    number: int
     name: str
     fields: tuple[Field, ...]
-    direct: bool
     private: bool
 
 
@@ -133,7 +127,7 @@ def check_no_file(value: Any) -> None:
 
 
 def check_values(values: Any, fields: Sequence[Field]) -> None:
-    """Checks the values that are given for a function's fields, in the order of the fields."""
+    """Checks the values that are given for fields, in their order."""
     if not isinstance(values, list):
         raise NotLetIn(400, "data must be a list.")
     if len(values) != len(fields):
@@ -180,12 +174,8 @@ def check_rest(body: Mapping[str, Any], triggers: Collection[int]) -> None:
             raise NotLetIn(400, f"{name} cannot be set.")
     if body.get("event_id") is not None:
         name_in(body, "event_id")
-    told = body.get("event_data")
-    named = told if isinstance(told, dict) else {}
-    if isinstance(told, list) or any(isinstance(one, (list, dict)) for one in named.values()):
-        raise NotLetIn(400, "event_data must be a text, a number, or an object of these.")
-    if unknown := [name for name in named if name not in EVENT_DATA]:  # Gradio opens what it takes for a file
-        raise NotLetIn(400, f"event_data can have {', '.join(EVENT_DATA)}, not {_short(unknown[0])}.")
+    if isinstance(told := body.get("event_data"), (list, dict)) and told:  # it could be a file for Gradio
+        raise NotLetIn(400, "event_data must be a text, a number or empty.")
 
 
 def _check_value(value: Any, field: Field) -> None:
@@ -202,9 +192,6 @@ def _check_value(value: Any, field: Field) -> None:
         case "choice":
             right = isinstance(value, str) and value in field.choices
             what = f"one of {', '.join(field.choices)}"
-        case "index":
-            right = type(value) is int and 0 <= value < field.length
-            what = f"a whole number from 0 to {field.length - 1}"
         case "text":
             right, what = isinstance(value, str), "text"
         case "number":

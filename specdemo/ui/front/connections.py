@@ -4,7 +4,7 @@ to take its answer. Without Gradio."""
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn import Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from specdemo.ui.runs.limits import Holdings, Limits, visitor_address
+from specdemo.ui.runs.limits import LOCAL, Holdings, Limits, visitor_address
 
 try:
     import resource
@@ -33,7 +33,7 @@ INVALID = ("Invalid HTTP request received.", "requests came that are not HTTP, a
 
 def bound_connections(server: Server, limits: Limits) -> None:
     """Bounds the connections that the server accepts from now on."""
-    table = Connections(_most(limits), limits.header_seconds)
+    table = Connections(_most(limits), limits.header_seconds, limits.reader_seconds)
     server.config.http_protocol_class = partial(Connection, table)  # type: ignore[assignment]
     logging.getLogger("asyncio").addFilter(seldom_logged(*NO_FILES))
     logging.getLogger("uvicorn.error").addFilter(seldom_logged(*INVALID))
@@ -47,12 +47,13 @@ def _most(limits: Limits) -> int:
 
 
 class Connections:
-    """The open connections. Beyond `most`, one makes room: the one that has waited longest without a whole
-    request; if only the new one waits, the oldest of an address that has more of them than the new one's;
-    else the new one."""
+    """The open connections. seconds: in which one has to send a whole request's headers. patience: seconds in
+    which it has to take some of its answer. Beyond `most`, one makes room: the one that has waited longest
+    without a whole request; if only the new one waits, the oldest of an address that has more of them than
+    the new one's; else the new one."""
 
-    def __init__(self, most: int, seconds: float) -> None:
-        self.most, self.seconds = most, seconds
+    def __init__(self, most: int, seconds: float, patience: float = LOCAL.reader_seconds) -> None:
+        self.most, self.seconds, self.patience = most, seconds, patience
         self.open: dict[Connection, str] = {}  # with the address that each came from, oldest first
         self.waiting: dict[Connection, asyncio.TimerHandle] = {}  # for their next request, longest first
         self.full = OncePerPeriod()
@@ -92,11 +93,12 @@ class Connections:
 
 class Connection(H11Protocol):
     """uvicorn's connection, entered in a table. uvicorn itself waits for ever for the rest of headers,
-    whatever has come of them."""
+    whatever has come of them, and for a reader."""
 
     def __init__(self, table: Connections, **arguments: Any) -> None:
         super().__init__(**arguments)
         self.table = table
+        self.stalled: asyncio.TimerHandle | None = None  # while its reader has a piece of the answer to take
 
     @property
     def is_answering(self) -> bool:
@@ -130,8 +132,19 @@ class Connection(H11Protocol):
         if not self.is_answering:  # it is, if the next request came together with this one
             self.table.wait(self)
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self.stalled = self.loop.call_later(self.table.patience, self.abandon)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self.stalled:
+            self.stalled.cancel()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self.table.leave(self)
+        if self.stalled:
+            self.stalled.cancel()
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
@@ -177,45 +190,17 @@ def seldom_logged(begins: str, sentence: str) -> Callable[[logging.LogRecord], b
 PIECE = 2**16  # bytes that are sent at once: a slow reader takes one in time
 
 
-class Sending:
-    """An ASGI middleware around all others. When a piece of an answer is not taken within `patience` seconds,
-    the app behind it goes on as when the visitor has gone, so that what is kept for the visitor is freed."""
+class Pieces:
+    """An ASGI middleware around all others, which sends large answers in pieces."""
 
-    def __init__(self, app: ASGIApp, patience: float) -> None:
-        self.app, self.patience = app, patience
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return await self.app(scope, receive, send)
-        given_up = asyncio.Event()
+        async def send_in_pieces(message: Message) -> None:
+            body = message.get("body", b"")
+            for end in range(PIECE, len(body), PIECE):
+                await send({**message, "body": body[end - PIECE : end], "more_body": True})
+            await send({**message, "body": body[(len(body) - 1) // PIECE * PIECE :]} if body else message)
 
-        async def receive_or_give_up() -> Message:
-            told, ended = asyncio.ensure_future(receive()), asyncio.ensure_future(given_up.wait())
-            try:
-                await asyncio.wait([told, ended], return_when=asyncio.FIRST_COMPLETED)
-                return told.result() if told.done() else {"type": "http.disconnect"}
-            finally:
-                told.cancel()
-                ended.cancel()
-
-        async def send_or_give_up(message: Message) -> None:
-            for piece in _pieces(message):
-                if given_up.is_set():
-                    return
-                try:
-                    async with asyncio.timeout(self.patience):
-                        await send(piece)
-                except TimeoutError:
-                    given_up.set()
-
-        await self.app(scope, receive_or_give_up, send_or_give_up)
-
-
-def _pieces(message: Message) -> Iterator[Message]:
-    body = message.get("body", b"")
-    if len(body) <= PIECE:
-        yield message
-        return
-    for end in range(PIECE, len(body) + PIECE, PIECE):
-        more = message.get("more_body", False) or end < len(body)
-        yield message | {"body": body[end - PIECE : end], "more_body": more}
+        await self.app(scope, receive, send_in_pieces)

@@ -11,13 +11,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from secrets import token_hex
-from typing import Any, Literal
+from typing import Any
 from weakref import WeakValueDictionary
 
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from specdemo.ui.front.checks import (
     SESSION,
+    Field,
     Function,
     Hosts,
     NotLetIn,
@@ -67,6 +69,9 @@ class Inside:
     scope: Scope
     receive: Receive
     send: Send
+
+
+Door = Callable[..., Awaitable[None]]  # lets in an Inside; more arguments are the path's named parts
 
 
 class Bodies:
@@ -135,64 +140,15 @@ def _again(body: bytes, receive: Receive) -> Receive:
     return receive_again
 
 
-Checked = Literal[
-    "view",
-    "embed",
-    "plain",
-    "listen",
-    "join",
-    "call",
-    "named",
-    "run",
-    "cancel",
-    "reset",
-    "raw",
-    "tools",
-    "trace",
-]
-
-
-@dataclass(frozen=True)
-class Door:
-    """A path that is open, with its methods. entry: what is checked there."""
-
-    path: str
-    methods: tuple[str, ...]
-    entry: Checked = "plain"
-
-
 READ_METHODS = ("GET", "HEAD")
 FUNCTION_NAME = r"(?P<name>\w{1,64})"
 MAKING = 4  # views of the page that Gradio makes at once, each from a copy of its whole config
-DOORS = (
-    Door(r"/|/config", READ_METHODS, "view"),
-    Door(r"/embed", READ_METHODS, "embed"),
-    Door(r"/theme\.css|/robots\.txt|/favicon\.ico|/manifest\.json", READ_METHODS),
-    Door(r"/(assets|static)(/[\w@-][\w.@-]*)+", READ_METHODS),
-    Door(r"/specdemo/[0-9a-f]+/\w+/[\w.-]+", READ_METHODS),
-    Door(r"/health", READ_METHODS),
-    Door(r"/gradio_api/(info|openapi\.json|startup-events)", READ_METHODS),
-    Door(rf"/gradio_api/heartbeat/{SESSION.pattern}", ("GET",)),
-    Door(r"/gradio_api/queue/data", ("GET",), "listen"),
-    Door(rf"/gradio_api/call/(v2/)?{FUNCTION_NAME}/(?P<event>{SESSION.pattern})", ("GET",), "listen"),
-    Door(r"/gradio_api/queue/join", ("POST",), "join"),
-    Door(r"/gradio_api/run/predict", ("POST",), "run"),
-    Door(rf"/gradio_api/call/{FUNCTION_NAME}", ("POST",), "call"),
-    Door(rf"/gradio_api/call/v2/{FUNCTION_NAME}", ("POST",), "named"),
-    Door(r"/gradio_api/cancel", ("POST",), "cancel"),
-    Door(r"/gradio_api/reset", ("POST",), "reset"),
-    Door(r"/gradio_api/mcp(/http|/schema)?/?", (*READ_METHODS, "POST"), "tools"),
-    Door(r"/specdemo/traces", ("POST",), "trace"),
-    Door(r"/specdemo/halls/[0-9a-f]{32}", ("GET",)),
-    Door(r"/specdemo/halls/[0-9a-f]{16}", ("POST",), "raw"),
-    Door(r"/specdemo/runs/\w{1,64}(/whole|/trace|/html|/report)?", ("GET",)),
-    Door(r"/specdemo/runs/\w{1,64}/stop", ("POST",), "raw"),
-)
-PATTERNS = tuple((re.compile(door.path, re.ASCII), door) for door in DOORS)
+READ_BY_PAGES = ("/specdemo/runs", "/specdemo/traces")  # a page shows what these refuse as it is
 
 
 class Gate:
-    """The gate as ASGI middleware. visits: the visits of the server behind it."""
+    """The gate as ASGI middleware. visits: the visits of the server behind it. functions: those that can be
+    called, by Gradio's numbers. triggers: Gradio's numbers of the page's components."""
 
     def __init__(
         self,
@@ -208,6 +164,33 @@ class Gate:
         self.traces = Bodies(limits.trace_bytes, FILES_ARRIVING, FILE_SECONDS)
         self.making = asyncio.Semaphore(MAKING)
         self.named = {one.name: one for one in functions.values() if not one.private}
+        session = SESSION.pattern
+        # The paths that are open, with their methods and what lets a request in.
+        doors: tuple[tuple[str, tuple[str, ...], Door], ...] = (
+            (r"/|/config", READ_METHODS, self._view),
+            (r"/embed", READ_METHODS, self._let_in),  # answers with an address that has the same query
+            (r"/theme\.css|/robots\.txt|/favicon\.ico|/manifest\.json", READ_METHODS, self._plain),
+            (r"/(assets|static)(/[\w@-][\w.@-]*)+", READ_METHODS, self._plain),
+            (r"/specdemo/[0-9a-f]+/\w+/[\w.-]+", READ_METHODS, self._plain),
+            (r"/health", READ_METHODS, self._plain),
+            (r"/gradio_api/(info|openapi\.json|startup-events)", READ_METHODS, self._plain),
+            (rf"/gradio_api/heartbeat/{session}", ("GET",), self._plain),
+            (r"/gradio_api/queue/data", ("GET",), self._listen_to_session),
+            (rf"/gradio_api/call/(v2/)?\w{{1,64}}/(?P<event>{session})", ("GET",), self._listen_to_event),
+            (r"/gradio_api/queue/join", ("POST",), self._join),
+            (r"/gradio_api/run/predict", ("POST",), self._update),
+            (rf"/gradio_api/call/{FUNCTION_NAME}", ("POST",), self._call),
+            (rf"/gradio_api/call/v2/{FUNCTION_NAME}", ("POST",), self._call_by_names),
+            (r"/gradio_api/cancel", ("POST",), self._cancel),
+            (r"/gradio_api/reset", ("POST",), self._reset),
+            (r"/gradio_api/mcp(/http|/schema)?/?", (*READ_METHODS, "POST"), self._tools),
+            (r"/specdemo/runs(/\w{1,64}/stop)?", ("POST",), self._raw),
+            (r"/specdemo/halls/[0-9a-f]{16}", ("POST",), self._raw),
+            (r"/specdemo/runs/\w{1,64}(/whole|/trace|/html|/report)?", ("GET",), self._plain),
+            (r"/specdemo/halls/[0-9a-f]{32}", ("GET",), self._plain),
+            (r"/specdemo/traces", ("POST",), self._trace),
+        )
+        self.doors = [(re.compile(path, re.ASCII), methods, door) for path, methods, door in doors]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -225,129 +208,160 @@ class Gate:
                 message["headers"] = [*message.get("headers", ()), *headers]
             await send(message)
 
+        inside = Inside(scope, receive, send_with_headers)
         try:
-            await self._enter(scope, receive, send_with_headers)
+            await self._enter(inside)
         except NotLetIn as refused:
-            await _answer(send_with_headers, refused)
+            is_text = scope["method"] == "POST" and path_of(scope) in READ_BY_PAGES
+            await _refuse(inside, refused, is_text)
 
-    async def _enter(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _enter(self, inside: Inside) -> None:
+        scope = inside.scope
         scope["headers"] = [one for one in scope["headers"] if one[0] != b"x-gradio-server"]
         check_address(scope["path"], scope["headers"])
-        doors = _doors_at(path_of(scope))
+        path = path_of(scope)
+        doors = {
+            method: (door, found)
+            for pattern, methods, door in self.doors
+            if (found := pattern.fullmatch(path))
+            for method in methods
+        }
+        if not doors:
+            raise NotLetIn(404, "There is nothing here.")
         if scope["method"] not in doors:
-            status = 204 if scope["method"] == "OPTIONS" else 405
             methods = ", ".join((*doors, "OPTIONS"))
-            await _answer(
-                send, NotLetIn(status, f"Only {methods} work here."), [(b"allow", methods.encode())]
-            )
-            return
+            status = 204 if scope["method"] == "OPTIONS" else 405
+            raise NotLetIn(status, f"Only {methods} work here.", allow=methods)
         door, found = doors[scope["method"]]
-        inside = Inside(scope, receive, send)
-        match door.entry:
-            case "view":
-                await self._view(inside)
-            case "embed":  # which answers with an address that has the same query
-                await self.app(scope, receive, send)
-            case "plain":
-                scope["query_string"] = b""  # the page's scripts read theirs in the browser
-                await self.app(scope, receive, send)
-            case "listen":
-                await self._listen(inside, found.groupdict().get("event"))
-            case "raw":
-                await self.bodies.read(inside, request_address(scope, self.limits))
-                await self.app(scope, inside.receive, send)
-            case "tools":
-                if scope["method"] != "POST" and _listens(scope):
-                    refused = NotLetIn(405, "This server answers POST requests only.")
-                    return await _answer(send, refused, [(b"allow", b"POST")])
-                if body := await self.bodies.read(inside, request_address(scope, self.limits)):
-                    asked = read_object(body)
-                    check_unicode(asked)
-                    check_no_file(asked)
-                await self.app(scope, inside.receive, send)
-            case "trace":
-                try:
-                    async with self.traces.held(inside, request_address(scope, self.limits)):
-                        await self.app(scope, inside.receive, send)
-                except NotLetIn as refused:  # which the page shows as it is
-                    await _answer(send, refused, is_json=False)
-            case _:
-                await self._post(inside, door.entry, found.groupdict().get("name", ""))
+        await door(inside, **found.groupdict())
+
+    # What lets a request in.
+
+    async def _let_in(self, inside: Inside) -> None:
+        await self.app(inside.scope, inside.receive, inside.send)
+
+    async def _plain(self, inside: Inside) -> None:
+        inside.scope["query_string"] = b""  # the page's scripts read theirs in the browser
+        await self._let_in(inside)
 
     async def _view(self, inside: Inside) -> None:
         """Answers a view of the page. The view waits for its turn to be made, and not until others have been
         read."""
-        inside.scope["query_string"] = b""
         await self.making.acquire()
-        making = ExitStack()
+        making, send = ExitStack(), inside.send
         making.callback(self.making.release)
 
-        async def send(message: Message) -> None:
+        async def send_and_end(message: Message) -> None:
             making.close()
-            await inside.send(message)
+            await send(message)
 
+        inside.send = send_and_end
         with making:
-            await self.app(inside.scope, inside.receive, send)
+            await self._plain(inside)
 
-    async def _listen(self, inside: Inside, event: str | None) -> None:
-        if event is None:
-            session = session_asked_for(inside.scope["query_string"])
-            if not (SESSION.fullmatch(session) and self.visits.queue.has_messages(session)):
-                if session in self.visits.visitors:
-                    return await _answer_that_all_was_read(inside.send)
-                raise NotLetIn(404, "There is nothing to read for this session.")
+    async def _raw(self, inside: Inside) -> None:
+        await self.bodies.read(inside, self._address(inside))
+        await self._let_in(inside)
+
+    async def _trace(self, inside: Inside) -> None:
+        async with self.traces.held(inside, self._address(inside)):
+            await self._let_in(inside)
+
+    async def _tools(self, inside: Inside) -> None:
+        if inside.scope["method"] != "POST" and _listens(inside.scope):
+            raise NotLetIn(405, "This server answers POST requests only.", allow="POST")
+        if body := await self.bodies.read(inside, self._address(inside)):
+            asked = read_object(body)
+            check_unicode(asked)
+            check_no_file(asked)
+        await self._let_in(inside)
+
+    async def _update(self, inside: Inside) -> None:
+        """Answers an event of the page's controls."""
+        self._check_event(await self._object(inside), private=True)
+        await self._let_in(inside)
+
+    async def _cancel(self, inside: Inside) -> None:
+        body = await self._object(inside)
+        name_in(body, "event_id")
+        number_in(body, "fn_index")
+        name_in(body, "session_hash")
+        await self._let_in(inside)
+
+    async def _reset(self, inside: Inside) -> None:
+        name_in(await self._object(inside), "event_id")
+        await self._let_in(inside)
+
+    async def _join(self, inside: Inside) -> None:
+        body = await self._object(inside)
+        self._check_event(body, private=False)
+        await self._admit(inside, name_in(body, "session_hash"))
+
+    async def _call(self, inside: Inside, name: str) -> None:
+        fields, body = self._fields(name), await self._object(inside)
+        check_values(body.get("data"), fields)
+        is_named = body.get("session_hash") is not None
+        await self._admit(inside, name_in(body, "session_hash") if is_named else None)
+
+    async def _call_by_names(self, inside: Inside, name: str) -> None:
+        fields = self._fields(name)
+        check_named(await self._object(inside), fields)
+        await self._admit(inside, None)
+
+    async def _admit(self, inside: Inside, session: str | None) -> None:
+        """Lets in a call of the API, which waits in Gradio's queue. session: None for one of its own."""
+        async with self.visits.admitted(session, self._address(inside)):
+            await self._let_in(inside)
+
+    async def _listen_to_session(self, inside: Inside) -> None:
+        session = session_asked_for(inside.scope["query_string"])
+        if SESSION.fullmatch(session) and self.visits.queue.has_messages(session):
+            await self._listen(inside, session)
+        elif session in self.visits.visitors:
+            # An event that is answered at once can come to a stream that was open for an earlier one.
+            answer = Response('data: {"msg": "close_stream"}\n\n', media_type="text/event-stream")
+            await answer(inside.scope, inside.receive, inside.send)
         else:
-            session = self.visits.queue.session_of(event)
-            if session is None or not self.visits.queue.has_messages(session):
-                raise NotLetIn(404, "There is no such event, or its answer has been read or dropped.")
-            if self.visits.has_reader(session):  # each message of Gradio's goes to one of them only
-                raise NotLetIn(409, "Somebody reads the answer of this event already.")
-        at_the_end = False
+            raise NotLetIn(404, "There is nothing to read for this session.")
 
-        async def send(message: Message) -> None:
+    async def _listen_to_event(self, inside: Inside, event: str) -> None:
+        session = self.visits.queue.session_of(event)
+        if session is None or not self.visits.queue.has_messages(session):
+            raise NotLetIn(404, "There is no such event, or its answer has been read or dropped.")
+        if self.visits.has_reader(session):  # each message of Gradio's goes to one of them only
+            raise NotLetIn(409, "Somebody reads the answer of this event already.")
+        await self._listen(inside, session)
+
+    async def _listen(self, inside: Inside, session: str) -> None:
+        at_the_end, send = False, inside.send
+
+        async def send_and_note(message: Message) -> None:
             nonlocal at_the_end
-            await inside.send(message)
+            await send(message)
             at_the_end = message["type"] == "http.response.body" and not message.get("more_body")
 
+        inside.send = send_and_note
         self.visits.listen(session)
         try:
-            await self.app(inside.scope, inside.receive, send)
+            await self._let_in(inside)
         finally:
             await self.visits.leave(session, at_the_end)
 
-    async def _post(self, inside: Inside, entry: Checked, name: str) -> None:
-        """Handles a request with a JSON body."""
-        if entry in ("call", "named") and name not in self.named:
-            raise NotLetIn(404, f"There is no endpoint of this name; there are {', '.join(self.named)}.")
-        address = request_address(inside.scope, self.limits)
-        body = read_object(await self.bodies.read(inside, address))
-        send = inside.send
-        if entry == "cancel":
-            name_in(body, "event_id")
-            number_in(body, "fn_index")
-            name_in(body, "session_hash")
-        elif entry == "reset":
-            name_in(body, "event_id")
-        elif entry == "run":
-            self._check_page_event(body, direct=True)
-            send = _sentences_as_400(send)
-        elif entry == "join":
-            self._check_page_event(body, direct=False)
-        elif entry == "call":
-            check_values(body.get("data"), self.named[name].fields)
-        else:
-            check_named(body, self.named[name].fields)
-        if entry not in ("join", "call", "named"):
-            return await self.app(inside.scope, inside.receive, send)
-        is_named = entry == "join" or (entry == "call" and body.get("session_hash") is not None)
-        session = name_in(body, "session_hash") if is_named else None
-        async with self.visits.admitted(session, address):
-            await self.app(inside.scope, inside.receive, send)
+    def _address(self, inside: Inside) -> str:
+        return request_address(inside.scope, self.limits)
 
-    def _check_page_event(self, body: dict[str, Any], direct: bool) -> None:
+    async def _object(self, inside: Inside) -> dict[str, Any]:
+        return read_object(await self.bodies.read(inside, self._address(inside)))
+
+    def _fields(self, name: str) -> tuple[Field, ...]:
+        if name not in self.named:
+            raise NotLetIn(404, f"There is no endpoint of this name; there are {', '.join(self.named)}.")
+        return self.named[name].fields
+
+    def _check_event(self, body: dict[str, Any], private: bool) -> None:
         name_in(body, "session_hash")
         function = self.functions.get(number_in(body, "fn_index"))
-        if function is None or function.direct != direct:
+        if function is None or function.private != private:
             raise NotLetIn(404, "There is no function of this number here.")
         check_values(body.get("data"), function.fields)
         check_rest(body, self.triggers)
@@ -364,23 +378,10 @@ def with_host(app: ASGIApp, limits: Limits, hosts: Hosts) -> ASGIApp:
                     raise NotLetIn(400, "The header host is missing.")
                 hosts.check(scope["headers"])
         except NotLetIn as refused:
-            return await _answer(send, refused, headers_of(limits))
+            return await _refuse(Inside(scope, receive, send), refused, more=headers_of(limits))
         await app(scope, receive, send)
 
     return enter
-
-
-def _doors_at(path: str) -> dict[str, tuple[Door, re.Match[str]]]:
-    """The doors that are open at a path, by method."""
-    doors = {
-        method: (door, found)
-        for pattern, door in PATTERNS
-        if (found := pattern.fullmatch(path))
-        for method in door.methods
-    }
-    if not doors:
-        raise NotLetIn(404, "There is nothing here.")
-    return doors
 
 
 def _listens(scope: Scope) -> bool:
@@ -389,55 +390,14 @@ def _listens(scope: Scope) -> bool:
     return any(name == b"accept" and b"text/event-stream" in value for name, value in scope["headers"])
 
 
-def _sentences_as_400(send: Send) -> Callable[[Message], Awaitable[None]]:
-    """Sends 400 in place of Gradio's 500 where the answer holds a sentence. Gradio answers 500 whatever goes
-    wrong in a function; where it tells a sentence, the visitor's request was wrong."""
-    held: list[Message] = []
-
-    async def send_later(message: Message) -> None:
-        if message["type"] == "http.response.start" and message["status"] == 500:
-            held.append(message)
-            return
-        if held:
-            start = held.pop()
-            if _tells_a_sentence(message.get("body", b"")):
-                start["status"] = 400
-            await send(start)
-        await send(message)
-
-    return send_later
-
-
-def _tells_a_sentence(body: bytes) -> bool:
-    try:
-        answer = json.loads(body)
-    except ValueError:
-        return False
-    return isinstance(answer, dict) and isinstance(answer.get("error"), str)
-
-
-async def _answer_that_all_was_read(send: Send) -> None:
-    """Answers a page that asks for its messages after it has read the last of them: an event that is answered
-    at once can come to a stream that was open for an earlier one."""
-    headers = [(b"content-type", b"text/event-stream")]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": b'data: {"msg": "close_stream"}\n\n'})
-
-
-async def _answer(
-    send: Send, refused: NotLetIn, more: Iterable[tuple[bytes, bytes]] = (), is_json: bool = True
+async def _refuse(
+    inside: Inside, refused: NotLetIn, is_text: bool = False, more: Iterable[tuple[bytes, bytes]] = ()
 ) -> None:
-    text = json.dumps({"detail": refused.sentence}) if is_json else refused.sentence
-    body = b"" if refused.status == 204 else text.encode()
-    headers = [*more, (b"content-length", str(len(body)).encode())]
-    if body:
-        headers.append((b"content-type", b"application/json" if is_json else b"text/plain; charset=utf-8"))
-    if refused.status == 408:  # the rest of the body may still come
-        headers.append((b"connection", b"close"))
-    if refused.retry_after is not None:
-        headers.append((b"retry-after", str(refused.retry_after).encode()))
-    await send({"type": "http.response.start", "status": refused.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    said = refused.sentence if is_text else json.dumps({"detail": refused.sentence})
+    kind = "text/plain" if is_text else "application/json"
+    answer = Response("" if refused.status == 204 else said, refused.status, refused.headers, kind)
+    answer.raw_headers += more
+    await answer(inside.scope, inside.receive, inside.send)
 
 
 # Gradio goes through every number of an answer several times, on the event loop, where everybody waits. So it

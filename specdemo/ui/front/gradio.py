@@ -8,18 +8,16 @@ import asyncio
 import inspect
 import os
 from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, cast
 from uuid import uuid4
 
 import gradio as gr
+from gradio.context import LocalContext
 from starlette.requests import Request as StarletteRequest
 
 from specdemo.events.params import JSON_OBJECT, PARAMETERS
-from specdemo.ui.front.checks import EVENT_DATA, Field, FieldKind, Function
-from specdemo.ui.front.language import language_of
+from specdemo.ui.front.checks import Field, FieldKind, Function
 from specdemo.ui.runs.limits import Limits, Visitor, request_address
-from specdemo.words.catalogue import speaking
 
 # The keys are private names, as paths from Gradio's objects; the values say what each name stands in for.
 PRIVATE = {
@@ -33,6 +31,7 @@ PRIVATE = {
     "Blocks._queue.progress_update_sleep_when_free": "looking seldom for progress, since none is reported",
     "Blocks.mcp_server_obj": "choosing which functions are tools",
     "App.iterators_to_reset": "freeing what is kept of events that were cancelled",
+    "LocalContext.request": "telling ZeroGPU's package who asks by a route that is not Gradio's",
 }
 # Private options of launch(). Without `_frontend`, Gradio waits for its own page, and gives up after 3 s.
 PRIVATE_OPTIONS: dict[str, Any] = {"_frontend": False}
@@ -44,7 +43,6 @@ FIELD_KINDS: dict[str, FieldKind] = {
     "number": "number",
     "checkbox": "switch",
     "dropdown": "choice",
-    "dataset": "index",
 }
 
 
@@ -69,22 +67,11 @@ def caller_of(request: StarletteRequest, limits: Limits) -> Visitor:
     return Visitor(uuid4().hex, request_address(request.scope, limits))
 
 
-def spoken_by(request: gr.Request | None) -> AbstractContextManager[None]:
-    """A context in which words are in the language of who has asked for an event. Gradio's queue handles
-    events in tasks of its own, which know nothing of the request. request: None for an event that is not from
-    a page."""
-    if request is None:
-        return nullcontext()
-    return speaking(language_of(cast(StarletteRequest, request.request).scope))
-
-
-def event_data(event: gr.EventData) -> dict[str, Any]:
-    """What the page's script tells with an event."""
-    found = {}
-    for name in EVENT_DATA:
-        with suppress(AttributeError, TypeError):  # it tells nothing of this name, or no object
-            found[name] = getattr(event, name)
-    return found
+def note_visitor(request: StarletteRequest) -> None:
+    """Notes in this context who asks, as Gradio does for its events: ZeroGPU's package finds there whose
+    quota counts. The headers alone, since the context is kept as long as what is asked for."""
+    told = StarletteRequest({"type": "http", "headers": request.scope["headers"]})
+    LocalContext.request.set(gr.Request(told))
 
 
 def triggers_of(demo: gr.Blocks) -> Collection[int | None]:
@@ -102,11 +89,10 @@ def functions_of(demo: gr.Blocks, tools: Collection[str]) -> dict[int, Function]
         if name in tools or function.fn is None:  # what has none is done by the page's scripts
             continue
         if private:
-            fields = tuple(_field(block) for block in function.inputs)
+            fields = map(field_of, function.inputs)
         else:
-            parameters = documented[f"/{name}"]["parameters"]
-            fields = tuple(_argument(one) for one in parameters)
-        found[number] = Function(number, name, fields, direct=not function.queue, private=private)
+            fields = map(_argument, documented[f"/{name}"]["parameters"])
+        found[number] = Function(name, tuple(fields), private)
     return found
 
 
@@ -117,13 +103,12 @@ def _argument(documented: dict[str, Any]) -> Field:
     return Field(name, kind, required=not documented["parameter_has_default"])
 
 
-def _field(block: Any) -> Field:
+def field_of(block: Any) -> Field:
+    """What a component of the page can hold."""
     name = block.get_block_name()
     choices = tuple(value for _, value in getattr(block, "choices", None) or ())
     label = (getattr(block, "label", None) or "The value").split(":")[0]
-    return Field(
-        label, FIELD_KINDS.get(name, "anything"), choices, len(getattr(block, "samples", None) or ())
-    )
+    return Field(label, FIELD_KINDS.get(name, "anything"), choices)
 
 
 def choose_tools(demo: gr.Blocks, endpoints: dict[str, str]) -> None:

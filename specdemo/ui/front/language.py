@@ -3,6 +3,7 @@
 import re
 from urllib.parse import parse_qs, urlsplit
 
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from specdemo.words.catalogue import LANGUAGES, speaking
@@ -19,13 +20,6 @@ def language_asked(query: str, referer: str, accepted: str) -> str:
         if found := _known(parse_qs(asked).get("lang", [""])[0]):
             return found
     return next(filter(None, map(_known, _by_weight(accepted))), next(iter(LANGUAGES)))
-
-
-def language_of(scope: Scope) -> str:
-    """The language that a request asks for."""
-    headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
-    query = scope.get("query_string", b"").decode("latin-1")
-    return language_asked(query, headers.get(b"referer", ""), headers.get(b"accept-language", ""))
 
 
 def _known(tag: str) -> str | None:
@@ -62,7 +56,9 @@ class Speaking:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or not OF_THE_PAGE.match(path_of(scope)):
             return await self.app(scope, receive, send)
-        with speaking(language_of(scope)):
+        asked, headers = scope.get("query_string", b"").decode("latin-1"), Headers(scope=scope)
+        referer, accepted = headers.get("referer", ""), headers.get("accept-language", "")
+        with speaking(language_asked(asked, referer, accepted)):
             await self.app(scope, receive, send)
 
 

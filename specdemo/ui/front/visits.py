@@ -26,12 +26,10 @@ REPLACE_PERIOD = 0.1  # s between two that lose their places so; one by one, a f
 
 @dataclass
 class Presence:
-    """A session: an open page, or a caller of the API. heard: when the session last asked or stopped
-    listening. asked: when the oldest request came whose answer the session has not begun to read. address:
-    where that request came from."""
+    """A session of a caller of the API. since: when the oldest request came whose answer the session has not
+    begun to read, or when it stopped listening. address: where that request came from."""
 
-    heard: float
-    asked: float
+    since: float
     address: str = ""
     listening: int = 0
 
@@ -52,13 +50,6 @@ class Visits:
     def stopped(self) -> bool:
         """Whether a task has ended without which the server does not work."""
         return self.queue.stopped or (self.sweep_task is not None and self.sweep_task.done())
-
-    def hear(self, session: str) -> Presence:
-        """Notes that a session asks for something."""
-        now = time.monotonic()
-        visitor = self._known(session, now)
-        visitor.heard = now
-        return visitor
 
     @asynccontextmanager
     async def admitted(self, session: str | None, address: str) -> AsyncIterator[None]:
@@ -83,7 +74,7 @@ class Visits:
         for name, visitor in unread.items():
             taken[visitor.address] += len(self.queue.events_of(name))
         oldest_first = {
-            name: unread[name].address for name in sorted(unread, key=lambda name: unread[name].asked)
+            name: unread[name].address for name in sorted(unread, key=lambda name: unread[name].since)
         }
         own, at_once = taken[address] + self.joining.count(address), False
         if own > self.limits.uncollected_of_address:
@@ -95,7 +86,7 @@ class Visits:
             return
         now = time.monotonic()
         waited = (
-            oldest and now - unread[oldest].asked > PLACE_SECONDS and now - self.replaced > REPLACE_PERIOD
+            oldest and now - unread[oldest].since > PLACE_SECONDS and now - self.replaced > REPLACE_PERIOD
         )
         if oldest is None or not (at_once or waited):
             seconds = math.ceil(PLACE_SECONDS)
@@ -107,13 +98,13 @@ class Visits:
 
     def _come(self, session: str, scope: Scope) -> None:
         """Notes that an event has come into Gradio's queue."""
-        visitor = self.hear(session)
+        visitor = self._known(session)
         if len(self.queue.events_of(session)) == 1:
-            visitor.asked, visitor.address = visitor.heard, request_address(scope, self.limits)
+            visitor.since, visitor.address = time.monotonic(), request_address(scope, self.limits)
 
     def listen(self, session: str) -> None:
         """Notes that somebody begins to read a session's messages."""
-        self.hear(session).listening += 1
+        self._known(session).listening += 1
         self.on_listen()
 
     def has_reader(self, session: str) -> bool:
@@ -129,14 +120,10 @@ class Visits:
     async def leave(self, session: str, to_the_end: bool) -> None:
         """Notes that somebody has read a session's messages, or has gone before their end. What nobody reads
         then is freed."""
-        visitor = self.hear(session)
-        visitor.listening -= 1
-        if visitor.listening:
-            return
-        if to_the_end and self._waits(session):  # for what came at the end
-            visitor.asked = visitor.heard
-            return
-        await self.queue.silence(session)
+        visitor = self._known(session)
+        visitor.listening, visitor.since = visitor.listening - 1, time.monotonic()
+        if not (visitor.listening or (to_the_end and self._waits(session))):  # for what came at the end
+            await self.queue.silence(session)
 
     @asynccontextmanager
     async def sweeping(self) -> AsyncIterator[None]:
@@ -156,32 +143,24 @@ class Visits:
         """Frees what belongs to those who have left."""
         for session in self.queue.sessions | self.visitors.keys():
             try:
-                await self._look_after(session, time.monotonic())
+                visitor = self._known(session)
+                if not visitor.listening and time.monotonic() - visitor.since >= self.limits.listen_seconds:
+                    await self._forget(session)
             except Exception:  # the others' turn comes, and this one's again
                 _LOG.exception("What a visitor left could not be freed.")
         self.queue.forget_ended_iterators()
 
-    async def _look_after(self, session: str, now: float) -> None:
-        visitor, longest = self._known(session, now), self.limits.listen_seconds
-        if visitor.listening:
-            return
-        if self._waits(session) and now - visitor.asked >= longest:
-            await self.queue.silence(session)
-        if now - visitor.heard >= longest:
-            await self._forget(session)
-
     def _unread(self) -> dict[str, Presence]:
         """Sessions with events whose answers nobody has begun to read."""
-        now = time.monotonic()
-        known = {name: self._known(name, now) for name in self.queue.unread}
+        known = {name: self._known(name) for name in self.queue.unread}
         return {name: visitor for name, visitor in known.items() if not visitor.listening}
 
     def _waits(self, session: str) -> bool:
         """Whether the session has events whose answers it has not read to their end."""
         return bool(self.queue.events_of(session))
 
-    def _known(self, session: str, now: float) -> Presence:
-        return self.visitors.setdefault(session, Presence(now, now))
+    def _known(self, session: str) -> Presence:
+        return self.visitors.setdefault(session, Presence(time.monotonic()))
 
     async def _forget(self, session: str) -> None:
         await self.queue.silence(session)

@@ -86,7 +86,7 @@ Promise.all([
   load("page/main.js"),
   load("page/language.js").then((language) => language.prepare(folder, %s)),
 ])
-  .then(([main]) => main.start({ element, props, watch, trigger }))
+  .then(([main]) => main.start({ element, trigger }))
   .catch((error) => {
     console.error(error);
     const notice = element.querySelector(".notice");

@@ -1,10 +1,11 @@
 """The page and its API, on Gradio.
 
-Gradio has the controls and begins what they ask for. The page's scripts then follow it by routes of its own
-(runs/routes.py), and draw it. view/settings.py has the controls' names and choices, hints.py their warnings;
-Params alone checks what they hold.
+Gradio has the controls and the hints beside them. What they are to begin, the page's scripts ask for by a
+route of its own (requests.py); they follow it by others (runs/routes.py), and draw it. view/settings.py has
+the controls' names and choices, hints.py their warnings; Params alone checks what they hold.
 """
 
+import json
 import os
 from abc import ABCMeta
 from collections.abc import Callable
@@ -21,11 +22,12 @@ from starlette.routing import Route
 from specdemo.errors import PairError
 from specdemo.events import METHODS, PARAMETERS, RULES, words_of_row
 from specdemo.events.trace import Trace
+from specdemo.ui.front.gradio import field_of
 from specdemo.ui.page.alone import one_file
 from specdemo.ui.page.api import add_api
 from specdemo.ui.page.frame import frame, loader
-from specdemo.ui.page.handlers import Handlers
 from specdemo.ui.page.hints import hints
+from specdemo.ui.page.requests import PageRequests
 from specdemo.ui.runs.board import RECORDED_RUN, Board, recorded_run
 from specdemo.ui.runs.limits import LOCAL, Limits
 from specdemo.ui.runs.models import Choice, Models
@@ -51,11 +53,12 @@ from specdemo.words.catalogue import LANGUAGES, say, speaking, spoken
 
 QUIET = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
 RECORDED = TRACES_FOLDER / "first.json"
-HOLD = "(...held) => { document.dispatchEvent(new CustomEvent('held', { detail: held })); }"
-PUT_BACK = """() => {
-  const { controls } = JSON.parse(sessionStorage.getItem("specdemo.held"));
-  sessionStorage.removeItem("specdemo.held");
-  return controls;
+# Lets controls.js read what the controls hold, by name, and change it.
+REACH = """(...held) => {
+  const names = %s;
+  const detail = Object.fromEntries(names.map((name, at) => [name, held[at]]));
+  document.dispatchEvent(new CustomEvent("controls", { detail }));
+  return names.map((name) => detail[name]);
 }"""
 # Properties of components that hold words.
 PROPERTIES = ("label", "info", "placeholder", "value", "choices", "html_template", "js_on_load")
@@ -72,13 +75,14 @@ _Slider = ABCMeta.__new__(
 
 
 class Page(gr.Blocks):
-    """The page as Gradio's Blocks. board, routes: the page's own, besides Gradio's. is_read: whether somebody
-    reads the answers to a session's requests to the API; the server puts its own function there. words: by
-    language, the title and what each component's words are, in order, where they differ from those that the
-    page was built with."""
+    """The page as Gradio's Blocks. board, routes: the page's own, besides Gradio's. controls: the prompt and
+    all others, by name. is_read: whether somebody reads the answers to a session's requests to the API; the
+    server puts its own function there. words: by language, the title and what each component's words are, in
+    order, where they differ from those that the page was built with."""
 
     board: Board
     routes: list[Route]
+    controls: dict[str, gr.components.Component]
     is_read: Callable[[str], bool] = staticmethod(lambda session: True)
     words: dict[str, tuple[str, list[dict[str, Any]]]] = {}
 
@@ -102,16 +106,18 @@ def build_page(models: Models, queue: RunQueue, limits: Limits = LOCAL) -> Page:
     first = recorded_run(limits, Trace.load(RECORDED), RECORDED_RUN, models.names)
     others = (recorded_run(limits, recorded_trace(name), name, models.names) for name in RECORDINGS)
     board = Board(limits, first, *others)
-    on = Handlers(models, queue, board, limits)
-    demo = _built(models, queue, on, limits)
+    demo = _built(models, queue, limits)
     for tag in [*LANGUAGES][1:]:
         with speaking(tag):
-            demo.words = demo.words | {tag: _other_words(demo, _built(models, queue, on, limits))}
+            demo.words = demo.words | {tag: _other_words(demo, _built(models, queue, limits))}
     demo.board = board
+    fields = {name: field_of(control) for name, control in demo.controls.items()}
+    asked = PageRequests(models, queue, board, limits, fields)
     demo.routes = [
+        asked.route(),
         TraceUploads(models, board, limits).route(),
         *following_routes(board, queue, one_file),
-        *hall_routes(on.halls),
+        *hall_routes(asked.halls),
     ]
     # Direct calls would bypass Gradio's queue.
     return demo.queue(api_open=False)
@@ -131,13 +137,10 @@ def _other_words(demo: Page, other: Page) -> tuple[str, list[dict[str, Any]]]:
     ]
 
 
-def _built(models: Models, queue: RunQueue, on: Handlers, limits: Limits) -> Page:
+def _built(models: Models, queue: RunQueue, limits: Limits) -> Page:
     """Builds the page in the language that is spoken."""
-
     title = say("page.title")
     with Page(title=title, delete_cache=(600, 3600)) as demo:
-        # Not gr.State: the server keeps nothing for a page between its events.
-        asks = gr.Textbox(visible="hidden")  # the page's address, while it asks for a run
         with gr.Column(elem_id="layout"):
             gr.HTML(f"<h1>{escape(title)}</h1>", elem_id="head")
             with gr.Row(elem_id="ask"):
@@ -145,12 +148,12 @@ def _built(models: Models, queue: RunQueue, on: Handlers, limits: Limits) -> Pag
                     STORY,
                     label=say("page.prompt"),
                     show_label=False,
-                    lines=2,  # with one, Shift+Enter would not run it; layout.css sets its height
+                    lines=2,  # with one, Enter would begin no line; layout.css sets its height
                     max_lines=8,
                     elem_id="prompt",
                 )
                 gr.Button(say("page.stop"), min_width=0, elem_id="end")
-                go = gr.Button(say("page.generate"), variant="primary", min_width=0, elem_id="go")
+                gr.Button(say("page.generate"), variant="primary", min_width=0, elem_id="go")
                 gr.Button(say("page.examples"), min_width=0, elem_id="try")
                 gr.Button(say("page.settings"), min_width=0, elem_id="set")
                 prompt_hint = gr.Markdown(visible=False, elem_id="hint")
@@ -166,27 +169,12 @@ def _built(models: Models, queue: RunQueue, on: Handlers, limits: Limits) -> Pag
                 stage = _stage(limits.trace_bytes)
 
         hints_event = keep_hints_current(demo, models, prompt, prompt_hint, settings)
-        everything = [prompt, *settings.values()]
-        beginning = {
-            "outputs": stage,
-            "show_progress": "hidden",
-            "trigger_mode": "multiple",  # the later one ends the earlier
-            "concurrency_limit": None,
-            "api_visibility": "private",
-        }
-        begun = gr.on([go.click, prompt.submit], on.run_on_stage, everything, **beginning)
-        begun.then(**hints_event)  # more is known about a pair that is loaded now
-        # The stage's script asks for this when it is there, since it shows what comes of it.
-        linked = stage.submit(on.open_link, None, [stage, asks, *everything], **QUIET)
-        linked.then(on.run_link, [asks, *everything], **beginning).then(**hints_event)
-        stage.apply(on.measure_on_stage, everything, **beginning)
-        stage.edit(on.reply_on_stage, everything, **beginning)
-        taken_over = [settings[name] for name in ("draft_with", "gamma", "gamma_auto")]
-        stage.select(on.choose_gamma, settings["draft_with"], taken_over, **QUIET)
-        stage.upload(on.fill_controls, None, [stage, *everything], **QUIET).then(**hints_event)
-        # When another language is chosen: language.js keeps what the controls hold, and puts it back.
-        stage.copy(None, everything, None, js=HOLD, **QUIET)
-        stage.undo(None, None, everything, js=PUT_BACK, **QUIET).then(**hints_event)
+        demo.controls = {"prompt": prompt, **settings}
+        everything, reach = [*demo.controls.values()], REACH % json.dumps([*demo.controls])
+        # The stage's script triggers these.
+        stage.copy(None, everything, None, js=reach, **QUIET)
+        stage.edit(None, everything, everything, js=reach, **QUIET).then(**hints_event)
+        stage.apply(**hints_event)  # more is known about a pair that is loaded now
         add_api(models, queue, limits)
     return demo
 
@@ -202,15 +190,8 @@ def _recorded() -> str:
 
 
 def _stage(largest: int) -> gr.HTML:
-    """Numbers, legend, stage, inspector and timeline. The component's value is the latest answer to an event,
-    which main.js takes; its frame never contains data.
-
-    The component is not a subclass: Gradio writes a .pyi file next to the source of each.
-    """
-    stage = gr.HTML(html_template=frame(largest), js_on_load=loader(), apply_default_css=False)
-    # Gradio would warn about <script> in the value, which is data here and never markup.
-    stage.postprocess = lambda value: value
-    return stage
+    """Numbers, legend, stage, inspector and timeline, which the scripts fill."""
+    return gr.HTML(html_template=frame(largest), js_on_load=loader(), apply_default_css=False)
 
 
 def controls(models: Models) -> dict[str, gr.components.Component]:

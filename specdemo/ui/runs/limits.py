@@ -49,7 +49,7 @@ class Limits:
     connections: int = 2_000  # open at once; fewer where the system lets the process open fewer files
     header_seconds: float = 20  # in which a connection has to send a whole request's headers
     reader_seconds: float = 120  # that a reader may take nothing of its answer: a laptop may have slept
-    events_of_session: int = 200  # requests of one page or client that are not answered yet
+    events_of_session: int = 200  # requests of one caller of the API that are not answered yet
     halls: int = 100  # open at once, in which the rounds of a game are counted
     halls_of_address: int = 10  # opened from one address among them
     plays_of_hall: int = 500  # pages that are counted in one; a whole hall may have one address

@@ -3,7 +3,6 @@ would take. Without torch and without Gradio."""
 
 import hashlib
 import json
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any, cast
@@ -337,10 +336,7 @@ def tokens_of(one: wire.RoundObject) -> list[dict[str, Any]]:
 
 
 def notice(kind: wire.NoticeKind, *lines: str, share: float | None = None) -> wire.Notice:
-    text: wire.Notice = {"kind": kind, "text": "\n".join(lines), "share": share}
-    if kind == "error":
-        text["at"] = time.time_ns()
-    return text
+    return {"kind": kind, "text": "\n".join(lines), "share": share}
 
 
 def nothing_yet(wanted: object, name: str = "") -> wire.Measurement:

@@ -60,6 +60,7 @@ WITHOUT_USUAL = ("pair", "ignore_eos", "dtype")  # controls that have a text onl
 # What can be chosen for a pair's weights, except on a public server.
 WEIGHT_CHOICES = {"dtype": (AS_STARTED, "auto", *catalog.DTYPES)}
 WEIGHT_CHOICES |= dict.fromkeys(("quantize", "quantize_drafter"), (AS_STARTED, "none", *catalog.QUANTIZE))
+UNCHOSEN = dict.fromkeys(WEIGHT_CHOICES, AS_STARTED) | {"server": ""}  # where they have no controls
 DEFAULTS = Params()
 
 
@@ -83,10 +84,8 @@ def names_of(hosted: bool) -> tuple[str, ...]:
 
 
 def values_held(held: Sequence[Any], hosted: bool) -> Values:
-    """What the controls on the page hold, by name. Where the weights have no controls, they are as the server
-    was started."""
-    usual = dict.fromkeys(WEIGHT_CHOICES, AS_STARTED) | {"server": ""}
-    return usual | dict(zip(names_of(hosted), held, strict=True))
+    """What the controls on the page hold, by name."""
+    return UNCHOSEN | dict(zip(names_of(hosted), held, strict=True))
 
 
 def is_served(values: Values) -> bool:

@@ -139,13 +139,11 @@ NoticeKind = Literal["wait", "note", "error", "recorded"]
 
 
 class Notice(TypedDict):
-    """Text next to the stage. share: the part of the loading that is done, from 0 to 1, if known. at (ns)
-    makes the same error twice two different messages."""
+    """Text next to the stage. share: the part of the loading that is done, from 0 to 1, if known."""
 
     kind: NoticeKind
     text: str
     share: float | None
-    at: NotRequired[int]
 
 
 class Lane(TypedDict):
@@ -360,14 +358,15 @@ class Measurement(TypedDict):
 
 
 class Message(TypedDict):
-    """One message, with any of these parts. name: of what has been opened. follow, measure: the name of a run
-    or a measurement that has begun; at (ns) orders such answers. stored: the whole run is to be fetched.
-    ended: nothing more will come."""
+    """One message, with any of these parts. name: of what has been opened. controls: what is put into them,
+    by name. follow, measure: the name of a run or a measurement that has begun; at (ns) orders such answers.
+    stored: the whole run is to be fetched. ended: nothing more will come."""
 
     update: NotRequired[Update]
     notice: NotRequired[Notice]
     measurement: NotRequired[Measurement]
     name: NotRequired[str]
+    controls: NotRequired[dict[str, str | float | bool | None]]
     follow: NotRequired[str]
     measure: NotRequired[str]
     at: NotRequired[int]

@@ -1,8 +1,9 @@
 // @ts-check
-// What Gradio's controls do not do by themselves. They are outside of the stage's element, and Gradio may draw
-// them anew at any time, so all of this listens at the document.
+// What Gradio's controls hold, and what they do not do by themselves. They are outside of the stage's element, and
+// Gradio may draw them anew at any time, so all of this listens at the document.
 
 /** @typedef {"settings" | "examples"} Fold */
+/** @typedef {Record<string, unknown>} Held */
 
 /** Panels that are hidden until their button is pressed. @type {Record<Fold, { button: string, panel: string }>} */
 const FOLDS = {
@@ -17,16 +18,30 @@ const element = (/** @type {string} */ selector) =>
   /** @type {HTMLElement | null} */ (document.querySelector(selector));
 
 /**
+ * What the prompt and the other controls hold, by name.
+ * @param {(event: string) => void} trigger an event of Gradio's, as page.py has them
+ * @param {(held: Held) => Held} [change] gives what is put into them
+ * @returns {Promise<Held>}
+ */
+export function controlsHold(trigger, change) {
+  return new Promise((done) => {
+    const onHeld = (/** @type {any} */ { detail }) => done(Object.assign(detail, change?.(detail)));
+    document.addEventListener("controls", onHeld, { once: true });
+    trigger(change ? "edit" : "copy");
+  });
+}
+
+/**
  * @param {object} page
  * @param {() => void} page.copy called when the link is to be copied
- * @param {() => void} page.asked called when a run is asked for, before the server knows
+ * @param {() => void} page.run called when a run is asked for
  * @param {() => void} page.stop called when what goes on is to be stopped
  * @param {() => void} page.save called when the trace is to be saved
  * @param {() => void} page.reply called when the prompt is to be the next message of the conversation
  * @param {() => void} page.open called when a trace is to be opened
  * @param {(name: string) => void} page.record called when a recorded run is to be shown
  */
-export function watchControls({ copy, asked, stop, save, reply, open, record }) {
+export function watchControls({ copy, run, stop, save, reply, open, record }) {
   document.addEventListener("blur", keepNumber, true);
   document.addEventListener("keydown", onKey, true);
   document.addEventListener("click", onClick, true);
@@ -103,7 +118,10 @@ export function watchControls({ copy, asked, stop, save, reply, open, record }) 
       for (const name of NAMES) if (target.closest(`${FOLDS[name].panel}, ${FOLDS[name].button}`)) unfold(name, false);
     }
     if (key !== "Enter" || !(target instanceof Element)) return;
-    if (target.closest("#prompt textarea") && shiftKey) return asked(); // Gradio's own way from the prompt
+    if (target.closest("#prompt textarea") && shiftKey) {
+      event.preventDefault();
+      return run();
+    }
     if (!(ctrlKey || metaKey) || !(target === document.body || target.closest("#ask, #settings"))) return;
     event.preventDefault();
     event.stopPropagation();
@@ -123,11 +141,8 @@ export function watchControls({ copy, asked, stop, save, reply, open, record }) 
       unfold("examples", false);
       if (matchMedia(OVER).matches) unfold("settings", false);
     }
-    if (target.closest("button#go")) asked();
-    if (target.closest("button#reply")) {
-      asked();
-      reply();
-    }
+    if (target.closest("button#go")) run();
+    if (target.closest("button#reply")) reply();
     if (target.closest("button#end")) stop();
     if (target.closest("button#save")) save();
     if (target.closest("button#copy")) copy();

@@ -7,7 +7,7 @@ import { say, speak } from "../view/words.js";
 
 export const KEPT = "specdemo.language"; // where a choice is kept in the browser
 const NAME = "lang"; // in the address
-const HELD = "specdemo.held"; // what the page holds while it is loaded again; also in page.py
+const HELD = "specdemo.held"; // what the page holds while it is loaded again
 
 /**
  * Loads the words.
@@ -31,35 +31,30 @@ export async function prepare(folder, languages) {
 /**
  * Lets the visitor choose the language.
  * @param {HTMLElement} control a select with the languages
- * @param {() => void} ask asks for what the controls hold, of which the event "held" then tells
- * @param {() => object} leave gives what is to be shown again
+ * @param {() => Promise<object>} leave gives what is to be shown again
  */
-export function offerLanguages(control, ask, leave) {
+export function offerLanguages(control, leave) {
   const select = /** @type {HTMLSelectElement} */ (control);
   select.value = document.documentElement.lang;
   select.setAttribute("aria-label", say("view.language"));
-  select.addEventListener("change", () => {
+  select.addEventListener("change", async () => {
     keep(select.value);
-    document.addEventListener("held", onHeld, { once: true });
-    ask();
-  });
-
-  /** @param {Event} event */
-  function onHeld(event) {
-    const held = { controls: /** @type {CustomEvent} */ (event).detail, ...leave() };
+    const held = await leave();
     try {
       sessionStorage.setItem(HELD, JSON.stringify(held));
     } catch {
       // A frame without storage: the address alone says what is shown.
     }
     go(select.value);
-  }
+  });
 }
 
 /** What `leave` gave where the page was loaded again for another language, else null. */
 export function takeHeld() {
   try {
-    return JSON.parse(sessionStorage.getItem(HELD) ?? "null");
+    const held = JSON.parse(sessionStorage.getItem(HELD) ?? "null");
+    sessionStorage.removeItem(HELD);
+    return held;
   } catch {
     return null;
   }

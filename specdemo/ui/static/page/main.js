@@ -18,7 +18,7 @@ import { Run } from "../view/run.js";
 import { makeScreen } from "../view/screen.js";
 import { makeTurns } from "../view/turns.js";
 import { makeAddress } from "./address.js";
-import { watchControls } from "./controls.js";
+import { controlsHold, watchControls } from "./controls.js";
 import { addStart, addWayOut, isFramed } from "./framed.js";
 import { makeHeads } from "./heads.js";
 import { offerLanguages, takeHeld } from "./language.js";
@@ -30,7 +30,6 @@ import { makeTabs } from "./tabs.js";
 import { makeTour } from "./tour.js";
 
 /** @import { Request } from "../runs/measuring.js" */
-/** @import { Trigger } from "./requests.js" */
 /** @import { Stage } from "./stage.js" */
 /** @import { Tabs } from "./tabs.js" */
 
@@ -38,11 +37,9 @@ import { makeTour } from "./tour.js";
  * Runs once, when the component appears.
  * @param {object} gradio what Gradio gives to a component's script
  * @param {HTMLElement} gradio.element
- * @param {{ value?: string }} gradio.props
- * @param {(prop: string, callback: () => void) => void} gradio.watch
- * @param {Trigger} gradio.trigger
+ * @param {(event: string) => void} gradio.trigger
  */
-export function start({ element, props, watch, trigger }) {
+export function start({ element, trigger }) {
   const page = find(element, ".run");
   const part = (/** @type {string} */ id) => find(page, `[data-testid="${id}"]`);
   const unfoldPage = () => unfold(page);
@@ -55,10 +52,11 @@ export function start({ element, props, watch, trigger }) {
   const { text, reader, player } = screen;
   const heads = makeHeads(page, screen);
   const server = {
-    measure: (/** @type {Request} */ request) => requests.measure(request),
+    measure: (/** @type {Request} */ request) => requests.begin(request),
     stop: () => requests.stop(),
     forget: (/** @type {string} */ kind) => requests.forget(kind),
-    choose: (/** @type {number} */ gamma) => trigger("select", { gamma }),
+    choose: (/** @type {number} */ gamma) => controlsHold(trigger, ({ draft_with: way }) => (
+      gamma ? { draft_with: way === "none" ? "model" : way, gamma, gamma_auto: false } : { draft_with: "none" })),
   };
   const worlds = makeWorlds(part("worlds"), server);
   const trials = makeTrials(part("trials"), server, () => address.write());
@@ -93,10 +91,10 @@ export function start({ element, props, watch, trigger }) {
   const notice = makeNotice(page, (sentence) => controls.markWrong(sentence));
   const controls = watchControls({
     copy: async () => notice.show({ kind: "wait", text: await address.copy(), share: null }),
-    asked: () => requests.asked(),
+    run: () => requests.askForRun("run"),
     stop: server.stop,
     save: () => fetchFile(stage.name(), "trace").then(({ name, text }) => saveFile(name, text), notice.refuse),
-    reply: () => trigger("edit", { run: stage.name() }),
+    reply: () => requests.askForRun("reply"),
     open() {
       const largest = Number(page.dataset.largest);
       chooseTrace({ largest, opened: requests.opened, refused: notice.refused });
@@ -125,22 +123,22 @@ export function start({ element, props, watch, trigger }) {
   const requests = makeRequests(page, run, trigger, {
     stage, notice, tabs, tour, allowStop: controls.allowStop, unfold: unfoldPage,
   });
-  offerLanguages(find(page, ".language"), () => trigger("copy"), () => ({
+  offerLanguages(find(page, ".language"), async () => ({
+    controls: await controlsHold(trigger),
     ...requests.hold(), isFirst: page.hasAttribute("data-first"), at: { ...player.whereabouts(), pinned: null },
   }));
   offerSaving(page, run, screen, () => fetchFile(stage.name(), "html"));
   for (const begins of [".replay", ".timeline", ".unfold"]) find(page, begins).addEventListener("click", unfoldPage);
   if (isFramed()) addWayOut(find(page, ".foot"));
-  watch("value", () => requests.answered(JSON.parse(props.value || "{}")));
   if (worlds.isLinked && !isFramed()) {
     unfoldPage();
     tabs.select("worlds");
   }
   const held = takeHeld();
   showLinked(page, stage, tabs, (query) => {
-    if (!held) return trigger("submit", { query });
+    if (!held) return requests.begin({ kind: "link", query });
     if (!held.isFirst) unfoldPage();
-    trigger("undo");
+    controlsHold(trigger, () => held.controls);
     requests.resume(held, () => player.returnTo({ ...held.at, number: run.number, pinned: reader.pinned() }));
   }, held !== null);
   address.ready();

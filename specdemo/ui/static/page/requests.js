@@ -4,25 +4,24 @@
 
 import { find } from "../view/dom.js";
 import { follow } from "../runs/following.js";
-import { isThere } from "../traces/traces.js";
+import { ask, sentenceOf } from "../traces/traces.js";
 import { say } from "../view/words.js";
+import { controlsHold } from "./controls.js";
 
 /** @import { Following } from "../runs/following.js" */
 /** @import { Measurement, Message } from "../view/messages.d.ts" */
-/** @import { Request } from "../runs/measuring.js" */
 /** @import { Run } from "../view/run.js" */
 /** @import { Notice } from "./notice.js" */
 /** @import { Stage } from "./stage.js" */
 /** @import { Tabs } from "./tabs.js" */
 /** @import { Tour } from "./tour.js" */
-/** @typedef {(event: string, data?: object) => void} Trigger an event of Gradio's, which the server answers */
 
-const ANSWERS = 3000; // ms in which a server that is there has answered
+const PATIENCE = 30_000; // ms in which a server that is there answers
 
 /**
  * @param {HTMLElement} page
  * @param {Run} run on the stage
- * @param {Trigger} trigger
+ * @param {(event: string) => void} trigger an event of Gradio's, as page.py has them
  * @param {object} around
  * @param {Stage} around.stage
  * @param {Notice} around.notice
@@ -33,6 +32,7 @@ const ANSWERS = 3000; // ms in which a server that is there has answered
  */
 export function makeRequests(page, run, trigger, { stage, notice, tabs, tour, allowStop, unfold }) {
   const reply = find(page, "#reply");
+  const session = [...crypto.getRandomValues(new Uint32Array(4))].join("-"); // by which the server knows the page
   let latest = 0; // when the latest run was begun, by the server's clock
   let isAsked = false; // for a run, and the server has not answered yet
   let stopsIt = false; // as soon as it has
@@ -45,14 +45,12 @@ export function makeRequests(page, run, trigger, { stage, notice, tabs, tour, al
   let measured = null;
   /** What has been measured, by its name, and its instrument. @type {Map<string, string>} */
   const instruments = new Map();
-  /** A trace that has been opened, until the controls hold its settings. @type {Message | null} */
-  let toShow = null;
-  return { asked, measure, stop, opened, reopen, answered, changed, forget, hold, resume };
+  return { askForRun, begin, stop, opened, reopen, changed, forget, hold, resume };
 
   // What the visitor asks for.
 
-  // A run, of which the server does not know yet.
-  function asked() {
+  /** @param {"run" | "reply"} kind of a run */
+  function askForRun(kind) {
     tour.end(false);
     unfold();
     notice.forgetError();
@@ -60,21 +58,23 @@ export function makeRequests(page, run, trigger, { stage, notice, tabs, tour, al
     isLinked = false;
     stopsIt = false;
     allow();
-    setTimeout(tellWhetherItIsThere, ANSWERS);
+    begin({ kind });
   }
 
-  // Gradio waits forever for a server that has gone.
-  async function tellWhetherItIsThere() {
-    if (!isAsked || await isThere()) return;
-    isAsked = false;
-    notice.lost();
-    allow();
-  }
-
-  /** @param {Request} request */
-  function measure(request) {
-    trigger("apply", { ...request, run: stage.name() });
-    setTimeout(() => isThere().then((there) => there || notice.lost()), ANSWERS);
+  /**
+   * Asks for it with what the controls hold, and takes the answer.
+   * @param {{ kind: string, run?: string, query?: string }} what a run, a measurement, or what the address says
+   */
+  async function begin(what) {
+    try {
+      const controls = await controlsHold(trigger);
+      const body = JSON.stringify({ session, asked: { run: stage.name(), ...what }, controls });
+      const signal = AbortSignal.timeout(PATIENCE);
+      const answer = await ask("specdemo/runs", { method: "POST", headers: await headers(), body, signal });
+      await answered(await answer.json());
+    } catch (error) {
+      stage.draw({ notice: { kind: "error", text: sentenceOf(error), share: null } });
+    }
   }
 
   function stop() {
@@ -84,11 +84,12 @@ export function makeRequests(page, run, trigger, { stage, notice, tabs, tour, al
   }
 
   /** @param {Message} message a trace that the visitor has opened */
-  function opened(message) {
+  async function opened(message) {
     tour.end(false);
     unfold();
-    toShow = message;
-    trigger("upload", { run: message.name }); // fills the controls
+    await begin({ kind: "controls", run: message.name });
+    leave();
+    stage.open(message.name ?? "", message);
   }
 
   /**
@@ -101,18 +102,18 @@ export function makeRequests(page, run, trigger, { stage, notice, tabs, tour, al
     stage.show(name);
   }
 
-  // What the server answers to an event.
+  // What the server answers.
 
   /** @param {Message} message */
-  function answered(message) {
+  async function answered(message) {
+    const { controls } = message;
+    if (controls) await controlsHold(trigger, () => controls);
+    if (message.notice?.kind === "error") isLinked = false; // the address's run does not come
+    if (message.notice) stage.draw(message);
     if (message.measurement) takeMeasurement(message.measurement);
-    else if (message.measure) followMeasurement(message.measure);
-    else if (message.follow) followRun(message.follow, message.at ?? 0);
-    else if (message.name) showOpened(message.name);
-    else {
-      if (message.notice?.kind === "error") isLinked = false; // the address's run does not come
-      stage.draw(message);
-    }
+    if (message.measure) followMeasurement(message.measure);
+    if (message.follow) followRun(message.follow, message.at ?? 0);
+    if (message.follow) trigger("apply"); // the hints: more is known about a pair that is loaded now
   }
 
   /**
@@ -181,14 +182,6 @@ export function makeRequests(page, run, trigger, { stage, notice, tabs, tour, al
     allow();
   }
 
-  /** @param {string} name */
-  function showOpened(name) {
-    if (toShow?.name !== name) return;
-    leave();
-    stage.open(name, toShow);
-    toShow = null;
-  }
-
   // The run that goes on is not to be seen any more.
   function leave() {
     going?.stop();
@@ -243,4 +236,19 @@ export function makeRequests(page, run, trigger, { stage, notice, tabs, tour, al
     tour.allow(!isAsked && !isLive && run.rounds.length > 0, !isLinked);
     reply.hidden = isAsked || isLive || !run.setting?.chat;
   }
+}
+
+/**
+ * What a request begins with. On ZeroGPU the page around this one knows whose quota counts, and Gradio's own client,
+ * which has set the flag, asks it in the same way.
+ * @returns {Promise<Record<string, string>>}
+ */
+async function headers() {
+  const usual = { "Content-Type": "application/json", "x-gradio-user": "app" };
+  if (!("supports_zerogpu_headers" in window)) return usual;
+  const { port1, port2 } = new MessageChannel();
+  parent.postMessage("zerogpu-headers", "https://huggingface.co", [port2]);
+  return new Promise((done) => {
+    port1.onmessage = ({ data }) => done({ ...usual, ...data });
+  });
 }

@@ -1,6 +1,7 @@
 // @ts-check
 // How a hall plays: the lecturer's page asks the server for the counts while it can be seen, and draws them.
 
+import { ask } from "../traces/traces.js";
 import { append, fill, h, svg, write } from "../view/dom.js";
 import { fixed } from "../view/format.js";
 import { say } from "../view/words.js";
@@ -22,15 +23,10 @@ const KEPT = "specdemo.hall"; // so that a reload shows it again
 /**
  * What the server answers; null where it cannot be reached or does not let it in.
  * @param {string} name
- * @param {RequestInit} how
+ * @param {RequestInit} [how]
  */
-async function ask(name, how = {}) {
-  try {
-    const answer = await fetch(new URL(`specdemo/halls/${name}`, document.baseURI), how);
-    return answer.ok ? await answer.json() : null;
-  } catch {
-    return null;
-  }
+function askFor(name, how) {
+  return ask(`specdemo/halls/${name}`, how).then((answer) => answer.json()).catch(() => null);
 }
 
 /**
@@ -71,7 +67,7 @@ export function makeHall(place) {
    */
   async function open(game, most) {
     if (isOpen && shown.game === game) return shown;
-    const opened = await ask(game, { method: "POST" }) ?? { wrong: say("traces.lost") };
+    const opened = await askFor(game, { method: "POST" }) ?? { wrong: say("traces.lost") };
     if (opened.code) {
       shown = { game, code: opened.code, most };
       keep(shown);
@@ -90,7 +86,7 @@ export function makeHall(place) {
   /** @param {string} code */
   async function look(code) {
     if (!document.hidden) {
-      const counts = await ask(code);
+      const counts = await askFor(code);
       if (shown.code !== code) return; // another one has been opened meanwhile
       write(wrong, counts ? counts.wrong ?? "" : say("guess.hall.lost"));
       if (counts?.players) draw(counts);

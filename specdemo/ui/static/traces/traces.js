@@ -49,19 +49,10 @@ export function chooseTrace({ largest, opened, refused }) {
  * @returns {Promise<Message>} what shows it
  */
 async function send(body) {
-  for (let left = TRIES; ; left--) {
-    const answer = await ask(new URL("specdemo/traces", document.baseURI), { method: "POST", body });
-    if (answer.status === 429 && left > 0) {
-      const seconds = Number(answer.headers.get("Retry-After")) || 1;
-      await new Promise((wake) => setTimeout(wake, (0.5 + Math.random()) * seconds * 1000));
-    } else if (!answer.ok) {
-      throw new Error(await answer.text());
-    } else {
-      const { wrong, ...message } = await answer.json();
-      if (wrong) throw new Error(wrong);
-      return message;
-    }
-  }
+  const answer = await ask("specdemo/traces", { method: "POST", body }, TRIES);
+  const { wrong, ...message } = await answer.json();
+  if (wrong) throw new Error(wrong);
+  return message;
 }
 
 /**
@@ -69,9 +60,7 @@ async function send(body) {
  * @returns {Promise<Message>} what shows all of the run
  */
 export async function fetchWhole(name) {
-  const answer = await ask(addressOf(name, "whole"));
-  if (!answer.ok) throw new Error(await answer.text());
-  return answer.json();
+  return (await ask(addressOf(name, "whole"))).json();
 }
 
 /**
@@ -81,27 +70,25 @@ export async function fetchWhole(name) {
  */
 export async function fetchFile(name, kind) {
   const answer = await ask(addressOf(name, kind));
-  if (!answer.ok) throw new Error(await answer.text());
   const [, named] = /filename="(.+)"/.exec(answer.headers.get("Content-Disposition") ?? "") ?? [];
   return { name: named ?? `specdemo.${kind}`, text: await answer.text() };
 }
 
-/** Whether the server answers; a proxy in front of it can say that it does not. */
-export async function isThere() {
-  const answer = fetch(new URL("health", document.baseURI), { signal: AbortSignal.timeout(10_000) });
-  return answer.then(({ ok }) => ok, () => false);
-}
-
 /**
- * @param {URL} address
+ * @param {URL | string} path
  * @param {RequestInit} [how]
+ * @param {number} tries how often it is asked again while the server is busy
+ * @returns {Promise<Response>} the answer, if it is no refusal
  */
-async function ask(address, how) {
-  try {
-    return await fetch(address, how);
-  } catch {
+export async function ask(path, how, tries = 0) {
+  const answer = await fetch(new URL(path, document.baseURI), how).catch(() => {
     throw new Error(say("traces.lost"));
-  }
+  });
+  if (answer.ok) return answer;
+  if (answer.status !== 429 || !tries) throw new Error(await answer.text());
+  const seconds = Number(answer.headers.get("Retry-After")) || 1;
+  await new Promise((wake) => setTimeout(wake, (0.5 + Math.random()) * seconds * 1000));
+  return ask(path, how, tries - 1);
 }
 
 /** @param {unknown} error */

@@ -303,14 +303,12 @@ export interface Update {
 }
 
 /**
- * Text next to the stage. share: the part of the loading that is done, from 0 to 1, if known. at (ns) makes the
- * same error twice two different messages.
+ * Text next to the stage. share: the part of the loading that is done, from 0 to 1, if known.
  */
 export interface Notice {
   kind: "wait" | "note" | "error" | "recorded";
   text: string;
   share: number | null;
-  at?: number;
 }
 
 /**
@@ -545,15 +543,16 @@ export interface Measurement {
 }
 
 /**
- * One message, with any of these parts. name: of what has been opened. follow, measure: the name of a run or a
- * measurement that has begun; at (ns) orders such answers. stored: the whole run is to be fetched. ended:
- * nothing more will come.
+ * One message, with any of these parts. name: of what has been opened. controls: what is put into them, by name.
+ * follow, measure: the name of a run or a measurement that has begun; at (ns) orders such answers. stored: the
+ * whole run is to be fetched. ended: nothing more will come.
  */
 export interface Message {
   update?: Update;
   notice?: Notice;
   measurement?: Measurement;
   name?: string;
+  controls?: Record<string, string | number | boolean | null>;
   follow?: string;
   measure?: string;
   at?: number;

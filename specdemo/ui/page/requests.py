@@ -1,0 +1,213 @@
+"""What an open page asks for: a run, a reply, a measurement, what its address says, and the settings of a run
+that it shows.
+
+One route takes what the page's script sends: what is asked, and what the controls hold. What it begins is
+read by another route (runs/routes.py), under the name in the answer.
+"""
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from specdemo.errors import PairError
+from specdemo.events import ChatMessage, Params, check_prompt
+from specdemo.events.trace import Trace
+from specdemo.ui.front.checks import Field, NotLetIn, check_values, name_in, read_object
+from specdemo.ui.front.gradio import note_visitor
+from specdemo.ui.page import links
+from specdemo.ui.runs.board import (
+    RECORDED_RUN,
+    Board,
+    Followed,
+    FollowedMeasurement,
+    FollowedRun,
+    failed,
+    wrong,
+)
+from specdemo.ui.runs.guess import GuessRequest, Halls
+from specdemo.ui.runs.instruments import measurement_request
+from specdemo.ui.runs.limits import Limits, Visitor, request_address
+from specdemo.ui.runs.models import Choice, Models
+from specdemo.ui.runs.queue import Asked, RunQueue, Ticket
+from specdemo.ui.runs.routes import RUNS
+from specdemo.ui.runs.run import follow, measure
+from specdemo.ui.view.feed import nothing_yet, notice
+from specdemo.ui.view.settings import UNCHOSEN, Values, choice_of, params_from_controls
+from specdemo.ui.view.wire import Message
+from specdemo.words.catalogue import say
+
+
+class PageRequests:
+    """Answers what pages ask for. models, queue, limits: those of the server. board: has what pages follow.
+    fields: what the prompt and then each control of the page can hold, by its name."""
+
+    def __init__(
+        self, models: Models, queue: RunQueue, board: Board, limits: Limits, fields: Mapping[str, Field]
+    ) -> None:
+        self.models, self.queue, self.board, self.limits = models, queue, board, limits
+        self.fields = fields
+        self.halls = Halls(limits)
+
+    def route(self) -> Route:
+        return Route(RUNS, self.answer, methods=["POST"])
+
+    async def answer(self, request: Request) -> Response:
+        kind = request.headers.get("content-type", "")
+        if kind.partition(";")[0] != "application/json":  # which pages of other sites cannot send
+            raise NotLetIn(415, "The body must be sent as application/json.")
+        body = read_object(await request.body())
+        visitor = Visitor(name_in(body, "session"), request_address(request.scope, self.limits))
+        asked, controls = _object_in(body, "asked"), _object_in(body, "controls")
+        held = [controls.get(name) for name in self.fields]
+        check_values(held, list(self.fields.values()))
+        note_visitor(request)
+        answer = self.begin(visitor, asked, UNCHOSEN | dict(zip(self.fields, held, strict=True)))
+        return Response(json.dumps(answer), media_type="application/json")
+
+    def begin(self, visitor: Visitor, asked: dict[str, Any], values: Values) -> Message:
+        """Begins what is asked for; the answer to it. What is on the stage stays there, and goes on, if it is
+        refused."""
+        match asked.get("kind"):
+            case "run":
+                return self._run(visitor, values)
+            case "reply":
+                return self._reply(visitor, str(asked.get("run")), values)
+            case "link":
+                return self._link(visitor, str(asked.get("query", "")), values)
+            case "controls":
+                shown = self.board.get(str(asked.get("run")))
+                return self._filled(shown.kept.values if shown and shown.kept else {})
+        return self._measure(visitor, asked, values)
+
+    def _run(
+        self,
+        visitor: Visitor,
+        values: Values,
+        remarks: tuple[str, ...] = (),
+        messages: tuple[ChatMessage, ...] = (),
+        before: tuple[str, ...] = (),
+    ) -> Message:
+        """Begins a run. messages: those of the conversation that the prompt continues, if any, with its
+        system prompt. before: see FollowedRun."""
+        try:
+            prompt, params, choice = values["prompt"], params_from_controls(values), _choice(values)
+            check_prompt(prompt)
+            asked: str | tuple[ChatMessage, ...] = prompt
+            if messages:
+                asked = (*messages, ChatMessage("user", prompt))
+                params = replace(params, chat=True, system=None)
+            self.limits.check(asked, params)
+
+            def link(trace: Trace) -> str:
+                if choice.server:  # an address must not name servers
+                    return ""
+                return links.write(prompt, trace.pair.name, choice_of(values), trace.params, messages)
+
+            run = FollowedRun(self.limits, params, link, remarks, before)
+            ticket = self._join(visitor, "run", run)
+            self.board.begin(run, follow(self.models, ticket, choice, asked, params))
+        except Exception as error:
+            return wrong(error)
+        return {"follow": run.name, "at": time.time_ns()}
+
+    def _reply(self, visitor: Visitor, name: str, values: Values) -> Message:
+        """Begins the next turn of the conversation whose run is on the stage: the prompt is what the user
+        says next."""
+        shown = self.board.get(name)
+        said = shown.kept.conversation if isinstance(shown, FollowedRun) and shown.kept else None
+        if said is None:
+            return wrong(ValueError(say("run.no_conversation")))
+        return self._run(visitor, values, messages=said, before=(*shown.before, name))
+
+    def _measure(self, visitor: Visitor, wanted: dict[str, Any], values: Values) -> Message:
+        """Begins what an instrument asks for. Where no seed is set, it is that of the run on the stage."""
+        try:
+            prompt, params, choice = values["prompt"], params_from_controls(values), _choice(values)
+            shown = self.board.get(str(wanted.get("run")))
+            if params.seed is None and isinstance(shown, FollowedRun):
+                params = replace(params, seed=shown.seed)
+
+            def link(pair: str, params: Params) -> str:
+                return links.write(prompt, pair, choice_of(values), params, starts="guess")
+
+            asked = measurement_request(wanted, choice, prompt, params, link)
+            self.limits.check(prompt, params)
+            one = FollowedMeasurement(self.limits, wanted, asked.report)
+            ticket = self._join(visitor, "measurement", one)
+            reports = measure(self.models, ticket, asked, one.name)
+            if isinstance(asked, GuessRequest) and asked.hall:
+                reports = self.halls.counted(one.session, asked, reports)
+            self.board.begin(one, reports)
+        except Exception as error:  # what is being measured goes on
+            return {"measurement": failed(nothing_yet(wanted), error)}
+        return {"measure": one.name, "at": time.time_ns()}
+
+    def _join(self, visitor: Visitor, asked: Asked, one: Followed) -> Ticket:
+        """Gives a place in line to a new run or measurement that a page follows."""
+        one.session, one.address = visitor.session, visitor.address
+        visitor = replace(visitor, listens=one.is_awaited, is_read=lambda: one.was_read)
+        one.was_read = self.board.is_read_by(visitor.session)  # or it would lose the place that it takes over
+        self.board.make_room(one.address)
+        one.ticket = ticket = self.queue.join(visitor, asked, replaces=True)
+        self.board.put(one)
+        return ticket
+
+    def _link(self, visitor: Visitor, query: str, values: Values) -> Message:
+        """What the page's address says, for the controls; what is wrong with it; and the run or the game that
+        it asks for, if it does. Any web site can have led here, so a pair that is not loaded waits until the
+        visitor presses Generate."""
+        try:
+            link = links.read_link(query, self.models.names, self.limits)
+        except ValueError as error:
+            return wrong(error)
+        filled = link.values | ({} if link.prompt is None else {"prompt": link.prompt})
+        notes = [link.note] if link.note else []
+        if link.trace and (recorded := self.board.get(link.trace)) and recorded.kept:
+            if link.digest not in recorded.kept.link:
+                notes.append(say("run.link_recorded_again", name=link.trace))
+            if link.trace != RECORDED_RUN:  # which every page shows at first, beside any controls
+                filled = recorded.kept.values
+        values, answer = values | filled, self._filled(filled)
+        asks = (link.runs or link.guesses) and self._not_loaded(values)
+        if asks:
+            kind = "continues" if link.messages else "guesses" if link.guesses else "asks"
+            notes.append(say(f"run.link_{kind}", name=asks))
+        if notes:
+            answer["notice"] = notice("note", *notes)
+        if link.guesses and not asks:
+            answer |= self._measure(visitor, {"kind": "guess", "hall": link.hall}, values)
+        elif link.runs and not asks:
+            answer |= self._run(visitor, values, tuple(notes), link.messages)
+        return answer
+
+    def _not_loaded(self, values: Values) -> str:
+        """The name of the pair in the controls, if a run would first load it or ask a server what it is;
+        empty if not, and for what the server was started with."""
+        choice = _choice(values)
+        if choice in (Choice(), Choice(self.models.default)):
+            return ""
+        try:
+            return "" if self.models.loaded(choice) else str(choice.server or choice.pair)
+        except PairError:  # its own run says so
+            return ""
+
+    def _filled(self, values: Values) -> Message:
+        """An answer that fills the controls; those stay as they are for which there is no value."""
+        filled = {name: values[name] for name in self.fields if name in values}
+        return {"controls": filled} if filled else {}
+
+
+def _object_in(body: dict[str, Any], name: str) -> dict[str, Any]:
+    if not isinstance(body.get(name), dict):
+        raise NotLetIn(400, f"{name} must be an object.")
+    return body[name]
+
+
+def _choice(values: Values) -> Choice:
+    return Choice(**choice_of(values))
