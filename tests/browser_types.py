@@ -1,8 +1,8 @@
 """Writes the types of what the server sends for the browser's scripts: python -m tests.browser_types
 
-specdemo/ui/static/view/messages.d.ts has every type that a `Message` of specdemo/ui/view/wire.py is made of,
-with the docstrings as descriptions. The rounds have their types in specdemo/events/__init__.py. No browser
-loads the file. tests/pure/test_browser_types.py fails while it has others.
+specdemo/ui/static/view/messages.d.ts has every type that a `PageMessage` of specdemo/ui/view/wire.py is made
+of, with the docstrings as descriptions. The rounds have their types in specdemo/events/__init__.py. No
+browser loads the file. tests/pure/test_browser_types.py fails while it has others.
 """
 
 import inspect
@@ -26,7 +26,7 @@ from typing import (
 )
 
 from specdemo import events
-from specdemo.ui.view.wire import Message
+from specdemo.ui.view.wire import PageMessage
 
 SCRIPT = Path(__file__).resolve().parents[1] / "specdemo" / "ui" / "static" / "view" / "messages.d.ts"
 HEAD = """\
@@ -40,7 +40,7 @@ CONSTANTS = {"None": "null", "True": "true", "False": "false"}
 def script() -> str:
     """What the file has to be."""
     typedefs: dict[str, str] = {}
-    in_typescript(Message, typedefs)
+    in_typescript(PageMessage, typedefs)
     return "\n".join([HEAD, *typedefs.values()])
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specdemo.drafters.base import Drafting, Models, check_sizes, share_read
+from specdemo.drafters.base import Drafting, PairModels, check_sizes, share_read
 from specdemo.drafters.model import DraftInput, FeatureDrafter, Fed, agrees_with_target
 from specdemo.engine.draft import Draft
 from specdemo.engine.tree import Shown
@@ -155,7 +155,7 @@ class AssistantDrafting(Drafting[PreTrainedModel]):
     def needs_targets_device(self, model: PreTrainedModel) -> str:
         return "attends to the target's keys and values"
 
-    def cost(self, pair: Models, params: object) -> DraftingCost:
+    def cost(self, pair: PairModels, params: object) -> DraftingCost:
         return DraftingCost(token=share_read(pair))
 
     def agrees(self, model: PreTrainedModel, target: PreTrainedModel) -> bool:

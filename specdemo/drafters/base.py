@@ -62,7 +62,7 @@ class Materials:
         return tree
 
 
-class Models(Protocol):
+class PairModels(Protocol):
     """What drafting looks at of a pair. carried: what table.read_carried gives."""
 
     target: PreTrainedModel
@@ -80,25 +80,25 @@ class Drafting(Generic[M]):
 
     # As a method
 
-    def lacks(self, pair: Models) -> Message | str | None:
+    def lacks(self, pair: PairModels) -> Message | str | None:
         """Why the pair cannot draft so, if it cannot."""
         return None
 
-    def largest(self, pair: Models, field: str) -> int | None:
+    def largest(self, pair: PairModels, field: str) -> int | None:
         """The largest value of a field of Params that the pair takes; None where it sets no limit."""
         return None
 
-    def check(self, pair: Models, params: Params) -> Params:
+    def check(self, pair: PairModels, params: Params) -> Params:
         """The Params as this pair takes them. ValueError if it cannot draft so."""
         if why := self.lacks(pair):
             raise ValueError(about("draft_with", "method_unfit", name=params.draft_with, reason=why))
         return params
 
-    def own(self, pair: Models, params: Params) -> OfTarget | None:
+    def own(self, pair: PairModels, params: Params) -> OfTarget | None:
         """The part of the target that drafts in place of the pair's drafter; None where there is none."""
         return None
 
-    def cost(self, pair: Models, params: Params) -> DraftingCost:
+    def cost(self, pair: PairModels, params: Params) -> DraftingCost:
         """What drafting costs: the bytes of weights that it reads, divided by those that the target reads.
         Counted and not timed, because times differ from run to run, and `gamma="auto"` would choose other
         lengths each time."""
@@ -174,7 +174,7 @@ class Drafting(Generic[M]):
         raise NotImplementedError
 
 
-def share_read(pair: Models) -> float:
+def share_read(pair: PairModels) -> float:
     """The bytes of weights that the pair's drafter reads, divided by those that its target reads."""
     assert pair.drafter is not None
     return weight_bytes(pair.drafter) / weight_bytes(pair.target)

@@ -16,7 +16,7 @@ from torch.nn import Module
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 
-from specdemo.drafters.base import Drafting, Materials, Models
+from specdemo.drafters.base import Drafting, Materials, PairModels
 from specdemo.drafters.model import ModelDrafter
 from specdemo.events import Params
 from specdemo.events.speedup import DraftingCost
@@ -101,24 +101,24 @@ class FirstLayersLM(CachedLM):
 
 
 class EarlyExitDrafting(Drafting):
-    def lacks(self, pair: Models) -> str | None:
+    def lacks(self, pair: PairModels) -> str | None:
         try:
             exit_layer(pair.target, 1)
         except ValueError:
             return "its target has no first layers that could draft alone"
         return None
 
-    def largest(self, pair: Models, field: str) -> int | None:
+    def largest(self, pair: PairModels, field: str) -> int | None:
         return layer_count(pair.target) - 1 if field == "exit_layer" else None
 
-    def check(self, pair: Models, params: Params) -> Params:
+    def check(self, pair: PairModels, params: Params) -> Params:
         return replace(params, exit_layer=exit_layer(pair.target, params.exit_layer))
 
-    def own(self, pair: Models, params: Params) -> OfTarget:
+    def own(self, pair: PairModels, params: Params) -> OfTarget:
         count = params.exit_layer
         return OfTarget(("early-exit", count), lambda owner: FirstLayersLM(owner, count))
 
-    def cost(self, pair: Models, params: Params) -> DraftingCost:
+    def cost(self, pair: PairModels, params: Params) -> DraftingCost:
         read = weight_bytes(first_layers(pair.target, params.exit_layer))
         return DraftingCost(token=read / weight_bytes(pair.target))
 

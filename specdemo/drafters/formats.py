@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specdemo.drafters import dflash, eagle
-from specdemo.drafters.base import Drafting, Materials, Models, check_sizes
+from specdemo.drafters.base import Drafting, Materials, PairModels, check_sizes
 from specdemo.drafters.configs import EMBEDDINGS, MASKS, HeadConfig, HeadJson, known_config, read_config
 from specdemo.drafters.heads import CachedHead, DraftHead
 from specdemo.drafters.model import agrees_with_target, with_rejected_drafts
@@ -201,7 +201,7 @@ class HeadDrafting(Drafting[DraftHead]):
         is_here = model.device.type == target.get_input_embeddings().weight.device.type == "cpu"
         return kind.cached(model, target, compiled=kind.compiles and is_here)
 
-    def cost(self, pair: Models, params: object) -> DraftingCost:
+    def cost(self, pair: PairModels, params: object) -> DraftingCost:
         assert isinstance(pair.drafter, DraftHead)
         return pair.drafter.cost(pair.target)
 

@@ -1,6 +1,6 @@
 """Layers for multi-token prediction (MTP) that a checkpoint carries beside the model's own, and that draft
 (DeepSeek-AI 2024, "DeepSeek-V3 Technical Report", section 2.2; Gloeckle et al. 2024, "Better & Faster Large
-Language Models via Multi-token Prediction").
+Language PairModels via Multi-token Prediction").
 
 For the target's position t, layer k (from 0) reads what layer k - 1 has made of t (the first layer: the
 target's last hidden state there) and the token at position t + 1 + k, and predicts the token after that. The
@@ -27,7 +27,7 @@ except ImportError:
 if not hasattr(MtpModel, "forward_layer"):  # that of transformers 5.17 has not, that of 5.24 has
     MtpModel = None
 
-from specdemo.drafters.base import Drafting, Materials, Models
+from specdemo.drafters.base import Drafting, Materials, PairModels
 from specdemo.drafters.heads import in_parts
 from specdemo.drafters.model import DraftInput, FeatureDrafter, Fed, agrees_with_target, with_rejected_drafts
 from specdemo.engine.draft import Draft
@@ -357,11 +357,11 @@ class MtpDrafting(Drafting):
             reason = f"their forward fails: {reason_of(error)}"
         return f"{UNUSABLE}: {reason}"
 
-    def lacks(self, pair: Models) -> str | None:
+    def lacks(self, pair: PairModels) -> str | None:
         layers = pair.carried.get(METHOD, NONE)
         return layers if isinstance(layers, str) else None
 
-    def own(self, pair: Models, params: Params) -> OfTarget:
+    def own(self, pair: PairModels, params: Params) -> OfTarget:
         layers = pair.carried[METHOD]
 
         def make(target: CachedLM) -> CachedMtp:
@@ -370,7 +370,7 @@ class MtpDrafting(Drafting):
 
         return OfTarget(METHOD, make)
 
-    def cost(self, pair: Models, params: Params) -> DraftingCost:
+    def cost(self, pair: PairModels, params: Params) -> DraftingCost:
         target, layers = pair.target, pair.carried[METHOD]
         own, output = held_bytes(target, layers) - held_bytes(target), target.get_output_embeddings()
         assert output is not None

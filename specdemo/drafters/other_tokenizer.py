@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from specdemo.drafters.base import Drafting, Materials, Models, share_read
+from specdemo.drafters.base import Drafting, Materials, PairModels, share_read
 from specdemo.drafters.model import ModelDrafter
 from specdemo.engine.detokenize import INCOMPLETE, Pieces
 from specdemo.engine.draft import Draft, Drafter, is_unsure, one_hot_draft
@@ -220,7 +220,7 @@ class ModelDrafting(Drafting[PreTrainedModel]):
     def cached(self, model: PreTrainedModel, target: PreTrainedModel) -> CachedLM:
         return CachedLM(model, compiled=True)
 
-    def cost(self, pair: Models, params: object) -> DraftingCost:
+    def cost(self, pair: PairModels, params: object) -> DraftingCost:
         return DraftingCost(token=share_read(pair))
 
     def check_cache(self, model: PreTrainedModel) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from specdemo.drafters.base import Materials, Models, share_read
+from specdemo.drafters.base import Materials, PairModels, share_read
 from specdemo.drafters.configs import MASKS
 from specdemo.drafters.model import DraftInput, Fed, ModelDrafter
 from specdemo.drafters.other_tokenizer import ModelDrafting
@@ -62,7 +62,7 @@ class PardDrafting(ModelDrafting):
     def describes(self, config: Mapping[str, Any]) -> bool:
         return bool(masks_in(config))
 
-    def cost(self, pair: Models, params: object) -> DraftingCost:
+    def cost(self, pair: PairModels, params: object) -> DraftingCost:
         return DraftingCost(draft=share_read(pair))
 
     def check_fit(

@@ -9,7 +9,7 @@ from torch.nn import Module
 from transformers import PreTrainedModel
 
 from specdemo.drafters.assistant import AssistantDrafter, AssistantDrafting
-from specdemo.drafters.base import Drafting, Materials, Models
+from specdemo.drafters.base import Drafting, Materials, PairModels
 from specdemo.drafters.configs import known_config
 from specdemo.drafters.early_exit import EarlyExitDrafting
 from specdemo.drafters.formats import HeadDrafting, describes_head
@@ -60,10 +60,10 @@ def cached_drafter(model: Module, target: PreTrainedModel) -> Cached:
 class ByDrafter(Drafting[Module]):
     """The pair's drafter drafts, whichever kind it is."""
 
-    def lacks(self, pair: Models) -> Message | None:
+    def lacks(self, pair: PairModels) -> Message | None:
         return message("no_drafter") if pair.drafter is None else None
 
-    def cost(self, pair: Models, params: Params) -> DraftingCost:
+    def cost(self, pair: PairModels, params: Params) -> DraftingCost:
         assert pair.drafter is not None
         return kind_of(pair.drafter).cost(pair, params)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from heapq import nlargest
 
-from specdemo.drafters.base import Drafting, Materials, Models
+from specdemo.drafters.base import Drafting, Materials, PairModels
 from specdemo.engine.draft import LONGEST_DRAFT, Draft, Drafter, one_hot_draft
 from specdemo.engine.tree import listed_draft
 from specdemo.events import Params
@@ -222,19 +222,19 @@ class JoinedDrafting(Drafting):
     first: Drafting
     second: Drafting
 
-    def lacks(self, pair: Models) -> Message | str | None:
+    def lacks(self, pair: PairModels) -> Message | str | None:
         return self.first.lacks(pair) or self.second.lacks(pair)
 
-    def largest(self, pair: Models, field: str) -> int | None:
+    def largest(self, pair: PairModels, field: str) -> int | None:
         return self.second.largest(pair, field)
 
-    def check(self, pair: Models, params: Params) -> Params:
+    def check(self, pair: PairModels, params: Params) -> Params:
         return self.second.check(pair, super().check(pair, params))
 
-    def own(self, pair: Models, params: Params) -> OfTarget | None:
+    def own(self, pair: PairModels, params: Params) -> OfTarget | None:
         return self.second.own(pair, params)
 
-    def cost(self, pair: Models, params: Params) -> DraftingCost:
+    def cost(self, pair: PairModels, params: Params) -> DraftingCost:
         return self.second.cost(pair, params)
 
     def build(self, given: Materials) -> JoinedDrafter:

@@ -60,7 +60,7 @@ class Pair:
     load_drafter: LoadDrafter  # what `attach` takes
     lock: threading.Lock = field(default_factory=threading.Lock)
     other_tokenizer: OtherTokenizer | None = None  # the drafter's, if it is not the target's
-    carried: Mapping[str, PreTrainedModel | str] = field(default_factory=dict)  # as in Models
+    carried: Mapping[str, PreTrainedModel | str] = field(default_factory=dict)  # as in PairModels
     states: tuple = ()  # `present_states` when it was looked at last; empty: not yet
     of_code: tuple[str, ...] = ()  # a note on program code that comes with the models, if it is trusted
     runs_here = True  # its models are in this process

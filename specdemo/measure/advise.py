@@ -121,7 +121,7 @@ def advise(
         contenders=(ALONE, *map(as_contender, settings)),
         notes=(*cannot_draft, *left_out, *quantized, *pair.notes),
     )
-    course = _Course(pair, settings, prompts, params, budget, is_stopped, measured)
+    course = _Advising(pair, settings, prompts, params, budget, is_stopped, measured)
     try:
         yield from course.warm_up()
         yield from course.check()
@@ -134,7 +134,7 @@ def advise(
 
 
 @dataclass
-class _Course:
+class _Advising:
     """The measurement as it goes on. settings: what can draft."""
 
     pair: Pair

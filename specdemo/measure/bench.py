@@ -35,7 +35,7 @@ PAUSE = 0.02  # seconds between turns, until the threads of the last one have go
 
 
 @dataclass(frozen=True)
-class Sample:
+class TimedRun:
     """One generation of a contestant. For transformers `trace` is None."""
 
     ms_per_token: float
@@ -161,20 +161,20 @@ def _generation_config(model: PreTrainedModel | None, **settings: Any) -> Iterat
 
 def in_turns(
     ways: Mapping[str, RunIds], prompts: list[list[int]], repeats: int, tokens: int
-) -> dict[str, list[Sample]]:
+) -> dict[str, list[TimedRun]]:
     """The samples by contestant (all prompts, then all again), after a warm-up. RuntimeError for a text of
     fewer tokens or more."""
 
-    samples: dict[str, list[Sample]] = {name: [] for name in ways}
+    samples: dict[str, list[TimedRun]] = {name: [] for name in ways}
 
-    def timed(name: str, prompt: list[int]) -> Sample:
+    def timed(name: str, prompt: list[int]) -> TimedRun:
         sleep(PAUSE)
         start, processor_start = perf_counter(), process_time()
         ids, trace = ways[name](prompt)
         seconds, processor_seconds = perf_counter() - start, process_time() - processor_start
         if len(ids) != tokens:
             raise RuntimeError(f"{len(ids)} tokens instead of {tokens}")
-        return Sample(1000 * seconds / tokens, 1000 * processor_seconds / tokens, ids, trace)
+        return TimedRun(1000 * seconds / tokens, 1000 * processor_seconds / tokens, ids, trace)
 
     # The longest prompt first: code that is compiled or captured for its buffers serves all others.
     for name, choose in product(ways, (max, min)):
@@ -188,7 +188,7 @@ def in_turns(
     return samples
 
 
-def row(name: str, samples: Mapping[str, Sequence[Sample]], greedy: bool) -> Row:
+def row(name: str, samples: Mapping[str, Sequence[TimedRun]], greedy: bool) -> Row:
     """The contestant's row. `samples` must include those of both plain ones."""
     ms = {other: median(one.ms_per_token for one in own) for other, own in samples.items()}
     own = samples[name]

@@ -52,7 +52,7 @@ def compare(
     `repeats` times.
 
     Raises as `stream` does, when a pair is busy or cannot take a prompt."""
-    course = _Course(list(settings), prompts, is_stopped, in_turns or repeats, bool(in_turns))
+    course = _Comparing(list(settings), prompts, is_stopped, in_turns or repeats, bool(in_turns))
     try:
         yield from course.warm_up()
         yield from course.measured(course.passes)
@@ -66,7 +66,7 @@ def compare(
 
 
 @dataclass
-class _Course:
+class _Comparing:
     """A comparison as it goes on. passes: over all prompts. warm: how many settings have warmed up."""
 
     settings: list[Setting]

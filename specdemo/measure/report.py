@@ -29,7 +29,7 @@ from specdemo.measure.results import (
     work_in_words,
 )
 from specdemo.measure.table import Column, Table, shown, with_interval
-from specdemo.measure.typed import Typed, typed_into
+from specdemo.measure.typed import ServerCommand, typed_into
 from specdemo.words.catalogue import number, say, spoken
 
 TEMPLATE = Path(__file__).with_name("report.html")
@@ -37,15 +37,15 @@ TOLD_ROWS = (2, 5, 9, 17)  # of checks
 
 
 @dataclass(frozen=True)
-class Advice:
+class AdviceReport:
     """What was measured, and what to set for each kind of work."""
 
     measured: Measured
     recommended: list[Recommendation]
 
 
-def advice_of(measured: Measured) -> Advice:
-    return Advice(measured, recommendations(measured))
+def advice_of(measured: Measured) -> AdviceReport:
+    return AdviceReport(measured, recommendations(measured))
 
 
 def setting_in_words(one: Recommendation) -> str:
@@ -57,7 +57,7 @@ def setting_in_words(one: Recommendation) -> str:
     return say("advice.provisional", setting=setting) if one.is_provisional else setting
 
 
-def settings_table(advice: Advice) -> Table[SettingRow]:
+def settings_table(advice: AdviceReport) -> Table[SettingRow]:
     """All settings that were measured, by kinds of work."""
     texts: dict[str, Callable[[SettingRow], str]] = {
         "work": lambda row: work_in_words(row.work),
@@ -84,7 +84,7 @@ def _speedup(row: SettingRow) -> str:
     return with_interval(row.speedup.value, row.speedup.interval) if _is_told(row) else say("advice.too_wide")
 
 
-def advice_text(advice: Advice) -> str:
+def advice_text(advice: AdviceReport) -> str:
     """For each kind of work what to set and why; then what a check takes, all that was measured, and what to
     type into servers."""
     measured = advice.measured
@@ -106,7 +106,7 @@ def advice_text(advice: Advice) -> str:
     return "\n\n".join(filter(None, parts)) + ("\n" if typed else "")
 
 
-def typed_of(advice: Advice) -> list[Typed]:
+def typed_of(advice: AdviceReport) -> list[ServerCommand]:
     """The one setting for all of the work, as what is typed into servers; nothing where none is known."""
     measured, one = advice.measured, advice.recommended[-1]
     if one.best is None:
@@ -151,7 +151,7 @@ def checks_in_words(checks: Sequence[CheckTime]) -> list[str]:
     return sentences
 
 
-def requests_in_words(advice: Advice) -> list[str]:
+def requests_in_words(advice: AdviceReport) -> list[str]:
     """What the best setting for all of the work brings with several requests at once."""
     best = advice.recommended[-1]
     found, even = concurrent(advice.measured, best)
@@ -170,7 +170,7 @@ def requests_in_words(advice: Advice) -> list[str]:
     return [f"{counted[0].upper()}{counted[1:]}", why]
 
 
-def advice_object(advice: Advice) -> dict[str, Any]:
+def advice_object(advice: AdviceReport) -> dict[str, Any]:
     """The last line of the command: what is recommended, and the rows behind it."""
     best = advice.recommended[-1]
     recommended = {one.work: asdict(one) for one in advice.recommended} | {ALL: asdict(best)}
@@ -185,7 +185,7 @@ def advice_object(advice: Advice) -> dict[str, Any]:
     return {"recommendation": recommended, "rows": rows, "concurrent": counted, **kept}
 
 
-def page_of(advice: Advice) -> str:
+def page_of(advice: AdviceReport) -> str:
     """The page, in the language that is spoken."""
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     called_by_template = (say, head_in_words, work_in_words, setting_in_words, ended_in_words)
@@ -199,7 +199,7 @@ def page_of(advice: Advice) -> str:
 WIDTH = 640  # px, of the picture that report.html draws
 
 
-def speedups_picture(advice: Advice) -> tuple[list[tuple[str, str, float, float, float]], float]:
+def speedups_picture(advice: AdviceReport) -> tuple[list[tuple[str, str, float, float, float]], float]:
     """Factors on one logarithmic axis: what each is, its value in words, where it and its ends are; and where
     1 is."""
     found = [one for one in advice.recommended if one.best and one.speedup and one.interval]

@@ -14,7 +14,7 @@ Settings = Mapping[str, bool | int | float | str]
 
 
 @dataclass(frozen=True, slots=True)
-class Typed:
+class ServerCommand:
     """server: with the version that was read. command: what a shell takes; None where the server has not the
     method. notes: what the server lacks, or means differently, in sentences."""
 
@@ -24,7 +24,7 @@ class Typed:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Flags:
     """How a server is told to draft so, by its own names. notes: keys of sentences. can_draw: whether drafts
     can be drawn from the drafter's distribution at the request's temperature, and are not always the
     likeliest tokens. of_confidence: the key of what the server's threshold means here."""
@@ -44,7 +44,7 @@ class Server:
 
     name: str
     version: str
-    row: Callable[[str, str, Params], Row | None]
+    row: Callable[[str, str, Params], Flags | None]
     write: Callable[[str, Settings], str]
     drawn: Settings
     of_drawn: str
@@ -52,7 +52,7 @@ class Server:
     notes: tuple[str, ...] = ()
 
 
-def typed_into(target: str, drafter: str | None, kind: str | None, params: Params) -> list[Typed]:
+def typed_into(target: str, drafter: str | None, kind: str | None, params: Params) -> list[ServerCommand]:
     """target, drafter: hub ids or directories. kind: the drafter's, in DRAFTER_KINDS."""
     ways = [kind or "model" if one == "model" else one for one in params.draft_with.split("+")]
     names = ("temperature", "top_k", "top_p", "min_p") if params.temperature else ("temperature",)
@@ -71,11 +71,11 @@ def typed_into(target: str, drafter: str | None, kind: str | None, params: Param
         else:
             settings, of_row = _drafting(server, row, params)
             command, notes = server.write(target, settings), notes + of_row
-        typed.append(Typed(f"{server.name} {server.version}", command, tuple(notes)))
+        typed.append(ServerCommand(f"{server.name} {server.version}", command, tuple(notes)))
     return typed
 
 
-def _drafting(server: Server, row: Row, params: Params) -> tuple[Settings, list[Message]]:
+def _drafting(server: Server, row: Flags, params: Params) -> tuple[Settings, list[Message]]:
     """The row's settings with what makes drafts come about as chosen, and what is to be said of them."""
     settings, notes = dict(row.settings), list(map(message, row.notes))
     fields, own = METHODS[params.draft_with].fields, params.draft_temperature
@@ -103,7 +103,7 @@ VLLM_METHODS |= {"peagle": "eagle3", "assistant": "mtp", "dspark": "dspark", "df
 VLLM_METHODS |= {"dflash2": "dflash", "mtp": "mtp", "lookup": "ngram", "suffix": "suffix"}
 
 
-def _by_vllm(way: str, drafter: str, params: Params) -> Row | None:
+def _by_vllm(way: str, drafter: str, params: Params) -> Flags | None:
     """What config/speculative.py takes."""
     if way not in VLLM_METHODS:
         return None
@@ -115,7 +115,7 @@ def _by_vllm(way: str, drafter: str, params: Params) -> Row | None:
         settings |= {"parallel_drafting": True}
     notes = ["typed_vllm_cpu"] if params.temperature else []
     notes += ["typed_vllm_suffix"] if way == "suffix" else []
-    return Row(settings, (*notes,), can_draw=way not in ("lookup", "suffix"))
+    return Flags(settings, (*notes,), can_draw=way not in ("lookup", "suffix"))
 
 
 def _vllm(target: str, settings: Settings) -> str:
@@ -125,31 +125,31 @@ def _vllm(target: str, settings: Settings) -> str:
 
 OF_HEAD = ("typed_gguf_head",)
 LLAMA_DRAFTING = {  # by kind of drafter, and "mtp", without the drafter's file and the draft's length
-    "model": Row({"--spec-type": "draft-simple"}, (), True, "typed_p_min"),
-    "eagle3": Row({"--spec-type": "draft-eagle3"}, OF_HEAD, False, "typed_p_min"),
-    "assistant": Row({"--spec-type": "draft-mtp"}, OF_HEAD, True, "typed_p_min"),
-    "dflash": Row({"--spec-type": "draft-dflash"}, OF_HEAD, False, "typed_p_min"),
+    "model": Flags({"--spec-type": "draft-simple"}, (), True, "typed_p_min"),
+    "eagle3": Flags({"--spec-type": "draft-eagle3"}, OF_HEAD, False, "typed_p_min"),
+    "assistant": Flags({"--spec-type": "draft-mtp"}, OF_HEAD, True, "typed_p_min"),
+    "dflash": Flags({"--spec-type": "draft-dflash"}, OF_HEAD, False, "typed_p_min"),
     # p_min is compared with the share among the place's candidates, which is q here, too.
-    "dflash2": Row({"--spec-type": "draft-dflash"}, OF_HEAD),
-    "dspark": Row({"--spec-type": "draft-dspark"}, OF_HEAD, False, "typed_p_min_dspark"),
-    "mtp": Row({"--spec-type": "draft-mtp"}, (), True, "typed_p_min"),
+    "dflash2": Flags({"--spec-type": "draft-dflash"}, OF_HEAD),
+    "dspark": Flags({"--spec-type": "draft-dspark"}, OF_HEAD, False, "typed_p_min_dspark"),
+    "mtp": Flags({"--spec-type": "draft-mtp"}, (), True, "typed_p_min"),
 }
 
 
-def _by_llama(way: str, drafter: str, params: Params) -> Row | None:
+def _by_llama(way: str, drafter: str, params: Params) -> Flags | None:
     """By common/arg.cpp and common/speculative.cpp."""
     match way:
         case "lookup":
             # It drafts nothing where fewer tokens follow than an n-gram has.
             matched = {"--spec-ngram-simple-size-n": min(params.ngram, params.gamma)}
             settings = {"--spec-type": "ngram-simple", **matched, "--spec-ngram-simple-size-m": params.gamma}
-            return Row(settings, ("typed_llama_lookup",))
+            return Flags(settings, ("typed_llama_lookup",))
         case "ngram":
-            return Row({"--spec-type": "ngram-cache"}, ("typed_llama_cache",))
+            return Flags({"--spec-type": "ngram-cache"}, ("typed_llama_cache",))
         case "ngram-one-level":
             lengths = {"--spec-ngram-mod-n-min": 1, "--spec-ngram-mod-n-max": params.gamma}
             settings = {"--spec-type": "ngram-mod", "--spec-ngram-mod-n-match": params.ngram, **lengths}
-            return Row(settings, ("typed_llama_mod",))
+            return Flags(settings, ("typed_llama_mod",))
     copying, _, drafting = way.rpartition("+")
     if drafting not in LLAMA_DRAFTING:  # of two that copy it asks always the same one first
         return None

@@ -111,7 +111,7 @@ layer_at, model_at, call_at, drawing_at, copy_at, team_at = map(
 )
 
 
-class Part(NamedTuple):
+class ThreadPart(NamedTuple):
     """A thread's part in a forward: one of `threads` threads, whose number is `me`. rows: those of the
     forward, which the cache has from `start` on. kernels [KINDS]: the products, by how weights are kept.
     newest: rows of the cache that do not all follow each other (see attention.Branches), with their depths
@@ -617,7 +617,7 @@ def run(model, layers, call, part, begins, ids):
     if call.last_alone:
         x += 4 * (rows - 1) * size
         rows = 1
-        part = Part(1, part.start, part.kernels, 0, 0, part.team, part.me, part.threads)
+        part = ThreadPart(1, part.start, part.kernels, 0, 0, part.team, part.me, part.threads)
     if not model.last_norm.weight:
         copy(x, alone, rows * size)
     elif call.logits or model.stream_is_normed:
@@ -711,8 +711,8 @@ def forward_function(cache: bool | None):
     Of the call: begins: what the stream begins with. ids [rows + drafts]: the drafted tokens are written
     after the others. start []: the position of the first. last_alone: whether only the last row's logits are
     made. logits: memory for all that are made; 0: none are. hidden [rows, newest]: what is added to the
-    scores of the newest rows, see Part. draft_logits [drafts, vocab]: the logits after each token. drawing:
-    how tokens are drawn. seen [vocab]: that of Sampler.seen, which counts the drafts too in the end; 0:
+    scores of the newest rows. draft_logits [drafts, vocab]: the logits after each token. drawing: how
+    tokens are drawn. seen [vocab]: that of Sampler.seen, which counts the drafts too in the end; 0:
     nothing is penalised. uniforms [drafts], probs [drafts, vocab]: what tokens are drawn with and from, at a
     temperature above 0. made: how many tokens are drafted, and whether the draft ends with the last of them.
     adjusted, masses [vocab], sums: memory (see shaping.shape)."""
@@ -722,7 +722,7 @@ def forward_function(cache: bool | None):
         begins, ids, rows = call.begins, call.ids, call.rows
         start, wide, probs, drafted = ints(call.start)[0], call.draft_logits, call.probs, 0
         while True:
-            part = Part(rows, start, call.kernels, call.newest, call.depths, team, me, threads)
+            part = ThreadPart(rows, start, call.kernels, call.newest, call.depths, team, me, threads)
             run(model, layers, call, part, begins, ids)
             if call.drafts == 0:
                 return
@@ -770,7 +770,7 @@ def reading_function(cache: bool | None):
 
     def read(model_address, layers, call_address, team, me, threads):
         model, call = model_at(model_address, 0), call_at(call_address, 0)
-        part = Part(call.rows, ints(call.start)[0], call.kernels, 0, 0, team, me, threads)
+        part = ThreadPart(call.rows, ints(call.start)[0], call.kernels, 0, 0, team, me, threads)
         context, work = call.scratch, call.scratch + 4 * call.rows * model.hidden
         k, v = work, work + 4 * call.rows * model.groups * model.head_dim
         read_features(model, part, FEATURES, 0, work, context)

@@ -11,7 +11,7 @@ from pydantic import AliasChoices, AliasPath, BaseModel, Field, ValidationError
 from specdemo.events import Finish, Judged, Params, ServerStats
 from specdemo.servers import software
 from specdemo.servers.client import Body, Condition, Request, never, readable
-from specdemo.servers.software import Answer, Chunk, Misread, Placed, Sent, ServedPair, token
+from specdemo.servers.software import Answer, Chunk, Misread, Sent, ServedPair, TokenWithTop, token
 from specdemo.words.message import Message, about
 
 NOTE = "the server tells no p, q and u, and the target's probabilities only where nothing was drafted"
@@ -44,12 +44,12 @@ class _Timings(Sent):
     draft_n_accepted: software.Count = 0
 
 
-class _Event(Sent):
+class _LlamaEvent(Sent):
     content: str
     tokens: Annotated[list[software.TokenId], Field(max_length=1)]
     stop: bool
     timings: _Timings | None = None
-    completion_probabilities: Annotated[list[Placed], Field(max_length=1)] = []
+    completion_probabilities: Annotated[list[TokenWithTop], Field(max_length=1)] = []
     stop_type: Literal["limit", "eos", "word"] | None = None
     generation_settings: _Settings = _Settings()
 
@@ -63,7 +63,7 @@ class LlamaAnswer(Answer):
         self.open: Chunk | None = None  # a round whose tokens have not all come
 
     def chunks_of(self, event: Body) -> list[Chunk]:
-        read = _Event.model_validate(event)
+        read = _LlamaEvent.model_validate(event)
         if not read.tokens and not read.stop:
             return []
         self.count(len(read.tokens), len(read.content))
@@ -79,7 +79,7 @@ class LlamaAnswer(Answer):
             raise Misread("does not tell why its text ends")
         return [*chunks, Chunk(finish=FINISH[read.stop_type])]
 
-    def _token(self, event: _Event) -> Judged:
+    def _token(self, event: _LlamaEvent) -> Judged:
         if not event.completion_probabilities:
             return token(event.tokens[0], event.content)
         placed = event.completion_probabilities[0]

@@ -70,7 +70,7 @@ class Likely(Sent):
         return None if self.logprob is None else exp(min(self.logprob, 0.0))
 
 
-class Placed(Likely):
+class TokenWithTop(Likely):
     """A token of the text, and the likeliest ones at its place."""
 
     top_logprobs: Annotated[list[Likely], Field(max_length=MOST_ALTERNATIVES)] = []

@@ -14,7 +14,7 @@ from specdemo.events import LIMITS, PARAMETERS, Finish, Params, ServerStats
 from specdemo.events.params import field_of_grammar
 from specdemo.servers import software
 from specdemo.servers.client import Body, Client, Condition, Request, never, readable
-from specdemo.servers.software import Answer, Chunk, Likely, Misread, Placed, Sent, ServedPair
+from specdemo.servers.software import Answer, Chunk, Likely, Misread, Sent, ServedPair, TokenWithTop
 from specdemo.words.message import Message, about
 
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # a token whose character the next one completes
@@ -167,9 +167,9 @@ class _Logprobs(Sent):
     tokens: Annotated[list[software.Token], OfTokens] = []
     token_logprobs: Annotated[list[software.LogProb | None], OfTokens] = []
     top_logprobs: Annotated[list[Top | None], OfTokens] | None = None
-    content: Annotated[list[Placed], OfTokens] | None = None
+    content: Annotated[list[TokenWithTop], OfTokens] | None = None
 
-    def placed(self) -> list[Placed]:
+    def placed(self) -> list[TokenWithTop]:
         if self.content is not None:
             return self.content
         tops = self.top_logprobs or [None] * len(self.tokens)
@@ -177,7 +177,7 @@ class _Logprobs(Sent):
             raise Misread(DIFFER)
         likely = [[Likely(token=text, logprob=of) for text, of in (top or {}).items()] for top in tops]
         rows = zip(self.tokens, self.token_logprobs, likely, strict=True)
-        return [Placed(token=token, logprob=logprob, top_logprobs=top) for token, logprob, top in rows]
+        return [TokenWithTop(token=token, logprob=logprob, top_logprobs=top) for token, logprob, top in rows]
 
 
 class _Delta(Sent):
@@ -208,7 +208,7 @@ class _Choice(Sent):
         return self.text + thought + (self.delta.content or "")
 
 
-class _Event(Sent):
+class _VllmEvent(Sent):
     choices: Annotated[list[_Choice], Field(max_length=1)]  # one is asked for
     prompt_token_ids: PromptIds | None = None
     metrics: PerRequest | None = None
@@ -229,10 +229,10 @@ class VllmAnswer(Answer):
         pair.left = True  # until the text has ended
 
     def chunks_of(self, event: Body) -> list[Chunk]:
-        read = _Event.model_validate(event)
+        read = _VllmEvent.model_validate(event)
         choice = read.choices[0] if read.choices else _Choice()
         ids, words = choice.token_ids or [], choice.words
-        placed = (choice.logprobs and choice.logprobs.placed()) or [Placed(token=UNFINISHED)] * len(ids)
+        placed = (choice.logprobs and choice.logprobs.placed()) or [TokenWithTop(token=UNFINISHED)] * len(ids)
         if words and not ids:
             raise Misread("sends text without the ids of its tokens: vLLM sends them from 0.10.2 on")
         if len(placed) != len(ids):

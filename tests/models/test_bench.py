@@ -54,8 +54,8 @@ def test_bench_prints_a_table_and_json_last(capsys):
     assert 0 < result["acceptance_rate"] < 1 < result["mean_tokens_per_round"]
 
 
-def sample(ids=(1, 2), seconds=1.0, processor_seconds=1.0) -> bench.Sample:
-    return bench.Sample(1000 * seconds / len(ids), 1000 * processor_seconds / len(ids), list(ids), None)
+def sample(ids=(1, 2), seconds=1.0, processor_seconds=1.0) -> bench.TimedRun:
+    return bench.TimedRun(1000 * seconds / len(ids), 1000 * processor_seconds / len(ids), list(ids), None)
 
 
 def test_a_row_compares_with_transformers():

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from specdemo.events import DRAFTER_KINDS, METHODS, Params
-from specdemo.measure.typed import SERVERS, Typed, typed_into
+from specdemo.measure.typed import SERVERS, ServerCommand, typed_into
 
 PARAMS = Params(gamma=4, temperature=0.8, ngram=3)
 CHOICE = {"target": "org/target", "drafter": "my heads/d", "kind": "model", "params": PARAMS}
@@ -39,7 +39,7 @@ def but(choice: dict, **params) -> dict:
     return choice | {"params": replace(choice["params"], **params)}
 
 
-def into(server: str, choice: dict) -> Typed:
+def into(server: str, choice: dict) -> ServerCommand:
     return next(typed for typed in typed_into(**choice) if typed.server.startswith(server))
 
 

@@ -190,7 +190,7 @@ def seldom_logged(begins: str, sentence: str) -> Callable[[logging.LogRecord], b
 PIECE = 2**16  # bytes that are sent at once: a slow reader takes one in time
 
 
-class Pieces:
+class InPieces:
     """An ASGI middleware around all others, which sends large answers in pieces."""
 
     def __init__(self, app: ASGIApp) -> None:

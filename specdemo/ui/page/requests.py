@@ -39,7 +39,7 @@ from specdemo.ui.runs.routes import RUNS
 from specdemo.ui.runs.run import follow, measure
 from specdemo.ui.view.feed import nothing_yet, notice
 from specdemo.ui.view.settings import UNCHOSEN, Values, choice_of, params_from_controls
-from specdemo.ui.view.wire import Message
+from specdemo.ui.view.wire import PageMessage
 from specdemo.words.catalogue import say
 
 
@@ -70,7 +70,7 @@ class PageRequests:
         answer = self.begin(visitor, asked, UNCHOSEN | dict(zip(self.fields, held, strict=True)))
         return Response(json.dumps(answer), media_type="application/json")
 
-    def begin(self, visitor: Visitor, asked: dict[str, Any], values: Values) -> Message:
+    def begin(self, visitor: Visitor, asked: dict[str, Any], values: Values) -> PageMessage:
         """Begins what is asked for; the answer to it. What is on the stage stays there, and goes on, if it is
         refused."""
         match asked.get("kind"):
@@ -92,7 +92,7 @@ class PageRequests:
         remarks: tuple[str, ...] = (),
         messages: tuple[ChatMessage, ...] = (),
         before: tuple[str, ...] = (),
-    ) -> Message:
+    ) -> PageMessage:
         """Begins a run. messages: those of the conversation that the prompt continues, if any, with its
         system prompt. before: see FollowedRun."""
         try:
@@ -116,7 +116,7 @@ class PageRequests:
             return wrong(error)
         return {"follow": run.name, "at": time.time_ns()}
 
-    def _reply(self, visitor: Visitor, name: str, values: Values) -> Message:
+    def _reply(self, visitor: Visitor, name: str, values: Values) -> PageMessage:
         """Begins the next turn of the conversation whose run is on the stage: the prompt is what the user
         says next."""
         shown = self.board.get(name)
@@ -125,7 +125,7 @@ class PageRequests:
             return wrong(ValueError(say("run.no_conversation")))
         return self._run(visitor, values, messages=said, before=(*shown.before, name))
 
-    def _measure(self, visitor: Visitor, wanted: dict[str, Any], values: Values) -> Message:
+    def _measure(self, visitor: Visitor, wanted: dict[str, Any], values: Values) -> PageMessage:
         """Begins what an instrument asks for. Where no seed is set, it is that of the run on the stage."""
         try:
             prompt, params, choice = values["prompt"], params_from_controls(values), _choice(values)
@@ -158,7 +158,7 @@ class PageRequests:
         self.board.put(one)
         return ticket
 
-    def _link(self, visitor: Visitor, query: str, values: Values) -> Message:
+    def _link(self, visitor: Visitor, query: str, values: Values) -> PageMessage:
         """What the page's address says, for the controls; what is wrong with it; and the run or the game that
         it asks for, if it does. Any web site can have led here, so a pair that is not loaded waits until the
         visitor presses Generate."""
@@ -197,7 +197,7 @@ class PageRequests:
         except PairError:  # its own run says so
             return ""
 
-    def _filled(self, values: Values) -> Message:
+    def _filled(self, values: Values) -> PageMessage:
         """An answer that fills the controls; those stay as they are for which there is no value."""
         filled = {name: values[name] for name in self.fields if name in values}
         return {"controls": filled} if filled else {}

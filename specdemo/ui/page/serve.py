@@ -18,7 +18,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from specdemo.ui.front.checks import Hosts
-from specdemo.ui.front.connections import Pieces, bound_connections
+from specdemo.ui.front.connections import InPieces, bound_connections
 from specdemo.ui.front.gate import Filling, Gate, with_host
 from specdemo.ui.front.gradio import (
     PRIVATE_OPTIONS,
@@ -148,7 +148,7 @@ def _in_front(demo: Page, queue: RunQueue, limits: Limits) -> dict[str, Any]:
             health_route(queue, lambda: visits.stopped),
         ],
         "middleware": [
-            Middleware(Pieces),
+            Middleware(InPieces),
             Middleware(Speaking),
             Middleware(Gate, limits, visits, functions, triggers_of(demo)),
             Middleware(Filling),

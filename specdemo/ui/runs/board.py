@@ -25,7 +25,7 @@ from specdemo.ui.view.feed import RunFeed, nothing_yet, notice
 from specdemo.ui.view.kept import KeptRun, kept_run, with_update
 from specdemo.ui.view.settings import AS_STARTED, WEIGHT_CHOICES, Values, in_words, values_of
 from specdemo.ui.view.texts import describe_pair, unfinished
-from specdemo.ui.view.wire import Measurement, Message, Notice
+from specdemo.ui.view.wire import Measurement, Notice, PageMessage
 from specdemo.words.catalogue import say
 from specdemo.words.message import message
 
@@ -153,7 +153,7 @@ class FollowedRun(Followed):
         shown, feed, timed = None, None, None
         while True:
             told, ended, feed, said = self._told, self.ended, self.feed or feed, self.said
-            message: Message = {"ended": True} if ended else {}
+            message: PageMessage = {"ended": True} if ended else {}
             if said is not shown and said:
                 message["notice"], shown = said(), said
             settles = feed is not None and feed.ended and feed.trace.stats is not timed
@@ -270,7 +270,7 @@ async def _comes(told: asyncio.Event) -> bool:
     return True
 
 
-def wrong(error: Exception) -> Message:
+def wrong(error: Exception) -> PageMessage:
     return {"notice": notice("error", words_of(error))}
 
 

@@ -26,7 +26,7 @@ from specdemo.ui.view.feed import conversation, notice
 from specdemo.ui.view.kept import COMPRESSED, KeptRun, as_recorded, file_name, message_of, read_file
 from specdemo.ui.view.settings import Values, values_of, weights_of
 from specdemo.ui.view.texts import unfinished
-from specdemo.ui.view.wire import Message
+from specdemo.ui.view.wire import PageMessage
 from specdemo.words.catalogue import say, spoken
 
 RUNS = "/specdemo/runs"
@@ -195,7 +195,7 @@ class TraceUploads:
             trace, known = one.head, one.head.pair.name in self.models.names
             usual = self.models.loaded(Choice(trace.pair.name)) if known else None
 
-            def rest() -> Message:
+            def rest() -> PageMessage:
                 return {"name": name, "notice": notice("recorded", unfinished(trace))}
 
             message, starts = await asyncio.to_thread(

@@ -23,7 +23,7 @@ from specdemo.events.trace import NotATrace, Trace
 from specdemo.loading.catalog import ROOT
 from specdemo.ui.view.feed import MOST_PROMPT_TOKENS, RunFeed, conversation, prompt_tokens
 from specdemo.ui.view.settings import in_words
-from specdemo.ui.view.wire import Message, Notice, Update
+from specdemo.ui.view.wire import Notice, PageMessage, Update
 from specdemo.words.catalogue import LANGUAGES, say, speaking, spoken
 
 COMPRESSED = {"Content-Encoding": "gzip", "Cache-Control": "no-store"}  # headers of what is sent of it
@@ -105,7 +105,7 @@ def in_each_language(make: Callable[[], T]) -> dict[str, T]:
     return found
 
 
-def start_of(message: Message, words: Update) -> str:
+def start_of(message: PageMessage, words: Update) -> str:
     """The beginning of a message's JSON, with the words of its update."""
     return f'{json.dumps(message)[:-1]}{", " if message else ""}"update": {json.dumps(words)[:-1]}, '
 
@@ -117,7 +117,7 @@ def kept_message(starts: dict[str, str], update: str) -> tuple[bytes, dict[str, 
     return packed(f"{first}{update[1:]}}}"), {tag: packed(start) for tag, start in starts.items()}
 
 
-def with_update(message: Message, update: Update) -> str:
+def with_update(message: PageMessage, update: Update) -> str:
     """The message's JSON with an update in it."""
     rest = json.dumps(message)
     return f'{rest[:-1]}{", " if message else ""}"update": {json_of(update)}}}'
@@ -182,7 +182,7 @@ def _wrong(why: Callable[[], str]) -> OpenedTrace:
 
 
 def message_of(
-    one: OpenedTrace, rest: Callable[[], Message], tokenizer: Any
+    one: OpenedTrace, rest: Callable[[], PageMessage], tokenizer: Any
 ) -> tuple[bytes, dict[str, bytes]]:
     """The compressed message that shows the opened trace, and its starts; see KeptRun. rest: makes the
     message's other parts in the language that is spoken."""

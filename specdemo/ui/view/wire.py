@@ -357,7 +357,7 @@ class Measurement(TypedDict):
     worlds: NotRequired[Worlds]
 
 
-class Message(TypedDict):
+class PageMessage(TypedDict):
     """One message, with any of these parts. name: of what has been opened. controls: what is put into them,
     by name. follow, measure: the name of a run or a measurement that has begun; at (ns) orders such answers.
     stored: the whole run is to be fetched. ended: nothing more will come."""

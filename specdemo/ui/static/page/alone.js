@@ -9,7 +9,7 @@ import { makeScreen } from "../view/screen.js";
 import { speak } from "../view/words.js";
 import { makeTabs } from "./tabs.js";
 
-/** @import { Message } from "../view/messages.d.ts" */
+/** @import { PageMessage } from "../view/messages.d.ts" */
 /** @import { Catalogue } from "../view/words.js" */
 
 const TITLE = 60; // characters of a prompt in the window's title
@@ -27,7 +27,7 @@ export function start(broken) {
 /** @param {HTMLElement} page */
 async function show(page) {
   speak(document.documentElement.lang, /** @type {Catalogue} */ (await kept("words")));
-  const { update } = /** @type {Message} */ (await kept("run"));
+  const { update } = /** @type {PageMessage} */ (await kept("run"));
   if (!update) throw new Error("the file has no run");
   page.removeAttribute("data-first");
   const run = new Run();

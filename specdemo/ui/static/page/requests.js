@@ -9,7 +9,7 @@ import { say } from "../view/words.js";
 import { controlsHold } from "./controls.js";
 
 /** @import { Following } from "../runs/following.js" */
-/** @import { Measurement, Message } from "../view/messages.d.ts" */
+/** @import { Measurement, PageMessage } from "../view/messages.d.ts" */
 /** @import { Run } from "../view/run.js" */
 /** @import { Notice } from "./notice.js" */
 /** @import { Stage } from "./stage.js" */
@@ -83,7 +83,7 @@ export function makeRequests(page, run, trigger, { stage, notice, tabs, tour, al
     measuring?.stop();
   }
 
-  /** @param {Message} message a trace that the visitor has opened */
+  /** @param {PageMessage} message a trace that the visitor has opened */
   async function opened(message) {
     tour.end(false);
     unfold();
@@ -104,7 +104,7 @@ export function makeRequests(page, run, trigger, { stage, notice, tabs, tour, al
 
   // What the server answers.
 
-  /** @param {Message} message */
+  /** @param {PageMessage} message */
   async function answered(message) {
     const { controls } = message;
     if (controls) await controlsHold(trigger, () => controls);

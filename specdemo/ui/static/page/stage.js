@@ -5,7 +5,7 @@ import { fetchWhole } from "../traces/traces.js";
 import { find } from "../view/dom.js";
 import { say } from "../view/words.js";
 
-/** @import { Message, Update } from "../view/messages.d.ts" */
+/** @import { PageMessage, Update } from "../view/messages.d.ts" */
 /** @import { Run } from "../view/run.js" */
 /** @import { Screen } from "../view/screen.js" */
 /** @import { Turns } from "../view/turns.js" */
@@ -66,7 +66,7 @@ export function makeStage(page, run, { stage, text, player }, { address, heads, 
    * What the server tells of it, while the stage is for it.
    * @param {string} name
    * @param {number} own its number
-   * @param {Message} message
+   * @param {PageMessage} message
    */
   async function told(name, own, message) {
     if (notice.forgetLost()) player.follow();
@@ -118,7 +118,7 @@ export function makeStage(page, run, { stage, text, player }, { address, heads, 
   /**
    * Shows what has been fetched already.
    * @param {string} name
-   * @param {Message} message with all of the run
+   * @param {PageMessage} message with all of the run
    */
   function open(name, message) {
     number++;
@@ -144,7 +144,7 @@ export function makeStage(page, run, { stage, text, player }, { address, heads, 
 
   // What comes of it.
 
-  /** @param {Message} message */
+  /** @param {PageMessage} message */
   function draw({ update, notice: line }) {
     if (update) take(update, line?.kind === "recorded");
     if (line) notice.show(line);

@@ -4,7 +4,7 @@
 
 import { addressOf } from "../traces/traces.js";
 
-/** @import { Message } from "../view/messages.d.ts" */
+/** @import { PageMessage } from "../view/messages.d.ts" */
 /** @typedef {ReturnType<typeof follow>} Following */
 
 const PATIENCE = 20_000; // ms without a connection until the reader is told
@@ -12,7 +12,7 @@ const PATIENCE = 20_000; // ms without a connection until the reader is told
 /**
  * @param {string} name
  * @param {object} reader
- * @param {(message: Message) => void} reader.told
+ * @param {(message: PageMessage) => void} reader.told
  * @param {(gone: boolean) => void} reader.lost called when the server cannot be reached for long, or (gone) has it
  * no more
  */
@@ -20,7 +20,7 @@ export function follow(name, { told, lost }) {
   const source = new EventSource(addressOf(name));
   let timer = 0;
   source.addEventListener("message", ({ data }) => {
-    /** @type {Message} */
+    /** @type {PageMessage} */
     const message = JSON.parse(data);
     if (message.ended) close();
     told(message);

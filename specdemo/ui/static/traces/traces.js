@@ -5,7 +5,7 @@ import { h } from "../view/dom.js";
 import { fixed } from "../view/format.js";
 import { say } from "../view/words.js";
 
-/** @import { Message } from "../view/messages.d.ts" */
+/** @import { PageMessage } from "../view/messages.d.ts" */
 
 const TRIES = 30; // when the server is busy
 
@@ -22,7 +22,7 @@ export function addressOf(name, part = "") {
  * Lets the visitor choose a file, and sends it.
  * @param {object} page
  * @param {number} page.largest how many bytes the server takes
- * @param {(message: Message) => void} page.opened called with what shows it
+ * @param {(message: PageMessage) => void} page.opened called with what shows it
  * @param {(sentence: string) => void} page.refused called with what is wrong with the file
  */
 export function chooseTrace({ largest, opened, refused }) {
@@ -46,7 +46,7 @@ export function chooseTrace({ largest, opened, refused }) {
 
 /**
  * @param {ArrayBuffer} body
- * @returns {Promise<Message>} what shows it
+ * @returns {Promise<PageMessage>} what shows it
  */
 async function send(body) {
   const answer = await ask("specdemo/traces", { method: "POST", body }, TRIES);
@@ -57,7 +57,7 @@ async function send(body) {
 
 /**
  * @param {string} name
- * @returns {Promise<Message>} what shows all of the run
+ * @returns {Promise<PageMessage>} what shows all of the run
  */
 export async function fetchWhole(name) {
   return (await ask(addressOf(name, "whole"))).json();

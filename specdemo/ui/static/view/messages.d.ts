@@ -547,7 +547,7 @@ export interface Measurement {
  * follow, measure: the name of a run or a measurement that has begun; at (ns) orders such answers. stored: the
  * whole run is to be fetched. ended: nothing more will come.
  */
-export interface Message {
+export interface PageMessage {
   update?: Update;
   notice?: Notice;
   measurement?: Measurement;
