@@ -214,7 +214,7 @@ class VerifyInput:
 @dataclass(frozen=True)
 class VerifyOutput:
     verified: Packed  # a Verified
-    logits: Tensor  # [B+1, V], to judge again, like the next one
+    logits: Tensor  # [B+1, V], kept to judge again, with experts_read
     experts_read: Tensor | None  # [B+1]; None of a target without experts
 
 

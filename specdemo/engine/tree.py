@@ -203,7 +203,7 @@ def draft_tree(
         return _grow_tree(predict, tree, sampler, settings, seen, of_graph)
     widths, device = tree.widths, u.device
     graph_rows = [None] * len(widths) if of_graph is None else of_graph.split(tree.shown)
-    seen = None if seen is None else seen[None]  # [P, V], like the next ones
+    seen = None if seen is None else seen[None]  # [P, V]
     drafted, qs, raw_qs, parents, exacts, predicted = [], [], [], [], [], []
     shown, first = None, -1  # the number of the first token shown; the text has -1
     for depth, (u_depth, count) in enumerate(zip(u.split(widths), tree.children, strict=True)):
@@ -279,7 +279,7 @@ def _grow_tree(
     Lossless: the children are chosen and not drawn, so that the tree follows from the text alone, and q is
     one-hot at each of them. A tree whose shape depended on tokens that were drawn would not be."""
     device = settings.temperature.device
-    seen = None if seen is None else seen[None]  # [P, V], like the next ones
+    seen = None if seen is None else seen[None]  # [P, V]
     temperature = torch.ones_like(settings.temperature) if sampler.greedy else settings.temperature
     shown, score = None, settings.temperature.new_zeros(1)  # [P]: log of how likely each token shown is
     numbers = torch.full((1,), -1, device=device)  # [P]: of the tokens shown; the text has -1
@@ -366,7 +366,7 @@ def speculative_tree(
     drafted [N], u_accept [N], u_next [1]. Tokens that are no drafts have q = 0 and u = inf."""
     size = len(drafted)
     is_draft, rank = u_accept < torch.inf, nodes.earlier.sum(1)  # [N]
-    judged_by = p[pad(nodes.rows, (0, 1))]  # [N+1, V], like the next one with a row for what does not count
+    judged_by = p[pad(nodes.rows, (0, 1))]  # [N+1, V]; left has a row more, for what does not count
     left, masses = pad(p, (0, 0, 0, 1)), p.new_ones(size + 1, dtype=torch.float64)  # left: [N+2, V]
     # The first children of all tokens at once, then the second ones, and so on: a token whose rank is r has r
     # siblings before it, so that they are no more than N / (r + 1).
