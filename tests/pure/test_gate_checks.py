@@ -5,6 +5,7 @@ import json
 from contextlib import asynccontextmanager
 from functools import partial
 from types import SimpleNamespace
+from unittest.mock import AsyncMock
 
 import pytest
 from starlette.routing import Router
@@ -58,7 +59,7 @@ class NoVisits:
 def gate_of(app, limits):
     """Behind it is the page's own route, too, which begins nothing here."""
     page = PageRequests(None, None, None, limits, FIELDS)
-    page.begin = lambda visitor, asked, values: {}
+    page.begin = AsyncMock(return_value={})
     return Gate(Router([page.route()], default=app), limits, NoVisits(), FUNCTIONS, (TRIGGER,))
 
 

@@ -5,6 +5,7 @@ One route takes what the page's script sends: what is asked, and what the contro
 read by another route (runs/routes.py), under the name in the answer.
 """
 
+import asyncio
 import json
 import time
 from collections.abc import Mapping
@@ -58,8 +59,8 @@ class PageRequests:
         return Route(RUNS, self.answer, methods=["POST"])
 
     async def answer(self, request: Request) -> Response:
-        kind = request.headers.get("content-type", "")
-        if kind.partition(";")[0] != "application/json":  # which pages of other sites cannot send
+        kind = request.headers.get("content-type", "").partition(";")[0]
+        if kind.strip().lower() != "application/json":  # which no form of another site can send
             raise NotLetIn(415, "The body must be sent as application/json.")
         body = read_object(await request.body())
         visitor = Visitor(name_in(body, "session"), request_address(request.scope, self.limits))
@@ -67,10 +68,10 @@ class PageRequests:
         held = [controls.get(name) for name in self.fields]
         check_values(held, list(self.fields.values()))
         note_visitor(request)
-        answer = self.begin(visitor, asked, UNCHOSEN | dict(zip(self.fields, held, strict=True)))
+        answer = await self.begin(visitor, asked, UNCHOSEN | dict(zip(self.fields, held, strict=True)))
         return Response(json.dumps(answer), media_type="application/json")
 
-    def begin(self, visitor: Visitor, asked: dict[str, Any], values: Values) -> PageMessage:
+    async def begin(self, visitor: Visitor, asked: dict[str, Any], values: Values) -> PageMessage:
         """Begins what is asked for; the answer to it. What is on the stage stays there, and goes on, if it is
         refused."""
         match asked.get("kind"):
@@ -79,7 +80,7 @@ class PageRequests:
             case "reply":
                 return self._reply(visitor, str(asked.get("run")), values)
             case "link":
-                return self._link(visitor, str(asked.get("query", "")), values)
+                return await self._link(visitor, str(asked.get("query", "")), values)
             case "controls":
                 shown = self.board.get(str(asked.get("run")))
                 return self._filled(shown.kept.values if shown and shown.kept else {})
@@ -158,12 +159,12 @@ class PageRequests:
         self.board.put(one)
         return ticket
 
-    def _link(self, visitor: Visitor, query: str, values: Values) -> PageMessage:
+    async def _link(self, visitor: Visitor, query: str, values: Values) -> PageMessage:
         """What the page's address says, for the controls; what is wrong with it; and the run or the game that
         it asks for, if it does. Any web site can have led here, so a pair that is not loaded waits until the
         visitor presses Generate."""
         try:
-            link = links.read_link(query, self.models.names, self.limits)
+            link = await asyncio.to_thread(links.read_link, query, self.models.names, self.limits)
         except ValueError as error:
             return wrong(error)
         filled = link.values | ({} if link.prompt is None else {"prompt": link.prompt})

@@ -2,6 +2,8 @@
 // What Gradio's controls hold, and what they do not do by themselves. They are outside of the stage's element, and
 // Gradio may draw them anew at any time, so all of this listens at the document.
 
+import { say } from "../view/words.js";
+
 /** @typedef {"settings" | "examples"} Fold */
 /** @typedef {Record<string, unknown>} Held */
 
@@ -24,12 +26,19 @@ const element = (/** @type {string} */ selector) =>
  * @returns {Promise<Held>}
  */
 export function controlsHold(trigger, change) {
-  return new Promise((done) => {
+  const held = before.then(() => new Promise((done, fail) => {
     const onHeld = (/** @type {any} */ { detail }) => done(Object.assign(detail, change?.(detail)));
     document.addEventListener("controls", onHeld, { once: true });
+    setTimeout(() => fail(new Error(say("traces.lost"))), PATIENCE);
     trigger(change ? "edit" : "copy");
-  });
+  }));
+  before = held.catch(() => {});
+  return held;
 }
+
+/** The call before: of two at once, each would take the other's event. @type {Promise<unknown>} */
+let before = Promise.resolve();
+const PATIENCE = 30_000; // ms until the event must have come
 
 /**
  * @param {object} page

@@ -4,7 +4,7 @@
 
 import { find } from "../view/dom.js";
 import { follow } from "../runs/following.js";
-import { ask, sentenceOf } from "../traces/traces.js";
+import { TRIES, ask, sentenceOf } from "../traces/traces.js";
 import { say } from "../view/words.js";
 import { controlsHold } from "./controls.js";
 
@@ -34,6 +34,7 @@ export function makeRequests(page, run, trigger, { stage, notice, tabs, tour, al
   const reply = find(page, "#reply");
   const session = [...crypto.getRandomValues(new Uint32Array(4))].join("-"); // by which the server knows the page
   let latest = 0; // when the latest run was begun, by the server's clock
+  let wishes = 0; // for something else on the stage, so far
   let isAsked = false; // for a run, and the server has not answered yet
   let stopsIt = false; // as soon as it has
   let isLinked = new URLSearchParams(location.search).get("run") === "1"; // whether the next run is the address's own
@@ -54,6 +55,7 @@ export function makeRequests(page, run, trigger, { stage, notice, tabs, tour, al
     tour.end(false);
     unfold();
     notice.forgetError();
+    wishes++;
     isAsked = true;
     isLinked = false;
     stopsIt = false;
@@ -64,14 +66,16 @@ export function makeRequests(page, run, trigger, { stage, notice, tabs, tour, al
   /**
    * Asks for it with what the controls hold, and takes the answer.
    * @param {{ kind: string, run?: string, query?: string }} what a run, a measurement, or what the address says
+   * @param {() => boolean} isWanted whether the answer still is
    */
-  async function begin(what) {
+  async function begin(what, isWanted = () => true) {
     try {
       const controls = await controlsHold(trigger);
       const body = JSON.stringify({ session, asked: { run: stage.name(), ...what }, controls });
       const signal = AbortSignal.timeout(PATIENCE);
-      const answer = await ask("specdemo/runs", { method: "POST", headers: await headers(), body, signal });
-      await answered(await answer.json());
+      const how = { method: "POST", headers: await headers(), body, signal };
+      const answer = await (await ask("specdemo/runs", how, TRIES)).json();
+      if (isWanted()) await answered(answer);
     } catch (error) {
       stage.draw({ notice: { kind: "error", text: sentenceOf(error), share: null } });
     }
@@ -87,7 +91,9 @@ export function makeRequests(page, run, trigger, { stage, notice, tabs, tour, al
   async function opened(message) {
     tour.end(false);
     unfold();
-    await begin({ kind: "controls", run: message.name });
+    const wish = ++wishes;
+    await begin({ kind: "controls", run: message.name }, () => wish === wishes);
+    if (wish !== wishes) return; // for something else meanwhile
     leave();
     stage.open(message.name ?? "", message);
   }
@@ -98,6 +104,7 @@ export function makeRequests(page, run, trigger, { stage, notice, tabs, tour, al
    */
   function reopen(name) {
     tour.end(false);
+    wishes++;
     leave();
     stage.show(name);
   }

@@ -7,7 +7,7 @@ import { say } from "../view/words.js";
 
 /** @import { PageMessage } from "../view/messages.d.ts" */
 
-const TRIES = 30; // when the server is busy
+export const TRIES = 30; // when the server is busy
 
 /**
  * Where the server has a run.
@@ -85,10 +85,17 @@ export async function ask(path, how, tries = 0) {
     throw new Error(say("traces.lost"));
   });
   if (answer.ok) return answer;
-  if (answer.status !== 429 || !tries) throw new Error(await answer.text());
+  if (answer.status !== 429 || !tries) throw new Error(await refusalIn(answer));
   const seconds = Number(answer.headers.get("Retry-After")) || 1;
   await new Promise((wake) => setTimeout(wake, (0.5 + Math.random()) * seconds * 1000));
   return ask(path, how, tries - 1);
+}
+
+/** The server's sentence. What a proxy answers in its place has none. @param {Response} answer */
+async function refusalIn(answer) {
+  const [kind] = (answer.headers.get("Content-Type") ?? "").split(";");
+  if (kind === "text/plain") return answer.text();
+  return (kind === "application/json" && (await answer.json()).detail) || say("traces.lost");
 }
 
 /** @param {unknown} error */
