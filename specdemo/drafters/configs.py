@@ -172,12 +172,12 @@ class HeadJson:
         layer = LAYERS[sizes.model_type](**values)
         if WINDOWS[1] in (sizes.layer_types or ()) and layer.sliding_window is None:
             raise self.error(f"use_sliding_window must be true for layers of the type {WINDOWS[1]}")
-        rope = layer.rope_parameters
-        if any(isinstance(value, dict) for value in rope.values()):
+        rope, is_apart = layer.rope_parameters, isinstance(raw.get("rope_parameters"), dict)
+        if is_apart and any(isinstance(value, dict) for value in rope.values()):
             raise self.error(
                 f"{part}rope_parameters must be the same for all layers, not {ascii(rope)[:120]}"
             )
-        rotation = self.read(Rotation, rope, f"{part}rope_parameters.")
+        rotation = self.read(Rotation, rope, f"{part}rope_parameters." if is_apart else part)
         rotated = rotation.partial_rotary_factor * layer.head_dim
         if rotated < 2 or int(rotated) % 2:
             raise self.error(

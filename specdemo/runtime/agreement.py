@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from specdemo.errors import one_line
+from specdemo.errors import is_out_of_memory, one_line
 from specdemo.runtime.steps import named_tensors
 
 # How far a graph's numbers may be from the step's. EXACT: where both are computed from the same logits.
@@ -19,13 +19,13 @@ UNITS_IN_16_BITS, UNITS_IN_MORE = 4, 100
 
 
 def why_not(work: Callable[[], object]) -> str | None:
-    """Does what may fail. Returns why it has failed, on one line; None if it has not. Raises
-    torch.OutOfMemoryError: at the next run there may be room."""
+    """Does what may fail. Returns why it has failed, on one line; None if it has not. Raises what says that
+    memory is out: at the next run there may be room."""
     try:
         work()
-    except torch.OutOfMemoryError:
-        raise
     except Exception as error:  # of transformers, of numba or of a compiler, whose next version may differ
+        if is_out_of_memory(error):
+            raise
         return one_line(error)
     return None
 

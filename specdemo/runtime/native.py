@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
@@ -41,7 +41,10 @@ from specdemo.words.message import Message, message
 
 COMPILE_LOCK, COMPILE_SECONDS = "specdemo.lock", 120.0  # of the folder where compiled functions are kept
 COMPILED_FROM = "specdemo.sources"  # a file there
-COMPILE = "import pickle, sys; make, arguments = pickle.load(sys.stdin.buffer); make(True, *arguments)"
+COMPILE = """import filelock, pickle, sys
+file, make, arguments = pickle.load(sys.stdin.buffer)
+with filelock.FileLock(file):
+    make(True, *arguments)"""
 SMALL_MODEL = 50_000_000  # parameters of a model for which Python's part of a forward counts
 MOST_PREFILLED = 128  # tokens of a prompt; with more, transformers' own forward is faster
 NATIVE_DTYPES = (torch.float32, torch.bfloat16)  # of models
@@ -59,10 +62,7 @@ def compile_function(make: Callable, *arguments: object) -> Any:
     if _cache_fault is None:
         folder = cache_folder()
         try:
-            with FileLock(Path(folder) / COMPILE_LOCK, timeout=COMPILE_SECONDS) if folder else nullcontext():
-                if folder:
-                    _drop_outdated(Path(folder))
-                return _kept(make, *arguments)
+            return _kept(folder, make, *arguments)
         except Exception as error:
             function = make(False, *arguments)  # which raises what has nothing to do with the cache
             _cache_fault = one_line(error)
@@ -72,7 +72,7 @@ def compile_function(make: Callable, *arguments: object) -> Any:
     return make(False, *arguments)
 
 
-def _kept(make: Callable, *arguments: object) -> Any:
+def _kept(folder: str | None, make: Callable, *arguments: object) -> Any:
     """A function from numba's cache. Another process compiles it if it is not there, since the one that
     compiles calls its inner functions as they were compiled by themselves, and those in the cache round
     differently. Where no process can be started, it is compiled here."""
@@ -80,15 +80,20 @@ def _kept(make: Callable, *arguments: object) -> Any:
 
     from specdemo.runtime.intrinsics import NotKept
 
-    try:
-        return make(None, *arguments)
-    except NotKept:
-        with suppress(OSError, pickle.PicklingError, subprocess.SubprocessError):
-            job = pickle.dumps((make, arguments))
-            env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-            env |= {"NUMBA_CACHE_DIR": numba.config.CACHE_DIR} if numba.config.CACHE_DIR else {}
-            command = [sys.executable, "-c", COMPILE]
-            subprocess.run(command, input=job, env=env, check=True, capture_output=True)
+    if folder is None:
+        return make(True, *arguments)  # which says why nothing can be kept
+    file = str(Path(folder) / COMPILE_LOCK)
+    lock = FileLock(file, timeout=COMPILE_SECONDS)
+    with lock:
+        _drop_outdated(Path(folder))
+        with suppress(NotKept):
+            return make(None, *arguments)
+    with suppress(Exception):
+        path = os.pathsep.join(part for part in sys.path if isinstance(part, str))
+        env = os.environ | {"PYTHONPATH": path, "NUMBA_CACHE_DIR": numba.config.CACHE_DIR}
+        job, command = pickle.dumps((file, make, arguments)), [sys.executable, "-P", "-c", COMPILE]
+        subprocess.run(command, input=job, env=env, timeout=COMPILE_SECONDS, check=True, capture_output=True)
+    with lock:
         return make(True, *arguments)
 
 
