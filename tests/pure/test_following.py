@@ -119,13 +119,13 @@ async def test_a_reader_is_told_what_is_waited_for_then_the_rounds_and_the_end()
 async def test_what_goes_wrong_is_told_with_what_was_there_before():
     early, late = Told(), Told()
     await early.says(ValueError(refusal("gamma", "whole", 99, low=1, high=16)))
-    assert await messages(early.run) == [{"notice": early.run.said(), "ended": True}]
-    assert "99" in early.run.said()["text"] and early.run.kept is None
+    assert await messages(early.run) == [early.run.said() | {"ended": True}]
+    assert "99" in early.run.said()["notice"]["text"] and early.run.kept is None
     await late.goes_on(*ROUNDS[:1])
     late.trace.end("error")
     await late.says(RuntimeError("no"))
     await late.run.task
-    assert late.run.said()["kind"] == "error" and "RuntimeError" in late.run.said()["text"]
+    assert (told := late.run.said()["notice"])["kind"] == "error" and "RuntimeError" in told["text"]
     assert json.loads(gzip.decompress(late.run.kept.message))["update"]["finish"] == "error"
 
 

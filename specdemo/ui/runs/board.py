@@ -25,7 +25,7 @@ from specdemo.ui.view.feed import RunFeed, nothing_yet, notice
 from specdemo.ui.view.kept import KeptRun, kept_run, with_update
 from specdemo.ui.view.settings import AS_STARTED, WEIGHT_CHOICES, Values, in_words, values_of
 from specdemo.ui.view.texts import describe_pair, unfinished
-from specdemo.ui.view.wire import Measurement, Notice, PageMessage
+from specdemo.ui.view.wire import Measurement, NoticeKind, PageMessage
 from specdemo.words.catalogue import say
 from specdemo.words.message import message
 
@@ -44,7 +44,8 @@ class StreamEvent:
 
 class Followed:
     """Something that goes on in the server and is read by a page. session: the session of the page that asked
-    for it."""
+    for it. said: makes what a reader is shown of it besides a run's rounds, in the language that is spoken;
+    another function whenever that is new. feed: the rounds of a run that goes on."""
 
     def __init__(self, limits: Limits, session: str = "", address: str = "", name: str = "") -> None:
         self.name, self.session, self.address = name or secrets.token_hex(16), session, address
@@ -56,8 +57,10 @@ class Followed:
         self.heard = time.monotonic()  # when it was asked for, or its last reader has left
         self.used = self.heard  # when anybody has last asked for anything of it
         self.ended = False
+        self.said: Callable[[], PageMessage] | None = None
+        self.feed: RunFeed | None = None
         self.kept: KeptRun | None = None  # of a run that has ended
-        self._told = asyncio.Event()
+        self._changed = asyncio.Event()
 
     @property
     def size(self) -> int:
@@ -74,7 +77,7 @@ class Followed:
             self.ticket.stop(STOPPED_EARLY)
 
     def begin(self, reports: AsyncIterator[Any]) -> asyncio.Task[None]:
-        """Follows what the reports tell from now on."""
+        """Follows the reports from now on."""
         self.task = asyncio.create_task(self._follow(reports))
         return self.task
 
@@ -91,8 +94,26 @@ class Followed:
     async def news(self, since: int) -> AsyncIterator[StreamEvent | None]:
         """Yields what is new after the first `since` rounds, until it has ended. None means that nothing is
         new for a while."""
-        raise NotImplementedError
-        yield
+        shown, feed, timed = None, None, None
+        while True:
+            changed, ended, feed, said = self._changed, self.ended, self.feed or feed, self.said
+            message: PageMessage = {"ended": True} if ended else {}
+            if said is not shown and said:
+                message, shown = {**said(), **message}, said
+            settles = feed is not None and feed.ended and feed.trace.stats is not timed
+            if feed and (ended or settles or since == 0 or feed.until > since):
+                timed = feed.trace.stats if feed.ended else None
+                update = await asyncio.to_thread(feed.update, since)
+                since = update["until"]
+                yield StreamEvent(since, partial(with_update, message, update))
+            elif message:
+                if ended and self.kept:
+                    message["stored"] = True
+                yield StreamEvent(since, partial(json.dumps, message))
+            if ended:
+                return
+            if not (feed and feed.until > since) and not await _comes(changed):
+                yield None
 
     async def _take(self, report: Any) -> None:
         raise NotImplementedError
@@ -102,22 +123,22 @@ class Followed:
 
     async def _end(self) -> None:
         self.ended = True
-        self._tell()
+        self._wake()
 
     async def _follow(self, reports: AsyncIterator[Any]) -> None:
         try:
-            async with aclosing(reports) as told:  # type: ignore[type-var]
-                async for report in told:
+            async with aclosing(reports) as following:  # type: ignore[type-var]
+                async for report in following:
                     await self._take(report)
-                    self._tell()
+                    self._wake()
         except Exception as error:
             self._fail(error)
         finally:
             await self._end()
 
-    def _tell(self) -> None:
-        told, self._told = self._told, asyncio.Event()
-        told.set()
+    def _wake(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
 
 
 class FollowedRun(Followed):
@@ -136,8 +157,6 @@ class FollowedRun(Followed):
     ) -> None:
         super().__init__(limits, **who)
         self.params, self.link, self.remarks, self.before = params, link, remarks, before
-        self.said: Callable[[], Notice] | None = None  # makes the notice in the language that is spoken
-        self.feed: RunFeed | None = None
         self.described: object = None
 
     @property
@@ -149,50 +168,28 @@ class FollowedRun(Followed):
         feed = self.feed  # first: when the run ends, it is kept before its feed goes
         return self.kept or (feed and kept_run(feed))
 
-    async def news(self, since: int) -> AsyncIterator[StreamEvent | None]:
-        shown, feed, timed = None, None, None
-        while True:
-            told, ended, feed, said = self._told, self.ended, self.feed or feed, self.said
-            message: PageMessage = {"ended": True} if ended else {}
-            if said is not shown and said:
-                message["notice"], shown = said(), said
-            settles = feed is not None and feed.ended and feed.trace.stats is not timed
-            if feed and (ended or settles or since == 0 or feed.until > since):
-                timed = feed.trace.stats if feed.ended else None
-                update = await asyncio.to_thread(feed.update, since)
-                since = update["until"]
-                yield StreamEvent(since, partial(with_update, message, update))
-            elif message:
-                if ended and self.kept:
-                    message["stored"] = True
-                yield StreamEvent(since, partial(json.dumps, message))
-            if ended:
-                return
-            if not (feed and feed.until > since) and not await _comes(told):
-                yield None
-
     async def _take(self, report: Waiting | RunProgress) -> None:
         if isinstance(report, Waiting):
-            self.said = lambda: notice("wait", report.sentence, share=report.share)
+            self.said = lambda: {"notice": notice("wait", report.sentence, share=report.share)}
             return
-        trace = report.run.trace
+        pair, trace = report.pair, report.run.trace
         if self.feed is None:
-            tokenizer = getattr(report.pair, "tokenizer", None)  # a server has none
+            tokenizer = getattr(pair, "tokenizer", None)  # a server has none
             self.feed = RunFeed(trace, tokenizer, link=self.link(trace), before=self.before)
         self.feed.ended = report.is_timed or report.ended
         self.feed.settles = not report.ended
-        if (state := (report.pair.warming_up, report.pair.notes)) != self.described:
+        if (state := (pair.warming_up, pair.notes)) != self.described:
             self.described = state
-            self.said = lambda: notice("note", *self.remarks, *describe_pair(report.pair, self.params))
+            self.said = lambda: {"notice": notice("note", *self.remarks, *describe_pair(pair, self.params))}
         if note := report.note:
-            self.said = lambda: notice("note", in_words(note))
+            self.said = lambda: {"notice": notice("note", in_words(note))}
 
     def _fail(self, error: Exception) -> None:
         if self.feed:
             self.feed.ended = True
-        told = message_about(error)
-        made = notice("note" if told == STOPPED_EARLY else "error")
-        self.said = lambda: {**made, "text": in_words(told)}
+        why = message_about(error)
+        kind: NoticeKind = "note" if why == STOPPED_EARLY else "error"
+        self.said = lambda: {"notice": notice(kind, in_words(why))}
 
     async def _end(self) -> None:
         await super()._end()
@@ -207,40 +204,35 @@ class FollowedMeasurement(Followed):
 
     def __init__(self, limits: Limits, wanted: object, report: Sequence[str] = (), **who: str) -> None:
         super().__init__(limits, **who)
-        self.report = report
-        self.latest, self.stopped = nothing_yet(wanted, self.name), False
+        self.report, self.stopped = report, False
+        self._show(nothing_yet(wanted, self.name))
 
     @property
     def size(self) -> int:
         return sum(map(len, self.report))
 
-    async def news(self, since: int) -> AsyncIterator[StreamEvent | None]:
-        shown = None
-        while True:
-            told, ended, latest = self._told, self.ended, self.latest
-            if latest is not shown or ended:
-                shown = latest
-                message = {"measurement": latest, **({"ended": True} if ended else {})}
-                yield StreamEvent(since, partial(json.dumps, message))
-            if ended:
-                return
-            if not await _comes(told):
-                yield None
-
-    async def _take(self, report: Measurement) -> None:
-        if not self.stopped:
-            self.latest = report
-
-    def _fail(self, error: Exception) -> None:
-        if not self.stopped:
-            self.latest = failed(self.latest, error)
-
     def stop(self) -> None:
         super().stop()
         if not self.ended:
+            self._show(self.latest | {"state": "stopped", "text": say("run.stopped"), "share": None})
             self.stopped = True
-            self.latest = self.latest | {"state": "stopped", "text": say("run.stopped"), "share": None}
-            self._tell()
+            self._wake()
+
+    def _show(self, latest: Measurement) -> None:
+        """Shows that from now on, unless the page has stopped the measurement."""
+        if not self.stopped:
+            self.latest = latest
+            self.said = lambda: {"measurement": latest}
+
+    async def _take(self, report: Measurement) -> None:
+        self._show(report)
+
+    def _fail(self, error: Exception) -> None:
+        self._show(failed(self.latest, error))
+
+    async def _end(self) -> None:
+        self.said = partial(dict, measurement=self.latest)  # once more, with the end
+        await super()._end()
 
 
 def opened_run(limits: Limits, kept: KeptRun, name: str, address: str) -> FollowedRun:
@@ -260,11 +252,11 @@ def recorded_run(limits: Limits, trace: Trace, name: str, pairs: Collection[str]
     return opened_run(limits, replace(kept, values=values), name, "")
 
 
-async def _comes(told: asyncio.Event) -> bool:
-    """Whether news comes within QUIET_SECONDS."""
+async def _comes(news: asyncio.Event) -> bool:
+    """Whether it comes within QUIET_SECONDS."""
     try:
         async with asyncio.timeout(QUIET_SECONDS):
-            await told.wait()
+            await news.wait()
     except TimeoutError:
         return False
     return True
