@@ -84,7 +84,7 @@ class Told:
 async def messages(run, since: int = 0) -> list[dict]:
     """All that a reader is told, until the end."""
     with run.reading():
-        return [json.loads(news.make()) async for news in run.news(since) if news]
+        return [json.loads(news[1]) async for news in run.news(since) if news]
 
 
 @played
@@ -93,7 +93,7 @@ async def test_a_reader_is_told_what_is_waited_for_then_the_rounds_and_the_end()
 
     async def read() -> None:
         async for news in told.run.news(0):
-            heard.append(json.loads(news.make()))
+            heard.append(json.loads(news[1]))
 
     async def hears(count: int) -> None:
         while len(heard) < count:

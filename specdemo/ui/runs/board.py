@@ -11,7 +11,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -31,15 +31,6 @@ from specdemo.words.message import message
 
 QUIET_SECONDS = 15.0  # after which a comment shows that a connection still stands
 STOPPED_EARLY = message("stopped_early")
-
-
-@dataclass(frozen=True)
-class StreamEvent:
-    """What a reader is told: JSON, made where it keeps nobody waiting. place: how many of the run's rounds
-    the reader then knows."""
-
-    place: int
-    make: Callable[[], str]
 
 
 class Followed:
@@ -91,9 +82,10 @@ class Followed:
             self.readers -= 1
             self.heard = time.monotonic()
 
-    async def news(self, since: int) -> AsyncIterator[StreamEvent | None]:
-        """Yields what is new after the first `since` rounds, until it has ended. None means that nothing is
-        new for a while."""
+    async def news(self, since: int) -> AsyncIterator[tuple[int, str] | None]:
+        """Yields what is new after the first `since` rounds, until it has ended: how many rounds the reader
+        then knows, and a message as JSON, made where it keeps nobody waiting. None means that nothing is new
+        for a while."""
         shown, feed, timed = None, None, None
         while True:
             changed, ended, feed, said = self._changed, self.ended, self.feed or feed, self.said
@@ -105,11 +97,11 @@ class Followed:
                 timed = feed.trace.stats if feed.ended else None
                 update = await asyncio.to_thread(feed.update, since)
                 since = update["until"]
-                yield StreamEvent(since, partial(with_update, message, update))
+                yield since, await asyncio.to_thread(with_update, message, update)
             elif message:
                 if ended and self.kept:
                     message["stored"] = True
-                yield StreamEvent(since, partial(json.dumps, message))
+                yield since, await asyncio.to_thread(json.dumps, message)
             if ended:
                 return
             if not (feed and feed.until > since) and not await _comes(changed):

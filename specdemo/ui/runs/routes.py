@@ -140,10 +140,7 @@ async def _events(one: Followed, since: int, queue: RunQueue) -> AsyncIterator[s
         queue.look()  # its turn can come, now that somebody reads it
         async with aclosing(one.news(since)) as told:
             async for news in told:
-                if news is None:
-                    yield ": still here\n\n"
-                else:
-                    yield f"id: {news.place}\ndata: {await asyncio.to_thread(news.make)}\n\n"
+                yield "id: {}\ndata: {}\n\n".format(*news) if news else ": still here\n\n"
 
 
 TRACES = "/specdemo/traces"
