@@ -32,7 +32,7 @@ from specdemo.session import one_round, prepare
 from specdemo.ui.runs.limits import Holdings, Limits
 from specdemo.ui.runs.models import Choice
 from specdemo.ui.runs.queue import Ticket
-from specdemo.ui.runs.run import Link, MeasurementRequest, Wanted, Work, pair_here
+from specdemo.ui.runs.run import Link, MeasurementRequest, Wanted, pair_here
 from specdemo.ui.view import wire
 from specdemo.ui.view.feed import prompt_tokens, rounds_to_draw, setting
 from specdemo.words.catalogue import say
@@ -60,12 +60,9 @@ class GuessRequest(MeasurementRequest):
     hall: str
     period = None
 
-    def work(self, ticket: Ticket) -> Work:
-        def played(pair: AnyPair) -> Iterator[dict[str, Any]]:
-            if game := game_after(pair, self, lambda: ticket.is_over):
-                yield {"guess": game, "share": 1.0}
-
-        return played
+    def work(self, ticket: Ticket, *pairs: AnyPair) -> Iterator[dict[str, Any]]:
+        if game := game_after(pairs[0], self, lambda: ticket.is_over):
+            yield {"guess": game, "share": 1.0}
 
 
 def guess_request(wanted: Wanted, choice: Choice, prompt: str, params: Params, link: Link) -> GuessRequest:

@@ -38,7 +38,7 @@ from specdemo.ui.runs.advise import advise_request
 from specdemo.ui.runs.guess import guess_request
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import Ticket, fulfil
-from specdemo.ui.runs.run import Link, MeasurementRequest, Wanted, Work, awaitable, prompt_in_words
+from specdemo.ui.runs.run import Link, MeasurementRequest, Wanted, awaitable, prompt_in_words
 from specdemo.ui.runs.trials import trials_request, worlds_request
 from specdemo.ui.view import feed, wire
 from specdemo.ui.view.settings import judging_in_words, length_in_words, sampler_in_words
@@ -58,25 +58,22 @@ class ComparisonRequest(MeasurementRequest):
     async def choices(self, models: Models) -> list[Choice]:
         return [self.choice, *await _others(models, self)]
 
-    def work(self, ticket: Ticket) -> Work:
-        def compared(*pairs: AnyPair) -> Iterator[dict[str, Any]]:
-            plan_of = PLANS[self.kind] if pairs[0].runs_here else plan_of_servers
-            plan = plan_of(self, list(pairs))
-            told: dict[str, Any] = {"whose": plan.whose, "text": say("run.warming_up"), "share": 0.0}
+    def work(self, ticket: Ticket, *pairs: AnyPair) -> Iterator[dict[str, Any]]:
+        plan_of = PLANS[self.kind] if pairs[0].runs_here else plan_of_servers
+        plan = plan_of(self, list(pairs))
+        told: dict[str, Any] = {"whose": plan.whose, "text": say("run.warming_up"), "share": 0.0}
+        yield told
+        how = {"is_stopped": lambda: ticket.is_over, "in_turns": plan.in_turns}
+        for so_far in compare(plan.settings, plan.prompts, plan.repeats, **how):
+            told = told | {"share": so_far.share} | found(self, plan, so_far)
+            if plan.repeated and so_far.repeats > plan.in_turns:
+                told["whose"] = plan.repeated
+            if so_far.rows and so_far.measuring:
+                name = plan.names.get(so_far.measuring, so_far.measuring)
+                told["text"] = say("run.measuring", name=name)
             yield told
-            how = {"is_stopped": lambda: ticket.is_over, "in_turns": plan.in_turns}
-            for so_far in compare(plan.settings, plan.prompts, plan.repeats, **how):
-                told = told | {"share": so_far.share} | found(self, plan, so_far)
-                if plan.repeated and so_far.repeats > plan.in_turns:
-                    told["whose"] = plan.repeated
-                if so_far.rows and so_far.measuring:
-                    name = plan.names.get(so_far.measuring, so_far.measuring)
-                    told["text"] = say("run.measuring", name=name)
-                yield told
-                if ticket.is_over:
-                    return
-
-        return compared
+            if ticket.is_over:
+                return
 
 
 @dataclass(frozen=True)

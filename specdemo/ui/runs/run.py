@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from specdemo import zero
@@ -41,7 +42,6 @@ PERIOD = 0.3  # s between two looks at a measurement
 TELLING = 1.0  # s, from which on what was measured tells what is left
 Link = Callable[[str, Params], str]  # from a pair's name and Params, the query of the address of a new game
 Wanted = dict[str, Any]  # what the page's script sends to ask for a measurement
-Work = Callable[..., Iterator[dict[str, Any]]]
 
 
 class Waiting(NamedTuple):
@@ -250,7 +250,7 @@ class MeasurementRequest:
     async def choices(self, models: Models) -> list[Choice]:
         return [self.choice]
 
-    def work(self, ticket: Ticket) -> Work:
+    def work(self, ticket: Ticket, *pairs: AnyPair) -> Iterator[dict[str, Any]]:
         """What happens in the ticket's turn, as `in_turn` takes it. It yields all that is known so far, as
         parts of wire.Measurement. `share` is 1 when nothing is left to measure."""
         raise NotImplementedError
@@ -266,7 +266,7 @@ async def measure(
     ends: float | None = None  # seconds that it takes in all, by what its parts took so far
     try:
         choices = await request.choices(models)
-        turns = in_turn(models, ticket, choices, request.work(ticket), request.period)
+        turns = in_turn(models, ticket, choices, partial(request.work, ticket), request.period)
         async with aclosing(turns) as reports:
             async for report in reports:
                 if isinstance(report, Waiting):
