@@ -32,7 +32,7 @@ from specdemo.ui.runs.routes import RUNS, following_routes, health_route
 from specdemo.ui.runs.run import RunProgress, Waiting
 from specdemo.ui.view.kept import KeptRun
 from specdemo.words.catalogue import say
-from specdemo.words.message import refusal
+from specdemo.words.message import message, refusal
 from tests.played import played
 from tests.pure.test_feed import ROUNDS, output, trace
 from tests.sentences import refused
@@ -100,7 +100,7 @@ async def test_a_reader_is_told_what_is_waited_for_then_the_rounds_and_the_end()
             await asyncio.sleep(0.001)
 
     reader = asyncio.create_task(read())
-    await told.says(Waiting("run.line", {"ahead": 2}, None))
+    await told.says(Waiting(message("line", ahead=2), None))
     await hears(1)
     await told.goes_on(*ROUNDS[:2])
     await hears(2)
@@ -151,7 +151,7 @@ async def test_a_run_is_left_when_nobody_reads_it_for_a_while(monkeypatch):
 async def test_a_run_that_is_stopped_in_line_says_so_and_leaves_it():
     async def waits(ticket):
         while not ticket.done.done():
-            yield Waiting("run.line", {"ahead": 1}, None)
+            yield Waiting(message("line", ahead=1), None)
             await asyncio.sleep(0.01)
         ticket.done.result()
 

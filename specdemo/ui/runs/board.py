@@ -162,7 +162,7 @@ class FollowedRun(Followed):
 
     async def _take(self, report: Waiting | RunProgress) -> None:
         if isinstance(report, Waiting):
-            self.said = lambda: {"notice": notice("wait", report.sentence, share=report.share)}
+            self.said = lambda: {"notice": notice("wait", in_words(report.what), share=report.share)}
             return
         pair, trace = report.pair, report.run.trace
         if self.feed is None:
@@ -255,15 +255,11 @@ async def _comes(news: asyncio.Event) -> bool:
 
 
 def wrong(error: Exception) -> PageMessage:
-    return {"notice": notice("error", words_of(error))}
+    return {"notice": notice("error", in_words(message_about(error)))}
 
 
 def failed(latest: Measurement, error: Exception) -> Measurement:
-    return latest | {"state": "failed", "text": words_of(error), "share": None}
-
-
-def words_of(error: Exception) -> str:
-    return in_words(message_about(error))
+    return latest | {"state": "failed", "text": in_words(message_about(error)), "share": None}
 
 
 UNUSED_SECONDS = 3_600  # for which a run that has ended is kept without being asked for
@@ -308,7 +304,7 @@ class Board:
             stay = (one.name, *(one.before if isinstance(one, FollowedRun) else ()))
             for each in list(self.entries.values()):
                 if each.name not in stay and each.kept and each.session == one.session:
-                    self._remove(each)
+                    del self.entries[each.name]
         self._make_room()
 
     def make_room(self, address: str) -> None:
@@ -322,15 +318,15 @@ class Board:
                 return
             if one := held.to_go(unread, newcomer=address):
                 one.stop()
-                return self._remove(one)
+                del self.entries[one.name]
+                return
         raise Refused(message("unread"))
 
     def _make_room(self) -> None:
         """Removes entries until there is room, but never the latest one, and nothing that goes on."""
         while ended := [each for each in list(self.entries.values())[:-1] if each.ended and not each.readers]:
-            oldest = ended[0]
-            if time.monotonic() - oldest.used > UNUSED_SECONDS:
-                self._remove(oldest)
+            if time.monotonic() - ended[0].used > UNUSED_SECONDS:
+                del self.entries[ended[0].name]
                 continue
             sizes, counts = Holdings(), Holdings()
             for each in self.entries.values():
@@ -341,7 +337,4 @@ class Board:
             if not held:
                 return
             if one := held.to_go({each: each.address for each in ended}):
-                self._remove(one)
-
-    def _remove(self, one: Followed) -> None:
-        del self.entries[one.name]
+                del self.entries[one.name]
