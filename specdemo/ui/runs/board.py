@@ -22,8 +22,8 @@ from specdemo.ui.runs.queue import Refused, Ticket
 from specdemo.ui.runs.recorded import digest_of
 from specdemo.ui.runs.run import RunProgress, Waiting, message_about
 from specdemo.ui.view.feed import RunFeed, nothing_yet, notice
-from specdemo.ui.view.kept import KeptRun, kept_run, with_update
-from specdemo.ui.view.settings import AS_STARTED, WEIGHT_CHOICES, Values, in_words, values_of
+from specdemo.ui.view.kept import KeptRun, kept_run, values_of_trace, with_update
+from specdemo.ui.view.settings import AS_STARTED, WEIGHT_CHOICES, in_words
 from specdemo.ui.view.texts import describe_pair, unfinished
 from specdemo.ui.view.wire import Measurement, NoticeKind, PageMessage
 from specdemo.words.catalogue import say
@@ -238,10 +238,8 @@ def recorded_run(limits: Limits, trace: Trace, name: str, pairs: Collection[str]
     """A run that comes with the project. pairs: the names of the pairs that can be chosen here."""
     feed = RunFeed(trace, recorded=True, link=f"trace={name}&digest={digest_of(trace)}")
     kept = kept_run(feed, lambda: notice("recorded", unfinished(trace)))
-    values: Values = {"prompt": trace.prompt} | values_of(trace.params)
-    if trace.pair.name in pairs:
-        values |= {"pair": trace.pair.name, "server": ""} | dict.fromkeys(WEIGHT_CHOICES, AS_STARTED)
-    return opened_run(limits, replace(kept, values=values), name, "")
+    weights = dict.fromkeys(WEIGHT_CHOICES, AS_STARTED) if trace.pair.name in pairs else None
+    return opened_run(limits, replace(kept, values=values_of_trace(trace, weights)), name, "")
 
 
 async def _comes(news: asyncio.Event) -> bool:
