@@ -289,11 +289,9 @@ class Board:
         one.begin(reports).add_done_callback(lambda _: self._has_ended(one))
 
     def get(self, name: str) -> Followed | None:
-        if name in self.recorded:
-            return self.recorded[name]
         if one := self.entries.pop(name, None):
             self.entries[name], one.used = one, time.monotonic()
-        return one
+        return one or self.recorded.get(name)
 
     def _has_ended(self, one: Followed) -> None:
         """Called when a run or measurement has ended. If a page shows it now, the runs that the page showed
