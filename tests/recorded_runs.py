@@ -99,7 +99,7 @@ def record_worlds() -> dict[str, Any]:
     request = WorldsRequest("worlds", Choice(), recording.prompt, params, lambda *_: "", 0)
     worlds = TwoWorlds(request, pair, WORLDS_RUNS)
     while worlds.share < 1:
-        worlds.go_on(pair)
+        worlds.go_on(lambda: False, pair)
     told = {name: getattr(params, name) for name in ("gamma", "temperature", "seed")}
     told |= {"prompt": recording.prompt, "pair": pair.info.name, "machine": pair.info.device_name}
     return told | {"worlds": worlds.so_far()}

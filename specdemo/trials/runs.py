@@ -166,7 +166,6 @@ class PairTrials:
     drafted tokens of all runs so far. seed: that of the next run; no two have the same one, or the same
     uniform numbers would make both samples alike."""
 
-    pair: Pair
     prompt: Prompt
     params: Params
     drafting: Counter[FirstTokens] = field(default_factory=Counter)
@@ -178,13 +177,13 @@ class PairTrials:
     def __post_init__(self) -> None:
         self.seed = self.params.seed or 0
 
-    def run(self, is_over: Callable[[], bool] = lambda: False) -> None:
+    def run(self, pair: Pair, is_over: Callable[[], bool] = lambda: False) -> None:
         """Makes one run more of each kind. The two do not count if is_over was true before both had ended."""
         room = min(self.params.max_new_tokens, LONGEST_DRAFT + 1)
         short = replace(self.params, max_new_tokens=room, alternatives=0)
         both = []
         for params in (short, replace(short, draft_with="none")):
-            both.append(self._first_tokens(replace(params, seed=self.seed), is_over))
+            both.append(self._first_tokens(pair, replace(params, seed=self.seed), is_over))
             self.seed = (self.seed + 1) % 2**32
         if is_over():
             return
@@ -197,9 +196,9 @@ class PairTrials:
             self.accepted += fates.count("accepted")
             self.judged += len(fates) - fates.count("discarded")
 
-    def _first_tokens(self, params: Params, is_over: Callable[[], bool]) -> Trace:
+    def _first_tokens(self, pair: Pair, params: Params, is_over: Callable[[], bool]) -> Trace:
         """The trace of a run that is closed once its first TOKENS tokens stand."""
-        with stream(self.pair, self.prompt, params, measure=False, is_over=is_over) as run:
+        with stream(pair, self.prompt, params, measure=False, is_over=is_over) as run:
             for _ in run:
                 if is_over() or len(run.trace.output_ids) >= TOKENS:
                     break

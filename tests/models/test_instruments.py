@@ -5,6 +5,7 @@ import asyncio
 import json
 from contextlib import aclosing
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,13 +13,13 @@ from specdemo import Params, generate
 from specdemo.errors import PairError
 from specdemo.trials.worlds import OWN, STOPS
 from specdemo.ui.page.frame import TABS
-from specdemo.ui.runs.guess import LONGEST_GUESS, game_after
+from specdemo.ui.runs.guess import LONGEST_GUESS
 from specdemo.ui.runs.instruments import INSTRUMENTS, measurement_request
 from specdemo.ui.runs.limits import Visitor
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import RunQueue
 from specdemo.ui.runs.run import measure
-from specdemo.ui.runs.trials import TwoWorlds, params_of, trials_of
+from specdemo.ui.runs.trials import TwoWorlds, params_of
 from specdemo.ui.view import feed
 from specdemo.ui.view.feed import SET_SIZE, tokens_of
 from specdemo.ui.view.wire import MEASUREMENT_KINDS
@@ -115,7 +116,7 @@ def test_all_worlds_come_the_one_that_is_shown_first(models):
     pair = models.get()
     worlds, shares, first = TwoWorlds(asked({"kind": "worlds", "stop": 6}, params), pair, most=1), [0.0], None
     while worlds.share < 1:
-        worlds.go_on(pair)
+        worlds.go_on(lambda: False, pair)
         shares.append(worlds.share)
         first = first or json.loads(json.dumps(worlds.so_far(), allow_nan=False))
     assert shares == sorted(shares)
@@ -172,14 +173,9 @@ def test_an_unusable_prompt_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("of_server", "wanted"),
-    [
-        (trials_of, {"kind": "trials", "trial": "pair"}),
-        (TwoWorlds, {"kind": "worlds", "stop": 0}),
-        (lambda request, pair: game_after(pair, request), {"kind": "guess"}),
-    ],
+    "wanted", [{"kind": "trials", "trial": "pair"}, {"kind": "worlds", "stop": 0}, {"kind": "guess"}]
 )
-def test_what_a_server_cannot_do_is_refused(of_server, wanted):
+def test_what_a_server_cannot_do_is_refused(wanted):
     with pytest.raises(PairError) as refused:
-        of_server(asked(wanted), object())
+        list(asked(wanted).work(SimpleNamespace(is_over=False), object()))
     assert_one_sentence(str(refused.value))

@@ -234,13 +234,13 @@ def test_a_pair_that_was_sent_away_is_loaded_again_outside_the_turn(places, queu
         held = threading.Event()
         wait_in_line(queue, lambda: held.wait(PATIENCE))
         late, quick = (ask(models, queue, choice=Choice(dtype=kind)) for kind in ("bfloat16", "float32"))
-        assert (await anext(late)).values == {"ahead": 1}
+        assert (await anext(late)).what.values == {"ahead": 1}
         with models.pool.loading:  # as while another pair loads
             models.pool.pairs.clear()
             models.pool.pairs[models.request(Choice(dtype="float32")).key] = small
             held.set()
             seen = await asyncio.wait_for(asyncio.gather(anext(late), steps_of(quick)), PATIENCE)
-            assert seen[0].key == "run.loading_pair"
+            assert seen[0].what.key == "pair_loads"
         return seen[1][-1], (await steps_of(late))[-1]
 
     async def steps_of(visitor):

@@ -18,7 +18,7 @@ from specdemo.ui.runs.limits import LOCAL, Visitor
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import RunQueue
 from specdemo.ui.runs.run import measure
-from specdemo.ui.runs.trials import SHOWN_CELLS, trials_of, verdict_of
+from specdemo.ui.runs.trials import SHOWN_CELLS, verdict_of
 
 PROMPT = "Once upon a time, there was a little fox"
 PARAMS = Params(gamma=3, temperature=0.8, top_p=0.9, seed=7)
@@ -46,9 +46,9 @@ def request(trial, params=PARAMS, prompt=PROMPT):
 
 
 def counted(trial, runs, params=PARAMS, *pairs):
-    trials = trials_of(request(trial, params), *pairs)
+    trials = request(trial, params).begin(*pairs)
     for _ in range(runs):
-        trials.run(lambda: False, *pairs)
+        trials.go_on(lambda: False, *pairs)
     return json.loads(json.dumps(trials.so_far(), allow_nan=False))
 
 
@@ -150,7 +150,7 @@ def test_a_pair_is_tried_with_drafting_on_and_off():
     found = counted("pair", 3, PARAMS, pair)
     assert found["runs"] == 3 and found["found"] == "few" and 0 < found["accepted"] <= found["judged"]
     assert any(one["text"].strip() for one in found["cells"])
-    assert f"“{PROMPT}”" in trials_of(request("pair"), pair).whose
+    assert f"“{PROMPT}”" in request("pair").begin(pair).whose
 
 
 @pytest.mark.slow
@@ -158,10 +158,10 @@ def test_a_pair_is_tried_with_drafting_on_and_off():
 def test_between_two_turns_no_pair_is_kept(runs):
     """Before the first run, too, and after one that failed."""
     pair = load_pair(device="cpu", dtype="float32")
-    trials, held = trials_of(request("pair"), pair), weakref.ref(pair)
+    trials, held = request("pair").begin(pair), weakref.ref(pair)
     with suppress(ZeroDivisionError):
         for _ in range(runs):
-            trials.run(lambda: 1 / 0, pair)
+            trials.go_on(lambda: 1 / 0, pair)
     del pair
     gc.collect()
     assert held() is None

@@ -32,7 +32,7 @@ from specdemo.ui.runs.routes import RUNS, following_routes, health_route
 from specdemo.ui.runs.run import RunProgress, Waiting
 from specdemo.ui.view.kept import KeptRun
 from specdemo.words.catalogue import say
-from specdemo.words.message import refusal
+from specdemo.words.message import message, refusal
 from tests.played import played
 from tests.pure.test_feed import ROUNDS, output, trace
 from tests.sentences import refused
@@ -84,7 +84,7 @@ class Told:
 async def messages(run, since: int = 0) -> list[dict]:
     """All that a reader is told, until the end."""
     with run.reading():
-        return [json.loads(news.make()) async for news in run.news(since) if news]
+        return [json.loads(news[1]) async for news in run.news(since) if news]
 
 
 @played
@@ -93,14 +93,14 @@ async def test_a_reader_is_told_what_is_waited_for_then_the_rounds_and_the_end()
 
     async def read() -> None:
         async for news in told.run.news(0):
-            heard.append(json.loads(news.make()))
+            heard.append(json.loads(news[1]))
 
     async def hears(count: int) -> None:
         while len(heard) < count:
             await asyncio.sleep(0.001)
 
     reader = asyncio.create_task(read())
-    await told.says(Waiting("run.line", {"ahead": 2}, None))
+    await told.says(Waiting(message("line", ahead=2), None))
     await hears(1)
     await told.goes_on(*ROUNDS[:2])
     await hears(2)
@@ -119,13 +119,13 @@ async def test_a_reader_is_told_what_is_waited_for_then_the_rounds_and_the_end()
 async def test_what_goes_wrong_is_told_with_what_was_there_before():
     early, late = Told(), Told()
     await early.says(ValueError(refusal("gamma", "whole", 99, low=1, high=16)))
-    assert await messages(early.run) == [{"notice": early.run.said(), "ended": True}]
-    assert "99" in early.run.said()["text"] and early.run.kept is None
+    assert await messages(early.run) == [early.run.said() | {"ended": True}]
+    assert "99" in early.run.said()["notice"]["text"] and early.run.kept is None
     await late.goes_on(*ROUNDS[:1])
     late.trace.end("error")
     await late.says(RuntimeError("no"))
     await late.run.task
-    assert late.run.said()["kind"] == "error" and "RuntimeError" in late.run.said()["text"]
+    assert (told := late.run.said()["notice"])["kind"] == "error" and "RuntimeError" in told["text"]
     assert json.loads(gzip.decompress(late.run.kept.message))["update"]["finish"] == "error"
 
 
@@ -151,7 +151,7 @@ async def test_a_run_is_left_when_nobody_reads_it_for_a_while(monkeypatch):
 async def test_a_run_that_is_stopped_in_line_says_so_and_leaves_it():
     async def waits(ticket):
         while not ticket.done.done():
-            yield Waiting("run.line", {"ahead": 1}, None)
+            yield Waiting(message("line", ahead=1), None)
             await asyncio.sleep(0.01)
         ticket.done.result()
 

@@ -73,10 +73,10 @@ def test_each_mistake_is_found(mistake):
 def test_drafting_on_and_off_have_the_same_distribution_and_other_uniform_numbers():
     params = Params(temperature=1.0, top_p=1.0, gamma=2, seed=0, max_new_tokens=20)
     pair = runs.tiny_pair()
-    made = PairTrials(pair, list(TINY_PROMPT), params)
+    made = PairTrials(list(TINY_PROMPT), params)
     for _ in range(120):
-        made.run()
-    made.run(lambda: True)  # it is over before its end, and does not count
+        made.run(pair)
+    made.run(pair, lambda: True)  # it is over before its end, and does not count
     assert made.drafting.total() == made.alone.total() == 120
     assert homogeneity(made.drafting, made.alone).p_value > SOUND
     assert made.drafting != made.alone and 0.3 < made.accepted / made.judged < 0.9

@@ -20,7 +20,7 @@ from specdemo.ui.runs.limits import Limits, Visitor
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import RunQueue
 from specdemo.ui.runs.run import RunProgress, Waiting, follow, is_for_visitor, message_about
-from specdemo.ui.view.settings import judging_in_words
+from specdemo.ui.view.settings import in_words, judging_in_words
 from specdemo.ui.view.texts import drafting_in_words
 from specdemo.words.catalogue import speaking
 
@@ -125,7 +125,7 @@ def add_api(models: Models, queue: RunQueue, limits: Limits) -> None:
             async with aclosing(reports(visitor_of(request, limits), *asked)) as following:
                 async for report in following:
                     if isinstance(report, Waiting):
-                        yield {"text": "", "rounds": [], "waiting": report.sentence}
+                        yield {"text": "", "rounds": [], "waiting": in_words(report.what)}
                         continue
                     trace = report.run.trace
                     rounds = await asyncio.to_thread(rounds_json, trace.rounds[since : report.until])

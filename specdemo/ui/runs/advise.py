@@ -19,7 +19,7 @@ from specdemo.measure.settings import EVERY
 from specdemo.servers.software import ServedPair
 from specdemo.ui.runs.models import Choice
 from specdemo.ui.runs.queue import Ticket
-from specdemo.ui.runs.run import Link, MeasurementRequest, Wanted, Work
+from specdemo.ui.runs.run import Link, MeasurementRequest, Wanted
 from specdemo.ui.view import wire
 from specdemo.ui.view.settings import in_words, sampler_in_words
 from specdemo.words.catalogue import say
@@ -34,33 +34,31 @@ SAVED_EVERY = 5.0  # s, after which the report is made anew
 class AdviseRequest(MeasurementRequest):
     works: tuple[str, ...]
 
-    def work(self, ticket: Ticket) -> Work:
-        def advised(pair: AnyPair) -> Iterator[dict[str, Any]]:
-            if zero.GPU is not None or isinstance(pair, ServedPair):
-                raise PairError(message("advise_not_here"))
-            where = say("run.on_device", name=pair.info.target, device=pair.info.device_name)
-            whose = f"{where}, {sampler_in_words(self.params)}"
-            told: dict[str, Any] = {"whose": whose, "text": say("run.warming_up"), "share": 0.0}
+    def work(self, ticket: Ticket, *pairs: AnyPair) -> Iterator[dict[str, Any]]:
+        pair = pairs[0]
+        if zero.GPU is not None or isinstance(pair, ServedPair):
+            raise PairError(message("advise_not_here"))
+        where = say("run.on_device", name=pair.info.target, device=pair.info.device_name)
+        whose = f"{where}, {sampler_in_words(self.params)}"
+        told: dict[str, Any] = {"whose": whose, "text": say("run.warming_up"), "share": 0.0}
+        yield told
+        most = min(TOKENS, self.params.max_new_tokens)
+        params = replace(self.params, max_new_tokens=most, alternatives=0, tree=())
+        command, saved = _command(self.works, params), 0.0
+        how = (prompts_of(self.works), params, BUDGET, command, lambda: ticket.is_over)
+        for progress in advise(pair, [EVERY], *how):
+            measured = progress.measured
+            is_over = measured.ended != "running"
+            is_whole = is_over and measured.ended != "interrupted"
+            left, spent = max(0.0, BUDGET - measured.seconds), ticket.seconds
+            share = 1.0 if is_whole else min(0.99, spent / (spent + left or 1.0))
+            told |= {"text": in_words(progress.doing), "share": share}
+            if measured.samples or is_over:
+                told |= {"advice": advice_object(measured)}
+                if is_over or measured.seconds > saved + SAVED_EVERY:
+                    saved = measured.seconds
+                    self.report.append(report.page_of(report.advice_of(measured)))
             yield told
-            most = min(TOKENS, self.params.max_new_tokens)
-            params = replace(self.params, max_new_tokens=most, alternatives=0, tree=())
-            command, saved = _command(self.works, params), 0.0
-            how = (prompts_of(self.works), params, BUDGET, command, lambda: ticket.is_over)
-            for progress in advise(pair, [EVERY], *how):
-                measured = progress.measured
-                is_over = measured.ended != "running"
-                is_whole = is_over and measured.ended != "interrupted"
-                left, spent = max(0.0, BUDGET - measured.seconds), ticket.seconds
-                share = 1.0 if is_whole else min(0.99, spent / (spent + left or 1.0))
-                told |= {"text": in_words(progress.doing), "share": share}
-                if measured.samples or is_over:
-                    told |= {"advice": advice_object(measured)}
-                    if is_over or measured.seconds > saved + SAVED_EVERY:
-                        saved = measured.seconds
-                        self.report.append(report.page_of(report.advice_of(measured)))
-                yield told
-
-        return advised
 
 
 def advise_request(wanted: Wanted, choice: Choice, prompt: str, params: Params, link: Link) -> AdviseRequest:

@@ -11,7 +11,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -22,10 +22,10 @@ from specdemo.ui.runs.queue import Refused, Ticket
 from specdemo.ui.runs.recorded import digest_of
 from specdemo.ui.runs.run import RunProgress, Waiting, message_about
 from specdemo.ui.view.feed import RunFeed, nothing_yet, notice
-from specdemo.ui.view.kept import KeptRun, kept_run, with_update
-from specdemo.ui.view.settings import AS_STARTED, WEIGHT_CHOICES, Values, in_words, values_of
+from specdemo.ui.view.kept import KeptRun, kept_run, values_of_trace, with_update
+from specdemo.ui.view.settings import AS_STARTED, WEIGHT_CHOICES, in_words
 from specdemo.ui.view.texts import describe_pair, unfinished
-from specdemo.ui.view.wire import Measurement, Notice, PageMessage
+from specdemo.ui.view.wire import Measurement, NoticeKind, PageMessage
 from specdemo.words.catalogue import say
 from specdemo.words.message import message
 
@@ -33,18 +33,10 @@ QUIET_SECONDS = 15.0  # after which a comment shows that a connection still stan
 STOPPED_EARLY = message("stopped_early")
 
 
-@dataclass(frozen=True)
-class StreamEvent:
-    """What a reader is told: JSON, made where it keeps nobody waiting. place: how many of the run's rounds
-    the reader then knows."""
-
-    place: int
-    make: Callable[[], str]
-
-
 class Followed:
     """Something that goes on in the server and is read by a page. session: the session of the page that asked
-    for it."""
+    for it. said: makes what a reader is shown of it besides a run's rounds, in the language that is spoken;
+    another function whenever that is new. feed: the rounds of a run that goes on."""
 
     def __init__(self, limits: Limits, session: str = "", address: str = "", name: str = "") -> None:
         self.name, self.session, self.address = name or secrets.token_hex(16), session, address
@@ -56,8 +48,10 @@ class Followed:
         self.heard = time.monotonic()  # when it was asked for, or its last reader has left
         self.used = self.heard  # when anybody has last asked for anything of it
         self.ended = False
+        self.said: Callable[[], PageMessage] | None = None
+        self.feed: RunFeed | None = None
         self.kept: KeptRun | None = None  # of a run that has ended
-        self._told = asyncio.Event()
+        self._changed = asyncio.Event()
 
     @property
     def size(self) -> int:
@@ -74,7 +68,7 @@ class Followed:
             self.ticket.stop(STOPPED_EARLY)
 
     def begin(self, reports: AsyncIterator[Any]) -> asyncio.Task[None]:
-        """Follows what the reports tell from now on."""
+        """Follows the reports from now on."""
         self.task = asyncio.create_task(self._follow(reports))
         return self.task
 
@@ -88,11 +82,30 @@ class Followed:
             self.readers -= 1
             self.heard = time.monotonic()
 
-    async def news(self, since: int) -> AsyncIterator[StreamEvent | None]:
-        """Yields what is new after the first `since` rounds, until it has ended. None means that nothing is
-        new for a while."""
-        raise NotImplementedError
-        yield
+    async def news(self, since: int) -> AsyncIterator[tuple[int, str] | None]:
+        """Yields what is new after the first `since` rounds, until it has ended: how many rounds the reader
+        then knows, and a message as JSON, made where it keeps nobody waiting. None means that nothing is new
+        for a while."""
+        shown, feed, timed = None, None, None
+        while True:
+            changed, ended, feed, said = self._changed, self.ended, self.feed or feed, self.said
+            message: PageMessage = {"ended": True} if ended else {}
+            if said is not shown and said:
+                message, shown = {**said(), **message}, said
+            settles = feed is not None and feed.ended and feed.trace.stats is not timed
+            if feed and (ended or settles or since == 0 or feed.until > since):
+                timed = feed.trace.stats if feed.ended else None
+                update = await asyncio.to_thread(feed.update, since)
+                since = update["until"]
+                yield since, await asyncio.to_thread(with_update, message, update)
+            elif message:
+                if ended and self.kept:
+                    message["stored"] = True
+                yield since, await asyncio.to_thread(json.dumps, message)
+            if ended:
+                return
+            if not (feed and feed.until > since) and not await _comes(changed):
+                yield None
 
     async def _take(self, report: Any) -> None:
         raise NotImplementedError
@@ -102,22 +115,22 @@ class Followed:
 
     async def _end(self) -> None:
         self.ended = True
-        self._tell()
+        self._wake()
 
     async def _follow(self, reports: AsyncIterator[Any]) -> None:
         try:
-            async with aclosing(reports) as told:  # type: ignore[type-var]
-                async for report in told:
+            async with aclosing(reports) as following:  # type: ignore[type-var]
+                async for report in following:
                     await self._take(report)
-                    self._tell()
+                    self._wake()
         except Exception as error:
             self._fail(error)
         finally:
             await self._end()
 
-    def _tell(self) -> None:
-        told, self._told = self._told, asyncio.Event()
-        told.set()
+    def _wake(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
 
 
 class FollowedRun(Followed):
@@ -136,8 +149,6 @@ class FollowedRun(Followed):
     ) -> None:
         super().__init__(limits, **who)
         self.params, self.link, self.remarks, self.before = params, link, remarks, before
-        self.said: Callable[[], Notice] | None = None  # makes the notice in the language that is spoken
-        self.feed: RunFeed | None = None
         self.described: object = None
 
     @property
@@ -149,50 +160,28 @@ class FollowedRun(Followed):
         feed = self.feed  # first: when the run ends, it is kept before its feed goes
         return self.kept or (feed and kept_run(feed))
 
-    async def news(self, since: int) -> AsyncIterator[StreamEvent | None]:
-        shown, feed, timed = None, None, None
-        while True:
-            told, ended, feed, said = self._told, self.ended, self.feed or feed, self.said
-            message: PageMessage = {"ended": True} if ended else {}
-            if said is not shown and said:
-                message["notice"], shown = said(), said
-            settles = feed is not None and feed.ended and feed.trace.stats is not timed
-            if feed and (ended or settles or since == 0 or feed.until > since):
-                timed = feed.trace.stats if feed.ended else None
-                update = await asyncio.to_thread(feed.update, since)
-                since = update["until"]
-                yield StreamEvent(since, partial(with_update, message, update))
-            elif message:
-                if ended and self.kept:
-                    message["stored"] = True
-                yield StreamEvent(since, partial(json.dumps, message))
-            if ended:
-                return
-            if not (feed and feed.until > since) and not await _comes(told):
-                yield None
-
     async def _take(self, report: Waiting | RunProgress) -> None:
         if isinstance(report, Waiting):
-            self.said = lambda: notice("wait", report.sentence, share=report.share)
+            self.said = lambda: {"notice": notice("wait", in_words(report.what), share=report.share)}
             return
-        trace = report.run.trace
+        pair, trace = report.pair, report.run.trace
         if self.feed is None:
-            tokenizer = getattr(report.pair, "tokenizer", None)  # a server has none
+            tokenizer = getattr(pair, "tokenizer", None)  # a server has none
             self.feed = RunFeed(trace, tokenizer, link=self.link(trace), before=self.before)
         self.feed.ended = report.is_timed or report.ended
         self.feed.settles = not report.ended
-        if (state := (report.pair.warming_up, report.pair.notes)) != self.described:
+        if (state := (pair.warming_up, pair.notes)) != self.described:
             self.described = state
-            self.said = lambda: notice("note", *self.remarks, *describe_pair(report.pair, self.params))
+            self.said = lambda: {"notice": notice("note", *self.remarks, *describe_pair(pair, self.params))}
         if note := report.note:
-            self.said = lambda: notice("note", in_words(note))
+            self.said = lambda: {"notice": notice("note", in_words(note))}
 
     def _fail(self, error: Exception) -> None:
         if self.feed:
             self.feed.ended = True
-        told = message_about(error)
-        made = notice("note" if told == STOPPED_EARLY else "error")
-        self.said = lambda: {**made, "text": in_words(told)}
+        why = message_about(error)
+        kind: NoticeKind = "note" if why == STOPPED_EARLY else "error"
+        self.said = lambda: {"notice": notice(kind, in_words(why))}
 
     async def _end(self) -> None:
         await super()._end()
@@ -207,40 +196,35 @@ class FollowedMeasurement(Followed):
 
     def __init__(self, limits: Limits, wanted: object, report: Sequence[str] = (), **who: str) -> None:
         super().__init__(limits, **who)
-        self.report = report
-        self.latest, self.stopped = nothing_yet(wanted, self.name), False
+        self.report, self.stopped = report, False
+        self._show(nothing_yet(wanted, self.name))
 
     @property
     def size(self) -> int:
         return sum(map(len, self.report))
 
-    async def news(self, since: int) -> AsyncIterator[StreamEvent | None]:
-        shown = None
-        while True:
-            told, ended, latest = self._told, self.ended, self.latest
-            if latest is not shown or ended:
-                shown = latest
-                message = {"measurement": latest, **({"ended": True} if ended else {})}
-                yield StreamEvent(since, partial(json.dumps, message))
-            if ended:
-                return
-            if not await _comes(told):
-                yield None
-
-    async def _take(self, report: Measurement) -> None:
-        if not self.stopped:
-            self.latest = report
-
-    def _fail(self, error: Exception) -> None:
-        if not self.stopped:
-            self.latest = failed(self.latest, error)
-
     def stop(self) -> None:
         super().stop()
         if not self.ended:
+            self._show(self.latest | {"state": "stopped", "text": say("run.stopped"), "share": None})
             self.stopped = True
-            self.latest = self.latest | {"state": "stopped", "text": say("run.stopped"), "share": None}
-            self._tell()
+            self._wake()
+
+    def _show(self, latest: Measurement) -> None:
+        """Shows that from now on, unless the page has stopped the measurement."""
+        if not self.stopped:
+            self.latest = latest
+            self.said = lambda: {"measurement": latest}
+
+    async def _take(self, report: Measurement) -> None:
+        self._show(report)
+
+    def _fail(self, error: Exception) -> None:
+        self._show(failed(self.latest, error))
+
+    async def _end(self) -> None:
+        self.said = partial(dict, measurement=self.latest)  # once more, with the end
+        await super()._end()
 
 
 def opened_run(limits: Limits, kept: KeptRun, name: str, address: str) -> FollowedRun:
@@ -254,32 +238,26 @@ def recorded_run(limits: Limits, trace: Trace, name: str, pairs: Collection[str]
     """A run that comes with the project. pairs: the names of the pairs that can be chosen here."""
     feed = RunFeed(trace, recorded=True, link=f"trace={name}&digest={digest_of(trace)}")
     kept = kept_run(feed, lambda: notice("recorded", unfinished(trace)))
-    values: Values = {"prompt": trace.prompt} | values_of(trace.params)
-    if trace.pair.name in pairs:
-        values |= {"pair": trace.pair.name, "server": ""} | dict.fromkeys(WEIGHT_CHOICES, AS_STARTED)
-    return opened_run(limits, replace(kept, values=values), name, "")
+    weights = dict.fromkeys(WEIGHT_CHOICES, AS_STARTED) if trace.pair.name in pairs else None
+    return opened_run(limits, replace(kept, values=values_of_trace(trace, weights)), name, "")
 
 
-async def _comes(told: asyncio.Event) -> bool:
-    """Whether news comes within QUIET_SECONDS."""
+async def _comes(news: asyncio.Event) -> bool:
+    """Whether it comes within QUIET_SECONDS."""
     try:
         async with asyncio.timeout(QUIET_SECONDS):
-            await told.wait()
+            await news.wait()
     except TimeoutError:
         return False
     return True
 
 
 def wrong(error: Exception) -> PageMessage:
-    return {"notice": notice("error", words_of(error))}
+    return {"notice": notice("error", in_words(message_about(error)))}
 
 
 def failed(latest: Measurement, error: Exception) -> Measurement:
-    return latest | {"state": "failed", "text": words_of(error), "share": None}
-
-
-def words_of(error: Exception) -> str:
-    return in_words(message_about(error))
+    return latest | {"state": "failed", "text": in_words(message_about(error)), "share": None}
 
 
 UNUSED_SECONDS = 3_600  # for which a run that has ended is kept without being asked for
@@ -311,11 +289,9 @@ class Board:
         one.begin(reports).add_done_callback(lambda _: self._has_ended(one))
 
     def get(self, name: str) -> Followed | None:
-        if name in self.recorded:
-            return self.recorded[name]
         if one := self.entries.pop(name, None):
             self.entries[name], one.used = one, time.monotonic()
-        return one
+        return one or self.recorded.get(name)
 
     def _has_ended(self, one: Followed) -> None:
         """Called when a run or measurement has ended. If a page shows it now, the runs that the page showed
@@ -324,7 +300,7 @@ class Board:
             stay = (one.name, *(one.before if isinstance(one, FollowedRun) else ()))
             for each in list(self.entries.values()):
                 if each.name not in stay and each.kept and each.session == one.session:
-                    self._remove(each)
+                    del self.entries[each.name]
         self._make_room()
 
     def make_room(self, address: str) -> None:
@@ -338,15 +314,15 @@ class Board:
                 return
             if one := held.to_go(unread, newcomer=address):
                 one.stop()
-                return self._remove(one)
+                del self.entries[one.name]
+                return
         raise Refused(message("unread"))
 
     def _make_room(self) -> None:
         """Removes entries until there is room, but never the latest one, and nothing that goes on."""
         while ended := [each for each in list(self.entries.values())[:-1] if each.ended and not each.readers]:
-            oldest = ended[0]
-            if time.monotonic() - oldest.used > UNUSED_SECONDS:
-                self._remove(oldest)
+            if time.monotonic() - ended[0].used > UNUSED_SECONDS:
+                del self.entries[ended[0].name]
                 continue
             sizes, counts = Holdings(), Holdings()
             for each in self.entries.values():
@@ -357,7 +333,4 @@ class Board:
             if not held:
                 return
             if one := held.to_go({each: each.address for each in ended}):
-                self._remove(one)
-
-    def _remove(self, one: Followed) -> None:
-        del self.entries[one.name]
+                del self.entries[one.name]

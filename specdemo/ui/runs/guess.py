@@ -32,7 +32,7 @@ from specdemo.session import one_round, prepare
 from specdemo.ui.runs.limits import Holdings, Limits
 from specdemo.ui.runs.models import Choice
 from specdemo.ui.runs.queue import Ticket
-from specdemo.ui.runs.run import Link, MeasurementRequest, Wanted, Work, pair_here
+from specdemo.ui.runs.run import Link, MeasurementRequest, Wanted, pair_here
 from specdemo.ui.view import wire
 from specdemo.ui.view.feed import prompt_tokens, rounds_to_draw, setting
 from specdemo.words.catalogue import say
@@ -60,12 +60,9 @@ class GuessRequest(MeasurementRequest):
     hall: str
     period = None
 
-    def work(self, ticket: Ticket) -> Work:
-        def played(pair: AnyPair) -> Iterator[dict[str, Any]]:
-            if game := game_after(pair, self, lambda: ticket.is_over):
-                yield {"guess": game, "share": 1.0}
-
-        return played
+    def work(self, ticket: Ticket, *pairs: AnyPair) -> Iterator[dict[str, Any]]:
+        if game := game_after(pairs[0], self, lambda: ticket.is_over):
+            yield {"guess": game, "share": 1.0}
 
 
 def guess_request(wanted: Wanted, choice: Choice, prompt: str, params: Params, link: Link) -> GuessRequest:
@@ -240,20 +237,16 @@ class Halls:
         addresses have too many together, the one with the most loses its first."""
         self._end()
         now = time.monotonic()
+        seen = now - UNSEEN_SECONDS
         owners = {code: hall.address for code, hall in self.halls.items()}
         held = Holdings(owners.values())
-        first: str | None = None  # that is closed for it
-        if held[address] >= self.limits.halls_of_address:
-            idle = (
-                code
-                for code, hall in self.halls.items()
-                if hall.address == address and not hall.plays and hall.looked < now - UNSEEN_SECONDS
-            )
-            if (first := next(idle, None)) is None:
+        has_all = held[address] >= self.limits.halls_of_address
+        if has_all or len(owners) >= self.limits.halls:
+            unused = (code for code, hall in self.halls.items() if not hall.plays and hall.looked < seen)
+            idle = (code for code in unused if owners[code] == address)
+            first = next(idle, None) if has_all else held.to_go(owners, newcomer=address)
+            if first is None:
                 return None
-        elif len(owners) >= self.limits.halls and (first := held.to_go(owners, newcomer=address)) is None:
-            return None
-        if first:
             del self.halls[first]
         code = secrets.token_hex(16)
         self.halls[code] = Hall(game, address, opened=now, looked=now)

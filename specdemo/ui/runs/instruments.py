@@ -5,9 +5,7 @@ A measurement waits in the same line as any run, and what is measured before it 
 """
 
 import json
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from copy import copy
 from dataclasses import asdict, dataclass, field, replace
 from random import SystemRandom
@@ -37,8 +35,8 @@ from specdemo.servers.software import ServedPair
 from specdemo.ui.runs.advise import advise_request
 from specdemo.ui.runs.guess import guess_request
 from specdemo.ui.runs.models import Choice, Models
-from specdemo.ui.runs.queue import Ticket, fulfil
-from specdemo.ui.runs.run import Link, MeasurementRequest, Wanted, Work, awaitable, prompt_in_words
+from specdemo.ui.runs.queue import Ticket
+from specdemo.ui.runs.run import Link, MeasurementRequest, Wanted, in_thread, prompt_in_words
 from specdemo.ui.runs.trials import trials_request, worlds_request
 from specdemo.ui.view import feed, wire
 from specdemo.ui.view.settings import judging_in_words, length_in_words, sampler_in_words
@@ -58,41 +56,38 @@ class ComparisonRequest(MeasurementRequest):
     async def choices(self, models: Models) -> list[Choice]:
         return [self.choice, *await _others(models, self)]
 
-    def work(self, ticket: Ticket) -> Work:
-        def compared(*pairs: AnyPair) -> Iterator[dict[str, Any]]:
-            plan_of = PLANS[self.kind] if pairs[0].runs_here else plan_of_servers
-            plan = plan_of(self, list(pairs))
-            told: dict[str, Any] = {"whose": plan.whose, "text": say("run.warming_up"), "share": 0.0}
+    def work(self, ticket: Ticket, *pairs: AnyPair) -> Iterator[dict[str, Any]]:
+        plan_of = PLANS[self.kind] if pairs[0].runs_here else plan_of_servers
+        plan = plan_of(self, list(pairs))
+        told: dict[str, Any] = {"whose": plan.whose, "text": say("run.warming_up"), "share": 0.0}
+        yield told
+        how = {"is_stopped": lambda: ticket.is_over, "in_turns": plan.in_turns}
+        for so_far in compare(plan.settings, plan.prompts, plan.repeats, **how):
+            told = told | {"share": so_far.share} | found(self, plan, so_far)
+            if plan.repeated and so_far.repeats > plan.in_turns:
+                told["whose"] = plan.repeated
+            if so_far.rows and so_far.measuring:
+                name = plan.names.get(so_far.measuring, so_far.measuring)
+                told["text"] = say("run.measuring", name=name)
             yield told
-            how = {"is_stopped": lambda: ticket.is_over, "in_turns": plan.in_turns}
-            for so_far in compare(plan.settings, plan.prompts, plan.repeats, **how):
-                told = told | {"share": so_far.share} | found(self, plan, so_far)
-                if plan.repeated and so_far.repeats > plan.in_turns:
-                    told["whose"] = plan.repeated
-                if so_far.rows and so_far.measuring:
-                    name = plan.names.get(so_far.measuring, so_far.measuring)
-                    told["text"] = say("run.measuring", name=name)
-                yield told
-                if ticket.is_over:
-                    return
-
-        return compared
+            if ticket.is_over:
+                return
 
 
 @dataclass(frozen=True)
 class MeasurementPlan:
-    """What is compared. whose: what is compared, in words. names: what the page calls a setting, where that
-    is not the setting's own name, which files have. in_turns: see `compare`. repeated: what is said in place
-    of `whose` where runs were too short to be timed in turns. abouts: by the settings' names, what they do.
+    """What is compared. whose: what is compared, in words. in_turns: see `compare`. repeated: what is said in
+    place of `whose` where runs were too short to be timed in turns. names: what the page calls a setting,
+    where that is not the setting's own name, which files have. abouts: by the settings' names, what they do.
     firsts: the names of those that are shown at first; empty: all."""
 
     settings: list[Setting]
     prompts: Sequence[str]
     repeats: int
     whose: str
-    names: dict[str, str] = field(default_factory=dict)
     in_turns: int = 0
     repeated: str = ""
+    names: dict[str, str] = field(default_factory=dict)
     abouts: dict[str, str] = field(default_factory=dict)
     firsts: Sequence[str] = ()
 
@@ -140,9 +135,7 @@ async def _others(models: Models, request: ComparisonRequest) -> list[Choice]:
     if models.is_server(request.choice):
         if request.kind == "gamma":
             raise PairError(message("servers_length"))
-        beside: Future[list[Choice]] = Future()  # asking servers takes time
-        threading.Thread(target=fulfil, args=(beside, models.beside, request.choice), daemon=True).start()
-        return await awaitable(beside)
+        return await in_thread(models.beside, request.choice)
     if request.kind != "compare":
         return []
     others = others_at_hand(request.choice.pair or models.default)
@@ -155,7 +148,7 @@ def _race(request: ComparisonRequest, pairs: list[Pair]) -> MeasurementPlan:
     drafting = [_method(params.draft_with), *length_in_words(params), *judging_in_words(params)]
     settings = [_alone(pairs[0], params), Setting(", ".join(drafting), pairs[0], params)]
     whose = f"{_in_words(pairs, request)}, {drafter_in_words(params, pairs[0].info)}"
-    return MeasurementPlan(settings, [request.prompt], 1, say("run.one_each", whose=whose))
+    return _plan(settings, pairs, request, whose)
 
 
 def _alone(pair: Pair, params: Params) -> Setting:
@@ -172,7 +165,7 @@ def _gammas(request: ComparisonRequest, pairs: list[Pair]) -> MeasurementPlan:
     settings = [_alone(pairs[0], params)]
     settings += [Setting(f"γ {gamma}", pairs[0], replace(params, gamma=gamma, tree=())) for gamma in gammas]
     whose = f"{_in_words(pairs, request, with_tree=False)}, {drafter_in_words(params, pairs[0].info)}"
-    return _on_prompts(settings, pairs, request, whose)
+    return _plan(settings, pairs, request, whose)
 
 
 def _drafters(request: ComparisonRequest, pairs: list[Pair]) -> MeasurementPlan:
@@ -186,7 +179,7 @@ def _drafters(request: ComparisonRequest, pairs: list[Pair]) -> MeasurementPlan:
     abouts = {one.name: _about(one) for one in settings}
     own = [one for one in settings if one.pair is pairs[0] and not one.params.tree]
     firsts = [one.name for one in own if one.params.draft_with in FIRST]
-    return replace(_on_prompts(settings, pairs, request, whose), names=names, abouts=abouts, firsts=firsts)
+    return replace(_plan(settings, pairs, request, whose), names=names, abouts=abouts, firsts=firsts)
 
 
 # The methods that are shown at first, of the pair's own: one of each kind of drafter.
@@ -231,27 +224,23 @@ def plan_of_servers(request: ComparisonRequest, pairs: list[ServedPair]) -> Meas
     settings += [
         Setting(say("run.drafting_pair", name=pair.info.name), pair, pair.check(params)) for pair in used
     ]
-    whose = _in_words(pairs, request)
-    if request.kind == "race":
-        return MeasurementPlan(settings, [request.prompt], 1, say("run.one_each", whose=whose))
-    return _on_prompts(settings, pairs, request, whose)
+    return _plan(settings, pairs, request, _in_words(pairs, request))
 
 
-def _on_prompts(
+def _plan(
     settings: list[Setting], pairs: Sequence[AnyPair], request: ComparisonRequest, whose: str
 ) -> MeasurementPlan:
+    if request.kind == "race":
+        return MeasurementPlan(settings, [request.prompt], 1, say("run.one_each", whose=whose))
     in_turns = all(map(can_be_timed_in_turns, pairs))
-    said = say("run.in_turns", whose=whose) if in_turns else whose
+    turns = say("run.in_turns", whose=whose)
     if request.prompts == "set":
-        return MeasurementPlan(
-            settings, prompts_for(pairs[0], feed.SET_SIZE), 1, said, in_turns=int(in_turns)
-        )
+        prompts = prompts_for(pairs[0], feed.SET_SIZE)
+        return MeasurementPlan(settings, prompts, 1, turns if in_turns else whose, int(in_turns))
     repeated = say("run.times", whose=whose, repeats=feed.REPEATS)
     if not in_turns:
         return MeasurementPlan(settings, [request.prompt], feed.REPEATS, repeated)
-    return MeasurementPlan(
-        settings, [request.prompt], feed.REPEATS, said, in_turns=feed.IN_TURNS, repeated=repeated
-    )
+    return MeasurementPlan(settings, [request.prompt], feed.REPEATS, turns, feed.IN_TURNS, repeated)
 
 
 def _in_words(pairs: Sequence[AnyPair], request: ComparisonRequest, with_tree: bool = True) -> str:

@@ -80,16 +80,6 @@ class Servers:
                 pair = self.connected[name] = connect(*place, name=name if self.hosted else None)
             return pair
 
-    def beside(self, pair: ServedPair) -> list[str]:
-        """The other given servers that can be reached and serve a model of the same name."""
-        found = []
-        for name, place in self.places.items():
-            with suppress(PairError):
-                other = self.get(name, place)
-                if other is not pair and other.server.model == pair.server.model:
-                    found.append(name)
-        return found
-
 
 EMBEDDED_PAIRS = ("embedded", catalog.POOR, catalog.EAGLE3, catalog.DFLASH)
 
@@ -211,10 +201,17 @@ class Models:
         return self._server(choice) is not None
 
     def beside(self, choice: Choice) -> list[Choice]:
-        """The other servers that serve the same model, which are asked if necessary. Raises as `get` does."""
+        """The other given servers that can be reached and serve a model of the same name as the chosen one,
+        which are asked if necessary. Raises as `get` does."""
         server = self._server(choice)
         assert server is not None, "a server is chosen"
-        return [Choice(name) for name in self.servers.beside(self.servers.get(*server))]
+        pair, same = self.servers.get(*server), []
+        for name, place in self.servers.places.items():
+            with suppress(PairError):
+                other = self.servers.get(name, place)
+                if other is not pair and other.server.model == pair.server.model:
+                    same.append(Choice(name))
+        return same
 
     def request(self, choice: Choice) -> PairRequest:
         """The request that a choice makes. Raises PairError with one sentence that says what cannot be

@@ -116,13 +116,9 @@ class RunQueue:
         """Tells the queue's thread that somebody has begun to read an answer, or that one more request can
         have its turn."""
         with self.changed:
-            of_one = self.limits.waiting_of_address
-            self._bound(self._can_run, self.limits.waiting, of_one)
+            self._bound(Ticket.can_run, self.limits.waiting, self.limits.waiting_of_address)
             self._bound(lambda ticket: ticket.is_loading, self.limits.loading)
             self.changed.notify()
-
-    def _can_run(self, ticket: "Ticket") -> bool:
-        return ticket.work is not None and ticket.visitor.is_read()
 
     def _waiting(self, counts: Callable[["Ticket"], bool]) -> dict[str, list["Ticket"]]:
         """The tickets of each address that count, where there are any."""
@@ -131,7 +127,7 @@ class RunQueue:
 
     def _check_room(self, address: str) -> None:
         """Raises Refused if a request of this address would have to leave the line at once."""
-        lines = self._waiting(self._can_run)
+        lines = self._waiting(Ticket.can_run)
         own, longest = len(lines.get(address, ())), max(map(len, lines.values()), default=0)
         waiting, of_one = sum(map(len, lines.values())), self.limits.waiting_of_address
         if of_one is not None and own >= of_one:
@@ -163,7 +159,7 @@ class RunQueue:
         """The tickets that wait, in the order of their turns: first those whose turn came too early, then one
         of each address in turn, that of the address that has a turn now last."""
         now = self.running and self.running.visitor.address
-        lines = self._waiting(self._can_run)
+        lines = self._waiting(Ticket.can_run)
         rows = [lines[address] for address in sorted(lines, key=lambda address: address == now)]
         tickets = (ticket for one_round in zip_longest(*rows) for ticket in one_round if ticket)
         return sorted(tickets, key=lambda ticket: not ticket.is_next)
@@ -191,8 +187,7 @@ class RunQueue:
             self._start()
 
     def _have_turn(self, ticket: "Ticket", needs: Sequence[Any]) -> None:
-        start = time.monotonic()
-        ticket.began = start - ticket.had
+        ticket.began = start = time.monotonic()
         if ticket.work is None or ticket.is_over:
             ticket.send_away(GIVEN_UP_EARLY)
         else:
@@ -218,7 +213,7 @@ class Ticket:
         self.is_next = False  # its turn came before it could be used
         self.is_loading = False  # its pair
         self.joined = time.monotonic()
-        self.began: float | None = None  # its turn, by the monotonic clock, less what it had before
+        self.began: float | None = None  # its turn, by the monotonic clock
         self.had = 0.0  # s of turns that it gave back
         self.gave_way = False  # in this turn
         self.done: Future[None] = Future()
@@ -234,10 +229,13 @@ class Ticket:
         self.needed, self.work, self.is_loading = needed, work, False
         self.queue.look()
 
+    def can_run(self) -> bool:
+        return self.work is not None and self.visitor.is_read()
+
     def give_way(self) -> bool:
         """Whether the turn has lasted for a TURN_PIECE and others wait. Work that can be cut then returns,
         and goes on in another turn."""
-        if self.began is not None and time.monotonic() - self.began - self.had >= TURN_PIECE:
+        if self.seconds - self.had >= TURN_PIECE:
             self.gave_way = self.others_wait
         return self.gave_way
 
@@ -250,8 +248,7 @@ class Ticket:
         """Takes a place in line for another turn, at the end of its address's, after one that it gave back.
         `done` is a new one. What it had counts as part of the turn, so `is_late` is about all together."""
         with self.queue.changed:
-            if self.began is not None:
-                self.had, self.began = time.monotonic() - self.began, None
+            self.had, self.began = self.seconds, None
             self.work, self.done, self.joined = None, Future(), time.monotonic()
             self.gave_way = False
             if self.queue.is_closed or self.cancelled:
@@ -286,7 +283,7 @@ class Ticket:
     @property
     def seconds(self) -> float:
         """How long the turn has taken so far, with what it had before."""
-        return self.had if self.began is None else time.monotonic() - self.began
+        return self.had + (0.0 if self.began is None else time.monotonic() - self.began)
 
     @property
     def is_over(self) -> bool:

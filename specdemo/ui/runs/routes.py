@@ -22,9 +22,9 @@ from specdemo.ui.runs.guess import Halls
 from specdemo.ui.runs.limits import Limits, request_address
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import RunQueue
-from specdemo.ui.view.feed import conversation, notice
-from specdemo.ui.view.kept import COMPRESSED, KeptRun, as_recorded, file_name, message_of, read_file
-from specdemo.ui.view.settings import Values, values_of, weights_of
+from specdemo.ui.view.feed import notice
+from specdemo.ui.view.kept import COMPRESSED, KeptRun, as_recorded, kept_trace, read_file
+from specdemo.ui.view.settings import weights_of
 from specdemo.ui.view.texts import unfinished
 from specdemo.ui.view.wire import PageMessage
 from specdemo.words.catalogue import say, spoken
@@ -140,10 +140,7 @@ async def _events(one: Followed, since: int, queue: RunQueue) -> AsyncIterator[s
         queue.look()  # its turn can come, now that somebody reads it
         async with aclosing(one.news(since)) as told:
             async for news in told:
-                if news is None:
-                    yield ": still here\n\n"
-                else:
-                    yield f"id: {news.place}\ndata: {await asyncio.to_thread(news.make)}\n\n"
+                yield "id: {}\ndata: {}\n\n".format(*news) if news else ": still here\n\n"
 
 
 TRACES = "/specdemo/traces"
@@ -198,17 +195,9 @@ class TraceUploads:
             def rest() -> PageMessage:
                 return {"name": name, "notice": notice("recorded", unfinished(trace))}
 
-            message, starts = await asyncio.to_thread(
-                message_of, one, rest, getattr(usual, "tokenizer", None)
-            )
-            asked = trace.messages[-1].content if trace.messages else trace.prompt
-            values: Values = {"prompt": asked} | values_of(trace.params)
-            if known:
-                values |= {"pair": trace.pair.name, "server": ""} | weights_of(
-                    trace.pair, usual and usual.info
-                )
-            name_of_file, seed = file_name(trace.params), trace.params.seed
-            kept = KeptRun(message, one.file, name_of_file, seed, values, conversation(trace), starts)
+            weights = weights_of(trace.pair, usual and usual.info) if known else None
+            tokenizer = getattr(usual, "tokenizer", None)
+            kept = await asyncio.to_thread(kept_trace, one, rest, tokenizer, weights)
             self.board.put(opened_run(self.limits, kept, name, owner))
             return {}
         finally:

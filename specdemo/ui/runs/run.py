@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from specdemo import zero
@@ -41,21 +42,14 @@ PERIOD = 0.3  # s between two looks at a measurement
 TELLING = 1.0  # s, from which on what was measured tells what is left
 Link = Callable[[str, Params], str]  # from a pair's name and Params, the query of the address of a new game
 Wanted = dict[str, Any]  # what the page's script sends to ask for a measurement
-Work = Callable[..., Iterator[dict[str, Any]]]
 
 
 class Waiting(NamedTuple):
-    """What a visitor waits for, as a key of the words and their values, so that each reader is told in his
-    own language; and the share of it that is finished, from 0 to 1 (None where it is not known)."""
+    """What a visitor waits for, and the share of it that is finished, from 0 to 1 (None where it is not
+    known)."""
 
-    key: str
-    values: dict[str, object]
+    what: Message
     share: float | None
-
-    @property
-    def sentence(self) -> str:
-        said = {name: in_words(one) if isinstance(one, Message) else one for name, one in self.values.items()}
-        return say(self.key, **said)
 
 
 class RunProgress(NamedTuple):
@@ -181,7 +175,7 @@ async def _until_begun(
             ticket.check()
             if (ahead := ticket.ahead) not in (0, shown):
                 shown = ahead
-                yield Waiting("run.line", {"ahead": ahead}, None)
+                yield Waiting(message("line", ahead=ahead), None)
             period = QUEUE_PERIOD * max(1, shown / 10)
             await asyncio.wait([begun, done], timeout=period, return_when=asyncio.FIRST_COMPLETED)
         if begun.done() or done.done():
@@ -202,21 +196,15 @@ async def loaded(models: Models, ticket: Ticket, choice: Choice) -> AsyncIterato
     ticket.check()
     start, left = time.monotonic(), threading.Event()
     latest: deque[tuple[Message | None, float | None]] = deque([(None, None)], maxlen=1)  # the loader's news
-    name = choice.server or choice.pair or models.default
-    before = ("run.loading_server" if choice.server else "run.loading_pair", {"name": name})
-
-    def load() -> AnyPair:
-        return models.get(choice, lambda *news: latest.append(news), lambda: not left.is_set())
-
-    pair: Future[AnyPair] = Future()
-    threading.Thread(target=fulfil, args=(pair, load), daemon=True).start()
-    loading, shown = awaitable(pair), None
+    before = "server_loads" if choice.server else "pair_loads"
+    name, shown = choice.server or choice.pair or models.default, None
+    loading = in_thread(models.get, choice, lambda *news: latest.append(news), lambda: not left.is_set())
     try:
         while not loading.done():
             doing, share = latest[0]
-            key, values = ("run.loading", {"doing": doing}) if doing else before
             seconds = f"{time.monotonic() - start:.0f}"
-            waiting = Waiting(key, {**values, "seconds": seconds}, share)
+            loads = message(before, name=name, seconds=seconds)
+            waiting = Waiting(message("loads", doing=doing, seconds=seconds) if doing else loads, share)
             if waiting != shown:
                 shown = waiting
                 yield waiting
@@ -225,6 +213,13 @@ async def loaded(models: Models, ticket: Ticket, choice: Choice) -> AsyncIterato
         loading.result()
     finally:
         left.set()
+
+
+def in_thread(function: Callable[..., Any], *arguments: Any) -> asyncio.Future:
+    """Calls the function in a thread of its own, for what can take long or never ends."""
+    future: Future[Any] = Future()
+    threading.Thread(target=fulfil, args=(future, function, *arguments), daemon=True).start()
+    return awaitable(future)
 
 
 def awaitable(future: Future) -> asyncio.Future:
@@ -250,7 +245,7 @@ class MeasurementRequest:
     async def choices(self, models: Models) -> list[Choice]:
         return [self.choice]
 
-    def work(self, ticket: Ticket) -> Work:
+    def work(self, ticket: Ticket, *pairs: AnyPair) -> Iterator[dict[str, Any]]:
         """What happens in the ticket's turn, as `in_turn` takes it. It yields all that is known so far, as
         parts of wire.Measurement. `share` is 1 when nothing is left to measure."""
         raise NotImplementedError
@@ -266,11 +261,11 @@ async def measure(
     ends: float | None = None  # seconds that it takes in all, by what its parts took so far
     try:
         choices = await request.choices(models)
-        turns = in_turn(models, ticket, choices, request.work(ticket), request.period)
+        turns = in_turn(models, ticket, choices, partial(request.work, ticket), request.period)
         async with aclosing(turns) as reports:
             async for report in reports:
                 if isinstance(report, Waiting):
-                    yield told | {"text": report.sentence, "share": told["share"] or report.share}
+                    yield told | {"text": in_words(report.what), "share": told["share"] or report.share}
                     continue
                 (latest, ended), before = report, told
                 told = told | {"state": "running", **latest}

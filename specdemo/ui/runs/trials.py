@@ -12,7 +12,7 @@ times. What is rejected changes; the tiny pair's distribution and the greedy tex
 import math
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from specdemo.events import Params, Round, check_prompt, is_lossy, words_of_row
@@ -24,7 +24,7 @@ from specdemo.trials.runs import TINY_PROMPT, TINY_WORDS, FirstTokens, PairTrial
 from specdemo.trials.worlds import STOPS, mixed, world
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import Ticket
-from specdemo.ui.runs.run import Link, MeasurementRequest, Wanted, Work, pair_here, prompt_in_words
+from specdemo.ui.runs.run import Link, MeasurementRequest, Wanted, pair_here, prompt_in_words
 from specdemo.ui.view import wire
 from specdemo.ui.view.settings import judging_in_words, length_in_words, sampler_in_words
 from specdemo.words.catalogue import say
@@ -43,10 +43,36 @@ TOKENS, WORLDS_RUNS, AT_ONCE = 44, 1_000, 50
 
 
 @dataclass(frozen=True)
-class TrialsRequest(MeasurementRequest):
-    """The trials that a visitor asks for. Where others wait, they give their turn back every TURN_PIECE
-    seconds and go on after them. trial: one of TRIALS: "none" is the tiny pair without a mistake, "pair" the
-    chosen one. guesses: of the tiny pair, how many are drafted at each place."""
+class InPieces(MeasurementRequest):
+    """What is measured in short pieces. Where others wait, it gives its turn back every TURN_PIECE seconds
+    and goes on after them, with pairs that may have been loaded again. begun: what is measured, from the
+    first turn on. It keeps no pair that others may need the memory of."""
+
+    begun: list["OfTiny | OfPair | TwoWorlds"] = field(default_factory=list, init=False)
+
+    def begin(self, *pairs: AnyPair) -> "OfTiny | OfPair | TwoWorlds":
+        raise NotImplementedError
+
+    def work(self, ticket: Ticket, *pairs: AnyPair) -> Iterator[dict[str, Any]]:
+        if not self.begun:
+            self.begun.append(self.begin(*pairs))
+        pieces, shown = self.begun[0], -math.inf
+        yield {"whose": pieces.whose, "share": pieces.share}
+        while pieces.share < 1 and not (ticket.is_over or ticket.give_way()):
+            pieces.go_on(lambda: ticket.is_over, *pairs)
+            if time.monotonic() - shown >= (self.period or 0.0):
+                yield self._known(pieces)
+                shown = time.monotonic()
+        yield self._known(pieces)
+
+    def _known(self, pieces: "OfTiny | OfPair | TwoWorlds") -> dict[str, Any]:
+        return {"whose": pieces.whose, "share": pieces.share, self.kind: pieces.so_far()}
+
+
+@dataclass(frozen=True)
+class TrialsRequest(InPieces):
+    """The trials that a visitor asks for. trial: one of TRIALS: "none" is the tiny pair without a mistake,
+    "pair" the chosen one. guesses: of the tiny pair, how many are drafted at each place."""
 
     trial: str
     guesses: int = 1
@@ -54,26 +80,8 @@ class TrialsRequest(MeasurementRequest):
     async def choices(self, models: Models) -> list[Choice]:
         return [self.choice] if self.trial == "pair" else []
 
-    def work(self, ticket: Ticket) -> Work:
-        trials: OfTiny | OfPair | None = None
-
-        def tried(*pairs: AnyPair) -> Iterator[dict[str, Any]]:
-            nonlocal trials
-            trials = trials or trials_of(self, *pairs)
-            yield {"whose": trials.whose, "share": trials.runs / trials.most}
-            told = -math.inf
-            while trials.runs < trials.most and not (ticket.is_over or ticket.give_way()):
-                trials.run(lambda: ticket.is_over, *pairs)
-                if time.monotonic() - told >= (self.period or 0.0):
-                    yield _known(trials)
-                    told = time.monotonic()
-            yield _known(trials)
-
-        return tried
-
-
-def _known(trials: "OfTiny | OfPair") -> dict[str, Any]:
-    return {"whose": trials.whose, "share": trials.runs / trials.most, "trials": trials.so_far()}
+    def begin(self, *pairs: AnyPair) -> "OfTiny | OfPair":
+        return OfPair(self, *pairs) if self.trial == "pair" else OfTiny(self)
 
 
 def trials_request(wanted: Wanted, choice: Choice, prompt: str, params: Params, link: Link) -> TrialsRequest:
@@ -99,12 +107,12 @@ class OfTiny:
         params = tiny_params(request.params, mistake, request.guesses)
         self.trials = TinyTrials(params, MISTAKES.get(request.trial, lambda loop: loop))
 
-    def run(self, is_over: Callable[[], bool]) -> None:
+    def go_on(self, is_over: Callable[[], bool], *pairs: AnyPair) -> None:
         self.trials.run()
 
     @property
-    def runs(self) -> int:
-        return self.trials.seen.total()
+    def share(self) -> float:
+        return self.trials.seen.total() / self.most
 
     @property
     def whose(self) -> str:
@@ -138,38 +146,28 @@ class OfPair:
         pair = pair_here(pair, "trials")
         self.request = request
         self.params = params = pair.check(request.params)
-        self.trials = PairTrials(pair, request.prompt, params)
+        self.trials = PairTrials(request.prompt, params)
         how = ", ".join([*judging_in_words(params), sampler_in_words(params), *length_in_words(params)])
         where = say("run.on_device", name=pair.info.name, device=pair.info.device_name)
         prompt = prompt_in_words(request.prompt)
         self.whose = say("trials.of_pair", prompt=prompt, pair=where, how=how, seed=params.seed)
-        del self.trials.pair  # between two turns others may need its memory
 
-    def run(self, is_over: Callable[[], bool], pair: Pair) -> None:
-        """Makes runs of this pair, which may have been loaded again."""
-        self.trials.pair = pair
-        try:
-            self.trials.run(is_over)
-        finally:
-            del self.trials.pair
+    def go_on(self, is_over: Callable[[], bool], *pairs: AnyPair) -> None:
+        self.trials.run(pair_here(pairs[0], "trials"), is_over)
 
     @property
-    def runs(self) -> int:
-        return self.trials.drafting.total()
+    def share(self) -> float:
+        return self.trials.drafting.total() / self.most
 
     def so_far(self) -> wire.Trials:
         trials = self.trials
-        on, off = trials.drafting, trials.alone
+        on, off, runs = trials.drafting, trials.alone, trials.drafting.total()
         cells = sorted({**on, **off}, key=lambda cell: -(on[cell] + off[cell]))
         names = {cell: trials.texts[cell] for cell in cells}
         # A difference of two samples has twice the variance.
-        by_chance = chi_square.distance_by_chance(chi_square.shares_of(on + off), self.runs / 2)
+        by_chance = chi_square.distance_by_chance(chi_square.shares_of(on + off), runs / 2)
         shares, test = (chi_square.shares_of(on), chi_square.shares_of(off)), chi_square.homogeneity(on, off)
-        return _so_far(self, self.params, _counts(trials, self.runs, test, *shares, names, by_chance))
-
-
-def trials_of(request: TrialsRequest, *pairs: AnyPair) -> OfTiny | OfPair:
-    return OfPair(request, *pairs) if request.trial == "pair" else OfTiny(request)
+        return _so_far(self, self.params, _counts(trials, runs, test, *shares, names, by_chance))
 
 
 def _so_far(of: OfTiny | OfPair, params: Params, counts: wire.Counts) -> wire.Trials:
@@ -230,23 +228,13 @@ def verdict_of(test: chi_square.ChiSquare, runs: int, cells: int) -> wire.Trials
 
 
 @dataclass(frozen=True)
-class WorldsRequest(MeasurementRequest):
-    """All stops, that one first. Where others wait, it gives its turn back as trials do, and goes on after
-    them."""
+class WorldsRequest(InPieces):
+    """All stops, that one first."""
 
     stop: int
 
-    def work(self, ticket: Ticket) -> Work:
-        worlds: TwoWorlds | None = None
-
-        def ran(pair: AnyPair) -> Iterator[dict[str, Any]]:
-            nonlocal worlds
-            worlds = worlds or TwoWorlds(self, pair)
-            while worlds.share < 1 and not (ticket.is_over or ticket.give_way()):
-                worlds.go_on(pair, lambda: ticket.is_over)
-                yield {"whose": worlds.whose, "share": worlds.share, "worlds": worlds.so_far()}
-
-        return ran
+    def begin(self, *pairs: AnyPair) -> "TwoWorlds":
+        return TwoWorlds(self, *pairs)
 
 
 def worlds_request(wanted: Wanted, choice: Choice, prompt: str, params: Params, link: Link) -> WorldsRequest:
@@ -289,12 +277,10 @@ class TwoWorlds:
         how, prompt = f"{sampler_in_words(params)}, γ {params.gamma}", prompt_in_words(request.prompt)
         self.whose = say("worlds.of", prompt=prompt, pair=where, how=how, seed=params.seed)
 
-    def go_on(self, pair: AnyPair, is_over: Callable[[], bool] = lambda: False) -> None:
-        """Does the next piece. What was cut short does not count."""
-        assert isinstance(pair, Pair)
+    def go_on(self, is_over: Callable[[], bool], *pairs: AnyPair) -> None:
         stops = sorted(range(STOPS), key=lambda stop: (stop != self.request.stop, stop))
         if untold := [stop for stop in stops if stop not in self.texts]:
-            self._run(pair, untold[0], is_over)
+            self._run(pair_here(pairs[0], "worlds"), untold[0], is_over)
         else:
             self._try(min(stops, key=lambda stop: self._tried(stop)), is_over)
 

@@ -22,7 +22,7 @@ from specdemo.events import ChatMessage, Params
 from specdemo.events.trace import NotATrace, Trace
 from specdemo.loading.catalog import ROOT
 from specdemo.ui.view.feed import MOST_PROMPT_TOKENS, RunFeed, conversation, prompt_tokens
-from specdemo.ui.view.settings import in_words
+from specdemo.ui.view.settings import Values, in_words, values_of
 from specdemo.ui.view.wire import Notice, PageMessage, Update
 from specdemo.words.catalogue import LANGUAGES, say, speaking, spoken
 
@@ -181,16 +181,26 @@ def _wrong(why: Callable[[], str]) -> OpenedTrace:
     return OpenedTrace(None, b"", b"", in_each_language(why))
 
 
-def message_of(
-    one: OpenedTrace, rest: Callable[[], PageMessage], tokenizer: Any
-) -> tuple[bytes, dict[str, bytes]]:
-    """The compressed message that shows the opened trace, and its starts; see KeptRun. rest: makes the
-    message's other parts in the language that is spoken."""
+def values_of_trace(trace: Trace, weights: Values | None) -> Values:
+    """What the controls hold beside a trace. weights: those of its pair; None where it cannot be chosen."""
+    asked = trace.messages[-1].content if trace.messages else trace.prompt
+    chosen = {} if weights is None else {"pair": trace.pair.name, "server": "", **weights}
+    return {"prompt": asked, **values_of(trace.params), **chosen}
+
+
+def kept_trace(
+    one: OpenedTrace, rest: Callable[[], PageMessage], tokenizer: Any, weights: Values | None = None
+) -> KeptRun:
+    """The opened trace as it is kept. rest: makes the parts of its message besides the update, in the
+    language that is spoken. weights: as `values_of_trace` takes them."""
     assert one.head is not None
+    params, values = one.head.params, values_of_trace(one.head, weights)
     starts = in_each_language(lambda: start_of(rest(), one.words[spoken()]))
     prompt = json.dumps(prompt_tokens(one.head, tokenizer, recorded=True))
     update = gzip.decompress(one.update).decode()
-    return kept_message(starts, f'{{"prompt": {prompt}, {update[1:]}')
+    message, packed_starts = kept_message(starts, f'{{"prompt": {prompt}, {update[1:]}')
+    name, messages = file_name(params), conversation(one.head)
+    return KeptRun(message, one.file, name, params.seed, values, messages, packed_starts)
 
 
 async def read_file(body: bytes) -> OpenedTrace:
