@@ -54,7 +54,7 @@ class Norm:
     def __init__(self, module: Module, kernels: ModuleType | None = None):
         self.module = module
         self.kernels = kernels
-        self.eps: float = getattr(module, "variance_epsilon", None) or module.eps
+        self.eps = float(getattr(module, "variance_epsilon", None) or module.eps)
         self.around_one = type(module).__name__.startswith("Gemma")
         self.derived: dict[str, Tensor] = {}  # the weight that the module computes from its own
         self.begin_run()

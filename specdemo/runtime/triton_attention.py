@@ -360,7 +360,7 @@ def few_rows_attention(
     rows [N]. branches: whose rows see no later ones and no window from the first one. -> [N, heads * d]"""
     mask, (_, groups, capacity, d) = attends.mask, keys.shape
     n, shared = len(q), q.shape[1] // d // groups
-    window, softcap = mask.window or 0, attends.softcap or 0.0
+    window, softcap = mask.window or 0, float(attends.softcap or 0.0)
     of_norms = (q, k, 0.0) if norms is None else norms
     tree = (rows, rows, 0, n) if branches is None else of_tree(branches)
     assert branches is None or not (mask.from_first or mask.later)
@@ -378,7 +378,7 @@ def few_rows_attention(
             *strides,
             n,
             newest,
-            attends.scaling,
+            float(attends.scaling),
             softcap,
             SHARED=shared,
             D=d,
