@@ -122,7 +122,8 @@ class Visits:
         then is freed."""
         visitor = self._known(session)
         visitor.listening, visitor.since = visitor.listening - 1, time.monotonic()
-        if not (visitor.listening or (to_the_end and self._waits(session))):  # for what came at the end
+        waits = to_the_end and self.queue.events_of(session)  # for what came at the end
+        if not (visitor.listening or waits):
             await self.queue.silence(session)
 
     @asynccontextmanager
@@ -155,15 +156,10 @@ class Visits:
         known = {name: self._known(name) for name in self.queue.unread}
         return {name: visitor for name, visitor in known.items() if not visitor.listening}
 
-    def _waits(self, session: str) -> bool:
-        """Whether the session has events whose answers it has not read to their end."""
-        return bool(self.queue.events_of(session))
-
     def _known(self, session: str) -> Presence:
         return self.visitors.setdefault(session, Presence(time.monotonic()))
 
     async def _forget(self, session: str) -> None:
         await self.queue.silence(session)
-        visitor = self.visitors.get(session)
-        if not (self._waits(session) or (visitor and visitor.listening)):  # it has not come back meanwhile
+        if not (self.queue.events_of(session) or self.has_reader(session)):  # it has not come back meanwhile
             self.visitors.pop(session, None)

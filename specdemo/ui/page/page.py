@@ -13,11 +13,15 @@ from contextlib import nullcontext
 from dataclasses import replace
 from html import escape
 from typing import Any
+from unittest.mock import patch
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # before the import: no requests to the outside
 
-import gradio as gr
 from starlette.routing import Route
+
+# Gradio writes a .pyi file next to the source of each class, if it finds that: half of its import's time.
+with patch("inspect.getfile", side_effect=FileNotFoundError):
+    import gradio as gr
 
 from specdemo.errors import PairError
 from specdemo.events import METHODS, PARAMETERS, RULES, words_of_row
@@ -64,8 +68,7 @@ REACH = """(...held) => {
 PROPERTIES = ("label", "info", "placeholder", "value", "choices", "html_template", "js_on_load")
 # A slider that takes a number beyond its ends, which Params rejects with a sentence; Gradio's own answers
 # with a traceback. It is a class, because Gradio makes a new slider of the same class whenever a slider is
-# updated. Gradio's metaclass is passed over, since it writes a .pyi file next to the source of each class
-# that it makes. The name is that by which the browser finds what draws it.
+# updated, made past Gradio's metaclass, which writes that file. The browser finds what draws it by its name.
 _Slider = ABCMeta.__new__(
     type(gr.Slider),
     gr.Slider.__name__,
