@@ -17,7 +17,7 @@ from specdemo.ui.runs.limits import LOCAL
 from specdemo.ui.runs.queue import RunQueue
 from specdemo.ui.runs.routes import RUNS, following_routes
 from specdemo.ui.view.feed import notice
-from specdemo.ui.view.kept import KeptRun, message_of, opened
+from specdemo.ui.view.kept import KeptRun, messages_of, opened
 from specdemo.words.catalogue import LANGUAGES, spoken
 from tests.pure.test_feed import ROUNDS, trace
 
@@ -72,8 +72,8 @@ def routes(*runs: FollowedRun) -> TestClient:
 
 def opened_trace() -> FollowedRun:
     one = opened(trace(*ROUNDS).to_json().encode())
-    message, starts = message_of(one, lambda: {"name": "x", "notice": notice("recorded", "x")}, None)
-    return opened_run(LOCAL, KeptRun(message, one.file, "x.json", None, starts=starts), "x", "")
+    messages = messages_of(one, lambda: {"name": "x", "notice": notice("recorded", "x")}, None)
+    return opened_run(LOCAL, KeptRun(messages, one.file, "x.json", None), "x", "")
 
 
 @pytest.mark.parametrize("name", ["first", "x"])

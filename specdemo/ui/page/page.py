@@ -60,8 +60,6 @@ REACH = """(...held) => {
   document.dispatchEvent(new CustomEvent("controls", { detail }));
   return names.map((name) => detail[name]);
 }"""
-# Properties of components that hold words.
-PROPERTIES = ("label", "info", "placeholder", "value", "choices", "html_template", "js_on_load")
 # A slider that takes a number beyond its ends, which Params rejects with a sentence; Gradio's own answers
 # with a traceback. It is a class, because Gradio makes a new slider of the same class whenever a slider is
 # updated. Gradio's metaclass is passed over, since it writes a .pyi file next to the source of each class
@@ -77,25 +75,24 @@ _Slider = ABCMeta.__new__(
 class Page(gr.Blocks):
     """The page as Gradio's Blocks. board, routes: the page's own, besides Gradio's. controls: the prompt and
     all others, by name. is_read: whether somebody reads the answers to a session's requests to the API; the
-    server puts its own function there. words: by language, the title and what each component's words are, in
-    order, where they differ from those that the page was built with."""
+    server puts its own function there. others: by language, the configuration of the same page that was built
+    in it."""
 
     board: Board
     routes: list[Route]
     controls: dict[str, gr.components.Component]
     is_read: Callable[[str], bool] = staticmethod(lambda session: True)
-    words: dict[str, tuple[str, list[dict[str, Any]]]] = {}
+    others: dict[str, dict[str, Any]] = {}
 
     @property
     def config(self) -> dict[str, Any]:
         """What a browser builds the page from, in the language that is spoken. Gradio sends it with each
         view, and sets it."""
-        if spoken() not in self.words:
+        if not (other := self.others.get(spoken())):
             return self._config
-        title, words = self.words[spoken()]
-        parts = zip(self._config["components"], words, strict=True)
-        worded = [{**part, "props": {**part["props"], **said}} for part, said in parts]
-        return {**self._config, "title": title, "components": worded}
+        parts = zip(self._config["components"], other["components"], strict=True)
+        worded = [{**part, "props": theirs["props"]} for part, theirs in parts]
+        return {**self._config, "title": other["title"], "components": worded}
 
     @config.setter
     def config(self, config: dict[str, Any]) -> None:
@@ -109,7 +106,7 @@ def build_page(models: Models, queue: RunQueue, limits: Limits = LOCAL) -> Page:
     demo = _built(models, queue, limits)
     for tag in [*LANGUAGES][1:]:
         with speaking(tag):
-            demo.words = demo.words | {tag: _other_words(demo, _built(models, queue, limits))}
+            demo.others = demo.others | {tag: _built(models, queue, limits).config}
     demo.board = board
     fields = {name: field_of(control) for name, control in demo.controls.items()}
     asked = PageRequests(models, queue, board, limits, fields)
@@ -121,20 +118,6 @@ def build_page(models: Models, queue: RunQueue, limits: Limits = LOCAL) -> Page:
     ]
     # Direct calls would bypass Gradio's queue.
     return demo.queue(api_open=False)
-
-
-def _other_words(demo: Page, other: Page) -> tuple[str, list[dict[str, Any]]]:
-    """The title of the other page, which is the same page in another language, and the words of each of its
-    components that differ."""
-    pairs = zip(demo.config["components"], other.config["components"], strict=True)
-    return other.title, [
-        {
-            name: theirs["props"][name]
-            for name in PROPERTIES
-            if theirs["props"].get(name) != own["props"].get(name)
-        }
-        for own, theirs in pairs
-    ]
 
 
 def _built(models: Models, queue: RunQueue, limits: Limits) -> Page:

@@ -23,7 +23,7 @@ from specdemo.ui.runs.limits import Limits, request_address
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import RunQueue
 from specdemo.ui.view.feed import conversation, notice
-from specdemo.ui.view.kept import COMPRESSED, KeptRun, as_recorded, file_name, message_of, read_file
+from specdemo.ui.view.kept import COMPRESSED, KeptRun, as_recorded, file_name, messages_of, read_file
 from specdemo.ui.view.settings import Values, values_of, weights_of
 from specdemo.ui.view.texts import unfinished
 from specdemo.ui.view.wire import PageMessage
@@ -55,7 +55,7 @@ def following_routes(board: Board, queue: RunQueue, one_file: Callable[[bytes, s
 
     async def whole(request: Request) -> Response:
         tag = spoken()
-        return await _kept(asked_for(request), lambda kept: Response(kept.message_in(tag), headers=JSON))
+        return await _kept(asked_for(request), lambda kept: Response(kept.messages[tag], headers=JSON))
 
     async def trace(request: Request) -> Response:
         def file(kept: KeptRun) -> Response:
@@ -183,7 +183,7 @@ class TraceUploads:
         if not (opened and opened.kept):
             again = {"Retry-After": str(OPEN_AGAIN_SECONDS)}
             return PlainTextResponse(say("run.too_many_opened"), 429, again)
-        return Response(await asyncio.to_thread(opened.kept.message_in, spoken()), headers=JSON)
+        return Response(opened.kept.messages[spoken()], headers=JSON)
 
     async def _read(self, name: str, body: bytes, owner: str) -> dict[str, str]:
         """Puts the trace in the file on the board. Returns, by language, what is wrong with the file."""
@@ -198,9 +198,7 @@ class TraceUploads:
             def rest() -> PageMessage:
                 return {"name": name, "notice": notice("recorded", unfinished(trace))}
 
-            message, starts = await asyncio.to_thread(
-                message_of, one, rest, getattr(usual, "tokenizer", None)
-            )
+            messages = await asyncio.to_thread(messages_of, one, rest, getattr(usual, "tokenizer", None))
             asked = trace.messages[-1].content if trace.messages else trace.prompt
             values: Values = {"prompt": asked} | values_of(trace.params)
             if known:
@@ -208,7 +206,7 @@ class TraceUploads:
                     trace.pair, usual and usual.info
                 )
             name_of_file, seed = file_name(trace.params), trace.params.seed
-            kept = KeptRun(message, one.file, name_of_file, seed, values, conversation(trace), starts)
+            kept = KeptRun(messages, one.file, name_of_file, seed, values, conversation(trace))
             self.board.put(opened_run(self.limits, kept, name, owner))
             return {}
         finally:

@@ -46,36 +46,26 @@ def json_of(update: Update) -> str:
 
 @dataclass(frozen=True)
 class KeptRun:
-    """A run that has ended or was opened, compressed: the message that shows all of it, and its trace.
-    values: what the page's controls then hold, if it was opened. link: the query of the address that asks
-    for it. conversation: see `conversation`. starts: by language, what the message begins with, which is all
-    of it that has words. The message itself is in the first language."""
+    """A run that has ended or was opened, compressed: by language, the message that shows all of it, and its
+    trace. values: what the page's controls then hold, if it was opened. link: the query of the address that
+    asks for it. conversation: see `conversation`."""
 
-    message: bytes
+    messages: dict[str, bytes]
     trace: bytes
     file_name: str
     seed: int | None
     values: dict[str, Any] = field(default_factory=dict)
     conversation: tuple[ChatMessage, ...] | None = None
-    starts: dict[str, bytes] = field(default_factory=dict)
     link: str = ""
 
     @property
     def size(self) -> int:
-        return len(self.message) + len(self.trace) + sum(map(len, self.starts.values()))
-
-    def message_in(self, tag: str) -> bytes:
-        """The message in this language, compressed. Making it in any language but the first takes a while."""
-        first = next(iter(LANGUAGES))
-        if tag == first or tag not in self.starts:
-            return self.message
-        own, start = (gzip.decompress(self.starts[each]) for each in (first, tag))
-        return packed(start + gzip.decompress(self.message)[len(own) :])
+        return len(self.trace) + sum(map(len, self.messages.values()))
 
 
 def as_recorded(kept: KeptRun, tag: str) -> bytes:
     """The message in this language, compressed, as a file shows it elsewhere and on another day."""
-    message = json.loads(gzip.decompress(kept.message_in(tag)))
+    message = json.loads(gzip.decompress(kept.messages[tag]))
     feed = RunFeed(Trace.from_json(gzip.decompress(kept.trace).decode()), recorded=True)
     with speaking(tag):
         message["update"] |= feed.words_of(message["update"])
@@ -85,12 +75,12 @@ def as_recorded(kept: KeptRun, tag: str) -> bytes:
 def kept_run(feed: RunFeed, said: Callable[[], Notice] | None = None) -> KeptRun:
     """The feed's run, compressed. said: makes the notice that the message has, in the language that is
     spoken."""
-    snapshot, params = feed.snapshot(), feed.trace.params
-    starts = in_each_language(lambda: start_of({"notice": said()} if said else {}, feed.words_of(snapshot)))
-    message, packed_starts = kept_message(starts, json_of(without_words(snapshot)))
-    file, told = packed(feed.trace.to_json()), conversation(feed.trace)
-    name = file_name(params)
-    return KeptRun(message, file, name, params.seed, conversation=told, starts=packed_starts, link=feed.link)
+    snapshot, params, trace = feed.snapshot(), feed.trace.params, feed.trace
+    words = in_each_language(lambda: feed.words_of(snapshot))
+    update = json_of(without_words(snapshot))
+    messages = packed_messages(lambda: {"notice": said()} if said else {}, words, update)
+    file, name = packed(trace.to_json()), file_name(params)
+    return KeptRun(messages, file, name, params.seed, conversation=conversation(trace), link=feed.link)
 
 
 def without_words(snapshot: Update) -> Update:
@@ -105,16 +95,11 @@ def in_each_language(make: Callable[[], T]) -> dict[str, T]:
     return found
 
 
-def start_of(message: PageMessage, words: Update) -> str:
-    """The beginning of a message's JSON, with the words of its update."""
-    return f'{json.dumps(message)[:-1]}{", " if message else ""}"update": {json.dumps(words)[:-1]}, '
-
-
-def kept_message(starts: dict[str, str], update: str) -> tuple[bytes, dict[str, bytes]]:
-    """The message in the first language, and its starts, all compressed. update: the JSON of the update
-    without its words."""
-    first = starts[next(iter(LANGUAGES))]
-    return packed(f"{first}{update[1:]}}}"), {tag: packed(start) for tag, start in starts.items()}
+def packed_messages(rest: Callable[[], PageMessage], words: dict[str, Any], update: str) -> dict[str, bytes]:
+    """The compressed message in each language. rest: makes its parts besides the update in the language that
+    is spoken. words: by language, those of the update. update: the JSON of its other parts."""
+    starts = in_each_language(lambda: json.dumps({**rest(), "update": words[spoken()]}))
+    return {tag: packed(f"{start[:-2]}, {update[1:]}}}") for tag, start in starts.items()}
 
 
 def with_update(message: PageMessage, update: Update) -> str:
@@ -181,16 +166,12 @@ def _wrong(why: Callable[[], str]) -> OpenedTrace:
     return OpenedTrace(None, b"", b"", in_each_language(why))
 
 
-def message_of(
-    one: OpenedTrace, rest: Callable[[], PageMessage], tokenizer: Any
-) -> tuple[bytes, dict[str, bytes]]:
-    """The compressed message that shows the opened trace, and its starts; see KeptRun. rest: makes the
-    message's other parts in the language that is spoken."""
+def messages_of(one: OpenedTrace, rest: Callable[[], PageMessage], tokenizer: Any) -> dict[str, bytes]:
+    """The compressed messages that show the opened trace. rest: see `packed_messages`."""
     assert one.head is not None
-    starts = in_each_language(lambda: start_of(rest(), one.words[spoken()]))
     prompt = json.dumps(prompt_tokens(one.head, tokenizer, recorded=True))
     update = gzip.decompress(one.update).decode()
-    return kept_message(starts, f'{{"prompt": {prompt}, {update[1:]}')
+    return packed_messages(rest, one.words, f'{{"prompt": {prompt}, {update[1:]}')
 
 
 async def read_file(body: bytes) -> OpenedTrace:
