@@ -39,7 +39,6 @@ from specdemo.ui.view.settings import (
     FIRST,
     SAMPLERS,
     SECTIONS,
-    TYPED,
     WEIGHT_CHOICES,
     choice_in_words,
     choice_of,
@@ -149,7 +148,9 @@ def _built(models: Models, queue: RunQueue, limits: Limits) -> Page:
                     gr.Button(say("page.close"), size="sm", min_width=0, elem_id="done")
                 settings = controls(models)
             with gr.Column(elem_id="show"):
-                stage = _stage(limits.trace_bytes)
+                # Numbers, legend, stage, inspector and timeline, which the scripts fill.
+                markup = frame(limits.trace_bytes)
+                stage = gr.HTML(html_template=markup, js_on_load=loader(), apply_default_css=False)
 
         hints_event = keep_hints_current(demo, models, prompt, prompt_hint, settings)
         demo.controls = {"prompt": prompt, **settings}
@@ -170,11 +171,6 @@ def _recorded() -> str:
         for name in (RECORDED_RUN, *RECORDINGS)
     )
     return f"<ul>{rows}</ul>"
-
-
-def _stage(largest: int) -> gr.HTML:
-    """Numbers, legend, stage, inspector and timeline, which the scripts fill."""
-    return gr.HTML(html_template=frame(largest), js_on_load=loader(), apply_default_css=False)
 
 
 def controls(models: Models) -> dict[str, gr.components.Component]:
@@ -199,12 +195,12 @@ def controls(models: Models) -> dict[str, gr.components.Component]:
             return gr.Dropdown(choices[name], value=chosen, **about)
         if isinstance(first[name], bool):
             return gr.Checkbox(first[name], **about)
-        if name in TYPED:  # not gr.Number, which cannot be empty
-            hint = say(f"settings.controls.{name}.empty")
-            return gr.Textbox(first[name], placeholder=hint, max_lines=1, **about)
         if row is None or row.kind is None:
             least, most = lines.get(name, (1, 1))
             return gr.Textbox(first[name], lines=least, max_lines=most, **about)
+        if row.none_is:  # not gr.Number, which cannot be empty
+            hint = say(f"settings.controls.{name}.empty")
+            return gr.Textbox(first[name], placeholder=hint, max_lines=1, **about)
         if row.step is None:
             return gr.Number(first[name], **about)
         most = models.limits.largest(name) or row.largest

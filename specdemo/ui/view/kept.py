@@ -29,7 +29,6 @@ from specdemo.words.catalogue import LANGUAGES, say, speaking, spoken
 COMPRESSED = {"Content-Encoding": "gzip", "Cache-Control": "no-store"}  # headers of what is sent of it
 SMALL_FILE = 256 * 1024  # bytes of a file that is read within 0.02 s, in a thread
 T = TypeVar("T")
-WORDED = ("numbers", "verdict", "tone", "whose", "setting", "outcome")  # parts of a snapshot that have words
 
 
 def file_name(params: Params) -> str:
@@ -63,28 +62,30 @@ class KeptRun:
         return len(self.trace) + sum(map(len, self.messages.values()))
 
 
-def as_recorded(kept: KeptRun, tag: str) -> bytes:
-    """The message in this language, compressed, as a file shows it elsewhere and on another day."""
+def as_recorded(kept: KeptRun, tag: str) -> str:
+    """The JSON of the message in this language, as a file shows it elsewhere and on another day."""
     message = json.loads(gzip.decompress(kept.messages[tag]))
     feed = RunFeed(Trace.from_json(gzip.decompress(kept.trace).decode()), recorded=True)
     with speaking(tag):
         message["update"] |= feed.words_of(message["update"])
-    return packed(json.dumps(message))
+    return json.dumps(message)
 
 
 def kept_run(feed: RunFeed, said: Callable[[], Notice] | None = None) -> KeptRun:
     """The feed's run, compressed. said: makes the notice that the message has, in the language that is
     spoken."""
-    snapshot, params, trace = feed.snapshot(), feed.trace.params, feed.trace
+    trace, (words, rest) = feed.trace, in_parts(feed)
+    messages = packed_messages(lambda: {"notice": said()} if said else {}, words, json_of(rest))
+    file, name = packed(trace.to_json()), file_name(trace.params)
+    return KeptRun(messages, file, name, trace.params.seed, conversation=conversation(trace), link=feed.link)
+
+
+def in_parts(feed: RunFeed) -> tuple[dict[str, Update], Update]:
+    """The parts of a snapshot that have words, by language, and its other parts."""
+    snapshot = feed.snapshot()
     words = in_each_language(lambda: feed.words_of(snapshot))
-    update = json_of(without_words(snapshot))
-    messages = packed_messages(lambda: {"notice": said()} if said else {}, words, update)
-    file, name = packed(trace.to_json()), file_name(params)
-    return KeptRun(messages, file, name, params.seed, conversation=conversation(trace), link=feed.link)
-
-
-def without_words(snapshot: Update) -> Update:
-    return cast(Update, {key: value for key, value in snapshot.items() if key not in WORDED})
+    rest = {key: value for key, value in snapshot.items() if key not in words[spoken()]}
+    return words, cast(Update, rest)
 
 
 def in_each_language(make: Callable[[], T]) -> dict[str, T]:
@@ -139,10 +140,7 @@ def opened(body: bytes) -> OpenedTrace:
     ids = trace.prompt_ids[: MOST_PROMPT_TOKENS + 1]
     text = trace.text if trace.params.chat else ""
     head = replace(trace, prompt_ids=ids, rounds=[], output_ids=[], text=text)
-    feed = RunFeed(trace, recorded=True)
-    snapshot = feed.snapshot()
-    words = in_each_language(lambda: feed.words_of(snapshot))
-    update = without_words(snapshot)
+    words, update = in_parts(RunFeed(trace, recorded=True))
     update.pop("prompt", None)
     return OpenedTrace(head, packed(json_of(update)), packed(trace.to_json()), words=words)
 
