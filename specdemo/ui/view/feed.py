@@ -363,11 +363,10 @@ def seconds(trace: Trace, found: Sequence[Estimate]) -> dict[str, float]:
         plain = sum(min(PLAIN_IN_TURNS * rounds, stats.tokens) for rounds, _ in runs) if in_turns else 0
         return warm_up * once_ms + texts * (once_ms + plain * step_ms)
 
-    lengths = {*GAMMAS, *([trace.params.gamma] if trace.params.gamma != "auto" else [])}
     alone, own = (stats.tokens, alone_ms), (stats.rounds, own_ms)
     of_lengths = []
     for one in found:
-        if one.gamma in lengths and not served:
+        if one.gamma in (*GAMMAS, trace.params.gamma) and not served:
             rounds = stats.tokens / one.seen_tokens
             ms = before_ms + rounds * (step_ms + one.gamma * (stats.drafter_step_ms or 0.0))
             of_lengths.append((rounds, ms))

@@ -244,10 +244,10 @@ def fields_of(choice: Method | Rule | None) -> tuple[str, ...]:
     return choice.fields if choice else ()
 
 
-def lossy_choice(values: Values) -> Rule | None:
-    """The chosen rule if it has an effect and gives the text another distribution."""
+def chooses_lossy(values: Values) -> bool:
+    """Whether the chosen rule has an effect and gives the text another distribution."""
     rule = RULES.get(values["rule"])
-    return rule if rule is not None and not rule.lossless and visible(values)["rule"] else None
+    return rule is not None and not rule.lossless and visible(values)["rule"]
 
 
 def in_words(told: Exception | Message | str) -> str:
