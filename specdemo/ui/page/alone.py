@@ -65,7 +65,7 @@ def show(trace: Trace, language: str = "en") -> Cell:
         raise ValueError(f"language must be one of {', '.join(LANGUAGES)}, not {language!r}")
     with speaking(language):
         update = RunFeed(trace, recorded=True).snapshot()
-    file = one_file(packed(with_update({}, update)), language)
+    file = one_file(with_update({}, update), language)
     quoted = escape(file).replace("&quot;", '"')  # the attribute has single ones
     return Cell(
         f"<iframe srcdoc='{quoted}' sandbox='allow-scripts allow-downloads' title='SpecDemo' "
@@ -74,10 +74,10 @@ def show(trace: Trace, language: str = "en") -> Cell:
     )
 
 
-def one_file(message: bytes, language: str) -> str:
-    """The run as one HTML file. message: the one that shows all of the run, compressed, in this language."""
+def one_file(message: str, language: str) -> str:
+    """The run as one HTML file. message: the JSON of the one that shows all of the run, in this language."""
     before, after = _around(language)
-    run = gzip.compress(gzip.decompress(message), mtime=0)  # smaller than in haste
+    run = gzip.compress(message.encode(), mtime=0)  # smaller than in haste
     return f"{before}{b64encode(run).decode()}{after}"
 
 

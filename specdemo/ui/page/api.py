@@ -29,22 +29,18 @@ SHOWN_ROUNDS = 200
 ARGUMENTS = {
     "prompt": "the text to continue; or token ids, or messages with role and content for the chat template",
     "pair": "a name that the tool pairs lists",
-} | {name: described(name) for name in PARAMETERS}
+} | {
+    name: described(name) + (f"; null is {row.none_is}" if row.none_is else "")
+    for name, row in PARAMETERS.items()
+}
 ARGUMENTS["alternatives"] += "; this answer does not show them"
-
-
-def _described(name: str) -> str:
-    row = PARAMETERS.get(name)
-    return f"{ARGUMENTS[name]}; null is {row.none_is}" if row and row.none_is else ARGUMENTS[name]
-
-
 GENERATE = """Continues a prompt by speculative decoding. Answers with the text, with how well it went \
 (acceptance rate, tokens a round, speed-up over the target alone or why there is none), and with the fate of \
 every drafted token, a line a round.
 
 Args:
 """
-GENERATE += "\n".join(f"    {name}: {_described(name)}" for name in ARGUMENTS)
+GENERATE += "\n".join(f"    {name}: {about}" for name, about in ARGUMENTS.items())
 PAIRS = "Lists the pairs of models that the tool generate takes, with what each is; the first is the default."
 
 

@@ -6,6 +6,7 @@ Gradio reads the frame as a template, so it must never contain text from outside
 import json
 import re
 from collections.abc import Collection
+from contextlib import suppress
 from hashlib import sha256
 from html import escape
 from pathlib import Path
@@ -23,6 +24,7 @@ TABS = (
 )
 BESIDE_THE_TEXT = ("text", "positions")
 LECTURED = ("figure", "worlds", "race")  # tabs that fill the screen in a lecture
+PARTS = ("name", "definition")  # of a number's words
 SPEEDS = ("1", "0.2", "0.1", "0.04", "steps")
 # A button of the player: (its move, its sign, its key).
 MOVES = (
@@ -170,17 +172,21 @@ def _number(key: str) -> str:
     only = "engine" if key in texts.ENGINE_ONLY else "server" if key in texts.SERVER_NUMBERS else ""
     name, definition = (
         _say(f"served.own_numbers.{key}.{part}" if only == "server" else f"run.numbers.{key}.{part}")
-        for part in ("name", "definition")
+        for part in PARTS
     )
-    served_name, served_definition = (
-        _data("served-words", say(f"served.numbers.{key}.{part}") if key in texts.NUMBERS_SERVED else "")
-        for part in ("name", "definition")
-    )
+    served_name, served_definition = (_words("served", f"served.numbers.{key}.{part}") for part in PARTS)
     return (
         f'<div tabindex="{tab_index}"{_data("only", only)} data-unknown>'
         f'<dt{served_name}>{name}</dt><dd data-number="{key}">–</dd>'
         f'<dd class="definition"{served_definition}>{definition}</dd></div>'
     )
+
+
+def _words(of: str, key: str) -> str:
+    """The attribute with other words in some runs, if there are any."""
+    with suppress(KeyError):
+        return _data(f"{of}-words", say(key))
+    return ""
 
 
 def _data(name: str, value: str) -> str:
@@ -191,17 +197,14 @@ def _legend_entry(fate: str) -> str:
     """One entry of the legend. Its definition is shown where the entry is pointed at, focused or tapped. The
     Tab key comes to the first entry and to the switches, and arrow keys to all."""
     word, definition = _say(f"run.fates.{fate}.word"), _say(f"run.fates.{fate}.definition")
-    is_other = fate in texts.FATES_GREEDY
-    greedy_word = _data("greedy-words", say(f"view.greedyFates.{fate}") if is_other else "")
     described = f'aria-describedby="means-{fate}"'
     if fate in texts.HIDEABLE:
         pressed = "false" if fate == "discarded" else "true"
         switch = f'<button type="button" data-hides="{fate}" aria-pressed="{pressed}" {described}>'
         entry = f'{switch}<span class="token {fate}">{word}</span></button>'
     else:
-        tab_index = 0 if fate == "accepted" else -1
-        entry = f'<span class="token {fate}" tabindex="{tab_index}" {described}{greedy_word}>{word}</span>'
-    words = _data("served-words", say(f"served.fates.{fate}") if fate in texts.FATES_SERVED else "")
-    words += _data("greedy-words", say(f"run.greedy_fates.{fate}") if is_other else "")
+        tab_index, greedy = 0 if fate == "accepted" else -1, _words("greedy", f"view.greedyFates.{fate}")
+        entry = f'<span class="token {fate}" tabindex="{tab_index}" {described}{greedy}>{word}</span>'
+    words = _words("served", f"served.fates.{fate}") + _words("greedy", f"run.greedy_fates.{fate}")
     meaning = f'<span class="definition" role="tooltip" id="means-{fate}"{words}>{definition}</span>'
     return f'<span class="entry" data-explains="{fate}">{entry}{meaning}</span>'

@@ -37,7 +37,7 @@ def hints(
     texts |= {"prompt": "", "pair": needs.server or _pair_line(values["pair"], needs)}
     if values["server"] and needs.server:
         texts["server"] = needs.server
-    if settings.lossy_choice(values):
+    if settings.chooses_lossy(values):
         texts["draft_with"] = say("settings.rule_is_lossy")
     if method := METHODS.get(values["draft_with"]):
         texts["draft_with"] = f"{_who_drafts(method, values['pair'], pair)}; {texts['draft_with']}"
@@ -90,32 +90,30 @@ def _warnings(
     """Pairs (control, warning). The last warning for a control is shown, so the more serious ones come
     later."""
     here = pair if pair and pair.runs_here else None
-    vocabulary = pair.vocab_size if pair else None
-    context = pair.context if pair else None
+    vocabulary, context = (pair.vocab_size, pair.context) if pair else (None, None)
     context_end = say("settings.context_end", context=number(context or 0, ",.0f"))
-    filters = settings.SAMPLERS[values["sampler"]]
+    filters, longest = settings.SAMPLERS[values["sampler"]], _whole(values["max_new_tokens"])
     if "temperature" in filters and values["temperature"] == 0:
         yield "temperature", say("settings.temperature_0")
     if "top_k" in filters and values["top_k"] in (0, 1):
         yield "top_k", say("settings.off" if values["top_k"] == 0 else "settings.keeps_one")
-    if "top_k" in filters and vocabulary and _whole(values["top_k"]) and values["top_k"] >= vocabulary:
+    if "top_k" in filters and vocabulary and _whole(values["top_k"]) >= vocabulary:
         yield "top_k", say("settings.whole_vocabulary", size=number(vocabulary))
     if "top_p" in filters and values["top_p"] == 1:
         yield "top_p", say("settings.off_at_1")
     if "min_p" in filters and values["min_p"] == 0:
         yield "min_p", say("settings.off")
-    are_whole = _whole(values["gamma"]) and _whole(values["max_new_tokens"])
-    if settings.visible(values)["gamma"] and are_whole and values["gamma"] >= values["max_new_tokens"] > 0:
-        yield "gamma", say("settings.gamma_is_long", most=values["max_new_tokens"] - 1)
-    if context and _whole(values["max_new_tokens"]) and values["max_new_tokens"] >= context:
+    if settings.visible(values)["gamma"] and _whole(values["gamma"]) >= longest > 0:
+        yield "gamma", say("settings.gamma_is_long", most=longest - 1)
+    if context and longest >= context:
         yield "max_new_tokens", context_end
     length = _length(prompt, here) if here and not values["chat"] else None
     if length and length >= context:
         counts = {"most": number(context - 1, ",.0f"), "length": number(length)}
         yield "prompt", say("settings.prompt_is_long", **counts)
-    elif length and _whole(values["max_new_tokens"]) and length + values["max_new_tokens"] > context:
+    elif length and length + longest > context:
         yield "max_new_tokens", context_end
-    if settings.lossy_choice(values):
+    if settings.chooses_lossy(values):
         yield "rule", say("settings.lossy")
     if values["alternatives"] == 0:
         yield "alternatives", say("settings.no_alternatives")
@@ -125,7 +123,7 @@ def _warnings(
             yield name, say("settings.quantised_cpu")
     if on_cpu and values["dtype"] in ("bfloat16", "float16"):
         yield "dtype", say("settings.slow_dtype", dtype=values["dtype"])
-    method, layers = METHODS.get(values["draft_with"]), values["exit_layer"]
+    method = METHODS.get(values["draft_with"])
     confidence_ends = "confidence" in settings.fields_of(method) and values["confidence"]
     if confidence_ends and needs.device.startswith("cuda"):
         yield "confidence", say("settings.confidence_gpu")
@@ -133,13 +131,13 @@ def _warnings(
         with suppress(ValueError):  # what is wrong by itself is said by its own control
             for fault in pair.faults(settings.params_from_controls(values)):
                 yield fault.field or "", fault.said()
-        if pair.kind == "vLLM" and _whole(values["alternatives"]) and values["alternatives"] > 20:
+        if pair.kind == "vLLM" and _whole(values["alternatives"]) > 20:
             yield "alternatives", say("settings.vllm_alternatives")
     if here and method and here.lacks(method.name):
         yield "draft_with", say(f"settings.lacks.{method.name.rpartition('+')[2]}")
-    elif here and method and _whole(layers):
+    elif here and method:
         most = here.largest(method.name, "exit_layer")
-        if most is not None and layers > most:
+        if most is not None and _whole(values["exit_layer"]) > most:
             yield "exit_layer", say("settings.exit_most", most=most)
     if pair and values["chat"] and not pair.has_chat_template:
         yield "chat", say("settings.no_template")
@@ -219,5 +217,6 @@ def _length(prompt: str, pair: "Pair") -> int | None:
     return len(pair.tokenizer(prompt).input_ids)
 
 
-def _whole(value: object) -> bool:
-    return isinstance(value, (int, float)) and float(value).is_integer()
+def _whole(value: object) -> float:
+    """The whole number that a control holds; 0 where it holds none."""
+    return value if isinstance(value, (int, float)) and float(value).is_integer() else 0

@@ -43,7 +43,6 @@ from specdemo.ui.view.settings import (
     FIRST,
     SAMPLERS,
     SECTIONS,
-    TYPED,
     WEIGHT_CHOICES,
     choice_in_words,
     choice_of,
@@ -64,8 +63,6 @@ REACH = """(...held) => {
   document.dispatchEvent(new CustomEvent("controls", { detail }));
   return names.map((name) => detail[name]);
 }"""
-# Properties of components that hold words.
-PROPERTIES = ("label", "info", "placeholder", "value", "choices", "html_template", "js_on_load")
 # A slider that takes a number beyond its ends, which Params rejects with a sentence; Gradio's own answers
 # with a traceback. It is a class, because Gradio makes a new slider of the same class whenever a slider is
 # updated, made past Gradio's metaclass, which writes that file. The browser finds what draws it by its name.
@@ -80,25 +77,24 @@ _Slider = ABCMeta.__new__(
 class Page(gr.Blocks):
     """The page as Gradio's Blocks. board, routes: the page's own, besides Gradio's. controls: the prompt and
     all others, by name. is_read: whether somebody reads the answers to a session's requests to the API; the
-    server puts its own function there. words: by language, the title and what each component's words are, in
-    order, where they differ from those that the page was built with."""
+    server puts its own function there. others: by language, the configuration of the same page that was built
+    in it."""
 
     board: Board
     routes: list[Route]
     controls: dict[str, gr.components.Component]
     is_read: Callable[[str], bool] = staticmethod(lambda session: True)
-    words: dict[str, tuple[str, list[dict[str, Any]]]] = {}
+    others: dict[str, dict[str, Any]] = {}
 
     @property
     def config(self) -> dict[str, Any]:
         """What a browser builds the page from, in the language that is spoken. Gradio sends it with each
         view, and sets it."""
-        if spoken() not in self.words:
+        if not (other := self.others.get(spoken())):
             return self._config
-        title, words = self.words[spoken()]
-        parts = zip(self._config["components"], words, strict=True)
-        worded = [{**part, "props": {**part["props"], **said}} for part, said in parts]
-        return {**self._config, "title": title, "components": worded}
+        parts = zip(self._config["components"], other["components"], strict=True)
+        worded = [{**part, "props": theirs["props"]} for part, theirs in parts]
+        return {**self._config, "title": other["title"], "components": worded}
 
     @config.setter
     def config(self, config: dict[str, Any]) -> None:
@@ -112,7 +108,7 @@ def build_page(models: Models, queue: RunQueue, limits: Limits = LOCAL) -> Page:
     demo = _built(models, queue, limits)
     for tag in [*LANGUAGES][1:]:
         with speaking(tag):
-            demo.words = demo.words | {tag: _other_words(demo, _built(models, queue, limits))}
+            demo.others = demo.others | {tag: _built(models, queue, limits).config}
     demo.board = board
     fields = {name: field_of(control) for name, control in demo.controls.items()}
     asked = PageRequests(models, queue, board, limits, fields)
@@ -124,20 +120,6 @@ def build_page(models: Models, queue: RunQueue, limits: Limits = LOCAL) -> Page:
     ]
     # Direct calls would bypass Gradio's queue.
     return demo.queue(api_open=False)
-
-
-def _other_words(demo: Page, other: Page) -> tuple[str, list[dict[str, Any]]]:
-    """The title of the other page, which is the same page in another language, and the words of each of its
-    components that differ."""
-    pairs = zip(demo.config["components"], other.config["components"], strict=True)
-    return other.title, [
-        {
-            name: theirs["props"][name]
-            for name in PROPERTIES
-            if theirs["props"].get(name) != own["props"].get(name)
-        }
-        for own, theirs in pairs
-    ]
 
 
 def _built(models: Models, queue: RunQueue, limits: Limits) -> Page:
@@ -169,7 +151,9 @@ def _built(models: Models, queue: RunQueue, limits: Limits) -> Page:
                     gr.Button(say("page.close"), size="sm", min_width=0, elem_id="done")
                 settings = controls(models)
             with gr.Column(elem_id="show"):
-                stage = _stage(limits.trace_bytes)
+                # Numbers, legend, stage, inspector and timeline, which the scripts fill.
+                markup = frame(limits.trace_bytes)
+                stage = gr.HTML(html_template=markup, js_on_load=loader(), apply_default_css=False)
 
         hints_event = keep_hints_current(demo, models, prompt, prompt_hint, settings)
         demo.controls = {"prompt": prompt, **settings}
@@ -190,11 +174,6 @@ def _recorded() -> str:
         for name in (RECORDED_RUN, *RECORDINGS)
     )
     return f"<ul>{rows}</ul>"
-
-
-def _stage(largest: int) -> gr.HTML:
-    """Numbers, legend, stage, inspector and timeline, which the scripts fill."""
-    return gr.HTML(html_template=frame(largest), js_on_load=loader(), apply_default_css=False)
 
 
 def controls(models: Models) -> dict[str, gr.components.Component]:
@@ -219,12 +198,12 @@ def controls(models: Models) -> dict[str, gr.components.Component]:
             return gr.Dropdown(choices[name], value=chosen, **about)
         if isinstance(first[name], bool):
             return gr.Checkbox(first[name], **about)
-        if name in TYPED:  # not gr.Number, which cannot be empty
-            hint = say(f"settings.controls.{name}.empty")
-            return gr.Textbox(first[name], placeholder=hint, max_lines=1, **about)
         if row is None or row.kind is None:
             least, most = lines.get(name, (1, 1))
             return gr.Textbox(first[name], lines=least, max_lines=most, **about)
+        if row.none_is:  # not gr.Number, which cannot be empty
+            hint = say(f"settings.controls.{name}.empty")
+            return gr.Textbox(first[name], placeholder=hint, max_lines=1, **about)
         if row.step is None:
             return gr.Number(first[name], **about)
         most = models.limits.largest(name) or row.largest

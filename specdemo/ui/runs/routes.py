@@ -55,7 +55,7 @@ def following_routes(board: Board, queue: RunQueue, one_file: Callable[[bytes, s
 
     async def whole(request: Request) -> Response:
         tag = spoken()
-        return await _kept(asked_for(request), lambda kept: Response(kept.message_in(tag), headers=JSON))
+        return await _kept(asked_for(request), lambda kept: Response(kept.messages[tag], headers=JSON))
 
     async def trace(request: Request) -> Response:
         def file(kept: KeptRun) -> Response:
@@ -180,7 +180,7 @@ class TraceUploads:
         if not (opened and opened.kept):
             again = {"Retry-After": str(OPEN_AGAIN_SECONDS)}
             return PlainTextResponse(say("run.too_many_opened"), 429, again)
-        return Response(await asyncio.to_thread(opened.kept.message_in, spoken()), headers=JSON)
+        return Response(opened.kept.messages[spoken()], headers=JSON)
 
     async def _read(self, name: str, body: bytes, owner: str) -> dict[str, str]:
         """Puts the trace in the file on the board. Returns, by language, what is wrong with the file."""

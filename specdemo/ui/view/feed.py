@@ -3,7 +3,7 @@ would take. Without torch and without Gradio."""
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any, cast
 
@@ -30,7 +30,7 @@ from specdemo.loading.catalog import others_at_hand
 from specdemo.measure.table import WARM_UP_TOKENS
 from specdemo.servers.software import messages_of
 from specdemo.ui.view import wire
-from specdemo.ui.view.settings import adjusting_in_words
+from specdemo.ui.view.settings import OFF, SECTIONS, adjusting_in_words
 from specdemo.ui.view.texts import counted, in_one, number_texts, printable, recorded_on, whose
 from specdemo.words.catalogue import say
 
@@ -197,19 +197,13 @@ def setting(trace: Trace) -> wire.RunSetting:
     }
 
 
-SAMPLING = (
-    *("temperature", "top_k", "top_p", "min_p"),
-    *("repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias"),
-    *GRAMMARS,
-)
-
-
 def conditions_of(trace: Trace) -> str:
     """A digest of what two runs must share so that figures of both can stand in one chart of draft lengths:
     pair, device, what drafts and judges, and sampler; not the draft length, the seed and the prompt."""
     params, pair = trace.params, trace.pair
     method, rule = METHODS[params.draft_with], RULES[params.rule]
-    fields = dict.fromkeys([*SAMPLING, *method.fields, *rule.fields])
+    sampling = (*OFF, *SECTIONS["penalties"], "logit_bias", *GRAMMARS)
+    fields = dict.fromkeys([*sampling, *method.fields, *rule.fields])
     values = {field: getattr(params, field) for field in fields if field != "gamma"}
     models = [pair.target, pair.drafter, asdict(pair.dtype), asdict(pair.quantize)]
     shared = [*models, pair.device, pair.device_name, method.name, rule.name, values]
@@ -369,34 +363,30 @@ def seconds(trace: Trace, found: Sequence[Estimate]) -> dict[str, float]:
         plain = sum(min(PLAIN_IN_TURNS * rounds, stats.tokens) for rounds, _ in runs) if in_turns else 0
         return warm_up * once_ms + texts * (once_ms + plain * step_ms)
 
-    lengths = {*GAMMAS, *([trace.params.gamma] if trace.params.gamma != "auto" else [])}
     alone, own = (stats.tokens, alone_ms), (stats.rounds, own_ms)
     of_lengths = []
     for one in found:
-        if one.gamma in lengths and not served:
+        if one.gamma in (*GAMMAS, trace.params.gamma) and not served:
             rounds = stats.tokens / one.seen_tokens
             ms = before_ms + rounds * (step_ms + one.gamma * (stats.drafter_step_ms or 0.0))
             of_lengths.append((rounds, ms))
     if of_lengths:
         times["gamma"] = all_of([alone, *of_lengths], SET_SIZE)
-    others = 1 if served else sum(1 for _ in _drafters(trace)) - 1
+    others = 1 if served else _compared(trace) - 1
     for kind, texts in (("compare", IN_TURNS if in_turns else REPEATS), ("set", SET_SIZE)):
         times[kind] = all_of([own, *others * [alone]], texts)
     return {kind: ms / 1000 for kind, ms in times.items()}
 
 
-def _drafters(trace: Trace) -> Iterator[str]:
-    """The names of what a comparison would measure."""
-    params = trace.params
+def _compared(trace: Trace) -> int:
+    """How many drafters a comparison would measure."""
+    params, count = trace.params, 0
     has_trees = params.rule == "speculative" and not (params.confidence or field_of_grammar(params))
+    kind = DRAFTER_KINDS.get(trace.pair.drafter_kind or "model")  # None: one of an older trace, gone
     # A trace does not tell what few targets have, except when it drafted.
     for name, method in METHODS.items():
         usual = bool(trace.pair.drafter) if method.needs_drafter else method.is_usual
         if usual or params.draft_with == name:
-            yield name
-            kind = DRAFTER_KINDS.get(trace.pair.drafter_kind or "model")  # None: one of an older trace, gone
-            of_kind = kind is not None and kind.drafts_trees
-            if method.is_by_drafter and takes_tree(name, "auto") and of_kind and has_trees:
-                yield f"{name}, tree"
-    for other in others_at_hand(trace.pair.name):
-        yield from (other, f"{other}, tree") if has_trees else (other,)
+            grows = method.is_by_drafter and takes_tree(name, "auto") and kind and kind.drafts_trees
+            count += 2 if grows and has_trees else 1
+    return count + len(others_at_hand(trace.pair.name)) * (2 if has_trees else 1)

@@ -29,7 +29,6 @@ from specdemo.words.catalogue import LANGUAGES, say, speaking, spoken
 COMPRESSED = {"Content-Encoding": "gzip", "Cache-Control": "no-store"}  # headers of what is sent of it
 SMALL_FILE = 256 * 1024  # bytes of a file that is read within 0.02 s, in a thread
 T = TypeVar("T")
-WORDED = ("numbers", "verdict", "tone", "whose", "setting", "outcome")  # parts of a snapshot that have words
 
 
 def file_name(params: Params) -> str:
@@ -46,55 +45,47 @@ def json_of(update: Update) -> str:
 
 @dataclass(frozen=True)
 class KeptRun:
-    """A run that has ended or was opened, compressed: the message that shows all of it, and its trace.
-    values: what the page's controls then hold, if it was opened. link: the query of the address that asks
-    for it. conversation: see `conversation`. starts: by language, what the message begins with, which is all
-    of it that has words. The message itself is in the first language."""
+    """A run that has ended or was opened, compressed: by language, the message that shows all of it, and its
+    trace. values: what the page's controls then hold, if it was opened. link: the query of the address that
+    asks for it. conversation: see `conversation`."""
 
-    message: bytes
+    messages: dict[str, bytes]
     trace: bytes
     file_name: str
     seed: int | None
     values: dict[str, Any] = field(default_factory=dict)
     conversation: tuple[ChatMessage, ...] | None = None
-    starts: dict[str, bytes] = field(default_factory=dict)
     link: str = ""
 
     @property
     def size(self) -> int:
-        return len(self.message) + len(self.trace) + sum(map(len, self.starts.values()))
-
-    def message_in(self, tag: str) -> bytes:
-        """The message in this language, compressed. Making it in any language but the first takes a while."""
-        first = next(iter(LANGUAGES))
-        if tag == first or tag not in self.starts:
-            return self.message
-        own, start = (gzip.decompress(self.starts[each]) for each in (first, tag))
-        return packed(start + gzip.decompress(self.message)[len(own) :])
+        return len(self.trace) + sum(map(len, self.messages.values()))
 
 
-def as_recorded(kept: KeptRun, tag: str) -> bytes:
-    """The message in this language, compressed, as a file shows it elsewhere and on another day."""
-    message = json.loads(gzip.decompress(kept.message_in(tag)))
+def as_recorded(kept: KeptRun, tag: str) -> str:
+    """The JSON of the message in this language, as a file shows it elsewhere and on another day."""
+    message = json.loads(gzip.decompress(kept.messages[tag]))
     feed = RunFeed(Trace.from_json(gzip.decompress(kept.trace).decode()), recorded=True)
     with speaking(tag):
         message["update"] |= feed.words_of(message["update"])
-    return packed(json.dumps(message))
+    return json.dumps(message)
 
 
 def kept_run(feed: RunFeed, said: Callable[[], Notice] | None = None) -> KeptRun:
     """The feed's run, compressed. said: makes the notice that the message has, in the language that is
     spoken."""
-    snapshot, params = feed.snapshot(), feed.trace.params
-    starts = in_each_language(lambda: start_of({"notice": said()} if said else {}, feed.words_of(snapshot)))
-    message, packed_starts = kept_message(starts, json_of(without_words(snapshot)))
-    file, told = packed(feed.trace.to_json()), conversation(feed.trace)
-    name = file_name(params)
-    return KeptRun(message, file, name, params.seed, conversation=told, starts=packed_starts, link=feed.link)
+    trace, (words, rest) = feed.trace, in_parts(feed)
+    messages = packed_messages(lambda: {"notice": said()} if said else {}, words, json_of(rest))
+    file, name = packed(trace.to_json()), file_name(trace.params)
+    return KeptRun(messages, file, name, trace.params.seed, conversation=conversation(trace), link=feed.link)
 
 
-def without_words(snapshot: Update) -> Update:
-    return cast(Update, {key: value for key, value in snapshot.items() if key not in WORDED})
+def in_parts(feed: RunFeed) -> tuple[dict[str, Update], Update]:
+    """The parts of a snapshot that have words, by language, and its other parts."""
+    snapshot = feed.snapshot()
+    words = in_each_language(lambda: feed.words_of(snapshot))
+    rest = {key: value for key, value in snapshot.items() if key not in words[spoken()]}
+    return words, cast(Update, rest)
 
 
 def in_each_language(make: Callable[[], T]) -> dict[str, T]:
@@ -105,16 +96,11 @@ def in_each_language(make: Callable[[], T]) -> dict[str, T]:
     return found
 
 
-def start_of(message: PageMessage, words: Update) -> str:
-    """The beginning of a message's JSON, with the words of its update."""
-    return f'{json.dumps(message)[:-1]}{", " if message else ""}"update": {json.dumps(words)[:-1]}, '
-
-
-def kept_message(starts: dict[str, str], update: str) -> tuple[bytes, dict[str, bytes]]:
-    """The message in the first language, and its starts, all compressed. update: the JSON of the update
-    without its words."""
-    first = starts[next(iter(LANGUAGES))]
-    return packed(f"{first}{update[1:]}}}"), {tag: packed(start) for tag, start in starts.items()}
+def packed_messages(rest: Callable[[], PageMessage], words: dict[str, Any], update: str) -> dict[str, bytes]:
+    """The compressed message in each language. rest: makes its parts besides the update in the language that
+    is spoken. words: by language, those of the update. update: the JSON of its other parts."""
+    starts = in_each_language(lambda: json.dumps({**rest(), "update": words[spoken()]}))
+    return {tag: packed(f"{start[:-2]}, {update[1:]}}}") for tag, start in starts.items()}
 
 
 def with_update(message: PageMessage, update: Update) -> str:
@@ -154,10 +140,7 @@ def opened(body: bytes) -> OpenedTrace:
     ids = trace.prompt_ids[: MOST_PROMPT_TOKENS + 1]
     text = trace.text if trace.params.chat else ""
     head = replace(trace, prompt_ids=ids, rounds=[], output_ids=[], text=text)
-    feed = RunFeed(trace, recorded=True)
-    snapshot = feed.snapshot()
-    words = in_each_language(lambda: feed.words_of(snapshot))
-    update = without_words(snapshot)
+    words, update = in_parts(RunFeed(trace, recorded=True))
     update.pop("prompt", None)
     return OpenedTrace(head, packed(json_of(update)), packed(trace.to_json()), words=words)
 
@@ -194,13 +177,11 @@ def kept_trace(
     """The opened trace as it is kept. rest: makes the parts of its message besides the update, in the
     language that is spoken. weights: as `values_of_trace` takes them."""
     assert one.head is not None
-    params, values = one.head.params, values_of_trace(one.head, weights)
-    starts = in_each_language(lambda: start_of(rest(), one.words[spoken()]))
     prompt = json.dumps(prompt_tokens(one.head, tokenizer, recorded=True))
     update = gzip.decompress(one.update).decode()
-    message, packed_starts = kept_message(starts, f'{{"prompt": {prompt}, {update[1:]}')
-    name, messages = file_name(params), conversation(one.head)
-    return KeptRun(message, one.file, name, params.seed, values, messages, packed_starts)
+    messages = packed_messages(rest, one.words, f'{{"prompt": {prompt}, {update[1:]}')
+    params, values = one.head.params, values_of_trace(one.head, weights)
+    return KeptRun(messages, one.file, file_name(params), params.seed, values, conversation(one.head))
 
 
 async def read_file(body: bytes) -> OpenedTrace:

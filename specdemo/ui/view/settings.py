@@ -37,6 +37,7 @@ SAMPLERS = {
     "all filters": ("temperature", "top_k", "top_p", "min_p"),
 }
 OFF = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+PENALTIES_OFF = {"repetition": 1.0, "presence": 0.0, "frequency": 0.0}
 
 AS_STARTED = "as the server was started"
 
@@ -48,7 +49,7 @@ SECTIONS = {
         *("pair", "server", "draft_with", "gamma", "gamma_auto", "tree", "exit_layer", "ngram"),
         *("sampler", "temperature", "top_k", "top_p", "min_p", "draft_temperature", "max_new_tokens", "seed"),
     ),
-    "penalties": ("repetition_penalty", "presence_penalty", "frequency_penalty"),
+    "penalties": tuple(f"{name}_penalty" for name in PENALTIES_OFF),
     "chat": ("chat", "system", "chat_template_kwargs"),
     "structure": tuple(GRAMMARS),
     "ending": ("stop", "ignore_eos", "confidence", "rule", *OF_RULES, "alternatives"),
@@ -147,9 +148,8 @@ def is_wrong_number(name: str, value: object, largest: float | None = None) -> b
 def values_of(params: Params) -> Values:
     """What the controls hold for these Params. A filter that is off gets a value for when it is switched
     on."""
-    on = tuple(field for field, off in OFF.items() if getattr(params, field) != off)
+    on = tuple(field for field, off in OFF.items() if params.temperature and getattr(params, field) != off)
     sampler = next((name for name, filters in SAMPLERS.items() if filters == on), "all filters")
-    sampler = "greedy" if params.temperature == 0 else sampler
     when_on = {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "min_p": 0.05}
     values = {name: _written(name, getattr(params, name)) for name in CONTROL_NAMES if name in PARAMETERS}
     values |= {field: value for field, value in when_on.items() if field not in SAMPLERS[sampler]}
@@ -197,15 +197,11 @@ def sampler_in_words(params: Params) -> str:
 def adjusting_in_words(params: Params) -> list[str]:
     """What changes logits before the temperature, in words: the penalties that are on, and how many biases
     there are."""
-    given = {
-        "repetition": (params.repetition_penalty, 1.0),
-        "presence": (params.presence_penalty, 0.0),
-        "frequency": (params.frequency_penalty, 0.0),
-    }
+    given = {name: getattr(params, f"{name}_penalty") for name in PENALTIES_OFF}
     words = [
         say(f"said.penalties.{name}", value=number(value, "g"))
-        for name, (value, off) in given.items()
-        if value not in (None, off)
+        for name, value in given.items()
+        if value not in (None, PENALTIES_OFF[name])
     ]
     count = len(params.logit_bias or {})
     return [*words, *([say("said.biases", count=count)] if count else [])]
@@ -218,9 +214,6 @@ def _escaped(stop: str) -> str:
 def _unescaped(line: str) -> str:
     return re.sub(r"\\([n\\])", lambda found: "\n" if found[1] == "n" else "\\", line)
 
-
-# The numbers whose boxes can be empty.
-TYPED = tuple(name for name, row in LIMITS.items() if row.none_is and name in CONTROL_NAMES)
 
 # What the controls hold at first: no filters, so that the coin of the rule often has to decide.
 FIRST = values_of(DEFAULTS) | {"sampler": "multinomial", "pair": "", "server": ""}
@@ -251,10 +244,10 @@ def fields_of(choice: Method | Rule | None) -> tuple[str, ...]:
     return choice.fields if choice else ()
 
 
-def lossy_choice(values: Values) -> Rule | None:
-    """The chosen rule if it has an effect and gives the text another distribution."""
+def chooses_lossy(values: Values) -> bool:
+    """Whether the chosen rule has an effect and gives the text another distribution."""
     rule = RULES.get(values["rule"])
-    return rule if rule is not None and not rule.lossless and visible(values)["rule"] else None
+    return rule is not None and not rule.lossless and visible(values)["rule"]
 
 
 def in_words(told: Exception | Message | str) -> str:

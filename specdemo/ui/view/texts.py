@@ -15,37 +15,28 @@ from specdemo.events.trace import Trace
 from specdemo.events.verdict import where_bound
 from specdemo.ui.view.settings import in_words, judging_in_words, length_in_words, sampler_in_words
 from specdemo.ui.view.wire import Counted
-from specdemo.words.catalogue import in_language, number, say
+from specdemo.words.catalogue import catalogue, in_language, number, say
 from specdemo.words.message import Message
 
 if TYPE_CHECKING:
     from specdemo.loading.pair import AnyPair
 
-# The catalogues have the words: run.fates.NAME. The style sheet has one style for each.
-FATES = ("prompt", "accepted", "rejected", "resampled", "bonus", "sampled", "discarded")
+# The catalogues have the page's numbers and fates in its order, beside their names and definitions.
+WORDS = catalogue("en")
+# By run.fates.NAME; view.greedyFates and run.greedy_fates have those with other words in a greedy run. The
+# style sheet has one style for each.
+FATES = tuple(WORDS["run"]["fates"])
 HIDEABLE = ("rejected", "discarded")
-FATES_GREEDY = ("resampled", "sampled")  # have other words there: view.greedyFates, run.greedy_fates
 
-# The catalogues have their names and definitions: run.numbers.NAME.
-HEADLINE = "speedup"  # the number that stands beside the sentence
-OTHER_NUMBERS = (
-    *("tokens_per_second", "acceptance_rate", "mean_tokens_per_round", "tokens", "rounds"),
-    *("target_forwards", "saved", "target_step", "drafter_step", "cost_ratio", "distance"),
-    *("experts_read", "draft_ms", "verify_ms", "ttft_ms", "seed", "finish", "segments"),
-)
-
+# By run.numbers.NAME; the first one stands beside the sentence. served.numbers has those with other words in
+# a server's run, and served.own_numbers those that only such a run has.
+HEADLINE, *OTHER_NUMBERS = WORDS["run"]["numbers"]
+SERVER_NUMBERS = tuple(WORDS["served"]["own_numbers"])
 # Numbers that only the engine here can know: they are not shown for a server's run.
 ENGINE_ONLY = (
     *("speedup", "target_forwards", "target_step", "drafter_step", "cost_ratio", "distance"),
     *("experts_read", "draft_ms", "verify_ms"),
 )
-
-# Numbers that only a server's run has. The catalogues have the words: served.own_numbers.NAME.
-SERVER_NUMBERS = ("network_ms", "queue_ms", "server_prefill_ms", "decode_ms", "total_ms")
-
-# Numbers and fates that have other words in a server's run: served.numbers.NAME, served.fates.NAME.
-NUMBERS_SERVED = ("tokens_per_second", "acceptance_rate", "rounds", "ttft_ms")
-FATES_SERVED = ("accepted", "rejected", "resampled", "sampled", "discarded")
 
 
 def whose(trace: Trace, recorded: bool = False) -> str:
