@@ -206,6 +206,14 @@ def fail() -> str:
     return graphs.blocker
 
 
+def uncaptured_after_failure() -> str:
+    need_cuda()
+    fail()
+    if not torch.equal(step(numbers(2)).x.cpu(), step(Numbers(numbers(2).x.cpu())).x):
+        raise Failed("its output is wrong")
+    return "its output is right"
+
+
 def replay_after_failure() -> str:
     need_cuda()
     fail()
@@ -364,6 +372,7 @@ TRIALS = {
     ],
     "failed-capture": [  # in a process of its own, because torch may not recover
         Trial("a step that cannot be captured runs as it is, with a reason", fail),
+        Trial("an uncaptured step works after that", uncaptured_after_failure),
         Trial("another step can be captured after that", replay_after_failure),
         Trial("memory is given back after that", freed_memory),
     ],
