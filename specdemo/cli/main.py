@@ -12,6 +12,7 @@ from argparse import Namespace
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -237,13 +238,14 @@ def _advise(arguments: Namespace) -> int:
     command = shlex.join(["python", "-m", "specdemo", *sys.argv[1:]])
     pair = _load(request)
     course = advise(pair, arguments.drafters, prompts, params, arguments.budget, command)
-    measured, status = next(course).measured, 0
+    first = next(course)
+    measured, status = first.measured, 0
     for note in measured.notes:
         if note not in pair.notes:  # these have been told
             tell(note)
     told = saved = -SAVED_EVERY
     try:
-        for progress in course:
+        for progress in chain([first], course):
             measured = progress.measured
             if sys.stderr.isatty() or measured.seconds > told + TOLD_EVERY:
                 told = measured.seconds

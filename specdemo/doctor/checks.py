@@ -13,6 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from itertools import takewhile
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -21,14 +22,12 @@ from specdemo.doctor.run import Failed, Finding, NotRun, Trial, serve
 from specdemo.errors import LoadError, PairError
 from specdemo.events import Params, __version__
 from specdemo.loading.catalog import QUANTIZE
-from specdemo.loading.load import load_pair, plan
-from specdemo.loading.pair import Pair
-from specdemo.loading.request import resolve
-from specdemo.measure.bench import bench_params, theirs
 from specdemo.runtime import cuda
 from specdemo.runtime.device import Clock, cpu_name, memory_of
-from specdemo.runtime.graphs import Graphs
-from specdemo.session import generate
+
+# What needs transformers is imported where it is used, so that `versions` tells of a broken installation.
+if TYPE_CHECKING:
+    from specdemo.loading.pair import Pair
 
 PACKAGES = ("transformers", "optimum-quanto", "gradio")
 
@@ -115,6 +114,9 @@ def kernel() -> str:
 
 def bfloat16() -> Finding:
     need_cuda()
+    from specdemo.loading.load import plan
+    from specdemo.loading.request import resolve
+
     is_real = torch.cuda.is_bf16_supported(including_emulation=False)
     chosen = {str(dtype) for dtype in plan(resolve(device="cuda")).dtypes}
     if not is_real and "torch.bfloat16" in chosen:
@@ -163,6 +165,8 @@ def numbers(n: int, size: int = 100) -> Numbers:
 
 def replay() -> str:
     need_cuda()
+    from specdemo.runtime.graphs import Graphs
+
     graphs = Graphs(Clock())
     for n in range(4):
         _, output = graphs(("doctor", 0), step, numbers(n))
@@ -175,6 +179,8 @@ def replay() -> str:
 
 def graphs_memory() -> str:
     need_cuda()
+    from specdemo.runtime.graphs import Graphs
+
     graphs, held = Graphs(Clock(), most=4), []
     for key in range(40):
         graphs(("doctor", key), step, numbers(key, _MIB))  # 8 MiB
@@ -189,6 +195,8 @@ def graphs_memory() -> str:
 @cache
 def fail() -> str:
     need_cuda()
+    from specdemo.runtime.graphs import Graphs
+
     graphs = Graphs(Clock())
     _, output = graphs(("doctor", 0), bad_step, numbers(1))
     if not torch.equal(output.x, bad_step(numbers(1)).x):
@@ -196,6 +204,14 @@ def fail() -> str:
     if not graphs.blocker:
         raise Failed("the capture did not fail, though the step waits for the device")
     return graphs.blocker
+
+
+def uncaptured_after_failure() -> str:
+    need_cuda()
+    fail()
+    if not torch.equal(step(numbers(2)).x.cpu(), step(Numbers(numbers(2).x.cpu())).x):
+        raise Failed("its output is wrong")
+    return "its output is right"
 
 
 def replay_after_failure() -> str:
@@ -235,12 +251,16 @@ GREEDY = Params(temperature=0.0, max_new_tokens=2 * RUN_TOKENS, ignore_eos=True,
 
 
 @cache
-def embedded(device: str, dtype: str) -> Pair:
+def embedded(device: str, dtype: str) -> "Pair":
+    from specdemo.loading.load import load_pair
+
     return load_pair(device=device, dtype=dtype)
 
 
-def text(pair: Pair, params: Params) -> list[int]:
+def text(pair: "Pair", params: Params) -> list[int]:
     """The run's token ids. Fails if the run does not get to its end; NaN raises in the engine."""
+    from specdemo.session import generate
+
     trace = generate(pair, PROMPT, params, measure=False)
     if trace.stats.tokens != params.max_new_tokens:
         raise Failed(f"a run ended after {trace.stats.tokens} of {params.max_new_tokens} tokens")
@@ -253,6 +273,8 @@ def on_the_cpu() -> list[int]:
 
 
 def cpu_and_transformers() -> str:
+    from specdemo.measure.bench import bench_params, theirs
+
     pair = embedded("cpu", "float32")
     reference = theirs(pair, bench_params(pair, GREEDY))
     with pair.runner.torch_settings():  # one thread: with more it takes minutes on a busy machine
@@ -297,7 +319,7 @@ def captured_and_not(dtype: str, drafter: str) -> str:
     return f"{equal} of {len(counts)} texts equal, {share:.0%} of the tokens before they part"
 
 
-def check_captured(pair: Pair) -> None:
+def check_captured(pair: "Pair") -> None:
     """Raises Failed if the pair's last run was not captured."""
     if pair.runner.notes:
         raise Failed(str(pair.runner.notes[0]))
@@ -309,6 +331,8 @@ def run_quantised(kind: str) -> str:
     """Runs the pair with quantised weights. A kind that is refused on this device is no failure."""
     if device() == "cpu" and kind != "int8":
         raise NotRun("without a GPU only int8 is tried")
+    from specdemo.loading.load import load_pair
+
     params = replace(GREEDY, max_new_tokens=RUN_TOKENS)
     try:
         pair = load_pair(device=device(), quantize=kind)
@@ -348,6 +372,7 @@ TRIALS = {
     ],
     "failed-capture": [  # in a process of its own, because torch may not recover
         Trial("a step that cannot be captured runs as it is, with a reason", fail),
+        Trial("an uncaptured step works after that", uncaptured_after_failure),
         Trial("another step can be captured after that", replay_after_failure),
         Trial("memory is given back after that", freed_memory),
     ],

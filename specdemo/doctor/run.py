@@ -150,10 +150,11 @@ class _Process:
 
     def messages(self) -> Iterator[dict]:
         """Yields the process's messages until it ends, or the time is over."""
-        with suppress(Empty, ValueError):  # ValueError: of a line that was not written to its end
+        with suppress(Empty):
             while line := self.lines.get(timeout=max(0.0, self.deadline - monotonic())):
-                if line.startswith(b"{"):  # what an import prints is none
-                    yield json.loads(line)
+                with suppress(ValueError):  # what an import prints, or a line that was not written to its end
+                    if line.startswith(b"{"):
+                        yield json.loads(line)
 
     def status(self, grace: float) -> int | None:
         """The exit status, None if the process is still running at the deadline and after `grace` seconds."""

@@ -535,11 +535,11 @@ def is_conversation(prompt: object) -> TypeGuard[Sequence[object]]:
 def check_messages(prompt: Sequence[object]) -> tuple[ChatMessage, ...]:
     """The messages of a prompt; ValueError for what is none."""
     messages = []
-    for one in prompt:
-        if isinstance(one, Mapping) and one.keys() == {"role", "content"}:
-            one = ChatMessage(one["role"], one["content"])
+    for each in prompt:
+        is_mapping = isinstance(each, Mapping) and each.keys() == {"role", "content"}
+        one = ChatMessage(each["role"], each["content"]) if is_mapping else each
         if not (isinstance(one, ChatMessage) and isinstance(one.role, str) and isinstance(one.content, str)):
-            raise ValueError(refusal("prompt", "message", one, example=EXAMPLE))
+            raise ValueError(refusal("prompt", "message", each, example=EXAMPLE))
         for text in (one.role, one.content):
             check_text("prompt", text)
         messages.append(one)

@@ -3,6 +3,7 @@ own, from a file."""
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from itertools import chain, cycle, islice
 from pathlib import Path
@@ -110,11 +111,22 @@ def _of_object(line: str) -> Prompt:
         found = None
     if isinstance(found, dict) and isinstance(found.get("prompt"), str):
         return _text(found["prompt"])
-    if not isinstance(found, dict) or not isinstance(found.get("messages"), list):
+    asked = found.get("messages", found.get("prompt")) if isinstance(found, dict) else None
+    if not isinstance(asked, list):
         raise ValueError(given(message("prompts_object", forms=FORMS), line))
-    asked = found["messages"]
     while asked and isinstance(asked[-1], dict) and asked[-1].get("role") == "assistant":
         asked.pop()
     if not asked:
         raise ValueError(message("prompts_unasked"))
-    return list(check_messages(asked))
+    return list(check_messages(list(map(_message, asked))))
+
+
+def _message(logged: object) -> object:
+    """What a chat template reads of a logged message; one that calls tools stays as it is, and is refused."""
+    if not isinstance(logged, dict) or logged.get("tool_calls") or logged.get("function_call"):
+        return logged
+    role, content = logged.get("role"), logged.get("content")
+    if isinstance(content, list):
+        with suppress(KeyError, TypeError):  # parts that are no text are refused, too
+            content = "".join(part["text"] for part in content)
+    return {"role": "system" if role == "developer" else role, "content": content}

@@ -87,8 +87,9 @@ def test_the_command_ends_with_its_advice_as_json_and_a_report(tmp_path, capsys)
     prompts.write_text('{"prompt": "Once upon a time"}\n{"prompt": "The fox"}\n', encoding="utf-8")
     options = ["--prompts", str(prompts), "--drafters", "lookup", "--budget", "60s", "--report", str(file)]
     assert main(["advise", *options, "--max-new-tokens", "24"]) == 0
-    out = capsys.readouterr().out.splitlines()
-    told = json.loads(out[-1])
+    told, err = capsys.readouterr()
+    assert "warming up: " in err
+    told = json.loads(told.splitlines()[-1])
     own = told["recommendation"]["own"]
     assert list(told["recommendation"]) == ["own", "all"]
     assert set(own) >= {"draft_with", "drafter", "gamma", "speedup", "interval", "reason"}

@@ -9,6 +9,7 @@ import torch
 from specdemo.cli.main import main
 from specdemo.doctor import checks
 from specdemo.doctor.run import Failed
+from specdemo.measure import bench
 from tests.fake_cuda import FakeCuda, install
 
 
@@ -29,7 +30,11 @@ def three_threads():
 
 @pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_what_needs_one_is_not_run_and_nothing_fails(capsys):
+def test_without_a_gpu_what_needs_one_is_not_run_and_a_broken_package_fails_nothing(
+    capsys, monkeypatch, tmp_path
+):
+    (tmp_path / "transformers.py").write_text("raise ImportError")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     assert main(["doctor", "--sections", "versions"]) == 0
     told = json.loads(capsys.readouterr().out.splitlines()[-2])
     outcomes = {(check["section"], check["name"]): check["outcome"] for check in told["checks"]}
@@ -41,7 +46,7 @@ def test_without_a_gpu_what_needs_one_is_not_run_and_nothing_fails(capsys):
 def test_transformers_text_is_made_with_one_thread_as_a_run_is(monkeypatch, three_threads):
     seen = []
     monkeypatch.setattr(
-        checks, "theirs", lambda *_: lambda ids: (seen.append(torch.get_num_threads()) or [5, 6], None)
+        bench, "theirs", lambda *_: lambda ids: (seen.append(torch.get_num_threads()) or [5, 6], None)
     )
     monkeypatch.setattr(checks, "on_the_cpu", lambda: [5, 6])
     assert "2" in checks.cpu_and_transformers()
@@ -77,5 +82,6 @@ def test_the_capture_sections_pass_over_stand_ins_for_cuda(monkeypatch):
     )
     checks.fail.cache_clear()
     assert "reads tensor values on the host" in checks.fail()
+    checks.uncaptured_after_failure()
     checks.replay_after_failure()
     checks.fail.cache_clear()

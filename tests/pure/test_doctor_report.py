@@ -129,7 +129,9 @@ def test_a_hang_ends_at_the_limit_with_what_it_has_started_and_says_where(tmp_pa
 
 
 def test_what_a_section_prints_is_no_message_and_is_kept_for_a_crash():
-    checks = checks_of("os.write(1, b'\\xff{\"done\": true}\\n'); os._exit(1)")
+    checks = checks_of(
+        "os.write(1, b'\\xff{\"done\": true}\\n'); os._exit(1)", before="print('{not JSON', flush=True)"
+    )
     assert outcomes(checks) == LATE_FAILS
     assert '{"done": true}' in checks[1].output
 

@@ -7,24 +7,31 @@ from specdemo.measure.prompts import prompt_sets, prompts_of, read_prompts
 from tests.sentences import refused
 
 HELLO = [ChatMessage("user", "Hello")]
+SYSTEM = ChatMessage("system", "Be brief.")
 USER = '[{"role": "user", "content": "Hello"}]'
 READ = {  # what a line has: the prompt
     '{"prompt": "One\\u2028two", "n": 1}': "One\u2028two",
+    f'{{"prompt": {USER}}}': HELLO,
     f'{{"model": "m", "messages": {USER}, "temperature": 0}}': HELLO,
     f'{{"messages": {USER[:-1]}, {{"role": "assistant", "content": null, "tool_calls": [1]}}]}}': HELLO,
+    f'{{"messages": [{{"role": "developer", "content": "Be brief."}}, {USER[1:]}}}': [SYSTEM, *HELLO],
+    '{"messages": [{"role": "user", "content": [{"type": "text", "text": "Hel"}, {"text": "lo"}]}]}': HELLO,
+    f'{{"messages": {USER.replace("}", """, "name": "me", "tool_calls": null}""")}}}': HELLO,
 }
 REFUSED = {  # what line 2 has: the key of what is said of it
     '{"prompt": "One': "prompts_object",
     "[" * 100_000: "prompts_object",
     "3": "prompts_object",
     '{"body": {"text": "One"}}': "prompts_object",
-    '{"prompt": ["One"]}': "prompts_object",
+    '{"prompt": ["One"]}': "message",
     '{"messages": "One"}': "prompts_object",
     '{"prompt": ""}': "no_prompt",
     '{"prompt": "\\ud800"}': "surrogate",
     '{"messages": []}': "prompts_unasked",
     '{"messages": [{"role": "user"}]}': "message",
     '{"messages": [3]}': "message",
+    '{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}': "message",
+    '{"messages": [{"role": "user", "content": "One", "tool_calls": [1]}]}': "message",
     '{"messages": [{"role": "assistant", "tool_calls": [1]}, {}]}': "message",
 }
 
