@@ -79,7 +79,9 @@ def bench(
         threads = torch.get_num_threads()
     drafted = samples[SPECULATIVE if SPECULATIVE in samples else LOOKUP]
     rounds = [one for sample in drafted if sample.trace for one in sample.trace.rounds]
-    stats = reduce(after_round, rounds, fresh())
+    stats, is_greedy = reduce(after_round, rounds, fresh()), params.temperature == 0
+    first_at = differences(drafted[:prompts], samples[OURS_PLAIN][:prompts])
+    differing = {"prompts": prompts - first_at.count(None), "first_at": first_at}
     return {
         "acceptance_rate": stats.acceptance_rate,
         "mean_tokens_per_round": stats.mean_tokens_per_round,
@@ -89,7 +91,8 @@ def bench(
         "prompts": prompts,
         "prompt_tokens": prompt_tokens,
         "repeats": repeats,
-        "rows": [row(name, samples, params.temperature == 0) for name in samples],
+        "rows": [row(name, samples, is_greedy) for name in samples],
+        "differing_argmaxes": differing if is_greedy else None,  # of the engine with drafts and plain
         "notes": list(map(str, pair.notes)),
     }
 
@@ -191,8 +194,7 @@ def in_turns(
 def row(name: str, samples: Mapping[str, Sequence[TimedRun]], greedy: bool) -> Row:
     """The contestant's row. `samples` must include those of both plain ones."""
     ms = {other: median(one.ms_per_token for one in own) for other, own in samples.items()}
-    own = samples[name]
-    first_at = [differs_at(one.ids, other.ids) for one, other in zip(own, samples[PLAIN], strict=True)]
+    own, first_at = samples[name], differences(samples[name], samples[PLAIN])
     low, high = np.percentile([one.ms_per_token for one in own], (10, 90)).tolist()
     return Row(
         name=name,
@@ -208,9 +210,10 @@ def row(name: str, samples: Mapping[str, Sequence[TimedRun]], greedy: bool) -> R
     )
 
 
-def differs_at(ids: Sequence[int], other: Sequence[int]) -> int | None:
-    """The first token in which two texts of one length differ."""
-    return next((at for at, (a, b) in enumerate(zip(ids, other, strict=True)) if a != b), None)
+def differences(samples: Sequence[TimedRun], reference: Sequence[TimedRun]) -> list[int | None]:
+    """The first token in which each text differs from that of the reference; None: in none."""
+    texts = [zip(one.ids, other.ids, strict=True) for one, other in zip(samples, reference, strict=True)]
+    return [next((at for at, (a, b) in enumerate(both) if a != b), None) for both in texts]
 
 
 def bench_text(result: Mapping[str, Any]) -> str:
@@ -232,10 +235,22 @@ def bench_text(result: Mapping[str, Any]) -> str:
         Column[Row]("same text as plain", same, is_left=True),
     ]
     length = "" if result["prompt_tokens"] is None else f" of {result['prompt_tokens']:,} tokens"
-    head = head_in_words(result, f"{result['prompts']} prompts{length}")
+    prompts = f"{result['prompts']} prompts{length}"
+    head = head_in_words(result["pair"], result, prompts, str(result["max_new_tokens"]))
     more = f"gamma {result['gamma']}, {result['threads']} thread(s), whole generations"
-    rate, tokens = shown(result["acceptance_rate"], ".3f"), shown(result["mean_tokens_per_round"])
-    drafts = f"acceptance rate {rate}, {tokens} tokens per round"
     notes = "\n".join(f"note: {note}" for note in result["notes"])
     table = str(Table(columns, result["rows"]))
-    return "\n\n".join(filter(None, (f"{head}; {more}", table, drafts, notes)))
+    return "\n\n".join(filter(None, (f"{head}; {more}", table, drafts_text(result), notes)))
+
+
+def drafts_text(result: Mapping[str, Any]) -> str:
+    rate, tokens = shown(result["acceptance_rate"], ".3f"), shown(result["mean_tokens_per_round"])
+    text, differing = f"acceptance rate {rate}, {tokens} tokens per round", result["differing_argmaxes"]
+    if differing is None:
+        return text
+    count = f"{differing['prompts']} of {result['prompts']}"
+    text += f"\ndiffering argmaxes: with drafts {count} texts differ from plain"
+    if differing["prompts"]:
+        text += f", first at token {', '.join(str(at) for at in differing['first_at'] if at is not None)}"
+        text += "; in float32 there must be none: this is a bug" if result["dtype"] == "float32" else ""
+    return text

@@ -164,18 +164,19 @@ def _same(row: MethodRow) -> str:
     return say("compare.same", equal=equal, of=of)
 
 
-def head_in_words(result: Mapping[str, Any], prompts: str) -> str:
-    """How a result was measured, on these prompts: see `how_measured`."""
+def head_in_words(name: str, result: Mapping[str, Any], prompts: str, tokens: str) -> str:
+    """How a result was measured (`how_measured`), for what has this name, on these prompts."""
     return (
-        f"{result['target']} on {result['device']} ({result['device_name']}), {result['dtype']}, "
+        f"{name} on {result['device']} ({result['device_name']}), {result['dtype']}, "
         f"temperature {result['temperature']:g}, {prompts} x {result['repeats']}, "
-        f"at most {result['max_new_tokens']} tokens each, {result['date']}"
+        f"{tokens} tokens each, {result['date']}"
     )
 
 
 def methods_text(result: Mapping[str, Any]) -> str:
     """A line for each drafter, fastest first, then the notes and who wins."""
-    head = head_in_words(result, f"{len(result['prompts'])} prompts")
+    prompts, tokens = f"{len(result['prompts'])} prompts", f"at most {result['max_new_tokens']}"
+    head = head_in_words(result["target"], result, prompts, tokens)
     notes = "\n".join(f"note: {note}" for note in result["notes"])
     table = str(Table(method_columns(), result["rows"]))
     clock = "by the engine's clock, without prefill"

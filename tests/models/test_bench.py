@@ -51,6 +51,11 @@ def test_bench_prints_a_table_and_json_last(capsys):
         assert low <= row["ms_per_token"] <= high and row["equal_to_plain"] == "1 of 1"
         assert any(line.startswith(row["name"]) for line in lines)
     assert (result["pair"], result["gamma"], result["prompt_tokens"]) == ("embedded", 4, 40)
+    assert lines[0].startswith("embedded on ") and "of 40 tokens x 1, 6 tokens each" in lines[0]
+    assert result["differing_argmaxes"] == {"prompts": 0, "first_at": [None]}
+    other = {"differing_argmaxes": {"prompts": 1, "first_at": [3]}}
+    assert "is a bug" not in bench.drafts_text(result) and "is a bug" in bench.drafts_text(result | other)
+    assert "is a bug" not in bench.drafts_text(result | other | {"dtype": "bfloat16"})
     assert 0 < result["acceptance_rate"] < 1 < result["mean_tokens_per_round"]
 
 
@@ -74,6 +79,7 @@ def test_a_row_compares_with_transformers():
     assert found.ms_per_token_10_90 == pytest.approx((1.2, 2)) and found.tokens_per_processor_second == 250
     assert (found.x_plain, found.x_assisted, found.x_specdemo_plain) == (3, 1.5, 1)
     assert (found.equal_to_plain, found.differs_at) == ("2 of 3", 1)
+    assert bench.differences(samples["specdemo plain"], [sample()] * 3) == [None, None, 1]
     sampled = bench.row("specdemo plain", samples, greedy=False)
     assert sampled.equal_to_plain is sampled.differs_at is None
     del samples["transformers assisted"]
