@@ -125,7 +125,7 @@ def test_pairs_that_do_not_run_go_when_the_free_memory_is_too_small_for_another(
     "error, where",
     [
         (torch.OutOfMemoryError("CUDA out of memory. Tried ..."), "loading.read.join_weights"),
-        (MemoryError(), "drafters.model.agrees_with_itself"),
+        (MemoryError(), "drafters.other_tokenizer.agrees_with_itself"),
     ],
 )
 def test_too_little_memory_while_loading_gives_back_what_was_loaded(three, monkeypatch, error, where):
