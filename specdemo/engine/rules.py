@@ -43,7 +43,8 @@ class Decision:
     @property
     def recorded(self) -> dict[str, Tensor | None]:
         """Gives what the record of a round has of it, by the same names."""
-        return {name: part for name, part in vars(self).items() if name not in ("next", "by_place")}
+        ordered = {"accepted": self.accepted} | vars(self)  # what differs in a graph's is told by the first
+        return {name: part for name, part in ordered.items() if name not in ("next", "by_place")}
 
 
 Judge = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Decision]

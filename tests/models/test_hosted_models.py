@@ -1,5 +1,6 @@
 """What a public server lets its visitors choose, and what it tells them of itself."""
 
+import asyncio
 import json
 
 import gradio as gr
@@ -131,7 +132,7 @@ def test_a_link_loads_nothing_before_the_visitor_agrees(limits, monkeypatch):
     monkeypatch.setattr(page, "_run", lambda *_, **__: {"follow": "it"})
 
     def opened(query: str) -> dict:
-        return page._link(Visitor("page", "a"), query, held_by(server) | {"prompt": ""})
+        return asyncio.run(page._link(Visitor("page", "a"), query, held_by(server) | {"prompt": ""}))
 
     asked = f"?prompt=Once&pair={EAGLE3}&run=1"
     answer = opened(asked)

@@ -10,7 +10,7 @@ from unittest.mock import AsyncMock
 from uvicorn import Config
 from uvicorn.server import ServerState
 
-from specdemo.ui.front.connections import PIECE, Connection, Connections, Pieces
+from specdemo.ui.front.connections import PIECE, Connection, Connections, InPieces
 from tests.played import played
 
 QUICK = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -170,7 +170,7 @@ async def test_a_reader_has_to_take_some_of_its_answer_in_time():
 async def test_a_large_answer_is_sent_in_pieces():
     for size in (0, 1, PIECE, PIECE + 1, 2 * PIECE):
         take, whole = AsyncMock(), {"body": bytes(size), "more_body": False}
-        await Pieces(lambda scope, receive, send, whole=whole: send(whole))({}, None, take)
+        await InPieces(lambda scope, receive, send, whole=whole: send(whole))({}, None, take)
         sent = [(len(call.args[0]["body"]), call.args[0]["more_body"]) for call in take.await_args_list]
         assert sum(length for length, _ in sent) == size and sent[0][0] == min(size, PIECE)
         assert [more for _, more in sent] == [True] * (len(sent) - 1) + [False]
