@@ -42,24 +42,26 @@ def compare(
     prompts: Sequence[Prompt],
     repeats: int,
     is_stopped: Callable[[], bool] = lambda: False,
-    in_turns: int = 0,
+    in_turns: Sequence[int] = (),
 ) -> Iterator[Comparison]:
     """Measures every setting on every prompt `repeats` times, in turns, after a warm-up of each. Yields what
     is measured so far before each generation but the first, and at the end. To stop, close the iterator;
-    is_stopped, asked again and again, stops within a generation, which then does not count. in_turns: how
-    often to measure with the rounds of each generation in turns with plain ones (`run_in_turns`). The
-    speed-ups are by these turns, and only where a setting's are too few for that is everything measured
-    `repeats` times.
+    is_stopped, asked again and again, stops within a generation, which then does not count. in_turns: the
+    rounds of what drafts are in turns with plain ones (`run_in_turns`), and the speed-ups are by these turns.
+    After so many passes over the prompts it is looked whether each setting has enough turns; where one has
+    too few in the end, everything is measured `repeats` times in place of that.
 
     Raises as `stream` does, when a pair is busy or cannot take a prompt."""
-    course = _Comparing(list(settings), prompts, is_stopped, in_turns or repeats, bool(in_turns))
+    course = _Comparing(list(settings), prompts, is_stopped, [*in_turns, repeats][0], bool(in_turns))
     try:
         yield from course.warm_up()
-        yield from course.measured(course.passes)
-        turns = (sum(len(one.turns) for one in own) for own in course.texts.values())
-        if in_turns and min(turns) < FEWEST_TURNS:
-            course.passes, course.is_in_turns = max(repeats, in_turns), False
-            yield from course.measured(course.passes - in_turns)
+        for passes in in_turns:
+            yield from course.measured(passes)
+            if course.has_turns:
+                break
+        else:
+            course.is_in_turns = False
+            yield from course.measured(repeats)
     except Stopped:
         return
     yield course.so_far(None)
@@ -97,19 +99,28 @@ class _Comparing:
                 self.settings.remove(setting)
                 del self.texts[setting.name]
 
+    @property
+    def has_turns(self) -> bool:
+        """Whether the turns of everything that drafts are enough for a speed-up."""
+        drafting = [self.texts[one.name] for one in self.settings if one.params.draft_with != "none"]
+        return all(sum(len(text.turns) for text in own) >= FEWEST_TURNS for own in drafting)
+
     def measured(self, passes: int) -> Iterator[Comparison]:
+        """What is left of so many passes."""
+        done, self.passes = min(map(len, self.texts.values())) // len(self.prompts), passes
+
         def text(setting: Setting, prompt: Prompt) -> None:
             self.texts[setting.name].append(self.text(setting, prompt, self.is_in_turns))
             counts = [len(own) for own in self.texts.values()]
             if min(counts) == max(counts) or not all(counts):
                 self.rows = rows_of(self.settings, self.texts)
 
-        for setting, _ in measure(lambda _: self.settings, passes * list(self.prompts), text):
+        for setting, _ in measure(lambda _: self.settings, (passes - done) * list(self.prompts), text):
             yield self.so_far(setting)
 
     def text(self, setting: Setting, prompt: Prompt, in_turns: bool) -> Text:
         pair, params = setting.pair, setting.params
-        if in_turns:
+        if in_turns and params.draft_with != "none":
             assert isinstance(pair, Pair), "what runs here"
             text = run_in_turns(pair, prompt, params, self.is_stopped)
         else:
@@ -175,9 +186,11 @@ def _by_turns(used: Sequence[tuple[Setting, Sequence[Text]]]) -> list[Timing]:
     for setting, own in used:
         stats = [one.trace.stats for one in own]
         speedup = speed_up_in_turns([timed_text(one.trace.stats, one.turns) for one in own])
+        if setting.params.draft_with == "none":
+            speedup = SpeedUp(1.0, 1.0, 1.0)
         if speedup is None:
             return []
-        speedups.append(SpeedUp(1.0, 1.0, 1.0) if setting.params.draft_with == "none" else speedup)
+        speedups.append(speedup)
         ms_per_token = sum(one.run_ms for one in stats) / sum(one.tokens for one in stats)
         steps_ms.append(speedups[-1].value * ms_per_token)
     plain_ms = fmean(steps_ms)

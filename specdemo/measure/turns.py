@@ -50,7 +50,7 @@ class TurnLength(NamedTuple):
 
 
 USUAL_TURN = TurnLength(5, 9)
-SHORT_TURN = TurnLength(3, 5)  # so that short texts and long drafts have several
+SHORT_TURN = TurnLength(3, 4)  # so that short texts and long drafts have several
 
 
 def run_in_turns(pair: Pair, prompt: Prompt, params: Params, is_over: IsOver = lambda: False) -> Text:

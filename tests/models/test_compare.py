@@ -98,7 +98,7 @@ def test_an_interrupted_command_prints_what_was_measured(capsys, monkeypatch):
     made = []
 
     def interrupted(*arguments):
-        if len(made) == 3:  # a text of each, and one of another turn
+        if made:  # there is a text of each, and another one of the target alone
             raise KeyboardInterrupt
         made.append(arguments)
         return run_in_turns(*arguments)
@@ -111,9 +111,20 @@ def test_an_interrupted_command_prints_what_was_measured(capsys, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("enough", "passes"), [(1, 1), (2, 2), (3, 5)])
+def test_a_prompt_is_written_again_where_its_turns_are_too_few(pair, monkeypatch, enough, passes):
+    params = replace(GREEDY, max_new_tokens=24)
+    one = len(run_in_turns(pair, PROMPTS[0], params).turns)
+    monkeypatch.setattr("specdemo.measure.compare.FEWEST_TURNS", enough * one)
+    settings = settings_for([pair], ["model", "none"], params)
+    *_, last = compare(settings, PROMPTS[:1], repeats=5, in_turns=[1, 2])
+    assert one and last.repeats == passes and [row.samples for row in last.rows] == [passes, passes]
+
+
+@pytest.mark.slow
 def test_what_is_timed_in_turns_follows_from_each_other(pair, unhurried):
     settings = settings_for([pair], ["model", "none"], replace(GREEDY, max_new_tokens=40))
-    *_, last = compare(settings, PROMPTS, repeats=5, in_turns=1)
+    *_, last = compare(settings, PROMPTS, repeats=5, in_turns=[1])
     assert last.repeats == 1 and [row.samples for row in last.rows] == [2, 2]
     alone = next(row for row in last.rows if row.draft_with == "none")
     assert alone.speedup == 1 == pytest.approx(alone.plain_rounds_per_round)

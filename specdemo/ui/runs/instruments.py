@@ -64,7 +64,7 @@ class ComparisonRequest(MeasurementRequest):
         how = {"is_stopped": lambda: ticket.is_over, "in_turns": plan.in_turns}
         for so_far in compare(plan.settings, plan.prompts, plan.repeats, **how):
             told = told | {"share": so_far.share} | found(self, plan, so_far)
-            if plan.repeated and so_far.repeats > plan.in_turns:
+            if plan.repeated and so_far.repeats > plan.in_turns[-1]:
                 told["whose"] = plan.repeated
             if so_far.rows and so_far.measuring:
                 name = plan.names.get(so_far.measuring, so_far.measuring)
@@ -85,7 +85,7 @@ class MeasurementPlan:
     prompts: Sequence[str]
     repeats: int
     whose: str
-    in_turns: int = 0
+    in_turns: Sequence[int] = ()
     repeated: str = ""
     names: dict[str, str] = field(default_factory=dict)
     abouts: dict[str, str] = field(default_factory=dict)
@@ -236,7 +236,7 @@ def _plan(
     turns = say("run.in_turns", whose=whose)
     if request.prompts == "set":
         prompts = prompts_for(pairs[0], feed.SET_SIZE)
-        return MeasurementPlan(settings, prompts, 1, turns if in_turns else whose, int(in_turns))
+        return MeasurementPlan(settings, prompts, 1, turns if in_turns else whose, (1,) if in_turns else ())
     repeated = say("run.times", whose=whose, repeats=feed.REPEATS)
     if not in_turns:
         return MeasurementPlan(settings, [request.prompt], feed.REPEATS, repeated)

@@ -37,9 +37,9 @@ from specdemo.words.catalogue import say
 MOST_PROMPT_TOKENS = 50_000  # a prompt with more is shown as one piece
 MOST_ROWS = 3_000  # tokens and alternatives in an update of a run that goes on; each takes some 60 bytes
 GAMMAS = (1, 2, 3, 4, 6, 8, 12, 16)  # besides that of the run
-IN_TURNS = 2  # times that each setting runs on one prompt, its rounds in turns with plain ones
+IN_TURNS = (1, 2)  # times that each setting runs on one prompt, its rounds in turns with plain ones
 REPEATS = 5  # the same where that cannot be, or the text is too short for it
-PLAIN_IN_TURNS = 5 / 3  # plain rounds beside each of a run in turns, at most: SHORT_TURN in measure/turns.py
+PLAIN_IN_TURNS = 4 / 3  # plain rounds beside each of a run in turns, at most: SHORT_TURN in measure/turns.py
 SET_SIZE = 5  # prompts in a set
 
 
@@ -373,7 +373,7 @@ def seconds(trace: Trace, found: Sequence[Estimate]) -> dict[str, float]:
     if of_lengths:
         times["gamma"] = all_of([alone, *of_lengths], SET_SIZE)
     others = 1 if served else _compared(trace) - 1
-    for kind, texts in (("compare", IN_TURNS if in_turns else REPEATS), ("set", SET_SIZE)):
+    for kind, texts in (("compare", IN_TURNS[0] if in_turns else REPEATS), ("set", SET_SIZE)):
         times[kind] = all_of([own, *others * [alone]], texts)
     return {kind: ms / 1000 for kind, ms in times.items()}
 
