@@ -21,7 +21,7 @@ from specdemo.events.trace import Trace
 S, P, T = TypeVar("S"), TypeVar("P"), TypeVar("T")
 Place = tuple[str, int]  # a prompt: its kind of work, and its number there
 
-FEWEST_TURNS = 12  # of which an interval of the turns is told
+FEWEST_TURNS = 8  # of which an interval of the turns is told
 FEWEST_PROMPTS, FEWEST_TURNS_OF_PROMPTS = 3, 6  # of which one of the prompts is told
 TRIMMED = 0.2  # of the turns, at each end
 # Student's t for 90%, by degrees of freedom; between two rows that of the lower one.

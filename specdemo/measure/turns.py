@@ -16,7 +16,7 @@ from specdemo.events.speedup import NARROW, SHORTEST, timed
 from specdemo.events.trace import Trace
 from specdemo.loading.load import look_at
 from specdemo.loading.pair import Pair
-from specdemo.measure.samples import FEWEST_TURNS, Text, TimedTurn, after_turns, measure
+from specdemo.measure.samples import Text, TimedTurn, after_turns, measure
 from specdemo.runtime.lm import keeps_state
 from specdemo.servers.software import ServedPair
 from specdemo.session import (
@@ -34,6 +34,7 @@ from specdemo.zero import ForkedRun
 
 SETTLED_BELOW_MS = 1000.0  # of a run: see `settle`
 SETTLING_SECONDS = 2.0
+SETTLED_TURNS = 12  # at least: an interval that is looked at again and again is soon narrow by chance
 
 
 class Stopped(Exception):
@@ -104,7 +105,7 @@ def time_in_turns(run: Run, seconds: float, is_over: IsOver = lambda: False) -> 
     is_whole = trace.finish in ("eos", "stop", "length") and trace.stats.tokens >= SHORTEST
     if isinstance(pair, ServedPair) or not is_whole or keeps_state(pair.target):
         return
-    end, turns, needed, is_done = perf_counter() + seconds, list[TimedTurn](), FEWEST_TURNS, False
+    end, turns, needed, is_done = perf_counter() + seconds, list[TimedTurn](), SETTLED_TURNS, False
 
     def is_enough() -> bool:
         late = perf_counter() - end
@@ -118,10 +119,10 @@ def time_in_turns(run: Run, seconds: float, is_over: IsOver = lambda: False) -> 
             turns.extend(turn)
         trace.stats = after_turns(trace.stats, turns)
         low, high = trace.stats.speedup_interval or (0.0, 1.0)
-        is_narrow = len(turns) >= FEWEST_TURNS and high <= NARROW * low
+        is_narrow = len(turns) >= SETTLED_TURNS and high <= NARROW * low
         is_done = is_narrow or len(turns) == before  # or the text is too short for a turn
         if trace.stats.speedup is None and len(turns) >= needed:
-            needed = len(turns) + FEWEST_TURNS
+            needed = len(turns) + SETTLED_TURNS
 
     until_narrow = takewhile(lambda _: not (is_done or is_enough()), count())
     # An error here (too little memory, an owner's change, another run) leaves the speed-up as it is.
