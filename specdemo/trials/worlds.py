@@ -58,58 +58,52 @@ class MixedDrafter(Drafter):
         self.drafter.start(ids)
 
     def propose(self, ids: list[int], k: int, u: list[float]) -> Draft:
-        device, width = self.target.device, self.target.vocab_size
+        width, device = self.target.vocab_size, self.target.device
         self.target.reserve(len(ids) - 1, len(ids) + max(k, 1))
-        drafts: list[Draft] = []
-        text = list(ids)
+        text, drafts = list(ids), []
         for each in u[:k]:
-            one = self._next(text, [each] * len(u))  # a captured drafter takes as many in every round
-            if one is None:  # the text is longer than the drafter can read
+            mixture = self._mixture(text, [each] * len(u))  # a captured drafter takes as many in every round
+            if mixture is None:
                 break
-            drafts.append(one)
-            text += one.ids.tolist()
+            token = draw(mixture[0], torch.tensor([each], dtype=torch.float64, device=device))  # [1]
+            drafts.append((token, *mixture))
+            text += token.tolist()
         if not drafts:
             return one_hot_draft([], width, device)
-        tokens, q, raw_q = (
-            torch.cat([getattr(one, name) for one in drafts]) for name in ("ids", "q", "raw_q")
-        )
-        return Draft(len(drafts), tokens, q, raw_q)
+        tokens, q, raw_q = map(torch.cat, zip(*drafts, strict=True))
+        # Greedily each of the three proposes one token (noise: any), and u chooses among them. The token is
+        # then settled by the dice, like one that was looked up: q is one-hot at it.
+        return Draft(len(drafts), tokens, one_hot(tokens, width) if self.sampler.greedy else q, raw_q)
 
-    def _next(self, text: list[int], u: list[float]) -> Draft | None:
-        """A draft of one token after the text. u: the same number at each place."""
-        noise, own, target = self.shares
-        device, width = self.target.device, self.target.vocab_size
-        q = torch.full((1, width), noise / width, dtype=torch.float32, device=device)
+    def _mixture(self, text: list[int], u: list[float]) -> tuple[Tensor, Tensor] | None:
+        """q and raw_q [1, V] after the text; None where that is longer than the drafter can read. u: the same
+        number at each place."""
+        width = self.target.vocab_size
+        q = torch.full((1, width), self.shares.noise / width, dtype=torch.float32, device=self.target.device)
         raw_q = q.clone()
-        if own:
+        if own := self.shares.drafter:
             drafted = self.drafter.propose(text, 1, u)
             if drafted.k == 0:
                 return None
             q, raw_q = q + own * drafted.q[:1], raw_q + own * drafted.raw_q[:1]
-        if target:
+        if share := self.shares.target:
             p, raw_p = self._of_target(text)
-            q, raw_q = q + target * p, raw_q + target * raw_p
-        token = draw(q, torch.tensor(u[:1], dtype=torch.float64, device=device))  # [1]
-        # Greedily each of the three proposes one token (noise: any), and u chooses among them. The token is
-        # then settled by the dice, like one that was looked up: q is one-hot at it.
-        return Draft(1, token, one_hot(token, width) if self.sampler.greedy else q, raw_q)
+            q, raw_q = q + share * p, raw_q + share * raw_p
+        return q, raw_q
 
     def _of_target(self, text: list[int]) -> tuple[Tensor, Tensor]:
         """p and raw_p [1, V] after the text, of which the target's cache has all but the last token."""
-        numbers = to_device([text[-1], len(text) - 1], torch.long, self.target.device)
-        logits = self.target.forward(numbers[:1], numbers[1])[-1:].float()
-        seen = self.sampler.seen(text, self.target.vocab_size, self.target.device)
-        p, exact = self.sampler.shape(logits, self._settings, seen)
-        while exact is not None and not exact.all():
-            self.sampler.widen()
-            p, exact = self.sampler.shape(logits, self._settings, seen)
-        return p, probabilities(logits)
-
-    @property
-    def _settings(self) -> Settings:
-        numbers = self.sampler.numbers.items()
         device = self.target.device
-        return Settings({name: torch.tensor(v, dtype=torch.float64, device=device) for name, v in numbers})
+        place = to_device([text[-1], len(text) - 1], torch.long, device)
+        logits = self.target.forward(place[:1], place[1])[-1:].float()
+        seen = self.sampler.seen(text, self.target.vocab_size, device)
+        numbers = self.sampler.numbers.items()
+        settings = {name: torch.tensor(one, dtype=torch.float64, device=device) for name, one in numbers}
+        while True:
+            p, exact = self.sampler.shape(logits, Settings(settings), seen)
+            if exact is None or exact.all():
+                return p, probabilities(logits)
+            self.sampler.widen()
 
 
 def mixed(stop: int) -> Callable[[Loop], Loop]:
