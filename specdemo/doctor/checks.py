@@ -325,5 +325,5 @@ TRIALS: dict[str, dict[str, Trial]] = {
 }
 
 if __name__ == "__main__":  # a section's own process
-    section, start, seconds = sys.argv[1:]
-    serve(section, TRIALS[section], int(start), float(seconds))
+    section, start, deadline = sys.argv[1:]
+    serve(section, TRIALS[section], int(start), float(deadline))

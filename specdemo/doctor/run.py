@@ -16,10 +16,10 @@ from datetime import date
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from time import monotonic, sleep
+from time import sleep, time
 from typing import Literal
 
-from specdemo.errors import redacted
+from specdemo.errors import in_short, redacted
 from specdemo.loading.catalog import ROOT
 
 SECTIONS = {  # in the order in which they run, with seconds for each
@@ -29,7 +29,7 @@ SECTIONS = {  # in the order in which they run, with seconds for each
     "parity": 300,
     "quantised": 300,
 }
-COMMAND = (sys.executable, "-m", "specdemo.doctor.checks")  # then a section, its first trial, and seconds
+COMMAND = (sys.executable, "-m", "specdemo.doctor.checks")  # then a section, its first trial, and a deadline
 GRACE = 5.0  # s that a process may take to say where it hangs
 LOOK = 0.05  # s between two looks at what a process has written
 MARK = b"\x1e"  # before a message, in what else is printed
@@ -74,10 +74,10 @@ def check_sections(names: Sequence[str]) -> None:
 def run_section(section: str, limit: float, command: Sequence[str] = COMMAND) -> Iterator[Check]:
     """The section's checks as they come, for at most `limit` seconds. If its process dies in one, that has
     failed, and another process does the rest."""
-    deadline, done, goes_on = monotonic() + limit, 0, True
+    deadline, done, goes_on = time() + limit, 0, True
     while goes_on:
         doing: str | None = None
-        given = section, str(done), str(deadline - monotonic())
+        given = section, str(done), str(deadline)
         with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             printed = Path(folder) / "printed"
             with _started([*command, *given], printed) as process:
@@ -86,7 +86,7 @@ def run_section(section: str, limit: float, command: Sequence[str] = COMMAND) ->
                     if fields := message.get("check"):
                         done += 1
                         yield Check(**fields)
-                status, is_late = process.poll(), monotonic() > deadline
+                status, is_late = process.poll(), time() > deadline
             if status not in (0, LOST):
                 why = f"the process ended with status {status}"
                 if is_late:
@@ -129,7 +129,7 @@ def _messages(process: subprocess.Popen, printed: Path, deadline: float) -> Iter
     with printed.open("rb") as file:
         is_over = False
         while not is_over:
-            is_over = process.poll() is not None or monotonic() > deadline
+            is_over = process.poll() is not None or time() > deadline
             while (line := file.readline()).endswith(b"\n"):
                 if MARK in line:
                     yield json.loads(line.partition(MARK)[2])
@@ -137,15 +137,15 @@ def _messages(process: subprocess.Popen, printed: Path, deadline: float) -> Iter
             sleep(LOOK)
 
 
-def serve(section: str, trials: Mapping[str, Trial], start: int, seconds: float) -> None:
+def serve(section: str, trials: Mapping[str, Trial], start: int, deadline: float) -> None:
     """Runs the trials from number `start` on, in a process of their own. Writes {"begin": name} and {"check":
-    ...} for each, as JSON on a line, behind MARK. A crash says where it was, and so does what is not done
-    after so many seconds; then it ends.
+    ...} for each, as JSON on a line, behind MARK. A crash says where it was, and so does what is not done at
+    the deadline, by time(); then it ends.
 
     After a CUDA error no later call works in this process, so it ends with LOST, and the parent starts
     another one for the rest."""
     faulthandler.enable()
-    faulthandler.dump_traceback_later(seconds, exit=True)
+    faulthandler.dump_traceback_later(max(1.0, deadline - time()), exit=True)
 
     def tell(**message: object) -> None:
         print(f"{MARK.decode()}{json.dumps(message)}", flush=True)
@@ -160,31 +160,29 @@ def serve(section: str, trials: Mapping[str, Trial], start: int, seconds: float)
 
 def check_of(section: str, name: str, trial: Trial) -> Check:
     """Runs the trial."""
+    outcome: Outcome = "PASS"
+    output, facts = None, {}
     try:
         found = trial()
-    except (NotRun, Failed) as error:
-        outcome = "NOT RUN" if isinstance(error, NotRun) else "FAIL"
-        return Check(section, name, outcome, one_sentence(str(error)))
+        if isinstance(found, dict):
+            facts, known = (
+                found,
+                [one for group in found.values() for one in group.items() if one[1] is not None],
+            )
+            found = ", ".join(f"{fact.replace('_', ' ')} {value}" for fact, value in known)
+    except NotRun as error:
+        outcome, found = "NOT RUN", str(error)
+    except Failed as error:
+        outcome, found = "FAIL", str(error)
     except Exception as error:
-        sentence = one_sentence(f"{type(error).__name__}: {error}")
-        return Check(section, name, "FAIL", sentence, public(traceback.format_exc()))
-    if isinstance(found, str):
-        return Check(section, name, "PASS", one_sentence(found))
-    values = {name: value for group in found.values() for name, value in group.items()}
-    words = [f"{name.replace('_', ' ')} {value}" for name, value in values.items() if value is not None]
-    return Check(section, name, "PASS", one_sentence(", ".join(words)), None, found)
+        outcome, found, output = "FAIL", f"{type(error).__name__}: {error}", public(traceback.format_exc())
+    return Check(section, name, outcome, in_short(public(found)), output, facts)
 
 
 def public(text: str) -> str:
     """The text without the hub's token and the name of the user's home."""
     home = str(Path.home())
     return redacted(text).replace(home, "~") if len(home) > 1 else redacted(text)
-
-
-def one_sentence(text: str) -> str:
-    """The text on one line, and not longer than a few lines of a terminal."""
-    text = " ".join(public(text).split())
-    return text if len(text) <= 400 else text[:397] + "..."
 
 
 def line(check: Check) -> str:

@@ -45,7 +45,7 @@ specdemo.ui.page.frame specdemo.ui.page.hints specdemo.ui.page.alone
 SIZES = {
     ("specdemo", ".py"): (33448, 146),
     ("specdemo/cli", ".py"): (644, 4),
-    ("specdemo/doctor", ".py"): (537, 3),
+    ("specdemo/doctor", ".py"): (535, 3),
     ("specdemo/drafters", ".py"): (3821, 16),
     ("specdemo/engine", ".py"): (2774, 12),
     ("specdemo/events", ".py"): (2367, 8),
