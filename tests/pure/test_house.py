@@ -53,7 +53,7 @@ SIZES = {
     ("specdemo/measure", ".py"): (2896, 14),
     ("specdemo/runtime", ".py"): (7086, 24),
     ("specdemo/servers", ".py"): (1377, 6),
-    ("specdemo/trials", ".py"): (502, 5),
+    ("specdemo/trials", ".py"): (479, 4),
     ("specdemo/ui", ".py"): (7457, 35),
     ("specdemo/words", ".py"): (212, 3),
     ("specdemo/ui/static", ".js"): (12019, 70),

@@ -1,9 +1,11 @@
-"""A drafter that goes, in a few stops, from noise over the pair's own drafter to the target itself. At each
-stop the engine judges it as it judges any drafter, so the text keeps the target's distribution; only how much
-is rejected changes. No Params name it, so no request of a run can have it."""
+"""What the lessons put into the engine's loop: four mistakes that can be made in speculative decoding; and a
+drafter that goes, in a few stops, from noise over the pair's own drafter to the target itself. At each stop
+the engine judges it as it judges any drafter, so the text keeps the target's distribution; only how much is
+rejected changes. No Params name these, so no run, request or trace can have one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -11,6 +13,7 @@ from torch import Tensor
 
 from specdemo.engine.draft import Draft, Drafter, one_hot_draft
 from specdemo.engine.loop import Loop
+from specdemo.engine.rules import Decision, Judge, speculative
 from specdemo.engine.sampling import Sampler, Settings, draw, one_hot, probabilities
 from specdemo.errors import PairError
 from specdemo.events import Params, Prompt
@@ -18,10 +21,76 @@ from specdemo.events.trace import Trace
 from specdemo.loading.pair import Pair
 from specdemo.runtime.device import to_device
 from specdemo.runtime.lm import LM
-from specdemo.session import IsOver, begin, prepare
+from specdemo.session import Alter, IsOver, begin, prepare
 from specdemo.words.message import message
 
 STOPS = 9  # an odd number: the one in the middle is the pair's own drafter
+OWN = STOPS // 2
+TOLD_TEMPERATURE = 2.0  # at which a drafter tells its q that tells another than it drew from
+
+
+def replaces_from_p(p: Tensor, q: Tensor, drafted: Tensor, u_accept: Tensor, u_next: Tensor) -> Decision:
+    """`speculative`, but a rejected draft is replaced by a draw from p, not from norm(max(p - q, 0))."""
+    right = speculative(p, q, drafted, u_accept, u_next)
+    p_next = p[right.accepted[None]]  # [1, V]
+    return replace(right, next=draw(p_next, u_next)[0], residual_mass=p_next.sum(dtype=torch.float64))
+
+
+def accepts_when_larger(p: Tensor, q: Tensor, drafted: Tensor, u_accept: Tensor, u_next: Tensor) -> Decision:
+    """`speculative`, but a draft is accepted when p > q and never otherwise. u decides nothing: in its place
+    0 accepts what has any chance, and so inf rejects the rest; rows without a draft keep their inf."""
+    p_drafted, q_drafted = (one[: len(drafted)].gather(1, drafted[:, None])[:, 0] for one in (p, q))  # [K]
+    u = torch.where(p_drafted > q_drafted, u_accept * 0.0, torch.inf)
+    u = torch.where(u_accept.isinf(), torch.inf, u)
+    right = speculative(p, q, drafted, u, u_next)
+    return replace(right, accept_prob=(p_drafted > q_drafted).double())
+
+
+@dataclass(eq=False)
+class Misreporting(Drafter):
+    """Drafts like another drafter, but tells another q than that one drew from: `told` of its draft."""
+
+    drafter: Drafter
+    told: Callable[[Draft], Tensor]  # [B, V]
+
+    @property
+    def states(self):
+        return self.drafter.states
+
+    def keep(self, ids: list[int], path: list[int]) -> None:
+        self.drafter.keep(ids, path)
+
+    def start(self, ids: list[int]) -> None:
+        self.drafter.start(ids)
+
+    def propose(self, ids: list[int], k: int, u: list[float]) -> Draft:
+        draft = self.drafter.propose(ids, k, u)
+        return replace(draft, q=self.told(draft))
+
+
+def _judged_by(rule: Judge) -> Alter:
+    return lambda loop: replace(loop, verifier=replace(loop.verifier, rule=rule))
+
+
+def _flattened(draft: Draft) -> Tensor:
+    flat = draft.q ** (1 / TOLD_TEMPERATURE)
+    return flat / flat.sum(-1, keepdim=True)
+
+
+def _soft_greedy(loop: Loop) -> Loop:
+    """The drafts are greedy, but the verdict is by p and q at temperature 1, unfiltered."""
+    soft = replace(loop.verifier, sampler=Sampler(Params(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)))
+    return replace(loop, verifier=soft, drafter=Misreporting(loop.drafter, lambda draft: draft.raw_q))
+
+
+# The mistakes by their names, as the page's switches have them.
+MISTAKES: dict[str, Alter] = {
+    "from_p": _judged_by(replaces_from_p),
+    "told": lambda loop: replace(loop, drafter=Misreporting(loop.drafter, _flattened)),
+    "soft": _soft_greedy,
+    "likelier": _judged_by(accepts_when_larger),
+}
+IN_TREES = ("told", "soft")  # those that can be made where several guesses are drafted at a place
 
 
 class Shares(NamedTuple):
@@ -37,9 +106,6 @@ def shares_at(stop: int) -> Shares:
     """The shares at a stop: 0 is noise, OWN the drafter as it is, and STOPS - 1 the target itself."""
     way = stop / OWN
     return Shares(1 - way, way, 0.0) if way <= 1 else Shares(0.0, 2 - way, way - 1)
-
-
-OWN = STOPS // 2
 
 
 @dataclass(eq=False)
@@ -106,28 +172,23 @@ class MixedDrafter(Drafter):
             self.sampler.widen()
 
 
-def mixed(stop: int) -> Callable[[Loop], Loop]:
-    """What makes the loop of a run one whose drafter is that of the stop. PairError where its drafter
-    cannot be mixed."""
-
-    def alter(loop: Loop) -> Loop:
-        drafter, verifier = loop.drafter, loop.verifier
-        keeps_state = verifier.target.states is not None or drafter.states is not None
-        # Others draft as a block, by what the target has told of the text, or in tokens of their own, so they
-        # have no q after tokens that they did not draw.
-        if not drafter.follows_any or keeps_state:
-            raise PairError(message("worlds_drafter"))
-        if stop == OWN:
-            return loop
-        own = MixedDrafter(shares_at(stop), drafter, verifier.target, verifier.sampler)
-        return replace(loop, drafter=own, ahead=False)
-
-    return alter
+def mixed(stop: int, loop: Loop) -> Loop:
+    """The loop with the drafter of that stop. PairError where its own drafter cannot be mixed."""
+    drafter, verifier = loop.drafter, loop.verifier
+    keeps_state = verifier.target.states is not None or drafter.states is not None
+    # Others draft as a block, by what the target has told of the text, or in tokens of their own, so they
+    # have no q after tokens that they did not draw.
+    if not drafter.follows_any or keeps_state:
+        raise PairError(message("worlds_drafter"))
+    if stop == OWN:
+        return loop
+    between = MixedDrafter(shares_at(stop), drafter, verifier.target, verifier.sampler)
+    return replace(loop, drafter=between, ahead=False)
 
 
 def world(pair: Pair, prompt: Prompt, params: Params, stop: int, is_over: IsOver = lambda: False) -> Trace:
     """A run with the drafter of a stop, untimed; it ends early once is_over is true."""
-    with begin(pair, prepare(pair, prompt, params), False, is_over, mixed(stop)) as run:
+    with begin(pair, prepare(pair, prompt, params), False, is_over, partial(mixed, stop)) as run:
         for _ in run:
             pass
     return run.trace
