@@ -42,19 +42,18 @@ def need_cuda() -> None:
 
 
 def packages() -> Facts:
-    versions: dict[str, object] = {
+    versions = {
         "python": platform.python_version(),
         "specdemo": __version__,
         "torch": torch.__version__,
         "torch_cuda": torch.version.cuda,
         "cudnn": torch.backends.cudnn.version(),
-        **{one.name: one.version for one in distributions() if one.name in PACKAGES},
     }
-    return {"versions": versions}
+    return {"versions": versions | {one.name: one.version for one in distributions() if one.name in PACKAGES}}
 
 
 def processor() -> Facts:
-    facts: dict[str, object] = {
+    facts = {
         "cpu": cpu_name(),
         "cpu_threads": torch.get_num_threads(),
         "cpu_memory_gb": round(memory_of("cpu") / 1e9, 1),
@@ -71,7 +70,7 @@ def gpu() -> Facts:
         raise Failed(f"nvidia-smi lists a GPU ({driver}), but torch {torch.__version__} cannot use it")
     need_cuda()
     properties = torch.cuda.get_device_properties(0)
-    facts: dict[str, object] = {
+    facts = {
         "gpu": properties.name,
         "gpus": torch.cuda.device_count(),
         "gpu_memory_gb": round(properties.total_memory / 1e9, 1),
@@ -171,22 +170,14 @@ def fail() -> str:
     return graphs.blocker
 
 
-def uncaptured_after_failure() -> str:
-    fail()
+def uncaptured() -> str:
     if not torch.equal(step(numbers(2)).x.cpu(), step(Numbers(numbers(2).x.cpu())).x):
         raise Failed("its output is wrong")
     return "its output is right"
 
 
-def replay_after_failure() -> str:
-    fail()
-    return replay()
-
-
 def freed_memory() -> str:
-    """Checks that memory is freed after a failed capture. Each allocation is larger than the one before, so
-    that none can take the last one's place."""
-    fail()
+    """Each allocation is larger than the one before, so that none can take the last one's place."""
     cuda.free_cache("cuda")
     before = torch.cuda.memory_reserved()
     for size in range(64, 129, 8):
@@ -196,6 +187,12 @@ def freed_memory() -> str:
         stays = f"{grown:,} MiB that were freed stay reserved"
         raise Failed(f"{stays}: torch {torch.__version__} gives nothing back in this process any more")
     return "what is freed goes back to the device"
+
+
+def after_failure(trial: Trial) -> Facts | str:
+    """Runs the trial after a failed capture."""
+    fail()
+    return trial()
 
 
 # Texts
@@ -266,7 +263,7 @@ def captured_and_not(dtype: str, drafter: str) -> str:
     if dtype != "float32":
         need_cuda()
     pair, texts = embedded(DEVICE, dtype), {}
-    uncaptured = pair.with_capture("off")
+    as_it_is = pair.with_capture("off")
     for name, sampler in SAMPLERS.items():
         params = replace(sampler, draft_with=drafter)
         captured = text(pair, params)
@@ -274,7 +271,7 @@ def captured_and_not(dtype: str, drafter: str) -> str:
             raise Failed(str(pair.runner.notes[0]))
         if DEVICE == "cuda" and not pair.runner.graphs.graphs:
             raise Failed("nothing was captured, and no reason is given")
-        texts[name] = captured, text(uncaptured, params)
+        texts[name] = captured, text(as_it_is, params)
     return compared(texts, must_be_equal=dtype == "float32")
 
 
@@ -290,13 +287,13 @@ def quantised(kind: str) -> str:
         raise
     except PairError as error:
         raise NotRun(str(error)) from None
-    captured, uncaptured = text(pair), text(pair.with_capture("off"))
-    if captured[0] != uncaptured[0]:
+    texts = text(pair), text(pair.with_capture("off"))
+    if texts[0][0] != texts[1][0]:
         raise Failed("captured and uncaptured steps begin with different tokens")
     dtype = pair.info.dtype.target
     share = pair.bytes_held.target / embedded(DEVICE, dtype).bytes_held.target
     how = "not captured" if pair.runner.notes else "captured"
-    same = compared({"greedy": (captured, uncaptured)}, must_be_equal=False)
+    same = compared({"greedy": texts}, must_be_equal=False)
     return f"{share:.0%} of the target's memory in {dtype}; {how}; uncaptured {same}"
 
 
@@ -308,9 +305,9 @@ TRIALS: dict[str, dict[str, Trial]] = {
     },
     "failed-capture": {  # in a process of its own, because torch may not recover
         "a step that cannot be captured runs as it is, with a reason": fail,
-        "an uncaptured step works after that": uncaptured_after_failure,
-        "another step can be captured after that": replay_after_failure,
-        "memory is given back after that": freed_memory,
+        "an uncaptured step works after that": partial(after_failure, uncaptured),
+        "another step can be captured after that": partial(after_failure, replay),
+        "memory is given back after that": partial(after_failure, freed_memory),
     },
     "parity": {
         "greedy text on the CPU is transformers' own": cpu_and_transformers,

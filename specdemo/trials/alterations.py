@@ -53,10 +53,6 @@ class Misreporting(Drafter):
     drafter: Drafter
     told: Callable[[Draft], Tensor]  # [B, V]
 
-    @property
-    def states(self):
-        return self.drafter.states
-
     def keep(self, ids: list[int], path: list[int]) -> None:
         self.drafter.keep(ids, path)
 

@@ -76,6 +76,6 @@ def test_the_capture_sections_pass_over_stand_ins_for_cuda(monkeypatch):
     )
     checks.fail.cache_clear()
     assert "reads tensor values on the host" in checks.fail()
-    checks.uncaptured_after_failure()
-    checks.replay_after_failure()
+    for trial in (checks.uncaptured, checks.replay):
+        checks.after_failure(trial)
     checks.fail.cache_clear()

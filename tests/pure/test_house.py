@@ -45,7 +45,7 @@ specdemo.ui.page.frame specdemo.ui.page.hints specdemo.ui.page.alone
 SIZES = {
     ("specdemo", ".py"): (33448, 146),
     ("specdemo/cli", ".py"): (644, 4),
-    ("specdemo/doctor", ".py"): (535, 3),
+    ("specdemo/doctor", ".py"): (532, 3),
     ("specdemo/drafters", ".py"): (3821, 16),
     ("specdemo/engine", ".py"): (2774, 12),
     ("specdemo/events", ".py"): (2367, 8),
@@ -53,7 +53,7 @@ SIZES = {
     ("specdemo/measure", ".py"): (2896, 14),
     ("specdemo/runtime", ".py"): (7086, 24),
     ("specdemo/servers", ".py"): (1377, 6),
-    ("specdemo/trials", ".py"): (479, 4),
+    ("specdemo/trials", ".py"): (475, 4),
     ("specdemo/ui", ".py"): (7457, 35),
     ("specdemo/words", ".py"): (212, 3),
     ("specdemo/ui/static", ".js"): (12019, 70),
