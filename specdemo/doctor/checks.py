@@ -7,9 +7,10 @@ import platform
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from importlib.metadata import distributions
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from itertools import takewhile
 from typing import TYPE_CHECKING
@@ -49,7 +50,13 @@ def packages() -> Facts:
         "torch_cuda": torch.version.cuda,
         "cudnn": torch.backends.cudnn.version(),
     }
-    return {"versions": versions | {one.name: one.version for one in distributions() if one.name in PACKAGES}}
+    return {"versions": versions | {name: _version(name) for name in PACKAGES}}
+
+
+def _version(package: str) -> str | None:
+    with suppress(PackageNotFoundError):
+        return version(package)
+    return None
 
 
 def processor() -> Facts:
@@ -198,7 +205,7 @@ def after_failure(trial: Trial) -> Facts | str:
 # Texts
 
 PROMPT = "Once upon a time there was a little fox who"
-DEVICE, RUN_TOKENS = ("cuda", 96) if torch.cuda.is_available() else ("cpu", 24)
+DEVICE, RUN_TOKENS = ("cuda", 64) if torch.cuda.is_available() else ("cpu", 24)
 GREEDY = Params(temperature=0.0, max_new_tokens=RUN_TOKENS, ignore_eos=True, seed=5)
 SAMPLERS = {
     "greedy": GREEDY,

@@ -269,10 +269,8 @@ class VllmAnswer(Answer):
         sums = [counted.get(name) for name in ("drafts", "drafted", "accepted")]
         places = tuple(counted[place] for place in range(longest_of(counted)))
         if steps is not None:
-            is_alone, sums = (
-                True,
-                [steps.num_spec_steps, steps.num_draft_tokens, steps.num_accepted_draft_tokens],
-            )
+            is_alone = True
+            sums = [steps.num_spec_steps, steps.num_draft_tokens, steps.num_accepted_draft_tokens]
             places = software.accepted_by_place(steps.per_step_accepted or (), steps.num_spec_tokens)
         return ServerStats(is_alone, *sums, places, **times)
 
