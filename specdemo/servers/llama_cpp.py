@@ -66,9 +66,9 @@ class LlamaAnswer(Answer):
         read = _LlamaEvent.model_validate(event)
         if not read.tokens and not read.stop:
             return []
-        self.count(len(read.tokens), len(read.content))
         if read.timings is None:
             raise Misread("sends tokens without their timings, which tell the rounds of llama.cpp")
+        self.count(read.timings.predicted_n - self.counted.predicted_n, len(read.content))
         chunks = self._whole(read.timings, [self._token(read)] if read.tokens else [])
         if not read.stop:
             return chunks
@@ -95,8 +95,6 @@ class LlamaAnswer(Answer):
         new = now.predicted_n - before.predicted_n
         drafted = now.draft_n - before.draft_n
         accepted = now.draft_n_accepted - before.draft_n_accepted
-        if now.predicted_n > self.request.tokens:
-            raise Misread("does not end its answer: it has sent more tokens than was asked for")
         is_sound = 0 <= accepted <= drafted <= software.MOST_DRAFT and new >= max(len(sent), bool(drafted))
         if not is_sound:
             counts = f"{now.predicted_n:,} tokens, {now.draft_n:,} drafted, {now.draft_n_accepted:,} accepted"

@@ -52,7 +52,7 @@ SIZES = {
     ("specdemo/loading", ".py"): (2564, 11),
     ("specdemo/measure", ".py"): (2896, 14),
     ("specdemo/runtime", ".py"): (7086, 24),
-    ("specdemo/servers", ".py"): (1375, 6),
+    ("specdemo/servers", ".py"): (1373, 6),
     ("specdemo/trials", ".py"): (475, 4),
     ("specdemo/ui", ".py"): (7457, 35),
     ("specdemo/words", ".py"): (212, 3),
