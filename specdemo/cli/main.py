@@ -295,7 +295,7 @@ def _doctor(arguments: Namespace) -> int:
         for section in sections:
             seconds = doctor.SECTIONS[section]
             tell(f"{section}, at most {seconds} s")
-            for check in doctor.run_section(section, doctor.command_of(section), seconds):
+            for check in doctor.run_section(section, seconds):
                 checks.append(check)
                 tell(doctor.line(check))
     except KeyboardInterrupt:

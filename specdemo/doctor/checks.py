@@ -7,33 +7,31 @@ import platform
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from itertools import takewhile
-from time import perf_counter
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from specdemo.doctor.run import Failed, Finding, NotRun, Trial, serve
+from specdemo.doctor.run import Facts, Failed, NotRun, Trial, serve
 from specdemo.errors import LoadError, PairError
 from specdemo.events import Params, __version__
 from specdemo.loading.catalog import QUANTIZE
 from specdemo.runtime import cuda
-from specdemo.runtime.device import Clock, cpu_name, memory_of
+from specdemo.runtime.device import Clock, cpu_name, has_bfloat16, memory_of
 
 # What needs transformers is imported where it is used, so that `versions` tells of a broken installation.
 if TYPE_CHECKING:
     from specdemo.loading.pair import Pair
+    from specdemo.runtime.graphs import Graphs
 
 PACKAGES = ("transformers", "optimum-quanto", "gradio")
-
-
-def device() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
+COMPILERS = ("nvcc", "g++", "gcc")  # some quantised weights need one
 
 
 def need_cuda() -> None:
@@ -44,54 +42,51 @@ def need_cuda() -> None:
         raise NotRun("torch sees no CUDA device")
 
 
-def packages() -> Finding:
-    versions: dict[str, object] = {
+def packages() -> Facts:
+    versions = {
         "python": platform.python_version(),
         "specdemo": __version__,
         "torch": torch.__version__,
         "torch_cuda": torch.version.cuda,
         "cudnn": torch.backends.cudnn.version(),
-        **{name: _version(name) for name in PACKAGES},
     }
-    named = ", ".join(f"{name} {value}" for name, value in versions.items() if value is not None)
-    return Finding(named, {"versions": versions})
+    return {"versions": versions | {name: _version(name) for name in PACKAGES}}
 
 
 def _version(package: str) -> str | None:
-    try:
+    with suppress(PackageNotFoundError):
         return version(package)
-    except PackageNotFoundError:
-        return None
+    return None
 
 
-def processor() -> Finding:
-    facts: dict[str, object] = {
-        "system": platform.platform(),
+def processor() -> Facts:
+    facts = {
         "cpu": cpu_name(),
         "cpu_threads": torch.get_num_threads(),
         "cpu_memory_gb": round(memory_of("cpu") / 1e9, 1),
+        "system": platform.platform(),
+        "compilers": [name for name in COMPILERS if shutil.which(name)],
+        "triton": find_spec("triton") is not None,
     }
-    detail = f"{facts['cpu']}, {facts['cpu_threads']} threads, {facts['cpu_memory_gb']:g} GB"
-    return Finding(f"{detail}; {facts['system']}", {"hardware": facts})
+    return {"hardware": facts}
 
 
-def gpu() -> Finding:
+def gpu() -> Facts:
     driver = _driver()
     if driver and not torch.cuda.is_available() and "CUDA_VISIBLE_DEVICES" not in os.environ:
         raise Failed(f"nvidia-smi lists a GPU ({driver}), but torch {torch.__version__} cannot use it")
     need_cuda()
     properties = torch.cuda.get_device_properties(0)
-    facts: dict[str, object] = {
+    facts = {
         "gpu": properties.name,
         "gpus": torch.cuda.device_count(),
         "gpu_memory_gb": round(properties.total_memory / 1e9, 1),
         "capability": f"{properties.major}.{properties.minor}",
         "multiprocessors": properties.multi_processor_count,
         "driver": driver,
+        "bfloat16": has_bfloat16("cuda"),  # else it is emulated
     }
-    detail = f"{facts['gpus']} x {facts['gpu']}, {facts['gpu_memory_gb']:g} GB"
-    detail += f", capability {facts['capability']}, driver {driver or 'unknown'}"
-    return Finding(detail, {"hardware": facts})
+    return {"hardware": facts}
 
 
 def _driver() -> str | None:
@@ -110,28 +105,6 @@ def kernel() -> str:
     if (total := numbers.sum().item()) != 499_500:
         raise Failed(f"the sum of 0 to 999 is {total:g} on the GPU")
     return "a sum on the GPU is right"
-
-
-def bfloat16() -> Finding:
-    need_cuda()
-    from specdemo.loading.load import plan
-    from specdemo.loading.request import resolve
-
-    is_real = torch.cuda.is_bf16_supported(including_emulation=False)
-    chosen = {str(dtype) for dtype in plan(resolve(device="cuda")).dtypes}
-    if not is_real and "torch.bfloat16" in chosen:
-        raise Failed("this GPU only emulates bfloat16, and yet it is the dtype that is chosen here")
-    words = "computed by the GPU" if is_real else "emulated, so it is not chosen"
-    return Finding(f"{words}; without --dtype: {', '.join(chosen)}", {"hardware": {"bfloat16": is_real}})
-
-
-def compilers() -> Finding:
-    found: dict[str, object] = {name: shutil.which(name) is not None for name in ("nvcc", "g++", "gcc")}
-    found["triton"] = find_spec("triton") is not None
-    named = ", ".join(f"{name} {'found' if there else 'missing'}" for name, there in found.items())
-    if not any(found.values()):
-        raise NotRun("there is none, and some quantised weights need one")
-    return Finding(named, {"hardware": {"compilers": found}})
 
 
 # Capture
@@ -163,11 +136,15 @@ def numbers(n: int, size: int = 100) -> Numbers:
     return Numbers(torch.arange(size, device="cuda").double() + n)
 
 
-def replay() -> str:
+def new_graphs(most: int = 64) -> "Graphs":
     need_cuda()
     from specdemo.runtime.graphs import Graphs
 
-    graphs = Graphs(Clock())
+    return Graphs(Clock(), most)
+
+
+def replay() -> str:
+    graphs = new_graphs()
     for n in range(4):
         _, output = graphs(("doctor", 0), step, numbers(n))
         if graphs.fault:
@@ -178,10 +155,7 @@ def replay() -> str:
 
 
 def graphs_memory() -> str:
-    need_cuda()
-    from specdemo.runtime.graphs import Graphs
-
-    graphs, held = Graphs(Clock(), most=4), []
+    graphs, held = new_graphs(most=4), []
     for key in range(40):
         graphs(("doctor", key), step, numbers(key, _MIB))  # 8 MiB
         held.append(torch.cuda.memory_reserved())
@@ -194,10 +168,7 @@ def graphs_memory() -> str:
 
 @cache
 def fail() -> str:
-    need_cuda()
-    from specdemo.runtime.graphs import Graphs
-
-    graphs = Graphs(Clock())
+    graphs = new_graphs()
     _, output = graphs(("doctor", 0), bad_step, numbers(1))
     if not torch.equal(output.x, bad_step(numbers(1)).x):
         raise Failed("the step's output is wrong")
@@ -206,25 +177,14 @@ def fail() -> str:
     return graphs.blocker
 
 
-def uncaptured_after_failure() -> str:
-    need_cuda()
-    fail()
+def uncaptured() -> str:
     if not torch.equal(step(numbers(2)).x.cpu(), step(Numbers(numbers(2).x.cpu())).x):
         raise Failed("its output is wrong")
     return "its output is right"
 
 
-def replay_after_failure() -> str:
-    need_cuda()
-    fail()
-    return replay()
-
-
 def freed_memory() -> str:
-    """Checks that memory is freed after a failed capture. Each allocation is larger than the one before, so
-    that none can take the last one's place."""
-    need_cuda()
-    fail()
+    """Each allocation is larger than the one before, so that none can take the last one's place."""
     cuda.free_cache("cuda")
     before = torch.cuda.memory_reserved()
     for size in range(64, 129, 8):
@@ -236,18 +196,25 @@ def freed_memory() -> str:
     return "what is freed goes back to the device"
 
 
+def after_failure(trial: Trial) -> Facts | str:
+    """Runs the trial after a failed capture."""
+    fail()
+    return trial()
+
+
 # Texts
 
 PROMPT = "Once upon a time there was a little fox who"
-RUN_TOKENS = 48 if torch.cuda.is_available() else 24
+DEVICE, RUN_TOKENS = ("cuda", 64) if torch.cuda.is_available() else ("cpu", 24)
+GREEDY = Params(temperature=0.0, max_new_tokens=RUN_TOKENS, ignore_eos=True, seed=5)
 SAMPLERS = {
-    "greedy": Params(temperature=0.0),
-    "temperature": Params(temperature=0.8),
-    "top-p": Params(temperature=0.8, top_p=0.9),
-    "all filters": Params(temperature=1.2, top_k=20, top_p=0.95, min_p=0.05),
+    "greedy": GREEDY,
+    "temperature": replace(GREEDY, temperature=0.8),
+    "top-p": replace(GREEDY, temperature=0.8, top_p=0.9),
+    "all filters": replace(GREEDY, temperature=1.2, top_k=20, top_p=0.95, min_p=0.05),
 }
 DRAFTERS = ("model", "lookup", "ngram", "none")
-GREEDY = Params(temperature=0.0, max_new_tokens=2 * RUN_TOKENS, ignore_eos=True, seed=5)
+Texts = tuple[list[int], list[int]]  # two whose token ids are compared
 
 
 @cache
@@ -257,19 +224,29 @@ def embedded(device: str, dtype: str) -> "Pair":
     return load_pair(device=device, dtype=dtype)
 
 
-def text(pair: "Pair", params: Params) -> list[int]:
+def text(pair: "Pair", params: Params = GREEDY) -> list[int]:
     """The run's token ids. Fails if the run does not get to its end; NaN raises in the engine."""
     from specdemo.session import generate
 
     trace = generate(pair, PROMPT, params, measure=False)
-    if trace.stats.tokens != params.max_new_tokens:
-        raise Failed(f"a run ended after {trace.stats.tokens} of {params.max_new_tokens} tokens")
+    if trace.stats.tokens != RUN_TOKENS:
+        raise Failed(f"a run ended after {trace.stats.tokens} of {RUN_TOKENS} tokens")
     return trace.output_ids
 
 
-@cache
-def on_the_cpu() -> list[int]:
-    return text(embedded("cpu", "float32"), GREEDY)
+def in_common(ids: list[int], others: list[int]) -> int:
+    """How many tokens both texts have in common at their beginning."""
+    return sum(1 for _ in takewhile(lambda both: both[0] == both[1], zip(ids, others, strict=True)))
+
+
+def compared(texts: dict[str, Texts], must_be_equal: bool = True) -> str:
+    """How many are equal, and up to where the others are. Failed if all of them must be and are not."""
+    same = {name: in_common(*both) for name, both in texts.items()}
+    parted = [f"{name} from token {count} on" for name, count in same.items() if count < len(texts[name][0])]
+    if parted and must_be_equal:
+        raise Failed(f"the texts differ: {', '.join(parted)}")
+    share = sum(same.values()) / sum(len(ids) for ids, _ in texts.values())
+    return f"{len(same) - len(parted)} of {len(same)} texts equal, {share:.0%} of the tokens before they part"
 
 
 def cpu_and_transformers() -> str:
@@ -279,23 +256,12 @@ def cpu_and_transformers() -> str:
     reference = theirs(pair, bench_params(pair, GREEDY))
     with pair.runner.torch_settings():  # one thread: with more it takes minutes on a busy machine
         expected, _ = reference(pair.tokenizer(PROMPT).input_ids)
-    return _equal(on_the_cpu(), expected)
+    return compared({"greedy": (text(pair), expected)})
 
 
 def gpu_and_cpu() -> str:
     need_cuda()
-    return _equal(text(embedded("cuda", "float32"), GREEDY), on_the_cpu())
-
-
-def _equal(ids: list[int], expected: list[int]) -> str:
-    if (same := in_common(ids, expected)) < len(expected):
-        raise Failed(f"the texts differ from token {same} of {len(expected)} on")
-    return f"all {same} tokens"
-
-
-def in_common(ids: list[int], others: list[int]) -> int:
-    """How many tokens both texts have in common at their beginning."""
-    return sum(1 for _ in takewhile(lambda both: both[0] == both[1], zip(ids, others, strict=False)))
+    return compared({"greedy": (text(embedded("cuda", "float32")), text(embedded("cpu", "float32")))})
 
 
 def captured_and_not(dtype: str, drafter: str) -> str:
@@ -303,91 +269,65 @@ def captured_and_not(dtype: str, drafter: str) -> str:
     the steps of a captured round have other sizes, and round differently."""
     if dtype != "float32":
         need_cuda()
-    pair = embedded(device(), dtype)
-    uncaptured = pair.with_capture("off")
-    counts = {}  # equal tokens by sampler
+    pair, texts = embedded(DEVICE, dtype), {}
+    as_it_is = pair.with_capture("off")
     for name, sampler in SAMPLERS.items():
-        params = replace(sampler, draft_with=drafter, max_new_tokens=RUN_TOKENS, ignore_eos=True, seed=5)
-        ids = text(pair, params)
-        check_captured(pair)
-        counts[name] = in_common(ids, text(uncaptured, params))
-    different = [f"{name} from token {count} on" for name, count in counts.items() if count < RUN_TOKENS]
-    if different and dtype == "float32":
-        raise Failed(f"of {RUN_TOKENS} tokens differ: {', '.join(different)}")
-    share = sum(counts.values()) / (RUN_TOKENS * len(counts))
-    equal = len(counts) - len(different)
-    return f"{equal} of {len(counts)} texts equal, {share:.0%} of the tokens before they part"
+        params = replace(sampler, draft_with=drafter)
+        captured = text(pair, params)
+        if pair.runner.notes:
+            raise Failed(str(pair.runner.notes[0]))
+        if DEVICE == "cuda" and not pair.runner.graphs.graphs:
+            raise Failed("nothing was captured, and no reason is given")
+        texts[name] = captured, text(as_it_is, params)
+    return compared(texts, must_be_equal=dtype == "float32")
 
 
-def check_captured(pair: "Pair") -> None:
-    """Raises Failed if the pair's last run was not captured."""
-    if pair.runner.notes:
-        raise Failed(str(pair.runner.notes[0]))
-    if pair.target.device.type == "cuda" and not pair.runner.graphs.graphs:
-        raise Failed("nothing was captured, and no reason is given")
-
-
-def run_quantised(kind: str) -> str:
+def quantised(kind: str) -> str:
     """Runs the pair with quantised weights. A kind that is refused on this device is no failure."""
-    if device() == "cpu" and kind != "int8":
+    if DEVICE == "cpu" and kind != "int8":
         raise NotRun("without a GPU only int8 is tried")
     from specdemo.loading.load import load_pair
 
-    params = replace(GREEDY, max_new_tokens=RUN_TOKENS)
     try:
-        pair = load_pair(device=device(), quantize=kind)
+        pair = load_pair(device=DEVICE, quantize=kind)
     except LoadError:
         raise
     except PairError as error:
         raise NotRun(str(error)) from None
-    captured = text(pair, params)  # sets itself up
-    start = perf_counter()
-    text(pair, params)
-    ms = 1000 * (perf_counter() - start) / RUN_TOKENS
-    uncaptured = text(pair.with_capture("off"), params)
-    same = sum(one == other for one, other in zip(captured, uncaptured, strict=True))
-    if captured[0] != uncaptured[0]:
+    texts = text(pair), text(pair.with_capture("off"))
+    if texts[0][0] != texts[1][0]:
         raise Failed("captured and uncaptured steps begin with different tokens")
     dtype = pair.info.dtype.target
-    share = pair.bytes_held.target / embedded(device(), dtype).bytes_held.target
-    return (
-        f"{share:.0%} of the target's memory in {dtype}, {ms:.1f} ms a token; "
-        f"{'not captured' if pair.runner.notes else 'captured'}; "
-        f"{same} of {len(captured)} tokens are the same uncaptured"
-    )
+    share = pair.bytes_held.target / embedded(DEVICE, dtype).bytes_held.target
+    how = "not captured" if pair.runner.notes else "captured"
+    same = compared({"greedy": texts}, must_be_equal=False)
+    return f"{share:.0%} of the target's memory in {dtype}; {how}; uncaptured {same}"
 
 
-TRIALS = {
-    "versions": [
-        Trial("packages", packages),
-        Trial("processor", processor),
-        Trial("GPU", gpu),
-        Trial("a kernel runs", kernel),
-        Trial("bfloat16", bfloat16),
-        Trial("compilers", compilers),
-    ],
-    "capture": [
-        Trial("a step is captured and replayed", replay),
-        Trial("captured steps take bounded memory", graphs_memory),
-    ],
-    "failed-capture": [  # in a process of its own, because torch may not recover
-        Trial("a step that cannot be captured runs as it is, with a reason", fail),
-        Trial("an uncaptured step works after that", uncaptured_after_failure),
-        Trial("another step can be captured after that", replay_after_failure),
-        Trial("memory is given back after that", freed_memory),
-    ],
-    "parity": [
-        Trial("greedy text on the CPU is transformers' own", cpu_and_transformers),
-        Trial("greedy text on the GPU is the CPU's", gpu_and_cpu),
-        *(
-            Trial(f"captured against uncaptured, {dtype}, {own}", partial(captured_and_not, dtype, own))
+TRIALS: dict[str, dict[str, Trial]] = {
+    "versions": {"packages": packages, "processor": processor, "GPU": gpu, "a kernel runs": kernel},
+    "capture": {
+        "a step is captured and replayed": replay,
+        "captured steps take bounded memory": graphs_memory,
+    },
+    "failed-capture": {  # in a process of its own, because torch may not recover
+        "a step that cannot be captured runs as it is, with a reason": fail,
+        "an uncaptured step works after that": partial(after_failure, uncaptured),
+        "another step can be captured after that": partial(after_failure, replay),
+        "memory is given back after that": partial(after_failure, freed_memory),
+    },
+    "parity": {
+        "greedy text on the CPU is transformers' own": cpu_and_transformers,
+        "greedy text on the GPU is the CPU's": gpu_and_cpu,
+        **{
+            f"captured against uncaptured, {dtype}, {drafter}": partial(captured_and_not, dtype, drafter)
             for dtype in ("float32", "bfloat16", "float16")
-            for own in DRAFTERS
-        ),
-    ],
-    "quantised": [Trial(kind, partial(run_quantised, kind)) for kind in QUANTIZE],
+            for drafter in DRAFTERS
+        },
+    },
+    "quantised": {kind: partial(quantised, kind) for kind in QUANTIZE},
 }
 
 if __name__ == "__main__":  # a section's own process
-    name, start = sys.argv[1:]
-    serve(name, TRIALS[name], int(start))
+    section, start, deadline = sys.argv[1:]
+    serve(section, TRIALS[section], int(start), float(deadline))

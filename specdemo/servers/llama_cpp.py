@@ -66,9 +66,9 @@ class LlamaAnswer(Answer):
         read = _LlamaEvent.model_validate(event)
         if not read.tokens and not read.stop:
             return []
-        self.count(len(read.tokens), len(read.content))
         if read.timings is None:
             raise Misread("sends tokens without their timings, which tell the rounds of llama.cpp")
+        self.count(read.timings.predicted_n - self.counted.predicted_n, len(read.content))
         chunks = self._whole(read.timings, [self._token(read)] if read.tokens else [])
         if not read.stop:
             return chunks
@@ -95,34 +95,25 @@ class LlamaAnswer(Answer):
         new = now.predicted_n - before.predicted_n
         drafted = now.draft_n - before.draft_n
         accepted = now.draft_n_accepted - before.draft_n_accepted
-        if now.predicted_n > self.request.tokens:
-            raise Misread("does not end its answer: it has sent more tokens than was asked for")
         is_sound = 0 <= accepted <= drafted <= software.MOST_DRAFT and new >= max(len(sent), bool(drafted))
         if not is_sound:
             counts = f"{now.predicted_n:,} tokens, {now.draft_n:,} drafted, {now.draft_n_accepted:,} accepted"
             raise Misread(f"counts {counts}, which cannot follow what it has counted before")
-        lost, chunks = [LOST] * (new - len(sent)), []
-        while self.open is not None and lost:
-            chunks += self._added(lost.pop())
-        if self.open is not None and drafted:
+        lost = new - len(sent)
+        missing = 0 if self.open is None else (self.open.accepted or 0) + 1 - len(self.open.tokens)
+        if drafted and lost < missing:
             raise Misread("counts another draft before all tokens of the last one have come")
-        if self.open is None:
-            alone = max(0, len(lost) - accepted)
-            known = None if alone and drafted else drafted
-            chunks += [Chunk((LOST,), accepted=0, drafted=known)] * alone
-            lost = lost[alone:]
-            if lost or sent:
-                self.open = Chunk(accepted=accepted, drafted=known)
-        for one in (*lost, *sent):
-            chunks += self._added(one)
+        alone = max(0, lost - missing - accepted)
+        known = None if alone and drafted else drafted
+        begun = iter([*[Chunk(accepted=0, drafted=known)] * alone, Chunk(accepted=accepted, drafted=known)])
+        chunks = []
+        for one in (*[LOST] * lost, *sent):
+            last = self.open or next(begun)
+            self.open = replace(last, tokens=(*last.tokens, one))
+            if len(self.open.tokens) > (last.accepted or 0):
+                chunks.append(self.open)
+                self.open = None
         return chunks
-
-    def _added(self, one: Judged) -> list[Chunk]:
-        """The open round, if it is whole with this token."""
-        assert self.open is not None and self.open.accepted is not None
-        whole = replace(self.open, tokens=(*self.open.tokens, one))
-        self.open = whole if len(whole.tokens) <= self.open.accepted else None
-        return [] if self.open else [whole]
 
     def settle(self, is_over: Condition) -> ServerStats:
         end, drafts = self.counted, [chunk for chunk in self.chunks if chunk.drafted]

@@ -36,7 +36,7 @@ COUNTED = {  # what is read of the counters; a server writes thousands of others
     "vllm:num_requests_running": "running",
     "vllm:num_requests_waiting": "running",
     "vllm:generation_tokens_total": "generated",
-    "vllm:request_queue_time_seconds_sum": "queue_ms",  # of all ended requests, in seconds
+    "vllm:request_queue_time_seconds_sum": "queue_ms",  # of all ended requests; sent in seconds
     "vllm:request_prefill_time_seconds_sum": "prefill_ms",
     "vllm:request_decode_time_seconds_sum": "decode_ms",
     "vllm:e2e_request_latency_seconds_sum": "total_ms",
@@ -75,6 +75,7 @@ def counters_of(text: str, model: str, is_over: Condition = never) -> Counters |
             labels = dict(LABEL.findall(sample["labels"] or ""))
             if not 0 <= number <= MOST_COUNTED:  # nor NaN
                 return None
+            number = 1000 * number if name in TIMES else int(number)
             if labels.get("model_name", escaped) == escaped:
                 counters[int(labels["position"]) if name == "place" else name] += number
     except (ValueError, KeyError):  # a number or a place that is none
@@ -126,15 +127,6 @@ class Steps(Sent):
                 counted = f"{accepted} of {drafted} drafts accepted"
                 raise Misread(f"has sent {size} tokens for round {number}, but counts {counted}")
         return counts
-
-    @property
-    def stats(self) -> ServerStats:
-        kept, proposed = self.per_step_accepted, self.per_step_drafted
-        drafts, drafted = self.num_spec_steps, self.num_draft_tokens
-        if kept and proposed and (len(kept), len(proposed), sum(proposed)) != (drafts, drafts, drafted):
-            raise Misread(f"counts {drafts:,} drafts of {drafted:,} tokens, which contradicts its own lists")
-        places = software.accepted_by_place(kept or (), self.num_spec_tokens)
-        return ServerStats(True, drafts, drafted, self.num_accepted_draft_tokens, places)
 
 
 class PerRequest(Sent):
@@ -257,7 +249,7 @@ class VllmAnswer(Answer):
         sizes = [len(chunk.tokens) for chunk in self.chunks[1:]]
         counts = self.steps and self.steps.counts(sizes)
         if stats.alone:
-            _check_sums(stats)
+            _check_sums(stats, (self.steps and self.steps.per_step_drafted) or ())
             if counts is None and stats.drafts is not None:
                 counts = _counts_by_sums(sizes, self.pair.longest, was_stopped, stats)
         for at, (accepted, drafted) in enumerate(counts or (), start=1):
@@ -266,27 +258,30 @@ class VllmAnswer(Answer):
 
     def _stats(self, was_stopped: bool) -> ServerStats | None:
         """The request's numbers: as the server tells them of it alone, else by what it has counted since."""
-        counted, times = self.added or Counter(), self.metrics.times
+        counted, times, steps = self.added or Counter(), self.metrics.times, self.steps
         is_alone = counted["ended"] == 1 and not counted["running"]
         # Requests of others may have been aborted, which do not count as ended.
         is_alone = is_alone and (was_stopped or counted["generated"] == self.tokens)
         if is_alone and not any(times.values()):
-            times = {name: 1000 * counted[name] if name in counted else None for name in TIMES}
-        if self.steps:
-            return replace(self.steps.stats, **times)
-        if self.added is None and not any(times.values()):
+            times = {name: counted.get(name) for name in TIMES}
+        if self.added is None and steps is None and not any(times.values()):
             return None
-        sums = [int(counted[name]) if name in counted else None for name in ("drafts", "drafted", "accepted")]
-        places = tuple(int(counted[place]) for place in range(longest_of(counted)))
+        sums = [counted.get(name) for name in ("drafts", "drafted", "accepted")]
+        places = tuple(counted[place] for place in range(longest_of(counted)))
+        if steps is not None:
+            is_alone = True
+            sums = [steps.num_spec_steps, steps.num_draft_tokens, steps.num_accepted_draft_tokens]
+            places = software.accepted_by_place(steps.per_step_accepted or (), steps.num_spec_tokens)
         return ServerStats(is_alone, *sums, places, **times)
 
 
-def _check_sums(stats: ServerStats) -> None:
-    """What is counted of one request has to fit together."""
+def _check_sums(stats: ServerStats, steps: Sequence[int]) -> None:
+    """What is counted of one request has to fit together. steps: tokens of each draft; empty: not told."""
     drafts, drafted, accepted = (one or 0 for one in (stats.drafts, stats.drafted, stats.accepted))
     places = stats.accepted_by_place
     has_places = sorted((drafts, *places), reverse=True) == [drafts, *places] and sum(places) == accepted
-    if accepted > drafted or (places and not has_places):
+    has_steps = (len(steps), sum(steps)) == (drafts, drafted)
+    if accepted > drafted or (places and not has_places) or (steps and not has_steps):
         counts = f"{drafts:,} drafts of {drafted:,} tokens, {accepted:,} accepted, {sum(places):,} by place"
         raise Misread(f"counts {counts}, which contradicts itself")
 

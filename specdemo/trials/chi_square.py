@@ -26,27 +26,26 @@ def goodness_of_fit(seen: Mapping[Hashable, int], probabilities: Mapping[Hashabl
     possible = {cell: p for cell, p in probabilities.items() if p > 0}
     if any(count for cell, count in seen.items() if cell not in possible):
         return ChiSquare(math.inf, max(0, len(possible) - 1), 0.0)
-    cells = pooled([(seen.get(cell, 0), runs * p) for cell, p in possible.items()])
-    statistic = sum((count - expected) ** 2 / expected for count, expected in cells if expected)
-    freedom = max(0, len(cells) - 1)
-    return ChiSquare(statistic, freedom, right_tail(statistic, freedom))
+    return _of_cells([(seen.get(cell, 0), runs * p) for cell, p in possible.items()])
 
 
 def homogeneity(one: Mapping[Hashable, int], other: Mapping[Hashable, int]) -> ChiSquare:
     """Whether two counts come from the same distribution. The rarest cells are pooled until the smaller of
     the two samples expects FEWEST in each."""
-    runs, other_runs = sum(one.values()), sum(other.values())
-    if not runs or not other_runs:
+    few, many = sorted((one, other), key=lambda seen: sum(seen.values()))
+    runs, more = sum(few.values()), sum(many.values())
+    if not runs:
         return ChiSquare(0.0, 0, 1.0)
-    smaller = min(runs, other_runs) / (runs + other_runs)
-    both = [(one.get(cell, 0), one.get(cell, 0) + other.get(cell, 0)) for cell in {**one, **other}]
-    cells = pooled([(count, total * smaller) for count, total in both if total])
-    statistic = 0.0
-    for count, expected_of_smaller in cells:
-        total = expected_of_smaller / smaller
-        for here, size in ((count, runs), (total - count, other_runs)):
-            expected = total * size / (runs + other_runs)
-            statistic += (here - expected) ** 2 / expected
+    both = [(few.get(cell, 0), few.get(cell, 0) + many.get(cell, 0)) for cell in {**one, **other}]
+    share = runs / (runs + more)
+    # In each cell the larger sample is off by as much as the smaller one, and expects more / runs as much.
+    return _of_cells([(count, total * share) for count, total in both if total], 1 + runs / more)
+
+
+def _of_cells(cells: list[tuple[int, float]], factor: float = 1.0) -> ChiSquare:
+    """cells: (count, expected) of each. factor: of the statistic."""
+    cells = pooled(cells)
+    statistic = factor * sum((count - expected) ** 2 / expected for count, expected in cells)
     freedom = max(0, len(cells) - 1)
     return ChiSquare(statistic, freedom, right_tail(statistic, freedom))
 
@@ -61,10 +60,10 @@ def pooled(cells: list[tuple[int, float]]) -> list[tuple[int, float]]:
         if expected >= FEWEST:
             done.append((count, expected))
             count, expected = 0, 0.0
-    if expected and done:
-        count, expected = count + done[-1][0], expected + done[-1][1]
-        done.pop()
-    return [*done, (count, expected)] if expected else done
+    if expected:
+        last = done.pop() if done else (0, 0.0)
+        done.append((count + last[0], expected + last[1]))
+    return done
 
 
 def total_variation(one: Mapping[Hashable, float], other: Mapping[Hashable, float]) -> float:

@@ -16,7 +16,7 @@ from specdemo.engine.emit import StopCriteria
 from specdemo.engine.sampling import Sampler, Settings
 from specdemo.events import Params, Prompt
 from specdemo.events.params import values_of_rule
-from specdemo.events.trace import Trace, pieces
+from specdemo.events.trace import pieces
 from specdemo.loading.load import load_pair
 from specdemo.loading.pair import Pair
 from specdemo.session import Alter, loop_of, prepare, stream
@@ -38,12 +38,9 @@ FirstTokens = tuple[int, ...]
 def tiny_pair() -> Pair:
     """A new tiny pair each time, on the CPU. Nobody else uses it, so that its forwards may be compiled as
     those of a pair that is loaded: a run takes a third of the time."""
-    target = _weights(TARGET_SEED)
-    drafter = _model()
-    for ours, shared, own in zip(
-        drafter.parameters(), target.parameters(), _weights(DRAFTER_SEED).parameters(), strict=True
-    ):
-        ours.data.copy_((1 - DISAGREEMENT) * shared.data + DISAGREEMENT * own.data)
+    target, drafter = _model(TARGET_SEED), _model(DRAFTER_SEED)
+    for ours, shared in zip(drafter.parameters(), target.parameters(), strict=True):
+        ours.data.copy_((1 - DISAGREEMENT) * shared.data + DISAGREEMENT * ours.data)
     pair = load_pair(target=target, drafter=drafter)
     assert isinstance(pair, Pair)
     pair.runner.capture = "auto"
@@ -56,7 +53,7 @@ def next_logits(pair: Pair, text: list[int]) -> torch.Tensor:
         return pair.target(torch.tensor([text]), use_cache=False).logits[:, -1]
 
 
-def _model() -> LlamaForCausalLM:
+def _model(seed: int) -> LlamaForCausalLM:
     config = LlamaConfig(
         vocab_size=len(TINY_WORDS),
         hidden_size=16,
@@ -68,13 +65,8 @@ def _model() -> LlamaForCausalLM:
         eos_token_id=None,
         tie_word_embeddings=False,
     )
-    model = LlamaForCausalLM(config).eval()
+    model, generator = LlamaForCausalLM(config).eval(), torch.Generator().manual_seed(seed)
     model.generation_config.eos_token_id = None
-    return model
-
-
-def _weights(seed: int) -> LlamaForCausalLM:
-    model, generator = _model(), torch.Generator().manual_seed(seed)
     for parameter in model.parameters():
         if parameter.ndim > 1:  # norms stay 1
             noise = torch.randn(parameter.shape, generator=generator)
@@ -180,26 +172,21 @@ class PairTrials:
     def run(self, pair: Pair, is_over: Callable[[], bool] = lambda: False) -> None:
         """Makes one run more of each kind. The two do not count if is_over was true before both had ended."""
         room = min(self.params.max_new_tokens, LONGEST_DRAFT + 1)
-        short = replace(self.params, max_new_tokens=room, alternatives=0)
-        both = []
+        short, traces = replace(self.params, max_new_tokens=room, alternatives=0), []
         for params in (short, replace(short, draft_with="none")):
-            both.append(self._first_tokens(pair, replace(params, seed=self.seed), is_over))
+            params = replace(params, seed=self.seed)
+            with stream(pair, self.prompt, params, measure=False, is_over=is_over) as run:
+                for _ in run:
+                    if is_over() or len(run.trace.output_ids) >= TOKENS:
+                        break
+            traces.append(run.trace)
             self.seed = (self.seed + 1) % 2**32
         if is_over():
             return
-        for trace, seen in zip(both, (self.drafting, self.alone), strict=True):
+        for trace, seen in zip(traces, (self.drafting, self.alone), strict=True):
             cell = tuple(trace.output_ids[:TOKENS])
             seen[cell] += 1
             if cell not in self.texts:
                 self.texts[cell] = "".join([piece for one in trace.rounds for piece in pieces(one)][:TOKENS])
-            fates = [token.fate for one in trace.rounds for token in one.draft]
-            self.accepted += fates.count("accepted")
-            self.judged += len(fates) - fates.count("discarded")
-
-    def _first_tokens(self, pair: Pair, params: Params, is_over: Callable[[], bool]) -> Trace:
-        """The trace of a run that is closed once its first TOKENS tokens stand."""
-        with stream(pair, self.prompt, params, measure=False, is_over=is_over) as run:
-            for _ in run:
-                if is_over() or len(run.trace.output_ids) >= TOKENS:
-                    break
-        return run.trace
+            self.accepted += trace.stats.accepted
+            self.judged += trace.stats.accepted + (trace.stats.rejected or 0)

@@ -11,7 +11,7 @@ import pytest
 
 from specdemo import Params, generate
 from specdemo.errors import PairError
-from specdemo.trials.worlds import OWN, STOPS
+from specdemo.trials.alterations import OWN, STOPS
 from specdemo.ui.page.frame import TABS
 from specdemo.ui.runs.guess import LONGEST_GUESS
 from specdemo.ui.runs.instruments import INSTRUMENTS, measurement_request

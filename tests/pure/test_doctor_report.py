@@ -10,18 +10,7 @@ import pytest
 
 from specdemo.cli import main as cli
 from specdemo.doctor import run as doctor_run
-from specdemo.doctor.run import (
-    END,
-    WHOLE,
-    Check,
-    Failed,
-    Finding,
-    NotRun,
-    Trial,
-    check_of,
-    report,
-    run_section,
-)
+from specdemo.doctor.run import PROCESS, Check, Failed, NotRun, check_of, report, run_section
 
 FOUND = [
     Check("one", "first", "PASS", "all is well", facts={"versions": {"torch": "2"}}),
@@ -59,36 +48,36 @@ def raising(error: BaseException):
 
 def test_what_a_trial_raises_decides_its_outcome_and_neither_home_nor_token_is_published(monkeypatch):
     facts = {"hardware": {"gpus": 1}}
-    assert check_of("s", Trial("t", lambda: "fine")) == Check("s", "t", "PASS", "fine")
-    assert check_of("s", Trial("t", lambda: Finding("fine", facts))).facts == facts
-    assert check_of("s", Trial("t", raising(NotRun("no GPU")))) == Check("s", "t", "NOT RUN", "no GPU")
-    assert check_of("s", Trial("t", raising(Failed("it differs")))) == Check("s", "t", "FAIL", "it differs")
+    assert check_of("s", "t", lambda: "fine") == Check("s", "t", "PASS", "fine")
+    assert check_of("s", "t", lambda: facts) == Check("s", "t", "PASS", "gpus 1", facts=facts)
+    assert check_of("s", "t", raising(NotRun("no GPU"))) == Check("s", "t", "NOT RUN", "no GPU")
+    assert check_of("s", "t", raising(Failed("it differs"))) == Check("s", "t", "FAIL", "it differs")
     monkeypatch.setenv("HOME", "/home/somebody")
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
-    unexpected = check_of("s", Trial("t", raising(RuntimeError("in /home/somebody/venv\nwith hf_secret"))))
+    unexpected = check_of("s", "t", raising(RuntimeError("in /home/somebody/venv\nwith hf_secret")))
     assert (unexpected.outcome, unexpected.detail) == ("FAIL", "RuntimeError: in ~/venv with ***")
     assert unexpected.output.startswith("Traceback") and "hf_secret" not in unexpected.output
     monkeypatch.setenv("HOME", "/")
     assert doctor_run.public("a/b") == "a/b"
 
 
-PROCESS = """
+CODE = """
 import ctypes, os, sys, time
 {before}
-from specdemo.doctor.run import Trial, serve
+from specdemo.doctor.run import serve
 def late():
 {late}
 def well():
     return str(os.getpid())
-serve("some", [Trial("first", well), Trial("late", late), Trial("last", well)], int(sys.argv[1]))
+serve(sys.argv[1], dict(first=well, late=late, last=well), int(sys.argv[2]), float(sys.argv[3]))
 {after}
 """
 
 
 def checks_of(late: str, limit: float = 30, before: str = "", after: str = "") -> list[Check]:
     """What comes of a section whose second trial has this body."""
-    code = PROCESS.format(late=f"    {late}", before=before, after=after)
-    return list(run_section("some", lambda start: [sys.executable, "-c", code, str(start)], limit))
+    code = CODE.format(late=f"    {late}", before=before, after=after)
+    return list(run_section("some", limit, [sys.executable, "-c", code]))
 
 
 def outcomes(checks: list[Check]) -> list[tuple[str, str]]:
@@ -138,9 +127,9 @@ def test_what_a_section_prints_is_no_message_and_is_kept_for_a_crash():
 
 def test_a_section_that_cannot_begin_fails_once_and_a_crash_after_its_last_check_is_a_failure():
     [check] = checks_of("pass", before="raise ImportError('no such library')")
-    assert (check.name, check.outcome) == (WHOLE, "FAIL") and "no such library" in check.output
+    assert (check.name, check.outcome) == (PROCESS, "FAIL") and "no such library" in check.output
     checks = checks_of("return 'fine'", after="os._exit(5)")
-    assert outcomes(checks) == [("first", "PASS"), ("late", "PASS"), ("last", "PASS"), (END, "FAIL")]
+    assert outcomes(checks) == [("first", "PASS"), ("late", "PASS"), ("last", "PASS"), (PROCESS, "FAIL")]
 
 
 def test_an_interrupted_doctor_reports_what_it_has_found_on_standard_output_alone(monkeypatch, capsys):

@@ -7,8 +7,8 @@ import pytest
 
 from specdemo.events import Params
 from specdemo.trials import runs
+from specdemo.trials.alterations import MISTAKES
 from specdemo.trials.chi_square import goodness_of_fit, homogeneity, shares_of, total_variation
-from specdemo.trials.mistakes import MISTAKES
 from specdemo.trials.runs import TINY_PROMPT, TOKENS, PairTrials, TinyTrials, enumerated_cells, tiny_params
 from tests.oracle import enumerated, shaped
 from tests.toy.test_exact_table import BROKEN, FEW, SOUND

@@ -7,8 +7,8 @@ import torch
 
 from specdemo import Params, generate
 from specdemo.errors import PairError
+from specdemo.trials.alterations import OWN, STOPS, shares_at, world
 from specdemo.trials.runs import TINY_PROMPT, tiny_pair
-from specdemo.trials.worlds import OWN, STOPS, shares_at, world
 from tests.heads import tiny_head
 from tests.runners import with_head
 from tests.tiny import tiny

@@ -13,15 +13,15 @@ import math
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from specdemo.events import Params, Round, check_prompt, is_lossy, words_of_row
 from specdemo.events.params import GRAMMARS
 from specdemo.loading.pair import AnyPair, Pair
 from specdemo.trials import chi_square
-from specdemo.trials.mistakes import IN_TREES, MISTAKES
+from specdemo.trials.alterations import IN_TREES, MISTAKES, STOPS, mixed, world
 from specdemo.trials.runs import TINY_PROMPT, TINY_WORDS, FirstTokens, PairTrials, TinyTrials, tiny_params
-from specdemo.trials.worlds import STOPS, mixed, world
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import Ticket
 from specdemo.ui.runs.run import Link, MeasurementRequest, Wanted, pair_here, prompt_in_words
@@ -295,7 +295,7 @@ class TwoWorlds:
 
     def _try(self, stop: int, is_over: Callable[[], bool]) -> None:
         if stop not in self.trials:
-            self.trials[stop] = TinyTrials(tiny_params(self.params), alter=mixed(stop))
+            self.trials[stop] = TinyTrials(tiny_params(self.params), alter=partial(mixed, stop))
         for _ in range(min(AT_ONCE, self.most - self._tried(stop))):
             if is_over():
                 return

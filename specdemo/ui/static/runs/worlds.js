@@ -19,7 +19,7 @@ import { drawCells, verdictInWords } from "./trials.js";
 /** @typedef {{ machine: string, prompt: string, pair: string, temperature: number, gamma: number, seed: number, worlds: Worlds }} RecordedWorlds */
 /** @typedef {{ rounds: number, judged: number, rejected: number, tokens: number, perRound: number }} Figures */
 
-export const OWN = 4; // the stop of the pair's own drafter, as in specdemo/trials/worlds.py
+export const OWN = 4; // the stop of the pair's own drafter, as in specdemo/trials/alterations.py
 export const LAST = 2 * OWN;
 const NAME = "worlds"; // in the address
 const HEARD = "heard"; // and not seen: the numbers of the bars
@@ -193,7 +193,7 @@ function stopOf(text) {
 }
 
 /**
- * Of what the drafter is mixed, and by which shares; the same as `shares_at` in specdemo/trials/worlds.py.
+ * Of what the drafter is mixed, and by which shares; the same as `shares_at` in specdemo/trials/alterations.py.
  * @param {number} stop
  */
 function mixtureOf(stop) {
