@@ -51,10 +51,10 @@ def test_a_visitor_waits_for_one_file_of_another_address_at_most(one_desk, monke
     async def play():
         read, order = asyncio.Semaphore(0), []
 
-        async def reading(body):
+        async def reading(body, name):
             await read.acquire()
             order.append(json.loads(body)["prompt"])
-            return opened(body)
+            return opened(body, name)
 
         monkeypatch.setattr(routes, "read_file", reading)
         tasks = [sent(one_desk, FLOOD, numbered(number)) for number in range(3)]
@@ -65,7 +65,7 @@ def test_a_visitor_waits_for_one_file_of_another_address_at_most(one_desk, monke
             await asyncio.sleep(0.05)
         assert {answer.status_code for answer in await asyncio.gather(*tasks)} == {200}
         assert order.index("99") <= READERS
-        assert not one_desk.of_address and not one_desk.reading
+        assert not one_desk.of_address
 
     asyncio.run(play())
 

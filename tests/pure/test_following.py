@@ -126,7 +126,7 @@ async def test_what_goes_wrong_is_told_with_what_was_there_before():
     await late.says(RuntimeError("no"))
     await late.run.task
     assert (told := late.run.said()["notice"])["kind"] == "error" and "RuntimeError" in told["text"]
-    assert json.loads(gzip.decompress(late.run.kept.messages["en"]))["update"]["finish"] == "error"
+    assert json.loads(gzip.decompress(late.run.kept.message()))["update"]["finish"] == "error"
 
 
 @played
@@ -200,7 +200,7 @@ def bounded(**limits) -> Board:
 
 
 def put(board: Board, size: int, address: str):
-    kept = KeptRun({"en": b"m" * (size - 1)}, b"t", "x.json", None)
+    kept = KeptRun({"en": b"m" * (size - 1)}, b"", b"", b"t", "x.json", None)
     one = opened_run(board.limits, kept, f"{address}{len(board.entries)}{time.monotonic_ns()}", address)
     board.put(one)
     return one

@@ -16,8 +16,7 @@ from specdemo.ui.runs.board import Board, FollowedRun, opened_run, recorded_run
 from specdemo.ui.runs.limits import LOCAL
 from specdemo.ui.runs.queue import RunQueue
 from specdemo.ui.runs.routes import RUNS, following_routes
-from specdemo.ui.view.feed import notice
-from specdemo.ui.view.kept import kept_trace, opened
+from specdemo.ui.view.kept import opened
 from specdemo.words.catalogue import LANGUAGES, spoken
 from tests.pure.test_feed import ROUNDS, trace
 
@@ -71,8 +70,7 @@ def routes(*runs: FollowedRun) -> TestClient:
 
 
 def opened_trace() -> FollowedRun:
-    one = opened(trace(*ROUNDS).to_json().encode())
-    kept = kept_trace(one, lambda: {"name": "x", "notice": notice("recorded", "x")}, None)
+    _, kept = opened(trace(*ROUNDS).to_json().encode(), "x")
     return opened_run(LOCAL, kept, "x", "")
 
 

@@ -24,7 +24,7 @@ from specdemo.ui.runs.run import RunProgress, Waiting, message_about
 from specdemo.ui.view.feed import RunFeed, nothing_yet, notice
 from specdemo.ui.view.kept import KeptRun, kept_run, values_of_trace, with_update
 from specdemo.ui.view.settings import AS_STARTED, WEIGHT_CHOICES, in_words
-from specdemo.ui.view.texts import describe_pair, unfinished
+from specdemo.ui.view.texts import describe_pair
 from specdemo.ui.view.wire import Measurement, NoticeKind, PageMessage
 from specdemo.words.catalogue import say
 from specdemo.words.message import message
@@ -236,8 +236,7 @@ def opened_run(limits: Limits, kept: KeptRun, name: str, address: str) -> Follow
 
 def recorded_run(limits: Limits, trace: Trace, name: str, pairs: Collection[str] = ()) -> FollowedRun:
     """A run that comes with the project. pairs: the names of the pairs that can be chosen here."""
-    feed = RunFeed(trace, recorded=True, link=f"trace={name}&digest={digest_of(trace)}")
-    kept = kept_run(feed, lambda: notice("recorded", unfinished(trace)))
+    kept = kept_run(RunFeed(trace, recorded=True, link=f"trace={name}&digest={digest_of(trace)}"))
     weights = dict.fromkeys(WEIGHT_CHOICES, AS_STARTED) if trace.pair.name in pairs else None
     return opened_run(limits, replace(kept, values=values_of_trace(trace, weights)), name, "")
 

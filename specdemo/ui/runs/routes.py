@@ -6,9 +6,11 @@ connection was cut goes on by itself, with the header Last-Event-ID.
 """
 
 import asyncio
+import json
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
+from dataclasses import replace
 from hashlib import sha256
 from http import HTTPStatus
 from weakref import WeakValueDictionary
@@ -22,11 +24,9 @@ from specdemo.ui.runs.guess import Halls
 from specdemo.ui.runs.limits import Limits, request_address
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import RunQueue
-from specdemo.ui.view.feed import notice
-from specdemo.ui.view.kept import COMPRESSED, KeptRun, as_recorded, kept_trace, read_file
+from specdemo.ui.view.feed import prompt_tokens
+from specdemo.ui.view.kept import COMPRESSED, KeptRun, packed, read_file, values_of_trace
 from specdemo.ui.view.settings import weights_of
-from specdemo.ui.view.texts import unfinished
-from specdemo.ui.view.wire import PageMessage
 from specdemo.words.catalogue import say, spoken
 
 RUNS = "/specdemo/runs"
@@ -54,8 +54,7 @@ def following_routes(board: Board, queue: RunQueue, one_file: Callable[[bytes, s
         )
 
     async def whole(request: Request) -> Response:
-        tag = spoken()
-        return await _kept(asked_for(request), lambda kept: Response(kept.messages[tag], headers=JSON))
+        return await _kept(asked_for(request), lambda kept: Response(kept.message(), headers=JSON))
 
     async def trace(request: Request) -> Response:
         def file(kept: KeptRun) -> Response:
@@ -65,13 +64,13 @@ def following_routes(board: Board, queue: RunQueue, one_file: Callable[[bytes, s
 
     async def html(request: Request) -> Response:
         """A run as one HTML file, when it has ended."""
-        one, tag = asked_for(request), spoken()
+        one = asked_for(request)
         if isinstance(one, FollowedRun) and one.feed and not one.feed.ended:
             return PlainTextResponse(say("keep.goes_on"), HTTPStatus.CONFLICT)
 
         def file(kept: KeptRun) -> Response:
             saved = _saved_as(kept.file_name.replace(".json", ".html"))
-            return HTMLResponse(one_file(as_recorded(kept, tag), tag), headers=NOT_STORED | saved)
+            return HTMLResponse(one_file(kept.as_recorded(), spoken()), headers=NOT_STORED | saved)
 
         return await _kept(one, file)
 
@@ -149,7 +148,7 @@ OPEN_AGAIN_SECONDS = 2  # s until the page tries again when too much is opened a
 
 
 class TraceUploads:
-    """Takes the traces that visitors open. The same file, opened by several at once, is read once.
+    """Takes the traces that visitors open.
 
     Nothing that arrives touches the disk or is ever sent out again: what is sent has been read and written
     anew."""
@@ -157,9 +156,8 @@ class TraceUploads:
     def __init__(self, models: Models, board: Board, limits: Limits) -> None:
         self.models, self.board, self.limits = models, board, limits
         self.salt = secrets.token_bytes(16)
-        self.reading: dict[str, asyncio.Task[dict[str, str]]] = {}  # by the name that the trace will have
         self.readers = asyncio.Semaphore(READERS)
-        # A lock for each address, so that one address keeps others waiting for one file at most.
+        # One for each address, so that one address keeps others waiting for one file at most.
         self.of_address: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     def route(self) -> Route:
@@ -169,36 +167,29 @@ class TraceUploads:
         """Answers when a file has come, within the gate's bounds, with the message that shows it, or with
         what is wrong with it."""
         body, owner = await request.body(), request_address(request.scope, self.limits)
-        name = sha256(self.salt + body).hexdigest()
-        if not (opened := self.board.get(name)):
-            if name not in self.reading:
-                self.reading[name] = asyncio.create_task(self._read(name, body, owner))
-            if wrong := await asyncio.shield(self.reading[name]):  # others may wait for it, too
-                # Browsers would log any other status as an error.
-                return JSONResponse({"wrong": wrong[spoken()]})
-            opened = self.board.get(name)
+        name, wrong = sha256(self.salt + body).hexdigest(), ""
+        if not self.board.get(name):
+            async with self.of_address.setdefault(owner, asyncio.Semaphore(READERS)), self.readers:
+                if not self.board.get(name):  # several can open the same file at once
+                    wrong = await self._read(name, body, owner)
+        if wrong:  # browsers would log any other status as an error
+            return JSONResponse({"wrong": wrong})
+        opened = self.board.get(name)
         if not (opened and opened.kept):
             again = {"Retry-After": str(OPEN_AGAIN_SECONDS)}
             return PlainTextResponse(say("run.too_many_opened"), 429, again)
-        return Response(opened.kept.messages[spoken()], headers=JSON)
+        return Response(await asyncio.to_thread(opened.kept.message), headers=JSON)
 
-    async def _read(self, name: str, body: bytes, owner: str) -> dict[str, str]:
-        """Puts the trace in the file on the board. Returns, by language, what is wrong with the file."""
-        try:
-            async with self.of_address.setdefault(owner, asyncio.Semaphore(READERS)), self.readers:
-                one = await read_file(body)
-            if one.head is None:
-                return one.wrong
-            trace, known = one.head, one.head.pair.name in self.models.names
-            usual = self.models.loaded(Choice(trace.pair.name)) if known else None
-
-            def rest() -> PageMessage:
-                return {"name": name, "notice": notice("recorded", unfinished(trace))}
-
-            weights = weights_of(trace.pair, usual and usual.info) if known else None
-            tokenizer = getattr(usual, "tokenizer", None)
-            kept = await asyncio.to_thread(kept_trace, one, rest, tokenizer, weights)
-            self.board.put(opened_run(self.limits, kept, name, owner))
-            return {}
-        finally:
-            del self.reading[name]
+    async def _read(self, name: str, body: bytes, owner: str) -> str:
+        """Puts the trace in the file on the board. Returns what is wrong with the file."""
+        found = await read_file(body, name)
+        if isinstance(found, str):
+            return found
+        trace, kept = found
+        known = trace.pair.name in self.models.names
+        usual = self.models.loaded(Choice(trace.pair.name)) if known else None
+        weights = weights_of(trace.pair, usual and usual.info) if known else None
+        tokens = await asyncio.to_thread(prompt_tokens, trace, getattr(usual, "tokenizer", None), True)
+        kept = replace(kept, prompt=packed(json.dumps(tokens)), values=values_of_trace(trace, weights))
+        self.board.put(opened_run(self.limits, kept, name, owner))
+        return ""
