@@ -19,7 +19,7 @@ from specdemo.ui.runs.limits import Visitor
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import RunQueue
 from specdemo.ui.runs.run import measure
-from specdemo.ui.runs.trials import TwoWorlds, params_of
+from specdemo.ui.runs.trials import WorldsRequest, params_of
 from specdemo.ui.view import feed
 from specdemo.ui.view.feed import SET_SIZE, tokens_of
 from specdemo.ui.view.wire import MEASUREMENT_KINDS
@@ -111,13 +111,15 @@ def test_leaving_frees_the_engine(models, queue, monkeypatch):
 
 
 @pytest.mark.slow
-def test_all_worlds_come_the_one_that_is_shown_first(models):
+def test_all_worlds_come_the_one_that_is_shown_first(models, monkeypatch):
+    monkeypatch.setattr(WorldsRequest, "most", 1)
     params = Params(gamma=3, temperature=0.8, top_p=0.9, seed=7, max_new_tokens=8)
     pair = models.get()
-    worlds, shares, first = TwoWorlds(asked({"kind": "worlds", "stop": 6}, params), pair, most=1), [0.0], None
-    while worlds.share < 1:
+    worlds, shares, first = asked({"kind": "worlds", "stop": 6}, params), [0.0], None
+    worlds.begin(pair)
+    while worlds.share() < 1:
         worlds.go_on(lambda: False, pair)
-        shares.append(worlds.share)
+        shares.append(worlds.share())
         first = first or json.loads(json.dumps(worlds.so_far(), allow_nan=False))
     assert shares == sorted(shares)
     assert [stop for stop in range(STOPS) if first["stops"][stop]["texts"]] == [6]

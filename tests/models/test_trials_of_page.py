@@ -46,7 +46,8 @@ def request(trial, params=PARAMS, prompt=PROMPT):
 
 
 def counted(trial, runs, params=PARAMS, *pairs):
-    trials = request(trial, params).begin(*pairs)
+    trials = request(trial, params)
+    trials.begin(*pairs)
     for _ in range(runs):
         trials.go_on(lambda: False, *pairs)
     return json.loads(json.dumps(trials.so_far(), allow_nan=False))
@@ -54,8 +55,8 @@ def counted(trial, runs, params=PARAMS, *pairs):
 
 @pytest.mark.slow
 def test_the_counts_grow_until_there_are_enough(monkeypatch):
-    monkeypatch.setattr(of_page.OfTiny, "most", 120)
-    monkeypatch.setattr(of_page.TrialsRequest, "period", 0.01)
+    monkeypatch.setattr(of_page.TrialsOfTiny, "most", 120)
+    monkeypatch.setattr(of_page.TrialsOfTiny, "period", 0.01)
     told = messages_of(request("none"))
     counts = [one["trials"]["runs"] for one in told if "trials" in one]
     assert counts == sorted(counts) and len(set(counts)) > 1 and counts[-1] == 120
@@ -75,8 +76,8 @@ def test_a_turn_that_is_too_long_ends_with_what_it_has():
 
 def test_who_waits_has_a_turn_between_two_pieces(monkeypatch):
     monkeypatch.setattr("specdemo.ui.runs.queue.TURN_PIECE", 0.02)
-    monkeypatch.setattr(of_page.TrialsRequest, "period", 0.05)
-    monkeypatch.setattr(of_page.OfTiny, "most", 400)
+    monkeypatch.setattr(of_page.TrialsOfTiny, "period", 0.05)
+    monkeypatch.setattr(of_page.TrialsOfTiny, "most", 400)
     models, queue = Models(USUAL), RunQueue()
     seen, counts = [], []  # how many runs there were when another one's turn came, and as they are told
 
@@ -152,7 +153,7 @@ def test_a_pair_is_tried_with_drafting_on_and_off():
     found = counted("pair", 3, PARAMS, pair)
     assert found["runs"] == 3 and found["found"] == "few" and 0 < found["accepted"] <= found["judged"]
     assert any(one["text"].strip() for one in found["cells"])
-    assert f"“{PROMPT}”" in request("pair").begin(pair).whose
+    assert f"“{PROMPT}”" in request("pair").begin(pair)
 
 
 @pytest.mark.slow
@@ -160,7 +161,8 @@ def test_a_pair_is_tried_with_drafting_on_and_off():
 def test_between_two_turns_no_pair_is_kept(runs):
     """Before the first run, too, and after one that failed."""
     pair = load_pair(device="cpu", dtype="float32")
-    trials, held = request("pair").begin(pair), weakref.ref(pair)
+    trials, held = request("pair"), weakref.ref(pair)
+    trials.begin(pair)
     with suppress(ZeroDivisionError):
         for _ in range(runs):
             trials.go_on(lambda: 1 / 0, pair)

@@ -3,7 +3,7 @@ its target. Without Gradio."""
 
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from specdemo import zero
@@ -17,9 +17,8 @@ from specdemo.measure.prompts import prompts_of
 from specdemo.measure.results import Measured
 from specdemo.measure.settings import EVERY
 from specdemo.servers.software import ServedPair
-from specdemo.ui.runs.models import Choice
 from specdemo.ui.runs.queue import Ticket
-from specdemo.ui.runs.run import Link, MeasurementRequest, Wanted
+from specdemo.ui.runs.run import MeasurementRequest
 from specdemo.ui.view import wire
 from specdemo.ui.view.settings import in_words, sampler_in_words
 from specdemo.words.catalogue import say
@@ -30,9 +29,12 @@ TOKENS = 96  # of a text, at most
 SAVED_EVERY = 5.0  # s, after which the report is made anew
 
 
-@dataclass(frozen=True)
 class AdviseRequest(MeasurementRequest):
-    works: tuple[str, ...]
+    def __post_init__(self) -> None:
+        works = str(self.wanted.get("works", "")).split(",")
+        if any(work not in WORKS for work in works):
+            raise ValueError(message("advice_works", names=", ".join(map(report.work_in_words, WORKS))))
+        self.works = tuple(dict.fromkeys(works))
 
     def work(self, ticket: Ticket, *pairs: AnyPair) -> Iterator[dict[str, Any]]:
         pair = pairs[0]
@@ -59,14 +61,6 @@ class AdviseRequest(MeasurementRequest):
                     saved = measured.seconds
                     self.report.append(report.page_of(report.advice_of(measured)))
             yield told
-
-
-def advise_request(wanted: Wanted, choice: Choice, prompt: str, params: Params, link: Link) -> AdviseRequest:
-    """What the page's script asks for."""
-    works = str(wanted.get("works", "")).split(",")
-    if any(work not in WORKS for work in works):
-        raise ValueError(message("advice_works", names=", ".join(map(report.work_in_words, WORKS))))
-    return AdviseRequest("advise", choice, prompt, params, link, tuple(dict.fromkeys(works)))
 
 
 def _command(works: tuple[str, ...], params: Params) -> str:

@@ -213,17 +213,24 @@ def awaitable(future: Future) -> asyncio.Future:
     return awaitable
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class MeasurementRequest:
-    """What a visitor wants to be measured, and how that is done."""
+    """What a visitor wants to be measured, and how that is done. wanted: what the page's script sends."""
 
-    kind: wire.MeasurementKind
+    wanted: Wanted
     choice: Choice
     prompt: str
     params: Params
     link: Link
     report: deque[str] = field(default_factory=lambda: deque(maxlen=1), init=False)  # a page to save, if any
     period: ClassVar[float | None] = PERIOD  # s between two looks; None: it is shown at its end only
+
+    def __post_init__(self) -> None:
+        """Reads what only this kind is asked with. Raises ValueError with one sentence."""
+
+    @property
+    def kind(self) -> wire.MeasurementKind:
+        return self.wanted["kind"]
 
     async def choices(self, models: Models) -> list[Choice]:
         return [self.choice]
