@@ -21,9 +21,9 @@ from specdemo.ui.runs.board import (
     RECORDED_RUN,
     STOPPED_EARLY,
     Board,
+    Followed,
     FollowedMeasurement,
     FollowedRun,
-    opened_run,
     recorded_run,
 )
 from specdemo.ui.runs.limits import LOCAL, Visitor
@@ -201,7 +201,7 @@ def bounded(**limits) -> Board:
 
 def put(board: Board, size: int, address: str):
     kept = KeptRun({"en": b"m" * (size - 1)}, b"", b"", b"t", "x.json", None)
-    one = opened_run(board.limits, kept, f"{address}{len(board.entries)}{time.monotonic_ns()}", address)
+    one = Followed(board.limits, address=address, kept=kept)
     board.put(one)
     return one
 

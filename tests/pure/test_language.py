@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from specdemo.ui.front.language import Speaking, language_asked
 from specdemo.ui.page.alone import one_file
-from specdemo.ui.runs.board import Board, FollowedRun, opened_run, recorded_run
+from specdemo.ui.runs.board import Board, Followed, recorded_run
 from specdemo.ui.runs.limits import LOCAL
 from specdemo.ui.runs.queue import RunQueue
 from specdemo.ui.runs.routes import RUNS, following_routes
@@ -60,7 +60,7 @@ def asking_for(tag: str) -> dict[str, str]:
     return {"Accept-Language": tag}
 
 
-def routes(*runs: FollowedRun) -> TestClient:
+def routes(*runs: Followed) -> TestClient:
     record = trace(*ROUNDS, finish="length")
     board = Board(LOCAL, recorded_run(LOCAL, record, "first"))
     for run in runs:
@@ -69,9 +69,9 @@ def routes(*runs: FollowedRun) -> TestClient:
     return TestClient(app)
 
 
-def opened_trace() -> FollowedRun:
+def opened_trace() -> Followed:
     _, kept = opened(trace(*ROUNDS).to_json().encode(), "x")
-    return opened_run(LOCAL, kept, "x", "")
+    return Followed(LOCAL, name="x", kept=kept)
 
 
 @pytest.mark.parametrize("name", ["first", "x"])

@@ -34,28 +34,46 @@ STOPPED_EARLY = message("stopped_early")
 
 
 class Followed:
-    """Something that goes on in the server and is read by a page. session: the session of the page that asked
-    for it. said: makes what a reader is shown of it besides a run's rounds, in the language that is spoken;
-    another function whenever that is new. feed: the rounds of a run that goes on."""
+    """Something that goes on in the server and is read by a page, or a run that has ended or was read from a
+    file. session: the session of the page that asked for it. said: makes what a reader is shown of it besides
+    a run's rounds, in the language that is spoken; another function whenever that is new. feed: the rounds of
+    a run that goes on. before: the names of the runs that have answered the turns before it, in a
+    conversation."""
 
-    def __init__(self, limits: Limits, session: str = "", address: str = "", name: str = "") -> None:
+    before: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        limits: Limits,
+        session: str = "",
+        address: str = "",
+        name: str = "",
+        kept: KeptRun | None = None,
+    ) -> None:
         self.name, self.session, self.address = name or secrets.token_hex(16), session, address
-        self.limits = limits
+        self.limits, self.kept, self.ended = limits, kept, kept is not None
         self.ticket: Ticket | None = None
         self.task: asyncio.Task[None] | None = None
         self.readers = 0
         self.was_read = False
         self.heard = time.monotonic()  # when it was asked for, or its last reader has left
         self.used = self.heard  # when anybody has last asked for anything of it
-        self.ended = False
         self.said: Callable[[], PageMessage] | None = None
         self.feed: RunFeed | None = None
-        self.kept: KeptRun | None = None  # of a run that has ended
         self._changed = asyncio.Event()
 
     @property
     def size(self) -> int:
         return self.kept.size if self.kept else 0
+
+    @property
+    def seed(self) -> int | None:
+        return self.kept.seed if self.kept else self.feed and self.feed.trace.params.seed
+
+    def keep(self) -> KeptRun | None:
+        """The run so far, compressed; None before it has begun, and of a measurement."""
+        feed = self.feed  # first: when the run ends, it is kept before its feed goes
+        return self.kept or (feed and kept_run(feed))
 
     def is_awaited(self) -> bool:
         """Whether somebody reads it or may still come back. Any thread may call it."""
@@ -135,8 +153,7 @@ class Followed:
 
 class FollowedRun(Followed):
     """A page's run: waited for, going on, or ended. link: from a pair's trace, the query of the address that
-    asks for the run. remarks: remarks about how the run was asked for. before: the names of the runs that
-    have answered the turns before it, in a conversation."""
+    asks for the run. remarks: remarks about how the run was asked for."""
 
     def __init__(
         self,
@@ -150,15 +167,6 @@ class FollowedRun(Followed):
         super().__init__(limits, **who)
         self.params, self.link, self.remarks, self.before = params, link, remarks, before
         self.described: object = None
-
-    @property
-    def seed(self) -> int | None:
-        return self.kept.seed if self.kept else self.feed and self.feed.trace.params.seed
-
-    def keep(self) -> KeptRun | None:
-        """The run so far, compressed; None before it has begun."""
-        feed = self.feed  # first: when the run ends, it is kept before its feed goes
-        return self.kept or (feed and kept_run(feed))
 
     async def _take(self, report: Waiting | RunProgress) -> None:
         if isinstance(report, Waiting):
@@ -227,18 +235,11 @@ class FollowedMeasurement(Followed):
         await super()._end()
 
 
-def opened_run(limits: Limits, kept: KeptRun, name: str, address: str) -> FollowedRun:
-    """A run that was read from a file. It goes on nowhere."""
-    run = FollowedRun(limits, Params(), lambda trace: "", name=name, address=address)
-    run.kept, run.ended = kept, True
-    return run
-
-
-def recorded_run(limits: Limits, trace: Trace, name: str, pairs: Collection[str] = ()) -> FollowedRun:
+def recorded_run(limits: Limits, trace: Trace, name: str, pairs: Collection[str] = ()) -> Followed:
     """A run that comes with the project. pairs: the names of the pairs that can be chosen here."""
     kept = kept_run(RunFeed(trace, recorded=True, link=f"trace={name}&digest={digest_of(trace)}"))
     weights = dict.fromkeys(WEIGHT_CHOICES, AS_STARTED) if trace.pair.name in pairs else None
-    return opened_run(limits, replace(kept, values=values_of_trace(trace, weights)), name, "")
+    return Followed(limits, name=name, kept=replace(kept, values=values_of_trace(trace, weights)))
 
 
 async def _comes(news: asyncio.Event) -> bool:
@@ -267,7 +268,7 @@ class Board:
     """What pages have asked for and what they show. When there is too much, the address that has the most
     loses its longest unused entry first."""
 
-    def __init__(self, limits: Limits, *recorded: FollowedRun) -> None:
+    def __init__(self, limits: Limits, *recorded: Followed) -> None:
         """recorded: the runs that come with the project, which are always there."""
         self.limits, self.recorded = limits, {one.name: one for one in recorded}
         self.entries: dict[str, Followed] = {}  # the longest unused one first
@@ -296,7 +297,7 @@ class Board:
         """Called when a run or measurement has ended. If a page shows it now, the runs that the page showed
         before are removed, so that nobody can ask for them, except for those of the same conversation."""
         if one.kept:
-            stay = (one.name, *(one.before if isinstance(one, FollowedRun) else ()))
+            stay = (one.name, *one.before)
             for each in list(self.entries.values()):
                 if each.name not in stay and each.kept and each.session == one.session:
                     del self.entries[each.name]

@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from specdemo.ui.runs.board import Board, Followed, FollowedMeasurement, FollowedRun, opened_run
+from specdemo.ui.runs.board import Board, Followed, FollowedMeasurement
 from specdemo.ui.runs.guess import Halls
 from specdemo.ui.runs.limits import Limits, request_address
 from specdemo.ui.runs.models import Choice, Models
@@ -65,7 +65,7 @@ def following_routes(board: Board, queue: RunQueue, one_file: Callable[[bytes, s
     async def html(request: Request) -> Response:
         """A run as one HTML file, when it has ended."""
         one = asked_for(request)
-        if isinstance(one, FollowedRun) and one.feed and not one.feed.ended:
+        if one and one.feed and not one.feed.ended:
             return PlainTextResponse(say("keep.goes_on"), HTTPStatus.CONFLICT)
 
         def file(kept: KeptRun) -> Response:
@@ -127,7 +127,7 @@ def _saved_as(name: str) -> dict[str, str]:
 
 
 async def _kept(one: Followed | None, answer: Callable[[KeptRun], Response]) -> Response:
-    kept = await asyncio.to_thread(one.keep) if isinstance(one, FollowedRun) else None
+    kept = await asyncio.to_thread(one.keep) if one else None
     if kept is None:
         return PlainTextResponse(say("run.gone"), HTTPStatus.NOT_FOUND)
     return await asyncio.to_thread(answer, kept)
@@ -191,5 +191,5 @@ class TraceUploads:
         weights = weights_of(trace.pair, usual and usual.info) if known else None
         tokens = await asyncio.to_thread(prompt_tokens, trace, getattr(usual, "tokenizer", None), True)
         kept = replace(kept, prompt=packed(json.dumps(tokens)), values=values_of_trace(trace, weights))
-        self.board.put(opened_run(self.limits, kept, name, owner))
+        self.board.put(Followed(self.limits, name=name, address=owner, kept=kept))
         return ""
