@@ -122,7 +122,12 @@ class Followed:
                 yield since, await asyncio.to_thread(json.dumps, message)
             if ended:
                 return
-            if not (feed and feed.until > since) and not await _comes(changed):
+            if feed and feed.until > since:
+                continue
+            try:
+                async with asyncio.timeout(QUIET_SECONDS):
+                    await changed.wait()
+            except TimeoutError:
                 yield None
 
     async def _take(self, report: Any) -> None:
@@ -240,16 +245,6 @@ def recorded_run(limits: Limits, trace: Trace, name: str, pairs: Collection[str]
     kept = kept_run(RunFeed(trace, recorded=True, link=f"trace={name}&digest={digest_of(trace)}"))
     weights = dict.fromkeys(WEIGHT_CHOICES, AS_STARTED) if trace.pair.name in pairs else None
     return Followed(limits, name=name, kept=replace(kept, values=values_of_trace(trace, weights)))
-
-
-async def _comes(news: asyncio.Event) -> bool:
-    """Whether it comes within QUIET_SECONDS."""
-    try:
-        async with asyncio.timeout(QUIET_SECONDS):
-            await news.wait()
-    except TimeoutError:
-        return False
-    return True
 
 
 def wrong(error: Exception) -> PageMessage:

@@ -1,16 +1,18 @@
-"""The instruments that the server measures for, and the three that are comparisons (measure/compare.py) of
-settings on prompts: a race, draft lengths, drafters. Without Gradio.
+"""The instruments that the server measures for: a race, draft lengths and drafters, which are comparisons
+(measure/compare.py) of settings on prompts, the adviser, and those of other modules. Without Gradio.
 
 A measurement waits in the same line as any run, and what is measured before it is stopped stays.
 """
 
 import json
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import asdict, replace
 from random import SystemRandom
 from typing import Any
 
+from specdemo import zero
 from specdemo.errors import PairError
 from specdemo.events import (
     DRAFTER_KINDS,
@@ -25,25 +27,31 @@ from specdemo.events.params import as_text
 from specdemo.events.speedup import after_plain_rounds, timed
 from specdemo.events.trace import Trace, round_objects
 from specdemo.events.verdict import speedup_in_words, verdict
-from specdemo.loading.catalog import others_at_hand
+from specdemo.loading.catalog import WORKS, others_at_hand
 from specdemo.loading.pair import AnyPair
+from specdemo.measure import report
+from specdemo.measure.advise import advise
 from specdemo.measure.compare import Comparison, compare, result_of
-from specdemo.measure.prompts import prompts_for
-from specdemo.measure.settings import Setting, has_head, methods_at_hand, settings_for, with_trees
+from specdemo.measure.prompts import prompts_for, prompts_of
+from specdemo.measure.results import Measured
+from specdemo.measure.settings import EVERY, Setting, has_head, methods_at_hand, settings_for, with_trees
 from specdemo.measure.table import MethodRow, Table, csv_of, method_columns, spoken_of, winner
-from specdemo.ui.runs.advise import AdviseRequest
 from specdemo.ui.runs.guess import GuessRequest
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import Ticket
 from specdemo.ui.runs.run import Link, MeasurementRequest, in_thread, prompt_in_words
 from specdemo.ui.runs.trials import WorldsRequest, trials_request
 from specdemo.ui.view import feed, wire
-from specdemo.ui.view.settings import judging_in_words, length_in_words, sampler_in_words
+from specdemo.ui.view.settings import in_words, judging_in_words, length_in_words, sampler_in_words
 from specdemo.ui.view.texts import drafter_in_words, number_texts, whose
 from specdemo.ui.view.wire import MEASUREMENT_KINDS, MeasurementKind
 from specdemo.words.catalogue import number, say
 from specdemo.words.message import message
 from specdemo.zero import can_be_timed_in_turns
+
+ADVISE_SECONDS = 120.0
+ADVISE_TOKENS = 96  # of a text, at most
+SAVED_EVERY = 5.0  # s, after which the adviser's report is made anew
 
 
 class ComparisonRequest(MeasurementRequest):
@@ -144,6 +152,43 @@ class ComparisonRequest(MeasurementRequest):
             as_file = result_of(settings, prompts, so_far.repeats, so_far.rows)
             result["comparison"] = comparison_of(settings, so_far.rows, as_file)
         return result
+
+
+class AdviseRequest(MeasurementRequest):
+    """The adviser: what pays for kinds of work, with the chosen pair and whatever else is at hand for its
+    target."""
+
+    def __post_init__(self) -> None:
+        works = str(self.wanted.get("works", "")).split(",")
+        if any(work not in WORKS for work in works):
+            raise ValueError(message("advice_works", names=", ".join(map(report.work_in_words, WORKS))))
+        self.works = tuple(dict.fromkeys(works))
+
+    def work(self, ticket: Ticket, *pairs: AnyPair) -> Iterator[dict[str, Any]]:
+        pair = pairs[0]
+        if zero.GPU is not None or not pair.runs_here:
+            raise PairError(message("advise_not_here"))
+        where = say("run.on_device", name=pair.info.target, device=pair.info.device_name)
+        whose = f"{where}, {sampler_in_words(self.params)}"
+        told: dict[str, Any] = {"whose": whose, "text": say("run.warming_up"), "share": 0.0}
+        yield told
+        most = min(ADVISE_TOKENS, self.params.max_new_tokens)
+        params = replace(self.params, max_new_tokens=most, alternatives=0, tree=())
+        command, saved = _command(self.works, params), 0.0
+        how = (prompts_of(self.works), params, ADVISE_SECONDS, command, lambda: ticket.is_over)
+        for progress in advise(pair, [EVERY], *how):
+            measured = progress.measured
+            is_over = measured.ended != "running"
+            is_whole = is_over and measured.ended != "interrupted"
+            left, spent = max(0.0, ADVISE_SECONDS - measured.seconds), ticket.seconds
+            share = 1.0 if is_whole else min(0.99, spent / (spent + left or 1.0))
+            told |= {"text": in_words(progress.doing), "share": share}
+            if measured.samples or is_over:
+                told |= {"advice": advice_object(measured)}
+                if is_over or measured.seconds > saved + SAVED_EVERY:
+                    saved = measured.seconds
+                    self.report.append(report.page_of(report.advice_of(measured)))
+            yield told
 
 
 # What makes a request of each kind of what the page's script sends and the other fields of
@@ -324,3 +369,37 @@ def _is_first(setting: Setting, pair: AnyPair) -> bool:
     """Whether the row is shown at first. pair: the chosen one."""
     is_usual = setting.pair is pair and setting.params.draft_with in FIRST and not setting.params.tree
     return is_usual or not setting.pair.runs_here
+
+
+def _command(works: tuple[str, ...], params: Params) -> str:
+    """What would measure the same, but for the pair, which the report names."""
+    options = [f"--work={','.join(works)}", f"--budget={ADVISE_SECONDS:g}s"]
+    for name in ("temperature", "top_k", "top_p", "min_p", "rule", "seed", "max_new_tokens"):
+        options.append(f"--{name.replace('_', '-')}={getattr(params, name)}")
+    if params.chat:
+        options.append("--chat")
+    return shlex.join(["python", "-m", "specdemo", "advise", *options])
+
+
+def advice_object(measured: Measured) -> wire.Advice:
+    advice = report.advice_of(measured)
+    settings = report.settings_table(advice)
+    return {
+        "advised": [
+            {
+                "work": report.work_in_words(one.work),
+                "setting": report.setting_in_words(one),
+                "reason": one.reason,
+                "pays": one.draft_with not in (None, "none"),
+            }
+            for one in advice.recommended
+        ],
+        "ended": report.ended_in_words(measured),
+        "checks": [*report.checks_in_words(measured.checks), *report.requests_in_words(advice)],
+        "typed": [
+            {"server": one.server, "command": one.command, "notes": list(map(in_words, one.notes))}
+            for one in report.typed_of(advice)
+        ],
+        "columns": settings.headings,
+        "rows": settings.cells,
+    }

@@ -190,8 +190,9 @@ class RunQueue:
             self.running = None
             if address in self.lines:
                 self.lines[address] = self.lines.pop(address)  # to the end
-            if ticket.gave_way and not (ticket.is_over or self.is_closed):
-                ticket.had, ticket.began, ticket.gave_way = ticket.seconds, None, False
+            if ticket.gave_way and not (ticket.is_over or self.is_closed or turn.exception()):
+                ticket.had, ticket.began, ticket.joined = ticket.seconds, None, time.monotonic()
+                ticket.gave_way = ticket.is_next = False
                 self.lines.setdefault(address, []).append(ticket)
                 return
         ticket.end(turn.exception())
