@@ -13,7 +13,7 @@ from specdemo.ui.page import links
 from specdemo.ui.runs.board import FollowedRun
 from specdemo.ui.runs.instruments import measurement_request
 from specdemo.ui.runs.limits import HOSTED, LOCAL, Visitor
-from specdemo.ui.runs.models import Choice, GivenServer, Models, Servers
+from specdemo.ui.runs.models import Choice, GivenServer, Models
 from specdemo.ui.runs.queue import RunQueue
 from specdemo.ui.runs.run import follow, measure
 from specdemo.ui.view import settings
@@ -86,7 +86,7 @@ def test_a_hosted_page_fetches_no_address_of_a_visitor_and_shows_none(two):
     told = [*describe_pair(pair, GREEDY), json.dumps(models.listed()), repr(pair.info)]
     for url in (urls[0], NOBODY):
         with pytest.raises(ServerError) as caught:
-            Servers([GivenServer(url)], hosted=True).get("Server 1", (url, None))
+            GivenServer(url, name="Server 1").get()
         told.append(str(caught.value))
         assert not any(url.rpartition("/")[2] in text for text in told)
 
@@ -178,7 +178,8 @@ def test_what_servers_cannot_show_is_refused_with_the_reason(two):
 
 
 def test_a_key_goes_to_the_address_that_it_was_given_for():
-    servers = Servers([GivenServer("http://host:1", "of-http"), GivenServer("https://host:1", "of-https")])
-    assert list(servers.places) == ["Server host:1", "Server https://host:1"]
-    assert servers.place(None, "https://host:1")[1] == ("https://host:1", "of-https")
-    assert servers.place(None, "https://host:2")[1] == ("https://host:2", None)
+    given = [GivenServer("http://host:1", "of-http"), GivenServer("https://host:1", "of-https")]
+    models = Models(USUAL, servers=given)
+    assert list(models.servers) == ["Server host:1", "Server https://host:1"]
+    assert models._server(Choice(server="https://host:1")).key == "of-https"
+    assert models._server(Choice(server="https://host:2")).key is None

@@ -144,7 +144,6 @@ async def _events(one: Followed, since: int, queue: RunQueue) -> AsyncIterator[s
 
 TRACES = "/specdemo/traces"
 READERS = 2  # traces that are read at once
-OPEN_AGAIN_SECONDS = 2  # s until the page tries again when too much is opened at once
 
 
 class TraceUploads:
@@ -167,21 +166,17 @@ class TraceUploads:
         """Answers when a file has come, within the gate's bounds, with the message that shows it, or with
         what is wrong with it."""
         body, owner = await request.body(), request_address(request.scope, self.limits)
-        name, wrong = sha256(self.salt + body).hexdigest(), ""
-        if not self.board.get(name):
+        name = sha256(self.salt + body).hexdigest()
+        if not (one := self.board.get(name)):
             async with self.of_address.setdefault(owner, asyncio.Semaphore(READERS)), self.readers:
-                if not self.board.get(name):  # several can open the same file at once
-                    wrong = await self._read(name, body, owner)
-        if wrong:  # browsers would log any other status as an error
-            return JSONResponse({"wrong": wrong})
-        opened = self.board.get(name)
-        if not (opened and opened.kept):
-            again = {"Retry-After": str(OPEN_AGAIN_SECONDS)}
-            return PlainTextResponse(say("run.too_many_opened"), 429, again)
-        return Response(await asyncio.to_thread(opened.kept.message), headers=JSON)
+                # Several can open the same file at once.
+                one = self.board.get(name) or await self._read(name, body, owner)
+        if isinstance(one, str):  # browsers would log any other status as an error
+            return JSONResponse({"wrong": one})
+        return Response(await asyncio.to_thread(one.kept.message), headers=JSON)
 
-    async def _read(self, name: str, body: bytes, owner: str) -> str:
-        """Puts the trace in the file on the board. Returns what is wrong with the file."""
+    async def _read(self, name: str, body: bytes, owner: str) -> Followed | str:
+        """The trace in the file, which is put on the board; or what is wrong with the file."""
         found = await read_file(body, name)
         if isinstance(found, str):
             return found
@@ -191,5 +186,5 @@ class TraceUploads:
         weights = weights_of(trace.pair, usual and usual.info) if known else None
         tokens = await asyncio.to_thread(prompt_tokens, trace, getattr(usual, "tokenizer", None), True)
         kept = replace(kept, prompt=packed(json.dumps(tokens)), values=values_of_trace(trace, weights))
-        self.board.put(Followed(self.limits, name=name, address=owner, kept=kept))
-        return ""
+        self.board.put(one := Followed(self.limits, name=name, address=owner, kept=kept))
+        return one
