@@ -99,8 +99,8 @@ def record_worlds() -> dict[str, Any]:
     worlds = WorldsRequest(wanted, Choice(), recording.prompt, recording.params, lambda *_: "")
     worlds.most, params = WORLDS_RUNS, worlds.params
     worlds.begin(pair)
-    while worlds.share() < 1:
-        worlds.go_on(lambda: False, pair)
+    while worlds.go_on(lambda: False, pair) < 1:
+        pass
     told = {name: getattr(params, name) for name in ("gamma", "temperature", "seed")}
     told |= {"prompt": recording.prompt, "pair": pair.info.name, "machine": pair.info.device_name}
     return told | {"worlds": worlds.so_far()}

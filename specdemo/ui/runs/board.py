@@ -22,11 +22,11 @@ from specdemo.ui.runs.queue import Refused, Ticket
 from specdemo.ui.runs.recorded import digest_of
 from specdemo.ui.runs.run import RunProgress, Waiting, message_about
 from specdemo.ui.view.feed import RunFeed, nothing_yet, notice
-from specdemo.ui.view.kept import KeptRun, kept_run, values_of_trace, with_update
+from specdemo.ui.view.kept import KeptRun, in_each_language, kept_run, values_of_trace, with_update
 from specdemo.ui.view.settings import AS_STARTED, WEIGHT_CHOICES, in_words
 from specdemo.ui.view.texts import describe_pair
 from specdemo.ui.view.wire import Measurement, NoticeKind, PageMessage
-from specdemo.words.catalogue import say
+from specdemo.words.catalogue import say, spoken
 from specdemo.words.message import message
 
 QUIET_SECONDS = 15.0  # after which a comment shows that a connection still stands
@@ -130,7 +130,8 @@ class Followed:
             except TimeoutError:
                 yield None
 
-    async def _take(self, report: Any) -> None:
+    def _take(self, report: Any) -> None:
+        """Shows it from now on."""
         raise NotImplementedError
 
     def _fail(self, error: Exception) -> None:
@@ -144,7 +145,7 @@ class Followed:
         try:
             async with aclosing(reports) as following:  # type: ignore[type-var]
                 async for report in following:
-                    await self._take(report)
+                    self._take(report)
                     self._wake()
         except Exception as error:
             self._fail(error)
@@ -173,7 +174,7 @@ class FollowedRun(Followed):
         self.params, self.link, self.remarks, self.before = params, link, remarks, before
         self.described: object = None
 
-    async def _take(self, report: Waiting | RunProgress) -> None:
+    def _take(self, report: Waiting | RunProgress) -> None:
         if isinstance(report, Waiting):
             self.said = lambda: {"notice": notice("wait", in_words(report.what), share=report.share)}
             return
@@ -185,7 +186,8 @@ class FollowedRun(Followed):
         self.feed.settles = not report.ended
         if (state := (pair.warming_up, pair.notes)) != self.described:
             self.described = state
-            self.said = lambda: {"notice": notice("note", *self.remarks, *describe_pair(pair, self.params))}
+            words = in_each_language(lambda: [*self.remarks, *describe_pair(pair, self.params)])
+            self.said = lambda: {"notice": notice("note", *words[spoken()])}  # it keeps no pair in memory
         if note := report.note:
             self.said = lambda: {"notice": notice("note", in_words(note))}
 
@@ -210,7 +212,7 @@ class FollowedMeasurement(Followed):
     def __init__(self, limits: Limits, wanted: object, report: Sequence[str] = (), **who: str) -> None:
         super().__init__(limits, **who)
         self.report, self.stopped = report, False
-        self._show(nothing_yet(wanted, self.name))
+        self._take(nothing_yet(wanted, self.name))
 
     @property
     def size(self) -> int:
@@ -219,21 +221,16 @@ class FollowedMeasurement(Followed):
     def stop(self) -> None:
         super().stop()
         if not self.ended:
-            self._show(self.latest | {"state": "stopped", "text": say("run.stopped"), "share": None})
+            self._take(self.latest | {"state": "stopped", "text": say("run.stopped"), "share": None})
             self.stopped = True
             self._wake()
 
-    def _show(self, latest: Measurement) -> None:
-        """Shows that from now on, unless the page has stopped the measurement."""
+    def _take(self, report: Measurement) -> None:
         if not self.stopped:
-            self.latest = latest
-            self.said = lambda: {"measurement": latest}
-
-    async def _take(self, report: Measurement) -> None:
-        self._show(report)
+            self.latest, self.said = report, partial(dict, measurement=report)
 
     def _fail(self, error: Exception) -> None:
-        self._show(failed(self.latest, error))
+        self._take(failed(self.latest, error))
 
     async def _end(self) -> None:
         self.said = partial(dict, measurement=self.latest)  # once more, with the end

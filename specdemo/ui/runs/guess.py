@@ -20,7 +20,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from random import Random
-from typing import Any, TypedDict
+from typing import Any
 
 from specdemo.engine.detokenize import INCOMPLETE, Pieces
 from specdemo.errors import PairError
@@ -203,16 +203,6 @@ class Hall:
     plays: dict[str, Play] = field(default_factory=dict)  # by session
 
 
-class HallCounts(TypedDict):
-    """players: each one's tokens a round, the least first. hall and drafter: the tokens of all counted
-    rounds, and of the drafter's drafts at the same places, each divided by the rounds; None where nobody
-    has played."""
-
-    players: list[float]
-    hall: float | None
-    drafter: float | None
-
-
 class Halls:
     """The open halls of a server, by their codes."""
 
@@ -245,8 +235,10 @@ class Halls:
         self._end()
         return self.halls.get(code)
 
-    def counts(self, code: str) -> HallCounts | None:
-        """The counts of the hall; None if it is not open."""
+    def counts(self, code: str) -> dict[str, Any] | None:
+        """The counts of the hall; None if it is not open. players: each one's tokens a round, the least
+        first. hall, drafter: the tokens of all counted rounds, and of the drafter's drafts at the same
+        places, each divided by the rounds; None where nobody has played."""
         if (hall := self.get(code)) is None:
             return None
         hall.looked = time.monotonic()

@@ -261,29 +261,24 @@ def _name_on_page(setting: Setting) -> str:
 
 
 def race_of(traces: Sequence[Trace], settings: Sequence[Setting]) -> wire.Race:
+    """The target alone and the run with drafts. What is said is said of the latter, whose plain rounds are
+    those of the former."""
     alone, drafted = traces
     of_race, plain_ms = copy(drafted), [one.ms for one in timed(alone.rounds)]
     of_race.stats = after_plain_rounds(drafted.stats, drafted.rounds, plain_ms)
-    stats, speedup = of_race.stats, ""
+    stats, speedup, result = of_race.stats, "", verdict(of_race, of_race.finish, _of_race_in_words)
     if stats.speedup is not None and stats.speedup_interval is not None:
         speedup = speedup_in_words(stats.speedup_interval, stats.speedup)
     return {
         "lanes": [_lane(trace, setting.name) for trace, setting in zip(traces, settings, strict=True)],
         "verdict": same_text(alone, drafted),
         "speedup": speedup,
-        "head": _head(of_race),
-    }
-
-
-def _head(of_race: Trace) -> wire.Head:
-    """What stands over the panel while it shows the race. It describes the race's own run with drafts, whose
-    plain rounds are those of the target alone."""
-    result = verdict(of_race, of_race.finish, _of_race_in_words)
-    return {
-        "whose": say("run.this_race", whose=whose(of_race)),
-        "numbers": number_texts(of_race),
-        "verdict": result.text,
-        "tone": result.tone,
+        "head": {
+            "whose": say("run.this_race", whose=whose(of_race)),
+            "numbers": number_texts(of_race),
+            "verdict": result.text,
+            "tone": result.tone,
+        },
     }
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from specdemo.events import Params, Round, check_prompt, is_lossy, words_of_row
 from specdemo.events.params import GRAMMARS
-from specdemo.loading.pair import AnyPair, Pair
+from specdemo.loading.pair import AnyPair
 from specdemo.trials import chi_square
 from specdemo.trials.mistakes import IN_TREES, MISTAKES
 from specdemo.trials.runs import TINY_PROMPT, TINY_WORDS, FirstTokens, PairTrials, TinyTrials, tiny_params
@@ -45,19 +45,17 @@ TOKENS, WORLDS_RUNS, AT_ONCE = 44, 1_000, 50
 class MeasuredInPieces(MeasurementRequest):
     """What is measured in short pieces. Where others wait, it gives its turn back every TURN_PIECE seconds
     and goes on after them, with pairs that may have been loaded again. It keeps no pair that others may need
-    the memory of. whose: what is measured, in words, from the first turn on."""
+    the memory of. whose: what is measured, in words, from the first turn on. share: of its time that is over,
+    about."""
 
-    whose = ""
+    whose, share = "", 0.0
 
     def begin(self, *pairs: AnyPair) -> str:
         """Makes ready for the first piece. Returns what is measured, in words."""
         raise NotImplementedError
 
-    def go_on(self, is_over: Callable[[], bool], *pairs: AnyPair) -> None:
-        """Measures a piece more, unless is_over gets true before its end."""
-        raise NotImplementedError
-
-    def share(self) -> float:
+    def go_on(self, is_over: Callable[[], bool], *pairs: AnyPair) -> float:
+        """Measures a piece more, unless is_over gets true before its end. Returns the share from then on."""
         raise NotImplementedError
 
     def so_far(self) -> wire.Trials | wire.Worlds:
@@ -65,13 +63,13 @@ class MeasuredInPieces(MeasurementRequest):
 
     def work(self, ticket: Ticket, *pairs: AnyPair) -> Iterator[dict[str, Any]]:
         self.whose, shown = self.whose or self.begin(*pairs), -math.inf
-        yield {"whose": self.whose, "share": self.share()}
-        while self.share() < 1 and not (ticket.is_over or ticket.give_way()):
-            self.go_on(lambda: ticket.is_over, *pairs)
+        yield {"whose": self.whose, "share": self.share}
+        while self.share < 1 and not (ticket.is_over or ticket.give_way()):
+            self.share = self.go_on(lambda: ticket.is_over, *pairs)
             if time.monotonic() - shown >= (self.period or 0.0):
-                yield {"share": self.share(), self.kind: self.so_far()}
+                yield {"share": self.share, self.kind: self.so_far()}
                 shown = time.monotonic()
-        yield {"share": self.share(), self.kind: self.so_far()}
+        yield {"share": self.share, self.kind: self.so_far()}
 
 
 class TrialsRequest(MeasuredInPieces):
@@ -118,10 +116,8 @@ class TrialsOfTiny(TrialsRequest):
         how = ", ".join([*judging_in_words(params), sampler_in_words(params), *length])
         return say("trials.of_tiny", prompt=prompt, how=how, seed=self.params.seed)
 
-    def go_on(self, is_over: Callable[[], bool], *pairs: AnyPair) -> None:
+    def go_on(self, is_over: Callable[[], bool], *pairs: AnyPair) -> float:
         self.trials.run()
-
-    def share(self) -> float:
         return self.trials.seen.total() / self.most
 
     def counts(self) -> wire.Counts:
@@ -148,10 +144,8 @@ class TrialsOfPair(TrialsRequest):
         prompt = prompt_in_words(self.prompt)
         return say("trials.of_pair", prompt=prompt, pair=where, how=how, seed=params.seed)
 
-    def go_on(self, is_over: Callable[[], bool], *pairs: AnyPair) -> None:
+    def go_on(self, is_over: Callable[[], bool], *pairs: AnyPair) -> float:
         self.trials.run(pair_here(pairs[0], "trials"), is_over)
-
-    def share(self) -> float:
         return self.trials.drafting.total() / self.most
 
     def counts(self) -> wire.Counts:
@@ -256,6 +250,7 @@ class WorldsRequest(MeasuredInPieces):
         if type(self.stop) is not int or not 0 <= self.stop < STOPS:
             raise ValueError(refusal("worlds", "worlds_stop", self.stop))
         self.params = params_of(self.params)
+        self.order = sorted(range(STOPS), key=lambda stop: (stop != self.stop, stop))
         self.texts: dict[int, dict[str, list[wire.WorldsRound]]] = {}
         self.trials: dict[int, TinyTrials] = {}
 
@@ -266,37 +261,26 @@ class WorldsRequest(MeasuredInPieces):
         how, prompt = f"{sampler_in_words(params)}, γ {params.gamma}", prompt_in_words(self.prompt)
         return say("worlds.of", prompt=prompt, pair=where, how=how, seed=params.seed)
 
-    def go_on(self, is_over: Callable[[], bool], *pairs: AnyPair) -> None:
-        stops = sorted(range(STOPS), key=lambda stop: (stop != self.stop, stop))
-        if untold := [stop for stop in stops if stop not in self.texts]:
-            self._run(pair_here(pairs[0], "worlds"), untold[0], is_over)
+    def go_on(self, is_over: Callable[[], bool], *pairs: AnyPair) -> float:
+        """First the texts of each stop, then runs of the tiny pair at that which has the fewest."""
+        pair = pair_here(pairs[0], "worlds")
+        if left := [stop for stop in self.order if stop not in self.texts]:
+            runs = {"sampled": self.params, "greedy": replace(self.params, temperature=0.0)}
+            traces = {name: world(pair, self.prompt, how, left[0], is_over) for name, how in runs.items()}
+            if not is_over():
+                self.texts[left[0]] = {name: [*map(_round, one.rounds)] for name, one in traces.items()}
         else:
-            self._try(min(stops, key=lambda stop: self._tried(stop)), is_over)
-
-    def _run(self, pair: Pair, stop: int, is_over: Callable[[], bool]) -> None:
-        greedy = replace(self.params, temperature=0.0)
-        sampled, greedily = (
-            world(pair, self.prompt, params, stop, is_over) for params in (self.params, greedy)
-        )
-        if not is_over():
-            runs = {"sampled": sampled, "greedy": greedily}
-            self.texts[stop] = {name: list(map(_round, run.rounds)) for name, run in runs.items()}
-
-    def _try(self, stop: int, is_over: Callable[[], bool]) -> None:
-        if stop not in self.trials:
-            self.trials[stop] = TinyTrials(tiny_params(self.params), alter=mixed(stop))
-        for _ in range(min(AT_ONCE, self.most - self._tried(stop))):
-            if is_over():
-                return
-            self.trials[stop].run()
+            stop = min(self.order, key=self._tried)
+            if stop not in self.trials:
+                self.trials[stop] = TinyTrials(tiny_params(self.params), alter=mixed(stop))
+            for _ in range(min(AT_ONCE, self.most - self._tried(stop))):
+                if not is_over():
+                    self.trials[stop].run()
+        tried = sum(map(self._tried, self.order)) / (STOPS * self.most)
+        return (len(self.texts) / STOPS + 9 * tried) / 10  # the tiny pair's runs take most of the time
 
     def _tried(self, stop: int) -> int:
         return self.trials[stop].seen.total() if stop in self.trials else 0
-
-    def share(self) -> float:
-        """Of its time, about; the tiny pair's runs take most of it."""
-        tried = sum(map(self._tried, range(STOPS))) / (STOPS * self.most)
-        return (len(self.texts) / STOPS + 9 * tried) / 10
 
     def so_far(self) -> wire.Worlds:
         counts = {stop: tiny_counts(trials) for stop, trials in self.trials.items()}

@@ -11,8 +11,9 @@ import gzip
 import json
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter
 
@@ -27,6 +28,7 @@ from specdemo.words.catalogue import LANGUAGES, say, speaking, spoken
 
 COMPRESSED = {"Content-Encoding": "gzip", "Cache-Control": "no-store"}  # headers of what is sent of it
 SMALL_FILE = 256 * 1024  # bytes of a file that is read within 0.02 s, in a thread
+T = TypeVar("T")
 
 
 def json_of(update: Update) -> str:
@@ -76,19 +78,26 @@ class KeptRun:
 def kept_run(feed: RunFeed, name: str = "") -> KeptRun:
     """The feed's run, compressed. name: by which its message says that it has been opened."""
     trace, params, snapshot = feed.trace, feed.trace.params, feed.snapshot()
-    message: PageMessage = {"name": name} if name else {}
-    starts = {}
-    for tag in LANGUAGES:
-        with speaking(tag):
-            if feed.recorded:
-                message["notice"] = notice("recorded", unfinished(trace))
-            words = feed.words_of(snapshot)
-            starts[tag] = packed(json.dumps({**message, "update": words}))
+
+    def start() -> dict[str, Any]:
+        said = {"notice": notice("recorded", unfinished(trace))} if feed.recorded else {}
+        return {**({"name": name} if name else {}), **said, "update": feed.words_of(snapshot)}
+
+    messages = in_each_language(start)
+    starts, words = {tag: packed(json.dumps(one)) for tag, one in messages.items()}, messages["en"]["update"]
     prompt = packed(json.dumps(snapshot.pop("prompt")))
     rest = packed(json_of({key: value for key, value in snapshot.items() if key not in words}))
     file_name = f"specdemo-seed-{params.seed}.json" if params.temperature else "specdemo-greedy.json"
     kept = KeptRun(starts, prompt, rest, packed(trace.to_json()), file_name, params.seed)
     return replace(kept, conversation=conversation(trace), link=feed.link)
+
+
+def in_each_language(make: Callable[[], T]) -> dict[str, T]:
+    words = {}
+    for tag in LANGUAGES:
+        with speaking(tag):
+            words[tag] = make()
+    return words
 
 
 def with_update(message: PageMessage, update: Update) -> str:
