@@ -50,8 +50,8 @@ PAIR = SimpleNamespace(
 class Told:
     """A run whose reports come when the test says so."""
 
-    def __init__(self, limits=LOCAL, **who):
-        self.run = FollowedRun(limits, Params(), lambda trace: "gamma=4", **who)
+    def __init__(self, limits=LOCAL):
+        self.run = FollowedRun(limits, Params(), lambda trace: "gamma=4")
         self.trace, self.reports = trace(), asyncio.Queue()
         self.run.begin(self._reports())
 
@@ -201,7 +201,7 @@ def bounded(**limits) -> Board:
 
 def put(board: Board, size: int, address: str):
     kept = KeptRun({"en": b"m" * (size - 1)}, b"", b"", b"t", "x.json", None)
-    one = Followed(board.limits, address=address, kept=kept)
+    one = Followed(board.limits, address, kept=kept)
     board.put(one)
     return one
 
@@ -236,9 +236,9 @@ def test_runs_are_bounded_in_number_and_time(monkeypatch):
 
 
 def test_what_nobody_reads_takes_no_more_than_its_share():
-    def asks(address: str) -> FollowedRun:
+    def asks(address: str) -> Followed:
         board.make_room(address)
-        one = FollowedRun(board.limits, Params(), lambda trace: "", address=address)
+        one = Followed(board.limits, address)
         board.put(one)
         return one
 
@@ -274,7 +274,7 @@ class Site:
 
 @played
 async def test_a_run_is_streamed_from_the_last_event_and_then_there_as_a_whole_and_as_a_file():
-    board, told = bounded(), Told(address="a")
+    board, told = bounded(), Told()
     board.put(told.run)
     site, name = Site(board), told.run.name
     await told.goes_on(*ROUNDS[:3])

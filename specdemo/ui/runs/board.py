@@ -40,18 +40,14 @@ class Followed:
     a run that goes on. before: the names of the runs that have answered the turns before it, in a
     conversation."""
 
+    session = ""
     before: tuple[str, ...] = ()
 
     def __init__(
-        self,
-        limits: Limits,
-        session: str = "",
-        address: str = "",
-        name: str = "",
-        kept: KeptRun | None = None,
+        self, limits: Limits, address: str = "", name: str = "", kept: KeptRun | None = None
     ) -> None:
-        self.name, self.session, self.address = name or secrets.token_hex(16), session, address
-        self.limits, self.kept, self.ended = limits, kept, kept is not None
+        self.limits, self.address, self.name = limits, address, name or secrets.token_hex(16)
+        self.kept, self.ended = kept, kept is not None
         self.ticket: Ticket | None = None
         self.task: asyncio.Task[None] | None = None
         self.readers = 0
@@ -168,9 +164,8 @@ class FollowedRun(Followed):
         link: Callable[[Trace], str],
         remarks: Sequence[str] = (),
         before: tuple[str, ...] = (),
-        **who: str,
     ) -> None:
-        super().__init__(limits, **who)
+        super().__init__(limits)
         self.params, self.link, self.remarks, self.before = params, link, remarks, before
         self.described: object = None
 
@@ -209,8 +204,8 @@ class FollowedMeasurement(Followed):
     """What an instrument measures. Every message has all that is measured so far. report: the latest page
     that tells of it, for those that have one."""
 
-    def __init__(self, limits: Limits, wanted: object, report: Sequence[str] = (), **who: str) -> None:
-        super().__init__(limits, **who)
+    def __init__(self, limits: Limits, wanted: object, report: Sequence[str] = ()) -> None:
+        super().__init__(limits)
         self.report, self.stopped = report, False
         self._take(nothing_yet(wanted, self.name))
 
@@ -316,10 +311,9 @@ class Board:
             if time.monotonic() - ended[0].used > UNUSED_SECONDS:
                 del self.entries[ended[0].name]
                 continue
-            sizes, counts = Holdings(), Holdings()
+            sizes, counts = Holdings(), Holdings(each.address for each in self.entries.values())
             for each in self.entries.values():
                 sizes[each.address] += each.size
-                counts[each.address] += 1
             too_much = sizes.total() > self.limits.kept_bytes and sizes
             held = too_much or (counts.total() > self.limits.kept_runs and counts)
             if not held:

@@ -146,45 +146,38 @@ TRACES = "/specdemo/traces"
 READERS = 2  # traces that are read at once
 
 
-class TraceUploads:
-    """Takes the traces that visitors open.
+def trace_route(models: Models, board: Board, limits: Limits) -> Route:
+    """Takes the traces that visitors open. Nothing that arrives touches the disk or is ever sent out again:
+    what is sent has been read and written anew."""
+    salt, readers = secrets.token_bytes(16), asyncio.Semaphore(READERS)
+    # One for each address, so that one address keeps others waiting for one file at most.
+    of_address: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
-    Nothing that arrives touches the disk or is ever sent out again: what is sent has been read and written
-    anew."""
-
-    def __init__(self, models: Models, board: Board, limits: Limits) -> None:
-        self.models, self.board, self.limits = models, board, limits
-        self.salt = secrets.token_bytes(16)
-        self.readers = asyncio.Semaphore(READERS)
-        # One for each address, so that one address keeps others waiting for one file at most.
-        self.of_address: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
-
-    def route(self) -> Route:
-        return Route(TRACES, self.answer, methods=["POST"])
-
-    async def answer(self, request: Request) -> Response:
+    async def answer(request: Request) -> Response:
         """Answers when a file has come, within the gate's bounds, with the message that shows it, or with
         what is wrong with it."""
-        body, owner = await request.body(), request_address(request.scope, self.limits)
-        name = sha256(self.salt + body).hexdigest()
-        if not (one := self.board.get(name)):
-            async with self.of_address.setdefault(owner, asyncio.Semaphore(READERS)), self.readers:
+        body, owner = await request.body(), request_address(request.scope, limits)
+        name = sha256(salt + body).hexdigest()
+        if not (one := board.get(name)):
+            async with of_address.setdefault(owner, asyncio.Semaphore(READERS)), readers:
                 # Several can open the same file at once.
-                one = self.board.get(name) or await self._read(name, body, owner)
+                one = board.get(name) or await read(name, body, owner)
         if isinstance(one, str):  # browsers would log any other status as an error
             return JSONResponse({"wrong": one})
         return Response(await asyncio.to_thread(one.kept.message), headers=JSON)
 
-    async def _read(self, name: str, body: bytes, owner: str) -> Followed | str:
+    async def read(name: str, body: bytes, owner: str) -> Followed | str:
         """The trace in the file, which is put on the board; or what is wrong with the file."""
         found = await read_file(body, name)
         if isinstance(found, str):
             return found
         trace, kept = found
-        known = trace.pair.name in self.models.names
-        usual = self.models.loaded(Choice(trace.pair.name)) if known else None
+        known = trace.pair.name in models.names
+        usual = models.loaded(Choice(trace.pair.name)) if known else None
         weights = weights_of(trace.pair, usual and usual.info) if known else None
         tokens = await asyncio.to_thread(prompt_tokens, trace, getattr(usual, "tokenizer", None), True)
         kept = replace(kept, prompt=packed(json.dumps(tokens)), values=values_of_trace(trace, weights))
-        self.board.put(one := Followed(self.limits, name=name, address=owner, kept=kept))
+        board.put(one := Followed(limits, owner, name, kept))
         return one
+
+    return Route(TRACES, answer, methods=["POST"])
