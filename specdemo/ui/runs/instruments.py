@@ -170,8 +170,8 @@ class AdviseRequest(MeasurementRequest):
             raise PairError(message("advise_not_here"))
         where = say("run.on_device", name=pair.info.target, device=pair.info.device_name)
         whose = f"{where}, {sampler_in_words(self.params)}"
-        told: dict[str, Any] = {"whose": whose, "text": say("run.warming_up"), "share": 0.0}
-        yield told
+        news: dict[str, Any] = {"whose": whose, "text": say("run.warming_up"), "share": 0.0}
+        yield news
         most = min(ADVISE_TOKENS, self.params.max_new_tokens)
         params = replace(self.params, max_new_tokens=most, alternatives=0, tree=())
         command, saved = _command(self.works, params), 0.0
@@ -182,13 +182,13 @@ class AdviseRequest(MeasurementRequest):
             is_whole = is_over and measured.ended != "interrupted"
             left, spent = max(0.0, ADVISE_SECONDS - measured.seconds), ticket.seconds
             share = 1.0 if is_whole else min(0.99, spent / (spent + left or 1.0))
-            told |= {"text": in_words(progress.doing), "share": share}
+            news |= {"text": in_words(progress.doing), "share": share}
             if measured.samples or is_over:
-                told |= {"advice": advice_object(measured)}
+                news |= {"advice": advice_object(measured)}
                 if is_over or measured.seconds > saved + SAVED_EVERY:
                     saved = measured.seconds
                     self.report.append(report.page_of(report.advice_of(measured)))
-            yield told
+            yield news
 
 
 # What makes a request of each kind of what the page's script sends and the other fields of

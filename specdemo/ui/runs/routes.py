@@ -168,10 +168,9 @@ def trace_route(models: Models, board: Board, limits: Limits) -> Route:
 
     async def read(name: str, body: bytes, owner: str) -> Followed | str:
         """The trace in the file, which is put on the board; or what is wrong with the file."""
-        found = await read_file(body, name)
-        if isinstance(found, str):
-            return found
-        trace, kept = found
+        if isinstance(opened := await read_file(body, name), str):
+            return opened
+        trace, kept = opened
         known = trace.pair.name in models.names
         usual = models.loaded(Choice(trace.pair.name)) if known else None
         weights = weights_of(trace.pair, usual and usual.info) if known else None

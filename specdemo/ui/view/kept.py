@@ -80,16 +80,18 @@ def kept_run(feed: RunFeed, name: str = "") -> KeptRun:
     trace, params, snapshot = feed.trace, feed.trace.params, feed.snapshot()
 
     def start() -> dict[str, Any]:
-        said = {"notice": notice("recorded", unfinished(trace))} if feed.recorded else {}
-        return {**({"name": name} if name else {}), **said, "update": feed.words_of(snapshot)}
+        message: dict[str, Any] = {"name": name} if name else {}
+        if feed.recorded:
+            message["notice"] = notice("recorded", unfinished(trace))
+        return message | {"update": feed.words_of(snapshot)}
 
     messages = in_each_language(start)
     starts, words = {tag: packed(json.dumps(one)) for tag, one in messages.items()}, messages["en"]["update"]
     prompt = packed(json.dumps(snapshot.pop("prompt")))
     rest = packed(json_of({key: value for key, value in snapshot.items() if key not in words}))
     file_name = f"specdemo-seed-{params.seed}.json" if params.temperature else "specdemo-greedy.json"
-    kept = KeptRun(starts, prompt, rest, packed(trace.to_json()), file_name, params.seed)
-    return replace(kept, conversation=conversation(trace), link=feed.link)
+    more = {"conversation": conversation(trace), "link": feed.link}
+    return KeptRun(starts, prompt, rest, packed(trace.to_json()), file_name, params.seed, **more)
 
 
 def in_each_language(make: Callable[[], T]) -> dict[str, T]:
@@ -158,13 +160,13 @@ async def read_file(body: bytes, name: str) -> tuple[Trace, KeptRun] | str:
         cwd=ROOT,
     )
     try:
-        said, _ = await reader.communicate(body)
+        written, _ = await reader.communicate(body)
     finally:
         if reader.returncode is None:
             reader.kill()
     if reader.returncode:
         return say("traces.unread")
-    return await asyncio.to_thread(_OPENED.validate_json, said)
+    return await asyncio.to_thread(_OPENED.validate_json, written)
 
 
 _OPENED = TypeAdapter(tuple[Trace, KeptRun] | str)
