@@ -19,26 +19,11 @@ from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import RunQueue
 from specdemo.ui.runs.run import measure
 from specdemo.ui.runs.trials import SHOWN_CELLS, verdict_of
+from tests.pure.test_following import measured
 
 PROMPT = "Once upon a time, there was a little fox"
 PARAMS = Params(gamma=3, temperature=0.8, top_p=0.9, seed=7)
 USUAL = {"name": None, "target": None, "drafter": None, "device": "cpu", "dtype": None, "quantize": None}
-
-
-def messages_of(request, is_enough=lambda message: False):
-    """All messages. The turn has taken as long as it may once there is enough."""
-    models, queue = Models(USUAL), RunQueue()
-
-    async def follow():
-        told, ticket = [], queue.join(Visitor("page", "10.0.0.1"), "measurement")
-        async with aclosing(measure(models, ticket, request, "name")) as reports:
-            async for message in reports:
-                told.append(json.loads(json.dumps(message, allow_nan=False)))
-                if is_enough(told[-1]):
-                    queue.limits = replace(LOCAL, run_seconds=ticket.seconds)
-        return told
-
-    return asyncio.run(follow())
 
 
 def request(trial, params=PARAMS, prompt=PROMPT):
@@ -57,7 +42,7 @@ def counted(trial, runs, params=PARAMS, *pairs):
 def test_the_counts_grow_until_there_are_enough(monkeypatch):
     monkeypatch.setattr(of_page.TrialsOfTiny, "most", 120)
     monkeypatch.setattr(of_page.TrialsOfTiny, "period", 0.01)
-    told = messages_of(request("none"))
+    told = measured(Models(USUAL), RunQueue(), request("none"))
     counts = [one["trials"]["runs"] for one in told if "trials" in one]
     assert counts == sorted(counts) and len(set(counts)) > 1 and counts[-1] == 120
     last = told[-1]
@@ -69,7 +54,13 @@ def test_the_counts_grow_until_there_are_enough(monkeypatch):
 
 @pytest.mark.slow
 def test_a_turn_that_is_too_long_ends_with_what_it_has():
-    told = messages_of(request("none"), is_enough=lambda message: "trials" in message)
+    queue = RunQueue()
+
+    def ends_there(message, ticket):
+        if "trials" in message:
+            queue.limits = replace(LOCAL, run_seconds=ticket.seconds)
+
+    told = measured(Models(USUAL), queue, request("none"), ends_there)
     assert told[-1]["state"] == "stopped" and told[-1]["text"]
     assert 0 < told[-1]["trials"]["runs"] < told[-1]["trials"]["most"]
 

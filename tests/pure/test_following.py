@@ -6,6 +6,7 @@ import json
 import re
 import time
 from base64 import b64decode
+from contextlib import aclosing
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -29,7 +30,7 @@ from specdemo.ui.runs.board import (
 from specdemo.ui.runs.limits import LOCAL, Visitor
 from specdemo.ui.runs.queue import Refused, RunQueue
 from specdemo.ui.runs.routes import RUNS, following_routes, health_route
-from specdemo.ui.runs.run import RunProgress, Waiting
+from specdemo.ui.runs.run import RunProgress, Waiting, measure
 from specdemo.ui.view.kept import KeptRun
 from specdemo.words.catalogue import say
 from specdemo.words.message import message, refusal
@@ -85,6 +86,21 @@ async def messages(run, since: int = 0) -> list[dict]:
     """All that a reader is told, until the end."""
     with run.reading():
         return [json.loads(news[1]) async for news in run.news(since) if news]
+
+
+def measured(models, queue, request, is_enough=lambda message, ticket: False) -> list[dict]:
+    """All messages of a measurement, or those up to the first one that is enough."""
+
+    async def follow() -> list[dict]:
+        told, ticket = [], queue.join(Visitor("page", "10.0.0.1"), "measurement")
+        async with aclosing(measure(models, ticket, request, "name")) as reports:
+            async for message in reports:
+                told.append(json.loads(json.dumps(message, allow_nan=False)))
+                if is_enough(told[-1], ticket):
+                    break
+        return told
+
+    return asyncio.run(follow())
 
 
 @played
