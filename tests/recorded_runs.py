@@ -23,7 +23,7 @@ from specdemo.loading.pair import AnyPair
 from specdemo.measure.turns import SETTLING_SECONDS, time_in_turns
 from specdemo.ui.runs.models import Choice
 from specdemo.ui.runs.recorded import RECORDINGS, TRACES_FOLDER, WORLDS, Recording
-from specdemo.ui.runs.trials import TwoWorlds, WorldsRequest, params_of
+from specdemo.ui.runs.trials import WorldsRequest
 from specdemo.ui.view.feed import rounds_to_draw
 
 RUNS = 5
@@ -95,11 +95,12 @@ def record_worlds() -> dict[str, Any]:
     """All stops of "Two worlds", and what they are of. The one with the pair's own drafter is the recorded
     run "warm" again."""
     recording = RECORDINGS["warm"]
-    pair, params = load_pair(recording.pair), params_of(recording.params)
-    request = WorldsRequest("worlds", Choice(), recording.prompt, params, lambda *_: "", 0)
-    worlds = TwoWorlds(request, pair, WORLDS_RUNS)
-    while worlds.share < 1:
-        worlds.go_on(lambda: False, pair)
+    pair, wanted = load_pair(recording.pair), {"kind": "worlds", "stop": 0}
+    worlds = WorldsRequest(wanted, Choice(), recording.prompt, recording.params, lambda *_: "")
+    worlds.most, params = WORLDS_RUNS, worlds.params
+    worlds.begin(pair)
+    while worlds.go_on(lambda: False, pair) < 1:
+        pass
     told = {name: getattr(params, name) for name in ("gamma", "temperature", "seed")}
     told |= {"prompt": recording.prompt, "pair": pair.info.name, "machine": pair.info.device_name}
     return told | {"worlds": worlds.so_far()}

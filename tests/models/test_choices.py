@@ -22,7 +22,7 @@ from specdemo.measure.table import winner
 from specdemo.ui.page import api
 from specdemo.ui.page.hints import hints
 from specdemo.ui.page.page import controls
-from specdemo.ui.runs.instruments import PLANS, ComparisonRequest
+from specdemo.ui.runs.instruments import measurement_request
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.view import settings
 from specdemo.ui.view.feed import RunFeed
@@ -109,8 +109,8 @@ def test_the_comparison(pair):
     assert "the stutterer" in winner(last.rows).lower()
     race = ("race", of_both(), "stutterer, γ 3, lossy rule coin 0.5")
     for measurement, params, name in (("compare", PARAMS, "stutterer"), race):
-        request = ComparisonRequest(measurement, Choice(), "Once", params, lambda *_: "", "this")
-        assert name in [each.name for each in PLANS[measurement](request, [pair]).settings]
+        request = measurement_request({"kind": measurement}, Choice(), "Once", params)
+        assert name in [each.name for each in request.settings([pair])]
 
 
 def test_the_page(pair):

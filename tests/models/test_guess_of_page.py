@@ -7,11 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from specdemo import Params, generate, load_pair
-from specdemo.ui.runs.guess import (
-    SUGGESTED,
-    game_after,
-    tokens_of_guess,
-)
+from specdemo.ui.runs.guess import SUGGESTED, game_after, tokens_of_guess
 from specdemo.ui.runs.instruments import measurement_request
 from specdemo.ui.runs.models import Choice
 from tests.sentences import refused

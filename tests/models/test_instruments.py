@@ -1,9 +1,7 @@
 """What the page measures on request, with the embedded pair and without a page: a race, draft lengths, two
 worlds; and what each instrument refuses. The game and the trials have files of their own."""
 
-import asyncio
 import json
-from contextlib import aclosing
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -15,14 +13,13 @@ from specdemo.trials.alterations import OWN, STOPS
 from specdemo.ui.page.frame import TABS
 from specdemo.ui.runs.guess import LONGEST_GUESS
 from specdemo.ui.runs.instruments import INSTRUMENTS, measurement_request
-from specdemo.ui.runs.limits import Visitor
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import RunQueue
-from specdemo.ui.runs.run import measure
-from specdemo.ui.runs.trials import TwoWorlds, params_of
+from specdemo.ui.runs.trials import WorldsRequest, params_of
 from specdemo.ui.view import feed
 from specdemo.ui.view.feed import SET_SIZE, tokens_of
 from specdemo.ui.view.wire import MEASUREMENT_KINDS
+from tests.pure.test_following import measured
 from tests.sentences import assert_one_sentence
 
 PROMPT = "One day, a girl named Mia found a tiny kitten in the rain."
@@ -44,29 +41,13 @@ def asked(wanted, params=GREEDY, prompt=PROMPT):
     return measurement_request(wanted, Choice(), prompt, params)
 
 
-def measured(models, queue, wanted, params=GREEDY, until=lambda message: False):
-    """All messages of a measurement, or those up to the first one for which `until` is true."""
-
-    async def follow():
-        messages = []
-        ticket = queue.join(Visitor("page", "10.0.0.1"), "measurement")
-        async with aclosing(measure(models, ticket, asked(wanted, params), "name")) as measurements:
-            async for message in measurements:
-                messages.append(json.loads(json.dumps(message, allow_nan=False)))
-                if until(messages[-1]):
-                    break
-        return messages
-
-    return asyncio.run(follow())
-
-
 def test_each_kind_of_measurement_is_a_row_with_a_tab():
     assert set(INSTRUMENTS) == set(MEASUREMENT_KINDS) <= set(TABS)
 
 
 @pytest.mark.slow
 def test_a_greedy_race_has_two_identical_texts(models, queue):
-    *_, last = measured(models, queue, {"kind": "race"})
+    *_, last = measured(models, queue, asked({"kind": "race"}))
     alone, drafted = last["race"]["lanes"]
     assert (last["id"], last["kind"], last["state"], last["share"]) == ("name", "race", "ended", None)
     assert text_of(alone) == text_of(drafted) and alone["tokens"] == drafted["tokens"] == 12
@@ -83,7 +64,7 @@ def text_of(lane) -> str:
 
 
 def test_a_sampled_race_never_calls_its_two_texts_identical(models, queue):
-    *_, last = measured(models, queue, {"kind": "race"}, Params(max_new_tokens=6))
+    *_, last = measured(models, queue, asked({"kind": "race"}, Params(max_new_tokens=6)))
     assert last["race"]["verdict"].startswith("Two texts, one distribution")
     assert "seed " in last["whose"], "one was drawn, for both lanes"
 
@@ -91,7 +72,8 @@ def test_a_sampled_race_never_calls_its_two_texts_identical(models, queue):
 @pytest.mark.slow
 def test_draft_lengths_are_measured_against_the_target_alone(models, queue, monkeypatch):
     monkeypatch.setattr(feed, "GAMMAS", (2,))
-    *_, last = measured(models, queue, {"kind": "gamma", "prompts": "set"}, replace(GREEDY, max_new_tokens=6))
+    wanted = {"kind": "gamma", "prompts": "set"}
+    *_, last = measured(models, queue, asked(wanted, replace(GREEDY, max_new_tokens=6)))
     plain, *points = last["gammas"]
     assert (plain["gamma"], plain["speedup"], plain["low"]) == (0, 1, None)
     assert [point["gamma"] for point in points] == [2, GREEDY.gamma], "the run's own length is one of them"
@@ -103,21 +85,22 @@ def test_draft_lengths_are_measured_against_the_target_alone(models, queue, monk
 @pytest.mark.slow
 def test_leaving_frees_the_engine(models, queue, monkeypatch):
     monkeypatch.setattr(feed, "GAMMAS", (2,))
-    short = replace(GREEDY, max_new_tokens=4)
-    *_, left = measured(models, queue, {"kind": "gamma"}, short, until=lambda told: told.get("gammas"))
+    short = asked({"kind": "gamma"}, replace(GREEDY, max_new_tokens=4))
+    *_, left = measured(models, queue, short, lambda message, _: message.get("gammas"))
     assert left["state"] == "running"
-    *_, last = measured(models, queue, {"kind": "guess"})
+    *_, last = measured(models, queue, asked({"kind": "guess"}))
     assert last["state"] == "ended" and last["guess"]["suggestions"]
 
 
 @pytest.mark.slow
-def test_all_worlds_come_the_one_that_is_shown_first(models):
+def test_all_worlds_come_the_one_that_is_shown_first(models, monkeypatch):
+    monkeypatch.setattr(WorldsRequest, "most", 1)
     params = Params(gamma=3, temperature=0.8, top_p=0.9, seed=7, max_new_tokens=8)
     pair = models.get()
-    worlds, shares, first = TwoWorlds(asked({"kind": "worlds", "stop": 6}, params), pair, most=1), [0.0], None
-    while worlds.share < 1:
-        worlds.go_on(lambda: False, pair)
-        shares.append(worlds.share)
+    worlds, shares, first = asked({"kind": "worlds", "stop": 6}, params), [0.0], None
+    worlds.begin(pair)
+    while shares[-1] < 1:
+        shares.append(worlds.go_on(lambda: False, pair))
         first = first or json.loads(json.dumps(worlds.so_far(), allow_nan=False))
     assert shares == sorted(shares)
     assert [stop for stop in range(STOPS) if first["stops"][stop]["texts"]] == [6]

@@ -18,7 +18,7 @@ from specdemo.ui.runs.board import RECORDED_RUN, Board, recorded_run
 from specdemo.ui.runs.limits import HOSTED
 from specdemo.ui.runs.models import Models
 from specdemo.ui.runs.queue import RunQueue
-from specdemo.ui.runs.routes import READERS, TraceUploads
+from specdemo.ui.runs.routes import READERS, trace_route
 from specdemo.ui.view.kept import opened
 from tests.played import played
 
@@ -30,7 +30,7 @@ LIMITS = replace(HOSTED, trace_bytes=len(TRACE) + 100)
 @pytest.fixture
 def one_desk():
     board = Board(LIMITS, recorded_run(LIMITS, Trace.load(RECORDED), RECORDED_RUN))
-    return TraceUploads(Models({"device": "cpu"}, LIMITS), board, LIMITS)
+    return trace_route(Models({"device": "cpu"}, LIMITS), board, LIMITS)
 
 
 def sent(one_desk, address: str, body: bytes) -> asyncio.Task:
@@ -40,7 +40,7 @@ def sent(one_desk, address: str, body: bytes) -> asyncio.Task:
         return {"type": "http.request", "body": body, "more_body": False}
 
     scope = {"type": "http", "method": "POST", "path": "/specdemo/traces", "headers": []}
-    return asyncio.create_task(one_desk.answer(Request(scope | {"client": (address, 1)}, receive)))
+    return asyncio.create_task(one_desk.endpoint(Request(scope | {"client": (address, 1)}, receive)))
 
 
 def numbered(number: int) -> bytes:
@@ -51,10 +51,10 @@ def test_a_visitor_waits_for_one_file_of_another_address_at_most(one_desk, monke
     async def play():
         read, order = asyncio.Semaphore(0), []
 
-        async def reading(body):
+        async def reading(body, name):
             await read.acquire()
             order.append(json.loads(body)["prompt"])
-            return opened(body)
+            return opened(body, name)
 
         monkeypatch.setattr(routes, "read_file", reading)
         tasks = [sent(one_desk, FLOOD, numbered(number)) for number in range(3)]
@@ -65,7 +65,6 @@ def test_a_visitor_waits_for_one_file_of_another_address_at_most(one_desk, monke
             await asyncio.sleep(0.05)
         assert {answer.status_code for answer in await asyncio.gather(*tasks)} == {200}
         assert order.index("99") <= READERS
-        assert not one_desk.of_address and not one_desk.reading
 
     asyncio.run(play())
 

@@ -19,26 +19,11 @@ from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import RunQueue
 from specdemo.ui.runs.run import measure
 from specdemo.ui.runs.trials import SHOWN_CELLS, verdict_of
+from tests.pure.test_following import measured
 
 PROMPT = "Once upon a time, there was a little fox"
 PARAMS = Params(gamma=3, temperature=0.8, top_p=0.9, seed=7)
 USUAL = {"name": None, "target": None, "drafter": None, "device": "cpu", "dtype": None, "quantize": None}
-
-
-def messages_of(request, is_enough=lambda message: False):
-    """All messages. The turn has taken as long as it may once there is enough."""
-    models, queue = Models(USUAL), RunQueue()
-
-    async def follow():
-        told, ticket = [], queue.join(Visitor("page", "10.0.0.1"), "measurement")
-        async with aclosing(measure(models, ticket, request, "name")) as reports:
-            async for message in reports:
-                told.append(json.loads(json.dumps(message, allow_nan=False)))
-                if is_enough(told[-1]):
-                    queue.limits = replace(LOCAL, run_seconds=ticket.seconds)
-        return told
-
-    return asyncio.run(follow())
 
 
 def request(trial, params=PARAMS, prompt=PROMPT):
@@ -46,7 +31,8 @@ def request(trial, params=PARAMS, prompt=PROMPT):
 
 
 def counted(trial, runs, params=PARAMS, *pairs):
-    trials = request(trial, params).begin(*pairs)
+    trials = request(trial, params)
+    trials.begin(*pairs)
     for _ in range(runs):
         trials.go_on(lambda: False, *pairs)
     return json.loads(json.dumps(trials.so_far(), allow_nan=False))
@@ -54,9 +40,9 @@ def counted(trial, runs, params=PARAMS, *pairs):
 
 @pytest.mark.slow
 def test_the_counts_grow_until_there_are_enough(monkeypatch):
-    monkeypatch.setattr(of_page.OfTiny, "most", 120)
-    monkeypatch.setattr(of_page.TrialsRequest, "period", 0.01)
-    told = messages_of(request("none"))
+    monkeypatch.setattr(of_page.TrialsOfTiny, "most", 120)
+    monkeypatch.setattr(of_page.TrialsOfTiny, "period", 0.01)
+    told = measured(Models(USUAL), RunQueue(), request("none"))
     counts = [one["trials"]["runs"] for one in told if "trials" in one]
     assert counts == sorted(counts) and len(set(counts)) > 1 and counts[-1] == 120
     last = told[-1]
@@ -68,15 +54,21 @@ def test_the_counts_grow_until_there_are_enough(monkeypatch):
 
 @pytest.mark.slow
 def test_a_turn_that_is_too_long_ends_with_what_it_has():
-    told = messages_of(request("none"), is_enough=lambda message: "trials" in message)
+    queue = RunQueue()
+
+    def ends_there(message, ticket):
+        if "trials" in message:
+            queue.limits = replace(LOCAL, run_seconds=ticket.seconds)
+
+    told = measured(Models(USUAL), queue, request("none"), ends_there)
     assert told[-1]["state"] == "stopped" and told[-1]["text"]
     assert 0 < told[-1]["trials"]["runs"] < told[-1]["trials"]["most"]
 
 
 def test_who_waits_has_a_turn_between_two_pieces(monkeypatch):
     monkeypatch.setattr("specdemo.ui.runs.queue.TURN_PIECE", 0.02)
-    monkeypatch.setattr(of_page.TrialsRequest, "period", 0.05)
-    monkeypatch.setattr(of_page.OfTiny, "most", 400)
+    monkeypatch.setattr(of_page.TrialsOfTiny, "period", 0.05)
+    monkeypatch.setattr(of_page.TrialsOfTiny, "most", 400)
     models, queue = Models(USUAL), RunQueue()
     seen, counts = [], []  # how many runs there were when another one's turn came, and as they are told
 
@@ -106,14 +98,16 @@ def test_who_waits_has_a_turn_between_two_pieces(monkeypatch):
     assert last["state"] == "ended" and last["trials"]["runs"] == last["trials"]["most"] and own.done.done()
 
 
-def test_pieces_together_take_no_longer_than_a_turn(monkeypatch):
+def test_pieces_together_take_no_longer_than_a_turn():
     ticket = RunQueue(replace(LOCAL, run_seconds=0.5)).join(Visitor("page", "10.0.0.1"), "measurement")
-    for _ in range(2):
-        ticket.enter(lambda: time.sleep(0.3))
-        ticket.done.result(10)
-        was_late = ticket.is_late
-        ticket.join_again()
-    assert was_late and ticket.had >= 0.6
+
+    def work():
+        time.sleep(0.3)
+        ticket.gave_way = True
+
+    ticket.enter(work)
+    ticket.done.result(10)
+    assert ticket.is_late and ticket.had >= 0.3
 
 
 def test_a_mistake_is_found_and_its_bars_tell_where():
@@ -150,7 +144,7 @@ def test_a_pair_is_tried_with_drafting_on_and_off():
     found = counted("pair", 3, PARAMS, pair)
     assert found["runs"] == 3 and found["found"] == "few" and 0 < found["accepted"] <= found["judged"]
     assert any(one["text"].strip() for one in found["cells"])
-    assert f"“{PROMPT}”" in request("pair").begin(pair).whose
+    assert f"“{PROMPT}”" in request("pair").begin(pair)
 
 
 @pytest.mark.slow
@@ -158,7 +152,8 @@ def test_a_pair_is_tried_with_drafting_on_and_off():
 def test_between_two_turns_no_pair_is_kept(runs):
     """Before the first run, too, and after one that failed."""
     pair = load_pair(device="cpu", dtype="float32")
-    trials, held = request("pair").begin(pair), weakref.ref(pair)
+    trials, held = request("pair"), weakref.ref(pair)
+    trials.begin(pair)
     with suppress(ZeroDivisionError):
         for _ in range(runs):
             trials.go_on(lambda: 1 / 0, pair)

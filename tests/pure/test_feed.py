@@ -21,9 +21,7 @@ from specdemo.ui.view import feed as feed_module
 from specdemo.ui.view.feed import RunFeed, outcome, tokens_of
 from specdemo.ui.view.kept import json_of
 from specdemo.ui.view.texts import FATES, HIDEABLE, number_texts, whose
-from specdemo.ui.view.wire import (
-    Update,
-)
+from specdemo.ui.view.wire import Update
 
 INFO = PairInfo(
     "toy", "target", "drafter", "cpu", "a CPU", ByModel("float32", "float32"), ByModel(None, None)

@@ -6,6 +6,7 @@ import json
 import re
 import time
 from base64 import b64decode
+from contextlib import aclosing
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -21,15 +22,15 @@ from specdemo.ui.runs.board import (
     RECORDED_RUN,
     STOPPED_EARLY,
     Board,
+    Followed,
     FollowedMeasurement,
     FollowedRun,
-    opened_run,
     recorded_run,
 )
 from specdemo.ui.runs.limits import LOCAL, Visitor
 from specdemo.ui.runs.queue import Refused, RunQueue
 from specdemo.ui.runs.routes import RUNS, following_routes, health_route
-from specdemo.ui.runs.run import RunProgress, Waiting
+from specdemo.ui.runs.run import RunProgress, Waiting, measure
 from specdemo.ui.view.kept import KeptRun
 from specdemo.words.catalogue import say
 from specdemo.words.message import message, refusal
@@ -50,8 +51,8 @@ PAIR = SimpleNamespace(
 class Told:
     """A run whose reports come when the test says so."""
 
-    def __init__(self, limits=LOCAL, **who):
-        self.run = FollowedRun(limits, Params(), lambda trace: "gamma=4", **who)
+    def __init__(self, limits=LOCAL):
+        self.run = FollowedRun(limits, Params(), lambda trace: "gamma=4")
         self.trace, self.reports = trace(), asyncio.Queue()
         self.run.begin(self._reports())
 
@@ -85,6 +86,21 @@ async def messages(run, since: int = 0) -> list[dict]:
     """All that a reader is told, until the end."""
     with run.reading():
         return [json.loads(news[1]) async for news in run.news(since) if news]
+
+
+def measured(models, queue, request, is_enough=lambda message, ticket: False) -> list[dict]:
+    """All messages of a measurement, or those up to the first one that is enough."""
+
+    async def follow() -> list[dict]:
+        told, ticket = [], queue.join(Visitor("page", "10.0.0.1"), "measurement")
+        async with aclosing(measure(models, ticket, request, "name")) as reports:
+            async for message in reports:
+                told.append(json.loads(json.dumps(message, allow_nan=False)))
+                if is_enough(told[-1], ticket):
+                    break
+        return told
+
+    return asyncio.run(follow())
 
 
 @played
@@ -126,7 +142,7 @@ async def test_what_goes_wrong_is_told_with_what_was_there_before():
     await late.says(RuntimeError("no"))
     await late.run.task
     assert (told := late.run.said()["notice"])["kind"] == "error" and "RuntimeError" in told["text"]
-    assert json.loads(gzip.decompress(late.run.kept.messages["en"]))["update"]["finish"] == "error"
+    assert json.loads(gzip.decompress(late.run.kept.message()))["update"]["finish"] == "error"
 
 
 @played
@@ -200,8 +216,8 @@ def bounded(**limits) -> Board:
 
 
 def put(board: Board, size: int, address: str):
-    kept = KeptRun({"en": b"m" * (size - 1)}, b"t", "x.json", None)
-    one = opened_run(board.limits, kept, f"{address}{len(board.entries)}{time.monotonic_ns()}", address)
+    kept = KeptRun({"en": b"m" * (size - 1)}, b"", b"", b"t", "x.json", None)
+    one = Followed(board.limits, address, kept=kept)
     board.put(one)
     return one
 
@@ -236,9 +252,9 @@ def test_runs_are_bounded_in_number_and_time(monkeypatch):
 
 
 def test_what_nobody_reads_takes_no_more_than_its_share():
-    def asks(address: str) -> FollowedRun:
+    def asks(address: str) -> Followed:
         board.make_room(address)
-        one = FollowedRun(board.limits, Params(), lambda trace: "", address=address)
+        one = Followed(board.limits, address)
         board.put(one)
         return one
 
@@ -274,7 +290,7 @@ class Site:
 
 @played
 async def test_a_run_is_streamed_from_the_last_event_and_then_there_as_a_whole_and_as_a_file():
-    board, told = bounded(), Told(address="a")
+    board, told = bounded(), Told()
     board.put(told.run)
     site, name = Site(board), told.run.name
     await told.goes_on(*ROUNDS[:3])

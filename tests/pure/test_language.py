@@ -12,12 +12,11 @@ from starlette.testclient import TestClient
 
 from specdemo.ui.front.language import Speaking, language_asked
 from specdemo.ui.page.alone import one_file
-from specdemo.ui.runs.board import Board, FollowedRun, opened_run, recorded_run
+from specdemo.ui.runs.board import Board, Followed, recorded_run
 from specdemo.ui.runs.limits import LOCAL
 from specdemo.ui.runs.queue import RunQueue
 from specdemo.ui.runs.routes import RUNS, following_routes
-from specdemo.ui.view.feed import notice
-from specdemo.ui.view.kept import kept_trace, opened
+from specdemo.ui.view.kept import opened
 from specdemo.words.catalogue import LANGUAGES, spoken
 from tests.pure.test_feed import ROUNDS, trace
 
@@ -61,7 +60,7 @@ def asking_for(tag: str) -> dict[str, str]:
     return {"Accept-Language": tag}
 
 
-def routes(*runs: FollowedRun) -> TestClient:
+def routes(*runs: Followed) -> TestClient:
     record = trace(*ROUNDS, finish="length")
     board = Board(LOCAL, recorded_run(LOCAL, record, "first"))
     for run in runs:
@@ -70,10 +69,9 @@ def routes(*runs: FollowedRun) -> TestClient:
     return TestClient(app)
 
 
-def opened_trace() -> FollowedRun:
-    one = opened(trace(*ROUNDS).to_json().encode())
-    kept = kept_trace(one, lambda: {"name": "x", "notice": notice("recorded", "x")}, None)
-    return opened_run(LOCAL, kept, "x", "")
+def opened_trace() -> Followed:
+    _, kept = opened(trace(*ROUNDS).to_json().encode(), "x")
+    return Followed(LOCAL, name="x", kept=kept)
 
 
 @pytest.mark.parametrize("name", ["first", "x"])

@@ -1,8 +1,6 @@
 """vLLM servers in the place of pairs: what the page offers, asks for and measures, against stand-ins."""
 
-import asyncio
 import json
-from contextlib import aclosing
 
 import pytest
 
@@ -13,14 +11,14 @@ from specdemo.ui.page import links
 from specdemo.ui.runs.board import FollowedRun
 from specdemo.ui.runs.instruments import measurement_request
 from specdemo.ui.runs.limits import HOSTED, LOCAL, Visitor
-from specdemo.ui.runs.models import Choice, GivenServer, Models, Servers
+from specdemo.ui.runs.models import Choice, GivenServer, Models
 from specdemo.ui.runs.queue import RunQueue
-from specdemo.ui.runs.run import follow, measure
+from specdemo.ui.runs.run import follow
 from specdemo.ui.view import settings
 from specdemo.ui.view.settings import FIRST, choice_of, params_from_controls, visible
 from specdemo.ui.view.texts import describe_pair
 from tests.played import played
-from tests.pure.test_following import messages
+from tests.pure.test_following import measured, messages
 from tests.sentences import refused
 from tests.stand_ins.vllm import StandIn, slowly
 
@@ -86,7 +84,7 @@ def test_a_hosted_page_fetches_no_address_of_a_visitor_and_shows_none(two):
     told = [*describe_pair(pair, GREEDY), json.dumps(models.listed()), repr(pair.info)]
     for url in (urls[0], NOBODY):
         with pytest.raises(ServerError) as caught:
-            Servers([GivenServer(url)], hosted=True).get("Server 1", (url, None))
+            GivenServer(url, name="Server 1").get()
         told.append(str(caught.value))
         assert not any(url.rpartition("/")[2] in text for text in told)
 
@@ -116,25 +114,15 @@ def test_what_the_server_has_chosen_has_no_controls_and_is_not_asked_for():
     assert links.read_link("pair=embedded", ["embedded"]).values["server"] == ""
 
 
-def joined(asked="run", queue=None):
-    return (queue or RunQueue()).join(Visitor("page", "10.0.0.1"), asked)
-
-
-def measured(models, wanted, queue=None) -> dict:
-    """The last report, as a page gets it."""
-    request = measurement_request(wanted, Choice(), "Once", GREEDY)
-
-    async def play():
-        async with aclosing(measure(models, joined("measurement", queue), request)) as reports:
-            return [report async for report in reports][-1]
-
-    return json.loads(json.dumps(asyncio.run(play())))
+def last_of(models, wanted, queue=None) -> dict:
+    return measured(models, queue or RunQueue(), measurement_request(wanted, Choice(), "Once", GREEDY))[-1]
 
 
 @played
 async def test_a_run_that_fails_before_the_page_has_seen_it_begin_keeps_its_rounds(two):
     (drafting, _), urls = two
-    models, ticket, run = models_with(urls[0]), joined(), FollowedRun(LOCAL, GREEDY, lambda trace: "")
+    models, run = models_with(urls[0]), FollowedRun(LOCAL, GREEDY, lambda trace: "")
+    ticket = RunQueue().join(Visitor("page", "10.0.0.1"), "run")
     models.get()
     drafting.behave(judge_more=1)
     enter = ticket.enter
@@ -148,37 +136,38 @@ async def test_a_run_that_fails_before_the_page_has_seen_it_begin_keeps_its_roun
 def test_two_servers_of_one_model_race_by_a_clock_that_begins_with_the_request_and_are_compared(two):
     (drafting, _), urls = two
     models = models_with(*reversed(urls))
-    last = measured(models, {"kind": "race"})
+    last = last_of(models, {"kind": "race"})
     alone, drafted = last["race"]["lanes"]
     assert alone["title"] == "target alone" and host(urls[0]) in drafted["title"]
     assert len(alone["rounds"]) == 8 > len(drafted["rounds"]) == 5
     for lane in (alone, drafted):
         arrivals = [one["arrival_ms"] for one in lane["rounds"]]
         assert lane["ms"] == pytest.approx(sum(arrivals), rel=1e-4) and lane["prefill_ms"] > 0
-    compared = measured(models, {"kind": "compare", "prompts": "this"})["comparison"]
+    compared = last_of(models, {"kind": "compare", "prompts": "this"})["comparison"]
     drafting_row = next(row for row in compared["rows"] if host(urls[0]) in row[0])
     assert len(compared["rows"]) == 2 and {"1.60", "5 of 5"} <= {*drafting_row}
     drafting.behave(at_once=True)
     with pytest.raises(PairError, match="whole text at once"):
-        measured(models, {"kind": "race"})
+        last_of(models, {"kind": "race"})
 
 
 def test_what_servers_cannot_show_is_refused_with_the_reason(two):
     (_, alone), urls, queue = *two, RunQueue()  # each of them leaves its line
     with pytest.raises(PairError, match="cannot be reached"):
-        measured(models_with(NOBODY), {"kind": "race"}, queue)
+        last_of(models_with(NOBODY), {"kind": "race"}, queue)
     for kind in ("race", "compare"):
         with refused("no_plain_server", kind=PairError, name="stand-in"):
-            measured(models_with(urls[0], NOBODY), {"kind": kind}, queue)
+            last_of(models_with(urls[0], NOBODY), {"kind": kind}, queue)
     with refused("servers_length", kind=PairError):
-        measured(models_with(urls[0]), {"kind": "gamma"})
+        last_of(models_with(urls[0]), {"kind": "gamma"})
     alone.model = "another"
     with refused("no_plain_server", kind=PairError, name="stand-in"):
-        measured(models_with(*urls), {"kind": "race"})
+        last_of(models_with(*urls), {"kind": "race"})
 
 
 def test_a_key_goes_to_the_address_that_it_was_given_for():
-    servers = Servers([GivenServer("http://host:1", "of-http"), GivenServer("https://host:1", "of-https")])
-    assert list(servers.places) == ["Server host:1", "Server https://host:1"]
-    assert servers.place(None, "https://host:1")[1] == ("https://host:1", "of-https")
-    assert servers.place(None, "https://host:2")[1] == ("https://host:2", None)
+    given = [GivenServer("http://host:1", "of-http"), GivenServer("https://host:1", "of-https")]
+    models = Models(USUAL, servers=given)
+    assert list(models.servers) == ["Server host:1", "Server https://host:1"]
+    assert models._server(Choice(server="https://host:1")).key == "of-https"
+    assert models._server(Choice(server="https://host:2")).key is None

@@ -37,7 +37,7 @@ from specdemo.ui.runs.limits import LOCAL, Limits
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import RunQueue
 from specdemo.ui.runs.recorded import RECORDINGS, STORY, TRACES_FOLDER, recorded_trace
-from specdemo.ui.runs.routes import TraceUploads, following_routes, hall_routes
+from specdemo.ui.runs.routes import following_routes, hall_routes, trace_route
 from specdemo.ui.view.settings import (
     AS_STARTED,
     FIRST,
@@ -114,7 +114,7 @@ def build_page(models: Models, queue: RunQueue, limits: Limits = LOCAL) -> Page:
     asked = PageRequests(models, queue, board, limits, fields)
     demo.routes = [
         asked.route(),
-        TraceUploads(models, board, limits).route(),
+        trace_route(models, board, limits),
         *following_routes(board, queue, one_file),
         *hall_routes(asked.halls),
     ]

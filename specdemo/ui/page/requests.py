@@ -121,7 +121,7 @@ class PageRequests:
         """Begins the next turn of the conversation whose run is on the stage: the prompt is what the user
         says next."""
         shown = self.board.get(name)
-        said = shown.kept.conversation if isinstance(shown, FollowedRun) and shown.kept else None
+        said = shown.kept.conversation if shown and shown.kept else None
         if said is None:
             return wrong(ValueError(say("run.no_conversation")))
         return self._run(visitor, values, messages=said, before=(*shown.before, name))
@@ -131,7 +131,7 @@ class PageRequests:
         try:
             prompt, params, choice = values["prompt"], params_from_controls(values), _choice(values)
             shown = self.board.get(str(wanted.get("run")))
-            if params.seed is None and isinstance(shown, FollowedRun):
+            if params.seed is None and shown:
                 params = replace(params, seed=shown.seed)
 
             def link(pair: str, params: Params) -> str:

@@ -22,11 +22,11 @@ from specdemo.ui.runs.queue import Refused, Ticket
 from specdemo.ui.runs.recorded import digest_of
 from specdemo.ui.runs.run import RunProgress, Waiting, message_about
 from specdemo.ui.view.feed import RunFeed, nothing_yet, notice
-from specdemo.ui.view.kept import KeptRun, kept_run, values_of_trace, with_update
+from specdemo.ui.view.kept import KeptRun, in_each_language, kept_run, values_of_trace, with_update
 from specdemo.ui.view.settings import AS_STARTED, WEIGHT_CHOICES, in_words
-from specdemo.ui.view.texts import describe_pair, unfinished
+from specdemo.ui.view.texts import describe_pair
 from specdemo.ui.view.wire import Measurement, NoticeKind, PageMessage
-from specdemo.words.catalogue import say
+from specdemo.words.catalogue import say, spoken
 from specdemo.words.message import message
 
 QUIET_SECONDS = 15.0  # after which a comment shows that a connection still stands
@@ -34,28 +34,42 @@ STOPPED_EARLY = message("stopped_early")
 
 
 class Followed:
-    """Something that goes on in the server and is read by a page. session: the session of the page that asked
-    for it. said: makes what a reader is shown of it besides a run's rounds, in the language that is spoken;
-    another function whenever that is new. feed: the rounds of a run that goes on."""
+    """Something that goes on in the server and is read by a page, or a run that has ended or was read from a
+    file. session: the session of the page that asked for it. said: makes what a reader is shown of it besides
+    a run's rounds, in the language that is spoken; another function whenever that is new. feed: the rounds of
+    a run that goes on. before: the names of the runs that have answered the turns before it, in a
+    conversation."""
 
-    def __init__(self, limits: Limits, session: str = "", address: str = "", name: str = "") -> None:
-        self.name, self.session, self.address = name or secrets.token_hex(16), session, address
-        self.limits = limits
+    session = ""
+    before: tuple[str, ...] = ()
+
+    def __init__(
+        self, limits: Limits, address: str = "", name: str = "", kept: KeptRun | None = None
+    ) -> None:
+        self.limits, self.address, self.name = limits, address, name or secrets.token_hex(16)
+        self.kept, self.ended = kept, kept is not None
         self.ticket: Ticket | None = None
         self.task: asyncio.Task[None] | None = None
         self.readers = 0
         self.was_read = False
         self.heard = time.monotonic()  # when it was asked for, or its last reader has left
         self.used = self.heard  # when anybody has last asked for anything of it
-        self.ended = False
         self.said: Callable[[], PageMessage] | None = None
         self.feed: RunFeed | None = None
-        self.kept: KeptRun | None = None  # of a run that has ended
         self._changed = asyncio.Event()
 
     @property
     def size(self) -> int:
         return self.kept.size if self.kept else 0
+
+    @property
+    def seed(self) -> int | None:
+        return self.kept.seed if self.kept else self.feed and self.feed.trace.params.seed
+
+    def keep(self) -> KeptRun | None:
+        """The run so far, compressed; None before it has begun, and of a measurement."""
+        feed = self.feed  # first: when the run ends, it is kept before its feed goes
+        return self.kept or (feed and kept_run(feed))
 
     def is_awaited(self) -> bool:
         """Whether somebody reads it or may still come back. Any thread may call it."""
@@ -104,10 +118,16 @@ class Followed:
                 yield since, await asyncio.to_thread(json.dumps, message)
             if ended:
                 return
-            if not (feed and feed.until > since) and not await _comes(changed):
+            if feed and feed.until > since:
+                continue
+            try:
+                async with asyncio.timeout(QUIET_SECONDS):
+                    await changed.wait()
+            except TimeoutError:
                 yield None
 
-    async def _take(self, report: Any) -> None:
+    def _take(self, report: Any) -> None:
+        """Shows it from now on."""
         raise NotImplementedError
 
     def _fail(self, error: Exception) -> None:
@@ -121,7 +141,7 @@ class Followed:
         try:
             async with aclosing(reports) as following:  # type: ignore[type-var]
                 async for report in following:
-                    await self._take(report)
+                    self._take(report)
                     self._wake()
         except Exception as error:
             self._fail(error)
@@ -135,8 +155,7 @@ class Followed:
 
 class FollowedRun(Followed):
     """A page's run: waited for, going on, or ended. link: from a pair's trace, the query of the address that
-    asks for the run. remarks: remarks about how the run was asked for. before: the names of the runs that
-    have answered the turns before it, in a conversation."""
+    asks for the run. remarks: remarks about how the run was asked for."""
 
     def __init__(
         self,
@@ -145,22 +164,12 @@ class FollowedRun(Followed):
         link: Callable[[Trace], str],
         remarks: Sequence[str] = (),
         before: tuple[str, ...] = (),
-        **who: str,
     ) -> None:
-        super().__init__(limits, **who)
+        super().__init__(limits)
         self.params, self.link, self.remarks, self.before = params, link, remarks, before
         self.described: object = None
 
-    @property
-    def seed(self) -> int | None:
-        return self.kept.seed if self.kept else self.feed and self.feed.trace.params.seed
-
-    def keep(self) -> KeptRun | None:
-        """The run so far, compressed; None before it has begun."""
-        feed = self.feed  # first: when the run ends, it is kept before its feed goes
-        return self.kept or (feed and kept_run(feed))
-
-    async def _take(self, report: Waiting | RunProgress) -> None:
+    def _take(self, report: Waiting | RunProgress) -> None:
         if isinstance(report, Waiting):
             self.said = lambda: {"notice": notice("wait", in_words(report.what), share=report.share)}
             return
@@ -172,7 +181,8 @@ class FollowedRun(Followed):
         self.feed.settles = not report.ended
         if (state := (pair.warming_up, pair.notes)) != self.described:
             self.described = state
-            self.said = lambda: {"notice": notice("note", *self.remarks, *describe_pair(pair, self.params))}
+            words = in_each_language(lambda: [*self.remarks, *describe_pair(pair, self.params)])
+            self.said = lambda: {"notice": notice("note", *words[spoken()])}  # it keeps no pair in memory
         if note := report.note:
             self.said = lambda: {"notice": notice("note", in_words(note))}
 
@@ -194,10 +204,10 @@ class FollowedMeasurement(Followed):
     """What an instrument measures. Every message has all that is measured so far. report: the latest page
     that tells of it, for those that have one."""
 
-    def __init__(self, limits: Limits, wanted: object, report: Sequence[str] = (), **who: str) -> None:
-        super().__init__(limits, **who)
+    def __init__(self, limits: Limits, wanted: object, report: Sequence[str] = ()) -> None:
+        super().__init__(limits)
         self.report, self.stopped = report, False
-        self._show(nothing_yet(wanted, self.name))
+        self._take(nothing_yet(wanted, self.name))
 
     @property
     def size(self) -> int:
@@ -206,50 +216,27 @@ class FollowedMeasurement(Followed):
     def stop(self) -> None:
         super().stop()
         if not self.ended:
-            self._show(self.latest | {"state": "stopped", "text": say("run.stopped"), "share": None})
+            self._take(self.latest | {"state": "stopped", "text": say("run.stopped"), "share": None})
             self.stopped = True
             self._wake()
 
-    def _show(self, latest: Measurement) -> None:
-        """Shows that from now on, unless the page has stopped the measurement."""
+    def _take(self, report: Measurement) -> None:
         if not self.stopped:
-            self.latest = latest
-            self.said = lambda: {"measurement": latest}
-
-    async def _take(self, report: Measurement) -> None:
-        self._show(report)
+            self.latest, self.said = report, partial(dict, measurement=report)
 
     def _fail(self, error: Exception) -> None:
-        self._show(failed(self.latest, error))
+        self._take(failed(self.latest, error))
 
     async def _end(self) -> None:
         self.said = partial(dict, measurement=self.latest)  # once more, with the end
         await super()._end()
 
 
-def opened_run(limits: Limits, kept: KeptRun, name: str, address: str) -> FollowedRun:
-    """A run that was read from a file. It goes on nowhere."""
-    run = FollowedRun(limits, Params(), lambda trace: "", name=name, address=address)
-    run.kept, run.ended = kept, True
-    return run
-
-
-def recorded_run(limits: Limits, trace: Trace, name: str, pairs: Collection[str] = ()) -> FollowedRun:
+def recorded_run(limits: Limits, trace: Trace, name: str, pairs: Collection[str] = ()) -> Followed:
     """A run that comes with the project. pairs: the names of the pairs that can be chosen here."""
-    feed = RunFeed(trace, recorded=True, link=f"trace={name}&digest={digest_of(trace)}")
-    kept = kept_run(feed, lambda: notice("recorded", unfinished(trace)))
+    kept = kept_run(RunFeed(trace, recorded=True, link=f"trace={name}&digest={digest_of(trace)}"))
     weights = dict.fromkeys(WEIGHT_CHOICES, AS_STARTED) if trace.pair.name in pairs else None
-    return opened_run(limits, replace(kept, values=values_of_trace(trace, weights)), name, "")
-
-
-async def _comes(news: asyncio.Event) -> bool:
-    """Whether it comes within QUIET_SECONDS."""
-    try:
-        async with asyncio.timeout(QUIET_SECONDS):
-            await news.wait()
-    except TimeoutError:
-        return False
-    return True
+    return Followed(limits, name=name, kept=replace(kept, values=values_of_trace(trace, weights)))
 
 
 def wrong(error: Exception) -> PageMessage:
@@ -268,7 +255,7 @@ class Board:
     """What pages have asked for and what they show. When there is too much, the address that has the most
     loses its longest unused entry first."""
 
-    def __init__(self, limits: Limits, *recorded: FollowedRun) -> None:
+    def __init__(self, limits: Limits, *recorded: Followed) -> None:
         """recorded: the runs that come with the project, which are always there."""
         self.limits, self.recorded = limits, {one.name: one for one in recorded}
         self.entries: dict[str, Followed] = {}  # the longest unused one first
@@ -297,7 +284,7 @@ class Board:
         """Called when a run or measurement has ended. If a page shows it now, the runs that the page showed
         before are removed, so that nobody can ask for them, except for those of the same conversation."""
         if one.kept:
-            stay = (one.name, *(one.before if isinstance(one, FollowedRun) else ()))
+            stay = (one.name, *one.before)
             for each in list(self.entries.values()):
                 if each.name not in stay and each.kept and each.session == one.session:
                     del self.entries[each.name]
@@ -324,10 +311,9 @@ class Board:
             if time.monotonic() - ended[0].used > UNUSED_SECONDS:
                 del self.entries[ended[0].name]
                 continue
-            sizes, counts = Holdings(), Holdings()
+            sizes, counts = Holdings(), Holdings(each.address for each in self.entries.values())
             for each in self.entries.values():
                 sizes[each.address] += each.size
-                counts[each.address] += 1
             too_much = sizes.total() > self.limits.kept_bytes and sizes
             held = too_much or (counts.total() > self.limits.kept_runs and counts)
             if not held:

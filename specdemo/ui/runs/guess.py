@@ -20,7 +20,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from random import Random
-from typing import Any, TypedDict
+from typing import Any
 
 from specdemo.engine.detokenize import INCOMPLETE, Pieces
 from specdemo.errors import PairError
@@ -30,9 +30,8 @@ from specdemo.events.trace import Trace
 from specdemo.loading.pair import AnyPair, Pair
 from specdemo.session import one_round, prepare
 from specdemo.ui.runs.limits import Holdings, Limits
-from specdemo.ui.runs.models import Choice
 from specdemo.ui.runs.queue import Ticket
-from specdemo.ui.runs.run import Link, MeasurementRequest, Wanted, pair_here
+from specdemo.ui.runs.run import MeasurementRequest, pair_here
 from specdemo.ui.view import wire
 from specdemo.ui.view.feed import prompt_tokens, rounds_to_draw, setting
 from specdemo.words.catalogue import say
@@ -47,58 +46,48 @@ BEHIND = 16  # tokens of the text that a guess is tokenised behind
 UNSEEN_SECONDS = 10  # after which nobody looks at a hall; the page asks every two
 
 
-@dataclass(frozen=True)
 class GuessRequest(MeasurementRequest):
     """A round of a game. output_ids: the token ids of the text after the prompt. text: what the visitor
     drafts; empty for the game's opening. game: what the client was told as the name of the game; empty for
     the opening. hall: the code of the hall that counts it; empty where none does."""
 
-    output_ids: tuple[int, ...]
-    index: int
-    text: str
-    game: str
-    hall: str
     period = None
+
+    def __post_init__(self) -> None:
+        wanted, params = self.wanted, self.params
+        check_prompt(self.prompt)
+        if params.draft_with == "none":
+            raise ValueError(message("nobody_beside"))
+        gamma = Params().gamma if params.gamma == "auto" else params.gamma
+        seed = params.seed if wanted.get("seed") is None else wanted["seed"]
+        # A visitor's words are one guess at each place.
+        self.params = params = replace(params, gamma=gamma, seed=seed, tree=())
+        written, index = wanted.get("ids") or "", wanted.get("round") or 0
+        text, game, hall = (wanted.get(name) or "" for name in ("guess", "game", "hall"))
+        if not isinstance(written, str) or not IDS.fullmatch(written):
+            raise ValueError(f"ids must be token ids with commas between them, not {ascii(written)[:60]}")
+        ids = tuple(map(int, written.split(","))) if written else ()
+        if len(ids) > params.max_new_tokens:
+            raise ValueError(f"ids must be at most {params.max_new_tokens:,}, not {len(ids):,}")
+        if type(index) is not int or not 0 <= index <= len(ids) or (index == 0) != (not ids):
+            number = "the number of the rounds before, at least one token each"
+            raise ValueError(f"round must be {number}, not {ascii(index)[:60]}")
+        if not isinstance(game, str) or not isinstance(text, str):
+            raise ValueError("guess and game must be texts")
+        if game and not text.strip():
+            raise ValueError(message("guess_empty"))
+        check_text("guess", text)
+        if len(text) > LONGEST_GUESS:
+            raise ValueError(message("guess_long", most=LONGEST_GUESS, length=len(text)))
+        if not game and (ids or text):
+            raise ValueError("game must be the name that the server gave this game")
+        if not isinstance(hall, str) or (hall and not HALL.fullmatch(hall)):
+            raise ValueError(refusal("hall", "hall", hall))
+        self.output_ids, self.index, self.text, self.game, self.hall = ids, index, text, game, hall
 
     def work(self, ticket: Ticket, *pairs: AnyPair) -> Iterator[dict[str, Any]]:
         if game := game_after(pairs[0], self, lambda: ticket.is_over):
             yield {"guess": game, "share": 1.0}
-
-
-def guess_request(wanted: Wanted, choice: Choice, prompt: str, params: Params, link: Link) -> GuessRequest:
-    """The round that the page's script asks for, by its ids, round, guess, game, seed and hall."""
-    check_prompt(prompt)
-    if params.draft_with == "none":
-        raise ValueError(message("nobody_beside"))
-    if params.gamma == "auto":
-        params = replace(params, gamma=Params().gamma)
-    params = replace(params, tree=())  # a visitor's words are one guess at each place
-    if wanted.get("seed") is not None:
-        params = replace(params, seed=wanted["seed"])
-    written, index = wanted.get("ids") or "", wanted.get("round") or 0
-    text, game = wanted.get("guess") or "", wanted.get("game") or ""
-    if not isinstance(written, str) or not IDS.fullmatch(written):
-        raise ValueError(f"ids must be token ids with commas between them, not {ascii(written)[:60]}")
-    ids = tuple(map(int, written.split(","))) if written else ()
-    if len(ids) > params.max_new_tokens:
-        raise ValueError(f"ids must be at most {params.max_new_tokens:,}, not {len(ids):,}")
-    if type(index) is not int or not 0 <= index <= len(ids) or (index == 0) != (not ids):
-        raise ValueError(
-            f"round must be the number of the rounds before, at least one token each, not {ascii(index)[:60]}"
-        )
-    if not isinstance(game, str) or not isinstance(text, str):
-        raise ValueError("guess and game must be texts")
-    if game and not text.strip():
-        raise ValueError(message("guess_empty"))
-    check_text("guess", text)
-    if len(text) > LONGEST_GUESS:
-        raise ValueError(message("guess_long", most=LONGEST_GUESS, length=len(text)))
-    if not game and (ids or text):
-        raise ValueError("game must be the name that the server gave this game")
-    hall = wanted.get("hall") or ""
-    if not isinstance(hall, str) or (hall and not HALL.fullmatch(hall)):
-        raise ValueError(refusal("hall", "hall", hall))
-    return GuessRequest("guess", choice, prompt, params, link, ids, index, text, game, hall)
 
 
 def game_after(
@@ -214,16 +203,6 @@ class Hall:
     plays: dict[str, Play] = field(default_factory=dict)  # by session
 
 
-class HallCounts(TypedDict):
-    """players: each one's tokens a round, the least first. hall and drafter: the tokens of all counted
-    rounds, and of the drafter's drafts at the same places, each divided by the rounds; None where nobody
-    has played."""
-
-    players: list[float]
-    hall: float | None
-    drafter: float | None
-
-
 class Halls:
     """The open halls of a server, by their codes."""
 
@@ -256,8 +235,10 @@ class Halls:
         self._end()
         return self.halls.get(code)
 
-    def counts(self, code: str) -> HallCounts | None:
-        """The counts of the hall; None if it is not open."""
+    def counts(self, code: str) -> dict[str, Any] | None:
+        """The counts of the hall; None if it is not open. players: each one's tokens a round, the least
+        first. hall, drafter: the tokens of all counted rounds, and of the drafter's drafts at the same
+        places, each divided by the rounds; None where nobody has played."""
         if (hall := self.get(code)) is None:
             return None
         hall.looked = time.monotonic()

@@ -1,16 +1,18 @@
-"""The instruments that the server measures for, and the three that are comparisons (measure/compare.py) of
-settings on prompts: a race, draft lengths, drafters. Without Gradio.
+"""The instruments that the server measures for: a race, draft lengths and drafters, which are comparisons
+(measure/compare.py) of settings on prompts, the adviser, and those of other modules. Without Gradio.
 
 A measurement waits in the same line as any run, and what is measured before it is stopped stays.
 """
 
 import json
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from random import SystemRandom
-from typing import Any, Literal
+from typing import Any
 
+from specdemo import zero
 from specdemo.errors import PairError
 from specdemo.events import (
     DRAFTER_KINDS,
@@ -25,93 +27,180 @@ from specdemo.events.params import as_text
 from specdemo.events.speedup import after_plain_rounds, timed
 from specdemo.events.trace import Trace, round_objects
 from specdemo.events.verdict import speedup_in_words, verdict
-from specdemo.loading.catalog import others_at_hand
-from specdemo.loading.pair import AnyPair, Pair
+from specdemo.loading.catalog import WORKS, others_at_hand
+from specdemo.loading.pair import AnyPair
+from specdemo.measure import report
+from specdemo.measure.advise import advise
 from specdemo.measure.compare import Comparison, compare, result_of
-from specdemo.measure.prompts import prompts_for
-from specdemo.measure.settings import Setting, has_head, methods_at_hand, settings_for, with_trees
+from specdemo.measure.prompts import prompts_for, prompts_of
+from specdemo.measure.results import Measured
+from specdemo.measure.settings import EVERY, Setting, has_head, methods_at_hand, settings_for, with_trees
 from specdemo.measure.table import MethodRow, Table, csv_of, method_columns, spoken_of, winner
-from specdemo.servers.software import ServedPair
-from specdemo.ui.runs.advise import advise_request
-from specdemo.ui.runs.guess import guess_request
+from specdemo.ui.runs.guess import GuessRequest
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import Ticket
-from specdemo.ui.runs.run import Link, MeasurementRequest, Wanted, in_thread, prompt_in_words
-from specdemo.ui.runs.trials import trials_request, worlds_request
+from specdemo.ui.runs.run import Link, MeasurementRequest, in_thread, prompt_in_words
+from specdemo.ui.runs.trials import WorldsRequest, trials_request
 from specdemo.ui.view import feed, wire
-from specdemo.ui.view.settings import judging_in_words, length_in_words, sampler_in_words
+from specdemo.ui.view.settings import in_words, judging_in_words, length_in_words, sampler_in_words
 from specdemo.ui.view.texts import drafter_in_words, number_texts, whose
 from specdemo.ui.view.wire import MEASUREMENT_KINDS, MeasurementKind
 from specdemo.words.catalogue import number, say
 from specdemo.words.message import message
 from specdemo.zero import can_be_timed_in_turns
 
+ADVISE_SECONDS = 120.0
+ADVISE_TOKENS = 96  # of a text, at most
+SAVED_EVERY = 5.0  # s, after which the adviser's report is made anew
 
-@dataclass(frozen=True)
+
 class ComparisonRequest(MeasurementRequest):
-    """A comparison. prompts: what is run, "this" prompt or a "set"."""
+    """A race, draft lengths or drafters: settings on this prompt or on a set of prompts."""
 
-    prompts: Literal["this", "set"]
+    def __post_init__(self) -> None:
+        self.is_set = self.wanted.get("prompts") == "set" and self.kind != "race"
+        if not self.is_set:
+            check_prompt(self.prompt)
+        if self.kind != "compare" and self.params.draft_with == "none":
+            raise ValueError(message("nothing_to_measure"))
 
     async def choices(self, models: Models) -> list[Choice]:
-        return [self.choice, *await _others(models, self)]
+        others = []
+        if models.is_server(self.choice):
+            if self.kind == "gamma":
+                raise PairError(message("servers_length"))
+            others = await in_thread(models.beside, self.choice)
+        elif self.kind == "compare":
+            for name in others_at_hand(self.choice.pair or models.default):
+                kind = "none" if has_head(name) else self.choice.quantize_drafter
+                others.append(replace(self.choice, pair=name, quantize_drafter=kind))
+        return [self.choice, *others]
 
     def work(self, ticket: Ticket, *pairs: AnyPair) -> Iterator[dict[str, Any]]:
-        plan_of = PLANS[self.kind] if pairs[0].runs_here else plan_of_servers
-        plan = plan_of(self, list(pairs))
-        told: dict[str, Any] = {"whose": plan.whose, "text": say("run.warming_up"), "share": 0.0}
-        yield told
-        how = {"is_stopped": lambda: ticket.is_over, "in_turns": plan.in_turns}
-        for so_far in compare(plan.settings, plan.prompts, plan.repeats, **how):
-            told = told | {"share": so_far.share} | found(self, plan, so_far)
-            if plan.repeated and so_far.repeats > plan.in_turns[-1]:
-                told["whose"] = plan.repeated
+        settings, is_race = self.settings(pairs), self.kind == "race"
+        prompts = prompts_for(pairs[0], feed.SET_SIZE) if self.is_set else [self.prompt]
+        repeats = 1 if is_race or self.is_set else feed.REPEATS
+        in_turns = feed.IN_TURNS[:1] if self.is_set else feed.IN_TURNS
+        if is_race or not all(map(can_be_timed_in_turns, pairs)):
+            in_turns = ()
+        news: dict[str, Any] = {"whose": self.whose(pairs, repeats, in_turns), "share": 0.0}
+        news["text"] = say("run.warming_up")
+        yield news
+        how = {"is_stopped": lambda: ticket.is_over, "in_turns": in_turns}
+        for so_far in compare(settings, prompts, repeats, **how):
+            news = news | {"share": so_far.share} | self._measured(settings, prompts, so_far)
+            if in_turns and so_far.repeats > in_turns[-1]:  # runs were too short to be timed in turns
+                news["whose"] = self.whose(pairs, repeats, ())
             if so_far.rows and so_far.measuring:
-                name = plan.names.get(so_far.measuring, so_far.measuring)
-                told["text"] = say("run.measuring", name=name)
-            yield told
+                measuring = next(one for one in settings if one.name == so_far.measuring)
+                name = _name_on_page(measuring) if self.kind == "compare" else measuring.name
+                news["text"] = say("run.measuring", name=name)
+            yield news
             if ticket.is_over:
                 return
 
+    def settings(self, pairs: Sequence[AnyPair]) -> list[Setting]:
+        """What is compared. pairs: as loaded by `choices`. Raises PairError with what is lacking."""
+        params, (pair, *_) = self.params, pairs
+        if not pair.runs_here:
+            return settings_of_servers(self.kind, pairs, params)
+        alone = Setting(words_of_row("methods", "none", "label"), pair, replace(params, draft_with="none"))
+        if self.kind == "race":
+            drafting = words_of_row("methods", params.draft_with, "label")
+            name = ", ".join([drafting, *length_in_words(params), *judging_in_words(params)])
+            return [alone, Setting(name, pair, params)]
+        if self.kind == "gamma":
+            gammas = sorted({*feed.GAMMAS, params.gamma} - {"auto"})
+            lengths = {f"γ {gamma}": replace(params, gamma=gamma, tree=()) for gamma in gammas}
+            return [alone, *(Setting(name, pair, length) for name, length in lengths.items())]
+        if "exit_layer" not in METHODS[params.draft_with].fields:
+            # The control of exit_layer is hidden, and can hold what another target allows.
+            params = replace(params, exit_layer=0)
+        return with_trees(settings_for(pairs, methods_at_hand(pair), params), params)
 
-@dataclass(frozen=True)
-class MeasurementPlan:
-    """What is compared. whose: what is compared, in words. in_turns: see `compare`. repeated: what is said in
-    place of `whose` where runs were too short to be timed in turns. names: what the page calls a setting,
-    where that is not the setting's own name, which files have. abouts: by the settings' names, what they do.
-    firsts: the names of those that are shown at first; empty: all."""
+    def whose(self, pairs: Sequence[AnyPair], repeats: int, in_turns: Sequence[int]) -> str:
+        """What is compared and how often, in words."""
+        info, params = pairs[0].info, self.params
+        if self.kind != "race" and not info.server:  # each row has its own length or tree
+            params = replace(params, tree=())
+        where = info.name if info.server else say("run.on_device", name=info.name, device=info.device_name)
+        prompts = say("run.prompt_set", size=feed.SET_SIZE) if self.is_set else prompt_in_words(self.prompt)
+        parts = [prompts, where, *judging_in_words(params), sampler_in_words(params)]
+        if params.temperature:
+            parts.append(say("said.seed", seed=params.seed))
+        if self.kind != "compare" and not info.server:
+            parts.append(drafter_in_words(params, info))
+        whose = ", ".join(parts)
+        if self.kind == "race":
+            return say("run.one_each", whose=whose)
+        if in_turns:
+            return say("run.in_turns", whose=whose)
+        return whose if repeats == 1 else say("run.times", whose=whose, repeats=repeats)
 
-    settings: list[Setting]
-    prompts: Sequence[str]
-    repeats: int
-    whose: str
-    in_turns: Sequence[int] = ()
-    repeated: str = ""
-    names: dict[str, str] = field(default_factory=dict)
-    abouts: dict[str, str] = field(default_factory=dict)
-    firsts: Sequence[str] = ()
+    def _measured(
+        self, settings: Sequence[Setting], prompts: Sequence[str], so_far: Comparison
+    ) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        drafted = [trace for trace in so_far.traces.values() if trace.params.draft_with != "none"]
+        if self.kind == "race" and len(so_far.traces) == 2:
+            result["race"] = race_of([so_far.traces[each.name] for each in settings], settings)
+        elif self.kind == "gamma" and drafted:
+            result["conditions"] = feed.conditions_of(drafted[0])
+            rows = sorted(so_far.rows, key=lambda row: row.gamma or 0)
+            result["gammas"] = [gamma_point(row) for row in rows]
+        elif self.kind == "compare" and so_far.rows:
+            as_file = result_of(settings, prompts, so_far.repeats, so_far.rows)
+            result["comparison"] = comparison_of(settings, so_far.rows, as_file)
+        return result
 
 
-def comparison(wanted: Wanted, choice: Choice, prompt: str, params: Params, link: Link) -> ComparisonRequest:
-    """The comparison that the page's script asks for, by its kind and prompts."""
-    prompts = wanted.get("prompts", "this")
-    if prompts == "this":
-        check_prompt(prompt)
-    if wanted["kind"] != "compare" and params.draft_with == "none":
-        raise ValueError(message("nothing_to_measure"))
-    return ComparisonRequest(wanted["kind"], choice, prompt, params, link, prompts)
+class AdviseRequest(MeasurementRequest):
+    """The adviser: what pays for kinds of work, with the chosen pair and whatever else is at hand for its
+    target."""
+
+    def __post_init__(self) -> None:
+        works = str(self.wanted.get("works", "")).split(",")
+        if any(work not in WORKS for work in works):
+            raise ValueError(message("advice_works", names=", ".join(map(report.work_in_words, WORKS))))
+        self.works = tuple(dict.fromkeys(works))
+
+    def work(self, ticket: Ticket, *pairs: AnyPair) -> Iterator[dict[str, Any]]:
+        pair = pairs[0]
+        if zero.GPU is not None or not pair.runs_here:
+            raise PairError(message("advise_not_here"))
+        where = say("run.on_device", name=pair.info.target, device=pair.info.device_name)
+        whose = f"{where}, {sampler_in_words(self.params)}"
+        news: dict[str, Any] = {"whose": whose, "text": say("run.warming_up"), "share": 0.0}
+        yield news
+        most = min(ADVISE_TOKENS, self.params.max_new_tokens)
+        params = replace(self.params, max_new_tokens=most, alternatives=0, tree=())
+        command, saved = _command(self.works, params), 0.0
+        how = (prompts_of(self.works), params, ADVISE_SECONDS, command, lambda: ticket.is_over)
+        for progress in advise(pair, [EVERY], *how):
+            measured = progress.measured
+            is_over = measured.ended != "running"
+            is_whole = is_over and measured.ended != "interrupted"
+            left, spent = max(0.0, ADVISE_SECONDS - measured.seconds), ticket.seconds
+            share = 1.0 if is_whole else min(0.99, spent / (spent + left or 1.0))
+            news |= {"text": in_words(progress.doing), "share": share}
+            if measured.samples or is_over:
+                news |= {"advice": advice_object(measured)}
+                if is_over or measured.seconds > saved + SAVED_EVERY:
+                    saved = measured.seconds
+                    self.report.append(report.page_of(report.advice_of(measured)))
+            yield news
 
 
-# What makes a request of each kind of what the page's script sends and the fields of MeasurementRequest. It
-# raises ValueError with one sentence. The kind's panel is the tab of the same name.
-INSTRUMENTS: dict[MeasurementKind, Callable[[Wanted, Choice, str, Params, Link], MeasurementRequest]] = {
-    "race": comparison,
-    "gamma": comparison,
-    "compare": comparison,
-    "advise": advise_request,
-    "guess": guess_request,
+# What makes a request of each kind of what the page's script sends and the other fields of
+# MeasurementRequest. The kind's panel is the tab of the same name.
+INSTRUMENTS: dict[MeasurementKind, Callable[..., MeasurementRequest]] = {
+    "race": ComparisonRequest,
+    "gamma": ComparisonRequest,
+    "compare": ComparisonRequest,
+    "advise": AdviseRequest,
+    "guess": GuessRequest,
     "trials": trials_request,
-    "worlds": worlds_request,
+    "worlds": WorldsRequest,
 }
 
 
@@ -130,56 +219,17 @@ def measurement_request(
     return INSTRUMENTS[sent["kind"]](sent, choice, prompt, params, link)
 
 
-async def _others(models: Models, request: ComparisonRequest) -> list[Choice]:
-    """The other choices that are measured, besides the choice itself."""
-    if models.is_server(request.choice):
-        if request.kind == "gamma":
-            raise PairError(message("servers_length"))
-        return await in_thread(models.beside, request.choice)
-    if request.kind != "compare":
-        return []
-    others = others_at_hand(request.choice.pair or models.default)
-    quantize = {name: "none" if has_head(name) else request.choice.quantize_drafter for name in others}
-    return [replace(request.choice, pair=name, quantize_drafter=kind) for name, kind in quantize.items()]
-
-
-def _race(request: ComparisonRequest, pairs: list[Pair]) -> MeasurementPlan:
-    params = request.params
-    drafting = [_method(params.draft_with), *length_in_words(params), *judging_in_words(params)]
-    settings = [_alone(pairs[0], params), Setting(", ".join(drafting), pairs[0], params)]
-    whose = f"{_in_words(pairs, request)}, {drafter_in_words(params, pairs[0].info)}"
-    return _plan(settings, pairs, request, whose)
-
-
-def _alone(pair: Pair, params: Params) -> Setting:
-    return Setting(_method("none"), pair, replace(params, draft_with="none"))
-
-
-def _method(name: str) -> str:
-    return words_of_row("methods", name, "label")
-
-
-def _gammas(request: ComparisonRequest, pairs: list[Pair]) -> MeasurementPlan:
-    params = request.params
-    gammas = sorted({*feed.GAMMAS, params.gamma} - {"auto"})
-    settings = [_alone(pairs[0], params)]
-    settings += [Setting(f"γ {gamma}", pairs[0], replace(params, gamma=gamma, tree=())) for gamma in gammas]
-    whose = f"{_in_words(pairs, request, with_tree=False)}, {drafter_in_words(params, pairs[0].info)}"
-    return _plan(settings, pairs, request, whose)
-
-
-def _drafters(request: ComparisonRequest, pairs: list[Pair]) -> MeasurementPlan:
-    params = request.params
-    if "exit_layer" not in METHODS[params.draft_with].fields:
-        # The control of exit_layer is hidden, and can hold what another target allows.
-        params = replace(params, exit_layer=0)
-    settings = with_trees(settings_for(pairs, methods_at_hand(pairs[0]), params), params)
-    whose = _in_words(pairs, request, with_tree=False)  # each row has its own length or tree
-    names = {one.name: _name_on_page(one) for one in settings}
-    abouts = {one.name: _about(one) for one in settings}
-    own = [one for one in settings if one.pair is pairs[0] and not one.params.tree]
-    firsts = [one.name for one in own if one.params.draft_with in FIRST]
-    return replace(_plan(settings, pairs, request, whose), names=names, abouts=abouts, firsts=firsts)
+def settings_of_servers(kind: MeasurementKind, pairs: Sequence[AnyPair], params: Params) -> list[Setting]:
+    """pairs: the chosen server, and the others with the same model. Raises PairError with what is lacking."""
+    alone, drafting = ([pair for pair in pairs if pair.drafts is drafts] for drafts in (False, True))
+    if not alone or not drafting:
+        key = "no_plain_server" if drafting else "no_drafting_server"
+        raise PairError(message(key, name=pairs[0].server.model))
+    used = [pairs[0] if pairs[0].drafts else drafting[0]] if kind == "race" else drafting
+    names = [words_of_row("methods", "none", "label")]
+    names += [say("run.drafting_pair", name=pair.info.name) for pair in used]
+    compared = zip(names, [alone[0], *used], strict=True)
+    return [Setting(name, pair, pair.check(params)) for name, pair in compared]
 
 
 # The methods that are shown at first, of the pair's own: one of each kind of drafter.
@@ -187,15 +237,21 @@ FIRST = ("model", "mtp", "lookup", "ngram", "suffix", "none")
 
 
 def _about(setting: Setting) -> str:
-    method, kind = setting.params.draft_with, setting.pair.info.drafter_kind
-    how = feed.how_in_words(method, kind) or say("compare.alone")
+    """What drafts, in words; empty of a server, which drafts as it was started."""
+    if not setting.pair.runs_here:
+        return ""
+    how = feed.how_in_words(setting.params.draft_with, setting.pair.info.drafter_kind)
+    how = how or say("compare.alone")
     return f"{how} {say('compare.in_trees')}" if setting.params.tree else how
 
 
 def _name_on_page(setting: Setting) -> str:
-    """The setting's name with the words for what drafts in place of its label, with which the name begins."""
+    """The name with the words for what drafts in place of its label, with which the name begins; that of a
+    server as it is."""
+    if not setting.pair.runs_here:
+        return setting.name
     method, kind = setting.params.draft_with, setting.pair.info.drafter_kind
-    label = _method(method)
+    label = words_of_row("methods", method, "label")
     if METHODS[method].is_by_drafter and kind in DRAFTER_KINDS:
         label = words_of_row("kinds", kind, "label")
     name = label + setting.name.removeprefix(drafter_label(method, kind))
@@ -204,93 +260,25 @@ def _name_on_page(setting: Setting) -> str:
     return f"{name.removesuffix(f', tree {tree}')}, {say('said.tree', value=tree)}"
 
 
-PLANS: dict[MeasurementKind, Callable[[ComparisonRequest, list[Pair]], MeasurementPlan]] = {
-    "race": _race,
-    "gamma": _gammas,
-    "compare": _drafters,
-}
-
-
-def plan_of_servers(request: ComparisonRequest, pairs: list[ServedPair]) -> MeasurementPlan:
-    """What is compared on servers. pairs: the chosen server, and the others with the same model. Raises
-    PairError with what is lacking."""
-    alone, drafting = ([pair for pair in pairs if pair.drafts is drafts] for drafts in (False, True))
-    if not alone or not drafting:
-        key = "no_drafting_server" if drafting == [] else "no_plain_server"
-        raise PairError(message(key, name=pairs[0].server.model))
-    params = request.params
-    used = [pairs[0] if pairs[0].drafts else drafting[0]] if request.kind == "race" else drafting
-    settings = [Setting(_method("none"), alone[0], alone[0].check(params))]
-    settings += [
-        Setting(say("run.drafting_pair", name=pair.info.name), pair, pair.check(params)) for pair in used
-    ]
-    return _plan(settings, pairs, request, _in_words(pairs, request))
-
-
-def _plan(
-    settings: list[Setting], pairs: Sequence[AnyPair], request: ComparisonRequest, whose: str
-) -> MeasurementPlan:
-    if request.kind == "race":
-        return MeasurementPlan(settings, [request.prompt], 1, say("run.one_each", whose=whose))
-    in_turns = all(map(can_be_timed_in_turns, pairs))
-    turns = say("run.in_turns", whose=whose)
-    if request.prompts == "set":
-        prompts = prompts_for(pairs[0], feed.SET_SIZE)
-        return MeasurementPlan(settings, prompts, 1, turns if in_turns else whose, (1,) if in_turns else ())
-    repeated = say("run.times", whose=whose, repeats=feed.REPEATS)
-    if not in_turns:
-        return MeasurementPlan(settings, [request.prompt], feed.REPEATS, repeated)
-    return MeasurementPlan(settings, [request.prompt], feed.REPEATS, turns, feed.IN_TURNS, repeated)
-
-
-def _in_words(pairs: Sequence[AnyPair], request: ComparisonRequest, with_tree: bool = True) -> str:
-    info, params = pairs[0].info, request.params if with_tree else replace(request.params, tree=())
-    where = info.name if info.server else say("run.on_device", name=info.name, device=info.device_name)
-    seed = f", {say('said.seed', seed=params.seed)}" if params.temperature else ""
-    judging = "".join(f"{words}, " for words in judging_in_words(params))
-    is_set = request.prompts == "set"
-    prompts = say("run.prompt_set", size=feed.SET_SIZE) if is_set else prompt_in_words(request.prompt)
-    return f"{prompts}, {where}, {judging}{sampler_in_words(params)}{seed}"
-
-
-def found(request: ComparisonRequest, plan: MeasurementPlan, so_far: Comparison) -> dict[str, Any]:
-    result: dict[str, Any] = {}
-    drafted = [trace for trace in so_far.traces.values() if trace.params.draft_with != "none"]
-    if request.kind == "race" and len(so_far.traces) == 2:
-        result["race"] = race_of([so_far.traces[each.name] for each in plan.settings], plan.settings)
-    elif request.kind == "gamma" and drafted:
-        result["conditions"] = feed.conditions_of(drafted[0])
-        result["gammas"] = [gamma_point(row) for row in sorted(so_far.rows, key=lambda row: row.gamma or 0)]
-    elif request.kind == "compare" and so_far.rows:
-        rows = result_of(plan.settings, plan.prompts, so_far.repeats, so_far.rows)
-        result["comparison"] = comparison_of(rows, plan)
-    return result
-
-
 def race_of(traces: Sequence[Trace], settings: Sequence[Setting]) -> wire.Race:
+    """The target alone and the run with drafts. What is said is said of the latter, whose plain rounds are
+    those of the former."""
     alone, drafted = traces
     of_race, plain_ms = copy(drafted), [one.ms for one in timed(alone.rounds)]
     of_race.stats = after_plain_rounds(drafted.stats, drafted.rounds, plain_ms)
-    stats, speedup = of_race.stats, ""
+    stats, speedup, result = of_race.stats, "", verdict(of_race, of_race.finish, _of_race_in_words)
     if stats.speedup is not None and stats.speedup_interval is not None:
         speedup = speedup_in_words(stats.speedup_interval, stats.speedup)
     return {
         "lanes": [_lane(trace, setting.name) for trace, setting in zip(traces, settings, strict=True)],
         "verdict": same_text(alone, drafted),
         "speedup": speedup,
-        "head": _head(of_race),
-    }
-
-
-def _head(of_race: Trace) -> wire.Head:
-    """What stands over the panel while it shows the race. It describes the race's own run with drafts, whose
-    plain rounds are those of the target alone."""
-    result = verdict(of_race, of_race.finish, _of_race_in_words)
-    return {
-        "whose": say("run.this_race", whose=whose(of_race)),
-        "numbers": number_texts(of_race),
-        "verdict": result.text,
-        "tone": result.tone,
+        "head": {
+            "whose": say("run.this_race", whose=whose(of_race)),
+            "numbers": number_texts(of_race),
+            "verdict": result.text,
+            "tone": result.tone,
+        },
     }
 
 
@@ -354,17 +342,59 @@ def gamma_point(row: MethodRow) -> wire.GammaPoint:
     }
 
 
-def comparison_of(result: dict[str, Any], plan: MeasurementPlan) -> wire.ComparisonTable:
-    own: list[MethodRow] = result["rows"]
-    rows = [replace(row, name=plan.names.get(row.name, row.name)) for row in own]
-    firsts = {*plan.firsts, *(row.name for row in spoken_of(own))}
-    table = Table(method_columns(), rows)
+def comparison_of(
+    settings: Sequence[Setting], rows: Sequence[MethodRow], as_file: dict[str, Any]
+) -> wire.ComparisonTable:
+    by_name, at_once = {one.name: one for one in settings}, {row.name for row in spoken_of(rows)}
+    of_rows = [by_name[row.name] for row in rows]
+    on_page = [replace(row, name=_name_on_page(one)) for row, one in zip(rows, of_rows, strict=True)]
+    table = Table(method_columns(), on_page)
     return {
         "columns": table.headings,
         "rows": table.cells,
-        "abouts": [plan.abouts.get(row.name, "") for row in own],
-        "firsts": [not plan.firsts or row.name in firsts for row in own],
-        "winner": winner(rows),
-        "csv": csv_of(own),
-        "json": json.dumps(result, indent=1, default=asdict),
+        "abouts": list(map(_about, of_rows)),
+        "firsts": [one.name in at_once or _is_first(one, settings[0].pair) for one in of_rows],
+        "winner": winner(on_page),
+        "csv": csv_of(rows),
+        "json": json.dumps(as_file, indent=1, default=asdict),
+    }
+
+
+def _is_first(setting: Setting, pair: AnyPair) -> bool:
+    """Whether the row is shown at first. pair: the chosen one."""
+    is_usual = setting.pair is pair and setting.params.draft_with in FIRST and not setting.params.tree
+    return is_usual or not setting.pair.runs_here
+
+
+def _command(works: tuple[str, ...], params: Params) -> str:
+    """What would measure the same, but for the pair, which the report names."""
+    options = [f"--work={','.join(works)}", f"--budget={ADVISE_SECONDS:g}s"]
+    for name in ("temperature", "top_k", "top_p", "min_p", "rule", "seed", "max_new_tokens"):
+        options.append(f"--{name.replace('_', '-')}={getattr(params, name)}")
+    if params.chat:
+        options.append("--chat")
+    return shlex.join(["python", "-m", "specdemo", "advise", *options])
+
+
+def advice_object(measured: Measured) -> wire.Advice:
+    advice = report.advice_of(measured)
+    settings = report.settings_table(advice)
+    return {
+        "advised": [
+            {
+                "work": report.work_in_words(one.work),
+                "setting": report.setting_in_words(one),
+                "reason": one.reason,
+                "pays": one.draft_with not in (None, "none"),
+            }
+            for one in advice.recommended
+        ],
+        "ended": report.ended_in_words(measured),
+        "checks": [*report.checks_in_words(measured.checks), *report.requests_in_words(advice)],
+        "typed": [
+            {"server": one.server, "command": one.command, "notes": list(map(in_words, one.notes))}
+            for one in report.typed_of(advice)
+        ],
+        "columns": settings.headings,
+        "rows": settings.cells,
     }

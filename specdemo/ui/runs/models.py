@@ -3,7 +3,6 @@ it is loaded. Without Gradio."""
 
 import os
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -34,51 +33,29 @@ from specdemo.ui.view.settings import WEIGHT_CHOICES
 from specdemo.words.message import Message, about, refusal
 
 
-@dataclass(frozen=True)
 class GivenServer:
-    url: str
-    key: str | None = None
+    """A running server in the place of a pair. name: shown in place of its address, which visitors of a
+    public page do not see."""
 
+    def __init__(self, url: str, key: str | None = None, name: str | None = None) -> None:
+        self.address, self.key, self.alias = server_address(url), key, name
+        self.pair: ServedPair | None = None
+        self.lock = threading.Lock()
 
-class Servers:
-    """The servers that can be chosen. hosted: visitors do not see addresses, and cannot give one."""
+    @property
+    def name(self) -> str:
+        shown = host_of(self.address) if self.address.startswith("http:") else self.address
+        return self.alias or f"{SERVER_PREFIX}{shown}"
 
-    def __init__(self, given: Sequence[GivenServer] = (), hosted: bool = False):
-        self.hosted = hosted
-        places = {server_address(one.url): one.key for one in given}
-        self.places: dict[str, tuple[str, str | None]] = {}  # by name: address and key
-        for number, (address, key) in enumerate(places.items(), start=1):
-            self.places[f"{SERVER_PREFIX}{number}" if hosted else self._name(address)] = (address, key)
-        self.connected: dict[str, ServedPair] = {}
-        self.locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)  # by name: asked once
-
-    @staticmethod
-    def _name(address: str) -> str:
-        return f"{SERVER_PREFIX}{host_of(address) if address.startswith('http:') else address}"
-
-    def place(self, name: str | None, typed: str | None) -> tuple[str, tuple[str, str | None]] | None:
-        """Name, address and key of the server that is asked for, None if no server is. typed: an address that
-        a visitor of an own page has typed; it gets no key but one that was given for it."""
-        if typed:
-            if self.hosted:
-                raise PairError(about("server", "owners"))
-            address = server_address(typed)
-            name = self._name(address)
-            return name, self.places.get(name, (address, None))
-        return (name, self.places[name]) if isinstance(name, str) and name in self.places else None
-
-    def loaded(self, name: str) -> ServedPair | None:
+    def loaded(self) -> ServedPair | None:
         """The server if it has been asked what it is, and has not failed since."""
-        pair = self.connected.get(name)
-        return None if pair is None or pair.failed else pair
+        return None if self.pair is None or self.pair.failed else self.pair
 
-    def get(self, name: str, place: tuple[str, str | None]) -> ServedPair:
-        """The server, asked what it is if necessary; raises as `connect` does."""
-        with self.locks[name]:
-            pair = self.loaded(name)
-            if pair is None:
-                pair = self.connected[name] = connect(*place, name=name if self.hosted else None)
-            return pair
+    def get(self) -> ServedPair:
+        """The server, asked what it is if necessary, once by all; raises as `connect` does."""
+        with self.lock:
+            self.pair = self.loaded() or connect(self.address, self.key, self.alias)
+            return self.pair
 
 
 EMBEDDED_PAIRS = ("embedded", catalog.POOR, catalog.EAGLE3, catalog.DFLASH)
@@ -131,7 +108,11 @@ class Models:
         public server's owner offers besides the usual ones. servers: running servers; the first is what the
         page begins with, unless a pair is given."""
         self.limits = limits
-        self.servers = Servers(servers, limits.hosted)
+        keys = {one.address: one.key for one in servers}
+        names = [f"{SERVER_PREFIX}{at}" if limits.hosted else None for at, _ in enumerate(keys, start=1)]
+        given = [GivenServer(*one, name) for one, name in zip(keys.items(), names, strict=True)]
+        self.servers = {one.name: one for one in given}
+        self.typed: dict[str, GivenServer] = {}  # servers whose addresses visitors have typed, by name
         is_given = any(default.get(option) is not None for option in ("name", "target", "drafter"))
         if default.get("name") is None:
             given = [default.get(option) for option in ("target", "drafter", "trust_remote_code")]
@@ -147,16 +128,24 @@ class Models:
         self.arguments = {name: {"name": name, **how} for name in names}
         if self.default not in CATALOGUE:
             self.arguments = {self.default: default, **self.arguments}
-        if self.servers.places and not is_given:
-            self.default = next(iter(self.servers.places))
+        if self.servers and not is_given:
+            self.default = next(iter(self.servers))
         self.pool = ModelPool(seconds=limits.load_seconds)
 
     @property
     def names(self) -> list[str]:
-        return [*self.servers.places, *self.arguments]
+        return [*self.servers, *self.arguments]
 
-    def _server(self, choice: Choice) -> tuple[str, tuple[str, str | None]] | None:
-        return self.servers.place(choice.pair or self.default, choice.server)
+    def _server(self, choice: Choice) -> GivenServer | None:
+        """The server that is chosen, if one is. One that a visitor of an own page has typed gets no key but
+        that which was given for its address."""
+        if choice.server:
+            if self.limits.hosted:
+                raise PairError(about("server", "owners"))
+            typed = GivenServer(choice.server)
+            return self.servers.get(typed.name) or self.typed.setdefault(typed.name, typed)
+        name = choice.pair or self.default
+        return self.servers.get(name) if isinstance(name, str) else None
 
     def _public_names(self, how: dict[str, Any], allowed: Sequence[str]) -> list[str]:
         """The pairs of the catalogue that anyone may choose: the embedded ones, and those for this device
@@ -203,14 +192,13 @@ class Models:
     def beside(self, choice: Choice) -> list[Choice]:
         """The other given servers that can be reached and serve a model of the same name as the chosen one,
         which are asked if necessary. Raises as `get` does."""
-        server = self._server(choice)
-        assert server is not None, "a server is chosen"
-        pair, same = self.servers.get(*server), []
-        for name, place in self.servers.places.items():
+        chosen = self._server(choice)
+        assert chosen is not None, "a server is chosen"
+        pair, same = chosen.get(), []
+        for one in self.servers.values():
             with suppress(PairError):
-                other = self.servers.get(name, place)
-                if other is not pair and other.server.model == pair.server.model:
-                    same.append(Choice(name))
+                if one.get() is not pair and one.get().server.model == pair.server.model:
+                    same.append(Choice(one.name))
         return same
 
     def request(self, choice: Choice) -> PairRequest:
@@ -240,7 +228,7 @@ class Models:
     ) -> AnyPair:
         """The pair, loaded if necessary; see ModelPool.get."""
         if server := self._server(choice):
-            return self.servers.get(*server)
+            return server.get()
         request = self.request(choice)
         try:
             with no_mistakes():
@@ -254,12 +242,12 @@ class Models:
     def loaded(self, choice: Choice) -> AnyPair | None:
         """The pair if it is loaded; returns at once."""
         if server := self._server(choice):
-            return self.servers.loaded(server[0])
+            return server.loaded()
         return self.pool.loaded(self.request(choice))
 
     def needs(self, choice: Choice) -> Needs:
         if server := self._server(choice):
-            pair = self.servers.loaded(server[0])
+            pair = server.loaded()
             unknown = "a server; it is asked what it is at the first run"
             return Needs(loaded=pair is not None, server=pair.about if pair else unknown)
         request = self.request(choice)
@@ -289,7 +277,7 @@ class Models:
             if name in self.arguments
         ]
         no_models: dict[str, None] = dict.fromkeys(ROLES)
-        served = [{"name": name, **no_models, "about": "a server"} for name in self.servers.places]
+        served = [{"name": name, **no_models, "about": "a server"} for name in self.servers]
         if self.default_request.name in CATALOGUE:
             return [*served, *entries]
         shown = self._as_shown(self.default_request)

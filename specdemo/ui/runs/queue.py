@@ -34,10 +34,10 @@ class RunQueue:
     """Visitors who wait for the one engine. Its thread does their work, one turn after another.
 
     Each network address gets a turn before any gets a second one; requests from one address have their turns
-    in order of arrival. A session waits with one request at a time, besides one that waits for the rest of
-    its turn (see `Ticket.give_way`). So an address with many requests delays another one by a single turn. A
-    turn comes only when somebody has begun to read the answer. When too many wait, the last one of the
-    address with the most gives up its place.
+    in order of arrival. Work that can be cut gives its turn back where others wait, and goes on in another
+    one. A session waits with one request at a time, besides one that waits for the rest of its turn. So an
+    address with many requests delays another one by a single turn. A turn comes only when somebody has begun
+    to read the answer. When too many wait, the last one of the address with the most gives up its place.
     """
 
     def __init__(self, limits: Limits = LOCAL) -> None:
@@ -47,7 +47,8 @@ class RunQueue:
         self.changed = threading.Condition()
         self.latest: deque[float] = deque(maxlen=REMEMBERED)  # seconds that turns took
         self.is_closed = False
-        self._start()
+        self.thread = threading.Thread(target=self._serve, name="engine", daemon=True)
+        self.thread.start()
         atexit.register(self.close)
 
     @property
@@ -164,43 +165,37 @@ class RunQueue:
         tickets = (ticket for one_round in zip_longest(*rows) for ticket in one_round if ticket)
         return sorted(tickets, key=lambda ticket: not ticket.is_next)
 
-    def _start(self) -> None:
-        self.thread = threading.Thread(target=self._serve, name="engine", daemon=True)
-        self.thread.start()
-
     def _serve(self) -> None:
-        try:
-            while True:
-                with self.changed:
-                    ticket = self.changed.wait_for(self._in_order)[0]
-                    if (needs := ticket.needed()) is None:
-                        ticket.work, ticket.is_next = None, True
-                        continue
-                    self.running = ticket
-                    self.leave(ticket)
-                self._have_turn(ticket, needs)
-                del ticket, needs  # they keep the pair that was run in memory
-        finally:  # something has ended this thread; the next one goes on
-            if self.running:
-                self.running.send_away(message("interrupted"))
-                self._end_turn(self.running)
-            self._start()
+        while True:
+            with self.changed:
+                ticket = self.changed.wait_for(self._in_order)[0]
+                if (needs := ticket.needed()) is None:
+                    ticket.work, ticket.is_next = None, True
+                    continue
+                self.running = ticket
+                self.leave(ticket)
+            self._have_turn(ticket, needs)
+            del ticket, needs  # they keep the pair that was run in memory
 
     def _have_turn(self, ticket: "Ticket", needs: Sequence[Any]) -> None:
+        turn: Future[None] = Future()
         ticket.began = start = time.monotonic()
-        if ticket.work is None or ticket.is_over:
-            ticket.send_away(GIVEN_UP_EARLY)
+        if ticket.is_over or ticket.done.done():
+            turn.set_exception(Refused(GIVEN_UP_EARLY))
         else:
-            fulfil(ticket.done, ticket.context.run, ticket.work, *needs)
+            fulfil(turn, ticket.context.run, ticket.work, *needs)
             self.latest.append((ticket.answered or time.monotonic()) - start)
-        self._end_turn(ticket)
-
-    def _end_turn(self, ticket: "Ticket") -> None:
         address = ticket.visitor.address
         with self.changed:
             self.running = None
             if address in self.lines:
                 self.lines[address] = self.lines.pop(address)  # to the end
+            if ticket.gave_way and not (ticket.is_over or self.is_closed or turn.exception()):
+                ticket.had, ticket.began, ticket.joined = ticket.seconds, None, time.monotonic()
+                ticket.gave_way = ticket.is_next = False
+                self.lines.setdefault(address, []).append(ticket)
+                return
+        ticket.end(turn.exception())
 
 
 class Ticket:
@@ -233,8 +228,8 @@ class Ticket:
         return self.work is not None and self.visitor.is_read()
 
     def give_way(self) -> bool:
-        """Whether the turn has lasted for a TURN_PIECE and others wait. Work that can be cut then returns,
-        and goes on in another turn."""
+        """Whether the turn has lasted for a TURN_PIECE and others wait. Work that can be cut then returns. It
+        is called again in another turn, at the end of its address's; `is_late` is about all together."""
         if self.seconds - self.had >= TURN_PIECE:
             self.gave_way = self.others_wait
         return self.gave_way
@@ -243,18 +238,6 @@ class Ticket:
     def others_wait(self) -> bool:
         """Whether a turn can come after this one, which goes on."""
         return len(self.queue.tickets) > 1
-
-    def join_again(self) -> None:
-        """Takes a place in line for another turn, at the end of its address's, after one that it gave back.
-        `done` is a new one. What it had counts as part of the turn, so `is_late` is about all together."""
-        with self.queue.changed:
-            self.had, self.began = self.seconds, None
-            self.work, self.done, self.joined = None, Future(), time.monotonic()
-            self.gave_way = False
-            if self.queue.is_closed or self.cancelled:
-                self.send_away(CLOSING if self.queue.is_closed else GIVEN_UP_EARLY)
-            else:
-                self.queue.lines.setdefault(self.visitor.address, []).append(self)
 
     def load(self) -> None:
         """Makes the ticket wait for its pair to be loaded, among a bounded number of such requests."""
@@ -301,16 +284,17 @@ class Ticket:
 
     def stop(self, why: Message) -> None:
         """Gives up the turn: one that waits is told why, and one that goes on ends within one round."""
-        with self.queue.changed:
-            waits = self in self.queue.lines.get(self.visitor.address, ())
-            self.cancel()
-        if waits:
-            self.send_away(why)
+        self.cancel()
+        if self.began is None:
+            self.end(Refused(why))
 
     def send_away(self, why: Message) -> None:
         self.cancelled = True
-        with suppress(InvalidStateError):  # it has its result already
-            self.done.set_exception(Refused(why))
+        self.end(Refused(why))
+
+    def end(self, error: BaseException | None = None) -> None:
+        with suppress(InvalidStateError):  # it has its result already, or its reader has gone
+            self.done.set_exception(error) if error else self.done.set_result(None)
 
 
 def fulfil(future: Future, function: Callable[..., Any], *arguments: Any) -> None:

@@ -6,9 +6,11 @@ connection was cut goes on by itself, with the header Last-Event-ID.
 """
 
 import asyncio
+import json
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
+from dataclasses import replace
 from hashlib import sha256
 from http import HTTPStatus
 from weakref import WeakValueDictionary
@@ -17,16 +19,14 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from specdemo.ui.runs.board import Board, Followed, FollowedMeasurement, FollowedRun, opened_run
+from specdemo.ui.runs.board import Board, Followed, FollowedMeasurement
 from specdemo.ui.runs.guess import Halls
 from specdemo.ui.runs.limits import Limits, request_address
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import RunQueue
-from specdemo.ui.view.feed import notice
-from specdemo.ui.view.kept import COMPRESSED, KeptRun, as_recorded, kept_trace, read_file
+from specdemo.ui.view.feed import prompt_tokens
+from specdemo.ui.view.kept import COMPRESSED, KeptRun, packed, read_file, values_of_trace
 from specdemo.ui.view.settings import weights_of
-from specdemo.ui.view.texts import unfinished
-from specdemo.ui.view.wire import PageMessage
 from specdemo.words.catalogue import say, spoken
 
 RUNS = "/specdemo/runs"
@@ -54,8 +54,7 @@ def following_routes(board: Board, queue: RunQueue, one_file: Callable[[bytes, s
         )
 
     async def whole(request: Request) -> Response:
-        tag = spoken()
-        return await _kept(asked_for(request), lambda kept: Response(kept.messages[tag], headers=JSON))
+        return await _kept(asked_for(request), lambda kept: Response(kept.message(), headers=JSON))
 
     async def trace(request: Request) -> Response:
         def file(kept: KeptRun) -> Response:
@@ -65,13 +64,13 @@ def following_routes(board: Board, queue: RunQueue, one_file: Callable[[bytes, s
 
     async def html(request: Request) -> Response:
         """A run as one HTML file, when it has ended."""
-        one, tag = asked_for(request), spoken()
-        if isinstance(one, FollowedRun) and one.feed and not one.feed.ended:
+        one = asked_for(request)
+        if one and one.feed and not one.feed.ended:
             return PlainTextResponse(say("keep.goes_on"), HTTPStatus.CONFLICT)
 
         def file(kept: KeptRun) -> Response:
             saved = _saved_as(kept.file_name.replace(".json", ".html"))
-            return HTMLResponse(one_file(as_recorded(kept, tag), tag), headers=NOT_STORED | saved)
+            return HTMLResponse(one_file(kept.as_recorded(), spoken()), headers=NOT_STORED | saved)
 
         return await _kept(one, file)
 
@@ -128,7 +127,7 @@ def _saved_as(name: str) -> dict[str, str]:
 
 
 async def _kept(one: Followed | None, answer: Callable[[KeptRun], Response]) -> Response:
-    kept = await asyncio.to_thread(one.keep) if isinstance(one, FollowedRun) else None
+    kept = await asyncio.to_thread(one.keep) if one else None
     if kept is None:
         return PlainTextResponse(say("run.gone"), HTTPStatus.NOT_FOUND)
     return await asyncio.to_thread(answer, kept)
@@ -145,60 +144,39 @@ async def _events(one: Followed, since: int, queue: RunQueue) -> AsyncIterator[s
 
 TRACES = "/specdemo/traces"
 READERS = 2  # traces that are read at once
-OPEN_AGAIN_SECONDS = 2  # s until the page tries again when too much is opened at once
 
 
-class TraceUploads:
-    """Takes the traces that visitors open. The same file, opened by several at once, is read once.
+def trace_route(models: Models, board: Board, limits: Limits) -> Route:
+    """Takes the traces that visitors open. Nothing that arrives touches the disk or is ever sent out again:
+    what is sent has been read and written anew."""
+    salt, readers = secrets.token_bytes(16), asyncio.Semaphore(READERS)
+    # One for each address, so that one address keeps others waiting for one file at most.
+    of_address: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
-    Nothing that arrives touches the disk or is ever sent out again: what is sent has been read and written
-    anew."""
-
-    def __init__(self, models: Models, board: Board, limits: Limits) -> None:
-        self.models, self.board, self.limits = models, board, limits
-        self.salt = secrets.token_bytes(16)
-        self.reading: dict[str, asyncio.Task[dict[str, str]]] = {}  # by the name that the trace will have
-        self.readers = asyncio.Semaphore(READERS)
-        # A lock for each address, so that one address keeps others waiting for one file at most.
-        self.of_address: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
-
-    def route(self) -> Route:
-        return Route(TRACES, self.answer, methods=["POST"])
-
-    async def answer(self, request: Request) -> Response:
+    async def answer(request: Request) -> Response:
         """Answers when a file has come, within the gate's bounds, with the message that shows it, or with
         what is wrong with it."""
-        body, owner = await request.body(), request_address(request.scope, self.limits)
-        name = sha256(self.salt + body).hexdigest()
-        if not (opened := self.board.get(name)):
-            if name not in self.reading:
-                self.reading[name] = asyncio.create_task(self._read(name, body, owner))
-            if wrong := await asyncio.shield(self.reading[name]):  # others may wait for it, too
-                # Browsers would log any other status as an error.
-                return JSONResponse({"wrong": wrong[spoken()]})
-            opened = self.board.get(name)
-        if not (opened and opened.kept):
-            again = {"Retry-After": str(OPEN_AGAIN_SECONDS)}
-            return PlainTextResponse(say("run.too_many_opened"), 429, again)
-        return Response(opened.kept.messages[spoken()], headers=JSON)
+        body, owner = await request.body(), request_address(request.scope, limits)
+        name = sha256(salt + body).hexdigest()
+        if not (one := board.get(name)):
+            async with of_address.setdefault(owner, asyncio.Semaphore(READERS)), readers:
+                # Several can open the same file at once.
+                one = board.get(name) or await read(name, body, owner)
+        if isinstance(one, str):  # browsers would log any other status as an error
+            return JSONResponse({"wrong": one})
+        return Response(await asyncio.to_thread(one.kept.message), headers=JSON)
 
-    async def _read(self, name: str, body: bytes, owner: str) -> dict[str, str]:
-        """Puts the trace in the file on the board. Returns, by language, what is wrong with the file."""
-        try:
-            async with self.of_address.setdefault(owner, asyncio.Semaphore(READERS)), self.readers:
-                one = await read_file(body)
-            if one.head is None:
-                return one.wrong
-            trace, known = one.head, one.head.pair.name in self.models.names
-            usual = self.models.loaded(Choice(trace.pair.name)) if known else None
+    async def read(name: str, body: bytes, owner: str) -> Followed | str:
+        """The trace in the file, which is put on the board; or what is wrong with the file."""
+        if isinstance(opened := await read_file(body, name), str):
+            return opened
+        trace, kept = opened
+        known = trace.pair.name in models.names
+        usual = models.loaded(Choice(trace.pair.name)) if known else None
+        weights = weights_of(trace.pair, usual and usual.info) if known else None
+        tokens = await asyncio.to_thread(prompt_tokens, trace, getattr(usual, "tokenizer", None), True)
+        kept = replace(kept, prompt=packed(json.dumps(tokens)), values=values_of_trace(trace, weights))
+        board.put(one := Followed(limits, owner, name, kept))
+        return one
 
-            def rest() -> PageMessage:
-                return {"name": name, "notice": notice("recorded", unfinished(trace))}
-
-            weights = weights_of(trace.pair, usual and usual.info) if known else None
-            tokenizer = getattr(usual, "tokenizer", None)
-            kept = await asyncio.to_thread(kept_trace, one, rest, tokenizer, weights)
-            self.board.put(opened_run(self.limits, kept, name, owner))
-            return {}
-        finally:
-            del self.reading[name]
+    return Route(TRACES, answer, methods=["POST"])

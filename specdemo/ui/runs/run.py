@@ -111,13 +111,16 @@ async def in_turn(
 ) -> AsyncIterator[Waiting | tuple[T, bool]]:
     """Has the ticket's turn, in which `work` is called with the pairs of the choices and iterated, in the
     engine's thread. It must end soon after the ticket is over; if it gives way, it is called again in another
-    turn.
+    turn. The pairs are loaded before; one that the pool has dropped when the turn comes is loaded again while
+    others have their turns.
 
-    Yields Waiting until `work` has yielded what is known of it. Then yields the latest of that every `period`
-    seconds (None: not before the end), and once more at the end or before an error is raised, each time with
-    whether the work has come to its end. Closing or cancelling this generator ends it or leaves the line.
+    Yields Waiting while pairs load and others have their turns. Once `work` has yielded what is known of it,
+    yields the latest of that every `period` seconds of a turn (None: not before the end), and once more at
+    the end or before an error is raised, each time with whether the work has come to its end. Closing or
+    cancelling this generator ends it or leaves the line. Refused when nobody listens any more.
     """
     latest: deque[T] = deque(maxlen=1)
+    started: Future[None] = Future()
 
     def turn(*pairs: AnyPair) -> None:
         for news in work(*pairs):
@@ -125,62 +128,42 @@ async def in_turn(
             if not started.done():
                 started.set_result(None)
 
-    try:
-        goes_on = True
-        while goes_on:
-            started: Future[None] = Future()
-            begun, done = awaitable(started), awaitable(ticket.done)
-            async with aclosing(_until_begun(models, ticket, choices, turn, begun, done)) as before:
-                async for waiting in before:
-                    yield waiting
-            while not done.done():
-                if period and latest:
-                    yield latest[0], False
-                await asyncio.wait([done], timeout=period)
-            goes_on = ticket.gave_way and not ticket.is_over
-            if latest:
-                yield latest[0], not goes_on and done.exception() is None
-            done.result()
-            if goes_on:
-                ticket.join_again()
-    finally:
-        ticket.cancel()
-
-
-async def _until_begun(
-    models: Models,
-    ticket: Ticket,
-    choices: Sequence[Choice],
-    work: Callable[..., None],
-    begun: asyncio.Future,
-    done: asyncio.Future,
-) -> AsyncIterator[Waiting]:
-    """Waits until the ticket's work has begun (or is done), which is called with the pairs. They are loaded
-    before; one that the pool has dropped when the turn comes is loaded again while others have their turns.
-    Tells the place in the line meanwhile. Refused when nobody listens any more."""
-
     def needed() -> list[AnyPair] | None:
         with suppress(PairError):  # `loaded` raises it again, to the visitor
             pairs = [pair for choice in choices if (pair := models.loaded(choice))]
             return pairs if len(pairs) == len(choices) else None
 
-    for _ in range(ATTEMPTS):
-        for choice in choices:
-            async with aclosing(loaded(models, ticket, choice)) as loading:
-                async for waiting in loading:
-                    yield waiting
-        ticket.enter(work, needed)
-        shown = 0
-        while ticket.work and not (begun.done() or done.done()):
+    begun, done = awaitable(started), awaitable(ticket.done)
+    attempts = shown = 0
+    try:
+        while not done.done():
+            if ticket.work is None:
+                if (attempts := attempts + 1) > ATTEMPTS:
+                    raise LoadError(message("memory_taken"))
+                for choice in choices:
+                    async with aclosing(loaded(models, ticket, choice)) as loading:
+                        async for waiting in loading:
+                            yield waiting
+                ticket.enter(turn, needed)
+                shown = 0
+            if latest and ticket.began:
+                attempts = 0
+                if period:
+                    yield latest[0], False
+                await asyncio.wait([done], timeout=period)
+                continue
             ticket.check()
             if (ahead := ticket.ahead) not in (0, shown):
                 shown = ahead
                 yield Waiting(message("line", ahead=ahead), None)
-            period = QUEUE_PERIOD * max(1, shown / 10)
-            await asyncio.wait([begun, done], timeout=period, return_when=asyncio.FIRST_COMPLETED)
-        if begun.done() or done.done():
-            return
-    raise LoadError(message("memory_taken"))
+            news = [done] if latest else [begun, done]
+            pause = QUEUE_PERIOD * max(1, shown / 10)
+            await asyncio.wait(news, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
+        if latest:
+            yield latest[0], done.exception() is None
+        done.result()
+    finally:
+        ticket.cancel()
 
 
 async def loaded(models: Models, ticket: Ticket, choice: Choice) -> AsyncIterator[Waiting]:
@@ -230,17 +213,24 @@ def awaitable(future: Future) -> asyncio.Future:
     return awaitable
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class MeasurementRequest:
-    """What a visitor wants to be measured, and how that is done."""
+    """What a visitor wants to be measured, and how that is done. wanted: what the page's script sends."""
 
-    kind: wire.MeasurementKind
+    wanted: Wanted
     choice: Choice
     prompt: str
     params: Params
     link: Link
     report: deque[str] = field(default_factory=lambda: deque(maxlen=1), init=False)  # a page to save, if any
     period: ClassVar[float | None] = PERIOD  # s between two looks; None: it is shown at its end only
+
+    def __post_init__(self) -> None:
+        """Reads what only this kind is asked with. Raises ValueError with one sentence."""
+
+    @property
+    def kind(self) -> wire.MeasurementKind:
+        return self.wanted["kind"]
 
     async def choices(self, models: Models) -> list[Choice]:
         return [self.choice]

@@ -12,19 +12,19 @@ times. What is rejected changes; the tiny pair's distribution and the greedy tex
 import math
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from specdemo.events import Params, Round, check_prompt, is_lossy, words_of_row
 from specdemo.events.params import GRAMMARS
-from specdemo.loading.pair import AnyPair, Pair
+from specdemo.loading.pair import AnyPair
 from specdemo.trials import chi_square
 from specdemo.trials.alterations import IN_TREES, MISTAKES, STOPS, mixed, world
 from specdemo.trials.runs import TINY_PROMPT, TINY_WORDS, FirstTokens, PairTrials, TinyTrials, tiny_params
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import Ticket
-from specdemo.ui.runs.run import Link, MeasurementRequest, Wanted, pair_here, prompt_in_words
+from specdemo.ui.runs.run import MeasurementRequest, Wanted, pair_here, prompt_in_words
 from specdemo.ui.view import wire
 from specdemo.ui.view.settings import judging_in_words, length_in_words, sampler_in_words
 from specdemo.words.catalogue import say
@@ -42,89 +42,125 @@ FEWEST_RUNS = 100  # of which something is said
 TOKENS, WORLDS_RUNS, AT_ONCE = 44, 1_000, 50
 
 
-@dataclass(frozen=True)
-class InPieces(MeasurementRequest):
+class MeasuredInPieces(MeasurementRequest):
     """What is measured in short pieces. Where others wait, it gives its turn back every TURN_PIECE seconds
-    and goes on after them, with pairs that may have been loaded again. begun: what is measured, from the
-    first turn on. It keeps no pair that others may need the memory of."""
+    and goes on after them, with pairs that may have been loaded again. It keeps no pair that others may need
+    the memory of. whose: what is measured, in words, from the first turn on. share: of its time that is over,
+    about."""
 
-    begun: list["OfTiny | OfPair | TwoWorlds"] = field(default_factory=list, init=False)
+    whose, share = "", 0.0
 
-    def begin(self, *pairs: AnyPair) -> "OfTiny | OfPair | TwoWorlds":
+    def begin(self, *pairs: AnyPair) -> str:
+        """Makes ready for the first piece. Returns what is measured, in words."""
+        raise NotImplementedError
+
+    def go_on(self, is_over: Callable[[], bool], *pairs: AnyPair) -> float:
+        """Measures a piece more, unless is_over gets true before its end. Returns the share from then on."""
+        raise NotImplementedError
+
+    def so_far(self) -> wire.Trials | wire.Worlds:
         raise NotImplementedError
 
     def work(self, ticket: Ticket, *pairs: AnyPair) -> Iterator[dict[str, Any]]:
-        if not self.begun:
-            self.begun.append(self.begin(*pairs))
-        pieces, shown = self.begun[0], -math.inf
-        yield {"whose": pieces.whose, "share": pieces.share}
-        while pieces.share < 1 and not (ticket.is_over or ticket.give_way()):
-            pieces.go_on(lambda: ticket.is_over, *pairs)
+        self.whose, shown = self.whose or self.begin(*pairs), -math.inf
+        yield {"whose": self.whose, "share": self.share}
+        while self.share < 1 and not (ticket.is_over or ticket.give_way()):
+            self.share = self.go_on(lambda: ticket.is_over, *pairs)
             if time.monotonic() - shown >= (self.period or 0.0):
-                yield self._known(pieces)
+                yield {"share": self.share, self.kind: self.so_far()}
                 shown = time.monotonic()
-        yield self._known(pieces)
-
-    def _known(self, pieces: "OfTiny | OfPair | TwoWorlds") -> dict[str, Any]:
-        return {"whose": pieces.whose, "share": pieces.share, self.kind: pieces.so_far()}
+        yield {"share": self.share, self.kind: self.so_far()}
 
 
-@dataclass(frozen=True)
-class TrialsRequest(InPieces):
+class TrialsRequest(MeasuredInPieces):
     """The trials that a visitor asks for. trial: one of TRIALS: "none" is the tiny pair without a mistake,
-    "pair" the chosen one. guesses: of the tiny pair, how many are drafted at each place."""
+    "pair" the chosen one. guesses: of the tiny pair, how many are drafted at each place. most: runs."""
 
-    trial: str
-    guesses: int = 1
+    most: int
+    trials: TinyTrials | PairTrials
 
-    async def choices(self, models: Models) -> list[Choice]:
-        return [self.choice] if self.trial == "pair" else []
+    def __post_init__(self) -> None:
+        self.trial, self.guesses = self.wanted.get("trial"), 2 if self.wanted.get("guesses") == 2 else 1
+        possible = TRIALS if self.guesses == 1 else ("none", *IN_TREES)
+        if self.trial not in possible:
+            raise ValueError(refusal("trial", "choice", self.trial, names=", ".join(possible)))
 
-    def begin(self, *pairs: AnyPair) -> "OfTiny | OfPair":
-        return OfPair(self, *pairs) if self.trial == "pair" else OfTiny(self)
-
-
-def trials_request(wanted: Wanted, choice: Choice, prompt: str, params: Params, link: Link) -> TrialsRequest:
-    trial, guesses = wanted.get("trial"), 2 if wanted.get("guesses") == 2 else 1
-    possible = TRIALS if guesses == 1 else ("none", *IN_TREES)
-    if trial not in possible:
-        raise ValueError(refusal("trial", "choice", trial, names=", ".join(possible)))
-    if trial == "pair":
-        check_prompt(prompt)
-        if params.draft_with == "none":
-            raise ValueError(message("off_already"))
-    return TrialsRequest("trials", choice, prompt, params, link, trial, guesses)
-
-
-class OfTiny:
-    """Trials of the tiny pair, as the page is told of them."""
-
-    most = TINY_RUNS
-
-    def __init__(self, request: TrialsRequest):
-        self.request = request
-        mistake = request.trial if request.trial in MISTAKES else None
-        params = tiny_params(request.params, mistake, request.guesses)
-        self.trials = TinyTrials(params, MISTAKES.get(request.trial, lambda loop: loop))
-
-    def go_on(self, is_over: Callable[[], bool], *pairs: AnyPair) -> None:
-        self.trials.run()
-
-    @property
-    def share(self) -> float:
-        return self.trials.seen.total() / self.most
-
-    @property
-    def whose(self) -> str:
-        params = self.trials.params
-        prompt = " ".join(TINY_WORDS[token_id] for token_id in TINY_PROMPT)
-        its = "trials.own_gamma" if self.request.params.gamma != params.gamma else "trials.gamma"
-        length = [] if params.tree else [say(its, gamma=params.gamma)]
-        how = ", ".join([*judging_in_words(params), sampler_in_words(params), *length])
-        return say("trials.of_tiny", prompt=prompt, how=how, seed=self.request.params.seed)
+    def counts(self) -> wire.Counts:
+        raise NotImplementedError
 
     def so_far(self) -> wire.Trials:
-        return _so_far(self, self.trials.params, tiny_counts(self.trials))
+        params = self.trials.params
+        return {
+            "trial": self.trial,
+            "guesses": self.guesses,
+            "most": self.most,
+            "greedy": params.temperature == 0,
+            "lossy": words_of_row("rules", params.rule, "name") if is_lossy(params) else "",
+            **self.counts(),
+        }
+
+
+class TrialsOfTiny(TrialsRequest):
+    most = TINY_RUNS
+
+    async def choices(self, models: Models) -> list[Choice]:
+        return []
+
+    def begin(self, *pairs: AnyPair) -> str:
+        mistake = self.trial if self.trial in MISTAKES else None
+        params = tiny_params(self.params, mistake, self.guesses)
+        self.trials = TinyTrials(params, MISTAKES.get(self.trial, lambda loop: loop))
+        prompt = " ".join(TINY_WORDS[token_id] for token_id in TINY_PROMPT)
+        its = "trials.own_gamma" if self.params.gamma != params.gamma else "trials.gamma"
+        length = [] if params.tree else [say(its, gamma=params.gamma)]
+        how = ", ".join([*judging_in_words(params), sampler_in_words(params), *length])
+        return say("trials.of_tiny", prompt=prompt, how=how, seed=self.params.seed)
+
+    def go_on(self, is_over: Callable[[], bool], *pairs: AnyPair) -> float:
+        self.trials.run()
+        return self.trials.seen.total() / self.most
+
+    def counts(self) -> wire.Counts:
+        return tiny_counts(self.trials)
+
+
+class TrialsOfPair(TrialsRequest):
+    """Runs of the chosen pair with drafting on and off."""
+
+    most = PAIR_RUNS
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_prompt(self.prompt)
+        if self.params.draft_with == "none":
+            raise ValueError(message("off_already"))
+
+    def begin(self, *pairs: AnyPair) -> str:
+        pair = pair_here(pairs[0], "trials")
+        params = pair.check(self.params)
+        self.trials = PairTrials(self.prompt, params)
+        how = ", ".join([*judging_in_words(params), sampler_in_words(params), *length_in_words(params)])
+        where = say("run.on_device", name=pair.info.name, device=pair.info.device_name)
+        prompt = prompt_in_words(self.prompt)
+        return say("trials.of_pair", prompt=prompt, pair=where, how=how, seed=params.seed)
+
+    def go_on(self, is_over: Callable[[], bool], *pairs: AnyPair) -> float:
+        self.trials.run(pair_here(pairs[0], "trials"), is_over)
+        return self.trials.drafting.total() / self.most
+
+    def counts(self) -> wire.Counts:
+        trials = self.trials
+        on, off, runs = trials.drafting, trials.alone, trials.drafting.total()
+        cells = sorted({**on, **off}, key=lambda cell: -(on[cell] + off[cell]))
+        names = {cell: trials.texts[cell] for cell in cells}
+        # A difference of two samples has twice the variance.
+        by_chance = chi_square.distance_by_chance(chi_square.shares_of(on + off), runs / 2)
+        shares, test = (chi_square.shares_of(on), chi_square.shares_of(off)), chi_square.homogeneity(on, off)
+        return _counts(trials, runs, test, *shares, names, by_chance)
+
+
+def trials_request(wanted: Wanted, *asked: Any) -> TrialsRequest:
+    return (TrialsOfPair if wanted.get("trial") == "pair" else TrialsOfTiny)(wanted, *asked)
 
 
 def tiny_counts(trials: TinyTrials) -> wire.Counts:
@@ -135,50 +171,6 @@ def tiny_counts(trials: TinyTrials) -> wire.Counts:
     by_chance = chi_square.distance_by_chance(p, seen.total())
     share, test = chi_square.shares_of(seen), chi_square.goodness_of_fit(seen, p)
     return _counts(trials, seen.total(), test, share, p, names, by_chance)
-
-
-class OfPair:
-    """Trials of the chosen pair with drafting on and off, as the page is told of them."""
-
-    most = PAIR_RUNS
-
-    def __init__(self, request: TrialsRequest, pair: AnyPair):
-        pair = pair_here(pair, "trials")
-        self.request = request
-        self.params = params = pair.check(request.params)
-        self.trials = PairTrials(request.prompt, params)
-        how = ", ".join([*judging_in_words(params), sampler_in_words(params), *length_in_words(params)])
-        where = say("run.on_device", name=pair.info.name, device=pair.info.device_name)
-        prompt = prompt_in_words(request.prompt)
-        self.whose = say("trials.of_pair", prompt=prompt, pair=where, how=how, seed=params.seed)
-
-    def go_on(self, is_over: Callable[[], bool], *pairs: AnyPair) -> None:
-        self.trials.run(pair_here(pairs[0], "trials"), is_over)
-
-    @property
-    def share(self) -> float:
-        return self.trials.drafting.total() / self.most
-
-    def so_far(self) -> wire.Trials:
-        trials = self.trials
-        on, off, runs = trials.drafting, trials.alone, trials.drafting.total()
-        cells = sorted({**on, **off}, key=lambda cell: -(on[cell] + off[cell]))
-        names = {cell: trials.texts[cell] for cell in cells}
-        # A difference of two samples has twice the variance.
-        by_chance = chi_square.distance_by_chance(chi_square.shares_of(on + off), runs / 2)
-        shares, test = (chi_square.shares_of(on), chi_square.shares_of(off)), chi_square.homogeneity(on, off)
-        return _so_far(self, self.params, _counts(trials, runs, test, *shares, names, by_chance))
-
-
-def _so_far(of: OfTiny | OfPair, params: Params, counts: wire.Counts) -> wire.Trials:
-    return {
-        "trial": of.request.trial,
-        "guesses": of.request.guesses,
-        "most": of.most,
-        "greedy": params.temperature == 0,
-        "lossy": words_of_row("rules", params.rule, "name") if is_lossy(params) else "",
-        **counts,
-    }
 
 
 def _counts(
@@ -227,24 +219,6 @@ def verdict_of(test: chi_square.ChiSquare, runs: int, cells: int) -> wire.Trials
     return "unclear" if test.p_value < UNSUSPICIOUS else "fits"
 
 
-@dataclass(frozen=True)
-class WorldsRequest(InPieces):
-    """All stops, that one first."""
-
-    stop: int
-
-    def begin(self, *pairs: AnyPair) -> "TwoWorlds":
-        return TwoWorlds(self, *pairs)
-
-
-def worlds_request(wanted: Wanted, choice: Choice, prompt: str, params: Params, link: Link) -> WorldsRequest:
-    check_prompt(prompt)
-    stop = wanted.get("stop")
-    if type(stop) is not int or not 0 <= stop < STOPS:
-        raise ValueError(refusal("worlds", "worlds_stop", stop))
-    return WorldsRequest("worlds", choice, prompt, params_of(params), link, stop)
-
-
 def params_of(params: Params) -> Params:
     """The Params at every stop: sampler, seed and draft length are the visitor's. Greedy runs are made
     anyway, so those beside them have the usual temperature then."""
@@ -264,51 +238,49 @@ def params_of(params: Params) -> Params:
     )
 
 
-class TwoWorlds:
-    """All stops, as the page is told of them. most: runs of the tiny pair at each. texts: by stop, what has
+class WorldsRequest(MeasuredInPieces):
+    """Two worlds: all stops, that one first. most: runs of the tiny pair at each. texts: by stop, what has
     been run."""
 
-    def __init__(self, request: WorldsRequest, pair: AnyPair, most: int = WORLDS_RUNS):
-        pair = pair_here(pair, "worlds")
-        self.request, self.params, self.most = request, pair.check(request.params), most
+    most = WORLDS_RUNS
+
+    def __post_init__(self) -> None:
+        check_prompt(self.prompt)
+        self.stop = self.wanted.get("stop")
+        if type(self.stop) is not int or not 0 <= self.stop < STOPS:
+            raise ValueError(refusal("worlds", "worlds_stop", self.stop))
+        self.params = params_of(self.params)
+        self.order = sorted(range(STOPS), key=lambda stop: (stop != self.stop, stop))
         self.texts: dict[int, dict[str, list[wire.WorldsRound]]] = {}
         self.trials: dict[int, TinyTrials] = {}
-        params, where = self.params, say("run.on_device", name=pair.info.name, device=pair.info.device_name)
-        how, prompt = f"{sampler_in_words(params)}, γ {params.gamma}", prompt_in_words(request.prompt)
-        self.whose = say("worlds.of", prompt=prompt, pair=where, how=how, seed=params.seed)
 
-    def go_on(self, is_over: Callable[[], bool], *pairs: AnyPair) -> None:
-        stops = sorted(range(STOPS), key=lambda stop: (stop != self.request.stop, stop))
-        if untold := [stop for stop in stops if stop not in self.texts]:
-            self._run(pair_here(pairs[0], "worlds"), untold[0], is_over)
+    def begin(self, *pairs: AnyPair) -> str:
+        pair = pair_here(pairs[0], "worlds")
+        self.params = params = pair.check(self.params)
+        where = say("run.on_device", name=pair.info.name, device=pair.info.device_name)
+        how, prompt = f"{sampler_in_words(params)}, γ {params.gamma}", prompt_in_words(self.prompt)
+        return say("worlds.of", prompt=prompt, pair=where, how=how, seed=params.seed)
+
+    def go_on(self, is_over: Callable[[], bool], *pairs: AnyPair) -> float:
+        """First the texts of each stop, then runs of the tiny pair at that which has the fewest."""
+        pair = pair_here(pairs[0], "worlds")
+        if left := [stop for stop in self.order if stop not in self.texts]:
+            runs = {"sampled": self.params, "greedy": replace(self.params, temperature=0.0)}
+            traces = {name: world(pair, self.prompt, how, left[0], is_over) for name, how in runs.items()}
+            if not is_over():
+                self.texts[left[0]] = {name: [*map(_round, one.rounds)] for name, one in traces.items()}
         else:
-            self._try(min(stops, key=lambda stop: self._tried(stop)), is_over)
-
-    def _run(self, pair: Pair, stop: int, is_over: Callable[[], bool]) -> None:
-        greedy = replace(self.params, temperature=0.0)
-        sampled, greedily = (
-            world(pair, self.request.prompt, params, stop, is_over) for params in (self.params, greedy)
-        )
-        if not is_over():
-            runs = {"sampled": sampled, "greedy": greedily}
-            self.texts[stop] = {name: list(map(_round, run.rounds)) for name, run in runs.items()}
-
-    def _try(self, stop: int, is_over: Callable[[], bool]) -> None:
-        if stop not in self.trials:
-            self.trials[stop] = TinyTrials(tiny_params(self.params), alter=partial(mixed, stop))
-        for _ in range(min(AT_ONCE, self.most - self._tried(stop))):
-            if is_over():
-                return
-            self.trials[stop].run()
+            stop = min(self.order, key=self._tried)
+            if stop not in self.trials:
+                self.trials[stop] = TinyTrials(tiny_params(self.params), alter=partial(mixed, stop))
+            for _ in range(min(AT_ONCE, self.most - self._tried(stop))):
+                if not is_over():
+                    self.trials[stop].run()
+        tried = sum(map(self._tried, self.order)) / (STOPS * self.most)
+        return (len(self.texts) / STOPS + 9 * tried) / 10  # the tiny pair's runs take most of the time
 
     def _tried(self, stop: int) -> int:
         return self.trials[stop].seen.total() if stop in self.trials else 0
-
-    @property
-    def share(self) -> float:
-        """Of its time, about; the tiny pair's runs take most of it."""
-        tried = sum(map(self._tried, range(STOPS))) / (STOPS * self.most)
-        return (len(self.texts) / STOPS + 9 * tried) / 10
 
     def so_far(self) -> wire.Worlds:
         counts = {stop: tiny_counts(trials) for stop, trials in self.trials.items()}

@@ -4,7 +4,7 @@ would take. Without torch and without Gradio."""
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
 from specdemo.engine.detokenize import Pieces
@@ -43,27 +43,25 @@ PLAIN_IN_TURNS = 4 / 3  # plain rounds beside each of a run in turns, at most: S
 SET_SIZE = 5  # prompts in a set
 
 
+@dataclass(eq=False)
 class RunFeed:
     """What pages are told of one run: the rounds from one on, or a snapshot of everything.
 
     tokenizer: None shows the prompt as one piece. recorded: the run is not going on; the page plays it. link:
     the query of the address that asks for the run. before: the names of the runs that have answered the turns
-    before.
+    before. settles: its last numbers may still change.
     """
 
-    def __init__(
-        self,
-        trace: Trace,
-        tokenizer: Any = None,
-        recorded: bool = False,
-        link: str = "",
-        before: Sequence[str] = (),
-    ) -> None:
-        self.trace, self.tokenizer, self.recorded, self.link = trace, tokenizer, recorded, link
-        self.before = before
+    trace: Trace
+    tokenizer: Any = None
+    recorded: bool = False
+    link: str = ""
+    before: Sequence[str] = ()
+    settles: bool = False
+
+    def __post_init__(self) -> None:
         self._told = 0, 0  # rounds that can be told, and the length of their text
-        self.ended = recorded  # its last numbers, which come after the last round, are there
-        self.settles = False  # they may still change
+        self.ended = self.recorded  # its last numbers, which come after the last round, are there
 
     def update(self, since: int) -> wire.Update:
         """The rounds from `since` on; while the run goes on, no more than one message can well hold. A run

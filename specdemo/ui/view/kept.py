@@ -2,8 +2,8 @@
 torch and without Gradio.
 
 A large file is read in a process of its own: the one call that reads it would keep everybody waiting, and
-what it needs is free again when the process has ended. python -m specdemo.ui.view.kept reads a file from
-standard input and writes an OpenedTrace as JSON.
+what it needs is free again when the process has ended. python -m specdemo.ui.view.kept NAME LANGUAGE reads a
+file from standard input and writes what `opened` returns as JSON.
 """
 
 import asyncio
@@ -13,26 +13,22 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter
 
-from specdemo.events import ChatMessage, Params
+from specdemo.events import ChatMessage
 from specdemo.events.trace import NotATrace, Trace
 from specdemo.loading.catalog import ROOT
-from specdemo.ui.view.feed import MOST_PROMPT_TOKENS, RunFeed, conversation, prompt_tokens
+from specdemo.ui.view.feed import MOST_PROMPT_TOKENS, RunFeed, conversation, notice
 from specdemo.ui.view.settings import Values, in_words, values_of
-from specdemo.ui.view.wire import Notice, PageMessage, Update
+from specdemo.ui.view.texts import unfinished
+from specdemo.ui.view.wire import PageMessage, Update
 from specdemo.words.catalogue import LANGUAGES, say, speaking, spoken
 
 COMPRESSED = {"Content-Encoding": "gzip", "Cache-Control": "no-store"}  # headers of what is sent of it
 SMALL_FILE = 256 * 1024  # bytes of a file that is read within 0.02 s, in a thread
 T = TypeVar("T")
-
-
-def file_name(params: Params) -> str:
-    return f"specdemo-seed-{params.seed}.json" if params.temperature else "specdemo-greedy.json"
 
 
 def json_of(update: Update) -> str:
@@ -45,11 +41,16 @@ def json_of(update: Update) -> str:
 
 @dataclass(frozen=True)
 class KeptRun:
-    """A run that has ended or was opened, compressed: by language, the message that shows all of it, and its
-    trace. values: what the page's controls then hold, if it was opened. link: the query of the address that
-    asks for it. conversation: see `conversation`."""
+    """A run that has ended or was opened, compressed. The message that shows all of it is made of three JSON
+    texts. starts: by language, the message with those parts of its update that have words. prompt: the
+    prompt's tokens. rest: all else. trace: the run's file. values: what the page's controls then hold, if it
+    was opened. link: the query of the address that asks for it. conversation: see `conversation`."""
 
-    messages: dict[str, bytes]
+    __pydantic_config__ = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+
+    starts: dict[str, bytes]
+    prompt: bytes
+    rest: bytes
     trace: bytes
     file_name: str
     seed: int | None
@@ -59,48 +60,46 @@ class KeptRun:
 
     @property
     def size(self) -> int:
-        return len(self.trace) + sum(map(len, self.messages.values()))
+        return sum(map(len, (*self.starts.values(), self.prompt, self.rest, self.trace)))
 
+    def message(self) -> bytes:
+        """The compressed message in the language that is spoken."""
+        start, prompt, rest = map(gzip.decompress, (self.starts[spoken()], self.prompt, self.rest))
+        return packed(b'%b, "prompt": %b, %b}' % (start[:-2], prompt, rest[1:]))
 
-def as_recorded(kept: KeptRun, tag: str) -> str:
-    """The JSON of the message in this language, as a file shows it elsewhere and on another day."""
-    message = json.loads(gzip.decompress(kept.messages[tag]))
-    feed = RunFeed(Trace.from_json(gzip.decompress(kept.trace).decode()), recorded=True)
-    with speaking(tag):
+    def as_recorded(self) -> str:
+        """The message's JSON as a file shows it elsewhere and on another day."""
+        message = json.loads(gzip.decompress(self.message()))
+        feed = RunFeed(Trace.from_json(gzip.decompress(self.trace).decode()), recorded=True)
         message["update"] |= feed.words_of(message["update"])
-    return json.dumps(message)
+        return json.dumps(message)
 
 
-def kept_run(feed: RunFeed, said: Callable[[], Notice] | None = None) -> KeptRun:
-    """The feed's run, compressed. said: makes the notice that the message has, in the language that is
-    spoken."""
-    trace, (words, rest) = feed.trace, in_parts(feed)
-    messages = packed_messages(lambda: {"notice": said()} if said else {}, words, json_of(rest))
-    file, name = packed(trace.to_json()), file_name(trace.params)
-    return KeptRun(messages, file, name, trace.params.seed, conversation=conversation(trace), link=feed.link)
+def kept_run(feed: RunFeed, name: str = "") -> KeptRun:
+    """The feed's run, compressed. name: by which its message says that it has been opened."""
+    trace, params, snapshot = feed.trace, feed.trace.params, feed.snapshot()
 
+    def start() -> dict[str, Any]:
+        message: dict[str, Any] = {"name": name} if name else {}
+        if feed.recorded:
+            message["notice"] = notice("recorded", unfinished(trace))
+        return message | {"update": feed.words_of(snapshot)}
 
-def in_parts(feed: RunFeed) -> tuple[dict[str, Update], Update]:
-    """The parts of a snapshot that have words, by language, and its other parts."""
-    snapshot = feed.snapshot()
-    words = in_each_language(lambda: feed.words_of(snapshot))
-    rest = {key: value for key, value in snapshot.items() if key not in words[spoken()]}
-    return words, cast(Update, rest)
+    messages = in_each_language(start)
+    starts, words = {tag: packed(json.dumps(one)) for tag, one in messages.items()}, messages["en"]["update"]
+    prompt = packed(json.dumps(snapshot.pop("prompt")))
+    rest = packed(json_of({key: value for key, value in snapshot.items() if key not in words}))
+    file_name = f"specdemo-seed-{params.seed}.json" if params.temperature else "specdemo-greedy.json"
+    more = {"conversation": conversation(trace), "link": feed.link}
+    return KeptRun(starts, prompt, rest, packed(trace.to_json()), file_name, params.seed, **more)
 
 
 def in_each_language(make: Callable[[], T]) -> dict[str, T]:
-    found = {}
+    words = {}
     for tag in LANGUAGES:
         with speaking(tag):
-            found[tag] = make()
-    return found
-
-
-def packed_messages(rest: Callable[[], PageMessage], words: dict[str, Any], update: str) -> dict[str, bytes]:
-    """The compressed message in each language. rest: makes its parts besides the update in the language that
-    is spoken. words: by language, those of the update. update: the JSON of its other parts."""
-    starts = in_each_language(lambda: json.dumps({**rest(), "update": words[spoken()]}))
-    return {tag: packed(f"{start[:-2]}, {update[1:]}}}") for tag, start in starts.items()}
+            words[tag] = make()
+    return words
 
 
 def with_update(message: PageMessage, update: Update) -> str:
@@ -114,35 +113,18 @@ def packed(text: str | bytes) -> bytes:
     return gzip.compress(text.encode() if isinstance(text, str) else text, compresslevel=1, mtime=0)
 
 
-@dataclass
-class OpenedTrace:
-    """A trace that has been read. head: without rounds, output ids, the text of what is no chat, and most of
-    a very long prompt's tokens. update, file: the JSON of the page's update but for its words and its prompt,
-    and of the trace, compressed. words: by language, the update's words. wrong: by language, why a file is no
-    trace."""
-
-    __pydantic_config__ = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
-
-    head: Trace | None
-    update: bytes
-    file: bytes
-    wrong: dict[str, str] = field(default_factory=dict)
-    words: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-
-def opened(body: bytes) -> OpenedTrace:
+def opened(body: bytes, name: str) -> tuple[Trace, KeptRun] | str:
+    """The trace in a file, without rounds, texts of the output and most tokens of a very long prompt, and the
+    run as it is kept under this name; or, in the language that is spoken, why the file is no trace."""
     try:
         trace = Trace.from_json(body.decode())
     except UnicodeDecodeError:
-        return _wrong(lambda: say("traces.no_json"))
+        return say("traces.no_json")
     except NotATrace as error:
-        return _wrong(partial(what_is_wrong, error))
+        return what_is_wrong(error)
     ids = trace.prompt_ids[: MOST_PROMPT_TOKENS + 1]
-    text = trace.text if trace.params.chat else ""
-    head = replace(trace, prompt_ids=ids, rounds=[], output_ids=[], text=text)
-    words, update = in_parts(RunFeed(trace, recorded=True))
-    update.pop("prompt", None)
-    return OpenedTrace(head, packed(json_of(update)), packed(trace.to_json()), words=words)
+    head = replace(trace, prompt_ids=ids, rounds=[], output_ids=[], text="")
+    return head, kept_run(RunFeed(trace, recorded=True), name)
 
 
 def what_is_wrong(error: NotATrace) -> str:
@@ -160,10 +142,6 @@ def what_is_wrong(error: NotATrace) -> str:
     return say("traces.wrong_part", part=part.replace("_", " "))
 
 
-def _wrong(why: Callable[[], str]) -> OpenedTrace:
-    return OpenedTrace(None, b"", b"", in_each_language(why))
-
-
 def values_of_trace(trace: Trace, weights: Values | None) -> Values:
     """What the controls hold beside a trace. weights: those of its pair; None where it cannot be chosen."""
     asked = trace.messages[-1].content if trace.messages else trace.prompt
@@ -171,40 +149,28 @@ def values_of_trace(trace: Trace, weights: Values | None) -> Values:
     return {"prompt": asked, **values_of(trace.params), **chosen}
 
 
-def kept_trace(
-    one: OpenedTrace, rest: Callable[[], PageMessage], tokenizer: Any, weights: Values | None = None
-) -> KeptRun:
-    """The opened trace as it is kept. rest: makes the parts of its message besides the update, in the
-    language that is spoken. weights: as `values_of_trace` takes them."""
-    assert one.head is not None
-    prompt = json.dumps(prompt_tokens(one.head, tokenizer, recorded=True))
-    update = gzip.decompress(one.update).decode()
-    messages = packed_messages(rest, one.words, f'{{"prompt": {prompt}, {update[1:]}')
-    params, values = one.head.params, values_of_trace(one.head, weights)
-    return KeptRun(messages, one.file, file_name(params), params.seed, values, conversation(one.head))
-
-
-async def read_file(body: bytes) -> OpenedTrace:
-    """The trace in a visitor's file, without keeping others waiting."""
+async def read_file(body: bytes, name: str) -> tuple[Trace, KeptRun] | str:
+    """What `opened` returns for a visitor's file, without keeping others waiting."""
     if len(body) <= SMALL_FILE:
-        return await asyncio.to_thread(opened, body)
+        return await asyncio.to_thread(opened, body, name)
     reader = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "specdemo.ui.view.kept"),
+        *(sys.executable, "-m", "specdemo.ui.view.kept", name, spoken()),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         cwd=ROOT,
     )
     try:
-        said, _ = await reader.communicate(body)
+        written, _ = await reader.communicate(body)
     finally:
         if reader.returncode is None:
             reader.kill()
     if reader.returncode:
-        return _wrong(lambda: say("traces.unread"))
-    return await asyncio.to_thread(_JSON.validate_json, said)
+        return say("traces.unread")
+    return await asyncio.to_thread(_OPENED.validate_json, written)
 
 
-_JSON = TypeAdapter(OpenedTrace)
+_OPENED = TypeAdapter(tuple[Trace, KeptRun] | str)
 
 if __name__ == "__main__":
-    sys.stdout.buffer.write(_JSON.dump_json(opened(sys.stdin.buffer.read())))
+    with speaking(sys.argv[2]):
+        sys.stdout.buffer.write(_OPENED.dump_json(opened(sys.stdin.buffer.read(), sys.argv[1])))

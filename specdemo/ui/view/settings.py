@@ -171,13 +171,11 @@ def judging_in_words(params: Params) -> list[str]:
         values = "".join(f" {number(value, 'g')}" for value in values_of_rule(params).values())
         rule = words_of_row("rules", params.rule, "name") + values
         words.append(say(f"said.{'lossy_rule' if is_lossy(params) else 'rule'}", rule=rule))
-    if params.confidence > 0 and "confidence" in METHODS[params.draft_with].fields:
-        words.append(say("said.confidence", value=number(params.confidence, "g")))
-    if params.tree and "tree" in METHODS[params.draft_with].fields:
-        words.append(say("said.tree", value=as_text(params.tree)))
-    own = params.draft_temperature
-    if own is not None and "draft_temperature" in METHODS[params.draft_with].fields:
-        words.append(say("said.draft_temperature", value=number(own, "g")))
+    for name in ("confidence", "tree", "draft_temperature"):
+        value = getattr(params, name)
+        if value != getattr(DEFAULTS, name) and name in METHODS[params.draft_with].fields:
+            shown = as_text(value) if name == "tree" else number(value, "g")
+            words.append(say(f"said.{name}", value=shown))
     return words
 
 
