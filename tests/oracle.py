@@ -400,7 +400,11 @@ class Decoding:
 
     def __init__(self, decoder: Loop, prompt):
         self.decoder = decoder
-        self.events = decoder.decode(list(prompt))
+        self.events = self._made(list(prompt))
+
+    def _made(self, prompt):
+        yield self.decoder.prefill(prompt)
+        yield from self.decoder.rounds(prompt)
 
     def __iter__(self):
         return self.events
