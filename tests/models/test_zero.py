@@ -25,7 +25,6 @@ from specdemo.ui.runs.limits import Visitor
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import RunQueue
 from specdemo.ui.runs.run import RunProgress, follow
-from specdemo.words.message import message_of
 
 sys.path.append(str(Path(__file__).parents[1] / "stand_ins"))
 import spaces
@@ -152,9 +151,8 @@ def test_a_run_that_loses_the_gpu_says_so(pair, monkeypatch):
 
     monkeypatch.setattr(zero, "_in_fork", dies)
     monkeypatch.setattr(zero, "_tasks", weakref.WeakKeyDictionary())
-    with pytest.raises(PairError) as refused:
+    with pytest.raises(PairError, match=zero.TAKEN_BACK[:25]):
         finished(zero.start_run(pair, PROMPT, PARAMS))
-    assert message_of(refused.value) == zero.TAKEN_BACK
 
 
 def test_a_visitors_run_goes_through_it_in_the_visitors_context(models, pair, monkeypatch):
