@@ -228,9 +228,10 @@ class Run:
         self._free = weakref.finalize(self, _free, pair, self.trace)
         self.pair, self.started = pair, started
         if isinstance(pair, ServedPair):
-            self._events = served_events(pair, started, self.trace, is_closing)
+            events = served_events(pair, started, self.trace, is_closing)
         else:
-            self._events = _events(pair, started, self.trace, is_closing, measure, alter)
+            events = _events(pair, started, self.trace, is_closing, measure, alter)
+        self._events = _without_mistakes(events)
 
     def __iter__(self) -> "Run":
         return self
@@ -240,8 +241,7 @@ class Run:
             if self._closing.is_set():
                 raise StopIteration
             try:
-                with no_mistakes():
-                    event = next(self._events)
+                event = next(self._events)
             except BaseException:
                 self._free()
                 raise
@@ -265,6 +265,11 @@ class Run:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _without_mistakes(events: Iterator[Event]) -> Generator[Event, None, None]:
+    with no_mistakes():
+        yield from events
 
 
 def _free(pair: AnyPair, trace: Trace) -> None:
