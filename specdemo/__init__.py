@@ -3,6 +3,7 @@
 The public names are loaded when they are first used (PEP 562), so importing the package does not load torch.
 """
 
+# ruff: noqa: F401 - `__all__` lists the names by _HOME
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -14,22 +15,6 @@ if TYPE_CHECKING:  # the same names, for editors and type checkers
     from specdemo.loading.pair import Pair
     from specdemo.session import Run, generate, stream
     from specdemo.ui.page.alone import show
-
-__all__ = [
-    "Finished",
-    "Pair",
-    "PairError",
-    "Params",
-    "Round",
-    "Run",
-    "Started",
-    "Trace",
-    "__version__",
-    "generate",
-    "load_pair",
-    "show",
-    "stream",
-]
 
 _HOME = {
     "Finished": "specdemo.events",
@@ -46,6 +31,7 @@ _HOME = {
     "show": "specdemo.ui.page.alone",
     "stream": "specdemo.session",
 }
+__all__ = list(_HOME)
 
 
 def __getattr__(name: str) -> object:

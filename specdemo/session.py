@@ -10,11 +10,11 @@ from random import SystemRandom
 
 from specdemo.drafters.base import Materials
 from specdemo.drafters.table import drafting_by
-from specdemo.engine.compiled import Compiled, compiled
+from specdemo.engine.compiled import compiled
 from specdemo.engine.detokenize import Pieces
 from specdemo.engine.draft import LONGEST_DRAFT, DraftLength, GivenDrafter, NoDrafter
 from specdemo.engine.emit import Emitter, StopCriteria
-from specdemo.engine.loop import Loop, Prefilled
+from specdemo.engine.loop import Loop
 from specdemo.engine.rules import rule_of
 from specdemo.engine.sampling import Sampler
 from specdemo.engine.step import Verifier
@@ -179,7 +179,7 @@ def one_round(
             drafter = GivenDrafter(list(given), pair.vocab_size, loop.verifier.target.device)
             loop = replace(loop, drafter=drafter, length=DraftLength(len(given)))
         with no_mistakes(), pair.runner.active():
-            next(loop.decode(ids))  # reads the text
+            loop.prefill(ids)
             return None if is_over() else (loop.round(ids, index), loop.finish)
 
 
@@ -290,15 +290,15 @@ def _events(
     yield started
     try:
         loop = alter(loop_of(pair, started, is_closing))
-        rounds = loop.decode(list(started.prompt_ids))
+        ids = list(started.prompt_ids)
+        with pair.runner.active():
+            trace.stats = metrics.after_prefill(trace.stats, *loop.prefill(ids))
+        if is_closing():  # the caches can lack a part of the prompt
+            return
+        rounds = loop.rounds(ids)
         while trace.finish is None:
             with pair.runner.active():
                 event = next(rounds)
-            if isinstance(event, Prefilled):
-                trace.stats = metrics.after_prefill(trace.stats, event.forwards, event.ms)
-                if is_closing():  # the caches can lack a part of the prompt
-                    return
-                continue
             trace.add(event, loop.emitter.pieces.flush())
             if loop.finish:  # before the yield, so that whoever sees the last round sees a whole text
                 trace.end(loop.finish)
@@ -385,11 +385,12 @@ def loop_of(pair: Pair, started: Started, is_over: IsOver) -> Loop:
     params = started.params
     method = drafting_by(params.draft_with)
     setup = pair.runner.begin_run(method.own(pair, params))
-    code = compiled() if setup.on_cpu else Compiled()
+    code = compiled() if setup.on_cpu else None
+    draw = code.draw if code else None
     of_prompt, theirs = len(started.prompt_ids), of_drafter(params)
     grammar = pair.grammars.compiled(params, of_prompt, Thoughts.at_first(started))
-    sampler = Sampler(params, of_prompt, code.sampling, grammar)
-    drafting = sampler if theirs == params else Sampler(theirs, of_prompt, code.sampling, grammar)
+    sampler = Sampler(params, of_prompt, draw, grammar)
+    drafting = sampler if theirs == params else Sampler(theirs, of_prompt, draw, grammar)
     longest = int(min(len(started.prompt_ids) + params.max_new_tokens, pair.context))
     tree = tree_of(params)
     if tree is not None:
@@ -430,7 +431,7 @@ def loop_of(pair: Pair, started: Started, is_over: IsOver) -> Loop:
         eos=tuple(sorted(eos)),
         confidence=params.confidence,
         draft_sampler=drafting,
-        compiled_verdict=code.verdict,
+        compiled_verdict=code.judge if code else None,
         tree=tree,
     )
     cost = NO_COST

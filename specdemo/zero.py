@@ -12,12 +12,10 @@ import os
 import re
 import threading
 import weakref
-from collections import deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
-from time import perf_counter
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -28,15 +26,12 @@ from specdemo.events.trace import Trace
 from specdemo.loading.pair import AnyPair, Pair
 from specdemo.runtime import attention, cuda, shared
 from specdemo.runtime.lm import keeps_state
-from specdemo.words.message import Message, message, message_of
+from specdemo.words.message import Message, message
 
-# Seconds for which the GPU is asked for. The first two are for what no run has shown yet.
+# Seconds for which the GPU is asked for. A visitor's quota must have room for them; only what is used counts.
 PREPARE_SECONDS = 5.0  # until the first round: for the models to reach the GPU, and for the prompt
-TOKEN_SECONDS = 0.05  # for a token; a pair of 8 billion parameters needs about half of it
-LEAST_SECONDS, MOST_SECONDS = 3, 60
-MARGIN = 1.25  # for a slower host; a round is asked for each token, as if no draft were accepted
-ENOUGH_ROUNDS = 8  # from which on a run tells what a round takes
-KEPT = 8  # runs that are remembered, the slowest of which counts
+TOKEN_SECONDS = 0.1  # for a token; a pair of 8 billion parameters needs about a quarter of it
+MOST_SECONDS = 60
 TAKEN_BACK = message("taken_back")
 
 
@@ -55,72 +50,23 @@ def _decorator() -> Callable[..., Any] | None:
 GPU = _decorator()
 
 
-@dataclass
-class Spent:
-    """The GPU's time that the last runs of a pair took, in seconds, and how much the next one asks for.
-
-    prepared: until the first round was there, in new processes alone: nobody knows whether the next one is.
-    by_way: of a round after that one, by what its time depends on most: how it is drafted, and whether
-    greedily. How many tokens a round brings depends on the text, so a run asks for one round a token."""
-
-    prepared: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
-    by_way: dict[Hashable, deque[float]] = field(default_factory=dict)
-
-    def seconds_for(self, params: Params) -> int:
-        """Says how many to ask for. A visitor's quota must have room for them; only what is used counts."""
-        prepare = MARGIN * max(self.prepared) if self.prepared else PREPARE_SECONDS
-        taken = self.by_way.get(_way(params))
-        a_round = MARGIN * max(taken) if taken else TOKEN_SECONDS
-        needed = math.ceil(prepare + a_round * params.max_new_tokens)
-        return min(MOST_SECONDS, max(LEAST_SECONDS, needed))
-
-    def add(self, params: Params, is_new: bool, prepared: float, later: float, rounds: int) -> None:
-        """Adds a run that took `later` seconds for `rounds` rounds after the first one. Of one that was cut
-        short they go on to the cut, so the next one asks for more than it had."""
-        if is_new:
-            self.prepared.append(prepared)
-        if rounds:
-            self.by_way.setdefault(_way(params), deque(maxlen=KEPT)).append(later / rounds)
-
-
-def _way(params: Params) -> Hashable:
-    drafts = (params.tree or params.gamma) if params.draft_with != "none" else 0
-    return params.draft_with, drafts, params.temperature == 0
+def seconds_for(params: Params) -> int:
+    """Says how many to ask for."""
+    return min(MOST_SECONDS, math.ceil(PREPARE_SECONDS + TOKEN_SECONDS * params.max_new_tokens))
 
 
 @dataclass(frozen=True)
 class News:
-    """What the forked process tells: an event, and what the trace has after it. seconds: since the GPU was
-    lent for this run. is_new: whether the process was made for it, and so had the models to move."""
+    """What the forked process tells: an event, and what the trace has after it."""
 
     event: Started | Round | Finished
     stats: Stats
     unfinished: str
     finish: Finish | None
-    seconds: float
-    is_new: bool
 
 
 Task = Callable[[Started, bool], Iterator[News | Message]]  # a message: what went wrong, as the trace has it
-
-
-class Place(NamedTuple):
-    """Where a pair runs, and what its runs took there."""
-
-    task: Task
-    spent: Spent
-
-
-_places: weakref.WeakKeyDictionary[Pair, Place] = weakref.WeakKeyDictionary()
-_forked_at: float | None = None  # by perf_counter; None in the server, and once a run has begun in a fork
-
-
-def _note_fork() -> None:
-    global _forked_at
-    _forked_at = perf_counter()
-
-
-os.register_at_fork(after_in_child=_note_fork)
+_tasks: weakref.WeakKeyDictionary[Pair, Task] = weakref.WeakKeyDictionary()
 
 
 def start_run(
@@ -145,12 +91,12 @@ def start_run(
         raise
 
 
-def place(pair: Pair) -> Place:
+def place(pair: Pair) -> Task:
     """Gives the function that runs this pair on ZeroGPU, one for each pair, since the package reuses a
     function's process, which knows only the pairs that were there when it was forked. The first one must be
     made before the server starts."""
-    if pair not in _places:
-        known, spent = weakref.ref(pair), Spent()  # the package keeps the function for ever
+    if pair not in _tasks:
+        known = weakref.ref(pair)  # the package keeps the function for ever
 
         def run_on_gpu(started: Started, measure: bool) -> Iterator[News | Message]:
             held = known()
@@ -158,9 +104,8 @@ def place(pair: Pair) -> Place:
             yield from _in_fork(held, started, measure)
 
         assert GPU is not None
-        task = GPU(run_on_gpu, duration=lambda started, measure: spent.seconds_for(started.params))
-        _places[pair] = Place(task, spent)
-    return _places[pair]
+        _tasks[pair] = GPU(run_on_gpu, duration=lambda started, measure: seconds_for(started.params))
+    return _tasks[pair]
 
 
 def can_be_timed_in_turns(pair: AnyPair) -> bool:
@@ -169,8 +114,6 @@ def can_be_timed_in_turns(pair: AnyPair) -> bool:
 
 
 def _in_fork(pair: Pair, started: Started, measure: bool) -> Iterator[News | Message]:
-    global _forked_at
-    begun, is_new, _forked_at = _forked_at or perf_counter(), _forked_at is not None, None
     cuda.ALONE, attention.LOCK, shared.SHARED_LOCK = threading.RLock(), threading.RLock(), threading.Lock()
     torch.set_num_threads(1)  # OpenMP's threads are gone after a fork, and more than one would wait for them
     pair = replace(pair.with_capture("off"), lock=threading.Lock())
@@ -179,8 +122,7 @@ def _in_fork(pair: Pair, started: Started, measure: bool) -> Iterator[News | Mes
         with session.Run(pair, started, measure) as run:
             for event in run:
                 trace = run.trace
-                seconds = perf_counter() - begun
-                yield News(event, trace.stats, trace.unfinished, trace.finish, seconds, is_new)
+                yield News(event, trace.stats, trace.unfinished, trace.finish)
     except Exception as error:
         yield failure(error)
 
@@ -191,10 +133,7 @@ class ForkedRun(Iterator[Started | Round | Finished], AbstractContextManager):
 
     def __init__(self, pair: Pair, started: Started, measure: bool):
         self.trace = Trace.begin(started)
-        task, self._spent = place(pair)
-        self._news, self._params = task(started, measure), started.params
-        self._begun: float | None = None  # when the GPU was lent
-        self._first: News | None = None  # with a round
+        self._news = place(pair)(started, measure)
         self._computing = threading.Lock()  # held while an event is awaited
         self._telling = threading.Lock()  # held while the trace changes
         self._closing = threading.Event()
@@ -216,18 +155,9 @@ class ForkedRun(Iterator[Started | Round | Finished], AbstractContextManager):
         try:
             news = self._next_news()
         except PairError as error:
-            if message_of(error) == TAKEN_BACK:
-                self._learn_of_cut()
             self._end("error", str(error))
             self._leave()
             raise
-        self._begun = perf_counter() - news.seconds
-        if isinstance(news.event, Round):
-            self._first = self._first or news
-        elif isinstance(news.event, Finished):
-            later = news.stats.rounds - (self._first or news).stats.rounds
-            if later >= ENOUGH_ROUNDS:
-                self._learn(news.seconds, later)
         with self._telling:
             if self._closing.is_set():
                 return None
@@ -248,24 +178,6 @@ class ForkedRun(Iterator[Started | Round | Finished], AbstractContextManager):
         if isinstance(news, Message):
             raise PairError(message("failed", why=news))
         return news
-
-    def _learn(self, seconds: float, rounds: int) -> None:
-        first = self._first
-        assert first is not None, "it has rounds"
-        self._spent.add(self._params, first.is_new, first.seconds, seconds - first.seconds, rounds)
-
-    def _learn_of_cut(self) -> None:
-        """Learns from a run that has lost the GPU, if its time was over: it would have taken longer."""
-        if self._begun is None:  # nobody knows how long it waited for the GPU
-            return
-        reserved, seconds = self._spent.seconds_for(self._params), perf_counter() - self._begun
-        if seconds < 0.9 * reserved:  # the process has died before
-            return
-        seconds = max(seconds, reserved)
-        if self._first is None:
-            self._spent.add(self._params, True, seconds, 0.0, 0)
-        else:
-            self._learn(seconds, max(1, self.trace.stats.rounds - self._first.stats.rounds))
 
     def close(self) -> None:
         """Ends the run; its trace's `finish` is then "cancelled", unless it had ended before."""

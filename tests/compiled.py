@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import torch
 
-from specdemo.engine.compiled import CompiledVerdict
+from specdemo.engine.compiled import Compiled
 from specdemo.engine.rules import Decision
 from specdemo.engine.sampling import Sampler
 from specdemo.engine.step import Verified, Verifier, VerifyInput, VerifyNumbers
@@ -13,7 +13,7 @@ from specdemo.events import Params
 from specdemo.runtime.steps import EagerSteps
 
 CPU = torch.device("cpu")
-compiled_verdict = cache(CompiledVerdict)  # compiled when a test first needs it
+compiled_verdict = cache(lambda: Compiled().judge)  # compiled when a test first needs it
 
 
 def verifier_of(params, rule, width, wants_top=0, eos=(), tree=None):

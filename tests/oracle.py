@@ -4,6 +4,7 @@ said."""
 
 import math
 from collections import Counter
+from collections.abc import Iterator
 from itertools import count, product
 from types import SimpleNamespace
 
@@ -395,15 +396,16 @@ def make_drafter(kind, *given, **how):
     return build(materials(*given, draft_with=kind, **how))
 
 
-class Decoding:
+class Decoding(Iterator):
     """One run of the engine's loop over a prompt: its events, and why the text ended."""
 
     def __init__(self, decoder: Loop, prompt):
         self.decoder = decoder
-        self.events = decoder.decode(list(prompt))
+        self.events = self._made(list(prompt))
 
-    def __iter__(self):
-        return self.events
+    def _made(self, prompt):
+        yield self.decoder.prefill(prompt)
+        yield from self.decoder.rounds(prompt)
 
     def __next__(self):
         return next(self.events)

@@ -3,14 +3,14 @@ They are the same functions of the same values as Sampler.sample and Verifier.ju
 operations of torch."""
 
 from functools import cache
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from specdemo.engine.rules import DELTA, EPSILON, Judge, Lenient, block, speculative, typical
-from specdemo.engine.step import Verified, Verifier, VerifyInput, VerifyNumbers, masked
+from specdemo.engine.sampling import masked
+from specdemo.engine.step import Verified, Verifier, VerifyInput, VerifyNumbers
 from specdemo.errors import one_line
 from specdemo.runtime.lm import Drawing
 from specdemo.runtime.native import address, compile_function, float32, record
@@ -24,11 +24,11 @@ GIVEN = np.dtype([*((name, "i8") for name in WHOLE), ("lenience", "f8"), ("epsil
 RECORDED = np.dtype([(name, "i8") for name in (*table_of(Verified), "tokens", "likely")])
 
 
-class CompiledVerdict:
-    """Judges the drafts of one run. Raises ImportError where numba is missing."""
+class Compiled:
+    """Judges the drafts and draws the tokens of one run. Raises ImportError where numba is missing."""
 
     def __init__(self) -> None:
-        from specdemo.runtime import shaping, verdict  # import numba
+        from specdemo.runtime import kernels, shaping, verdict  # import numba
 
         memory = np.dtype([(name, "i8") for name in verdict.MEMORY])
         self._memory, self._addresses = dict[str, Tensor](), record(memory)
@@ -40,8 +40,30 @@ class CompiledVerdict:
         }
         self._judge = compile_function(verdict.verdict_function, GIVEN, RECORDED, memory)
         self._room_for: tuple[int, ...] = ()
+        self._sample = compile_function(kernels.sampling_function)
+        self._sums, self._rows = torch.empty(shaping.BUCKETS, dtype=torch.float64), float32(2, 0)
 
-    def __call__(
+    def draw(self, logits: Tensor, drawing: Drawing) -> tuple[Tensor, Tensor | None]:
+        """Draws tokens [N] from logits [N, V], and gives the probabilities [N, V], too; None where they are
+        one-hot."""
+        rows, width = logits.shape
+        if self._rows.shape[1] != width:
+            self._rows = float32(2, width)
+        logits, tokens = logits.float().contiguous(), torch.empty(rows, dtype=torch.long)
+        probs = None if drawing.is_greedy else float32(rows, width)
+        memory = (*map(address, self._rows), address(self._sums))
+        given = (
+            address(drawing.numbers),
+            address(drawing.seen),
+            address(logits),
+            rows,
+            width,
+            address(drawing.u),
+        )
+        self._sample.ctypes(*given, address(tokens), address(probs), *memory)
+        return tokens, probs
+
+    def judge(
         self, verifier: Verifier, logits: Tensor, value: VerifyInput, experts_read: Tensor | None = None
     ) -> Packed | None:
         """Gives what `verifier.judge` gives; None where its rule is none of those that are compiled."""
@@ -123,56 +145,19 @@ def layout_of(
     return layout, end
 
 
-class CompiledSampling:
-    """Draws tokens in one run. Raises ImportError where numba is missing."""
-
-    def __init__(self) -> None:
-        from specdemo.runtime import kernels, shaping  # import numba
-
-        self._sample = compile_function(kernels.sampling_function)
-        self._sums = torch.empty(shaping.BUCKETS, dtype=torch.float64)
-        self._rows = float32(2, 0)
-
-    def __call__(self, logits: Tensor, drawing: Drawing) -> tuple[Tensor, Tensor | None]:
-        """Draws tokens [N] from logits [N, V], and gives the probabilities [N, V], too; None where they are
-        one-hot."""
-        rows, width = logits.shape
-        if self._rows.shape[1] != width:
-            self._rows = float32(2, width)
-        logits, tokens = logits.float().contiguous(), torch.empty(rows, dtype=torch.long)
-        probs = None if drawing.is_greedy else float32(rows, width)
-        memory = (*map(address, self._rows), address(self._sums))
-        given = (
-            address(drawing.numbers),
-            address(drawing.seen),
-            address(logits),
-            rows,
-            width,
-            address(drawing.u),
-        )
-        self._sample.ctypes(*given, address(tokens), address(probs), *memory)
-        return tokens, probs
-
-
-class Compiled(NamedTuple):
-    """Judges and draws in a run; where one of them is None, operations of torch do."""
-
-    verdict: CompiledVerdict | None = None
-    sampling: CompiledSampling | None = None
-
-
 _fault: str | None = None
 
 
-def compiled() -> Compiled:
-    """Compiles what judges and draws on a CPU. Where that fails, `fault` says why."""
+def compiled() -> Compiled | None:
+    """Compiles what judges and draws on a CPU. Where that fails, operations of torch do, and `fault` says
+    why."""
     global _fault
     if _fault is None:
         try:
-            return Compiled(CompiledVerdict(), CompiledSampling())
+            return Compiled()
         except Exception as error:  # of numba, among others
             _fault = one_line(error)
-    return Compiled()
+    return None
 
 
 def fault() -> str | None:

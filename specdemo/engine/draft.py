@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from specdemo.engine.grammar import Grammar
-from specdemo.engine.sampling import Sampler, Settings, one_hot, probabilities
+from specdemo.engine.sampling import Sampler, Settings, masked, one_hot, probabilities
 from specdemo.events import LIMITS, Gamma
 from specdemo.events.params import MOST_NODES
 from specdemo.events.speedup import NO_COST, DraftingCost, expected_speedup
@@ -166,12 +165,15 @@ def draft_in_turn(
     for i, u_token in enumerate(u.split(1)):
         prediction = predict(token)  # [1, V]
         logits = prediction if of_graph is None else of_graph[i : i + 1]  # [1, V]
-        shaped = logits if sampler.grammar is None else _masked(logits, drafted, sampler.grammar)
-        if shaped is None:
-            break
-        if sampler.grammar is not None and bool((shaped == -torch.inf).all()):
-            ends_by_grammar = True
-            break
+        shaped = logits
+        if sampler.grammar is not None:
+            allowed = sampler.grammar.after([int(one) for one in drafted])
+            if allowed is None:  # the text has ended
+                break
+            shaped = masked(logits, allowed.to(logits.device))
+            if bool((shaped == -torch.inf).all()):
+                ends_by_grammar = True
+                break
         predicted.append(prediction)
         token, q, is_exact = sampler.sample(shaped, u_token, settings, seen)  # [1], [1, V], [1]
         if seen is not None:
@@ -210,13 +212,6 @@ def draft_at_once(
     return Draft.drawn(*drawn, logits, of_graph)
 
 
-def _masked(logits: Tensor, drafted: list[Tensor], grammar: Grammar) -> Tensor | None:
-    """Masks the logits [1, V] of what the grammar forbids after these tokens; None after the end of the
-    text."""
-    mask = grammar.after([int(token) for token in drafted])
-    return None if mask is None else logits.masked_fill(~mask.to(logits.device), -torch.inf)
-
-
 class NoDrafter(Drafter):
     """Drafts nothing, for plain decoding."""
 
@@ -227,15 +222,15 @@ class NoDrafter(Drafter):
         return self.nothing
 
 
+@dataclass(eq=False)
 class GivenDrafter(Drafter):
     """Drafts, in one round, tokens that somebody else has made: the words that a visitor of the page guesses.
     No drafting method of Params chooses it; see `one_round` in session.py. q is one-hot at each of them, so
     by the speculative rule a token is accepted with probability p."""
 
-    def __init__(self, ids: list[int], vocab_size: int, device: torch.device):
-        self.ids = ids
-        self.vocab_size = vocab_size
-        self.device = device
+    ids: list[int]
+    vocab_size: int
+    device: torch.device
 
     def propose(self, ids: list[int], k: int, u: list[float]) -> Draft:
         return one_hot_draft(self.ids[:k], self.vocab_size, self.device)
@@ -268,7 +263,10 @@ class DraftLength:
         if not self.is_auto:
             return
         if self.is_paused:
-            self._wait()
+            self.pause -= 1
+            if not self.is_paused:  # the same rate counts as if seen in few verdicts
+                self.accepted, self.judged = WEIGHT * self.accepted / self.judged, WEIGHT
+                self.trial, self.gamma = TRIAL, self._best()
             return
         kept = 0.5 ** (1 / HALF_LIFE)
         for verdict in [1] * accepted + [0] * rejected:
@@ -278,14 +276,6 @@ class DraftLength:
         self.gamma = self._best()
         if self.trial <= 0 and self._speedup(self.gamma) <= 1:
             self.gamma, self.pause = 0, PAUSE
-
-    def _wait(self) -> None:
-        """Lets one round of the pause go by. After the last one the same rate counts as if seen in few
-        verdicts."""
-        self.pause -= 1
-        if self.pause == 0:
-            self.accepted, self.judged = WEIGHT * self.accepted / self.judged, WEIGHT
-            self.trial, self.gamma = TRIAL, self._best()
 
     def _best(self) -> int:
         return max(self.lengths, key=self._speedup)

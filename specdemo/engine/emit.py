@@ -28,6 +28,7 @@ from specdemo.events import (
 from specdemo.runtime.device import CPU, Clock, Timestamp
 
 
+@dataclass
 class StopCriteria:
     """Takes each emitted token, in order, and says whether the text ends with it, and why: eos before stop
     before length.
@@ -36,26 +37,19 @@ class StopCriteria:
     least 1. stop_ids: the ids of special tokens that are stop strings: they add nothing to the text, so that
     no string is found there."""
 
-    def __init__(
-        self,
-        eos: frozenset[int],
-        stops: tuple[str, ...],
-        room: float,
-        stop_ids: frozenset[int] = frozenset(),
-    ):
-        self.eos = eos
-        self.stops = stops
-        self.stop_ids = stop_ids
-        self.room = room
-        self.finish: Finish | None = None
-        self._tail = ""  # the last characters, as many as a stop string that began before this token can need
+    eos: frozenset[int]
+    stops: tuple[str, ...]
+    room: float
+    stop_ids: frozenset[int] = frozenset()
+    finish: Finish | None = None
+    tail = ""  # the last characters, as many as a stop string that began before this token can need
 
     def add(self, token_id: int, piece: str) -> Finish | None:
         self.room -= 1
-        self._tail = self._tail[-max(map(len, self.stops), default=1) :] + piece
+        self.tail = self.tail[-max(map(len, self.stops), default=1) :] + piece
         if token_id in self.eos:
             self.finish = "eos"
-        elif token_id in self.stop_ids or any(stop in self._tail for stop in self.stops):
+        elif token_id in self.stop_ids or any(stop in self.tail for stop in self.stops):
             self.finish = "stop"
         elif self.room == 0:
             self.finish = "length"
@@ -224,10 +218,7 @@ class _RoundEvents:
         return kind(
             id=verdict.token_ids[i][DRAFTED],
             text=text,
-            p=verdict.p[i][DRAFTED],
-            q=verdict.q[i][DRAFTED],
-            raw_p=verdict.raw_p[i][DRAFTED],
-            raw_q=verdict.raw_q[i][DRAFTED],
+            **verdict.at(i, DRAFTED),
             u=u,
             accept_prob=accept_prob,
             fate=fate,
@@ -257,17 +248,12 @@ class _RoundEvents:
 
     def next(self, text: str) -> Next:
         verdict, i = self.verdict, self.verdict.refused
-        has_q = i in verdict.drafts  # after a whole draft there is none
-        source: Source = "resampled" if has_q else "bonus" if verdict.drafts else "sampled"
-        q, raw_q = (verdict.q[i][NEXT], verdict.raw_q[i][NEXT]) if has_q else (None, None)
+        source: Source = "resampled" if i in verdict.drafts else "bonus" if verdict.drafts else "sampled"
         return Next(
             id=verdict.next_id,
             text=text,
             source=source,
-            p=verdict.p[i][NEXT],
-            q=q,
-            raw_p=verdict.raw_p[i][NEXT],
-            raw_q=raw_q,
+            **verdict.at(i, NEXT),
             u=verdict.u_next,
             residual_mass=verdict.residual_mass if source == "resampled" else None,
             top=self.top(i),
@@ -275,10 +261,7 @@ class _RoundEvents:
         )
 
     def top(self, i: int) -> tuple[Alternative, ...]:
-        """Gives the alternatives at position i; after a whole draft there is no q."""
-        verdict, ids = self.verdict, self.verdict.token_ids[i][ALTERNATIVES]
-        q = raw_q = [None] * len(ids)
-        if i in verdict.drafts:
-            q, raw_q = verdict.q[i][ALTERNATIVES], verdict.raw_q[i][ALTERNATIVES]
-        p, raw_p = verdict.p[i][ALTERNATIVES], verdict.raw_p[i][ALTERNATIVES]
-        return tuple(zip(ids, map(self.emitter.token_text, ids), p, q, raw_p, raw_q, strict=True))
+        """Gives the alternatives at position i."""
+        ids, numbers = self.verdict.token_ids[i][ALTERNATIVES], self.verdict.at(i, ALTERNATIVES)
+        columns = (numbers[name] or [None] * len(ids) for name in ("p", "q", "raw_p", "raw_q"))
+        return tuple(zip(ids, map(self.emitter.token_text, ids), *columns, strict=True))

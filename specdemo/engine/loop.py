@@ -18,13 +18,7 @@ from specdemo.engine.step import Verified, Verifier
 from specdemo.events import Finish, Round
 from specdemo.runtime.device import Clock
 
-
-@dataclass(frozen=True)
-class Prefilled:
-    """The prompt is in both caches, except for its last token, which the first round feeds."""
-
-    forwards: int  # of the target
-    ms: float
+Following = Callable[[Sequence[int]], list[int] | None]
 
 
 @dataclass(frozen=True)
@@ -45,24 +39,29 @@ class Loop:
     is_over: Callable[[], bool] = lambda: False
     ahead: bool = False
 
-    def decode(self, prompt_ids: list[int]) -> Iterator[Prefilled | Round]:
-        """Yields Prefilled, then one Round per target forward. It is pulled: the host computes nothing
-        between a `yield` and the consumer's next request, and no clock runs there."""
-        ids = list(prompt_ids)
-        yield self._prefill(ids)
+    @torch.no_grad()
+    def prefill(self, ids: list[int]) -> tuple[int, float]:
+        """Reads the prompt into both caches, except for its last token, which the first round feeds. Gives
+        the target's forwards and the time in ms."""
+        self.clock.wait()  # for a round that was thrown away
+        start = self.clock.timestamp()
+        forwards = self.verifier.target.prefill(torch.tensor(ids[:-1], dtype=torch.long), self.is_over)
+        self.drafter.start(ids)
+        self.clock.wait()  # or the first round would be charged with it
+        return forwards, self.clock.ms_between(start, self.clock.timestamp())
+
+    def rounds(self, ids: list[int], index: int = 0, following: Following | None = None) -> Iterator[Round]:
+        """Runs algorithm 1: round `index` after the text `ids`, and those after it until the text ends; each
+        is one forward of the target. following: is given what a round has emitted, and gives the text of the
+        next one; None: there is none. It is pulled: the host computes nothing between a `yield` and the
+        consumer's next request, and no clock runs there."""
+        ids = list(ids)
 
         def longer(emitted: Sequence[int]) -> list[int]:
             ids.extend(emitted)
             return ids
 
-        yield from self.rounds(ids, 0, longer)
-
-    def rounds(
-        self, ids: list[int], index: int, following: Callable[[Sequence[int]], list[int] | None]
-    ) -> Iterator[Round]:
-        """Runs algorithm 1: round `index` after the text `ids`, and those after it until the text ends.
-        following: is given what a round has emitted, and gives the text of the next one; None: there is none.
-        """
+        following = following or longer
         dice = (uniforms(self.seed, each, MOST_DRAFTED) for each in count(index))
         text: list[int] | None = ids
         launch = self._launching(ids, index, next(dice))
@@ -169,12 +168,3 @@ class Loop:
         target, drafter = self.verifier.target.states, self.drafter.states
         counts = [states.fed_again for states in (target, drafter) if states]
         return sum(counts) if counts else None, target.extra_forwards if target else 0
-
-    @torch.no_grad()
-    def _prefill(self, ids: list[int]) -> Prefilled:
-        self.clock.wait()  # for a round that was thrown away
-        start = self.clock.timestamp()
-        forwards = self.verifier.target.prefill(torch.tensor(ids[:-1], dtype=torch.long), self.is_over)
-        self.drafter.start(ids)
-        self.clock.wait()  # or the first round would be charged with it
-        return Prefilled(forwards, self.clock.ms_between(start, self.clock.timestamp()))

@@ -28,6 +28,11 @@ def probabilities(logits: Tensor) -> Tensor:
     return _normalised((logits - _reduced(torch.amax, logits, -torch.inf)).exp())
 
 
+def masked(logits: Tensor, allowed: Tensor | None) -> Tensor:
+    """Masks the logits [..., V] of what is not allowed [..., V]; None: all is."""
+    return logits if allowed is None else logits.masked_fill(~allowed, -torch.inf)
+
+
 @dataclass(frozen=True)
 class Settings:
     """The numbers that shape probabilities, on the device. A step reads them as inputs, so that a captured

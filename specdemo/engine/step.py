@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import inf, isnan
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -14,9 +14,9 @@ from torch.nn.functional import pad
 
 from specdemo.engine.draft import Draft, is_unsure
 from specdemo.engine.grammar import Allowed
-from specdemo.engine.rules import Judge
-from specdemo.engine.sampling import Sampler, Settings, Uniforms, one_hot, probabilities
-from specdemo.engine.tree import AnyTree, Chain, Nodes
+from specdemo.engine.rules import Decision, Judge, block_probs
+from specdemo.engine.sampling import Sampler, Settings, Uniforms, masked, one_hot, probabilities
+from specdemo.engine.tree import AnyTree, Nodes, speculative_tree
 from specdemo.events import ExpertsRead, Gamma
 from specdemo.runtime.lm import LM
 from specdemo.runtime.steps import (
@@ -110,6 +110,12 @@ class Verified(OnHost):
     def rejected(self) -> list[int]:
         """Lists the numbers of the tokens that were judged and refused."""
         return [number for number in self.drafts if self.judged[number] and not self.on_path[number]]
+
+    def at(self, i: int, column: int | slice) -> dict[str, Any]:
+        """Gives p, q, raw_p and raw_q of a token, or of several, at a position; after a whole draft there is
+        no q."""
+        q, raw_q = (self.q[i][column], self.raw_q[i][column]) if i in self.drafts else (None, None)
+        return {"p": self.p[i][column], "q": q, "raw_p": self.raw_p[i][column], "raw_q": raw_q}
 
     @property
     def next_id(self) -> int:
@@ -267,6 +273,10 @@ class Verifier:
             u_accept=u.accept[:rows],
             **self.sampler.numbers,
         )
+        masks = None  # where no draft is, all is allowed
+        if allowed is not None:
+            filling = (0, 0, 0, rows + 1 - len(allowed.masks))
+            masks = pad(allowed.masks, filling, value=True).to(padded.ids.device)
         value = VerifyInput(
             numbers=numbers,
             drafted=padded.ids,
@@ -275,7 +285,7 @@ class Verifier:
             q_exact=padded.exact,
             sure=padded.sure,
             seen=self.sampler.seen(ids, self.target.vocab_size, padded.ids.device),
-            allowed=None if allowed is None else self._of_rows(allowed.masks, rows, padded.ids.device),
+            allowed=masks,
             parents=padded.parents,
             fed=padded.fed,
         )
@@ -295,11 +305,6 @@ class Verifier:
         key["tree"] = self.tree if is_tree else None
         return key.values()
 
-    def _of_rows(self, masks: Tensor, rows: int, device: torch.device) -> Tensor:
-        """Says what is allowed in each row of a step [B+1, V], on the device: everything, where no draft is.
-        masks: [k+1, V], on the host."""
-        return pad(masks, (0, 0, 0, rows + 1 - len(masks)), value=True).to(device)
-
     def verdict(self, judging: Judging) -> Verified:
         """Waits for the verdict. No other step may have been run in between."""
         read, output = judging
@@ -315,8 +320,8 @@ class Verifier:
 
     def step(self, value: VerifyInput) -> VerifyOutput:
         tokens = torch.cat([value.numbers.last.long(), value.drafted])  # [B+1]
-        nodes = self._nodes(value)
-        branches, start, read = nodes.branches, value.numbers.position[0].long(), None
+        nodes = None if value.parents is None else self._nodes(value)
+        branches, start, read = nodes.branches if nodes else None, value.numbers.position[0].long(), None
         experts = self.target.experts if branches is None else None
         with nullcontext([]) if experts is None else experts.watching() as chosen:
             logits = self.target.forward(tokens, start, branches)  # [B+1, V]
@@ -324,9 +329,9 @@ class Verifier:
             read = experts.read(chosen, len(tokens))
         return VerifyOutput(self.judge(logits, value, read, nodes), logits, read)
 
-    def _nodes(self, value: VerifyInput) -> Chain:
+    def _nodes(self, value: VerifyInput) -> Nodes:
         if value.parents is None:
-            return Chain()
+            return Nodes.of_chain(len(value.drafted), value.drafted.device)
         assert self.tree is not None, "what was drafted is a part of it"
         return Nodes.of(value.parents, self.tree)
 
@@ -341,7 +346,7 @@ class Verifier:
         logits: Tensor,
         value: VerifyInput,
         experts_read: Tensor | None = None,
-        nodes: Chain | None = None,
+        nodes: Nodes | None = None,
     ) -> Packed:
         """Gives the verdict, a Verified, on logits [B+1, V]. experts_read: its field of that name. nodes:
         those of the value, if they are known."""
@@ -351,8 +356,8 @@ class Verifier:
                 return verdict
         nodes, numbers = nodes or self._nodes(value), value.numbers
         ends = (value.drafted[:, None] == numbers.eos).any(1)  # [B]
-        after_end = nodes.after_end(ends, numbers.room)  # [B]
-        is_draft = (torch.arange(len(value.drafted), device=logits.device) < numbers.k) & ~after_end  # [B]
+        no_drafts = nodes.no_drafts(ends, numbers.room)  # [B]
+        is_draft = (torch.arange(len(value.drafted), device=logits.device) < numbers.k) & ~no_drafts  # [B]
         k = numbers.k[0]
         if self.confidence > 0:  # up to the first unsure place
             is_draft &= is_unsure(value.raw_q, numbers.confidence, value.sure).cumsum(0) == 0
@@ -367,9 +372,7 @@ class Verifier:
         allowed = masked(logits, value.allowed)
         p, exact = self.sampler.probabilities(allowed, Settings(numbers.parts), seen)  # [B+1, V], [B+1]
         raw_p = probabilities(logits)
-        # h is known whatever the rule, but in a run without alternatives: it takes a fifth of the launches.
-        decide = nodes.rule(self.rule, with_h=self.alternatives > 0)
-        decision = decide(p, q, value.drafted, u_accept, numbers.u_next)
+        decision = self._decided(nodes, p, q, value.drafted, u_accept, numbers.u_next)
         if decision.by_place is not None:
             rows, p = decision.by_place
             raw_p, exact = raw_p[rows], None if exact is None else exact[rows]
@@ -400,10 +403,14 @@ class Verifier:
             fed=value.fed,
         )
 
-
-def masked(logits: Tensor, allowed: Tensor | None) -> Tensor:
-    """Masks the logits [..., V] of what is not allowed [..., V]; None: all is."""
-    return logits if allowed is None else logits.masked_fill(~allowed, -torch.inf)
+    def _decided(self, nodes: Nodes, p: Tensor, q: Tensor, drafted: Tensor, *u: Tensor) -> Decision:
+        if nodes.branches is not None:
+            return speculative_tree(nodes, p, q, drafted, *u)
+        decision = self.rule(p, q, drafted, *u)
+        # h is known whatever the rule, but in a run without alternatives: it takes a fifth of the launches.
+        if decision.block_prob is None and self.alternatives > 0:
+            decision = replace(decision, block_prob=block_probs(p, q, drafted)[0])
+        return decision
 
 
 def _is_exact(verdict: Verified) -> bool:

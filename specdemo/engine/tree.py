@@ -2,8 +2,8 @@
 keeps one path of them (SpecInfer, Miao et al. 2024; Sequoia, Chen et al. 2024)."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property, partial
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from itertools import accumulate
 from operator import mul
 
@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from specdemo.engine.draft import Draft, one_hot_draft
-from specdemo.engine.rules import Decision, Judge, block_probs
+from specdemo.engine.rules import Decision
 from specdemo.engine.sampling import Sampler, Settings, draw, most_likely, one_hot, probabilities
 from specdemo.events import Params
-from specdemo.events.params import GROWN
+from specdemo.events.params import GROWN, Grown
 from specdemo.runtime.attention import Branches
 from specdemo.runtime.device import to_device
 
@@ -62,14 +62,10 @@ class Tree:
 
 
 @dataclass(frozen=True)
-class GrownTree:
-    """A tree that grows where its drafter is sure (EAGLE-2, Li et al. 2024). size: its tokens. At each depth
-    the `most` likeliest tokens are shown to the drafter, each of which then has as many children; the others
-    have none. What is shown needs no more rows of the drafter's cache than there are tokens."""
-
-    size: int
-    depth: int
-    most: int
+class GrownTree(Grown):
+    """A tree that grows where its drafter is sure (EAGLE-2, Li et al. 2024). At each depth the `most`
+    likeliest tokens are shown to the drafter, each of which then has as many children; the others have none.
+    What is shown needs no more rows of the drafter's cache than there are tokens."""
 
     def __post_init__(self) -> None:
         assert self.most * (self.depth - 1) <= self.size
@@ -97,40 +93,20 @@ def tree_of(params: Params) -> AnyTree | None:
 
 
 @dataclass(frozen=True)
-class Chain:
-    """N drafted tokens, each of which follows the one before, as a verdict asks for them. Row 0 of the
-    target's forward is that of the text's last token, and row i + 1 that of token i."""
-
-    branches: Branches | None = field(default=None, kw_only=True)  # of the target's forward
-
-    def after_end(self, ends: Tensor, room: Tensor) -> Tensor:
-        """Says which tokens are no drafts: those after one that ends the text [N], or out of its room."""
-        return ends.cumsum(0) > ends
-
-    def up_to_each(self, counts: Tensor) -> Tensor:
-        """counts [N, V], of each token -> those of the tokens that the text has up to each row [N+1, V]."""
-        return pad(counts.cumsum(0), (0, 0, 1, 0))
-
-    def rule(self, rule: Judge, with_h: bool) -> Judge:
-        """Gives what judges them by a rule. with_h: it finds h of block verification, too."""
-
-        def judge(p: Tensor, q: Tensor, drafted: Tensor, *u: Tensor) -> Decision:
-            decision = rule(p, q, drafted, *u)
-            if decision.block_prob is not None or not with_h:
-                return decision
-            return replace(decision, block_prob=block_probs(p, q, drafted)[0])
-
-        return judge
-
-
-@dataclass(frozen=True)
-class Nodes(Chain):
-    """What follows from the parents of N drafted tokens. most: children of a token, at most."""
+class Nodes:
+    """How N drafted tokens follow each other. Row 0 of the target's forward is that of the text's last token,
+    and row i + 1 that of token i. branches: of that forward; None: they are a chain. most: children of a
+    token, at most."""
 
     rows: Tensor  # [N] int64: the row of each token's parent
     path: Tensor  # [N+1, N] bool: which tokens the text has up to each row: those before it, and its own
-    earlier: Tensor  # [N, N] bool: which tokens are siblings that come before each
-    most: int
+    branches: Branches | None = None
+    most: int = 1
+
+    @classmethod
+    def of_chain(cls, size: int, device: torch.device) -> "Nodes":
+        path = torch.ones(size + 1, size, dtype=torch.bool, device=device).tril(-1)
+        return cls(torch.arange(size, device=device), path)
 
     @classmethod
     def of(cls, parents: Tensor, tree: AnyTree) -> "Nodes":
@@ -143,19 +119,16 @@ class Nodes(Chain):
             upwards.append(before[upwards[-1]])
         path = torch.zeros(size + 1, size + 1, dtype=torch.bool, device=parents.device)
         path = path.scatter_(1, torch.stack(upwards, 1), True)[:, 1:]
-        earlier = (rows[:, None] == rows) & (numbers[1:, None] > numbers[1:])
         branches = Branches(path.sum(1), ~pad(path, (1, 0), value=True))
-        return cls(rows, path, earlier, tree.most, branches=branches)
+        return cls(rows, path, branches, tree.most)
 
-    def after_end(self, ends: Tensor, room: Tensor) -> Tensor:
-        is_too_deep = self.path[1:].sum(1) > room
-        return (self.path[self.rows] & ends).any(1) | is_too_deep
+    def no_drafts(self, ends: Tensor, room: Tensor) -> Tensor:
+        """Says which tokens are no drafts: those after one that ends the text [N], or out of its room."""
+        return (self.path[self.rows] & ends).any(1) | (self.path[1:].sum(1) > room)
 
     def up_to_each(self, counts: Tensor) -> Tensor:
+        """counts [N, V], of each token -> those of the tokens that the text has up to each row [N+1, V]."""
         return self.path.to(counts.dtype) @ counts
-
-    def rule(self, rule: Judge, with_h: bool) -> Judge:
-        return partial(speculative_tree, self)
 
 
 @dataclass(frozen=True)
@@ -195,46 +168,82 @@ def draft_tree(
 ) -> Draft:
     """Drafts the tokens of a tree, depth by depth: a token for each of u [N].
 
-    predict: is given the tokens of the depth that was drafted last, None at first, and returns the logits
-    after each [P, V]; those after the text [1, V] at first. The last depth is not shown. seen: that of the
-    text before, see Sampler.seen. of_graph: the logits of a graph, one after another, which the tokens are
-    drawn from in place of those predicted; these are the draft's."""
-    if isinstance(tree, GrownTree):
-        return _grow_tree(predict, tree, sampler, settings, seen, of_graph)
-    widths, device = tree.widths, u.device
-    graph_rows = [None] * len(widths) if of_graph is None else of_graph.split(tree.shown)
+    predict: is given the tokens of a depth that are shown, None at first, and returns the logits after each
+    [P, V]; those after the text [1, V] at first. Of the last depth none is shown. seen: that of the text
+    before, see Sampler.seen. of_graph: the logits of a graph, one after another, which the tokens are drawn
+    from in place of those predicted; these are the draft's.
+
+    A tree that grows does so by the drafter's probabilities. Its children are a token's likeliest ones. A
+    token is as likely as the product of the probabilities on its path; the likeliest are shown at each depth,
+    and the likeliest of all are the draft. It is lossless: the children are chosen and not drawn, so that the
+    tree follows from the text alone, and q is one-hot at each of them. A tree whose shape depended on tokens
+    that were drawn would not be."""
+    device = settings.temperature.device
+    grows = isinstance(tree, GrownTree)
+    u_depths = iter(u.split(tree.widths) if isinstance(tree, Tree) else ())
     seen = None if seen is None else seen[None]  # [P, V]
-    drafted, qs, raw_qs, parents, exacts, predicted = [], [], [], [], [], []
-    shown, first = None, -1  # the number of the first token shown; the text has -1
-    for depth, (u_depth, count) in enumerate(zip(u.split(widths), tree.children, strict=True)):
-        prediction = predict(shown)
+    shown, score = None, settings.temperature.new_zeros(1)  # [P]: log of how likely each token shown is
+    numbers = torch.full((1,), -1, device=device)  # [P]: of the tokens shown; the text has -1
+    tokens, qs, exacts, scores, parents, rows_of, predicted, shown_numbers = ([] for _ in range(8))
+    for depth in range(tree.depth):
+        prediction, first, count = predict(shown), sum(map(len, predicted)), sum(map(len, tokens))
         predicted.append(prediction)
-        logits = prediction if (given := graph_rows[depth]) is None else given
-        probs, exact = sampler.probabilities(logits, settings, seen)
-        preferred = sampler.adjusted(logits, settings, seen).float()
-        tokens, q = draw_children(probs, preferred, u_depth.view(-1, count))  # [P, C], [P, C, V]
-        rows = torch.arange(len(prediction), device=device)[:, None].expand(-1, count).flatten()  # [P * C]
-        drafted.append(tokens.flatten())
-        qs.append(q.flatten(0, 1))
-        raw_qs.append(probabilities(logits)[rows])
-        parents.append(rows + first)
-        if exact is not None:
-            exacts.append(exact[rows])
-        if depth == len(widths) - 1:
+        logits = prediction if of_graph is None else of_graph[first : first + len(prediction)]
+        adjusted = sampler.adjusted(logits, settings, seen).float()
+        if grows:
+            children, log_probs = _likeliest_children(adjusted, tree.most, sampler, settings)  # [P, C]
+            scores.append((score[:, None] + log_probs).flatten())
+        else:
+            probs, exact = sampler.probabilities(logits, settings, seen)
+            u_depth = next(u_depths).view(len(logits), -1)
+            children, q = draw_children(probs, adjusted, u_depth)  # [P, C], [P, C, V]
+            qs.append(q.flatten(0, 1))
+            if exact is not None:
+                exacts.append(exact[:, None].expand_as(children).flatten())
+        rows = torch.arange(len(logits), device=device)[:, None].expand_as(children).flatten()  # [P * C]
+        tokens.append(children.flatten())
+        parents.append(numbers[rows])
+        rows_of.append(first + rows)
+        if depth == tree.depth - 1:
             break
+        best = slice(None)  # those that are shown
+        if grows:
+            best = scores[-1].argsort(descending=True, stable=True)[: tree.most]
+            score = scores[-1][best]
+        numbers = torch.arange(count, count + len(rows), device=device)[best]
+        shown_numbers.append(numbers)
         if seen is not None:
-            seen = seen[rows] + one_hot(drafted[-1], seen.shape[1])
-        shown = Shown.after(shown, drafted[-1], rows)
-        first += len(prediction)
-    return Draft(
-        len(u),
-        torch.cat(drafted),
-        torch.cat(qs),
-        torch.cat(raw_qs),
-        torch.cat(exacts) if exacts else None,
-        parents=torch.cat(parents),
-        logits=torch.cat(predicted),
-    )
+            seen = seen[rows[best]] + one_hot(tokens[-1][best], seen.shape[1])
+        shown = Shown.after(shown, tokens[-1][best], rows[best])
+    ids, after, rows, logits = map(torch.cat, (tokens, parents, rows_of, predicted))
+    raw_q = probabilities(logits if of_graph is None else of_graph)
+    if not grows:
+        exact = torch.cat(exacts) if exacts else None
+        return Draft(len(ids), ids, torch.cat(qs), raw_q[rows], exact, parents=after, logits=logits)
+    # Of two that are as likely the first one is kept, which a token's parent is.
+    kept = torch.cat(scores).argsort(descending=True, stable=True)[: tree.size].sort().values  # [N]
+    is_kept = torch.zeros(len(ids), dtype=torch.bool, device=device).index_fill_(0, kept, True)
+    renumbered = pad(is_kept.cumsum(0) - 1, (1, 0), value=-1)  # after the text's own number
+    fed, in_turn = torch.full_like(ids, -1), torch.cat(shown_numbers)
+    fed.index_copy_(0, in_turn, torch.arange(len(in_turn), device=device))
+    q = one_hot(ids[kept], logits.shape[1])
+    after = renumbered[after[kept] + 1]
+    return Draft(len(kept), ids[kept], q, raw_q[rows[kept]], parents=after, fed=fed[kept], logits=logits)
+
+
+def _likeliest_children(
+    adjusted: Tensor, count: int, sampler: Sampler, settings: Settings
+) -> tuple[Tensor, Tensor]:
+    """Finds the likeliest tokens after each of P, by adjusted logits [P, V]: ids and logarithms of their
+    probabilities [P, C], which stay apart at a temperature at which all but the likeliest are 0.
+
+    A probability is the drafter's at the temperature at which it would draw, with biases and penalties but
+    unfiltered; when greedy, at temperature 1."""
+    temperature = torch.ones_like(settings.temperature) if sampler.greedy else settings.temperature
+    likeliest = adjusted.topk(min(count, adjusted.shape[1]))  # [P, C]
+    highest = likeliest.values[:, :1]
+    mass = ((adjusted - highest) / temperature).exp().sum(-1, keepdim=True, dtype=torch.float64)  # [P, 1]
+    return likeliest.indices, (likeliest.values - highest).double() / temperature - mass.log()
 
 
 def draw_children(probs: Tensor, preferred: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
@@ -258,71 +267,6 @@ def draw_children(probs: Tensor, preferred: Tensor, u: Tensor) -> tuple[Tensor, 
         left = left.scatter(1, token[:, None], 0.0)
         preferred = preferred.scatter(1, token[:, None], -torch.inf)
     return torch.stack(tokens, 1), torch.stack(qs, 1)
-
-
-def _grow_tree(
-    predict: Callable[[Shown | None], Tensor],
-    tree: GrownTree,
-    sampler: Sampler,
-    settings: Settings,
-    seen: Tensor | None,
-    of_graph: Tensor | None,
-) -> Draft:
-    """Drafts a tree by the drafter's probabilities. Its children are a token's likeliest ones. A token is as
-    likely as the product of the probabilities on its path; the likeliest are shown at each depth, and the
-    likeliest of all are the draft. No token is more likely than the one before it, so that they are a tree.
-
-    A probability is the drafter's at the temperature at which it would draw, with biases and penalties but
-    unfiltered; when greedy, at temperature 1. They are compared by their logarithms, which stay apart at a
-    temperature at which all but the likeliest are 0.
-
-    Lossless: the children are chosen and not drawn, so that the tree follows from the text alone, and q is
-    one-hot at each of them. A tree whose shape depended on tokens that were drawn would not be."""
-    device = settings.temperature.device
-    seen = None if seen is None else seen[None]  # [P, V]
-    temperature = torch.ones_like(settings.temperature) if sampler.greedy else settings.temperature
-    shown, score = None, settings.temperature.new_zeros(1)  # [P]: log of how likely each token shown is
-    numbers = torch.full((1,), -1, device=device)  # [P]: of the tokens shown; the text has -1
-    tokens, scores, parents, rows_of, predicted, shown_numbers = [], [], [], [], [], []
-    for depth in range(tree.depth):
-        prediction, first, count = predict(shown), sum(map(len, predicted)), sum(map(len, tokens))
-        predicted.append(prediction)
-        logits = prediction if of_graph is None else of_graph[first : first + len(prediction)]
-        adjusted = sampler.adjusted(logits, settings, seen).float()
-        likeliest = adjusted.topk(min(tree.most, adjusted.shape[1]))  # [P, C]
-        highest = likeliest.values[:, :1]
-        mass = ((adjusted - highest) / temperature).exp().sum(-1, keepdim=True, dtype=torch.float64)  # [P, 1]
-        log_probs = (likeliest.values - highest).double() / temperature - mass.log()  # [P, C]
-        rows = torch.arange(len(prediction), device=device)[:, None].expand_as(likeliest.indices).flatten()
-        tokens.append(likeliest.indices.flatten())
-        scores.append((score[:, None] + log_probs).flatten())
-        parents.append(numbers[rows])
-        rows_of.append(first + rows)
-        if depth == tree.depth - 1:
-            break
-        best = scores[-1].argsort(descending=True, stable=True)[: tree.most]
-        score, numbers = scores[-1][best], count + best
-        shown_numbers.append(numbers)
-        if seen is not None:
-            seen = seen[rows[best]] + one_hot(tokens[-1][best], seen.shape[1])
-        shown = Shown.after(shown, tokens[-1][best], rows[best])
-    # Of two that are as likely the first one is kept, which a token's parent is.
-    kept = torch.cat(scores).argsort(descending=True, stable=True)[: tree.size].sort().values  # [N]
-    is_kept = torch.zeros(sum(map(len, tokens)), dtype=torch.bool, device=device).index_fill_(0, kept, True)
-    renumbered = pad(is_kept.cumsum(0) - 1, (1, 0), value=-1)  # after the text's own number
-    fed = torch.full_like(is_kept, -1, dtype=torch.long)
-    in_turn = torch.cat(shown_numbers)
-    fed.index_copy_(0, in_turn, torch.arange(len(in_turn), device=device))
-    ids, logits = torch.cat(tokens)[kept], torch.cat(predicted)
-    return Draft(
-        len(kept),
-        ids,
-        one_hot(ids, logits.shape[1]),
-        probabilities(logits if of_graph is None else of_graph)[torch.cat(rows_of)[kept]],
-        parents=renumbered[torch.cat(parents)[kept] + 1],
-        fed=fed[kept],
-        logits=logits,
-    )
 
 
 def listed_draft(
@@ -364,8 +308,11 @@ def speculative_tree(
 
     p [N+1, V]: the target's, by rows. q [N, V]: what each token was drawn from, given its earlier siblings.
     drafted [N], u_accept [N], u_next [1]. Tokens that are no drafts have q = 0 and u = inf."""
-    size = len(drafted)
-    is_draft, rank = u_accept < torch.inf, nodes.earlier.sum(1)  # [N]
+    size, numbers = len(drafted), torch.arange(len(drafted), device=p.device)
+    earlier = (nodes.rows[:, None] == nodes.rows) & (
+        numbers[:, None] > numbers
+    )  # [N, N]: siblings before each
+    is_draft, rank = u_accept < torch.inf, earlier.sum(1)  # [N]
     judged_by = p[pad(nodes.rows, (0, 1))]  # [N+1, V]; left has a row more, for what does not count
     left, masses = pad(p, (0, 0, 0, 1)), p.new_ones(size + 1, dtype=torch.float64)  # left: [N+2, V]
     # The first children of all tokens at once, then the second ones, and so on: a token whose rank is r has r
@@ -373,25 +320,24 @@ def speculative_tree(
     for turn in range(min(nodes.most, size)):
         tokens = (rank - turn).abs().argsort(stable=True)[: size // (turn + 1)]
         counts = rank[tokens] == turn
-        rows, numbers = nodes.rows[tokens], torch.where(counts, tokens, size)
+        rows, judged_rows = nodes.rows[tokens], torch.where(counts, tokens, size)
         before = left[rows]  # [P, V]: what the earlier siblings have left
-        judged_by.index_copy_(0, numbers, before)
+        judged_by.index_copy_(0, judged_rows, before)
         residual = (before - q[tokens]).clamp_(min=0.0)
         sums = residual.sum(-1, dtype=torch.float64)  # [P]
-        masses.index_copy_(0, numbers, sums)
+        masses.index_copy_(0, judged_rows, sums)
         # Where p = q to the last bit the residual is 0, and any draw from p is right.
         rows = torch.where(counts & is_draft[tokens] & (sums > 0), rows, size + 1)
         left.index_copy_(0, rows, residual / sums[:, None].to(p.dtype))
     p_drafted = judged_by[:size].gather(1, drafted[:, None])[:, 0].double()
     accept_prob = (p_drafted / q.gather(1, drafted[:, None])[:, 0]).clamp(max=1.0)
     passes = u_accept < accept_prob
-    is_first = ~(nodes.earlier & passes).any(1)  # of its siblings that pass, or none before it does
+    is_first = ~(earlier & passes).any(1)  # of its siblings that pass, or none before it does
     follows = passes & is_first  # if the path comes to its parent
     judged = is_draft & is_first & (follows | ~nodes.path[nodes.rows]).all(1)
     path = (follows | ~nodes.path[1:]).all(1)
-    number = torch.arange(1, size + 1, device=p.device)
-    end = (number * path).amax()
-    last = (number * (judged & ~passes & (nodes.rows == end))).amax() - 1
+    end = ((numbers + 1) * path).amax()
+    last = ((numbers + 1) * (judged & ~passes & (nodes.rows == end))).amax() - 1
     refused = torch.where(last < 0, size, last)
     masses[size].fill_(1.0)
     rows = torch.cat([nodes.rows, end[None]])

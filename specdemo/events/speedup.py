@@ -358,21 +358,20 @@ def _share_of_rounds_with(
 def experts_of_checks(rounds: Sequence[Round], gamma: int | str) -> tuple[int, ExpertsRead] | None:
     """How many rows the checks of full drafts feed, and how many experts of a layer they read, as means over
     them. None without such drafts, and of a target without experts."""
-    length = _checked_length(rounds, gamma)
-    read = [one.experts_read for one in rounds if len(one.draft) == length and one.experts_read]
-    if length is None or not read:
+    length, full = _full_drafts(rounds, gamma)
+    read = [one.experts_read for one in full if one.experts_read]
+    if not read:
         return None
     return length + 1, ExpertsRead(fmean(one.check for one in read), fmean(one.row for one in read))
 
 
-def _checked_length(rounds: Sequence[Round], gamma: int | str) -> int | None:
-    """The length of full drafts; of trees, and where gamma was chosen round by round, the one that came most
-    often. None where nothing was drafted."""
-    drafted = [len(one.draft) for one in rounds if one.draft]
-    if not drafted:
-        return None
-    is_chosen = isinstance(gamma, int) and not any(is_tree(one.draft) for one in rounds)
-    return gamma if is_chosen else mode(drafted)
+def _full_drafts(rounds: Sequence[Round], gamma: int | str) -> tuple[int, list[Round]]:
+    """The length of full drafts, and the rounds that have one: of trees, and where gamma was chosen round by
+    round, it is the length that came most often."""
+    drafted = [one for one in rounds if one.draft]
+    if isinstance(gamma, str) or any(is_tree(one.draft) for one in drafted):
+        gamma = mode(len(one.draft) for one in drafted) if drafted else 0
+    return gamma, [one for one in drafted if len(one.draft) == gamma]
 
 
 FEWEST_CHECKS = 5  # of full drafts, of which a mean and a spread are told
@@ -395,20 +394,18 @@ class Checks:
 
 
 def checks(rounds: Sequence[Round], stats: Stats, gamma: int | str) -> Checks | None:
-    """The checks of full drafts, see _checked_length. None where no speed-up is known, or fewer than
+    """The checks of full drafts, see _full_drafts. None where no speed-up is known, or fewer than
     FEWEST_CHECKS drafts were that long. Rounds do not count in which the target was fed more than the draft,
     or by more than one forward."""
     step_ms, spread, interval = stats.target_step_ms, stats.target_step_spread, stats.speedup_interval
-    length = _checked_length(rounds, gamma)
-    if not (step_ms and spread and interval and stats.speedup and length):
-        return None
+    length, rounds = _full_drafts(rounds, gamma)
     full = [
         (one.draft_ms, one.verify_ms)
         for one in rounds
-        if len(one.draft) == length and one.target_forwards == 1 and not one.fed_again
+        if one.target_forwards == 1 and not one.fed_again
         if one.draft_ms is not None and one.verify_ms is not None
     ]
-    if len(full) < FEWEST_CHECKS:
+    if not (step_ms and spread and interval and stats.speedup) or len(full) < FEWEST_CHECKS:
         return None
     draft_ms, verify_ms = ([each[side] for each in full] for side in (0, 1))
     ratio = fmean(verify_ms) / step_ms

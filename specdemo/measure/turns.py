@@ -136,7 +136,7 @@ def _at_its_prompt(pair: Pair, started: Started, is_over: IsOver) -> Loop:
     look_at(pair)
     loop = loop_of(pair, started, is_over)
     with pair.runner.active():
-        next(loop.decode(list(started.prompt_ids)))
+        loop.prefill(list(started.prompt_ids))
     return loop
 
 

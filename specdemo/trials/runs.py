@@ -114,7 +114,7 @@ class TinyTrials:
         started = prepare(self.pair, list(TINY_PROMPT), self.params)
         loop = loop_of(self.pair, started, lambda: False)
         with self.pair.runner.active():
-            next(loop.decode(list(TINY_PROMPT)))  # the prompt, once for all runs
+            loop.prefill(list(TINY_PROMPT))  # the prompt, once for all runs
         self.loop = self.alter(loop)
 
     def run(self) -> None:

@@ -63,11 +63,8 @@ def say(key: str, **values: object) -> str:
     sentence = part.get(form_of(last, values, part)) if isinstance(part, dict) else None
     if not isinstance(sentence, str):
         raise KeyError(key)
-    return filled(sentence, {name: _as_spoken(value) for name, value in values.items()})
-
-
-def _as_spoken(value: object) -> object:
-    return in_language(value) if isinstance(value, Numeral) else value
+    numbers = {name: in_language(value) for name, value in values.items() if isinstance(value, Numeral)}
+    return filled(sentence, {**values, **numbers})
 
 
 def in_language(written: str) -> str:

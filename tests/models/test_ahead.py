@@ -171,7 +171,7 @@ def test_the_rounds_end_with_the_text(pair):
     started = session.prepare(pair, PROMPT, Params(stop=STOP, seed=3, max_new_tokens=40, **SAMPLED))
     with pair.runner.active():
         decoder = replace(session.loop_of(pair, started, lambda: False), ahead=True)
-        assert [*decoder.decode(list(PROMPT))] and decoder.finish == "stop"
+        assert decoder.prefill(list(PROMPT)) and [*decoder.rounds(list(PROMPT))] and decoder.finish == "stop"
 
 
 class HourGlass:

@@ -270,7 +270,7 @@ def test_equally_likely_tokens_are_shaped_as_by_torch(filters, monkeypatch):
         params, u = Params(temperature=temperature, **{"top_p": 1.0} | filters), torch.rand(3).double()
         right, ours = (
             sampler.sample(logits, u, settings_of(sampler))[1]
-            for sampler in (Sampler(params), Sampler(params, 0, verdicts.CompiledSampling()))
+            for sampler in (Sampler(params), Sampler(params, 0, verdicts.Compiled().draw))
         )
         assert torch.equal(ours > 0, right > 0)
         torch.testing.assert_close(ours, right, rtol=2e-5, atol=1e-9)

@@ -2,12 +2,10 @@
 
 import asyncio
 import gc
-import math
 import os
 import signal
 import sys
 import threading
-import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -27,7 +25,6 @@ from specdemo.ui.runs.limits import Visitor
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import RunQueue
 from specdemo.ui.runs.run import RunProgress, follow
-from specdemo.words.message import message_of
 
 sys.path.append(str(Path(__file__).parents[1] / "stand_ins"))
 import spaces
@@ -75,7 +72,7 @@ def test_a_run_in_a_forked_process_equals_one_without(pair, on_zero):
     assert events[0].params == PARAMS and events[1:-1] == run.trace.rounds
     assert events[-1].stats == run.trace.stats and run.trace.stats.prefill_ms > 0
     assert run.trace.stats.tokens == alone.stats.tokens
-    assert on_zero.calls == [(os.getpid(), 7)]
+    assert on_zero.calls == [(os.getpid(), 8)]
 
 
 def test_locks_that_other_threads_hold_stay_behind(pair):
@@ -138,54 +135,24 @@ def test_no_gpu_is_asked_for_what_a_pair_cannot_take(pair, on_zero):
     assert on_zero.calls == []
 
 
-def test_what_a_run_took_decides_what_the_next_one_asks_for(pair, on_zero, monkeypatch):
-    long = replace(PARAMS, max_new_tokens=60)
-    monkeypatch.setattr(zero, "_places", weakref.WeakKeyDictionary())
-    begun = time.perf_counter()
-    trace = finished(zero.start_run(pair, PROMPT, long))
-    in_all, spent = time.perf_counter() - begun, zero.place(pair).spent
-    (prepared,), ((rate,),) = spent.prepared, spent.by_way.values()
-    later = len(trace.rounds) - 1
-    assert prepared > trace.stats.ttft_ms / 1000 and rate > 0 and prepared + later * rate < in_all
-    finished(zero.start_run(pair, PROMPT, long))
-    asked = max(3, math.ceil(zero.MARGIN * (prepared + 60 * rate)))
-    assert [seconds for _, seconds in on_zero.calls] == [8, asked]
+@pytest.mark.parametrize("tokens, seconds", [(1, 6), (200, 25), (30_000, 60)])
+def test_a_run_asks_for_the_gpu_by_its_longest_text(tokens, seconds):
+    assert zero.seconds_for(replace(PARAMS, max_new_tokens=tokens)) == seconds
 
 
-def lost(monkeypatch, pair, spent, rounds, late):
-    """A run whose process dies after so many rounds, which have taken so many seconds more."""
+def test_a_run_that_loses_the_gpu_says_so(pair, monkeypatch):
     in_fork = zero._in_fork
 
     def dies(*arguments):
         for at, news in enumerate(in_fork(*arguments)):
-            if at > rounds:
+            if at > 3:
                 os.kill(os.getpid(), signal.SIGKILL)
-            yield replace(news, seconds=news.seconds + late * (at == rounds))
+            yield news
 
     monkeypatch.setattr(zero, "_in_fork", dies)
-    monkeypatch.setattr(zero, "Spent", lambda: spent)
-    monkeypatch.setattr(zero, "_places", weakref.WeakKeyDictionary())
-    monkeypatch.setattr(zero, "MOST_SECONDS", 100)
-    with pytest.raises(PairError) as refused:
+    monkeypatch.setattr(zero, "_tasks", weakref.WeakKeyDictionary())
+    with pytest.raises(PairError, match=zero.TAKEN_BACK[:25]):
         finished(zero.start_run(pair, PROMPT, PARAMS))
-    assert message_of(refused.value) == zero.TAKEN_BACK
-    monkeypatch.undo()
-
-
-@pytest.mark.parametrize("rounds", [0, 3])
-def test_a_run_that_loses_the_gpu_at_its_end_makes_the_next_one_ask_for_more(pair, monkeypatch, rounds):
-    spent = zero.Spent()
-    spent.add(PARAMS, True, 0.1, 3.0, 100)
-    before = spent.seconds_for(PARAMS)
-    lost(monkeypatch, pair, spent, rounds, late=100.0)
-    assert spent.seconds_for(PARAMS) > before
-
-
-def test_a_run_whose_process_dies_before_changes_nothing(pair, monkeypatch):
-    spent = zero.Spent()
-    spent.add(PARAMS, True, 100.0, 3.0, 100)
-    lost(monkeypatch, pair, spent, 3, late=0.0)
-    assert len(spent.prepared) == 1 and [len(one) for one in spent.by_way.values()] == [1]
 
 
 def test_a_visitors_run_goes_through_it_in_the_visitors_context(models, pair, monkeypatch):
@@ -196,7 +163,7 @@ def test_a_visitors_run_goes_through_it_in_the_visitors_context(models, pair, mo
         return spaces.GPU(task, lambda *given: seen.append(visitor.get().headers) or duration(*given))
 
     monkeypatch.setattr(zero, "GPU", noting)
-    monkeypatch.setattr(zero, "_places", weakref.WeakKeyDictionary())
+    monkeypatch.setattr(zero, "_tasks", weakref.WeakKeyDictionary())
 
     async def visit():
         note_visitor(Request({"type": "http", "headers": [(b"x-ip-token", b"Mia")]}))

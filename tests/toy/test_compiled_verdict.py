@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from specdemo.engine.compiled import CompiledSampling
+from specdemo.engine.compiled import Compiled
 from specdemo.engine.rules import JUDGES
 from specdemo.engine.sampling import Nucleus, Sampler, Settings, one_hot, probabilities
 from specdemo.engine.step import Verified
@@ -132,7 +132,7 @@ def test_it_says_what_torch_says(name, rule, monkeypatch):
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_it_draws_what_torch_draws(sampler, changes, monkeypatch):
     monkeypatch.setattr(Nucleus, "WIDTHS", (100_000,))
-    params, compiled = Params(**SAMPLERS[sampler], **changes), CompiledSampling()
+    params, compiled = Params(**SAMPLERS[sampler], **changes), Compiled().draw
     for seed, width in enumerate((7, 1000, 20_000)):
         generator = torch.Generator().manual_seed(seed)
         logits = 3.0 * torch.randn(B, width, generator=generator)

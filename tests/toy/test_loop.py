@@ -148,7 +148,7 @@ def test_target_forwards_are_prefill_and_rounds_and_no_committed_token_is_fed_tw
         target, text = TableLM(TARGET), list(prompt)
         params = replace(SAMPLED, draft_with=kind)
         events = decoding(target, TableLM(DRAFTER) if kind == "model" else None, params, prompt)
-        prefills = next(events).forwards
+        prefills, _ = next(events)
         assert prefills == target.forwards == (len(prompt) > 1)
         fed = list(enumerate(prompt[:-1]))
         for rounds, this_round in enumerate(events, 1):
