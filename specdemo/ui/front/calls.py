@@ -160,10 +160,8 @@ class Calls:
         address that has fewer, after a while to one that has as many. An address that has its share of the
         places can only have those of its own calls, after a while.
         """
-        if (
-            sum(call.visitor.session == session for call in self.calls.values())
-            >= self.limits.events_of_session
-        ):
+        own = [call for call in self.calls.values() if call.visitor.session == session]
+        if len(own) >= self.limits.events_of_session:
             raise NotLetIn(429, "Too many requests wait here: busy, try again in about 5 s.", 5)
         unread = {call: call.visitor.address for call in self.calls.values() if not call.messages}
         taken = Holdings(unread.values())
@@ -185,12 +183,9 @@ class Calls:
 
     async def cancel(self, request: Request) -> Response:
         body = read_object(await request.body())
-        event, _, session = (
-            name_in(body, "event_id"),
-            number_in(body, "fn_index"),
-            name_in(body, "session_hash"),
-        )
-        call = self.calls.get(event)
+        call = self.calls.get(name_in(body, "event_id"))
+        number_in(body, "fn_index")
+        session = name_in(body, "session_hash")
         if call and call.visitor.session == session:
             call.is_cancelled = True
             self._drop_unread(call)
@@ -233,7 +228,8 @@ class Calls:
         if session:
             self.streams[session] = messages
         for call in calls:
-            self._begin(call, messages)
+            if self.calls.get(call.event) is call and not call.messages:  # or another reader was faster
+                self._begin(call, messages)
         write = _for_session if session else _plain
         try:
             while self._calls_of(messages) or not messages.empty():

@@ -116,7 +116,7 @@ def build_page(models: Models, queue: RunQueue, limits: Limits = LOCAL) -> Page:
 def _built(models: Models, queue: RunQueue, limits: Limits) -> Page:
     """Builds the page in the language that is spoken."""
     title = say("page.title")
-    with Page(title=title, delete_cache=(600, 3600)) as demo:
+    with Page(title=title) as demo:
         with gr.Column(elem_id="layout"):
             gr.HTML(f"<h1>{escape(title)}</h1>", elem_id="head")
             with gr.Row(elem_id="ask"):

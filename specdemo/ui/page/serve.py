@@ -94,7 +94,6 @@ def launch(
             theme=theme,
             head=f"<style>{css}</style>{REDUCING}",
             app_kwargs=_in_front(demo, queue, limits),
-            max_file_size=limits.trace_bytes,
             **PRIVATE_OPTIONS,
         )
     bound_connections(demo.server, limits)
