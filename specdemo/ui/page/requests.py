@@ -198,7 +198,7 @@ class PageRequests:
             link = await asyncio.to_thread(links.read_link, query, self.models.names, self.limits)
         except ValueError as error:
             return wrong(error)
-        filled = link.values | ({} if link.prompt is None else {"prompt": link.prompt})
+        filled = link.values
         notes = [link.note] if link.note else []
         if link.trace and (recorded := self.board.get(link.trace)) and recorded.kept:
             if link.digest not in recorded.kept.link:
@@ -206,15 +206,15 @@ class PageRequests:
             if link.trace != RECORDED_RUN:  # which every page shows at first, beside any controls
                 filled = recorded.kept.values
         values, answer = values | filled, self._filled(filled)
-        asks = (link.runs or link.guesses) and self._not_loaded(values)
+        asks = link.starts and self._not_loaded(values)
         if asks:
-            kind = "continues" if link.messages else "guesses" if link.guesses else "asks"
+            kind = "continues" if link.messages else "guesses" if link.starts == "guess" else "asks"
             notes.append(say(f"run.link_{kind}", name=asks))
         if notes:
             answer["notice"] = notice("note", *notes)
-        if link.guesses and not asks:
+        if link.starts == "guess" and not asks:
             answer |= self._measure(visitor, {"kind": "guess", "hall": link.hall}, values)
-        elif link.runs and not asks:
+        elif link.starts and not asks:
             answer |= self._run(visitor, values, tuple(notes), link.messages)
         return answer
 
