@@ -11,7 +11,6 @@ from specdemo import Params, zero
 from specdemo.errors import LoadError, PairError
 from specdemo.loading.catalog import CATALOGUE, DFLASH, EAGLE3, FOR_GPUS, POOR
 from specdemo.session import generate
-from specdemo.ui.front.checks import Field
 from specdemo.ui.page import links
 from specdemo.ui.page.hints import hints
 from specdemo.ui.page.page import controls
@@ -19,7 +18,7 @@ from specdemo.ui.page.requests import PageRequests
 from specdemo.ui.runs import models
 from specdemo.ui.runs.limits import HOSTED, LOCAL, Visitor
 from specdemo.ui.runs.models import Choice, Models
-from specdemo.ui.view.settings import AS_STARTED, CONTROL_NAMES, FIRST, WEIGHT_CHOICES, names_of, values_held
+from specdemo.ui.view.settings import AS_STARTED, CONTROL_NAMES, FIRST, UNCHOSEN, WEIGHT_CHOICES, names_of
 from tests.checkpoints import saved_in
 from tests.sentences import refusal, refused
 from tests.tiny import tiny
@@ -118,16 +117,16 @@ def test_the_weights_cannot_be_chosen_and_have_no_controls():
         public, local = (controls(Models({"device": "cpu"}, limits)) for limits in (HOSTED, LOCAL))
     assert tuple(local) == CONTROL_NAMES and tuple(public) == names_of(hosted=True)
     assert set(local) - set(public) == {*WEIGHT_CHOICES, "server"}
-    values = values_held([box.value for box in public.values()], hosted=True)
-    assert set(values) == set(CONTROL_NAMES) and {values[name] for name in WEIGHT_CHOICES} == {AS_STARTED}
+    assert {*public, *UNCHOSEN} == {*CONTROL_NAMES} and {UNCHOSEN[name] for name in WEIGHT_CHOICES} == {
+        AS_STARTED
+    }
 
 
 @pytest.mark.parametrize("limits", [LOCAL, HOSTED])
 def test_a_link_loads_nothing_before_the_visitor_agrees(limits, monkeypatch):
     """Any web site can lead a visitor to one."""
     server = Models({"device": "cpu"}, limits)
-    fields = dict.fromkeys(("prompt", *names_of(limits.hosted)), Field("x"))
-    page = PageRequests(server, None, None, limits, fields)
+    page = PageRequests(server, None, None, limits)
     assert EAGLE3 in server.names and server.loaded(Choice(EAGLE3)) is None
     monkeypatch.setattr(page, "_run", lambda *_, **__: {"follow": "it"})
 

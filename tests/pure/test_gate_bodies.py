@@ -75,7 +75,7 @@ async def test_few_views_are_made_at_once_and_a_reader_who_stops_holds_nobody_up
         answered += 1
         await asyncio.Event().wait()  # it takes nothing more
 
-    gate = Gate(app, LOCAL, None, {}, ())
+    gate = Gate(app, LOCAL)
     scope = {"type": "http", "method": "GET", "path": "/config", "headers": [], "query_string": b""}
     tasks = [asyncio.create_task(gate({**scope}, None, send)) for _ in range(VIEWS)]
     while answered < VIEWS:

@@ -2,8 +2,8 @@
 
 import asyncio
 import json
-from contextlib import asynccontextmanager
 from functools import partial
+from inspect import Parameter
 from types import SimpleNamespace
 from unittest.mock import AsyncMock
 
@@ -11,56 +11,37 @@ import pytest
 from starlette.routing import Router
 
 from specdemo.ui.front import gate
-from specdemo.ui.front.checks import DEPTH, Field, Function, Hosts
+from specdemo.ui.front.calls import Calls, Endpoint
+from specdemo.ui.front.checks import DEPTH, Hosts
 from specdemo.ui.front.gate import Gate, with_host
 from specdemo.ui.page.requests import PageRequests
 from specdemo.ui.runs.limits import HOSTED, LOCAL
+from specdemo.ui.view.settings import FIRST, UNCHOSEN
 
-FIELDS = {
-    "prompt": Field("Prompt", "text"),
-    "pair": Field("Pair", "choice", ("embedded", "other")),
-    "top_k": Field("Top-k", "number"),
-    "chat": Field("Chat template", "switch"),
+HELD = FIRST | UNCHOSEN | {"prompt": "Once", "pair": "other", "top_k": 40, "chat": True}
+
+
+def argument(name: str, default=None) -> Parameter:
+    return Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=default)
+
+
+PROMPT = argument("prompt", Parameter.empty)
+ENDPOINTS = {
+    "pairs": Endpoint(None, [PROMPT]),
+    "generate": Endpoint(None, [PROMPT, argument("gamma"), argument("kwargs")]),
 }
-HELD = {"prompt": "Once", "pair": "other", "top_k": 40, "chat": True}
-RIGHT = [*HELD.values()]
-ARGUMENTS = (Field("prompt"), Field("gamma", required=False), Field("kwargs", "object", required=False))
-FUNCTIONS = {
-    1: Function("show", tuple(FIELDS.values()), private=True),
-    3: Function("pairs", (Field("prompt"),), private=False),
-    4: Function("generate", ARGUMENTS, private=False),
-}
-TRIGGER = 7
 JSON = [(b"content-type", b"application/json")]
-CALL, EVENT, JOIN = "/gradio_api/call/v2/generate", "/gradio_api/run/predict", "/gradio_api/queue/join"
+CALL, JOIN = "/gradio_api/call/v2/generate", "/gradio_api/queue/join"
 CANCEL, TOOLS, TRACES = "/gradio_api/cancel", "/gradio_api/mcp/", "/specdemo/traces"
 ASK = "/specdemo/runs"
 
 
-class NoVisits:
-    """Nobody visits; everybody is let in. Only the sessions "mine" and "taken" have something to read, and
-    somebody reads the second one's."""
-
-    visitors = ("mine", "read")
-    queue = SimpleNamespace(has_messages=("mine", "taken").__contains__, session_of=lambda event: event)
-
-    def has_reader(self, session):
-        return session == "taken"
-
-    def listen(self, session): ...
-
-    async def leave(self, session, to_the_end): ...
-
-    @asynccontextmanager
-    async def admitted(self, session, address):
-        yield
-
-
 def gate_of(app, limits):
-    """Behind it is the page's own route, too, which begins nothing here."""
-    page = PageRequests(None, None, None, limits, FIELDS)
+    """Behind it are the page's own route, which begins nothing here, and the API, which nobody reads."""
+    page = PageRequests(SimpleNamespace(names=("embedded", "other")), None, None, limits)
     page.begin = AsyncMock(return_value={})
-    return Gate(Router([page.route()], default=app), limits, NoVisits(), FUNCTIONS, (TRIGGER,))
+    calls = Calls(limits, ENDPOINTS, {3: "pairs", 4: "generate"}, lambda request: None)
+    return Gate(Router([page.route(), *calls.routes()], default=app), limits)
 
 
 def asked(method, path, body=b"", limits=LOCAL, headers=(), parts=None, query=b"", front=gate_of):
@@ -101,7 +82,7 @@ def posted(path, body) -> tuple[int, str]:
     """The status, and the sentence where it is refused; the app behind gets only what is let in."""
     text = body if isinstance(body, bytes) else json.dumps(body).encode()
     status, _, said, got = asked("POST", path, text, headers=JSON)
-    assert len(got) == (status == 200 and path != ASK)
+    assert len(got) == (status == 200 and path in (TOOLS, TRACES))
     told = said.decode() if status == 200 or path == ASK else json.loads(said)["detail"]
     return status, "" if status == 200 else told
 
@@ -123,7 +104,7 @@ def test_a_body_that_is_no_json_object_is_refused_in_a_sentence(body):
 
 
 def event(**more) -> dict:
-    return {"session_hash": "a", "fn_index": 1, "data": RIGHT, **more}
+    return {"session_hash": "a", "fn_index": 3, "data": ["Once"], **more}
 
 
 def asks(**more) -> dict:
@@ -135,16 +116,11 @@ FILE = {"path": "/etc/passwd", "url": "http://x", "meta": {"_type": "gradio.File
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}, "meta": {"type": "string"}}}
 GUESS = {"kind": "guess", "ids": "1,2", "round": 1, "guess": " a", "game": "ab", "seed": 7}
 LET_IN = [
-    *[(EVENT, one) for one in (event(), event(data=["", "other", None, None]))],
-    *[(EVENT, event(**one)) for one in ({"trigger_id": 7, "event_data": {}}, {"event_data": "a text"})],
     *[(ASK, one) for one in (asks(), asks(asked=GUESS), asks(controls={"top_k": None, "else": FILE}))],
-    (JOIN, event(fn_index=3, data=["Once"])),
+    *[(JOIN, one) for one in (event(), event(trigger_id=7, event_data=FILE), event(data=[FILE]))],
     (CANCEL, {"session_hash": "a", "fn_index": 1, "event_id": "b"}),
-    *[(CALL, {"prompt": one}) for one in ("é\ud83d", [TURN, TURN], {"11": -5, "3": 2.5})],
-    *[
-        (CALL, {"prompt": "x", "kwargs": one})
-        for one in ({}, {"a": False, "tools": [SCHEMA]}, '{"a": 1}', None)
-    ],
+    *[(CALL, {"prompt": one, "kwargs": FILE}) for one in ("é\ud83d", [TURN, TURN], {"11": -5, "3": 2.5})],
+    (TOOLS, {"params": {"arguments": {"kwargs": {"a": False, "tools": [SCHEMA]}}}}),
 ]
 # What is refused with 400, and what the sentence names.
 REFUSED = [
@@ -152,35 +128,17 @@ REFUSED = [
     (ASK, asks(controls={"pair": "third"}), 'Pair must be one of embedded, other, not "third"'),
     *[(ASK, asks(controls={"top_k": one}), "Top-k must be") for one in (True, 10**400, [], FILE)],
     (ASK, asks(controls={"chat": 1}), "Chat template must be"),
-    *[(ASK, asks() | {"controls": one}, "controls must be an object") for one in (None, RIGHT, "x")],
+    *[(ASK, asks() | {"controls": one}, "controls must be an object") for one in (None, [], "x")],
     *[(ASK, asks(asked=one), "asked must be an object") for one in (None, [GUESS], "run", 1)],
     *[(ASK, asks(session=one), "session") for one in (None, 5, "", "a b", "x" * 65)],
     *[(ASK, one, "The body must be") for one in (b"\xff", b"[1]", b"[" * 50_000, b'{"asked": NaN}')],
-    (EVENT, event(data=[5, *RIGHT[1:]]), "Prompt must be text, not 5"),
-    *[(EVENT, event(data=one), "data must") for one in (RIGHT[1:], [*RIGHT, 1], None, {"0": 1})],
-    *[(EVENT, event(session_hash=one), "session_hash") for one in (None, 5, "", "a b", "x" * 65, "a\n")],
-    *[(EVENT, event(trigger_id=one), "trigger_id") for one in (8, "7")],
-    *[(EVENT, event(event_id=one), "event_id") for one in ("a b", 5)],
-    *[(EVENT, event(**{one: 1}), one) for one in ("batched", "simple_format", "oauth_token")],
-    *[(EVENT, event(event_data=one), "event_data") for one in (FILE, [FILE], {"kind": "race"})],
+    *[(JOIN, event(data=one), "data must") for one in ([], ["Once", 1], None, {"0": 1})],
+    *[(JOIN, event(session_hash=one), "session_hash") for one in (None, 5, "", "a b", "x" * 65, "a\n")],
     (JOIN, event(fn_index=True), "fn_index"),
     (CANCEL, {"fn_index": 1, "event_id": "b"}, "session_hash"),
     ("/gradio_api/call/generate", {"data": ["x"]}, "data must"),
     (CALL, {}, "The argument prompt is missing"),
     (CALL, {"prompt": "", "gama": 1}, 'There is no argument "gama"; it takes prompt, gamma, kwargs'),
-    *[
-        (CALL, {"prompt": "Once", "gamma": one}, "gamma must be")
-        for one in (
-            {"11": {"path": "x"}},
-            {"11": 1, "path": "x"},
-            {"\u0661": 1},
-            [TURN, {**TURN, "path": ""}],
-        )
-    ],
-    *[
-        (CALL, {"prompt": "Once", "kwargs": one}, "kwargs must be")
-        for one in (FILE, {"path": "x"}, {"a": FILE}, {"a": [[{"b": FILE}]]}, [], [FILE], 3, True)
-    ],
     (TOOLS, b"[" * 50_000, "The body must be"),
     (TOOLS, b'{"params": [{"\\udfff": 1}]}', "half of a surrogate pair"),
     (TOOLS, {"params": {"arguments": {"kwargs": {"a": [{"path": "http://x"}]}}}}, "a text as its path"),
@@ -199,9 +157,9 @@ def test_what_is_wrong_is_refused_by_its_name_before_anything_sees_it(path, body
 
 
 def test_a_function_is_called_in_its_own_way_only():
-    assert posted(JOIN, event())[0] == posted(EVENT, event(fn_index=3, data=["Once"]))[0] == 404
+    assert posted(JOIN, event(fn_index=1))[0] == posted("/gradio_api/run/predict", event())[0] == 404
     assert asked("POST", ASK, b"{}")[0] == 415, "as other sites can send it"
-    assert posted("/gradio_api/call/show", {"data": RIGHT})[0] == 404, "only the page calls it"
+    assert posted("/gradio_api/call/show", {"data": []})[0] == 404
 
 
 @pytest.mark.parametrize(
@@ -226,41 +184,30 @@ def test_other_methods_are_told_which_ones_work():
     assert asked("OPTIONS", "/config")[0] == 204 and asked("HEAD", "/")[0] == 200
 
 
+def behind(hosts):
+    return partial(with_host, hosts=hosts)
+
+
 @pytest.mark.parametrize("name", [b"host", b"x-forwarded-host"])
 def test_a_host_of_which_no_address_can_be_made_is_refused_wherever_it_stands(name):
+    front, own = behind(Hosts("127.0.0.1", (), True, False)), [(b"host", b"right.example")]
     for host in (b"999.999.999.999", b"[::g]", b"a b", b"a/b"):
         for hosts in ([host, b"right.example"], [b"right.example", host]):
-            status, _, body, got = asked("GET", "/", headers=[(name, one) for one in hosts])
+            headers = [*own, *((name, one) for one in hosts)]
+            status, _, body, got = asked("GET", "/", headers=headers, front=front)
             assert (status, got) == (400, []) and name in body
     for host in (b"localhost:7860", b"[::1]:80", b"10.0.0.1", b"a_b.example", b""):
-        assert asked("GET", "/", headers=[(name, host)])[0] == 200
-    lists = asked("GET", "/", headers=[(name, b"a, b")])[0]
+        assert asked("GET", "/", headers=[*own, (name, host)], front=front)[0] == 200
+    lists = asked("GET", "/", headers=[*own, (name, b"a, b")], front=front)[0]
     assert lists == (400 if name == b"host" else 200), "only proxies write lists"
 
 
 def test_a_request_without_a_host_is_refused():
     for name, value, status in ((b"host", b"localhost:7860", 200), (b"origin", b"http://x", 400)):
-        front = partial(with_host, hosts=Hosts("127.0.0.1", (), False, False))
+        front = behind(Hosts("127.0.0.1", (), False, False))
         answered, told, body, got = asked("GET", "/", headers=[(name, value)], front=front)
         assert (answered, len(got)) == (status, status == 200)
     assert told[b"x-content-type-options"] == b"nosniff" and b"host" in body
-
-
-@pytest.mark.parametrize(
-    ("path", "query", "status"),
-    [
-        ("queue/data", b"session%5Fhash=%6Dine&from=0", 200),
-        ("queue/data", b"session_hash=other", 404),
-        ("queue/data", b"session_hash=mine&session%5Fhash=other", 400),
-        ("queue/data", b"", 400),
-        ("call/generate/mine", b"", 200),
-        ("call/generate/taken", b"", 409),
-        ("call/generate/gone", b"", 404),
-    ],
-)
-def test_an_answer_is_read_by_one_who_has_something_to_read(path, query, status):
-    answered, _, _, got = asked("GET", f"/gradio_api/{path}", query=query)
-    assert (answered, len(got)) == (status, status == 200)
 
 
 def test_right_messages_reach_the_tools_and_nobody_listens_to_them():
@@ -279,10 +226,10 @@ BODY, FILE_SIZE = HOSTED.body_bytes, HOSTED.trace_bytes
 @pytest.mark.parametrize(
     ("path", "announced", "parts", "status"),
     [
-        (EVENT, b"%d" % (BODY + 1), [b""], 413),
-        (EVENT, b"9" * 5000, [b""], 413),
-        (EVENT, b"many", [b""], 413),
-        (EVENT, None, [b" " * (BODY // 2)] * 3, 413),
+        (CALL, b"%d" % (BODY + 1), [b""], 413),
+        (CALL, b"9" * 5000, [b""], 413),
+        (CALL, b"many", [b""], 413),
+        (CALL, None, [b" " * (BODY // 2)] * 3, 413),
         (CANCEL, None, [b"{", None], 408),
         (ASK, None, [b" " * (BODY // 2)] * 3, 413),
         (TRACES, None, [b"a" * BODY, b"b", b""], 200),

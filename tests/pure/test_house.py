@@ -43,7 +43,7 @@ specdemo.ui.page.frame specdemo.ui.page.hints specdemo.ui.page.alone
 """
 # Folder and kinds of files: the most lines and files that it may have. A number may fall and never rises.
 SIZES = {
-    ("specdemo", ".py"): (32860, 144),
+    ("specdemo", ".py"): (32503, 144),
     ("specdemo/cli", ".py"): (644, 4),
     ("specdemo/doctor", ".py"): (539, 3),
     ("specdemo/drafters", ".py"): (3821, 16),
@@ -54,13 +54,13 @@ SIZES = {
     ("specdemo/runtime", ".py"): (7086, 24),
     ("specdemo/servers", ".py"): (1373, 6),
     ("specdemo/trials", ".py"): (475, 4),
-    ("specdemo/ui", ".py"): (7225, 34),
+    ("specdemo/ui", ".py"): (6868, 34),
     ("specdemo/words", ".py"): (209, 3),
     ("specdemo/ui/static", ".js"): (12019, 70),
     ("specdemo/ui/static", ".css"): (1897, 17),
     ("specdemo/words", ".json"): (4296, 2),
     ("assets/training", ".py .md"): (799, 10),
-    ("tests", ".py .js .mjs"): (33877, 225),
+    ("tests", ".py .js .mjs"): (33835, 224),
 }
 # Imports each of the modules that it is given, and names those that fail.
 IMPORTS = """

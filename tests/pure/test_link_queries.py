@@ -30,7 +30,12 @@ def asked(link) -> Params:
 )
 def test_what_a_run_writes_is_what_its_address_asks_for(prompt, params):
     link = read_link(write(prompt, "a + b", NONE | {"quantize": "int8"}, params), PAIRS)
-    assert (link.prompt, link.values["pair"], link.runs, link.note) == (prompt, "a + b", True, "")
+    assert (link.values["prompt"], link.values["pair"], link.starts, link.note) == (
+        prompt,
+        "a + b",
+        "run",
+        "",
+    )
     assert asked(link) == params
     assert link.values["quantize"] == "int8" and link.values["quantize_drafter"] == AS_STARTED
 
@@ -40,10 +45,10 @@ SAID = (ChatMessage("system", "Be brief"), ChatMessage("user", "Hi"), ChatMessag
 
 def test_a_conversation_travels_too():
     link = read_link(write("And?", "embedded", NONE, Params(chat=True), SAID), PAIRS)
-    assert (link.prompt, link.messages, link.runs) == ("And?", SAID, True) and asked(link).chat
+    assert (link.values["prompt"], link.messages, link.starts) == ("And?", SAID, "run") and asked(link).chat
     long = (ChatMessage("user", "x" * 8_000), SAID[-1])
     link = read_link(write("And?", "embedded", NONE, Params(chat=True), long), PAIRS)
-    assert (link.prompt, link.messages, link.runs) == (None, (), False)
+    assert ("prompt" in link.values, link.messages, link.starts) == (False, (), "")
 
 
 @pytest.mark.parametrize("text", ["Hi", "[1]", '[{"role": "user"}]', "[[" * 9_999])
@@ -58,7 +63,7 @@ TRIALS = "tab=trials&trials_mistake=told&trials_guesses=2"
 
 def test_what_an_address_leaves_out_is_as_in_the_api():
     assert asked(read_link("?prompt=Once", PAIRS)) == Params()
-    assert "pair" not in read_link("gamma=2", PAIRS).values and read_link("gamma=2", PAIRS).prompt is None
+    assert not {"pair", "prompt"} & read_link("gamma=2", PAIRS).values.keys()
 
 
 @pytest.mark.parametrize(
@@ -66,7 +71,7 @@ def test_what_an_address_leaves_out_is_as_in_the_api():
 )
 def test_an_address_without_settings_changes_no_control(query):
     link = read_link(query, PAIRS)
-    assert link.values == {} and link.prompt is None and link.note == ""
+    assert link.values == {} and link.note == ""
 
 
 @pytest.mark.parametrize(
@@ -97,12 +102,12 @@ def test_unknown_names_are_ignored_with_a_note():
 
 def test_a_link_to_a_game_begins_no_run():
     game = read_link("prompt=Hi&seed=7&guess=1&run=1", PAIRS)
-    assert (game.guesses, game.runs, game.note, game.values["seed"]) == (True, False, "", "7")
-    assert not read_link("guess=0&run=1", PAIRS).guesses and read_link("guess=1", PAIRS).values == {}
+    assert (game.starts, game.note, game.values["seed"]) == ("guess", "", "7")
+    assert read_link("guess=0&run=1", PAIRS).starts == "run" and read_link("guess=1", PAIRS).values == {}
     params = Params(seed=7)
     query = write("Hi", "embedded", {}, params, starts="guess")
     assert query.endswith("&guess=1") and "run=" not in query
-    assert read_link(query, PAIRS).guesses
+    assert read_link(query, PAIRS).starts == "guess"
     assert "guess" not in write("x" * 9_000, "embedded", {}, params, starts="guess"), "it has no prompt"
 
 
@@ -110,4 +115,4 @@ def test_a_prompt_that_is_too_long_for_an_address_is_left_out_and_nothing_runs()
     query = write("x" * 9_000, "embedded", NONE, Params(gamma=2))
     assert len(query) <= LONGEST_QUERY
     link = read_link(query, PAIRS)
-    assert link.prompt is None and not link.runs and asked(link).gamma == 2
+    assert "prompt" not in link.values and not link.starts and asked(link).gamma == 2

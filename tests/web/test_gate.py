@@ -18,7 +18,7 @@ import gradio as gr
 import httpx
 import pytest
 
-import specdemo.ui.front.visits
+import specdemo.ui.front.calls
 import specdemo.ui.runs.limits
 from specdemo.ui.runs.limits import HOSTED, LOCAL
 from specdemo.ui.view.wire import MEASUREMENT_KINDS
@@ -28,7 +28,7 @@ from tests.web.server import Server, controls_of, served_here, watched
 pytestmark = pytest.mark.slow
 TOKEN = "hf_thisTokenIsNobodysBusiness"
 CALL, MCP, TRACES = "/gradio_api/call/v2/generate", "/gradio_api/mcp/", "/specdemo/traces?session_hash=v"
-JOIN, EVENT, ASK = "/gradio_api/queue/join", "/gradio_api/run/predict", "/specdemo/runs"
+JOIN, ASK = "/gradio_api/queue/join", "/specdemo/runs"
 JSON = {"Content-Type": "application/json"}
 TOOLS = JSON | {"Accept": "application/json, text/event-stream"}
 FOREIGN = ({"Host": "evil.example:7860"}, {"Origin": "https://evil.example"})
@@ -94,9 +94,9 @@ def bodies() -> Iterator[Request]:
         for body in (b"\xff", b"[" * 50_000, b'{"prompt":' * 20_000, b"{", b"null", b'{"prompt": NaN}'):
             yield "POST", path, {"content": body, "headers": TOOLS}
     yield "POST", CALL, {"content": b'{"prompt": "' + b"p" * 3_000_000 + b'"}', "headers": JSON}
-    yield "POST", CALL, {"json": ONCE | {"chat": True, "chat_template_kwargs": FILE}}
     call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": 5}}
-    yield "POST", MCP, {"content": json.dumps([call]), "headers": TOOLS}
+    for wrong in ([call], call | {"params": {"arguments": FILE}}):
+        yield "POST", MCP, {"content": json.dumps(wrong), "headers": TOOLS}
 
 
 def traces() -> Iterator[Request]:
@@ -167,9 +167,8 @@ ARGUMENTS |= {"system": None, "pair": "target", "ignore_eos": False, "alternativ
 
 
 def mutated(url: str, count: int) -> list[tuple[str, dict]]:
-    """Paths and bodies: what a page asks for, its hints, and calls of the API, with a thing or two wrong."""
+    """Paths and bodies: what a page asks for and calls of the API, with a thing or two wrong."""
     dice, controls = random.Random(21), controls_of(url) | {"max_new_tokens": 1}
-    hints = next(one["id"] for one in httpx.get(f"{url}/config").json()["dependencies"] if one["inputs"])
 
     def spoil(part: dict, how_often: float) -> None:
         if dice.random() < how_often:
@@ -177,13 +176,12 @@ def mutated(url: str, count: int) -> list[tuple[str, dict]]:
 
     def page() -> tuple[str, dict]:
         held, session = {**controls}, f"{dice.random()}"[2:]
-        asked = ASKED | {"kind": dice.choice(("run", "reply", "link", "controls", *MEASUREMENT_KINDS))}
+        kinds = ("run", "reply", "link", "controls", "hints", *MEASUREMENT_KINDS)
+        asked = ASKED | {"kind": dice.choice(kinds)}
         spoil(dice.choice((held, asked)), 0.8)
         body = {"session": session, "controls": held, "asked": asked}
         spoil(body, 0.2)
-        event = {"session_hash": session, "fn_index": hints, "data": [*held.values()], "event_data": None}
-        spoil(event, 0.3)
-        return dice.choice(((ASK, body), (ASK, body), (EVENT, event)))
+        return ASK, body
 
     def call() -> tuple[str, dict]:
         given = ONCE | dict(dice.sample(sorted(ARGUMENTS.items()), 5))
@@ -216,7 +214,7 @@ def test_right_bodies_with_something_wrong(server, count):
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(send, [made[at::4] for at in range(4)]))
     attack.held()
-    for path in (ASK, EVENT, CALL):  # many get past the parser, and many do not
+    for path in (ASK, CALL):  # many get past the parser, and many do not
         of_path = sum(number for (one, _), number in outcomes.items() if one == path)
         assert of_path / 20 < outcomes[path, 200] < of_path * 19 / 20, outcomes
 
@@ -260,7 +258,7 @@ def test_the_server_tells_that_it_works_and_every_answer_has_its_headers(server)
 def never_drop() -> None:
     """A request that nobody reads keeps its place, however long a busy machine takes for the flood."""
     specdemo.ui.runs.limits.LOCAL = replace(LOCAL, listen_seconds=3_600)
-    specdemo.ui.front.visits.PLACE_SECONDS = 3_600
+    specdemo.ui.front.calls.PLACE_SECONDS = 3_600
 
 
 def flood(url: str, requests: int) -> Counter:
@@ -292,8 +290,7 @@ def modest(url: str, ends: Future) -> list[tuple[int, str]]:
 @pytest.mark.skipif(sys.platform != "linux", reason="it reads the process's memory from /proc")
 @pytest.mark.parametrize("requests", [400, pytest.param(20_000, marks=pytest.mark.long)])
 def test_a_flood_of_requests_that_nobody_reads_is_turned_away(tmp_path, requests):
-    """Gradio keeps the messages of 2,000 sessions, and its queue ended for good when the oldest had to go.
-    Another visitor is answered meanwhile."""
+    """Another visitor is answered meanwhile."""
     with watched(tmp_path, *tiny_pair(tmp_path), change=never_drop) as server:
         before = server.memory()
         with ThreadPoolExecutor(1) as pool:
@@ -313,19 +310,10 @@ def test_an_answer_is_read_once_and_dropped_where_nobody_begins_to_read_it(here)
     pairs, demo = f"{here[0]}/gradio_api/call/v2/pairs", here[1]
     first, second = (httpx.post(pairs, json={}).json()["event_id"] for _ in range(2))
     assert "event: complete" in httpx.get(f"{pairs}/{first}").text
-    wait_until(lambda: second not in demo._queue.pending_messages_per_session)
+    wait_until(lambda: second not in demo.calls.calls)
     for event in (first, second):
         gone = httpx.get(f"{pairs}/{event}")
         assert gone.status_code == 404 and "has been read or dropped" in gone.json()["detail"]
-
-
-def test_a_second_page_of_one_process_takes_its_own_events(here):
-    """Gradio numbers the pages of a process from 0 on."""
-    url, demo = here
-    (at_load,) = (one["id"] for one in demo.config["dependencies"] if (demo._id, "load") in one["targets"])
-    body = {"session_hash": "visitor", "fn_index": at_load, "trigger_id": demo._id}
-    answer = httpx.post(f"{url}{EVENT}", json=body | {"data": [*controls_of(url).values()]})
-    assert demo._id and answer.status_code == 200, answer.text
 
 
 def test_what_is_kept_for_a_reader_that_has_stopped_reading_is_freed(here):
@@ -339,6 +327,6 @@ def test_what_is_kept_for_a_reader_that_has_stopped_reading_is_freed(here):
         reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         reader.connect(("127.0.0.1", urlsplit(url).port))
         reader.sendall(f"GET /gradio_api/call/generate/{event} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-        kept = demo._queue.pending_messages_per_session
-        wait_until(lambda: event in kept and kept[event].qsize() >= 2)
+        kept = demo.calls.calls
+        wait_until(lambda: event in kept and kept[event].messages and kept[event].messages.full())
         wait_until(lambda: event not in kept)

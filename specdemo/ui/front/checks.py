@@ -7,11 +7,10 @@ import json
 import math
 import re
 import socket
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from ipaddress import ip_address
-from typing import Any, Literal
-from urllib.parse import parse_qsl, urlsplit
+from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -31,67 +30,14 @@ class NotLetIn(Exception):
         self.headers = {name: value for name, value in headers.items() if value}
 
 
-FieldKind = Literal["text", "number", "switch", "choice", "object", "anything"]
-
-
-@dataclass(frozen=True)
-class Field:
-    """One value that a function takes. choices: the values of a choice. required: the caller must give it."""
-
-    label: str
-    kind: FieldKind = "anything"
-    choices: tuple[str, ...] = ()
-    required: bool = True
-
-
-@dataclass(frozen=True)
-class Function:
-    """The function that Gradio calls for an event. private: only the page calls it, without a place in
-    Gradio's queue."""
-
-    name: str
-    fields: tuple[Field, ...]
-    private: bool
-
-
-HOST = re.compile(r"([\w.-]{1,255}|\[[0-9A-Fa-f:.]{2,45}\])(:[0-9]{1,5})?", re.ASCII)
 LONGEST_PATH = 1000  # characters
 LONGEST_PATH_PART = 255  # of one part of a path, as file systems have it
 
 
-def check_address(path: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
-    """Checks where a request goes, since Gradio makes addresses and file names of it. Each line of a repeated
-    header is checked, since Gradio reads the first one at some places and the last one at others."""
+def check_path(path: str) -> None:
+    """Checks where a request goes, since Gradio makes file names of it."""
     if len(path) > LONGEST_PATH or any(len(part) > LONGEST_PATH_PART for part in path.split("/")):
         raise NotLetIn(404, "There is nothing here.")
-    for name, value in headers:
-        if name == b"host":
-            given = value.decode("latin-1").strip()
-        elif name == b"x-forwarded-host":  # each proxy may add one
-            given = value.decode("latin-1").split(",")[0].strip()
-        else:
-            continue
-        if given and not _is_host(given):
-            raise NotLetIn(400, f"The header {name.decode()} must be the name of a host.")
-
-
-def _is_host(text: str) -> bool:
-    if not HOST.fullmatch(text):
-        return False
-    try:
-        httpx.URL(f"http://{text}")  # as Gradio does
-    except httpx.InvalidURL:
-        return False
-    return True
-
-
-def session_asked_for(query: bytes) -> str:
-    """The session in a request's query, which is read as Gradio reads it."""
-    asked = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
-    sessions = [value for name, value in asked if name == "session_hash"]
-    if len(sessions) != 1:
-        raise NotLetIn(400, "session_hash must be given once.")
-    return sessions[0]
 
 
 def read_object(body: bytes) -> dict[str, Any]:
@@ -126,28 +72,6 @@ def check_no_file(value: Any) -> None:
         raise NotLetIn(400, "An object in the body must not have a text as its path: it could be a file.")
 
 
-def check_values(values: Any, fields: Sequence[Field]) -> None:
-    """Checks the values that are given for fields, in their order."""
-    if not isinstance(values, list):
-        raise NotLetIn(400, "data must be a list.")
-    if len(values) != len(fields):
-        raise NotLetIn(400, f"data must hold {len(fields)} values, not {len(values)}.")
-    for value, field in zip(values, fields, strict=True):
-        _check_value(value, field)
-
-
-def check_named(values: Mapping[str, Any], fields: Sequence[Field]) -> None:
-    """Checks the values that are given by name."""
-    labels = [field.label for field in fields]
-    if unknown := [name for name in values if name not in labels]:
-        known = f"it takes {', '.join(labels)}" if labels else "it takes none"
-        raise NotLetIn(400, f"There is no argument {_short(unknown[0])}; {known}.")
-    for field in fields:
-        if field.required and field.label not in values:
-            raise NotLetIn(400, f"The argument {field.label} is missing.")
-        _check_value(values.get(field.label), field)
-
-
 def name_in(body: Mapping[str, Any], name: str) -> str:
     """The name that a session or an event gives itself."""
     given = body.get(name)
@@ -164,52 +88,6 @@ def number_in(body: Mapping[str, Any], name: str) -> int:
     raise NotLetIn(400, f"{name} must be a whole number.")
 
 
-def check_rest(body: Mapping[str, Any], triggers: Collection[int]) -> None:
-    """Checks what a page's event carries beside its values. triggers: the numbers of the page and its
-    components."""
-    if body.get("trigger_id") is not None and number_in(body, "trigger_id") not in triggers:
-        raise NotLetIn(400, "trigger_id must be one of the page's components.")
-    for name in ("simple_format", "batched", "oauth_token"):
-        if body.get(name):
-            raise NotLetIn(400, f"{name} cannot be set.")
-    if body.get("event_id") is not None:
-        name_in(body, "event_id")
-    if isinstance(told := body.get("event_data"), (list, dict)) and told:  # it could be a file for Gradio
-        raise NotLetIn(400, "event_data must be a text, a number or empty.")
-
-
-def _check_value(value: Any, field: Field) -> None:
-    if value is None and field.kind in ("anything", "number", "switch", "object"):
-        return  # what is left empty is for Params to judge
-    match field.kind:
-        case "anything":  # but what Gradio would take for a file
-            inner = value if isinstance(value, list) else [value]
-            right = not any(isinstance(each, (list, dict)) and not _is_harmless(each) for each in inner)
-            what = "a text, a number, true, false or a list of these or of messages, or numbers by token id"
-        case "object":
-            right = isinstance(value, (str, dict)) and not _holds_file(value)
-            what = "an object or its JSON text, in which nothing has a text as its path"
-        case "choice":
-            right = isinstance(value, str) and value in field.choices
-            what = f"one of {', '.join(field.choices)}"
-        case "text":
-            right, what = isinstance(value, str), "text"
-        case "number":
-            right, what = type(value) in (int, float) and abs(value) < 1e300, "a number"
-        case _:
-            right, what = isinstance(value, bool), "true or false"
-    if not right:
-        raise NotLetIn(400, f"{field.label} must be {what}, not {_short(value)}.")
-
-
-def _is_harmless(value: Any) -> bool:
-    """Whether the value is an object with no keys but those of a message, or token ids. Gradio takes no such
-    object for a file."""
-    if not isinstance(value, dict) or any(isinstance(inner, (list, dict)) for inner in value.values()):
-        return False
-    return value.keys() <= {"role", "content"} or all(key.isascii() and key.isdecimal() for key in value)
-
-
 def _holds_file(value: Any) -> bool:
     """Whether there is anything in the value that Gradio could take for a file, which is an object with a
     text as its path."""
@@ -218,7 +96,7 @@ def _holds_file(value: Any) -> bool:
     return isinstance(value, list) and any(map(_holds_file, value))
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
     if isinstance(value, (list, dict)):
         return "a list" if isinstance(value, list) else "an object"
     text = json.dumps(value)
@@ -277,16 +155,24 @@ class Hosts:
         self.behind_proxy = behind_proxy
 
     def check(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        """Raises NotLetIn for a request that another site may have made."""
-        if self.is_open:
-            return
-        told: dict[bytes, list[str]] = {b"host": [], b"origin": [], b"x-forwarded-host": []}
-        for name, value in headers:
-            if name in told:
+        """Raises NotLetIn for a request that another site may have made, and for one with a host of which
+        Gradio could make no address. Each line of a repeated header is checked, since Gradio reads the first
+        one at some places and the last one at others."""
+        told: dict[str, list[str]] = {"host": [], "origin": [], "x-forwarded-host": []}
+        for header, value in headers:
+            if (name := header.decode("latin-1")) in told:
                 told[name].append(value.decode("latin-1").strip())
-        hosts = told[b"host"]
-        if self.behind_proxy:
-            hosts += [part.strip() for line in told[b"x-forwarded-host"] for part in line.split(",")]
+        if not told["host"]:
+            raise NotLetIn(400, "The header host is missing.")
+        forwarded = [[part.strip() for part in line.split(",")] for line in told["x-forwarded-host"]]
+        if not self.is_open:
+            hosts = told["host"] + (sum(forwarded, []) if self.behind_proxy else [])
+            self._check_site(hosts, told["origin"])
+        for name, given in (("host", told["host"]), ("x-forwarded-host", [line[0] for line in forwarded])):
+            if not all(_is_host(host) for host in given if host):
+                raise NotLetIn(400, f"The header {name} must be the name of a host.")
+
+    def _check_site(self, hosts: list[str], origins: list[str]) -> None:
         for host in hosts:
             name, _ = name_and_port(host, 0)
             if not self._is_own(name):
@@ -294,7 +180,7 @@ class Hosts:
                     f"This page is not known as {name[:SHOWN_NAME]!r}; --allow-host lets in more names."
                 )
                 raise NotLetIn(403, sentence)
-        for origin in told[b"origin"]:
+        for origin in origins:
             if not self._matches(origin, hosts):
                 raise NotLetIn(403, f"Pages of {origin[:SHOWN_NAME]!r} may not use this one.")
 
@@ -332,6 +218,19 @@ def host_name(text: str) -> str:
         example = "without scheme, port or brackets, such as lab.example or fd00::1"
         raise ValueError(f"must be the name or address of a host {example}, not {ascii(text)[:SHOWN_NAME]}")
     return name
+
+
+HOST = re.compile(r"([\w.-]{1,255}|\[[0-9A-Fa-f:.]{2,45}\])(:[0-9]{1,5})?", re.ASCII)
+
+
+def _is_host(text: str) -> bool:
+    if not HOST.fullmatch(text):
+        return False
+    try:
+        httpx.URL(f"http://{text}")  # as Gradio does
+    except httpx.InvalidURL:
+        return False
+    return True
 
 
 def _plain(name: str) -> str:

@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from specdemo.words.catalogue import LANGUAGES, speaking
 
 # The paths of what a page asks for by itself, and other programs do not call.
-OF_THE_PAGE = re.compile(r"(/|/config|/gradio_api/run/predict|/specdemo/(runs|traces|halls)(/.*)?)$")
+OF_THE_PAGE = re.compile(r"(/|/config|/specdemo/(runs|traces|halls)(/.*)?)$")
 
 
 def language_asked(query: str, referer: str, accepted: str) -> str:

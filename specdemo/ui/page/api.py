@@ -1,7 +1,9 @@
 """The API on Gradio: `generate` and `pairs`, the same as tools, and who calls."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import json
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import fields
 from inspect import Parameter, Signature
@@ -14,8 +16,8 @@ from specdemo.events import PARAMETERS, Params, Round, is_tree
 from specdemo.events.params import as_text, described
 from specdemo.events.trace import Trace, rounds_json
 from specdemo.events.verdict import verdict
-from specdemo.ui.front.gate import fragment
-from specdemo.ui.front.gradio import caller_of, visitor_of
+from specdemo.ui.front.calls import Endpoint
+from specdemo.ui.front.gradio import caller_of
 from specdemo.ui.runs.limits import Limits, Visitor
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import RunQueue
@@ -24,6 +26,7 @@ from specdemo.ui.view.settings import in_words, judging_in_words
 from specdemo.ui.view.texts import drafting_in_words
 from specdemo.words.catalogue import speaking
 
+_LOG = logging.getLogger(__name__)
 ENDPOINTS = {"generate": "generate_in_words", "pairs": "pairs_in_words"}  # of each tool, in Gradio
 SHOWN_ROUNDS = 200
 ARGUMENTS = {
@@ -102,87 +105,99 @@ def _shown(text: str) -> str:
     return text.strip(" ").replace("\\", "\\\\").replace("\n", "\\n")
 
 
-def add_api(models: Models, queue: RunQueue, limits: Limits) -> None:
-    """Adds the endpoints to the Blocks in whose context this is called."""
+def add_api(models: Models, queue: RunQueue, limits: Limits) -> dict[str, Endpoint]:
+    """Adds the API and the tools to the Blocks in whose context this is called. Returns what answers the
+    calls of the API, by name."""
 
-    def reports(
+    async def reports(
         visitor: Visitor, prompt: str, pair: str, *values: Any
     ) -> AsyncIterator[Waiting | RunProgress]:
-        params = Params(**dict(zip(PARAMETERS, values, strict=True)))
-        limits.check(prompt, params)
-        return follow(models, queue.join(visitor, "run"), Choice(pair), prompt, params)
+        """What happens until the run is complete: a program does not wait for its speed-up to settle. What
+        goes wrong is told in a sentence; Gradio's own errors would show it in quotes."""
+        try:
+            params = Params(**dict(zip(PARAMETERS, values, strict=True)))
+            limits.check(prompt, params)
+            ticket = queue.join(visitor, "run")
+            async with aclosing(follow(models, ticket, Choice(pair), prompt, params)) as following:
+                async for report in following:
+                    yield report
+                    if _is_complete(report):
+                        return
+        except Exception as error:
+            if not is_for_visitor(error):
+                _LOG.exception("A run that a program asked for has failed.")
+            raise ValueError(str(message_about(error))) from None
 
-    async def generate(request: gr.Request, *asked: Any) -> AsyncIterator[dict]:
+    async def generate(visitor: Visitor, *asked: Any) -> AsyncIterator[str]:
         """Continues a prompt, streaming {"text": so far, "rounds": the new ones}; the last one has the
         "trace", too, and a "note" if the server has ended the run early. While the run has to wait, the text
         and the rounds are empty, and "waiting" says for what: the pair, or the place in line."""
         since = 0
-        try:
-            async with aclosing(reports(visitor_of(request, limits), *asked)) as following:
-                async for report in following:
-                    if isinstance(report, Waiting):
-                        yield {"text": "", "rounds": [], "waiting": in_words(report.what)}
-                        continue
-                    trace = report.run.trace
-                    rounds = await asyncio.to_thread(rounds_json, trace.rounds[since : report.until])
-                    news = {"text": trace.text, "rounds": fragment(rounds)}
-                    if report.note:
-                        news["note"] = str(report.note)
-                    is_complete = report.is_timed or report.ended
-                    if is_complete:
-                        news["trace"] = fragment(await asyncio.to_thread(trace.to_json))
-                    yield news
-                    if is_complete:  # a program does not wait for the speed-up to settle
-                        return
-                    since = report.until
-        except Exception as error:
-            raise gr.Error(str(message_about(error)), print_exception=not is_for_visitor(error)) from None
+        async with aclosing(reports(visitor, *asked)) as following:
+            async for report in following:
+                if isinstance(report, Waiting):
+                    yield json.dumps({"text": "", "rounds": [], "waiting": in_words(report.what)})
+                    continue
+                trace = report.run.trace
+                rounds = await asyncio.to_thread(rounds_json, trace.rounds[since : report.until])
+                news = {"text": json.dumps(trace.text), "rounds": rounds}
+                if report.note:
+                    news["note"] = json.dumps(str(report.note))
+                if _is_complete(report):
+                    news["trace"] = await asyncio.to_thread(trace.to_json)
+                yield "{" + ", ".join(f'"{name}": {part}' for name, part in news.items()) + "}"
+                since = report.until
 
     async def generate_in_words(request: gr.Request, *asked: Any) -> str:
-        try:
-            async with aclosing(reports(caller_of(request, limits), *asked)) as following:
-                async for report in following:
-                    last = report
-                    if isinstance(report, RunProgress) and report.is_timed:
-                        break
-        except Exception as error:  # Gradio's own errors show their message in quotes
-            raise ValueError(str(message_about(error))) from None
+        async with aclosing(reports(caller_of(request, limits), *asked)) as following:
+            last = [report async for report in following][-1]
         return await asyncio.to_thread(trace_in_words, last.run.trace)
 
     def pairs() -> list[dict]:
         """The pairs that `generate` takes; the first is the default."""
         return models.listed()
 
+    async def pairs_as_json(visitor: Visitor) -> str:
+        return json.dumps(await asyncio.to_thread(pairs))
+
     def pairs_in_words() -> str:
         line = "{name}: target {target}, drafter {drafter}; {about}"
         return "\n".join(line.format_map(pair) for pair in models.listed())
 
     generate_in_words.__doc__, pairs_in_words.__doc__ = GENERATE, PAIRS
-    for function in (generate, generate_in_words):
-        _set_signature(function, models.default)
+    arguments = _arguments(models.default)
+    _set_signature(generate, arguments, AsyncIterator[dict])
+    # Gradio fills it in, and documents the others.
+    request = Parameter("request", Parameter.POSITIONAL_OR_KEYWORD, annotation=gr.Request)
+    _set_signature(generate_in_words, [request, *arguments], str)
 
-    gr.api(generate, api_name="generate", concurrency_limit=None)
+    gr.api(generate, api_name="generate")
     gr.api(pairs, api_name="pairs")
     # In Gradio's queue all tools' calls would be one session's.
     gr.api(generate_in_words, api_name=ENDPOINTS["generate"], queue=False)
     gr.api(pairs_in_words, api_name=ENDPOINTS["pairs"], queue=False)
+    return {"generate": Endpoint(generate, arguments), "pairs": Endpoint(pairs_as_json)}
 
 
-def _set_signature(generate: Callable, default: str) -> None:
-    """Sets the arguments that the API documents: prompt, pair, and the fields of Params with their
-    defaults."""
-    arguments: dict[str, tuple[Any, Any]] = {
-        "request": (gr.Request, Parameter.empty),  # Gradio fills it in, and documents the others
+def _is_complete(report: Waiting | RunProgress) -> bool:
+    return isinstance(report, RunProgress) and (report.is_timed or report.ended)
+
+
+def _arguments(default: str) -> list[Parameter]:
+    """The arguments that the API documents: prompt, pair, and the fields of Params with their defaults."""
+    documented: dict[str, tuple[Any, Any]] = {
         "prompt": (str | list[int] | list[dict[str, str]], Parameter.empty),
         "pair": (str, default),
     }
     for field in fields(Params):
-        default = [] if field.default == () else field.default
-        arguments[field.name] = PARAMETERS[field.name].codec.in_json or field.type, default
-    parameters = [
+        value = [] if field.default == () else field.default
+        documented[field.name] = PARAMETERS[field.name].codec.in_json or field.type, value
+    return [
         Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=value, annotation=kind)
-        for name, (kind, value) in arguments.items()
+        for name, (kind, value) in documented.items()
     ]
-    returned = generate.__annotations__["return"]
-    generate.__annotations__ = {name: kind for name, (kind, _) in arguments.items()} | {"return": returned}
-    generate.__signature__ = Signature(parameters, return_annotation=returned)
+
+
+def _set_signature(function: Callable, arguments: Sequence[Parameter], returned: Any) -> None:
+    function.__signature__ = Signature(arguments, return_annotation=returned)
+    function.__annotations__ = {one.name: one.annotation for one in arguments} | {"return": returned}

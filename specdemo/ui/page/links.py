@@ -60,22 +60,20 @@ SHOWN_UNKNOWN = 5  # unknown names in a note
 
 
 class Link(NamedTuple):
-    """What an address asks for. values: what the controls are to hold, empty if the address says nothing
-    about any of them. prompt: None where the address has none. messages: those of a conversation before the
-    prompt. guesses: whether the address begins a game in which the visitor drafts, and no run. trace: the
-    name of the recorded run that the address shows; empty where it shows none, or begins something. digest:
-    which recording of that name was meant; empty where the address does not say. hall: the code of the hall
-    that its game is played in; nothing is known of it here."""
+    """What an address asks for. values: what the prompt and the other controls are to hold, without those of
+    which the address says nothing. starts: a run, a game in which the visitor drafts, or nothing. messages:
+    those of a conversation before the prompt. trace: the name of the recorded run that the address shows;
+    empty where it shows none, or starts something. digest: which recording of that name was meant; empty
+    where the address does not say. hall: the code of the hall that its game is played in; nothing is known
+    of it here."""
 
     values: Values
-    prompt: str | None
-    runs: bool
+    starts: Literal["run", "guess", ""]
     note: str
-    messages: tuple[ChatMessage, ...] = ()
-    guesses: bool = False
-    trace: str = ""
-    digest: str = ""
-    hall: str = ""
+    messages: tuple[ChatMessage, ...]
+    trace: str
+    digest: str
+    hall: str
 
 
 def read_link(query: str, pairs: Collection[str], limits: Limits = LOCAL) -> Link:
@@ -107,12 +105,11 @@ def read_link(query: str, pairs: Collection[str], limits: Limits = LOCAL) -> Lin
     weights |= {name: _one_of(name, given[name], WEIGHT_CHOICES[name]) for name in weights if name in given}
     pair = {"pair": _one_of("pair", given["pair"], pairs), "server": ""} if "pair" in given else {}
     asks = any(name in given for name in GENERATING)
-    values = values_of(params) | weights | pair if asks else {}
-    guesses = given.get("guess") == "1"
-    runs = given.get("run") == "1" and not guesses
-    trace = "" if runs or guesses or asks else given.get("trace", "")
-    digest, hall = given.get("digest", ""), given.get("hall", "")
-    return Link(values, given.get("prompt"), runs, _note(given), messages, guesses, trace, digest, hall)
+    prompt = {"prompt": given["prompt"]} if "prompt" in given else {}
+    values = values_of(params) | weights | pair | prompt if asks else {}
+    starts = next((what for what in ("guess", "run") if given.get(what) == "1"), "")
+    trace = "" if starts or asks else given.get("trace", "")
+    return Link(values, starts, _note(given), messages, trace, given.get("digest", ""), given.get("hall", ""))
 
 
 def write(

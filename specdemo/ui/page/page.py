@@ -1,16 +1,14 @@
 """The page and its API, on Gradio.
 
-Gradio has the controls and the hints beside them. What they are to begin, the page's scripts ask for by a
-route of its own (requests.py); they follow it by others (runs/routes.py), and draw it. view/settings.py has
-the controls' names and choices, hints.py their warnings; Params alone checks what they hold.
+Gradio has the controls, and asks its server for nothing. What they are to begin, and what stands beside them,
+the page's scripts ask for by a route of its own (requests.py); they follow it by others (runs/routes.py), and
+draw it. view/settings.py has the controls' names and choices, hints.py their warnings; Params alone checks
+what they hold.
 """
 
 import json
 import os
-from abc import ABCMeta
-from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import replace
 from html import escape
 from typing import Any
 from unittest.mock import patch
@@ -23,18 +21,17 @@ from starlette.routing import Route
 with patch("inspect.getfile", side_effect=FileNotFoundError):
     import gradio as gr
 
-from specdemo.errors import PairError
 from specdemo.events import METHODS, PARAMETERS, RULES, words_of_row
 from specdemo.events.trace import Trace
-from specdemo.ui.front.gradio import field_of
+from specdemo.ui.front.calls import Calls, Endpoint
+from specdemo.ui.front.gradio import leave_out_queue, note_visitor
 from specdemo.ui.page.alone import one_file
 from specdemo.ui.page.api import add_api
 from specdemo.ui.page.frame import frame, loader
-from specdemo.ui.page.hints import hints
 from specdemo.ui.page.requests import PageRequests
 from specdemo.ui.runs.board import RECORDED_RUN, Board, recorded_run
 from specdemo.ui.runs.limits import LOCAL, Limits
-from specdemo.ui.runs.models import Choice, Models
+from specdemo.ui.runs.models import Models
 from specdemo.ui.runs.queue import RunQueue
 from specdemo.ui.runs.recorded import RECORDINGS, STORY, TRACES_FOLDER, recorded_trace
 from specdemo.ui.runs.routes import following_routes, hall_routes, trace_route
@@ -45,45 +42,35 @@ from specdemo.ui.view.settings import (
     SECTIONS,
     WEIGHT_CHOICES,
     choice_in_words,
-    choice_of,
     label_of,
     names_of,
     usual_text,
-    values_held,
     visible,
 )
 from specdemo.words.catalogue import LANGUAGES, say, speaking, spoken
 
 QUIET = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
 RECORDED = TRACES_FOLDER / "first.json"
-# Lets controls.js read what the controls hold, by name, and change it.
-REACH = """(...held) => {
+# Tells the page's scripts what the controls hold, by name, and puts into them what a script answers: values,
+# or Gradio's updates.
+REACH = """async (...held) => {
   const names = %s;
-  const detail = Object.fromEntries(names.map((name, at) => [name, held[at]]));
-  document.dispatchEvent(new CustomEvent("controls", { detail }));
-  return names.map((name) => detail[name]);
+  const detail = { held: Object.fromEntries(names.map((name, at) => [name, held[at]])), put: {} };
+  document.dispatchEvent(new CustomEvent("%s", { detail }));
+  const put = await detail.put;
+  return names.map((name) => put[name]);
 }"""
-# A slider that takes a number beyond its ends, which Params rejects with a sentence; Gradio's own answers
-# with a traceback. It is a class, because Gradio makes a new slider of the same class whenever a slider is
-# updated, made past Gradio's metaclass, which writes that file. The browser finds what draws it by its name.
-_Slider = ABCMeta.__new__(
-    type(gr.Slider),
-    gr.Slider.__name__,
-    (gr.Slider,),
-    {"preprocess": lambda self, payload: payload, "__module__": gr.Slider.__module__},
-)
 
 
 class Page(gr.Blocks):
-    """The page as Gradio's Blocks. board, routes: the page's own, besides Gradio's. controls: the prompt and
-    all others, by name. is_read: whether somebody reads the answers to a session's requests to the API; the
-    server puts its own function there. others: by language, the configuration of the same page that was built
-    in it."""
+    """The page as Gradio's Blocks. board, calls, routes: the page's own, besides Gradio's. endpoints: what
+    answers the calls of the API. others: by language, the configuration of the same page that was built in
+    it."""
 
     board: Board
+    calls: Calls
     routes: list[Route]
-    controls: dict[str, gr.components.Component]
-    is_read: Callable[[str], bool] = staticmethod(lambda session: True)
+    endpoints: dict[str, Endpoint]
     others: dict[str, dict[str, Any]] = {}
 
     @property
@@ -110,22 +97,26 @@ def build_page(models: Models, queue: RunQueue, limits: Limits = LOCAL) -> Page:
         with speaking(tag):
             demo.others = demo.others | {tag: _built(models, queue, limits).config}
     demo.board = board
-    fields = {name: field_of(control) for name, control in demo.controls.items()}
-    asked = PageRequests(models, queue, board, limits, fields)
+    numbers = {
+        number: str(one.api_name) for number, one in demo.fns.items() if one.api_name in demo.endpoints
+    }
+    demo.calls = Calls(limits, demo.endpoints, numbers, note_visitor)
+    asked = PageRequests(models, queue, board, limits)
     demo.routes = [
+        *demo.calls.routes(),
         asked.route(),
         trace_route(models, board, limits),
         *following_routes(board, queue, one_file),
         *hall_routes(asked.halls),
     ]
-    # Direct calls would bypass Gradio's queue.
-    return demo.queue(api_open=False)
+    leave_out_queue(demo)
+    return demo
 
 
 def _built(models: Models, queue: RunQueue, limits: Limits) -> Page:
     """Builds the page in the language that is spoken."""
     title = say("page.title")
-    with Page(title=title, delete_cache=(600, 3600)) as demo:
+    with Page(title=title) as demo:
         with gr.Column(elem_id="layout"):
             gr.HTML(f"<h1>{escape(title)}</h1>", elem_id="head")
             with gr.Row(elem_id="ask"):
@@ -155,14 +146,18 @@ def _built(models: Models, queue: RunQueue, limits: Limits) -> Page:
                 markup = frame(limits.trace_bytes)
                 stage = gr.HTML(html_template=markup, js_on_load=loader(), apply_default_css=False)
 
-        hints_event = keep_hints_current(demo, models, prompt, prompt_hint, settings)
-        demo.controls = {"prompt": prompt, **settings}
-        everything, reach = [*demo.controls.values()], REACH % json.dumps([*demo.controls])
-        # The stage's script triggers these.
-        stage.copy(None, everything, None, js=reach, **QUIET)
-        stage.edit(None, everything, everything, js=reach, **QUIET).then(**hints_event)
-        stage.apply(**hints_event)  # more is known about a pair that is loaded now
-        add_api(models, queue, limits)
+        # The stage's script triggers these. The prompt has its hint beside it, because an `info` would become
+        # a part of its accessible name.
+        held, names = [prompt, *settings.values()], json.dumps(["prompt", *settings])
+        beside = {"outputs": [prompt_hint, *settings.values()], "js": REACH % (names, "hints"), **QUIET}
+        reach = {"js": REACH % (names, "controls"), **QUIET}
+        stage.copy(None, held, None, **reach)
+        stage.edit(None, held, held, **reach).then(None, held, **beside)
+        # A text box is read when the visitor leaves it, not at each key.
+        typed = [box for box in settings.values() if isinstance(box, gr.Textbox)]
+        changed = (box.blur if box in typed else box.change for box in settings.values())
+        gr.on([stage.apply, prompt.change, *changed], None, held, **beside)
+        demo.endpoints = add_api(models, queue, limits)
     return demo
 
 
@@ -207,7 +202,7 @@ def controls(models: Models) -> dict[str, gr.components.Component]:
         if row.step is None:
             return gr.Number(first[name], **about)
         most = models.limits.largest(name) or row.largest
-        return _Slider(row.smallest, most, first[name], step=row.step, **about)
+        return gr.Slider(row.smallest, most, first[name], step=row.step, **about)
 
     boxes, placed = {}, names_of(models.limits.hosted)
     for section, names in SECTIONS.items():
@@ -216,46 +211,3 @@ def controls(models: Models) -> dict[str, gr.components.Component]:
         with gr.Accordion(say(f"settings.{section}"), open=False) if section else nullcontext():
             boxes |= {name: box(name) for name in here}
     return boxes
-
-
-def keep_hints_current(
-    demo: gr.Blocks,
-    models: Models,
-    prompt: gr.Textbox,
-    prompt_hint: gr.Markdown,
-    settings: dict[str, gr.components.Component],
-) -> dict[str, Any]:
-    """Updates the texts next to the controls whenever one changes. Returns the arguments of an event that
-    updates them.
-
-    prompt_hint: has the prompt's text, because an `info` of the prompt would become a part of its accessible
-    name.
-    """
-
-    def update(prompt: str, *held: Any) -> list[dict]:
-        values = values_held(held, models.limits.hosted)
-        choice = Choice(**choice_of(values))
-        try:
-            needs, pair = models.needs(choice), models.loaded(choice)
-        except PairError:  # a wrong address, of which the hints tell
-            choice = replace(choice, server=None)
-            needs, pair = models.needs(choice), models.loaded(choice)
-        texts = hints(values, prompt, needs, pair, models.limits)
-        shown = visible(values)
-        updates = [
-            gr.update(info=texts[name] or None, **({"visible": shown[name]} if name in shown else {}))
-            for name in settings
-        ]
-        return [gr.update(value=texts["prompt"], visible=bool(texts["prompt"])), *updates]
-
-    inputs, outputs = [prompt, *settings.values()], [prompt_hint, *settings.values()]
-    event = {"fn": update, "inputs": inputs, "outputs": outputs, **QUIET}
-    # A text box is read when the visitor leaves it, not at each key.
-    typed = [box for box in settings.values() if isinstance(box, gr.Textbox)]
-    chosen = [prompt, *(box for box in settings.values() if box not in typed)]
-    gr.on(
-        [demo.load, *(box.change for box in chosen), *(box.blur for box in typed)],
-        trigger_mode="always_last",
-        **event,
-    )
-    return event

@@ -1,5 +1,5 @@
-"""What an open page asks for: a run, a reply, a measurement, what its address says, and the settings of a run
-that it shows.
+"""What an open page asks for: a run, a reply, a measurement, what its address says, the settings of a run
+that it shows, and what stands beside its controls.
 
 One route takes what the page's script sends: what is asked, and what the controls hold. What it begins is
 read by another route (runs/routes.py), under the name in the answer.
@@ -8,7 +8,6 @@ read by another route (runs/routes.py), under the name in the answer.
 import asyncio
 import json
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,11 +16,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from specdemo.errors import PairError
-from specdemo.events import ChatMessage, Params, check_prompt
+from specdemo.events import METHODS, RULES, ChatMessage, Params, check_prompt
 from specdemo.events.trace import Trace
-from specdemo.ui.front.checks import Field, NotLetIn, check_values, name_in, read_object
+from specdemo.ui.front.checks import NotLetIn, name_in, read_object, short
 from specdemo.ui.front.gradio import note_visitor
 from specdemo.ui.page import links
+from specdemo.ui.page.hints import hints
 from specdemo.ui.runs.board import (
     RECORDED_RUN,
     Board,
@@ -39,20 +39,31 @@ from specdemo.ui.runs.queue import Asked, RunQueue, Ticket
 from specdemo.ui.runs.routes import RUNS
 from specdemo.ui.runs.run import follow, measure
 from specdemo.ui.view.feed import nothing_yet, notice
-from specdemo.ui.view.settings import UNCHOSEN, Values, choice_of, params_from_controls
+from specdemo.ui.view.settings import (
+    FIRST,
+    SAMPLERS,
+    UNCHOSEN,
+    WEIGHT_CHOICES,
+    Values,
+    choice_of,
+    label_of,
+    names_of,
+    params_from_controls,
+    visible,
+)
 from specdemo.ui.view.wire import PageMessage
 from specdemo.words.catalogue import say
 
+CHOICES = {"draft_with": METHODS, "sampler": SAMPLERS, "rule": RULES, **WEIGHT_CHOICES}  # and the pairs
+
 
 class PageRequests:
-    """Answers what pages ask for. models, queue, limits: those of the server. board: has what pages follow.
-    fields: what the prompt and then each control of the page can hold, by its name."""
+    """Answers what pages ask for. models, queue, limits: those of the server. board: has what pages
+    follow."""
 
-    def __init__(
-        self, models: Models, queue: RunQueue, board: Board, limits: Limits, fields: Mapping[str, Field]
-    ) -> None:
+    def __init__(self, models: Models, queue: RunQueue, board: Board, limits: Limits) -> None:
         self.models, self.queue, self.board, self.limits = models, queue, board, limits
-        self.fields = fields
+        self.names = ("prompt", *names_of(limits.hosted))
         self.halls = Halls(limits)
 
     def route(self) -> Route:
@@ -65,11 +76,29 @@ class PageRequests:
         body = read_object(await request.body())
         visitor = Visitor(name_in(body, "session"), request_address(request.scope, self.limits))
         asked, controls = _object_in(body, "asked"), _object_in(body, "controls")
-        held = [controls.get(name) for name in self.fields]
-        check_values(held, list(self.fields.values()))
+        values = {name: controls.get(name) for name in self.names}
+        for name, value in values.items():
+            self._check(name, value)
         note_visitor(request)
-        answer = await self.begin(visitor, asked, UNCHOSEN | dict(zip(self.fields, held, strict=True)))
+        answer = await self.begin(visitor, asked, UNCHOSEN | values)
         return Response(json.dumps(answer), media_type="application/json")
+
+    def _check(self, name: str, value: Any) -> None:
+        """Checks that a control can hold the value; whether a run can is for Params to judge."""
+        first = FIRST.get(name, "")
+        if name in CHOICES or name == "pair":
+            choices = tuple(CHOICES.get(name, self.models.names))
+            right, what = isinstance(value, str) and value in choices, f"one of {', '.join(choices)}"
+        elif isinstance(first, str):
+            right, what = isinstance(value, str), "text"
+        elif isinstance(first, bool):
+            right, what = value is None or isinstance(value, bool), "true or false"
+        else:
+            is_number = type(value) in (int, float) and abs(value) < 1e300
+            right, what = value is None or is_number, "a number"
+        if not right:
+            label = say("page.prompt") if name == "prompt" else label_of(name)
+            raise NotLetIn(400, f"{label} must be {what}, not {short(value)}.")
 
     async def begin(self, visitor: Visitor, asked: dict[str, Any], values: Values) -> PageMessage:
         """Begins what is asked for; the answer to it. What is on the stage stays there, and goes on, if it is
@@ -84,6 +113,8 @@ class PageRequests:
             case "controls":
                 shown = self.board.get(str(asked.get("run")))
                 return self._filled(shown.kept.values if shown and shown.kept else {})
+            case "hints":
+                return {"hints": await asyncio.to_thread(self._hints, values)}
         return self._measure(visitor, asked, values)
 
     def _run(
@@ -167,7 +198,7 @@ class PageRequests:
             link = await asyncio.to_thread(links.read_link, query, self.models.names, self.limits)
         except ValueError as error:
             return wrong(error)
-        filled = link.values | ({} if link.prompt is None else {"prompt": link.prompt})
+        filled = link.values
         notes = [link.note] if link.note else []
         if link.trace and (recorded := self.board.get(link.trace)) and recorded.kept:
             if link.digest not in recorded.kept.link:
@@ -175,17 +206,31 @@ class PageRequests:
             if link.trace != RECORDED_RUN:  # which every page shows at first, beside any controls
                 filled = recorded.kept.values
         values, answer = values | filled, self._filled(filled)
-        asks = (link.runs or link.guesses) and self._not_loaded(values)
+        asks = link.starts and self._not_loaded(values)
         if asks:
-            kind = "continues" if link.messages else "guesses" if link.guesses else "asks"
+            kind = "continues" if link.messages else "guesses" if link.starts == "guess" else "asks"
             notes.append(say(f"run.link_{kind}", name=asks))
         if notes:
             answer["notice"] = notice("note", *notes)
-        if link.guesses and not asks:
+        if link.starts == "guess" and not asks:
             answer |= self._measure(visitor, {"kind": "guess", "hall": link.hall}, values)
-        elif link.runs and not asks:
+        elif link.starts and not asks:
             answer |= self._run(visitor, values, tuple(notes), link.messages)
         return answer
+
+    def _hints(self, values: Values) -> dict[str, dict[str, Any]]:
+        """What stands beside each control and the prompt, and which are shown, as Gradio's updates."""
+        choice = _choice(values)
+        try:
+            needs, pair = self.models.needs(choice), self.models.loaded(choice)
+        except PairError:  # a wrong address, of which the hints tell
+            choice = replace(choice, server=None)
+            needs, pair = self.models.needs(choice), self.models.loaded(choice)
+        texts = hints(values, values["prompt"], needs, pair, self.limits)
+        beside = {name: {"info": texts[name] or None} for name in self.names}
+        beside["prompt"] = {"value": texts["prompt"], "visible": bool(texts["prompt"])}
+        shown = {name: {"visible": one} for name, one in visible(values).items()}
+        return {name: {"__type__": "update", **one, **shown.get(name, {})} for name, one in beside.items()}
 
     def _not_loaded(self, values: Values) -> str:
         """The name of the pair in the controls, if a run would first load it or ask a server what it is;
@@ -200,7 +245,7 @@ class PageRequests:
 
     def _filled(self, values: Values) -> PageMessage:
         """An answer that fills the controls; those stay as they are for which there is no value."""
-        filled = {name: values[name] for name in self.fields if name in values}
+        filled = {name: values[name] for name in self.names if name in values}
         return {"controls": filled} if filled else {}
 
 

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 from importlib.util import find_spec
 from queue import SimpleQueue
 from typing import Any
+from unittest.mock import patch
 
 import gradio as gr
 from starlette.middleware import Middleware
@@ -19,16 +20,9 @@ from starlette.routing import Route
 
 from specdemo.ui.front.checks import Hosts
 from specdemo.ui.front.connections import InPieces, bound_connections
-from specdemo.ui.front.gate import Filling, Gate, with_host
-from specdemo.ui.front.gradio import (
-    PRIVATE_OPTIONS,
-    choose_tools,
-    functions_of,
-    has_unread_answers,
-    triggers_of,
-)
+from specdemo.ui.front.gate import Gate, with_host
+from specdemo.ui.front.gradio import PRIVATE_OPTIONS, choose_tools
 from specdemo.ui.front.language import Speaking
-from specdemo.ui.front.visits import Visits
 from specdemo.ui.page.api import ENDPOINTS
 from specdemo.ui.page.frame import STATIC, scripts, scripts_path
 from specdemo.ui.page.page import Page
@@ -43,9 +37,6 @@ STARTING = {
     "NO_PROXY": "*",
     "no_proxy": "*",
 }
-# The number of sessions for which Gradio keeps its components. The page needs none of them; one session's
-# take 130 KB, and 3 ms to be made again.
-STATES_KEPT = 50
 STYLE_SHEETS = (
     *("view/stage", "page/layout", "view/panels", "view/positions", "view/exactness"),
     *("page/touch", "page/lecture", "page/reduced", "page/tour", "traces/recorded"),
@@ -89,7 +80,7 @@ def launch(
     gc.collect()
     gc.freeze()
     shown = f"[{host}]" if ":" in host else host  # Gradio makes an address of it, and strips the brackets
-    with _environment(STARTING):
+    with patch.dict(os.environ, STARTING):  # Gradio takes no arguments for them
         demo.launch(
             server_name=shown,
             server_port=port,
@@ -103,9 +94,6 @@ def launch(
             theme=theme,
             head=f"<style>{css}</style>{REDUCING}",
             app_kwargs=_in_front(demo, queue, limits),
-            max_file_size=limits.trace_bytes,
-            state_session_capacity=STATES_KEPT,
-            max_threads=500,  # as many events go on at once, those of visitors who wait in line among them
             **PRIVATE_OPTIONS,
         )
     bound_connections(demo.server, limits)
@@ -114,45 +102,17 @@ def launch(
     return f"http://{shown}:{port}"
 
 
-@contextmanager
-def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """Sets these environment variables for a while, since Gradio takes no arguments for them."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name)
-            if value is not None:
-                os.environ[name] = value
-
-
 def _in_front(demo: Page, queue: RunQueue, limits: Limits) -> dict[str, Any]:
     """What stands in front of Gradio's app: the gate, and the routes that are not Gradio's."""
-    visits = Visits(demo, limits, queue.look)
-    demo.is_read = visits.is_read
-    functions = functions_of(demo, ENDPOINTS.values())
 
     @asynccontextmanager
     async def lifespan(app: Any) -> AsyncIterator[None]:
         choose_tools(demo, ENDPOINTS)  # before anybody asks for a description of the API
-        async with visits.sweeping():
-            yield
+        yield
 
     return {
-        "routes": [
-            _script_route(),
-            Route("/embed", _embed),
-            *demo.routes,
-            health_route(queue, lambda: visits.stopped),
-        ],
-        "middleware": [
-            Middleware(InPieces),
-            Middleware(Speaking),
-            Middleware(Gate, limits, visits, functions, triggers_of(demo)),
-            Middleware(Filling),
-        ],
+        "routes": [_script_route(), Route("/embed", _embed), *demo.routes, health_route(queue)],
+        "middleware": [Middleware(InPieces), Middleware(Speaking), Middleware(Gate, limits)],
         "lifespan": lifespan,
         "openapi_url": None,
     }
@@ -217,7 +177,7 @@ def close(demo: Page, queue: RunQueue) -> None:
     if not demo.is_running:
         return
     deadline = time.monotonic() + ANSWER_PATIENCE
-    while time.monotonic() < deadline and (has_unread_answers(demo) or demo.board.has_readers()):
+    while time.monotonic() < deadline and (demo.calls.has_readers or demo.board.has_readers()):
         time.sleep(0.02)
     if demo.server:  # or it would wait until the last visitor closes the page
         demo.server.config.timeout_graceful_shutdown = STREAM_PATIENCE

@@ -113,9 +113,9 @@ def hall_routes(halls: Halls) -> list[Route]:
     ]
 
 
-def health_route(runs: RunQueue, is_stopped: Callable[[], bool]) -> Route:
+def health_route(runs: RunQueue) -> Route:
     async def health(request: Request) -> JSONResponse:
-        status = "stopped" if is_stopped() or not runs.thread.is_alive() else "ok"
+        status = "ok" if runs.thread.is_alive() else "stopped"
         answer = {"status": status, "busy": runs.running is not None, "waiting": runs.waiting}
         return JSONResponse(answer, status_code=200 if status == "ok" else 503)
 

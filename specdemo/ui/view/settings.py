@@ -4,7 +4,6 @@ Without torch and without Gradio.
 """
 
 import re
-from collections.abc import Sequence
 from typing import Any
 
 from specdemo.events import (
@@ -82,11 +81,6 @@ def choice_in_words(name: str) -> str:
 
 def names_of(hosted: bool) -> tuple[str, ...]:
     return tuple(name for name in CONTROL_NAMES if not (hosted and name in (*WEIGHT_CHOICES, "server")))
-
-
-def values_held(held: Sequence[Any], hosted: bool) -> Values:
-    """What the controls on the page hold, by name."""
-    return UNCHOSEN | dict(zip(names_of(hosted), held, strict=True))
 
 
 def is_served(values: Values) -> bool:

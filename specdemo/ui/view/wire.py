@@ -358,15 +358,16 @@ class Measurement(TypedDict):
 
 
 class PageMessage(TypedDict):
-    """One message, with any of these parts. name: of what has been opened. controls: what is put into them,
-    by name. follow, measure: the name of a run or a measurement that has begun; at (ns) orders such answers.
-    stored: the whole run is to be fetched. ended: nothing more will come."""
+    """One message, with any of these parts. name: of what has been opened. controls, hints: what is put into
+    and beside them, by name. follow, measure: the name of a run or a measurement that has begun; at (ns)
+    orders such answers. stored: the whole run is to be fetched. ended: nothing more will come."""
 
     update: NotRequired[Update]
     notice: NotRequired[Notice]
     measurement: NotRequired[Measurement]
     name: NotRequired[str]
     controls: NotRequired[dict[str, str | float | bool | None]]
+    hints: NotRequired[dict[str, dict[str, str | bool | None]]]
     follow: NotRequired[str]
     measure: NotRequired[str]
     at: NotRequired[int]

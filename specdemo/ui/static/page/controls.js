@@ -27,7 +27,10 @@ const element = (/** @type {string} */ selector) =>
  */
 export function controlsHold(trigger, change) {
   const held = before.then(() => new Promise((done, fail) => {
-    const onHeld = (/** @type {any} */ { detail }) => done(Object.assign(detail, change?.(detail)));
+    const onHeld = (/** @type {any} */ { detail }) => {
+      detail.put = change?.(detail.held) ?? {};
+      done(detail.held);
+    };
     document.addEventListener("controls", onHeld, { once: true });
     setTimeout(() => fail(new Error(say("traces.lost"))), PATIENCE);
     trigger(change ? "edit" : "copy");

@@ -18,7 +18,7 @@ export async function prepare(folder, languages) {
   const address = new URL(location.href);
   const asked = known(languages, [address.searchParams.get(NAME)]);
   const usual = known(languages, navigator.languages) ?? languages[0];
-  const tag = asked ?? known(languages, [kept()]) ?? usual;
+  const tag = asked ?? known(languages, [inStorage(() => localStorage.getItem(KEPT))]) ?? usual;
   if (!asked && tag !== usual) {
     go(tag); // the server has written its words in the usual one
     return new Promise(() => {});
@@ -38,26 +38,18 @@ export function offerLanguages(control, leave) {
   select.value = document.documentElement.lang;
   select.setAttribute("aria-label", say("view.language"));
   select.addEventListener("change", async () => {
-    keep(select.value);
-    const held = await leave();
-    try {
-      sessionStorage.setItem(HELD, JSON.stringify(held));
-    } catch {
-      // A frame without storage: the address alone says what is shown.
-    }
+    const held = JSON.stringify(await leave());
+    inStorage(() => localStorage.setItem(KEPT, select.value));
+    inStorage(() => sessionStorage.setItem(HELD, held));
     go(select.value);
   });
 }
 
 /** What `leave` gave where the page was loaded again for another language, else null. */
 export function takeHeld() {
-  try {
-    const held = JSON.parse(sessionStorage.getItem(HELD) ?? "null");
-    sessionStorage.removeItem(HELD);
-    return held;
-  } catch {
-    return null;
-  }
+  const held = inStorage(() => sessionStorage.getItem(HELD));
+  inStorage(() => sessionStorage.removeItem(HELD));
+  return JSON.parse(held ?? "null");
 }
 
 /**
@@ -79,19 +71,15 @@ function known(languages, tags) {
   return tags.map((tag) => (tag ?? "").toLowerCase().split("-")[0]).find((tag) => languages.includes(tag));
 }
 
-function kept() {
+/**
+ * What the browser's storage answers; null in a frame without one, where the address alone says what is shown.
+ * @template T
+ * @param {() => T} act
+ */
+function inStorage(act) {
   try {
-    return localStorage.getItem(KEPT);
+    return act();
   } catch {
-    return null; // a frame without storage
-  }
-}
-
-/** @param {string} tag */
-function keep(tag) {
-  try {
-    localStorage.setItem(KEPT, tag);
-  } catch {
-    // Then it is in the address only.
+    return null;
   }
 }

@@ -15,7 +15,7 @@ import { sentenceOf } from "../traces/traces.js";
 export function makeNotice(page, markWrong) {
   const line = find(page, '[data-testid="notice"]');
   const progress = /** @type {HTMLProgressElement} */ (find(page, "progress"));
-  return { show, refused, refuse, lost, forgetLost, forgetError };
+  return { show, refuse, lost, forgetLost, forgetError };
 
   /** @param {Told} told */
   function show({ kind, text, share }) {
@@ -26,19 +26,14 @@ export function makeNotice(page, markWrong) {
     markWrong(kind === "error" ? text : "");
   }
 
-  /** @param {string} sentence */
-  function refused(sentence) {
-    show({ kind: "error", text: sentence, share: null });
-  }
-
-  /** @param {unknown} error */
+  /** @param {unknown} error or the sentence that tells of it */
   function refuse(error) {
-    refused(sentenceOf(error));
+    show({ kind: "error", text: sentenceOf(error), share: null });
   }
 
   /** The server cannot be reached. */
   function lost() {
-    refused(say("traces.lost"));
+    refuse(say("traces.lost"));
   }
 
   /** It can be reached again. Returns whether the line said that it cannot. */

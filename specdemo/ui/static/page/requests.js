@@ -38,6 +38,10 @@ export function makeRequests(page, run, trigger, { stage, notice, tabs, tour, al
   let isAsked = false; // for a run, and the server has not answered yet
   let stopsIt = false; // as soon as it has
   let isLinked = new URLSearchParams(location.search).get("run") === "1"; // whether the next run is the address's own
+  let hinted = 0; // how often the controls have changed
+  let hinting = Promise.resolve(/** @type {PageMessage} */ ({}));
+  document.addEventListener("hints", (/** @type {any} */ { detail }) => (detail.put = hints(detail.held)));
+  trigger("apply");
   /** The run that goes on. @type {Following | null} */
   let going = null;
   /** The measurement that goes on. @type {Following | null} */
@@ -70,15 +74,25 @@ export function makeRequests(page, run, trigger, { stage, notice, tabs, tour, al
    */
   async function begin(what, isWanted = () => true) {
     try {
-      const controls = await controlsHold(trigger);
-      const body = JSON.stringify({ session, asked: { run: stage.name(), ...what }, controls });
-      const signal = AbortSignal.timeout(PATIENCE);
-      const how = { method: "POST", headers: await headers(), body, signal };
-      const answer = await (await ask("specdemo/runs", how, TRIES)).json();
+      const answer = await send(what, await controlsHold(trigger));
       if (isWanted()) await answered(answer);
     } catch (error) {
       stage.draw({ notice: { kind: "error", text: sentenceOf(error), share: null } });
     }
+  }
+
+  /** @param {object} asked @param {Record<string, unknown>} controls @returns {Promise<PageMessage>} */
+  async function send(asked, controls) {
+    const body = JSON.stringify({ session, asked: { run: stage.name(), ...asked }, controls });
+    const how = { method: "POST", headers: await headers(), body, signal: AbortSignal.timeout(PATIENCE) };
+    return (await ask("specdemo/runs", how, TRIES)).json();
+  }
+
+  /** What is put beside the controls: one answer after another, and the last. @param {Record<string, unknown>} held */
+  function hints(held) {
+    const mine = ++hinted;
+    hinting = hinting.then(() => (mine === hinted ? send({ kind: "hints" }, held) : {})).catch(() => ({}));
+    return hinting.then((answer) => answer.hints ?? {});
   }
 
   function stop() {

@@ -86,7 +86,7 @@ export function makeStage(page, run, { stage, text, player }, { address, heads, 
 
   /** The server tells no more of it. @param {boolean} isGone whether it has it no more; else it cannot be reached */
   function lost(isGone) {
-    if (isGone) notice.refused(say("view.gone"));
+    if (isGone) notice.refuse(say("view.gone"));
     else notice.lost();
     // What there is can be played. If more of it comes, it goes on.
     if (!restore()) {

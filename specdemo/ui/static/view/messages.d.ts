@@ -543,9 +543,9 @@ export interface Measurement {
 }
 
 /**
- * One message, with any of these parts. name: of what has been opened. controls: what is put into them, by name.
- * follow, measure: the name of a run or a measurement that has begun; at (ns) orders such answers. stored: the
- * whole run is to be fetched. ended: nothing more will come.
+ * One message, with any of these parts. name: of what has been opened. controls, hints: what is put into and
+ * beside them, by name. follow, measure: the name of a run or a measurement that has begun; at (ns) orders such
+ * answers. stored: the whole run is to be fetched. ended: nothing more will come.
  */
 export interface PageMessage {
   update?: Update;
@@ -553,6 +553,7 @@ export interface PageMessage {
   measurement?: Measurement;
   name?: string;
   controls?: Record<string, string | number | boolean | null>;
+  hints?: Record<string, Record<string, string | boolean | null>>;
   follow?: string;
   measure?: string;
   at?: number;
