@@ -229,7 +229,6 @@ def save_head(head: Eagle3Head, path: Path, verifier: str | None = None, **chang
 
 
 def read_head(folder: Path):
-    """The head in this folder, in float32."""
     return HEAD.read(HEAD.skeleton(folder), folder, torch.float32, "drafter")
 
 

@@ -36,7 +36,7 @@ HEADS = {
     "dspark": dict(samples_from_anchor=True, markov=Markov(8, "vanilla")),
     "dspark, gated": dict(markov=Markov(8, "gated")),
     "dflash2, three taps": DFLASH2 | dict(taps=3, masks=WINDOWED, logit_cap=3.0, embedding_scale=2.0, seed=8),
-    "dflash2, the anchor drafts": DFLASH2 | dict(samples_from_anchor=True),
+    "dflash2, the anchor drafts": DFLASH2 | dict(samples_from_anchor=True, candidates=16),
     "dspark, rnn": DSPARK,
 }
 
